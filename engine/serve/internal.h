@@ -28,7 +28,7 @@
 #include "engine/serve/what_if.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
-#include "engine/serve/step_ring.h"
+#include "engine/step_ring.h"
 
 enum {
     MAX_REQUESTS = 64,

@@ -269,36 +269,15 @@ static int local_page_events(struct backend *b, enum pool_id pool, int page,
 
 static void local_range(struct backend *b, struct step_range *r)
 {
-    const struct step_ring *ring = &look(b)->ring;
-    *r = (struct step_range){.n = ring->end - ring->first};
-    if (r->n) {
-        const struct ring_entry *first = ring_at(ring, 0), *last = ring_at(ring, r->n - 1);
-        r->first_turn = first->turn;
-        r->first_step = first->step;
-        r->last_turn = last->turn;
-        r->last_step = last->step;
-    }
+    ring_range(&look(b)->ring, r);
     leave(b);
 }
 
 static int local_steps(struct backend *b, struct step_info *out, int max)
 {
-    const struct engine_shared *s = look(b);
-    uint64_t held = s->ring.end - s->ring.first;
-    int n = held < (uint64_t)max ? (int)held : max;
-    for (int i = 0; i < n; i++) {
-        const struct ring_entry *e = ring_at(&s->ring, held - (uint64_t)(n - i));
-        out[i] = (struct step_info){e->turn, e->step, e->rec, e->n_token};
-    }
+    int n = ring_latest(&look(b)->ring, out, max);
     leave(b);
     return n;
-}
-
-static void view_step(const struct step_ring *r, const struct ring_entry *e, struct step_view *v)
-{
-    *v = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec, .n_token = e->n_token};
-    ring_tree(r, e, &v->tree);
-    ring_tokens(r, e, v->token, v->fact);
 }
 
 /* The newest step that drafted; of a turn that has gone back, as of the step where it stands. */
@@ -318,7 +297,7 @@ static bool local_latest_tree(struct backend *b, struct step_view *v)
     const struct engine_shared *s = look(b);
     const struct ring_entry *e = latest_drafted(s);
     if (e)
-        view_step(&s->ring, e, v);
+        ring_view(&s->ring, e, v);
     leave(b);
     return e != NULL;
 }
@@ -328,7 +307,7 @@ static bool local_step(struct backend *b, int turn, int step, struct step_view *
     const struct engine_shared *s = look(b);
     const struct ring_entry *e = ring_find(&s->ring, turn, step);
     if (e)
-        view_step(&s->ring, e, v);
+        ring_view(&s->ring, e, v);
     leave(b);
     return e != NULL;
 }

@@ -46,10 +46,10 @@ only engine/plan "$below" 'engine/cache/.*'
 only engine/run "$below" 'engine/(cache|plan)/.*'
 only engine/draft "$below" 'engine/(cache|plan|run)/.*'
 only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
-only engine/serve "$below" 'engine/(engine|backend|opts|page_history)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
+only engine/serve "$below" 'engine/(engine|backend|opts|page_history|step_ring)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
 only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
 
-only engine/remote "$below" 'engine/(backend|opts|page_history)\.h'
+only engine/remote "$below" 'engine/(backend|opts|step_ring)\.h'
 
 only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 

@@ -16,8 +16,7 @@
  * by (turn, step) and found by bisection. An undone turn's steps stay. A fork goes on with its
  * parent's steps, because it stands on them; another session begins empty.
  *
- * Threads: part of struct engine_shared (internal.h): the engine's thread pushes and views copy
- * under its lock. A push costs one entry, its nodes and its tokens; no allocation after the
+ * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push costs one entry, its nodes and its tokens; no allocation after the
  * opening. */
 #ifndef AERIE_STEP_RING_H
 #define AERIE_STEP_RING_H
@@ -77,5 +76,9 @@ void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tre
 /* Its tokens and their facts: (e->n_token). */
 void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t *token,
                  struct token_fact *fact);
+/* What struct steps_ops promises, of the steps held. */
+void ring_range(const struct step_ring *r, struct step_range *out);
+int ring_latest(const struct step_ring *r, struct step_info *out, int max);
+void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out);
 
 #endif

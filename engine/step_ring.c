@@ -1,5 +1,5 @@
 /* step_ring.c - see step_ring.h. */
-#include "engine/serve/step_ring.h"
+#include "engine/step_ring.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,4 +130,36 @@ void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t 
         token[i] = t->token;
         fact[i] = t->fact;
     }
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+void ring_range(const struct step_ring *r, struct step_range *out)
+{
+    *out = (struct step_range){.n = r->end - r->first};
+    if (out->n) {
+        const struct ring_entry *first = ring_at(r, 0), *last = ring_at(r, out->n - 1);
+        out->first_turn = first->turn;
+        out->first_step = first->step;
+        out->last_turn = last->turn;
+        out->last_step = last->step;
+    }
+}
+
+int ring_latest(const struct step_ring *r, struct step_info *out, int max)
+{
+    uint64_t held = r->end - r->first;
+    int n = held < (uint64_t)max ? (int)held : max;
+    for (int i = 0; i < n; i++) {
+        const struct ring_entry *e = ring_at(r, held - (uint64_t)(n - i));
+        out[i] = (struct step_info){e->turn, e->step, e->rec, e->n_token};
+    }
+    return n;
+}
+
+void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out)
+{
+    *out = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec, .n_token = e->n_token};
+    ring_tree(r, e, &out->tree);
+    ring_tokens(r, e, out->token, out->fact);
 }
