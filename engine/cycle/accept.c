@@ -35,7 +35,7 @@ static int walk(const struct runtime *r, const struct lane *l, struct tree *t, i
 {
     int n = tree_accept(t, choice, limit, l->force, path);
     for (int i = 0; i < n; i++)
-        if (tree_stops(r->stop, r->n_stop, choice[path[i]], l->force > 0))
+        if (tree_stops(r->stop, r->n_stop, choice[path[i]], l->run_on || l->force > 0))
             return i + 1;
     return n;
 }

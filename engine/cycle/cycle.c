@@ -197,7 +197,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->draws = o->draws;
     l->n_new = o->n_new;
     memcpy(l->fact, o->fact, (size_t)o->n_new * sizeof *l->fact);
-    l->stopped = o->n_new > 0 && runtime_stops(r, o->rec.bonus);
+    l->stopped = o->n_new > 0 && !l->run_on && runtime_stops(r, o->rec.bonus);
     l->given += o->rec.forced;
     l->n_given -= o->rec.forced;
     l->tree.n = 0;

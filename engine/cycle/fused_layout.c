@@ -151,7 +151,10 @@ void fused_fill_inbox(struct fused_cycle *x)
     put_int(x, x->at.state, x->key.slot);
     put_int(x, x->at.limit, accept_limit(r, l, x->lane->max_new));
     put_int(x, x->at.force, l->force);
-    memcpy(fused_in(x, x->at.stop), r->stop, sizeof r->stop);
+    if (l->run_on)
+        memset(fused_in(x, x->at.stop), -1, sizeof r->stop); /* no token is one of these */
+    else
+        memcpy(fused_in(x, x->at.stop), r->stop, sizeof r->stop);
     float *draws = fused_in(x, x->at.draws);
     for (int i = 0; i <= x->key.steps; i++)
         draws[i] = lane_uniform(l, i);

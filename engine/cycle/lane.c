@@ -83,6 +83,14 @@ bool lane_can_follow(const struct runtime *r, const struct lane *l)
            (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n);
 }
 
+bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+                    bool draft)
+{
+    int n = l->seq.committed;
+    return n > 0 && n < prompt->n && !memcmp(l->tok.v, prompt->v, (size_t)n * sizeof *prompt->v) &&
+           (!draft || !r->drafter || lane_can_follow(r, l));
+}
+
 int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new)
 {
     return min_int(r->context - l->tok.n - 1, max_new - 1);

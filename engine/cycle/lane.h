@@ -25,6 +25,7 @@ struct lane {
      * owned; forks have none. */
     const int32_t *given;
     int n_given;
+    bool run_on; /* tokens that end a reply do not end this one */
     /* the last step */
     struct step_rec rec;
     struct tree tree; /* n <= 1: nothing was drafted */
@@ -55,6 +56,10 @@ bool lane_take_slot(struct runtime *r, struct lane *l);
 void lane_give_slot(struct runtime *r, struct lane *l);
 /* Whether the drafter can go on from the lane's committed length: its own cells reach that far. */
 bool lane_can_follow(const struct runtime *r, const struct lane *l);
+/* Whether a prompt can go on where the lane ends: the lane's committed tokens are its first ones, and
+ * at least one token is left to be run for its logits. draft: the drafter, too, can go on there. */
+bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+                    bool draft);
 /* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for
  * itself and for the token after it. */
 int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new);

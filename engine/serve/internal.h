@@ -1,6 +1,6 @@
 /* internal.h - the engine's own state: which thread touches which part of it, and under which lock.
  *
- * Two threads meet here: the engine's thread (worker.c, turn.c, batch.c, calibrate.c and everything
+ * Two threads meet here: the engine's thread (worker.c, turn.c, batch.c, clients.c, calibrate.c, everything
  * below serve/) and the caller's thread (opening, requests and closing in worker.c; views in
  * view.c). Each field is in one of four places:
  *
@@ -25,6 +25,7 @@
 #include "engine/serve/contexts.h"
 #include "engine/serve/debug.h"
 #include "engine/serve/force.h"
+#include "engine/serve/jobs.h"
 #include "engine/serve/what_if.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
@@ -32,11 +33,12 @@
 
 enum {
     MAX_REQUESTS = 64,
-    BATCH_LANES = 32,                               /* replies of a batch at the same time */
-    MAX_SEQS = 2 * MAX_POINTS + 1 + BATCH_LANES + 2 /* of the session, a batch, a probe */
+    MAX_JOBS = 256, /* of clients that have not ended */
+    MAX_SEQS = 2 * MAX_POINTS + 1 + JOB_LANES + JOB_STATES + 2 /* of the session, jobs, a probe */
 };
 
-struct batch; /* batch.c */
+struct client; /* clients.c */
+struct clients;
 
 /* Of runtime and ses, what struct engine_shared points at changes between pass_lock() and
  * pass_unlock() only: they lock and unlock engine_shared.mu. */
@@ -51,6 +53,7 @@ struct engine_own {
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
+    struct clients *clients; /* jobs of clients that run, wait or are resident; NULL: none yet */
     struct probe *failed_probe; /* of the armed step: its pass ran, but the step failed; or NULL */
 };
 
@@ -67,7 +70,7 @@ struct engine_shared {
         *pass; /* in own.runtime. Shared are: plan, last, check's counters, all of *kv */
     const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
     const struct bugs *bugs;   /* own.runtime.bugs */
-    const struct batch *batch; /* that runs, or NULL. Shared is: which sequences it has */
+    const struct jobs *jobs;   /* that run or are resident, or NULL. Shared is: their sequences */
     const struct seq *scratch; /* of a probe that runs, or NULL */
     struct settings set;
     int turn, step;
@@ -92,6 +95,9 @@ struct inbox {
     pthread_cond_t filled;
     struct request rq[MAX_REQUESTS]; /* oldest first */
     int n;
+    struct client *client[MAX_JOBS]; /* jobs that have not ended; the engine's thread frees them */
+    int n_client;
+    int n_taken; /* client[0 .. n_taken) are known to the engine's thread */
     bool closing, working; /* working: a request has been taken out and is not done */
 };
 
@@ -202,7 +208,17 @@ bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);
 void engine_several(struct engine *g, const struct request *rq);
-/* Any thread, under the lock or the engine's: all sequences that hold pages. Returns how many. */
+
+/* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job
+ * runs. Before a request: jobs that wait stay, their resident states go, the pools are as before the
+ * first job. */
+void engine_jobs(struct engine *g);
+void engine_jobs_rest(struct engine *g);
+void engine_jobs_free(struct engine *g); /* at the end of the thread */
+/* The caller's thread: the group `jobs` of the local backend. */
+extern const struct jobs_ops local_jobs;
+/* jobs.c. Any thread, under the lock or the engine's: all sequences that hold pages. Returns how
+ * many. */
 int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
 
 #endif

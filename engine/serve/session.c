@@ -512,21 +512,11 @@ static bool drop_oldest(struct session *s)
     return true;
 }
 
-/* A state can be reused if its tokens are a proper prefix of the prompt: at least one token must be
- * run for its logits. */
-static bool usable(const struct session *s, const struct lane *l, const struct ids *prompt,
-                   bool draft)
-{
-    int n = l->seq.committed;
-    return n > 0 && n < prompt->n && !memcmp(l->tok.v, prompt->v, (size_t)n * sizeof *prompt->v) &&
-           (!draft || !s->runtime->drafter || lane_can_follow(s->runtime, l));
-}
-
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft)
 {
-    struct lane *best = usable(s, &s->lane, prompt, draft) ? &s->lane : NULL;
+    struct lane *best = lane_continues(s->runtime, &s->lane, prompt, draft) ? &s->lane : NULL;
     for (int i = 0; i < s->n_point; i++)
-        if (usable(s, &s->point[i].lane, prompt, draft) &&
+        if (lane_continues(s->runtime, &s->point[i].lane, prompt, draft) &&
             (!best || s->point[i].lane.seq.committed > best->seq.committed))
             best = &s->point[i].lane;
     return best;
@@ -556,9 +546,9 @@ static void find_limit(const struct session *s, const struct ids *prompt, int re
                        struct reuse *r)
 {
     int window = s->runtime->kv.window, first = window_first(r->same, window);
-    int undrafted = usable(s, &s->lane, prompt, false) ? s->lane.seq.committed : 0;
+    int undrafted = lane_continues(s->runtime, &s->lane, prompt, false) ? s->lane.seq.committed : 0;
     for (int i = 0; i < s->n_point; i++)
-        if (usable(s, &s->point[i].lane, prompt, false))
+        if (lane_continues(s->runtime, &s->point[i].lane, prompt, false))
             undrafted = max_int(undrafted, s->point[i].lane.seq.committed);
     if (undrafted > reused) {
         r->limit = LIMIT_DRAFT;

@@ -48,7 +48,7 @@ static int32_t column_page(const struct seq *s, enum pool_id p, int c)
     return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
 }
 
-/* Who holds a page, as bits; a checkpoint sets none. */
+/* Who holds a page, as bits; a checkpoint and a job's resident state set none. BATCH: a job. */
 enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2, HELD_BY_BATCH = 4 };
 
 static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
@@ -79,9 +79,13 @@ static void view_pool(const struct engine_shared *s, enum pool_id id, struct poo
     for (int i = 0; i < s->ses->n_idle; i++)
         mark_holders(&s->ses->idle[i].seq, id, HELD_BY_IDLE, *held);
     const struct seq *seqs[MAX_SEQS];
-    int n = shared_seqs(s, seqs);
-    for (int i = session_seqs(s->ses, seqs, MAX_SEQS); i < n; i++)
+    int lanes = 0;
+    if (s->jobs)
+        jobs_seqs(s->jobs, seqs, &lanes);
+    for (int i = 0; i < lanes; i++)
         mark_holders(seqs[i], id, HELD_BY_BATCH, *held);
+    if (s->scratch)
+        mark_holders(s->scratch, id, HELD_BY_BATCH, *held);
     for (int i = GUARD_PAGES; i < p->total; i++) {
         int by = (*held)[i];
         if (p->ref[i])
@@ -412,6 +416,6 @@ void local_views(struct backend *b)
     b->debug = &local_debug;
     b->probe = &local_probe;
     b->lacks[VIEW_GAUGES] = "metrics are those of a server; the local engine's pools: /pool";
-    b->lacks[VIEW_JOBS] = "the local engine takes no jobs yet";
     b->lacks[VIEW_BLOCKS] = "the local engine shows its pages themselves: /pages";
+    b->jobs = &local_jobs;
 }

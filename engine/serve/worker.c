@@ -244,14 +244,18 @@ static void serve(struct engine *g, const struct request *rq)
     }
 }
 
-static bool next_request(struct engine *g, struct request *rq)
+enum work { WORK_REQUEST, WORK_JOBS, WORK_OVER };
+
+/* Waits for a request or for jobs; where both wait, they take turns. */
+static enum work next_work(struct engine *g, enum work last, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);
     g->inbox.working = false;
-    while (g->inbox.n == 0 && !g->inbox.closing)
+    while (g->inbox.n == 0 && g->inbox.n_client == 0 && !g->inbox.closing)
         pthread_cond_wait(&g->inbox.filled, &g->inbox.mu);
-    bool got = !g->inbox.closing;
-    if (got) {
+    bool jobs = g->inbox.n_client && (g->inbox.n == 0 || last == WORK_REQUEST);
+    enum work work = g->inbox.closing ? WORK_OVER : jobs ? WORK_JOBS : WORK_REQUEST;
+    if (work == WORK_REQUEST) {
         *rq = g->inbox.rq[0];
         g->stop.running = rq->number;
         g->inbox.n--;
@@ -259,7 +263,7 @@ static bool next_request(struct engine *g, struct request *rq)
         g->inbox.working = true;
     }
     pthread_mutex_unlock(&g->inbox.mu);
-    return got;
+    return work;
 }
 
 /* Takes the first request out of the queue that a paused turn can serve. False: none waits. */
@@ -301,13 +305,19 @@ static void *run(void *arg)
     struct engine *g = arg;
     struct request rq;
     tok_stop_on(&g->stop); /* a long message is encoded on this thread */
-    while (next_request(g, &rq)) {
+    for (enum work w = WORK_JOBS; (w = next_work(g, w, &rq)) != WORK_OVER;) {
+        if (w == WORK_JOBS) {
+            engine_jobs(g);
+            continue;
+        }
+        engine_jobs_rest(g);
         if (g->own.lost)
             engine_fault(g, 0, &(struct err){.kind = ERR_MODEL});
         else
             serve(g, &rq);
         request_free(&rq);
     }
+    engine_jobs_free(g);
     return NULL;
 }
 
@@ -339,7 +349,7 @@ static bool local_busy(struct backend *b)
 {
     struct engine *g = engine_of(b);
     pthread_mutex_lock(&g->inbox.mu);
-    bool busy = g->inbox.n > 0 || g->inbox.working;
+    bool busy = g->inbox.n > 0 || g->inbox.n_client > 0 || g->inbox.working;
     pthread_mutex_unlock(&g->inbox.mu);
     return busy;
 }
