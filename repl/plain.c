@@ -406,25 +406,27 @@ static void handle_event(struct app *a, struct event *ev)
 
 /* Handles events until every request is done, or until a turn is paused, the pause was shown, and all
  * that was asked about steps is answered. Busy is read before the queue is: when the engine is idle,
- * all its events are in the queue. */
+ * all its events are in the queue. While text streams, events are handled in batches of 10 ms; whatever
+ * comes after another event, such as the first text after a turn's begin, is handled at once. */
 static void wait_idle(struct app *a)
 {
     struct event ev;
-    for (;;) {
-        bool busy = backend_busy(a->backend), any = false;
+    for (bool waited = false;;) {
+        bool busy = backend_busy(a->backend), any = false, streams = false;
         if (busy && interrupt_waits()) /* repeated: a cancel ends only requests before it */
             backend_cancel(a->backend);
-        while (backend_next(a->backend, &ev)) {
+        for (; waited || backend_next(a->backend, &ev); waited = false) {
+            streams = ev.kind == EV_TEXT || ev.kind == EV_STEP || ev.kind == EV_BATCH_TEXT;
             handle_event(a, &ev);
             any = true;
         }
         bool paused = a->n_want == 0 && a->n_what_if == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
         if (!any && (!busy || paused))
             break;
-        if (any && busy) /* events are handled in batches of 10 ms */
+        if (streams && busy)
             backend_rest(a->backend, 10);
-        else if (!any && backend_wait(a->backend, &ev, 50))
-            handle_event(a, &ev);
+        else if (!any)
+            waited = backend_wait(a->backend, &ev, 50);
     }
 }
 

@@ -99,6 +99,7 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
         return false;
     bool ok = !a.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", a.error);
     if (ok) {
+        replace_ids(&in->prompt, &a.prompt); /* before the text that follows it */
         add_progress(in, &a);
         add_text(in, &a);
         if (a.n_token)
@@ -106,7 +107,6 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
         keep_counts(&in->count, &a.count);
         replace_ids(&in->accepted, &a.accepted);
         replace_ids(&in->drafted, &a.drafted);
-        replace_ids(&in->prompt, &a.prompt);
         replace_ids(&in->reply, &a.reply);
         if (a.finish != FINISH_NONE)
             in->finish = a.finish;

@@ -219,16 +219,17 @@ static void end_reply(struct remote *r, const struct incoming *in, struct talk_r
     count_reply(&r->talk, in, out);
 }
 
-/* A turn while its reply comes. The ids of the prompt are asked for beside it, because some servers
- * say them only there; the turn begins, for the log and the screen, when they are known, or when they
- * have not come for a second. */
+/* A turn while its reply comes. The turn begins, for the log and the screen, when the ids of its prompt
+ * are known. A server that streams them says them first; another one is asked for them, beside the reply,
+ * once the reply begins without them or is slow; nothing waits longer than a second for that answer. */
 struct turn {
     struct remote *r;
     struct talk_reply *out;
+    const struct incoming *in;
     bool regen;
-    struct http_call ask; /* of the prompt's ids; path NULL: the server cannot say them */
-    uint64_t since; /* clock_ns() when the ids were asked for */
-    bool begun;
+    struct http_call ask; /* for the prompt's ids; path NULL: the server cannot say them */
+    uint64_t ns_sent;     /* clock_ns() of the request */
+    bool asked, begun;
     struct buf early[2]; /* text that came before, by channel */
 };
 
@@ -240,22 +241,27 @@ static void show_text(struct turn *turn, int channel, const char *text, size_t n
         buf_add(&turn->early[channel], text, n);
 }
 
+/* The ids of the prompt as the server said them, in the stream or when asked. */
+static void take_prompt(const struct turn *turn, struct ids *out)
+{
+    const struct http_call *c = &turn->ask;
+    struct answer a;
+    ids_cat(out, turn->in->prompt.v, turn->in->prompt.n);
+    if (out->n || !turn->asked || !c->done || c->failed || c->status != 200 ||
+        !answer_read(&a, c->answer.p ? c->answer.p : "", c->answer.n, NULL))
+        return;
+    for (int i = 0; i < a.n_token; i++)
+        ids_add(out, a.token[i].id);
+    answer_free(&a);
+}
+
 static void begin_turn(struct turn *turn)
 {
-    struct talk *t = &turn->r->talk;
     struct ids prompt = {0};
-    struct answer a;
-    const struct http_call *c = &turn->ask;
     if (turn->begun)
         return;
-    if (c->done && !c->failed && c->status == 200 &&
-        answer_read(&a, c->answer.p ? c->answer.p : "", c->answer.n, NULL)) {
-        for (int i = 0; i < a.n_token; i++)
-            ids_add(&prompt, a.token[i].id);
-        answer_free(&a);
-    }
-    int n = prompt.n;
-    talk_turn_begins(t, turn->regen, &prompt, n);
+    take_prompt(turn, &prompt);
+    talk_turn_begins(&turn->r->talk, turn->regen, &prompt, prompt.n);
     turn->begun = true;
     for (int ch = 1; ch >= 0; ch--) {
         show_text(turn, ch, turn->early[ch].p, turn->early[ch].n);
@@ -263,11 +269,28 @@ static void begin_turn(struct turn *turn)
     }
 }
 
+static void look_for_prompt(struct turn *turn)
+{
+    const uint64_t slow = 250000000, late = 1000000000;
+    const struct incoming *in = turn->in;
+    uint64_t now = clock_ns();
+    if (turn->begun)
+        return;
+    if (in->prompt.n || !turn->ask.path) {
+        begin_turn(turn);
+    } else if (!turn->asked) {
+        turn->asked = in->ns_first || now - turn->ns_sent > slow;
+        if (turn->asked)
+            http_begin(turn->r->http, &turn->ask);
+    } else if (turn->ask.done || now - turn->ask.ns_begin > late) {
+        begin_turn(turn);
+    }
+}
+
 static void turn_meanwhile(void *arg)
 {
     struct turn *turn = arg;
-    if (turn->ask.done || clock_ns() - turn->since > 1000000000)
-        begin_turn(turn);
+    look_for_prompt(turn);
     meanwhile(turn->r);
 }
 
@@ -275,6 +298,8 @@ static void turn_text(struct incoming *in, int channel, const char *text, size_t
 {
     struct turn *turn = in->arg;
     struct talk *t = &turn->r->talk;
+    if (!turn->begun && in->prompt.n)
+        begin_turn(turn);
     show_text(turn, channel, text, n);
     pthread_mutex_lock(&t->mu);
     t->view.tok_s = reply_tok_s(in->n_token ? in->n_token : in->n_text,
@@ -296,26 +321,12 @@ static void turn_notice(struct incoming *in, const char *line)
     talk_notice(&((struct turn *)in->arg)->r->talk, line);
 }
 
-/* Begins to ask for the prompt's ids. */
-static void ask_prompt(struct turn *turn, const struct said *said, int n, struct buf *body)
-{
-    struct remote *r = turn->r;
-    turn->ask = (struct http_call){.method = "POST",
-                                   .path = server_ask_prompt(&r->server, said, n, body)};
-    turn->ask.body = body->p;
-    turn->since = clock_ns();
-    if (turn->ask.path)
-        http_begin(r->http, &turn->ask);
-    else
-        begin_turn(turn);
-}
-
 static void answer(struct talk *t, bool regen, struct talk_reply *out)
 {
     static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *r = remote_of(t);
-    struct turn turn = {.r = r, .out = out, .regen = regen};
     struct incoming in;
+    struct turn turn = {.r = r, .out = out, .in = &in, .regen = regen, .ns_sent = clock_ns()};
     struct said *said;
     struct buf body = {0}, ask = {0};
     int n = messages(t, NULL, &said);
@@ -326,15 +337,16 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     in.arg = &turn;
     in.path = server_ask(&r->server, said, n, &t->view.settings, seed, &body);
     in.body = body.p;
-    ask_prompt(&turn, said, n, &ask);
+    turn.ask = (struct http_call){.method = "POST", .path = server_ask_prompt(&r->server, said, n, &ask)};
+    turn.ask.body = ask.p;
+    look_for_prompt(&turn);
     incoming_run(r->http, &in, 1, 1, &t->stop, turn_meanwhile, &turn);
-    while (!turn.begun && !stop_asked(&t->stop)) {
+    while (!turn.begun && !in.failed && !stop_asked(&t->stop)) {
         turn_meanwhile(&turn);
         http_run(r->http, 50);
     }
     begin_turn(&turn);
-    if (turn.ask.path)
-        http_end(r->http, &turn.ask);
+    http_end(r->http, &turn.ask);
     end_reply(r, &in, out);
     incoming_free(&in);
     buf_free(&turn.ask.answer);

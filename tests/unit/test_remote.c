@@ -20,6 +20,7 @@ struct scene {
     size_t most;
     bool reset, stall, length, gzip, vanish; /* vanish: close without an answer */
     int n_chat;            /* chat requests that came */
+    int n_ask;             /* requests for the ids of a prompt */
     struct buf last;       /* body of the last one */
     char key[512];         /* Authorization of the last request of any kind */
 };
@@ -84,6 +85,7 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
     const char *key = play_header(rq, "authorization");
     snprintf(s->key, sizeof s->key, "%s", key ? key : "");
     const char *name = path_name(s, rq);
+    s->n_ask += strcmp(rq->path, "/tokenize") == 0;
     if (strcmp(rq->path, "/v1/chat/completions") == 0) {
         choose_chat(s, rq, a);
     } else if (!name || !play_recorded(s->kind, rq, name, a)) {
@@ -223,6 +225,7 @@ static void expect_whole(struct scene *s)
     assert_memory_equal(got.steps.v, got.ids.v, 21 * sizeof(int32_t));
     assert_int_equal(got.prompt.n, 17);
     assert_int_equal(chats(s), 1);
+    assert_int_equal(s->n_ask, 0); /* the stream says the prompt's ids */
     seen_free(&got);
 }
 
@@ -237,6 +240,27 @@ static void a_stream_cut_anywhere_is_the_same(void **state)
         expect_whole(&s);
         scene_close(&s);
     }
+}
+
+/* A server that says the ids of the prompt nowhere in its stream is asked for them, and no text is lost
+ * meanwhile. */
+static void a_prompt_without_ids_is_asked_for(void **state)
+{
+    (void)state;
+    struct scene s;
+    struct seen got;
+    struct play_answer a = {0};
+    scene_open(&s, "vllm");
+    assert_true(play_recorded("vllm", &(struct play_request){"POST", "/v1/chat/completions", {0}, {0}}, "chat", &a));
+    memcpy(strstr(a.body.p, "prompt_token_ids"), "something_unseen", 16);
+    s.body = a.body.p;
+    ask(&s, &got);
+    assert_string_equal(got.text.p, KV_CACHE);
+    assert_int_equal(got.prompt.n, 17);
+    assert_int_equal(s.n_ask, 1);
+    seen_free(&got);
+    buf_free(&a.body);
+    scene_close(&s);
 }
 
 static void gzip_is_unpacked(void **state)
@@ -609,6 +633,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_cut_anywhere_is_the_same),
+        cmocka_unit_test(a_prompt_without_ids_is_asked_for),
         cmocka_unit_test(gzip_is_unpacked),
         cmocka_unit_test(llama_server_is_recognized),
         cmocka_unit_test(the_conversation_is_sent),
