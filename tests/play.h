@@ -35,6 +35,7 @@ struct play_answer {
     const char *header; /* more header lines, each with CRLF; NULL: none */
     struct buf body;  /* freed by the server */
     int cut;          /* bytes of one write; 0: all at once */
+    bool by_event;    /* one event of a stream a write, in place of `cut` */
     int pause_us;     /* between writes */
     size_t most;      /* end after so many bytes of the body; 0: all */
     bool reset;       /* end with a reset instead of an orderly end */
@@ -122,6 +123,9 @@ static inline bool play_write(struct play *p, int fd, const struct play_answer *
     size_t n = a->most && a->most < a->body.n ? a->most : a->body.n;
     for (size_t at = 0; ok && at < n;) {
         size_t k = a->cut ? (size_t)a->cut : n;
+        const char *blank = a->by_event ? memmem(a->body.p + at, n - at, "\n\n", 2) : NULL;
+        if (blank)
+            k = (size_t)(blank + 2 - (a->body.p + at));
         if (k > n - at)
             k = n - at;
         ok = send(fd, a->body.p + at, k, MSG_NOSIGNAL) == (ssize_t)k;

@@ -17,6 +17,7 @@ struct http {
     struct curl_slist *headers;
     char *url, *shown; /* shown: without user and password */
     const char *warning;
+    bool answered; /* some request got an answer, of whatever status */
     struct http_opts opts;
     struct http_call *call[HTTP_CALLS]; /* (n) begun and not ended */
     int n;
@@ -29,22 +30,33 @@ static bool is_loopback(const char *host)
     return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
 }
 
-/* Splits and checks the address; fills url (without a slash at its end), shown and warning. */
+/* Without slashes at its end, and without "/v1": clients of the OpenAI API are given addresses with it,
+ * here the paths have it. */
+static char *trim_url(const char *text)
+{
+    size_t n = strlen(text);
+    for (int i = 0; i < 2; i++) {
+        while (n && text[n - 1] == '/')
+            n--;
+        if (i == 0 && n > 3 && !strncmp(text + n - 3, "/v1", 3))
+            n -= 3;
+    }
+    return xasprintf("%.*s", (int)n, text);
+}
+
+/* Splits and checks the address; fills url, shown and warning. */
 static bool read_url(struct http *h, const char *text, bool key, struct err *e)
 {
+    h->url = trim_url(text);
     CURLU *u = curl_url();
     char *scheme = NULL, *host = NULL, *shown = NULL;
-    bool ok = u && curl_url_set(u, CURLUPART_URL, text, 0) == CURLUE_OK &&
+    bool ok = u && curl_url_set(u, CURLUPART_URL, h->url, 0) == CURLUE_OK &&
               curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
               curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
               (!strcmp(scheme, "http") || !strcmp(scheme, "https"));
     if (!ok)
         err_set(e, ERR_USAGE, "\"%.200s\" is no address of a server; expected http://HOST:PORT", text);
     if (ok) {
-        size_t n = strlen(text);
-        while (n && text[n - 1] == '/')
-            n--;
-        h->url = xasprintf("%.*s", (int)n, text);
         curl_url_set(u, CURLUPART_USER, NULL, 0);
         curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
         curl_url_get(u, CURLUPART_URL, &shown, 0);
@@ -258,6 +270,23 @@ void http_begin(struct http *h, struct http_call *c)
     CHECK(rc == CURLM_OK);
 }
 
+/* What may be wrong with an address from which no answer ever came. */
+static const char *address_hint(const struct http *h, CURLcode rc)
+{
+    bool tls = !strncmp(h->url, "https:", 6);
+    if (h->answered)
+        return "";
+    switch (rc) {
+    case CURLE_COULDNT_CONNECT: return " (is the server running, and is the port right?)";
+    case CURLE_SSL_CONNECT_ERROR: return " (is it http:// there?)";
+    case CURLE_OPERATION_TIMEDOUT: return tls ? " (is it http:// there?)" : "";
+    case CURLE_GOT_NOTHING:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY: return tls ? "" : " (is it https:// there?)";
+    default: return "";
+    }
+}
+
 static void finish(struct http *h, struct http_call *c, CURLcode rc)
 {
     long status = 0, sent = 0;
@@ -266,14 +295,16 @@ static void finish(struct http *h, struct http_call *c, CURLcode rc)
     c->status = (int)status;
     c->ns_end = clock_ns();
     if (rc != CURLE_OK && !c->failed) {
+        const char *hint = address_hint(h, rc);
         c->unsent = sent == 0;
         if (c->unsent)
-            fail(c, "cannot reach %s: %s", h->shown, curl_easy_strerror(rc));
+            fail(c, "cannot reach %s: %s%s", h->shown, curl_easy_strerror(rc), hint);
         else
-            fail(c, "the connection to %s ended%s: %s", h->shown,
+            fail(c, "the connection to %s ended%s: %s%s", h->shown,
                  c->n_bytes ? " in the middle of the answer" : " before an answer",
-                 curl_easy_strerror(rc));
+                 curl_easy_strerror(rc), hint);
     }
+    h->answered |= status > 0;
     c->done = true;
 }
 

@@ -214,7 +214,7 @@ bool server_probe(struct server *s, struct http *h, const char *model, const str
     if (!models && e)
         *e = why.kind != ERR_NONE
                  ? why
-                 : (struct err){ERR_MODEL, "the server has no /v1/models: it is no server of a model"};
+                 : (struct err){ERR_MODEL, "the server has no /v1/models at this address: no server of a model answers there"};
     json_decref(models);
     if (ok) {
         ask_more(s, h, stop);
