@@ -4,10 +4,12 @@
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /* ---- synthetic weights ----------------------------------------------------------------------- */
 
 enum { PART = 1 << 18 }; /* bytes of an item */
+static const size_t HUGE_PAGE = (size_t)2 << 20;
 
 struct synthesis {
     struct tensor *t;
@@ -57,9 +59,12 @@ static void synthesize_part(void *arg, int item, int thread)
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
 {
     CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F32));
-    void *p = aligned_alloc(64, (t->bytes + 63) & ~(size_t)63);
+    size_t align = t->bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
+    void *p = aligned_alloc(align, (t->bytes + align - 1) & ~(align - 1));
     if (!p)
         return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
+    if (align == HUGE_PAGE)
+        madvise(p, t->bytes, MADV_HUGEPAGE); /* as a checkpoint's weights have */
     struct synthesis m = {t, seed, synthetic_step(scale),
                        t->type == DT_U8 && t->n_dim == 3 ? synthetic_exponent(scale) : 0};
     t->data = p;
