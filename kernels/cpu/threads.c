@@ -7,9 +7,11 @@
  * a worker that sleeps or is descheduled never blocks a region. After a region workers spin for a
  * short time, then yield to other processes, then sleep, so an idle program uses no CPU.
  *
- * A share is one word: first << 32 | end of its free items. Whoever changes it by a compare-and-swap
- * has taken the items that the change removes. fn and arg change only while all shares are empty; a
- * thread reads them after it has taken items, so they belong to the region of these items.
+ * A share is one word: first << 32 | end of its free items. Each free item is in exactly one share or
+ * in the hands of the thread that took it: shares change by compare-and-swap and exchange only, and
+ * whoever changes one has the items that the change removes. fn and arg change only while no item is
+ * free or running; a thread reads them after it has taken items, so they belong to the region of these
+ * items.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -109,6 +111,12 @@ static void run_item(struct cpu_pool *p, uint32_t item, int thread)
     atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
 }
 
+static void run_range(struct cpu_pool *p, uint64_t r, int thread)
+{
+    for (uint32_t i = first_of(r); i < (uint32_t)r; i++)
+        run_item(p, i, thread);
+}
+
 /* Takes and runs items until none is free. */
 static void take_items(struct cpu_pool *p, int thread)
 {
@@ -125,8 +133,7 @@ static void take_items(struct cpu_pool *p, int thread)
          * another one. */
         if (count_of(got) && !atomic_compare_exchange_strong_explicit(
                                  &own->free, &empty, got, memory_order_acq_rel, memory_order_relaxed))
-            for (uint32_t i = first_of(got); i < (uint32_t)got; i++)
-                run_item(p, i, thread);
+            run_range(p, got, thread);
     }
 }
 
@@ -177,10 +184,12 @@ void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
-    for (uint64_t i = 0; i < threads; i++)
-        atomic_store_explicit(&p->share[i].free,
-                              range(items * i / threads, items * (i + 1) / threads),
-                              memory_order_release);
+    for (uint64_t i = 0; i < threads; i++) {
+        uint64_t moved = atomic_exchange_explicit(
+            &p->share[i].free, range(items * i / threads, items * (i + 1) / threads),
+            memory_order_acq_rel);
+        run_range(p, moved, 0); /* a worker that was still looking has taken a half already */
+    }
     /* This thread stores the region and then reads `sleepers`; a worker increments `sleepers` and
      * then reads the region. All four are sequentially consistent, so either this thread sees the
      * sleeper or the worker sees the region. */
