@@ -33,9 +33,9 @@ B      := build/$(CONFIG)
 
 # ---- packages ------------------------------------------------------------------------------------
 PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-dev libjansson-dev \
-            libutf8proc-dev libmd4c-dev libcurl4-openssl-dev
-TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps
-PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl
+            libutf8proc-dev libmd4c-dev libcurl4-openssl-dev libmicrohttpd-dev
+TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl
+PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl libmicrohttpd
 
 # ---- flags ---------------------------------------------------------------------------------------
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
@@ -157,7 +157,7 @@ deps:
 	@{ command -v cc && command -v pkg-config && pkg-config --exists $(PKGS); } >/dev/null 2>&1 || { $(call apt-install,$(PACKAGES)); }
 
 test-deps: deps
-	@{ pkg-config --exists cmocka && command -v tmux && command -v sqlite3; } >/dev/null 2>&1 || { $(call apt-install,$(TEST_PACKAGES)); }
+	@{ pkg-config --exists cmocka && command -v tmux && command -v sqlite3 && command -v curl; } >/dev/null 2>&1 || { $(call apt-install,$(TEST_PACKAGES)); }
 
 # ---- building ------------------------------------------------------------------------------------
 # a file of flags changes only when the flags do: other flags build again what they apply to, the same ones nothing

@@ -51,13 +51,21 @@ static const char *token_text(void *backend, int32_t id, size_t *n)
     return backend_token(backend, id, n);
 }
 
+/* The options that a replay needs; of a server also that the prompts are those of clients. */
+static void describe(const struct app *a, const struct backend_info *i, struct buf *out)
+{
+    facts_config(&a->opt.engine, i, out);
+    if (a->opt.served)
+        buf_str(out, "served=yes\n");
+}
+
 static void open_log(struct app *a)
 {
     if (a->opt.level == LOG_OFF || a->opt.readonly)
         return;
     struct err e = {0};
     struct buf config = {0};
-    facts_config(&a->opt.engine, NULL, &config);
+    describe(a, NULL, &config);
     struct history_about h = about(a, NULL, config.p);
     a->history = history_open(a->db_path, a->opt.level, &h, &e);
     if (!a->history)
@@ -108,7 +116,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     }
     if (a->history) {
         struct buf config = {0};
-        facts_config(&a->opt.engine, backend_info(a->backend), &config);
+        describe(a, backend_info(a->backend), &config);
         struct history_about h = about(a, backend_info(a->backend), config.p);
         struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
         history_describe(a->history, &h, &texts);

@@ -26,6 +26,7 @@ struct options {
     bool fork;        /* with session or resume_last: continue in a copy of the session */
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, readonly, quiet, verbose;
+    bool served; /* requests of clients are logged, not a conversation */
     int color; /* 0 auto, 1 always, 2 never */
     /* of the full screen; 0 is the default: cmd/screen.c has the values */
     int theme;    /* 0 auto, 1 dark, 2 light */

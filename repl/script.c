@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "repl/facts.h"
 #include "repl/script.h"
 
 /* One session's rows while they are put in order. */
@@ -186,14 +187,28 @@ static void name_messages(struct script *s)
     }
 }
 
+/* The prompts are those of clients of `aerie serve`: no conversation here renders to them. */
+static bool was_served(const struct script *s)
+{
+    bool served = false;
+    for (int i = 0; i < s->n && !served; i++) {
+        char *v = s->act[i].about ? facts_value(s->act[i].about, "served") : NULL;
+        served = v != NULL;
+        free(v);
+    }
+    return served;
+}
+
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)
 {
     const struct pack_about *pack = hdb_packed(d);
-    *s = (struct script){.by_ids = pack && pack->level != PACK_TEXT};
+    bool no_text = pack && pack->level != PACK_TEXT;
+    *s = (struct script){.by_ids = no_text};
     s->no_ids = pack && pack->level == PACK_SHAPE;
     if (read_script_session(s, d, session, INT64_MAX, 0, e)) {
-        if (s->by_ids)
+        if (no_text)
             name_messages(s);
+        s->by_ids |= was_served(s);
         return true;
     }
     script_free(s);

@@ -27,7 +27,8 @@ struct script {
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
     bool no_ids; /* of a pack that holds none: the session can be looked at, not computed again */
-    bool by_ids; /* prompts are given to the engine as the logged ids: a pack without text is read so */
+    bool by_ids; /* prompts are given to the engine as the logged ids: a pack without text is read so, and what
+                    `aerie serve` answered */
 };
 
 /* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */

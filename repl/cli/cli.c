@@ -428,7 +428,7 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 
 static void defaults(struct cli *c)
 {
-    *c = (struct cli){.limit = 20, .older_than = -1};
+    *c = (struct cli){.limit = 20, .older_than = -1, .port = 8080};
     c->opt.level = LOG_TREE;
     c->opt.engine.device = "auto";
     settings_init(&c->opt.engine.settings);

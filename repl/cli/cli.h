@@ -30,6 +30,8 @@ struct cli {
     bool check, special, jsonl, brief, forced, log_only, control;
     bool with_text, no_ids; /* pack */
     const char *steps, *plan, *issue;
+    const char *host, *key_file, *name; /* serve */
+    int port;
     const char *goto_step; /* replay: pause after it */
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
@@ -43,6 +45,7 @@ struct cli {
 /* Each runs one subcommand and returns the exit code. */
 int cli_chat(struct cli *c);
 int cli_run(struct cli *c);
+int cli_serve(struct cli *c);
 int cli_batch(struct cli *c);
 int cli_logs(struct cli *c);
 int cli_show(struct cli *c);

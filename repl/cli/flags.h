@@ -12,11 +12,12 @@ enum {
     IN_DOCTOR = 128, IN_TOKENIZE = 256, IN_GOLDEN = 512, IN_HELP = 1024,
     IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20, IN_PARITY = 8192,
     IN_DIFF = 1 << 21,
-    IN_ALL = 16383 | IN_PACK | IN_DIFF,
+    IN_SERVE = 1 << 23,
+    IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE,
     IN_TALK = IN_CHAT | IN_RUN,
-    IN_ENGINE = IN_TALK | IN_PARITY, /* takes everything that decides the bits of a reply */
+    IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE, /* takes everything that decides the bits of a reply */
     IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
-    IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
+    IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
 };
 
 struct command {

@@ -1,7 +1,7 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help"
+    local commands="chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
@@ -19,6 +19,9 @@ _aerie() {
     case $cmd in
         ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
         run) flags="$talk --file --batch --lanes" ;;
+        serve) flags="--port --host --api-key-file --model-name --lanes --model --draft --require-draft --eagle-capture --device
+            --precision --weights --draft-weights --threads --raw --param --seed --no-spec --no-graph --context --page-size
+            --full-pages --swa-pages --check --bug --log-level --no-log --db --verbose" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
         replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;

@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help
+set -l commands chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help
+    for c in chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -20,6 +20,7 @@ end
 complete -c aerie -f
 complete -c aerie -n '__aerie_in none' -a chat -d 'talk with the model'
 complete -c aerie -n '__aerie_in none' -a run -d 'answer one prompt'
+complete -c aerie -n '__aerie_in none' -a serve -d 'serve the model to OpenAI clients'
 complete -c aerie -n '__aerie_in none' -a logs -d 'list saved sessions'
 complete -c aerie -n '__aerie_in none' -a show -d 'print a session, a turn or a step'
 complete -c aerie -n '__aerie_in none' -a replay -d 'play a session, or run it again'
@@ -46,31 +47,31 @@ complete -c aerie -n 'not __aerie_in logs' -s q -l quiet -d 'no notices'
 complete -c aerie -s h -l help -d 'help'
 complete -c aerie -s V -l version -d 'version'
 
-set -l model '__aerie_in none chat run replay pack diff parity bench bugs doctor'
+set -l model '__aerie_in none chat run serve replay pack diff parity bench bugs doctor'
 complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fish_complete_directories)' -d 'checkpoint folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a 'ngram (__fish_complete_directories)' -d 'draft folder, or ngram'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
-complete -c aerie -n '__aerie_in none chat run replay diff parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
-complete -c aerie -n '__aerie_in none chat run replay diff parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
+complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
+complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
 complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session database'
-complete -c aerie -n 'not __aerie_in tokenize help export' -l json -d 'JSON for machines'
+complete -c aerie -n 'not __aerie_in tokenize help export serve' -l json -d 'JSON for machines'
 
 set -l talk '__aerie_in none chat run'
 set -l changes 'spec=on spec=off draft.steps= draft.topk= draft.nodes= temperature= seed= model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw= context= page_size= full_pages= swa_pages= bug.'
-set -l engine '__aerie_in none chat run parity'
+set -l engine '__aerie_in none chat run serve parity'
 complete -c aerie -n $engine -l require-draft -d 'stop when the draft does not fit'
 complete -c aerie -n "$engine; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
 complete -c aerie -n "$engine; or __aerie_in replay pack diff golden bench" -l threads -x -d 'CPU threads'
 complete -c aerie -n $engine -l raw -d 'no chat format'
 complete -c aerie -n $engine -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think=' -d 'set a setting'
-complete -c aerie -n $engine -s s -l system -x -d 'system prompt'
+complete -c aerie -n '__aerie_in none chat run parity' -s s -l system -x -d 'system prompt'
 complete -c aerie -n $engine -l seed -x -d 'seed'
 complete -c aerie -n $engine -l check -x -a 'off on strict' -d 'how much is checked'
 complete -c aerie -n $engine -l bug -x -d 'switch a historical fault on'
-complete -c aerie -n $talk -l no-spec -d 'do not draft'
+complete -c aerie -n "$talk; or __aerie_in serve" -l no-spec -d 'do not draft'
 complete -c aerie -n "$talk; or __aerie_in doctor" -l remote -x -d 'chat with a server'
-complete -c aerie -n "$talk; or __aerie_in doctor parity" -l api-key-file -r -F -d 'key for the server'
+complete -c aerie -n "$talk; or __aerie_in doctor parity serve" -l api-key-file -r -F -d 'key for the server'
 complete -c aerie -n $talk -l break -x -d 'pause after steps where this holds'
 complete -c aerie -n "$talk; or __aerie_in doctor parity" -l header -x -d 'header for the server'
 complete -c aerie -n $engine -l no-graph -d 'CUDA: replay no recorded cycle'
@@ -81,18 +82,21 @@ complete -c aerie -n $engine -l swa-pages -x -d 'pages of the sliding-window poo
 complete -c aerie -n $talk -s c -l continue -d 'take up the latest session'
 complete -c aerie -n $talk -l session -x -a '(__aerie_sessions)' -d 'take up a session'
 complete -c aerie -n $talk -l fork -d 'take up a copy'
-complete -c aerie -n $talk -l log-level -x -a 'off text steps tree full' -d 'how much is saved'
-complete -c aerie -n $talk -s n -l no-log -d 'save nothing'
+complete -c aerie -n "$talk; or __aerie_in serve" -l log-level -x -a 'off text steps tree full' -d 'how much is saved'
+complete -c aerie -n "$talk; or __aerie_in serve" -s n -l no-log -d 'save nothing'
 complete -c aerie -n $talk -l sanitize -x -a 'auto always never' -d 'escape control characters'
-complete -c aerie -n "$talk; or __aerie_in replay" -s v -l verbose -d 'statistics'
+complete -c aerie -n "$talk; or __aerie_in replay serve" -s v -l verbose -d 'statistics'
 complete -c aerie -n '__aerie_in none chat replay' -l plain -d 'lines'
 complete -c aerie -n '__aerie_in none chat replay' -l tui -d 'full screen'
 complete -c aerie -n '__aerie_in none chat replay' -l theme -x -a 'auto dark light' -d 'colours'
 complete -c aerie -n '__aerie_in none chat replay' -l no-mouse -d 'no clicks'
 complete -c aerie -n '__aerie_in none chat' -l readonly -d 'save nothing, refuse what writes'
 complete -c aerie -n '__aerie_in none chat replay' -l script -r -F -d 'lines from a file'
+complete -c aerie -n '__aerie_in serve' -l port -x -d 'port'
+complete -c aerie -n '__aerie_in serve' -l host -x -d 'address'
+complete -c aerie -n '__aerie_in serve' -l model-name -x -d "model's name for clients"
 complete -c aerie -n '__aerie_in run' -l batch -r -F -d 'many prompts'
-complete -c aerie -n '__aerie_in run parity' -l lanes -x -d 'prompts at once'
+complete -c aerie -n '__aerie_in run parity serve' -l lanes -x -d 'prompts at once'
 complete -c aerie -n '__aerie_in run' -s f -l file -r -F -d 'text behind the prompt'
 complete -c aerie -n '__aerie_in parity' -l a -x -a "$changes" -d 'how one side is computed'
 complete -c aerie -n '__aerie_in parity' -l control -d "compute a server's replies twice"

@@ -45,19 +45,24 @@ _aerie() {
           '--sanitize[escape control characters]:when:(auto always never)'
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
-    commands=('chat:talk with the model' 'run:answer one prompt' 'logs:list saved sessions'
+    commands=('chat:talk with the model' 'run:answer one prompt' 'serve:serve the model to OpenAI clients' 'logs:list saved sessions'
               'show:print a session, a turn or a step' 'replay:play a session, or run it again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids'
               'export:write a session to a file'
               'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
               'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|logs|show|replay|diff|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
+    local cmd=${words[(r)(chat|run|serve|logs|show|replay|diff|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
         chat) _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' '*::' ;;
         run) _arguments $common $model $talk '(-f --file)'{-f,--file}'[text behind the prompt]:file:_files' '--batch[many prompts]:file:_files' '--lanes[prompts at once]:n:' '*:prompt:' ;;
+        serve) _arguments $common $model $engine '--port[port]:number:' '--host[address]:address:' \
+                '--api-key-file[key that clients send]:file:_files' "--model-name[model's name for clients]:name:" \
+                '--lanes[prompts at once]:n:' '--no-spec[do not draft]' '(-n --no-log)'{-n,--no-log}'[save nothing]' \
+                '--log-level[how much is saved]:level:(off text steps tree full)' \
+                '(-v --verbose)'{-v,--verbose}'[a line for each request]' '*::' ;;
         logs) _arguments $common '(-q --query)'{-q,--query}'[words]:words:' \
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \
                 '(-m --model)'{-m,--model}'[model name]:name:' '--db[database]:file:_files' '--json' '*::' ;;

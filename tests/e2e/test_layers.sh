@@ -59,11 +59,13 @@ public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/serve/(breaks
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|gauges|sessions|facts|differ|rerun|script|trace|verdict|interrupt|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|verdict|interrupt|prompts|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|verdict|interrupt|prompts|serve/serve|text/.*)\.h'
+only repl/serve "$public" 'repl/facts\.h'
 only repl/tui "$public" 'repl/(repl|gauges|sessions|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remote/http\.c:' repl engine history models kernels
+without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl

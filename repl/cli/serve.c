@@ -1,0 +1,181 @@
+/* serve.c - `aerie serve`: opens log and engine as the chat does, and serves requests until a signal
+ * comes. The first one ends running replies, the second the program. */
+#include "repl/cli/cli.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/interrupt.h"
+#include "repl/serve/serve.h"
+
+static bool is_loopback(const char *host)
+{
+    struct in_addr a4;
+    struct in6_addr a6;
+    if (inet_pton(AF_INET, host, &a4) == 1)
+        return ntohl(a4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &a6) == 1 && IN6_IS_ADDR_LOOPBACK(&a6);
+}
+
+/* The key in the file's first line; the caller frees. */
+static bool read_key(const char *path, char **out, struct err *e)
+{
+    struct buf b = {0};
+    *out = NULL;
+    if (!path)
+        return true;
+    if (!buf_read_file(&b, path, 64 << 10, e))
+        return err_prefix(e, "--api-key-file");
+    size_t n = strcspn(b.p ? b.p : "", "\r\n");
+    if (n)
+        *out = xasprintf("%.*s", (int)n, b.p);
+    buf_free(&b);
+    return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; expected the key", path);
+}
+
+/* "nestling" of ".../nestling/target" and of ".../nestling". The caller frees. */
+static char *model_name(const char *dir)
+{
+    char *path = xstrdup(dir), *name = NULL;
+    for (int i = 0; i < 2 && !name; i++) {
+        size_t n = strlen(path);
+        while (n > 1 && path[n - 1] == '/')
+            path[--n] = '\0';
+        char *slash = strrchr(path, '/');
+        const char *last = slash ? slash + 1 : path;
+        if (strcmp(last, "target") != 0 || !slash || i == 1)
+            name = xstrdup(last);
+        else
+            *slash = '\0';
+    }
+    free(path);
+    return name;
+}
+
+static bool given(const struct options *o, const char *setting)
+{
+    return o->given >> settings_index(setting) & 1;
+}
+
+/* OpenAI's defaults, but where the command line names others. */
+static struct serve_opts serve_options(const struct cli *c, const char *model, const char *key)
+{
+    const struct options *o = &c->opt;
+    const struct settings *s = &o->engine.settings;
+    return (struct serve_opts){
+        .host = c->host ? c->host : "127.0.0.1",
+        .port = c->port,
+        .key = key,
+        .model = model,
+        .temperature = given(o, "temperature") ? (float)s->temperature : 1,
+        .top_p = given(o, "top_p") ? (float)s->top_p : 1,
+        .top_k = given(o, "top_k") ? s->top_k : 0,
+        .min_p = given(o, "min_p") ? (float)s->min_p : 0,
+        .seeded = given(o, "seed"),
+        .seed = (uint64_t)s->seed,
+        .lanes = o->engine.lanes,
+    };
+}
+
+static void say(void *arg, const char *line)
+{
+    struct buf clean = {0};
+    (void)arg;
+    text_sanitise(&clean, line, strlen(line), false, NULL);
+    printf("%s\n", clean.p ? clean.p : "");
+    fflush(stdout);
+    buf_free(&clean);
+}
+
+static void say_address(const struct serve_opts *o, const struct serve *s, const struct backend_info *i)
+{
+    bool six = strchr(o->host, ':') != NULL;
+    char *line = xasprintf("%s at http://%s%s%s:%d/v1 (context %d, %d at once%s); Ctrl-C ends", o->model,
+                           six ? "[" : "", o->host, six ? "]" : "", serve_port(s), i->context, o->lanes,
+                           o->key ? ", with a key" : "");
+    say(NULL, line);
+    free(line);
+}
+
+/* Serves until a signal comes; returns it. */
+static int serve_until_signal(struct serve *s)
+{
+    enum { PATIENCE_MS = 1500 };
+    int sig = 0, second = 0;
+    uint64_t until = 0;
+    while (!second && (!sig || (!serve_idle(s) && clock_ns() < until))) {
+        serve_step(s, sig ? 50 : 60000, interrupt_fd());
+        for (int got; (got = interrupt_next()) != 0;) {
+            second = sig ? got : 0;
+            if (sig)
+                continue;
+            sig = got;
+            until = clock_ns() + (uint64_t)PATIENCE_MS * 1000000;
+            serve_end(s);
+        }
+    }
+    return sig;
+}
+
+static int serve(struct app *a, const struct serve_opts *o, struct err *e)
+{
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    if (a->log_error[0] && !a->opt.quiet)
+        fprintf(stderr, "aerie: NOT SAVED: %s\n", a->log_error);
+    signal(SIGPIPE, SIG_IGN);
+    struct serve *s = serve_open(a->backend, a->history, o, e);
+    if (!s)
+        return e->kind;
+    if (interrupt_open(caught, 3, false, NULL, e)) {
+        say_address(o, s, backend_info(a->backend));
+        a->exit_code = 128 + serve_until_signal(s);
+    } else {
+        a->exit_code = e->kind;
+    }
+    serve_close(s);
+    interrupt_close();
+    return a->exit_code;
+}
+
+static bool check_flags(const struct cli *c, struct err *e)
+{
+    if (!c->opt.engine.model)
+        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
+    if (c->host && !is_loopback(c->host) && !c->key_file)
+        return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; expected --api-key-file FILE, "
+                       "too: the key that clients must send", c->host);
+    return true;
+}
+
+int cli_serve(struct cli *c)
+{
+    struct err e = {0};
+    struct app *a = xcalloc(1, sizeof *a);
+    char *key = NULL, *name = NULL;
+    int rc;
+    c->opt.engine.lanes = c->lanes ? c->lanes : 8;
+    c->opt.served = true;
+    if (!c->opt.quiet)
+        c->opt.engine.progress = cli_progress;
+    bool ok = check_flags(c, &e) && read_key(c->key_file, &key, &e) && app_open(a, &c->opt, &e);
+    cli_progress_end();
+    if (ok) {
+        name = c->name ? xstrdup(c->name) : model_name(c->opt.engine.model);
+        struct serve_opts o = serve_options(c, name, key);
+        o.told = c->opt.verbose ? say : NULL;
+        rc = serve(a, &o, &e);
+        bool stored = app_close(a);
+        if (e.kind)
+            rc = cli_fail(&e);
+        else if (!stored && rc <= ERR_USAGE)
+            rc = ERR_DB;
+    } else {
+        rc = cli_fail(&e);
+    }
+    free(key);
+    free(name);
+    free(a);
+    return rc;
+}

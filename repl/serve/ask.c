@@ -1,0 +1,519 @@
+/* ask.c - see ask.h. Names, defaults and messages of errors are those of vLLM 0.26 where it has them. */
+#include "repl/serve/ask.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+
+/* ---- refusing -------------------------------------------------------------------------------- */
+
+bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    r->status = status;
+    snprintf(r->param, sizeof r->param, "%s", param ? param : "");
+    vsnprintf(r->message, sizeof r->message, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+void refusal_json(const struct refusal *r, struct buf *out)
+{
+    const char *type = r->status == 401   ? "AuthenticationError"
+                       : r->status == 404 ? "NotFoundError"
+                       : r->status == 429 || r->status == 503 ? "ServiceUnavailableError"
+                       : r->status >= 500 ? "InternalServerError"
+                                          : "BadRequestError";
+    jput_open(out, '{');
+    jput_key(out, "error");
+    jput_open(out, '{');
+    jput_kstr(out, "message", r->message);
+    jput_kstr(out, "type", type);
+    jput_kstr(out, "param", r->param[0] ? r->param : NULL);
+    jput_kint(out, "code", r->status);
+    jput_close(out, '}');
+    jput_close(out, '}');
+    buf_char(out, '\n');
+}
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
+
+/* What a request may hold. neutral: JSON values, "|" between them, that ask for what is done anyhow;
+ * "": the field is read below; NULL: any value is ignored. null always means: not there. */
+static const struct field {
+    const char *name;
+    int where;
+    const char *neutral;
+} fields[] = {
+    {"model", BOTH, ""}, {"messages", CHAT, ""}, {"prompt", COMPLETION, ""}, {"n", BOTH, ""},
+    {"temperature", BOTH, ""}, {"top_p", BOTH, ""}, {"top_k", BOTH, ""}, {"min_p", BOTH, ""},
+    {"seed", BOTH, ""}, {"max_tokens", BOTH, ""}, {"max_completion_tokens", CHAT, ""},
+    {"stop", BOTH, ""}, {"stop_token_ids", BOTH, ""}, {"include_stop_str_in_output", BOTH, ""},
+    {"stream", BOTH, ""}, {"stream_options", BOTH, ""}, {"logprobs", BOTH, ""},
+    {"top_logprobs", CHAT, ""}, {"prompt_logprobs", BOTH, ""}, {"echo", COMPLETION, ""},
+    {"ignore_eos", BOTH, ""}, {"return_token_ids", BOTH, ""},
+    {"return_tokens_as_token_ids", BOTH, ""}, {"add_special_tokens", COMPLETION, ""},
+    /* accounting */
+    {"user", BOTH, NULL}, {"metadata", BOTH, NULL}, {"store", BOTH, NULL}, {"service_tier", BOTH, NULL},
+    {"safety_identifier", BOTH, NULL}, {"prompt_cache_key", BOTH, NULL}, {"request_id", BOTH, NULL},
+    {"priority", BOTH, NULL}, {"cache_salt", BOTH, NULL}, {"parallel_tool_calls", CHAT, NULL},
+    {"prompt_cache_retention", BOTH, NULL}, {"include_reasoning", CHAT, "true"},
+    {"separate_reasoning", CHAT, "true"}, {"return_metadata", BOTH, NULL},
+    /* not supported */
+    {"presence_penalty", BOTH, "0"}, {"frequency_penalty", BOTH, "0"}, {"repetition_penalty", BOTH, "1"},
+    {"length_penalty", BOTH, "1"}, {"logit_bias", BOTH, "{}"}, {"best_of", BOTH, "1"},
+    {"use_beam_search", BOTH, "false"}, {"suffix", COMPLETION, "\"\""}, {"tools", CHAT, "[]"},
+    {"tool_choice", CHAT, "\"none\"|\"auto\""}, {"functions", CHAT, "[]"},
+    {"function_call", CHAT, "\"none\"|\"auto\""},
+    {"response_format", BOTH, "{\"type\":\"text\"}"}, {"structured_outputs", BOTH, "{}"},
+    {"guided_json", BOTH, "{}"}, {"guided_regex", BOTH, "\"\""}, {"guided_choice", BOTH, "[]"},
+    {"guided_grammar", BOTH, "\"\""}, {"modalities", CHAT, "[\"text\"]"}, {"audio", CHAT, "{}"},
+    {"prediction", CHAT, "{}"}, {"web_search_options", CHAT, "{}"}, {"reasoning_effort", CHAT, "\"\""},
+    {"verbosity", CHAT, "\"medium\""}, {"chat_template", CHAT, "\"\""},
+    {"chat_template_kwargs", CHAT, "{}"}, {"documents", CHAT, "[]"}, {"min_tokens", BOTH, "0"},
+    {"bad_words", BOTH, "[]"}, {"allowed_token_ids", BOTH, "[]"}, {"skip_special_tokens", BOTH, "true"},
+    {"spaces_between_special_tokens", BOTH, "true|false"}, {"truncate_prompt_tokens", BOTH, "0"},
+    {"add_generation_prompt", CHAT, "true"}, {"continue_final_message", CHAT, "false"},
+    {"echo", CHAT, "false"}, {"add_special_tokens", CHAT, "false"}, {"logits_processors", BOTH, "[]"},
+    {"prompt_embeds", COMPLETION, "\"\""}, {"mm_processor_kwargs", BOTH, "{}"},
+};
+
+/* Equal as JSON, but 1 equals 1.0. */
+static bool same(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal((json_t *)a, (json_t *)b) == 1;
+}
+
+static bool is_neutral(const json_t *v, const char *list)
+{
+    bool found = false;
+    while (*list && !found) {
+        size_t n = strcspn(list, "|");
+        json_t *one = json_loadb(list, n, JSON_DECODE_ANY, NULL);
+        found = same(v, one);
+        json_decref(one);
+        list += n + (list[n] == '|');
+    }
+    return found;
+}
+
+static const struct field *find_field(const char *name, int where)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if ((fields[i].where & where) && !strcmp(fields[i].name, name))
+            return &fields[i];
+    return NULL;
+}
+
+static bool check_fields(const json_t *o, int where, struct refusal *r)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)o, name, v) {
+        const struct field *f = find_field(name, where);
+        if (json_is_null(v) || (f && (!f->neutral || (*f->neutral && is_neutral(v, f->neutral)))))
+            continue;
+        if (!f)
+            return refuse(r, 400, name, "%.60s: this server does not know the field, so it cannot tell "
+                          "whether the field changes the answer", name);
+        if (*f->neutral)
+            return refuse(r, 400, name, "%s is not supported by this server", name);
+    }
+    return true;
+}
+
+/* A field that is not null; NULL: not there. */
+static json_t *get(const json_t *o, const char *name)
+{
+    json_t *v = json_object_get(o, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+static bool get_bool(const json_t *o, const char *name, bool *out, struct refusal *r)
+{
+    json_t *v = get(o, name);
+    if (v && !json_is_boolean(v))
+        return refuse(r, 400, name, "%s should be true or false", name);
+    if (v)
+        *out = json_is_true(v);
+    return true;
+}
+
+static bool get_int(const json_t *o, const char *name, int64_t lo, int64_t hi, int *out,
+                    struct refusal *r)
+{
+    json_t *v = get(o, name);
+    double real = json_is_real(v) ? json_real_value(v) : 0;
+    int64_t n = json_is_real(v) ? (fabs(real) < 1e15 ? (int64_t)real : hi + 1) : json_integer_value(v);
+    if (!v)
+        return true;
+    if (!json_is_number(v) || (json_is_real(v) && real != floor(real)))
+        return refuse(r, 400, name, "%s should be an integer", name);
+    if (n < lo || n > hi)
+        return refuse(r, 400, name, "%s must be from %lld to %lld, got %lld", name, (long long)lo,
+                      (long long)hi, (long long)n);
+    *out = (int)n;
+    return true;
+}
+
+static bool get_real(const json_t *o, const char *name, double lo, double hi, double *out,
+                     struct refusal *r)
+{
+    json_t *v = get(o, name);
+    if (!v)
+        return true;
+    if (!json_is_number(v))
+        return refuse(r, 400, name, "%s should be a number", name);
+    double x = json_number_value(v);
+    if (!(x >= lo && x <= hi))
+        return refuse(r, 400, name, "%s must be from %g to %g, got %g", name, lo, hi, x);
+    *out = x;
+    return true;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+json_t *ask_object(const char *body, size_t n, struct refusal *r)
+{
+    json_error_t why;
+    json_t *o = json_loadb(n ? body : "", n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!o) {
+        refuse(r, 400, NULL, "the body is no JSON: line %d, column %d: %s", why.line, why.column, why.text);
+    } else if (!json_is_object(o)) {
+        refuse(r, 400, NULL, "the body should be a JSON object");
+        json_decref(o);
+        o = NULL;
+    }
+    return o;
+}
+
+bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r)
+{
+    json_t *v = get(o, "model");
+    if (v && !json_is_string(v))
+        return refuse(r, 400, "model", "model should be a string");
+    if (!v || !strcmp(json_string_value(v), of->model))
+        return true;
+    return refuse(r, 404, "model", "The model `%.100s` does not exist; this server has `%.100s`.",
+                  json_string_value(v), of->model);
+}
+
+bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
+                struct refusal *r)
+{
+    struct err e;
+    int bos = bare ? -1 : tok_bos(of->tok);
+    if (bos >= 0)
+        ids_add(out, bos);
+    return tok_encode(of->tok, text, n, TOK_SPECIAL, out, &e) || refuse(r, 400, "prompt", "%s", e.msg);
+}
+
+/* The text of a message's "content": a string, or a list of parts of type "text". */
+static bool content_of(const json_t *m, int at, struct buf *out, struct refusal *r)
+{
+    json_t *v = get(m, "content"), *part;
+    size_t i;
+    char where[64];
+    snprintf(where, sizeof where, "messages.%d.content", at);
+    buf_str(out, "");
+    if (json_is_string(v) || !v) {
+        buf_add(out, v ? json_string_value(v) : "", json_string_length(v));
+        return v || !strcmp(json_string_value(get(m, "role")), "assistant") ||
+               refuse(r, 400, where, "a message has no content");
+    }
+    if (!json_is_array(v))
+        return refuse(r, 400, where, "content should be a string or a list of parts");
+    json_array_foreach(v, i, part) {
+        json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 || !json_is_string(text))
+            return refuse(r, 400, where, "only parts of type \"text\" are supported");
+        if (i)
+            buf_char(out, '\n');
+        buf_add(out, json_string_value(text), json_string_length(text));
+    }
+    return true;
+}
+
+static bool read_message(const json_t *m, int at, struct message *out, struct refusal *r)
+{
+    static const struct { const char *name; enum role role; } roles[] = {
+        {"system", ROLE_SYSTEM}, {"developer", ROLE_SYSTEM}, {"user", ROLE_USER},
+        {"assistant", ROLE_ASSISTANT}};
+    char where[64];
+    struct buf text = {0};
+    snprintf(where, sizeof where, "messages.%d", at);
+    json_t *role = get(m, "role"), *calls = get(m, "tool_calls");
+    if (!json_is_object(m) || !json_is_string(role))
+        return refuse(r, 400, where, "a message should be an object with a role and a content");
+    if (calls && json_array_size(calls) > 0)
+        return refuse(r, 400, where, "tool_calls are not supported");
+    size_t i = 0;
+    while (i < sizeof roles / sizeof *roles && strcmp(roles[i].name, json_string_value(role)) != 0)
+        i++;
+    if (i == sizeof roles / sizeof *roles)
+        return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, user or assistant",
+                      json_string_value(role));
+    if (!content_of(m, at, &text, r)) {
+        buf_free(&text);
+        return false;
+    }
+    if (strlen(text.p) != text.n) {
+        buf_free(&text);
+        return refuse(r, 400, where, "the content holds a NUL character");
+    }
+    *out = (struct message){.role = roles[i].role, .text = text.p};
+    return true;
+}
+
+bool ask_messages(const json_t *list, const struct ask_of *of, struct ids *out, char **user,
+                  char **system, struct refusal *r)
+{
+    enum { MOST = 100000 };
+    size_t n = json_array_size(list);
+    struct err e;
+    if (!json_is_array(list) || n == 0 || n > MOST)
+        return refuse(r, 400, "messages", "messages should be a list of at least one message");
+    struct message *m = xcalloc(n, sizeof *m);
+    bool ok = true;
+    size_t i = 0;
+    for (; ok && i < n; i++)
+        ok = read_message(json_array_get(list, i), (int)i, &m[i], r);
+    if (ok && !chat_render(of->chat, m, (int)n, out, &e))
+        ok = refuse(r, 400, "messages", "%s", e.msg);
+    for (size_t k = n; ok && user && !*user && k-- > 0;)
+        if (m[k].role == ROLE_USER)
+            *user = xstrdup(m[k].text);
+    if (ok && system && m[0].role == ROLE_SYSTEM)
+        *system = xstrdup(m[0].text);
+    for (size_t k = 0; k < n; k++)
+        free(m[k].text);
+    free(m);
+    return ok;
+}
+
+static bool read_ids(const json_t *list, const struct ask_of *of, struct ids *out, struct refusal *r)
+{
+    json_t *v;
+    size_t i;
+    if (json_array_size(list) == 0)
+        return refuse(r, 400, "prompt", "a prompt has no tokens");
+    json_array_foreach(list, i, v) {
+        if (!json_is_integer(v))
+            return refuse(r, 400, "prompt", "a prompt of token ids should hold integers only");
+        if (json_integer_value(v) < 0 || json_integer_value(v) >= of->vocab)
+            return refuse(r, 400, "prompt", "Token id %lld is out of vocabulary",
+                          (long long)json_integer_value(v));
+        ids_add(out, (int32_t)json_integer_value(v));
+    }
+    return true;
+}
+
+static bool add_prompt(struct ask *a, const struct ask_of *of, const json_t *v, bool bare,
+                       struct refusal *r)
+{
+    int i = a->n_prompt++;
+    if (json_is_array(v))
+        return read_ids(v, of, &a->prompt[i], r);
+    if (!json_is_string(v))
+        return refuse(r, 400, "prompt", "a prompt should be a text or a list of token ids");
+    if (strlen(json_string_value(v)) != json_string_length(v))
+        return refuse(r, 400, "prompt", "a prompt holds a NUL character");
+    a->text[i] = xstrdup(json_string_value(v));
+    return ask_encode(of, json_string_value(v), json_string_length(v), bare, &a->prompt[i], r) &&
+           (a->prompt[i].n > 0 || refuse(r, 400, "prompt", "a prompt has no tokens"));
+}
+
+/* A text, texts, ids, or lists of ids. */
+static bool read_prompts(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
+{
+    json_t *v = get(o, "prompt");
+    bool special = true;
+    if (!v)
+        return refuse(r, 400, "prompt", "prompt: Field required");
+    if (!get_bool(o, "add_special_tokens", &special, r))
+        return false;
+    bool many = json_is_array(v) && !json_is_integer(json_array_get(v, 0));
+    size_t n = many ? json_array_size(v) : 1;
+    if (n == 0)
+        return refuse(r, 400, "prompt", "You must pass at least one prompt");
+    if (n > MOST_CHOICES)
+        return refuse(r, 400, "prompt", "more than %d prompts", MOST_CHOICES);
+    a->prompt = xcalloc(n, sizeof *a->prompt);
+    a->text = xcalloc(n, sizeof *a->text);
+    for (size_t i = 0; i < n; i++)
+        if (!add_prompt(a, of, many ? json_array_get(v, i) : v, !special, r))
+            return false;
+    return true;
+}
+
+static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
+{
+    json_t *v = get(o, "messages");
+    if (!v)
+        return refuse(r, 400, "messages", "messages: Field required");
+    a->prompt = xcalloc(1, sizeof *a->prompt);
+    a->text = xcalloc(1, sizeof *a->text);
+    a->n_prompt = 1;
+    return ask_messages(v, of, &a->prompt[0], &a->text[0], &a->system, r);
+}
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+static bool read_sampling(struct ask *a, const json_t *o, struct refusal *r)
+{
+    json_t *seed = get(o, "seed");
+    if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
+        !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
+        !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) || !get_int(o, "n", 1, MOST_CHOICES, &a->n, r))
+        return false;
+    a->top_k = max_int(a->top_k, 0);
+    if (seed && !json_is_integer(seed))
+        return refuse(r, 400, "seed", "seed should be an integer");
+    if (seed && json_integer_value(seed) < 0)
+        return refuse(r, 400, "seed", "seed must be from 0 to 2^63 - 1");
+    a->seeded = seed != NULL;
+    a->seed = seed ? (uint64_t)json_integer_value(seed) : 0;
+    return true;
+}
+
+static bool read_lengths(struct ask *a, const json_t *o, struct refusal *r)
+{
+    a->most = a->chat ? -1 : 16; /* OpenAI's defaults */
+    return get_int(o, "max_tokens", a->chat ? 1 : 0, INT32_MAX, &a->most, r) &&
+           get_int(o, "max_completion_tokens", 1, INT32_MAX, &a->most, r) &&
+           get_bool(o, "ignore_eos", &a->run_on, r);
+}
+
+static bool add_stop(struct ask *a, const json_t *v, struct refusal *r)
+{
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return refuse(r, 400, "stop", "stop should be a text or a list of texts, none of them empty");
+    if (json_string_length(v) > STOP_BYTES || a->n_stop == MOST_STOPS)
+        return refuse(r, 400, "stop", "stop: at most %d texts of %d bytes", MOST_STOPS, STOP_BYTES);
+    buf_add(&a->stop[a->n_stop++], json_string_value(v), json_string_length(v));
+    return true;
+}
+
+static bool read_stops(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
+{
+    json_t *v = get(o, "stop"), *ids = get(o, "stop_token_ids"), *one;
+    size_t i;
+    if (v && !json_is_array(v) && !add_stop(a, v, r))
+        return false;
+    json_array_foreach(v, i, one) {
+        if (!add_stop(a, one, r))
+            return false;
+    }
+    if (ids && (!json_is_array(ids) || json_array_size(ids) > MOST_STOPS))
+        return refuse(r, 400, "stop_token_ids", "stop_token_ids should be a list of at most %d ids", MOST_STOPS);
+    json_array_foreach(ids, i, one) {
+        if (!json_is_integer(one) || json_integer_value(one) < 0 || json_integer_value(one) >= of->vocab)
+            return refuse(r, 400, "stop_token_ids", "stop_token_ids should hold ids of the vocabulary");
+        a->stop_id[a->n_stop_id++] = (int32_t)json_integer_value(one);
+    }
+    return get_bool(o, "include_stop_str_in_output", &a->keep_stop, r);
+}
+
+static bool read_stream(struct ask *a, const json_t *o, struct refusal *r)
+{
+    json_t *opt = get(o, "stream_options");
+    if (!get_bool(o, "stream", &a->stream, r))
+        return false;
+    if (!opt)
+        return true;
+    if (!a->stream)
+        return refuse(r, 400, "stream_options", "Stream options can only be defined when `stream=True`.");
+    if (!json_is_object(opt))
+        return refuse(r, 400, "stream_options", "stream_options should be an object");
+    if (!get_bool(opt, "include_usage", &a->usage, r) ||
+        !get_bool(opt, "continuous_usage_stats", &a->usage_each, r))
+        return false;
+    a->usage_each &= a->usage;
+    return true;
+}
+
+/* Chat: logprobs is a switch and top_logprobs a number; completions: logprobs is the number. */
+static bool read_logprobs(struct ask *a, const json_t *o, struct refusal *r)
+{
+    bool on = false;
+    a->top = a->prompt_top = -1;
+    if (a->chat) {
+        if (!get_bool(o, "logprobs", &on, r))
+            return false;
+        if (!on && json_number_value(get(o, "top_logprobs")) != 0)
+            return refuse(r, 400, "top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
+        int top = 0;
+        if (!get_int(o, "top_logprobs", 0, JOB_TOP, &top, r))
+            return false;
+        a->top = on ? top : -1;
+    } else if (json_is_boolean(get(o, "logprobs"))) {
+        return refuse(r, 400, "logprobs", "logprobs should be an integer: how many of the best tokens");
+    } else if (!get_int(o, "logprobs", 0, JOB_TOP, &a->top, r) || !get_bool(o, "echo", &a->echo, r)) {
+        return false;
+    }
+    if (!get_int(o, "prompt_logprobs", 0, JOB_TOP, &a->prompt_top, r))
+        return false;
+    if (a->echo && a->top >= 0)
+        a->prompt_top = max_int(a->prompt_top, a->top);
+    if (a->prompt_top >= 0 && a->stream && !a->echo)
+        return refuse(r, 400, "prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    return get_bool(o, "return_token_ids", &a->ids, r) &&
+           get_bool(o, "return_tokens_as_token_ids", &a->names_ids, r);
+}
+
+static bool check_room(const struct ask *a, const struct ask_of *of, struct refusal *r)
+{
+    if (a->n * a->n_prompt > MOST_CHOICES)
+        return refuse(r, 400, "n", "more than %d replies to one request", MOST_CHOICES);
+    if (a->most > of->context)
+        return refuse(r, 400, "max_tokens", "max_tokens=%d cannot be greater than max_model_len=%d. Please "
+                      "request fewer output tokens.", a->most, of->context);
+    for (int i = 0; i < a->n_prompt; i++) {
+        int n = a->prompt[i].n, least = a->most < 0 ? 1 : a->most;
+        if (n > of->context - least)
+            return refuse(r, 400, "input_tokens", "This model's maximum context length is %d tokens. However, "
+                          "you requested %d output tokens and your prompt contains %d input tokens, for a total "
+                          "of %d tokens. Please reduce the length of the input prompt or the number of requested "
+                          "output tokens.", of->context, least, n, n + least);
+    }
+    return true;
+}
+
+bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *body, size_t n,
+              struct refusal *r)
+{
+    *a = (struct ask){.chat = chat, .n = 1, .temperature = of->temperature, .top_p = of->top_p,
+                      .min_p = of->min_p, .top_k = of->top_k};
+    *r = (struct refusal){0};
+    json_t *o = ask_object(body, n, r);
+    bool ok = o && ask_model(o, of, r) && check_fields(o, chat ? CHAT : COMPLETION, r) &&
+              read_sampling(a, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
+              read_stream(a, o, r) && read_logprobs(a, o, r) &&
+              (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
+    json_decref(o);
+    if (!ok)
+        ask_free(a);
+    return ok;
+}
+
+void ask_free(struct ask *a)
+{
+    for (int i = 0; i < a->n_prompt; i++) {
+        ids_free(&a->prompt[i]);
+        free(a->text[i]);
+    }
+    free(a->prompt);
+    free(a->text);
+    free(a->system);
+    for (int i = 0; i < a->n_stop; i++)
+        buf_free(&a->stop[i]);
+    *a = (struct ask){0};
+}

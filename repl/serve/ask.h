@@ -1,0 +1,76 @@
+/* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
+ *
+ * A field that would change the answer and is not supported is refused by its name, unless it says what
+ * is done without it; fields about accounting are ignored. Plain data, any thread.
+ */
+#ifndef AERIE_SERVE_ASK_H
+#define AERIE_SERVE_ASK_H
+
+#include <jansson.h>
+
+#include "engine/job.h"
+#include "models/chat/chat.h"
+
+/* Why a request is not answered: an HTTP status and OpenAI's error object. */
+struct refusal {
+    int status; /* 0: nothing is refused */
+    char param[64]; /* the field; "": none */
+    char message[512];
+};
+
+/* Fills *r; returns false. param may be NULL. */
+bool refuse(struct refusal *r, int status, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Appends {"error": {...}} and a line break. */
+void refusal_json(const struct refusal *r, struct buf *out);
+
+enum { MOST_STOPS = 16, MOST_CHOICES = 128, STOP_BYTES = 1024 };
+
+struct ask {
+    bool chat;           /* else a completion */
+    struct ids *prompt;  /* (n_prompt) */
+    char **text;         /* (n_prompt) what a log shows as the user's message; NULL: a prompt of ids */
+    int n_prompt, n;     /* replies to each prompt */
+    char *system;        /* of a chat, or NULL */
+    double temperature, top_p, min_p;
+    int top_k; /* 0: all */
+    bool seeded;
+    uint64_t seed;
+    int most; /* tokens of a reply; -1: what the context holds */
+    bool run_on, stream, usage, usage_each, echo, ids, names_ids, keep_stop;
+    int top;        /* -1: no log probabilities; else best tokens beside each */
+    int prompt_top; /* the same of the prompt */
+    struct buf stop[MOST_STOPS];
+    int n_stop;
+    int32_t stop_id[MOST_STOPS];
+    int n_stop_id;
+};
+
+/* What requests are checked against. */
+struct ask_of {
+    const char *model; /* as clients name it */
+    const struct chat *chat;
+    const struct tokenizer *tok;
+    int context, vocab;
+    double temperature, top_p, min_p; /* where a request names none */
+    int top_k;
+};
+
+/* Reads the body of a request of either kind. False and *r; *a is empty then. */
+bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *body, size_t n,
+              struct refusal *r);
+void ask_free(struct ask *a);
+
+/* The object that a body holds; the caller releases it. NULL and *r. */
+json_t *ask_object(const char *body, size_t n, struct refusal *r);
+/* Whether the request names this server's model, or none. */
+bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r);
+/* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are matched. */
+bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
+                struct refusal *r);
+/* Appends the ids of "messages". *user and *system (which may be NULL) receive copies of the last user
+ * message and of the system message, or NULL. */
+bool ask_messages(const json_t *list, const struct ask_of *of, struct ids *out, char **user,
+                  char **system, struct refusal *r);
+
+#endif

@@ -1,0 +1,728 @@
+/* front.c - HTTP over libmicrohttpd, in the main thread: see serve.h.
+ *
+ * libmicrohttpd runs on an epoll descriptor of its own, which front_step() waits for beside the
+ * backend's. A request that waits for tokens is suspended: libmicrohttpd does not look at its connection
+ * then, so this file does, to find clients that have gone. A stream is written from the reply only as
+ * fast as its client reads. */
+#include "repl/serve/serve.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "kernels/json.h"
+
+enum {
+    BODY_BYTES = 32 << 20, /* defaults */
+    CONNECTIONS = 512,
+    TIMEOUT_S = 60,
+    STREAM_BYTES = 16 << 10, /* made at once of a stream */
+};
+
+struct route;
+
+/* One request, from its first header to the end of its answer. */
+struct call {
+    struct front *f;
+    struct MHD_Connection *conn;
+    int fd;
+    const struct route *route; /* NULL: an error is the answer */
+    struct refusal refused;
+    const char *method;
+    char path[128];
+    struct buf body, out; /* out: what a stream has to send */
+    size_t sent;          /* of out */
+    struct task *task;    /* NULL: not begun, or given back */
+    bool read, suspended, streams, gone;
+    int status;
+    int64_t n_prompt, n_generated;
+    uint64_t ns;
+    struct call *prev, *next;
+};
+
+struct front {
+    struct serve *s;
+    struct MHD_Daemon *d;
+    int fd; /* of libmicrohttpd */
+    int n_call;
+    struct call *calls;
+    struct pollfd *poll; /* room for all */
+    struct call **polled;
+};
+
+struct route {
+    const char *method, *path;
+    enum MHD_Result (*answer)(struct call *c);
+    bool open; /* needs no key */
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Response *r, const char *type)
+{
+    MHD_add_response_header(r, "Server", "aerie/" AERIE_VERSION);
+    if (type)
+        MHD_add_response_header(r, "Content-Type", type);
+    if (status == 405 && c->route)
+        MHD_add_response_header(r, "Allow", c->route->method);
+    if (status == 401)
+        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (status == 503)
+        MHD_add_response_header(r, "Retry-After", "1");
+    c->status = status;
+    enum MHD_Result ok = MHD_queue_response(c->conn, (unsigned)status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+/* Takes the buffer's memory. */
+static enum MHD_Result send_text(struct call *c, int status, struct buf *b, const char *type)
+{
+    struct MHD_Response *r = b->n ? MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_FREE)
+                                  : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (!b->n)
+        buf_free(b);
+    *b = (struct buf){0};
+    return r ? put_answer(c, status, r, type) : MHD_NO;
+}
+
+static enum MHD_Result send_json(struct call *c, struct buf *b)
+{
+    return send_text(c, 200, b, "application/json");
+}
+
+static enum MHD_Result send_refusal(struct call *c, const struct refusal *r)
+{
+    struct buf b = {0};
+    c->f->s->meter.refused++;
+    refusal_json(r, &b);
+    b.n--; /* the line break */
+    return send_text(c, r->status, &b, "application/json");
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static void suspend(struct call *c)
+{
+    c->suspended = true;
+    MHD_suspend_connection(c->conn);
+}
+
+static void resume(struct call *c)
+{
+    if (!c->suspended)
+        return;
+    c->suspended = false;
+    MHD_resume_connection(c->conn);
+}
+
+static void count_tokens(struct call *c)
+{
+    struct task_counts n;
+    task_count(c->task, &n);
+    c->n_prompt = n.prompt;
+    c->n_generated = n.generated;
+}
+
+static void give_back(struct call *c)
+{
+    struct task *t = c->task;
+    if (!t)
+        return;
+    count_tokens(c);
+    c->task = NULL;
+    serve_release(c->f->s, t);
+}
+
+/* Called by libmicrohttpd when the client can take more of a stream. */
+static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
+{
+    (void)at;
+    struct call *c = arg;
+    if (c->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (c->sent == c->out.n) {
+        buf_clear(&c->out);
+        c->sent = 0;
+        if (c->task)
+            task_stream(c->task, STREAM_BYTES, &c->out);
+        if (c->out.n == 0 && (!c->task || c->task->closed))
+            return MHD_CONTENT_READER_END_OF_STREAM;
+    }
+    size_t n = c->out.n - c->sent < most ? c->out.n - c->sent : most;
+    if (n == 0)
+        suspend(c);
+    else
+        memcpy(to, c->out.p + c->sent, n);
+    c->sent += n;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result answer_task(struct call *c)
+{
+    struct task *t = c->task;
+    if (t->failed.status && task_done(t) && !c->streams) {
+        struct refusal r = t->failed;
+        give_back(c);
+        return send_refusal(c, &r);
+    }
+    if (t->ask.stream) {
+        c->streams = true;
+        struct MHD_Response *r =
+            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BYTES, read_stream, c, NULL);
+        if (!r)
+            return MHD_NO;
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        return put_answer(c, 200, r, "text/event-stream; charset=utf-8");
+    }
+    struct buf b = {0};
+    task_answer(t, &b);
+    give_back(c);
+    return send_json(c, &b);
+}
+
+/* Whether the task has come so far that its answer can begin. */
+static bool task_ready(const struct task *t)
+{
+    return task_done(t) || (t->ask.stream && task_begun(t));
+}
+
+void front_news(struct front *f, void *call)
+{
+    struct call *c = call;
+    (void)f;
+    if (c->suspended && (c->streams || task_ready(c->task)))
+        resume(c);
+}
+
+static bool is_json(struct call *c)
+{
+    const char *type = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Content-Type");
+    return type && strncasecmp(type, "application/json", 16) == 0 && strchr("; \t", type[16]);
+}
+
+/* The client's name for the request, as far as it fits an id. */
+static void request_name(struct call *c, char out[64])
+{
+    const char *id = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "X-Request-Id");
+    size_t n = id ? strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.") : 0;
+    bool fits = id && n > 0 && n < 64 && !id[n];
+    snprintf(out, 64, "%s", fits ? id : "");
+}
+
+static enum MHD_Result begin(struct call *c, bool chat)
+{
+    struct ask a;
+    struct refusal r = {0};
+    char name[64];
+    struct serve *s = c->f->s;
+    request_name(c, name);
+    if (ask_read(&a, &s->of, chat, c->body.n ? c->body.p : "", c->body.n, &r))
+        c->task = serve_begin(s, &a, name, c, &r);
+    buf_free(&c->body);
+    if (!c->task)
+        return send_refusal(c, &r);
+    suspend(c);
+    return MHD_YES;
+}
+
+static enum MHD_Result post_chat(struct call *c) { return begin(c, true); }
+static enum MHD_Result post_completion(struct call *c) { return begin(c, false); }
+
+/* ---- tokens and text ------------------------------------------------------------------------- */
+
+/* A token as the vocabulary writes it: the spelling of its bytes that the tokenizer knows by this id. */
+static void put_token_str(const struct tokenizer *t, int32_t id, struct buf *out)
+{
+    struct buf byte_level = {0}, piece = {0};
+    size_t n = 0;
+    const char *p = tok_bytes(t, id, &n);
+    buf_str(&byte_level, "");
+    buf_str(&piece, "");
+    for (size_t i = 0; p && i < n; i++) {
+        unsigned b = (unsigned char)p[i], c = b;
+        /* GPT-2's characters for bytes: printable ones are themselves, the others follow U+0100 */
+        if (b <= 32)
+            c = 0x100 + b;
+        else if (b >= 127 && b <= 160)
+            c = 0x121 + b - 127;
+        else if (b == 173)
+            c = 0x143;
+        if (c >= 0x80)
+            buf_char(&byte_level, (char)(0xC0 | c >> 6));
+        buf_char(&byte_level, c >= 0x80 ? (char)(0x80 | (c & 63)) : (char)c);
+        if (b == ' ')
+            buf_str(&piece, "\xe2\x96\x81");
+        else
+            buf_char(&piece, (char)b);
+    }
+    bool level = tok_find(t, byte_level.p) == id, sp = !level && tok_find(t, piece.p) == id;
+    if (level || sp)
+        jput_str(out, level ? byte_level.p : piece.p);
+    else
+        jput_strn(out, p ? p : "", n);
+    buf_free(&byte_level);
+    buf_free(&piece);
+}
+
+static bool read_tokenize(struct call *c, json_t *o, struct ids *ids, bool *strs, struct refusal *r)
+{
+    const struct ask_of *of = &c->f->s->of;
+    json_t *prompt = json_object_get(o, "prompt"), *messages = json_object_get(o, "messages");
+    bool bare = json_is_false(json_object_get(o, "add_special_tokens"));
+    *strs = json_is_true(json_object_get(o, "return_token_strs"));
+    if (json_is_string(prompt))
+        return ask_encode(of, json_string_value(prompt), json_string_length(prompt), bare, ids, r);
+    if (!messages)
+        return refuse(r, 400, "prompt", "expected prompt, a text, or messages");
+    if (json_is_false(json_object_get(o, "add_generation_prompt")))
+        return refuse(r, 400, "add_generation_prompt", "add_generation_prompt: false is not supported");
+    return ask_messages(messages, of, ids, NULL, NULL, r);
+}
+
+static enum MHD_Result post_tokenize(struct call *c)
+{
+    const struct ask_of *of = &c->f->s->of;
+    struct refusal r = {0};
+    struct ids ids = {0};
+    struct buf b = {0};
+    bool strs = false;
+    json_t *o = ask_object(c->body.p, c->body.n, &r);
+    bool ok = o && ask_model(o, of, &r) && read_tokenize(c, o, &ids, &strs, &r);
+    json_decref(o);
+    if (ok) {
+        jput_open(&b, '{');
+        jput_kint(&b, "count", ids.n);
+        jput_kint(&b, "max_model_len", of->context);
+        jput_key(&b, "tokens");
+        jput_ints(&b, ids.v, ids.n);
+        jput_key(&b, "token_strs");
+        if (strs)
+            jput_open(&b, '[');
+        else
+            jput_null(&b);
+        for (int i = 0; strs && i < ids.n; i++)
+            put_token_str(of->tok, ids.v[i], &b);
+        if (strs)
+            jput_close(&b, ']');
+        jput_close(&b, '}');
+    }
+    ids_free(&ids);
+    return ok ? send_json(c, &b) : send_refusal(c, &r);
+}
+
+static bool read_tokens(const json_t *list, const struct ask_of *of, struct ids *ids, struct refusal *r)
+{
+    json_t *v;
+    size_t i;
+    if (!json_is_array(list))
+        return refuse(r, 400, "tokens", "tokens should be a list of token ids");
+    json_array_foreach(list, i, v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= of->vocab)
+            return refuse(r, 400, "tokens", "tokens should hold ids of the vocabulary, 0 to %d", of->vocab - 1);
+        ids_add(ids, (int32_t)json_integer_value(v));
+    }
+    return true;
+}
+
+static enum MHD_Result post_detokenize(struct call *c)
+{
+    const struct ask_of *of = &c->f->s->of;
+    struct refusal r = {0};
+    struct ids ids = {0};
+    struct buf b = {0}, text = {0};
+    json_t *o = ask_object(c->body.p, c->body.n, &r);
+    bool ok = o && ask_model(o, of, &r) && read_tokens(json_object_get(o, "tokens"), of, &ids, &r);
+    json_decref(o);
+    if (ok) {
+        tok_decode(of->tok, ids.v, ids.n, true, &text);
+        jput_open(&b, '{');
+        jput_key(&b, "prompt");
+        jput_strn(&b, text.n ? text.p : "", text.n);
+        jput_close(&b, '}');
+    }
+    ids_free(&ids);
+    buf_free(&text);
+    return ok ? send_json(c, &b) : send_refusal(c, &r);
+}
+
+/* ---- about the server ------------------------------------------------------------------------ */
+
+static enum MHD_Result get_health(struct call *c)
+{
+    struct buf b = {0};
+    return send_text(c, c->f->s->ending ? 503 : 200, &b, NULL);
+}
+
+static enum MHD_Result get_version(struct call *c)
+{
+    struct buf b = {0};
+    buf_str(&b, "{\"version\":\"" AERIE_VERSION "\"}");
+    return send_json(c, &b);
+}
+
+static enum MHD_Result get_models(struct call *c)
+{
+    const struct serve *s = c->f->s;
+    struct buf b = {0};
+    jput_open(&b, '{');
+    jput_kstr(&b, "object", "list");
+    jput_key(&b, "data");
+    jput_open(&b, '[');
+    jput_open(&b, '{');
+    jput_kstr(&b, "id", s->opt.model);
+    jput_kstr(&b, "object", "model");
+    jput_kint(&b, "created", s->since);
+    jput_kstr(&b, "owned_by", "aerie");
+    jput_kstr(&b, "root", s->opt.model);
+    jput_kstr(&b, "parent", NULL);
+    jput_kint(&b, "max_model_len", s->of.context);
+    jput_key(&b, "permission");
+    jput_raw(&b, "[]");
+    jput_close(&b, '}');
+    jput_close(&b, ']');
+    jput_close(&b, '}');
+    return send_json(c, &b);
+}
+
+static enum MHD_Result get_metrics(struct call *c)
+{
+    const struct serve *s = c->f->s;
+    struct buf b = {0};
+    int running, waiting;
+    serve_counts(s, &running, &waiting);
+    meter_text(&s->meter, s->opt.model, running, waiting, s->b, &b);
+    return send_text(c, 200, &b, "text/plain; version=0.0.4; charset=utf-8");
+}
+
+static enum MHD_Result get_load(struct call *c)
+{
+    struct buf b = {0};
+    int running, waiting;
+    serve_counts(c->f->s, &running, &waiting);
+    buf_printf(&b, "{\"server_load\":%d}", running + waiting);
+    return send_json(c, &b);
+}
+
+static enum MHD_Result get_info(struct call *c)
+{
+    struct buf b = {0};
+    serve_facts(c->f->s, &b);
+    return send_json(c, &b);
+}
+
+static enum MHD_Result post_reset(struct call *c)
+{
+    struct buf b = {0};
+    struct refusal r;
+    if (serve_reset(c->f->s)) {
+        buf_str(&b, "{\"success\":true}");
+        return send_json(c, &b);
+    }
+    refuse(&r, 503, NULL, "replies are computed now; the prefix cache can be emptied when there are none");
+    return send_refusal(c, &r);
+}
+
+static const struct route routes[] = {
+    {"POST", "/v1/chat/completions", post_chat, false},
+    {"POST", "/v1/completions", post_completion, false},
+    {"GET", "/v1/models", get_models, false},
+    {"POST", "/tokenize", post_tokenize, false},
+    {"POST", "/detokenize", post_detokenize, false},
+    {"GET", "/metrics", get_metrics, false},
+    {"GET", "/health", get_health, true},
+    {"GET", "/ping", get_health, true},
+    {"GET", "/version", get_version, false},
+    {"GET", "/load", get_load, false},
+    {"GET", "/server_info", get_info, false},
+    {"POST", "/reset_prefix_cache", post_reset, false},
+};
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Takes the same time wherever the two differ. */
+static bool same_key(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    unsigned char differ = n != m;
+    for (size_t i = 0; i < m; i++)
+        differ |= (unsigned char)(b[i] ^ (n ? a[i % n] : 1));
+    return !differ;
+}
+
+static bool may_enter(struct call *c)
+{
+    const char *key = c->f->s->opt.key;
+    const char *said = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Authorization");
+    if (!key || (c->route && c->route->open))
+        return true;
+    bool bearer = said && strncasecmp(said, "Bearer ", 7) == 0;
+    return same_key(bearer ? said + 7 : "", key);
+}
+
+/* A page of another host whose name was made to lead here must not reach a server that asks for no
+ * key. */
+static bool host_is_here(struct call *c)
+{
+    const char *host = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Host");
+    const struct serve_opts *o = &c->f->s->opt;
+    char name[64];
+    struct in_addr a4;
+    if (!host || o->key)
+        return true;
+    if (*host == '[')
+        return true; /* a number, no name */
+    snprintf(name, sizeof name, "%.*s", (int)(strcspn(host, ":") < 63 ? strcspn(host, ":") : 63), host);
+    return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &a4) == 1;
+}
+
+/* Decides by the head of the request. */
+static void choose(struct call *c)
+{
+    bool path = false;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++) {
+        if (strcmp(routes[i].path, c->path) != 0)
+            continue;
+        path = true;
+        c->route = &routes[i];
+    }
+    if (!host_is_here(c))
+        refuse(&c->refused, 403, NULL, "this server has no key and answers to localhost or an address only");
+    else if (!may_enter(c))
+        refuse(&c->refused, 401, NULL, "the key is missing or wrong; expected Authorization: Bearer KEY");
+    else if (!path)
+        refuse(&c->refused, 404, NULL, "there is no %s", c->path);
+    else if (strcmp(c->route->method, c->method) != 0)
+        refuse(&c->refused, 405, NULL, "%s takes %s only", c->path, c->route->method);
+    else if (!strcmp(c->method, "POST") && c->route->answer != post_reset && !is_json(c))
+        refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
+}
+
+static int body_most(const struct call *c)
+{
+    return c->f->s->opt.body_bytes ? c->f->s->opt.body_bytes : BODY_BYTES;
+}
+
+static void too_long(struct call *c)
+{
+    if (!c->refused.status)
+        refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
+}
+
+static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path, const char *method)
+{
+    static const char *const known[] = {"GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"};
+    struct call *c = xcalloc(1, sizeof *c);
+    c->f = f;
+    c->conn = conn;
+    c->ns = clock_ns();
+    c->method = "?";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(method, known[i]))
+            c->method = known[i];
+    snprintf(c->path, sizeof c->path, "%s", path);
+    c->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    c->next = f->calls;
+    if (f->calls)
+        f->calls->prev = c;
+    f->calls = c;
+    f->n_call++;
+    const char *length = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "Content-Length");
+    choose(c);
+    if (length && strtoll(length, NULL, 10) > body_most(c))
+        too_long(c);
+    return c;
+}
+
+/* libmicrohttpd calls this with the head of a request, with each part of its body, at its end, and again
+ * when it was resumed. */
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const char *path, const char *method,
+                                  const char *version, const char *part, size_t *n, void **state)
+{
+    struct call *c = *state;
+    (void)version;
+    if (!c) {
+        *state = c = new_call(arg, conn, path, method);
+        /* a body that will not be read: the answer ends the connection */
+        return c->refused.status == 413 ? send_refusal(c, &c->refused) : MHD_YES;
+    }
+    if (c->gone)
+        return MHD_NO;
+    if (*n) {
+        if (c->body.n + *n > (size_t)body_most(c))
+            too_long(c);
+        if (c->refused.status)
+            buf_free(&c->body);
+        else
+            buf_add(&c->body, part, *n);
+        *n = 0;
+        return MHD_YES;
+    }
+    if (c->refused.status)
+        return send_refusal(c, &c->refused);
+    if (c->task)
+        return answer_task(c);
+    buf_add(&c->body, "", 0);
+    return c->route->answer(c);
+}
+
+static void tell(const struct call *c)
+{
+    const struct serve_opts *o = &c->f->s->opt;
+    char line[320];
+    int n;
+    if (!o->told)
+        return;
+    n = snprintf(line, sizeof line, "%s %.127s %d", c->method, c->path, c->gone ? 499 : c->status);
+    if (c->n_prompt)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", %lld + %lld tokens", (long long)c->n_prompt,
+                      (long long)c->n_generated);
+    snprintf(line + n, sizeof line - (size_t)n, ", %.0f ms%s", (double)(clock_ns() - c->ns) / 1e6,
+             c->gone ? ", the client left" : "");
+    o->told(o->told_arg, line);
+}
+
+static void on_completed(void *arg, struct MHD_Connection *conn, void **state, enum MHD_RequestTerminationCode how)
+{
+    struct call *c = *state;
+    struct front *f = arg;
+    (void)conn;
+    if (!c)
+        return;
+    *state = NULL;
+    c->gone |= how != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    give_back(c);
+    tell(c);
+    *(c->prev ? &c->prev->next : &f->calls) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    f->n_call--;
+    buf_free(&c->body);
+    buf_free(&c->out);
+    free(c);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/* The client of a suspended request has gone. */
+static void drop(struct call *c)
+{
+    c->gone = true;
+    give_back(c);
+    resume(c);
+}
+
+/* Waits for libmicrohttpd, the backend, fd and clients that go. */
+static void wait_for_any(struct front *f, int ms, int fd)
+{
+    MHD_UNSIGNED_LONG_LONG most;
+    int n = 0;
+    f->poll[n++] = (struct pollfd){.fd = f->fd, .events = POLLIN};
+    f->poll[n++] = (struct pollfd){.fd = backend_fd(f->s->b), .events = POLLIN};
+    f->poll[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    for (struct call *c = f->calls; c; c = c->next) {
+        if (!c->suspended)
+            continue;
+        f->polled[n] = c;
+        f->poll[n++] = (struct pollfd){.fd = c->fd, .events = POLLRDHUP};
+    }
+    if (MHD_get_timeout(f->d, &most) == MHD_YES && most < (unsigned long long)ms)
+        ms = (int)most;
+    if (poll(f->poll, (nfds_t)n, ms) <= 0)
+        return;
+    for (int i = 3; i < n; i++)
+        if (f->poll[i].revents & (POLLRDHUP | POLLHUP | POLLERR))
+            drop(f->polled[i]);
+}
+
+void front_step(struct front *f, int ms, int fd)
+{
+    wait_for_any(f, ms, fd);
+    MHD_run(f->d);
+}
+
+void front_end(struct front *f)
+{
+    MHD_socket listening = MHD_quiesce_daemon(f->d);
+    if (listening != MHD_INVALID_SOCKET)
+        close(listening);
+}
+
+bool front_idle(const struct front *f)
+{
+    return f->n_call == 0;
+}
+
+int front_port(const struct front *f)
+{
+    const union MHD_DaemonInfo *i = MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_BIND_PORT);
+    return i ? i->port : 0;
+}
+
+static void quiet(void *arg, const char *fmt, va_list ap)
+{
+    (void)arg;
+    (void)fmt;
+    (void)ap;
+}
+
+static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags, struct err *e)
+{
+    const struct serve_opts *o = &f->s->opt;
+    f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0, NULL, NULL,
+                            on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL, MHD_OPTION_SOCK_ADDR, at,
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->connections ? o->connections : CONNECTIONS),
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
+                            MHD_OPTION_END);
+    const union MHD_DaemonInfo *i = f->d ? MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    if (i) {
+        f->fd = i->epoll_fd;
+        return true;
+    }
+    return err_set(e, ERR_USAGE, "cannot listen at %s, port %d: %s", o->host, o->port, strerror(errno));
+}
+
+struct front *front_open(struct serve *s, struct err *e)
+{
+    struct front *f = xcalloc(1, sizeof *f);
+    struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->opt.port)};
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)s->opt.port)};
+    int most = (s->opt.connections ? s->opt.connections : CONNECTIONS) + 3;
+    f->s = s;
+    f->poll = xcalloc((size_t)most, sizeof *f->poll);
+    f->polled = xcalloc((size_t)most, sizeof *f->polled);
+    bool ok = inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1
+                  ? listen_at(f, (struct sockaddr *)&a4, 0, e)
+              : inet_pton(AF_INET6, s->opt.host, &a6.sin6_addr) == 1
+                  ? listen_at(f, (struct sockaddr *)&a6, MHD_USE_IPv6, e)
+                  : err_set(e, ERR_USAGE, "--host cannot be \"%.80s\"; expected an address such as 127.0.0.1 or ::1",
+                            s->opt.host);
+    if (ok)
+        return f;
+    front_close(f);
+    return NULL;
+}
+
+void front_close(struct front *f)
+{
+    if (!f)
+        return;
+    for (struct call *c = f->calls; c; c = c->next)
+        if (c->suspended)
+            drop(c);
+    if (f->d) {
+        MHD_run(f->d); /* none may be suspended any more */
+        MHD_stop_daemon(f->d);
+    }
+    free(f->poll);
+    free(f->polled);
+    free(f);
+}

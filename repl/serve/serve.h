@@ -1,0 +1,78 @@
+/* serve.h - `aerie serve`: the local engine as a server in OpenAI's and vLLM's form.
+ *
+ * One thread, the main one, owns connections, requests and backend. serve.c begins jobs for requests,
+ * takes their events and logs each job as a session of one turn; front.c speaks HTTP. */
+#ifndef AERIE_SERVE_SERVE_H
+#define AERIE_SERVE_SERVE_H
+
+#include "engine/backend.h"
+#include "history/history.h"
+#include "repl/serve/meter.h"
+#include "repl/serve/task.h"
+
+struct serve_opts {
+    const char *host; /* a numeric address */
+    int port;         /* 0: any that is free */
+    const char *key;  /* that clients must send; NULL: none */
+    const char *model; /* its name for clients */
+    float temperature, top_p, min_p; /* of requests that name none */
+    int top_k;
+    bool seeded;      /* requests that name no seed use this one; else each has another */
+    uint64_t seed;
+    int lanes;
+    int body_bytes, connections, timeout_s; /* 0: defaults */
+    void (*told)(void *arg, const char *line); /* a line for each request; or NULL */
+    void *told_arg;
+};
+
+struct front;
+
+struct serve {
+    struct serve_opts opt;
+    struct backend *b;
+    struct history *history; /* NULL: nothing is logged */
+    struct ask_of of;
+    char print[64];
+    struct settings settings; /* the backend's */
+    struct task **task;       /* (n_task) that have not been freed */
+    int n_task, cap_task;
+    uint64_t last_id, seq, random;
+    int64_t since;     /* seconds since 1970 */
+    struct meter meter;
+    struct front *front;
+    bool ending;
+};
+
+/* Listens. The backend and the history (or NULL) stay the caller's, who ends with serve_close(). NULL
+ * and *e: the backend has no jobs, or the address cannot be had. */
+struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o, struct err *e);
+int serve_port(const struct serve *s);
+/* Waits up to ms for something to happen, and does it. fd: wakes it up, too; -1: none. */
+void serve_step(struct serve *s, int ms, int fd);
+/* Takes no more connections and ends all replies; serve_step() sends what is left of them. */
+void serve_end(struct serve *s);
+bool serve_idle(const struct serve *s); /* no answer is on its way */
+void serve_close(struct serve *s);
+
+/* ---- between serve.c and front.c ------------------------------------------------------------- */
+
+/* Begins to answer; takes over *a. The task tells `call` with front_news() until task_release(). NULL
+ * and *r: too many requests wait. */
+struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
+/* The client has its answer, or is gone: jobs that run are cancelled. */
+void serve_release(struct serve *s, struct task *t);
+void serve_counts(const struct serve *s, int *running, int *waiting);
+/* Appends facts of the server as a JSON object. */
+void serve_facts(const struct serve *s, struct buf *out);
+/* Drops the KV that is held for reuse. False: replies are computed now. */
+bool serve_reset(struct serve *s);
+
+struct front *front_open(struct serve *s, struct err *e);
+void front_close(struct front *f);
+int front_port(const struct front *f);
+void front_step(struct front *f, int ms, int fd);
+void front_end(struct front *f);
+bool front_idle(const struct front *f);
+void front_news(struct front *f, void *call); /* the task has something to send, or is done */
+
+#endif

@@ -1,0 +1,59 @@
+/* task.h - one request for tokens while it is answered: its jobs and their replies.
+ *
+ * A task is begun by task_start(), fed with the backend's events by task_take(), and read as one JSON
+ * object or as chunks of a stream. It owns no connection: who answers the client asks it what is ready.
+ * Main thread. */
+#ifndef AERIE_SERVE_TASK_H
+#define AERIE_SERVE_TASK_H
+
+#include "repl/serve/reply.h"
+
+struct job {
+    uint64_t id;
+    char session[SESSION_ID];
+    struct reply reply;
+    bool started, begun, ended; /* begun: EV_JOB_BEGIN came */
+    int n_step;                 /* posted to the log */
+    int n_drafted, n_accepted;
+    struct ids all;             /* tokens of all steps, those behind a stop text included */
+};
+
+struct task {
+    struct ask ask;
+    struct ask_of of;
+    char name[64];        /* of the request, from the client; or "" */
+    const char *print;    /* system_fingerprint */
+    int64_t created;      /* seconds since 1970 */
+    uint64_t ns_arrived;
+    struct job *job;      /* (n_job) */
+    int n_job, n_ended;
+    struct refusal failed; /* a job could not be computed */
+    bool cancelled;       /* the client is gone, or the server ends */
+    void *call;           /* who answers the client; NULL: nobody does any more */
+    /* of a stream */
+    struct ids order;     /* the job of each piece, as they came */
+    int at;               /* pieces written */
+    int *n_written;       /* (n_job) of each job's pieces */
+    bool *opened;         /* (n_job) its first chunk is written */
+    bool closed;          /* the end is written */
+};
+
+/* Takes over *a. */
+struct task *task_new(struct ask *a, const struct ask_of *of, const char *print);
+void task_free(struct task *t);
+bool task_done(const struct task *t);
+/* Whether the status of the answer is known: a job has begun, or all have ended. */
+bool task_begun(const struct task *t);
+/* Appends the answer of a task that is done. */
+void task_answer(const struct task *t, struct buf *out);
+/* Appends what can be sent of the stream now, about `most` bytes of it. */
+void task_stream(struct task *t, size_t most, struct buf *out);
+
+/* What usage and metrics say. */
+struct task_counts {
+    int64_t prompt, cached, generated;
+    double ms_first, ms_queue, ms_decode; /* of the slowest job; -1: there was no token */
+};
+void task_count(const struct task *t, struct task_counts *c);
+
+#endif

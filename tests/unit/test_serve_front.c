@@ -1,0 +1,690 @@
+/* test_serve_front.c - requests and answers of `aerie serve`, and what its clients do wrong, over a
+ * made-up engine: tests/serve_front.h. */
+#include "tests/serve_front.h"
+
+#include "engine/remote/metrics.h"
+
+#define CHAT "/v1/chat/completions"
+#define COMPLETIONS "/v1/completions"
+#define ASKED "\"messages\":[{\"role\":\"user\",\"content\":\"What is a KV cache?\"}]"
+static const char said[] = "The KV cache stores the keys and values of earlier tokens so that they need not be "
+                           "computed again.";
+
+static const char *text_at(const json_t *o, const char *path)
+{
+    char key[64];
+    while (*path) {
+        size_t n = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, path);
+        o = json_is_array(o) ? json_array_get(o, (size_t)atoi(key)) : json_object_get(o, key);
+        path += n + (path[n] == '.');
+    }
+    return json_is_string(o) ? json_string_value(o) : "";
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* Every field of vLLM's recorded object is here, of the same type, or null on either side. */
+static void assert_shape(const json_t *theirs, const json_t *ours, const char *where)
+{
+    const char *key;
+    json_t *v;
+    if (json_is_null(theirs) || json_is_null(ours))
+        return;
+    if (json_typeof(theirs) != json_typeof(ours) && !(json_is_number(theirs) && json_is_number(ours)))
+        fail_msg("%s: another type", where);
+    if (json_is_array(theirs) && json_array_size(theirs) && json_array_size(ours))
+        assert_shape(json_array_get(theirs, 0), json_array_get(ours, 0), where);
+    if (!json_is_object(theirs) || strstr(where, "top_logprobs.") || !strcmp(where, "prompt_logprobs"))
+        return;
+    json_object_foreach((json_t *)theirs, key, v) {
+        char at[256];
+        if (!strcmp(where, "top_logprobs") && !json_object_get(theirs, "token"))
+            return; /* a legacy row: its keys are tokens */
+        if (!json_object_get(ours, key))
+            fail_msg("%s: no field \"%s\"", where, key);
+        snprintf(at, sizeof at, "%s", key);
+        assert_shape(v, json_object_get(ours, key), at);
+    }
+}
+
+static void read_recorded(const char *name, struct buf *out)
+{
+    struct err e;
+    char path[128];
+    snprintf(path, sizeof path, "tests/exchanges/%s", name);
+    if (!buf_read_file(out, path, 1 << 20, &e))
+        fail_msg("%s", e.msg);
+    const char *p = strchr(strchr(out->p, '\n') + 1, '\n') + 1;
+    out->n -= (size_t)(p - out->p);
+    memmove(out->p, p, out->n + 1);
+}
+
+static json_t *event_at(const struct buf *b, int i)
+{
+    const char *p = b->p;
+    for (; p && i > 0; i--)
+        p = strstr(p + 1, "data: ");
+    assert_non_null(p);
+    json_t *o = json_loads(p + 6, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(o);
+    return o;
+}
+
+static int count_events(const struct buf *b)
+{
+    int n = 0;
+    for (const char *p = b->p; (p = strstr(p, "data: ")); p += 6)
+        n++;
+    return n;
+}
+
+/* Compares the kinds of chunks of a stream: first, middle, last with a reason, usage. */
+static void compare_stream(struct desk *d, const char *recorded, const char *path, const char *body)
+{
+    struct buf theirs = {0}, ours = {0};
+    read_recorded(recorded, &theirs);
+    assert_int_equal(desk_ask(d, "POST", path, "", body, &ours), 200);
+    int n = count_events(&theirs), m = count_events(&ours), from_end[] = {3, 2};
+    for (int i = 0; i < 2; i++) {
+        json_t *a = event_at(&theirs, i), *b = event_at(&ours, i);
+        assert_shape(a, b, recorded);
+        json_decref(a);
+        json_decref(b);
+        a = event_at(&theirs, n - from_end[i]);
+        b = event_at(&ours, m - from_end[i]);
+        assert_shape(a, b, recorded);
+        json_decref(a);
+        json_decref(b);
+    }
+    assert_non_null(strstr(ours.p, "data: [DONE]\n\n"));
+    buf_free(&theirs);
+    buf_free(&ours);
+}
+
+static void test_shapes_are_those_of_vllm(void **state)
+{
+    static const struct { const char *file, *path, *body; } whole[] = {
+        {"vllm-echo", COMPLETIONS, "{\"prompt\":[2,4,516,267,204,371],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}"},
+        {"vllm-err-model", CHAT, "{\"model\":\"nope\"," ASKED "}"},
+        {"vllm-err-context", CHAT, "{\"max_tokens\":4096," ASKED "}"},
+        {"vllm-models", "/v1/models", NULL},
+        {"vllm-version", "/version", NULL},
+        {"vllm-tokenize", "/tokenize", "{" ASKED ",\"return_token_strs\":true}"},
+    };
+    static const int status[] = {200, 404, 400, 200, 200, 200};
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        struct buf b = {0};
+        read_recorded(whole[i].file, &b);
+        json_t *theirs = json_loads(b.p, 0, NULL), *ours = desk_json(&d, whole[i].path, whole[i].body, status[i]);
+        assert_shape(theirs, ours, whole[i].file);
+        if (!strcmp(whole[i].file, "vllm-tokenize"))
+            assert_true(json_equal(json_object_get(theirs, "tokens"), json_object_get(ours, "tokens")) &&
+                        json_equal(json_object_get(theirs, "token_strs"), json_object_get(ours, "token_strs")));
+        json_decref(theirs);
+        json_decref(ours);
+        buf_free(&b);
+    }
+    compare_stream(&d, "vllm-chat", CHAT, "{\"stream\":true,\"logprobs\":true,\"top_logprobs\":4,\"return_token_ids\":"
+                   "true,\"stream_options\":{\"include_usage\":true}," ASKED "}");
+    compare_stream(&d, "vllm-completion", COMPLETIONS, "{\"stream\":true,\"logprobs\":4,\"return_token_ids\":true,"
+                   "\"stream_options\":{\"include_usage\":true},\"prompt\":[2,4,516],\"max_tokens\":100}");
+    desk_close(&d);
+}
+
+/* The recorded text offsets, of vLLM with the same tokenizer. */
+static void test_echoed_prompt_has_offsets_and_log_probabilities(void **state)
+{
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    fake_script(&d.f, "The KV cache");
+    read_recorded("vllm-echo", &b);
+    json_t *theirs = json_loads(b.p, 0, NULL);
+    json_t *ours = desk_json(&d, COMPLETIONS, "{\"prompt\":[2,4,516,267,204,371,291,263,1163,1066,36,5,204,4,2895,333,"
+                             "204],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}", 200);
+    json_t *a = json_array_get(json_object_get(theirs, "choices"), 0), *c = json_array_get(json_object_get(ours, "choices"), 0);
+    static const char *const same[] = {"text_offset", "tokens"};
+    assert_string_equal(text_at(a, "text"), text_at(c, "text"));
+    for (int i = 0; i < 2; i++)
+        assert_true(json_equal(json_object_get(json_object_get(a, "logprobs"), same[i]),
+                               json_object_get(json_object_get(c, "logprobs"), same[i])));
+    json_t *logp = json_object_get(json_object_get(c, "logprobs"), "token_logprobs");
+    assert_true(json_is_null(json_array_get(logp, 0)));
+    assert_true(json_number_value(json_array_get(logp, 2)) == (double)fake_logp(516));
+    json_decref(theirs);
+    json_decref(ours);
+    /* a text's own bos is a token of no width; no tokens are wanted: the prompt alone */
+    ours = desk_json(&d, COMPLETIONS, "{\"prompt\":\"Hello, world\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200);
+    c = json_array_get(json_object_get(ours, "choices"), 0);
+    assert_string_equal(text_at(c, "text"), "Hello, world");
+    assert_string_equal(text_at(c, "finish_reason"), "length");
+    json_t *offset = json_object_get(json_object_get(c, "logprobs"), "text_offset"), *want = json_loads("[0,0,5,6]", 0, NULL);
+    assert_true(json_equal(offset, want));
+    json_decref(want);
+    json_decref(ours);
+    buf_free(&b);
+    desk_close(&d);
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static void join_stream(const struct buf *b, bool chat, struct buf *text, struct ids *ids, struct buf *finish)
+{
+    for (int i = 0; i < count_events(b) - 1; i++) { /* the last is [DONE] */
+        json_t *o = event_at(b, i), *c = json_array_get(json_object_get(o, "choices"), 0), *id;
+        size_t k;
+        buf_str(text, text_at(c, chat ? "delta.content" : "text"));
+        json_array_foreach(json_object_get(c, "token_ids"), k, id)
+            ids_add(ids, (int32_t)json_integer_value(id));
+        buf_str(finish, text_at(c, "finish_reason"));
+        json_decref(o);
+    }
+}
+
+/* Whatever tokens come in one step: text, ids and reason are the same, streamed or whole. */
+static void test_steps_change_no_byte_of_a_reply(void **state)
+{
+    static const struct { const char *stop, *text, *reason; int tokens; } cases[] = {
+        {"", said, "stop", 21},
+        {",\"stop\":\"the\"", "The KV cache stores ", "stop", 5},
+        {",\"stop\":[\"zzz\",\" values of\"]", "The KV cache stores the keys and", "stop", 9},
+        {",\"stop\":\"keys\",\"include_stop_str_in_output\":true", "The KV cache stores the keys", "stop", 6},
+        {",\"stop\":[\"again.!\"]", said, "stop", 21},
+        {",\"max_tokens\":6", "The KV cache stores the keys", "length", 6},
+        {",\"stop_token_ids\":[269]", "The KV cache stores", "stop", 5},
+        {",\"stop\":[\"T\"]", "", "stop", 1},
+    };
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int step = 0; step < 7; step++) {
+            char body[400];
+            struct buf b = {0}, text = {0}, finish = {0};
+            struct ids ids = {0};
+            d.f.step = step;
+            buf_str(&text, "");
+            snprintf(body, sizeof body, "{\"return_token_ids\":true%s," ASKED "}", cases[i].stop);
+            json_t *o = desk_json(&d, CHAT, body, 200), *c = json_array_get(json_object_get(o, "choices"), 0);
+            assert_string_equal(text_at(c, "message.content"), cases[i].text);
+            assert_string_equal(text_at(c, "finish_reason"), cases[i].reason);
+            assert_int_equal(json_array_size(json_object_get(c, "token_ids")), cases[i].tokens);
+            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"), "completion_tokens")),
+                             cases[i].tokens);
+            json_decref(o);
+            snprintf(body, sizeof body, "{\"stream\":true,\"return_token_ids\":true%s," ASKED "}", cases[i].stop);
+            assert_int_equal(desk_ask(&d, "POST", CHAT, "", body, &b), 200);
+            join_stream(&b, true, &text, &ids, &finish);
+            assert_string_equal(text.p, cases[i].text);
+            assert_string_equal(finish.p, cases[i].reason);
+            assert_int_equal(ids.n, cases[i].tokens);
+            ids_free(&ids);
+            buf_free(&b);
+            buf_free(&text);
+            buf_free(&finish);
+        }
+    desk_close(&d);
+}
+
+/* A character of several tokens is sent whole, whichever step completes it. */
+static void test_streams_send_whole_characters(void **state)
+{
+    static const char odd[] = "a \xf0\x9f\xa6\x86 b \xe2\x82\xac\xe2\x82\xac c";
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    fake_script(&d.f, odd);
+    for (int step = 1; step < 5; step++) {
+        struct buf b = {0}, text = {0}, finish = {0};
+        struct ids ids = {0};
+        d.f.step = step;
+        assert_int_equal(desk_ask(&d, "POST", COMPLETIONS, "", "{\"stream\":true,\"prompt\":\"x\",\"max_tokens\":99}", &b), 200);
+        join_stream(&b, false, &text, &ids, &finish);
+        assert_string_equal(text.p, odd);
+        ids_free(&ids);
+        buf_free(&b);
+        buf_free(&text);
+        buf_free(&finish);
+    }
+    desk_close(&d);
+}
+
+static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
+{
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    json_t *o = desk_json(&d, COMPLETIONS, "{\"prompt\":[[2,4],[2,5,6]],\"n\":2,\"seed\":40,\"temperature\":0.5,\"top_p\":0.25,"
+                          "\"top_k\":7,\"min_p\":0.125,\"max_tokens\":3,\"ignore_eos\":true,\"user\":\"u\",\"best_of\":1,"
+                          "\"presence_penalty\":0.0,\"metadata\":{}}", 200);
+    assert_int_equal(json_array_size(json_object_get(o, "choices")), 4);
+    json_t *usage = json_object_get(o, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 5);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 12);
+    assert_int_equal(d.f.n_job, 4);
+    for (int i = 0; i < 4; i++) {
+        const struct job_ask *a = &d.f.job[i].ask;
+        assert_int_equal(a->prompt.n, i < 2 ? 2 : 3);
+        assert_int_equal(a->seed, 40 + i % 2);
+        assert_true(a->temperature == 0.5f && a->top_p == 0.25f && a->top_k == 7 && a->min_p == 0.125f);
+        assert_true(a->most == 3 && a->run_on && a->prompt_top == -1);
+    }
+    json_decref(o);
+    json_decref(desk_json(&d, CHAT, "{" ASKED ",\"max_completion_tokens\":2}", 200));
+    json_decref(desk_json(&d, CHAT, "{" ASKED ",\"max_completion_tokens\":2}", 200));
+    assert_true(d.f.job[4].ask.temperature == 1 && d.f.job[4].ask.most == 2 && !d.f.job[4].ask.run_on);
+    assert_true(d.f.job[4].ask.seed != d.f.job[5].ask.seed); /* none was named */
+    desk_close(&d);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void test_every_refusal_is_an_error_object(void **state)
+{
+    static const struct { const char *path, *body; int status; const char *param; } cases[] = {
+        {CHAT, "{\"model\":\"nestling\", ", 400, ""},
+        {CHAT, "", 400, ""},
+        {CHAT, "[]", 400, ""},
+        {CHAT, "{}", 400, "messages"},
+        {CHAT, "{\"messages\":\"hello\"}", 400, "messages"},
+        {CHAT, "{\"messages\":[]}", 400, "messages"},
+        {CHAT, "{\"messages\":[7]}", 400, "messages.0"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\"}]}", 400, "messages.0.content"},
+        {CHAT, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", 400, "messages.0"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400, "messages.0.content"},
+        {CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}", 400,
+         "messages"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", 400, "messages.0"},
+        {CHAT, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}", 400, "messages.0"},
+        {CHAT, "{\"model\":\"nope\"," ASKED "}", 404, "model"},
+        {CHAT, "{\"model\":1," ASKED "}", 400, "model"},
+        {CHAT, "{\"temperature\":-1," ASKED "}", 400, "temperature"},
+        {CHAT, "{\"temperature\":\"hot\"," ASKED "}", 400, "temperature"},
+        {CHAT, "{\"top_p\":0," ASKED "}", 400, "top_p"},
+        {CHAT, "{\"n\":0," ASKED "}", 400, "n"},
+        {CHAT, "{\"n\":100000," ASKED "}", 400, "n"},
+        {CHAT, "{\"n\":1.5," ASKED "}", 400, "n"},
+        {CHAT, "{\"max_tokens\":0," ASKED "}", 400, "max_tokens"},
+        {CHAT, "{\"max_tokens\":100000," ASKED "}", 400, "max_tokens"},
+        {CHAT, "{\"max_tokens\":1e300," ASKED "}", 400, "max_tokens"},
+        {CHAT, "{\"max_tokens\":4096," ASKED "}", 400, "input_tokens"},
+        {CHAT, "{\"seed\":-1," ASKED "}", 400, "seed"},
+        {CHAT, "{\"seed\":\"x\"," ASKED "}", 400, "seed"},
+        {CHAT, "{\"stop\":7," ASKED "}", 400, "stop"},
+        {CHAT, "{\"stop\":[\"\"]," ASKED "}", 400, "stop"},
+        {CHAT, "{\"stop_token_ids\":[-1]," ASKED "}", 400, "stop_token_ids"},
+        {CHAT, "{\"stream\":1," ASKED "}", 400, "stream"},
+        {CHAT, "{\"stream_options\":{}," ASKED "}", 400, "stream_options"},
+        {CHAT, "{\"logprobs\":true,\"top_logprobs\":50," ASKED "}", 400, "top_logprobs"},
+        {CHAT, "{\"top_logprobs\":5," ASKED "}", 400, "top_logprobs"},
+        {CHAT, "{\"logprobs\":2," ASKED "}", 400, "logprobs"},
+        {CHAT, "{\"tools\":[{}]," ASKED "}", 400, "tools"},
+        {CHAT, "{\"response_format\":{\"type\":\"json_object\"}," ASKED "}", 400, "response_format"},
+        {CHAT, "{\"logit_bias\":{\"5\":-100}," ASKED "}", 400, "logit_bias"},
+        {CHAT, "{\"presence_penalty\":0.5," ASKED "}", 400, "presence_penalty"},
+        {CHAT, "{\"repetition_penalty\":1.1," ASKED "}", 400, "repetition_penalty"},
+        {CHAT, "{\"reasoning_effort\":\"high\"," ASKED "}", 400, "reasoning_effort"},
+        {CHAT, "{\"no_such_field\":3," ASKED "}", 400, "no_such_field"},
+        {COMPLETIONS, "{}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":[]}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":[[]]}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":[5,-1]}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":[5,999999]}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":[5,\"x\"]}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":{}}", 400, "prompt"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"logprobs\":50}", 400, "logprobs"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"logprobs\":true}", 400, "logprobs"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":\"z\"}", 400, "suffix"},
+        {COMPLETIONS, "{\"prompt\":\"\",\"add_special_tokens\":false}", 400, "prompt"},
+        {"/tokenize", "{}", 400, "prompt"},
+        {"/detokenize", "{\"tokens\":[999999]}", 400, "tokens"},
+        {"/detokenize", "{\"tokens\":7}", 400, "tokens"},
+        {"/v1/nothing", "{}", 404, ""},
+        {"/v1/models", "{}", 405, ""},
+    };
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *o = desk_json(&d, cases[i].path, cases[i].body, cases[i].status);
+        assert_true(*text_at(o, "error.message") && *text_at(o, "error.type"));
+        if (strcmp(text_at(o, "error.param"), cases[i].param) != 0)
+            fail_msg("%s: param %s", cases[i].body, text_at(o, "error.param"));
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "error"), "code")), cases[i].status);
+        json_decref(o);
+    }
+    assert_int_equal(d.f.n_job, 0);
+    struct buf b = {0};
+    assert_int_equal(desk_ask(&d, "GET", CHAT, "", NULL, &b), 405);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "Content-Type: text/plain\r\nContent-Length: 0\r\n", NULL, &b), 400);
+    assert_int_equal(desk_ask(&d, "DELETE", "/v1/models", "", NULL, &b), 405);
+    buf_free(&b);
+    desk_close(&d);
+}
+
+static void test_keys_hosts_and_lengths(void **state)
+{
+    struct desk d;
+    struct buf b = {0}, body = {0};
+    (void)state;
+    desk_open(&d, &(struct serve_opts){.key = "s3cret", .body_bytes = 2000});
+    static const struct { const char *head; int status; } keys[] = {
+        {"", 401}, {"Authorization: Bearer nope\r\n", 401}, {"Authorization: Bearer s3cre\r\n", 401},
+        {"Authorization: Bearer s3crets3cret\r\n", 401}, {"Authorization: Bearer \r\n", 401},
+        {"Authorization: Basic s3cret\r\n", 401}, {"Authorization: Bearer s3cret\r\n", 200},
+        {"Authorization: bearer s3cret\r\n", 200}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_int_equal(desk_ask(&d, "GET", "/v1/models", keys[i].head, NULL, &b), keys[i].status);
+    assert_int_equal(desk_ask(&d, "GET", "/health", "", NULL, &b), 200);
+    assert_int_equal(desk_ask(&d, "GET", "/metrics", "", NULL, &b), 401);
+    for (int i = 0; i < 3000; i++)
+        buf_char(&body, ' ');
+    assert_int_equal(desk_ask(&d, "POST", CHAT, keys[6].head, body.p, &b), 413);
+    assert_non_null(strstr(b.p, "longer than 2000 bytes"));
+    desk_close(&d);
+    desk_open(&d, NULL);
+    struct client c, *list[2] = {&c, NULL};
+    client_open(&c, serve_port(d.s));
+    buf_str(&c.to, "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+    assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+    assert_int_equal(strncmp(c.got.p, "HTTP/1.1 403", 12), 0);
+    client_close(&c);
+    buf_free(&b);
+    buf_free(&body);
+    desk_close(&d);
+}
+
+/* ---- clients that misbehave ------------------------------------------------------------------ */
+
+static bool job_ended(void *arg)
+{
+    return ((struct fake_job *)arg)->ended;
+}
+
+static void test_a_client_that_leaves_ends_its_job(void **state)
+{
+    static const char *const body[] = {"{" ASKED "}", "{\"stream\":true," ASKED "}"};
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 4; i++) { /* while it waits, and while it is answered */
+        struct client c;
+        d.f.held = 1;
+        int cancels = d.f.n_cancel;
+        client_open(&c, serve_port(d.s));
+        client_ask(&c, "POST", CHAT, "", body[i % 2], false);
+        desk_run(&d, &c, 1, 50, NULL, NULL);
+        struct fake_job *j = &d.f.job[d.f.n_job - 1];
+        assert_int_equal(d.f.n_job, i + 1);
+        if (i >= 2) {
+            fake_begin(&d.f, j);
+            fake_step(&d.f, j, 1);
+            desk_run(&d, &c, 1, 50, NULL, NULL);
+            assert_int_equal(c.got.n > 0, i % 2);
+        }
+        client_close(&c);
+        assert_true(desk_run(&d, NULL, 0, 2000, job_ended, j));
+        assert_true(j->cancelled && d.f.n_cancel > cancels);
+        desk_run(&d, NULL, 0, 10, NULL, NULL);
+        assert_true(serve_idle(d.s));
+    }
+    desk_close(&d);
+}
+
+static void test_a_client_that_reads_nothing_holds_nobody(void **state)
+{
+    struct desk d;
+    struct client slow, *list[2] = {&slow, NULL};
+    struct buf b = {0}, text = {0}, finish = {0};
+    struct ids ids = {0};
+    int status;
+    (void)state;
+    desk_open(&d, NULL);
+    d.f.script.n = 0;
+    for (int i = 0; i < 3000; i++)
+        ids_add(&d.f.script, 1066);
+    client_open(&slow, serve_port(d.s));
+    slow.most = 100;
+    client_ask(&slow, "POST", CHAT, "", "{\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"return_token_ids\":true," ASKED "}",
+               true);
+    desk_run(&d, &slow, 1, 3100, NULL, NULL);
+    assert_true(d.f.job[0].ended && slow.got.n == 100 && !slow.closed);
+    assert_true(d.s->n_task == 1);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "", "{\"max_tokens\":5," ASKED "}", &b), 200);
+    slow.most = -1;
+    assert_true(desk_run(&d, &slow, 1, 100000, all_closed, list));
+    split_answer(slow.got.p, slow.got.p + slow.got.n, &status, &b);
+    join_stream(&b, true, &text, &ids, &finish);
+    assert_int_equal(ids.n, 3000);
+    assert_string_equal(finish.p, "stop");
+    ids_free(&ids);
+    buf_free(&text);
+    buf_free(&finish);
+    buf_free(&b);
+    client_close(&slow);
+    desk_close(&d);
+}
+
+static void test_requests_in_a_row_on_one_connection(void **state)
+{
+    struct desk d;
+    struct client c, *list[2] = {&c, NULL};
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    client_open(&c, serve_port(d.s));
+    for (int i = 1; i < 4; i++) {
+        char body[100];
+        snprintf(body, sizeof body, "{\"max_tokens\":%d," ASKED "}", i);
+        client_ask(&c, "POST", CHAT, "", body, false);
+    }
+    client_ask(&c, "POST", CHAT, "", "{\"bad\":", false);
+    client_ask(&c, "GET", "/health", "", NULL, true);
+    assert_true(desk_run(&d, &c, 1, 20000, all_closed, list));
+    const char *p = c.got.p, *end = c.got.p + c.got.n;
+    for (int i = 1; i < 6; i++) {
+        int status;
+        p = split_answer(p, end, &status, &b);
+        assert_int_equal(status, i == 4 ? 400 : 200);
+        if (i < 4) {
+            json_t *o = json_loads(b.p, 0, NULL);
+            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"), "completion_tokens")), i);
+            json_decref(o);
+        }
+    }
+    assert_true(p == end);
+    buf_free(&b);
+    client_close(&c);
+    desk_close(&d);
+}
+
+static void test_many_clients_at_once(void **state)
+{
+    enum { MANY = 120 };
+    static struct client c[MANY];
+    static struct client *list[MANY + 1];
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    d.f.step = 0;
+    for (int i = 0; i < MANY; i++) {
+        char body[120];
+        client_open(&c[i], serve_port(d.s));
+        snprintf(body, sizeof body, "{\"stream\":%s,\"max_tokens\":%d," ASKED "}", i % 3 ? "true" : "false", 1 + i % 20);
+        client_ask(&c[i], "POST", CHAT, "", body, true);
+        list[i] = &c[i];
+    }
+    assert_true(desk_run(&d, c, MANY, 20000, all_closed, list));
+    for (int i = 0; i < MANY; i++) {
+        struct buf b = {0}, text = {0}, finish = {0};
+        struct ids ids = {0};
+        int status;
+        split_answer(c[i].got.p, c[i].got.p + c[i].got.n, &status, &b);
+        assert_int_equal(status, 200);
+        if (i % 3) {
+            join_stream(&b, true, &text, &ids, &finish);
+        } else {
+            json_t *o = json_loads(b.p, 0, NULL);
+            buf_str(&text, text_at(o, "choices.0.message.content"));
+            json_decref(o);
+        }
+        assert_int_equal(strncmp(text.p, said, text.n), 0);
+        ids_free(&ids);
+        buf_free(&b);
+        buf_free(&text);
+        buf_free(&finish);
+        client_close(&c[i]);
+    }
+    desk_close(&d);
+}
+
+static void test_too_many_jobs_are_told_to_wait(void **state)
+{
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    d.f.refuse_from = 3;
+    json_t *o = desk_json(&d, CHAT, "{\"n\":4," ASKED "}", 503);
+    assert_string_equal(text_at(o, "error.message"), "too many jobs wait");
+    json_decref(o);
+    assert_int_equal(d.f.n_job, 2);
+    desk_run(&d, NULL, 0, 20, NULL, NULL);
+    assert_true(d.f.job[0].cancelled && d.f.job[1].cancelled && serve_idle(d.s));
+    desk_close(&d);
+}
+
+/* A job that ends without a beginning, or with a fault in the middle. */
+static void test_failed_jobs_are_errors(void **state)
+{
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 4; i++) {
+        bool stream = i & 1, late = i & 2;
+        struct client c, *list[2] = {&c, NULL};
+        int status;
+        d.f.held = 1;
+        client_open(&c, serve_port(d.s));
+        client_ask(&c, "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        desk_run(&d, &c, 1, 50, NULL, NULL);
+        struct fake_job *j = &d.f.job[i];
+        if (late) {
+            fake_begin(&d.f, j);
+            fake_step(&d.f, j, 1);
+            desk_run(&d, &c, 1, 50, NULL, NULL);
+        }
+        fake_end(&d.f, j, late ? STOP_FAULT : STOP_KV_FULL);
+        assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+        split_answer(c.got.p, c.got.p + c.got.n, &status, &b);
+        assert_int_equal(status, late && stream ? 200 : late ? 500 : 503);
+        assert_non_null(strstr(b.p, "\"error\":{"));
+        assert_int_equal(strstr(b.p, "[DONE]") != NULL, late && stream);
+        client_close(&c);
+    }
+    buf_free(&b);
+    desk_close(&d);
+}
+
+static void test_the_end_of_the_server_ends_replies(void **state)
+{
+    struct desk d;
+    struct client c[2], *list[3] = {&c[0], &c[1], NULL};
+    int status;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    d.f.held = 1;
+    for (int i = 0; i < 2; i++) {
+        client_open(&c[i], serve_port(d.s));
+        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+    }
+    desk_run(&d, c, 2, 50, NULL, NULL);
+    for (int i = 0; i < 2; i++) {
+        fake_begin(&d.f, &d.f.job[i]);
+        fake_step(&d.f, &d.f.job[i], 1);
+    }
+    desk_run(&d, c, 2, 50, NULL, NULL);
+    serve_end(d.s);
+    assert_true(desk_run(&d, c, 2, 2000, all_closed, list));
+    desk_run(&d, c, 0, 5, NULL, NULL);
+    assert_true(serve_idle(d.s));
+    for (int i = 0; i < 2; i++) {
+        split_answer(c[i].got.p, c[i].got.p + c[i].got.n, &status, &b);
+        assert_int_equal(status, 200);
+        assert_non_null(strstr(b.p, "\"finish_reason\":\"abort\""));
+        client_close(&c[i]);
+    }
+    buf_free(&b);
+    desk_close(&d);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static double metric(const struct buf *page, const char *name, const char *label, const char *value)
+{
+    struct metrics m;
+    double v = -1;
+    assert_true(metrics_read(&m, page->p, page->n, NULL));
+    assert_true(metrics_value(&m, name, label, value, METRICS_SUM, &v, NULL));
+    metrics_free(&m);
+    return v;
+}
+
+static void test_metrics_count_what_was_served(void **state)
+{
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    d.f.step = 4;
+    for (int i = 0; i < 3; i++)
+        json_decref(desk_json(&d, CHAT, "{" ASKED "}", 200));
+    json_decref(desk_json(&d, CHAT, "{}", 400));
+    assert_int_equal(desk_ask(&d, "GET", "/metrics", "", NULL, &b), 200);
+    assert_true(metric(&b, "prompt_tokens_total", NULL, NULL) == 51);
+    assert_true(metric(&b, "prefix_cache_hits_total", NULL, NULL) == 12);
+    assert_true(metric(&b, "generation_tokens_total", NULL, NULL) == 63);
+    assert_true(metric(&b, "spec_decode_num_drafts_total", NULL, NULL) == 15);
+    assert_true(metric(&b, "spec_decode_num_accepted_tokens_total", NULL, NULL) == 45);
+    assert_true(metric(&b, "spec_decode_num_accepted_tokens_per_pos_total", "position", "2") == 15);
+    assert_true(metric(&b, "request_success_total", "finished_reason", "stop") == 3);
+    assert_true(metric(&b, "time_to_first_token_seconds_count", NULL, NULL) == 3);
+    assert_true(metric(&b, "requests_refused_total", NULL, NULL) == 1);
+    assert_true(metric(&b, "kv_cache_usage_perc", NULL, NULL) == 0.3);
+    assert_true(metric(&b, "kv_used_tokens", NULL, NULL) == 480);
+    assert_true(metric(&b, "swa_available_tokens", NULL, NULL) == 80);
+    assert_int_equal(desk_ask(&d, "POST", "/reset_prefix_cache", "", NULL, &b), 200);
+    assert_int_equal(d.f.n_reset, 1);
+    assert_int_equal(desk_ask(&d, "GET", "/server_info", "", NULL, &b), 200);
+    buf_free(&b);
+    desk_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes_are_those_of_vllm),
+        cmocka_unit_test(test_echoed_prompt_has_offsets_and_log_probabilities),
+        cmocka_unit_test(test_steps_change_no_byte_of_a_reply),
+        cmocka_unit_test(test_streams_send_whole_characters),
+        cmocka_unit_test(test_a_request_reaches_the_engine_as_it_was_asked),
+        cmocka_unit_test(test_every_refusal_is_an_error_object),
+        cmocka_unit_test(test_keys_hosts_and_lengths),
+        cmocka_unit_test(test_a_client_that_leaves_ends_its_job),
+        cmocka_unit_test(test_a_client_that_reads_nothing_holds_nobody),
+        cmocka_unit_test(test_requests_in_a_row_on_one_connection),
+        cmocka_unit_test(test_many_clients_at_once),
+        cmocka_unit_test(test_too_many_jobs_are_told_to_wait),
+        cmocka_unit_test(test_failed_jobs_are_errors),
+        cmocka_unit_test(test_the_end_of_the_server_ends_replies),
+        cmocka_unit_test(test_metrics_count_what_was_served),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
