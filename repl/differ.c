@@ -63,14 +63,14 @@ static bool same_device(const char *a, const char *b)
     return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
 }
 
-static void add_condition(struct conditions *c, const char *name, const char *a, const char *b)
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->at[i].name, name) == 0)
             return;
     c->at = xrealloc(c->at, (size_t)c->n + 1, sizeof *c->at);
     struct condition *x = &c->at[c->n++];
-    *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = nature_of(name)};
+    *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = may};
     snprintf(x->name, sizeof x->name, "%s", name);
     c->may |= x->may;
 }
@@ -99,7 +99,7 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
         bool differs = mine && other && (bug || drafter || (*mine && *other)) &&
                        !(strcmp(name, "device") ? strcmp(mine, other) == 0 : same_device(mine, other));
         if (differs)
-            add_condition(c, name, swapped ? other : mine, swapped ? mine : other);
+            conditions_add(c, name, swapped ? other : mine, swapped ? mine : other, nature_of(name));
         free(name);
         free(mine);
         free(other);

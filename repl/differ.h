@@ -50,6 +50,8 @@ struct conditions {
 /* about: facts of the run; settings: lines in force. Either may be NULL. */
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
                      const char *about_b, const char *settings_b);
+/* Adds one by hand, unless there is one of this name. */
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may);
 void conditions_free(struct conditions *c);
 /* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);

@@ -18,6 +18,15 @@ char *facts_value(const char *lines, const char *name)
     return NULL;
 }
 
+bool facts_served(const char *about)
+{
+    char *backend = facts_value(about, "backend"), *kind = facts_value(about, "server_kind");
+    bool served = kind || (backend && strcmp(backend, "remote") == 0);
+    free(backend);
+    free(kind);
+    return served;
+}
+
 static void add(struct buf *out, const char *name, const char *value)
 {
     buf_printf(out, "%s%s %s", out->n ? ", " : "", name, value);

@@ -12,6 +12,8 @@
 
 /* The value of a name; NULL when there is none. The caller frees. */
 char *facts_value(const char *lines, const char *name);
+/* Whether a run was computed by a server, or by another program whose records were imported. */
+bool facts_served(const char *about);
 /* "seed 1, temperature 0, check on" and every setting that is not the default. */
 void facts_settings(const char *lines, struct buf *out);
 /* Appends what differs from the lines `before`: "temperature 0.7, check off, fault 24617 on". */

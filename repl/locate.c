@@ -102,7 +102,7 @@ static bool add_noise(struct running *x, struct err *e)
         if (strncmp(x->how.with[i], "device=", 7) == 0)
             device = x->how.with[i] + 7;
     if (!device || strcmp(device, "auto") == 0)
-        device = logged ? logged : "cpu";
+        device = logged && strcmp(logged, "remote") != 0 ? logged : "cpu";
     if (strcmp(device, "cpu") == 0) /* as the CPU computes, whatever was asked for */
         x->how.engine.precision = "f32";
     x->how.engine.backend = noise_backend(device, x->ask->noise, x->ask->seed, e);

@@ -204,9 +204,28 @@ static const char *found(const char *logged, const char *usual)
     return here ? logged : usual;
 }
 
+/* For a server's run: nothing of it but the settings and the chat format is of this engine. */
+static bool read_served(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
+{
+    l->opts = how->engine;
+    l->opts.server = (struct server_opts){0};
+    l->opts.log = NULL;
+    l->opts.raw |= about_int(a->about, "raw") != 0;
+    settings_init(&l->opts.settings);
+    bool ok = settings_parse(&l->opts.settings, a->text, e);
+    l->opts.settings.forget = FORGET_EAGER;
+    for (int i = 0; i < how->n_with && ok; i++)
+        ok = change_apply(&l->opts, how->with[i], e);
+    if (ok && !l->opts.model)
+        ok = err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
+    return ok;
+}
+
 /* The options of the run, the settings of its OP_OPEN, and the changes. */
 static bool read_logged(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
 {
+    if (facts_served(a->about))
+        return read_served(l, how, a, e);
     static const char *const name[] = {"model_dir", "draft_dir", "capture", "date", "weights",
                                        "draft_weights", "precision"};
     const struct engine_opts *asked = &how->engine;
@@ -326,7 +345,7 @@ static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
 /* Whether the usual model, opened in place of one that is not where it was, is another. */
 static bool wrong_model(const struct rerun *r, const struct logged *l, const char *about)
 {
-    bool instead = l->opts.model == r->how.engine.model && !r->how.model_given;
+    bool instead = l->opts.model == r->how.engine.model && !r->how.model_given && !facts_served(about);
     char *sha = instead ? facts_value(about, "model_sha") : NULL;
     bool wrong = instead && (!r->backend || !sha ||
                              strcmp(sha, backend_info(r->backend)->model_sha) != 0);
@@ -525,6 +544,31 @@ static void logged_prompt(const struct rerun *r, const struct act *a, struct ids
         ids_cat(out, a->user.tokens.v, a->user.tokens.n);
 }
 
+/* A server's ids must be ids of this engine's model. */
+static bool ids_known(const struct rerun *r, const struct act *a, const struct ids *ids, const char *what,
+                      struct err *e)
+{
+    int n = backend_info(r->backend)->vocab;
+    for (int i = 0; i < ids->n; i++)
+        if (ids->v[i] < 0 || ids->v[i] >= n)
+            return err_set(e, ERR_USAGE, "turn %d: id %d at position %d of the %s is not in the vocabulary of this model, "
+                           "which has %d; the server's model is another (-m DIR names its folder)", a->user.n,
+                           ids->v[i], i, what, n);
+    return true;
+}
+
+/* The server's own ids, where it told them: of the prompt, else the conversation is rendered here; of the
+ * reply, else nothing is computed after the prompt. */
+static bool set_served(struct rerun *r, const struct act *a, struct request *rq, struct err *e)
+{
+    if (!ids_known(r, a, &a->user.tokens, "prompt", e) || !ids_known(r, a, &rq->given, "reply", e))
+        return false;
+    ids_cat(&rq->prompt, a->user.tokens.v, a->user.tokens.n);
+    if (r->how.forced && !rq->given.n)
+        rq->stop_after_step = -1;
+    return true;
+}
+
 static bool play_turn(struct rerun *r, struct act *a, const struct act *end, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
@@ -545,6 +589,10 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         rq.text = xstrdup(a->user.text);
     if (r->by_ids)
         logged_prompt(r, a, &rq.prompt);
+    if (facts_served(a->about) && !set_served(r, a, &rq, e)) {
+        request_free(&rq);
+        return false;
+    }
     memcpy(rq.session, a->session, SESSION_ID);
     r->n_live -= a->user.regen && r->n_live;
     if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */

@@ -11,7 +11,7 @@ static struct trace_turn *add_turn(struct trace *t, int n)
         t->cap = t->cap ? 2 * t->cap : 16;
         t->turn = xrealloc(t->turn, (size_t)t->cap, sizeof *t->turn);
     }
-    t->turn[t->n] = (struct trace_turn){.n = n};
+    t->turn[t->n] = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
     return &t->turn[t->n++];
 }
 
@@ -31,6 +31,8 @@ static void free_turn(struct trace_turn *t)
     free(t->step);
     free(t->settings);
     free(t->about);
+    free(t->user);
+    free(t->text);
     ids_free(&t->prompt);
     ids_free(&t->reply);
 }
@@ -53,6 +55,8 @@ static void take_act(struct trace *t, const struct act *a)
     struct trace_turn *x = add_turn(t, a->user.n);
     x->settings = xstrdup(a->user.sampling ? a->user.sampling : "");
     x->about = xstrdup(a->about ? a->about : "");
+    x->user = xstrdup(a->user.text ? a->user.text : "");
+    x->text = xstrdup(a->reply.text ? a->reply.text : "");
     x->cut = act_cut_short(a);
     snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
     ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
@@ -88,6 +92,8 @@ void trace_event(struct trace *t, const struct event *ev)
     if (ev->kind == EV_TURN_BEGIN) {
         x->prompt.n = 0;
         ids_cat(&x->prompt, ev->tokens.v, ev->tokens.n);
+        free(x->user);
+        x->user = xstrdup(ev->text.p ? ev->text.p : "");
     } else if (ev->kind == EV_STEP) {
         struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
                                .facts = ev->facts, .tree = ev->tree};
@@ -100,6 +106,8 @@ void trace_event(struct trace *t, const struct event *ev)
     } else if (ev->kind == EV_TURN_END) {
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);
+        free(x->text);
+        x->text = xstrdup(ev->text.p ? ev->text.p : "");
         snprintf(x->stop, sizeof x->stop, "%s", stop_name(ev->reason));
         x->cut = ev->reason == STOP_CANCEL || ev->reason == STOP_DEVICE || ev->reason == STOP_FAULT;
     }

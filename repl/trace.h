@@ -9,7 +9,9 @@
 
 struct trace_turn {
     int n;                  /* the turn's number */
+    char *user, *text;      /* the message, and the reply's text */
     struct ids prompt, reply;
+    int64_t n_prompt, n_reply; /* tokens as a server counted them; -1: not reported */
     char *settings;         /* "name=value" lines in force, faults included */
     char *about;            /* facts of the run that computed it */
     char stop[16];          /* stop_name(); "": the end is not known */

@@ -10,9 +10,8 @@
 #include "engine/tools/noise_backend.h"
 #include "repl/facts.h"
 
-/* How far beyond the band something must lie to be no rounding: margins in root mean squares of
- * NOISE_LEAST runs or more, distances of rows in the largest of as many. */
-#define FAR_MARGIN 8
+/* How far beyond the band a row must lie to be no rounding, in the largest distance of NOISE_LEAST runs or
+ * more. */
 #define FAR_ROW 4
 
 struct judge {
@@ -658,8 +657,10 @@ static bool read_second(struct judge *j, struct err *e)
 
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e)
 {
+    if (ask->forced || trace_served(ask->log_a) || (ask->log_b && trace_served(ask->log_b)))
+        return verdict_served(ask, r, e);
     struct judge j = {.ask = ask, .r = r, .a = ask->log_a, .side = {ask->a, ask->b}};
-    *r = (struct report){.token = -1};
+    *r = (struct report){.token = -1, .margins = {NAN, NAN}};
     for (int i = 0; i < 2; i++)
         if (!j.side[i].opened) /* what it does to an engine stays there */
             j.side[i].how.keep = &j.engine;
@@ -694,6 +695,8 @@ void report_free(struct report *r)
 
 const char *verdict_name(enum verdict v)
 {
-    static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open"};
+    static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open",
+                                       "rounding within the band", "differs by more than the band",
+                                       "other prompts"};
     return name[v];
 }

@@ -7,6 +7,10 @@
  * Where numbers may differ by rounding (precision, cells, device, weights), the band is measured:
  * runs of the first side with noise of the size of those roundings, on its device, given its tokens.
  * What lies within the band is rounding; what lies far beyond it, or violates a rule, is a bug.
+ *
+ * Where a side was computed by a server (verdict_served.c), its numbers are those of another program, and
+ * nothing but a violated rule is called a bug: the margins that the server reported lie within the band
+ * of this engine's own roundings, or beyond it.
  */
 #ifndef AERIE_VERDICT_H
 #define AERIE_VERDICT_H
@@ -20,10 +24,15 @@ enum verdict {
     VERDICT_ROUNDING,
     VERDICT_PURPOSE, /* what was changed on purpose explains the difference */
     VERDICT_OPEN,    /* the logs alone do not decide */
+    /* where a side was computed by a server */
+    VERDICT_WITHIN,  /* what differs lies within the band of rounding */
+    VERDICT_BEYOND,  /* it lies beyond */
+    VERDICT_PROMPT,  /* the sides answered other prompts */
 };
 const char *verdict_name(enum verdict v); /* "bug", "rounding", "changed on purpose", ... */
 
 enum { MAX_EVIDENCE = 16, NOISE_LEAST = 8, NOISE_MOST = 32 };
+#define FAR_MARGIN 8 /* root mean squares beyond which a margin's movement is no rounding */
 
 struct report {
     enum verdict verdict;
@@ -48,6 +57,15 @@ struct report {
     double band;            /* root mean square over the runs, at that token or the median token */
     double worst;           /* largest movement of a margin between the sides, in bands */
     int worst_turn, worst_token;
+    /* where a side was computed by a server */
+    bool served;
+    double margins[2];      /* at the first difference, each side's own; NAN: not reported */
+    int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the largest
+                               difference of them */
+    double logp_median;
+    bool forced;            /* the local engine was given the server's tokens, ... */
+    int given, parts;       /* ... so many, and would have chosen another one at so many of them */
+    bool sampled;           /* the server drew its tokens */
     char *evidence[MAX_EVIDENCE]; /* owned lines */
     int n_evidence;
 };
@@ -57,6 +75,9 @@ struct verdict_ask {
     const struct trace *log_a; /* what the log of the first side holds */
     const struct trace *log_b; /* the same of the second; NULL: the second is run, as b says */
     bool log_only;             /* nothing is run again (log_b is there) */
+    bool forced;               /* the first side is a server's; the second is the local engine, given the
+                                  first one's prompts and tokens. log_b NULL */
+    bool no_band;              /* with `forced`: the band is not measured */
     struct diff_names names; /* "in a", "in b" */
     const char *who[2];      /* "a", "b" */
     void (*progress)(void *arg, const char *what); /* a further run begins; or NULL */
@@ -66,6 +87,11 @@ struct verdict_ask {
 /* False and *e: the second side had to be run, and cannot be. The caller ends with report_free(). */
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e);
 void report_free(struct report *r);
+
+/* The same where a side was computed by a server; called by verdict_find(). */
+bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e);
+/* Whether any turn was computed by a server. */
+bool trace_served(const struct trace *t);
 
 /* The report as lines for people, and as the members of an open JSON object. */
 struct sheet;

@@ -7,7 +7,17 @@
 
 static enum style style_of(enum verdict v)
 {
-    return v == VERDICT_BUG ? ST_BAD : v == VERDICT_EQUAL ? ST_GOOD : ST_WARN;
+    return v == VERDICT_BUG || v == VERDICT_BEYOND ? ST_BAD : v == VERDICT_EQUAL ? ST_GOOD : ST_WARN;
+}
+
+/* Equal tokens of another program are not equal numbers. */
+static const char *name_of(const struct report *r)
+{
+    if (!r->served || r->verdict != VERDICT_EQUAL)
+        return verdict_name(r->verdict);
+    return r->counts.text_only              ? "equal texts"
+           : r->n_logp && r->counts.most == 0 ? "equal"
+                                            : "equal tokens";
 }
 
 static void label(struct sheet *out, const char *name)
@@ -34,7 +44,9 @@ static void write_difference(const struct report *r, struct sheet *out)
         sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns, plural(r->counts.turns),
                      r->counts.tokens, plural(r->counts.tokens),
                      r->counts.by_position ? "by position" : "and every step");
-        if (r->counts.facts && r->counts.most > 0)
+        if (r->served) /* log probabilities have a line of their own */
+            sheet_add(out, ST_TEXT, r->counts.text_only ? ", texts where no ids are known" : "");
+        else if (r->counts.facts && r->counts.most > 0)
             sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
         else if (r->counts.facts)
             sheet_add(out, ST_TEXT, ", equal log probabilities");
@@ -77,9 +89,46 @@ static void write_place(const struct report *r, struct sheet *out)
     sheet_line(out);
 }
 
+/* The margins of both sides, each of its own token over its own rival. */
+static void write_margins(const struct report *r, struct sheet *out)
+{
+    label(out, "margin");
+    for (int i = 0; i < 2; i++) {
+        if (isnan(r->margins[i]))
+            sheet_add(out, ST_TEXT, "not reported");
+        else
+            sheet_printf(out, ST_TEXT, "%.3g", fabs(r->margins[i]));
+        sheet_printf(out, ST_TEXT, " for token %d in %s%s", r->chosen[i], i ? "b" : "a", i ? "" : ", ");
+    }
+    if (r->noise_runs)
+        sheet_printf(out, ST_TEXT, "; the band is %.3g", r->band);
+    sheet_line(out);
+}
+
+static void write_served(const struct report *r, struct sheet *out)
+{
+    if (r->forced) {
+        label(out, "forced");
+        sheet_printf(out, ST_TEXT, "%d token%s given to the local engine, which would choose another at %d", r->given,
+                     plural(r->given), r->parts);
+        sheet_line(out);
+    }
+    if (r->n_logp) {
+        label(out, "log p");
+        if (r->counts.most > 0)
+            sheet_printf(out, ST_TEXT, "%d token%s: they differ by at most %.3g (turn %d, token %d), median %.3g", r->n_logp,
+                         plural(r->n_logp), r->counts.most, r->counts.most_turn, r->counts.most_token, r->logp_median);
+        else
+            sheet_printf(out, ST_TEXT, "%d token%s: equal", r->n_logp, plural(r->n_logp));
+        sheet_line(out);
+    }
+}
+
 static void write_margin(const struct report *r, struct sheet *out)
 {
-    if (!r->has_margin)
+    if (r->has_margin && r->served)
+        write_margins(r, out);
+    if (!r->has_margin || r->served)
         return;
     label(out, "margin");
     sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin, r->chosen[0],
@@ -94,8 +143,9 @@ void verdict_text(const struct report *r, struct sheet *out)
     write_difference(r, out);
     write_place(r, out);
     write_margin(r, out);
+    write_served(r, out);
     label(out, "verdict");
-    sheet_add(out, style_of(r->verdict), verdict_name(r->verdict));
+    sheet_add(out, style_of(r->verdict), name_of(r));
     sheet_line(out);
     for (int i = 0; i < r->n_evidence; i++) {
         sheet_tab(out, 12);
@@ -150,9 +200,36 @@ static void measured_json(const struct report *r, struct buf *b)
     jput_close(b, '}');
 }
 
+static void served_json(const struct report *r, struct buf *b)
+{
+    if (r->has_margin) {
+        jput_key(b, "margins");
+        jput_open(b, '[');
+        for (int i = 0; i < 2; i++)
+            jput_real(b, fabs(r->margins[i]));
+        jput_close(b, ']');
+        jput_key(b, "chosen");
+        jput_open(b, '[');
+        jput_int(b, r->chosen[0]);
+        jput_int(b, r->chosen[1]);
+        jput_close(b, ']');
+    }
+    if (r->forced) {
+        jput_kint(b, "given", r->given);
+        jput_kint(b, "chosen_otherwise", r->parts);
+    }
+    jput_kint(b, "log_probabilities", r->n_logp);
+    if (r->n_logp) {
+        jput_kreal(b, "log_probability_differs_by", r->counts.most);
+        jput_kreal(b, "median", r->logp_median);
+    }
+    jput_kbool(b, "sampled", r->sampled);
+    jput_kbool(b, "text_only", r->counts.text_only);
+}
+
 void verdict_json(const struct report *r, struct buf *b)
 {
-    jput_kstr(b, "verdict", verdict_name(r->verdict));
+    jput_kstr(b, "verdict", name_of(r));
     jput_kbool(b, "equal", !r->diff.class);
     jput_kint(b, "turns", r->counts.turns);
     jput_kint(b, "tokens", r->counts.tokens);
@@ -169,8 +246,10 @@ void verdict_json(const struct report *r, struct buf *b)
         jput_kstr(b, "text", r->rule);
         jput_close(b, '}');
     }
-    if (r->has_margin)
+    if (r->has_margin && !r->served)
         jput_kreal(b, "margin", r->margin);
+    if (r->served)
+        served_json(r, b);
     if (r->noise_runs)
         measured_json(r, b);
     conditions_json(&r->conditions, "a", "b", b);

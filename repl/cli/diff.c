@@ -1,5 +1,5 @@
-/* diff.c - `aerie diff A B` and `aerie diff A --with NAME=VALUE...`: the first difference of two runs, its
- * place in the target, and the verdict. Nothing is saved.
+/* diff.c - `aerie diff A B`, `aerie diff A --with NAME=VALUE...` and, of a server's session, `aerie diff A
+ * --forced`: the first difference of two runs, its place in the target, and the verdict. Nothing is saved.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +48,11 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
             *b = c->word[i];
         }
     }
-    if (!*b && !c->with.n)
-        return err_set(e, ERR_USAGE, "diff compares two sessions, or one with its replay --with NAME=VALUE");
+    if (!*b && !c->with.n && !c->forced)
+        return err_set(e, ERR_USAGE, "diff compares two sessions, or one with its replay --with NAME=VALUE, or a server's "
+                       "with the local engine --forced");
+    if (*b && c->forced)
+        return err_set(e, ERR_USAGE, "diff --forced compares one session with the local engine; two are named");
     return !*b || !c->with.n ||
            err_set(e, ERR_USAGE, "diff --with changes the replay of one session; two are named");
 }
@@ -84,7 +87,12 @@ static void print_text(const struct cli *c, const struct named *a, const struct 
     struct buf with = {0};
     sheet_init(&s, c->opt.ascii);
     title(&s, "a", a);
-    if (c->with.n) {
+    if (c->forced) {
+        sheet_add(&s, ST_LABEL, "b");
+        sheet_tab(&s, 12);
+        sheet_add(&s, ST_TEXT, "the local engine, given the prompts and tokens of a");
+        sheet_line(&s);
+    } else if (c->with.n) {
         for (int i = 0; i < c->with.n; i++)
             buf_printf(&with, "%s%s", i ? " " : "", c->with.v[i]);
         sheet_add(&s, ST_LABEL, "b");
@@ -100,13 +108,13 @@ static void print_text(const struct cli *c, const struct named *a, const struct 
     sheet_free(&s);
 }
 
-static void print_json(const struct cli *c, const struct named *a, const struct named *b,
+static void print_json(const struct named *a, const struct named *b,
                        const struct report *r)
 {
     struct buf json = {0};
     jput_open(&json, '{');
     jput_kstr(&json, "a", a->row.id);
-    jput_kstr(&json, "b", c->with.n ? a->row.id : b->row.id);
+    jput_kstr(&json, "b", b->row.id[0] ? b->row.id : a->row.id);
     verdict_json(r, &json);
     jput_close(&json, '}');
     cli_json(&json);
@@ -118,6 +126,12 @@ static void progress(void *arg, const char *what)
 {
     int *runs = arg;
     fprintf(stderr, "\r\033[Krun %d: %s", ++*runs, what);
+}
+
+static int verdict_status(const struct report *r)
+{
+    bool found = r->diff.class || r->verdict == VERDICT_BUG || r->verdict == VERDICT_BEYOND;
+    return r->verdict == VERDICT_EQUAL || !found ? 0 : ERR_NEGATIVE;
 }
 
 int cli_diff(struct cli *c)
@@ -133,17 +147,16 @@ int cli_diff(struct cli *c)
     if (ok) {
         struct verdict_ask ask = {.a = side_of(c, &a, false), .b = side_of(c, second ? &b : &a, !second),
                                   .log_a = &a.log, .log_b = second ? &b.log : NULL,
-                                  .log_only = c->log_only && second, .names = in, .who = {"a", "b"}, .arg = &runs};
+                                  .log_only = c->log_only && second, .forced = c->forced, .names = in, .who = {"a", "b"}, .arg = &runs};
         if (isatty(STDERR_FILENO) && !c->opt.quiet)
             ask.progress = progress;
         ok = verdict_find(&ask, &r, &e);
         if (ask.progress && runs)
             fputs("\r\033[K", stderr);
     }
-    int rc = ok ? r.verdict == VERDICT_EQUAL || (!r.diff.class && r.verdict != VERDICT_BUG) ? 0 : ERR_NEGATIVE
-                : cli_fail(&e);
+    int rc = ok ? verdict_status(&r) : cli_fail(&e);
     if (ok && c->opt.json)
-        print_json(c, &a, &b, &r);
+        print_json(&a, &b, &r);
     else if (ok)
         print_text(c, &a, &b, &r);
     report_free(&r);

@@ -14,6 +14,7 @@
 #include "repl/differ.h"
 #include "repl/facts.h"
 #include "repl/rerun.h"
+#include "repl/verdict.h"
 
 struct replay {
     struct cli *c;
@@ -250,7 +251,7 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-static void verdict_json(const struct replay *r)
+static void check_json(const struct replay *r)
 {
     struct buf b = {0};
     jput_open(&b, '{');
@@ -275,7 +276,7 @@ static int verdict(const struct replay *r)
     const struct difference *d = &r->diff;
     const char *what = diff_class_name(d->class);
     if (r->c->opt.json)
-        verdict_json(r);
+        check_json(r);
     else if (d->class && d->step[0])
         printf("differs at step %d.%d: %s: %s\n", d->turn, d->step[0], what, d->why);
     else if (d->class)
@@ -410,6 +411,54 @@ static bool take_words(struct cli *c, struct err *e)
     return true;
 }
 
+/* ---- a server's session ---------------------------------------------------------------------- */
+
+/* --forced: the local engine is given the server's prompts and tokens. */
+static bool play_served(struct replay *r, struct report *out, struct err *e)
+{
+    struct cli *c = r->c;
+    if (!c->forced || c->check)
+        return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed again here; --forced "
+                       "gives its tokens to the local engine");
+    trace_script(&r->log, &r->script);
+    struct verdict_ask ask = {.log_a = &r->log, .forced = true, .no_band = true, .names = {"in the log", "here"},
+                              .who = {"the log", "the local engine"}};
+    ask.b = (struct diff_side){.script = &r->script,
+                               .how = {.engine = c->opt.engine, .model_given = c->model_given,
+                                       .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n}};
+    ask.b.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    bool ok = verdict_find(&ask, out, e);
+    cli_progress_end();
+    return ok;
+}
+
+static int show_served(struct replay *r)
+{
+    struct report out = {0};
+    struct err e;
+    if (!play_served(r, &out, &e))
+        return cli_fail(&e);
+    int rc = out.rule[0] ? ERR_INVARIANT : out.diff.class && !out.sampled ? ERR_NEGATIVE : 0;
+    if (r->c->opt.json) {
+        struct buf b = {0};
+        jput_open(&b, '{');
+        verdict_json(&out, &b);
+        jput_close(&b, '}');
+        cli_json(&b);
+        buf_free(&b);
+    } else {
+        verdict_text(&out, &r->sheet);
+        cli_print(r->c, &r->sheet);
+    }
+    report_free(&out);
+    return rc;
+}
+
+static bool is_served(const struct script *s)
+{
+    return s->n_about && facts_served(s->about[0]);
+}
+
 int cli_replay(struct cli *c)
 {
     struct err e = {0};
@@ -423,9 +472,9 @@ int cli_replay(struct cli *c)
     struct session_row row = {0};
     sheet_init(&r.sheet, c->opt.ascii);
     struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
-    bool ok = d && script_read(&r.script, d, row.id, &e) &&
-              play(&r, &e) && (r.diff.class || account(&r, d, row.id, &e));
-    int rc = !ok ? cli_fail(&e) : changed(&r) ? verdict_changed(&r) : verdict(&r);
+    bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
+    ok = ok && (served || (play(&r, &e) && (r.diff.class || account(&r, d, row.id, &e))));
+    int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : changed(&r) ? verdict_changed(&r) : verdict(&r);
     rerun_close(&r.run);
     trace_free(&r.log);
     trace_free(&r.now);

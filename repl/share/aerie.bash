@@ -25,7 +25,7 @@ _aerie() {
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
         replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
-        diff) flags="--with --log-only --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
+        diff) flags="--with --log-only --forced --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
         parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
             --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;

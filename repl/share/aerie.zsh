@@ -67,7 +67,7 @@ _aerie() {
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \
                 '(-m --model)'{-m,--model}'[model name]:name:' '--db[database]:file:_files' '--json' '*::' ;;
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
-        diff) _arguments $common $model $cut '*--with[change NAME=VALUE]:change:' '--log-only[run no model]' \
+        diff) _arguments $common $model $cut '*--with[change NAME=VALUE]:change:' '--forced[give a server'"'"'s tokens to the local engine]' '--log-only[run no model]' \
             '--threads[CPU threads]:number:' '--db[database]:file:_files' '--json[JSON]' '1::' '2:session:_aerie_sessions' '3:session:_aerie_sessions' ;;
         replay) _arguments $common $model $cut '--check[run it again, compare]' '--verbose[with its turns]' '--plain[lines]' '--tui[full screen]' \
           '--script[lines from a file]:file:_files' '--theme[colours]:theme:(auto dark light)' '--no-mouse[no clicks]' \

@@ -72,6 +72,52 @@ parity "$T/pages" --a "remote:$llama" --b "remote:$vllm"
 [ $rc = 1 ] && has "differs at byte 5 of the reply's text: \"page table.*\" with a, \"KV cache.*\" with b; a side told no ids"
 result "two servers" $?
 
+# ---- logged sessions: aerie diff, aerie replay --forced ----
+# The recorded servers ran an earlier checkpoint of the bundled model: the same tokens here, by other margins.
+id_of() { "$AERIE" logs --json | head -n 1 | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
+ask() { run run "$@" "What is a KV cache?"; id=$(id_of); }
+diff_() { # TITLE STATUS PATTERN... -- ARGS
+    local title=$1 want=$2 ok=0 p patterns=(); shift 2
+    while [ "$1" != -- ]; do patterns+=("$1"); shift; done
+    shift
+    run "$@"
+    [ $rc = "$want" ] || { ok=1; echo "# status $rc, expected $want"; }
+    for p in "${patterns[@]}"; do has "$p" || { ok=1; echo "# no line matches /$p/"; }; done
+    result "$title" $ok
+}
+ask; here=$id
+ask --remote "$vllm"; there=$id
+diff_ "diff: the numbers of another checkpoint lie beyond the band, and are called no bug" 1 'differs +nowhere: 1 turn, 21 tokens by position' \
+    'verdict +differs by more than the band' 'log p +21 tokens: they differ by at most 0\.000' 'computed by aerie .* \| vLLM 0\.26\.0' \
+    'reports neither its precision nor its weights' 'no rule is violated on the local side' 'runs of the local engine with roundings of bf16' -- diff "$here" "$there"
+diff_ "diff: two servers" 0 'verdict +equal$' 'log p +21 tokens: equal' -- diff "$there" "$there"
+diff_ "diff: only the logs" 0 'verdict +equal tokens' -- diff "$there" "$here" --log-only
+diff_ "diff --forced" 1 'forced +21 tokens given to the local engine, which would choose another at 0' 'verdict +differs by more than the band' -- diff "$there" --forced
+diff_ "replay --forced" 0 'forced +21 tokens given .* another at 0' 'verdict +equal tokens' -- replay "$there" --forced
+diff_ "replay --forced --json" 0 '"verdict":"equal tokens","equal":true,.*"given":21,"chosen_otherwise":0,"log_probabilities":21,.*"median":[0-9.e-]+,"sampled":false' -- \
+    replay "$there" --forced --json
+changed() { serve changed vllm - "$@"; ask --remote "$changed"; }
+changed '"token_ids":[324]=>"token_ids":[325]'
+diff_ "diff: one id" 1 'first at step 1\.1: logits: token 0 is 324 in a, 325 in b' 'margin +9\.[0-9]+ for token 324 in a, 10 for token 325 in b; the band is' \
+    'verdict +differs by more than the band' 'where the choices part, the margin moved by' -- diff "$here" "$id"
+diff_ "diff --forced: one id" 1 'token 0 is 325 in a, 324 would be chosen in b' 'which would choose another at [1-9]' -- diff "$id" --forced
+diff_ "replay --forced: one id" 1 'token 0 is 325 in the log, 324 would be chosen here' -- replay "$id" --forced
+changed '-0.00011586471373448148=>-0.50011586'
+diff_ "diff: a log probability shifted" 0 'they differ by at most 0\.5 \(turn 1, token 0\)' -- diff "$here" "$id" --log-only
+changed '2895,333,204]=>2895,333,7]'
+diff_ "diff: another prompt" 1 'first in turn 1: prompt: token 16 is 204 in a, 7 in b' 'verdict +other prompts' -- diff "$here" "$id"
+changed '"token_ids":[324]=>"token_ids":[999999]'
+diff_ "--forced: an id of another vocabulary" 2 -- replay "$id" --forced
+[ "$(wc -l <"$T/err")" = 1 ] && grep -q '^aerie: turn 1: id 999999 at position 0 of the reply is not in the vocabulary of this model' "$T/err"; result "in one line" $?
+run run --remote "$llama" "What is a page table?"; id=$(id_of)
+run run "What is a page table?"; here=$(id_of)
+diff_ "diff: a server that tells no ids" 0 'nowhere: 1 turn, 0 tokens by position, texts where no ids are known' 'verdict +equal texts' \
+    'a side told no ids of 1 reply: the texts were compared' "prompts' ids are not known on both sides" -- diff "$here" "$id"
+diff_ "--forced: no ids to give" 0 'told no ids of 1 reply: nothing was given to the local engine' 'told no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
+diff_ "replay --check of a server's session" 2 -- replay "$id" --check
+grep -q -- 'cannot be computed again here; --forced' "$T/err"; result "is refused" $?
+diff_ "diff --forced of a local session" 2 -- diff "$here" --forced
+
 # ---- answers ----
 lines '{"question": "What is a KV cache?", "answer": "#### 12"}' '{"question": "What is a KV cache?", "answer": "#### 7"}' >"$T/q"
 serve right vllm - 'keys=>12 keys'
