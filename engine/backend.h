@@ -111,6 +111,9 @@ struct backend_info {
     char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
     int rows;                  /* most prompt tokens of one pass */
     const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */
+    /* the server that computes; NULL: none. url: without user, password and query; facts: a JSON object
+     * of what it reported of its launch */
+    const char *server_kind, *server_version, *server_url, *server_facts;
     const char *recording;     /* name of the saved session that is shown, in which nothing is computed;
                                   NULL: this backend computes */
 };

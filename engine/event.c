@@ -51,6 +51,12 @@ const char *step_kind_name(enum step_kind k)
     return NAME(name, k);
 }
 
+const char *step_source_name(enum step_source s)
+{
+    static const char *const name[] = {"computed", "server", "piece"};
+    return NAME(name, s);
+}
+
 const char *fate_name(int fate)
 {
     static const char *const name[] = {"none", "accepted", "rejected", "cut"};
@@ -74,6 +80,8 @@ void event_free(struct event *ev)
     ids_free(&ev->tokens);
     ids_free(&ev->prompt);
     free(ev->facts);
+    tops_free(ev->tops);
+    served_free(ev->served);
     free(ev->tree);
     free(ev->pages);
     free(ev->calibration);
@@ -107,6 +115,8 @@ void event_copy(struct event *dst, const struct event *src)
     dst->facts = NULL;
     if (src->facts)
         dst->facts = facts_copy(src->facts, src->tokens.n);
+    dst->tops = tops_copy(src->tops);
+    dst->served = served_copy(src->served);
     if (src->tree) {
         dst->tree = xmalloc(sizeof *dst->tree);
         *dst->tree = *src->tree;

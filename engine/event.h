@@ -10,6 +10,7 @@
 #include "engine/cache/page_event.h"
 #include "engine/cache/tree.h"
 #include "engine/reuse.h"
+#include "engine/served.h"
 
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
@@ -39,6 +40,14 @@ enum event_kind {
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
 const char *step_kind_name(enum step_kind k); /* "prefill", ... */
+
+enum step_source {
+    STEP_COMPUTED, /* by this program's engine */
+    STEP_REPORTED, /* a server's own step, as it reported its steps */
+    STEP_PIECE,    /* what came in one piece of a server's stream. Which steps computed it is not
+                      known, so rows, drafted and accepted are 0 */
+};
+const char *step_source_name(enum step_source s); /* "computed", "server", "piece" */
 const char *fate_name(int fate);              /* of a tree's node: "none", "accepted", ... */
 
 enum stop_reason {
@@ -91,6 +100,9 @@ struct step_rec {
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
     float margin; /* the best log probability less the second best in the row of the last token;
                      NAN: no token was chosen, or not known */
+    enum step_source source;
+    uint64_t us_arrived; /* microseconds from sending the request until the last of its tokens came; of
+                            computed steps 0 */
     int forced; /* how many of its first tokens were given, not chosen by the target */
     bool fused; /* the cycle ran fused (engine/cycle/fused.h): its plans have rows in reserve, so its
                    page digest differs from that of the same step phase by phase; nothing else does */
@@ -150,8 +162,10 @@ struct event {
     /* EV_SESSION: parent, fork_turn. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
      * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
      * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
-     * facts, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
-     * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
+     * facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
+     * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode,
+     * served; prompt where a server told its ids with the reply. Of a server's reply us_prefill is the
+     * time until its first token came.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, facts, prompt, reason, n_drafted, n_accepted, n_steps; END: reason
@@ -180,6 +194,8 @@ struct event {
     struct ids tokens;       /* owned */
     struct ids prompt;       /* owned; n 0: not known */
     struct token_fact *facts; /* owned, one for each of `tokens`; NULL: not known */
+    struct tops *tops;       /* owned; NULL: no server reported any */
+    struct served *served;   /* owned; NULL: the reply was computed here */
     struct tree *tree;       /* owned or NULL */
     struct page_event *pages; /* owned, n_pages: since the step before */
     int n_pages;

@@ -15,11 +15,14 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     struct ids reply = {0}, steps = {0};
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);
     col_ids(turn, 4, &reply);
-    sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens FROM step WHERE turn_id = ? ORDER BY n", "i",
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens, source = 'piece' AND length(tokens) = 0 FROM step"
+                                  " WHERE turn_id = ? ORDER BY n", "i",
                                   sqlite3_column_int64(turn, 0));
     int rows = 0, rc = SQLITE_ERROR;
-    for (; st && (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
+    for (; st && (rc = sqlite3_step(st)) == SQLITE_ROW; rows++) {
         col_ids(st, 0, &steps);
+        rows -= sqlite3_column_int(st, 1); /* a piece of a server's stream that came without ids */
+    }
     sqlite3_finalize(st);
     bool ok = rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read steps"));
     bool all = rows >= logged;

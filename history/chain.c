@@ -57,23 +57,6 @@ static int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int hash_run(struct sha256 *s, struct db *d, int64_t id)
-{
-    return hash_rows(s, d, db_cached(d,
-        "SELECT r.id, r.session_id, r.config, r.writer, r.created_ms, b.version, b.device, b.flags,"
-        " t.role, t.dir, t.weights_sha, t.tokenizer_sha, d.role, d.dir, d.weights_sha,"
-        " d.tokenizer_sha FROM run r LEFT JOIN build b ON b.id = r.build_id"
-        " LEFT JOIN model t ON t.id = r.target_id LEFT JOIN model d ON d.id = r.draft_id"
-        " WHERE r.id = ?", "i", id));
-}
-
-static int hash_event(struct sha256 *s, struct db *d, int64_t id)
-{
-    return hash_rows(s, d, db_cached(d,
-        "SELECT id, session_id, turn, step, kind, op, text, created_ms FROM event WHERE id = ?",
-        "i", id));
-}
-
 /* The same, but nothing where there is no row: what a later version of the schema added leaves the
  * hashes of older rows as they were. */
 static int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st)
@@ -92,6 +75,26 @@ static int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
+static int hash_run(struct sha256 *s, struct db *d, int64_t id)
+{
+    int rc = hash_rows(s, d, db_cached(d,
+        "SELECT r.id, r.session_id, r.config, r.writer, r.created_ms, b.version, b.device, b.flags,"
+        " t.role, t.dir, t.weights_sha, t.tokenizer_sha, d.role, d.dir, d.weights_sha,"
+        " d.tokenizer_sha FROM run r LEFT JOIN build b ON b.id = r.build_id"
+        " LEFT JOIN model t ON t.id = r.target_id LEFT JOIN model d ON d.id = r.draft_id"
+        " WHERE r.id = ?", "i", id));
+    return rc ? rc : hash_added(s, d, db_cached(d, /* version 5 of the schema */
+        "SELECT v.kind, v.version, v.url, v.model, v.facts FROM run r JOIN server v ON"
+        " v.id = r.server_id WHERE r.id = ?", "i", id));
+}
+
+static int hash_event(struct sha256 *s, struct db *d, int64_t id)
+{
+    return hash_rows(s, d, db_cached(d,
+        "SELECT id, session_id, turn, step, kind, op, text, created_ms FROM event WHERE id = ?",
+        "i", id));
+}
+
 /* Of a turn row, what version 4 of the schema added. */
 static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
 {
@@ -107,6 +110,24 @@ static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
         rc = hash_added(s, d, db_cached(d,
             "SELECT s.n, p.events FROM step s JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ?"
             " ORDER BY s.n", "i", id));
+    return rc;
+}
+
+/* The same of version 5. */
+static int hash_turn_5(struct sha256 *s, struct db *d, int64_t id)
+{
+    int rc = hash_added(s, d, db_cached(d, "SELECT * FROM served WHERE turn_id = ?", "i", id));
+    if (!rc)
+        rc = hash_added(s, d, db_cached(d, "SELECT name, labels, before, after FROM metric WHERE"
+                                        " turn_id = ? ORDER BY name, labels", "i", id));
+    if (!rc)
+        rc = hash_added(s, d, db_cached(d, "SELECT n, source, us_arrived FROM step WHERE turn_id = ?"
+                                        " AND coalesce(source, us_arrived) NOT NULL ORDER BY n", "i",
+                                        id));
+    if (!rc)
+        rc = hash_added(s, d, db_cached(d,
+            "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
+            " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank", "i", id));
     return rc;
 }
 
@@ -131,7 +152,9 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
             "SELECT s.n, p.seq, p.pool, p.op, p.page, p.col, p.refs FROM step s"
             " JOIN page_event p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, p.seq", "i",
             id));
-    return rc ? rc : hash_turn_4(s, d, id);
+    if (!rc)
+        rc = hash_turn_4(s, d, id);
+    return rc ? rc : hash_turn_5(s, d, id);
 }
 
 static int link_hash(struct db *d, enum link_kind kind, int64_t row, int64_t link,

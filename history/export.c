@@ -160,6 +160,8 @@ static const struct {
     {"model", "SELECT * FROM model WHERE ?2 > 0 AND id IN (SELECT target_id FROM run WHERE session_id = ?1"
               " UNION SELECT draft_id FROM run WHERE session_id = ?1)"},
     {"run", "SELECT * FROM run WHERE session_id = ?1 AND ?2 > 0 ORDER BY id"},
+    {"server", "SELECT * FROM server WHERE ?2 > 0 AND id IN"
+               " (SELECT server_id FROM run WHERE session_id = ?1)"},
     {"event", "SELECT * FROM event WHERE session_id = ?1 AND turn <= ?2 ORDER BY link"},
     {"turn", "SELECT * FROM turn WHERE session_id = ?1 AND n <= ?2 ORDER BY n, role DESC"},
     {"turn_part", "SELECT p.* FROM turn t JOIN turn_part p ON p.turn_id = t.id"
@@ -168,6 +170,12 @@ static const struct {
              " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"tree", "SELECT x.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN tree x ON"
              " x.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
+    {"served", "SELECT x.* FROM turn t JOIN served x ON x.turn_id = t.id"
+               " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n"},
+    {"metric", "SELECT m.* FROM turn t JOIN metric m ON m.turn_id = t.id"
+               " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, m.name, m.labels"},
+    {"top", "SELECT o.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN top o ON"
+            " o.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, o.k, o.rank"},
     {"pages", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN pages p ON"
               " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"page_event", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN page_event p ON"

@@ -34,6 +34,8 @@ struct history; /* the writer */
 struct history_about {
     const char *version, *device, *flags;
     const char *model_dir, *model_sha, *draft_dir, *draft_sha, *tokenizer_sha;
+    const char *server, *server_version, *server_url, *server_facts; /* as in struct backend_info;
+                           server NULL: computed here. model_dir: the name by which it serves the model */
     const char *config; /* options that a replay needs, as "name=value" lines: page_size, context,
                            full_pages, swa_pages, capture, raw, kv */
 };
@@ -151,6 +153,7 @@ struct turn_row {
     int64_t order;      /* merges with op_row.order; INT64_MAX for a reply that is still open */
     char *stop;         /* stop_name(), replies only; "crashed" for a killed one; "" while open */
     int n_reused, n_steps, n_drafted, n_accepted;
+    struct served *served; /* replies: what the server reported; NULL: computed here */
     struct reuse reuse; /* user: why not more was reused; CHANGE_UNKNOWN: not logged */
     uint64_t us_prefill, us_decode;
     int64_t created_ms;
@@ -161,6 +164,7 @@ struct step_row {
     struct step_rec rec;
     struct ids tokens;
     struct token_fact *facts; /* one for each of tokens; NULL: not logged */
+    struct tops *tops;        /* NULL: none are logged */
     struct tree *tree;        /* NULL when not logged */
     struct buf pages; /* page events as stored (engine/cache/page_event.h); empty: not logged */
 };

@@ -69,7 +69,7 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 4
+    SCHEMA_VERSION = 5
 };
 
 /* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
@@ -78,7 +78,7 @@ struct migration {
     const char *sql;
     int (*fill)(struct db *d); /* computes values that SQL cannot; NULL: none */
 };
-extern const char schema_views[], schema_views_4[]; /* views.c: versions 3 and 4 */
+extern const char schema_views[], schema_views_4[], schema_views_5[]; /* views.c: by version */
 /* Migrates the database to the last version of the list, in one transaction, after a backup beside
  * it ("PATH.v1-YYYYMMDD-HHMMSS") unless it was empty. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);
@@ -312,6 +312,12 @@ bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **
  * new. */
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n);
 
+/* What a server reported of a reply row and of a step (served.c). *out: NULL where it was computed
+ * here, or nothing was reported; the caller frees. False and *e on failure. */
+bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e);
+bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err *e);
+
+int step_source_parse(const char *s);         /* -1: none; s may be NULL */
 int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
 enum op_kind op_last(void);

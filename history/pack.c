@@ -32,8 +32,10 @@ static const struct pack_rule rules[] = {
      .facts = "id parent fork_turn created_ms updated_ms last_run links number", .text = "title",
      .never = "chain seal"},
     {.table = "run", .where = "id IN (" RUNS ")",
-     .facts = "id session_id build_id target_id draft_id config ended created_ms link",
+     .facts = "id session_id build_id target_id draft_id config ended created_ms link server_id",
      .never = "writer chain"},
+    {.table = "server", .where = "id IN (SELECT server_id FROM run WHERE id IN (" RUNS "))",
+     .facts = "id kind version", .paths = "model facts", .text = "url"},
     {.table = "turn", .where = "id IN (" TURNS ")",
      .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
               " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held same"
@@ -43,11 +45,19 @@ static const struct pack_rule rules[] = {
      .text = "text"},
     {.table = "step", .where = "id IN (" STEPS ")",
      .facts = "id turn_id n kind pos0 rows drafted accepted draws us_draft us_verify us_commit us_check"
-              " margin forced fused",
+              " margin forced fused source us_arrived",
      .ids = "bonus tokens page_digest draft_digest logit_digest facts"},
     {.table = "tree", .where = "step_id IN (" STEPS ")", .facts = "step_id", .ids = "nodes",
      .slice = "step_id"},
     {.table = "pages", .where = "step_id IN (" STEPS ")", .facts = "step_id events"},
+    {.table = "served", .where = "turn_id IN (" TURNS ")",
+     .facts = "turn_id prompt generated cached drafted accepted verifies ms_queue ms_first ms_prompt"
+              " ms_decode finish prompt_ids reply_ids ms_before ms_after",
+     .ids = "tokens"},
+    {.table = "metric", .where = "turn_id IN (" TURNS ")", .facts = "turn_id name before after",
+     .paths = "labels"},
+    {.table = "top", .where = "step_id IN (" STEPS ")", .facts = "step_id k rank logp", .ids = "token",
+     .text = "text"},
     {.table = "page_event", .where = "step_id IN (" STEPS ")",
      .facts = "step_id seq pool op page col refs"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",

@@ -341,10 +341,12 @@ void hdb_name(struct hdb *h, const char *session, char out[SESSION_ID])
     " u.draws0, t.draws1, t.stop, u.n_reused, t.n_steps, t.n_drafted, t.n_accepted, t.us_prefill," \
     " t.us_decode, t.created_ms, t.link, EXISTS(SELECT 1 FROM event v WHERE"                       \
     "  v.session_id = t.session_id AND v.op = 'undo' AND v.turn = t.n), t.shared, t.tokens,"   \
-    " t.change, t.change_turn, t.held, t.same, t.limited, t.gone_from, t.gone_to"
+    " t.change, t.change_turn, t.held, t.same, t.limited, t.gone_from, t.gone_to,"                                   \
+    " (SELECT x.tokens FROM turn r JOIN served x ON x.turn_id = r.id WHERE"                        \
+    "  r.session_id = t.session_id AND r.n = t.n AND r.role = 'reply')"
 #define TURN_JOIN /* settings and seed of a reply are in the user's row */                         \
     " LEFT JOIN turn u ON u.session_id = t.session_id AND u.n = t.n AND u.role = 'user' "
-enum { COL_SHARED = 20, COL_TOKENS, COL_REUSE, COL_SNIPPET = COL_REUSE + 7 };
+enum { COL_SHARED = 20, COL_TOKENS, COL_REUSE, COL_LATE = COL_REUSE + 7, COL_SNIPPET };
 
 /* What an older version, or another program, wrote is CHANGE_UNKNOWN. */
 static struct reuse read_reuse(sqlite3_stmt *st, bool *fits)
@@ -402,7 +404,10 @@ static bool read_tokens(struct db *d, sqlite3_stmt *st, struct ids *seq, struct 
         return err_set(e, ERR_DB, "%s: session %s: the stored prompt does not fit the turn before "
                        "it", d->path, r->session);
     int n = r->is_user ? seq->n : bytes / (int)sizeof *seq->v;
-    ids_cat(&r->tokens, seq->v + seq->n - n, n);
+    if (r->is_user && sqlite3_column_type(st, COL_LATE) != SQLITE_NULL)
+        col_ids(st, COL_LATE, &r->tokens);
+    else
+        ids_cat(&r->tokens, seq->v + seq->n - n, n);
     return true;
 }
 
@@ -420,7 +425,8 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
     bool more = true, fits = true;
     while (more && fits && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         struct turn_row r;
-        fits = read_turn(&h->db, st, &r, e) && read_tokens(&h->db, st, &seq, &r, e);
+        fits = read_turn(&h->db, st, &r, e) && read_tokens(&h->db, st, &seq, &r, e) &&
+               (r.is_user || served_read(&h->db, r.rowid, &r.served, e));
         if (fits && (!turn || r.n == turn)) {
             more = fn(&r, arg);
             n++;
@@ -477,7 +483,7 @@ static bool column_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *
     return tree_unpack(*out, sqlite3_column_blob(st, i), (size_t)sqlite3_column_bytes(st, i), e);
 }
 
-/* What version 4 of the schema added, in columns from i on. */
+/* What versions 4 and 5 of the schema added, in columns from i on. */
 static bool read_step_4(sqlite3_stmt *st, int i, struct step_row *r, bool *fits, struct err *e)
 {
     const void *facts = sqlite3_column_blob(st, i + 3);
@@ -488,12 +494,15 @@ static bool read_step_4(sqlite3_stmt *st, int i, struct step_row *r, bool *fits,
     r->rec.fused = sqlite3_column_int(st, i + 2) == 1;
     if (sqlite3_column_type(st, i + 4) != SQLITE_NULL)
         buf_add(&r->pages, sqlite3_column_blob(st, i + 4), (size_t)sqlite3_column_bytes(st, i + 4));
+    int source = step_source_parse((const char *)sqlite3_column_text(st, i + 5));
+    r->rec.source = source < 0 ? STEP_COMPUTED : (enum step_source)source;
+    r->rec.us_arrived = (uint64_t)sqlite3_column_int64(st, i + 6);
     return sqlite3_column_type(st, i + 3) == SQLITE_NULL ||
            token_facts_unpack(facts, n_facts, r->tokens.n, &r->facts) ||
            err_set(e, ERR_DB, "step %d.%d: the facts of its tokens are damaged", r->turn, r->n);
 }
 
-static bool row_to_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
+static bool row_to_step(struct db *d, sqlite3_stmt *st, struct step_row *r, struct err *e)
 {
     bool fits = true;
     *r = (struct step_row){.turn = col_int(st, 0, 1, &fits), .n = col_int(st, 1, 0, &fits)};
@@ -519,6 +528,8 @@ static bool row_to_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
         return false;
     if (!fits)
         return err_set(e, ERR_DB, "step %d.%d has a number that is out of range", r->turn, r->n);
+    if (sqlite3_column_int(st, 25) && !served_read_tops(d, sqlite3_column_int64(st, 26), &r->tops, e))
+        return false;
     return column_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
 }
 
@@ -528,7 +539,8 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
     sqlite3_stmt *st = db_prepare(&h->db, e,
         "SELECT t.n, s.n, s.kind, s.pos0, s.rows, s.drafted, s.accepted, s.bonus, s.draws,"
         " s.page_digest, s.draft_digest, s.logit_digest, s.us_draft, s.us_verify, s.us_commit,"
-        " s.us_check, s.tokens, x.nodes, s.margin, s.forced, s.fused, s.facts, p.events"
+        " s.us_check, s.tokens, x.nodes, s.margin, s.forced, s.fused, s.facts, p.events, s.source, s.us_arrived,"
+        " EXISTS(SELECT 1 FROM top o WHERE o.step_id = s.id), s.id"
         " FROM turn t JOIN step s ON s.turn_id = t.id LEFT JOIN tree x ON x.step_id = s.id"
         " LEFT JOIN pages p ON p.step_id = s.id"
         " WHERE t.session_id = ?1 AND t.role = 'reply' AND (?2 = 0 OR t.n = ?2) ORDER BY t.n, s.n",
@@ -537,7 +549,7 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
     bool more = st, good = st;
     while (more && good && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         struct step_row r;
-        good = row_to_step(st, &r, e);
+        good = row_to_step(&h->db, st, &r, e);
         if (good) {
             more = fn(&r, arg);
             n++;

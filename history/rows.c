@@ -123,6 +123,14 @@ int step_kind_parse(const char *s)
     return -1;
 }
 
+int step_source_parse(const char *s)
+{
+    for (int i = 0; s && i <= STEP_PIECE; i++)
+        if (strcmp(s, step_source_name((enum step_source)i)) == 0)
+            return i;
+    return -1;
+}
+
 enum op_kind op_last(void)
 {
     return OP_FORCE;
@@ -149,6 +157,7 @@ void turn_row_copy(struct turn_row *dst, const struct turn_row *src)
     dst->stop = xstrdup(src->stop ? src->stop : "");
     dst->sampling = xstrdup(src->sampling ? src->sampling : "");
     dst->snippet = NULL;
+    dst->served = served_copy(src->served);
 }
 
 void session_row_free(struct session_row *r)
@@ -165,6 +174,7 @@ void turn_row_free(struct turn_row *r)
     free(r->sampling);
     free(r->stop);
     free(r->snippet);
+    served_free(r->served);
     *r = (struct turn_row){0};
 }
 
@@ -174,6 +184,7 @@ void step_row_copy(struct step_row *dst, const struct step_row *src)
     dst->tokens = (struct ids){0};
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
     dst->facts = facts_copy(src->facts, src->tokens.n);
+    dst->tops = tops_copy(src->tops);
     if (src->tree) {
         dst->tree = xmalloc(sizeof *dst->tree);
         *dst->tree = *src->tree;
@@ -186,6 +197,7 @@ void step_row_free(struct step_row *r)
 {
     ids_free(&r->tokens);
     free(r->facts);
+    tops_free(r->tops);
     free(r->tree);
     buf_free(&r->pages);
     *r = (struct step_row){0};

@@ -7,9 +7,13 @@
 
 static const char *const names[] = {"version",   "device",    "flags",     "model_dir",
                                     "model_sha", "draft_dir", "draft_sha", "tokenizer_sha"};
-enum { N_NAMES = sizeof names / sizeof *names };
+/* Those of the server, only where one computed. */
+static const char *const of_server[] = {"server_kind", "server_version", "server_url",
+                                        "server_facts"};
+enum { N_NAMES = sizeof names / sizeof *names, N_OF_SERVER = sizeof of_server / sizeof *of_server };
 
-/* Formats the statement's columns from `at` on as "name=value" lines; the last column is config. */
+/* Formats the statement's columns from `at` on as "name=value" lines: names, those of the server,
+ * config. */
 static char *about_lines(sqlite3_stmt *st, int at)
 {
     struct buf b = {0};
@@ -18,7 +22,13 @@ static char *about_lines(sqlite3_stmt *st, int at)
         buf_printf(&b, "%s=%s\n", names[i], v);
         free(v);
     }
-    char *config = col_str(st, at + N_NAMES);
+    at += N_NAMES;
+    for (int i = 0; sqlite3_column_type(st, at) != SQLITE_NULL && i < N_OF_SERVER; i++) {
+        char *v = col_str(st, at + i);
+        buf_printf(&b, "%s=%s\n", of_server[i], v);
+        free(v);
+    }
+    char *config = col_str(st, at + N_OF_SERVER);
     buf_str(&b, config);
     free(config);
     return b.p;
@@ -29,8 +39,9 @@ int hdb_runs(struct hdb *h, const char *session, bool (*fn)(const struct run_row
 {
     sqlite3_stmt *st = db_prepare(&h->db, e,
         "SELECT r.id, r.link, b.version, b.device, b.flags, t.dir, t.weights_sha, d.dir,"
-        " d.weights_sha, t.tokenizer_sha, r.config FROM run r JOIN build b ON b.id = r.build_id"
-        " JOIN model t ON t.id = r.target_id LEFT JOIN model d ON d.id = r.draft_id"
+        " d.weights_sha, t.tokenizer_sha, v.kind, v.version, v.url, v.facts, r.config"
+        " FROM run r JOIN build b ON b.id = r.build_id JOIN model t ON t.id = r.target_id"
+        " LEFT JOIN model d ON d.id = r.draft_id LEFT JOIN server v ON v.id = r.server_id"
         " WHERE r.session_id = ? ORDER BY r.link", "s", session);
     int n = 0, rc = st ? SQLITE_DONE : SQLITE_ERROR;
     for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {

@@ -134,12 +134,40 @@ static const char schema_4[] =
     "CREATE TABLE token(tokenizer INTEGER NOT NULL REFERENCES tokenizer(id), id INTEGER NOT NULL,"
     " text NOT NULL, PRIMARY KEY(tokenizer, id)) WITHOUT ROWID;";
 
+/* What a server reported. server.facts: a JSON object of what it says of its launch. served and
+ * metric: of reply rows; us_prefill and us_decode of the turn are what the client measured; tokens: the
+ * prompt's ids, where the server told them after the user's row was written. A step's
+ * source is 'server' or 'piece' (enum step_source), null where it was computed here. top: the best tokens
+ * of token k of a step; rank 0 is the token itself. */
+static const char schema_5[] =
+    "CREATE TABLE server(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,"
+    " url TEXT NOT NULL, model TEXT NOT NULL, facts TEXT NOT NULL);"
+    "ALTER TABLE run ADD COLUMN server_id INTEGER REFERENCES server(id);"
+
+    "CREATE TABLE served(turn_id INTEGER PRIMARY KEY REFERENCES turn(id) ON DELETE CASCADE,"
+    " prompt INTEGER, generated INTEGER, cached INTEGER, drafted INTEGER, accepted INTEGER,"
+    " verifies INTEGER, ms_queue REAL, ms_first REAL, ms_prompt REAL, ms_decode REAL,"
+    " finish TEXT NOT NULL, prompt_ids INTEGER NOT NULL, reply_ids INTEGER NOT NULL,"
+    " tokens BLOB, ms_before REAL, ms_after REAL);"
+
+    "CREATE TABLE metric(turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE,"
+    " name TEXT NOT NULL, labels TEXT NOT NULL, before REAL, after REAL,"
+    " PRIMARY KEY(turn_id, name, labels)) WITHOUT ROWID;"
+
+    "ALTER TABLE step ADD COLUMN source TEXT;"
+    "ALTER TABLE step ADD COLUMN us_arrived INTEGER;"
+
+    "CREATE TABLE top(step_id INTEGER NOT NULL REFERENCES step(id) ON DELETE CASCADE,"
+    " k INTEGER NOT NULL, rank INTEGER NOT NULL, token INTEGER, logp REAL, text TEXT,"
+    " PRIMARY KEY(step_id, k, rank)) WITHOUT ROWID;";
+
 /* Of packs only (pack.c): what was packed, and how. */
 static const char schema_pack[] =
     "CREATE TABLE pack(name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;";
 
 #define MIGRATIONS {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}, \
-    {4, schema_4, chain_seal_numbers}, {4, schema_views_4, NULL}
+    {4, schema_4, chain_seal_numbers}, {4, schema_views_4, NULL}, {5, schema_5, NULL}, \
+    {5, schema_views_5, NULL}
 static const struct migration migrations[] = {MIGRATIONS};
 static const struct migration of_pack[] = {{0, schema_pack, NULL}, MIGRATIONS};
 enum {

@@ -17,9 +17,10 @@
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-/* Version 2 added what version 4 of the schema stores; files of version 1 are read, too. */
-enum { VERSION = 2 };
-static const char magic[] = "aerie unsaved 2\n";
+/* Version 2 added what version 4 of the schema stores, version 3 what version 5 does; older files are
+ * read, too. */
+enum { VERSION = 3 };
+static const char magic[] = "aerie unsaved 3\n";
 
 /* ---- values: the same functions write and read ---- */
 
@@ -187,6 +188,79 @@ static void io_step(struct io *io, struct step_rec *r)
     io_float(io, &r->margin);
     IO_INT(io, r->forced, 0, INT32_MAX);
     IO_INT(io, r->fused, 0, 1);
+    if (io->version < 3)
+        return;
+    IO_INT(io, r->source, 0, STEP_PIECE);
+    IO_ANY(io, r->us_arrived);
+}
+
+static void io_double(struct io *io, double *v)
+{
+    io_bytes(io, v, sizeof *v);
+}
+
+static void io_tops(struct io *io, struct event *ev)
+{
+    int n = ev->tops ? ev->tops->n : 0;
+    IO_INT(io, n, 0, 1 << 24);
+    if (!io->out && n)
+        ev->tops = xcalloc(1, sizeof *ev->tops);
+    for (int i = 0; io->ok && i < n; i++) {
+        struct top x = io->out ? ev->tops->at[i] : (struct top){0};
+        struct buf text = {0};
+        int has = x.text != NULL;
+        IO_INT(io, x.k, 0, INT32_MAX);
+        IO_INT(io, x.id, -1, INT32_MAX);
+        io_float(io, &x.logp);
+        IO_INT(io, has, 0, 1);
+        if (io->out && has)
+            buf_add(&text, x.text, (size_t)x.n);
+        io_buf(io, &text);
+        if (!io->out && io->ok)
+            tops_add(ev->tops, x.k, x.id, x.logp, has ? text.p ? text.p : "" : NULL, text.n);
+        buf_free(&text);
+    }
+}
+
+static void io_metrics(struct io *io, struct served *s)
+{
+    int n = s->n_metric;
+    IO_INT(io, n, 0, 1 << 16);
+    if (!io->out && n) {
+        s->metric = xcalloc((size_t)n, sizeof *s->metric);
+        s->n_metric = n;
+    }
+    for (int i = 0; i < s->n_metric; i++) {
+        const char *name = s->metric[i].name, *labels = s->metric[i].labels;
+        io_str(io, &name);
+        io_str(io, &labels);
+        s->metric[i].name = (char *)name;
+        s->metric[i].labels = (char *)labels;
+        io_double(io, &s->metric[i].before);
+        io_double(io, &s->metric[i].after);
+    }
+}
+
+static void io_served(struct io *io, struct event *ev)
+{
+    int has = ev->served != NULL;
+    IO_INT(io, has, 0, 1);
+    if (!has)
+        return;
+    if (!io->out)
+        ev->served = served_new();
+    struct served *s = ev->served;
+    int64_t *count[] = {&s->prompt, &s->generated, &s->cached, &s->drafted, &s->accepted, &s->verifies};
+    double *ms[] = {&s->ms_queue, &s->ms_first, &s->ms_prompt, &s->ms_decode, &s->ms_before, &s->ms_after};
+    for (size_t i = 0; i < sizeof count / sizeof *count; i++)
+        IO_INT(io, *count[i], -1, INT64_MAX);
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        io_double(io, ms[i]);
+    io_bytes(io, s->finish, sizeof s->finish);
+    s->finish[sizeof s->finish - 1] = '\0';
+    IO_INT(io, s->prompt_ids, 0, 1);
+    IO_INT(io, s->reply_ids, 0, 1);
+    io_metrics(io, s);
 }
 
 /* *ms is the event's wall-clock time: ev->ns is a monotonic time of this boot only. */
@@ -223,6 +297,11 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     IO_INT(io, ev->lengths.window_lo, INT32_MIN, INT32_MAX);
     io_facts(io, ev);
     io_reuse(io, &ev->reuse);
+    if (io->version < 3)
+        return;
+    io_ids(io, &ev->prompt);
+    io_tops(io, ev);
+    io_served(io, ev);
 }
 
 static void io_cursor(struct io *io, struct cursor *c)
@@ -244,11 +323,20 @@ static void io_cursor(struct io *io, struct cursor *c)
     IO_INT(io, c->seq_n, -1, INT32_MAX / 2);
 }
 
+/* Whether a field was added by version 3. */
+static bool about_of_server(const struct history_about *a, const char *const *field)
+{
+    return field >= &a->server && field <= &a->server_facts;
+}
+
 static void io_about(struct io *io, struct history_about *a)
 {
     const char **s = (const char **)a;
     for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
-        io_str(io, &s[i]);
+        if (io->version >= 3 || !about_of_server(a, &s[i]))
+            io_str(io, &s[i]);
+        else
+            s[i] = xstrdup("");
 }
 
 /* ---- writing ---- */

@@ -117,15 +117,17 @@ void texts_ended(struct texts *t, bool committed)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 #define TEXTS_OF_SESSION                                                                           \
-    "SELECT k.id, k.text FROM session s JOIN run r ON r.id = s.last_run JOIN model m ON"           \
-    " m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"              \
-    " k.tokenizer = z.id WHERE s.id = ?"
+    "SELECT k.id AS id, k.text AS text FROM session s JOIN run r ON r.id = s.last_run JOIN model m" \
+    " ON m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"           \
+    " k.tokenizer = z.id WHERE s.id = ?1 UNION ALL SELECT o.token, max(o.text) FROM turn t"        \
+    " JOIN step p ON p.turn_id = t.id JOIN top o ON o.step_id = p.id WHERE t.session_id = ?1"      \
+    " AND o.token NOT NULL AND o.text NOT NULL GROUP BY o.token"
 
 int hdb_token_texts(struct hdb *h, const char *session,
                     bool (*fn)(int32_t id, const char *text, size_t n, void *arg), void *arg,
                     struct err *e)
 {
-    sqlite3_stmt *st = db_prepare(&h->db, e, TEXTS_OF_SESSION " ORDER BY k.id", "s", session);
+    sqlite3_stmt *st = db_prepare(&h->db, e, TEXTS_OF_SESSION " ORDER BY 1", "s", session);
     int n = 0, rc = SQLITE_ERROR;
     for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
         const void *p = sqlite3_column_blob(st, 1);
@@ -142,8 +144,8 @@ int hdb_token_texts(struct hdb *h, const char *session,
 
 bool hdb_token_text(struct hdb *h, const char *session, int32_t id, struct buf *out)
 {
-    sqlite3_stmt *st = db_prepare(&h->db, NULL, TEXTS_OF_SESSION " AND k.id = ?", "si", session,
-                                  (int64_t)id);
+    sqlite3_stmt *st = db_prepare(&h->db, NULL, "SELECT id, text FROM (" TEXTS_OF_SESSION ")"
+                                  " WHERE id = ?2", "si", session, (int64_t)id);
     bool found = st && sqlite3_step(st) == SQLITE_ROW;
     if (found)
         buf_add(out, sqlite3_column_blob(st, 1), (size_t)sqlite3_column_bytes(st, 1));

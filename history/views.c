@@ -1,7 +1,8 @@
 /* views.c - the views of the database: rows instead of blobs, for sqlite3, Datasette and /sql.
  *
- * Schema version 3 added them, version 4 replaces those whose tables it changes; the text of
- * version 3 stays, because a database of that version is compared with it before it is migrated.
+ * Schema version 3 added them, later versions replace those whose tables they change; the text of
+ * earlier versions stays, because a database of such a version is compared with it before it is
+ * migrated.
  * Views read the tables of schema.c and hold no data, so no seal covers them; their text is
  * compared like that of the tables. They use functions of SQLite alone (3.38 or later), because
  * other programs open the database without functions of aerie.
@@ -229,3 +230,110 @@ const char schema_views_4[] =
     " " RUN_U32(4) " AS page, " RUN_U32(8) " AS col, " RUN_U32(12) " AS refs"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
     " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " RUN_EVENTS " j);";
+
+/* ---- version 5 ------------------------------------------------------------------------------- */
+
+/* A column that only steps computed here have. */
+#define HERE(x) " iif(s.source IS NULL," x ",NULL)"
+
+const char schema_views_5[] =
+    "DROP VIEW v_turn; DROP VIEW v_step; DROP VIEW v_token; DROP VIEW v_prompt;"
+
+    /* One row a session; server, server_version, url and model of its latest run: what computed it;
+     * NULL where it was computed here. */
+    "CREATE VIEW v_session AS SELECT e.id AS session, e.number, e.title, e.parent, e.fork_turn,"
+    " e.created_ms, e.updated_ms, v.kind AS server, v.version AS server_version, v.url,"
+    " coalesce(v.model, m.dir) AS model, b.version AS aerie, nullif(b.device,'') AS device,"
+    " (SELECT count(*) FROM turn t WHERE t.session_id=e.id AND t.role='user') AS turns"
+    " FROM session e LEFT JOIN run r ON r.id=e.last_run LEFT JOIN server v ON v.id=r.server_id"
+    " LEFT JOIN model m ON m.id=r.target_id LEFT JOIN build b ON b.id=r.build_id;"
+
+    /* One row a fact that the server of a run reported of its launch. */
+    "CREATE VIEW v_launch AS SELECT r.session_id AS session, r.id AS run, v.kind AS server,"
+    " i.key AS name, i.value FROM run r JOIN server v ON v.id=r.server_id"
+    " JOIN json_each(v.facts) i;"
+
+    /* As before; drafted, accepted, reused of a server's reply: as it reported them. server_prompt .. server_cached: tokens as it counts them;
+     * ms_queue, ms_first: the server's times until the request ran and until its first token; finish:
+     * its word; us_prefill is the time until the first token came here; prompt_ids, reply_ids: 1 where
+     * the ids are the server's, 0 where it sent none; NULL: not reported, or computed here. */
+    "CREATE VIEW v_turn AS SELECT q.session_id AS session, q.n AS turn, e.number,"
+    " coalesce(length(x.tokens)/4, coalesce(q.shared,0)+length(q.tokens)/4) AS prompt_tokens,"
+    " iif(v.id IS NULL,coalesce(q.n_reused,0),x.cached) AS reused,"
+    " q.change, nullif(q.change_turn,0) AS change_turn, q.held, q.same,"
+    " nullif(q.limited,'') AS limited, CASE WHEN q.limited<>'' THEN q.gone_from END AS gone_from,"
+    " CASE WHEN q.limited<>'' THEN q.gone_to END AS gone_to, q.regen, r.stop,"
+    " length(r.tokens)/4 AS new_tokens, r.n_steps AS steps, iif(v.id IS NULL,r.n_drafted,x.drafted) AS drafted,"
+    " iif(v.id IS NULL,r.n_accepted,x.accepted) AS accepted, r.us_prefill, r.us_decode, q.text AS message, r.text AS reply,"
+    " v.kind AS server, x.prompt AS server_prompt, x.generated AS server_generated,"
+    " x.cached AS server_cached, x.verifies AS server_verifies, x.ms_queue, x.ms_first, x.ms_prompt, x.ms_decode,"
+    " nullif(x.finish,'') AS finish, x.prompt_ids, x.reply_ids"
+    " FROM turn q JOIN session e ON e.id=q.session_id"
+    " LEFT JOIN turn r ON r.session_id=q.session_id AND r.n=q.n AND r.role='reply'"
+    " LEFT JOIN served x ON x.turn_id=r.id LEFT JOIN run u ON u.id=r.run_id"
+    " LEFT JOIN server v ON v.id=u.server_id"
+    " WHERE q.role='user';"
+
+    /* As before; source: 'computed' here, 'server': a server's own step, 'piece': a piece of its
+     * stream, of which rows, drafted and accepted are not known (NULL); digests, draws and times of
+     * phases are NULL where they were not computed here. us_arrived: from sending the
+     * request until its last token came; us_since: the same since the step before. */
+    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
+    " s.pos0 AS position, CASE s.source WHEN 'piece' THEN NULL ELSE s.rows END AS rows,"
+    " CASE s.source WHEN 'piece' THEN NULL ELSE s.drafted END AS drafted,"
+    " CASE s.source WHEN 'piece' THEN NULL ELSE s.accepted END AS accepted,"
+    " length(s.tokens)/4 AS new_tokens,"
+    " nullif(s.bonus,-1) AS bonus," HERE("s.draws") " AS draws,"
+    HERE("printf('%016x',s.page_digest)") " AS page_digest,"
+    HERE("printf('%016x',s.draft_digest)") " AS draft_digest,"
+    HERE("printf('%016x',s.logit_digest)") " AS logit_digest,"
+    HERE("s.us_draft") " AS us_draft," HERE("s.us_verify") " AS us_verify,"
+    HERE("s.us_commit") " AS us_commit," HERE("s.us_check") " AS us_check, s.margin, s.forced, s.fused,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(1) " END AS length,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(5) " END AS committed,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(9) " END AS draft_length,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(13) " END AS window_lo,"
+    " coalesce(s.source,'computed') AS source, s.us_arrived,"
+    " s.us_arrived-(SELECT p.us_arrived FROM step p WHERE p.turn_id=s.turn_id AND p.n=s.n-1)"
+    " AS us_since"
+    " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
+
+    /* As before; the texts of a server's tokens are those that it sent. */
+    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted,"
+    " coalesce(" TEXT_OF(I32("w")) ",sent) AS text, forced, " F32("wl") " AS logp,"
+    " CASE WHEN wr=4294967295 THEN NULL ELSE wr END AS rival,"
+    " coalesce(" TEXT_OF("wr") ",sent_rival) AS rival_text,"
+    " " F32("wm") " AS rival_logp"
+    " FROM (SELECT session, turn, step, k, position, drafted, forced, z, sent, sent_rival,"
+    " " U32("h") " AS w, " U32("hl") " AS wl, " U32("hr") " AS wr, " U32("hm") " AS wm"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS k, z.id AS z,"
+    " CASE s.kind WHEN 'prefill' THEN s.pos0+s.rows ELSE s.pos0+1+i.key END AS position,"
+    " CASE s.source WHEN 'piece' THEN NULL ELSE i.key<s.accepted END AS drafted,"
+    " i.key<s.forced AS forced,"
+    " (SELECT o.text FROM top o WHERE o.step_id=s.id AND o.k=i.key AND o.rank=0) AS sent,"
+    " (SELECT o.text FROM top o WHERE o.step_id=s.id AND o.k=i.key AND o.rank=1) AS sent_rival,"
+    " hex(substr(s.tokens,4*i.key+1,4)) AS h, " FACT(0) " AS hl, " FACT(4) " AS hr, " FACT(8) " AS hm"
+    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
+    " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
+
+    /* As before; where a server told the ids with its reply, those. */
+    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
+    " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
+    " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
+    " FROM (SELECT t.session_id AS session, t.n AS turn,"
+    " iif(x.tokens IS NULL,coalesce(t.shared,0),0)+i.key AS position,"
+    " z.id AS z, coalesce(t.n_reused,0) AS reused,"
+    " hex(substr(coalesce(x.tokens,t.tokens),4*i.key+1,4)) AS h"
+    " FROM turn t" VOCABULARY " LEFT JOIN turn r ON r.session_id=t.session_id AND r.n=t.n AND"
+    " r.role='reply' LEFT JOIN served x ON x.turn_id=r.id"
+    " JOIN " COUNT_UP("length(coalesce(x.tokens,t.tokens))/4") " i WHERE t.role='user'));"
+
+    /* One row a best token of a row, as a server reported it; rank 0: the token itself. k: as in
+     * v_token. token: NULL where the server names it by its text alone. */
+    "CREATE VIEW v_top AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, o.k, o.rank,"
+    " o.token, o.text, o.logp FROM turn t JOIN step s ON s.turn_id=t.id JOIN top o ON o.step_id=s.id;"
+
+    /* One row a metric of the server, before the request and after the reply; change: the
+     * difference. Other clients of the server count, too. */
+    "CREATE VIEW v_metric AS SELECT t.session_id AS session, t.n AS turn, m.name, m.labels, m.before,"
+    " m.after, m.after-m.before AS change FROM turn t JOIN metric m ON m.turn_id=t.id;";

@@ -5,6 +5,7 @@
  * again.
  */
 #include "history/internal.h"
+#include "kernels/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -95,21 +96,40 @@ static int build_id(struct db *d, const struct history_about *a, int64_t *id)
                             " flags=?", "sss", a->version, a->device, a->flags);
 }
 
+/* *id: 0 where this process computes. */
+static int server_id(struct db *d, const struct history_about *a, int64_t *id)
+{
+    *id = 0;
+    if (!*a->server)
+        return SQLITE_OK;
+    int rc = db_int(d, id, 0, "SELECT id FROM server WHERE kind=? AND version=? AND url=? AND model=?"
+                    " AND facts=?", "sssss", a->server, a->server_version, a->server_url, a->model_dir,
+                    a->server_facts);
+    if (rc || *id)
+        return rc;
+    rc = db_do(d, "INSERT INTO server(kind, version, url, model, facts) VALUES(?,?,?,?,?)", "sssss",
+               a->server, a->server_version, a->server_url, a->model_dir, a->server_facts);
+    *id = sqlite3_last_insert_rowid(d->h);
+    return rc;
+}
+
 static int insert_run(struct writer *w, int64_t ms)
 {
     struct db *d = &w->db;
     const struct history_about *a = &w->about;
     const char *session = w->cur.session;
-    int64_t build, target, draft = 0;
+    int64_t build, target, draft = 0, server = 0;
     int rc = build_id(d, a, &build);
     if (!rc)
         rc = model_id(d, "target", a->model_dir, a->model_sha, a->tokenizer_sha, &target);
     if (!rc && *a->draft_dir)
         rc = model_id(d, "draft", a->draft_dir, a->draft_sha, "", &draft);
     if (!rc)
+        rc = server_id(d, a, &server);
+    if (!rc)
         rc = db_do(d, "INSERT INTO run(session_id, build_id, target_id, draft_id, config, writer,"
-                   " created_ms) VALUES(?,?,?,nullif(?,0),?,?,?)", "siiisii", session, build,
-                   target, draft, a->config, w->live.id, ms);
+                   " created_ms, server_id) VALUES(?,?,?,nullif(?,0),?,?,?,nullif(?,0))", "siiisiii",
+                   session, build, target, draft, a->config, w->live.id, ms, server);
     if (rc)
         return rc;
     w->cur.run = sqlite3_last_insert_rowid(d->h);
@@ -375,21 +395,39 @@ static int write_pages(struct writer *w, const struct event *ev, int64_t step)
     return rc;
 }
 
+/* The best tokens of a step as a server reported them. */
+static int store_tops(struct writer *w, const struct tops *t, int64_t step)
+{
+    int rc = SQLITE_OK;
+    for (int i = 0, k = -1, rank = 0; !rc && t && i < t->n; i++) {
+        const struct top *x = &t->at[i];
+        rank = x->k == k ? rank + 1 : 0;
+        k = x->k;
+        bool utf8 = x->text && utf8_check(x->text, (size_t)x->n) && !memchr(x->text, 0, (size_t)x->n);
+        rc = db_do(&w->db, "INSERT OR IGNORE INTO top(step_id, k, rank, token, logp, text)"
+                   " VALUES(?,?,?,nullif(?,-1),?,?)",
+                   !x->text ? "iiiidn" : utf8 ? "iiiidt" : "iiiidb", step, (int64_t)k,
+                   (int64_t)rank, (int64_t)x->id, (double)x->logp, x->text, (size_t)x->n);
+    }
+    return rc;
+}
+
 static int insert_step(struct writer *w, const struct event *ev, const struct buf *facts)
 {
     const struct step_rec *r = &ev->rec;
+    const char *source = r->source == STEP_COMPUTED ? NULL : step_source_name(r->source);
     return db_do(&w->db, "INSERT INTO step(turn_id, n, kind, pos0, rows, drafted, accepted,"
                  " bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify,"
-                 " us_commit, us_check, tokens, margin, forced, fused, facts)"
-                 " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                 facts ? "iisiiiiiiiiiiiiibdiib" : "iisiiiiiiiiiiiiibdiin", w->cur.reply,
+                 " us_commit, us_check, tokens, margin, forced, fused, source, us_arrived, facts)"
+                 " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,iif(?21 IS NULL, NULL, ?22),?23)",
+                 facts ? "iisiiiiiiiiiiiiibdiisib" : "iisiiiiiiiiiiiiibdiisin", w->cur.reply,
                  (int64_t)ev->step, step_kind_name(r->kind), (int64_t)r->pos0, (int64_t)r->rows,
                  (int64_t)r->drafted, (int64_t)r->accepted, (int64_t)r->bonus, (int64_t)r->draws,
                  (int64_t)r->page_digest, (int64_t)r->draft_digest, (int64_t)r->logit_digest,
                  (int64_t)r->us_draft, (int64_t)r->us_verify, (int64_t)r->us_commit,
                  (int64_t)r->us_check, ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v,
-                 (double)r->margin, (int64_t)r->forced, (int64_t)r->fused, facts ? facts->p : NULL,
-                 facts ? facts->n : 0);
+                 (double)r->margin, (int64_t)r->forced, (int64_t)r->fused, source,
+                 (int64_t)r->us_arrived, facts ? facts->p : NULL, facts ? facts->n : 0);
 }
 
 static int write_step(struct writer *w, const struct event *ev, enum log_level level)
@@ -407,7 +445,32 @@ static int write_step(struct writer *w, const struct event *ev, enum log_level l
         rc = store_texts(w, &ev->facts[i].rival, 1);
     if (!rc && tree && ev->tree)
         rc = store_tree(w, ev, step);
-    return !rc && tree ? write_pages(w, ev, step) : rc;
+    if (!rc && tree)
+        rc = store_tops(w, ev->tops, step);
+    return !rc && tree && ev->rec.source == STEP_COMPUTED ? write_pages(w, ev, step) : rc;
+}
+
+static int store_served(struct writer *w, const struct event *ev)
+{
+    const struct served *s = ev->served;
+    struct db *d = &w->db;
+    int64_t reply = w->cur.reply;
+    if (!s)
+        return SQLITE_OK;
+    int rc = db_do(d, "INSERT INTO served(turn_id, prompt, generated, cached, drafted, accepted,"
+                   " verifies, ms_queue, ms_first, ms_prompt, ms_decode, finish, prompt_ids, reply_ids,"
+                   " ms_before, ms_after, tokens) VALUES(?,nullif(?,-1),nullif(?,-1),nullif(?,-1),"
+                   "nullif(?,-1),nullif(?,-1),nullif(?,-1),?,?,?,?,?,?,?,?,?,nullif(?,x''))",
+                   "iiiiiiiddddsiiddb", reply, s->prompt,
+                   s->generated, s->cached, s->drafted, s->accepted, s->verifies, s->ms_queue,
+                   s->ms_first, s->ms_prompt, s->ms_decode, s->finish, (int64_t)s->prompt_ids,
+                   (int64_t)s->reply_ids, s->ms_before, s->ms_after, ev->prompt.v,
+                   (size_t)ev->prompt.n * sizeof *ev->prompt.v);
+    for (int i = 0; !rc && i < s->n_metric; i++)
+        rc = db_do(d, "INSERT OR IGNORE INTO metric(turn_id, name, labels, before, after)"
+                   " VALUES(?,?,?,?,?)", "issdd", reply, s->metric[i].name, s->metric[i].labels,
+                   s->metric[i].before, s->metric[i].after);
+    return rc;
 }
 
 static int write_turn_end(struct writer *w, const struct event *ev)
@@ -427,6 +490,8 @@ static int write_turn_end(struct writer *w, const struct event *ev)
                    (int64_t)ev->us_decode, c->reply);
     if (!rc)
         rc = turn_index(d, c->reply, "", ev->text.p, ev->text.n);
+    if (!rc)
+        rc = store_served(w, ev);
     if (!rc)
         rc = chain_add(d, c->session, LINK_TURN, c->reply);
     if (!rc)

@@ -290,6 +290,11 @@ void ids_free(struct ids *a)
     *a = (struct ids){0};
 }
 
+bool ids_equal(const struct ids *a, const struct ids *b)
+{
+    return a->n == b->n && (a->n == 0 || memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v) == 0);
+}
+
 /* ---- clock ---- */
 
 uint64_t clock_ns(void)

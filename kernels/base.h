@@ -110,6 +110,7 @@ struct ids {
 void ids_add(struct ids *a, int32_t id);
 void ids_cat(struct ids *a, const int32_t *v, int n);
 void ids_free(struct ids *a);
+bool ids_equal(const struct ids *a, const struct ids *b);
 
 /* ---- clock and hashes ---------------------------------------------------------------------- */
 

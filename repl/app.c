@@ -35,13 +35,17 @@ static struct history_about about(const struct app *a, const struct backend_info
     const struct engine_opts *o = &a->opt.engine;
     return (struct history_about){
         .version = AERIE_VERSION,
-        .device = i && i->device ? i->device : i ? "unknown" : o->device ? o->device : "auto",
+        .device = i && i->server_kind ? "" : i && i->device ? i->device : i ? "unknown" : o->device ? o->device : "auto",
         .flags = facts_build(),
-        .model_dir = o->model,
+        .model_dir = i && i->server_kind ? i->model_dir : o->model,
         .model_sha = i ? i->model_sha : "",
         .draft_dir = i && !i->draft_dir ? NULL : o->draft,
         .draft_sha = i ? i->draft_sha : "",
         .tokenizer_sha = i ? i->tokenizer_sha : "",
+        .server = i ? i->server_kind : NULL,
+        .server_version = i ? i->server_version : NULL,
+        .server_url = i ? i->server_url : NULL,
+        .server_facts = i ? i->server_facts : NULL,
         .config = config,
     };
 }

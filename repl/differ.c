@@ -216,18 +216,13 @@ static bool shapes(struct difference *d, const struct tree *a, const struct tree
     return false;
 }
 
-static bool same_ids(const struct ids *a, const struct ids *b)
-{
-    return a->n == b->n && (!a->n || memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v) == 0);
-}
-
 /* The page digest covers the draft's pass over the accepted cells, and the draft's digest the fates
  * of its nodes: both also differ where another path was accepted, and say something of their own
  * only where the path is the same. */
 static bool same_path(const struct step_row *a, const struct step_row *b)
 {
     return a->rec.accepted == b->rec.accepted && a->rec.bonus == b->rec.bonus &&
-           same_ids(&a->tokens, &b->tokens);
+           ids_equal(&a->tokens, &b->tokens);
 }
 
 /* What a step drafted: the tree where both logs have it, else the number of its nodes, and on one path

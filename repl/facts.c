@@ -124,8 +124,10 @@ void facts_computed(const char *about, struct buf *out)
         {"flags", ", %s", ""},
     };
     char *device = facts_value(about, "device");
-    buf_str(out, device ? device : "an unknown device");
+    char *url = facts_value(about, "server_url");
+    buf_str(out, url && *url ? url : device && *device ? device : url ? "a server" : "an unknown device");
     free(device);
+    free(url);
     for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
         char *v = facts_value(about, fact[i].name);
         if (v && *v && (!fact[i].usual || strcmp(v, fact[i].usual) != 0)) {
@@ -242,7 +244,9 @@ struct compare {
 /* An empty value in a log of an earlier version means: not asked for. */
 static void compare_line(const char *name, const char *log, void *arg)
 {
-    static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir"};
+    static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",
+                                          "server_kind", "server_version", "server_url",
+                                          "server_facts"};
     struct compare *c = arg;
     for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
         if (strcmp(name, unbound[i]) == 0)

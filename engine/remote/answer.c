@@ -121,6 +121,48 @@ static void offer_rival(struct answer_token *t, int32_t id, float logp)
     }
 }
 
+/* A best token of the last token's row: the token itself first, then the others, best first whatever
+ * the server's order. */
+static void add_top(struct answer *a, int32_t id, float logp, const char *text, size_t n)
+{
+    tops_add(&a->tops, a->n_token - 1, id, logp, text, n);
+    struct top *at = a->tops.at;
+    for (int i = a->tops.n - 1; i >= 2 && at[i - 2].k == at[i].k && at[i].logp > at[i - 1].logp; i--) {
+        struct top low = at[i - 1];
+        at[i - 1] = at[i];
+        at[i] = low;
+    }
+}
+
+static void add_top_string(struct answer *a, int32_t id, float logp, const json_t *text)
+{
+    bool is_text = json_is_string(text) && id_in_text(text) < 0;
+    add_top(a, id, logp, is_text ? json_string_value(text) : NULL,
+            is_text ? json_string_length(text) : 0);
+}
+
+/* The same of an entry of the chat API: its bytes where it has them, because a JSON string cannot hold
+ * half a character. */
+static void add_top_entry(struct answer *a, const json_t *entry)
+{
+    int32_t id = id_of_entry(entry);
+    float logp = get_logp(at(entry, "logprob"));
+    struct buf text = {0};
+    json_t *bytes = at(entry, "bytes"), *v;
+    size_t i;
+    bool whole = json_array_size(bytes) > 0 && json_array_size(bytes) <= 4096;
+    json_array_foreach(bytes, i, v) {
+        whole = whole && json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= 255;
+        if (whole)
+            buf_char(&text, (char)json_integer_value(v));
+    }
+    if (whole && id_in_text(at(entry, "token")) < 0)
+        add_top(a, id, logp, text.p, text.n);
+    else
+        add_top_string(a, id, logp, at(entry, "token"));
+    buf_free(&text);
+}
+
 /* logprobs.content of the chat API, completion_probabilities of llama-server: entries with token,
  * logprob and top_logprobs, ids in some servers. */
 static void get_entries(struct answer *a, const json_t *entries)
@@ -133,13 +175,16 @@ static void get_entries(struct answer *a, const json_t *entries)
             return;
         t->id = id_of_entry(entry);
         t->logp = get_logp(at(entry, "logprob"));
+        add_top_entry(a, entry);
         bool self = false; /* the list holds the token itself, once */
         json_array_foreach(at(entry, "top_logprobs"), k, top) {
             if (!self && json_equal(at(top, "token"), at(entry, "token")) &&
-                id_of_entry(top) == t->id)
+                id_of_entry(top) == t->id) {
                 self = true;
-            else
-                offer_rival(t, id_of_entry(top), get_logp(at(top, "logprob")));
+                continue;
+            }
+            offer_rival(t, id_of_entry(top), get_logp(at(top, "logprob")));
+            add_top_entry(a, top);
         }
     }
 }
@@ -156,9 +201,12 @@ static void get_columns(struct answer *a, const json_t *logprobs)
             return;
         t->id = id_in_text(text);
         t->logp = get_logp(json_array_get(at(logprobs, "token_logprobs"), i));
+        add_top_string(a, t->id, t->logp, text);
         json_object_foreach(json_array_get(at(logprobs, "top_logprobs"), i), key, v) {
-            if (!json_is_string(text) || strcmp(key, json_string_value(text)) != 0)
-                offer_rival(t, -1, get_logp(v));
+            if (json_is_string(text) && strcmp(key, json_string_value(text)) == 0)
+                continue;
+            offer_rival(t, -1, get_logp(v));
+            add_top(a, -1, get_logp(v), key, strlen(key));
         }
     }
 }
@@ -174,11 +222,14 @@ static void get_triples(struct answer *a, const json_t *meta)
             return;
         get_id(json_array_get(entry, 1), &t->id);
         t->logp = get_logp(json_array_get(entry, 0));
+        add_top_string(a, t->id, t->logp, json_array_get(entry, 2));
         json_array_foreach(json_array_get(at(meta, "output_top_logprobs"), i), k, top) {
             int32_t id = -1;
             get_id(json_array_get(top, 1), &id);
-            if (id != t->id)
-                offer_rival(t, id, get_logp(json_array_get(top, 0)));
+            if (id == t->id)
+                continue;
+            offer_rival(t, id, get_logp(json_array_get(top, 0)));
+            add_top_string(a, id, get_logp(json_array_get(top, 0)), json_array_get(top, 2));
         }
     }
 }
@@ -198,6 +249,14 @@ static void join_ids(struct answer *a, const json_t *o, const char *path)
         for (int i = 0; i < ids.n; i++)
             a->token[i].id = ids.v[i];
     ids_free(&ids);
+}
+
+/* The ids that came beside the log probabilities, for the tokens' own entries. */
+static void name_tops(struct answer *a)
+{
+    for (int i = 0; i < a->tops.n; i++)
+        if (i == 0 || a->tops.at[i].k != a->tops.at[i - 1].k)
+            a->tops.at[i].id = a->token[a->tops.at[i].k].id;
 }
 
 /* ---- parts of an answer ---------------------------------------------------------------------- */
@@ -227,7 +286,7 @@ static void get_error(struct answer *a, const json_t *o)
         a->error_code = (int)json_integer_value(code);
 }
 
-static enum finish finish_of(const json_t *v)
+static enum finish finish_of(struct answer *a, const json_t *v)
 {
     static const struct { const char *name; enum finish is; } known[] = {
         {"stop", FINISH_STOP}, {"eos", FINISH_STOP}, {"word", FINISH_STOP},
@@ -237,6 +296,7 @@ static enum finish finish_of(const json_t *v)
         v = at(v, "type");
     if (!json_is_string(v))
         return FINISH_NONE;
+    snprintf(a->finish_word, sizeof a->finish_word, "%s", json_string_value(v));
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(json_string_value(v), known[i].name))
             return known[i].is;
@@ -263,7 +323,7 @@ static void get_choice(struct answer *a, const json_t *c)
         get_columns(a, logprobs);
     join_ids(a, c, "token_ids");
     get_ids(c, "prompt_token_ids", &a->prompt);
-    a->finish = finish_of(at(c, "finish_reason"));
+    a->finish = finish_of(a, at(c, "finish_reason"));
 }
 
 static void get_llama(struct answer *a, const json_t *o)
@@ -273,7 +333,7 @@ static void get_llama(struct answer *a, const json_t *o)
     join_ids(a, o, "tokens");
     if (json_is_true(at(o, "stop"))) {
         a->end = true;
-        a->finish = finish_of(at(o, "stop_type"));
+        a->finish = finish_of(a, at(o, "stop_type"));
         if (a->finish == FINISH_NONE)
             a->finish = FINISH_STOP;
     }
@@ -287,7 +347,7 @@ static void get_ollama(struct answer *a, const json_t *o)
     get_text(o, "message.thinking", &a->thought);
     if (json_is_true(at(o, "done"))) {
         a->end = true;
-        a->finish = finish_of(at(o, "done_reason"));
+        a->finish = finish_of(a, at(o, "done_reason"));
         if (a->finish == FINISH_NONE)
             a->finish = FINISH_STOP;
     }
@@ -304,7 +364,7 @@ static void get_sglang(struct answer *a, const json_t *o)
     if (json_is_object(meta) && json_is_string(at(o, "text"))) {
         get_text(o, "text", &a->text);
         a->cumulative = true;
-        a->finish = finish_of(at(meta, "finish_reason"));
+        a->finish = finish_of(a, at(meta, "finish_reason"));
         get_triples(a, meta);
         get_ids(o, "output_ids", &a->reply);
     }
@@ -361,6 +421,7 @@ static void get_all(struct answer *a, const json_t *o)
     get_usage(a, o);
     if (a->prompt.n == 0)
         get_ids(o, "prompt_token_ids", &a->prompt);
+    name_tops(a);
 }
 
 /* ---- the text -------------------------------------------------------------------------------- */
@@ -412,6 +473,7 @@ void answer_free(struct answer *a)
     buf_free(&a->text);
     buf_free(&a->thought);
     free(a->token);
+    tops_clear(&a->tops);
     ids_free(&a->prompt);
     ids_free(&a->reply);
     ids_free(&a->accepted);

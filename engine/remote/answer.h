@@ -9,6 +9,7 @@
 #ifndef AERIE_ANSWER_H
 #define AERIE_ANSWER_H
 
+#include "engine/served.h"
 #include "kernels/base.h"
 
 enum { ANSWER_TOKENS = 65536 }; /* most tokens or steps of one text */
@@ -42,10 +43,12 @@ struct answer {
     int index;                /* of the choice, from 0 */
     struct answer_token *token; /* (n_token) */
     int n_token;
+    struct tops tops;     /* of those that came with log probabilities; k counts `token` */
     struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
     struct ids reply;     /* ids of the whole reply so far, where a server repeats them (SGLang) */
     struct ids accepted, drafted; /* per verification step of the whole request (vLLM) */
     enum finish finish;
+    char finish_word[32]; /* as the server says it; "": not reported */
     struct answer_counts count;
     int64_t done, total;  /* progress of the prompt, -1: not reported */
     char model[128];      /* "" : not reported */

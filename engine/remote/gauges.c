@@ -258,6 +258,7 @@ void gauges_close(struct gauges *g, struct http *h)
     if (g->asking)
         http_end(h, &g->call);
     buf_free(&g->call.answer);
+    buf_free(&g->metrics);
     free(g->sample);
     pthread_mutex_destroy(&g->mu);
 }
@@ -316,6 +317,11 @@ int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms
         http_end(h, &g->call);
         g->asking = false;
         bool ok = take_page(g, s->kind);
+        if (ok && strcmp(g->call.path, "/metrics") == 0) {
+            buf_clear(&g->metrics);
+            buf_add(&g->metrics, g->call.answer.p, g->call.answer.n);
+            g->ns_metrics = clock_ns();
+        }
         const char *more = ok ? page_path(s, ++g->path) : NULL;
         if (more) {
             begin_page(g, h, more);

@@ -30,6 +30,8 @@ struct gauges {
     int path;          /* which of the pages is asked for */
     uint64_t ns_begin; /* when the first page of this reading was asked for; 0: never */
     struct gauge_page now, before;
+    struct buf metrics;  /* the page of metrics that came last, as it was received */
+    uint64_t ns_metrics; /* clock_ns() then; 0: never */
 
     pthread_mutex_t mu; /* guards the rest */
     struct gauge_page page; /* of the latest reading that succeeded */

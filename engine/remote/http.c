@@ -59,6 +59,8 @@ static bool read_url(struct http *h, const char *text, bool key, struct err *e)
     if (ok) {
         curl_url_set(u, CURLUPART_USER, NULL, 0);
         curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
+        curl_url_set(u, CURLUPART_QUERY, NULL, 0); /* some servers take keys there */
+        curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0);
         curl_url_get(u, CURLUPART_URL, &shown, 0);
         h->shown = xstrdup(shown ? shown : "?");
         if (!strcmp(scheme, "http") && !is_loopback(host))

@@ -56,7 +56,7 @@ void http_close(struct http *h);
 /* Why sending the key or a conversation to this address is unsafe ("plain http to another machine");
  * NULL: it is not. */
 const char *http_warning(const struct http *h);
-const char *http_url(const struct http *h); /* without user and password */
+const char *http_url(const struct http *h); /* without user, password and query */
 
 void http_begin(struct http *h, struct http_call *c);
 /* Sends and receives for at most ms milliseconds, less where something has happened. */

@@ -33,14 +33,23 @@ static void keep_counts(struct answer_counts *c, const struct answer_counts *n)
     keep_ms(&c->ms_first, n->ms_first);
 }
 
+static void add_tops(struct incoming *in, const struct tops *t)
+{
+    for (int i = 0; i < t->n; i++)
+        tops_add(&in->tops, in->n_token + t->at[i].k, t->at[i].id, t->at[i].logp, t->at[i].text,
+                 (size_t)t->at[i].n);
+}
+
 static void add_piece(struct incoming *in, const struct answer *a)
 {
-    for (; in->n_token + a->n_token > in->cap_token; in->cap_token = 2 * in->cap_token + 64)
+    add_tops(in, &a->tops);
+    for (; in->n_token + a->n_token >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
         ;
     in->token = xrealloc(in->token, (size_t)in->cap_token, sizeof *in->token);
-    memcpy(in->token + in->n_token, a->token, (size_t)a->n_token * sizeof *a->token);
-    for (int i = 0; i < a->n_token; i++)
+    for (int i = 0; i < a->n_token; i++) {
+        in->token[in->n_token + i] = a->token[i];
         in->ids = in->ids && a->token[i].id >= 0;
+    }
     if (in->n_piece == in->cap_piece)
         in->piece = xrealloc(in->piece, (size_t)(in->cap_piece = 2 * in->cap_piece + 64),
                              sizeof *in->piece);
@@ -97,19 +106,22 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
         return true; /* what follows the end is no matter */
     if (!answer_read(&a, data, n, e))
         return false;
+    int n_text = in->n_text;
     bool ok = !a.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", a.error);
     if (ok) {
         replace_ids(&in->prompt, &a.prompt); /* before the text that follows it */
         add_progress(in, &a);
         add_text(in, &a);
-        if (a.n_token)
+        if (a.n_token || in->n_text > n_text)
             add_piece(in, &a);
         keep_counts(&in->count, &a.count);
         replace_ids(&in->accepted, &a.accepted);
         replace_ids(&in->drafted, &a.drafted);
         replace_ids(&in->reply, &a.reply);
-        if (a.finish != FINISH_NONE)
+        if (a.finish != FINISH_NONE) {
             in->finish = a.finish;
+            memcpy(in->finish_word, a.finish_word, sizeof in->finish_word);
+        }
         in->end = a.end;
     }
     answer_free(&a);
@@ -231,6 +243,18 @@ static int look(struct http *h, struct incoming *in, int n, int at_once)
     return left;
 }
 
+/* The ids of a whole reply that came beside its tokens name them, if there are as many. */
+static void name_tokens(struct incoming *in)
+{
+    bool named = in->n_token > 0 && in->reply.n == in->n_token;
+    for (int i = 0; named && i < in->n_token; i++)
+        in->token[i].id = in->reply.v[i];
+    for (int i = 0; named && i < in->tops.n; i++)
+        if (i == 0 || in->tops.at[i].k != in->tops.at[i - 1].k)
+            in->tops.at[i].id = in->reply.v[in->tops.at[i].k];
+    in->ids |= named;
+}
+
 void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
                   void (*meanwhile)(void *arg), void *arg)
 {
@@ -240,6 +264,8 @@ void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const
             meanwhile(arg);
     }
     stop_all_of(h, in, n);
+    for (int i = 0; i < n; i++)
+        name_tokens(&in[i]);
 }
 
 void incoming_init(struct incoming *in)
@@ -254,6 +280,7 @@ void incoming_free(struct incoming *in)
     buf_free(&in->call.answer);
     free(in->token);
     free(in->piece);
+    tops_clear(&in->tops);
     ids_free(&in->prompt);
     ids_free(&in->reply);
     ids_free(&in->accepted);

@@ -13,7 +13,7 @@
 
 enum { RETRIES = 3 };
 
-/* Tokens that came in one piece: [first, first + n) of the reply. */
+/* Tokens that came in one piece: [first, first + n) of the reply. n 0: text without tokens. */
 struct piece {
     int first, n;
     uint64_t ns; /* clock_ns() when they came */
@@ -42,6 +42,7 @@ struct incoming {
     /* what the server said */
     struct answer_token *token; /* (n_token) */
     int n_token, cap_token;
+    struct tops tops;    /* of those with log probabilities; k counts `token` */
     bool ids;            /* every token so far came with its id; once DONE: and none is missing but, in some
                             servers, the one that ended the reply */
     struct piece *piece; /* (n_piece) */
@@ -52,6 +53,7 @@ struct incoming {
     struct ids accepted, drafted; /* of each step of the server */
     struct answer_counts count;
     enum finish finish;
+    char finish_word[32]; /* the server's */
     bool end;            /* the server said that the reply is complete */
     uint64_t ns_first;   /* of the first token; 0: none came */
     uint64_t ns_last;

@@ -169,6 +169,20 @@ bool metric_label(const struct metric *s, const char *label, struct buf *out)
     return false;
 }
 
+const char *metric_pair(const char **at, size_t *n)
+{
+    const char *p = *at + strspn(*at, ", \t"), *end = p;
+    for (bool quoted = false; *end && (quoted || *end != ','); end++) {
+        if (quoted && *end == '\\' && end[1])
+            end++;
+        else if (*end == '"')
+            quoted = !quoted;
+    }
+    *at = end;
+    *n = (size_t)(end - p);
+    return *n ? p : NULL;
+}
+
 static bool label_is(const struct metric *s, const char *label, const char *value)
 {
     struct buf got = {0};

@@ -8,18 +8,26 @@
 
 #include "engine/remote/gauges.h"
 #include "engine/remote/incoming.h"
+#include "engine/remote/page_pair.h"
 #include "engine/remote/server.h"
 #include "engine/remote/talk.h"
 
-enum { MOST_STEPS = 1 << 16, AT_ONCE = 8 };
+enum {
+    MOST_STEPS = 1 << 16,
+    AT_ONCE = 8,
+    METRICS_MS = 1000, /* the end of a turn waits at most this long for the metrics after it */
+    STOPPED_METRICS_MS = 100,
+};
 
 struct remote {
     struct talk talk; /* first */
     struct http *http;
     struct server server;
     struct gauges gauges;
+    struct page_pair pages; /* metrics before and after a turn */
     int at_once;  /* replies of a batch at the same time */
     char *about, *device; /* owned strings of info */
+    struct buf facts;     /* the same */
 };
 
 static struct remote *remote_of(struct talk *t)
@@ -103,32 +111,51 @@ static void reply_ids(const struct incoming *in, struct ids *out)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
+/* Tokens without ids are not posted: event.tokens holds ids, and only those that the server sent. */
 static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
                       const struct step_rec *rec)
 {
     struct event ev = talk_event(t, EV_STEP);
     ev.step = step;
     ev.rec = *rec;
-    ev.facts = reply_facts(in, first, n);
-    for (int i = 0; i < n; i++)
-        ids_add(&ev.tokens, in->token[first + i].id);
-    const struct answer_token *last = &in->token[first + n - 1];
-    ev.rec.bonus = last->id;
-    ev.rec.margin = last->logp - last->rival_logp; /* NAN where one is not reported */
+    ev.rec.bonus = -1;
+    ev.rec.margin = NAN;
+    if (in->ids && n) {
+        ev.facts = reply_facts(in, first, n);
+        for (int i = 0; i < n; i++)
+            ids_add(&ev.tokens, in->token[first + i].id);
+        ev.rec.bonus = in->token[first + n - 1].id;
+    }
+    if (n) { /* NAN where one is not reported */
+        const struct answer_token *last = &in->token[first + n - 1];
+        ev.rec.margin = last->logp - last->rival_logp;
+        ev.tops = xcalloc(1, sizeof *ev.tops);
+        tops_slice(ev.tops, &in->tops, first, n);
+    }
     talk_post(t, &ev);
+}
+
+/* Microseconds from sending the request until a piece came. */
+static uint64_t arrived(const struct incoming *in, const struct piece *p)
+{
+    return p->ns > in->call.ns_begin ? (p->ns - in->call.ns_begin) / 1000 : 0;
 }
 
 /* The steps of the server, where it reports the accepted drafts of each: step i yields
  * accepted[i] + 1 tokens, the last one clipped. Returns how many there are. */
 static int post_server_steps(struct talk *t, const struct incoming *in)
 {
-    int pos = count(in->count.prompt), at = 0, step = 0;
+    int pos = count(in->count.prompt), at = 0, step = 0, piece = 0;
     for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
+        while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
+            piece++;
         int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
         post_step(t, in, ++step, at, n,
                   &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos + at,
-                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1});
+                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1,
+                                     .source = STEP_REPORTED,
+                                     .us_arrived = arrived(in, &in->piece[piece])});
         at += n;
     }
     return step;
@@ -141,19 +168,16 @@ static int post_pieces(struct talk *t, const struct incoming *in)
     int pos = count(in->count.prompt), n = min_int(in->n_piece, MOST_STEPS);
     for (int i = 0; i < n; i++) {
         const struct piece *p = &in->piece[i];
-        uint64_t before = i ? in->piece[i - 1].ns : p->ns;
         post_step(t, in, i + 1, p->first, p->n,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos + p->first, .rows = p->n,
-                                     .us_verify = (uint32_t)((p->ns - before) / 1000)});
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos + p->first,
+                                     .source = STEP_PIECE, .us_arrived = arrived(in, p)});
     }
     return n;
 }
 
 static int post_steps(struct talk *t, const struct incoming *in)
 {
-    if (!in->ids || in->n_token == 0)
-        return 0; /* without ids there is nothing that a log could hold */
-    return in->accepted.n ? post_server_steps(t, in) : post_pieces(t, in);
+    return in->accepted.n && in->ids ? post_server_steps(t, in) : post_pieces(t, in);
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -201,8 +225,40 @@ static void count_reply(struct talk *t, const struct incoming *in, const struct 
     pthread_mutex_unlock(&t->mu);
 }
 
-static void end_reply(struct remote *r, const struct incoming *in, struct talk_reply *out)
+static double known_ms(double ms)
 {
+    return ms < 0 ? NAN : ms;
+}
+
+/* What the server reported of a reply, as it said it. prompt: the ids that the turn began with. */
+static struct served *served_of(struct remote *r, const struct incoming *in, const struct ids *prompt)
+{
+    const struct answer_counts *n = &in->count;
+    struct served *s = served_new();
+    s->prompt = n->prompt;
+    s->generated = n->generated;
+    s->cached = n->cached;
+    s->drafted = n->drafted;
+    s->accepted = n->accepted;
+    s->verifies = n->verifies;
+    s->ms_prompt = known_ms(n->ms_prompt);
+    s->ms_decode = known_ms(n->ms_decode);
+    s->ms_queue = known_ms(n->ms_queue);
+    s->ms_first = known_ms(n->ms_first);
+    memcpy(s->finish, in->finish_word, sizeof s->finish);
+    s->prompt_ids = prompt->n > 0 || in->prompt.n > 0;
+    s->reply_ids = in->reply.n > 0 || in->ids;
+    if (r->server.answers[REPORT_METRICS])
+        page_pair_end(&r->pages, r->http, r->server.model, in->call.ns_begin,
+                      in->stopped ? STOPPED_METRICS_MS : METRICS_MS, s);
+    return s;
+}
+
+static void end_reply(struct remote *r, const struct incoming *in, const struct ids *prompt,
+                      struct talk_reply *out)
+{
+    if (in->prompt.n && !ids_equal(&in->prompt, prompt))
+        ids_cat(&out->prompt, in->prompt.v, in->prompt.n);
     out->why = in->failed ? talk_fault(&r->talk, in->why.msg, false) : stop_of(in);
     if (!in->failed && !in->stopped && incoming_doubt(in))
         talk_notice(&r->talk, incoming_doubt(in));
@@ -215,6 +271,7 @@ static void end_reply(struct remote *r, const struct incoming *in, struct talk_r
         out->us_prefill = (in->ns_first - in->call.ns_begin) / 1000;
         out->us_decode = (in->ns_last - in->ns_first) / 1000;
     }
+    out->served = served_of(r, in, prompt);
     note_seen(r, in);
     count_reply(&r->talk, in, out);
 }
@@ -231,6 +288,7 @@ struct turn {
     uint64_t ns_sent;     /* clock_ns() of the request */
     bool asked, begun;
     struct buf early[2]; /* text that came before, by channel */
+    struct ids prompt;   /* that the turn began with */
 };
 
 static void show_text(struct turn *turn, int channel, const char *text, size_t n)
@@ -261,6 +319,7 @@ static void begin_turn(struct turn *turn)
     if (turn->begun)
         return;
     take_prompt(turn, &prompt);
+    ids_cat(&turn->prompt, prompt.v, prompt.n);
     talk_turn_begins(&turn->r->talk, turn->regen, &prompt, prompt.n);
     turn->begun = true;
     for (int ch = 1; ch >= 0; ch--) {
@@ -340,6 +399,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     turn.ask = (struct http_call){.method = "POST", .path = server_ask_prompt(&r->server, said, n, &ask)};
     turn.ask.body = ask.p;
     look_for_prompt(&turn);
+    page_pair_begin(&r->pages, &r->gauges);
     incoming_run(r->http, &in, 1, 1, &t->stop, turn_meanwhile, &turn);
     while (!turn.begun && !in.failed && !stop_asked(&t->stop)) {
         turn_meanwhile(&turn);
@@ -347,8 +407,9 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     }
     begin_turn(&turn);
     http_end(r->http, &turn.ask);
-    end_reply(r, &in, out);
+    end_reply(r, &in, &turn.prompt, out);
     incoming_free(&in);
+    ids_free(&turn.prompt);
     buf_free(&turn.ask.answer);
     buf_free(&ask);
     buf_free(&body);
@@ -476,12 +537,15 @@ static const char *refuses(struct talk *t, const struct request *rq)
 static void closed(struct talk *t)
 {
     struct remote *r = remote_of(t);
-    if (r->http)
+    if (r->http) {
         gauges_close(&r->gauges, r->http);
+        page_pair_close(&r->pages);
+    }
     http_close(r->http);
     server_free(&r->server);
     free(r->about);
     free(r->device);
+    buf_free(&r->facts);
 }
 
 static void fill_info(struct remote *r)
@@ -490,12 +554,18 @@ static void fill_info(struct remote *r)
     r->about = xasprintf("%s%s%s", server_kind_name(r->server.kind), r->server.version[0] ? " " : "",
                          r->server.version);
     r->device = xstrdup(http_url(r->http));
+    server_facts_json(&r->server, &r->facts);
     i->model_dir = r->server.model;
     i->family = r->about;
     i->device = r->device;
     i->chat = "server";
     i->backend = "remote";
     i->context = r->server.context;
+    i->server_kind = server_kind_name(r->server.kind);
+    i->server_version = r->server.version;
+    i->server_url = r->device;
+    i->server_facts = r->facts.p;
+    page_pair_open(&r->pages, &r->server);
 }
 
 static void ledger(struct backend *b, struct pool_view pool[N_POOLS])

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/remote/metrics.h"
 #include "kernels/json.h"
 
 static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", "vLLM", "SGLang",
@@ -86,13 +87,35 @@ static void copy_text(char *out, size_t room, const json_t *v)
         snprintf(out, room, "%s", json_string_value(v));
 }
 
+/* SGLang reports the arguments of its launch, keys included. */
+static bool is_secret(const char *name)
+{
+    static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret", "credential",
+                                       "auth", "hf_token", "access_token"};
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        if (strcasestr(name, word[i]))
+            return true;
+    return false;
+}
+
+static bool has_fact(const struct buf *facts, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = facts->p; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (strncmp(p, name, n) == 0 && p[n] == '=')
+            return true;
+    return false;
+}
+
 /* Adds single values of an object as "name=value" lines. Lists and objects are left out. */
 static void add_facts(struct buf *out, const json_t *o)
 {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)o, key, v) {
-        char *text = json_is_object(v) || json_is_array(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+        bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) && !strpbrk(key, "=\n") &&
+                   !has_fact(out, key);
+        char *text = one ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
         if (text && !strchr(text, '\n') && strlen(text) < 400)
             buf_printf(out, "%s=%s\n", key, text);
         free(text);
@@ -183,6 +206,46 @@ static void ask_more(struct server *s, struct http *h, const struct stop *stop)
     json_decref(o);
 }
 
+/* vLLM says how its cache was configured by the labels of a metric. */
+static void add_config(struct server *s)
+{
+    struct metrics m;
+    if (!s->page.n || !metrics_read(&m, s->page.p, s->page.n, NULL))
+        return;
+    for (int i = 0; i < m.n; i++) {
+        json_t *o = json_object();
+        const char *at = strcmp(m.at[i].name, "cache_config_info") ? "" : m.at[i].labels, *p;
+        for (size_t n; (p = metric_pair(&at, &n));) {
+            char *name = xasprintf("%.*s", (int)strcspn(p, "=\""), p);
+            char *fact = xasprintf("cache_config.%s", name);
+            struct buf value = {0};
+            if (metric_label(&m.at[i], name, &value))
+                json_object_set_new(o, fact, json_string(value.p ? value.p : ""));
+            buf_free(&value);
+            free(fact);
+            free(name);
+        }
+        add_facts(&s->facts, o);
+        json_decref(o);
+    }
+    metrics_free(&m);
+}
+
+void server_facts_json(const struct server *s, struct buf *out)
+{
+    jput_open(out, '{');
+    for (const char *p = s->facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        size_t name = strcspn(p, "="), line = strcspn(p, "\n");
+        char *key = xasprintf("%.*s", (int)name, p);
+        char *value = xasprintf("%.*s", (int)(line - name - 1), p + name + 1);
+        jput_key(out, key);
+        jput_raw(out, value);
+        free(key);
+        free(value);
+    }
+    jput_close(out, '}');
+}
+
 static void probe_metrics(struct server *s, struct http *h, const struct stop *stop)
 {
     struct http_call c = {.method = "GET", .path = "/metrics"};
@@ -191,7 +254,11 @@ static void probe_metrics(struct server *s, struct http *h, const struct stop *s
     s->answers[REPORT_METRICS] = http_call(h, &c, stop, NULL);
     s->answers[REPORT_POOLS] = s->answers[REPORT_METRICS] && s->kind != SERVER_OPENAI &&
                                s->kind != SERVER_LLAMA;
-    buf_free(&c.answer);
+    if (s->answers[REPORT_METRICS])
+        s->page = c.answer;
+    else
+        buf_free(&c.answer);
+    add_config(s);
     if (s->kind == SERVER_LLAMA) {
         struct http_call slots = {.method = "GET", .path = "/slots"};
         s->answers[REPORT_POOLS] = http_call(h, &slots, stop, NULL);
@@ -226,6 +293,7 @@ bool server_probe(struct server *s, struct http *h, const char *model, const str
 void server_free(struct server *s)
 {
     buf_free(&s->facts);
+    buf_free(&s->page);
     *s = (struct server){0};
 }
 

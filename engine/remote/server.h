@@ -42,7 +42,9 @@ struct server {
     char version[64];
     char model[256]; /* the name by which the server serves it */
     int context;     /* most tokens of a request, 0: not reported */
-    struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such */
+    struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such, the
+                         values as JSON. Never a key or a password */
+    struct buf page;  /* of its metrics, when it was probed */
     bool said[N_REPORTS];     /* it has been seen to report this */
     bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
 };
@@ -55,6 +57,9 @@ bool server_http(struct http **h, const struct server_opts *o, struct err *e);
 bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
                   struct err *e);
 void server_free(struct server *s);
+
+/* Appends the facts as a JSON object. */
+void server_facts_json(const struct server *s, struct buf *out);
 
 /* Why the server does not report this, with the flag or field that would change that, as one line
  * for people; NULL: it can. */

@@ -171,6 +171,10 @@ static void end_turn(struct talk *t, struct talk_reply *r)
     ev.text = r->text;
     ids_cat(&ev.tokens, r->ids.v, r->ids.n);
     r->text = (struct buf){0};
+    ev.prompt = r->prompt;
+    r->prompt = (struct ids){0};
+    ev.served = r->served;
+    r->served = NULL;
     talk_post(t, &ev);
 }
 

@@ -25,10 +25,12 @@ struct talk_pair {
 struct talk_reply {
     struct buf text;  /* of the final channel */
     struct ids ids;   /* of the whole reply; n 0: not known */
+    struct ids prompt; /* of the prompt, where they came after talk_turn_begins(), or differ */
     int n_tokens;     /* generated, as far as known; 0: nothing was said */
     int n_drafted, n_accepted, n_steps;
     uint64_t us_prefill, us_decode;
     enum stop_reason why;
+    struct served *served; /* owned; NULL: computed here */
 };
 
 struct talk_hooks {

@@ -306,7 +306,7 @@ static void test_a_log_of_version_1_is_migrated_and_sealed(void **state)
     change("DROP TABLE roll; DROP TABLE held; DROP TABLE taken; ALTER TABLE session DROP COLUMN seal;"
            " PRAGMA user_version=1");
     assert_null(hdb_open(db_path, &e));
-    assert_non_null(strstr(e.msg, "schema version 1, older than 4"));
+    assert_non_null(strstr(e.msg, "schema version 1, older than 5"));
     history_close(log_open(LOG_STEPS));
     if (!history_check(db_path, &report, &e))
         fail_msg("%s %s", report.p, e.msg);

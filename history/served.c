@@ -1,0 +1,84 @@
+/* served.c - reads what a server reported of a reply and of its steps. */
+#include "history/internal.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t count_at(sqlite3_stmt *st, int i)
+{
+    return sqlite3_column_type(st, i) == SQLITE_NULL ? -1 : sqlite3_column_int64(st, i);
+}
+
+static double real_at(sqlite3_stmt *st, int i)
+{
+    return sqlite3_column_type(st, i) == SQLITE_NULL ? NAN : sqlite3_column_double(st, i);
+}
+
+static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT name, labels, before, after FROM metric WHERE turn_id = ?"
+                                  " ORDER BY name, labels", "i", reply);
+    int rc = SQLITE_ERROR;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        if ((s->n_metric & (s->n_metric - 1)) == 0)
+            s->metric = xrealloc(s->metric, s->n_metric ? 2 * (size_t)s->n_metric : 1, sizeof *s->metric);
+        s->metric[s->n_metric++] = (struct served_metric){col_str(st, 0), col_str(st, 1), real_at(st, 2),
+                                                          real_at(st, 3)};
+    }
+    sqlite3_finalize(st);
+    return rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read metrics"));
+}
+
+bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e)
+{
+    *out = NULL;
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT prompt, generated, cached, drafted, accepted, verifies,"
+                                  " ms_queue, ms_first, ms_prompt, ms_decode, ms_before, ms_after, finish,"
+                                  " prompt_ids, reply_ids FROM served WHERE turn_id = ?", "i", reply);
+    int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
+    if (rc == SQLITE_ROW) {
+        struct served *s = *out = served_new();
+        int64_t *count[] = {&s->prompt, &s->generated, &s->cached, &s->drafted, &s->accepted, &s->verifies};
+        double *ms[] = {&s->ms_queue, &s->ms_first, &s->ms_prompt, &s->ms_decode, &s->ms_before,
+                        &s->ms_after};
+        for (int i = 0; i < 6; i++) {
+            *count[i] = count_at(st, i);
+            *ms[i] = real_at(st, 6 + i);
+        }
+        char *finish = col_str(st, 12);
+        snprintf(s->finish, sizeof s->finish, "%s", finish);
+        free(finish);
+        s->prompt_ids = sqlite3_column_int(st, 13);
+        s->reply_ids = sqlite3_column_int(st, 14);
+    }
+    sqlite3_finalize(st);
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        return st && db_fail(d, e, "cannot read what a server reported");
+    return !*out || read_metrics(d, reply, *out, e);
+}
+
+bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err *e)
+{
+    *out = NULL;
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT k, token, logp, text FROM top WHERE step_id = ?"
+                                  " ORDER BY k, rank", "i", step);
+    int rc = SQLITE_ERROR;
+    bool fits = true;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        if (!*out)
+            *out = xcalloc(1, sizeof **out);
+        int k = col_int(st, 0, 0, &fits);
+        int64_t id = count_at(st, 1);
+        bool said = sqlite3_column_type(st, 3) != SQLITE_NULL;
+        const char *text = said ? sqlite3_column_blob(st, 3) : NULL;
+        tops_add(*out, k, id < 0 || id > INT32_MAX ? -1 : (int32_t)id, (float)real_at(st, 2),
+                 said && !text ? "" : text, said ? (size_t)sqlite3_column_bytes(st, 3) : 0);
+    }
+    sqlite3_finalize(st);
+    if (rc != SQLITE_DONE)
+        return st && db_fail(d, e, "cannot read the best tokens of a step");
+    return fits || err_set(e, ERR_DB, "a best token of a step has a number that is out of range");
+}
