@@ -39,7 +39,7 @@ only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
-below="$table|models/.*|engine/(event|settings|bugs|fault|probe|what_if|job)\\.h"
+below="$table|models/.*|engine/(event|served|settings|bugs|fault|probe|what_if|job)\\.h"
 only engine "$below" 'engine/cache/(tree|page_event)\.h'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
