@@ -235,9 +235,11 @@ static void tell(struct bench *b, const char *name, const char *shape, const str
 void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                 const struct figure *f)
 {
+    double rate = b->cache_rate > 0 && f->bytes <= (double)b->cache_bytes ? b->cache_rate
+                                                                          : b->read_rate;
     double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
-                   : f->flops > 0 || b->read_rate == 0 ? 0
-                                                       : f->bytes / b->read_rate;
+                   : f->flops > 0 || rate == 0        ? 0
+                                                      : f->bytes / rate;
     tell(b, name, shape, t, f, floor);
 }
 

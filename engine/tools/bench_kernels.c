@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_SETS = 24, MAX_ROWS = 64, PAGE = 16 };
 
@@ -22,7 +23,8 @@ static int sets_for(const struct bench *b, double bytes)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 struct memory {
-    kbuf src, dst;
+    kbuf src, dst; /* dst empty: src is only read */
+    double *rate;  /* bytes a second, of reading */
 };
 
 static void run_stream(struct bench *b, void *arg)
@@ -36,32 +38,65 @@ static bool time_stream(struct bench *b, const char *name, struct memory *m, str
     /* a recorded copy may be given to a copy engine, which is slower */
     struct work w = {.run = run_stream, .arg = m, .times = 1, .eager = m->dst.p != NULL};
     struct timing t;
-    char shape[32];
+    char shape[64];
     double bytes = (double)m->src.n * (m->dst.p ? 2 : 1);
     if (!bench_time(b, &w, &t, e))
         return false;
     if (!m->dst.p)
-        b->read_rate = bytes / (t.ms * 1e-3);
-    snprintf(shape, sizeof shape, "%zu MiB", m->src.n >> 20);
+        *m->rate = bytes / (t.ms * 1e-3);
+    int at = snprintf(shape, sizeof shape, "%zu MiB", m->src.n >> 20);
+    if (m->rate == &b->cache_rate)
+        snprintf(shape + at, sizeof shape - (size_t)at, ", for lines to %zu MB", b->cache_bytes / 1000000);
     bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, bytes / t.ms * 1e-9, "TB/s"});
     return true;
 }
 
-/* A smaller buffer where 4 GiB do not fit. */
+/* Bytes of the processor's last cache; 0: not known. */
+static size_t last_cache(void)
+{
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long n = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return n > 0 ? (size_t)n : 0;
+#else
+    return 0;
+#endif
+}
+
+/* On a processor: what lies in the cache is read at another rate than what comes from memory, and a
+ * small model lies there. */
+static bool read_cache(struct bench *b, struct err *e)
+{
+    enum { CACHED = 16 << 20 };
+    struct memory m = {.rate = &b->cache_rate};
+    b->cache_bytes = last_cache() / 2 / 1000000 * 1000000;
+    if (b->cache_bytes < CACHED)
+        return true;
+    m.src = bench_buffer(b, CACHED, NULL, e);
+    bool ok = m.src.p && bench_fill(b, m.src, KV_BF16, e) && time_stream(b, "mem.cache", &m, e);
+    bench_release(b, &m.src, 1);
+    return ok;
+}
+
+/* Beyond all caches: 4 GiB on a GPU, twice the last cache on a processor (a short run may stay within
+ * it); less where that does not fit. */
 bool bench_memory(struct bench *b, struct err *e)
 {
-    struct memory m = {{0}, {0}};
-    size_t n = b->graphs ? (size_t)4 << 30 : (size_t)(b->o->brief ? 128 : 256) << 20;
+    struct memory m = {.rate = &b->read_rate};
+    size_t n = (size_t)256 << 20;
+    while (!b->o->brief && n < 2 * last_cache() && n < (size_t)1 << 30)
+        n *= 2;
+    if (b->graphs)
+        n = (size_t)4 << 30;
     for (; n >= (size_t)32 << 20 && !m.src.p; n /= 2)
         m.src = bench_buffer(b, n, NULL, e);
     bool ok = m.src.p && bench_fill(b, m.src, KV_BF16, e) && time_stream(b, "mem.read", &m, e);
     if (ok && bench_wanted(b, "mem.copy")) {
         size_t half = m.src.n / 2;
-        struct memory c = {kbuf_at(m.src, 0, half), kbuf_at(m.src, half, half)};
+        struct memory c = {kbuf_at(m.src, 0, half), kbuf_at(m.src, half, half), NULL};
         ok = time_stream(b, "mem.copy", &c, e);
     }
     bench_release(b, &m.src, 1);
-    return ok;
+    return ok && (b->graphs || read_cache(b, e));
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
