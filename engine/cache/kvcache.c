@@ -348,12 +348,12 @@ bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n)
            (!kv->has_swa || src->swa_lo <= max_int(0, n - kv->reach));
 }
 
-void kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst)
+void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst)
 {
-    CHECK(kv_can_fork_at(kv, src, n));
+    CHECK(kv_can_fork_at(kv, src, n) && drafted <= n && drafted <= src->drafted);
     struct seq head = *src;
     head.committed = n;
-    head.drafted = 0;
+    head.drafted = drafted;
     if (n < src->committed)
         head.tail = kv->mark[POOL_FULL][kv_full_slot(kv, src, n - 1).v].chain;
     kv_fork(kv, &head, dst);

@@ -145,10 +145,11 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 /* dst, empty but for its holder, becomes a copy of the final cells of src and shares their pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
-/* The same of the first n final cells (1 <= n <= src->committed), without draft cells; only where
- * src still holds the swa pages that a sliding layer needs to go on there. */
+/* The same of the first n final cells (1 <= n <= src->committed) and the first `drafted` of the draft
+ * (<= n, <= src->drafted); only where src still holds the swa pages that a sliding layer needs to go
+ * on there. */
 bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n);
-void kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst);
+void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst);
 /* Releases every page; s is empty but for its holder, and reusable. */
 void kv_drop(struct kv *kv, struct seq *s);
 /* Replaces the page log's events since the last step by those that yield the present state from

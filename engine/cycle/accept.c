@@ -185,21 +185,81 @@ static void sample_rows(struct runtime *r, const struct lane *l, int first, int 
     r->dev.k->get(r->dev.d, ids, r->ids, (size_t)n * 4);
 }
 
-/* Of n rows of logits. */
-static void best_of_rows(struct runtime *r, const int32_t *row, int n, struct best_logits *b)
+/* The k best of n dense rows of logits. */
+static void topk_rows(struct runtime *r, kbuf logits, int n, int k, int32_t *id, float *logp)
 {
-    int V = r->m->cfg.vocab, k = min_int(DIGEST_BEST, V);
+    r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = r->m->cfg.vocab, .k = k,
+                                              .logits = logits, .ids = r->ids, .logp = r->p});
+    r->dev.k->get(r->dev.d, id, r->ids, (size_t)(n * k) * 4);
+    r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
+}
+
+/* The same of any rows, at most MAX_STEPS + 1. */
+static void topk_of(struct runtime *r, const int32_t *row, int n, int k, int32_t *id, float *logp)
+{
+    int V = r->m->cfg.vocab;
     CHECK(n <= MAX_STEPS + 1);
-    b->rows = n;
-    b->k = k;
     r->dev.k->put(r->dev.d, r->idx, row, (size_t)n * 4);
     r->dev.k->rows(r->dev.d, &(struct k_rows){.rows = n, .n = V, .src_stride = V, .dst_stride = V,
                                               .src = r->logits, .dst = r->path_logits,
                                               .idx = r->idx});
-    r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = V, .k = k, .logits = r->path_logits,
-                                              .ids = r->ids, .logp = r->p});
-    r->dev.k->get(r->dev.d, b->id, r->ids, (size_t)(n * k) * 4);
-    r->dev.k->get(r->dev.d, b->logp, r->p, (size_t)(n * k) * 4);
+    topk_rows(r, r->path_logits, n, k, id, logp);
+}
+
+static void best_of_rows(struct runtime *r, const int32_t *row, int n, struct best_logits *b)
+{
+    b->rows = n;
+    b->k = min_int(DIGEST_BEST, r->m->cfg.vocab);
+    topk_of(r, row, n, b->k, b->id, b->logp);
+}
+
+/* The first k of the `of` best tokens of a row. */
+static void put_best(struct job_token *out, int k, const int32_t *id, const float *logp, int of)
+{
+    for (int i = 0; i < k; i++)
+        out[i] = i < of ? (struct job_token){id[i], logp[i]} : (struct job_token){-1, -INFINITY};
+}
+
+void lane_best(struct runtime *r, const struct lane *l, int k, struct job_token *out)
+{
+    int32_t id[(MAX_STEPS + 1) * JOB_TOP];
+    float logp[(MAX_STEPS + 1) * JOB_TOP];
+    int of = min_int(k, r->m->cfg.vocab);
+    CHECK(k <= JOB_TOP);
+    if (l->n_new == 0 || k == 0)
+        return;
+    topk_of(r, l->row, l->n_new, of, id, logp);
+    for (int i = 0; i < l->n_new; i++)
+        put_best(out + i * k, k, id + i * of, logp + i * of, of);
+}
+
+int score_rows(const struct runtime *r)
+{
+    return min_int(r->max_logits, TREE_MAX);
+}
+
+void score_prompt(struct runtime *r, const struct lane *l, int at, int n)
+{
+    const struct prompt_scores *s = l->scores;
+    int32_t id[TREE_MAX * JOB_TOP], row[TREE_MAX];
+    float best[TREE_MAX * JOB_TOP], logp[TREE_MAX];
+    int V = r->m->cfg.vocab, k = min_int(max_int(DIGEST_BEST, s->k), V);
+    size_t bytes = (size_t)n * 4;
+    CHECK(n <= score_rows(r) && s->k <= JOB_TOP);
+    for (int i = 0; i < n; i++)
+        row[i] = i;
+    r->dev.k->put(r->dev.d, r->row, row, bytes);
+    r->dev.k->put(r->dev.d, r->idx, l->tok.v + at, bytes);
+    r->dev.k->logp(r->dev.d, &(struct k_logp){.pairs = n, .n = V, .rows = n, .logits = r->logits,
+                                              .row = r->row, .id = r->idx, .logp = r->logp});
+    r->dev.k->get(r->dev.d, logp, r->logp, bytes);
+    topk_rows(r, r->logits, n, k, id, best);
+    for (int i = 0; i < n; i++) {
+        s->fact[at + i] = fact_of(l->tok.v[at + i], id + i * k, best + i * k, k);
+        s->fact[at + i].logp = logp[i];
+        if (s->k)
+            put_best(s->top + (size_t)(at + i) * (size_t)s->k, s->k, id + i * k, best + i * k, k);
+    }
 }
 
 /* Sets t->p: the target's probability of every node after its parent, for display. */

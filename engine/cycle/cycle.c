@@ -197,6 +197,8 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->draws = o->draws;
     l->n_new = o->n_new;
     memcpy(l->fact, o->fact, (size_t)o->n_new * sizeof *l->fact);
+    for (int i = 0; i < o->n_new; i++)
+        l->row[i] = o->rec.kind == STEP_PREFILL ? 0 : outcome_row(o, i);
     l->stopped = o->n_new > 0 && !l->run_on && runtime_stops(r, o->rec.bonus);
     l->given += o->rec.forced;
     l->n_given -= o->rec.forced;
@@ -204,6 +206,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     if (x->tree.n)
         l->tree = x->tree;
     l->guess.n = 0;
+    l->settled = false;
     l->tap_row = x->captured ? outcome_row(o, o->n_cells - 1) : -1;
     free(l->tap);
     l->tap = NULL;
@@ -320,6 +323,21 @@ bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *
 
 /* ---- a prompt chunk -------------------------------------------------------------------------- */
 
+/* The log probabilities of the tokens that follow the chunk's rows in the prompt. */
+static void score_chunk(struct runtime *r, const struct lane *l, int from, int n)
+{
+    n = min_int(n, l->scores->n - from - 1);
+    for (int i = 0, some; i < n; i += some) {
+        int32_t row[TREE_MAX];
+        some = min_int(score_rows(r), n - i);
+        for (int k = 0; k < some; k++)
+            row[k] = i + k;
+        r->dev.k->put(r->dev.d, r->row, row, (size_t)some * 4);
+        net_logits(&r->net, some, r->row, r->logits, (kbuf){0});
+        score_prompt(r, l, from + i + 1, some);
+    }
+}
+
 /* The target's pass over the chunk, and with `last` the next token and the best of its logits. */
 static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *choice,
                       struct best_logits *best, struct err *e)
@@ -335,6 +353,8 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
     if (!ok || !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) ||
         !forward(c, &r->pass.plan[PLAN_EXTEND], capture, e))
         return false;
+    if (l->scores)
+        score_chunk(r, l, from, n);
     if (last) {
         int32_t row = n - 1;
         r->dev.k->put(r->dev.d, r->row, &row, 4);

@@ -59,6 +59,8 @@ void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum pa
     dst->slot = 0;
     dst->given = NULL;
     dst->n_given = 0;
+    dst->scores = NULL;
+    dst->settled = false;
     int committed = src->seq.committed;
     if (r->hook.shared)
         src->seq.committed = r->hook.shared(r, src);
@@ -80,7 +82,7 @@ bool lane_can_follow(const struct runtime *r, const struct lane *l)
     if (r->drafter && !drafter_owns_kv(r->drafter))
         return true;
     return r->drafter && l->seq.drafted == l->seq.committed &&
-           (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n);
+           (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n || l->settled);
 }
 
 bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
@@ -89,6 +91,31 @@ bool lane_continues(const struct runtime *r, const struct lane *l, const struct 
     int n = l->seq.committed;
     return n > 0 && n < prompt->n && !memcmp(l->tok.v, prompt->v, (size_t)n * sizeof *prompt->v) &&
            (!draft || !r->drafter || lane_can_follow(r, l));
+}
+
+int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt, bool draft)
+{
+    int n = 0, most = min_int(l->seq.committed, prompt->n - 1);
+    while (n < most && l->tok.v[n] == prompt->v[n])
+        n++;
+    if (n == l->seq.committed && (!draft || !r->drafter || lane_can_follow(r, l)))
+        return n;
+    if (draft && r->drafter && drafter_owns_kv(r->drafter)) /* a draft cell knows the token after it */
+        n = min_int(n - 1, l->seq.drafted);
+    return kv_can_fork_at(&r->kv, &l->seq, n) ? n : 0;
+}
+
+void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct lane *dst,
+                  enum page_holder holder)
+{
+    if (n == src->seq.committed && (!draft || !r->drafter || lane_can_follow(r, src))) {
+        lane_fork_as(r, src, dst, holder);
+        return;
+    }
+    int drafted = min_int(n, src->seq.drafted);
+    *dst = (struct lane){.tap_row = -1, .seq.holder = holder, .settled = drafted == n};
+    kv_fork_at(&r->kv, &src->seq, n, drafted, &dst->seq);
+    ids_cat(&dst->tok, src->tok.v, n);
 }
 
 int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new)

@@ -14,7 +14,8 @@
 struct client {
     struct job job; /* first */
     uint64_t id;
-    int top, prompt_top;
+    int top;
+    struct prompt_scores scores;
     uint64_t ns_start;
     bool told; /* EV_JOB_BEGIN was posted */
 };
@@ -49,17 +50,27 @@ static void post_begin(struct jobs *js, struct job *j)
         return;
     c->told = true;
     struct event ev = job_event(js->g, c, EV_JOB_BEGIN);
+    ev.job->prompt_fact = c->scores.fact;
+    ev.job->top = c->scores.top;
+    ev.job->n_top = c->scores.k;
+    c->scores = (struct prompt_scores){0};
     evq_put(js->g->screen, &ev);
 }
 
 static void post_step(struct jobs *js, struct job *j, const struct lane *l)
 {
     post_begin(js, j);
-    struct event ev = job_event(js->g, client_of(j), EV_JOB_STEP);
+    const struct client *c = client_of(j);
+    struct event ev = job_event(js->g, c, EV_JOB_STEP);
     ev.step = j->n_steps;
     ev.rec = l->rec;
     ids_cat(&ev.tokens, l->tok.v + l->tok.n - l->n_new, l->n_new);
     ev.facts = facts_copy(l->fact, l->n_new);
+    if (c->top) {
+        ev.job->n_top = c->top;
+        ev.job->top = xcalloc((size_t)(l->n_new * c->top), sizeof *ev.job->top);
+        lane_best(js->r, l, c->top, ev.job->top);
+    }
     if (l->tree.n > 1) {
         ev.tree = xmalloc(sizeof *ev.tree);
         *ev.tree = l->tree;
@@ -120,8 +131,11 @@ static bool take_arrived(struct engine *g, struct jobs *js)
     pthread_mutex_lock(&in->mu);
     for (; in->n_taken < in->n_client; in->n_taken++)
         js->job[js->n++] = &in->client[in->n_taken]->job;
-    bool waits = in->n > 0 || in->closing;
+    bool waits = in->n > 0 || in->closing, forget = in->forget;
+    in->forget = false;
     pthread_mutex_unlock(&in->mu);
+    while (forget && jobs_give_state(js))
+        ;
     for (int i = before; i < js->n; i++)
         if (!job_fits_context(js, js->job[i]))
             post_end(js, js->job[i]);
@@ -131,6 +145,8 @@ static bool take_arrived(struct engine *g, struct jobs *js)
 static void free_client(struct client *c)
 {
     job_free(&c->job);
+    free(c->scores.fact);
+    free(c->scores.top);
     free(c);
 }
 
@@ -243,12 +259,23 @@ static bool valid(const struct engine *g, const struct job_ask *a, struct err *e
            within("the number of best tokens of the prompt", a->prompt_top, -1, JOB_TOP, e);
 }
 
+static void ask_scores(struct client *c, int n, int k)
+{
+    struct prompt_scores *s = &c->scores;
+    *s = (struct prompt_scores){.n = n, .k = k, .fact = xcalloc((size_t)n, sizeof *s->fact)};
+    s->fact[0] = (struct token_fact){.logp = NAN, .rival = -1, .rival_logp = NAN};
+    if (k)
+        s->top = xcalloc((size_t)n * (size_t)k, sizeof *s->top);
+    for (int i = 0; i < k; i++)
+        s->top[i] = (struct job_token){.id = -1, .logp = NAN};
+    c->job.scores = s;
+}
+
 static struct client *make_client(struct job_ask *a)
 {
     struct client *c = xcalloc(1, sizeof *c);
     c->id = a->id;
     c->top = a->top;
-    c->prompt_top = a->prompt_top;
     c->ns_start = clock_ns();
     c->job.prompt = a->prompt;
     ids_cat(&c->job.tok, a->prompt.v, a->prompt.n);
@@ -256,6 +283,8 @@ static struct client *make_client(struct job_ask *a)
     c->job.seed = a->seed;
     c->job.most = a->most < 0 ? INT_MAX : a->most;
     c->job.run_on = a->run_on;
+    if (a->prompt_top >= 0)
+        ask_scores(c, a->prompt.n, a->prompt_top);
     *a = (struct job_ask){0};
     return c;
 }
@@ -302,6 +331,15 @@ static void local_cancel_job(struct backend *b, uint64_t id)
     pthread_mutex_unlock(&in->mu);
 }
 
+static void local_forget(struct backend *b)
+{
+    struct inbox *in = &engine_of(b)->inbox;
+    pthread_mutex_lock(&in->mu);
+    in->forget = true;
+    pthread_cond_signal(&in->filled);
+    pthread_mutex_unlock(&in->mu);
+}
+
 static const struct chat *local_chat_format(struct backend *b)
 {
     return engine_of(b)->loaded.chat;
@@ -313,4 +351,4 @@ static const struct tokenizer *local_tokenizer(struct backend *b)
 }
 
 const struct jobs_ops local_jobs = {.start = local_start, .cancel = local_cancel_job,
-                                    .chat = local_chat_format, .tokenizer = local_tokenizer};
+                                    .forget = local_forget, .chat = local_chat_format, .tokenizer = local_tokenizer};

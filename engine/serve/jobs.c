@@ -126,14 +126,19 @@ const struct ids *job_tokens(const struct jobs *js, const struct job *j)
 
 /* ---- resident states ------------------------------------------------------------------------- */
 
+static void drop_state(struct jobs *js, int i)
+{
+    lane_free(js->r, &js->state[i]);
+    js->n_state--;
+    memmove(&js->state[i], &js->state[i + 1], (size_t)(js->n_state - i) * sizeof *js->state);
+}
+
 bool jobs_give_state(struct jobs *js)
 {
     if (js->n_state == 0)
         return false;
     pass_lock(&js->r->pass);
-    lane_free(js->r, &js->state[0]);
-    js->n_state--;
-    memmove(js->state, js->state + 1, (size_t)js->n_state * sizeof *js->state);
+    drop_state(js, 0);
     pass_unlock(&js->r->pass);
     return true;
 }
@@ -149,15 +154,58 @@ static int find_state(const struct jobs *js, const struct job *j, int *n)
 {
     int best = -1;
     *n = 0;
-    for (int i = 0; i < js->n_state; i++) {
+    for (int i = 0; i < js->n_state && !(j->scores && !j->begun); i++) {
         const struct lane *l = &js->state[i];
-        bool usable = js->head || lane_continues(js->r, l, &j->tok, jobs_draft(js));
-        if (usable && l->seq.committed > *n) {
+        int same = js->head ? l->seq.committed : lane_shared(js->r, l, &j->tok, jobs_draft(js));
+        if (same > *n) {
             best = i;
-            *n = l->seq.committed;
+            *n = same;
         }
     }
     return best;
+}
+
+/* Whether every prompt that the older state serves is served as well by the new one. */
+static bool covers(const struct jobs *js, const struct lane *new, const struct lane *old)
+{
+    int n = old->seq.committed;
+    return n <= new->seq.committed && kv_can_fork_at(&js->r->kv, &new->seq, max_int(1, n - 1)) &&
+           memcmp(old->tok.v, new->tok.v, (size_t)n * sizeof *old->tok.v) == 0;
+}
+
+/* Whether the end of a reply can begin a prompt: its cells are those of a prompt's pass (jobs.h). */
+static bool keeps_reply(const struct jobs *js)
+{
+    return !js->head && !js->r->dev.k->queued;
+}
+
+/* The newest state becomes a fork of a parked lane. */
+static void add_state(struct jobs *js, struct lane *l)
+{
+    if (js->head || l->seq.committed == 0)
+        return;
+    pass_lock(&js->r->pass);
+    for (int i = js->n_state - 1; i >= 0; i--)
+        if (covers(js, l, &js->state[i]))
+            drop_state(js, i);
+    if (js->n_state == JOB_STATES)
+        drop_state(js, 0);
+    struct lane *s = &js->state[js->n_state++];
+    lane_fork_as(js->r, l, s, HOLDER_BATCH);
+    lane_give_slot(js->r, s); /* of the drafter: it goes on from the captured states */
+    s->guess.n = 0;
+    pass_unlock(&js->r->pass);
+}
+
+/* State i has been used: it becomes the newest one. */
+static int touch_state(struct jobs *js, int i)
+{
+    struct lane l = js->state[i];
+    if (js->head)
+        return i;
+    memmove(&js->state[i], &js->state[i + 1], (size_t)(js->n_state - 1 - i) * sizeof l);
+    js->state[js->n_state - 1] = l;
+    return js->n_state - 1;
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -219,7 +267,10 @@ void jobs_end(struct jobs *js, struct job *j, enum stop_reason why)
 {
     int k = lane_of(js, j);
     if (k >= 0) {
-        take_tokens(j, &js->lane[k]);
+        struct lane *l = &js->lane[k];
+        take_tokens(j, l);
+        if (keeps_reply(js) && why <= STOP_CONTEXT)
+            add_state(js, l);
         leave(js, k);
         js->crowded = false;
     }
@@ -292,7 +343,8 @@ static void begin_lane(struct jobs *js, struct job *j)
     pass_lock(&js->r->pass);
     *l = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
     if (from >= 0)
-        lane_fork_as(js->r, &js->state[from], l, HOLDER_BATCH);
+        lane_fork_at(js->r, &js->state[touch_state(js, from)], n, jobs_draft(js) && !js->head, l,
+                     HOLDER_BATCH);
     js->of[js->n_live++] = j;
     pass_unlock(&js->r->pass);
     l->tok.n = 0;
@@ -303,6 +355,7 @@ static void begin_lane(struct jobs *js, struct job *j)
     l->seed = j->seed;
     l->draws = l->n_given ? 0 : j->draws;
     l->run_on = j->run_on;
+    l->scores = j->begun ? NULL : j->scores;
     l->stopped = false;
     if (!j->begun) {
         j->n_reused = n;
@@ -323,6 +376,8 @@ static bool join(struct jobs *js, struct job *j, struct err *e)
         return false;
     }
     lane_park(js->r, l);
+    if (!silent && l->tok.n - (j->most != 0) == j->prompt.n)
+        add_state(js, l);
     j->state = JOB_LIVE;
     j->ns_begun = j->begun ? j->ns_begun : clock_ns();
     if (j->most == 0)
@@ -338,19 +393,22 @@ static int left(const struct job *j, const struct lane *l)
     return l->n_given ? l->n_given : j->most - job_generated(j, &l->tok);
 }
 
+/* Why a lane has ended; -1: it has not. */
+static int ended(const struct jobs *js, int k)
+{
+    const struct lane *l = &js->lane[k];
+    return l->stopped                     ? (int)STOP_END
+           : left(js->of[k], l) <= 0      ? (int)STOP_MAX
+           : l->tok.n >= js->r->context ? (int)STOP_CONTEXT
+                                          : -1;
+}
+
 /* Lanes that have ended leave. */
 static void collect(struct jobs *js)
 {
-    for (int k = js->n_live - 1; k >= 0; k--) {
-        struct lane *l = &js->lane[k];
-        struct job *j = js->of[k];
-        int why = l->stopped                   ? (int)STOP_END
-                  : left(j, l) <= 0            ? (int)STOP_MAX
-                  : l->tok.n >= js->r->context ? (int)STOP_CONTEXT
-                                               : -1;
-        if (why >= 0)
-            jobs_end(js, j, (enum stop_reason)why);
-    }
+    for (int k = js->n_live - 1; k >= 0; k--)
+        if (ended(js, k) >= 0)
+            jobs_end(js, js->of[k], (enum stop_reason)ended(js, k));
 }
 
 /* Makes a job a lane. False with *retry: the same job may try again; without: nobody else may
@@ -422,6 +480,8 @@ static void count(struct jobs *js, int k)
     j->n_drafted += l->rec.drafted;
     j->n_accepted += l->rec.accepted;
     js->owner->stepped(js, j, l);
+    if (keeps_reply(js) && ended(js, k) >= 0)
+        lane_park(js->r, &js->lane[k]); /* the next pass overwrites its captured states */
 }
 
 /* One cycle of lanes [at, at + n). *short_: a pool is short, or the pass was stopped. */

@@ -37,6 +37,7 @@ struct job {
     uint64_t seed;
     int most; /* tokens of the reply; 0: the prompt alone; INT_MAX: what the context holds */
     bool run_on; /* end tokens do not end the reply */
+    struct prompt_scores *scores; /* to be written while the prompt is computed, all of it; or NULL */
     /* kept by the core */
     enum job_state state;
     struct ids tok; /* the prompt and what was generated, while there is no lane, and in the end */

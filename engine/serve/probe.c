@@ -217,7 +217,7 @@ static void share_cells(struct again *a)
     }
     if (best) {
         pass_lock(&a->r->pass);
-        kv_fork_at(&a->r->kv, &best->seq, most, &a->seq);
+        kv_fork_at(&a->r->kv, &best->seq, most, 0, &a->seq);
         pass_unlock(&a->r->pass);
     }
 }

@@ -13,7 +13,7 @@
 #endif
 static const char *device = TEST_DEVICE, *precision = "f32";
 
-enum { MAX_KEPT = 64, LONGEST = 160, REPLY = 24 };
+enum { N_JOBS = 24, CONTEXT = 256, REPLY = 24 };
 
 /* ---- what a job brought ---------------------------------------------------------------------- */
 
@@ -45,7 +45,8 @@ static void take_begin(struct told *k, const struct event *ev)
     const struct job_news *n = ev->job;
     assert_true(k->n_begin++ == 0 && k->tokens.n == 0);
     assert_int_equal(n->n_prompt, k->ask.prompt.n);
-    assert_true((n->prompt_fact != NULL) == (k->ask.prompt_top >= 0));
+    assert_true((n->prompt_fact != NULL) == (k->ask.prompt_top >= 0) &&
+                (n->top != NULL) == (k->ask.prompt_top > 0));
     k->n_reused = n->n_reused;
     if (n->prompt_fact)
         buf_add(&k->prompt_facts, n->prompt_fact, (size_t)n->n_prompt * sizeof *n->prompt_fact);
@@ -86,7 +87,7 @@ static bool take(struct told *all, const struct event *ev)
         return false;
     }
     struct told *k = &all[ev->job->id - 1];
-    assert_true(ev->job->id >= 1 && ev->job->id <= MAX_KEPT && k->started && !k->ended);
+    assert_true(ev->job->id >= 1 && ev->job->id <= N_JOBS && k->started && !k->ended);
     if (ev->kind == EV_JOB_BEGIN)
         take_begin(k, ev);
     else if (ev->kind == EV_JOB_STEP)
@@ -129,7 +130,7 @@ static struct engine_opts opts(int lanes)
     o.device = device;
     o.precision = precision;
     o.lanes = lanes;
-    o.context = 256;
+    o.context = CONTEXT;
     o.settings.check = CHECK_STRICT;
     return o;
 }
@@ -226,14 +227,315 @@ static void test_a_job_is_answered_from_its_prompt_to_its_end(void **state)
     backend_close(g);
 }
 
+/* ---- a job alone, fed token by token --------------------------------------------------------- */
+
+static void told_step(struct told *k, struct runtime *r, const struct lane *l, bool prompt)
+{
+    struct job_token best[(MAX_STEPS + 1) * JOB_TOP];
+    int n = prompt ? k->ask.prompt_top : k->ask.top;
+    if (n >= 0)
+        buf_add(prompt ? &k->prompt_facts : &k->facts, l->fact, sizeof *l->fact);
+    if (n > 0) {
+        lane_best(r, l, n, best);
+        buf_add(prompt ? &k->prompt_top : &k->top, best, (size_t)n * sizeof *best);
+    }
+    if (!prompt)
+        ids_add(&k->tokens, l->tok.v[l->tok.n - 1]);
+}
+
+/* The prompt by passes of several rows, as a GPU rounds them. */
+static void feed_chunks(struct told *k, struct runtime *r, struct lane *l)
+{
+    struct err e = {0};
+    int n = k->ask.prompt.n, top = max_int(0, k->ask.prompt_top);
+    struct prompt_scores s = {.n = n, .k = top};
+    s.fact = xcalloc((size_t)n, sizeof *s.fact);
+    s.top = xcalloc((size_t)(n * top) + 1, sizeof *s.top);
+    l->tok.n = 0;
+    ids_cat(&l->tok, k->ask.prompt.v, n);
+    l->scores = &s;
+    if (n > 1)
+        must(lane_extend(r, l, n - 1, false, false, 1, &e), &e);
+    l->scores = NULL;
+    if (k->ask.prompt_top >= 0)
+        buf_add(&k->prompt_facts, s.fact + 1, (size_t)(n - 1) * sizeof *s.fact);
+    buf_add(&k->prompt_top, s.top + top, (size_t)((n - 1) * top) * sizeof *s.top);
+    free(s.fact);
+    free(s.top);
+}
+
+/* The prompt by passes of one row: each token is given in place of the target's choice. */
+static void feed_tokens(struct told *k, struct runtime *r, struct lane *l)
+{
+    struct err e = {0};
+    struct step_limits lim = {1};
+    int n = k->ask.prompt.n;
+    l->given = k->ask.prompt.v + 1;
+    l->n_given = n - 1;
+    for (int i = 1; i < n; i++) {
+        must(i == 1 ? lane_extend(r, l, 1, true, false, 1, &e)
+                    : lane_step(r, &l, &lim, 1, NULL, &e), &e);
+        told_step(k, r, l, true);
+    }
+}
+
+static bool over(const struct told *k, const struct runtime *r, const struct lane *l)
+{
+    return (l->stopped && !k->ask.run_on) || l->tok.n >= r->context ||
+           (k->ask.most >= 0 && k->tokens.n >= k->ask.most);
+}
+
+/* Fills in what the job must bring. */
+static void run_alone(struct told *k, struct runtime *r)
+{
+    struct err e = {0};
+    struct step_limits lim = {1};
+    struct lane lane = {.tap_row = -1}, *l = &lane;
+    struct token_fact none = {.logp = NAN, .rival = -1, .rival_logp = NAN};
+    if (k->ask.prompt_top >= 0)
+        buf_add(&k->prompt_facts, &none, sizeof none);
+    for (int i = 0; i < k->ask.prompt_top; i++)
+        buf_add(&k->prompt_top, &(struct job_token){-1, NAN}, sizeof(struct job_token));
+    ids_add(&l->tok, k->ask.prompt.v[0]);
+    if (strcmp(device, "cpu") == 0)
+        feed_tokens(k, r, l);
+    else
+        feed_chunks(k, r, l);
+    l->how = (struct sampling){k->ask.temperature, k->ask.top_k, k->ask.top_p, k->ask.min_p};
+    l->seed = k->ask.seed;
+    l->draws = 0;
+    l->stopped = false;
+    while (!over(k, r, l)) {
+        must(l->seq.committed == 0 ? lane_extend(r, l, 1, true, false, 1, &e)
+                                   : lane_step(r, &l, &lim, 1, NULL, &e), &e);
+        told_step(k, r, l, false);
+    }
+    k->reason = l->stopped && !k->ask.run_on                        ? STOP_END
+                : k->ask.most >= 0 && k->tokens.n >= k->ask.most ? STOP_MAX
+                                                                 : STOP_CONTEXT;
+    lane_free(r, l);
+}
+
+/* What two sides have in common of a list of items; false: they differ there. */
+static bool same_head(const void *a, size_t na, const void *b, size_t nb, bool whole)
+{
+    return (whole ? na == nb : na <= nb) && (na == 0 || memcmp(a, b, na) == 0);
+}
+
+/* NULL: the job brought what the reference has; or the first words of it, where it was cancelled.
+ * Else what differs. */
+static const char *differs(const struct told *k, const struct told *want)
+{
+    bool whole = !k->cancelled || k->reason != STOP_CANCEL;
+    bool begun = whole || k->n_begin;
+    if (!k->ended)
+        return "it has not ended";
+    if (whole && k->reason != want->reason)
+        return "the reason";
+    if (!same_head(k->tokens.v, (size_t)k->tokens.n * 4, want->tokens.v,
+                   (size_t)want->tokens.n * 4, whole))
+        return "the tokens";
+    if (k->ask.top >= 0 && !same_head(k->facts.p, k->facts.n, want->facts.p, want->facts.n, whole))
+        return "the log probabilities";
+    if (!same_head(k->top.p, k->top.n, want->top.p, want->top.n, whole))
+        return "the best tokens";
+    if (begun && !same_head(k->prompt_facts.p, k->prompt_facts.n, want->prompt_facts.p,
+                            want->prompt_facts.n, true))
+        return "the log probabilities of the prompt";
+    if (begun && !same_head(k->prompt_top.p, k->prompt_top.n, want->prompt_top.p,
+                            want->prompt_top.n, true))
+        return "the best tokens of the prompt";
+    return NULL;
+}
+
+/* ---- random jobs ----------------------------------------------------------------------------- */
+
+static uint64_t state_of_random = 1;
+static int below(int n)
+{
+    state_of_random = mix64(state_of_random);
+    return (int)(state_of_random % (uint64_t)n);
+}
+
+static struct told wanted[N_JOBS];
+
+/* The prompt of the i-th job: a question; a question of many words; an earlier job's prompt again, or
+ * a part of it, or behind it the reply to it or other words. */
+static void make_prompt(struct bed *b, int i, struct ids *out)
+{
+    static const char *const text[] = {"Hello!", "What is a page table?", "count to forty",
+                                       "Tell me a story about Clara the owl."};
+    const struct told *old = &wanted[i ? below(i) : 0];
+    char *many = words(8 + below(12));
+    int kind = i < 4 ? 0 : i < 6 ? 1 : 2 + below(4);
+    out->n = 0;
+    if (kind < 2)
+        chat_prompt(b, kind ? many : text[i], out);
+    if (kind >= 2)
+        ids_cat(out, old->ask.prompt.v, kind == 3 ? 1 + below(old->ask.prompt.n) : old->ask.prompt.n);
+    if (kind >= 4)
+        ids_cat(out, old->tokens.v, old->tokens.n);
+    for (int k = kind == 5 ? 1 + below(20) : kind == 3; k > 0; k--)
+        ids_add(out, 40 + below(400));
+    out->n = min_int(out->n, CONTEXT - 40);
+    free(many);
+}
+
+static void make_job(struct bed *b, int i)
+{
+    static const int top[] = {0, 0, 1, 5, 20}, prompt_top[] = {-1, -1, -1, 0, 3, 20};
+    struct job_ask *a = &wanted[i].ask;
+    *a = (struct job_ask){.top_p = 1, .seed = (uint64_t)below(1000)};
+    make_prompt(b, i, &a->prompt);
+    a->temperature = below(3) ? 0.7f + (float)below(8) / 10 : 0;
+    a->top_k = below(3) ? 0 : 20;
+    a->top_p = below(3) ? 1 : 0.9f;
+    a->min_p = below(4) ? 0 : 0.05f;
+    a->most = i % 7 == 6 ? 0 : i == 2 ? -1 : 1 + below(REPLY);
+    a->run_on = i == 2 || below(3) == 0;
+    a->top = top[below(5)];
+    a->prompt_top = prompt_top[below(6)];
+}
+
+static int make_jobs(void **state)
+{
+    struct bed b;
+    (void)state;
+    if (!bed_device(&b, device, precision))
+        return 0; /* every test is skipped */
+    bed_load(&b, NESTLING, NULL);
+    bed_chat(&b, NESTLING);
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = CONTEXT, .kv = b.dev.kv});
+    bed_stop(&b);
+    for (int i = 0; i < N_JOBS; i++) {
+        make_job(&b, i);
+        run_alone(&wanted[i], &b.r);
+    }
+    bed_close(&b);
+    return 0;
+}
+
+static int free_jobs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_JOBS; i++)
+        told_free(&wanted[i]);
+    return 0;
+}
+
+/* Takes at most n events in. */
+static void take_some(struct backend *g, struct told *all, int n)
+{
+    struct event ev;
+    while (n-- > 0 && backend_wait(g, &ev, 5)) {
+        take(all, &ev);
+        event_free(&ev);
+    }
+}
+
+static void copy_ask(struct told *k, const struct told *from)
+{
+    *k = (struct told){.ask = from->ask};
+    k->ask.prompt = (struct ids){0};
+    ids_cat(&k->ask.prompt, from->ask.prompt.v, from->ask.prompt.n);
+}
+
+/* Starts all jobs in a random order at random times, and cancels some. */
+static void run_jobs(struct backend *g, struct told *all, int cancels)
+{
+    int order[N_JOBS];
+    for (int i = 0; i < N_JOBS; i++) {
+        copy_ask(&all[i], &wanted[i]);
+        order[i] = i;
+    }
+    for (int i = N_JOBS - 1; i > 0; i--) {
+        int k = below(i + 1), x = order[i];
+        order[i] = order[k];
+        order[k] = x;
+    }
+    for (int i = 0; i < N_JOBS; i++) {
+        start(g, &all[order[i]], (uint64_t)order[i] + 1);
+        if (below(3) == 0)
+            take_some(g, all, below(30));
+        if (below(100) < cancels) {
+            int k = order[below(i + 1)];
+            all[k].cancelled = true;
+            g->jobs->cancel(g, (uint64_t)k + 1);
+        }
+    }
+    g->jobs->cancel(g, 12345);
+    take_all(g, all);
+}
+
+static int compare_all(struct told *all, bool fails)
+{
+    int n = 0;
+    for (int i = 0; i < N_JOBS; i++) {
+        const char *what = differs(&all[i], &wanted[i]);
+        if (what && fails)
+            fail_msg("job %d of %d prompt tokens (%d reused) and %d tokens: %s", i,
+                     all[i].ask.prompt.n, all[i].n_reused, all[i].tokens.n, what);
+        n += what != NULL;
+    }
+    return n;
+}
+
+static struct engine_opts small_opts(int lanes, int round)
+{
+    static const int page_size[] = {16, 1, 4}, chunk[] = {7, 64, 24};
+    static const int shape[][3] = {{0, 0, 0}, {5, 4, 16}, {3, 1, 4}};
+    struct engine_opts o = opts(lanes);
+    int P = page_size[round % 3], s = (round + lanes) % 3;
+    o.page_size = P;
+    o.settings.chunk = chunk[(round + lanes / 2) % 3];
+    o.settings.spec = shape[s][0] > 0;
+    if (o.settings.spec) {
+        o.settings.steps = shape[s][0];
+        o.settings.topk = shape[s][1];
+        o.settings.nodes = shape[s][2];
+    }
+    /* a job has room alone, all lanes together have not */
+    o.full_pages = div_up(CONTEXT + 40 + 60 * (lanes > 1), P) + 6;
+    o.swa_pages = div_up(64 + 64 + 40 + 100 * (lanes > 1), P) + 6;
+    return o;
+}
+
+static void test_jobs_bring_what_they_bring_alone(void **state)
+{
+    static const int lanes[] = {1, 3, 8};
+    int reused = 0, accepted = 0, cancelled = 0;
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        struct engine_opts o = small_opts(lanes[i % 3], i / 3 + i);
+        struct told all[N_JOBS];
+        struct backend *g = open_engine(&o);
+        for (int again = 0; again < 2; again++) {
+            run_jobs(g, all, i % 3 ? 12 : 0);
+            compare_all(all, true);
+            assert_whole(g);
+            for (int k = 0; k < N_JOBS; k++) {
+                reused += all[k].n_reused;
+                accepted += all[k].n_accepted;
+                cancelled += all[k].reason == STOP_CANCEL;
+                told_free(&all[k]);
+            }
+        }
+        assert_empty(g);
+        backend_close(g);
+    }
+    print_message("# %d tokens reused, %d accepted, %d jobs cancelled\n", reused, accepted, cancelled);
+    assert_true(reused > 0 && accepted > 0 && cancelled > 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_job_is_answered_from_its_prompt_to_its_end),
+        cmocka_unit_test(test_jobs_bring_what_they_bring_alone),
     };
     device = argc > 1 ? argv[1] : device;
     precision = argc > 2 ? argv[2] : precision;
     if (argc > 3)
         cmocka_set_test_filter(argv[3]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_jobs, free_jobs);
 }
