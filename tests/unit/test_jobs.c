@@ -13,7 +13,7 @@
 #endif
 static const char *device = TEST_DEVICE, *precision = "f32";
 
-enum { N_JOBS = 24, CONTEXT = 256, REPLY = 24 };
+enum { N_JOBS = 20, CONTEXT = 224, REPLY = 40 };
 
 /* ---- what a job brought ---------------------------------------------------------------------- */
 
@@ -377,7 +377,7 @@ static void make_prompt(struct bed *b, int i, struct ids *out)
         ids_cat(out, old->tokens.v, old->tokens.n);
     for (int k = kind == 5 ? 1 + below(20) : kind == 3; k > 0; k--)
         ids_add(out, 40 + below(400));
-    out->n = min_int(out->n, CONTEXT - 40);
+    out->n = min_int(out->n, CONTEXT - 60);
     free(many);
 }
 
@@ -480,37 +480,37 @@ static int compare_all(struct told *all, bool fails)
     return n;
 }
 
-static struct engine_opts small_opts(int lanes, int round)
+/* Settings under which the jobs run: a job has room alone, all lanes together have not. */
+static const struct way {
+    int lanes, page_size, chunk, steps, topk, nodes;
+} way[] = {{1, 16, 7, 5, 4, 16}, {3, 1, 64, 5, 4, 16}, {8, 4, 24, 3, 1, 4},
+           {8, 1, 24, 3, 1, 4},  {3, 4, 7, 0, 1, 4},   {8, 16, 64, 5, 4, 16}};
+enum { N_WAYS = sizeof way / sizeof *way };
+
+static struct engine_opts small_opts(const struct way *w)
 {
-    static const int page_size[] = {16, 1, 4}, chunk[] = {7, 64, 24};
-    static const int shape[][3] = {{0, 0, 0}, {5, 4, 16}, {3, 1, 4}};
-    struct engine_opts o = opts(lanes);
-    int P = page_size[round % 3], s = (round + lanes) % 3;
-    o.page_size = P;
-    o.settings.chunk = chunk[(round + lanes / 2) % 3];
-    o.settings.spec = shape[s][0] > 0;
-    if (o.settings.spec) {
-        o.settings.steps = shape[s][0];
-        o.settings.topk = shape[s][1];
-        o.settings.nodes = shape[s][2];
-    }
-    /* a job has room alone, all lanes together have not */
-    o.full_pages = div_up(CONTEXT + 40 + 60 * (lanes > 1), P) + 6;
-    o.swa_pages = div_up(64 + 64 + 40 + 100 * (lanes > 1), P) + 6;
+    struct engine_opts o = opts(w->lanes);
+    o.page_size = w->page_size;
+    o.settings.chunk = w->chunk;
+    o.settings.spec = w->steps > 0;
+    o.settings.steps = max_int(1, w->steps);
+    o.settings.topk = w->topk;
+    o.settings.nodes = w->nodes;
+    o.full_pages = div_up(CONTEXT + 20, w->page_size) + 2;
+    o.swa_pages = div_up(64 + 64 + 40, w->page_size) + 4;
     return o;
 }
 
 static void test_jobs_bring_what_they_bring_alone(void **state)
 {
-    static const int lanes[] = {1, 3, 8};
     int reused = 0, accepted = 0, cancelled = 0;
     (void)state;
-    for (int i = 0; i < 9; i++) {
-        struct engine_opts o = small_opts(lanes[i % 3], i / 3 + i);
+    for (int i = 0; i < N_WAYS; i++) {
+        struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         struct backend *g = open_engine(&o);
         for (int again = 0; again < 2; again++) {
-            run_jobs(g, all, i % 3 ? 12 : 0);
+            run_jobs(g, all, i % 2 ? 12 : 0);
             compare_all(all, true);
             assert_whole(g);
             for (int k = 0; k < N_JOBS; k++) {
