@@ -415,8 +415,6 @@ struct jobs_ops {
     bool (*start)(struct backend *b, struct job_ask *ask, struct err *e);
     /* The job ends at the next step boundary, with STOP_CANCEL; unknown ids are ignored. */
     void (*cancel)(struct backend *b, uint64_t id);
-    /* Ended jobs stay resident no longer: the next prompts are computed from their first token. */
-    void (*forget)(struct backend *b);
     /* The model's chat format and tokenizer: constant, for any thread. */
     const struct chat *(*chat)(struct backend *b);
     const struct tokenizer *(*tokenizer)(struct backend *b);

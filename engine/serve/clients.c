@@ -131,11 +131,8 @@ static bool take_arrived(struct engine *g, struct jobs *js)
     pthread_mutex_lock(&in->mu);
     for (; in->n_taken < in->n_client; in->n_taken++)
         js->job[js->n++] = &in->client[in->n_taken]->job;
-    bool waits = in->n > 0 || in->closing, forget = in->forget;
-    in->forget = false;
+    bool waits = in->n > 0 || in->closing;
     pthread_mutex_unlock(&in->mu);
-    while (forget && jobs_give_state(js))
-        ;
     for (int i = before; i < js->n; i++)
         if (!job_fits_context(js, js->job[i]))
             post_end(js, js->job[i]);
@@ -331,15 +328,6 @@ static void local_cancel_job(struct backend *b, uint64_t id)
     pthread_mutex_unlock(&in->mu);
 }
 
-static void local_forget(struct backend *b)
-{
-    struct inbox *in = &engine_of(b)->inbox;
-    pthread_mutex_lock(&in->mu);
-    in->forget = true;
-    pthread_cond_signal(&in->filled);
-    pthread_mutex_unlock(&in->mu);
-}
-
 static const struct chat *local_chat_format(struct backend *b)
 {
     return engine_of(b)->loaded.chat;
@@ -351,4 +339,4 @@ static const struct tokenizer *local_tokenizer(struct backend *b)
 }
 
 const struct jobs_ops local_jobs = {.start = local_start, .cancel = local_cancel_job,
-                                    .forget = local_forget, .chat = local_chat_format, .tokenizer = local_tokenizer};
+                                    .chat = local_chat_format, .tokenizer = local_tokenizer};

@@ -97,7 +97,6 @@ struct inbox {
     int n;
     struct client *client[MAX_JOBS]; /* jobs that have not ended; the engine's thread frees them */
     int n_client;
-    bool forget; /* the jobs' resident states are to go */
     int n_taken; /* client[0 .. n_taken) are known to the engine's thread */
     bool closing, working; /* working: a request has been taken out and is not done */
 };

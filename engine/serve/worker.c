@@ -251,9 +251,9 @@ static enum work next_work(struct engine *g, enum work last, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);
     g->inbox.working = false;
-    while (g->inbox.n == 0 && g->inbox.n_client == 0 && !g->inbox.forget && !g->inbox.closing)
+    while (g->inbox.n == 0 && g->inbox.n_client == 0 && !g->inbox.closing)
         pthread_cond_wait(&g->inbox.filled, &g->inbox.mu);
-    bool jobs = (g->inbox.n_client || g->inbox.forget) && (g->inbox.n == 0 || last == WORK_REQUEST);
+    bool jobs = g->inbox.n_client && (g->inbox.n == 0 || last == WORK_REQUEST);
     enum work work = g->inbox.closing ? WORK_OVER : jobs ? WORK_JOBS : WORK_REQUEST;
     if (work == WORK_REQUEST) {
         *rq = g->inbox.rq[0];
