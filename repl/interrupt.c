@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -103,4 +105,29 @@ int interrupt_next(void)
 bool interrupt_waits(void)
 {
     return in.open && atomic_load(&in.sent) != atomic_load(&in.taken);
+}
+
+/* Waits until fd takes PIPE_BUF bytes without blocking. False: a signal came first. */
+static bool wait_writable(int fd)
+{
+    struct pollfd p[2] = {{.fd = fd, .events = POLLOUT}, {.fd = interrupt_fd(), .events = POLLIN}};
+    while (poll(p, 2, -1) < 0 && errno == EINTR)
+        ;
+    return p[0].revents || !interrupt_waits();
+}
+
+bool interrupt_write(int fd, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        if (!wait_writable(fd)) {
+            errno = EINTR;
+            return false;
+        }
+        ssize_t k = write(fd, bytes, n < PIPE_BUF ? n : PIPE_BUF);
+        if (k < 0 && (errno != EINTR || interrupt_waits()))
+            return false;
+        bytes += k > 0 ? k : 0;
+        n -= k > 0 ? (size_t)k : 0;
+    }
+    return true;
 }

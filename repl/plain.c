@@ -6,8 +6,6 @@
  * file, for a line or for a reply, also ends with a signal.
  */
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +32,7 @@ struct plain {
     struct reuse_view reuse; /* of the running turn */
     struct buf forgot; /* numbers of the turns that left the context to make room, for --json */
     struct buf tail;   /* unsanitised bytes of the reply's last character and its marks */
+    struct buf text;   /* of the reply, to be written with the last event that waits */
     struct buf thought;      /* reasoning, for --json */
 };
 
@@ -77,29 +76,23 @@ static void write_failed(struct app *a, int error)
     backend_cancel(a->backend);
 }
 
-/* Waits until standard output takes PIPE_BUF bytes without blocking. False: a signal came first. */
-static bool wait_writable(void)
+static void write_bytes(struct app *a, const char *bytes, size_t n)
 {
-    struct pollfd p[2] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
-                          {.fd = interrupt_fd(), .events = POLLIN}};
-    while (poll(p, 2, -1) < 0 && errno == EINTR)
-        ;
-    return p[0].revents || !interrupt_waits();
+    if (!plain_of(a)->broken && !interrupt_write(STDOUT_FILENO, bytes, n))
+        write_failed(a, errno);
+}
+
+static void write_text(struct app *a)
+{
+    struct buf *text = &plain_of(a)->text;
+    write_bytes(a, text->p, text->n);
+    buf_clear(text);
 }
 
 static void write_out(struct app *a, const char *bytes, size_t n)
 {
-    while (n > 0 && !plain_of(a)->broken) {
-        if (!wait_writable()) {
-            write_failed(a, EINTR);
-            break;
-        }
-        ssize_t k = write(STDOUT_FILENO, bytes, n < PIPE_BUF ? n : PIPE_BUF);
-        if (k < 0 && (errno != EINTR || interrupt_waits()))
-            write_failed(a, errno);
-        bytes += k > 0 ? k : 0;
-        n -= k > 0 ? (size_t)k : 0;
-    }
+    write_text(a);
+    write_bytes(a, bytes, n);
 }
 
 /* Prints "aerie: text", sanitised, on standard error. */
@@ -107,6 +100,7 @@ static void print_notice(struct app *a, const char *text)
 {
     struct plain *p = plain_of(a);
     struct buf clean = {0};
+    write_text(a);
     if (p->mid_line && !p->once && !a->opt.json) {
         write_out(a, "\n", 1);
         p->mid_line = false;
@@ -198,14 +192,14 @@ static void show_text(struct app *a, const struct event *ev)
         return; /* the whole text comes with the end of the turn */
     }
     if (!final) { /* reasoning goes to standard error */
+        write_text(a);
         text_sanitise(&clean, ev->text.p, ev->text.n, true, NULL);
         if (p->think && !a->opt.quiet && clean.n)
             fwrite(clean.p, 1, clean.n, stderr);
     } else if (p->sanitise) {
-        text_sanitise_next(&p->tail, ev->text.p, ev->text.n, &clean);
-        write_out(a, clean.p, clean.n);
+        text_sanitise_next(&p->tail, ev->text.p, ev->text.n, &p->text);
     } else {
-        write_out(a, ev->text.p, ev->text.n);
+        buf_add(&p->text, ev->text.p, ev->text.n);
     }
     if (final)
         p->mid_line = ev->text.p[ev->text.n - 1] != '\n';
@@ -420,6 +414,7 @@ static void wait_idle(struct app *a)
             handle_event(a, &ev);
             any = true;
         }
+        write_text(a);
         bool paused = a->n_want == 0 && a->n_what_if == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
         if (!any && (!busy || paused))
             break;
@@ -645,6 +640,7 @@ static void plain_begin(struct app *a, struct plain *p)
 static int plain_end(struct app *a, struct plain *p)
 {
     buf_free(&p->tail);
+    buf_free(&p->text);
     buf_free(&p->thought);
     buf_free(&p->forgot);
     interrupt_close(); /* from here on signals have their default effect */

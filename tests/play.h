@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -35,7 +37,9 @@ struct play_answer {
     const char *header; /* more header lines, each with CRLF; NULL: none */
     struct buf body;  /* freed by the server */
     int cut;          /* bytes of one write; 0: all at once */
-    bool by_event;    /* one event of a stream a write, in place of `cut` */
+    int n_paced;      /* events of a stream at a fixed rate, a write each, the last with all that follows; 0: the
+                         body is sent as cut and pause_us say */
+    int first_us, every_us; /* from the request to the first event, from one to the next */
     int pause_us;     /* between writes */
     size_t most;      /* end after so many bytes of the body; 0: all */
     bool reset;       /* end with a reset instead of an orderly end */
@@ -109,6 +113,26 @@ static inline bool play_gone(int fd, int ms)
     return poll(&p, 1, ms) > 0 && recv(fd, &c, 1, MSG_DONTWAIT) <= 0;
 }
 
+/* Each event at its own time, so that a late one delays no other. */
+static inline bool play_paced(int fd, const struct play_answer *a)
+{
+    struct timespec at;
+    bool ok = true;
+    size_t i = 0;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    for (int k = 0; ok && k < a->n_paced; k++) {
+        const char *from = a->body.p + i, *blank = memmem(from, a->body.n - i, "\n\n", 2);
+        size_t n = k < a->n_paced - 1 && blank ? (size_t)(blank + 2 - from) : a->body.n - i;
+        at.tv_nsec += 1000L * (k ? a->every_us : a->first_us);
+        at.tv_sec += at.tv_nsec / 1000000000;
+        at.tv_nsec %= 1000000000;
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+        ok = send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n;
+        i += n;
+    }
+    return ok;
+}
+
 static inline bool play_write(struct play *p, int fd, const struct play_answer *a)
 {
     struct buf head = {0};
@@ -120,12 +144,11 @@ static inline bool play_write(struct play *p, int fd, const struct play_answer *
     buf_printf(&head, "%s\r\n", a->header ? a->header : "");
     bool ok = send(fd, head.p, head.n, MSG_NOSIGNAL) == (ssize_t)head.n;
     buf_free(&head);
+    if (a->n_paced)
+        return ok && play_paced(fd, a);
     size_t n = a->most && a->most < a->body.n ? a->most : a->body.n;
     for (size_t at = 0; ok && at < n;) {
         size_t k = a->cut ? (size_t)a->cut : n;
-        const char *blank = a->by_event ? memmem(a->body.p + at, n - at, "\n\n", 2) : NULL;
-        if (blank)
-            k = (size_t)(blank + 2 - (a->body.p + at));
         if (k > n - at)
             k = n - at;
         ok = send(fd, a->body.p + at, k, MSG_NOSIGNAL) == (ssize_t)k;
@@ -171,6 +194,7 @@ static inline void *play_run(void *arg)
 {
     struct play *p = arg;
     for (int fd; (fd = accept(p->fd, NULL, NULL)) >= 0;) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
         struct play_line *line = malloc(sizeof *line);
         pthread_t t;
         *line = (struct play_line){p, fd};

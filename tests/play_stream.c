@@ -1,12 +1,12 @@
 /* play_stream.c - a server whose replies and metrics are made up by a rule, for scripts that need a stream of
  * a given speed, drafts by step, or metrics that move.
  *
- *   play_stream KIND SECONDS [RATE [TOKENS]]
+ *   play_stream KIND SECONDS [RATE [TOKENS [FIRST_MS]]]
  *
  * KIND is "vllm" (0.29 with drafts by step), "sglang" (late 2026), "sglang-old" (the field names before), "llama" or
  * "openai" (only what the OpenAI API has, no metrics). Prints "http://127.0.0.1:PORT" on a line of its own and serves
- * for so many seconds: replies of TOKENS tokens (200), about RATE tokens a second (0: as fast as they are read). The
- * formats are those of the documentation (see engine/remote/answer.c); no real server was recorded for them. */
+ * for so many seconds: replies of TOKENS tokens (200), RATE tokens a second in the mean (0: as fast as they are read),
+ * the first FIRST_MS milliseconds after the request (0). The formats are those of the documentation (see engine/remote/answer.c); no real server was recorded for them. */
 #include <math.h>
 
 #include "kernels/json.h"
@@ -17,7 +17,7 @@ enum { PROMPT = 17, DRAFT = 5, WORDS = 40, POOL = 40000, WINDOW = 8000 };
 struct server {
     struct play play;
     const char *kind;
-    int rate, tokens, n_reply;
+    int rate, tokens, first_ms, n_reply;
     uint64_t begun;
 };
 
@@ -178,9 +178,9 @@ static void put_reply(struct server *s, struct play_answer *a)
         buf_str(&n.by_step[i], "");
     put_end(s, &n, &a->body);
     a->type = "text/event-stream";
-    a->by_event = true;
-    if (s->rate)
-        a->pause_us = (int)((double)s->tokens / pieces * 1e6 / s->rate);
+    a->n_paced = pieces;
+    a->first_us = 1000 * s->first_ms;
+    a->every_us = s->rate ? (int)((double)s->tokens / pieces * 1e6 / s->rate) : 0;
     buf_free(&n.by_step[0]);
     buf_free(&n.by_step[1]);
     s->n_reply++;
@@ -260,11 +260,12 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: play_stream KIND SECONDS [RATE [TOKENS]]\n");
+        fprintf(stderr, "usage: play_stream KIND SECONDS [RATE [TOKENS [FIRST_MS]]]\n");
         return 2;
     }
     struct server s = {.kind = argv[1], .rate = argc > 3 ? atoi(argv[3]) : 0, .begun = clock_ns()};
     s.tokens = max_int(1, argc > 4 ? atoi(argv[4]) : 200);
+    s.first_ms = argc > 5 ? atoi(argv[5]) : 0;
     play_open(&s.play, choose, &s);
     printf("%s\n", s.play.url);
     fflush(stdout);
