@@ -1,7 +1,7 @@
 # aerie: `make run` and `make test` set up everything they need; `make help` lists the rest.
 
 # ---- configuration -------------------------------------------------------------------------------
-# MODE=release|debug|tsan (debug: ASan + UBSan; tsan: ThreadSanitizer), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
+# MODE=release|debug|tsan|fuzz (debug: ASan + UBSan; tsan: ThreadSanitizer; fuzz: see 'make fuzz'), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
 # all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
 # run: kernels/cuda/timeline.h)
 MODE    ?= release
@@ -49,6 +49,9 @@ ifeq ($(MODE),debug)
 else ifeq ($(MODE),tsan)
   CFLAGS  += -O1 -fsanitize=thread -fno-omit-frame-pointer
   LDFLAGS += -fsanitize=thread
+else ifeq ($(MODE),fuzz)
+  CFLAGS  += -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+  LDFLAGS += -fsanitize=address,undefined
 else
   CFLAGS  += -O2
 endif
@@ -64,13 +67,20 @@ UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
 MOCK  := $(B)/tests/mock_aerie
 PLAY  := $(B)/tests/play_server $(B)/tests/play_stream
-TESTS := $(UNIT) $(GPU) $(MOCK) $(PLAY)
+# targets of fuzzing (tests/fuzz/README.md): each alone with libFuzzer, all of them in one test
+FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_TEST := $(B)/tests/test_fuzz
+TESTS := $(UNIT) $(GPU) $(MOCK) $(PLAY) $(FUZZ_TEST)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
 # one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h)
 $(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ifeq ($(MODE),fuzz)
+  # kernels meet no input from outside
+  $(B)/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all -O1
+endif
 ifeq ($(MODE),tsan)
   # these loops are a hundred times slower instrumented; scalar.o, compiled from the same source, is instrumented
   $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -fno-sanitize=thread
@@ -94,7 +104,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run dist test test-tsan tsan-programs tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
+.PHONY: docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -118,6 +128,12 @@ test-tsan: deps test-deps ## build with ThreadSanitizer and run the tests in whi
 	@tests/tsan.sh build/tsan-cpu
 
 tsan-programs: ; @$(MAKE) -s --no-print-directory $(B)/aerie $(addprefix $(B)/tests/,$(shell tests/tsan.sh --programs))
+
+fuzz: test-deps ## run every target of tests/fuzz for T seconds (T=60) with libFuzzer (needs clang)
+	@command -v clang >/dev/null || { echo "aerie: 'make fuzz' needs clang, which was not found; skipped (make test feeds the same targets without it)"; exit 0; }; \
+	$(MAKE) -s --no-print-directory MODE=fuzz CC=clang CUDA=0 fuzz-programs && tests/fuzz/run.sh build/fuzz-cpu-clang $(or $(T),60) $(ONLY)
+
+fuzz-programs: $(if $(filter fuzz,$(MODE)),$(FUZZ:%=$(B)/fuzz/%))
 
 tests: all ## build the test programs and the benchmarks
 	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
@@ -164,7 +180,8 @@ test-deps: deps
 c.flags    := $(CC) $(CFLAGS)
 cu.flags   := $(NVCC) $(NVFLAGS)
 link.flags := $(CC) $(LDFLAGS) $(LDLIBS)
-$(B)/c.flags $(B)/cu.flags $(B)/link.flags: FORCE
+fuzz.list  := $(foreach t,$(FUZZ),X($(t)))
+$(B)/c.flags $(B)/cu.flags $(B)/link.flags $(B)/fuzz.list: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$($(@F)))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$($(@F)))' > $@
 
 $(B)/%.o: %.c $(B)/c.flags
@@ -184,6 +201,15 @@ $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) $(B)/link.flags ; $(link-test)
 # the program over another backend: repl/open.c is all that it replaces
 $(MOCK): %: %.o $(filter-out $(B)/repl/open.o,$(OBJ)) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
+# all targets in one program: their functions get names of their own
+ifneq ($(MODE),fuzz)
+  $(foreach t,$(FUZZ),$(eval $(B)/tests/fuzz/fuzz_$(t).o: CFLAGS += -DLLVMFuzzerTestOneInput=target_$(t) -Dfuzz_inputs=inputs_$(t)))
+  $(B)/tests/fuzz/driver.o: CFLAGS += -DFUZZ_LIST='"$(B)/fuzz.list"'
+  $(B)/tests/fuzz/driver.o: $(B)/fuzz.list
+endif
+$(FUZZ_TEST): $(FUZZ:%=$(B)/tests/fuzz/fuzz_%.o) $(B)/tests/fuzz/driver.o $(LIB) $(B)/link.flags ; $(link-test)
+$(FUZZ:%=$(B)/fuzz/%): $(B)/fuzz/%: $(B)/tests/fuzz/fuzz_%.o $(LIB) $(B)/link.flags
+	@mkdir -p $(@D); echo "  LINK  $@"; $(LINK) $(LDFLAGS) -fsanitize=fuzzer $(filter %.o,$^) $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
 $(BENCH) $(PLAY): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d $(B)/tests/*.d)

@@ -12,7 +12,7 @@
 char *facts_value(const char *lines, const char *name)
 {
     size_t n = strlen(name);
-    for (const char *at = lines; at && *at; at = strchr(at, '\n'), at += at != NULL)
+    for (const char *at = lines ? lines : ""; *at; at += strcspn(at, "\n"), at += *at == '\n')
         if (strncmp(at, name, n) == 0 && at[n] == '=')
             return xasprintf("%.*s", (int)strcspn(at + n + 1, "\n"), at + n + 1);
     return NULL;

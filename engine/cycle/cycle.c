@@ -200,8 +200,10 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     for (int i = 0; i < o->n_new; i++)
         l->row[i] = o->rec.kind == STEP_PREFILL ? 0 : outcome_row(o, i);
     l->stopped = o->n_new > 0 && !l->run_on && runtime_stops(r, o->rec.bonus);
-    l->given += o->rec.forced;
-    l->n_given -= o->rec.forced;
+    if (o->rec.forced) {
+        l->given += o->rec.forced;
+        l->n_given -= o->rec.forced;
+    }
     l->tree.n = 0;
     if (x->tree.n)
         l->tree = x->tree;

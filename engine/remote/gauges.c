@@ -167,10 +167,18 @@ static bool read_slots(const char *page, size_t n, struct gauge_page *p)
     return true;
 }
 
+/* Whether a page is a JSON array; its bytes need not end in a NUL. */
+static bool is_array(const char *page, size_t n)
+{
+    while (n && strchr(" \t\r\n", *page) && *page)
+        page++, n--;
+    return n && *page == '[';
+}
+
 bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p)
 {
     struct metrics m;
-    if (kind == SERVER_LLAMA && n && page[strspn(page, " \t\r\n")] == '[')
+    if (kind == SERVER_LLAMA && is_array(page, n))
         return read_slots(page, n, p);
     if (!metrics_read(&m, page, n, NULL))
         return false;

@@ -505,36 +505,61 @@ static bool resolve_defaults(struct cli *c, struct err *e)
     return true;
 }
 
+/* Acts on the config file and the flags, for a command that is to run. */
+static bool apply_all(struct cli *c, const struct parse *p, struct err *e)
+{
+    if (!read_config(c, p->cmd->bit, &c->config_error) && p->cmd->bit != IN_DOCTOR) {
+        *e = c->config_error;
+        return false;
+    }
+    return apply_flags(c, p, e) && check_words(p->cmd, c->n_word, e) && resolve_defaults(c, e);
+}
+
+bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
+              struct err *e)
+{
+    struct parse p = {0};
+    defaults(c);
+    bool ok = parse_words(&p, c, argc, argv, e);
+    *task = p.version ? CLI_VERSION : p.help ? CLI_HELP : CLI_RUN;
+    if (ok && *task == CLI_RUN)
+        ok = apply_all(c, &p, e);
+    *cmd = p.named || *task == CLI_RUN ? p.cmd : NULL;
+    free(p.seen);
+    return ok;
+}
+
+void cli_free(struct cli *c)
+{
+    free(c->bundled);
+    free(c->target);
+    free(c->draft);
+    free(c->config_path);
+    buf_free(&c->config);
+}
+
+static int run_task(struct cli *c, const struct command *cmd, enum cli_task task)
+{
+    if (task == CLI_VERSION) {
+        printf("aerie " AERIE_VERSION "\n");
+        return 0;
+    }
+    if (task == CLI_HELP)
+        return cmd ? help_command(cmd) : help_all();
+    return cmd->run(c);
+}
+
 int cli_main(int argc, char **argv)
 {
     struct cli c;
-    struct parse p = {0};
     struct err e = {0};
-    int rc;
-    defaults(&c);
-    if (!parse_words(&p, &c, argc, argv, &e)) {
-        rc = cli_fail(&e);
-    } else if (p.version) {
-        printf("aerie " AERIE_VERSION "\n");
-        rc = 0;
-    } else if (p.help) {
-        rc = p.named ? help_command(p.cmd) : help_all();
-    } else if ((!read_config(&c, p.cmd->bit, &c.config_error) && p.cmd->bit != IN_DOCTOR) ||
-               !apply_flags(&c, &p, &e) || !check_words(p.cmd, c.n_word, &e) ||
-               !resolve_defaults(&c, &e)) {
-        rc = cli_fail(e.kind ? &e : &c.config_error);
-    } else {
-        rc = p.cmd->run(&c);
-    }
+    const struct command *cmd;
+    enum cli_task task;
+    int rc = cli_read(&c, argc, argv, &cmd, &task, &e) ? run_task(&c, cmd, task) : cli_fail(&e);
     if (fflush(stdout) != 0 && errno != EPIPE) {
         err_set(&e, ERR_USAGE, "cannot write to standard output: %s", strerror(errno));
         rc = rc ? rc : cli_fail(&e);
     }
-    free(p.seen);
-    free(c.bundled);
-    free(c.target);
-    free(c.draft);
-    free(c.config_path);
-    buf_free(&c.config);
+    cli_free(&c);
     return rc;
 }

@@ -57,4 +57,15 @@ struct flag {
 extern const struct flag flags[];
 extern const int n_flags;
 
+/* ---- cli.c ---- */
+
+/* What a command line asks for. */
+enum cli_task { CLI_RUN, CLI_HELP, CLI_VERSION };
+/* Reads words and flags, and for CLI_RUN the config file, into *c. *cmd: the command that is to run, or
+ * to be explained; NULL: CLI_HELP of no command. False and *e (ERR_USAGE). In either case the caller
+ * frees what c owns with cli_free(); argv, which is reordered, must outlive c. */
+bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
+              struct err *e);
+void cli_free(struct cli *c);
+
 #endif

@@ -178,10 +178,16 @@ static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
     buf_str(&m->text, "");
     m->n_piece = 0;
     if (d->lang.size > 0) {
+        struct sheet label;
+        sheet_init(&label, m->out->ascii);
+        sheet_add(&label, ST_DIM, m->out->ascii ? "+ " : "╭ ");
+        sheet_addn(&label, ST_DIM, d->lang.text, d->lang.size);
+        sheet_cut(&label, room(m));
         put_prefix(m);
-        sheet_add(m->out, ST_DIM, m->out->ascii ? "+ " : "╭ ");
-        sheet_addn(m->out, ST_DIM, d->lang.text, d->lang.size);
+        sheet_add_row(m->out, &label.row[0], 0, (int)label.row[0].text.n);
         sheet_line(m->out);
+        m->out->escaped += label.escaped;
+        sheet_free(&label);
     }
 }
 
