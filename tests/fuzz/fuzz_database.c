@@ -2,7 +2,7 @@
  * checked, and looked at as a recording. */
 #include "tests/fuzz/log_file.h"
 
-const int fuzz_inputs = 60;
+const int fuzz_inputs = 25;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -4,7 +4,7 @@
 
 bool pack_write(const char *path, const void *bytes, size_t n, struct err *e); /* history/internal.h */
 
-const int fuzz_inputs = 60;
+const int fuzz_inputs = 40;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -3,7 +3,7 @@
 #include "history/internal.h"
 #include "tests/fuzz/log.h"
 
-const int fuzz_inputs = 300;
+const int fuzz_inputs = 200;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
