@@ -144,6 +144,7 @@ struct chat_view {
     uint64_t cycles, drafted, accepted;
     double turn_mal, session_mal;
     struct depth_stat depth[TREE_MAX];
+    char trouble[200]; /* of a server: why it does not answer as it should; "": it does, as far as known */
 };
 
 struct backend_ops {
@@ -239,6 +240,27 @@ struct gauges_ops {
     void (*view)(struct backend *b, struct gauges_view *v);
     /* The latest ones, oldest first; at most max. Returns how many. */
     int (*samples)(struct backend *b, struct gauge_sample *out, int max);
+};
+
+/* What a server said of its replies, and the times that were measured here. */
+struct served_turn {
+    int turn;
+    enum stop_reason reason;
+    int n_tokens;                 /* generated, as far as known */
+    uint64_t us_first, us_decode; /* from sending the request until the first token came, 0: none did;
+                                     from there until the last */
+    double length; /* mean tokens of a verifying step, by served_ops.length; NAN: not reported */
+    struct served served; /* without its metrics */
+};
+enum { SERVED_KEPT = 1024 };
+struct served_ops {
+    /* The latest replies of the session, oldest first; at most max. Returns how many. */
+    int (*turns)(struct backend *b, struct served_turn *out, int max);
+    /* The best tokens of a step's rows as the server sent them, freed by tops_free(); NULL: not held. */
+    struct tops *(*tops)(struct backend *b, int turn, int step);
+    /* How this server counts, in its own field names: "num_accepted / num_draft"; NULL: it counts no
+     * drafts. length NULL: it does not count its steps. */
+    const char *rate, *length;
 };
 
 /* Which page holds what: the session's page table and the pages of each pool. */
@@ -477,6 +499,7 @@ enum backend_view {
     VIEW_TREES,
     VIEW_POOLS,
     VIEW_GAUGES,
+    VIEW_SERVED,
     VIEW_PAGES,
     VIEW_PLAN,
     VIEW_CHECK,
@@ -497,6 +520,7 @@ struct backend {
     const struct trees_ops *trees;
     const struct pools_ops *pools;
     const struct gauges_ops *gauges;
+    const struct served_ops *served;
     const struct pages_ops *pages;
     const struct plan_ops *plan;
     const struct check_ops *check;

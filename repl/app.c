@@ -511,6 +511,8 @@ static void status_draft(const struct app *a, const struct status *s, struct she
         sheet_printf(out, ST_WARN, "spec off (%s)", i->draft_off);
     else if (!v->settings.spec)
         sheet_add(out, ST_WARN, "spec off (/set spec)");
+    else if (v->cycles == 0 && v->drafted > 0) /* of a server that does not count its steps */
+        sheet_printf(out, ST_TEXT, "accept %.0f%%", 100 * (double)v->accepted / (double)v->drafted);
     else if (v->cycles == 0)
         sheet_add(out, ST_TEXT, "MAL -");
     else
@@ -620,6 +622,34 @@ static void part_step(struct app *a, const struct status *s, struct sheet *out)
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }
 
+/* The server and its model, and what is wrong with the connection: never dropped. */
+static void part_server(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    const char *host = i->server_url ? strstr(i->server_url, "//") : NULL;
+    (void)s;
+    if (!host)
+        return;
+    host += 2;
+    sheet_printf(out, ST_TEXT, "%s ", i->family);
+    sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host, "/"), host);
+}
+
+static void part_model(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    (void)s;
+    if (i->server_url)
+        sheet_printf(out, ST_TEXT, "%.40s", i->model_dir);
+}
+
+static void part_trouble(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->chat.trouble[0])
+        sheet_printf(out, ST_BAD, "%.56s%s", s->chat.trouble, strlen(s->chat.trouble) > 56 ? "..." : "");
+}
+
 /* The step that is shown, where that is not the newest: never dropped. */
 static void part_at(struct app *a, const struct status *s, struct sheet *out)
 {
@@ -636,7 +666,7 @@ static void part_log(struct app *a, const struct status *s, struct sheet *out)
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
-    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {6, part_unchecked}, {0, part_context},
+    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {7, part_server}, {8, part_model}, {6, part_unchecked}, {0, part_context},
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
                                        {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };

@@ -111,6 +111,7 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
         [VIEW_STEPS] = "this backend does not tell its steps",
         [VIEW_TREES] = "this backend does not tell its draft trees",
         [VIEW_POOLS] = "this backend does not tell how full its pools are",
+        [VIEW_SERVED] = "this backend reports no times of its own",
         [VIEW_GAUGES] = "this backend has no metrics",
         [VIEW_PAGES] = "this backend does not tell which pages hold a token",
         [VIEW_PLAN] = "this backend does not tell its plans",

@@ -301,6 +301,7 @@ static bool take_page(struct gauges *g, enum server_kind kind)
 {
     const struct buf *b = &g->call.answer;
     struct err e;
+    g->unreachable = g->call.failed;
     if (g->call.failed)
         e = g->call.why;
     else if (g->call.status != 200)

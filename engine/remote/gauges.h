@@ -27,6 +27,7 @@ struct gauge_page {
 struct gauges {
     struct http_call call;
     bool asking;
+    bool unreachable;  /* the latest reading failed because no answer came */
     int path;          /* which of the pages is asked for */
     uint64_t ns_begin; /* when the first page of this reading was asked for; 0: never */
     struct gauge_page now, before;

@@ -8,8 +8,10 @@
 
 #include "engine/remote/gauges.h"
 #include "engine/remote/incoming.h"
+#include "engine/remote/kept.h"
 #include "engine/remote/page_pair.h"
 #include "engine/remote/server.h"
+#include "engine/remote/server_steps.h"
 #include "engine/remote/talk.h"
 
 enum {
@@ -17,6 +19,7 @@ enum {
     AT_ONCE = 8,
     METRICS_MS = 1000, /* the end of a turn waits at most this long for the metrics after it */
     STOPPED_METRICS_MS = 100,
+    SILENT_MS = 5000, /* silence of a running reply after which the screen says so */
 };
 
 struct remote {
@@ -24,10 +27,14 @@ struct remote {
     struct http *http;
     struct server server;
     struct gauges gauges;
+    struct kept kept;
+    bool stalled, unreachable; /* what view.trouble says */
     struct page_pair pages; /* metrics before and after a turn */
     int at_once;  /* replies of a batch at the same time */
     char *about, *device; /* owned strings of info */
     struct buf facts;     /* the same */
+    char *lacks[N_VIEWS]; /* the same, of base.lacks; NULL: a constant is there */
+    struct served_ops served;
 };
 
 static struct remote *remote_of(struct talk *t)
@@ -35,17 +42,51 @@ static struct remote *remote_of(struct talk *t)
     return (struct remote *)t;
 }
 
-/* Reads the metrics while replies run. */
+/* What the screen says of the connection; "": it is fine. */
+static void set_trouble(struct remote *r, const char *text)
+{
+    pthread_mutex_lock(&r->talk.mu);
+    snprintf(r->talk.view.trouble, sizeof r->talk.view.trouble, "%.190s", text);
+    pthread_mutex_unlock(&r->talk.mu);
+}
+
+/* Reads the metrics. Returns the milliseconds until the next call. */
+static int look_at_metrics(struct remote *r)
+{
+    int ms = gauges_look(&r->gauges, r->http, &r->server, r->talk.view.settings.gauge_ms);
+    if (r->gauges.unreachable != r->unreachable) {
+        r->unreachable = r->gauges.unreachable;
+        set_trouble(r, r->unreachable ? r->gauges.view.fault : "");
+    }
+    return ms;
+}
+
+/* Called while replies run. */
 static void meanwhile(void *arg)
 {
-    struct remote *r = arg;
-    gauges_look(&r->gauges, r->http, &r->server, r->talk.view.settings.gauge_ms);
+    look_at_metrics(arg);
 }
 
 static void idle(struct talk *t)
 {
     struct remote *r = remote_of(t);
-    http_run(r->http, gauges_look(&r->gauges, r->http, &r->server, t->view.settings.gauge_ms));
+    http_run(r->http, look_at_metrics(r));
+}
+
+/* Says how long a running reply has been silent. */
+static void watch_silence(struct remote *r, const struct incoming *in)
+{
+    char text[80];
+    uint64_t since = in->call.ns_last > in->call.ns_begin ? in->call.ns_last : in->call.ns_begin, now = clock_ns();
+    bool stalled = in->state == INCOMING_RUNS && since && now > since + SILENT_MS * (uint64_t)1000000;
+    if (stalled) {
+        snprintf(text, sizeof text, in->ns_first ? "nothing came for %d s" : "no answer for %d s",
+                 (int)((now - since) / 1000000000));
+        set_trouble(r, text);
+    } else if (r->stalled) {
+        set_trouble(r, "");
+    }
+    r->stalled = stalled;
 }
 
 static void wake(struct talk *t)
@@ -141,18 +182,30 @@ static uint64_t arrived(const struct incoming *in, const struct piece *p)
     return p->ns > in->call.ns_begin ? (p->ns - in->call.ns_begin) / 1000 : 0;
 }
 
-/* The steps of the server, where it reports the accepted drafts of each: step i yields
- * accepted[i] + 1 tokens, the last one clipped. Returns how many there are. */
-static int post_server_steps(struct talk *t, const struct incoming *in)
+/* The context's length before the step that yields token `at` of the reply: the token before it is not
+ * in the context yet, because its own pass is the step (see struct step_rec). */
+static int pos_before(const struct incoming *in, int at)
 {
-    int pos = count(in->count.prompt), at = 0, step = 0, piece = 0;
+    return max_int(0, count(in->count.prompt) + at - 1);
+}
+
+/* The steps of the server, where it lists the accepted drafts of each: step i yields accepted[i] + 1
+ * tokens, the last one clipped; the `lead` tokens before come from the prompt's pass. Returns how many
+ * there are. */
+static int post_server_steps(struct talk *t, const struct incoming *in, int lead)
+{
+    int at = lead, step = 0, piece = 0;
+    if (lead)
+        post_step(t, in, ++step, 0, lead,
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, 0), .source = STEP_PIECE,
+                                     .us_arrived = arrived(in, &in->piece[0])});
     for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
         while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
             piece++;
         int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
         post_step(t, in, ++step, at, n,
-                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos + at,
+                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos_before(in, at),
                                      .rows = drafted + 1, .drafted = drafted, .accepted = n - 1,
                                      .source = STEP_REPORTED,
                                      .us_arrived = arrived(in, &in->piece[piece])});
@@ -165,11 +218,11 @@ static int post_server_steps(struct talk *t, const struct incoming *in)
  * said about drafts. */
 static int post_pieces(struct talk *t, const struct incoming *in)
 {
-    int pos = count(in->count.prompt), n = min_int(in->n_piece, MOST_STEPS);
+    int n = min_int(in->n_piece, MOST_STEPS);
     for (int i = 0; i < n; i++) {
         const struct piece *p = &in->piece[i];
         post_step(t, in, i + 1, p->first, p->n,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos + p->first,
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, p->first),
                                      .source = STEP_PIECE, .us_arrived = arrived(in, p)});
     }
     return n;
@@ -177,7 +230,8 @@ static int post_pieces(struct talk *t, const struct incoming *in)
 
 static int post_steps(struct talk *t, const struct incoming *in)
 {
-    return in->accepted.n && in->ids ? post_server_steps(t, in) : post_pieces(t, in);
+    int lead = in->accepted.n && in->ids && in->n_piece ? server_steps_lead(in) : -1;
+    return lead >= 0 ? post_server_steps(t, in, lead) : post_pieces(t, in);
 }
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
@@ -191,6 +245,7 @@ static void note_seen(struct remote *r, const struct incoming *in)
     said[REPORT_ACCEPT_REQUEST] |= in->count.drafted >= 0;
     said[REPORT_ACCEPT_STEP] |= in->accepted.n > 0;
     said[REPORT_CACHED] |= in->count.cached >= 0;
+    said[REPORT_TIMES] |= in->count.ms_queue >= 0 || in->count.ms_first >= 0 || in->count.ms_prompt >= 0;
 }
 
 /* Cycles by depth, from the accepted drafts of each step: a chain's node at depth d is accepted in
@@ -206,13 +261,16 @@ static void count_depths(struct chat_view *v, const struct incoming *in)
     }
 }
 
-static void count_reply(struct talk *t, const struct incoming *in, const struct talk_reply *out)
+/* n_prompt: tokens of the prompt that were counted when the turn began. */
+static void count_reply(struct talk *t, const struct incoming *in, int n_prompt, const struct talk_reply *out)
 {
     pthread_mutex_lock(&t->mu);
     struct chat_view *v = &t->view;
     v->generated += (uint64_t)out->n_tokens;
+    v->prompt_tokens += (uint64_t)max_int(0, count(in->count.prompt) - n_prompt);
     v->reused_tokens += (uint64_t)count(in->count.cached);
     v->us_prefill += out->us_prefill;
+    t->accepts |= in->count.drafted >= 0;
     v->drafted += (uint64_t)out->n_drafted;
     v->accepted += (uint64_t)out->n_accepted;
     int cycles = in->accepted.n ? in->accepted.n : count(in->count.verifies);
@@ -272,8 +330,9 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
         out->us_decode = (in->ns_last - in->ns_first) / 1000;
     }
     out->served = served_of(r, in, prompt);
+    set_trouble(r, in->failed && in->call.failed ? in->why.msg : "");
     note_seen(r, in);
-    count_reply(&r->talk, in, out);
+    count_reply(&r->talk, in, prompt->n, out);
 }
 
 /* A turn while its reply comes. The turn begins, for the log and the screen, when the ids of its prompt
@@ -349,6 +408,7 @@ static void look_for_prompt(struct turn *turn)
 static void turn_meanwhile(void *arg)
 {
     struct turn *turn = arg;
+    watch_silence(turn->r, turn->in);
     look_for_prompt(turn);
     meanwhile(turn->r);
 }
@@ -361,6 +421,7 @@ static void turn_text(struct incoming *in, int channel, const char *text, size_t
         begin_turn(turn);
     show_text(turn, channel, text, n);
     pthread_mutex_lock(&t->mu);
+    t->view.trouble[0] = '\0';
     t->view.tok_s = reply_tok_s(in->n_token ? in->n_token : in->n_text,
                                 (in->ns_last - in->ns_first) / 1000);
     pthread_mutex_unlock(&t->mu);
@@ -377,7 +438,9 @@ static void turn_progress(struct incoming *in, int64_t done, int64_t total)
 
 static void turn_notice(struct incoming *in, const char *line)
 {
-    talk_notice(&((struct turn *)in->arg)->r->talk, line);
+    struct remote *r = ((struct turn *)in->arg)->r;
+    set_trouble(r, line);
+    talk_notice(&r->talk, line);
 }
 
 static void answer(struct talk *t, bool regen, struct talk_reply *out)
@@ -534,9 +597,27 @@ static const char *refuses(struct talk *t, const struct request *rq)
     }
 }
 
+static void posted(struct talk *t, const struct event *ev)
+{
+    kept_event(&remote_of(t)->kept, ev);
+    if (ev->kind == EV_STEP) {
+        pthread_mutex_lock(&t->mu);
+        t->view.step = ev->step;
+        pthread_mutex_unlock(&t->mu);
+    }
+}
+
+static const char *token_text(struct talk *t, int32_t id, size_t *n)
+{
+    return kept_token(&remote_of(t)->kept, id, n);
+}
+
 static void closed(struct talk *t)
 {
     struct remote *r = remote_of(t);
+    kept_close(&r->kept);
+    for (int v = 0; v < N_VIEWS; v++)
+        free(r->lacks[v]);
     if (r->http) {
         gauges_close(&r->gauges, r->http);
         page_pair_close(&r->pages);
@@ -583,25 +664,74 @@ static int gauge_samples(struct backend *b, struct gauge_sample *out, int max)
     return gauges_samples(&((struct remote *)b)->gauges, out, max);
 }
 
+static struct kept *kept_of(struct backend *b)
+{
+    return &((struct remote *)b)->kept;
+}
+
+static int latest_steps(struct backend *b, struct step_info *out, int max)
+{
+    return kept_steps(kept_of(b), out, max);
+}
+
+static void step_range(struct backend *b, struct step_range *out)
+{
+    kept_range(kept_of(b), out);
+}
+
+static bool step_of(struct backend *b, int turn, int step, struct step_view *out)
+{
+    return kept_step(kept_of(b), turn, step, out);
+}
+
+static int served_turns(struct backend *b, struct served_turn *out, int max)
+{
+    return kept_turns(kept_of(b), out, max);
+}
+
+static struct tops *step_tops(struct backend *b, int turn, int step)
+{
+    return kept_tops(kept_of(b), turn, step);
+}
+
+/* Why there are no views of what no server reports: one line that names the server. */
+static void fill_lacks(struct remote *r)
+{
+    static const struct { enum backend_view view; const char *what; } never[] = {
+        {VIEW_TREES, "%s reports no draft trees; no server does, only the local engine shows them"},
+        {VIEW_PAGES, "%s reports no page tables; no server does, only the local engine shows them"},
+        {VIEW_PLAN, "%s reports no plans of its passes; no server does"},
+        {VIEW_CHECK, "%s reports sums of its pools, no page tables, so there is nothing to check"},
+        {VIEW_DEBUG, "%s cannot pause a turn or go back in it; only the local engine can"},
+        {VIEW_PROBE, "%s computes no step again with taps; only the local engine does"},
+        {VIEW_FAULTS, "%s has no historical faults to switch on: they are switches of the local engine"},
+        {VIEW_JOBS, "clients of %s ask the server itself"},
+    };
+    struct backend *b = &r->talk.base;
+    bool events = r->server.kind == SERVER_VLLM || r->server.kind == SERVER_SGLANG;
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+        enum backend_view v = never[i].view;
+        const char *at = strstr(never[i].what, "%s");
+        r->lacks[v] = xasprintf("%.*s%s%s%s", (int)(at - never[i].what), never[i].what, r->about, at + 2,
+                                v == VIEW_PAGES && events ? "; --kv-events shows its blocks" : "");
+        b->lacks[v] = r->lacks[v];
+    }
+    b->lacks[VIEW_ACCEPT] = server_lacks(&r->server, REPORT_ACCEPT_REQUEST);
+    b->lacks[VIEW_POOLS] = server_lacks(&r->server, REPORT_POOLS);
+}
+
 static void fill_views(struct remote *r)
 {
     static const struct pools_ops pools = {ledger};
     static const struct gauges_ops gauges = {view_gauges, gauge_samples};
+    static const struct steps_ops steps = {latest_steps, step_range, step_of};
     struct backend *b = &r->talk.base;
-    const char *accept = server_lacks(&r->server, REPORT_ACCEPT_REQUEST);
-    for (int v = 0; v < N_VIEWS; v++)
-        b->lacks[v] = "a server does not report this";
-    b->lacks[VIEW_ACCEPT] = accept;
-    b->lacks[VIEW_STEPS] = "a server does not report its steps";
-    b->lacks[VIEW_TREES] = "no server reports draft trees";
-    b->lacks[VIEW_POOLS] = server_lacks(&r->server, REPORT_POOLS);
-    b->lacks[VIEW_PAGES] = "no server reports page tables";
-    b->lacks[VIEW_PLAN] = "no server reports its plans";
-    b->lacks[VIEW_CHECK] = "a server's pools cannot be checked from here";
-    b->lacks[VIEW_FAULTS] = "historical faults are switches of the local engine";
-    b->lacks[VIEW_DEBUG] = "a server's turns cannot be paused";
-    b->lacks[VIEW_PROBE] = "no server runs a step with taps";
-    b->lacks[VIEW_JOBS] = "a server's clients ask the server itself";
+    fill_lacks(r);
+    r->served = (struct served_ops){served_turns, step_tops, server_rate_formula(r->server.kind),
+                                    server_length_formula(r->server.kind)};
+    r->kept.length = server_length(r->server.kind);
+    b->steps = &steps;
+    b->served = &r->served;
     b->lacks[VIEW_BLOCKS] = "no KV events are read: --kv-events names their address";
     b->lacks[VIEW_GAUGES] = r->server.answers[REPORT_POOLS] ? NULL : server_lacks(&r->server, REPORT_METRICS);
     b->pools = b->lacks[VIEW_POOLS] ? NULL : &pools;
@@ -609,7 +739,8 @@ static void fill_views(struct remote *r)
 }
 
 static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
-                                        .idle = idle, .wake = wake, .closed = closed};
+                                        .idle = idle, .wake = wake, .posted = posted, .token = token_text,
+                                        .closed = closed};
 
 struct backend *remote_open(const struct engine_opts *o, struct err *e)
 {
@@ -619,6 +750,7 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
     r->at_once = o->lanes ? o->lanes : AT_ONCE;
     if (server_http(&r->http, &o->server, e)) {
         gauges_open(&r->gauges);
+        kept_open(&r->kept);
         if (server_probe(&r->server, r->http, o->model, NULL, e)) {
             fill_info(r);
             fill_views(r);
@@ -632,31 +764,4 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
     }
     free(r);
     return NULL;
-}
-
-bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
-                   void *arg, struct err *e)
-{
-    struct http *h = NULL;
-    struct server s = {0};
-    char line[400];
-    if (!server_http(&h, &o->server, e))
-        return false;
-    bool ok = server_probe(&s, h, o->model, NULL, e);
-    if (ok) {
-        snprintf(line, sizeof line, "%s %s serves %s%s", server_kind_name(s.kind), s.version, s.model,
-                 s.context ? "" : "; context not reported");
-        tell(arg, true, line);
-        if (http_warning(h))
-            tell(arg, false, http_warning(h));
-        for (int i = 0; i < N_REPORTS; i++) {
-            const char *why = server_lacks(&s, (enum report)i);
-            snprintf(line, sizeof line, "%s%s%s", report_name((enum report)i), why ? ": " : "",
-                     why ? why : "");
-            tell(arg, !why, line);
-        }
-    }
-    server_free(&s);
-    http_close(h);
-    return ok;
 }

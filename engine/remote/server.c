@@ -3,9 +3,11 @@
 #include "engine/remote/server.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
 #include "kernels/json.h"
 
@@ -14,7 +16,7 @@ static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", 
 static const char *const report_names[N_REPORTS] = {
     "ids of the prompt",  "ids of the reply",           "log probabilities",
     "accepted drafts",    "accepted drafts by step",    "reused prompt tokens",
-    "use of the KV pools", "metrics"};
+    "times of a request", "use of the KV pools",        "metrics"};
 
 const char *server_kind_name(enum server_kind k) { return kind_name[k]; }
 const char *report_name(enum report r) { return report_names[r]; }
@@ -24,22 +26,23 @@ static const char *const lacks[N_SERVERS][N_REPORTS] = {
     [SERVER_OPENAI] =
         {"the OpenAI API has no ids of prompts", "the OpenAI API has no token ids", NULL,
          "the OpenAI API says nothing about drafts", "the OpenAI API says nothing about drafts", NULL,
-         "the OpenAI API says nothing about the KV cache", "this server has no /metrics"},
+         "the OpenAI API has no times", "the OpenAI API says nothing about the KV cache", "this server has no /metrics"},
     [SERVER_VLLM] =
         {NULL, NULL, NULL,
          "vLLM reports drafts of a request only with --per-request-spec-decode-metrics (after 0.28)",
          "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed (after 0.28)", NULL,
-         NULL, NULL},
-    [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL,
+         "vLLM reports queue time and time to the first token only with --enable-per-request-metrics", NULL,
+         NULL},
+    [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL, NULL,
                        "SGLang reports its pools only with --enable-metrics",
                        "SGLang has /metrics only with --enable-metrics"},
     [SERVER_LLAMA] = {"llama-server does not say how it tokenized a chat", NULL, NULL, NULL,
-                      "llama-server reports no single steps", NULL,
+                      "llama-server reports no single steps", NULL, NULL,
                       "llama-server reports its slots only with --slots",
                       "llama-server has /metrics only with --metrics"},
     [SERVER_OLLAMA] = {"ollama reports no token ids", "ollama reports no token ids", NULL,
                        "ollama does not draft", "ollama does not draft",
-                       "ollama does not report reuse", "ollama does not report its KV cache",
+                       "ollama does not report reuse", NULL, "ollama does not report its KV cache",
                        "ollama has no /metrics"},
     [SERVER_AERIE] = {NULL},
 };
@@ -55,6 +58,45 @@ const char *server_lacks(const struct server *s, enum report r)
         return "this server has no /metrics";
     return lacks[s->kind][r];
 }
+
+/* ---- how drafts are counted ------------------------------------------------------------------ */
+
+/* vLLM and aerie: the target's own token of each step counts. */
+static double length_by_steps(const struct served *s)
+{
+    return s->verifies > 0 && s->accepted >= 0 ? 1 + (double)s->accepted / (double)s->verifies : NAN;
+}
+
+/* SGLang: the prompt's token counts, too. */
+static double length_by_tokens(const struct served *s)
+{
+    return s->verifies > 0 && s->generated >= 0 ? (double)s->generated / (double)s->verifies : NAN;
+}
+
+/* llama-server counts no steps: each yields its accepted drafts and one token more. */
+static double length_derived(const struct served *s)
+{
+    return s->accepted >= 0 && s->drafted > 0 && s->generated > s->accepted
+               ? (double)s->generated / (double)(s->generated - s->accepted) : NAN;
+}
+
+static const struct counting {
+    const char *rate, *length;
+    double (*value)(const struct served *s);
+} counting[N_SERVERS] = {
+    [SERVER_VLLM] = {"num_accepted_draft_tokens / num_draft_tokens", "1 + num_accepted_draft_tokens / num_spec_steps",
+                     length_by_steps},
+    [SERVER_AERIE] = {"num_accepted_draft_tokens / num_draft_tokens", "1 + num_accepted_draft_tokens / num_spec_steps",
+                      length_by_steps},
+    [SERVER_SGLANG] = {"spec_num_correct_drafts / spec_num_proposed_drafts (before: spec_accept_token_num / "
+                       "spec_draft_token_num)", "completion_tokens / spec_verify_ct", length_by_tokens},
+    [SERVER_LLAMA] = {"draft_n_accepted / draft_n", "predicted_n / (predicted_n - draft_n_accepted), derived: "
+                      "llama-server does not count its steps", length_derived},
+};
+
+const char *server_rate_formula(enum server_kind k) { return counting[k].rate; }
+const char *server_length_formula(enum server_kind k) { return counting[k].length; }
+double (*server_length(enum server_kind k))(const struct served *s) { return counting[k].value; }
 
 /* ---- probing --------------------------------------------------------------------------------- */
 
@@ -246,18 +288,25 @@ void server_facts_json(const struct server *s, struct buf *out)
     jput_close(out, '}');
 }
 
+/* Whether its metrics say how full a pool is. */
+static bool has_pools(const struct server *s)
+{
+    struct gauge_page p;
+    gauge_page_init(&p);
+    return s->page.n && gauges_read(s->kind, s->page.p, s->page.n, &p) && p.about;
+}
+
 static void probe_metrics(struct server *s, struct http *h, const struct stop *stop)
 {
     struct http_call c = {.method = "GET", .path = "/metrics"};
     if (s->kind == SERVER_OLLAMA)
         return;
     s->answers[REPORT_METRICS] = http_call(h, &c, stop, NULL);
-    s->answers[REPORT_POOLS] = s->answers[REPORT_METRICS] && s->kind != SERVER_OPENAI &&
-                               s->kind != SERVER_LLAMA;
     if (s->answers[REPORT_METRICS])
         s->page = c.answer;
     else
         buf_free(&c.answer);
+    s->answers[REPORT_POOLS] = has_pools(s);
     add_config(s);
     if (s->kind == SERVER_LLAMA) {
         struct http_call slots = {.method = "GET", .path = "/slots"};

@@ -31,6 +31,7 @@ enum report {
     REPORT_ACCEPT_REQUEST, /* drafted and accepted tokens of a request */
     REPORT_ACCEPT_STEP,    /* of each step */
     REPORT_CACHED,         /* prompt tokens found in the cache */
+    REPORT_TIMES,          /* the server's own times of a request: queue, prompt, first token */
     REPORT_POOLS,          /* how full the KV cache is */
     REPORT_METRICS,
     N_REPORTS
@@ -64,6 +65,13 @@ void server_facts_json(const struct server *s, struct buf *out);
 /* Why the server does not report this, with the flag or field that would change that, as one line
  * for people; NULL: it can. */
 const char *server_lacks(const struct server *s, enum report r);
+
+/* How this kind of server counts drafts, in the names of its own fields: accepted per drafted token, and tokens
+ * of a verifying step; NULL: it does not. server_length(): the latter of a reply, NAN where it is not known;
+ * NULL with the formula. Constant. */
+const char *server_rate_formula(enum server_kind k);
+const char *server_length_formula(enum server_kind k);
+double (*server_length(enum server_kind k))(const struct served *s);
 
 /* One message of a conversation. */
 struct said {

@@ -22,6 +22,8 @@ struct event talk_event(struct talk *t, enum event_kind kind)
 
 void talk_post(struct talk *t, struct event *ev)
 {
+    if (t->hooks->posted)
+        t->hooks->posted(t, ev);
     if (t->log) {
         struct event copy;
         event_copy(&copy, ev);
@@ -447,8 +449,9 @@ static void chat(struct backend *b, struct chat_view *v)
     bool is_busy = busy(b);
     pthread_mutex_lock(&t->mu);
     *v = t->view;
+    bool accepts = t->accepts;
     pthread_mutex_unlock(&t->mu);
-    if (v->cycles > 0) /* what a server reports shows only once it has answered */
+    if (accepts) /* what a server reports shows only once it has answered */
         t->base.lacks[VIEW_ACCEPT] = NULL;
     v->busy = is_busy;
 }

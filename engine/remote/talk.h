@@ -45,6 +45,8 @@ struct talk_hooks {
      * wake(), which any thread may call. NULL: the talk's thread just waits. */
     void (*idle)(struct talk *t);
     void (*wake)(struct talk *t); /* where there is idle() */
+    /* An event is about to be posted; on the talk's thread. NULL: nobody looks. */
+    void (*posted)(struct talk *t, const struct event *ev);
     void (*closed)(struct talk *t); /* the thread has ended: frees what the backend holds */
     const char *(*token)(struct talk *t, int32_t id, size_t *n); /* NULL: no texts are known */
 };
@@ -68,6 +70,7 @@ struct talk {
     struct request waiting[64]; /* (n_waiting) oldest first */
     int n_waiting;
     bool closing, working;
+    bool accepts; /* an answer has told of drafts: there is VIEW_ACCEPT from now on */
     struct chat_view view;
 };
 

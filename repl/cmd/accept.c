@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/served.h"
 
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND };
 static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind"};
@@ -350,6 +351,22 @@ static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct 
     return ok;
 }
 
+/* With a server that does not tell drafts by step. */
+static bool by_replies(struct app *a, int how, bool named, struct sheet *out, struct buf *json, struct err *e)
+{
+    struct served_replies r;
+    if (named && how != BY_TURN)
+        return err_set(e, ERR_NEGATIVE, "/accept: %s tells no drafts by step, only by reply: /accept turn",
+                       backend_info(a->backend)->family);
+    served_replies_read(&r, a->backend);
+    if (json)
+        served_accept_json(&r, json);
+    else
+        view_served_accept(&r, view_width(a), out);
+    served_replies_free(&r);
+    return true;
+}
+
 bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e)
 {
@@ -361,10 +378,12 @@ bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct s
         return false;
     if (!app_needs(a, "accept", VIEW_ACCEPT, e))
         return false;
-    if (how != BY_DEPTH)
-        return by_steps(a, (enum grouping)how, out, json, e);
     struct chat_view v;
     backend_chat(a->backend, &v);
+    if (backend_has(a->backend, VIEW_SERVED) && v.depth[1].drafted == 0)
+        return by_replies(a, how, argc == 1, out, json, e);
+    if (how != BY_DEPTH)
+        return by_steps(a, (enum grouping)how, out, json, e);
     if (json)
         depths_json(&v, json);
     else

@@ -75,6 +75,14 @@ bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
 bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, const char **source, struct err *e);
 
+/* ---- with a server (served_tokens.c): for backends with VIEW_SERVED ---------------------------- */
+
+/* turn 0: the newest step, or that of /at. row -1: all. Either out or json. */
+bool served_why(struct app *a, int turn, int step, struct sheet *out, struct buf *json, struct err *e);
+bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, struct buf *json, struct err *e);
+/* The latest tokens of replies. */
+bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json, struct err *e);
+
 /* ---- settings of the screen (screen.c) ------------------------------------------------------- */
 
 bool is_screen_setting(const char *name);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/served.h"
 
 /* ---- /tree ----------------------------------------------------------------------------------- */
 
@@ -142,6 +143,16 @@ bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct s
 {
     (void)argc, (void)argv, (void)rest;
     struct timed t;
+    if (backend_has(a->backend, VIEW_SERVED)) {
+        struct served_replies r;
+        served_replies_read(&r, a->backend);
+        if (json)
+            served_timing_json(&r, json);
+        else
+            view_served_timing(&r, view_width(a), out);
+        served_replies_free(&r);
+        return true;
+    }
     if (!app_needs(a, "timing", VIEW_STEPS, e))
         return false;
     t.n = a->backend->steps->latest(a->backend, t.step, TIMED);

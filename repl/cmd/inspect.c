@@ -9,6 +9,7 @@
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/sql.h"
 #include "repl/gauges.h"
+#include "repl/served.h"
 
 static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
@@ -33,10 +34,22 @@ static void put_known_real(struct buf *json, bool known, const char *name, doubl
         jput_null(json);
 }
 
-static void stats_json(const struct status *s, const struct backend_info *i, struct buf *json)
+/* What the server said of the latest reply. */
+static void served_stats(struct app *a, struct sheet *out, struct buf *json)
+{
+    struct served_replies r;
+    served_replies_read(&r, a->backend);
+    if (json)
+        served_stats_json(&r, json);
+    else
+        view_served_stats(&r, out);
+    served_replies_free(&r);
+}
+
+static void stats_json(struct app *a, const struct status *s, const struct backend_info *i, struct buf *json)
 {
     const struct chat_view *v = &s->chat;
-    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS], checked = s->has[VIEW_CHECK];
+    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED], checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
     jput_kstr(json, "session", v->session);
     jput_kint(json, "turn", v->turn);
@@ -70,6 +83,12 @@ static void stats_json(const struct status *s, const struct backend_info *i, str
     jput_kstr(json, "device", i->device);
     put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);
     put_known(json, i->page_size > 0, "page_size", (uint64_t)i->page_size);
+    if (s->has[VIEW_SERVED]) {
+        jput_kstr(json, "model", i->model_dir);
+        jput_kstr(json, "trouble", v->trouble[0] ? v->trouble : NULL);
+        jput_key(json, "latest");
+        served_stats(a, NULL, json);
+    }
     jput_close(json, '}');
 }
 
@@ -80,10 +99,12 @@ bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sh
     struct status s;
     app_look(a, &s);
     if (json) {
-        stats_json(&s, backend_info(a->backend), json);
+        stats_json(a, &s, backend_info(a->backend), json);
         return true;
     }
     view_stats(&s, backend_info(a->backend), out);
+    if (s.has[VIEW_SERVED])
+        served_stats(a, out, NULL);
     sheet_printf(out, ST_LABEL, "%-8s  ", "status");
     app_status(a, &s, 0, out);
     return true;

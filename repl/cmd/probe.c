@@ -100,6 +100,8 @@ bool cmd_top(struct app *a, int argc, char **argv, const char *rest, struct shee
     } else if (argc == 1 && !arg_step(a, argv[0], &x.turn, &x.step, &x.row, e)) {
         return false;
     }
+    if (backend_has(a->backend, VIEW_SERVED))
+        return served_top(a, x.turn, x.step, x.row, out, json, e);
     return ask(a, PROBE_TOP, &x, json, out, e);
 }
 

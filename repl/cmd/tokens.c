@@ -185,6 +185,9 @@ bool cmd_tokens(struct app *a, int argc, char **argv, const char *rest, struct s
     int length;
     if (argc > 2)
         return arg_expected("tokens", "takes a first and a last position", e);
+    if (backend_has(a->backend, VIEW_SERVED))
+        return argc ? err_set(e, ERR_USAGE, "/tokens takes no position with a server: it shows the latest tokens")
+                    : served_tokens(a, SHOWN, out, json, e);
     if (!app_needs(a, "tokens", VIEW_PAGES, e) || !app_needs(a, "tokens", VIEW_STEPS, e) ||
         !app_needs(a, "tokens", VIEW_TREES, e) || !range_of(a, argc, argv, &t, &length, e))
         return false;

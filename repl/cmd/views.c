@@ -305,17 +305,19 @@ static void stats_speed(const struct status *s, struct sheet *out)
     if (!s->has[VIEW_ACCEPT])
         return;
     begin_line(out, "MAL");
-    if (v->cycles > 0)
+    if (v->cycles == 0 && v->drafted > 0)
+        sheet_add(out, ST_TEXT, "  the server does not count its steps: /accept");
+    else if (v->cycles > 0)
         sheet_printf(out, ST_TEXT, "  %.2f last turn, %.2f session", v->turn_mal, v->session_mal);
     else
         sheet_add(out, ST_TEXT, "  nothing drafted yet");
     sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles, bonus included)");
     sheet_line(out);
     begin_line(out, "draft");
-    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%) in %llu cycles",
-                 (unsigned long long)v->drafted, (unsigned long long)v->accepted,
-                 100 * ratio((double)v->accepted, (double)v->drafted),
-                 (unsigned long long)v->cycles);
+    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)", (unsigned long long)v->drafted,
+                 (unsigned long long)v->accepted, 100 * ratio((double)v->accepted, (double)v->drafted));
+    if (v->cycles || !v->drafted)
+        sheet_printf(out, ST_TEXT, " in %llu cycles", (unsigned long long)v->cycles);
     sheet_line(out);
 }
 
@@ -343,8 +345,8 @@ static void stats_time(const struct status *s, struct sheet *out)
 {
     const struct chat_view *v = &s->chat;
     begin_line(out, "time");
-    add_time(out, "prefill", v->us_prefill);
-    if (s->has[VIEW_STEPS])
+    add_time(out, s->has[VIEW_SERVED] ? "to first tokens" : "prefill", v->us_prefill);
+    if (s->has[VIEW_STEPS] && !s->has[VIEW_SERVED])
         stats_phases(v, out);
     sheet_line(out);
     begin_line(out, "prompt");
@@ -424,8 +426,13 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
     if (s->has[VIEW_CHECK])
         stats_checks(&s->check, out);
     stats_model(v, i, out);
-    if (s->has[VIEW_ACCEPT])
+    if (s->has[VIEW_ACCEPT] && !s->has[VIEW_SERVED])
         stats_draft(&v->settings, i, out);
+    if (v->trouble[0]) {
+        begin_line(out, "server");
+        sheet_printf(out, ST_BAD, "  %s", v->trouble);
+        sheet_line(out);
+    }
 }
 
 /* ---- acceptance by depth --------------------------------------------------------------------- */

@@ -480,6 +480,8 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
 {
     struct step_view v;
     struct why w;
+    if (backend_has(a->backend, VIEW_SERVED))
+        return served_why(a, turn, step, out, NULL, e);
     if (!app_needs(a, "why", VIEW_TREES, e))
         return false;
     if (turn == 0) {
@@ -506,6 +508,8 @@ bool cmd_why(struct app *a, int argc, char **argv, const char *rest, struct shee
         return arg_expected("why", "takes at most one step, or a step and a node", e);
     if (argc == 1 && !arg_step(a, argv[0], &turn, &step, &node, e))
         return false;
+    if (backend_has(a->backend, VIEW_SERVED))
+        return served_why(a, turn, step, out, json, e);
     if (!app_needs(a, "why", VIEW_TREES, e) || !app_needs(a, "why", VIEW_STEPS, e))
         return false;
     if (argc == 0 && !app_address(a, &turn, &step)) {

@@ -1,6 +1,7 @@
 /* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
 #include "repl/gauges.h"
+#include "repl/served.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,26 @@
 /* ---- the table of panes ---- */
 
 static void write_tree(struct tui *t, struct pane *p, int width);
+/* Accepted drafts and times of a server's replies. */
+static void write_served(struct tui *t, int width, struct sheet *s)
+{
+    struct served_replies r;
+    struct sheet text;
+    const struct chat_view *v = &t->now.chat;
+    served_replies_read(&r, t->app->backend);
+    sheet_init(&text, t->app->ascii);
+    if (t->now.has[VIEW_ACCEPT] && v->depth[1].drafted)
+        view_accept(v, width, &text);
+    else if (t->now.has[VIEW_ACCEPT])
+        view_served_accept(&r, width, &text);
+    if (t->now.has[VIEW_ACCEPT])
+        sheet_line(&text);
+    view_served_timing(&r, width, &text);
+    sheet_append_wrapped(s, &text, width);
+    sheet_free(&text);
+    served_replies_free(&r);
+}
+
 static void write_pool(struct tui *t, struct pane *p, int width);
 static void write_why(struct tui *t, struct pane *p, int width);
 
@@ -23,8 +44,8 @@ static const struct {
     [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree},
     [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write},
     [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool},
-    [PANE_WORD] = {"WORD", K_F6, VIEW_TREES, tui_word_write},
-    [PANE_WHY] = {"WHY", K_F7, VIEW_TREES, write_why},
+    [PANE_WORD] = {"WORD", K_F6, VIEW_STEPS, tui_word_write},
+    [PANE_WHY] = {"WHY", K_F7, VIEW_STEPS, write_why},
 };
 
 void tui_panes_init(struct tui *t)
@@ -236,10 +257,8 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     struct sheet *s = &p->rows;
     if (now->has[VIEW_GAUGES]) {
         write_gauges(t, p, width);
-        if (now->has[VIEW_ACCEPT]) {
-            sheet_line(s);
-            view_accept(&now->chat, width, s);
-        }
+        sheet_line(s);
+        write_served(t, width, s);
         return;
     }
     struct page_table then = {0};

@@ -1,0 +1,51 @@
+/* kept.h - what a session with a server leaves in memory: its steps, its replies' counts and times, the
+ * best tokens of each step, and the texts of token ids as far as the server said them.
+ *
+ * All of it is taken from the events that the session posts, so nothing here is known that the log does
+ * not know. Steps are those of engine/step_ring.h; of the other things the latest are held.
+ * Threads: any; struct kept locks itself.
+ */
+#ifndef AERIE_KEPT_H
+#define AERIE_KEPT_H
+
+#include <pthread.h>
+
+#include "engine/backend.h"
+#include "engine/step_ring.h"
+
+enum { TOPS_KEPT = 4096, TEXT_IDS = 1 << 20 };
+
+struct kept {
+    pthread_mutex_t mu;
+    char session[SESSION_ID];
+    struct step_ring ring;
+    struct kept_tops {
+        int turn, step;
+        struct tops *tops; /* owned */
+    } *tops;         /* (TOPS_KEPT) a ring of n_tops ever */
+    uint64_t n_tops;
+    struct served_turn *turn; /* (SERVED_KEPT) a ring of n_turn ever */
+    uint64_t n_turn;
+    struct kept_text {
+        char *p; /* owned, never moved; NULL: the server has not said it */
+        size_t n;
+    } *text; /* (n_text) by id */
+    int n_text;
+    double (*length)(const struct served *s); /* see struct served_turn; NULL: there is none */
+};
+
+void kept_open(struct kept *k);
+void kept_close(struct kept *k);
+/* Takes what the event says; the event stays as it is. */
+void kept_event(struct kept *k, const struct event *ev);
+
+/* Copies for views. */
+void kept_range(struct kept *k, struct step_range *out);
+int kept_steps(struct kept *k, struct step_info *out, int max);
+bool kept_step(struct kept *k, int turn, int step, struct step_view *out);
+int kept_turns(struct kept *k, struct served_turn *out, int max);
+struct tops *kept_tops(struct kept *k, int turn, int step);
+/* Text of an id, "" and *n == 0 where it is not known; lives as long as k. */
+const char *kept_token(struct kept *k, int32_t id, size_t *n);
+
+#endif
