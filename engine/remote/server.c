@@ -16,7 +16,8 @@ static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", 
 static const char *const report_names[N_REPORTS] = {
     "ids of the prompt",  "ids of the reply",           "log probabilities",
     "accepted drafts",    "accepted drafts by step",    "reused prompt tokens",
-    "times of a request", "use of the KV pools",        "metrics"};
+    "times of a request", "use of the KV pools",        "metrics",
+    "launch arguments"};
 
 const char *server_kind_name(enum server_kind k) { return kind_name[k]; }
 const char *report_name(enum report r) { return report_names[r]; }
@@ -26,36 +27,38 @@ static const char *const lacks[N_SERVERS][N_REPORTS] = {
     [SERVER_OPENAI] =
         {"the OpenAI API has no ids of prompts", "the OpenAI API has no token ids", NULL,
          "the OpenAI API says nothing about drafts", "the OpenAI API says nothing about drafts", NULL,
-         "the OpenAI API has no times", "the OpenAI API says nothing about the KV cache", "this server has no /metrics"},
+         "the OpenAI API has no times", "the OpenAI API says nothing about the KV cache", "this server has no /metrics",
+         "the OpenAI API says nothing about the server"},
     [SERVER_VLLM] =
         {NULL, NULL, NULL,
          "vLLM reports drafts of a request only with --per-request-spec-decode-metrics (after 0.28)",
          "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed (after 0.28)", NULL,
          "vLLM reports queue time and time to the first token only with --enable-per-request-metrics", NULL,
-         NULL},
+         NULL, "vLLM tells its launch arguments only with VLLM_SERVER_DEV_MODE=1 in its environment"},
     [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL, NULL,
                        "SGLang reports its pools only with --enable-metrics",
-                       "SGLang has /metrics only with --enable-metrics"},
+                       "SGLang has /metrics only with --enable-metrics", NULL},
     [SERVER_LLAMA] = {"llama-server does not say how it tokenized a chat", NULL, NULL, NULL,
                       "llama-server reports no single steps", NULL, NULL,
                       "llama-server reports its slots only with --slots",
-                      "llama-server has /metrics only with --metrics"},
+                      "llama-server has /metrics only with --metrics", NULL},
     [SERVER_OLLAMA] = {"ollama reports no token ids", "ollama reports no token ids", NULL,
                        "ollama does not draft", "ollama does not draft",
                        "ollama does not report reuse", NULL, "ollama does not report its KV cache",
-                       "ollama has no /metrics"},
+                       "ollama has no /metrics",
+                       "ollama does not tell how it was started"},
     [SERVER_AERIE] = {NULL},
 };
 
 /* What an endpoint that was probed decides. */
-static bool is_probed(enum report r) { return r == REPORT_POOLS || r == REPORT_METRICS; }
+static bool is_probed(enum report r) { return r == REPORT_POOLS || r == REPORT_METRICS || r == REPORT_LAUNCH; }
 
 const char *server_lacks(const struct server *s, enum report r)
 {
     if (s->said[r] || (is_probed(r) && s->answers[r]))
         return NULL;
     if (is_probed(r) && !lacks[s->kind][r])
-        return "this server has no /metrics";
+        return r == REPORT_LAUNCH ? "this server does not tell how it was started" : "this server has no /metrics";
     return lacks[s->kind][r];
 }
 
@@ -234,8 +237,8 @@ static void ask_more(struct server *s, struct http *h, const struct stop *stop)
         if (!o)
             o = get_json(h, "/get_server_info", NULL, stop, &e);
         copy_text(s->version, sizeof s->version, json_object_get(o, "version"));
-    } else if (s->kind == SERVER_VLLM) {
-        o = get_json(h, "/server_info", NULL, stop, &e); /* only in development mode */
+    } else if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
+        o = get_json(h, "/server_info", NULL, stop, &e); /* vLLM: only in development mode */
     } else if (s->kind == SERVER_LLAMA && s->context == 0) {
         o = get_json(h, "/props", NULL, stop, &e);
         json_t *n = json_object_get(json_object_get(o, "default_generation_settings"), "n_ctx");
@@ -244,6 +247,7 @@ static void ask_more(struct server *s, struct http *h, const struct stop *stop)
         json_decref(o);
         o = NULL;
     }
+    s->answers[REPORT_LAUNCH] = o || s->kind == SERVER_LLAMA; /* whose /props answered */
     add_facts(&s->facts, o);
     json_decref(o);
 }

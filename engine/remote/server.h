@@ -34,6 +34,7 @@ enum report {
     REPORT_TIMES,          /* the server's own times of a request: queue, prompt, first token */
     REPORT_POOLS,          /* how full the KV cache is */
     REPORT_METRICS,
+    REPORT_LAUNCH,         /* the arguments that it was started with */
     N_REPORTS
 };
 const char *report_name(enum report r); /* "ids of the prompt", ... */

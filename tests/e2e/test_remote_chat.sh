@@ -19,7 +19,7 @@ said="The KV cache stores the keys and values of earlier tokens so that they nee
 serve vllm vllm; serve llama llama; serve locked vllm sk-secret-7
 
 run doctor --remote "$vllm"
-[ $rc = 0 ] && has "vLLM 0.26.0 serves nestling" && has "accepted drafts by step: vLLM reports drafts by step only with"
+[ $rc = 0 ] && has "vLLM 0.26.0 at $vllm/ serves nestling, context 4096" && has "accepted drafts by step: vLLM reports drafts by step only with"
 result "doctor says what the server is and what it does not report" $?
 run doctor --remote "$llama" --json
 has '"llama-server' && has 'llama-server does not say how it tokenized a chat'
@@ -53,8 +53,8 @@ lines "What is a KV cache?" /stats /accept /pool /tree /plan "/set draft.nodes 3
     "/n 2 hello" /fork "again" | feed chat --plain --remote "$vllm"
 [ $rc -le 2 ] && [ "$(grep -cF "$said" "$T/out")" -ge 4 ]
 result "the chat: messages, /regen, /undo, /n, /fork" $?
-grep -q "/tree: no server reports draft trees" "$T/err" && grep -q "vLLM has no setting draft.nodes" "$T/err" &&
-    grep -q "/plan: no server reports its plans" "$T/err"
+grep -q "/tree: vLLM 0.26.0 reports no draft trees; no server does" "$T/err" && grep -q "vLLM has no setting draft.nodes" "$T/err" &&
+    grep -q "/plan: vLLM 0.26.0 reports no plans of its passes" "$T/err"
 result "what a server does not report is said, with the reason" $?
 
 run run --remote "$locked" hello
