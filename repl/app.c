@@ -622,17 +622,23 @@ static void part_step(struct app *a, const struct status *s, struct sheet *out)
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }
 
-/* The server and its model, and what is wrong with the connection: never dropped. */
-static void part_server(struct app *a, const struct status *s, struct sheet *out)
+/* The kind of server, its address, its model, and what is wrong with the connection. */
+static void part_kind(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    (void)s;
+    if (i->server_kind) /* "an OpenAI-compatible server" is too long here */
+        sheet_add(out, ST_TEXT, strchr(i->server_kind, ' ') ? "OpenAI API" : i->server_kind);
+}
+
+static void part_address(struct app *a, const struct status *s, struct sheet *out)
 {
     const struct backend_info *i = backend_info(a->backend);
     const char *host = i->server_url ? strstr(i->server_url, "//") : NULL;
     (void)s;
     if (!host)
         return;
-    host += 2;
-    sheet_printf(out, ST_TEXT, "%s ", i->family);
-    sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host, "/"), host);
+    sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host + 2, "/"), host + 2);
 }
 
 static void part_model(struct app *a, const struct status *s, struct sheet *out)
@@ -666,7 +672,7 @@ static void part_log(struct app *a, const struct status *s, struct sheet *out)
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
-    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {7, part_server}, {8, part_model}, {6, part_unchecked}, {0, part_context},
+    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {1, part_kind}, {6, part_address}, {7, part_model}, {6, part_unchecked}, {0, part_context},
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
                                        {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };

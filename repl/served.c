@@ -73,12 +73,12 @@ enum column { C_FIRST, C_QUEUE, C_SERVER_FIRST, C_PROMPT, C_DECODE, C_SPEED, N_C
 static const struct {
     const char *name, *key, *about;
 } column[N_COLUMNS] = {
-    [C_FIRST] = {"first token", "first_ms", "ms, measured here from sending the request"},
+    [C_FIRST] = {"first token", "first_ms", "ms after sending, measured here"},
     [C_QUEUE] = {"queue", "queue_ms", "ms in the server's queue, as it reports"},
     [C_SERVER_FIRST] = {"first, server", "server_first_ms", "ms to the first token, as the server reports"},
     [C_PROMPT] = {"prompt", "prompt_ms", "ms for the prompt, as the server reports"},
     [C_DECODE] = {"decode", "decode_ms", "ms for the tokens after it, as the server reports"},
-    [C_SPEED] = {"tokens/s", "tokens_s", "after the first token, measured here"},
+    [C_SPEED] = {"tokens/s", "tokens_s", "after the first, measured here"},
 };
 
 static double value_of(const struct served_turn *t, enum column c)

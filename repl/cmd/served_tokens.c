@@ -190,7 +190,7 @@ static void top_text(struct app *a, const struct served_step *s, int row, struct
     if (n == 0)
         say_line(out, ST_DIM, "the server sent no log probabilities of these tokens");
     else
-        say_line(out, ST_DIM, "the token itself, then the best others, as the server sent them; p at temperature 1");
+        say_line(out, ST_DIM, "the token itself, then the best others, as the server sent them");
 }
 
 bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, struct buf *json, struct err *e)
@@ -199,7 +199,7 @@ bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, s
     if (!find(a, turn, step, &s, e))
         return false;
     if (row >= tokens_of(&s) && row > 0) {
-        err_set(e, ERR_USAGE, "step %d.%d has no token %d: it has %d", s.v.turn, s.v.step, row, tokens_of(&s));
+        err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn, s.v.step, row, tokens_of(&s) - 1);
         tops_free(s.tops);
         return false;
     }
@@ -278,7 +278,7 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
     if (json)
         jput_close(json, ']');
     else if (held)
-        say_line(out, ST_DIM, "the latest tokens of replies, as the server sent them; p at temperature 1; rival: p of "
+        say_line(out, ST_DIM, "the latest tokens of replies, as the server sent them; rival: p of "
                  "the best other token (/why, /top name it)");
     return held > 0 || json ||
            err_set(e, ERR_NEGATIVE, n ? "%s sent no ids of its tokens" : "there is no token yet: send a message first",

@@ -255,8 +255,11 @@ static void write_pool(struct tui *t, struct pane *p, int width)
 {
     const struct status *now = &t->now;
     struct sheet *s = &p->rows;
-    if (now->has[VIEW_GAUGES]) {
-        write_gauges(t, p, width);
+    if (now->has[VIEW_GAUGES] || now->has[VIEW_SERVED]) {
+        if (now->has[VIEW_GAUGES])
+            write_gauges(t, p, width);
+        else
+            write_lack(s, "POOL", t->app->backend->lacks[VIEW_GAUGES], width);
         sheet_line(s);
         write_served(t, width, s);
         return;
@@ -339,7 +342,7 @@ void tui_panes_update(struct tui *t)
         p->head = 1;
         p->scroll_to = -1;
         const char *why = t->app->backend->lacks[pane[t->open[i]].view];
-        if (why && !(t->open[i] == PANE_POOL && t->now.has[VIEW_GAUGES]))
+        if (why && !(t->open[i] == PANE_POOL && t->now.has[VIEW_SERVED]))
             write_lack(&p->rows, pane[t->open[i]].title, why, width);
         else
             pane[t->open[i]].write(t, p, width);

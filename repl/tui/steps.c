@@ -15,6 +15,25 @@ static int height_of(const struct tui *t, enum pane_kind kind)
     return l.too_small ? 1 : l.pane[max_int(min_int(at, l.n_pane - 1), 0)].h;
 }
 
+/* The texts of tokens that the server sent without their ids. */
+static void texts(struct backend *b, const struct moment *m, int width, struct sheet *s)
+{
+    struct tops *tops = b->served->tops(b, m->turn, m->step);
+    for (int i = 0; tops && i < tops->n; i++) {
+        const struct top *x = &tops->at[i];
+        const struct sheet_row *r = &s->row[s->n_row - 1];
+        int left = width - text_width(r->text.p, r->text.n) - 1;
+        if (i > 0 && tops->at[i - 1].k == x->k) /* another candidate */
+            continue;
+        if (left < 3)
+            break;
+        sheet_add(s, ST_TEXT, " ");
+        if (x->text)
+            sheet_quote(s, ST_DIM, x->text, (size_t)x->n, left - 2);
+    }
+    tops_free(tops);
+}
+
 /* The tokens that the step appended, as far as they fit. */
 static void tokens(struct tui *t, const struct moment *m, int width, struct sheet *s)
 {
@@ -22,6 +41,10 @@ static void tokens(struct tui *t, const struct moment *m, int width, struct shee
     struct backend *b = t->app->backend;
     if (!backend_has(b, VIEW_STEPS) || !b->steps->of_step(b, m->turn, m->step, &v))
         return;
+    if (m->piece)
+        sheet_printf(s, ST_DIM, "%9.1f ms", (double)v.rec.us_arrived / 1e3);
+    if (v.n_token == 0 && backend_has(b, VIEW_SERVED))
+        texts(b, m, width, s);
     for (int i = 0; i < v.n_token; i++) {
         size_t n;
         const char *p = backend_token(b, v.token[i], &n);
@@ -51,7 +74,7 @@ static void row(struct tui *t, int i, bool here, int width, struct sheet *s)
     snprintf(at, sizeof at, "%d.%d", m->turn, m->step);
     sheet_add(s, ST_KEY, here ? s->ascii ? ">" : "▶" : " ");
     sheet_printf(s, here ? ST_BOLD : ST_TEXT, "%-8s", at);
-    sheet_printf(s, m->kind == STEP_SPEC ? ST_TEXT : ST_DIM, "%-8s", step_kind_name((enum step_kind)m->kind));
+    sheet_printf(s, m->kind == STEP_SPEC ? ST_TEXT : ST_DIM, "%-8s", m->piece ? "piece" : step_kind_name((enum step_kind)m->kind));
     if (m->kind == STEP_SPEC)
         sheet_printf(s, ST_TEXT, "%2d/%-2d", m->accepted, m->drafted);
     else
@@ -72,7 +95,9 @@ void tui_steps_write(struct tui *t, struct pane *p, int width)
         sheet_printf(s, ST_DIM, "   %d.%d to %d.%d, %d in all", l->at[0].turn, l->at[0].step,
                      l->at[l->n - 1].turn, l->at[l->n - 1].step, l->n);
     sheet_line(s);
-    sheet_add(s, ST_DIM, l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: send a message first");
+    bool server = backend_has(t->app->backend, VIEW_SERVED), pieces = server && l->n && l->at[l->n - 1].piece;
+    sheet_add(s, ST_DIM, pieces ? " pieces of the stream: ms since the request, tokens; the server lists no steps"
+                         : l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: send a message first");
     sheet_line(s);
     p->head = 2;
     p->top = 0;

@@ -128,7 +128,7 @@ void time_event(struct tui *t, const struct event *ev)
     case EV_STEP:
         timeline_add(&a->line, (struct moment){
             .turn = ev->turn, .step = ev->step, .kind = (uint8_t)ev->rec.kind, .drafted = byte_of(ev->rec.drafted),
-            .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n), .marks = (uint8_t)page_marks(ev)});
+            .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n), .marks = (uint8_t)page_marks(ev), .piece = ev->rec.source == STEP_PIECE});
         if (ev->turn != a->turn)
             begin_turn(a, ev->turn);
         add_tokens(t, ev);

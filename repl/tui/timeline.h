@@ -24,6 +24,7 @@ struct moment {
     uint8_t kind; /* enum step_kind */
     uint8_t drafted, accepted, n_token;
     uint8_t marks; /* enum moment_mark */
+    bool piece;    /* of a server's stream: which step it is of is not known */
 };
 
 struct timeline {

@@ -206,6 +206,8 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
     sheet_add(s, ST_LABEL, "  from   ");
     if (nth < r->forced) {
         sheet_add(s, ST_WARN, "given by hand");
+    } else if (r->source == STEP_PIECE) {
+        sheet_add(s, ST_DIM, "a piece of the server's stream; whether a draft held it is not reported");
     } else if (r->kind == STEP_PREFILL) {
         sheet_add(s, ST_TEXT, "the prompt's pass: the target's own choice");
     } else if (r->kind == STEP_DECODE || r->drafted == 0) {
@@ -226,8 +228,29 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
     sheet_line(s);
 }
 
-static void add_choice(struct tui *t, const struct token_fact *f, int width, struct sheet *s)
+/* The best other token where a server names it by its text alone. */
+static void add_named_rival(struct tui *t, const struct step_view *v, int nth, int cells, struct sheet *s)
 {
+    struct backend *b = t->app->backend;
+    struct tops *tops = backend_has(b, VIEW_SERVED) ? b->served->tops(b, v->turn, v->step) : NULL;
+    const struct token_fact *f = &v->fact[nth];
+    for (int i = 1; tops && i < tops->n; i++) {
+        const struct top *x = &tops->at[i];
+        if (x->k != nth || tops->at[i - 1].k != nth)
+            continue;
+        sheet_add(s, ST_DIM, f->logp >= x->logp ? ", beat " : ", over the likelier ");
+        sheet_quote(s, ST_TEXT, x->text ? x->text : "?", x->text ? (size_t)x->n : 1, cells);
+        sheet_add(s, ST_TEXT, " ");
+        add_p(s, x->logp);
+        sheet_printf(s, ST_DIM, ", margin %.2f", (double)(f->logp - x->logp));
+        break;
+    }
+    tops_free(tops);
+}
+
+static void add_choice(struct tui *t, const struct step_view *v, int nth, int width, struct sheet *s)
+{
+    const struct token_fact *f = &v->fact[nth];
     sheet_add(s, ST_LABEL, "  target ");
     add_p(s, f->logp);
     if (f->rival >= 0 && !isnan(f->rival_logp)) {
@@ -236,6 +259,8 @@ static void add_choice(struct tui *t, const struct token_fact *f, int width, str
         sheet_add(s, ST_TEXT, " ");
         add_p(s, f->rival_logp);
         sheet_printf(s, ST_DIM, ", margin %.2f", (double)(f->logp - f->rival_logp));
+    } else if (!isnan(f->rival_logp)) {
+        add_named_rival(t, v, nth, max_int(min_int(20, width - 48), 6), s);
     }
     sheet_line(s);
 }
@@ -267,7 +292,7 @@ static void add_facts(struct tui *t, const struct step_view *v, const struct pag
     sheet_printf(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn, v->step);
     sheet_line(s);
     add_origin(v, nth, s);
-    add_choice(t, &v->fact[nth], width, s);
+    add_choice(t, v, nth, width, s);
     if (pages)
         add_place(pages, pos, s);
 }
@@ -283,6 +308,10 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
         sheet_add(s, ST_DIM, e.msg);
         sheet_line(s);
         return;
+    }
+    if (v.n_token == 0 && backend_has(b, VIEW_SERVED)) {
+        sheet_add(s, ST_DIM, "the server sent no ids of these tokens; F7 shows what it sent");
+        sheet_line(s);
     }
     bool pages = backend_has(b, VIEW_PAGES) && app_table_at(t->app, turn, step, &p, &e);
     for (int i = nth; i < nth + n && i < v.n_token; i++)
