@@ -15,7 +15,9 @@
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
 enum event_kind {
-    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child */
+    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child. The conversation's: the
+                      one before it ends. Beside it: no other ends, their events may alternate, and it
+                      ends with its first turn */
     EV_OP,         /* something that changes what later turns compute: see enum op_kind */
     EV_TURN_BEGIN, /* a user message was taken; the prompt is known */
     EV_PREFILL,    /* progress of the prompt */
@@ -159,7 +161,7 @@ struct event {
     char session[SESSION_ID]; /* of which session */
     int turn, step;           /* 1-based; 0: none */
 
-    /* EV_SESSION: parent, fork_turn. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
+    /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
      * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
      * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
      * facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
@@ -174,6 +176,7 @@ struct event {
      * see struct job_news. */
     char parent[SESSION_ID];
     int fork_turn;
+    bool beside;
     enum op_kind op;
     int channel; /* enum channel of models/chat/chat.h: 0 final, 1 analysis, 2 commentary */
     bool regen;  /* the turn answers the previous user message again */

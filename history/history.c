@@ -238,21 +238,20 @@ static bool has_turn_end(const struct history *h)
 static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_t *mark,
                            char why[160])
 {
-    struct cursor before = {0};
-    cursor_copy(&before, &h->w.cur);
+    struct cursors_saved before;
+    cursors_save(&h->w, &before);
     *bad = -1;
     int rc = set_sync(h, has_turn_end(h) ? 2 : 1);
     if (!rc)
         rc = apply_waiting(h, bad, ended, mark);
     texts_ended(&h->w.texts, !rc);
     if (!rc) {
-        cursor_free(&before);
+        cursors_drop(&before);
         return rc;
     }
     snprintf(why, 160, "%s", sqlite3_errmsg(h->w.db.h));
     db_rollback(&h->w.db);
-    cursor_free(&h->w.cur);
-    h->w.cur = before;
+    cursors_restore(&h->w, &before);
     return rc;
 }
 
@@ -374,11 +373,15 @@ static int time_left(const struct history *h)
 static int count_waiting(const struct history *h, bool *some)
 {
     int turns = 0;
-    bool rows = h->w.cur.stored;
+    bool rows = h->w.cur.stored, reply = h->w.cur.reply != 0;
     *some = false;
+    for (int i = 0; i < h->w.n_parked; i++) {
+        rows |= h->w.parked[i].stored;
+        reply |= h->w.parked[i].reply != 0;
+    }
     for (int i = 0; i < h->n_wait; i++) {
         const struct event *ev = &h->wait[i].ev;
-        bool open = h->w.cur.reply || h->wait[i].level != LOG_OFF;
+        bool open = reply || h->wait[i].level != LOG_OFF;
         turns += ev->kind == EV_TURN_END && open;
         rows |= ev->kind == EV_TURN_BEGIN && open;
         *some |= rows && (int)ev->kind != EV_MARK && ev->kind != EV_SESSION;
@@ -431,7 +434,7 @@ static void finish_writing(struct history *h)
         side_file_remove(h->w.db.path, h->w.live.id);
     struct db *d = &h->w.db;
     if (!h->n_wait && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
-        if (write_end_run(&h->w, false) == SQLITE_OK &&
+        if (write_end_all(&h->w) == SQLITE_OK &&
             session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
             db_do(d, "COMMIT", "");
         db_rollback(d);
@@ -554,7 +557,7 @@ void history_close(struct history *h)
     for (int i = 0; i < h->n_wait; i++)
         event_free(&h->wait[i].ev);
     free(h->wait);
-    cursor_free(&h->w.cur);
+    cursors_free(&h->w);
     db_close(&h->w.db);
     live_close(&h->w.live);
     about_free(&h->w.about);

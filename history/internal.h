@@ -213,8 +213,10 @@ bool account_check(struct db *d, const char *session, int *first, int *bad, stru
 /* The writer's state between events. It is copied before a transaction and restored after a
  * rollback. */
 struct cursor {
-    char session[SESSION_ID], parent[SESSION_ID];
+    char session[SESSION_ID], parent[SESSION_ID]; /* session "": of none */
     int fork_turn;
+    bool beside;         /* of event.beside */
+    bool touched;        /* this transaction changed the session */
     bool stored;         /* the session and this run have rows */
     int64_t run;
     int shift;           /* turn number in the log minus the engine's: see number_turn() */
@@ -266,7 +268,10 @@ struct writer {
     struct db db;
     struct live live;
     struct history_about about; /* own copies */
-    struct cursor cur;
+    struct cursor cur;     /* of the session of the latest event */
+    struct cursor *parked; /* (n_parked) of the other open sessions. Of all cursors one at most is not
+                              `beside`: the conversation's */
+    int n_parked;
     int64_t newest_ms; /* time of the last event, on the wall clock */
 };
 
@@ -275,11 +280,29 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
 /* Puts "name=value" in place of the line with that name, or at the end. */
 void settings_set_line(struct buf *lines, const char *set);
 void about_free(struct history_about *a);
-int write_commit(struct writer *w); /* call before each commit: writes pending text and the seal */
-/* Ends the run. Deletes a session without a turn, unless `keep`. */
-int write_end_run(struct writer *w, bool keep);
+int write_commit(struct writer *w); /* call before each commit: writes pending texts and seals */
+/* Ends all runs, with their open turns. Deletes sessions without a turn. */
+int write_end_all(struct writer *w);
+
+/* cursors.c: the open sessions of a writer. */
 void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */
 void cursor_free(struct cursor *c);
+/* Makes the session's cursor w->cur and parks the one before. False: it has none, nothing changes. */
+bool cursors_switch(struct writer *w, const char *session);
+/* The same of the conversation's cursor; where there is none, of an empty one. */
+void cursors_conversation(struct writer *w);
+void cursors_park(struct writer *w); /* w->cur becomes empty; an empty one is not kept */
+/* Calls fn for each cursor that is not empty, as w->cur, until one returns an error. */
+int cursors_each(struct writer *w, int (*fn)(struct writer *w));
+/* A copy of all cursors, to be taken back after a rollback, or dropped. */
+struct cursors_saved {
+    struct cursor cur, *parked;
+    int n_parked;
+};
+void cursors_save(const struct writer *w, struct cursors_saved *out);
+void cursors_restore(struct writer *w, struct cursors_saved *saved);
+void cursors_drop(struct cursors_saved *saved);
+void cursors_free(struct writer *w);
 
 /* ---- open.c
  * ----------------------------------------------------------------------------------- */

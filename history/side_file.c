@@ -273,6 +273,8 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     IO_INT(io, ev->turn, 0, INT32_MAX / 2);
     IO_INT(io, ev->step, 0, INT32_MAX / 2);
     IO_INT(io, ev->fork_turn, 0, INT32_MAX / 2);
+    if (io->version >= 3)
+        IO_INT(io, ev->beside, 0, 1);
     IO_INT(io, ev->op, 0, op_last());
     IO_INT(io, ev->channel, 0, INT32_MAX);
     IO_INT(io, ev->regen, 0, 1);
@@ -321,6 +323,26 @@ static void io_cursor(struct io *io, struct cursor *c)
     IO_INT(io, c->text_channel, 0, INT32_MAX);
     io_ids(io, &c->seq);
     IO_INT(io, c->seq_n, -1, INT32_MAX / 2);
+    if (io->version >= 3)
+        IO_INT(io, c->beside, 0, 1);
+}
+
+static void io_cursors(struct io *io, struct writer *w)
+{
+    int n = w->n_parked;
+    io_cursor(io, &w->cur);
+    if (io->version < 3)
+        return;
+    IO_INT(io, n, 0, 1 << 20);
+    if (!io->out && n) { /* room for a power of two, as cursors.c grows the array */
+        int room = 1;
+        while (room < n)
+            room *= 2;
+        w->parked = xcalloc((size_t)room, sizeof *w->parked);
+        w->n_parked = n;
+    }
+    for (int i = 0; i < w->n_parked; i++)
+        io_cursor(io, &w->parked[i]);
 }
 
 /* Whether a field was added by version 3. */
@@ -362,7 +384,7 @@ static void pack(struct writer *w, const struct waiting *wait, int n, struct buf
     buf_str(out, magic);
     IO_ANY(&io, w->live.id);
     io_about(&io, &w->about);
-    io_cursor(&io, &w->cur);
+    io_cursors(&io, w);
     int marks = 0;
     for (int i = 0; i < n; i++)
         marks += wait[i].ev.kind > EV_FAULT; /* EV_MARK of history_flush() */
@@ -454,8 +476,10 @@ static int file_version(const struct buf *b)
 
 /* Updates the cursor for changes since the file was written: the session may have been pruned, the
  * reply closed. */
-static int refresh_cursor(struct db *d, struct cursor *c)
+static int refresh_cursor(struct writer *w)
 {
+    struct db *d = &w->db;
+    struct cursor *c = &w->cur;
     int64_t there = 0, open = 0;
     int rc = db_int(d, &there, 0, "SELECT count(*) FROM run WHERE id=? AND session_id=?", "is",
                     c->run, c->session);
@@ -469,7 +493,7 @@ static int refresh_cursor(struct db *d, struct cursor *c)
 /* Applies all events inside the caller's transaction. */
 static int apply_events(struct writer *w, struct io *io, int *turns)
 {
-    int n = 0, rc = refresh_cursor(&w->db, &w->cur);
+    int n = 0, rc = cursors_each(w, refresh_cursor);
     IO_INT(io, n, 0, INT32_MAX);
     for (int i = 0; !rc && i < n && io->ok; i++) {
         struct event ev = {0};
@@ -488,7 +512,7 @@ static int apply_events(struct writer *w, struct io *io, int *turns)
         rc = SQLITE_MISMATCH; /* written by another version of aerie */
     if (!rc)
         rc = write_commit(w);
-    return rc ? rc : write_end_run(w, false);
+    return rc ? rc : write_end_all(w);
 }
 
 /* Stores a file's events in one transaction, unless they were stored before. *turns counts
@@ -525,7 +549,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
     if (whole) {
         IO_ANY(&io, id);
         io_about(&io, &w.about);
-        io_cursor(&io, &w.cur);
+        io_cursors(&io, &w);
         whole = io.ok && id == writer;
     }
     bool ok = whole && open_existing(&w.db, path, SQLITE_OPEN_READWRITE, e);
@@ -542,7 +566,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
         free(to);
     }
     db_close(&w.db);
-    cursor_free(&w.cur);
+    cursors_free(&w);
     about_free(&w.about);
     buf_free(&b);
     return ok;

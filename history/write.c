@@ -12,26 +12,7 @@
 
 enum { TITLE_BYTES = 80 };
 
-/* ---- the cursor ---- */
-
-void cursor_free(struct cursor *c)
-{
-    buf_free(&c->settings);
-    buf_free(&c->text);
-    ids_free(&c->seq);
-    *c = (struct cursor){0};
-}
-
-void cursor_copy(struct cursor *dst, const struct cursor *src)
-{
-    cursor_free(dst);
-    *dst = *src;
-    dst->settings = dst->text = (struct buf){0};
-    dst->seq = (struct ids){0};
-    buf_add(&dst->settings, src->settings.p, src->settings.n);
-    buf_add(&dst->text, src->text.p, src->text.n);
-    ids_cat(&dst->seq, src->seq.v, src->seq.n);
-}
+/* ---- times ---- */
 
 /* The wall-clock time at which the event was posted; it may be written much later. The difference
  * between the two clocks varies by a millisecond, so a time slightly before the previous event's is
@@ -184,7 +165,8 @@ static int store_session(struct writer *w, const struct event *ev)
     return SQLITE_OK;
 }
 
-int write_end_run(struct writer *w, bool keep)
+/* Ends the run of w->cur. Deletes a session without a turn, unless `keep`. */
+static int end_run(struct writer *w, bool keep)
 {
     struct cursor *c = &w->cur;
     if (!c->stored)
@@ -203,16 +185,39 @@ int write_end_run(struct writer *w, bool keep)
                    " AND NOT EXISTS(SELECT 1 FROM session WHERE parent = ?1) RETURNING id", "s",
                    c->session), &gone);
     c->reply = 0;
-    c->stored = false;
+    c->stored = c->touched = false;
     return rc;
 }
 
+static int end_bare_run(struct writer *w)
+{
+    return end_run(w, false);
+}
+
+int write_end_all(struct writer *w)
+{
+    return cursors_each(w, end_bare_run);
+}
+
+/* The session of the event becomes that of w->cur: beside all others, or in the conversation's place. */
 static int begin_session(struct writer *w, const struct event *ev, enum log_level level)
 {
     struct cursor *c = &w->cur;
-    int rc = write_end_run(w, *ev->parent != '\0');
+    bool open = cursors_switch(w, ev->session);
+    int rc = open ? end_run(w, false) : SQLITE_OK;
+    if (!rc && open && c->beside)
+        cursor_free(c);
+    if (!rc && ev->beside) {
+        if (strcmp(c->session, ev->session) != 0)
+            cursors_park(w);
+    } else if (!rc) {
+        cursors_conversation(w);
+        rc = end_run(w, *ev->parent != '\0');
+    }
     if (rc)
         return rc;
+    c->beside = ev->beside;
+    c->touched = true;
     memcpy(c->session, ev->session, sizeof c->session);
     memcpy(c->parent, ev->parent, sizeof c->parent);
     c->fork_turn = ev->fork_turn;
@@ -360,10 +365,18 @@ static int write_pending_text(struct writer *w)
     return rc;
 }
 
-int write_commit(struct writer *w)
+static int commit_session(struct writer *w)
 {
+    if (!w->cur.touched)
+        return SQLITE_OK;
+    w->cur.touched = false;
     int rc = write_pending_text(w);
     return rc || !w->cur.stored ? rc : chain_seal(&w->db, w->cur.session);
+}
+
+int write_commit(struct writer *w)
+{
+    return cursors_each(w, commit_session);
 }
 
 static int write_text(struct writer *w, const struct event *ev)
@@ -516,6 +529,17 @@ static int write_line(struct writer *w, const struct event *ev, const char *kind
     return rc ? rc : chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 
+/* A session beside the others has ended with its turn. */
+static int end_beside(struct writer *w)
+{
+    int rc = write_pending_text(w);
+    if (!rc)
+        rc = end_run(w, false);
+    if (!rc)
+        cursor_free(&w->cur);
+    return rc;
+}
+
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended)
 {
     struct cursor *c = &w->cur;
@@ -524,19 +548,21 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
         return begin_session(w, ev, level);
     if (!*ev->session)
         return SQLITE_OK; /* the event belongs to no session */
-    if (strcmp(ev->session, c->session) != 0) {
+    if (!cursors_switch(w, ev->session)) {
         int rc = begin_session(w, ev, level);
         if (rc)
             return rc;
     }
+    c->touched = true;
     if (ev->kind == EV_OP)
         settings_follow(c, ev);
     if (ev->kind == EV_STEP)
         c->draws = ev->rec.draws;
     /* a turn that was begun is ended even if the level is LOG_OFF now */
-    if (ev->kind == EV_TURN_END && c->reply) {
-        *ended = true;
-        return write_turn_end(w, ev);
+    if (ev->kind == EV_TURN_END && (c->reply || c->beside)) {
+        *ended = c->reply != 0;
+        int rc = c->reply ? write_turn_end(w, ev) : SQLITE_OK;
+        return rc || !c->beside ? rc : end_beside(w);
     }
     if (level == LOG_OFF)
         return SQLITE_OK;

@@ -62,6 +62,7 @@ static void log_begin(struct serve *s, const struct task *t, const struct job *j
     struct buf lines = {0};
     struct event ev = log_event(s, j, EV_SESSION);
     ev.turn = 0;
+    ev.beside = true;
     post(s, &ev);
     job_settings(s, a, job_seed(a, i), &lines);
     log_op(s, j, OP_OPEN, lines.p);
