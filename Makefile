@@ -228,6 +228,7 @@ install: all ## install below PREFIX: program, bundled model, manual, completion
 	install -m 644 repl/share/aerie.bash $(SHARE)/bash-completion/completions/aerie
 	install -m 644 repl/share/aerie.zsh $(SHARE)/zsh/site-functions/_aerie
 	install -m 644 repl/share/aerie.fish $(SHARE)/fish/vendor_completions.d/aerie.fish
+	install -m 755 repl/share/sglang_dump.py $(SHARE)/aerie/sglang_dump.py
 
 # ---- the rest ------------------------------------------------------------------------------------
 clean: ## remove everything built

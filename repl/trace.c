@@ -57,6 +57,10 @@ static void take_act(struct trace *t, const struct act *a)
     x->about = xstrdup(a->about ? a->about : "");
     x->user = xstrdup(a->user.text ? a->user.text : "");
     x->text = xstrdup(a->reply.text ? a->reply.text : "");
+    if (a->reply.served) {
+        x->n_prompt = a->reply.served->prompt;
+        x->n_reply = a->reply.served->generated;
+    }
     x->cut = act_cut_short(a);
     snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
     ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);

@@ -531,7 +531,7 @@ static void judge_logs(struct judge *j)
     struct report *r = j->r;
     unsigned may = r->conditions.may;
     switch (r->diff.class) {
-    case DIFF_NONE: r->verdict = VERDICT_EQUAL; break;
+    case DIFF_NONE: r->verdict = r->forced && !r->given ? VERDICT_OPEN : VERDICT_EQUAL; break;
     case DIFF_PROMPT: r->verdict = VERDICT_PROMPT; break;
     case DIFF_REPLY: r->verdict = may & MAY_END ? VERDICT_PURPOSE : VERDICT_OPEN; break;
     default: r->verdict = VERDICT_OPEN; break;
@@ -554,6 +554,8 @@ static void say_ids(struct judge *j)
             j->no_ids == 1 ? "y" : "ies");
     else if (j->no_ids)
         say(j, "a side told no ids of %d repl%s: the texts were compared", j->no_ids, j->no_ids == 1 ? "y" : "ies");
+    if (j->r->forced && !j->r->given)
+        say(j, "so nothing was compared");
     if (j->r->n_logp == 0 && j->r->counts.tokens)
         say(j, "log probabilities are not known on both sides");
 }

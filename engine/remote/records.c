@@ -380,8 +380,10 @@ static bool take_line(struct record *r, const json_t *o, struct err *e)
 {
     json_t *request = NULL, *reply = NULL;
     find_parts(o, &request, &reply);
-    bool ok = true;
-    if (json_is_object(request))
+    const json_t *body = at(o, "body"), *sent = at(at(o, "response"), "body");
+    bool ok = reply || !(json_is_string(body) || json_is_string(sent)) ||
+              err_set(e, ERR_USAGE, "the reply's body is no JSON object; streams are not read");
+    if (ok && json_is_object(request))
         ok = take_request(r, request, e);
     if (ok && json_is_object(reply) && json_object_size(reply))
         ok = json_is_array(at(reply, "outputs")) ? take_outputs(r, reply, e) : take_reply(r, reply, e);

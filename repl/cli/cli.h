@@ -57,6 +57,7 @@ int cli_goto(struct cli *c); /* replay --goto */
 int cli_diff(struct cli *c);
 int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);
+int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
 int cli_bugs(struct cli *c);

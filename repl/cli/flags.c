@@ -20,6 +20,7 @@ const struct command commands[] = {
      1, 64},
     {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
      cli_export, 1, 1},
+    {"import", "FILE...", "take requests and replies of servers into the log", IN_IMPORT, cli_import, 1, 64},
     {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open", IN_PACK,
      cli_pack, 1, 1},
     {"db", "path | check | backup FILE | sql QUERY | prune", "care for the session database", IN_DB, cli_db, 1,
@@ -184,7 +185,7 @@ const struct flag flags[] = {
      "read lines from a file; implies --plain"},
     {"json", 0, NULL,
      (IN_ENGINE & ~IN_SERVE) | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB | IN_DOCTOR | IN_GOLDEN | IN_BUGS | IN_BENCH |
-         IN_PACK,
+         IN_PACK | IN_IMPORT,
      F_ON, AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
     {"ascii", 0, NULL, IN_ALL, F_ON, AT(opt.ascii), 0, 0, NULL, NULL,
      "no line or block characters"},

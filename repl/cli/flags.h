@@ -13,11 +13,13 @@ enum {
     IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20, IN_PARITY = 8192,
     IN_DIFF = 1 << 21,
     IN_SERVE = 1 << 23,
-    IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE,
+    IN_IMPORT = 1 << 25,
+    IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE, /* takes everything that decides the bits of a reply */
     IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
-    IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
+    IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF |
+             IN_IMPORT,
 };
 
 struct command {

@@ -1,7 +1,7 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help"
+    local commands="chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
@@ -30,6 +30,7 @@ _aerie() {
             --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
+        import) flags="--db --json" ;;
         pack) flags="--steps --with-text --no-ids --plan --issue --output --model --draft --device --precision --threads --db --json" ;;
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;

@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help
+set -l commands chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run serve logs show replay diff parity export pack db tokenize golden bench bugs doctor help
+    for c in chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -25,6 +25,7 @@ complete -c aerie -n '__aerie_in none' -a logs -d 'list saved sessions'
 complete -c aerie -n '__aerie_in none' -a show -d 'print a session, a turn or a step'
 complete -c aerie -n '__aerie_in none' -a replay -d 'play a session, or run it again'
 complete -c aerie -n '__aerie_in none' -a diff -d 'first difference of two runs'
+complete -c aerie -n '__aerie_in none' -a import -d 'take replies of servers into the log'
 complete -c aerie -n '__aerie_in none' -a parity -d 'compute prompts twice, compare ids'
 complete -c aerie -n '__aerie_in none' -a export -d 'write a session to a file'
 complete -c aerie -n '__aerie_in none' -a pack -d 'write a session to one file for others'
@@ -39,7 +40,7 @@ complete -c aerie -n '__aerie_in help' -a "$commands"
 complete -c aerie -n '__aerie_in show replay diff export pack' -a '(__aerie_sessions)'
 complete -c aerie -n '__aerie_in show replay diff export pack' -k -xa '(__fish_complete_suffix .aerie)'
 complete -c aerie -n '__aerie_in db' -a 'path check backup sql prune'
-complete -c aerie -n '__aerie_in tokenize db golden parity' -F
+complete -c aerie -n '__aerie_in tokenize db golden parity import' -F
 
 complete -c aerie -l ascii -d 'no line or block characters'
 complete -c aerie -l color -x -a 'auto always never' -d 'colours'

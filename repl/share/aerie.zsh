@@ -46,12 +46,12 @@ _aerie() {
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
     commands=('chat:talk with the model' 'run:answer one prompt' 'serve:serve the model to OpenAI clients' 'logs:list saved sessions'
-              'show:print a session, a turn or a step' 'replay:play a session, or run it again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids'
+              'show:print a session, a turn or a step' 'replay:play a session, or run it again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids' 'import:take replies of servers into the log'
               'export:write a session to a file'
               'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
               'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|serve|logs|show|replay|diff|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
+    local cmd=${words[(r)(chat|run|serve|logs|show|replay|diff|parity|export|import|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
@@ -77,6 +77,7 @@ _aerie() {
                 '*--b[how the other is]:change:_aerie_changes' "--control[compute a server's replies twice]" \
                 '--api-key-file[key for the server]:file:_files' '*--header[header for the server]:header:' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \
                 '--lanes[prompts at once]:n:' '1::' '2:file:_files' ;;
+        import) _arguments $common '--db[database]:file:_files' '--json[JSON]' '1::' '*:file:_files' ;;
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;

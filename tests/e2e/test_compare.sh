@@ -113,7 +113,7 @@ run run --remote "$llama" "What is a page table?"; id=$(id_of)
 run run "What is a page table?"; here=$(id_of)
 diff_ "diff: a server that tells no ids" 0 'nowhere: 1 turn, 0 tokens by position, texts where no ids are known' 'verdict +equal texts' \
     'a side told no ids of 1 reply: the texts were compared' "prompts' ids are not known on both sides" -- diff "$here" "$id"
-diff_ "--forced: no ids to give" 0 'told no ids of 1 reply: nothing was given to the local engine' 'told no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
+diff_ "--forced: no ids to give" 0 'verdict +open' 'so nothing was compared' 'told no ids of 1 reply: nothing was given to the local engine' 'told no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
 diff_ "replay --check of a server's session" 2 -- replay "$id" --check
 grep -q -- 'cannot be computed again here; --forced' "$T/err"; result "is refused" $?
 diff_ "diff --forced of a local session" 2 -- diff "$here" --forced

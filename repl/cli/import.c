@@ -1,0 +1,436 @@
+/* import.c - `aerie import FILE...`: requests to servers and their replies, as files hold them
+ * (engine/remote/records.h), become sessions of the log, one a record.
+ *
+ * A record is taken whole or not at all. What a file does not say stays "not reported". Lines with a request
+ * alone wait for the line with its reply (the same custom_id), in this file or in a later one. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/remote/records.h"
+#include "kernels/json.h"
+#include "repl/cli/cli.h"
+#include "repl/facts.h"
+#include "repl/interrupt.h"
+
+enum { LINE_BYTES = 16 << 20, MOST_RECORDS = 100000, COMPLAINTS = 20, PIECE = 32 };
+static const size_t most_waiting = (size_t)512 << 20; /* bytes of requests that wait */
+
+struct waiting {
+    struct record r;
+    int line;
+    const char *file;
+};
+
+struct import {
+    struct cli *c;
+    struct history *log;
+    struct waiting *wait; /* requests without a reply so far */
+    int n_wait;
+    size_t wait_bytes;
+    int n, bad, no_reply; /* sessions, lines that were no record, sessions without a reply */
+    char first[SESSION_ID], last[SESSION_ID];
+    struct err fault;     /* ends the import */
+    struct stop stop;
+};
+
+static void complain(struct import *m, const char *file, int line, const char *why)
+{
+    struct buf clean = {0};
+    if (m->bad++ >= COMPLAINTS)
+        return;
+    char *text = xasprintf("%s line %d: %s", file, line, why);
+    text_sanitise(&clean, text, strlen(text), false, NULL);
+    fprintf(stderr, "aerie: %s\n", clean.p);
+    free(text);
+    buf_free(&clean);
+}
+
+/* ---- a record becomes a session -------------------------------------------------------------- */
+
+struct session {
+    struct import *m;
+    char id[SESSION_ID];
+    int turn;
+};
+
+static struct event event(const struct session *s, enum event_kind kind)
+{
+    struct event ev = {.kind = kind, .ns = clock_ns(), .turn = s->turn};
+    memcpy(ev.session, s->id, sizeof ev.session);
+    return ev;
+}
+
+static void post(struct session *s, struct event *ev)
+{
+    evq_put(history_queue(s->m->log), ev);
+}
+
+static void post_text(struct session *s, enum event_kind kind, enum op_kind op, const char *text)
+{
+    struct event ev = event(s, kind);
+    ev.op = op;
+    ev.fault = ERR_MODEL;
+    buf_str(&ev.text, text ? text : "");
+    post(s, &ev);
+}
+
+static void begin_turn(struct session *s, const char *user, const struct ids *prompt, const struct record *r)
+{
+    s->turn++;
+    struct event ev = event(s, EV_TURN_BEGIN);
+    buf_str(&ev.text, user);
+    if (prompt)
+        ids_cat(&ev.tokens, prompt->v, prompt->n);
+    ev.n_tokens = prompt && prompt->n ? prompt->n : r && r->n_prompt > 0 ? (int)r->n_prompt : 0;
+    ev.n_reused = r && r->n_cached > 0 ? (int)r->n_cached : 0;
+    post(s, &ev);
+}
+
+static void post_past(struct session *s, const struct past_turn *p)
+{
+    begin_turn(s, p->user, NULL, NULL);
+    struct event ev = event(s, EV_TURN_END);
+    ev.reason = STOP_END;
+    ev.n_tokens = 1; /* how many is not known; some */
+    ev.served = served_new();
+    buf_str(&ev.text, p->reply);
+    post(s, &ev);
+}
+
+/* Tokens [first, first + n) of the reply as one step. */
+static void post_step(struct session *s, const struct record *r, int step, int first, int n, int drafted)
+{
+    struct event ev = event(s, EV_STEP);
+    const struct record_token *last = &r->token[first + n - 1];
+    ev.step = step;
+    ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
+    for (int i = 0; i < n; i++) {
+        const struct record_token *t = &r->token[first + i];
+        ids_add(&ev.tokens, t->id);
+        ev.facts[i] = (struct token_fact){.logp = t->logp, .rival_logp = t->rival_logp, .rival = t->rival};
+    }
+    ev.rec = (struct step_rec){.kind = drafted > 0 ? STEP_SPEC : STEP_DECODE, .bonus = last->id,
+                               .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->n_prompt)) + first,
+                               .margin = last->logp - last->rival_logp, .source = STEP_PIECE};
+    if (drafted >= 0) {
+        ev.rec.source = STEP_REPORTED;
+        ev.rec.rows = drafted + 1;
+        ev.rec.drafted = drafted;
+        ev.rec.accepted = n - 1;
+    }
+    post(s, &ev);
+}
+
+/* The steps of the server where the record has them (the first token is that of the prompt's pass), else
+ * pieces of a length of our own. */
+static int post_steps(struct session *s, const struct record *r)
+{
+    int n = 0, at = 0;
+    bool known = r->accepted.n > 0 && r->n_token > 0;
+    if (known) {
+        post_step(s, r, ++n, 0, 1, 0);
+        at = 1;
+    }
+    for (int i = 0; known && i < r->accepted.n && at < r->n_token; i++) {
+        int k = min_int(r->accepted.v[i] + 1, r->n_token - at);
+        post_step(s, r, ++n, at, k, max_int(k - 1, i < r->drafted.n ? r->drafted.v[i] : 0));
+        at += k;
+    }
+    for (; at < r->n_token; at += min_int(PIECE, r->n_token - at))
+        post_step(s, r, ++n, at, min_int(PIECE, r->n_token - at), -1);
+    return n;
+}
+
+static struct served *served_of(const struct record *r)
+{
+    struct served *s = served_new();
+    s->prompt = r->n_prompt;
+    s->generated = r->n_generated;
+    s->cached = r->n_cached;
+    s->drafted = r->n_drafted;
+    s->accepted = r->n_accepted;
+    s->ms_queue = r->ms_queue >= 0 ? r->ms_queue : (double)NAN;
+    s->ms_first = r->ms_first >= 0 ? r->ms_first : (double)NAN;
+    s->prompt_ids = r->prompt.n > 0;
+    s->reply_ids = r->n_token > 0;
+    snprintf(s->finish, sizeof s->finish, "%s", r->finish);
+    return s;
+}
+
+static void post_reply(struct session *s, const struct record *r)
+{
+    struct event ev;
+    if (r->thought && *r->thought) {
+        ev = event(s, EV_TEXT);
+        ev.channel = 1;
+        buf_str(&ev.text, r->thought);
+        post(s, &ev);
+    }
+    int n = post_steps(s, r);
+    if (r->error || !r->reply)
+        post_text(s, EV_FAULT, OP_OPEN, r->error ? r->error : "the file has no reply to this request");
+    ev = event(s, EV_TURN_END);
+    ev.reason = r->reason;
+    ev.n_steps = n;
+    ev.n_tokens = r->n_generated >= 0 ? (int)r->n_generated : r->n_token ? r->n_token : r->answer && *r->answer;
+    ev.n_drafted = r->n_drafted > 0 ? (int)r->n_drafted : 0;
+    ev.n_accepted = r->n_accepted > 0 ? (int)r->n_accepted : 0;
+    ev.served = served_of(r);
+    buf_str(&ev.text, r->answer ? r->answer : "");
+    for (int i = 0; i < r->n_token; i++)
+        ids_add(&ev.tokens, r->token[i].id);
+    post(s, &ev);
+}
+
+static void post_notes(struct session *s, const struct record *r, const char *file, int line)
+{
+    struct buf note = {0};
+    buf_printf(&note, "imported from %s line %d", file, line);
+    if (r->name)
+        buf_printf(&note, ", \"%s\"", r->name);
+    if (!r->request)
+        buf_str(&note, "; the request is not in the file");
+    if (r->choices > 1)
+        buf_printf(&note, "; %d choices, this is the first", r->choices);
+    if (r->joined)
+        buf_printf(&note, "; %d message%s joined with others of the same side", r->joined, plural(r->joined));
+    if (r->left_out)
+        buf_printf(&note, "; %d part%s of messages that are no text left out", r->left_out, plural(r->left_out));
+    post_text(s, EV_NOTICE, OP_OPEN, note.p);
+    buf_free(&note);
+}
+
+/* What the log says of where the session came from. */
+static void describe(struct import *m, const struct record *r, const char *file, int line)
+{
+    char when[32] = "";
+    struct buf config = {0};
+    char *url = xasprintf("%s line %d, imported", file, line);
+    if (r->created > 0 && r->created < 1e11)
+        snprintf(when, sizeof when, "%.0f", r->created);
+    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s:%d\nraw=%d\n", r->server, file, line, r->raw);
+    if (when[0])
+        buf_printf(&config, "created=%s\n", when);
+    for (char *p = config.p; p && *p; p++) /* a name of a file or a server is one line */
+        if ((unsigned char)*p < ' ' && *p != '\n')
+            *p = '?';
+    struct history_about about = {.version = AERIE_VERSION, .device = "", .flags = facts_build(), .model_dir = r->model,
+                                  .model_sha = "", .draft_sha = "", .tokenizer_sha = "", .config = config.p,
+                                  .server = r->server[0] ? r->server : "a server that the file does not name",
+                                  .server_version = "", .server_url = url, .server_facts = "{}"};
+    history_describe(m->log, &about, NULL);
+    buf_free(&config);
+    free(url);
+}
+
+static void one_line(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ')
+            *s = '?';
+}
+
+/* The record is whole: all of it goes to the log. */
+static bool store(struct import *m, struct record *r, const char *file, int line)
+{
+    struct session s = {.m = m};
+    enum { MS = 30000 };
+    if (m->n == MOST_RECORDS)
+        return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported", MOST_RECORDS, MOST_RECORDS);
+    one_line(r->server);
+    one_line(r->model);
+    session_new_id(s.id);
+    describe(m, r, file, line);
+    post_text(&s, EV_SESSION, OP_OPEN, NULL);
+    post_text(&s, EV_OP, OP_OPEN, r->settings.p);
+    if (r->system)
+        post_text(&s, EV_OP, OP_SYSTEM, r->system);
+    post_notes(&s, r, file, line);
+    for (int i = 0; i < r->n_past; i++)
+        post_past(&s, &r->past[i]);
+    begin_turn(&s, r->text ? r->text : "", &r->prompt, r);
+    post_reply(&s, r);
+    memcpy(m->n ? m->last : m->first, s.id, sizeof s.id);
+    memcpy(m->last, s.id, sizeof s.id);
+    m->n++;
+    m->no_reply += !r->reply;
+    if (history_flush(m->log, MS)) /* the next description is of the next session */
+        return true;
+    struct history_status st;
+    history_status(m->log, &st);
+    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %.200s", st.error[0] ? st.error : "no answer for 30 s");
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static size_t weight(const struct record *r)
+{
+    size_t n = sizeof *r + (r->text ? strlen(r->text) : 0) + (size_t)r->prompt.n * sizeof *r->prompt.v;
+    for (int i = 0; i < r->n_past; i++)
+        n += strlen(r->past[i].user) + strlen(r->past[i].reply) + sizeof *r->past;
+    return n;
+}
+
+static void wait_for_reply(struct import *m, struct record *r, const char *file, int line)
+{
+    if ((m->n_wait & (m->n_wait - 1)) == 0)
+        m->wait = xrealloc(m->wait, m->n_wait ? 2 * (size_t)m->n_wait : 1, sizeof *m->wait);
+    m->wait[m->n_wait++] = (struct waiting){*r, line, file};
+    m->wait_bytes += weight(r);
+    if (m->wait_bytes > most_waiting)
+        err_set(&m->fault, ERR_USAGE, "%s line %d: requests of more than %zu MiB wait for their replies", file, line,
+                most_waiting >> 20);
+    *r = (struct record){0};
+}
+
+/* Gives a reply its request. The oldest one waits longest, so files in one order are joined at once. */
+static void find_request(struct import *m, struct record *r)
+{
+    for (int i = 0; r->name && i < m->n_wait; i++)
+        if (m->wait[i].r.name && strcmp(m->wait[i].r.name, r->name) == 0) {
+            m->wait_bytes -= weight(&m->wait[i].r);
+            record_join(r, &m->wait[i].r);
+            memmove(m->wait + i, m->wait + i + 1, (size_t)(--m->n_wait - i) * sizeof *m->wait);
+            return;
+        }
+}
+
+static void take_line(struct import *m, const char *file, int line, const struct buf *text)
+{
+    struct record r;
+    struct err e;
+    if (!record_read(&r, text->p, text->n, &e)) {
+        complain(m, file, line, e.msg);
+        return;
+    }
+    if (r.request && !r.reply && r.name) {
+        wait_for_reply(m, &r, file, line);
+        return;
+    }
+    if (r.reply && !r.request)
+        find_request(m, &r);
+    store(m, &r, file, line);
+    record_free(&r);
+}
+
+/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped. */
+static int next_line(FILE *f, struct buf *line)
+{
+    int c;
+    bool any = false;
+    buf_clear(line);
+    while ((c = getc_unlocked(f)) != EOF && c != '\n') {
+        any = true;
+        if (line->n <= LINE_BYTES)
+            buf_char(line, (char)c);
+    }
+    return line->n > LINE_BYTES ? -1 : any || c == '\n';
+}
+
+static bool is_pickle(const struct buf *line)
+{
+    return line->n >= 2 && (unsigned char)line->p[0] == 0x80 && line->p[1] >= 2 && line->p[1] <= 5;
+}
+
+static bool read_file(struct import *m, const char *asked, struct err *e)
+{
+    const char *slash = strrchr(asked, '/'), *file = strcmp(asked, "-") == 0 ? "standard input" : slash ? slash + 1 : asked;
+    FILE *f = strcmp(asked, "-") == 0 ? stdin : fopen(asked, "re");
+    struct buf line = {0};
+    int got = 1;
+    if (!f)
+        return err_set(e, ERR_USAGE, "cannot open %s: %s", asked, strerror(errno));
+    for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0; n++) {
+        if (n == 1 && got > 0 && is_pickle(&line)) {
+            err_set(&m->fault, ERR_USAGE, "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie import -",
+                    asked, AERIE_SHARE, asked);
+            break;
+        }
+        if (got < 0)
+            complain(m, file, n, "longer than 16 MiB; expected a record a line");
+        else if (strspn(line.n ? line.p : "", " \t\r") < line.n)
+            take_line(m, file, n, &line);
+    }
+    if (ferror(f) && !m->fault.kind)
+        err_set(&m->fault, ERR_USAGE, "cannot read %s: %s", asked, strerror(errno));
+    if (f != stdin)
+        fclose(f);
+    buf_free(&line);
+    *e = m->fault;
+    return !m->fault.kind;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static void print_result(const struct import *m)
+{
+    if (m->c->opt.json) {
+        struct buf b = {0};
+        jput_open(&b, '{');
+        jput_kint(&b, "sessions", m->n);
+        jput_kint(&b, "without_reply", m->no_reply);
+        jput_kint(&b, "bad_lines", m->bad);
+        jput_kstr(&b, "first", m->n ? m->first : NULL);
+        jput_kstr(&b, "last", m->n ? m->last : NULL);
+        jput_close(&b, '}');
+        cli_json(&b);
+        buf_free(&b);
+        return;
+    }
+    printf("%d session%s imported", m->n, plural(m->n));
+    if (m->no_reply)
+        printf(", %d without a reply", m->no_reply);
+    if (m->bad)
+        printf("; %d line%s left out", m->bad, plural(m->bad));
+    printf("\n");
+}
+
+/* Requests that got no reply in any file. */
+static void store_rest(struct import *m)
+{
+    for (int i = 0; i < m->n_wait; i++) {
+        if (!m->fault.kind && !stop_asked(&m->stop))
+            store(m, &m->wait[i].r, m->wait[i].file, m->wait[i].line);
+        record_free(&m->wait[i].r);
+    }
+    free(m->wait);
+}
+
+static bool close_log(struct import *m, struct err *e)
+{
+    struct history_left left;
+    bool ok = history_finish(m->log, 10000, &left);
+    history_close(m->log);
+    return ok || err_set(e, ERR_DB, "the last sessions are %.200s", left.why);
+}
+
+int cli_import(struct cli *c)
+{
+    struct import m = {.c = c};
+    struct err e = {0};
+    struct history_about none = {.version = AERIE_VERSION, .device = "", .flags = facts_build(), .model_dir = "",
+                                 .model_sha = "", .draft_sha = "", .tokenizer_sha = "", .config = ""};
+    char *path = cli_db_path(c);
+    bool ok = cli_stop_open(&m.stop, &e);
+    m.log = ok ? history_open(path, LOG_TREE, &none, &e) : NULL;
+    ok = m.log != NULL;
+    for (int i = 0; ok && i < c->n_word && !stop_asked(&m.stop); i++)
+        ok = read_file(&m, c->word[i], &e);
+    if (m.log) {
+        store_rest(&m);
+        if (ok && m.fault.kind)
+            e = m.fault;
+        ok = close_log(&m, &e) && ok && !m.fault.kind;
+        if (m.bad > COMPLAINTS)
+            fprintf(stderr, "aerie: %d more lines are no records\n", m.bad - COMPLAINTS);
+        if (m.n || ok)
+            print_result(&m);
+    }
+    int rc = !ok ? cli_fail(&e) : m.bad ? m.n ? ERR_NEGATIVE : ERR_USAGE : 0;
+    free(path);
+    return cli_stop_close(rc);
+}
