@@ -10,7 +10,7 @@
 #include "kernels/json.h"
 #include "repl/repl.h"
 
-enum { LABEL = 10, VALUE = 8, RANGE = 20, CELLS_MOST = 240 };
+enum { LABEL = 10, VALUE = 8, RANGE = 16, CELLS_MOST = 240 };
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

@@ -383,7 +383,7 @@ bool server_http(struct http **h, const struct server_opts *o, struct err *e)
 bool server_knows(const struct server *s, const char *setting)
 {
     static const char *const all[] = {"temperature", "top_p", "seed", "max_tokens", "verbose",
-                                      "think", "forget"};
+                                      "think", "forget", "gauge.ms"};
     static const char *const more[] = {"top_k", "min_p"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(setting, all[i]))

@@ -583,7 +583,7 @@ static void greet(struct tui *t)
         buf_printf(&line, " on %s", i->device);
     if (i->context)
         buf_printf(&line, "%scontext %d", dot, i->context);
-    if (backend_has(t->app->backend, VIEW_ACCEPT))
+    if (backend_has(t->app->backend, VIEW_ACCEPT) && !i->server_url)
         buf_printf(&line, "%s%s", dot, i->draft_off ? i->draft_off : "drafting");
     tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
     tui_note(t, ST_DIM, "%s", line.p);
