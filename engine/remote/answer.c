@@ -156,7 +156,9 @@ static void add_top_entry(struct answer *a, const json_t *entry)
         if (whole)
             buf_char(&text, (char)json_integer_value(v));
     }
-    if (whole && id_in_text(at(entry, "token")) < 0)
+    /* where the token's string is its id, its bytes may still be the token's (aerie; vLLM's own entry) */
+    bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 && !memcmp(text.p, "token_id:", 9);
+    if (whole && !spelled)
         add_top(a, id, logp, text.p, text.n);
     else
         add_top_string(a, id, logp, at(entry, "token"));

@@ -44,13 +44,24 @@ static int tokens_of(const struct served_step *s)
     return n;
 }
 
+/* "0.9048", "3.1e-06" */
+static const char *share(float logp, char out[16])
+{
+    double p = exp((double)logp);
+    snprintf(out, 16, p < 0.001 ? "%.1e" : "%.4f", p);
+    return out;
+}
+
 static void add_text(struct app *a, struct sheet *out, enum style st, const struct top *t, int32_t id)
 {
     if (t && t->text)
         sheet_quote(out, st, t->text, (size_t)t->n, CELLS);
     else
         view_token(out, st, a->backend, t ? t->id : id, CELLS);
-    if (id >= 0)
+    size_t n = 0;
+    if (id >= 0 && !(t && t->text))
+        backend_token(a->backend, id, &n);
+    if (id >= 0 && (n || (t && t->text))) /* else the id is shown already */
         sheet_printf(out, ST_DIM, " #%d", (int)id);
 }
 
@@ -82,7 +93,7 @@ static void head_line(struct app *a, const char *title, const struct served_step
 
 static void why_text(struct app *a, const struct served_step *s, struct sheet *out)
 {
-    char origin[64];
+    char origin[64], p[16];
     head_line(a, "WHY", s, out);
     for (int k = 0; k < tokens_of(s); k++) {
         const struct top *own = top_of(s, k, 0), *rival = top_of(s, k, 1);
@@ -95,11 +106,11 @@ static void why_text(struct app *a, const struct served_step *s, struct sheet *o
         if (isnan(logp))
             sheet_add(out, ST_DIM, "its probability was not sent");
         else
-            sheet_printf(out, ST_TEXT, "p %.4f", exp((double)logp));
+            sheet_printf(out, ST_TEXT, "p %s", share(logp, p));
         if (rival && !isnan(rival->logp)) {
             sheet_add(out, ST_TEXT, "; rival ");
             add_text(a, out, ST_TEXT, rival, rival->id);
-            sheet_printf(out, ST_TEXT, " p %.4f", exp((double)rival->logp));
+            sheet_printf(out, ST_TEXT, " p %s", share(rival->logp, p));
             if (!isnan(logp))
                 sheet_printf(out, fabsf(logp - rival->logp) < 0.05f ? ST_WARN : ST_DIM, ", margin %.3g nats",
                              (double)(logp - rival->logp));
@@ -175,6 +186,7 @@ bool served_why(struct app *a, int turn, int step, struct sheet *out, struct buf
 static void top_text(struct app *a, const struct served_step *s, int row, struct sheet *out)
 {
     const struct top *t;
+    char p[16];
     int n = 0;
     head_line(a, "TOP", s, out);
     for (int k = 0; k < tokens_of(s); k++) {
@@ -182,7 +194,7 @@ static void top_text(struct app *a, const struct served_step *s, int row, struct
             continue;
         for (int i = 0; (t = top_of(s, k, i)); i++, n++) {
             sheet_printf(out, ST_DIM, i ? "      " : "%4d  ", k);
-            sheet_printf(out, i ? ST_TEXT : ST_BOLD, "%8.5f  ", exp((double)t->logp));
+            sheet_printf(out, i ? ST_TEXT : ST_BOLD, "%8s  ", isnan(t->logp) ? "-" : share(t->logp, p));
             add_text(a, out, i ? ST_TEXT : ST_BOLD, t, t->id);
             sheet_line(out);
         }

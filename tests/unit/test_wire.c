@@ -441,6 +441,26 @@ static void other_servers_are_read(void **state)
     answer_free(&a);
 }
 
+/* With return_tokens_as_token_ids the strings are ids; the bytes are the token's (aerie, vLLM's own entry) or the
+ * string's once more (vLLM's candidates). */
+static void texts_beside_ids_are_kept(void **state)
+{
+    (void)state;
+    struct answer a;
+    struct err e;
+    const char *entry =
+        "{\"choices\":[{\"delta\":{\"content\":\" KV\"},\"token_ids\":[1163],\"logprobs\":{\"content\":[{\"token\":"
+        "\"token_id:1163\",\"logprob\":-0.1,\"bytes\":[32,75,86],\"top_logprobs\":[{\"token\":\"token_id:1163\","
+        "\"logprob\":-0.1,\"bytes\":[32,75,86]},{\"token\":\"token_id:9\",\"logprob\":-2.5,\"bytes\":"
+        "[116,111,107,101,110,95,105,100,58,57]},{\"token\":\"token_id:8\",\"logprob\":-3.5,\"bytes\":[97]}]}]}}]}";
+    assert_true(answer_read(&a, entry, strlen(entry), &e));
+    assert_true(a.n_token == 1 && a.token[0].id == 1163 && a.token[0].rival == 9 && a.tops.n == 3);
+    assert_true(a.tops.at[0].id == 1163 && a.tops.at[0].n == 3 && !memcmp(a.tops.at[0].text, " KV", 3));
+    assert_true(a.tops.at[1].id == 9 && a.tops.at[1].text == NULL);
+    assert_true(a.tops.at[2].id == 8 && a.tops.at[2].n == 1 && a.tops.at[2].text[0] == 'a');
+    answer_free(&a);
+}
+
 /* ---- random bytes ---------------------------------------------------------------------------- */
 
 /* Flips, cuts and repeats bytes of recorded answers: every input is read or refused. */
@@ -514,6 +534,7 @@ int main(void)
         cmocka_unit_test(errors_are_read),
         cmocka_unit_test(what_is_no_fact_is_not_reported),
         cmocka_unit_test(other_servers_are_read),
+        cmocka_unit_test(texts_beside_ids_are_kept),
         cmocka_unit_test(broken_answers_are_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
