@@ -74,6 +74,17 @@ static const struct topic {
      "bonus          the target's own token after the accepted path; every cycle has one\n"
      "MAL            mean acceptance length = 1 + accepted/cycles, the bonus included\n"
      "plan           all that one forward pass needs besides weights; checked before it runs\n"},
+    {"servers", "what is shown of a session with a server (--remote URL)",
+     "Only what the server reports; everything else says why it is not there, and\n"
+     "aerie doctor --remote URL names the server's flags that would add to it.\n"
+     "/pool /gauges F5  its metrics over time, read every gauge.ms (0: never): pools,\n"
+     "               requests that run and wait, hits of the prefix cache\n"
+     "/accept        by depth where it lists its steps, else reply by reply, with the\n"
+     "               server's own definition beside the numbers\n"
+     "/timing        first token, queue, prompt, between pieces: median, p99, greatest\n"
+     "/why /top /tokens F4 F6 F7  tokens with probabilities and rivals as it sent them\n"
+     "/stats         all of it in short; the status line says when it does not answer\n"
+     "Draft trees, page tables, plans, checks and the debugger: local engine only.\n"},
     {"context", "when the context is full",
      "The whole conversation is computed for each message. 512 tokens, or an eighth of a\n"
      "context below 4096, are kept free for the reply where that is possible. When a message\n"
