@@ -3,9 +3,10 @@
 # ---- configuration -------------------------------------------------------------------------------
 # MODE=release|debug|tsan|fuzz (debug: ASan + UBSan; tsan: ThreadSanitizer; fuzz: see 'make fuzz'), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
 # all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
-# run: kernels/cuda/timeline.h)
+# run: kernels/cuda/timeline.h), ZMQ=auto|1|0 (KV events of servers: auto: if libzmq is installed)
 MODE    ?= release
 CUDA    ?= auto
+ZMQ     ?= auto
 PREFIX  ?= /usr/local
 NVCC    ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
@@ -36,10 +37,15 @@ PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-de
             libutf8proc-dev libmd4c-dev libcurl4-openssl-dev libmicrohttpd-dev
 TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl
 PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl libmicrohttpd
+# what the program does without: libzmq receives the KV events of servers (--kv-events)
+OPTIONAL := libzmq3-dev
+WITH_ZMQ := $(if $(filter auto,$(ZMQ)),$(shell pkg-config --exists libzmq 2>/dev/null && echo 1 || echo 0),$(ZMQ))
+PKGS     += $(if $(filter 1,$(WITH_ZMQ)),libzmq)
+PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 
 # ---- flags ---------------------------------------------------------------------------------------
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
-CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA)
+CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS += -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(CURDIR)"'
 LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
@@ -59,7 +65,8 @@ endif
 MAKEFLAGS += -r
 
 # ---- sources -------------------------------------------------------------------------------------
-SRC   := $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c))
+SRC   := $(filter-out $(if $(filter 1,$(WITH_ZMQ)),,engine/remote/kv_socket.c), \
+         $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c)))
 CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*/*.cu kernels/cuda/*.cu))
 OBJ   := $(CU:%.cu=$(B)/%.cu.o) $(SRC:%.c=$(B)/%.o) # those that take longest first
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
@@ -104,7 +111,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
+.PHONY: docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -155,7 +162,7 @@ check-deps:
 	@command -v $(CC) pkg-config >/dev/null && pkg-config --exists $(PKGS) || \
 	  { echo "aerie: libraries are missing; 'make run' installs them, or install: $(PACKAGES)" >&2; exit 2; }
 	@$(if $(filter 1,$(WITH_CUDA)),$(if $(NVCC),,echo "aerie: CUDA=1 needs the CUDA toolkit: nvcc was not found" >&2; exit 2))
-	@$(if $(TOLD),,echo "aerie: building for $(FOR)")
+	@$(if $(TOLD),,echo "aerie: building for $(FOR)$(if $(filter 1,$(WITH_ZMQ)),,; without $(OPTIONAL): no KV events of servers)")
 
 define apt-install
   set -e; want="$(1)"; \
@@ -169,8 +176,11 @@ endef
 
 packages: ; @echo $(PACKAGES) $(TEST_PACKAGES)
 
+optional-packages: ; @echo $(OPTIONAL)
+
 deps:
 	@{ command -v cc && command -v pkg-config && pkg-config --exists $(PKGS); } >/dev/null 2>&1 || { $(call apt-install,$(PACKAGES)); }
+	@$(if $(filter deps,$(MAKECMDGOALS)),$(if $(filter 1,$(WITH_ZMQ)),,echo "aerie: optional, for KV events of servers: $(OPTIONAL)"))
 
 test-deps: deps
 	@{ pkg-config --exists cmocka && command -v tmux && command -v sqlite3 && command -v curl; } >/dev/null 2>&1 || { $(call apt-install,$(TEST_PACKAGES)); }
@@ -243,4 +253,4 @@ docs: all ## make the generated parts of the documents new (tests/docs.sh)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
-	@echo "  options: MODE=debug|tsan  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"
+	@echo "  options: MODE=debug|tsan  CUDA=0|1  ZMQ=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"

@@ -462,11 +462,14 @@ struct blocks_view {
     char about[160];   /* one line: "blocks, reconstructed from events", and what they leave out */
     char source[128];  /* whence the events come */
     bool connected;
-    bool whole;        /* no batch since the server's first one is missing */
+    bool whole;        /* the counts are exact: no batch since the server's cache was empty is missing */
     uint64_t batches, events; /* received */
     uint64_t replayed; /* batches among them that were asked for again */
-    uint64_t missed;   /* batches that never came */
+    uint64_t before;   /* batches before the first one that came: the server's cache was not empty then */
+    uint64_t missed;   /* batches after it that never came */
+    uint64_t unknown;  /* removals of blocks that were not known to be stored */
     uint64_t refused;  /* batches or events that could not be read */
+    char wrong[160];   /* what was wrong with the first of these */
     uint64_t ns;       /* clock_ns() of the latest batch; 0: none has come */
     int n_session;     /* blocks of the session that have been seen, its first ones */
     int n_group;

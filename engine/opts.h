@@ -15,6 +15,8 @@ struct server_opts {
     const char *key_file; /* holds the key that the server asks for; or NULL */
     const char *const *header; /* (n_header) "Name: value" */
     int n_header;
+    const char *kv_events; /* "tcp://HOST:PORT[,replay=tcp://HOST:PORT]": where the server publishes its KV
+                              events; NULL: they are not read */
 };
 
 struct engine_opts {

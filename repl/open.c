@@ -15,6 +15,11 @@ void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
     engine_devices(tell, arg);
 }
 
+const char *kv_events_about(bool *built)
+{
+    return remote_kv_events(built);
+}
+
 bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                     void *arg, struct err *e)
 {

@@ -141,6 +141,9 @@ void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                     void *arg, struct err *e);
 
+/* remote_kv_events(): what this build reads the KV events of servers with; *built false: why it cannot. */
+const char *kv_events_about(bool *built);
+
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
 /* Whether the backend has a view. False and *e: why `command` cannot show it. */

@@ -6,6 +6,7 @@
 #   --suite NAME        a Debian or Ubuntu release; may be repeated (bookworm, trixie and noble)
 #   --as root|sudo      who runs the commands; may be repeated (both)
 #   --mirror NAME=URL   where a release's packages are (the mirror of this machine's own apt sources)
+#   --zmq               with the optional library libzmq, too (make ZMQ=1)
 #   --only COMMAND      run, test or install; may be repeated (all three)
 #   --cache DIR         keeps downloaded packages and bare systems between runs (~/.cache/aerie-fresh)
 #   --keep              keeps the systems and their logs and says where they are
@@ -13,7 +14,7 @@
 cd "$(dirname "$0")/.." || exit 2
 stop() { echo "fresh: $1" >&2; exit 2; }
 
-suites=() users=() only=() keep=0 cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
+suites=() users=() only=() keep=0 make=make cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
 declare -A mirrors
 while [ $# -gt 0 ]; do
     case $1 in
@@ -23,7 +24,8 @@ while [ $# -gt 0 ]; do
     --only) case $2 in run | test | install) only+=("$2") ;; *) stop "--only $2: expected run, test or install" ;; esac; shift ;;
     --cache) cache=$2; shift ;;
     --keep) keep=1 ;;
-    *) sed -n '2,14p' "$0" >&2; exit 2 ;;
+    --zmq) make='make ZMQ=1' ;;
+    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -116,10 +118,10 @@ prove() { # release, root or sudo: every command in a system of its own
     [ $user = root ] && home=$tree/root
     git clone -q --no-local . "$home/aerie" && inside "$1" "$tree" root "chown -R $user: ~$user/aerie" || return 1
 
-    ! wants run || step "$1" "$tree" "$2" $user "make run" '^[A-Z].*[.!?]$' 'cd aerie && printf "Hello!\n/bye\n" | make run'
-    ! wants test || step "$1" "$tree" "$2" $user "make test" '^[0-9]+ passed, 0 failed' 'cd aerie && make test'
+    ! wants run || step "$1" "$tree" "$2" $user "make run" '^[A-Z].*[.!?]$' 'cd aerie && printf "Hello!\n/bye\n" | '"$make run"
+    ! wants test || step "$1" "$tree" "$2" $user "make test" '^[0-9]+ passed, 0 failed' "cd aerie && $make test"
     if wants install; then
-        step "$1" "$tree" "$2" $user "make install" '/bin/aerie$' "cd aerie && ${sudo}make install"
+        step "$1" "$tree" "$2" $user "make install" '/bin/aerie$' "cd aerie && ${sudo}$make install"
         mv "$home/aerie" "$home/aerie.away" && chmod 700 "$home/aerie.away"
         step "$1" "$tree" "$2" guest "aerie run, installed" '^[A-Z].*[.!?]$' 'aerie run "Hello!"'
         step "$1" "$tree" "$2" guest "aerie doctor, installed" 'nestling' 'aerie doctor'

@@ -129,6 +129,12 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
     return NULL;
 }
 
+const char *kv_events_about(bool *built)
+{
+    *built = false;
+    return "this backend reads no KV events";
+}
+
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     tell(arg, true, "mock");

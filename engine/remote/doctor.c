@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/remote/blocks.h"
 #include "engine/remote/gauges.h"
 #include "engine/remote/remote.h"
 #include "engine/remote/server.h"
@@ -66,6 +67,11 @@ static void tell_reports(const struct server *s, struct teller *t)
     }
 }
 
+const char *remote_kv_events(bool *built)
+{
+    return kv_socket_about(built);
+}
+
 bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                    void *arg, struct err *e)
 {
@@ -89,6 +95,7 @@ bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok,
         tell_reports(&s, &t);
         tell_pools(&s, &t);
         tell_facts(&s, &t);
+        blocks_doctor(o->server.kv_events, 1000, tell, arg);
     }
     server_free(&s);
     http_close(h);

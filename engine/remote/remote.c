@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/remote/blocks.h"
 #include "engine/remote/gauges.h"
 #include "engine/remote/incoming.h"
 #include "engine/remote/kept.h"
@@ -30,6 +31,7 @@ struct remote {
     struct kept kept;
     bool stalled, unreachable; /* what view.trouble says */
     struct page_pair pages; /* metrics before and after a turn */
+    struct blocks blocks;
     int at_once;  /* replies of a batch at the same time */
     char *about, *device; /* owned strings of info */
     struct buf facts;     /* the same */
@@ -379,6 +381,7 @@ static void begin_turn(struct turn *turn)
         return;
     take_prompt(turn, &prompt);
     ids_cat(&turn->prompt, prompt.v, prompt.n);
+    blocks_ids(&turn->r->blocks, &turn->prompt, &turn->out->ids);
     talk_turn_begins(&turn->r->talk, turn->regen, &prompt, prompt.n);
     turn->begun = true;
     for (int ch = 1; ch >= 0; ch--) {
@@ -471,6 +474,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     begin_turn(&turn);
     http_end(r->http, &turn.ask);
     end_reply(r, &in, &turn.prompt, out);
+    blocks_ids(&r->blocks, in.prompt.n ? &in.prompt : &turn.prompt, &out->ids);
     incoming_free(&in);
     ids_free(&turn.prompt);
     buf_free(&turn.ask.answer);
@@ -599,7 +603,10 @@ static const char *refuses(struct talk *t, const struct request *rq)
 
 static void posted(struct talk *t, const struct event *ev)
 {
+    static const struct ids none;
     kept_event(&remote_of(t)->kept, ev);
+    if (ev->kind == EV_SESSION)
+        blocks_ids(&remote_of(t)->blocks, &none, &none);
     if (ev->kind == EV_STEP) {
         pthread_mutex_lock(&t->mu);
         t->view.step = ev->step;
@@ -623,6 +630,7 @@ static void closed(struct talk *t)
         page_pair_close(&r->pages);
     }
     http_close(r->http);
+    blocks_close(&r->blocks);
     server_free(&r->server);
     free(r->about);
     free(r->device);
@@ -720,8 +728,24 @@ static void fill_lacks(struct remote *r)
     b->lacks[VIEW_POOLS] = server_lacks(&r->server, REPORT_POOLS);
 }
 
+static void view_blocks(struct backend *b, struct blocks_view *v)
+{
+    kv_feed_view(&((struct remote *)b)->blocks.feed, v);
+}
+
+static int block_samples(struct backend *b, struct block_sample *out, int max)
+{
+    return kv_feed_samples(&((struct remote *)b)->blocks.feed, out, max);
+}
+
+static int session_blocks(struct backend *b, struct session_block *out, int max)
+{
+    return kv_feed_chain(&((struct remote *)b)->blocks.feed, out, max);
+}
+
 static void fill_views(struct remote *r)
 {
+    static const struct blocks_ops blocks = {view_blocks, block_samples, session_blocks};
     static const struct pools_ops pools = {ledger};
     static const struct gauges_ops gauges = {view_gauges, gauge_samples};
     static const struct steps_ops steps = {latest_steps, step_range, step_of};
@@ -732,8 +756,9 @@ static void fill_views(struct remote *r)
     r->kept.length = server_length(r->server.kind);
     b->steps = &steps;
     b->served = &r->served;
-    b->lacks[VIEW_BLOCKS] = "no KV events are read: --kv-events names their address";
+    b->lacks[VIEW_BLOCKS] = blocks_lacks(&r->blocks);
     b->lacks[VIEW_GAUGES] = r->server.answers[REPORT_POOLS] ? NULL : server_lacks(&r->server, REPORT_METRICS);
+    b->blocks = b->lacks[VIEW_BLOCKS] ? NULL : &blocks;
     b->pools = b->lacks[VIEW_POOLS] ? NULL : &pools;
     b->gauges = b->lacks[VIEW_GAUGES] ? NULL : &gauges;
 }
@@ -748,7 +773,7 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
     r->talk.hooks = &hooks;
     r->talk.view.settings = o->settings;
     r->at_once = o->lanes ? o->lanes : AT_ONCE;
-    if (server_http(&r->http, &o->server, e)) {
+    if (blocks_open(&r->blocks, o->server.kv_events, e) && server_http(&r->http, &o->server, e)) {
         gauges_open(&r->gauges);
         kept_open(&r->kept);
         if (server_probe(&r->server, r->http, o->model, NULL, e)) {
@@ -762,6 +787,7 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
         }
         closed(&r->talk);
     }
+    blocks_close(&r->blocks);
     free(r);
     return NULL;
 }

@@ -19,5 +19,7 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e);
  * cannot be reached. */
 bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                    void *arg, struct err *e);
+/* What this build reads KV events with, for people; *built false: why it cannot. Any thread. */
+const char *remote_kv_events(bool *built);
 
 #endif

@@ -256,6 +256,13 @@ static void server_line(void *arg, bool ok, const char *line)
     report(arg, ok ? V_OK : V_WARN, 0, "server", NULL, "%s", line);
 }
 
+static void check_kv_events(struct doctor *d)
+{
+    bool built;
+    const char *about = kv_events_about(&built);
+    report(d, V_OK, 0, "kv events", NULL, "%s%s", about, built ? " reads them (--kv-events)" : "");
+}
+
 static void check_server(struct doctor *d)
 {
     struct err e;
@@ -274,6 +281,7 @@ int cli_doctor(struct cli *c)
     check_terminal(&d);
     check_config(&d);
     check_database(&d);
+    check_kv_events(&d);
     if (c->opt.engine.server.url)
         check_server(&d);
     else

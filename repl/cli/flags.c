@@ -132,6 +132,8 @@ const struct flag flags[] = {
      "chat with a server: SGLang, vLLM, llama-server, ..."},
     {"api-key-file", 0, "FILE", IN_TALK | IN_DOCTOR | IN_PARITY, F_TEXT, AT(opt.engine.server.key_file), 0, 0,
      NULL, NULL, "the key for the server, in the file's first line"},
+    {"kv-events", 0, "ADDRESS", IN_TALK | IN_DOCTOR, F_TEXT, AT(opt.engine.server.kv_events), 0, 0, NULL, NULL,
+     "its KV events: tcp://HOST:PORT[,replay=tcp://..]"},
     {"header", 0, "NAME:VALUE", IN_TALK | IN_DOCTOR | IN_PARITY, F_TEXTS, AT(header), 0, 0, NULL, NULL,
      "send this header to the server, too; repeatable"},
 

@@ -8,7 +8,7 @@ _aerie() {
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug
-        --remote --api-key-file --header --break"
+        --remote --api-key-file --kv-events --header --break"
     local changes="model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
@@ -37,7 +37,7 @@ _aerie() {
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
         bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
-        doctor) flags="--remote --api-key-file --header --model --draft --device --precision --db --json" ;;
+        doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --db --json" ;;
     esac
     case $prev in
         --draft) COMPREPLY=($(compgen -d -W ngram -- "$cur")); return ;;

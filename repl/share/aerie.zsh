@@ -36,6 +36,7 @@ _aerie() {
           '--full-pages[pages of the full pool]:number:'
           '--swa-pages[pages of the sliding-window pool]:number:')
     server=('--remote[chat with a server]:address:' '--api-key-file[key for the server]:file:_files'
+            '--kv-events[KV events of the server]:address:'
             '*--header[header for the server]:header:')
     talk=($engine $server '*--break[pause after steps where this holds]:condition:' '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'

@@ -66,6 +66,7 @@ only repl/tui "$public" 'repl/(repl|gauges|served|sessions|interrupt|text/.*)\.h
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remote/http\.c:' repl engine history models kernels
 without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
+without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl

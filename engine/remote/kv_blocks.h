@@ -1,0 +1,57 @@
+/* kv_blocks.h - which blocks a server's prefix cache holds, from its KV events.
+ *
+ * A block is known by its hash, in however many groups (rank, group of layers, medium) it is stored;
+ * a group may store it several times, because vLLM does not join equal blocks. Token ids of blocks are
+ * kept as long as the block is stored somewhere, within limits that the counts name. No locks: the
+ * caller's thread, or the caller's lock.
+ */
+#ifndef AERIE_KV_BLOCKS_H
+#define AERIE_KV_BLOCKS_H
+
+#include "engine/backend.h"
+#include "engine/remote/kv_events.h"
+
+enum { BLOCKS_KEPT = 1 << 19, BLOCK_TOKENS_KEPT = 1 << 24 }; /* blocks; token ids of all of them */
+
+struct block {
+    struct block_hash hash, parent;
+    int32_t *token;   /* (n_token), or NULL */
+    int n_token;
+    uint16_t copies[BLOCK_GROUPS];
+    uint32_t n_copy;  /* their sum; 0: the block is freed */
+    struct block *next_hash, *next_parent; /* of the same bucket */
+    struct block **at_hash, **at_parent;   /* the links that point to this block */
+};
+
+struct kv_blocks {
+    struct block **by_hash, **by_parent; /* (n_bucket, a power of two) */
+    size_t n_bucket, n_block, n_token;
+    uint64_t seed; /* of the buckets: a server that chooses hashes cannot fill one of them */
+    struct block_group group[BLOCK_GROUPS]; /* (n_group) n_session is not kept here */
+    int n_group;
+    uint64_t unknown; /* removals of blocks that were not stored */
+    uint64_t dropped; /* blocks that were not taken in: too many blocks or groups */
+    struct ids ids;   /* of the session: prompt and reply */
+    struct chain { struct block_hash hash; int position, n; } *chain; /* (n_chain) the session's blocks */
+    int n_chain, cap_chain;
+    struct block_sample *sample; /* (BLOCK_SAMPLES_KEPT) a ring */
+    uint64_t n_sample;
+};
+
+void kv_blocks_init(struct kv_blocks *k);
+void kv_blocks_free(struct kv_blocks *k);
+/* Applies an event. */
+void kv_blocks_apply(struct kv_blocks *k, const struct kv_event *ev);
+/* Forgets every block: what follows comes from a server that has begun anew. Counts stay. */
+void kv_blocks_clear(struct kv_blocks *k);
+/* The ids whose blocks kv_blocks_chain() tells: the latest prompt and reply, as the server sent them. */
+void kv_blocks_session(struct kv_blocks *k, const int32_t *id, int n);
+/* Notes the present counts as those of this second. */
+void kv_blocks_sample(struct kv_blocks *k, uint64_t ns);
+
+int kv_blocks_samples(const struct kv_blocks *k, struct block_sample *out, int max);
+int kv_blocks_chain(const struct kv_blocks *k, struct session_block *out, int max);
+/* Fills n_group, group and n_session of a view. */
+void kv_blocks_view(const struct kv_blocks *k, struct blocks_view *v);
+
+#endif
