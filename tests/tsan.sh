@@ -7,10 +7,11 @@
 #   the log's writer beside engine and readers      test_history, test_plain
 #   the CPU backend's pool                          test_kernels (on scalar.o too, whose inner loops are instrumented)
 #   threads that read a checkpoint                  test_models
+#   jobs of clients beside the engine's thread      test_jobs
 #   a server's backend beside its caller            test_remote
 #   a paused engine beside its debugger             test_debug
 #   signal handlers                                 test_interrupt, test_plain
-programs='test_debug test_event test_history test_interrupt test_kernels test_models test_remote test_serve' scripts='test_plain'
+programs='test_debug test_event test_history test_interrupt test_jobs test_kernels test_models test_remote test_serve' scripts='test_plain'
 if [ "$1" = --programs ]; then echo "$programs"; exit; fi
 cd "$(dirname "$0")/.." || exit 2
 build=$1 reports=$PWD/$1/tsan-reports

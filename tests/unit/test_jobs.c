@@ -3,189 +3,7 @@
  * lane of its own that is fed token by token, and nothing stays behind.
  *
  *   test_jobs [DEVICE [PRECISION [FILTER]]]      cpu f32 */
-#include "tests/serve_kit.h"
-
-#include <math.h>
-#include <unistd.h>
-
-#ifndef TEST_DEVICE
-#define TEST_DEVICE "cpu"
-#endif
-static const char *device = TEST_DEVICE, *precision = "f32";
-
-enum { N_JOBS = 20, CONTEXT = 224, REPLY = 40 };
-
-/* ---- what a job brought ---------------------------------------------------------------------- */
-
-struct told {
-    struct job_ask ask; /* its prompt is a copy */
-    bool started, cancelled, ended;
-    int n_begin, n_reused, n_generated, n_steps, n_accepted;
-    struct ids tokens;
-    struct buf facts, top;             /* struct token_fact, struct job_token */
-    struct buf prompt_facts, prompt_top;
-    enum stop_reason reason;
-    struct buf why;
-};
-
-static void told_free(struct told *k)
-{
-    ids_free(&k->ask.prompt);
-    ids_free(&k->tokens);
-    buf_free(&k->facts);
-    buf_free(&k->top);
-    buf_free(&k->prompt_facts);
-    buf_free(&k->prompt_top);
-    buf_free(&k->why);
-    *k = (struct told){0};
-}
-
-static void take_begin(struct told *k, const struct event *ev)
-{
-    const struct job_news *n = ev->job;
-    assert_true(k->n_begin++ == 0 && k->tokens.n == 0);
-    assert_int_equal(n->n_prompt, k->ask.prompt.n);
-    assert_true((n->prompt_fact != NULL) == (k->ask.prompt_top >= 0) &&
-                (n->top != NULL) == (k->ask.prompt_top > 0));
-    k->n_reused = n->n_reused;
-    if (n->prompt_fact)
-        buf_add(&k->prompt_facts, n->prompt_fact, (size_t)n->n_prompt * sizeof *n->prompt_fact);
-    if (n->top)
-        buf_add(&k->prompt_top, n->top, (size_t)(n->n_prompt * n->n_top) * sizeof *n->top);
-}
-
-static void take_step(struct told *k, const struct event *ev)
-{
-    assert_true(k->n_begin == 1 && ev->tokens.n > 0 && ev->facts);
-    ids_cat(&k->tokens, ev->tokens.v, ev->tokens.n);
-    buf_add(&k->facts, ev->facts, (size_t)ev->tokens.n * sizeof *ev->facts);
-    assert_true((ev->job->top != NULL) == (k->ask.top > 0));
-    if (ev->job->top)
-        buf_add(&k->top, ev->job->top, (size_t)(ev->tokens.n * k->ask.top) * sizeof *ev->job->top);
-}
-
-static void take_end(struct told *k, const struct event *ev)
-{
-    k->ended = true;
-    k->reason = ev->reason;
-    k->n_generated = ev->job->n_generated;
-    k->n_steps = ev->job->n_steps;
-    k->n_accepted = ev->job->n_accepted;
-    buf_add(&k->why, ev->text.p ? ev->text.p : "", ev->text.n);
-    if (k->n_begin)
-        assert_int_equal(k->n_reused, ev->job->n_reused);
-    assert_int_equal(k->n_generated, k->tokens.n);
-    assert_true(ev->job->us_wait >= 0 && ev->job->us_prefill >= 0 && ev->job->us_decode >= 0);
-}
-
-/* Takes one event in; false: it is none of a job. */
-static bool take(struct told *all, const struct event *ev)
-{
-    if (ev->kind != EV_JOB_BEGIN && ev->kind != EV_JOB_STEP && ev->kind != EV_JOB_END) {
-        if (ev->kind == EV_FAULT || ev->kind == EV_NOTICE)
-            fail_msg("%s", ev->text.p);
-        return false;
-    }
-    struct told *k = &all[ev->job->id - 1];
-    assert_true(ev->job->id >= 1 && ev->job->id <= N_JOBS && k->started && !k->ended);
-    if (ev->kind == EV_JOB_BEGIN)
-        take_begin(k, ev);
-    else if (ev->kind == EV_JOB_STEP)
-        take_step(k, ev);
-    else
-        take_end(k, ev);
-    return true;
-}
-
-/* Until all jobs have ended. */
-static void take_all(struct backend *g, struct told *all)
-{
-    struct event ev;
-    for (bool busy = true; busy;) {
-        busy = backend_busy(g);
-        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
-            take(all, &ev);
-            event_free(&ev);
-        }
-    }
-}
-
-static void start(struct backend *g, struct told *k, uint64_t id)
-{
-    struct err e = {0};
-    struct job_ask a = k->ask;
-    k->ask.id = a.id = id;
-    a.prompt = (struct ids){0};
-    ids_cat(&a.prompt, k->ask.prompt.v, k->ask.prompt.n);
-    k->started = true;
-    must(g->jobs->start(g, &a, &e), &e);
-    assert_null(a.prompt.v);
-}
-
-/* ---- engines --------------------------------------------------------------------------------- */
-
-static struct engine_opts opts(int lanes)
-{
-    struct engine_opts o = serve_opts();
-    o.device = device;
-    o.precision = precision;
-    o.lanes = lanes;
-    o.context = CONTEXT;
-    o.settings.check = CHECK_STRICT;
-    return o;
-}
-
-static struct backend *open_engine(const struct engine_opts *o)
-{
-    struct err e = {0};
-    struct backend *g = engine_open(o, &e);
-    if (!g && strcmp(device, "cpu") != 0) {
-        print_message("# no %s: %s\n", device, e.msg);
-        skip();
-    }
-    must(g != NULL, &e);
-    return g;
-}
-
-static void assert_whole(struct backend *g)
-{
-    struct pool_view pool[N_POOLS];
-    struct check_report r;
-    struct err e = {0};
-    g->pools->ledger(g, pool);
-    for (int i = 0; i < N_POOLS; i++)
-        assert_int_equal(pool[i].free + pool[i].used + pool[i].evictable + pool[i].protected_,
-                         pool[i].total - pool[i].reserved);
-    must(g->check->sweep(g, &r, &e), &e);
-}
-
-/* A request gives all pages back that jobs have held. */
-static void assert_empty(struct backend *g)
-{
-    struct pool_view pool[N_POOLS];
-    struct told none[1] = {{.started = false}};
-    submit(g, RQ_SYSTEM, "", 0);
-    take_all(g, none);
-    g->pools->ledger(g, pool);
-    for (int i = 0; i < N_POOLS; i++)
-        assert_int_equal(pool[i].free, pool[i].exists ? pool[i].total - pool[i].reserved : 0);
-    assert_whole(g);
-}
-
-static void encode(struct backend *g, const char *text, struct ids *out)
-{
-    struct err e = {0};
-    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
-    out->n = 0;
-    must(chat_render(g->jobs->chat(g), &m, 1, out, &e), &e);
-}
-
-static struct told job_of(struct backend *g, const char *text, int most)
-{
-    struct told k = {.ask = {.most = most, .top_p = 1, .prompt_top = -1}};
-    encode(g, text, &k.ask.prompt);
-    return k;
-}
+#include "tests/jobs_kit.h"
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
@@ -229,12 +47,36 @@ static void test_a_job_is_answered_from_its_prompt_to_its_end(void **state)
 
 /* ---- a job alone, fed token by token --------------------------------------------------------- */
 
+/* The log probabilities of the lane's token and of the best ones, computed here. */
+static void check_logits(struct runtime *r, const struct lane *l)
+{
+    struct job_token best[JOB_TOP];
+    int V = r->m->cfg.vocab;
+    float *x = xcalloc((size_t)V, sizeof *x);
+    double sum = 0;
+    lane_best(r, l, JOB_TOP, best);
+    r->dev.k->get(r->dev.d, x, kbuf_at(r->logits, (size_t)(l->row[0] * V) * 4, (size_t)V * 4),
+                  (size_t)V * 4);
+    for (int i = 0; i < V; i++)
+        sum += exp((double)x[i]);
+    assert_true(fabs((double)x[l->tok.v[l->tok.n - 1]] - log(sum) - (double)l->fact[0].logp) < 1e-4);
+    for (int k = 0; k < JOB_TOP; k++) {
+        int above = 0;
+        for (int i = 0; i < V; i++)
+            above += x[i] > x[best[k].id] || (x[i] == x[best[k].id] && i < best[k].id);
+        assert_int_equal(above, k);
+        assert_true(fabs((double)x[best[k].id] - log(sum) - (double)best[k].logp) < 1e-4);
+    }
+    free(x);
+}
+
 static void told_step(struct told *k, struct runtime *r, const struct lane *l, bool prompt)
 {
     struct job_token best[(MAX_STEPS + 1) * JOB_TOP];
     int n = prompt ? k->ask.prompt_top : k->ask.top;
     if (n >= 0)
         buf_add(prompt ? &k->prompt_facts : &k->facts, l->fact, sizeof *l->fact);
+    check_logits(r, l);
     if (n > 0) {
         lane_best(r, l, n, best);
         buf_add(prompt ? &k->prompt_top : &k->top, best, (size_t)n * sizeof *best);
@@ -440,7 +282,14 @@ static void copy_ask(struct told *k, const struct told *from)
     ids_cat(&k->ask.prompt, from->ask.prompt.v, from->ask.prompt.n);
 }
 
-/* Starts all jobs in a random order at random times, and cancels some. */
+static void cancel_one(struct backend *g, struct told *all, int k)
+{
+    all[k].cancelled = true;
+    g->jobs->cancel(g, (uint64_t)k + 1);
+}
+
+/* Starts all jobs in a random order at random times, and cancels some: cancels of 100 starts, and as
+ * many later. */
 static void run_jobs(struct backend *g, struct told *all, int cancels)
 {
     int order[N_JOBS];
@@ -457,11 +306,13 @@ static void run_jobs(struct backend *g, struct told *all, int cancels)
         start(g, &all[order[i]], (uint64_t)order[i] + 1);
         if (below(3) == 0)
             take_some(g, all, below(30));
-        if (below(100) < cancels) {
-            int k = order[below(i + 1)];
-            all[k].cancelled = true;
-            g->jobs->cancel(g, (uint64_t)k + 1);
-        }
+        if (below(100) < cancels)
+            cancel_one(g, all, order[below(i + 1)]);
+    }
+    for (int i = 0; i < N_JOBS; i++) {
+        take_some(g, all, below(20));
+        if (below(100) < cancels)
+            cancel_one(g, all, below(N_JOBS));
     }
     g->jobs->cancel(g, 12345);
     take_all(g, all);
@@ -484,7 +335,7 @@ static int compare_all(struct told *all, bool fails)
 static const struct way {
     int lanes, page_size, chunk, steps, topk, nodes;
 } way[] = {{1, 16, 7, 5, 4, 16}, {3, 1, 64, 5, 4, 16}, {8, 4, 24, 3, 1, 4},
-           {8, 1, 24, 3, 1, 4},  {3, 4, 7, 0, 1, 4},   {8, 16, 64, 5, 4, 16}};
+           {8, 1, 24, 3, 1, 4},  {8, 1, 7, 0, 1, 4},    {8, 16, 64, 5, 4, 16}};
 enum { N_WAYS = sizeof way / sizeof *way };
 
 static struct engine_opts small_opts(const struct way *w)
@@ -509,8 +360,8 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         struct backend *g = open_engine(&o);
-        for (int again = 0; again < 2; again++) {
-            run_jobs(g, all, i % 2 ? 12 : 0);
+        for (int again = 0; again < 1 + i % 2; again++) {
+            run_jobs(g, all, 15 * (i % 2));
             compare_all(all, true);
             assert_whole(g);
             for (int k = 0; k < N_JOBS; k++) {
@@ -527,11 +378,356 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
     assert_true(reused > 0 && accepted > 0 && cancelled > 0);
 }
 
+/* A device that queues passes: fused cycles; what was generated is computed again by cycles. */
+static void test_jobs_bring_the_same_where_passes_are_queued(void **state)
+{
+    (void)state;
+    for (int i = 3; i < 5; i++) {
+        struct engine_opts o = small_opts(&way[i]);
+        struct told all[N_JOBS];
+        spy_on(&o, true);
+        struct backend *g = open_engine(&o);
+        for (int again = 0; again < 4 - i; again++) {
+            run_jobs(g, all, 60 * again);
+            compare_all(all, true);
+            for (int k = 0; k < N_JOBS; k++)
+                told_free(&all[k]);
+        }
+        assert_empty(g);
+        backend_close(g);
+    }
+}
+
+static void test_a_row_that_depends_on_its_neighbours_is_found(void **state)
+{
+    (void)state;
+    struct engine_opts o = small_opts(&way[0]);
+    struct told all[N_JOBS];
+    spy_on(&o, false);
+    struct backend *g = open_engine(&o);
+    spy.spoils = true;
+    run_jobs(g, all, 0);
+    assert_true(compare_all(all, false) > N_JOBS / 2);
+    for (int k = 0; k < N_JOBS; k++)
+        told_free(&all[k]);
+    backend_close(g);
+}
+
+/* ---- resident states ------------------------------------------------------------------------- */
+
+/* Runs one job and returns how many tokens of its prompt were held. */
+static int run_one(struct backend *g, struct told *k)
+{
+    struct told all[1] = {*k};
+    start(g, all, 1);
+    take_all(g, all);
+    assert_true(all->ended && all->reason <= STOP_CONTEXT);
+    *k = *all;
+    return k->n_reused;
+}
+
+static void test_a_prompt_begins_with_the_tokens_of_ended_jobs(void **state)
+{
+    (void)state;
+    bool cpu = strcmp(device, "cpu") == 0;
+    for (int spec = 0; spec < 2; spec++) {
+        struct engine_opts o = opts(2);
+        struct pool_view pool[N_POOLS];
+        o.settings.spec = spec;
+        struct backend *g = open_engine(&o);
+        struct told first = job_of(g, "What is a page table?", 20), again = {0}, next = {0};
+        struct told scored = {0}, part = {0}, fresh = {0};
+        first.ask.run_on = true;
+        assert_int_equal(run_one(g, &first), 0);
+        g->pools->ledger(g, pool);
+        assert_true(pool[POOL_FULL].used == 0 && pool[POOL_FULL].evictable > 0);
+        int n = first.ask.prompt.n;
+        copy_ask(&again, &first);
+        assert_int_equal(run_one(g, &again), n - 1 - spec); /* a draft's cell knows the next token */
+        copy_ask(&next, &first); /* the next turn of a chat */
+        ids_cat(&next.ask.prompt, first.tokens.v, first.tokens.n);
+        ids_add(&next.ask.prompt, 50);
+        ids_add(&next.ask.prompt, 60);
+        assert_int_equal(run_one(g, &next), cpu ? n + 19 : n);
+        copy_ask(&part, &first); /* the same words at first, then others */
+        part.ask.prompt.v[n - 3] = 70;
+        assert_int_equal(run_one(g, &part), n - 3 - spec);
+        copy_ask(&scored, &first);
+        scored.ask.prompt_top = 0;
+        assert_int_equal(run_one(g, &scored), 0);
+        assert_int_equal(again.tokens.n, first.tokens.n);
+        assert_memory_equal(again.tokens.v, first.tokens.v, (size_t)first.tokens.n * 4);
+        assert_memory_equal(again.facts.p, first.facts.p, first.facts.n);
+        assert_memory_equal(scored.facts.p, first.facts.p, first.facts.n);
+        if (spec)
+            assert_true(again.n_accepted > 0 && next.n_accepted > 0 && part.n_accepted > 0);
+        copy_ask(&fresh, &next);
+        assert_empty(g);
+        assert_int_equal(run_one(g, &fresh), 0);
+        assert_memory_equal(fresh.facts.p, next.facts.p, next.facts.n);
+        struct told *all[] = {&first, &again, &next, &scored, &part, &fresh};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            told_free(all[i]);
+        backend_close(g);
+    }
+}
+
+/* ---- refusals and ends ----------------------------------------------------------------------- */
+
+static void refused_at_once(struct backend *g, struct job_ask a, const char *why)
+{
+    struct err e = {0};
+    assert_false(g->jobs->start(g, &a, &e));
+    assert_int_equal(e.kind, ERR_USAGE);
+    if (!strstr(e.msg, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.msg, why);
+    assert_null(a.prompt.v);
+}
+
+static void test_what_cannot_be_computed_is_refused_in_one_line(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(2);
+    o.full_pages = 9;
+    struct backend *g = open_engine(&o);
+    struct job_ask fine = {.id = 9, .top_p = 1, .prompt_top = -1, .most = 1};
+    struct job_ask bad[8];
+    for (int i = 0; i < 8; i++)
+        bad[i] = fine;
+    ids_add(&bad[0].prompt, backend_info(g)->vocab);
+    bad[1].temperature = NAN;
+    bad[2].top_p = 1.5f;
+    bad[3].min_p = -1;
+    bad[4].top = JOB_TOP + 1;
+    bad[5].prompt_top = -2;
+    bad[6].top_k = -1;
+    bad[7].most = -2;
+    static const char *const why[] = {"prompt token 0 is ", "temperature nan: expected 0 to",
+                                      "top_p 1.5", "min_p -1", "best tokens 21", "of the prompt -2",
+                                      "top_k -1", "number of tokens -2"};
+    refused_at_once(g, fine, "the prompt is empty");
+    for (int i = 0; i < 8; i++) {
+        if (i > 0)
+            ids_add(&bad[i].prompt, 5);
+        refused_at_once(g, bad[i], why[i]);
+    }
+    char *many = words(100), *some = words(20);
+    struct told all[3] = {job_of(g, many, 5), job_of(g, "Hello!", 5), job_of(g, some, 5)};
+    assert_true(all[0].ask.prompt.n >= CONTEXT && all[2].ask.prompt.n > 8 * 16 &&
+                all[2].ask.prompt.n < CONTEXT);
+    for (uint64_t i = 0; i < 3; i++)
+        start(g, &all[i], i + 1);
+    take_all(g, all);
+    assert_true(all[0].reason == STOP_CONTEXT && all[0].n_begin == 0);
+    assert_non_null(strstr(all[0].why.p, "the context holds 224"));
+    assert_int_equal(all[1].reason, STOP_MAX);
+    assert_true(all[2].reason == STOP_KV_FULL && all[2].n_begin == 0);
+    assert_non_null(strstr(all[2].why.p, "pages of the full pool, 8 are free"));
+    for (int i = 0; i < 3; i++)
+        told_free(&all[i]);
+    free(many);
+    free(some);
+    assert_empty(g);
+    backend_close(g);
+}
+
+static void test_too_many_jobs_and_ids_in_use_are_refused(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(2);
+    spy_on(&o, false);
+    hold(1);
+    struct backend *g = open_engine(&o);
+    struct err e = {0};
+    for (int i = 0; i <= MAX_JOBS; i++) {
+        struct job_ask a = {.id = i == 1 ? 1 : (uint64_t)i + 1, .top_p = 1, .prompt_top = -1};
+        ids_add(&a.prompt, 5);
+        bool ok = g->jobs->start(g, &a, &e);
+        if (i == 0)
+            await_hold();
+        if (i == 1)
+            assert_true(!ok && e.kind == ERR_USAGE && strstr(e.msg, "id 1 "));
+        else
+            must(ok, &e);
+    }
+    struct job_ask a = {.id = 1000, .top_p = 1, .prompt_top = -1};
+    ids_add(&a.prompt, 5);
+    assert_false(g->jobs->start(g, &a, &e));
+    assert_int_equal(e.kind, ERR_NEGATIVE);
+    let_go();
+    backend_close(g); /* with jobs that run and wait */
+}
+
+static void test_a_cancel_ends_the_jobs_before_it_and_none_after(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(2);
+    spy_on(&o, false);
+    o.settings.spec = false;
+    struct backend *g = open_engine(&o);
+    struct told all[5];
+    for (int i = 0; i < 5; i++)
+        all[i] = job_of(g, "count to one hundred", 60);
+    hold(100);
+    for (uint64_t i = 0; i < 3; i++)
+        start(g, &all[i], i + 1);
+    await_hold();
+    backend_cancel(g);
+    start(g, &all[3], 4);
+    start(g, &all[4], 5);
+    g->jobs->cancel(g, 5);
+    let_go();
+    take_all(g, all);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(all[i].reason, i == 3 ? STOP_MAX : STOP_CANCEL);
+    assert_true(all[0].tokens.n > 0 && all[0].tokens.n < 60 && all[2].n_begin == 0);
+    assert_true(all[3].tokens.n == 60 && all[4].n_begin == 0);
+    assert_memory_equal(all[0].tokens.v, all[3].tokens.v, (size_t)all[0].tokens.n * 4);
+    for (int i = 0; i < 5; i++)
+        told_free(&all[i]);
+    assert_empty(g);
+    backend_close(g);
+}
+
+/* The younger of two jobs gives its pages back, and is cancelled while a device that queues passes
+ * computes its tokens again: it keeps those that it has told. */
+static void test_a_job_cancelled_while_it_is_computed_again_keeps_its_tokens(void **state)
+{
+    (void)state;
+    int calls = 0; /* in all, without a cancel: passes are the same in both runs */
+    for (int cancels = 0; cancels < 2; cancels++) {
+        struct engine_opts o = opts(2);
+        spy_on(&o, true);
+        o.settings.spec = false;
+        o.settings.nodes = 4;
+        o.page_size = 1;
+        o.full_pages = 110;
+        struct backend *g = open_engine(&o);
+        struct told all[2] = {job_of(g, "count to one hundred", 60),
+                              job_of(g, "count to one hundred", 60)};
+        hold(1);
+        start(g, &all[0], 1);
+        await_hold();
+        start(g, &all[1], 2);
+        if (cancels) { /* 30 cycles before the end: some 20 of them yield new tokens */
+            atomic_store(&spy.hold_at, calls - 30 * backend_info(g)->n_layer);
+            await_hold();
+            g->jobs->cancel(g, 2);
+        }
+        let_go();
+        take_all(g, all);
+        calls = atomic_load(&spy.calls);
+        assert_true(all[0].tokens.n == 60 && all[1].tokens.n > 10);
+        assert_int_equal(all[1].reason, cancels ? STOP_CANCEL : STOP_MAX);
+        assert_true(cancels ? all[1].tokens.n < 60 : all[1].tokens.n == 60);
+        assert_memory_equal(all[1].tokens.v, all[0].tokens.v, (size_t)all[1].tokens.n * 4);
+        assert_memory_equal(all[1].facts.p, all[0].facts.p, all[1].facts.n);
+        told_free(&all[0]);
+        told_free(&all[1]);
+        assert_empty(g);
+        backend_close(g);
+    }
+}
+
+/* ---- beside the conversation ----------------------------------------------------------------- */
+
+/* Questions come while jobs run, wait and are resident: the jobs bring what they bring alone, and the
+ * conversation finds the pages that it finds without jobs. */
+static void test_the_conversation_and_jobs_take_turns(void **state)
+{
+    (void)state;
+    uint64_t digest[2];
+    struct brought said[2];
+    memset(said, 0, sizeof said);
+    for (int with = 0; with < 2; with++) {
+        struct engine_opts o = opts(2);
+        struct told all[N_JOBS];
+        struct event ev;
+        struct backend *g = open_engine(&o);
+        ask(g, RQ_NEW, NULL, &said[with]);
+        for (int i = 0; i < N_JOBS; i++)
+            copy_ask(&all[i], &wanted[i]);
+        for (int i = 0; i < N_JOBS; i++) {
+            if (with)
+                start(g, &all[i], (uint64_t)i + 1);
+            if (i == 5 || i == 8)
+                submit(g, RQ_SAY, i == 5 ? "Hello!" : "What is a page?", 0);
+        }
+        for (bool busy = true; busy;) {
+            busy = backend_busy(g);
+            while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
+                if (!take(all, &ev))
+                    bring(&said[with], &ev);
+                event_free(&ev);
+            }
+        }
+        if (with)
+            compare_all(all, true);
+        for (int i = 0; i < N_JOBS; i++)
+            told_free(&all[i]);
+        digest[with] = engine_of(g)->own.ses.lane.rec.page_digest;
+        assert_whole(g);
+        backend_close(g);
+    }
+    assert_int_equal(said[1].n_end, 2);
+    assert_int_equal(said[0].end_tokens.n, said[1].end_tokens.n);
+    assert_memory_equal(said[0].end_tokens.v, said[1].end_tokens.v,
+                        (size_t)said[0].end_tokens.n * 4);
+    assert_true(digest[0] != 0 && digest[0] == digest[1]);
+    brought_free(&said[0]);
+    brought_free(&said[1]);
+}
+
+/* A rule is violated: the jobs that ran say which, the engine goes on. */
+static void test_a_fault_ends_the_jobs_that_ran(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts(2);
+    struct backend *g = open_engine(&o);
+    struct told k[2] = {job_of(g, "count to one hundred", 60), job_of(g, "Hello!", 60)};
+    struct err e = {0};
+    struct event ev;
+    int faults = 0;
+    struct bugs on = {0};
+    must(bug_set(&on, "26512", "on", &e), &e);
+    runtime_set_bugs(&engine_of(g)->own.runtime, &on);
+    start(g, &k[0], 1);
+    while (!k[0].ended)
+        if (backend_wait(g, &ev, 20)) {
+            faults += ev.kind == EV_FAULT;
+            if (ev.kind != EV_FAULT)
+                take(k, &ev);
+            event_free(&ev);
+        }
+    assert_int_equal(faults, 1);
+    assert_int_equal(k[0].reason, STOP_FAULT);
+    assert_non_null(strstr(k[0].why.p, "I"));
+    while (backend_busy(g))
+        usleep(1000);
+    runtime_set_bugs(&engine_of(g)->own.runtime, &(struct bugs){0});
+    start(g, &k[1], 2);
+    take_all(g, k);
+    assert_int_equal(k[1].reason, STOP_END);
+    told_free(&k[0]);
+    told_free(&k[1]);
+    assert_empty(g);
+    backend_close(g);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_job_is_answered_from_its_prompt_to_its_end),
         cmocka_unit_test(test_jobs_bring_what_they_bring_alone),
+        cmocka_unit_test(test_jobs_bring_the_same_where_passes_are_queued),
+        cmocka_unit_test(test_a_row_that_depends_on_its_neighbours_is_found),
+        cmocka_unit_test(test_a_prompt_begins_with_the_tokens_of_ended_jobs),
+        cmocka_unit_test(test_what_cannot_be_computed_is_refused_in_one_line),
+        cmocka_unit_test(test_too_many_jobs_and_ids_in_use_are_refused),
+        cmocka_unit_test(test_a_cancel_ends_the_jobs_before_it_and_none_after),
+        cmocka_unit_test(test_a_job_cancelled_while_it_is_computed_again_keeps_its_tokens),
+        cmocka_unit_test(test_the_conversation_and_jobs_take_turns),
+        cmocka_unit_test(test_a_fault_ends_the_jobs_that_ran),
     };
     device = argc > 1 ? argv[1] : device;
     precision = argc > 2 ? argv[2] : precision;
