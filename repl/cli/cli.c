@@ -166,9 +166,11 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
         return settings_set(takes ? &c->opt.engine.settings : &unused, name, value, e);
     }
     size_t n = strlen(name);
-    const struct flag *f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
+    const struct flag *f = find_flag(name, n, 0, where & ~IN_LOGS); /* a name may be a flag of two commands */
+    if (!f)
+        f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
     if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM ||
-        f->kind == F_TEXTS)
+        (f->kind == F_TEXTS && !(f->where & IN_TALK)))
         return err_set(e, ERR_USAGE, "\"%.80s\" is neither a setting nor a flag; aerie help lists "
                        "both", name);
     if (!f->arg) {

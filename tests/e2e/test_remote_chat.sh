@@ -73,6 +73,11 @@ echo "remote = $vllm" >>"$XDG_CONFIG_HOME/aerie/config"
 run run hello; has "$said"
 result "remote = URL in the config file" $?
 sed -i '$d' "$XDG_CONFIG_HOME/aerie/config"
+cp "$XDG_CONFIG_HOME/aerie/config" "$T/kept"
+lines "remote = $locked/v1" "api-key-file = $T/key" "header = X-Trace: 1" "header = X-Who: me" "gauge.ms = 0" >>"$XDG_CONFIG_HOME/aerie/config"
+run run hello; [ $rc = 0 ] && has "$said" && run doctor && has "vLLM 0.26.0 at $locked/ serves nestling"
+result "the key's file and headers in the config file" $?
+mv "$T/kept" "$XDG_CONFIG_HOME/aerie/config"
 
 screen=aerie-remote-$$
 tmux -L "$screen" -f /dev/null new-session -d -x 100 -y 30 "$AERIE --remote $vllm"
