@@ -36,7 +36,12 @@ pid=$(tmux -L $socket display -p '#{pane_pid}')
 sleep 1
 first=$(ticks "$pid"); begin=$(now)
 tmux -L $socket send-keys "hello" Enter
-until shown "ctx ($((TOKENS + 17))|$(echo "scale=1; ($TOKENS + 17) / 1000" | bc))"; do sleep 0.1; done
+length=$(awk -v n=$((TOKENS + 17)) 'BEGIN { printf n < 1000 ? "%d" : n < 9950 ? "%.1fk" : "%.0fk", n < 1000 ? n : n / 1000 }')
+end=$((SECONDS + TOKENS * 3 / RATE + 20))
+until shown "ctx $length[/ ]"; do
+    [ $SECONDS -lt $end ] || { echo "screen.sh: the reply did not end" >&2; exit 1; }
+    sleep 0.1
+done
 screen_s=$(echo "scale=3; ($(now) - $begin) / 1000000000" | bc)
 screen_cpu=$(($(ticks "$pid") - first))
 awk -v rate="$RATE" -v tokens="$TOKENS" -v size="$SIZE" -v keys="$KEYS" -v tick="$tick" -v pc="$plain_cpu" -v ps="$plain_s" \
