@@ -6,6 +6,9 @@
 
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)
 {
+    struct chat_view now;
+    if (v == VIEW_ACCEPT) /* what a server reports shows in its answers: see struct backend */
+        backend_chat(a->backend, &now);
     const char *why = a->backend->lacks[v];
     return !why || err_set(e, ERR_NEGATIVE, "/%s: %s", command, why);
 }

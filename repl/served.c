@@ -174,7 +174,7 @@ void view_served_timing(const struct served_replies *r, int width, struct sheet 
     sheet_printf(out, ST_TEXT, "  %d repl%s of %s", r->n, r->n == 1 ? "y" : "ies", r->kind ? r->kind : "the server");
     sheet_line(out);
     if (r->n == 0) {
-        sheet_add(out, ST_DIM, "no reply yet");
+        sheet_add(out, ST_DIM, "no reply in this process yet; aerie show prints those of the log");
         sheet_line(out);
         return;
     }

@@ -63,6 +63,8 @@ void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json);
 /* What the log has of a step, to compute it again; the caller frees it (probe_past_free()). NULL and *e:
  * not enough. */
 struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e);
+/* What the log has of the best tokens of a server's step, freed by tops_free(); NULL: nothing. */
+struct tops *app_logged_tops(struct app *a, int turn, int step);
 /* Whether the step has a tree; else *e says why not. */
 bool step_drafted(const struct step_view *v, struct err *e);
 /* The step that commands without an address show: that of /at, else the newest. False: there is

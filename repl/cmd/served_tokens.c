@@ -24,6 +24,8 @@ static bool find(struct app *a, int turn, int step, struct served_step *s, struc
     if (turn ? !app_find_step(a, turn, step, &s->v, e) : !app_newest_step(a, &s->v, e))
         return false;
     s->tops = a->backend->served->tops(a->backend, s->v.turn, s->v.step);
+    if (!s->tops)
+        s->tops = app_logged_tops(a, s->v.turn, s->v.step);
     return true;
 }
 

@@ -48,6 +48,7 @@ struct wanted {
     int step;
     bool found;
     struct step_view *v;
+    struct tops *tops; /* a copy, or NULL */
 };
 
 static bool take_row(const struct step_row *r, void *arg)
@@ -57,6 +58,7 @@ static bool take_row(const struct step_row *r, void *arg)
         return true;
     w->found = true;
     view_of_row(r, w->v);
+    w->tops = tops_copy(r->tops);
     return false;
 }
 
@@ -81,6 +83,16 @@ static bool read_step(struct app *a, int turn, struct wanted *w, struct err *e)
     return ok;
 }
 
+struct tops *app_logged_tops(struct app *a, int turn, int step)
+{
+    struct step_view v;
+    struct wanted w = {.step = step, .v = &v};
+    struct err e;
+    if (a->history && !a->private_)
+        read_step(a, turn, &w, &e);
+    return w.tops;
+}
+
 /* "memory holds the steps 3.1 to 9.2" of the session, in a sentence. */
 static void held_steps(const struct step_range *held, struct buf *out)
 {
@@ -100,7 +112,7 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
     held_steps(in_memory, &held);
     if (logged && !read_step(a, turn, &w, e))
         ;
-    else if (w.found && v->rec.drafted > 0 && v->tree.n == 0)
+    else if (w.found && v->rec.drafted > 0 && v->tree.n == 0 && v->rec.source == STEP_COMPUTED)
         err_set(e, ERR_NEGATIVE, "step %d.%d was logged without its tree, and %s; --log-level tree "
                 "keeps every tree", turn, step, held.p);
     else if (w.found)
@@ -111,6 +123,7 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
     else
         err_set(e, ERR_NEGATIVE, "no step %d.%d: nothing is logged, and %s", turn, step, held.p);
     buf_free(&held);
+    tops_free(w.tops);
     return ok;
 }
 
@@ -227,7 +240,7 @@ static bool visit_row(const struct step_row *r, void *arg)
     if (r->turn > x->upto)
         return false;
     view_of_row(r, &x->view);
-    x->bare |= x->trees && r->rec.drafted > 0 && !r->tree;
+    x->bare |= x->trees && r->rec.drafted > 0 && !r->tree && r->rec.source == STEP_COMPUTED;
     if (!x->bare && x->fn)
         x->over = !x->fn(&x->view, x->arg);
     return !x->bare && !x->over;
