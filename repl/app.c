@@ -611,12 +611,14 @@ static void part_draft(struct app *a, const struct status *s, struct sheet *out)
 static void part_speed(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
+    if (s->has[VIEW_SERVED] && s->chat.tok_s <= 0) /* nothing was measured yet */
+        return;
     sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
 }
 
 static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
-    if (s->has[VIEW_STEPS])
+    if (s->has[VIEW_STEPS] && !(s->has[VIEW_SERVED] && s->chat.step == 0))
         sheet_printf(out, ST_TEXT, s->at.turn && !app_recording(a) ? "LIVE %d.%d" : "step %d.%d", s->chat.turn, s->chat.step);
     else
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
