@@ -82,6 +82,7 @@ struct request {
     bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */
     struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, as OP_FORCE said */
     int n_force;
+    bool run_on;         /* RQ_SAY, RQ_REGEN: the model's end tokens do not end the reply */
     bool make_room;      /* RQ_SAY */
     struct probe_ask probe; /* RQ_PROBE */
     uint64_t number;     /* backend_submit() writes it */

@@ -106,10 +106,25 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
     }
 }
 
+/* A reply to a client was computed beside others, perhaps from KV that was held: pages and chunks are
+ * not those of a conversation, whether one of the runs was served or both. */
+static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
+{
+    const unsigned may = MAY_NUMBER | MAY_STEP;
+    char *a = about_a ? facts_value(about_a, "served") : NULL, *b = about_b ? facts_value(about_b, "served") : NULL;
+    if (!a != !b)
+        conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
+    else if (a)
+        c->may |= may;
+    free(a);
+    free(b);
+}
+
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
                      const char *about_b, const char *settings_b)
 {
     compare_lines(c, about_a, about_b, false);
+    compare_served(c, about_a, about_b);
     compare_lines(c, settings_a, settings_b, false);
     compare_lines(c, settings_b, settings_a, true); /* faults that only the second names */
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/chat/chat.h"
 #include "repl/change.h"
 #include "repl/facts.h"
 
@@ -569,6 +570,22 @@ static bool set_served(struct rerun *r, const struct act *a, struct request *rq,
     return true;
 }
 
+/* Whether end tokens did not end a client's reply ("ignore_eos"): it goes on behind one, or ended with one
+ * for another reason. */
+static bool ran_on(const struct rerun *r, const struct act *a)
+{
+    int32_t stop[MAX_STOP];
+    const struct ids *reply = &a->reply.tokens;
+    bool found = false;
+    if (!r->served || !r->backend->jobs || !a->reply.stop || !strcmp(a->reply.stop, stop_name(STOP_END)))
+        return false;
+    int n = chat_stops(r->backend->jobs->chat(r->backend), stop);
+    for (int i = 0; i < reply->n && !found; i++)
+        for (int k = 0; k < n; k++)
+            found |= reply->v[i] == stop[k];
+    return found;
+}
+
 static bool play_turn(struct rerun *r, struct act *a, const struct act *end, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
@@ -589,6 +606,7 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         rq.text = xstrdup(a->user.text);
     if (r->by_ids)
         logged_prompt(r, a, &rq.prompt);
+    rq.run_on = ran_on(r, a);
     if (facts_served(a->about) && !set_served(r, a, &rq, e)) {
         request_free(&rq);
         return false;
@@ -613,7 +631,7 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
 bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how *how,
                 const struct rerun_calls *on, struct err *e)
 {
-    *r = (struct rerun){.how = *how, .on = *on, .by_ids = s->by_ids};
+    *r = (struct rerun){.how = *how, .on = *on, .by_ids = s->by_ids, .served = s->served};
     if (s->no_ids)
         return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, not "
                        "computed again");

@@ -53,7 +53,7 @@ struct rerun_calls {
 struct rerun {
     struct rerun_how how;
     struct rerun_calls on;
-    bool by_ids; /* as the script says */
+    bool by_ids, served; /* as the script says */
     struct backend *backend; /* NULL: not open. Stays open after rerun_play() */
     const char *about;       /* facts of the run that the engine was opened for; the script's */
     struct buf now;          /* the same of the engine that was opened, with settings and faults */

@@ -208,7 +208,8 @@ bool script_read(struct script *s, struct hdb *d, const char *session, struct er
     if (read_script_session(s, d, session, INT64_MAX, 0, e)) {
         if (no_text)
             name_messages(s);
-        s->by_ids |= was_served(s);
+        s->served = was_served(s);
+        s->by_ids |= s->served;
         return true;
     }
     script_free(s);

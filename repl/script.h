@@ -29,6 +29,7 @@ struct script {
     bool no_ids; /* of a pack that holds none: the session can be looked at, not computed again */
     bool by_ids; /* prompts are given to the engine as the logged ids: a pack without text is read so, and what
                     `aerie serve` answered */
+    bool served; /* replies to clients: other pages and chunks than a conversation's */
 };
 
 /* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */

@@ -207,7 +207,8 @@ static void fake_open(struct fake *f)
 {
     static const struct backend_ops ops = {.info = fake_info, .submit = fake_submit, .fd = fake_fd,
                                            .next = fake_next, .chat = fake_view};
-    static const struct jobs_ops jobs = {fake_start, fake_cancel, fake_chat, fake_tokenizer};
+    static const struct jobs_ops jobs = {.start = fake_start, .cancel = fake_cancel, .chat = fake_chat,
+                                         .tokenizer = fake_tokenizer};
     static const struct pools_ops pools = {.ledger = fake_ledger};
     struct err e = {0};
     memset(f, 0, sizeof *f);

@@ -497,6 +497,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     s->lane.seed = (uint64_t)set->seed;
+    s->lane.run_on = t->rq->run_on;
     s->lane.given = t->rq->given.v;
     s->lane.n_given = t->rq->given.n;
     t->first = g->own.first = s->lane.tok.n;
@@ -514,6 +515,7 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
 {
     struct session *s = &g->own.ses;
     s->draws = s->lane.draws;
+    s->lane.run_on = false;
     s->lane.given = NULL;
     s->lane.n_given = 0;
     if (n_reply > 0) {

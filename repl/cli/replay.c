@@ -40,7 +40,7 @@ static const struct diff_names names = {"in the log", "now"};
 
 static bool changed(const struct replay *r)
 {
-    return r->c->with.n > 0 || r->c->forced;
+    return r->c->with.n > 0 || r->c->forced || r->script.served;
 }
 
 /* ---- as recorded: step by step --------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     struct replay *r = arg;
     cli_progress_end();
     note_build(r, b, about);
-    return changed(r) || compare_engine(r, about, now, e);
+    return r->c->with.n > 0 || r->c->forced || compare_engine(r, about, now, e);
 }
 
 static void on_turn(void *arg, const struct act *a)

@@ -367,18 +367,20 @@ static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, s
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-static bool read_sampling(struct ask *a, const json_t *o, struct refusal *r)
+/* Ranges are those of the settings (engine/settings.h), so that the log can name them. */
+static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
 {
+    const json_int_t seed_most = INT64_C(9007199254740991);
     json_t *seed = get(o, "seed");
     if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
         !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
         !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) || !get_int(o, "n", 1, MOST_CHOICES, &a->n, r))
         return false;
-    a->top_k = max_int(a->top_k, 0);
+    a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
-    if (seed && json_integer_value(seed) < 0)
-        return refuse(r, 400, "seed", "seed must be from 0 to 2^63 - 1");
+    if (json_integer_value(seed) < 0 || json_integer_value(seed) > seed_most - MOST_CHOICES)
+        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d", 1 + MOST_CHOICES);
     a->seeded = seed != NULL;
     a->seed = seed ? (uint64_t)json_integer_value(seed) : 0;
     return true;
@@ -495,7 +497,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
     *r = (struct refusal){0};
     json_t *o = ask_object(body, n, r);
     bool ok = o && ask_model(o, of, r) && check_fields(o, chat ? CHAT : COMPLETION, r) &&
-              read_sampling(a, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
+              read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
     json_decref(o);

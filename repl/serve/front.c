@@ -1,6 +1,6 @@
 /* front.c - HTTP over libmicrohttpd, in the main thread: see serve.h.
  *
- * libmicrohttpd runs on an epoll descriptor of its own, which front_step() waits for beside the
+ * libmicrohttpd runs on an epoll descriptor of its own, which front_wait() waits for beside the
  * backend's. A request that waits for tokens is suspended: libmicrohttpd does not look at its connection
  * then, so this file does, to find clients that have gone. A stream is written from the reply only as
  * fast as its client reads. */
@@ -619,8 +619,7 @@ static void drop(struct call *c)
     resume(c);
 }
 
-/* Waits for libmicrohttpd, the backend, fd and clients that go. */
-static void wait_for_any(struct front *f, int ms, int fd)
+void front_wait(struct front *f, int ms, int fd)
 {
     MHD_UNSIGNED_LONG_LONG most;
     int n = 0;
@@ -642,9 +641,8 @@ static void wait_for_any(struct front *f, int ms, int fd)
             drop(f->polled[i]);
 }
 
-void front_step(struct front *f, int ms, int fd)
+void front_run(struct front *f)
 {
-    wait_for_any(f, ms, fd);
     MHD_run(f->d);
 }
 

@@ -51,7 +51,7 @@ static void job_settings(const struct serve *s, const struct ask *a, uint64_t se
 
 static uint64_t job_seed(const struct ask *a, int i)
 {
-    return (a->seed + (uint64_t)(i % a->n)) & INT64_MAX;
+    return a->seed + (uint64_t)(i % a->n);
 }
 
 static void log_begin(struct serve *s, const struct task *t, const struct job *j, const struct event *of)
@@ -101,7 +101,7 @@ static void log_end(struct serve *s, struct job *j, const struct event *of)
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
     ev.ns = of->ns;
-    ev.reason = r->finish == FINISH_STOP && of->reason == STOP_CANCEL ? STOP_CANCEL : of->reason;
+    ev.reason = r->ask->most == 0 ? STOP_CANCEL : of->reason; /* a replay must not generate either */
     buf_add(&ev.text, r->text.p, r->text.n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);
     ev.n_tokens = ev.tokens.n;
@@ -306,11 +306,12 @@ void serve_step(struct serve *s, int ms, int fd)
 {
     enum { AT_ONCE = 256 }; /* so that connections have their turn, too */
     struct event ev;
-    front_step(s->front, ms, fd);
+    front_wait(s->front, ms, fd);
     for (int i = 0; i < AT_ONCE && backend_next(s->b, &ev); i++) {
         take_event(s, &ev);
         event_free(&ev);
     }
+    front_run(s->front);
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */

@@ -70,7 +70,9 @@ bool serve_reset(struct serve *s);
 struct front *front_open(struct serve *s, struct err *e);
 void front_close(struct front *f);
 int front_port(const struct front *f);
-void front_step(struct front *f, int ms, int fd);
+/* Waits up to ms for connections, the backend, fd and clients that leave. */
+void front_wait(struct front *f, int ms, int fd);
+void front_run(struct front *f); /* reads and writes what can be; after whatever may have resumed a request */
 void front_end(struct front *f);
 bool front_idle(const struct front *f);
 void front_news(struct front *f, void *call); /* the task has something to send, or is done */

@@ -314,6 +314,7 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"max_tokens\":1e300," ASKED "}", 400, "max_tokens"},
         {CHAT, "{\"max_tokens\":4096," ASKED "}", 400, "input_tokens"},
         {CHAT, "{\"seed\":-1," ASKED "}", 400, "seed"},
+        {CHAT, "{\"seed\":9223372036854775807," ASKED "}", 400, "seed"},
         {CHAT, "{\"seed\":\"x\"," ASKED "}", 400, "seed"},
         {CHAT, "{\"stop\":7," ASKED "}", 400, "stop"},
         {CHAT, "{\"stop\":[\"\"]," ASKED "}", 400, "stop"},
