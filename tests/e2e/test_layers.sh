@@ -69,7 +69,7 @@ without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^r
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
-without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
+without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/serve/load\.c:|repl/rerun\.c:.*chat_stops)' engine/serve engine/tools repl
 without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
 without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl

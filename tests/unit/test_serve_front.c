@@ -626,6 +626,81 @@ static void test_the_end_of_the_server_ends_replies(void **state)
     desk_close(&d);
 }
 
+/* Half a request, and a stream that is not read: both end when nothing has moved for a second. */
+static void test_connections_that_stand_still_end(void **state)
+{
+    struct desk d;
+    struct client c[2];
+    (void)state;
+    desk_open(&d, &(struct serve_opts){.timeout_s = 1});
+    d.f.script.n = 0;
+    for (int i = 0; i < 4000; i++)
+        ids_add(&d.f.script, 1066);
+    for (int i = 0; i < 2; i++)
+        client_open(&c[i], serve_port(d.s));
+    buf_str(&c[0].to, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le");
+    c[1].most = 0;
+    client_ask(&c[1], "POST", CHAT, "", "{\"stream\":true,\"logprobs\":true,\"top_logprobs\":20," ASKED "}", false);
+    for (int i = 0; i < 200 && !(c[0].closed && d.s->n_task == 0 && d.f.n_job); i++) {
+        desk_run(&d, c, 2, 50, NULL, NULL);
+        usleep(20000);
+    }
+    assert_true(c[0].closed && d.f.n_job == 1 && d.s->n_task == 0 && serve_idle(d.s));
+    for (int i = 0; i < 2; i++)
+        client_close(&c[i]);
+    desk_close(&d);
+}
+
+static void damage(struct buf *b, uint64_t luck)
+{
+    size_t at = luck % b->n, gap = luck >> 20 & 0x3f, rest = b->n - at;
+    switch (luck >> 40 & 3) {
+    case 0: b->p[at] = "{}[]\",:019-.ntf"[luck >> 48 & 15]; break;
+    case 1: b->p[at] = (char)(luck >> 48); break;
+    case 2: b->n = at + 1; break;
+    case 3:
+        gap = gap < rest ? gap : rest - 1;
+        memmove(b->p + at, b->p + at + gap, rest - gap);
+        b->n -= gap;
+    }
+}
+
+/* Bodies with bytes changed, cut and left out: read, or refused with a reason. */
+static void test_broken_bodies_are_read_or_refused(void **state)
+{
+    static const char *const whole[] = {
+        "{\"model\":\"nestling\",\"stream\":true,\"stop\":[\"a\",\"\\u00e9\"],\"seed\":5,\"n\":2,\"logprobs\":true,"
+        "\"top_logprobs\":3,\"stream_options\":{\"include_usage\":true}," ASKED "}",
+        "{\"prompt\":[[2,4],[516,267]],\"max_tokens\":0,\"echo\":true,\"logprobs\":5,\"temperature\":0.5,\"top_p\":0.9,"
+        "\"stop_token_ids\":[5],\"logit_bias\":{},\"best_of\":1,\"prompt_logprobs\":null}",
+        "{\"prompt\":[\"<bos>caf\\u00e9\",\"x\"],\"max_tokens\":4095,\"min_p\":0.1,\"top_k\":-1,\"ignore_eos\":false}",
+    };
+    struct desk d;
+    uint64_t luck = 11;
+    int read = 0, refused = 0;
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 12000; i++) {
+        struct buf b = {0};
+        struct ask a;
+        struct refusal r;
+        buf_str(&b, whole[i % 3]);
+        for (int k = 0; k < 1 + i % 3; k++)
+            damage(&b, luck = mix64(luck));
+        if (ask_read(&a, &d.s->of, i % 3 == 0, b.p, b.n, &r)) {
+            read++;
+            assert_true(a.n_prompt > 0 && a.prompt[0].n > 0);
+            ask_free(&a);
+        } else {
+            refused++;
+            assert_true(r.status >= 400 && r.status < 500 && r.message[0] && a.n_prompt == 0);
+        }
+        buf_free(&b);
+    }
+    assert_true(read > 100 && refused > 1000);
+    desk_close(&d);
+}
+
 /* ---- metrics --------------------------------------------------------------------------------- */
 
 static double metric(const struct buf *page, const char *name, const char *label, const char *value)
@@ -685,6 +760,8 @@ int main(void)
         cmocka_unit_test(test_too_many_jobs_are_told_to_wait),
         cmocka_unit_test(test_failed_jobs_are_errors),
         cmocka_unit_test(test_the_end_of_the_server_ends_replies),
+        cmocka_unit_test(test_connections_that_stand_still_end),
+        cmocka_unit_test(test_broken_bodies_are_read_or_refused),
         cmocka_unit_test(test_metrics_count_what_was_served),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
