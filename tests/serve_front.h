@@ -203,7 +203,8 @@ static void fake_script(struct fake *f, const char *text)
     assert_true(tok_encode(f->tok, text, strlen(text), TOK_SPECIAL, &f->script, &e));
 }
 
-static void fake_open(struct fake *f)
+/* dir, family: of another tokenizer and chat format than the bundled model's; or NULL. */
+static void fake_open_as(struct fake *f, const char *dir, const char *family)
 {
     static const struct backend_ops ops = {.info = fake_info, .submit = fake_submit, .fd = fake_fd,
                                            .next = fake_next, .chat = fake_view};
@@ -215,9 +216,9 @@ static void fake_open(struct fake *f)
     f->base.ops = &ops;
     f->base.jobs = &jobs;
     f->base.pools = &pools;
-    f->tok = tok_open(NESTLING, &e);
-    f->model.dir = (char *)(uintptr_t)NESTLING;
-    snprintf(f->model.cfg.family, sizeof f->model.cfg.family, "gemma3");
+    f->tok = tok_open(dir, &e);
+    f->model.dir = (char *)(uintptr_t)dir;
+    snprintf(f->model.cfg.family, sizeof f->model.cfg.family, "%s", family);
     f->model.cfg.bos = f->model.cfg.pad = -1;
     f->chat = f->tok ? chat_open(&f->model, f->tok, false, NULL, &e) : NULL;
     if (!f->chat)
@@ -313,7 +314,7 @@ struct desk {
     struct serve *s;
 };
 
-static void desk_open(struct desk *d, struct serve_opts *more)
+static void desk_open_as(struct desk *d, const struct serve_opts *more, const char *dir, const char *family)
 {
     struct err e = {0};
     struct serve_opts o = more ? *more : (struct serve_opts){0};
@@ -321,10 +322,15 @@ static void desk_open(struct desk *d, struct serve_opts *more)
     o.model = "nestling";
     o.temperature = o.top_p = 1;
     o.lanes = 8;
-    fake_open(&d->f);
+    fake_open_as(&d->f, dir, family);
     d->s = serve_open(&d->f.base, NULL, &o, &e);
     if (!d->s)
         fail_msg("%s", e.msg);
+}
+
+static void desk_open(struct desk *d, const struct serve_opts *more)
+{
+    desk_open_as(d, more, NESTLING, "gemma3");
 }
 
 static void desk_close(struct desk *d)

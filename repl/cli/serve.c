@@ -99,24 +99,46 @@ static void say_address(const struct serve_opts *o, const struct serve *s, const
     free(line);
 }
 
-/* Serves until a signal comes; returns it. */
+/* A line when the log begins to fail, and when it has caught up. */
+static void watch_log(struct history *h, char last[256])
+{
+    struct history_status now;
+    if (!h)
+        return;
+    history_status(h, &now);
+    if (strcmp(now.error, last) != 0)
+        fprintf(stderr, "aerie: %s\n", now.error[0] ? now.error : "the log is saved again");
+    snprintf(last, 256, "%s", now.error);
+}
+
+/* Serves until a signal comes, or until the device is lost; returns the exit code. */
 static int serve_until_signal(struct serve *s)
 {
-    enum { PATIENCE_MS = 1500 };
-    int sig = 0, second = 0;
-    uint64_t until = 0;
-    while (!second && (!sig || (!serve_idle(s) && clock_ns() < until))) {
-        serve_step(s, sig ? 50 : 60000, interrupt_fd());
+    enum { PATIENCE_MS = 1500, LOG_MS = 1000 };
+    char log[256] = "";
+    bool ending = false;
+    int rc = 0;
+    uint64_t until = 0, look = 0;
+    while (!ending || (!serve_idle(s) && clock_ns() < until)) {
+        int second = 0;
+        serve_step(s, ending ? 50 : LOG_MS, interrupt_fd());
+        if (clock_ns() >= look) {
+            watch_log(s->history, log);
+            look = clock_ns() + (uint64_t)LOG_MS * 1000000;
+        }
         for (int got; (got = interrupt_next()) != 0;) {
-            second = sig ? got : 0;
-            if (sig)
-                continue;
-            sig = got;
+            second = ending ? got : 0;
+            rc = 128 + got;
+        }
+        if (second)
+            break;
+        if (!ending && (rc || s->lost)) {
+            ending = true;
             until = clock_ns() + (uint64_t)PATIENCE_MS * 1000000;
             serve_end(s);
         }
     }
-    return sig;
+    return rc ? rc : ERR_MODEL;
 }
 
 static int serve(struct app *a, const struct serve_opts *o, struct err *e)
@@ -130,7 +152,7 @@ static int serve(struct app *a, const struct serve_opts *o, struct err *e)
         return e->kind;
     if (interrupt_open(caught, 3, false, NULL, e)) {
         say_address(o, s, backend_info(a->backend));
-        a->exit_code = 128 + serve_until_signal(s);
+        a->exit_code = serve_until_signal(s);
     } else {
         a->exit_code = e->kind;
     }

@@ -21,6 +21,7 @@
 
 enum {
     BODY_BYTES = 32 << 20, /* defaults */
+    ALL_BODIES = 256 << 20, /* that are being received */
     CONNECTIONS = 512,
     TIMEOUT_S = 60,
     STREAM_BYTES = 16 << 10, /* made at once of a stream */
@@ -52,6 +53,7 @@ struct front {
     struct MHD_Daemon *d;
     int fd; /* of libmicrohttpd */
     int n_call;
+    size_t held; /* bytes of bodies */
     struct call *calls;
     struct pollfd *poll; /* room for all */
     struct call **polled;
@@ -217,6 +219,12 @@ static void request_name(struct call *c, char out[64])
     snprintf(out, 64, "%s", fits ? id : "");
 }
 
+static void drop_body(struct call *c)
+{
+    c->f->held -= c->body.n;
+    buf_free(&c->body);
+}
+
 static enum MHD_Result begin(struct call *c, bool chat)
 {
     struct ask a;
@@ -226,7 +234,7 @@ static enum MHD_Result begin(struct call *c, bool chat)
     request_name(c, name);
     if (ask_read(&a, &s->of, chat, c->body.n ? c->body.p : "", c->body.n, &r))
         c->task = serve_begin(s, &a, name, c, &r);
-    buf_free(&c->body);
+    drop_body(c);
     if (!c->task)
         return send_refusal(c, &r);
     suspend(c);
@@ -510,6 +518,18 @@ static int body_most(const struct call *c)
     return c->f->s->opt.body_bytes ? c->f->s->opt.body_bytes : BODY_BYTES;
 }
 
+static void add_body(struct call *c, const char *part, size_t n)
+{
+    if (c->f->held + n > ALL_BODIES && !c->refused.status)
+        refuse(&c->refused, 503, NULL, "too many long requests come in at once");
+    if (c->refused.status) {
+        drop_body(c);
+        return;
+    }
+    buf_add(&c->body, part, n);
+    c->f->held += n;
+}
+
 static void too_long(struct call *c)
 {
     if (!c->refused.status)
@@ -558,10 +578,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
     if (*n) {
         if (c->body.n + *n > (size_t)body_most(c))
             too_long(c);
-        if (c->refused.status)
-            buf_free(&c->body);
-        else
-            buf_add(&c->body, part, *n);
+        add_body(c, part, *n);
         *n = 0;
         return MHD_YES;
     }
@@ -604,7 +621,7 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
     if (c->next)
         c->next->prev = c->prev;
     f->n_call--;
-    buf_free(&c->body);
+    drop_body(c);
     buf_free(&c->out);
     free(c);
 }

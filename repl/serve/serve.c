@@ -286,8 +286,10 @@ static void take_event(struct serve *s, struct event *ev)
 {
     struct task *t;
     struct job *j = ev->job ? find_job(s, ev->job->id, &t) : NULL;
-    if (ev->kind == EV_FAULT)
+    if (ev->kind == EV_FAULT) {
         complain(ev);
+        s->lost |= ev->lost;
+    }
     if (!j)
         return;
     switch (ev->kind) {

@@ -41,6 +41,7 @@ struct serve {
     struct meter meter;
     struct front *front;
     bool ending;
+    bool lost; /* the device failed for good: nothing more can be answered */
 };
 
 /* Listens. The backend and the history (or NULL) stay the caller's, who ends with serve_close(). NULL

@@ -254,6 +254,57 @@ static void test_streams_send_whole_characters(void **state)
     desk_close(&d);
 }
 
+/* The bundled tokenizer with the marks of a format that thinks. */
+static void write_thinking(const char *folder)
+{
+    static const char *const mark[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"};
+    char path[96];
+    json_t *o = json_load_file(NESTLING "/tokenizer.json", 0, NULL);
+    assert_non_null(o);
+    for (int i = 0; i < 5; i++)
+        json_array_append_new(json_object_get(o, "added_tokens"),
+                              json_pack("{s:i,s:s,s:b}", "id", 4096 + i, "content", mark[i], "special", i < 3));
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    assert_int_equal(json_dump_file(o, path, 0), 0);
+    json_decref(o);
+}
+
+/* A thought is the message's reasoning and no part of its content; stop texts look at the content. */
+static void test_thoughts_are_apart(void **state)
+{
+    char folder[] = "/tmp/test_serve_front.XXXXXX", path[96];
+    struct desk d;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    write_thinking(folder);
+    desk_open_as(&d, NULL, folder, "qwen3");
+    fake_script(&d.f, "<think>\nthe stored keys\n</think>\n\nIt stores keys.<|im_end|>");
+    for (int step = 1; step < 5; step++) {
+        struct buf b = {0}, text[2] = {{0}};
+        d.f.step = step;
+        json_t *o = desk_json(&d, CHAT, "{\"stop\":\" keys\"," ASKED "}", 200);
+        assert_string_equal(text_at(o, "choices.0.message.content"), "It stores");
+        assert_non_null(strstr(text_at(o, "choices.0.message.reasoning"), "the stored keys"));
+        assert_int_equal(desk_ask(&d, "POST", CHAT, "", "{\"stream\":true,\"stop\":\" keys\"," ASKED "}", &b), 200);
+        for (int i = 0; i < count_events(&b) - 1; i++) {
+            json_t *c = event_at(&b, i);
+            buf_str(&text[0], text_at(c, "choices.0.delta.content"));
+            buf_str(&text[1], text_at(c, "choices.0.delta.reasoning"));
+            json_decref(c);
+        }
+        assert_string_equal(text[0].p, "It stores");
+        assert_string_equal(text[1].p, text_at(o, "choices.0.message.reasoning"));
+        json_decref(o);
+        buf_free(&b);
+        buf_free(&text[0]);
+        buf_free(&text[1]);
+    }
+    desk_close(&d);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    unlink(path);
+    rmdir(folder);
+}
+
 static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
 {
     struct desk d;
@@ -750,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_echoed_prompt_has_offsets_and_log_probabilities),
         cmocka_unit_test(test_steps_change_no_byte_of_a_reply),
         cmocka_unit_test(test_streams_send_whole_characters),
+        cmocka_unit_test(test_thoughts_are_apart),
         cmocka_unit_test(test_a_request_reaches_the_engine_as_it_was_asked),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
         cmocka_unit_test(test_keys_hosts_and_lengths),
