@@ -32,7 +32,7 @@ struct play_request {
 };
 
 struct play_answer {
-    int status;       /* 0: close without an answer */
+    int status;       /* 0: close without an answer, -1: no byte until the client goes away */
     const char *type; /* Content-Type; NULL: none */
     const char *header; /* more header lines, each with CRLF; NULL: none */
     struct buf body;  /* freed by the server */
@@ -142,7 +142,10 @@ static inline bool play_write(struct play *p, int fd, const struct play_answer *
     if (a->length)
         buf_printf(&head, "Content-Length: %zu\r\n", a->body.n);
     buf_printf(&head, "%s\r\n", a->header ? a->header : "");
-    bool ok = send(fd, head.p, head.n, MSG_NOSIGNAL) == (ssize_t)head.n;
+    while (a->status < 0 && !p->closing)
+        if (play_gone(fd, 20))
+            break;
+    bool ok = a->status > 0 && send(fd, head.p, head.n, MSG_NOSIGNAL) == (ssize_t)head.n;
     buf_free(&head);
     if (a->n_paced)
         return ok && play_paced(fd, a);
@@ -207,21 +210,31 @@ static inline void *play_run(void *arg)
     return NULL;
 }
 
-static inline void play_open(struct play *p,
-                             void (*choose)(void *, const struct play_request *, struct play_answer *),
-                             void *arg)
+/* port 0: any that is free. */
+static inline void play_open_at(struct play *p, int port,
+                                void (*choose)(void *, const struct play_request *, struct play_answer *),
+                                void *arg)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)port)};
     socklen_t n = sizeof at;
     *p = (struct play){.choose = choose, .arg = arg};
     pthread_mutex_init(&p->mu, NULL);
     p->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(p->fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     assert_int_equal(bind(p->fd, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(p->fd, 64), 0);
     assert_int_equal(getsockname(p->fd, (struct sockaddr *)&at, &n), 0);
     p->port = ntohs(at.sin_port);
     snprintf(p->url, sizeof p->url, "http://127.0.0.1:%d", p->port);
     assert_int_equal(pthread_create(&p->thread, NULL, play_run, p), 0);
+}
+
+static inline void play_open(struct play *p,
+                             void (*choose)(void *, const struct play_request *, struct play_answer *),
+                             void *arg)
+{
+    play_open_at(p, 0, choose, arg);
 }
 
 static inline void play_close(struct play *p)
@@ -250,6 +263,8 @@ static inline bool play_recorded(const char *kind, const struct play_request *rq
     if (!buf_read_file(&all, file, 1 << 20, &e))
         fail_msg("%s", e.msg);
     int at = 0;
+    for (char *end; all.p[0] == '#' && (end = strchr(all.p, '\n')); all.n -= (size_t)(end + 1 - all.p))
+        memmove(all.p, end + 1, strlen(end + 1) + 1); /* how the file came to be */
     assert_int_equal(sscanf(all.p, "%15s %255s %d %127[^\n]%n", method, path, &a->status, type, &at), 4);
     bool same = strcmp(method, rq->method) == 0 && strcmp(path, rq->path) == 0;
     if (same) {

@@ -63,9 +63,9 @@ static bool get_id(const json_t *v, int32_t *out)
 }
 
 /* An array of ids; left empty unless every item is one. */
-static void get_ids(const json_t *o, const char *path, struct ids *out)
+static void read_ids(const json_t *v, struct ids *out)
 {
-    json_t *v = field(o, path), *item;
+    json_t *item;
     size_t i;
     int32_t id;
     if (!json_is_array(v) || json_array_size(v) > ANSWER_TOKENS)
@@ -77,6 +77,11 @@ static void get_ids(const json_t *o, const char *path, struct ids *out)
         }
         ids_add(out, id);
     }
+}
+
+static void get_ids(const json_t *o, const char *path, struct ids *out)
+{
+    read_ids(field(o, path), out);
 }
 
 static float get_logp(const json_t *v)
@@ -359,7 +364,36 @@ static void get_ollama(struct answer *a, const json_t *o)
     get_ms(o, "eval_duration", 1e-6, &a->count.ms_decode);
 }
 
-/* SGLang's /generate, and its additions to the chat API: "sglext". */
+/* Acceptance of a request; the names of 2025, then those of 2026. */
+static void get_drafts(struct answer *a, const json_t *o)
+{
+    get_count(o, "spec_verify_ct", &a->count.verifies);
+    get_count(o, "spec_accept_token_num", &a->count.accepted);
+    get_count(o, "spec_num_correct_drafts", &a->count.accepted);
+    get_count(o, "spec_draft_token_num", &a->count.drafted);
+    get_count(o, "spec_num_proposed_drafts", &a->count.drafted);
+}
+
+/* What the chat API is added: "sglext". Ids of the reply are a list for each choice, as are acceptance
+ * counts of several choices. */
+static void get_sglext(struct answer *a, const json_t *o)
+{
+    json_t *spec = at(o, "spec_tokens_details"), *ids = at(o, "output_ids"), *v;
+    const char *key;
+    get_drafts(a, json_is_array(spec) ? json_array_get(spec, 0) : spec);
+    get_ids(o, "input_ids", &a->prompt);
+    if (json_is_array(json_array_get(ids, 0)))
+        read_ids(json_array_get(ids, 0), &a->reply);
+    else
+        get_ids(o, "output_ids", &a->reply);
+    json_object_foreach(at(o, "cached_tokens_details"), key, v) { /* by where they were held */
+        if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX)
+            a->count.cached = (a->count.cached < 0 ? 0 : a->count.cached) + json_integer_value(v);
+    }
+}
+
+/* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so far,
+ * but where the server streams increments: then it has fewer ids than there are tokens. */
 static void get_sglang(struct answer *a, const json_t *o)
 {
     const json_t *meta = at(o, "meta_info");
@@ -370,17 +404,19 @@ static void get_sglang(struct answer *a, const json_t *o)
         get_triples(a, meta);
         get_ids(o, "output_ids", &a->reply);
     }
-    get_ids(o, "sglext.output_ids", &a->reply);
-    get_ids(o, "sglext.input_ids", &a->prompt);
+    get_sglext(a, at(o, "sglext"));
     get_count(meta, "prompt_tokens", &a->count.prompt);
     get_count(meta, "completion_tokens", &a->count.generated);
     get_count(meta, "cached_tokens", &a->count.cached);
-    get_count(meta, "spec_verify_ct", &a->count.verifies);
-    get_count(meta, "spec_accept_token_num", &a->count.accepted);
-    get_count(meta, "spec_num_correct_drafts", &a->count.accepted);
-    get_count(meta, "spec_draft_token_num", &a->count.drafted);
-    get_count(meta, "spec_num_proposed_drafts", &a->count.drafted);
+    get_drafts(a, meta);
     get_ms(meta, "queue_time", 1000, &a->count.ms_queue);
+    if (a->cumulative && a->reply.n && a->reply.n < a->count.generated) {
+        a->cumulative = false;
+        a->partial = true;
+    }
+    if (a->cumulative)
+        a->n_output = a->n_token;
+    get_count(meta, "output_token_logprobs_length", &a->n_output);
 }
 
 static void get_usage(struct answer *a, const json_t *o)
@@ -453,7 +489,7 @@ static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why
 
 bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
 {
-    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1};
+    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1, .n_output = -1};
     if (n == 6 && memcmp(s, "[DONE]", 6) == 0) {
         a->end = true;
         return true;

@@ -45,7 +45,10 @@ struct answer {
     int n_token;
     struct tops tops;     /* of those that came with log probabilities; k counts `token` */
     struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
-    struct ids reply;     /* ids of the whole reply so far, where a server repeats them (SGLang) */
+    struct ids reply;     /* ids of the whole reply so far, where a server repeats them (SGLang) ... */
+    bool partial;         /* ... or of this text only */
+    int64_t n_output;     /* tokens of the reply so far, of which `token` has the last; -1: `token` has new
+                             ones only */
     struct ids accepted, drafted; /* per verification step of the whole request (vLLM) */
     enum finish finish;
     char finish_word[32]; /* as the server says it; "": not reported */

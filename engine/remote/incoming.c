@@ -33,28 +33,39 @@ static void keep_counts(struct answer_counts *c, const struct answer_counts *n)
     keep_ms(&c->ms_first, n->ms_first);
 }
 
-static void add_tops(struct incoming *in, const struct tops *t)
+/* Tokens that an answer repeats from earlier ones. */
+static int repeated(const struct incoming *in, const struct answer *a)
+{
+    int64_t new = a->n_output < 0 ? a->n_token : a->n_output - in->n_token;
+    return new <= 0 ? a->n_token : new < a->n_token ? a->n_token - (int)new : 0;
+}
+
+static void add_tops(struct incoming *in, const struct tops *t, int skip)
 {
     for (int i = 0; i < t->n; i++)
-        tops_add(&in->tops, in->n_token + t->at[i].k, t->at[i].id, t->at[i].logp, t->at[i].text,
-                 (size_t)t->at[i].n);
+        if (t->at[i].k >= skip)
+            tops_add(&in->tops, in->n_token + t->at[i].k - skip, t->at[i].id, t->at[i].logp, t->at[i].text,
+                     (size_t)t->at[i].n);
 }
 
 static void add_piece(struct incoming *in, const struct answer *a)
 {
-    add_tops(in, &a->tops);
-    for (; in->n_token + a->n_token >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
+    int skip = repeated(in, a), n = a->n_token - skip;
+    if (n == 0)
+        return;
+    add_tops(in, &a->tops, skip);
+    for (; in->n_token + n >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
         ;
     in->token = xrealloc(in->token, (size_t)in->cap_token, sizeof *in->token);
-    for (int i = 0; i < a->n_token; i++) {
-        in->token[in->n_token + i] = a->token[i];
-        in->ids = in->ids && a->token[i].id >= 0;
+    for (int i = 0; i < n; i++) {
+        in->token[in->n_token + i] = a->token[skip + i];
+        in->ids = in->ids && a->token[skip + i].id >= 0;
     }
     if (in->n_piece == in->cap_piece)
         in->piece = xrealloc(in->piece, (size_t)(in->cap_piece = 2 * in->cap_piece + 64),
                              sizeof *in->piece);
-    in->piece[in->n_piece++] = (struct piece){in->n_token, a->n_token, clock_ns()};
-    in->n_token += a->n_token;
+    in->piece[in->n_piece++] = (struct piece){in->n_token, n, clock_ns()};
+    in->n_token += n;
 }
 
 static void tell(struct incoming *in, int channel, const char *text, size_t n)
@@ -117,7 +128,10 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
         keep_counts(&in->count, &a.count);
         replace_ids(&in->accepted, &a.accepted);
         replace_ids(&in->drafted, &a.drafted);
-        replace_ids(&in->reply, &a.reply);
+        if (!a.partial)
+            replace_ids(&in->reply, &a.reply);
+        else
+            ids_cat(&in->reply, a.reply.v, a.reply.n);
         if (a.finish != FINISH_NONE) {
             in->finish = a.finish;
             memcpy(in->finish_word, a.finish_word, sizeof in->finish_word);

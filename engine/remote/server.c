@@ -465,9 +465,11 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
         jput_kbool(b, "timings_per_token", true);
     }
     if (s->kind == SERVER_SGLANG) {
-        jput_kbool(b, "return_output_ids", true);
-        jput_kbool(b, "return_input_ids", true);
-        jput_kbool(b, "return_spec_tokens_details", true);
+        static const char *const ask[] = {
+            "return_output_ids_in_sglext", "return_input_ids_in_sglext", "return_output_ids",
+            "return_input_ids", "return_spec_tokens_details", "return_cached_tokens_details"};
+        for (size_t i = 0; i < sizeof ask / sizeof *ask; i++)
+            jput_kbool(b, ask[i], true);
     }
     jput_close(b, '}');
     return "/v1/chat/completions";
