@@ -6,7 +6,10 @@
  * seconds, and prints a line for each request. With KEY other than "-", requests without it are answered
  * with 401. WORDs: "reset": the prefix cache can be reset; "drafts": its metrics count 5 draft tokens, 3 of
  * them accepted, for each chat; "chat=NAME": the exchange that answers chats; "FROM=>TO": the first FROM
- * of each answer to a chat or to /tokenize becomes TO, an error of the server on purpose. */
+ * of each answer to a chat or to /tokenize becomes TO, an error of the server on purpose; "kv": recorded KV
+ * events are published before the first chat is answered, one of them only for who asks again; their
+ * address, as --kv-events takes it, is printed on a second line. */
+#include "tests/kv_play.h"
 #include "tests/play.h"
 
 struct server {
@@ -15,7 +18,33 @@ struct server {
     char **word;
     int n_word;
     int n_chat; /* answered */
+#if HAVE_ZMQ
+    struct kv_play kv;
+#endif
 };
+
+/* Batches 0 to 3 of the recording, of which 2 gets lost; then time for the client to take them in. */
+static void publish(struct server *s)
+{
+#if HAVE_ZMQ
+    struct kv_frame f[4];
+    int n = kv_frames_read("tests/exchanges/vllm-kv-events", f, 4), asked = 0;
+    kv_play_wait(&s->kv, 5000);
+    for (int i = 0; i < n; i++)
+        kv_play_send(&s->kv, f[i].seq, &f[i].batch, i == 2);
+    for (int i = 0; i < 500 && asked < 2; i++) { /* when it began, and for the lost one */
+        usleep(10000);
+        pthread_mutex_lock(&s->kv.mu);
+        asked = s->kv.n_asked;
+        pthread_mutex_unlock(&s->kv.mu);
+    }
+    usleep(200000);
+    for (int i = 0; i < n; i++)
+        buf_free(&f[i].batch);
+#else
+    (void)s;
+#endif
+}
 
 static bool has_word(const struct server *s, const char *word)
 {
@@ -77,6 +106,8 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
     fflush(stdout);
     if (name && s->chat && strcmp(rq->path, "/v1/chat/completions") == 0)
         name = s->chat;
+    if (known && has_word(s, "kv") && s->n_chat == 0 && strcmp(rq->path, "/v1/chat/completions") == 0)
+        publish(s);
     if (known && name && play_recorded(s->kind, rq, name, a)) {
         change(s, rq->path, &a->body);
         return;
@@ -103,8 +134,18 @@ int main(int argc, char **argv)
             s.chat = s.word[i] + 5;
     play_open(&s.play, choose, &s);
     printf("%s\n", s.play.url);
+#if HAVE_ZMQ
+    if (has_word(&s, "kv")) {
+        kv_play_open(&s.kv);
+        printf("%s\n", s.kv.both);
+    }
+#endif
     fflush(stdout);
     sleep((unsigned)atoi(argv[2]));
     play_close(&s.play);
+#if HAVE_ZMQ
+    if (has_word(&s, "kv"))
+        kv_play_close(&s.kv);
+#endif
     return 0;
 }

@@ -1,5 +1,6 @@
 /* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
+#include "repl/blocks.h"
 #include "repl/gauges.h"
 #include "repl/served.h"
 
@@ -251,6 +252,20 @@ static void write_gauges(struct tui *t, struct pane *p, int width)
     gauge_series_free(&series);
 }
 
+static void write_blocks(struct tui *t, struct pane *p, int width)
+{
+    enum { LISTED = 8 };
+    struct block_map m;
+    struct sheet text;
+    block_map_read(&m, t->app->backend);
+    sheet_init(&text, t->app->ascii);
+    sheet_line(&text);
+    view_blocks(&m, LISTED, width, &text);
+    sheet_append_wrapped(&p->rows, &text, width);
+    sheet_free(&text);
+    block_map_free(&m);
+}
+
 static void write_pool(struct tui *t, struct pane *p, int width)
 {
     const struct status *now = &t->now;
@@ -260,6 +275,8 @@ static void write_pool(struct tui *t, struct pane *p, int width)
             write_gauges(t, p, width);
         else
             write_lack(s, "POOL", t->app->backend->lacks[VIEW_GAUGES], width);
+        if (now->has[VIEW_BLOCKS])
+            write_blocks(t, p, width);
         sheet_line(s);
         write_served(t, width, s);
         return;
