@@ -203,9 +203,9 @@ struct pool_view {
     int page_size, total, reserved; /* pages; reserved: guard and dump pages */
     int used, free, evictable,
         protected_; /* free + used + evictable + protected == total - reserved:
-        used: of the current session, or of a batch that runs; protected: shared by the session with
-        another or with the batch; evictable: held only by
-        checkpoints or by idle sessions */
+        used: of the current session, or of a batch or jobs that run; protected: shared by the session
+        with another or with the batch; evictable: held only by checkpoints, by idle sessions or by
+        what stays resident of jobs */
 };
 struct pools_ops {
     void (*ledger)(struct backend *b, struct pool_view pool[N_POOLS]);

@@ -3,8 +3,9 @@
  * A job brings its own prompt ids, sampling and seed. Jobs are added while others run; up to the lanes
  * that the engine was opened with run at the same time, the others wait in their order. The tokens and
  * log probabilities of a job are those of its run alone, with drafting or without. The conversation
- * stays as it is. A job that ends stays resident while there is room, so that a prompt that begins
- * with its tokens reuses their KV.
+ * stays as it is. A job's prompt, and on a device that queues no passes also its reply, stays resident
+ * while there is room, so that a prompt that begins with the same tokens reuses their KV; a request
+ * of the conversation (RQ_NEW, ...) ends that.
  *
  * Each job is answered by EV_JOB_BEGIN, any number of EV_JOB_STEP, and EV_JOB_END, on the screen's
  * queue; a job whose prompt cannot be computed by EV_JOB_END alone.
