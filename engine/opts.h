@@ -36,8 +36,9 @@ struct engine_opts {
                                   what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
-    int lanes;                 /* replies of RQ_BATCH, or jobs, at the same time, at most 32: pools and buffers
-                                  are sized for as many conversations more; 0: 1, and no more room */
+    int lanes;                 /* replies of RQ_BATCH, or jobs, at the same time, at most 32: pools
+                                  and buffers are sized for as many conversations more; 0: 1, and
+                                  no more room */
     struct settings settings;  /* to start with */
     struct bugs bugs;          /* the same of historical faults */
     bool attended;             /* a person is at the terminal: `forget` defaults to ask */
