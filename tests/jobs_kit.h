@@ -1,4 +1,5 @@
-/* jobs_kit.h - an engine that takes jobs, for tests: what each job brought, and a spy on the kernels. */
+/* jobs_kit.h - an engine that takes jobs, for tests: what each job brought, and a spy on the
+ * kernels. */
 #ifndef AERIE_TESTS_JOBS_KIT_H
 #define AERIE_TESTS_JOBS_KIT_H
 

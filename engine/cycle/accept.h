@@ -66,12 +66,13 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
  * every row, accepts, and moves the accepted cells on the device. */
 bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
-/* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token at + i. */
+/* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token number
+ * at + i. */
 void score_prompt(struct runtime *r, const struct lane *l, int at, int n);
 /* Most rows of one score_prompt(). */
 int score_rows(const struct runtime *r);
-/* The k best tokens of each row that gave one of the lane's last n_new tokens: (n_new, k), best first,
- * padded with id -1. Before the runtime's next pass. */
+/* The k best tokens of each row that gave one of the lane's last n_new tokens: (n_new, k), best
+ * first, padded with id -1. Before the runtime's next pass. */
 void lane_best(struct runtime *r, const struct lane *l, int k, struct job_token *out);
 /* Samples one token from row 0 of the logits; *best is that row's. */
 int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best);

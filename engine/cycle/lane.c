@@ -93,14 +93,15 @@ bool lane_continues(const struct runtime *r, const struct lane *l, const struct 
            (!draft || !r->drafter || lane_can_follow(r, l));
 }
 
-int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt, bool draft)
+int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+                bool draft)
 {
     int n = 0, most = min_int(l->seq.committed, prompt->n - 1);
     while (n < most && l->tok.v[n] == prompt->v[n])
         n++;
     if (n == l->seq.committed && (!draft || !r->drafter || lane_can_follow(r, l)))
         return n;
-    if (draft && r->drafter && drafter_owns_kv(r->drafter)) /* a draft cell knows the token after it */
+    if (draft && r->drafter && drafter_owns_kv(r->drafter)) /* its cells know the next token */
         n = min_int(n - 1, l->seq.drafted);
     return kv_can_fork_at(&r->kv, &l->seq, n) ? n : 0;
 }

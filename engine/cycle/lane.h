@@ -23,8 +23,8 @@ struct lane {
     struct guess guess; /* the drafter's, for the token after the pending one; n == 0: none */
     int slot;           /* of the drafter, plus one; 0: none yet */
     float *tap;         /* parked: the target's captured states at cell committed - 1; NULL: none */
-    bool settled;       /* forked at its length from a longer lane: the draft's last cell is already that
-                           of the token after it, so that no tap is needed to go on */
+    bool settled;       /* forked at its length from a longer lane: the draft's last cell is
+                           already that of the token after it, so no tap is needed to go on */
     int tap_row;        /* row of these states on the device since the last pass, -1: none */
     struct sampling how;
     uint64_t seed, draws; /* uniforms drawn so far */
@@ -70,15 +70,17 @@ bool lane_take_slot(struct runtime *r, struct lane *l);
 void lane_give_slot(struct runtime *r, struct lane *l);
 /* Whether the drafter can go on from the lane's committed length: its own cells reach that far. */
 bool lane_can_follow(const struct runtime *r, const struct lane *l);
-/* How many tokens of a prompt, not all of them, a fork of the lane can begin with; 0: none. The lane's
- * tokens are the prompt's first ones so far, and its cells that a sliding layer needs there are still
- * held; draft: the drafter, too, can go on there. */
-int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt, bool draft);
+/* How many tokens of a prompt, not all of them, a fork of the lane can begin with; 0: none. The
+ * lane's tokens are the prompt's first ones so far, and its cells that a sliding layer needs there
+ * are still held; draft: the drafter, too, can go on there. */
+int lane_shared(const struct runtime *r, const struct lane *l, const struct ids *prompt,
+                bool draft);
 /* dst, empty, begins with the first n tokens of src, as of lane_shared() with the same draft. */
 void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct lane *dst,
                   enum page_holder holder);
-/* Whether a prompt can go on where the lane ends: the lane's committed tokens are its first ones, and
- * at least one token is left to be run for its logits. draft: the drafter, too, can go on there. */
+/* Whether a prompt can go on where the lane ends: the lane's committed tokens are its first ones,
+ * and at least one token is left to be run for its logits. draft: the drafter, too, can go on
+ * there. */
 bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
                     bool draft);
 /* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for

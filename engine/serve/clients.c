@@ -1,8 +1,8 @@
 /* clients.c - jobs of clients (engine/job.h): from jobs_ops.start() to EV_JOB_END.
  *
- * Clients' jobs and the conversation's requests take turns: while a request waits, no further job is
- * admitted; when no job runs any more, the request is served, and then the jobs that wait go on. A
- * request finds the pools as before the first job: the jobs' resident states go first. */
+ * Clients' jobs and the conversation's requests take turns: while a request waits, no further job
+ * is admitted; when no job runs any more, the request is served, and then the jobs that wait go
+ * on. A request finds the pools as before the first job: the jobs' resident states go first. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

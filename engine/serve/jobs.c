@@ -338,7 +338,7 @@ static void begin_lane(struct jobs *js, struct job *j)
 {
     struct lane *l = &js->lane[js->n_live];
     int n, from = find_state(js, j, &n);
-    /* see jobs.h: what was generated is computed by cycles where a prompt's pass may round otherwise */
+    /* what was generated is computed by cycles where a prompt's pass may round otherwise */
     int known = js->r->dev.k->queued ? j->prompt.n : j->tok.n;
     pass_lock(&js->r->pass);
     *l = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
@@ -455,8 +455,8 @@ static bool admit(struct jobs *js, struct err *e)
 
 /* ---- cycles ---------------------------------------------------------------------------------- */
 
-/* A pool is short in a cycle: a state goes, or the youngest lane waits, or the head goes, or the only
- * reply ends. */
+/* A pool is short in a cycle: a state goes, or the youngest lane waits, or the head goes, or the
+ * only reply ends. */
 static void give_up_one(struct jobs *js)
 {
     if (give_up_state(js))

@@ -4,16 +4,17 @@
  * Every job that runs is a lane of the conversation's runtime. Jobs wait in their order. A job is
  * admitted when the pools have the pages for its prompt and for one more cycle of every lane; else
  * it waits for a lane to end. When a pool is short all the same, the youngest lane gives its pages
- * back and is computed again later. A job whose prompt cannot fit even alone is refused, the others
- * go on. Checkpoints of the conversation are not given up for a job.
+ * back and is computed again later. A job whose prompt cannot fit even alone is refused, the
+ * others go on. Checkpoints of the conversation are not given up for a job.
  *
- * A lane's tokens and log probabilities are those of its run alone, because a row does not depend on
- * its neighbours (kernels.h). On a device that queues passes a prompt's pass may round otherwise than
- * a cycle; so what a lane there has generated is computed again by cycles, with its tokens given.
+ * A lane's tokens and log probabilities are those of its run alone, because a row does not depend
+ * on its neighbours (kernels.h). On a device that queues passes a prompt's pass may round
+ * otherwise than a cycle; so what a lane there has generated is computed again by cycles, with its
+ * tokens given.
  *
- * Resident states (checkpoints of prompts, ends of replies) let a job begin behind the tokens whose
- * KV they hold. In the end the pools are as before, the order of their free pages included, so that a
- * replay, which knows nothing of jobs, finds the same pages. The engine's thread. */
+ * Resident states (checkpoints of prompts, ends of replies) let a job begin behind the tokens
+ * whose KV they hold. In the end the pools are as before, the order of their free pages included,
+ * so that a replay, which knows nothing of jobs, finds the same pages. The engine's thread. */
 #ifndef AERIE_JOBS_H
 #define AERIE_JOBS_H
 
@@ -37,7 +38,7 @@ struct job {
     uint64_t seed;
     int most; /* tokens of the reply; 0: the prompt alone; INT_MAX: what the context holds */
     bool run_on; /* end tokens do not end the reply */
-    struct prompt_scores *scores; /* to be written while the prompt is computed, all of it; or NULL */
+    struct prompt_scores *scores; /* written while the prompt is computed, all of it; or NULL */
     /* kept by the core */
     enum job_state state;
     struct ids tok; /* the prompt and what was generated, while there is no lane, and in the end */
@@ -46,7 +47,7 @@ struct job {
     atomic_bool cancelled; /* this job alone; any thread */
     uint64_t ns_begin, ns_begun; /* when it was first admitted, when its prompt was computed */
     int n_reused;   /* prompt tokens whose KV was held when the job was first admitted */
-    int n_computed; /* prompt tokens run for this job alone; again after its pages were given back */
+    int n_computed; /* prompt tokens run for it alone; again after its pages were given back */
     int n_steps, n_spec, n_drafted, n_accepted; /* cycles, those that drafted, ... */
     enum stop_reason reason;
     bool refused; /* the prompt could not be computed: `why` */
@@ -106,8 +107,8 @@ bool job_fits_context(const struct jobs *js, struct job *j);
 bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
                  struct err *e);
 /* Admits what has room, if it may; then one cycle of every lane; ends what is done. Jobs that were
- * stopped stay where they are. False: a rule is violated or the device failed (*e); the lanes are as
- * before. */
+ * stopped stay where they are. False: a rule is violated or the device failed (*e); the lanes are
+ * as before. */
 bool jobs_round(struct jobs *js, bool admit, struct err *e);
 /* The job's tokens, whether it runs or waits. */
 const struct ids *job_tokens(const struct jobs *js, const struct job *j);

@@ -201,8 +201,8 @@ static int below(int n)
 
 static struct told wanted[N_JOBS];
 
-/* The prompt of the i-th job: a question; a question of many words; an earlier job's prompt again, or
- * a part of it, or behind it the reply to it or other words. */
+/* The prompt of the i-th job: a question; a question of many words; an earlier job's prompt again,
+ * or a part of it, or behind it the reply to it or other words. */
 static void make_prompt(struct bed *b, int i, struct ids *out)
 {
     static const char *const text[] = {"Hello!", "What is a page table?", "count to forty",
@@ -288,8 +288,8 @@ static void cancel_one(struct backend *g, struct told *all, int k)
     g->jobs->cancel(g, (uint64_t)k + 1);
 }
 
-/* Starts all jobs in a random order at random times, and cancels some: cancels of 100 starts, and as
- * many later. */
+/* Starts all jobs in a random order at random times, and cancels some: cancels of 100 starts, and
+ * as many later. */
 static void run_jobs(struct backend *g, struct told *all, int cancels)
 {
     int order[N_JOBS];
@@ -631,8 +631,8 @@ static void test_a_job_cancelled_while_it_is_computed_again_keeps_its_tokens(voi
 
 /* ---- beside the conversation ----------------------------------------------------------------- */
 
-/* Questions come while jobs run, wait and are resident: the jobs bring what they bring alone, and the
- * conversation finds the pages that it finds without jobs. */
+/* Questions come while jobs run, wait and are resident: the jobs bring what they bring alone, and
+ * the conversation finds the pages that it finds without jobs. */
 static void test_the_conversation_and_jobs_take_turns(void **state)
 {
     (void)state;
