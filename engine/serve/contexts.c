@@ -60,7 +60,8 @@ void contexts_begin(struct contexts *c, int turn, const int32_t *prompt, int n)
     while (x.common < last.n && last.v[x.common] == prompt[x.common])
         x.common++;
     ids_free(&last);
-    ids_cat(&x.rest, prompt + x.common, n - x.common);
+    if (x.common < n) /* a prompt may have no ids at all */
+        ids_cat(&x.rest, prompt + x.common, n - x.common);
     if (c->n == c->cap) {
         c->cap = c->cap * 2 + 8;
         c->v = xrealloc(c->v, (size_t)c->cap, sizeof *c->v);

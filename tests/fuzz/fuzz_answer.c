@@ -1,6 +1,6 @@
 /* Answers of servers of all kinds, one JSON text each: what is not said stays "not reported". */
 #include "engine/remote/answer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/arena.h"
 
 const int fuzz_inputs = 3000;
 
@@ -38,11 +38,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct answer a;
     struct err e = {0};
     char *json = fuzz_tail(data, n);
+    arena_begin();
     bool ok = answer_read(&a, json, n, &e);
     if (ok)
         check_answer(&a);
     else
         fuzz_message(&e);
     answer_free(&a);
+    arena_end();
     return 0;
 }

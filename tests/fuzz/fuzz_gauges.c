@@ -1,7 +1,7 @@
 /* Pools and gauges from metrics and slots of every kind of server: numbers that a pane can draw. The
  * input is one page or, cut at the first NUL, two pages a second apart. */
 #include "engine/remote/gauges.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/arena.h"
 
 #include <math.h>
 
@@ -29,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const uint8_t *nul = n ? memchr(data, 0, n) : NULL;
     size_t first = nul ? (size_t)(nul - data) : n;
     const size_t from[] = {0, nul ? first + 1 : 0}, len[] = {first, nul ? n - first - 1 : 0};
+    arena_begin();
     if (!g.sample)
         gauges_open(&g);
     for (int i = 0; i < 2; i++) {
@@ -41,5 +42,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     CHECK(gauges_samples(&g, sample, 1) == 1);
     CHECK(isnan(sample[0].v[GAUGE_HITS]) || sample[0].v[GAUGE_HITS] >= 0);
     CHECK(isnan(sample[0].v[GAUGE_TOKENS]) || sample[0].v[GAUGE_TOKENS] >= 0);
+    arena_end();
     return 0;
 }

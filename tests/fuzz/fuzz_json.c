@@ -6,7 +6,7 @@
 #include "kernels/json.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/pull.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/arena.h"
 
 const int fuzz_inputs = 4000;
 
@@ -133,6 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct err e = {0};
     char *text = fuzz_tail(data, n);
+    arena_begin();
     json_t *root = json_read(text, n, JSON_DEPTH, "file", &e);
     if (!root)
         fuzz_message(&e);
@@ -143,5 +144,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     else if (root)
         write_again(root);
     json_decref(root);
+    arena_end();
     return 0;
 }
