@@ -33,18 +33,20 @@ static json_t *field(const json_t *o, const char *path)
     return v;
 }
 
+/* A count that no int holds counts as not reported, and so does a time of more than thirty years. */
 static void get_count(const json_t *o, const char *path, int64_t *out)
 {
     json_t *v = field(o, path);
-    if (json_is_integer(v) && json_integer_value(v) >= 0)
+    if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX)
         *out = json_integer_value(v);
 }
 
 static void get_ms(const json_t *o, const char *path, double unit, double *out)
 {
     json_t *v = field(o, path);
-    if (json_is_number(v) && json_number_value(v) >= 0)
-        *out = json_number_value(v) * unit;
+    double ms = json_is_number(v) ? json_number_value(v) * unit : -1;
+    if (ms >= 0 && ms <= 1e12)
+        *out = ms;
 }
 
 static void get_text(const json_t *o, const char *path, struct buf *out)

@@ -282,6 +282,19 @@ void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const
         name_tokens(&in[i]);
 }
 
+bool incoming_bytes(struct incoming *in, const char *type, const void *p, size_t n, struct err *e)
+{
+    snprintf(in->call.type, sizeof in->call.type, "%s", type);
+    return on_bytes(in, p, n, e);
+}
+
+bool incoming_end(struct incoming *in, struct err *e)
+{
+    bool ok = in->end || read_rest(in, e);
+    name_tokens(in);
+    return ok;
+}
+
 void incoming_init(struct incoming *in)
 {
     *in = (struct incoming){.ids = true, .count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};

@@ -79,4 +79,10 @@ int incoming_tokens(const struct incoming *in);
 /* What to say of a reply that ended without failing: NULL, or why it may not be whole. */
 const char *incoming_doubt(const struct incoming *in);
 
+/* ---- for tests ---- */
+
+/* Reads n bytes of an answer of a content type, and the end of the answer, as if they had come. */
+bool incoming_bytes(struct incoming *in, const char *type, const void *p, size_t n, struct err *e);
+bool incoming_end(struct incoming *in, struct err *e);
+
 #endif

@@ -17,12 +17,16 @@ static void check_answer(const struct answer *a)
                              a->count.accepted, a->count.verifies, a->done, a->total};
     const double ms[] = {a->count.ms_prompt, a->count.ms_decode, a->count.ms_queue, a->count.ms_first};
     for (size_t i = 0; i < sizeof count / sizeof *count; i++)
-        CHECK(count[i] >= -1);
+        CHECK(count[i] >= -1 && count[i] <= INT32_MAX);
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
-        CHECK(ms[i] >= -1);
+        CHECK(ms[i] >= -1 && ms[i] <= 1e12);
     CHECK(a->n_token >= 0 && a->n_token <= ANSWER_TOKENS && a->index >= 0);
     for (int i = 0; i < a->n_token; i++)
         CHECK(a->token[i].id >= -1 && a->token[i].rival >= -1);
+    for (int i = 0; i < a->tops.n; i++) {
+        const struct top *t = &a->tops.at[i];
+        CHECK(t->k >= (i ? t[-1].k : 0) && t->k < a->n_token && t->id >= -1 && (t->text || !t->n));
+    }
     check_ids(&a->prompt);
     check_ids(&a->reply);
     check_ids(&a->accepted);

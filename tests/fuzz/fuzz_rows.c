@@ -8,7 +8,7 @@ const int fuzz_inputs = 200;
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static struct hdb h;
-    static const char *const id[] = {log_child, log_id};
+    static const char *const id[] = {log_child, log_id, log_served};
     if (!h.path) {
         char live[96], base[96];
         struct err e;
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         h.path = xstrdup(base);
     }
     log_edit(data, n);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         look_rows(&h, id[i], false, n == 0);
         look_recorded(&h, id[i], n == 0);
     }

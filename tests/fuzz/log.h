@@ -17,7 +17,8 @@
 
 /* ---- the log ----------------------------------------------------------------------------------- */
 
-static const char log_id[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", log_child[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
+static const char log_id[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", log_child[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW",
+                  log_served[] = "01ARZ3NDEKTSV4RRFFQ69G5FAX";
 
 static const char *log_text(void *arg, int32_t id, size_t *n)
 {
@@ -34,7 +35,60 @@ static void log_ask(struct backend *g, struct brought *b, enum request_kind kind
     settle(g, b);
 }
 
-/* Writes a log with two sessions, one of them forked, to a new file. */
+static struct event log_event(enum event_kind kind, int turn, const char *text)
+{
+    struct event ev = {.kind = kind, .turn = turn, .ns = clock_ns()};
+    memcpy(ev.session, log_served, SESSION_ID);
+    buf_str(&ev.text, text);
+    return ev;
+}
+
+static void log_post(struct history *h, struct event ev)
+{
+    CHECK(evq_put(history_queue(h), &ev));
+}
+
+/* A session as of a server, with all that one may report of a reply. */
+static void log_write_served(struct history *h)
+{
+    enum { STEPS = 3 };
+    struct served *s = served_new();
+    struct event end = log_event(EV_TURN_END, 1, "An owl is a bird.");
+    log_post(h, log_event(EV_SESSION, 0, ""));
+    log_post(h, log_event(EV_OP, 0, "temperature=0\nseed=1\n")); /* OP_OPEN */
+    struct event begin = log_event(EV_TURN_BEGIN, 1, "What is an owl?");
+    ids_cat(&begin.tokens, (int32_t[]){5, 6, 7}, begin.n_tokens = 3);
+    log_post(h, begin);
+    for (int i = 1; i <= STEPS; i++) {
+        struct event step = log_event(EV_STEP, 1, "");
+        step.step = i;
+        step.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 3 + i, .rows = 3, .drafted = 2, .accepted = 1, .margin = 0.5f,
+                                     .source = i % 2 ? STEP_REPORTED : STEP_PIECE, .us_arrived = 1000u * (unsigned)i};
+        ids_cat(&step.tokens, (int32_t[]){10 * i, 10 * i + 1}, 2);
+        ids_cat(&end.tokens, step.tokens.v, 2);
+        step.tops = xcalloc(1, sizeof *step.tops);
+        for (int k = 0; k < 2; k++) {
+            tops_add(step.tops, k, 10 * i + k, -0.5f, " owl", 4);
+            tops_add(step.tops, k, -1, -1.5f, "\xFF", 1);
+        }
+        log_post(h, step);
+    }
+    s->prompt = 3;
+    s->generated = s->cached = 2;
+    s->ms_queue = s->ms_first = s->ms_before = s->ms_after = 1.5;
+    s->reply_ids = s->prompt_ids = true;
+    snprintf(s->finish, sizeof s->finish, "stop");
+    s->metric = xcalloc(1, sizeof *s->metric);
+    s->metric[s->n_metric++] = (struct served_metric){xstrdup("vllm:num_requests_running"), xstrdup("engine=\"0\""), 1, 2};
+    end.served = s;
+    end.n_tokens = end.tokens.n;
+    end.n_steps = STEPS;
+    end.n_drafted = 2 * STEPS;
+    end.n_accepted = STEPS;
+    log_post(h, end);
+}
+
+/* Writes a log with three sessions, one of them forked, one of a server, to a new file. */
 static void log_write(const char *path)
 {
     struct err e;
@@ -62,6 +116,12 @@ static void log_write(const char *path)
     log_ask(g, &b, RQ_SAY, NULL, "Hello!");
     brought_free(&b);
     backend_close(g);
+    about.server = "vLLM";
+    about.server_version = "0.26.0";
+    about.server_url = "http://host:8000";
+    about.server_facts = "max_model_len=1024\n";
+    history_describe(h, &about, NULL);
+    log_write_served(h);
     history_close(h);
 }
 
@@ -365,6 +425,8 @@ static bool look_step(const struct step_row *r, void *arg)
         CHECK(r->tree->n >= 0 && r->tree->n <= TREE_MAX);
         tree_json(r->tree, &out);
     }
+    for (int i = 0; r->tops && i < r->tops->n; i++)
+        CHECK(r->tops->at[i].k >= 0 && r->tops->at[i].k < r->tokens.n && (r->tops->at[i].text || !r->tops->at[i].n));
     for (int i = 0; r->facts && i < r->tokens.n; i++)
         fact_json(&r->facts[i], &out);
     return l->n++ < 400;

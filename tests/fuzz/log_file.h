@@ -46,7 +46,7 @@ static void look_commands(const char *path, bool pack)
  * 0), so that nothing may fail. */
 static void look_at(const char *path, bool pack, const uint8_t *data, size_t n)
 {
-    const char *const id[] = {log_child, log_id};
+    const char *const id[] = {log_child, log_id, log_served};
     struct err e = {0};
     bool whole = n == 0;
     unsigned part = (unsigned)(hash64(data, n, 7) % 5);
@@ -60,7 +60,7 @@ static void look_at(const char *path, bool pack, const uint8_t *data, size_t n)
         fuzz_message(&e);
         return;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (pack ? 2 : 3); i++) { /* a pack holds a session and its parents */
         if (whole || part == 1)
             look_rows(d, id[i], true, whole);
         if (whole || part == 2)
