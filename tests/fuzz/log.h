@@ -502,8 +502,10 @@ KIT void look_recorded(struct hdb *d, const char *id, bool whole)
     if (backend_has(b, VIEW_TREES))
         b->trees->latest(b, &v);
     recorded_seek(b, 1, 0, &e);
-    b->debug->add(b, "accepted==0 && drafted>0 || node.q>0.9", false, &e);
-    b->debug->run(b, RUN_ON, 1, NULL, &e);
+    if (backend_has(b, VIEW_DEBUG)) {
+        b->debug->add(b, "accepted==0 && drafted>0 || node.q>0.9", false, &e);
+        b->debug->run(b, RUN_ON, 1, NULL, &e);
+    }
     backend_close(b);
 }
 
