@@ -11,12 +11,31 @@
 /* ---- the table of panes ---- */
 
 static void write_tree(struct tui *t, struct pane *p, int width);
-/* Accepted drafts and times of a server's replies. */
+/* Whether the replies differ from those that t->served shows; notes what they are. */
+static bool served_changed(struct tui *t, int width)
+{
+    struct step_range r;
+    struct served_turn last = {0};
+    struct backend *b = t->app->backend;
+    b->steps->range(b, &r);
+    b->served->turns(b, &last, 1);
+    bool same = memcmp(&r, &t->served.of, sizeof r) == 0 && t->served.turn == last.turn && t->served.width == width;
+    t->served.of = r;
+    t->served.turn = last.turn;
+    t->served.width = width;
+    return !same;
+}
+
+/* Accepted drafts and times of a server's replies: the steps of all of them are sorted for it. */
 static void write_served(struct tui *t, int width, struct sheet *s)
 {
     struct served_replies r;
     struct sheet text;
     const struct chat_view *v = &t->now.chat;
+    if (!served_changed(t, width)) {
+        sheet_append_wrapped(s, &t->served.rows, width);
+        return;
+    }
     served_replies_read(&r, t->app->backend);
     sheet_init(&text, t->app->ascii);
     if (t->now.has[VIEW_ACCEPT] && v->depth[1].drafted)
@@ -26,7 +45,9 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     if (t->now.has[VIEW_ACCEPT])
         sheet_line(&text);
     view_served_timing(&r, width, &text);
-    sheet_append_wrapped(s, &text, width);
+    sheet_clear(&t->served.rows);
+    sheet_append_wrapped(&t->served.rows, &text, width);
+    sheet_append_wrapped(s, &t->served.rows, width);
     sheet_free(&text);
     served_replies_free(&r);
 }
@@ -57,12 +78,14 @@ void tui_panes_init(struct tui *t)
         t->pane[i].head = 1;
         t->pane[i].scroll_to = -1;
     }
+    sheet_init(&t->served.rows, t->app->ascii);
 }
 
 void tui_panes_free(struct tui *t)
 {
     for (int i = 0; i < N_PANE_KINDS; i++)
         sheet_free(&t->pane[i].rows);
+    sheet_free(&t->served.rows);
 }
 
 /* ---- opening and closing ---- */

@@ -71,6 +71,11 @@ struct tui {
     struct status now; /* as drawn */
     bool have_view, view_old; /* old: there were events since the view was taken */
     uint64_t view_ns;
+    struct {
+        struct sheet rows;     /* of the Pool pane: written again when a reply has ended */
+        struct step_range of;  /* what they show */
+        int turn, width;
+    } served;
     int gauge_ms;      /* how often a server's metrics are looked at; 0: there are none */
     uint64_t gauge_ns; /* when they were last */
     struct sheet status;
