@@ -51,7 +51,7 @@ static void add_tops(struct incoming *in, const struct tops *t, int skip)
 static void add_piece(struct incoming *in, const struct answer *a)
 {
     int skip = repeated(in, a), n = a->n_token - skip;
-    if (n == 0)
+    if (n == 0 && a->n_token) /* all of them were sent before */
         return;
     add_tops(in, &a->tops, skip);
     for (; in->n_token + n >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
