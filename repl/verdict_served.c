@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "engine/tools/noise_backend.h"
 #include "repl/facts.h"
 #include "repl/verdict.h"
@@ -18,12 +20,14 @@ struct judge {
     struct report *r;
     const struct trace *t[2];
     bool served[2];
-    struct run_facts base;  /* the local side run again, given its tokens */
-    int local;              /* the side that can be run here; -1: none */
-    struct diff_side side;  /* it */
-    double *logp;           /* (n_logp) differences, sizes */
+    struct run_facts base; /* the local side run again, given its tokens */
+    int local;             /* the side that can be run here; -1: none */
+    struct diff_side side; /* it */
+    double *logp;          /* (n_logp) differences, sizes */
     int n_logp, cap_logp;
-    int no_prompt, no_ids, rendered; /* turns without the ids of a prompt or a reply, and those whose prompt
+    bool exact; /* both sides are the same build of aerie: every bit must agree */
+    int no_prompt, no_ids,
+        rendered; /* turns without the ids of a prompt or a reply, and those whose prompt
                                         was rendered here instead */
 };
 
@@ -49,7 +53,8 @@ static void say(struct judge *j, const char *fmt, ...)
     j->r->evidence[j->r->n_evidence++] = xstrdup(line);
 }
 
-static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what, struct err *e)
+static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what,
+                struct err *e)
 {
     if (j->ask->progress)
         j->ask->progress(j->ask->arg, what);
@@ -65,7 +70,8 @@ static char *computed_by(const char *about)
     char *server = facts_value(about, "server"), *aerie = facts_value(about, "version");
     char *device = facts_value(about, "backend"), *out;
     if (!facts_served(about))
-        out = xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION, device ? device : "an unknown device");
+        out = xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION,
+                        device ? device : "an unknown device");
     else if (kind && *kind)
         out = xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
     else
@@ -84,12 +90,14 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
         const char *name;
         unsigned may;
     } same[] = {{"temperature", MAY_SAMPLE}, {"top_p", MAY_SAMPLE}, {"top_k", MAY_SAMPLE},
-                {"min_p", MAY_SAMPLE}, {"seed", MAY_SAMPLE}, {"max_tokens", MAY_END}};
-    char *ta = facts_value(a->settings, "temperature"), *tb = facts_value(b->settings, "temperature");
+                {"min_p", MAY_SAMPLE},       {"seed", MAY_SAMPLE},  {"max_tokens", MAY_END}};
+    char *ta = facts_value(a->settings, "temperature"),
+         *tb = facts_value(b->settings, "temperature");
     bool greedy = (!ta || atof(ta) <= 0) && (!tb || atof(tb) <= 0);
     j->r->sampled |= (ta && atof(ta) > 0) || (!j->r->forced && tb && atof(tb) > 0);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        char *x = facts_value(a->settings, same[i].name), *y = facts_value(b->settings, same[i].name);
+        char *x = facts_value(a->settings, same[i].name),
+             *y = facts_value(b->settings, same[i].name);
         bool counts = !(greedy && same[i].may == MAY_SAMPLE) && !j->r->forced;
         if (x && y && counts && strcmp(x, y) != 0)
             conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
@@ -100,14 +108,62 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     free(tb);
 }
 
-/* A fact that a server reported of its launch: in the JSON object of its facts. */
-static bool server_says(const char *about, const char *name)
+/* What a run says of itself: a server in the JSON object of its facts, else a line. NULL: nothing. The
+ * caller frees. */
+static char *fact_value(const char *about, const char *name)
 {
-    char *facts = facts_value(about, "server_facts"), *key = xasprintf("\"%s\":", name);
-    bool says = facts && strstr(facts, key);
+    if (!facts_served(about))
+        return facts_value(about, name);
+    char *facts = facts_value(about, "server_facts"), *value = NULL;
+    json_t *all = facts ? json_loads(facts, 0, NULL) : NULL, *v = json_object_get(all, name);
+    if (json_is_string(v) && json_string_length(v))
+        value = xstrdup(json_string_value(v));
+    json_decref(all);
     free(facts);
-    free(key);
-    return says;
+    return value;
+}
+
+/* "bf16", "f32", ...; NULL: not reported. vLLM says it inside of its configuration. */
+static char *precision_of(const char *about)
+{
+    char *config = facts_served(about) ? fact_value(about, "vllm_config") : NULL;
+    const char *at = config ? strstr(config, "dtype=torch.") : NULL;
+    char *dtype = facts_served(about) ? fact_value(about, "dtype") : NULL,
+         *precision = fact_value(about, "precision");
+    char *out = precision ? xstrdup(precision) : dtype ? xstrdup(dtype) : NULL;
+    if (!out && at)
+        out = xasprintf("%.*s", (int)strcspn(at + 12, ", )'\""), at + 12);
+    free(config);
+    free(dtype);
+    free(precision);
+    if (out && (!strcmp(out, "bfloat16") || !strcmp(out, "float32")))
+        memcpy(out, out[0] == 'b' ? "bf16" : "f32", out[0] == 'b' ? 5 : 4);
+    return out;
+}
+
+/* Notes a fact that both sides tell, and differently. */
+static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsigned may)
+{
+    bool same = a && b && strcmp(a, b) == 0;
+    if (a && b && !same)
+        conditions_add(&j->r->conditions, name, a, b, may);
+    free(a);
+    free(b);
+    return same;
+}
+
+/* Whether the sides are the same build of aerie with the same weights on the same kind of device: then every
+ * bit must agree. */
+static bool note_facts(struct judge *j, const char *a, const char *b)
+{
+    bool same =
+        note_fact(j, "weights", fact_value(a, "model_sha"), fact_value(b, "model_sha"), MAY_LOGITS);
+    same &= note_fact(j, "precision", precision_of(a), precision_of(b), MAY_ROUND);
+    same &= note_fact(j, "kv", fact_value(a, "kv"), fact_value(b, "kv"), MAY_ROUND);
+    same &= note_fact(j, "backend", fact_value(a, "backend"), fact_value(b, "backend"), MAY_ROUND);
+    char *build[2] = {fact_value(a, facts_served(a) ? "build" : "flags"),
+                      fact_value(b, facts_served(b) ? "build" : "flags")};
+    return note_fact(j, "build", build[0], build[1], MAY_BUILD) && same;
 }
 
 static void note_conditions(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -120,7 +176,9 @@ static void note_conditions(struct judge *j, const struct trace_turn *a, const s
     }
     if (strcmp(by[0], by[1]) != 0)
         conditions_add(&j->r->conditions, "computed by", by[0], by[1], MAY_ROUND);
-    if (model[0] && model[1] && *model[0] && *model[1] && strcmp(model[0], model[1]) != 0)
+    j->exact = note_facts(j, a->about, b->about);
+    if (j->served[0] && j->served[1] && model[0] && model[1] && *model[0] && *model[1] &&
+        strcmp(model[0], model[1]) != 0)
         conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
     note_sampling(j, a, b);
     for (int i = 0; i < 2; i++) {
@@ -137,9 +195,13 @@ static void say_conditions(struct judge *j)
         say(j, "other conditions: %.400s", text.p);
     for (int i = 0; i < 2; i++) {
         const char *about = j->t[i]->n ? j->t[i]->turn[0].about : "";
-        if (j->served[i] && !server_says(about, "dtype") && !server_says(about, "precision"))
-            say(j, "%s reports neither its precision nor its weights: a model of the same name is taken for the same "
-                "model", j->ask->who[i]);
+        char *weights = fact_value(about, "model_sha"), *precision = precision_of(about);
+        if (j->served[i] && !weights)
+            say(j,
+                "%s does not report its weights%s: a model of the same name is taken for the same model",
+                j->ask->who[i], precision ? "" : " or its precision");
+        free(weights);
+        free(precision);
     }
     buf_free(&text);
 }
@@ -165,7 +227,8 @@ static double margin_of(const struct token_fact *f)
     return f ? (double)f->logp - (double)f->rival_logp : (double)NAN;
 }
 
-static void set(struct difference *d, enum diff_class class, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
 {
@@ -176,7 +239,8 @@ static void set(struct difference *d, enum diff_class class, const char *fmt, ..
     d->class = class;
 }
 
-static void note_logp(struct judge *j, const struct token_fact *x, const struct token_fact *y, int turn, int token)
+static void note_logp(struct judge *j, const struct token_fact *x, const struct token_fact *y,
+                      int turn, int token)
 {
     double far = x && y ? fabs((double)x->logp - (double)y->logp) : (double)NAN;
     struct diff_counts *n = &j->r->counts;
@@ -198,12 +262,13 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
 /* A server that ended the reply by itself may leave out the id of the end. */
 static bool lacks_end(const struct trace_turn *a, const struct trace_turn *b)
 {
-    return a->reply.n + 1 == b->reply.n && a->n_reply == b->reply.n && !strcmp(a->stop, stop_name(STOP_END)) &&
-           !strcmp(b->stop, a->stop);
+    return a->reply.n + 1 == b->reply.n && a->n_reply == b->reply.n &&
+           !strcmp(a->stop, stop_name(STOP_END)) && !strcmp(b->stop, a->stop);
 }
 
 /* Where two replies first part, as ids. */
-static void compare_ids(struct judge *j, int index, const struct trace_turn *a, const struct trace_turn *b)
+static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
+                        const struct trace_turn *b)
 {
     struct difference *d = &j->r->diff;
     const struct ids *x = &a->reply, *y = &b->reply;
@@ -212,7 +277,8 @@ static void compare_ids(struct judge *j, int index, const struct trace_turn *a, 
         const struct token_fact *f = fact_of(turn_with_facts(j, 0, index), i, &step[0]);
         const struct token_fact *g = fact_of(turn_with_facts(j, 1, index), i, &step[1]);
         if (x->v[i] != y->v[i]) {
-            set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a, y->v[i], j->ask->names.b);
+            set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a, y->v[i],
+                j->ask->names.b);
             d->token = i;
             memcpy(d->step, step, sizeof step);
             j->r->has_margin = true;
@@ -226,8 +292,8 @@ static void compare_ids(struct judge *j, int index, const struct trace_turn *a, 
         j->r->counts.tokens++;
     }
     if (x->n != y->n && !a->cut && !b->cut && !lacks_end(a, b) && !lacks_end(b, a))
-        set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop, y->n, j->ask->names.b,
-            b->stop);
+        set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop, y->n,
+            j->ask->names.b, b->stop);
 }
 
 static void compare_texts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -238,8 +304,8 @@ static void compare_texts(struct judge *j, const struct trace_turn *a, const str
     while (a->text[i] && a->text[i] == b->text[i])
         i++;
     if (a->text[i] != b->text[i])
-        set(&j->r->diff, DIFF_REPLY, "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i, a->text + i,
-            j->ask->names.a, b->text + i, j->ask->names.b);
+        set(&j->r->diff, DIFF_REPLY, "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i,
+            a->text + i, j->ask->names.a, b->text + i, j->ask->names.b);
 }
 
 static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -250,8 +316,8 @@ static bool compare_prompts(struct judge *j, const struct trace_turn *a, const s
     j->no_prompt++;
     if (strcmp(a->user ? a->user : "", b->user ? b->user : "") == 0)
         return false;
-    set(d, DIFF_PROMPT, "the messages differ: \"%.60s\" %s, \"%.60s\" %s", a->user ? a->user : "", j->ask->names.a,
-        b->user ? b->user : "", j->ask->names.b);
+    set(d, DIFF_PROMPT, "the messages differ: \"%.60s\" %s, \"%.60s\" %s", a->user ? a->user : "",
+        j->ask->names.a, b->user ? b->user : "", j->ask->names.b);
     return true;
 }
 
@@ -275,7 +341,8 @@ static void compare(struct judge *j)
     if (!d->class && a->n != b->n) {
         d->index = min_int(a->n, b->n);
         d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
-        set(d, DIFF_PROMPT, "there is no such turn %s", a->n > b->n ? j->ask->names.b : j->ask->names.a);
+        set(d, DIFF_PROMPT, "there is no such turn %s",
+            a->n > b->n ? j->ask->names.b : j->ask->names.a);
     }
 }
 
@@ -300,8 +367,8 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
             continue;
         if (r->parts++ || d->class)
             continue;
-        set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i], j->ask->names.a, g->rival,
-            j->ask->names.b);
+        set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i],
+            j->ask->names.a, g->rival, j->ask->names.b);
         d->turn = a->n;
         d->token = i;
         memcpy(d->step, step, sizeof step);
@@ -312,7 +379,8 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
         r->margins[1] = -margin_of(g);
     }
     if (n < a->reply.n)
-        say(j, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n, *b->fault ? b->fault : b->stop);
+        say(j, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
+            *b->fault ? b->fault : b->stop);
 }
 
 static void forced_prompt(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -321,8 +389,10 @@ static void forced_prompt(struct judge *j, const struct trace_turn *a, const str
         return;
     j->rendered++;
     if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
-        say(j, "turn %d: the prompt rendered here has %d tokens, the server counted %lld: another chat template or "
-            "tokenizer", a->n, b->prompt.n, (long long)a->n_prompt);
+        say(j,
+            "turn %d: the prompt rendered here has %d tokens, the server counted %lld: another chat template or "
+            "tokenizer",
+            a->n, b->prompt.n, (long long)a->n_prompt);
 }
 
 static void compare_forced(struct judge *j)
@@ -395,8 +465,12 @@ static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto
     for (int i = 0; i < b->n; i++)
         b->rms[i] *= b->rms[i] * b->runs;
     for (; ok && b->runs < upto; b->runs++) {
-        struct run_ask ask = {.forced = j->t[j->local], .plain = true, .noise = size,
-                              .seed = (uint64_t)b->runs + 1, .row = -1, .layer = -1};
+        struct run_ask ask = {.forced = j->t[j->local],
+                              .plain = true,
+                              .noise = size,
+                              .seed = (uint64_t)b->runs + 1,
+                              .row = -1,
+                              .layer = -1};
         struct run_facts f;
         struct err e;
         ok = run(j, &ask, &f, "with noise", &e);
@@ -412,7 +486,8 @@ static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto
 
 /* How far the margin at one token moved between the sides, at least; NAN: not known. f: of the server, g:
  * of the local side, both of the same token. */
-static double movement(const struct judge *j, const struct token_fact *f, const struct token_fact *g)
+static double movement(const struct judge *j, const struct token_fact *f,
+                       const struct token_fact *g)
 {
     double s = margin_of(f), l = margin_of(g);
     if (isnan(l))
@@ -431,11 +506,13 @@ static int first_far(struct judge *j, const struct band *b, int *turn)
     r->worst = 0;
     for (int i = 0; i < base->n; i++)
         for (int k = 0, n = trace_emitted(&base->turn[i]); k < n; k++, at++) {
-            bool past = !r->forced && r->diff.class && (i > r->diff.index || (i == r->diff.index &&
-                        (r->diff.token < 0 || k >= r->diff.token)));
+            bool past = !r->forced && r->diff.class &&
+                        (i > r->diff.index ||
+                         (i == r->diff.index && (r->diff.token < 0 || k >= r->diff.token)));
             if (i >= other->n || past || k >= other->turn[i].reply.n)
                 continue;
-            const struct token_fact *f = fact_of(&other->turn[i], k, &step), *g = fact_of(&base->turn[i], k, &step);
+            const struct token_fact *f = fact_of(&other->turn[i], k, &step),
+                                    *g = fact_of(&base->turn[i], k, &step);
             double far = movement(j, f, g) / fmax(fmax(b->rms[at], b->usual), 1e-12);
             if (far > r->worst) {
                 r->worst = far;
@@ -507,13 +584,17 @@ static void judge_band(struct judge *j)
         r->noise_runs = b.runs;
         r->noise = NOISE_BF16;
         r->band = band_there(j, &b);
-        say(j, "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
-            "%.3g", r->noise_runs, b.usual);
+        say(j,
+            "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
+            "%.3g",
+            r->noise_runs, b.usual);
         if (r->worst > 0)
-            say(j, "margins of the same tokens differ between the sides by at most %.2g bands (turn %d, token %d)",
+            say(j,
+                "margins of the same tokens differ between the sides by at most %.2g bands (turn %d, token %d)",
                 r->worst, r->worst_turn, r->worst_token);
         if (there)
-            say(j, "where the choices part, the margin moved by %.3g or more: %.2g bands", parting(r), parting(r) / r->band);
+            say(j, "where the choices part, the margin moved by %.3g or more: %.2g bands",
+                parting(r), parting(r) / r->band);
         if (far >= 0)
             say(j, "the margin of token %d of turn %d lies far beyond the band", far, turn);
         if (far >= 0 || there)
@@ -537,27 +618,43 @@ static void judge_logs(struct judge *j)
     default: r->verdict = VERDICT_OPEN; break;
     }
     if (r->diff.class == DIFF_LOGITS && r->sampled)
-        say(j, "the replies were sampled: the sides draw other random numbers, so another token is no difference of "
+        say(j,
+            "the replies were sampled: the sides draw other random numbers, so another token is no difference of "
             "the numbers");
 }
 
 static void say_ids(struct judge *j)
 {
     if (j->no_prompt)
-        say(j, "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were the same is not known",
+        say(j,
+            "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were the same is not known",
             j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
-        say(j, "the server told no ids of %d prompt%s: rendered by the local chat template", j->rendered,
-            plural(j->rendered));
+        say(j, "the server told no ids of %d prompt%s: rendered by the local chat template",
+            j->rendered, plural(j->rendered));
     if (j->no_ids && j->r->forced)
-        say(j, "the server told no ids of %d repl%s: nothing was given to the local engine there", j->no_ids,
-            j->no_ids == 1 ? "y" : "ies");
+        say(j, "the server told no ids of %d repl%s: nothing was given to the local engine there",
+            j->no_ids, j->no_ids == 1 ? "y" : "ies");
     else if (j->no_ids)
-        say(j, "a side told no ids of %d repl%s: the texts were compared", j->no_ids, j->no_ids == 1 ? "y" : "ies");
+        say(j, "a side told no ids of %d repl%s: the texts were compared", j->no_ids,
+            j->no_ids == 1 ? "y" : "ies");
     if (j->r->forced && !j->r->given)
         say(j, "so nothing was compared");
     if (j->r->n_logp == 0 && j->r->counts.tokens)
         say(j, "log probabilities are not known on both sides");
+}
+
+/* The same build computes the same bits: there is no band. */
+static void judge_exact(struct judge *j)
+{
+    struct report *r = j->r;
+    if (r->diff.class == DIFF_PROMPT)
+        return;
+    say(j,
+        "the server is the same build of aerie with the same weights on the same kind of device, which computes the "
+        "same bits: the band is 0");
+    if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
+        r->verdict = VERDICT_BEYOND;
 }
 
 /* The local side again, given its tokens, with every check. */
@@ -569,7 +666,8 @@ static bool run_base(struct judge *j, const struct trace *given, struct err *e)
     if (ok) {
         r->ran = true;
         char *device = facts_value(j->base.about.p, "backend");
-        j->side.how.engine.device = device && strcmp(device, "cuda") == 0 ? "cuda" : "cpu"; /* of the runs with noise */
+        j->side.how.engine.device =
+            device && strcmp(device, "cuda") == 0 ? "cuda" : "cpu"; /* of the runs with noise */
         free(device);
     }
     if (ok && j->base.rule[0]) {
@@ -577,9 +675,11 @@ static bool run_base(struct judge *j, const struct trace *given, struct err *e)
         r->rule_turn = j->base.rule_turn;
         r->rule_step = j->base.rule_step;
         r->rule_side = j->local;
-        say(j, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn, r->rule_step, r->rule);
+        say(j, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn, r->rule_step,
+            r->rule);
     } else if (ok && j->base.checks) {
-        say(j, "no rule is violated on the local side: %llu plans checked strictly", (unsigned long long)j->base.checks);
+        say(j, "no rule is violated on the local side: %llu plans checked strictly",
+            (unsigned long long)j->base.checks);
     }
     return ok;
 }
@@ -623,13 +723,17 @@ bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err 
     r->counts.by_position = true;
     r->counts.most_turn = -1;
     if (!ask->forced && !ask->log_b)
-        return err_set(e, ERR_USAGE, "a server's session cannot be computed again here with changes; --forced gives its "
-                       "tokens to the local engine");
+        return err_set(
+            e, ERR_USAGE,
+            "a server's session cannot be computed again here with changes; --forced gives its "
+            "tokens to the local engine");
     j.served[0] = trace_served(ask->log_a);
     j.served[1] = ask->log_b && trace_served(ask->log_b);
     if (ask->forced && !j.served[0])
-        return err_set(e, ERR_USAGE, "--forced compares a server's session with the local engine; this one was computed "
-                       "locally");
+        return err_set(
+            e, ERR_USAGE,
+            "--forced compares a server's session with the local engine; this one was computed "
+            "locally");
     bool ok = true;
     if (ask->forced)
         ok = judge_forced(&j, e);
@@ -641,7 +745,10 @@ bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err 
         say_conditions(&j);
         say_ids(&j);
         judge_logs(&j);
-        if (j.local >= 0 && !ask->no_band && r->diff.class != DIFF_PROMPT && (r->counts.tokens || r->has_margin))
+        if (j.exact && j.n_logp)
+            judge_exact(&j);
+        else if (j.local >= 0 && !ask->no_band && r->diff.class != DIFF_PROMPT &&
+                 (r->counts.tokens || r->has_margin))
             judge_band(&j);
         if (r->rule[0])
             r->verdict = VERDICT_BUG;

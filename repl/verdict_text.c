@@ -7,7 +7,9 @@
 
 static enum style style_of(enum verdict v)
 {
-    return v == VERDICT_BUG || v == VERDICT_BEYOND ? ST_BAD : v == VERDICT_EQUAL ? ST_GOOD : ST_WARN;
+    return v == VERDICT_BUG || v == VERDICT_BEYOND ? ST_BAD
+           : v == VERDICT_EQUAL                    ? ST_GOOD
+                                                   : ST_WARN;
 }
 
 /* Equal tokens of another program are not equal numbers. */
@@ -15,9 +17,9 @@ static const char *name_of(const struct report *r)
 {
     if (!r->served || r->verdict != VERDICT_EQUAL)
         return verdict_name(r->verdict);
-    return r->counts.text_only              ? "equal texts"
+    return r->counts.text_only                ? "equal texts"
            : r->n_logp && r->counts.most == 0 ? "equal"
-                                            : "equal tokens";
+                                              : "equal tokens";
 }
 
 static void label(struct sheet *out, const char *name)
@@ -98,7 +100,8 @@ static void write_margins(const struct report *r, struct sheet *out)
             sheet_add(out, ST_TEXT, "not reported");
         else
             sheet_printf(out, ST_TEXT, "%.3g", fabs(r->margins[i]));
-        sheet_printf(out, ST_TEXT, " for token %d in %s%s", r->chosen[i], i ? "b" : "a", i ? "" : ", ");
+        sheet_printf(out, ST_TEXT, " for token %d in %s%s", r->chosen[i], i ? "b" : "a",
+                     i ? "" : ", ");
     }
     if (r->noise_runs)
         sheet_printf(out, ST_TEXT, "; the band is %.3g", r->band);
@@ -109,15 +112,18 @@ static void write_served(const struct report *r, struct sheet *out)
 {
     if (r->forced) {
         label(out, "forced");
-        sheet_printf(out, ST_TEXT, "%d token%s given to the local engine, which would choose another at %d", r->given,
-                     plural(r->given), r->parts);
+        sheet_printf(out, ST_TEXT,
+                     "%d token%s given to the local engine, which would choose another at %d",
+                     r->given, plural(r->given), r->parts);
         sheet_line(out);
     }
     if (r->n_logp) {
         label(out, "log p");
         if (r->counts.most > 0)
-            sheet_printf(out, ST_TEXT, "%d token%s: they differ by at most %.3g (turn %d, token %d), median %.3g", r->n_logp,
-                         plural(r->n_logp), r->counts.most, r->counts.most_turn, r->counts.most_token, r->logp_median);
+            sheet_printf(out, ST_TEXT,
+                         "%d token%s: they differ by at most %.3g (turn %d, token %d), median %.3g",
+                         r->n_logp, plural(r->n_logp), r->counts.most, r->counts.most_turn,
+                         r->counts.most_token, r->logp_median);
         else
             sheet_printf(out, ST_TEXT, "%d token%s: equal", r->n_logp, plural(r->n_logp));
         sheet_line(out);

@@ -58,9 +58,12 @@ static bool take_ids(const json_t *v, struct ids *out, struct err *e)
     size_t i;
     json_t *id;
     if (json_array_size(v) > ANSWER_TOKENS * 16)
-        return err_set(e, ERR_USAGE, "a prompt of %zu ids; expected at most %d", json_array_size(v), ANSWER_TOKENS * 16);
-    json_array_foreach(v, i, id) {
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) {
+        return err_set(e, ERR_USAGE, "a prompt of %zu ids; expected at most %d", json_array_size(v),
+                       ANSWER_TOKENS * 16);
+    json_array_foreach(v, i, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > INT32_MAX) {
             out->n = 0;
             return err_set(e, ERR_USAGE, "item %zu of the prompt's ids is no token id", i + 1);
         }
@@ -77,7 +80,8 @@ static void add_content(struct record *r, const json_t *content, struct buf *out
     buf_str(out, "");
     if (json_is_string(content))
         buf_add(out, json_string_value(content), json_string_length(content));
-    json_array_foreach(content, i, part) {
+    json_array_foreach(content, i, part)
+    {
         const json_t *text = json_is_string(part) ? part : at(part, "text");
         if (json_is_string(text))
             buf_add(out, json_string_value(text), json_string_length(text));
@@ -95,7 +99,8 @@ struct exchange {
 static void end_exchange(struct record *r, struct exchange *t)
 {
     r->past = xrealloc(r->past, (size_t)r->n_past + 1, sizeof *r->past);
-    r->past[r->n_past] = (struct past_turn){.turn = r->n_past + 1, .user = xstrdup(t->user.p ? t->user.p : ""),
+    r->past[r->n_past] = (struct past_turn){.turn = r->n_past + 1,
+                                            .user = xstrdup(t->user.p ? t->user.p : ""),
                                             .reply = xstrdup(t->reply.p ? t->reply.p : "")};
     r->n_past++;
     buf_clear(&t->user);
@@ -119,8 +124,10 @@ static bool take_messages(struct record *r, const json_t *all, struct err *e)
     json_t *m;
     bool ok = json_array_size(all) > 0 && json_array_size(all) <= RECORD_MESSAGES;
     if (!ok)
-        return err_set(e, ERR_USAGE, "%zu messages; expected 1 to %d", json_array_size(all), RECORD_MESSAGES);
-    json_array_foreach(all, i, m) {
+        return err_set(e, ERR_USAGE, "%zu messages; expected 1 to %d", json_array_size(all),
+                       RECORD_MESSAGES);
+    json_array_foreach(all, i, m)
+    {
         const char *role = json_string_value(at(m, "role"));
         struct buf text = {0};
         ok = ok && (role || err_set(e, ERR_USAGE, "message %zu has no role", i + 1));
@@ -153,7 +160,8 @@ static bool take_prompt(struct record *r, const json_t *v, struct err *e)
     if (json_is_array(v) && json_array_size(v) == 1 && !json_is_integer(one))
         return take_prompt(r, one, e);
     if (json_is_array(v) && json_array_size(v) > 1 && !json_is_integer(one))
-        return err_set(e, ERR_USAGE, "%zu prompts in one request; expected one a line", json_array_size(v));
+        return err_set(e, ERR_USAGE, "%zu prompts in one request; expected one a line",
+                       json_array_size(v));
     r->raw = true;
     if (json_is_string(v)) {
         free(r->text);
@@ -185,7 +193,8 @@ static void add_setting(struct record *r, const char *name, const json_t *v)
 static void take_sampling(struct record *r, const json_t *o)
 {
     static const char *const same[] = {"temperature", "top_p", "top_k", "min_p"};
-    static const char *const most[] = {"max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict", NULL};
+    static const char *const most[] = {"max_completion_tokens", "max_tokens", "max_new_tokens",
+                                       "n_predict", NULL};
     static const char *const seed[] = {"seed", "sampling_seed", NULL};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         add_setting(r, same[i], at(o, same[i]));
@@ -195,7 +204,9 @@ static void take_sampling(struct record *r, const json_t *o)
 
 static bool take_request(struct record *r, const json_t *o, struct err *e)
 {
-    static const char *const prompt[] = {"prompt", "text", NULL}, *const ids[] = {"input_ids", "prompt_token_ids", NULL};
+    static const char *const prompt[] = {"prompt", "text", NULL}, *const ids[] = {
+                                                                      "input_ids",
+                                                                      "prompt_token_ids", NULL};
     const json_t *messages = at(o, "messages"), *p = first_of(o, prompt), *known = first_of(o, ids);
     const json_t *sampling = at(o, "sampling_params"), *model = at(o, "model");
     bool ok = true;
@@ -249,7 +260,8 @@ static void take_tokens(struct record *r, const struct answer *a)
         all = r->token[i].id >= 0;
     }
     int64_t missing = a->count.generated - n;
-    bool whole = a->count.generated < 0 || missing == 0 || (missing == 1 && a->finish == FINISH_STOP);
+    bool whole =
+        a->count.generated < 0 || missing == 0 || (missing == 1 && a->finish == FINISH_STOP);
     r->n_token = all && whole ? n : 0;
 }
 
@@ -320,7 +332,8 @@ static json_t *body_of(const json_t *v)
 
 static bool is_reply(const json_t *o)
 {
-    static const char *const sign[] = {"choices", "meta_info", "output_ids", "content", "error", NULL};
+    static const char *const sign[] = {"choices", "meta_info", "output_ids",
+                                       "content", "error",     NULL};
     return first_of(o, sign) != NULL;
 }
 
@@ -336,9 +349,10 @@ static void take_error(struct record *r, const json_t *v, const json_t *status)
     if (!some(v) && !(json_is_integer(status) && json_integer_value(status) >= 400))
         return;
     free(r->error);
-    r->error = json_is_string(text)      ? xasprintf("%.300s", json_string_value(text))
-               : json_is_integer(status) ? xasprintf("status %lld", (long long)json_integer_value(status))
-                                         : xstrdup("the request failed");
+    r->error = json_is_string(text) ? xasprintf("%.300s", json_string_value(text))
+               : json_is_integer(status)
+                   ? xasprintf("status %lld", (long long)json_integer_value(status))
+                   : xstrdup("the request failed");
     r->reply = true;
 }
 
@@ -367,7 +381,8 @@ static void find_parts(const json_t *o, json_t **request, json_t **reply)
 static void take_names(struct record *r, const json_t *o)
 {
     static const char *const name[] = {"custom_id", "rid", "request_id", NULL};
-    const json_t *id = first_of(o, name), *server = at(o, "server"), *created = at(o, "created_time");
+    const json_t *id = first_of(o, name), *server = at(o, "server"),
+                 *created = at(o, "created_time");
     if (json_is_string(id) && !r->name)
         r->name = xasprintf("%.200s", json_string_value(id));
     if (json_is_string(server))
@@ -386,23 +401,33 @@ static bool take_line(struct record *r, const json_t *o, struct err *e)
     if (ok && json_is_object(request))
         ok = take_request(r, request, e);
     if (ok && json_is_object(reply) && json_object_size(reply))
-        ok = json_is_array(at(reply, "outputs")) ? take_outputs(r, reply, e) : take_reply(r, reply, e);
+        ok = json_is_array(at(reply, "outputs")) ? take_outputs(r, reply, e)
+                                                 : take_reply(r, reply, e);
     if (ok)
         take_error(r, at(o, "error"), at(at(o, "response"), "status_code"));
     take_names(r, o);
     json_decref(request);
     json_decref(reply);
-    return ok && (r->request || r->reply ||
-                  err_set(e, ERR_USAGE, "neither a request (messages, prompt, body) nor a reply (choices, response)"));
+    return ok &&
+           (r->request || r->reply ||
+            err_set(e, ERR_USAGE,
+                    "neither a request (messages, prompt, body) nor a reply (choices, response)"));
 }
 
 bool record_read(struct record *r, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
     json_t *o = json_loadb(line, n, 0, &why);
-    *r = (struct record){.n_prompt = -1, .n_generated = -1, .n_cached = -1, .n_drafted = -1, .n_accepted = -1,
-                         .ms_queue = NAN, .ms_first = NAN, .reason = STOP_FAULT};
-    bool ok = o ? json_is_object(o) || err_set(e, ERR_USAGE, "no JSON object") : err_set(e, ERR_USAGE, "%s", why.text);
+    *r = (struct record){.n_prompt = -1,
+                         .n_generated = -1,
+                         .n_cached = -1,
+                         .n_drafted = -1,
+                         .n_accepted = -1,
+                         .ms_queue = NAN,
+                         .ms_first = NAN,
+                         .reason = STOP_FAULT};
+    bool ok = o ? json_is_object(o) || err_set(e, ERR_USAGE, "no JSON object")
+                : err_set(e, ERR_USAGE, "%s", why.text);
     ok = ok && take_line(r, o, e);
     json_decref(o);
     if (!ok) {

@@ -21,8 +21,8 @@ struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struc
     struct upkeep *u = xcalloc(1, sizeof *u);
     if (server_http(&u->http, o, e)) {
         if (server_probe(&u->server, u->http, model, NULL, e)) {
-            u->name = xasprintf("%s%s%s", server_kind_name(u->server.kind), u->server.version[0] ? " " : "",
-                                u->server.version);
+            u->name = xasprintf("%s%s%s", server_kind_name(u->server.kind),
+                                u->server.version[0] ? " " : "", u->server.version);
             return u;
         }
         server_free(&u->server);
@@ -94,9 +94,11 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200])
         const char *path, *cannot;
     } by_kind[N_SERVERS] = {
         [SERVER_OPENAI] = {NULL, "the OpenAI API has no request for that"},
-        [SERVER_VLLM] = {"/reset_prefix_cache", "vLLM takes /reset_prefix_cache only with VLLM_SERVER_DEV_MODE=1"},
+        [SERVER_VLLM] = {"/reset_prefix_cache",
+                         "vLLM takes /reset_prefix_cache only with VLLM_SERVER_DEV_MODE=1"},
         [SERVER_SGLANG] = {"/flush_cache", "SGLang refuses /flush_cache while requests run"},
-        [SERVER_LLAMA] = {"/slots/N?action=erase", "llama-server erases slots only with --slots and --slot-save-path"},
+        [SERVER_LLAMA] = {"/slots/N?action=erase",
+                          "llama-server erases slots only with --slots and --slot-save-path"},
         [SERVER_OLLAMA] = {NULL, "ollama has no request for that"},
         [SERVER_AERIE] = {"/reset_prefix_cache", "this server refuses /reset_prefix_cache"},
     };
@@ -114,7 +116,9 @@ bool upkeep_reset_cache(struct upkeep *u, char how[200])
 static int64_t total(const struct metrics *m, const char *name)
 {
     double v;
-    return metrics_value(m, name, NULL, NULL, METRICS_SUM, &v, NULL) && v >= 0 && v < 1e15 ? (int64_t)v : -1;
+    return metrics_value(m, name, NULL, NULL, METRICS_SUM, &v, NULL) && v >= 0 && v < 1e15
+               ? (int64_t)v
+               : -1;
 }
 
 void upkeep_drafts(struct upkeep *u, struct draft_totals *out)

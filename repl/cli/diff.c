@@ -49,10 +49,13 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
         }
     }
     if (!*b && !c->with.n && !c->forced)
-        return err_set(e, ERR_USAGE, "diff compares two sessions, or one with its replay --with NAME=VALUE, or a server's "
-                       "with the local engine --forced");
+        return err_set(
+            e, ERR_USAGE,
+            "diff compares two sessions, or one with its replay --with NAME=VALUE, or a server's "
+            "with the local engine --forced");
     if (*b && c->forced)
-        return err_set(e, ERR_USAGE, "diff --forced compares one session with the local engine; two are named");
+        return err_set(e, ERR_USAGE,
+                       "diff --forced compares one session with the local engine; two are named");
     return !*b || !c->with.n ||
            err_set(e, ERR_USAGE, "diff --with changes the replay of one session; two are named");
 }
@@ -108,8 +111,7 @@ static void print_text(const struct cli *c, const struct named *a, const struct 
     sheet_free(&s);
 }
 
-static void print_json(const struct named *a, const struct named *b,
-                       const struct report *r)
+static void print_json(const struct named *a, const struct named *b, const struct report *r)
 {
     struct buf json = {0};
     jput_open(&json, '{');
@@ -145,9 +147,15 @@ int cli_diff(struct cli *c)
     bool ok = take_words(c, &second, &e) && read_named(c, c->word[0], &a, &e) &&
               (!second || read_named(c, second, &b, &e));
     if (ok) {
-        struct verdict_ask ask = {.a = side_of(c, &a, false), .b = side_of(c, second ? &b : &a, !second),
-                                  .log_a = &a.log, .log_b = second ? &b.log : NULL,
-                                  .log_only = c->log_only && second, .forced = c->forced, .names = in, .who = {"a", "b"}, .arg = &runs};
+        struct verdict_ask ask = {.a = side_of(c, &a, false),
+                                  .b = side_of(c, second ? &b : &a, !second),
+                                  .log_a = &a.log,
+                                  .log_b = second ? &b.log : NULL,
+                                  .log_only = c->log_only && second,
+                                  .forced = c->forced,
+                                  .names = in,
+                                  .who = {"a", "b"},
+                                  .arg = &runs};
         if (isatty(STDERR_FILENO) && !c->opt.quiet)
             ask.progress = progress;
         ok = verdict_find(&ask, &r, &e);

@@ -33,7 +33,7 @@ struct import {
     size_t wait_bytes;
     int n, bad, no_reply; /* sessions, lines that were no record, sessions without a reply */
     char first[SESSION_ID], last[SESSION_ID];
-    struct err fault;     /* ends the import */
+    struct err fault; /* ends the import */
     struct stop stop;
 };
 
@@ -78,7 +78,8 @@ static void post_text(struct session *s, enum event_kind kind, enum op_kind op, 
     post(s, &ev);
 }
 
-static void begin_turn(struct session *s, const char *user, const struct ids *prompt, const struct record *r)
+static void begin_turn(struct session *s, const char *user, const struct ids *prompt,
+                       const struct record *r)
 {
     s->turn++;
     struct event ev = event(s, EV_TURN_BEGIN);
@@ -102,7 +103,8 @@ static void post_past(struct session *s, const struct past_turn *p)
 }
 
 /* Tokens [first, first + n) of the reply as one step. */
-static void post_step(struct session *s, const struct record *r, int step, int first, int n, int drafted)
+static void post_step(struct session *s, const struct record *r, int step, int first, int n,
+                      int drafted)
 {
     struct event ev = event(s, EV_STEP);
     const struct record_token *last = &r->token[first + n - 1];
@@ -111,11 +113,15 @@ static void post_step(struct session *s, const struct record *r, int step, int f
     for (int i = 0; i < n; i++) {
         const struct record_token *t = &r->token[first + i];
         ids_add(&ev.tokens, t->id);
-        ev.facts[i] = (struct token_fact){.logp = t->logp, .rival_logp = t->rival_logp, .rival = t->rival};
+        ev.facts[i] =
+            (struct token_fact){.logp = t->logp, .rival_logp = t->rival_logp, .rival = t->rival};
     }
-    ev.rec = (struct step_rec){.kind = drafted > 0 ? STEP_SPEC : STEP_DECODE, .bonus = last->id,
-                               .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->n_prompt)) + first,
-                               .margin = last->logp - last->rival_logp, .source = STEP_PIECE};
+    ev.rec = (struct step_rec){
+        .kind = drafted > 0 ? STEP_SPEC : STEP_DECODE,
+        .bonus = last->id,
+        .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->n_prompt)) + first,
+        .margin = last->logp - last->rival_logp,
+        .source = STEP_PIECE};
     if (drafted >= 0) {
         ev.rec.source = STEP_REPORTED;
         ev.rec.rows = drafted + 1;
@@ -172,11 +178,14 @@ static void post_reply(struct session *s, const struct record *r)
     }
     int n = post_steps(s, r);
     if (r->error || !r->reply)
-        post_text(s, EV_FAULT, OP_OPEN, r->error ? r->error : "the file has no reply to this request");
+        post_text(s, EV_FAULT, OP_OPEN,
+                  r->error ? r->error : "the file has no reply to this request");
     ev = event(s, EV_TURN_END);
     ev.reason = r->reason;
     ev.n_steps = n;
-    ev.n_tokens = r->n_generated >= 0 ? (int)r->n_generated : r->n_token ? r->n_token : r->answer && *r->answer;
+    ev.n_tokens = r->n_generated >= 0 ? (int)r->n_generated
+                  : r->n_token        ? r->n_token
+                                      : r->answer && *r->answer;
     ev.n_drafted = r->n_drafted > 0 ? (int)r->n_drafted : 0;
     ev.n_accepted = r->n_accepted > 0 ? (int)r->n_accepted : 0;
     ev.served = served_of(r);
@@ -197,9 +206,11 @@ static void post_notes(struct session *s, const struct record *r, const char *fi
     if (r->choices > 1)
         buf_printf(&note, "; %d choices, this is the first", r->choices);
     if (r->joined)
-        buf_printf(&note, "; %d message%s joined with others of the same side", r->joined, plural(r->joined));
+        buf_printf(&note, "; %d message%s joined with others of the same side", r->joined,
+                   plural(r->joined));
     if (r->left_out)
-        buf_printf(&note, "; %d part%s of messages that are no text left out", r->left_out, plural(r->left_out));
+        buf_printf(&note, "; %d part%s of messages that are no text left out", r->left_out,
+                   plural(r->left_out));
     post_text(s, EV_NOTICE, OP_OPEN, note.p);
     buf_free(&note);
 }
@@ -212,16 +223,26 @@ static void describe(struct import *m, const struct record *r, const char *file,
     char *url = xasprintf("%s line %d, imported", file, line);
     if (r->created > 0 && r->created < 1e11)
         snprintf(when, sizeof when, "%.0f", r->created);
-    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s:%d\nraw=%d\n", r->server, file, line, r->raw);
+    buf_printf(&config, "backend=remote\nserver=%s\nimported=%s:%d\nraw=%d\n", r->server, file,
+               line, r->raw);
     if (when[0])
         buf_printf(&config, "created=%s\n", when);
     for (char *p = config.p; p && *p; p++) /* a name of a file or a server is one line */
         if ((unsigned char)*p < ' ' && *p != '\n')
             *p = '?';
-    struct history_about about = {.version = AERIE_VERSION, .device = "", .flags = facts_build(), .model_dir = r->model,
-                                  .model_sha = "", .draft_sha = "", .tokenizer_sha = "", .config = config.p,
-                                  .server = r->server[0] ? r->server : "a server that the file does not name",
-                                  .server_version = "", .server_url = url, .server_facts = "{}"};
+    struct history_about about = {.version = AERIE_VERSION,
+                                  .device = "",
+                                  .flags = facts_build(),
+                                  .model_dir = r->model,
+                                  .model_sha = "",
+                                  .draft_sha = "",
+                                  .tokenizer_sha = "",
+                                  .config = config.p,
+                                  .server = r->server[0] ? r->server
+                                                         : "a server that the file does not name",
+                                  .server_version = "",
+                                  .server_url = url,
+                                  .server_facts = "{}"};
     history_describe(m->log, &about, NULL);
     buf_free(&config);
     free(url);
@@ -240,7 +261,8 @@ static bool store(struct import *m, struct record *r, const char *file, int line
     struct session s = {.m = m};
     enum { MS = 30000 };
     if (m->n == MOST_RECORDS)
-        return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported", MOST_RECORDS, MOST_RECORDS);
+        return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported",
+                       MOST_RECORDS, MOST_RECORDS);
     one_line(r->server);
     one_line(r->model);
     session_new_id(s.id);
@@ -262,14 +284,16 @@ static bool store(struct import *m, struct record *r, const char *file, int line
         return true;
     struct history_status st;
     history_status(m->log, &st);
-    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %.200s", st.error[0] ? st.error : "no answer for 30 s");
+    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %.200s",
+                   st.error[0] ? st.error : "no answer for 30 s");
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 static size_t weight(const struct record *r)
 {
-    size_t n = sizeof *r + (r->text ? strlen(r->text) : 0) + (size_t)r->prompt.n * sizeof *r->prompt.v;
+    size_t n =
+        sizeof *r + (r->text ? strlen(r->text) : 0) + (size_t)r->prompt.n * sizeof *r->prompt.v;
     for (int i = 0; i < r->n_past; i++)
         n += strlen(r->past[i].user) + strlen(r->past[i].reply) + sizeof *r->past;
     return n;
@@ -282,7 +306,8 @@ static void wait_for_reply(struct import *m, struct record *r, const char *file,
     m->wait[m->n_wait++] = (struct waiting){*r, line, file};
     m->wait_bytes += weight(r);
     if (m->wait_bytes > most_waiting)
-        err_set(&m->fault, ERR_USAGE, "%s line %d: requests of more than %zu MiB wait for their replies", file, line,
+        err_set(&m->fault, ERR_USAGE,
+                "%s line %d: requests of more than %zu MiB wait for their replies", file, line,
                 most_waiting >> 20);
     *r = (struct record){0};
 }
@@ -338,16 +363,21 @@ static bool is_pickle(const struct buf *line)
 
 static bool read_file(struct import *m, const char *asked, struct err *e)
 {
-    const char *slash = strrchr(asked, '/'), *file = strcmp(asked, "-") == 0 ? "standard input" : slash ? slash + 1 : asked;
+    const char *slash = strrchr(asked, '/'), *file = strcmp(asked, "-") == 0 ? "standard input"
+                                                     : slash                 ? slash + 1
+                                                                             : asked;
     FILE *f = strcmp(asked, "-") == 0 ? stdin : fopen(asked, "re");
     struct buf line = {0};
     int got = 1;
     if (!f)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", asked, strerror(errno));
-    for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0; n++) {
+    for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0;
+         n++) {
         if (n == 1 && got > 0 && is_pickle(&line)) {
-            err_set(&m->fault, ERR_USAGE, "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie import -",
-                    asked, AERIE_SHARE, asked);
+            err_set(
+                &m->fault, ERR_USAGE,
+                "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie import -",
+                asked, AERIE_SHARE, asked);
             break;
         }
         if (got < 0)
@@ -412,8 +442,14 @@ int cli_import(struct cli *c)
 {
     struct import m = {.c = c};
     struct err e = {0};
-    struct history_about none = {.version = AERIE_VERSION, .device = "", .flags = facts_build(), .model_dir = "",
-                                 .model_sha = "", .draft_sha = "", .tokenizer_sha = "", .config = ""};
+    struct history_about none = {.version = AERIE_VERSION,
+                                 .device = "",
+                                 .flags = facts_build(),
+                                 .model_dir = "",
+                                 .model_sha = "",
+                                 .draft_sha = "",
+                                 .tokenizer_sha = "",
+                                 .config = ""};
     char *path = cli_db_path(c);
     bool ok = cli_stop_open(&m.stop, &e);
     m.log = ok ? history_open(path, LOG_TREE, &none, &e) : NULL;

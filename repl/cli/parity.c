@@ -286,7 +286,8 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
         ids.n = ids.cap = ok ? o[i].ids.n : 0;
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
         ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
-        bool known = ok && o[i].logp != NULL; /* the pointers are those of the outcome that was kept */
+        bool known =
+            ok && o[i].logp != NULL; /* the pointers are those of the outcome that was kept */
         o[i].ids = ids;
         o[i].logp = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].logp) : NULL;
         o[i].margin = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
@@ -311,8 +312,8 @@ static void compare(struct run *r, const struct prompt *p, int n, int number, st
 }
 
 /* A control: the prompts once more on a server, compared with the first time. */
-static bool control(struct run *r, int side, const struct prompt *p, int n, const struct outcome *first,
-                    struct err *e)
+static bool control(struct run *r, int side, const struct prompt *p, int n,
+                    const struct outcome *first, struct err *e)
 {
     struct side *s = &r->all.side[side];
     if (!s->opts.server.url || over(r))
@@ -388,7 +389,10 @@ static bool go(struct run *r, enum pass pass, int most, struct err *e)
 static bool run(struct run *r, struct err *e)
 {
     int lanes = r->all.side[0].opts.lanes, most = r->all.servers && lanes == 1 ? 1 : 4 * lanes;
-    r->to_do = (2 + (r->all.c->control ? (r->all.side[0].word != NULL) + (r->all.side[1].word != NULL) : 0)) * r->file.n;
+    r->to_do =
+        (2 +
+         (r->all.c->control ? (r->all.side[0].word != NULL) + (r->all.side[1].word != NULL) : 0)) *
+        r->file.n;
     if (r->all.servers) /* both are asked before the first prompt is */
         return use(r, 1, e) && use(r, 0, e) && go(r, PASS_BOTH, most, e);
     if (!change_reopens(&r->all.side[0].opts, &r->all.side[1].opts))
@@ -410,7 +414,8 @@ int cli_parity(struct cli *c)
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct err e = {0};
     struct run r = {.all.c = c, .open = -1};
-    bool ok = sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
+    bool ok =
+        sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
     r.all.n = r.file.n;
     ok = began && run(&r, &e);

@@ -52,7 +52,9 @@ void parity_compare(struct comparison *c)
                                         : first_id(&a->ids, &b->ids);
     if (!c->by_text && (same_but_end(a, b, c->index) || same_but_end(b, a, c->index)))
         c->index = -1;
-    c->prompt_index = a->prompt.n && b->prompt.n && !a->refused && !b->refused ? first_id(&a->prompt, &b->prompt) : -1;
+    c->prompt_index = a->prompt.n && b->prompt.n && !a->refused && !b->refused
+                          ? first_id(&a->prompt, &b->prompt)
+                          : -1;
 }
 
 static bool differs(const struct comparison *c)
@@ -77,8 +79,8 @@ static void note_logp(struct parity *p, const struct comparison *c)
 {
     const struct outcome *a = c->side[0], *b = c->side[1];
     int n = c->by_text || !p->servers || c->prompt_index >= 0 || !a->logp || !b->logp ? 0
-            : c->index >= 0                                                          ? c->index
-                                                                                     : a->ids.n;
+            : c->index >= 0                                                           ? c->index
+                                                                                      : a->ids.n;
     for (int i = 0; i < n; i++) {
         double far = fabs((double)a->logp[i] - (double)b->logp[i]);
         if (isnan(far))
@@ -243,12 +245,14 @@ static void add_token(const struct parity *p, const struct comparison *c, int si
         const char *text = words ? backend_token(words, ids->v[c->index], &n) : "";
         if (words)
             sheet_quote(s, ST_BAD, text, n, 24);
-        sheet_printf(s, ST_TEXT, "%s%d%s", words ? " (" : "token ", ids->v[c->index], words ? ")" : "");
+        sheet_printf(s, ST_TEXT, "%s%d%s", words ? " (" : "token ", ids->v[c->index],
+                     words ? ")" : "");
     }
     sheet_printf(s, ST_TEXT, " with %c", p->side[side].name);
 }
 
-static void add_prompt_id(const struct parity *p, const struct comparison *c, int side, struct sheet *s)
+static void add_prompt_id(const struct parity *p, const struct comparison *c, int side,
+                          struct sheet *s)
 {
     const struct ids *ids = &c->side[side]->prompt;
     if (c->prompt_index < ids->n)
@@ -274,7 +278,8 @@ static void add_margins(const struct parity *p, const struct comparison *c, stru
 
 static void add_text(const struct parity *p, const struct comparison *c, struct sheet *s)
 {
-    sheet_printf(s, ST_TEXT, " (line %d) differs at byte %d of the reply's text: ", c->line, c->index + 1);
+    sheet_printf(s, ST_TEXT, " (line %d) differs at byte %d of the reply's text: ", c->line,
+                 c->index + 1);
     for (int i = 0; i < 2; i++) {
         const char *rest = c->side[i]->text + c->index;
         if (*rest)
@@ -295,7 +300,8 @@ static void prompt_text(const struct parity *p, const struct comparison *c)
         const struct outcome *o = c->side[c->side[1]->refused];
         sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only", o->why);
     } else if (c->prompt_index >= 0) {
-        sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ", c->line, c->prompt_index);
+        sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ",
+                     c->line, c->prompt_index);
         add_prompt_id(p, c, 0, &s);
         sheet_add(&s, ST_TEXT, ", ");
         add_prompt_id(p, c, 1, &s);
@@ -436,8 +442,10 @@ static void server_drafts(const struct side *s, struct sheet *out)
         sheet_printf(out, ST_TEXT, ", %lld of %lld drafted tokens accepted, as its replies report",
                      (long long)s->accepted, (long long)s->drafted);
     else if (s->metered)
-        sheet_printf(out, ST_TEXT, ", %lld of %lld drafted tokens accepted, by its metrics before and after (all "
-                     "clients)", (long long)s->drafts.accepted, (long long)s->drafts.drafted);
+        sheet_printf(out, ST_TEXT,
+                     ", %lld of %lld drafted tokens accepted, by its metrics before and after (all "
+                     "clients)",
+                     (long long)s->drafts.accepted, (long long)s->drafts.drafted);
     else
         sheet_add(out, ST_TEXT, ", drafting not reported");
 }
@@ -445,18 +453,21 @@ static void server_drafts(const struct side *s, struct sheet *out)
 static void server_lines(const struct parity *p, const struct side *s, struct sheet *out)
 {
     sheet_line(out);
-    sheet_printf(out, ST_DIM, "   %s", s->reset[0] ? s->reset : "prefix cache not emptied: nothing was computed");
+    sheet_printf(out, ST_DIM, "   %s",
+                 s->reset[0] ? s->reset : "prefix cache not emptied: nothing was computed");
     if (!p->c->control)
         return;
     sheet_line(out);
-    sheet_printf(out, s->again_differ ? ST_WARN : ST_DIM, "   control: %d repl%s computed twice, %d differ%s from the first time",
-                 s->again, s->again == 1 ? "y" : "ies", s->again_differ, s->again_differ == 1 ? "s" : "");
+    sheet_printf(out, s->again_differ ? ST_WARN : ST_DIM,
+                 "   control: %d repl%s computed twice, %d differ%s from the first time", s->again,
+                 s->again == 1 ? "y" : "ies", s->again_differ, s->again_differ == 1 ? "s" : "");
 }
 
 static void side_line(const struct parity *p, const struct side *s, struct sheet *out)
 {
     sheet_printf(out, ST_BOLD, "%c", s->name);
-    sheet_printf(out, ST_TEXT, "  %s: %lld token%s", s->label, (long long)s->tokens, plural((int)s->tokens));
+    sheet_printf(out, ST_TEXT, "  %s: %lld token%s", s->label, (long long)s->tokens,
+                 plural((int)s->tokens));
     if (!s->word || s->steps)
         sheet_printf(out, ST_TEXT, " in %lld step%s", (long long)s->steps, plural((int)s->steps));
     if (s->word)
@@ -479,10 +490,11 @@ static void answers_line(const struct parity *p, struct sheet *out)
     const struct side *a = &p->side[0], *b = &p->side[1];
     if (!p->graded)
         return;
-    sheet_printf(out, ST_TEXT, "answers: %d of %d right with a, %d with b; %d differ%s", a->right, p->graded, b->right,
-                 p->answers_differ, p->answers_differ == 1 ? "s" : "");
+    sheet_printf(out, ST_TEXT, "answers: %d of %d right with a, %d with b; %d differ%s", a->right,
+                 p->graded, b->right, p->answers_differ, p->answers_differ == 1 ? "s" : "");
     if (a->right_only || b->right_only)
-        sheet_printf(out, ST_WARN, "; %d right only with a, %d right only with b", a->right_only, b->right_only);
+        sheet_printf(out, ST_WARN, "; %d right only with a, %d right only with b", a->right_only,
+                     b->right_only);
     sheet_line(out);
 }
 
@@ -490,21 +502,24 @@ static void answers_line(const struct parity *p, struct sheet *out)
 static void servers_lines(const struct parity *p, struct sheet *out)
 {
     if (p->n_logp) {
-        sheet_printf(out, ST_TEXT, "log probabilities of %lld equal token%s: ", (long long)p->n_logp, plural((int)p->n_logp));
+        sheet_printf(out, ST_TEXT,
+                     "log probabilities of %lld equal token%s: ", (long long)p->n_logp,
+                     plural((int)p->n_logp));
         if (p->most_logp > 0)
-            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)", p->most_logp, p->most_prompt);
+            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)", p->most_logp,
+                         p->most_prompt);
         else
             sheet_add(out, ST_TEXT, "equal");
         sheet_line(out);
     }
     if (p->by_text) {
-        sheet_printf(out, ST_WARN, "%d repl%s compared by text only: a side told no ids", p->by_text,
-                     p->by_text == 1 ? "y was" : "ies were");
+        sheet_printf(out, ST_WARN, "%d repl%s compared by text only: a side told no ids",
+                     p->by_text, p->by_text == 1 ? "y was" : "ies were");
         sheet_line(out);
     }
     if (p->prompts_unknown) {
-        sheet_printf(out, ST_WARN, "ids of %d prompt%s not compared: a side told none", p->prompts_unknown,
-                     p->prompts_unknown == 1 ? " were" : "s were");
+        sheet_printf(out, ST_WARN, "ids of %d prompt%s not compared: a side told none",
+                     p->prompts_unknown, p->prompts_unknown == 1 ? " were" : "s were");
         sheet_line(out);
     }
 }

@@ -27,8 +27,10 @@ static bool take_server_option(struct side *s, const char *text, struct err *e)
     int i = settings_index(name);
     bool set = i >= 0 && strcmp(settings_at(i)->name, name) == 0;
     if (eq && *name && !set)
-        return err_set(e, ERR_USAGE, "\"%s\" cannot be changed on a server; expected model, api_key_file or a "
-                       "setting that the server has", name);
+        return err_set(e, ERR_USAGE,
+                       "\"%s\" cannot be changed on a server; expected model, api_key_file or a "
+                       "setting that the server has",
+                       name);
     if (set && s->n_set < MAX_TEXTS)
         s->set[s->n_set++] = text;
     return change_apply(&s->opts, text, e);
@@ -57,7 +59,8 @@ static bool take_server(struct side *s, const char *text, struct err *e)
             *rest++ = '\0';
         ok = take_server_option(s, at, e);
     }
-    return ok && (*s->word || err_set(e, ERR_USAGE, "\"remote:\" names no server; expected remote:URL"));
+    return ok &&
+           (*s->word || err_set(e, ERR_USAGE, "\"remote:\" names no server; expected remote:URL"));
 }
 
 static bool take_word(struct side *s, const char *text, struct err *e)
@@ -120,10 +123,13 @@ bool sides_set(struct parity *p, struct err *e)
     if ((!model && !a->server.url) || (!other && !b->server.url))
         return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     if (c->control && !p->servers)
-        return err_set(e, ERR_USAGE, "--control computes the replies of servers twice, but neither a nor b is a server; "
-                       "the local engine computes the same bits every time");
+        return err_set(
+            e, ERR_USAGE,
+            "--control computes the replies of servers twice, but neither a nor b is a server; "
+            "the local engine computes the same bits every time");
     return p->servers || !same_sides(a, b) ||
-           err_set(e, ERR_USAGE, "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
+           err_set(e, ERR_USAGE,
+                   "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
                    p->side[0].label);
 }
 
@@ -152,7 +158,8 @@ static bool check_settings(struct side *s, struct backend *b, struct err *e)
 static struct backend *open_server(struct side *s, struct err *e)
 {
     struct backend *b = open_backend(&s->opts, e);
-    if (b && check_settings(s, b, e) && (s->upkeep = upkeep_open(&s->opts.server, s->opts.model, e))) {
+    if (b && check_settings(s, b, e) &&
+        (s->upkeep = upkeep_open(&s->opts.server, s->opts.model, e))) {
         char *label = xasprintf("%s (%s, %s)", *s->label ? s->label : s->opts.server.url,
                                 upkeep_server(s->upkeep), upkeep_model(s->upkeep));
         free(s->label);
@@ -204,7 +211,9 @@ void side_meter(struct side *s)
     if (!s->upkeep || s->before.drafted < 0 || s->before.accepted < 0)
         return;
     upkeep_drafts(s->upkeep, &now);
-    s->drafts = (struct draft_totals){now.drafts - s->before.drafts, now.drafted - s->before.drafted,
-                                      now.accepted - s->before.accepted};
-    s->metered = s->drafts.drafted >= 0 && s->drafts.accepted >= 0; /* a restarted server counts from 0 */
+    s->drafts =
+        (struct draft_totals){now.drafts - s->before.drafts, now.drafted - s->before.drafted,
+                              now.accepted - s->before.accepted};
+    s->metered =
+        s->drafts.drafted >= 0 && s->drafts.accepted >= 0; /* a restarted server counts from 0 */
 }

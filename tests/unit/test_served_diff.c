@@ -13,8 +13,8 @@
 
 enum { TURNS = 3, MOST = 40 };
 
-static const char *const local_about = "version=0.1\nbackend=cpu\nmodel_dir=m\n", *const server_about =
-    "backend=remote\nserver=vLLM 0.26.0\nmodel_dir=m\n";
+static const char *const local_about = "version=0.1\nbackend=cpu\nmodel_dir=m\n",
+                         *const server_about = "backend=remote\nserver=vLLM 0.26.0\nmodel_dir=m\n";
 
 static uint64_t state = 7;
 static uint32_t draw(uint32_t below)
@@ -23,14 +23,19 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)(state % below);
 }
 
-static void add_turn(struct trace *t, int n, const struct ids *prompt, const struct ids *reply, float by,
-                     const char *about, int piece)
+static void add_turn(struct trace *t, int n, const struct ids *prompt, const struct ids *reply,
+                     float by, const char *about, int piece)
 {
     t->turn = xrealloc(t->turn, (size_t)t->n + 1, sizeof *t->turn);
     struct trace_turn *x = &t->turn[t->n++];
-    *x = (struct trace_turn){.n = n, .user = xstrdup("a question"), .text = xstrdup("a reply"), .n_prompt = -1,
-                             .n_reply = reply->n, .settings = xstrdup("temperature=0\nmax_tokens=0\n"),
-                             .about = xstrdup(about), .stop = "end"};
+    *x = (struct trace_turn){.n = n,
+                             .user = xstrdup("a question"),
+                             .text = xstrdup("a reply"),
+                             .n_prompt = -1,
+                             .n_reply = reply->n,
+                             .settings = xstrdup("temperature=0\nmax_tokens=0\n"),
+                             .about = xstrdup(about),
+                             .stop = "end"};
     ids_cat(&x->prompt, prompt->v, prompt->n);
     ids_cat(&x->reply, reply->v, reply->n);
     for (int at = 0; at < reply->n;) { /* the sides are cut into steps differently */
@@ -67,7 +72,8 @@ static void make(struct trace *a, struct trace *b, const char *about_a, const ch
 
 static void judge(const struct trace *a, const struct trace *b, struct report *r)
 {
-    struct verdict_ask ask = {.log_a = a, .log_b = b, .log_only = true, .names = {"in a", "in b"}, .who = {"a", "b"}};
+    struct verdict_ask ask = {
+        .log_a = a, .log_b = b, .log_only = true, .names = {"in a", "in b"}, .who = {"a", "b"}};
     struct err e;
     assert_true(verdict_find(&ask, r, &e));
 }
@@ -97,7 +103,8 @@ static struct token_fact *fact_at(struct trace_turn *t, int i, int32_t **id)
 static void test_equal_runs_are_equal(void **unused)
 {
     (void)unused;
-    const char *about[][2] = {{local_about, server_about}, {server_about, local_about}, {server_about, server_about}};
+    const char *about[][2] = {
+        {local_about, server_about}, {server_about, local_about}, {server_about, server_about}};
     for (int i = 0; i < 3; i++) {
         struct trace a, b;
         struct report r;
@@ -131,7 +138,8 @@ static void test_one_changed_id_is_found_where_it_is(void **unused)
         assert_int_equal(r.diff.token, i);
         assert_int_equal(r.chosen[0] + 5, r.chosen[1]);
         assert_true(r.margins[0] == 2.25 && r.margins[1] == 2.0);
-        assert_int_equal(r.verdict, VERDICT_OPEN); /* the logs alone do not decide, and no number is a bug */
+        assert_int_equal(r.verdict,
+                         VERDICT_OPEN); /* the logs alone do not decide, and no number is a bug */
         end(&a, &b, &r);
     }
 }
@@ -169,7 +177,8 @@ static void test_a_dropped_token_is_found(void **unused)
     assert_int_equal(r.diff.class, DIFF_REPLY);
     assert_int_equal(r.diff.turn, 2);
     report_free(&r);
-    t->n_reply = a.turn[1].reply.n; /* the server counted it, and leaves out the id of the end only */
+    t->n_reply =
+        a.turn[1].reply.n; /* the server counted it, and leaves out the id of the end only */
     judge(&a, &b, &r);
     assert_int_equal(r.diff.class, DIFF_NONE);
     report_free(&r);
@@ -212,7 +221,8 @@ static void test_without_ids_nothing_is_claimed_about_ids(void **unused)
     judge(&a, &b, &r);
     assert_int_equal(r.verdict, VERDICT_EQUAL);
     assert_true(r.counts.text_only && r.counts.tokens == 0 && r.n_logp == 0);
-    assert_true(claims(&r, "the texts were compared") && claims(&r, "the prompts' ids are not known"));
+    assert_true(claims(&r, "the texts were compared") &&
+                claims(&r, "the prompts' ids are not known"));
     report_free(&r);
     free(b.turn[1].text);
     b.turn[1].text = xstrdup("a replica");
@@ -242,6 +252,35 @@ static void test_sampled_replies_are_no_difference_of_numbers(void **unused)
     end(&a, &b, &r);
 }
 
+static void test_the_same_build_has_no_band(void **unused)
+{
+    (void)unused;
+    static const char *const here =
+        "version=0.1\nmodel_sha=ab12\nflags=gcc 12, build 77\nbackend=cpu\nprecision=f32\nkv=f32\n";
+    static const char *const facts =
+        "{\"build\":\"gcc 12, build 77\",\"model_sha\":\"%s\",\"backend\":\"cpu\",\"precision\":"
+        "\"f32\",\"kv\":\"f32\"}";
+    for (int i = 0; i < 3; i++) {
+        struct trace a, b;
+        struct report r;
+        int32_t *id;
+        char *told = xasprintf(facts, i == 2 ? "cd34" : "ab12");
+        char *there = xasprintf(
+            "backend=remote\nserver_kind=aerie\nserver_version=0.1\nserver_facts=%s\n", told);
+        make(&a, &b, there, here);
+        if (i)
+            fact_at(&a.turn[1], 0, &id)->logp -= 1e-6F;
+        judge(&a, &b, &r);
+        assert_int_equal(r.verdict, i == 1 ? VERDICT_BEYOND : VERDICT_EQUAL);
+        assert_int_equal(claims(&r, "the band is 0"), i < 2);
+        assert_int_equal(claims(&r, "weights ab12 | cd34") || claims(&r, "weights cd34 | ab12"),
+                         i == 2);
+        end(&a, &b, &r);
+        free(there);
+        free(told);
+    }
+}
+
 static void test_a_servers_session_is_not_replayed_with_changes(void **unused)
 {
     (void)unused;
@@ -267,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_another_prompt_is_named_first),
         cmocka_unit_test(test_without_ids_nothing_is_claimed_about_ids),
         cmocka_unit_test(test_sampled_replies_are_no_difference_of_numbers),
+        cmocka_unit_test(test_the_same_build_has_no_band),
         cmocka_unit_test(test_a_servers_session_is_not_replayed_with_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

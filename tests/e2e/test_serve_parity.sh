@@ -1,0 +1,46 @@
+#!/bin/bash
+# aerie serve against the engine in the same program: every id and every log probability must be equal, with drafting
+# and without, whatever the server's page size and its other clients.
+. "$(dirname "$0")/kit.sh"
+servers=
+clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
+serve() { # NAME FLAGS...: sets the variable NAME to the address
+    local name=$1 file=$T/$1.log; shift
+    "$AERIE" serve --port 0 "$@" >"$file" 2>&1 &
+    servers="$servers $!"
+    until grep -q 'http://' "$file"; do sleep 0.02; kill -0 $! 2>/dev/null || break; done
+    declare -g "$name=$(grep -o 'http://[0-9.:]*' "$file" | head -n 1)"
+}
+has() { grep -qE -- "$1" "$T/out"; }
+id_of() { "$AERIE" logs --json | head -n 1 | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
+grep -v '^#' tests/prompts.txt | cut -f2 | head -n 10 >"$T/prompts"
+lines '{"question": "What is 7 plus 5?", "answer": "#### 12"}' \
+    '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "My name is Ada."}, {"role": "assistant", "content": "Hello Ada."}, {"role": "user", "content": "What is my name?"}]}' >"$T/talks"
+serve drafting --lanes 4 --no-log
+serve plain --lanes 2 --no-log --no-spec --page-size 4
+parity() { run parity "$@" -p max_tokens=40 --lanes 4; }
+equal() { # TITLE PROMPTS
+    [ $rc = 0 ] && has "^equal: $2 of $2 prompts compared, 0 differ" && has '^log probabilities of [1-9][0-9]* equal tokens: equal$' &&
+        ! has 'by text|were not compared' && [ ! -s "$T/err" ]
+    result "$1" $?
+}
+parity "$T/prompts" --a "remote:$drafting" --b local; equal "a server that drafts and the local engine" 10
+has '^a  remote:.*\(aerie .*\): .* [1-9][0-9]* of [1-9][0-9]* drafted tokens accepted' && has 'prefix cache emptied before each part'; result "it drafted, and its cache is emptied" $?
+parity "$T/prompts" --a "remote:$drafting" --b "remote:$plain" --control; equal "drafting on and off, on two servers" 10
+[ "$(grep -c 'control: 10 replies computed twice, 0 differ' "$T/out")" = 2 ]; result "each gives the same twice" $?
+parity "$T/talks" --a local --b "remote:$plain"; equal "conversations" 2
+has '^answers: [01] of 1 right with a, [01] with b; 0 differ$'; result "answers are graded alike" $?
+parity "$T/prompts" --a "remote:$plain" --b local --b spec=off -p temperature=0.9 -p seed=5; equal "sampled replies" 10
+
+lines 'Tell me a short story.' 'What are you?' >"$T/talk"
+feed --plain --quiet -p max_tokens=30 --remote "$drafting" <"$T/talk"; there=$(id_of)
+feed --plain --quiet -p max_tokens=30 <"$T/talk"; here=$(id_of)
+run diff "$there" "$here" --log-only; [ $rc = 0 ] && has 'nowhere: 2 turns, 60 tokens by position' && has 'log p +60 tokens: equal' && has 'verdict +equal$'
+result "diff of two conversations" $?
+run replay "$there" --forced; [ $rc = 0 ] && has 'forced +60 tokens .* another at 0' && has 'log p +60 tokens: equal' && has 'verdict +equal$'
+result "the server's tokens in the local engine" $?
+run diff "$there" --forced; [ $rc = 0 ] && has 'the same build of aerie .*: the band is 0' && has 'verdict +equal$'; result "the same build has no band" $?
+feed --plain --quiet -p max_tokens=30 -p temperature=1.5 --remote "$plain" <"$T/talk"; there=$(id_of)
+run replay "$there" --forced --json; [ $rc = 0 ] && has '"chosen_otherwise":[1-9]' && has '"log_probability_differs_by":0,' && has '"sampled":true'
+result "sampled: the local engine would choose others, its numbers are equal" $?
+plan
