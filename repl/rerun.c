@@ -635,6 +635,10 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
     if (s->no_ids)
         return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, not "
                        "computed again");
+    for (int i = 0; i < s->n && !how->forced; i++)
+        if (facts_served(s->act[i].about))
+            return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed "
+                           "again here; replay --forced gives its tokens to the local engine");
     r->live = xcalloc((size_t)s->n + 1, sizeof *r->live);
     r->logged = xcalloc((size_t)s->n + 1, sizeof *r->logged);
     for (int i = 0; i < s->n; i++) /* a fork's own turn, not the parent's of the same number */

@@ -59,6 +59,7 @@ struct report {
     int worst_turn, worst_token;
     /* where a side was computed by a server */
     bool served;
+    const char *in[2];      /* what the sides are called: "in a" */
     double margins[2];      /* at the first difference, each side's own; NAN: not reported */
     int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the largest
                                difference of them */

@@ -718,7 +718,8 @@ static void judge_two(struct judge *j)
 bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e)
 {
     struct judge j = {.ask = ask, .r = r, .t = {ask->log_a, ask->log_b}, .local = -1};
-    *r = (struct report){.token = -1, .served = true, .forced = ask->forced, .margins = {NAN, NAN}};
+    *r = (struct report){.token = -1, .served = true, .forced = ask->forced, .margins = {NAN, NAN},
+                         .in = {ask->names.a, ask->names.b}};
     r->diff.token = -1;
     r->counts.by_position = true;
     r->counts.most_turn = -1;

@@ -100,7 +100,7 @@ static void write_margins(const struct report *r, struct sheet *out)
             sheet_add(out, ST_TEXT, "not reported");
         else
             sheet_printf(out, ST_TEXT, "%.3g", fabs(r->margins[i]));
-        sheet_printf(out, ST_TEXT, " for token %d in %s%s", r->chosen[i], i ? "b" : "a",
+        sheet_printf(out, ST_TEXT, " for token %d %s%s", r->chosen[i], r->in[i],
                      i ? "" : ", ");
     }
     if (r->noise_runs)

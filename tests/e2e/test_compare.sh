@@ -116,6 +116,8 @@ diff_ "diff: a server that tells no ids" 0 'nowhere: 1 turn, 0 tokens by positio
 diff_ "--forced: no ids to give" 0 'verdict +open' 'so nothing was compared' 'told no ids of 1 reply: nothing was given to the local engine' 'told no ids of 1 prompt: rendered by the local chat template' -- replay "$id" --forced
 diff_ "replay --check of a server's session" 2 -- replay "$id" --check
 grep -q -- 'cannot be computed again here; --forced' "$T/err"; result "is refused" $?
+diff_ "replay --goto of a server's session" 2 -- replay "$id" --goto 1.1 --script /dev/null
+grep -q -- 'computed by a server, so it cannot be computed again here' "$T/err"; result "is refused, too" $?
 diff_ "diff --forced of a local session" 2 -- diff "$here" --forced
 
 # ---- answers ----
