@@ -532,6 +532,11 @@ static void post_batch_reply(struct batch *b, int i, struct event *end)
     ev.n_steps = in->accepted.n ? in->accepted.n : count(in->count.verifies);
     for (int k = 0; k < in->drafted.n; k++)
         ev.batch.n_spec += in->drafted.v[k] > 0;
+    if (in->failed && !ev.batch.refused) { /* its text is what had come */
+        char *line = xasprintf("reply %d of %d broke off: %.500s", i + 1, b->n, in->why.msg);
+        talk_notice(b->talk, line);
+        free(line);
+    }
     end->batch.n_done += !in->failed && !in->stopped;
     end->batch.n_tokens += ev.batch.n_tokens;
     end->batch.n_computed += ev.batch.n_computed;

@@ -29,11 +29,15 @@ run show 3; has 'Never answered' && has 'fault'; result "a request without a rep
 run replay 2 --forced; [ $rc = 0 ] && has 'forced +4 tokens given to the local engine, which would choose another at 0' && has 'log p +4 tokens'
 result "the tokens are given to the local engine" $?
 run replay 1 --forced; [ $rc = 0 ] && has 'told no ids of 1 reply' && has 'verdict +open'; result "without ids nothing is claimed" $?
+ids=null reply a "The KV cache stores" "$tokens" | sed 's/"prompt_tokens":17/"prompt_tokens":16/' >"$T/short.jsonl"
+run import "$T/requests.jsonl" "$T/short.jsonl"; run replay 4 --forced
+has 'told no ids of 1 prompt: rendered by the local chat template' && has 'rendered here has 17 tokens, the server counted 16' && has 'forced +4 tokens'
+result "a prompt without ids is rendered here, and its length compared with the server's count" $?
 run run -p max_tokens=4 "What is a KV cache?"
 run diff last 2 --log-only; [ $rc = 0 ] && has 'nowhere: 1 turn, 4 tokens by position'; result "an imported session is compared with a local one" $?
 sed 's/324,1163,1066/324,1163,1067/' "$T/results.jsonl" >"$T/wrong.jsonl"; run import "$T/requests.jsonl" "$T/wrong.jsonl" --json
 has '^{"sessions":3,"without_reply":1,"bad_lines":0,"first":"01.*","last":"01.*"}$'; result "as JSON" $?
-run diff 4 6 --log-only; [ $rc = 1 ] && has 'first at step 1\.[0-9]+( \| 1\.1)?: logits: token 2 is 1066 in a, 1067 in b'; result "one changed id is found" $?
+run diff 7 9 --log-only; [ $rc = 1 ] && has 'first at step 1\.[0-9]+( \| 1\.1)?: logits: token 2 is 1066 in a, 1067 in b'; result "one changed id is found" $?
 run export 2 --format md; has 'The KV cache stores'; result "export works" $?
 run db check; [ $rc = 0 ]; result "the log is whole" $?
 
