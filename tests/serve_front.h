@@ -257,7 +257,7 @@ static void client_open(struct client *c, int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int small = 4096;
+    int small = 1 << 16;
     *c = (struct client){.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .most = -1};
     setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(connect(c->fd, (struct sockaddr *)&at, sizeof at), 0);
