@@ -336,6 +336,9 @@ struct pack_opts {
  * than the first. */
 bool hdb_pack(struct hdb *d, const char *session, const struct pack_opts *o, const char *path,
               struct pack_about *out, struct err *e);
+/* Appends a server's launch facts (a JSON object, about's server_facts) as packs without text have them:
+ * without what names its machine and its folders. False: they are no JSON. */
+bool hdb_plain_launch(struct hdb *d, const char *facts, struct buf *out);
 /* What an open pack says of itself; NULL: d is a log. */
 const struct pack_about *hdb_packed(const struct hdb *d);
 

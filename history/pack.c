@@ -28,14 +28,14 @@ static const struct pack_rule rules[] = {
     {.table = "model", .where = "id IN (SELECT target_id FROM run WHERE id IN (" RUNS ") UNION"
                                 " SELECT draft_id FROM run WHERE id IN (" RUNS "))",
      .facts = "id role weights_sha tokenizer_sha", .paths = "dir"},
+    {.table = "server", .where = "id IN (SELECT server_id FROM run WHERE id IN (" RUNS "))",
+     .facts = "id kind version", .paths = "model facts", .text = "url"},
     {.table = "session", .where = "id=?1 AND ?2 NOT NULL",
      .facts = "id parent fork_turn created_ms updated_ms last_run links number", .text = "title",
      .never = "chain seal"},
     {.table = "run", .where = "id IN (" RUNS ")",
      .facts = "id session_id build_id target_id draft_id config ended created_ms link server_id",
      .never = "writer chain"},
-    {.table = "server", .where = "id IN (SELECT server_id FROM run WHERE id IN (" RUNS "))",
-     .facts = "id kind version", .paths = "model facts", .text = "url"},
     {.table = "turn", .where = "id IN (" TURNS ")",
      .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
               " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held same"
@@ -97,7 +97,18 @@ bool pack_names(const char *list, const char *name)
 /* ---- one value ---- */
 
 /* What becomes of a value. */
-enum fate_of_value { KEEP, EMPTY, NAME_ONLY, NO_IDS };
+enum fate_of_value { KEEP, EMPTY, NAME_ONLY, NO_NAMES, NO_IDS };
+
+/* Whether a row of `event` is an operation. */
+static bool is_op(sqlite3_stmt *st)
+{
+    for (int i = 0; i < sqlite3_column_count(st); i++)
+        if (!strcmp(sqlite3_column_name(st, i), "kind")) {
+            const char *s = (const char *)sqlite3_column_text(st, i);
+            return s && !strcmp(s, "op");
+        }
+    return false;
+}
 
 /* An operation's text is settings and numbers, except that of a system prompt; a fault's is the
  * checker's or the device's. Notices quote replies. */
@@ -117,14 +128,28 @@ static bool is_technical(sqlite3_stmt *st, enum pack_level level)
     return fault || (op && !prompt);
 }
 
+/* The text of a server's fault may quote its address or the request; the device of a log of an earlier
+ * version may be the address. */
+static bool is_of_server(const struct pack_rule *r, sqlite3_stmt *st, int i, bool served)
+{
+    if (!strcmp(r->table, "build") && !strcmp(sqlite3_column_name(st, i), "device")) {
+        const char *s = (const char *)sqlite3_column_text(st, i);
+        return s && strstr(s, "://");
+    }
+    return served && !strcmp(r->table, "event") && !strcmp(sqlite3_column_name(st, i), "text") &&
+           !is_op(st);
+}
+
 static enum fate_of_value judge(const struct pack_rule *r, sqlite3_stmt *st, int i,
-                                enum pack_level level)
+                                enum pack_level level, bool served)
 {
     const char *name = sqlite3_column_name(st, i);
+    if (level != PACK_TEXT && is_of_server(r, st, i, served))
+        return EMPTY;
     if (pack_names(r->facts, name))
         return KEEP;
     if (pack_names(r->paths, name))
-        return level == PACK_TEXT ? KEEP : NAME_ONLY;
+        return level == PACK_TEXT ? KEEP : !strcmp(name, "facts") ? NO_NAMES : NAME_ONLY;
     if (pack_names(r->ids, name))
         return level == PACK_SHAPE ? NO_IDS : KEEP;
     if (pack_names(r->text, name) && !strcmp(r->table, "event") && is_technical(st, level))
@@ -148,6 +173,42 @@ static int bind_last_name(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     const char *path = (const char *)sqlite3_column_text(from, i);
     const char *slash = path ? strrchr(path, '/') : NULL;
     return sqlite3_bind_text(to, at, slash ? slash + 1 : path, -1, SQLITE_TRANSIENT);
+}
+
+/* What a server reported of its launch, without what names its machine or its folders: of a path the
+ * last component, of an address nothing. Numbers, flags and plain words stay. */
+static bool plain_launch(sqlite3 *h, const char *facts, struct buf *out)
+{
+    static const char sql[] =
+        "SELECT json_group_object(key, CASE WHEN type = 'true' THEN json('true') WHEN type = 'false' THEN"
+        " json('false') WHEN type <> 'text' THEN value WHEN value LIKE '%://%' OR instr(value, '@') OR"
+        " value GLOB '*[0-9].*[0-9].*[0-9].[0-9]*' OR instr(value, '::') OR lower(key) GLOB '*host*' OR"
+        " lower(key) GLOB '*url*' OR lower(key) GLOB '*addr*' OR lower(key) GLOB '*_ip' OR"
+        " lower(key) IN ('user', 'username', 'ip') THEN ''"
+        " ELSE replace(value, rtrim(value, replace(value, '/', '')), '') END) FROM json_each(?)";
+    sqlite3_stmt *st = NULL;
+    bool ok = sqlite3_prepare_v2(h, sql, -1, &st, NULL) == SQLITE_OK &&
+              sqlite3_bind_text(st, 1, facts, -1, SQLITE_TRANSIENT) == SQLITE_OK &&
+              sqlite3_step(st) == SQLITE_ROW;
+    if (ok)
+        buf_add(out, sqlite3_column_text(st, 0), (size_t)sqlite3_column_bytes(st, 0));
+    sqlite3_finalize(st);
+    return ok;
+}
+
+bool hdb_plain_launch(struct hdb *h, const char *facts, struct buf *out)
+{
+    return plain_launch(h->db.h, facts, out);
+}
+
+static int bind_launch(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
+{
+    struct buf plain = {0};
+    if (!plain_launch(sqlite3_db_handle(from), (const char *)sqlite3_column_text(from, i), &plain))
+        buf_str(&plain, "{}");
+    int rc = sqlite3_bind_text(to, at, plain.p, -1, SQLITE_TRANSIENT);
+    buf_free(&plain);
+    return rc;
 }
 
 /* A tree whose tokens are -1; its shape, fates and probabilities stay. */
@@ -190,6 +251,8 @@ static void note_ids(struct ids *used, sqlite3_stmt *from, int i)
     struct tree t;
     if (!strcmp(name, "bonus")) {
         ids_add(used, sqlite3_column_int(from, i));
+    } else if (!strcmp(name, "token")) {
+        ids_add(used, sqlite3_column_int(from, i));
     } else if (!strcmp(name, "tokens")) {
         col_ids(from, i, used);
     } else if (!strcmp(name, "nodes") && tree_unpack(&t, p, (size_t)n, NULL)) {
@@ -204,11 +267,12 @@ static void note_ids(struct ids *used, sqlite3_stmt *from, int i)
 }
 
 static int bind_value(const struct pack_rule *r, sqlite3_stmt *to, sqlite3_stmt *from, int i,
-                      enum pack_level level)
+                      enum pack_level level, bool served)
 {
-    switch (judge(r, from, i, level)) {
+    switch (judge(r, from, i, level, served)) {
     case KEEP: return sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
     case NAME_ONLY: return bind_last_name(to, i + 1, from, i);
+    case NO_NAMES: return bind_launch(to, i + 1, from, i);
     case NO_IDS: return bind_no_ids(to, i + 1, from, i);
     case EMPTY: break;
     }
@@ -219,6 +283,7 @@ static int bind_value(const struct pack_rule *r, sqlite3_stmt *to, sqlite3_stmt 
 
 struct part {
     char session[SESSION_ID];
+    bool served; /* a server computed one of its runs */
     int upto;    /* the packed session builds on its turns up to this one */
     int64_t cut; /* rows from this order on belong to no turn of the pack */
 };
@@ -312,7 +377,7 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
         if (!wanted(p, r, from))
             continue;
         for (int i = 0; !bad && i < sqlite3_column_count(from); i++) {
-            bad = bind_value(r, to, from, i, p->o.level);
+            bad = bind_value(r, to, from, i, p->o.level, part->served);
             if (pack_names(r->ids, sqlite3_column_name(from, i)))
                 note_ids(&p->used, from, i);
         }
@@ -352,6 +417,10 @@ static bool find_parts(struct packer *p, const char *session)
     p->part = xcalloc((size_t)max_int(1, p->n_part), sizeof *p->part);
     for (int i = 0; i < p->n_part; i++) {
         memcpy(p->part[i].session, past.part[i].session, SESSION_ID);
+        int64_t runs = 0;
+        db_int(&p->from->db, &runs, 0, "SELECT count(*) FROM run WHERE session_id=? AND server_id NOT NULL",
+               "s", past.part[i].session);
+        p->part[i].served = runs > 0;
         p->part[i].upto = past.part[i].upto;
         p->part[i].cut = i + 1 < past.n_part
                              ? order_of_fork(p, past.part[i].session, past.part[i + 1].session)

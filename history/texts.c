@@ -121,7 +121,7 @@ void texts_ended(struct texts *t, bool committed)
     " ON m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"           \
     " k.tokenizer = z.id WHERE s.id = ?1 UNION ALL SELECT o.token, max(o.text) FROM turn t"        \
     " JOIN step p ON p.turn_id = t.id JOIN top o ON o.step_id = p.id WHERE t.session_id = ?1"      \
-    " AND o.token NOT NULL AND o.text NOT NULL GROUP BY o.token"
+    " AND o.token NOT NULL AND length(o.text) > 0 GROUP BY o.token"
 
 int hdb_token_texts(struct hdb *h, const char *session,
                     bool (*fn)(int32_t id, const char *text, size_t n, void *arg), void *arg,

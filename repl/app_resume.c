@@ -11,8 +11,35 @@
 #include "repl/cmd/cmd.h"
 #include "repl/facts.h"
 
-/* The request with the turns that are in the context. */
-static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id)
+struct vocabularies {
+    const char *now;
+    bool differ;
+};
+
+static bool look_at_run(const struct run_row *r, void *arg)
+{
+    struct vocabularies *v = arg;
+    char *was = facts_value(r->about, "tokenizer_sha");
+    v->differ |= was && *was && strcmp(was, v->now) != 0;
+    free(was);
+    return !v->differ;
+}
+
+/* Whether the ids of replies that were computed here are of the open model's vocabulary: those of all
+ * runs of the sessions that the past is of. */
+static bool knows_ids(struct app *a, const struct hdb_past *p)
+{
+    struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
+    for (int i = 0; i < p->n_part; i++)
+        if (hdb_runs(a->hdb, p->part[i].session, look_at_run, &v, NULL) < 0)
+            return false;
+    return !v.differ;
+}
+
+/* The request with the turns that are in the context. ids: those of replies computed here are known to
+ * the open model; a server's are of its own vocabulary, so its replies are given as text. */
+static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id,
+                                   bool ids)
 {
     struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
     memcpy(rq.session, id, sizeof rq.session);
@@ -25,7 +52,8 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
         t->turn = from->user.n;
         t->user = xstrdup(from->user.text);
         t->reply = xstrdup(from->reply.text ? from->reply.text : "");
-        ids_cat(&t->ids, from->reply.tokens.v, from->reply.tokens.n);
+        if (ids && !from->reply.served)
+            ids_cat(&t->ids, from->reply.tokens.v, from->reply.tokens.n);
     }
     return rq;
 }
@@ -105,6 +133,41 @@ static void note_faults(struct adoption *t, const struct bugs *on, const char *l
     }
 }
 
+/* "vLLM 0.26.0 at http://host:8000/ (name)", or "DIR, computed here". */
+static void say_who(const char *kind, const char *version, const char *url, const char *model,
+                    struct buf *out)
+{
+    if (kind && *kind)
+        buf_printf(out, "%s%s%s%s%s (%s)", kind, version && *version ? " " : "", version ? version : "",
+                   url && *url ? " at " : "", url ? url : "", model ? model : "?");
+    else
+        buf_printf(out, "%s, computed here", model && *model ? model : "a local model");
+}
+
+/* Notes that another engine answers from here on, where a server computed the session or computes now.
+ * False: none did, or it is the same server and model. */
+static bool note_server(struct app *a, const char *log)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    static const char *const name[] = {"server_kind", "server_version", "server_url", "model_dir"};
+    char *was[4];
+    for (int k = 0; k < 4; k++)
+        was[k] = facts_value(log, name[k]);
+    bool any = was[0] || i->server_kind;
+    bool same = was[0] && i->server_kind && was[2] && strcmp(was[2], i->server_url) == 0 && was[3] &&
+                strcmp(was[3], i->model_dir) == 0;
+    if (any && !same) {
+        buf_str(&a->notes, "the turns so far are of ");
+        say_who(was[0], was[1], was[2], was[3], &a->notes);
+        buf_str(&a->notes, "; the next ones are of ");
+        say_who(i->server_kind, i->server_version, i->server_url, i->model_dir, &a->notes);
+        buf_str(&a->notes, ", which gets their text\n");
+    }
+    for (int k = 0; k < 4; k++)
+        free(was[k]);
+    return any;
+}
+
 /* Notes what differs from the session and was fixed when aerie started: models, pools,
  * precision. */
 static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
@@ -114,7 +177,7 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     const struct backend_info *i = backend_info(a->backend);
     buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
     facts_config(&a->opt.engine, i, &now);
-    if (hdb_about(db, id, &log, &e))
+    if (hdb_about(db, id, &log, &e) && !note_server(a, log.p))
         facts_compare(log.p, now.p, &differs);
     char *was = facts_value(log.p, "backend");
     *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
@@ -132,7 +195,7 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
             buf_printf(&a->notes, "%s%.*s", a->notes.n ? "; " : "not as in the session, fixed since aerie "
                        "started: ", (int)n, p);
     }
-    if (a->notes.n)
+    if (a->notes.n && a->notes.p[a->notes.n - 1] != '\n')
         buf_char(&a->notes, '\n');
     buf_free(&log);
     buf_free(&now);
@@ -214,7 +277,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     if (ok && !a->opt.system)
         a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
     if (ok) {
-        struct request rq = past_request(RQ_RESUME, &p, session);
+        struct request rq = past_request(RQ_RESUME, &p, session, knows_ids(a, &p));
         if (copy)
             memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
@@ -320,7 +383,7 @@ bool app_fork(struct app *a, int turn, struct err *e)
     p.last = turn;
     bool ok = all_stored(a, &p, turn, e);
     if (ok) {
-        struct request rq = past_request(RQ_FORK, &p, child);
+        struct request rq = past_request(RQ_FORK, &p, child, knows_ids(a, &p));
         ok = backend_submit(a->backend, &rq, e);
     }
     while (ok && a->turns.n && a->turns.v[a->turns.n - 1] > turn)

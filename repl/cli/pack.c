@@ -149,20 +149,35 @@ static bool take_step(const struct step_row *r, void *arg)
     j->at = *r;
     j->at.tree = NULL; /* of the caller's */
     j->at.tokens = (struct ids){0};
+    j->at.facts = NULL;
+    j->at.tops = NULL;
     return false;
+}
+
+/* Keeps what the turn was computed with: the latest run before it. */
+static bool take_run(const struct run_row *r, void *arg)
+{
+    struct pack_job *j = arg;
+    if (r->order > j->user.order)
+        return false;
+    buf_clear(&j->about);
+    for (const char *p = r->about; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        bool url = strncmp(p, "server_url=", 11) == 0 && j->level != PACK_TEXT;
+        buf_printf(&j->about, "%.*s\n", url ? 11 : (int)strcspn(p, "\n"), p);
+    }
+    return true;
 }
 
 /* Reads turn and step. */
 static bool read_job(struct pack_job *j, const struct pack_opts *o, struct err *e)
 {
-    bool ok = hdb_past(j->d, j->row->id, INT_MAX, &j->past, e) &&
-              hdb_about(j->d, j->row->id, &j->about, e);
+    bool ok = hdb_past(j->d, j->row->id, INT_MAX, &j->past, e);
     if (ok)
         choose_step(j, o);
     const char *part = ok ? pack_part(&j->past, j->turn) : "";
     ok = ok && (j->turn || err_set(e, ERR_NEGATIVE, "session %s has no step in the log", j->row->id));
     ok = ok && hdb_turns(j->d, part, j->turn, take_turn, j, e) >= 0 &&
-         hdb_steps(j->d, part, j->turn, take_step, j, e) >= 0;
+         hdb_runs(j->d, part, take_run, j, e) >= 0 && hdb_steps(j->d, part, j->turn, take_step, j, e) >= 0;
     return ok && (j->user.n || err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
                                        j->row->id, j->turn, j->past.last));
 }

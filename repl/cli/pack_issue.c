@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "repl/cli/show_served.h"
 #include "repl/facts.h"
 
 enum { SGLANG, VLLM, LLAMA, N_FORMS };
@@ -104,13 +105,38 @@ static bool sum_step(const struct step_row *r, void *arg)
     return true;
 }
 
+/* Of a server's reply what the server counted, with the formula: servers define acceptance apart. */
+static bool served_acceptance(const struct pack_job *j, struct buf *out)
+{
+    const struct served *v = j->reply.served;
+    if (!v)
+        return false;
+    if (v->drafted < 0)
+        buf_str(out, "The server reports no drafted tokens of this request.\n\n");
+    else
+        buf_printf(out, "The server counts %lld of %lld drafted tokens accepted in this request (accepted / "
+                   "drafted = %.3f).", (long long)v->accepted, (long long)v->drafted,
+                   v->drafted ? (double)v->accepted / (double)v->drafted : 0);
+    if (v->drafted >= 0 && v->verifies > 0)
+        buf_printf(out, " Mean acceptance length %.2f (1 + accepted / verifying steps, of which it counts "
+                   "%lld).", 1 + (double)v->accepted / (double)v->verifies, (long long)v->verifies);
+    if (v->drafted >= 0)
+        buf_str(out, "\n\n");
+    return true;
+}
+
 static void acceptance(const struct pack_job *j, struct buf *out)
 {
     struct accept_sum s = {0};
+    bool by_step = j->at.turn && j->at.rec.source != STEP_PIECE;
+    if (served_acceptance(j, out) && !by_step)
+        return;
     for (int i = 0; i < j->past.n_part; i++) {
         s.part = &j->past.part[i];
         hdb_steps(j->d, s.part->session, 0, sum_step, &s, NULL);
     }
+    if (!s.drafted && j->reply.served)
+        return;
     if (!s.drafted) {
         buf_str(out, "No step of the session drafted.\n\n");
         return;
@@ -210,14 +236,41 @@ static void curl_line(const struct pack_job *j, int form, struct buf *out)
     free(model);
 }
 
+/* What the server said of its launch, without its machine and folders unless the pack has text. */
+static void reported_launch(const struct pack_job *j, struct buf *out)
+{
+    char *facts = value_or(j->about.p, "server_facts", "{}");
+    struct buf plain = {0}, lines = {0};
+    if (j->level == PACK_TEXT || !hdb_plain_launch(j->d, facts, &plain))
+        buf_str(&plain, j->level == PACK_TEXT ? facts : "{}");
+    char *about = xasprintf("server_facts=%s\n", plain.p);
+    show_launch_lines(about, &lines);
+    if (lines.n) {
+        buf_str(out, "Launch, as the server reports it:\n\n");
+        fenced(out, "", lines.p);
+    } else {
+        buf_str(out, "Launch: the server reports nothing. <!-- paste the command -->\n\n");
+    }
+    free(about);
+    free(facts);
+    buf_free(&plain);
+    buf_free(&lines);
+}
+
 static void reproduction(const struct pack_job *j, int form, struct buf *out)
 {
     struct buf text = {0};
-    launch_line(j, form, &text);
-    buf_str(out, "Launch (a line that fits the settings below; yours, if it was another):\n\n");
-    fenced(out, "sh", text.p);
+    if (j->reply.served) {
+        reported_launch(j, out);
+    } else {
+        launch_line(j, form, &text);
+        buf_str(out, "Launch (a line that fits the settings below; yours, if it was another):\n\n");
+        fenced(out, "sh", text.p);
+    }
     buf_clear(&text);
-    if (j->level == PACK_SHAPE) {
+    if (j->reply.served && j->user.tokens.n == 0) {
+        buf_str(out, "The server told no ids of the prompt, so there is no request in ids to repeat.\n\n");
+    } else if (j->level == PACK_SHAPE) {
         buf_str(out, "Token ids were left out of this report (`--no-ids`), so there is no request to "
                      "repeat.\n\n");
     } else {
@@ -241,9 +294,12 @@ static void margin_line(const struct pack_job *j, struct buf *out)
         buf_printf(out, "Step %d.%d is not in the log.\n\n", j->turn, j->step);
         return;
     }
-    buf_printf(out, "Step %d.%d (%s): %s at position %d, %d row%s, %d of %d drafted tokens accepted",
-               j->turn, j->step, j->chosen, step_kind_name(r->kind), r->pos0, r->rows, plural(r->rows),
-               r->accepted, r->drafted);
+    if (r->source == STEP_PIECE)
+        buf_printf(out, "Piece %d.%d of the stream (%s), at position %d", j->turn, j->step, j->chosen, r->pos0);
+    else
+        buf_printf(out, "Step %d.%d (%s): %s at position %d, %d row%s, %d of %d drafted tokens accepted",
+                   j->turn, j->step, j->chosen, step_kind_name(r->kind), r->pos0, r->rows, plural(r->rows),
+                   r->accepted, r->drafted);
     if (isnan(r->margin))
         buf_str(out, "; its margin was not recorded.\n\n");
     else
@@ -265,9 +321,11 @@ static void text_block(struct buf *out, const char *title, const char *text)
 
 static void observed(const struct pack_job *j, const char *control, struct buf *out)
 {
-    buf_str(out, "<!-- What is wrong with the server's answer, in a sentence or two. Its output ids go "
-                 "below those of the reference. -->\n\n");
-    buf_printf(out, "Reference: aerie, session %s, turn %d.\n\n", j->row->id, j->turn);
+    const struct served *v = j->reply.served;
+    buf_printf(out, "<!-- What is wrong with the server's answer, in a sentence or two.%s -->\n\n",
+               v ? "" : " Its output ids go below those of the reference.");
+    buf_printf(out, "%s, session %s, turn %d.\n\n", v ? "Recorded by aerie" : "Reference: aerie", j->row->id,
+               j->turn);
     if (j->level == PACK_TEXT) {
         text_block(out, "Message", j->user.text);
         text_block(out, "Reply", j->reply.text ? j->reply.text : "");
@@ -275,15 +333,39 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
     if (j->level != PACK_SHAPE) {
         struct buf ids = {0};
         add_ids(&ids, &j->reply.tokens);
-        buf_printf(out, "Output ids of the reference (%d, ended: %s):\n\n", j->reply.tokens.n,
-                   j->reply.stop && *j->reply.stop ? j->reply.stop : "not ended");
-        fenced(out, "", ids.p);
-        buf_str(out, "Output ids of the server: <!-- paste -->\n\n");
+        if (v && !v->reply_ids) {
+            buf_str(out, "The server told no ids of its output.\n\n");
+        } else {
+            buf_printf(out, "Output ids of the %s (%d, ended: %s%s%s):\n\n", v ? "server" : "reference",
+                       j->reply.tokens.n, j->reply.stop && *j->reply.stop ? j->reply.stop : "not ended",
+                       v && v->finish[0] ? ", finish " : "", v ? v->finish : "");
+            fenced(out, "", ids.p);
+        }
+        if (!v)
+            buf_str(out, "Output ids of the server: <!-- paste -->\n\n");
         buf_free(&ids);
     }
     margin_line(j, out);
     acceptance(j, out);
     buf_printf(out, "Control run: %s\n\n", control);
+}
+
+/* What computed: of a server kind and version, its address only with text. */
+static void served_line(const struct pack_job *j, struct buf *out)
+{
+    if (!j->reply.served) {
+        facts_computed(j->about.p, out);
+        return;
+    }
+    char *kind = value_or(j->about.p, "server_kind", "a server");
+    char *version = value_or(j->about.p, "server_version", "of no reported version");
+    char *url = value_or(j->about.p, "server_url", ""), *aerie = value_or(j->about.p, "version", "?");
+    buf_printf(out, "%s %s%s%s; recorded by aerie %s", kind, version,
+               j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "", aerie);
+    free(kind);
+    free(version);
+    free(url);
+    free(aerie);
 }
 
 /* Settings, build, device, models: as lines, for a code block. */
@@ -292,10 +374,10 @@ static void environment(const struct pack_job *j, struct buf *out)
     struct buf lines = {0}, settings = {0};
     static const char *const names[] = {"model_sha", "draft_sha", "tokenizer_sha"};
     char *model = model_name(j, "model_dir", "?"), *draft = model_name(j, "draft_dir", "none");
-    facts_computed(j->about.p, &lines);
+    served_line(j, &lines);
     facts_settings(j->user.sampling, &settings);
-    buf_printf(out, "reference      %s\nsettings       %s\nmodel          %s\ndraft          %s\n", lines.p,
-               settings.n ? settings.p : "defaults", model, draft);
+    buf_printf(out, "%s%s\nsettings       %s\nmodel          %s\ndraft          %s\n",
+               j->reply.served ? "server         " : "reference      ", lines.p, settings.n ? settings.p : "defaults", model, draft);
     for (int i = 0; i < 3; i++) {
         char *sha = value_or(j->about.p, names[i], "none");
         buf_printf(out, "%-14s %s\n", names[i], sha);

@@ -207,11 +207,14 @@ void run_control(struct pack_job *j, struct buf *out)
     struct watch w = {.j = j};
     struct rerun r = {0};
     struct err e = {0};
-    if (run(j, &w, off, 1, &r, &e) && w.has_end)
+    if (!j->reply.served && run(j, &w, off, 1, &r, &e) && w.has_end)
         compare(j, &w, out);
     else
-        buf_printf(out, "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
-                   "runs it.", j->path);
+        buf_printf(out, j->reply.served
+                            ? "not run: a server computed the reply. Where the model is, `aerie replay %s "
+                              "--forced` gives its tokens to the local engine."
+                            : "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
+                              "runs it.", j->path);
     if (!w.has_end && e.msg[0] && !j->c->opt.quiet)
         fprintf(stderr, "aerie: no control run: %s\n", e.msg);
     rerun_close(&r);

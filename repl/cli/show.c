@@ -9,6 +9,7 @@
 
 #include "history/hazards.h"
 #include "models/tokenizer/tokenizer.h"
+#include "repl/cli/show_served.h"
 #include "repl/facts.h"
 #include "kernels/json.h"
 
@@ -127,6 +128,7 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
     jput_kint(b, "us_verify", s->us_verify);
     jput_kint(b, "us_commit", s->us_commit);
     jput_kint(b, "us_check", s->us_check);
+    show_served_step_json(r, b);
     jput_kint(b, "turn", r->turn);
     jput_kstr(b, "session", session);
     if (r->tree) {
@@ -180,7 +182,10 @@ static void step_line(struct show *w, const struct step_row *r)
     struct sheet *s = &w->sheet;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
-    sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0, k->rows);
+    if (k->source == STEP_PIECE)
+        sheet_printf(s, ST_TEXT, " piece   at %-6d after %.1f ms", k->pos0, (double)k->us_arrived / 1000);
+    else
+        sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0, k->rows);
     if (k->drafted)
         sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
     sheet_add(s, ST_TEXT, " ");
@@ -215,11 +220,16 @@ static void step_details(struct show *w, const struct step_row *r)
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_LABEL, "  bonus ");
     show_token(w, s, ST_TEXT, k->bonus);
-    sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
+    if (k->source == STEP_COMPUTED)
+        sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
     if (!isnan(k->margin))
         sheet_printf(s, ST_TEXT, "  margin %.3f", (double)k->margin);
     sheet_line(s);
-    fact_lines(w, r);
+    if (!r->tops)
+        fact_lines(w, r);
+    show_served_step(r, s);
+    if (k->source != STEP_COMPUTED)
+        return;
     sheet_printf(s, ST_LABEL, "  digests ");
     sheet_printf(s, ST_TEXT, "pages %016llx  draft %016llx  logits %016llx",
                  (unsigned long long)k->page_digest, (unsigned long long)k->draft_digest,
@@ -303,6 +313,7 @@ static void json_turn(struct show *w, const struct turn_row *r)
         jput_kint(b, "accepted", r->n_accepted);
         jput_kint(b, "us_prefill", (int64_t)r->us_prefill);
         jput_kint(b, "us_decode", (int64_t)r->us_decode);
+        show_served_json(r->served, b);
     }
     json_ids(b, "tokens", &r->tokens);
 }
@@ -359,7 +370,9 @@ static void turn_lines(struct show *w, const struct turn_row *r)
         sheet_line(s);
     }
     buf_free(&why);
-    if (!r->is_user) {
+    if (r->served) {
+        show_served(r, s);
+    } else if (!r->is_user) {
         sheet_printf(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
                      r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
                      r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
@@ -443,6 +456,7 @@ static void head_lines(struct show *w, const char *hazards)
     head_line(w, "model", names[0], names[1]);
     head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
     head_line(w, "computed", computed.p, NULL);
+    show_launch(about, &w->sheet);
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
         sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", "fork");

@@ -1,0 +1,193 @@
+/* show_served.c - see show_served.h. */
+#include "repl/cli/show_served.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/facts.h"
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static void add_count(struct buf *b, const char *name, int64_t v)
+{
+    if (v >= 0)
+        buf_printf(b, "%s%s %lld", b->n ? ", " : "", name, (long long)v);
+}
+
+static void add_ms(struct buf *b, const char *name, double ms)
+{
+    if (!isnan(ms))
+        buf_printf(b, "%s%s %.1f ms", b->n ? ", " : "", name, ms);
+}
+
+void show_served(const struct turn_row *r, struct sheet *out)
+{
+    const struct served *s = r->served;
+    struct buf told = {0};
+    add_count(&told, "prompt", s->prompt);
+    add_count(&told, "generated", s->generated);
+    add_count(&told, "cached", s->cached);
+    add_count(&told, "verifying steps", s->verifies);
+    add_ms(&told, "queue", s->ms_queue);
+    add_ms(&told, "first token", s->ms_first);
+    add_ms(&told, "prompt in", s->ms_prompt);
+    add_ms(&told, "reply in", s->ms_decode);
+    if (s->finish[0])
+        buf_printf(&told, "%sfinish %s", told.n ? ", " : "", s->finish);
+    if (s->n_metric)
+        buf_printf(&told, "%s%d metrics", told.n ? ", " : "", s->n_metric);
+    sheet_printf(out, ST_DIM, "[%s, %d step%s or piece%s", r->stop && *r->stop ? r->stop : "not ended",
+                 r->n_steps, plural(r->n_steps), plural(r->n_steps));
+    if (s->reply_ids)
+        sheet_printf(out, ST_DIM, ", %d id%s from the server", r->tokens.n, plural(r->tokens.n));
+    else
+        sheet_add(out, ST_DIM, ", no ids from the server");
+    if (s->drafted >= 0)
+        sheet_printf(out, ST_DIM, ", %lld of %lld drafted accepted", (long long)s->accepted,
+                     (long long)s->drafted);
+    sheet_printf(out, ST_DIM, "; first token after %.1f ms, the rest in %.1f ms]",
+                 (double)r->us_prefill / 1000, (double)r->us_decode / 1000);
+    sheet_line(out);
+    sheet_printf(out, ST_DIM, "[server: %s]", told.n ? told.p : "nothing reported");
+    sheet_line(out);
+    buf_free(&told);
+}
+
+static void json_count(struct buf *b, const char *name, int64_t v)
+{
+    if (v >= 0)
+        jput_kint(b, name, v);
+}
+
+static void json_ms(struct buf *b, const char *name, double v)
+{
+    if (!isnan(v))
+        jput_kreal(b, name, v);
+}
+
+void show_served_json(const struct served *s, struct buf *b)
+{
+    jput_key(b, "server");
+    if (!s) {
+        jput_null(b);
+        return;
+    }
+    jput_open(b, '{');
+    json_count(b, "prompt", s->prompt);
+    json_count(b, "generated", s->generated);
+    json_count(b, "cached", s->cached);
+    json_count(b, "drafted", s->drafted);
+    json_count(b, "accepted", s->accepted);
+    json_count(b, "verifies", s->verifies);
+    json_ms(b, "ms_queue", s->ms_queue);
+    json_ms(b, "ms_first", s->ms_first);
+    json_ms(b, "ms_prompt", s->ms_prompt);
+    json_ms(b, "ms_decode", s->ms_decode);
+    jput_kstr(b, "finish", s->finish[0] ? s->finish : NULL);
+    jput_kbool(b, "prompt_ids", s->prompt_ids);
+    jput_kbool(b, "reply_ids", s->reply_ids);
+    json_ms(b, "ms_before", s->ms_before);
+    json_ms(b, "ms_after", s->ms_after);
+    jput_key(b, "metrics");
+    jput_open(b, '[');
+    for (int i = 0; i < s->n_metric; i++) {
+        const struct served_metric *m = &s->metric[i];
+        jput_open(b, '{');
+        jput_kstr(b, "name", m->name);
+        jput_kstr(b, "labels", m->labels);
+        json_ms(b, "before", m->before);
+        json_ms(b, "after", m->after);
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
+    jput_close(b, '}');
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+void show_served_step(const struct step_row *r, struct sheet *out)
+{
+    if (r->rec.source == STEP_COMPUTED)
+        return;
+    sheet_printf(out, ST_LABEL, "  %s ", r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step");
+    sheet_printf(out, ST_TEXT, "here %.3f ms after the request", (double)r->rec.us_arrived / 1000);
+    sheet_line(out);
+    for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
+        const struct top *x = &r->tops->at[i];
+        bool first = x->k != k;
+        k = x->k;
+        if (first)
+            sheet_printf(out, ST_LABEL, "  token %-3d ", k + 1);
+        else
+            sheet_printf(out, ST_DIM, "  %9s ", "or");
+        if (x->n) /* a pack without text has none */
+            sheet_quote(out, first ? ST_TEXT : ST_DIM, x->text, (size_t)x->n, 0);
+        if (x->id >= 0)
+            sheet_printf(out, ST_DIM, "  id %d", x->id);
+        if (!isnan(x->logp))
+            sheet_printf(out, ST_DIM, "  log p %.4g", (double)x->logp);
+        sheet_line(out);
+    }
+}
+
+void show_served_step_json(const struct step_row *r, struct buf *b)
+{
+    jput_kstr(b, "source", step_source_name(r->rec.source));
+    if (r->rec.source == STEP_COMPUTED)
+        return;
+    jput_kint(b, "us_arrived", (int64_t)r->rec.us_arrived);
+    jput_key(b, "top");
+    jput_open(b, '[');
+    for (int i = 0; r->tops && i < r->tops->n; i++) {
+        const struct top *x = &r->tops->at[i];
+        jput_open(b, '{');
+        jput_kint(b, "k", x->k);
+        if (x->id >= 0)
+            jput_kint(b, "token", x->id);
+        if (x->text) {
+            jput_key(b, "text");
+            jput_strn(b, x->text, (size_t)x->n);
+        }
+        json_ms(b, "logp", (double)x->logp);
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
+}
+
+/* ---- the launch ------------------------------------------------------------------------------ */
+
+static json_t *launch(const char *about)
+{
+    char *facts = facts_value(about, "server_facts");
+    json_t *o = facts ? json_loads(facts, 0, NULL) : NULL;
+    free(facts);
+    return o;
+}
+
+void show_launch_lines(const char *about, struct buf *out)
+{
+    json_t *o = launch(about), *v;
+    const char *key;
+    json_object_foreach(o, key, v) {
+        char *text = json_is_string(v) ? xstrdup(json_string_value(v)) : json_dumps(v, JSON_ENCODE_ANY);
+        buf_printf(out, "%s=%s\n", key, text ? text : "");
+        free(text);
+    }
+    json_decref(o);
+}
+
+void show_launch(const char *about, struct sheet *out)
+{
+    json_t *o = launch(about);
+    size_t n = json_object_size(o);
+    json_decref(o);
+    if (n == 0)
+        return;
+    sheet_printf(out, ST_LABEL, "%-8s   ", "launch");
+    sheet_printf(out, ST_TEXT, "%zu fact%s that the server reports", n, plural((int)n));
+    sheet_add(out, ST_DIM, "  (--json, and the view v_launch, list them)");
+    sheet_line(out);
+}
