@@ -134,6 +134,10 @@ static const struct topic {
      "v_prompt       a token of a prompt, and whether it was reused\n"
      "v_page         a page that changed hands: pool, operation, page, holder\n"
      "v_settings     a setting of a turn\n"
+     "v_session      a session: number, title, model, the server that computed it\n"
+     "v_launch       what a server reported of its launch: name, value\n"
+     "v_top          a best token of a row, as a server sent it: rank, text, log probability\n"
+     "v_metric       a server's metric: before a reply, after it, change\n"
      "session        number, id, title; every view has session (its id) and turn\n"
      "/sql select turn, step, text, rival_text from v_token where logp - rival_logp < 0.1\n"},
     {"conditions", "conditions of /break, /until and /watch",

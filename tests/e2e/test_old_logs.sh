@@ -63,4 +63,22 @@ grep -q '"pages":1' "$T/out"; result "with its page events" $?
 run replay 4 --check --db "$DB"
 if [ $rc != 0 ] && grep -q 'another model\|weights' "$T/err"; then echo "ok $((n += 1)) - replay # SKIP the bundled model has changed since"; else
     [ $rc = 0 ] && grep -q equal "$T/out"; result "and it replays bit for bit" $?; fi
+
+# A log of version 4: a session here and one with a server, without what the server reported.
+DB=$T/four.db; install -m 600 tests/logs/version-4.db "$DB"
+run logs --db "$DB"; [ $rc = 4 ] && grep -q 'has schema version 4, older than 5: start aerie once' "$T/err"; result "a reader leaves a log of version 4 alone" $?
+run run --db "$DB" 'say hello'; [ $rc = 0 ] && [ "$(ls "$DB".v4-* | wc -l)" = 1 ]; result "a log of version 4 is migrated after a backup" $?
+run db check --db "$DB"; result "it is whole" $rc
+run show 1 --db "$DB"; [ $rc = 0 ] && grep -q 'Your dog is called Rex' "$T/out"; result "its session of this machine is shown" $?
+run show 2 --db "$DB"; [ $rc = 0 ] && grep -q 'vLLM 0.26.0' "$T/out" && grep -q 'The KV cache stores' "$T/out"; result "so is the one with a server" $?
+sql "SELECT count(*) AS n, count(server) + count(server_prompt) + count(finish) AS new FROM v_turn WHERE number<3"; grep -q '"n":3,"new":0' "$T/out"
+result "its turns hold nothing that a server reported" $?
+sql "SELECT group_concat(DISTINCT source) AS s, count(us_arrived) AS a FROM v_step"; grep -q '"s":"computed","a":0' "$T/out"; result "its steps have no arrival" $?
+sql "SELECT (SELECT count(*) FROM v_top)+(SELECT count(*) FROM v_metric)+(SELECT count(*) FROM v_launch) AS n"; grep -q '"n":0' "$T/out"
+result "no metrics, no best tokens" $?
+run replay 1 --check --db "$DB"
+if [ $rc != 0 ] && grep -q 'another model\|weights' "$T/err"; then echo "ok $((n += 1)) - replay # SKIP the bundled model has changed since"; else
+    [ $rc = 0 ] && grep -q equal "$T/out"; result "its session replays bit for bit" $?; fi
+run replay 2 --plain --db "$DB"; [ $rc = 0 ] && grep -q 'KV cache' "$T/out"; result "the one with a server is played" $?
+run pack 2 -o "$T/four.aerie" --db "$DB"; [ $rc = 0 ] && ! grep -qa '127.0.0.1' "$T/four.aerie"; result "its pack does not hold the server's address" $?
 plan
