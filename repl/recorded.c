@@ -181,6 +181,7 @@ static void step_event(const struct recorded *r, const struct rec_step *s, struc
 {
     *ev = new_event(r, EV_STEP, s->turn, s->step);
     ev->rec = s->rec;
+    ev->tops = tops_copy(s->tops);
     ids_cat(&ev->tokens, r->token.v + s->token, s->n_token);
     if (s->has_facts && s->n_token) {
         size_t bytes = (size_t)s->n_token * sizeof *ev->facts;
@@ -215,6 +216,9 @@ static void end_event(const struct recorded *r, const struct rec_turn *t, struct
     ev->n_steps = t->n_step;
     ev->us_prefill = t->us_prefill;
     ev->us_decode = t->us_decode;
+    ev->served = served_copy(t->served);
+    if (t->served && t->served->generated >= 0) /* as the server counts, where it told no ids, too */
+        ev->n_tokens = (int)t->served->generated;
 }
 
 /* Part `part` of a turn: its beginning, its steps, its text, its end. False: it has no such part. */
@@ -361,8 +365,8 @@ static void count_step(const struct recorded *r, const struct rec_step *s, struc
     v->us_commit += rec->us_commit;
     v->us_check += rec->us_check;
     *(rec->kind == STEP_PREFILL ? &v->us_prefill : &v->us_verify) += rec->us_verify;
-    if (rec->kind == STEP_PREFILL)
-        return;
+    if (rec->kind == STEP_PREFILL || rec->source == STEP_PIECE)
+        return; /* which steps computed a piece is not known */
     v->cycles++;
     v->drafted += (uint64_t)rec->drafted;
     v->accepted += (uint64_t)rec->accepted;
@@ -370,7 +374,8 @@ static void count_step(const struct recorded *r, const struct rec_step *s, struc
         ++*turn_cycles;
         *turn_accepted += (uint64_t)rec->accepted;
     }
-    for (int d = 1; d <= s->deepest; d++) {
+    int deepest = rec->source == STEP_REPORTED ? min_int(rec->drafted, TREE_MAX - 1) : s->deepest;
+    for (int d = 1; d <= deepest; d++) {
         v->depth[d].drafted++;
         v->depth[d].accepted += d <= rec->accepted;
     }
@@ -381,6 +386,8 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
 {
     int64_t tokens = 0;
     uint64_t us = 0;
+    if (t->served) /* the pieces' times, and the server's count where it told no ids */
+        return reply_tok_s(t->served->generated >= 0 ? t->served->generated : t->reply.n, t->us_decode);
     for (int i = t->first; i <= r->at && i < t->first + t->n_step; i++) {
         const struct rec_step *s = &r->step[i];
         tokens += s->n_token;
@@ -388,6 +395,26 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
             us += s->rec.us_draft + s->rec.us_verify + s->rec.us_commit;
     }
     return reply_tok_s(tokens, us);
+}
+
+/* What servers counted of drafts in the turns whose steps say nothing of them, and their times. */
+static void count_served(const struct recorded *r, struct chat_view *v)
+{
+    for (int i = 0; i < r->n_turn && r->turn[i].n <= r->at_turn; i++) {
+        const struct rec_turn *t = &r->turn[i];
+        const struct served *s = t->served;
+        bool whole = s && (t->n < r->at_turn || r->at + 1 >= t->first + t->n_step);
+        if (!whole)
+            continue;
+        v->us_prefill += t->us_prefill;
+        if (t->reply.n == 0 && s->generated > 0)
+            v->generated += (uint64_t)s->generated;
+        if (s->drafted < 0 || (t->n_step && r->step[t->first].rec.source == STEP_REPORTED))
+            continue;
+        v->drafted += (uint64_t)s->drafted;
+        v->accepted += s->accepted > 0 ? (uint64_t)s->accepted : 0;
+        v->cycles += s->verifies > 0 ? (uint64_t)s->verifies : 0;
+    }
 }
 
 /* What a setting was in the turn; lines about faults and of other versions are no settings. */
@@ -411,6 +438,7 @@ static void count_chat(struct recorded *r, struct chat_view *v)
     settings_init(&v->settings);
     for (int i = 0; i <= r->at; i++)
         count_step(r, &r->step[i], v, &cycles, &accepted);
+    count_served(r, v);
     v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
     v->turn_mal = cycles ? 1 + (double)accepted / (double)cycles : 0;
     const struct rec_turn *t = recorded_turn(r, r->at_turn);
@@ -426,8 +454,9 @@ static void count_chat(struct recorded *r, struct chat_view *v)
     if (h)
         v->committed = h->lengths.committed;
     for (int i = 0; i < r->n_turn && r->turn[i].n <= r->at_turn; i++) {
-        v->prompt_tokens += (uint64_t)r->turn[i].n_prompt;
-        v->reused_tokens += (uint64_t)r->turn[i].n_reused;
+        const struct served *told = r->turn[i].served;
+        v->prompt_tokens += (uint64_t)(told && told->prompt >= 0 ? told->prompt : r->turn[i].n_prompt);
+        v->reused_tokens += (uint64_t)(told && told->cached > 0 ? told->cached : r->turn[i].n_reused);
     }
 }
 
@@ -495,6 +524,11 @@ static void fill_info(struct recorded *r)
     i->model_dir = fact(r, "model_dir");
     i->draft_dir = fact(r, "draft_dir");
     i->device = fact(r, "device");
+    i->server_kind = fact(r, "server_kind");
+    i->server_version = fact(r, "server_version");
+    i->server_url = fact(r, "server_url");
+    i->server_facts = fact(r, "server_facts");
+    i->family = i->server_kind ? fact(r, "server") : NULL;
     i->backend = fact(r, "backend");
     i->precision = fact(r, "precision");
     i->kv = fact(r, "kv");
@@ -531,5 +565,6 @@ struct backend *recorded_open(struct hdb *d, const char *session, const char *na
     place_at_end(r);
     fill_info(r);
     recorded_views(r);
+    recorded_served(r);
     return &r->base;
 }

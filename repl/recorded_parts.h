@@ -32,6 +32,7 @@ struct rec_step {
     uint8_t deepest;    /* depth of its tree */
     bool paged;         /* the page table after it is known */
     bool has_facts;
+    struct tops *tops; /* owned; NULL: none are logged */
 };
 
 /* A whole page table, so that a fold begins near the step it is for. */
@@ -48,6 +49,7 @@ struct rec_turn {
     struct ids reply;
     bool regen;
     struct reuse reuse;
+    struct served *served; /* owned; NULL: computed here */
     int64_t seed;
     uint64_t us_prefill, us_decode;
     char *user, *text, *settings, *stop; /* stop: stop_name() */
@@ -66,7 +68,7 @@ struct recorded {
     struct backend base; /* first */
     struct backend_info info;
     char *about; /* "name=value" lines of the session's latest run */
-    char *strings[8]; /* of info */
+    char *strings[16]; /* of info */
     int n_string;
     char session[SESSION_ID];
     char *name;
@@ -124,6 +126,7 @@ const struct page_history *recorded_fold(struct recorded *r, int step);
 void recorded_place(struct recorded *r, int at, int turn, int step);
 /* recorded_views.c, recorded_debug.c: the groups. */
 void recorded_views(struct recorded *r);
+void recorded_served(struct recorded *r); /* after recorded_views() */
 extern const struct debug_ops recorded_debug;
 /* Wakes the face, which then takes EV_PAUSE. */
 void recorded_pause(struct recorded *r);

@@ -113,7 +113,8 @@ static void add_step(struct recorded *r, struct room *c, const struct step_row *
 {
     GROW(r->step, r->n_step + 1, c->step);
     struct rec_step *s = &r->step[r->n_step];
-    *s = (struct rec_step){.rec = row->rec, .turn = row->turn, .step = row->n};
+    *s = (struct rec_step){.rec = row->rec, .turn = row->turn, .step = row->n,
+                           .tops = tops_copy(row->tops)};
     add_tree(r, c, row->tree, s);
     add_tokens(r, c, row, s);
     add_pages(r, c, &row->pages, s, &p->events, &p->known, &p->since);
@@ -143,6 +144,8 @@ static void add_turn(struct recorded *r, struct room *c, struct act *a, struct p
         .user = take(&a->user.text), .text = take(&a->reply.text),
         .settings = take(&a->user.sampling), .stop = take(&a->reply.stop)};
     a->reply.tokens = (struct ids){0};
+    t->served = a->reply.served;
+    a->reply.served = NULL;
     contexts_begin(&r->contexts, t->n, a->user.tokens.v, a->user.tokens.n);
     int at = a->user.tokens.n;
     if (a->n_step == 0) /* a log without steps */
@@ -232,7 +235,10 @@ void recorded_free(struct recorded *r)
         free(t->text);
         free(t->settings);
         free(t->stop);
+        served_free(t->served);
     }
+    for (int i = 0; i < r->n_step; i++)
+        tops_free(r->step[i].tops);
     for (int i = 0; i < r->n_act; i++)
         free(r->act[i].op_text);
     contexts_free(&r->contexts);

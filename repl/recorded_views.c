@@ -229,7 +229,7 @@ void recorded_views(struct recorded *r)
     b->faults = &faults;
     b->debug = r->n_step ? &recorded_debug : NULL;
     b->lacks[VIEW_BLOCKS] = "KV events are not saved: they show a server as it is now";
-    b->lacks[VIEW_SERVED] = b->lacks[VIEW_GAUGES] = "only a server that is connected has metrics over time";
+    b->lacks[VIEW_GAUGES] = "only a server that is connected has metrics over time";
     b->lacks[VIEW_PLAN] = b->lacks[VIEW_CHECK] = b->lacks[VIEW_PROBE] = b->lacks[VIEW_JOBS] = no_engine;
     if (!r->n_step)
         b->lacks[VIEW_STEPS] = b->lacks[VIEW_TREES] = b->lacks[VIEW_ACCEPT] = b->lacks[VIEW_DEBUG] =

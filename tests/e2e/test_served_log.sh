@@ -43,7 +43,7 @@ is "198.0" "SELECT after FROM v_metric WHERE name='vllm:spec_decode_num_accepted
 result "with their labels, without the model's name" $?
 is "0" "SELECT count(*) FROM v_metric WHERE name LIKE '%\\_bucket' ESCAPE '\\' OR name LIKE '%\\_created' ESCAPE '\\' OR labels LIKE '%model_name%' OR name LIKE 'process%'"
 result "no histogram buckets, nothing of the process" $?
-is "1" "SELECT count(*) FROM served WHERE ms_before >= 0 AND ms_after >= 0"; result "of when they are" $?
+is "2" "SELECT count(*) FROM served WHERE ms_before >= 0 AND ms_after >= 0"; result "of when they are" $?
 
 # ---- steps ----
 is "piece|5|21|1" "SELECT group_concat(DISTINCT source), count(*), sum(new_tokens), count(*)=count(us_arrived) AND sum(drafted) IS NULL AND
@@ -94,13 +94,17 @@ result "without ids" $?
 run pack 1 -o "$T/text.aerie" --with-text; grep -qa "127.0.0.1" "$T/text.aerie" && run show "$T/text.aerie:1.2" && has '" KV"  id 1163'
 result "with text: all of it" $?
 run show "$T/ids.aerie"; has "vLLM 0.26.0" && has "(text left out)"; result "a pack is shown" $?
-run replay "$T/text.aerie" --plain; [ $rc = 0 ] && has "The KV cache stores"; result "and played" $?
+lines /stats "/why 1.2" | feed replay "$T/text.aerie" --plain; [ $rc = 0 ] && has "prompt    17 tokens" && has '" cache" #1066'; result "and played" $?
 
 # ---- again, and elsewhere ----
 run replay 1 --check; [ $rc = 2 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "was computed by a server, so it cannot be computed again here; --forced" "$T/err"
 result "replay --check says what can be done" $?
-lines /stats /tree /map /accept | feed replay 1 --plain
-grep -q "/tree: " "$T/err" && has "21"; result "the recording is played; what the server did not report is said" $?
+lines /stats /timing /tree "/map 3" /accept "/at 1.2" /why | feed replay 1 --plain
+has "21 tokens generated" && has "1 reply of vLLM" && has "5.00 tokens a piece" && has '" KV" #1163' &&
+    grep -q "/tree: no server reports draft trees" "$T/err" && grep -q "/map: no server reports page tables" "$T/err" &&
+    grep -q "/accept: the server did not report accepted drafts" "$T/err"
+result "the recording is played; what the server did not report is said" $?
+lines /stats /accept | feed replay 2 --plain; has "19 tokens generated" && has "15"; result "drafts as another server counted them" $?
 echo "And now?" | feed chat --plain --session 1 --remote "$vllm"; [ $rc = 0 ] && ! grep -q "the turns so far" "$T/err"
 result "the same server goes on without a word" $?
 echo "And now?" | feed chat --plain --session 1 --remote "$llama"
