@@ -409,7 +409,10 @@ static void count_served(const struct recorded *r, struct chat_view *v)
         v->us_prefill += t->us_prefill;
         if (t->reply.n == 0 && s->generated > 0)
             v->generated += (uint64_t)s->generated;
-        if (s->drafted < 0 || (t->n_step && r->step[t->first].rec.source == STEP_REPORTED))
+        bool stepped = false; /* its steps are counted one by one */
+        for (int k = 0; k < t->n_step; k++)
+            stepped |= r->step[t->first + k].rec.source == STEP_REPORTED;
+        if (s->drafted < 0 || stepped)
             continue;
         v->drafted += (uint64_t)s->drafted;
         v->accepted += s->accepted > 0 ? (uint64_t)s->accepted : 0;
@@ -444,6 +447,8 @@ static void count_chat(struct recorded *r, struct chat_view *v)
     const struct rec_turn *t = recorded_turn(r, r->at_turn);
     if (!t)
         return;
+    if (cycles == 0 && t->served && t->served->verifies > 0 && t->served->accepted >= 0)
+        v->turn_mal = 1 + (double)t->served->accepted / (double)t->served->verifies;
     read_settings(t->settings, &v->settings);
     v->tok_s = speed(r, t);
     v->reuse = (struct reuse_view){t->reuse, t->n_prompt, t->n_reused};

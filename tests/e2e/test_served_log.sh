@@ -96,6 +96,17 @@ result "with text: all of it" $?
 run show "$T/ids.aerie"; has "vLLM 0.26.0" && has "(text left out)"; result "a pack is shown" $?
 lines /stats "/why 1.2" | feed replay "$T/text.aerie" --plain; [ $rc = 0 ] && has "prompt    17 tokens" && has '" cache" #1066'; result "and played" $?
 
+# ---- a server that lists its steps ----
+"$BUILD/tests/play_stream" vllm 120 0 60 >"$T/stream.log" 2>&1 &
+servers="$servers $!"
+until [ -s "$T/stream.log" ]; do sleep 0.01; done
+run run --remote "$(head -n 1 "$T/stream.log")" hello; [ $rc = 0 ] && is "server|18|90|18" "SELECT source, count(*), sum(drafted), count(us_since) FROM v_step v JOIN session s ON s.id=v.session
+    WHERE s.number=3 AND source='server'"
+result "its steps are in the log as it listed them" $?
+is "18|90|42|0.75|12.5" "SELECT server_verifies, drafted, accepted, ms_queue, ms_first FROM v_turn WHERE number=3"
+result "with its counts and times" $?
+echo /stats | feed replay 3 --plain; has "90 drafted, 4" && has "in 18 cycles"; result "the recording counts each step once" $?
+
 # ---- again, and elsewhere ----
 run replay 1 --check; [ $rc = 2 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "was computed by a server, so it cannot be computed again here; --forced" "$T/err"
 result "replay --check says what can be done" $?
