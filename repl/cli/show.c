@@ -161,6 +161,14 @@ static void step_tokens(struct show *w, const struct step_row *r)
     enum { HANG = 11 };
     struct sheet *s = &w->sheet;
     int width = cli_width();
+    for (int i = 0, k = -1; r->tokens.n == 0 && r->tops && i < r->tops->n; i++) {
+        const struct top *x = &r->tops->at[i]; /* a server that tells texts, but no ids */
+        if (x->k != k && x->n) {
+            sheet_add(s, ST_TEXT, " ");
+            sheet_quote(s, ST_TEXT, x->text, (size_t)x->n, 0);
+        }
+        k = x->k;
+    }
     for (int i = 0; i < r->tokens.n; i++) {
         struct sheet one;
         sheet_init(&one, s->ascii);
