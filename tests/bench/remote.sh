@@ -66,7 +66,7 @@ fi
 if wants cancel; then
     for at in $url $url2; do
         gauges "$at" >"$home/before"
-        part cancel python3 tests/bench/cancel.py $aerie run --remote "$at" $name -p temperature=1.5 -p max_tokens=2000 "$story"
+        part cancel python3 tests/bench/cancel.py $aerie run --remote "$at" $name -p temperature=0 "$story"
         sleep 1
         part cancel $aerie show last
         gauges "$at" | diff "$home/before" - | grep '^[<>]' | grep -E 'running|waiting|success|abort|cancel|generation_tokens_total' >>"$logs/cancel.txt"
