@@ -92,21 +92,12 @@ static int add_changes(const struct running *x, const char **with, int room)
     return n;
 }
 
-/* The device of the engine that the side's script opens first: what noise is added to. */
+/* Noise is added to float32 rows on the CPU, wherever the side itself is computed: a GPU packs its rows as
+ * its products want them, and noise on packed rows is no noise of roundings. */
 static bool add_noise(struct running *x, struct err *e)
 {
-    const struct script *s = x->side->script;
-    const char *device = x->how.engine.device;
-    char *logged = s->n_about ? facts_value(s->about[0], "backend") : NULL;
-    for (int i = 0; i < x->how.n_with; i++)
-        if (strncmp(x->how.with[i], "device=", 7) == 0)
-            device = x->how.with[i] + 7;
-    if (!device || strcmp(device, "auto") == 0)
-        device = logged && strcmp(logged, "remote") != 0 ? logged : "cpu";
-    if (strcmp(device, "cpu") == 0) /* as the CPU computes, whatever was asked for */
-        x->how.engine.precision = "f32";
-    x->how.engine.backend = noise_backend(device, x->ask->noise, x->ask->seed, e);
-    free(logged);
+    x->how.engine.precision = "f32";
+    x->how.engine.backend = noise_backend(x->ask->noise, x->ask->seed, e);
     return x->how.engine.backend != NULL;
 }
 

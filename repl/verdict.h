@@ -5,7 +5,7 @@
  * on pages or trees (kernels/kernels.h). So where nothing that was changed may round differently, the
  * first difference of any size is a bug, and its class, the checker's rule and the taps say which.
  * Where numbers may differ by rounding (precision, cells, device, weights), the band is measured:
- * runs of the first side with noise of the size of those roundings, on its device, given its tokens.
+ * runs of the first side with noise of the size of those roundings, in float32 on the CPU, given its tokens.
  * What lies within the band is rounding; what lies far beyond it, or violates a rule, is a bug.
  *
  * Where a side was computed by a server (verdict_served.c), its numbers are those of another program, and

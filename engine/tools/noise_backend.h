@@ -1,4 +1,4 @@
-/* noise_backend.h - a kernel table that computes with noise of the size of roundings, to open an engine
+/* noise_backend.h - a kernel table of the CPU that computes in float32 with noise of the size of roundings, to open an engine
  * with (engine_opts.backend): how far runs of it lie apart is the band in which another precision, or
  * sums in another order, may lie. See golden_noise.h.
  */
@@ -15,9 +15,8 @@ struct kernels;
 #define NOISE_BF16 (3 * 0x1p-9f)
 #define NOISE_FP8 0x1p-4f
 
-/* The table of a device ("cpu", "cuda") with noise. There is one such table: an engine that is open with
- * it, and runs no pass meanwhile, goes on with the size and the seed of the latest call. It never runs
- * operations as a graph. NULL and *e: there is no such device. */
-const struct kernels *noise_backend(const char *device, float size, uint64_t seed, struct err *e);
+/* The table with noise. There is one such table: an engine that is open with it, and runs no pass
+ * meanwhile, goes on with the size and the seed of the latest call. NULL and *e: it cannot be made. */
+const struct kernels *noise_backend(float size, uint64_t seed, struct err *e);
 
 #endif
