@@ -140,7 +140,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("url")
     p.add_argument("--aerie", default="build/release-cpu/aerie")
-    p.add_argument("--model")
+    p.add_argument("-m", "--model")
     p.add_argument("--pairs", type=int, default=30)
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--prompt", default="Tell me a long story about a fox and a bear.")
