@@ -8,10 +8,10 @@ result() { # text, status
 }
 [ "$PATH" = "$BUILD/commands" ]; result "tests have one folder of commands ($PATH)" $?
 missing=
-for c in awk cat grep make pgrep sed sqlite3 tmux xargs; do command -v $c >/dev/null || missing+=" $c"; done
+for c in awk cat curl grep make pgrep sed sqlite3 tmux xargs; do command -v $c >/dev/null || missing+=" $c"; done
 [ -z "$missing" ]; result "the folder has what tests need$missing" $?
 extra=
-for c in busybox cmake curl debootstrap gawk gdb git jq nvcc python3 rsync strace vim wget; do
+for c in busybox cmake debootstrap gawk gdb git jq nvcc python3 rsync strace vim wget; do
     command -v $c >/dev/null && extra+=" $c"
 done
 [ -z "$extra" ]; result "the folder has nothing of other packages$extra" $?
