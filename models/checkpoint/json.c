@@ -36,7 +36,7 @@ struct shown show_path(const char *path)
     size_t n = strlen(path), room = sizeof(struct shown) - 4;
     if (n <= room)
         return shown_bytes(path, n);
-    struct shown out = shown_bytes(path + n - room - 3, room + 3);
+    struct shown out = shown_bytes(path + n - room, room);
     memcpy(out.s, "...", 3);
     return out;
 }
