@@ -32,9 +32,11 @@ struct served *served_new(void); /* with nothing reported */
 struct served *served_copy(const struct served *s); /* NULL for NULL */
 void served_free(struct served *s);
 
+enum { SERVED_TOKENS = 65536 }; /* most tokens of a step or of a piece of a stream */
+
 /* One of the best tokens of a row; the first of each token is the token itself. */
 struct top {
-    int k;       /* of which token of the step, from 0 */
+    int k;       /* of which token of the step, from 0 to SERVED_TOKENS - 1 */
     int32_t id;  /* -1: the server names the token by its text alone */
     float logp;  /* NAN: not reported */
     char *text;  /* (n bytes and a NUL) as the server sent it; NULL: not reported */

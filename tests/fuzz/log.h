@@ -426,7 +426,7 @@ static bool look_step(const struct step_row *r, void *arg)
         tree_json(r->tree, &out);
     }
     for (int i = 0; r->tops && i < r->tops->n; i++)
-        CHECK(r->tops->at[i].k >= 0 && r->tops->at[i].k < r->tokens.n && (r->tops->at[i].text || !r->tops->at[i].n));
+        CHECK(r->tops->at[i].k >= 0 && r->tops->at[i].k < SERVED_TOKENS && (r->tops->at[i].text || !r->tops->at[i].n));
     for (int i = 0; r->facts && i < r->tokens.n; i++)
         fact_json(&r->facts[i], &out);
     return l->n++ < 400;
