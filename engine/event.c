@@ -179,7 +179,7 @@ struct evq {
     int cap, head, n;
     int wanted; /* number of events that wakes the sleeping consumer; 0: no consumer sleeps */
     int fd;
-    bool closed;
+    bool closed, flush; /* flush: a rest ends, or the next one does not begin */
 };
 
 struct evq *evq_new(int capacity)
@@ -294,12 +294,12 @@ static struct timespec after_ms(int ms)
 
 /* Sleeps until n events wait, or one that can_wait() denies, or ms milliseconds are over (ms < 0:
  * no limit). Lock held; one consumer. */
-static void sleep_for(struct evq *q, int n, int ms)
+static void sleep_for(struct evq *q, int n, int ms, bool rest)
 {
     struct timespec until = after_ms(ms);
     int rc = 0;
     q->wanted = n;
-    while (q->wanted && !q->closed && rc == 0)
+    while (q->wanted && !q->closed && !(rest && q->flush) && rc == 0)
         rc = ms < 0 ? pthread_cond_wait(&q->filled, &q->lock)
                     : pthread_cond_timedwait(&q->filled, &q->lock, &until);
     q->wanted = 0;
@@ -309,7 +309,7 @@ bool evq_wait(struct evq *q, struct event *ev, int ms)
 {
     pthread_mutex_lock(&q->lock);
     if (q->n == 0 && !q->closed && ms)
-        sleep_for(q, 1, ms);
+        sleep_for(q, 1, ms, false);
     bool got = take(q, ev);
     pthread_mutex_unlock(&q->lock);
     return got;
@@ -319,11 +319,20 @@ void evq_rest(struct evq *q, int n, int ms)
 {
     CHECK(n > 0 && ms >= 0);
     pthread_mutex_lock(&q->lock);
-    bool urgent = q->n >= min_int(n, q->cap) || q->closed;
+    bool urgent = q->n >= min_int(n, q->cap) || q->closed || q->flush;
     for (int i = 0; i < q->n && !urgent; i++)
         urgent = !can_wait(q->ring[(q->head + i) % q->cap].kind);
     if (!urgent)
-        sleep_for(q, min_int(n, q->cap), ms);
+        sleep_for(q, min_int(n, q->cap), ms, true);
+    q->flush = false;
+    pthread_mutex_unlock(&q->lock);
+}
+
+void evq_flush(struct evq *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->flush = true;
+    pthread_cond_signal(&q->filled);
     pthread_mutex_unlock(&q->lock);
 }
 

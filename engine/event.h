@@ -234,6 +234,8 @@ bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; fal
  * a step nor progress. Waking a consumer costs the engine more than posting an event, so a consumer
  * of many events takes them in batches. */
 void evq_rest(struct evq *q, int n, int ms);
+/* No more events follow for a while: the consumer's rest ends now. */
+void evq_flush(struct evq *q);
 void evq_close(struct evq *q); /* NULL is fine; no more puts; gets drain what is there */
 bool evq_closed(struct evq *q); /* closed and empty */
 

@@ -91,6 +91,8 @@ struct kv_play {
     int n_kept, n_asked;
     uint64_t asked_from; /* of the latest replay */
     bool deaf;           /* replays are not answered */
+    enum kv_form { KV_TOPIC, KV_NO_TOPIC, KV_SHORT_END } form; /* of answers: vLLM's since 0.26; SGLang's
+                            and vLLM's before; the same, ended by two empty parts */
 };
 
 static inline void kv_play_number(uint8_t out[8], uint64_t seq)
@@ -105,6 +107,12 @@ static inline void kv_play_answer(struct kv_play *p, zmq_msg_t *who, uint64_t se
     kv_play_number(number, seq);
     zmq_send(p->router, zmq_msg_data(who), zmq_msg_size(who), ZMQ_SNDMORE);
     zmq_send(p->router, "", 0, ZMQ_SNDMORE);
+    if (p->form == KV_SHORT_END && seq == UINT64_MAX) {
+        zmq_send(p->router, "", 0, 0);
+        return;
+    }
+    if (p->form == KV_TOPIC) /* the end's is empty */
+        zmq_send(p->router, "kv", seq == UINT64_MAX ? 0 : 2, ZMQ_SNDMORE);
     zmq_send(p->router, number, 8, ZMQ_SNDMORE);
     zmq_send(p->router, batch, n, 0);
 }

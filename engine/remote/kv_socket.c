@@ -97,6 +97,20 @@ static bool watch(struct kv_socket *s)
 
 /* ---- replay ---------------------------------------------------------------------------------- */
 
+/* Takes an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 leave it out), the number, the
+ * batch. The last answer has the number -1; the earliest versions said nothing but two empty parts. False: it
+ * was the last one. */
+static bool take_answer(struct kv_socket *s, struct message *m)
+{
+    if (m->n == 2 && size(m, 1) == 0)
+        return false;
+    if (m->n == 3 || m->n == 4)
+        return kv_feed_replayed(s->feed, bytes(m, m->n - 2), size(m, m->n - 2), bytes(m, m->n - 1),
+                                size(m, m->n - 1));
+    kv_feed_refuse(s->feed, "an answer of the replay address is not of 3 or 4 parts");
+    return true;
+}
+
 /* Asks for all batches from a number on and hands over what comes, until the end is said. A server that
  * does not answer costs REPLAY_MS; its late answers go with the socket. */
 static void replay(struct kv_socket *s, uint64_t from)
@@ -117,10 +131,7 @@ static void replay(struct kv_socket *s, uint64_t from)
         if (zmq_poll(&item, 1, REPLAY_MS) <= 0)
             break;
         while (more && receive(s->replay, &m)) {
-            if (m.n == 3)
-                more = kv_feed_replayed(s->feed, bytes(&m, 1), size(&m, 1), bytes(&m, 2), size(&m, 2));
-            else
-                kv_feed_refuse(s->feed, "an answer of the replay address is not of 3 parts");
+            more = take_answer(s, &m);
             message_free(&m);
         }
     }

@@ -467,6 +467,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     look_for_prompt(&turn);
     page_pair_begin(&r->pages, &r->gauges);
     incoming_run(r->http, &in, 1, 1, &t->stop, turn_meanwhile, &turn);
+    evq_flush(t->screen); /* the last text is shown before the metrics are read */
     while (!turn.begun && !in.failed && !stop_asked(&t->stop)) {
         turn_meanwhile(&turn);
         http_run(r->http, 50);

@@ -255,6 +255,19 @@ static void test_who_rests_sleeps_through_what_can_wait_and_nothing_else(void **
     assert_in_range(rest_through(2, 9, LONG, patient, 2, false), 0, LONG / 2); /* it is full */
     assert_in_range(rest_through(8, 9, LONG, last, 2, false), 0, LONG / 2);
     assert_in_range(rest_through(8, 9, LONG, NULL, 0, true), 0, LONG / 2);
+    struct rest flushed = {.q = evq_new(8), .n = 9, .ms = LONG};
+    pthread_t t;
+    pthread_create(&t, NULL, resting, &flushed);
+    usleep(5000);
+    evq_flush(flushed.q);
+    pthread_join(t, NULL);
+    assert_in_range(flushed.took_ms, 0, LONG / 2);
+    evq_flush(flushed.q); /* while nobody rests: the next rest does not begin, the one after it does */
+    evq_rest(flushed.q, 9, LONG);
+    flushed.ms = SHORT;
+    resting(&flushed);
+    assert_true(flushed.took_ms >= SHORT - 1);
+    evq_free(flushed.q);
     struct evq *q = evq_new(4); /* what is there already counts, too */
     struct event ev = {.kind = EV_NOTICE};
     assert_true(evq_put(q, &ev));

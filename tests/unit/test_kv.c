@@ -719,24 +719,33 @@ static void open_at(struct blocks *b, struct kv_play *p, const char *address)
         fail_msg("%s", e.msg);
 }
 
-static void lost_batches_are_replayed(void **state)
+static void lost_batches_are_replayed(enum kv_form form)
 {
-    (void)state;
     struct kv_play p;
     struct blocks b;
     struct buf batch = {0};
     open_at(&b, &p, NULL);
+    pthread_mutex_lock(&p.mu);
+    p.form = form;
+    pthread_mutex_unlock(&p.mu);
     assert_true(kv_play_wait(&p, 10000));
     for (uint64_t seq = 0; seq < 40; seq++) {
         batch_of(seq, &batch);
         kv_play_send(&p, seq, &batch, seq % 7 == 3 || (seq > 20 && seq < 26));
     }
     struct blocks_view v = wait_for(&b, 40, 0);
-    assert_true(v.whole && v.missed == 0 && v.replayed >= 10 && v.connected);
+    assert_true(v.whole && v.missed == 0 && v.replayed >= 10 && v.connected && v.refused == 0);
     assert_true(v.group[0].copies == 40 && v.group[0].blocks == 30);
     blocks_close(&b);
     kv_play_close(&p);
     buf_free(&batch);
+}
+
+static void lost_batches_are_replayed_in_every_form(void **state)
+{
+    (void)state;
+    for (int form = KV_TOPIC; form <= KV_SHORT_END; form++)
+        lost_batches_are_replayed((enum kv_form)form);
 }
 
 /* Who comes late gets what the server still has. */
@@ -877,7 +886,7 @@ int main(void)
         cmocka_unit_test(addresses),
         cmocka_unit_test(a_recorded_run),
 #if HAVE_ZMQ
-        cmocka_unit_test(lost_batches_are_replayed),
+        cmocka_unit_test(lost_batches_are_replayed_in_every_form),
         cmocka_unit_test(a_late_subscriber_asks_for_the_past),
         cmocka_unit_test(garbage_on_the_wire),
         cmocka_unit_test(silence),
