@@ -18,6 +18,7 @@ slow="/sql with recursive c(i) as (select 1 union all select i+1 from c) select 
 exec 8<>/dev/null
 # A chat with lines on its standard input, which stays open; $p is its process.
 start() {
+    : >"$T/out"; : >"$T/err" # what the last one said must not count: the signal would meet a shell that has not run aerie yet
     rm -f "$T/in"; mkfifo "$T/in"; exec 9<>"$T/in"; printf '%s\n' "$@" >&9
     "$AERIE" --plain <"$T/in" >"$T/out" 2>"$T/err" 8<&- 9>&- & p=$!
 }
