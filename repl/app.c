@@ -624,10 +624,16 @@ static void part_step(struct app *a, const struct status *s, struct sheet *out)
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }
 
+static const struct backend_info *info_of(const struct app *a)
+{
+    static const struct backend_info none;
+    return a->backend ? backend_info(a->backend) : &none;
+}
+
 /* The kind of server, its address, its model, and what is wrong with the connection. */
 static void part_kind(struct app *a, const struct status *s, struct sheet *out)
 {
-    const struct backend_info *i = backend_info(a->backend);
+    const struct backend_info *i = info_of(a);
     (void)s;
     if (i->server_kind) /* "an OpenAI-compatible server" is too long here */
         sheet_add(out, ST_TEXT, strchr(i->server_kind, ' ') ? "OpenAI API" : i->server_kind);
@@ -635,7 +641,7 @@ static void part_kind(struct app *a, const struct status *s, struct sheet *out)
 
 static void part_address(struct app *a, const struct status *s, struct sheet *out)
 {
-    const struct backend_info *i = backend_info(a->backend);
+    const struct backend_info *i = info_of(a);
     const char *host = i->server_url ? strstr(i->server_url, "//") : NULL;
     (void)s;
     if (!host)
@@ -645,7 +651,7 @@ static void part_address(struct app *a, const struct status *s, struct sheet *ou
 
 static void part_model(struct app *a, const struct status *s, struct sheet *out)
 {
-    const struct backend_info *i = backend_info(a->backend);
+    const struct backend_info *i = info_of(a);
     (void)s;
     if (i->server_url)
         sheet_printf(out, ST_TEXT, "%.40s", i->model_dir);

@@ -424,7 +424,7 @@ static struct status busy_status(void)
                        .check = {.checks = 720}};
     settings_init(&s.chat.settings);
     for (int i = 0; i < N_VIEWS; i++)
-        s.has[i] = true;
+        s.has[i] = i != VIEW_SERVED && i != VIEW_GAUGES && i != VIEW_BLOCKS; /* as the local engine */
     s.chat.depth[1] = (struct depth_stat){120, 96};
     s.chat.depth[2] = (struct depth_stat){120, 60};
     s.chat.depth[3] = (struct depth_stat){100, 34};
@@ -461,7 +461,7 @@ static void test_stats_say_why_nothing_is_drafted(void **state)
     struct status s = busy_status();
     struct backend_info i = info;
     s.chat.settings.spec = false;
-    s.chat.cycles = 0;
+    s.chat.cycles = s.chat.drafted = 0;
     s.check.violations = 2;
     s.check.unchecked = 9;
     s.check.violation = (struct violation){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
