@@ -93,8 +93,8 @@ static const struct counting {
                       length_by_steps},
     [SERVER_SGLANG] = {"spec_num_correct_drafts / spec_num_proposed_drafts (before: spec_accept_token_num / "
                        "spec_draft_token_num)", "completion_tokens / spec_verify_ct", length_by_tokens},
-    [SERVER_LLAMA] = {"draft_n_accepted / draft_n", "predicted_n / (predicted_n - draft_n_accepted), derived: "
-                      "llama-server does not count its steps", length_derived},
+    [SERVER_LLAMA] = {"draft_n_accepted / draft_n", "at most predicted_n / (predicted_n - draft_n_accepted), derived: "
+                      "llama-server does not count its steps, and counts accepted drafts behind the end", length_derived},
 };
 
 const char *server_rate_formula(enum server_kind k) { return counting[k].rate; }
