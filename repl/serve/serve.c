@@ -284,7 +284,7 @@ static void complain(const struct event *ev)
 
 static void take_event(struct serve *s, struct event *ev)
 {
-    struct task *t;
+    struct task *t = NULL;
     struct job *j = ev->job ? find_job(s, ev->job->id, &t) : NULL;
     if (ev->kind == EV_FAULT) {
         complain(ev);
