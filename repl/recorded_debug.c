@@ -166,7 +166,8 @@ static void view(struct backend *b, struct debug_view *v)
         const struct rec_step *s = &r->step[r->at];
         recorded_tree(r, s, &v->tree);
         v->n_token = s->n_token;
-        memcpy(v->token, r->token.v + s->token, (size_t)s->n_token * sizeof *v->token);
+        for (int i = 0; i < v->n_token; i++)
+            v->token[i] = r->token.v[s->token + i];
     }
     v->n_break = r->breaks.n;
     for (int i = 0; i < r->breaks.n; i++)

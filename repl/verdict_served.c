@@ -421,12 +421,15 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* 0 where there are none. */
 static double median(const double *v, int n)
 {
-    double *s = xcalloc((size_t)n + 1, sizeof *s);
+    if (n == 0)
+        return 0;
+    double *s = xcalloc((size_t)n, sizeof *s);
     memcpy(s, v, (size_t)n * sizeof *s);
     qsort(s, (size_t)n, sizeof *s, by_size);
-    double mid = n ? s[n / 2] : 0;
+    double mid = s[n / 2];
     free(s);
     return mid;
 }
