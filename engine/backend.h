@@ -454,7 +454,7 @@ struct block_group { /* blocks of one kind of layers */
     char medium[24];  /* "GPU", "CPU_PINNED"; "": not reported */
     int window;       /* tokens that these layers see; 0: all, or not reported */
     int block_size;   /* tokens */
-    int64_t blocks;   /* stored now, told apart by hash */
+    int64_t blocks;   /* different hashes that are stored now */
     int64_t copies;   /* the same, counting each block that holds the same tokens */
     uint64_t stored, removed; /* since the events began */
     int n_session;    /* blocks of the session (blocks_ops.session) that are stored now */

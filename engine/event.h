@@ -166,8 +166,8 @@ struct event {
      * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
      * facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
      * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode,
-     * served; prompt where a server told its ids with the reply. Of a server's reply us_prefill is the
-     * time until its first token came.
+     * served; prompt: its token ids, if the server reported them with the reply. Of a server's reply
+     * us_prefill is the time from sending the request to its first token.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, facts, prompt, reason, n_drafted, n_accepted, n_steps; END: reason

@@ -136,7 +136,7 @@ static const char schema_4[] =
 
 /* What a server reported. server.facts: a JSON object of what it says of its launch. served and
  * metric: of reply rows; us_prefill and us_decode of the turn are what the client measured; tokens: the
- * prompt's ids, where the server told them after the user's row was written. A step's
+ * prompt's token ids, if the server reported them after the user's row was written. A step's
  * source is 'server' or 'piece' (enum step_source), null where it was computed here. top: the best tokens
  * of token k of a step; rank 0 is the token itself. */
 static const char schema_5[] =

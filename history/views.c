@@ -316,7 +316,7 @@ const char schema_views_5[] =
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
     " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
 
-    /* As before; where a server told the ids with its reply, those. */
+    /* As before; the prompt's ids from the reply's row, if the server reported them there. */
     "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
     " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
     " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"

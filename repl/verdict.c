@@ -24,20 +24,6 @@ struct judge {
     struct bands bands;
 };
 
-static void say(struct judge *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(struct judge *j, const char *fmt, ...)
-{
-    char line[512];
-    va_list ap;
-    if (j->r->n_evidence == MAX_EVIDENCE)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    j->r->evidence[j->r->n_evidence++] = xstrdup(line);
-}
-
 static void progress(const struct judge *j, const char *what)
 {
     if (j->ask->progress)
@@ -50,7 +36,7 @@ static bool run(struct judge *j, int side, const struct run_ask *ask, struct run
     progress(j, what);
     bool ok = side_run(&j->side[side], ask, f, &e);
     if (!ok)
-        say(j, "%s cannot be run again here: %.300s", j->ask->who[side], e.msg);
+        report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[side], e.msg);
     return ok;
 }
 
@@ -81,8 +67,8 @@ static void take_rule(struct judge *j, int side, const struct run_facts *f)
     r->rule_turn = f->rule_turn;
     r->rule_step = f->rule_step;
     r->rule_side = side;
-    say(j, "a rule is violated %s at step %d.%d: %s", side ? j->ask->names.b : j->ask->names.a, r->rule_turn,
-        r->rule_step, r->rule);
+    report_say(j->r, "a rule is violated %s at step %d.%d: %s",
+               side ? j->ask->names.b : j->ask->names.a, r->rule_turn, r->rule_step, r->rule);
 }
 
 /* Both sides again, with every check. */
@@ -99,7 +85,8 @@ static void check_sides(struct judge *j)
         run_facts_free(&f);
     }
     if (!r->rule[0] && checks)
-        say(j, "no rule is violated on either side: %llu plans checked strictly", (unsigned long long)checks);
+        report_say(j->r, "no rule is violated on either side: %llu plans checked strictly",
+                   (unsigned long long)checks);
 }
 
 /* ---- exact: every bit must agree ------------------------------------------------------------- */
@@ -133,15 +120,18 @@ static void say_keys(struct judge *j, const struct probe *a, const struct probe 
     while (k < n && (a->key_slot[k] == b->key_slot[k] || j->r->conditions.may & MAY_NUMBER))
         k++;
     if (i < n)
-        say(j, "row %d reads other positions there: key %d is of position %d %s, %d %s", row, i, a->key_pos[i],
-            in->a, b->key_pos[i], in->b);
+        report_say(j->r, "row %d reads other positions there: key %d is of position %d %s, %d %s",
+                   row, i, a->key_pos[i], in->a, b->key_pos[i], in->b);
     else if (a->n_key != b->n_key)
-        say(j, "row %d reads %d positions %s, %d %s", row, a->n_key, in->a, b->n_key, in->b);
+        report_say(j->r, "row %d reads %d positions %s, %d %s", row, a->n_key, in->a, b->n_key,
+                   in->b);
     else if (k < n)
-        say(j, "row %d reads position %d from slot %d %s, from slot %d %s", row, a->key_pos[k], a->key_slot[k],
-            in->a, b->key_slot[k], in->b);
+        report_say(j->r, "row %d reads position %d from slot %d %s, from slot %d %s", row,
+                   a->key_pos[k], a->key_slot[k], in->a, b->key_slot[k], in->b);
     else
-        say(j, "row %d reads the same %d positions on both sides: their cells hold other values", row, n);
+        report_say(
+            j->r, "row %d reads the same %d positions on both sides: their cells hold other values",
+            row, n);
 }
 
 /* What the found row reads in its layer on both sides. */
@@ -215,9 +205,13 @@ static void find_reach(struct judge *j)
         if (d.class == DIFF_LOGITS && d.token >= 0)
             find_place(j, d.turn, d.step, d.token);
         else if (f[0].rule[0] || f[1].rule[0])
-            say(j, "the checker kept a pass from running; with check=off the replay shows what it computes");
+            report_say(
+                j->r,
+                "the checker kept a pass from running; with check=off the replay shows what it computes");
         else if (!d.class)
-            say(j, "the tokens and their log probabilities are equal to the end: %d tokens", n.tokens);
+            report_say(j->r,
+                       "the tokens and their log probabilities are equal to the end: %d tokens",
+                       n.tokens);
         conditions_free(&c);
     }
     for (int side = 0; side < 2; side++)
@@ -243,12 +237,14 @@ static bool repeats(struct judge *j, int side, int turn, int step)
         struct diff_names in = {"in the log", "run again"};
         differ_traces(&head, &f.trace, &in, &d, &c, &n);
         if (d.class) {
-            say(j, "run again, %s differs from its own log at step %d.%d: %s: %.200s", name, d.turn,
-                max_int(d.step[0], d.step[1]), diff_class_name(d.class), d.why);
+            report_say(j->r, "run again, %s differs from its own log at step %d.%d: %s: %.200s",
+                       name, d.turn, max_int(d.step[0], d.step[1]), diff_class_name(d.class),
+                       d.why);
             if (c.may & MAY_BUILD)
-                say(j, "that log was computed by another build or device");
+                report_say(j->r, "that log was computed by another build or device");
         } else {
-            say(j, "run again, %s computes the same bits up to step %d.%d", name, turn, step);
+            report_say(j->r, "run again, %s computes the same bits up to step %d.%d", name, turn,
+                       step);
         }
         conditions_free(&c);
     }
@@ -263,13 +259,14 @@ static void say_conditions(struct judge *j)
     conditions_text(c, ~(unsigned)(MAY_FAULT | MAY_BUILD), &text);
     may_text(c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD), &may);
     if (text.n)
-        say(j, "changed: %.200s, which may change %.200s", text.p, may.p);
+        report_say(j->r, "changed: %.200s, which may change %.200s", text.p, may.p);
     else
-        say(j, "nothing was changed that may change a number, a page, a draft or a choice");
+        report_say(j->r,
+                   "nothing was changed that may change a number, a page, a draft or a choice");
     text.n = 0;
     conditions_text(c, MAY_FAULT, &text);
     if (text.n)
-        say(j, "a historical fault is switched: %.200s", text.p);
+        report_say(j->r, "a historical fault is switched: %.200s", text.p);
     buf_free(&text);
     buf_free(&may);
 }
@@ -321,7 +318,7 @@ static void judge_exact(struct judge *j)
     if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
         find_reach(j);
     if (same && !there && d->class == DIFF_LOGITS)
-        say(j, "computed again with taps, the rows of that step are equal");
+        report_say(j->r, "computed again with taps, the rows of that step are equal");
     check_sides(j);
 }
 
@@ -566,12 +563,18 @@ static void note_margin(struct judge *j, const struct measured *x, const struct 
 static void say_band(struct judge *j)
 {
     struct report *r = j->r;
-    say(j, "noise band: %d runs of %s with noise of %.2g of each element that enters a product, given the "
-        "same tokens: margins move by %.3g", r->noise_runs, j->ask->who[0], (double)r->noise, r->band);
-    say(j, "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, token %d)",
+    report_say(
+        j->r,
+        "noise band: %d runs of %s with noise of %.2g of each element that enters a product, given the "
+        "same tokens: margins move by %.3g",
+        r->noise_runs, j->ask->who[0], (double)r->noise, r->band);
+    report_say(
+        j->r,
+        "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, token %d)",
         r->worst, r->worst_turn, r->worst_token);
     if (r->has_margin)
-        say(j, "margin where the tokens part: %.3g, %.2g bands", r->margin, r->margin / fmax(r->band, 1e-12));
+        report_say(j->r, "margin where the tokens part: %.3g, %.2g bands", r->margin,
+                   r->margin / fmax(r->band, 1e-12));
 }
 
 /* Compares the margins of the two sides, both given the first side's tokens, with the band. Returns
@@ -629,7 +632,8 @@ static void judge_rounding(struct judge *j)
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
         if (far >= 0)
-            say(j, "the margin of token %d of turn %d lies far beyond the band", x.a.token[far], x.a.turn[far]);
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band",
+                       x.a.token[far], x.a.turn[far]);
     }
     measured_free(&x);
     run_facts_free(&a);
@@ -683,6 +687,18 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     bands_free(&j.bands);
     trace_free(&j.now_b);
     return true;
+}
+
+void report_say(struct report *r, const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    if (r->n_evidence == MAX_EVIDENCE)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    r->evidence[r->n_evidence++] = xstrdup(line);
 }
 
 void report_free(struct report *r)

@@ -88,6 +88,8 @@ struct verdict_ask {
 /* False and *e: the second side had to be run, and cannot be. The caller ends with report_free(). */
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e);
 void report_free(struct report *r);
+/* One more line of evidence; beyond MAX_EVIDENCE it is dropped. */
+void report_say(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same where a side was computed by a server; called by verdict_find(). */
 bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e);

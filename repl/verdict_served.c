@@ -4,7 +4,6 @@
  * where both sides have them, else as texts. The band is that of the local side: its own margins under
  * noise of the size of roundings, given the same tokens. Where both sides are servers there is no band. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,20 +36,6 @@ bool trace_served(const struct trace *t)
         if (facts_served(t->turn[i].about))
             return true;
     return false;
-}
-
-static void say(struct judge *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(struct judge *j, const char *fmt, ...)
-{
-    char line[512];
-    va_list ap;
-    if (j->r->n_evidence == MAX_EVIDENCE)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    j->r->evidence[j->r->n_evidence++] = xstrdup(line);
 }
 
 static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what,
@@ -192,12 +177,13 @@ static void say_conditions(struct judge *j)
     struct buf text = {0};
     conditions_text(&j->r->conditions, ~0u, &text);
     if (text.n)
-        say(j, "other conditions: %.400s", text.p);
+        report_say(j->r, "other conditions: %.400s", text.p);
     for (int i = 0; i < 2; i++) {
         const char *about = j->t[i]->n ? j->t[i]->turn[0].about : "";
         char *weights = fact_value(about, "model_sha"), *precision = precision_of(about);
         if (j->served[i] && !weights)
-            say(j,
+            report_say(
+                j->r,
                 "%s does not report its weights%s: a model of the same name is taken for the same model",
                 j->ask->who[i], precision ? "" : " or its precision");
         free(weights);
@@ -379,8 +365,8 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
         r->margins[1] = -margin_of(g);
     }
     if (n < a->reply.n)
-        say(j, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
-            *b->fault ? b->fault : b->stop);
+        report_say(j->r, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
+                   *b->fault ? b->fault : b->stop);
 }
 
 static void forced_prompt(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -389,7 +375,8 @@ static void forced_prompt(struct judge *j, const struct trace_turn *a, const str
         return;
     j->rendered++;
     if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
-        say(j,
+        report_say(
+            j->r,
             "turn %d: the prompt rendered here has %d tokens, the server counted %lld: another chat template or "
             "tokenizer",
             a->n, b->prompt.n, (long long)a->n_prompt);
@@ -587,19 +574,22 @@ static void judge_band(struct judge *j)
         r->noise_runs = b.runs;
         r->noise = NOISE_BF16;
         r->band = band_there(j, &b);
-        say(j,
+        report_say(
+            j->r,
             "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
             "%.3g",
             r->noise_runs, b.usual);
         if (r->worst > 0)
-            say(j,
+            report_say(
+                j->r,
                 "margins of the same tokens differ between the sides by at most %.2g bands (turn %d, token %d)",
                 r->worst, r->worst_turn, r->worst_token);
         if (there)
-            say(j, "where the choices part, the margin moved by %.3g or more: %.2g bands",
-                parting(r), parting(r) / r->band);
+            report_say(j->r, "where the choices part, the margin moved by %.3g or more: %.2g bands",
+                       parting(r), parting(r) / r->band);
         if (far >= 0)
-            say(j, "the margin of token %d of turn %d lies far beyond the band", far, turn);
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band", far,
+                       turn);
         if (far >= 0 || there)
             r->verdict = VERDICT_BEYOND;
         else if (r->diff.class == DIFF_LOGITS && !r->sampled)
@@ -621,7 +611,8 @@ static void judge_logs(struct judge *j)
     default: r->verdict = VERDICT_OPEN; break;
     }
     if (r->diff.class == DIFF_LOGITS && r->sampled)
-        say(j,
+        report_say(
+            j->r,
             "the replies were sampled: the sides draw other random numbers, so another token is no difference of "
             "the numbers");
 }
@@ -629,22 +620,26 @@ static void judge_logs(struct judge *j)
 static void say_ids(struct judge *j)
 {
     if (j->no_prompt)
-        say(j,
+        report_say(
+            j->r,
             "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were the same is not known",
             j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
-        say(j, "the server told no ids of %d prompt%s: rendered by the local chat template",
-            j->rendered, plural(j->rendered));
+        report_say(j->r,
+                   "the server told no ids of %d prompt%s: rendered by the local chat template",
+                   j->rendered, plural(j->rendered));
     if (j->no_ids && j->r->forced)
-        say(j, "the server told no ids of %d repl%s: nothing was given to the local engine there",
+        report_say(
+            j->r,
+            "the server told no ids of %d repl%s: nothing was given to the local engine there",
             j->no_ids, j->no_ids == 1 ? "y" : "ies");
     else if (j->no_ids)
-        say(j, "a side told no ids of %d repl%s: the texts were compared", j->no_ids,
-            j->no_ids == 1 ? "y" : "ies");
+        report_say(j->r, "a side told no ids of %d repl%s: the texts were compared", j->no_ids,
+                   j->no_ids == 1 ? "y" : "ies");
     if (j->r->forced && !j->r->given)
-        say(j, "so nothing was compared");
+        report_say(j->r, "so nothing was compared");
     if (j->r->n_logp == 0 && j->r->counts.tokens)
-        say(j, "log probabilities are not known on both sides");
+        report_say(j->r, "log probabilities are not known on both sides");
 }
 
 /* The same build computes the same bits: there is no band. */
@@ -653,7 +648,8 @@ static void judge_exact(struct judge *j)
     struct report *r = j->r;
     if (r->diff.class == DIFF_PROMPT)
         return;
-    say(j,
+    report_say(
+        j->r,
         "the server is the same build of aerie with the same weights on the same kind of device, which computes the "
         "same bits: the band is 0");
     if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
@@ -672,11 +668,11 @@ static bool run_base(struct judge *j, const struct trace *given, struct err *e)
         r->rule_turn = j->base.rule_turn;
         r->rule_step = j->base.rule_step;
         r->rule_side = j->local;
-        say(j, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn, r->rule_step,
-            r->rule);
+        report_say(j->r, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn,
+                   r->rule_step, r->rule);
     } else if (ok && j->base.checks) {
-        say(j, "no rule is violated on the local side: %llu plans checked strictly",
-            (unsigned long long)j->base.checks);
+        report_say(j->r, "no rule is violated on the local side: %llu plans checked strictly",
+                   (unsigned long long)j->base.checks);
     }
     return ok;
 }
@@ -701,7 +697,7 @@ static void judge_two(struct judge *j)
     if (j->local >= 0) {
         j->side = j->local ? j->ask->b : j->ask->a;
         if (!run_base(j, j->t[j->local], &e)) {
-            say(j, "%s cannot be run again here: %.300s", j->ask->who[j->local], e.msg);
+            report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[j->local], e.msg);
             j->local = -1;
         }
     }
@@ -709,7 +705,7 @@ static void judge_two(struct judge *j)
         note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
     compare(j);
     if (j->served[0] && j->served[1] && j->r->diff.class == DIFF_LOGITS)
-        say(j, "both sides are servers, so no band can be measured here");
+        report_say(j->r, "both sides are servers, so no band can be measured here");
 }
 
 bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e)

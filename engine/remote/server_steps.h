@@ -2,8 +2,8 @@
  *
  * A server that lists its drafting steps says how many drafts each accepted; a step yields them and one
  * token of the target's own, the last step perhaps fewer. The token that the prompt's pass yields belongs to
- * no listed step (vLLM, aerie serve); a server that lists the prompt's pass, too, is told from those by where
- * the pieces of its stream end. Pure functions.
+ * no listed step (vLLM, aerie serve). Some servers list the prompt's pass, too: where both readings fit
+ * the number of tokens, the ends of the stream's pieces decide which one it is. Pure functions.
  */
 #ifndef AERIE_SERVER_STEPS_H
 #define AERIE_SERVER_STEPS_H

@@ -70,7 +70,7 @@ struct talk {
     struct request waiting[64]; /* (n_waiting) oldest first */
     int n_waiting;
     bool closing, working;
-    bool accepts; /* an answer has told of drafts: there is VIEW_ACCEPT from now on */
+    bool accepts; /* a reply reported drafts: VIEW_ACCEPT exists from now on */
     struct chat_view view;
 };
 

@@ -17,7 +17,7 @@ struct client {
     int top;
     struct prompt_scores scores;
     uint64_t ns_start;
-    bool told; /* EV_JOB_BEGIN was posted */
+    bool begin_posted; /* EV_JOB_BEGIN was */
 };
 
 struct clients {
@@ -46,9 +46,9 @@ static struct event job_event(struct engine *g, const struct client *c, enum eve
 static void post_begin(struct jobs *js, struct job *j)
 {
     struct client *c = client_of(j);
-    if (c->told)
+    if (c->begin_posted)
         return;
-    c->told = true;
+    c->begin_posted = true;
     struct event ev = job_event(js->g, c, EV_JOB_BEGIN);
     ev.job->prompt_fact = c->scores.fact;
     ev.job->top = c->scores.top;

@@ -57,7 +57,7 @@ void serve_close(struct serve *s);
 
 /* ---- between serve.c and front.c ------------------------------------------------------------- */
 
-/* Begins to answer; takes over *a. The task tells `call` with front_news() until task_release(). NULL
+/* Begins to answer; takes over *a. The task tells `call` with front_news() until serve_release(). NULL
  * and *r: too many requests wait. */
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
 /* The client has its answer, or is gone: jobs that run are cancelled. */

@@ -1,8 +1,7 @@
 /* task.h - one request for tokens while it is answered: its jobs and their replies.
  *
- * A task is begun by task_start(), fed with the backend's events by task_take(), and read as one JSON
- * object or as chunks of a stream. It owns no connection: who answers the client asks it what is ready.
- * Main thread. */
+ * serve.c starts its jobs and adds the backend's events to its replies; front.c reads the answer, as one
+ * JSON object or as chunks of a stream. A task owns no connection. Main thread. */
 #ifndef AERIE_SERVE_TASK_H
 #define AERIE_SERVE_TASK_H
 
