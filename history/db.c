@@ -86,7 +86,7 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
-    if (!db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON", e)) {
+    if (!db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY", e)) {
         db_close(d);
         return false;
     }

@@ -234,11 +234,30 @@ static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
 
 /* ---- the whole export ---- */
 
+static int (*create_file)(const char *path);
+static bool (*discard_file)(const char *path);
+
+void hdb_create_through(int (*create)(const char *path), bool (*discard)(const char *path))
+{
+    create_file = create;
+    discard_file = discard;
+}
+
+/* In a process that may not write there itself, through another. */
+static int create_output(const char *path, struct err *e)
+{
+    int fd = create_file ? create_file(path) : file_create(path, e);
+    if (fd < 0 && create_file)
+        err_set(e, ERR_DB, errno == EPERM ? "cannot create %s: %s (a chat does not write hidden files or folders; aerie "
+                "export does)" : "cannot create %s: %s", path, strerror(errno));
+    return fd;
+}
+
 static bool sink_open(struct sink *s, const char *path, struct err *e)
 {
     bool out = strcmp(path, "-") == 0;
     *s = (struct sink){.path = out ? "standard output" : path, .e = e, .ok = true};
-    s->fd = out ? STDOUT_FILENO : file_create(path, e);
+    s->fd = out ? STDOUT_FILENO : create_output(path, e);
     return s->fd >= 0;
 }
 
@@ -252,7 +271,9 @@ static bool sink_close(struct sink *s)
     if (s->ok && fsync(s->fd) != 0)
         s->ok = err_set(s->e, ERR_USAGE, "cannot write %s: %s", s->path, strerror(errno));
     close(s->fd);
-    if (!s->ok)
+    if (!s->ok && discard_file)
+        discard_file(s->path);
+    else if (!s->ok)
         unlink(s->path);
     return s->ok;
 }

@@ -299,6 +299,10 @@ bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct
 bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struct buf *report,
                  struct err *e);
 
+/* From now on, hdb_save() and hdb_export() have files created, and incomplete ones removed, by these: both return what
+ * open() and unlink() would, and set errno. Before the first of them is called. */
+void hdb_create_through(int (*create)(const char *path), bool (*discard)(const char *path));
+
 /* Writes a session ("last", an id or its beginning) as JSON lines in ASCII: the schema version,
  * then one record per row; a fork includes the turns before it. The file is created 0600 and must
  * not exist (path "-": standard output); an incomplete file is removed. False and *e on failure. */

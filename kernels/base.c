@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -485,4 +486,13 @@ float f16_to_f32(uint16_t v)
         x.u |= sign;
     }
     return x.f;
+}
+
+FILE *temporary_file(void)
+{
+    int fd = memfd_create("aerie", MFD_CLOEXEC);
+    FILE *f = fd >= 0 ? fdopen(fd, "w+") : NULL;
+    if (!f && fd >= 0)
+        close(fd);
+    return f;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define AERIE_VERSION "0.1.0"
 
@@ -115,6 +116,8 @@ bool ids_equal(const struct ids *a, const struct ids *b);
 /* ---- clock and hashes ---------------------------------------------------------------------- */
 
 uint64_t clock_ns(void);     /* CLOCK_MONOTONIC */
+/* A file without a name, in memory, for writing and reading; NULL and errno. */
+FILE *temporary_file(void);
 int64_t clock_unix_ms(void); /* wall clock, for display: durations and order use clock_ns() */
 
 /* splitmix64's finaliser: a bijection on 64 bits (Steele, Lea, Flood 2014). */

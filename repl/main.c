@@ -2,11 +2,9 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "repl/cmd/sql.h"
 #include "repl/repl.h"
 
 /* A file opened as descriptor 1 or 2 would take what is printed: the log, of all things. */
@@ -27,5 +25,5 @@ int main(int argc, char **argv)
     umask(077);              /* sessions are private, and so is all that is made beside them */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */
     signal(SIGXFSZ, SIG_IGN);
-    return argc == 1 && strcmp(argv[0], SQL_CHILD) == 0 ? sql_child() : cli_main(argc, argv);
+    return cli_main(argc, argv);
 }

@@ -229,7 +229,7 @@ static FILE *keep(FILE *from, const char *name, struct err *e)
 {
     char part[65536];
     size_t n;
-    FILE *f = tmpfile();
+    FILE *f = temporary_file();
     bool ok = f != NULL;
     while (ok && (n = fread(part, 1, sizeof part, from)) > 0)
         ok = fwrite(part, 1, n, f) == n;

@@ -548,7 +548,8 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
     }
     if (task == CLI_HELP)
         return cmd ? help_command(cmd) : help_all();
-    return cmd->run(c);
+    struct err e = {0};
+    return cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
 }
 
 int cli_main(int argc, char **argv)

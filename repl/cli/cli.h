@@ -27,6 +27,7 @@ struct cli {
     struct texts a, b, with; /* NAME=VALUE */
     struct texts header;
     struct texts breaks; /* conditions */
+    bool no_sandbox; /* --no-sandbox: not isolated */
     bool check, special, jsonl, brief, forced, log_only, control;
     bool with_text, no_ids; /* pack */
     const char *steps, *plan, *issue;
@@ -70,6 +71,10 @@ bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, str
 
 /* ---- what they share ---- */
 
+/* Starts the monitor (repl/monitor.h) and isolates the process (repl/isolate.h) as the command allows it.
+ * Before any thread is started. False and *e: no process could be started. */
+struct command;
+bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
 /* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e: what
  * was asked for cannot be had. */
 bool cli_choose_face(struct cli *c, struct err *e);

@@ -14,6 +14,7 @@
 #include "engine/serve/calibrate.h"
 #include "engine/serve/load.h"
 #include "models/models.h"
+#include "repl/isolate.h"
 #include "models/tokenizer/tokenizer.h"
 #include "kernels/json.h"
 
@@ -82,6 +83,20 @@ static void tell_device(void *arg, bool ok, const char *line)
            line);
 }
 
+static void check_isolation(struct doctor *d)
+{
+    struct isolated can;
+    isolation_probe(&can);
+    if (d->c->no_sandbox) {
+        report(d, V_WARN, 0, "isolation", "the config file says no-sandbox = on", "off: the chat could write "
+               "anywhere, run programs and use the network");
+        return;
+    }
+    report(d, can.writes && can.programs ? V_OK : V_WARN, 0, "isolation", NULL, "%s; %s",
+           can.writes ? "writes confined to aerie's folders (Landlock)" : can.writes_why_not,
+           can.programs ? "no programs, no network but for --remote and serve (seccomp)" : can.programs_why_not);
+}
+
 static void check_machine(struct doctor *d)
 {
     struct buf b = {0};
@@ -93,6 +108,7 @@ static void check_machine(struct doctor *d)
            "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
     buf_free(&b);
     list_devices(tell_device, d);
+    check_isolation(d);
 }
 
 /* ---- terminal ---- */

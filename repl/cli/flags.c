@@ -201,6 +201,8 @@ const struct flag flags[] = {
      "save nothing, and refuse every command that writes"},
     {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,
      "auto|always|never", NULL, "escape control characters when piped"},
+    {"no-sandbox", 0, NULL, IN_ALL, F_ON, AT(no_sandbox), 0, 0, NULL, NULL,
+     "may write anywhere, run programs, use the network"},
     {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL,
      "no notices on standard error"},
     {"verbose", 'v', NULL, IN_TALK | IN_DOCTOR | IN_REPLAY, F_ON, AT(opt.verbose), 0, 0, NULL, NULL,

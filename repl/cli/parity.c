@@ -397,7 +397,7 @@ static bool run(struct run *r, struct err *e)
         return use(r, 1, e) && use(r, 0, e) && go(r, PASS_BOTH, most, e);
     if (!change_reopens(&r->all.side[0].opts, &r->all.side[1].opts))
         return go(r, PASS_BOTH, most, e);
-    r->kept = tmpfile();
+    r->kept = temporary_file();
     if (!r->kept)
         return err_set(e, ERR_USAGE, "cannot make a file for the replies of a: %s", strerror(errno));
     if (!go(r, PASS_A, most, e) || over(r))

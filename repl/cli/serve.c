@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "repl/interrupt.h"
+#include "repl/isolate.h"
 #include "repl/serve/serve.h"
 
 static bool is_loopback(const char *host)
@@ -151,6 +152,7 @@ static int serve(struct app *a, const struct serve_opts *o, struct err *e)
     if (!s)
         return e->kind;
     if (interrupt_open(caught, 3, false, NULL, e)) {
+        isolate_from_network();
         say_address(o, s, backend_info(a->backend));
         a->exit_code = serve_until_signal(s);
     } else {

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,8 @@
 
 #include "history/history.h"
 #include "repl/interrupt.h"
+#include "repl/isolate.h"
+#include "repl/monitor.h"
 #include "repl/repl.h"
 
 enum {
@@ -28,8 +29,6 @@ enum {
     CHILD_CPU_S = 4,
     ANSWER_BYTES = 64 << 20,
 };
-
-extern char **environ;
 
 /* ---- the parent ---- */
 
@@ -49,27 +48,6 @@ static int request(const char *db, const char *query, bool json, int max_rows, s
     if (fd >= 0)
         close(fd);
     return -1;
-}
-
-static bool start(pid_t *pid, int in, int out, struct err *e)
-{
-    char *argv[] = {SQL_CHILD, NULL};
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t how;
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-    posix_spawnattr_init(&how);
-    posix_spawnattr_setsigdefault(&how, &all);
-    posix_spawnattr_setsigmask(&how, &none);
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    int rc = posix_spawn(pid, "/proc/self/exe", &files, &how, argv, environ);
-    posix_spawnattr_destroy(&how);
-    posix_spawn_file_actions_destroy(&files);
-    return rc == 0 || err_set(e, ERR_USAGE, "cannot start the query's process: %s", strerror(rc));
 }
 
 /* Reads the answer to its end; false and *e when the child has to be killed. */
@@ -126,7 +104,6 @@ bool sql_run(const char *db, const char *query, bool json, int max_rows, struct 
              struct err *e)
 {
     int end[2], status = 0;
-    pid_t pid = 0;
     struct buf answer = {0};
     int in = request(db, query, json, max_rows, e);
     if (in < 0)
@@ -135,15 +112,13 @@ bool sql_run(const char *db, const char *query, bool json, int max_rows, struct 
         close(in);
         return err_set(e, ERR_USAGE, "cannot make a pipe for the query: %s", strerror(errno));
     }
-    bool ok = start(&pid, in, end[1], e);
+    bool ok = monitor_query(in, end[1]) ||
+              err_set(e, ERR_USAGE, "cannot start the query's process: %s", strerror(errno));
     close(in);
     close(end[1]);
     if (ok) {
         ok = read_answer(end[0], &answer, e);
-        if (!ok)
-            kill(pid, SIGKILL);
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            ;
+        status = monitor_query_end(!ok);
         ok = ok && take_answer(&answer, status, out, e);
     }
     close(end[0]);
@@ -165,6 +140,17 @@ static void answer_all(const char *kind, const char *text, size_t n)
         write_fully(STDOUT_FILENO, text, n);
 }
 
+/* A query writes nothing but the index of a WAL that others write, beside the database. */
+static void isolate_query(const char *db)
+{
+    const char *slash = strrchr(db, '/');
+    char *folder = slash ? xasprintf("%.*s/", (int)(slash - db), db) : xstrdup(".");
+    const char *const name[] = {folder};
+    struct isolated unused;
+    isolate(&(struct isolation){name, 1, false}, &unused);
+    free(folder);
+}
+
 int sql_child(void)
 {
     struct buf b = {0}, out = {0};
@@ -181,10 +167,8 @@ int sql_child(void)
     for (ssize_t n; (n = read(STDIN_FILENO, part, sizeof part)) > 0;)
         buf_add(&b, part, (size_t)n);
     const char *db = sscanf(b.p, "%d %d%n", &json, &max_rows, &at) == 2 ? b.p + at + 1 : NULL;
-    if (!db || (size_t)at >= b.n || !memchr(db, '\0', b.n - (size_t)at - 1)) {
-        fprintf(stderr, "aerie: " SQL_CHILD " is run by /sql only\n");
-        return ERR_USAGE;
-    }
+    CHECK(db && (size_t)at < b.n && memchr(db, '\0', b.n - (size_t)at - 1));
+    isolate_query(db);
     struct hdb *d = hdb_open(db, &e);
     bool ok = d && hdb_sql(d, db + strlen(db) + 1, json, max_rows, &out, &e);
     snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);

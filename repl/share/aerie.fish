@@ -44,6 +44,7 @@ complete -c aerie -n '__aerie_in tokenize db golden parity import' -F
 
 complete -c aerie -l ascii -d 'no line or block characters'
 complete -c aerie -l color -x -a 'auto always never' -d 'colours'
+complete -c aerie -l no-sandbox -d 'may write anywhere, run programs'
 complete -c aerie -n 'not __aerie_in logs' -s q -l quiet -d 'no notices'
 complete -c aerie -s h -l help -d 'help'
 complete -c aerie -s V -l version -d 'version'

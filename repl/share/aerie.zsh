@@ -21,7 +21,7 @@ _aerie_changes() {
 _aerie() {
     local -a common model engine talk cut server
     common=('--ascii[no line or block characters]' '--color[colours]:when:(auto always never)'
-            '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
+            '(-q --quiet)'{-q,--quiet}'[no notices]' '--no-sandbox[may write anywhere, run programs]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
            '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'

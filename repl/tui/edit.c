@@ -6,8 +6,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "repl/monitor.h"
 
 /* Creates a temporary file with the text; path receives its name. */
 static bool write_file(const struct input *in, char *path, struct err *e)
@@ -23,36 +24,19 @@ static bool write_file(const struct input *in, char *path, struct err *e)
     return true;
 }
 
-/* Runs "EDITOR FILE" through the shell, because $EDITOR may hold options. */
-static bool run_editor(const char *editor, const char *path, struct err *e)
+/* Ctrl-C is for the editor. */
+static bool run_editor(const char *path, struct err *e)
 {
-    char *script = xasprintf("%s \"$1\"", editor);
-    int status = 0;
     struct sigaction ignore = {.sa_handler = SIG_IGN}, old[2];
-    sigaction(SIGINT, &ignore, &old[0]); /* Ctrl-C is for the editor */
+    sigaction(SIGINT, &ignore, &old[0]);
     sigaction(SIGQUIT, &ignore, &old[1]);
-    pid_t pid = fork();
-    if (pid == 0) {
-        sigset_t none;
-        sigemptyset(&none);
-        sigprocmask(SIG_SETMASK, &none, NULL);
-        signal(SIGPIPE, SIG_DFL);
-        signal(SIGINT, SIG_DFL);
-        signal(SIGQUIT, SIG_DFL);
-        execl("/bin/sh", "sh", "-c", script, "sh", path, (char *)NULL);
-        _exit(127);
-    }
-    bool ok = pid > 0;
-    while (ok && waitpid(pid, &status, 0) < 0)
-        ok = errno == EINTR;
+    int status = monitor_edit(path), why = errno;
     sigaction(SIGINT, &old[0], NULL);
     sigaction(SIGQUIT, &old[1], NULL);
-    free(script);
-    if (!ok)
-        return err_set(e, ERR_USAGE, "cannot start the editor: %s", strerror(errno));
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(e, ERR_USAGE, "the editor \"%s\" failed; the message is as it was", editor);
-    return true;
+    if (status == -1)
+        return err_set(e, ERR_USAGE, "cannot start the editor: %s", strerror(why));
+    return status == 0 || err_set(e, ERR_USAGE, "the editor \"%s\" failed; the message is as it was",
+                                  monitor_editor());
 }
 
 static bool insert_file(struct input *in, const char *path, struct err *e)
@@ -69,13 +53,14 @@ static bool insert_file(struct input *in, const char *path, struct err *e)
 
 bool tui_edit(struct input *in, struct err *e)
 {
-    const char *visual = getenv("VISUAL"), *editor = getenv("EDITOR"), *tmp = getenv("TMPDIR");
-    const char *use = visual && *visual ? visual : editor && *editor ? editor : "vi";
-    char *path = xasprintf("%s/aerie-XXXXXX.md", tmp && tmp[0] == '/' ? tmp : "/tmp");
+    char *path = recall_path("message-XXXXXX.md");
+    if (!path)
+        return err_set(e, ERR_USAGE, "cannot make a file for the editor: there is no folder for it; expected "
+                       "$HOME or $XDG_STATE_HOME");
     bool ok = write_file(in, path, e);
     if (ok) {
         term_release();
-        ok = run_editor(use, path, e);
+        ok = run_editor(path, e);
         term_take();
         ok = ok && insert_file(in, path, e);
         unlink(path);

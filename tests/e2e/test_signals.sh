@@ -29,14 +29,15 @@ ends() { # STATUS: the chat ends by itself, with it
     wait "$p"; local rc=$?; exec 9>&-; [ $rc = "$1" ]
 }
 said() { grep -q "$1" "$T/out" "$T/err"; }
-child() { grep -lsq '^aerie-sql' $(cat "/proc/$p/task/$p/children" 2>/dev/null | tr ' ' '\n' | sed -n 's#\(..*\)#/proc/\1/cmdline#p') /dev/null; }
-children() { pgrep -P "$p" >/dev/null 2>&1; }
+# The query's process is a child of the monitor, which is a child of the program; $m remembers the monitor.
+child() { m=$(pgrep -P "$p" -x aerie-monitor) && pgrep -P "$m" -x aerie-query >/dev/null; }
+nobody() { ! pgrep -P "$m" >/dev/null && ! kill -0 "$m" 2>/dev/null; }
 
 start hello "/set verbose"; until_ok said 'verbose = on'; kill -TERM $p; ends 143; result "SIGTERM ends a chat that waits for a line" $?
 start hello "/set verbose"; until_ok said 'verbose = on'; kill -HUP $p; ends 129; result "and SIGHUP, with its own status" $?
 start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -TERM $p
 ends 143; result "SIGTERM ends a query inside one step of SQLite" $?
-! pgrep -f "^aerie-sql" -P 1 >/dev/null; result "and leaves no process behind" $?
+until_ok nobody; result "and leaves no process behind" $?
 start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -INT $p
 ends 130; result "Ctrl-C ends such a query, and the script with it" $?
 grep -q 'the query was interrupted' "$T/err"; result "with a word about it" $?
@@ -92,7 +93,7 @@ if command -v tmux >/dev/null; then
     tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; tm send-keys C-c
     until_ok shows 'the query was interrupted'; result "Ctrl-C ends a query on the full screen" $?
     tm send-keys -l "/set verbose on"; tm send-keys Enter; until_ok shows 'verbose = on'; result "and the chat goes on" $?
-    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok children; kill -TERM "$p"
+    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; kill -TERM "$p"
     until_ok shows 'left 143'; result "SIGTERM during a query leaves the full screen" $?
 else
     echo "ok $((n += 1)) - signals on the full screen # SKIP tmux is not installed"

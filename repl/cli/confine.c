@@ -1,0 +1,87 @@
+/* confine.c - which command keeps which rights, see repl/isolate.h.
+ *
+ * A command writes in the folder of the session log, in that of the typed lines, and in that of the file it was told
+ * to write. What the chat exports goes through the monitor. `bench` starts programs and is not isolated.
+ */
+#include "repl/cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "repl/cli/flags.h"
+#include "repl/cmd/sql.h"
+#include "repl/isolate.h"
+#include "repl/monitor.h"
+#include "repl/tui/recall.h"
+
+enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP };
+
+struct folders {
+    char *v[FOLDERS];
+    int n;
+};
+
+/* The folder of a file. make: with mode 0700 where it does not exist yet. */
+static void add_folder_of(struct folders *f, const char *path, bool make)
+{
+    if (!path || strcmp(path, "-") == 0)
+        return;
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? xstrdup(".") : slash == path ? xstrdup("/") : xasprintf("%.*s", (int)(slash - path), path);
+    for (char *p = strchr(folder + 1, '/'); make; p = strchr(p + 1, '/')) {
+        if (p)
+            *p = '\0';
+        mkdir(folder, 0700); /* who writes there says why it fails */
+        if (!p)
+            break;
+        *p = '/';
+    }
+    CHECK(f->n < FOLDERS);
+    f->v[f->n++] = folder;
+}
+
+static void add_typed_lines(struct folders *f)
+{
+    char *path = recall_path("history");
+    add_folder_of(f, path, true);
+    free(path);
+}
+
+static bool names_server(const struct texts *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (strncmp(t->v[i], "remote:", 7) == 0)
+            return true;
+    return false;
+}
+
+static bool uses_network(const struct cli *c, const struct command *cmd)
+{
+    return cmd->bit == IN_SERVE || c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b);
+}
+
+bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
+{
+    struct folders f = {0};
+    struct isolated got;
+    if (!monitor_start(sql_child, e))
+        return false;
+    if (c->no_sandbox || (cmd->bit & NOT_ISOLATED))
+        return true;
+    char *db = cli_db_path(c);
+    add_folder_of(&f, db, c->opt.level != LOG_OFF && !c->opt.readonly);
+    free(db);
+    if (cmd->bit & (IN_TALK | IN_REPLAY))
+        add_typed_lines(&f);
+    if (cmd->bit & (IN_EXPORT | IN_PACK))
+        add_folder_of(&f, c->out ? c->out : "here", false);
+    if (cmd->bit == IN_DB && c->n_word > 1)
+        add_folder_of(&f, c->word[1], false);
+    isolate(&(struct isolation){(const char *const *)f.v, f.n, uses_network(c, cmd)}, &got);
+    if (got.writes)
+        hdb_create_through(monitor_create, monitor_discard);
+    for (int i = 0; i < f.n; i++)
+        free(f.v[i]);
+    return true;
+}

@@ -1,0 +1,39 @@
+/* monitor.h - the process outside of the isolation (isolate.h), for the few things that the isolated
+ * process may not do itself.
+ *
+ * The monitor is forked before the first thread, and before the isolation. It reads no file of a
+ * model, of a log or of a server; it obeys the four requests below, from the one process that
+ * started it, and ends with that process. What it refuses even then:
+ *
+ *   create   a new file: never an existing one, never through a symbolic link as the last part, and
+ *            never one in a folder or with a name that begins with a dot (configuration, keys)
+ *   discard  removes a file, only if it is the one that the monitor created last
+ *   edit     runs $VISUAL or $EDITOR on a file
+ *   query    runs the function given to monitor_start() in a process of its own
+ *
+ * Main thread only.
+ */
+#ifndef AERIE_MONITOR_H
+#define AERIE_MONITOR_H
+
+#include "kernels/base.h"
+
+/* query: what a child runs for monitor_query(), with its request on standard input and its answer on
+ * standard output; returns its exit code. False and *e: no process could be started. */
+bool monitor_start(int (*query)(void), struct err *e);
+
+/* A descriptor of a new, empty file, readable and writable, mode 0600; -1 and errno. */
+int monitor_create(const char *path);
+/* Removes the file that monitor_create() made last; false and errno. */
+bool monitor_discard(const char *path);
+/* Runs the user's editor on a file, in the foreground of the terminal. Returns its wait status, or -1 and errno:
+ * it could not be started. */
+int monitor_edit(const char *path);
+/* The command that monitor_edit() runs: $VISUAL, $EDITOR, or vi. */
+const char *monitor_editor(void);
+/* Starts a query: at most one at a time. The descriptors stay the caller's. False and errno. */
+bool monitor_query(int in, int out);
+/* Waits for the query's process; first kills it if `kill`. Returns its wait status. */
+int monitor_query_end(bool kill);
+
+#endif
