@@ -10,12 +10,12 @@
 #include <sys/stat.h>
 
 #include "repl/cli/flags.h"
-#include "repl/cmd/sql.h"
 #include "repl/isolate.h"
 #include "repl/monitor.h"
 #include "repl/tui/recall.h"
 
-enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP };
+enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP,
+       WRITES_LOG = IN_TALK | IN_SERVE | IN_IMPORT };
 
 struct folders {
     char *v[FOLDERS];
@@ -70,7 +70,7 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
     if (c->no_sandbox || (cmd->bit & NOT_ISOLATED))
         return true;
     char *db = cli_db_path(c);
-    add_folder_of(&f, db, c->opt.level != LOG_OFF && !c->opt.readonly);
+    add_folder_of(&f, db, (cmd->bit & WRITES_LOG) && c->opt.level != LOG_OFF && !c->opt.readonly);
     free(db);
     if (cmd->bit & (IN_TALK | IN_REPLAY))
         add_typed_lines(&f);

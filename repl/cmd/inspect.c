@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/cmd/sql.h"
 #include "repl/gauges.h"
 #include "repl/served.h"
 

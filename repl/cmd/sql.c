@@ -1,10 +1,13 @@
-/* sql.c - see sql.h.
+/* sql.c - a query typed by a user, run in a process of its own.
+ *
+ * SQLite's limits hold between two of its steps only, and one step can last for hours. So the query
+ * runs in a child that can be killed: on Ctrl-C, on SIGTERM, and when its time is over. The child is
+ * forked by the monitor (repl/monitor.h), which has no database open: a copy of this process would
+ * inherit SQLite's locks.
  *
  * Request: "JSON MAX_ROWS\n", the database's path and a NUL, the query. Answer: "KIND\n" (enum
  * err_kind), then the result or the error's message.
  */
-#include "repl/cmd/sql.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
