@@ -31,6 +31,8 @@ struct engine_opts {
     int threads;               /* CPU threads, 0: all cores */
     const char *precision;     /* as of device_open() */
     struct quant_opts quant;       /* weights in FP8 */
+    const char *load;          /* "auto", "map", "copy": whether the CPU uses weights in the mapped files
+                                  (READ_AUTO, READ_MAP, READ_COPY of models.h); NULL: auto */
     int page_size;             /* 1..64, power of two; 0: 16 */
     int context;               /* longest context in tokens, 0: the model's, within reason and
                                   what the device's memory holds */

@@ -15,11 +15,22 @@
 
 enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8 };
 
-/* Progress of loading: `done` of `total` bytes of `what` ("model", "draft") are read. report() is
- * called on the loading thread. */
-struct progress {
+/* Where weights lie after loading. In both cases all bytes are read once, for the digest. */
+enum file_use {
+    READ_COPY, /* in memory of their own */
+    READ_MAP,  /* in the files, which are mapped (kernels/mapped.h); only tensors that are not aligned
+                  to their element are copied. Nothing may write to weights then */
+    READ_AUTO, /* mapped if there are 64 MB or more and the files can be trusted not to change
+                  (mapped_trusted()), copied otherwise */
+};
+
+/* How a checkpoint is loaded. */
+struct loading {
+    /* Progress: `done` of `total` bytes of `what` ("model", "draft") are read. Called on the loading
+     * thread; NULL: it is not reported. */
     void (*report)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *arg;
+    enum file_use use;
 };
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -150,8 +161,9 @@ struct model {
 };
 
 /* Loads a folder. On failure *m is zeroed and *e names file, tensor and rule (kind ERR_MODEL).
- * p may be NULL. The caller frees *m with model_free(), which also accepts a zeroed model. */
-bool model_load(struct model *m, const char *dir, const struct progress *p, struct err *e);
+ * how may be NULL: READ_COPY. The caller frees *m with model_free(), which also accepts a zeroed
+ * model. */
+bool model_load(struct model *m, const char *dir, const struct loading *how, struct err *e);
 void model_free(struct model *m);
 /* Calls fn once for every tensor that the model has: one with data or, without a checkpoint, with a
  * size. Stops and returns false when fn does. Used to upload weights to a device: if fn replaces
@@ -213,9 +225,9 @@ struct draft {
 
 /* Loads a draft for `target`. `capture` (boundaries, e.g. "2,4,5") overrides the config's list;
  * NULL: the config's. On failure *d is zeroed and *e (ERR_MODEL) says which value does not fit the
- * target; the caller decides whether that is fatal. p may be NULL. */
+ * target; the caller decides whether that is fatal. how may be NULL: READ_COPY. */
 bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,
-                const struct progress *p, struct err *e);
+                const struct loading *how, struct err *e);
 void draft_free(struct draft *d);
 /* An EAGLE3 head without a checkpoint (see model_shaped(); tensor names begin with "draft."): one
  * Llama layer with the target's hidden size and heads, an MLP `ffn` wide and a draft vocabulary of

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/mapped.h"
 #include "repl/repl.h"
 
 /* A file opened as descriptor 1 or 2 would take what is printed: the log, of all things. */
@@ -25,5 +26,6 @@ int main(int argc, char **argv)
     umask(077);              /* sessions are private, and so is all that is made beside them */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */
     signal(SIGXFSZ, SIG_IGN);
+    mapped_catch(); /* before the screen's handler, which calls mapped_fault() itself */
     return cli_main(argc, argv);
 }

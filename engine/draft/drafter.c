@@ -32,7 +32,7 @@ static void weightless_names(char *out, size_t room)
 }
 
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
-                  const char *capture, const struct progress *p, struct err *e)
+                  const char *capture, const struct loading *p, struct err *e)
 {
     const struct drafter_ops *ops = find(name);
     if (!ops || !ops->weightless) {

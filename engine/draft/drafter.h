@@ -70,7 +70,7 @@ struct drafter_ops {
  * the target (draft_load(), which describes the other arguments). A folder that is called like
  * such a drafter is given as ./NAME. */
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
-                  const char *capture, const struct progress *p, struct err *e);
+                  const char *capture, const struct loading *p, struct err *e);
 /* The drafter of a loaded draft; NULL if w is NULL. */
 const struct drafter_ops *drafter_ops_of(const struct draft *w);
 /* Whose KV the draft's layers read; DRAFT_KV_NONE if w is NULL. */

@@ -39,7 +39,7 @@ static bool load_device(struct loaded *l, const struct engine_opts *o, struct er
 }
 
 /* A draft that does not fit is a notice and plain decoding, unless it is required. */
-static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct progress *p,
+static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct loading *p,
                        struct err *e)
 {
     struct err why = {0};
@@ -59,13 +59,31 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
     return true;
 }
 
+/* A device that computes in main memory uses weights where they lie, but rounds them there if they are
+ * to be FP8. Other devices make copies of their own. */
+static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
+{
+    size_t left, all = 1;
+    if (l->dev.k)
+        l->dev.k->memory(l->dev.d, &left, &all);
+    if (all || models_quant_text(&o->quant) || (o->load && !strcmp(o->load, "copy")))
+        return READ_COPY;
+    return o->load && !strcmp(o->load, "map") ? READ_MAP : READ_AUTO;
+}
+
+static bool check_load(const struct engine_opts *o, struct err *e)
+{
+    return !o->load || !strcmp(o->load, "auto") || !strcmp(o->load, "map") ||
+           !strcmp(o->load, "copy") ||
+           err_set(e, ERR_USAGE, "--load cannot be \"%.80s\"; expected auto, map or copy", o->load);
+}
+
 static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
-    struct progress p = {o->progress, o->progress_arg};
-    const struct progress *pp = o->progress ? &p : NULL;
+    struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
     if (o->make)
         return l->has_draft = o->make(o->make_arg, &l->model, &l->draft, e);
-    return model_load(&l->model, o->model, pp, e) && load_draft(l, o, pp, e);
+    return model_load(&l->model, o->model, &how, e) && load_draft(l, o, &how, e);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -110,6 +128,7 @@ bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struc
 {
     *l = (struct loaded){0};
     bool ok = models_quantize(NULL, NULL, &o->quant, e) && /* unknown names are refused first */
+              check_load(o, e) &&
               (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_models(l, o, e) &&
               (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
               models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);

@@ -45,6 +45,7 @@ struct bench_opts {
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
     struct quant_opts quant;        /* weights in FP8 */
+    const char *load;               /* as engine_opts */
     int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */

@@ -78,7 +78,8 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     const struct engine_opts load = {.model = o->model, .draft = o->draft,
                                      .require_draft = o->draft != NULL, .device = o->device,
                                      .threads = o->threads, .precision = o->precision,
-                                     .quant = o->quant, .make = o->synthetic ? make_up : NULL,
+                                     .quant = o->quant, .load = o->load,
+                                     .make = o->synthetic ? make_up : NULL,
                                      .make_arg = s};
     s->quant = o->quant;
     s->name = o->model_name;

@@ -1,26 +1,17 @@
 /* cpu.c - the CPU device: memory, the kernel table, and the operations that only copy or scale.
  *
  * Device memory is host memory; weights are used in the checkpoint's memory. Operations run
- * synchronously on the calling thread and the device's pool. The only possible failure is a refused
- * allocation, which alloc() reports, so sync() always succeeds.
- * A build with AddressSanitizer or -DKERNELS_POISON fills new memory with NaN.
+ * synchronously on the calling thread and the device's pool. A refused allocation is reported by
+ * alloc(). What sync() reports is that a mapped checkpoint is no longer what it was when it was loaded.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/fp8.h"
+#include "kernels/mapped.h"
 
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define KERNELS_POISON 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) && !defined(KERNELS_POISON)
-#define KERNELS_POISON 1
-#endif
 
 enum {
     MAX_THREADS = 64,
@@ -84,6 +75,7 @@ static struct kdev *cpu_open(const struct k_opts *opts, struct err *e)
         return NULL;
     struct kdev *d = xcalloc(1, sizeof *d);
     d->isa = isa;
+    d->ones = (struct cpu_ones){.fd = -1};
     d->pool = cpu_pool_open(opts->threads ? opts->threads : min_int(core_count(), MAX_THREADS));
     d->threads = cpu_pool_threads(d->pool);
     snprintf(d->about, sizeof d->about, "%d thread%s, %s", d->threads, d->threads > 1 ? "s" : "",
@@ -101,6 +93,7 @@ static void cpu_close(struct kdev *d)
     for (int i = 0; i < d->n_synthesized; i++)
         free(d->synthesized[i]);
     free(d->synthesized);
+    cpu_ones_close(&d->ones);
     free(d);
 }
 
@@ -134,52 +127,6 @@ void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
-{
-    (void)d;
-    size_t rounded;
-    void *p = NULL;
-    if (size_add(bytes, 63, &rounded))
-        p = aligned_alloc(64, (rounded & ~(size_t)63) + (bytes == 0) * 64);
-    if (!p) {
-        err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", what, bytes);
-        return (kbuf){0};
-    }
-#ifdef KERNELS_POISON
-    memset(p, 0xFF, bytes);
-#endif
-    return (kbuf){p, bytes};
-}
-
-static void cpu_release(struct kdev *d, kbuf b)
-{
-    (void)d;
-    free(b.p);
-}
-
-static void cpu_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
-{
-    (void)d;
-    CHECK(bytes <= dst.n);
-    if (bytes)
-        memcpy(dst.p, src, bytes);
-}
-
-static void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
-{
-    (void)d;
-    CHECK(bytes <= src.n);
-    if (bytes)
-        memcpy(dst, src.p, bytes);
-}
-
-static void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
-{
-    (void)d;
-    if (dst.n)
-        memset(dst.p, byte, dst.n);
-}
-
 /* On the CPU a quantized matrix remains bf16, with the weights rounded to FP8 values (fp8.h). */
 bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
@@ -206,8 +153,8 @@ static size_t cpu_footprint(struct kdev *d, const struct tensor *t)
 
 static bool cpu_sync(struct kdev *d, struct err *e)
 {
-    (void)d, (void)e;
-    return true;
+    (void)d;
+    return mapped_check(e);
 }
 
 static void cpu_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)

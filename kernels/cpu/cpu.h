@@ -1,6 +1,7 @@
 /* cpu.h - declarations shared by the CPU backend's files: device, threads, table of inner loops.
  *
  * cpu.c            the device, its memory, the table, and the operations that only copy
+ * memory.c     its memory: allocation, copies, and memory that is filled when it is written
  * threads.c    the pool of threads
  * vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
  * math.h       the inner loops, written once over vec.h
@@ -49,8 +50,15 @@ enum cpu_scratch_use {
     SCRATCH_DOWN, SCRATCH_MOVE, SCRATCH_INBOX, SCRATCH_OUTBOX, N_SCRATCH
 };
 
+/* A file in memory whose bytes are all 0xff, mapped in place of filling (memory.c). */
+struct cpu_ones {
+    int fd; /* -1: not made yet */
+    size_t bytes;
+};
+
 struct kdev {
     struct cpu_pool *pool;
+    struct cpu_ones ones;
     int threads;
     const struct cpu_isa *isa;
     char about[64];
@@ -58,6 +66,14 @@ struct kdev {
     int n_synthesized;
     struct { void *p; size_t n; } scratch[N_SCRATCH];
 };
+
+/* memory.c; as the entries of struct kernels */
+kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e);
+void cpu_release(struct kdev *d, kbuf b);
+void cpu_put(struct kdev *d, kbuf dst, const void *src, size_t bytes);
+void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
+void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte);
+void cpu_ones_close(struct cpu_ones *o);
 
 /* The buffer of a use: at least n elements of `size` bytes, 64-byte aligned, contents undefined,
  * valid until the next call for the same use. Only on the device's own thread. */

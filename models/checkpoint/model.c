@@ -140,7 +140,7 @@ static bool use_tied_copy(struct binder *b)
 
 /* ---- loading ---- */
 
-static bool load_into(struct model *m, const char *path, const struct progress *p, struct err *e)
+static bool load_into(struct model *m, const char *path, const struct loading *p, struct err *e)
 {
     const struct family *f;
     struct safetensors *st = st_open(m->dir, e);
@@ -161,7 +161,7 @@ static bool load_into(struct model *m, const char *path, const struct progress *
     return ok;
 }
 
-bool model_load(struct model *m, const char *dir, const struct progress *p, struct err *e)
+bool model_load(struct model *m, const char *dir, const struct loading *p, struct err *e)
 {
     struct stat st;
     *m = (struct model){0};

@@ -10,8 +10,8 @@
  *       the end of the file;
  *   (4) with an index, every tensor that it names is in the shard it names, and every tensor of
  *       the shards is named; shard names are plain file names.
- * Files are read with pread(), not mapped: a file that shrinks while it is read gives an error
- * instead of SIGBUS.
+ * All this is read with pread(): a file that shrinks meanwhile gives an error. The data can be mapped
+ * afterwards (kernels/mapped.h).
  */
 #include "models/checkpoint/safetensors.h"
 
@@ -544,6 +544,42 @@ bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t fr
     if (shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
         return true;
     return err_prefix(e, "tensor %s", show(t->name).s);
+}
+
+int st_files(const struct safetensors *s)
+{
+    return s->n_shard;
+}
+
+int st_file_of(const struct safetensors *s, const struct tensor *t)
+{
+    return s->entry[st_index(s, t)].shard;
+}
+
+uint64_t st_offset(const struct safetensors *s, const struct tensor *t)
+{
+    return s->entry[st_index(s, t)].at;
+}
+
+struct mapped *st_map(const struct safetensors *s, int file, struct err *e)
+{
+    const struct shard *f = &s->shard[file];
+    struct mapped *m = mapped_open(f->fd, show_path(f->path).s, e);
+    if (!m || mapped_size(m) == f->size)
+        return m;
+    err_set(e, ERR_MODEL, "%s: has %zu bytes now and had %" PRIu64 " when its header was read",
+            show_path(f->path).s, mapped_size(m), f->size);
+    mapped_close(m);
+    return NULL;
+}
+
+bool st_trusted(const struct safetensors *s, const char **why)
+{
+    *why = NULL;
+    for (int i = 0; i < s->n_shard; i++)
+        if (!mapped_trusted(s->shard[i].fd, why))
+            return false;
+    return true;
 }
 
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n)

@@ -7,6 +7,7 @@
 #ifndef AERIE_MODELS_SAFETENSORS_H
 #define AERIE_MODELS_SAFETENSORS_H
 
+#include "kernels/mapped.h"
 #include "models/models.h"
 
 int st_index(const struct safetensors *s, const struct tensor *t); /* i where st_at(s, i) == t */
@@ -16,6 +17,16 @@ const char *st_path(const struct safetensors *s, const struct tensor *t);
 /* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL) on an I/O error. */
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
                   void *dst, struct err *e);
+/* A checkpoint's files are numbered from 0: how many there are, which one holds a tensor, and where in
+ * it the tensor begins. */
+int st_files(const struct safetensors *s);
+int st_file_of(const struct safetensors *s, const struct tensor *t);
+uint64_t st_offset(const struct safetensors *s, const struct tensor *t);
+/* Maps a file as it was when it was opened. NULL and *e (ERR_MODEL): its size changed since, or the
+ * system refuses. */
+struct mapped *st_map(const struct safetensors *s, int file, struct err *e);
+/* Whether all files can be trusted not to change while they are mapped; *why as mapped_trusted(). */
+bool st_trusted(const struct safetensors *s, const char **why);
 /* Asks the system to read those bytes into its page cache (posix_fadvise). */
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n);
 

@@ -20,12 +20,15 @@ enum {
     PART = 2 << 20, BLOCK = 256 << 10, /* BLOCK is a multiple of 64 */
     AHEAD = 16, /* parts that are prefetched before a thread reads them */
     HUGE = 2 << 20, MAX_THREADS = 8,
+    WORTH_MAPPING = 64 << 20, /* bytes from which READ_AUTO maps */
 };
 
 struct store {
     char *base;
     size_t bytes;
     char *names;
+    struct mapped **map; /* (n_map) of each file of the checkpoint; NULL: it is not mapped */
+    int n_map;
 };
 
 /* ---- digest ---- */
@@ -65,6 +68,14 @@ static void lanes_add(struct lanes *l, const char *p, size_t n)
         d = fold(w[6] ^ 0x9FB21C651E98DF25ull, w[7] ^ d);
     }
     *l = (struct lanes){{n ? hash64(p, n, a) : a, b, c, d}};
+}
+
+/* Digests bytes [from, from + n) of a tensor, which lie at p. */
+static uint64_t digest_range(const char *p, size_t from, size_t n)
+{
+    struct lanes l = lanes_start(from);
+    lanes_add(&l, p, n);
+    return hash64(l.h, sizeof l.h, n);
 }
 
 /* Reads and digests bytes [from, from + n) of t, into dst or, if dst is NULL, into a scratch
@@ -122,6 +133,7 @@ struct job {
     struct safetensors *st;
     const struct tensor_load *load;
     char *const *place; /* (n) address of each tensor in the store */
+    const bool *mapped; /* (n) it is there already */
     struct part *part;
     uint64_t *digest; /* (n_part) */
     size_t n_part;
@@ -153,7 +165,9 @@ static bool job_step(struct job *j)
     const struct tensor *t = j->load[p.load].src;
     size_t from = p.index * PART, n = part_size(t, p.index);
     struct err e = {0};
-    if (!read_range(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
+    if (j->mapped[p.load]) {
+        j->digest[i] = digest_range(j->place[p.load] + from, from, n);
+    } else if (!read_range(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
         pthread_mutex_lock(&j->lock);
         if (!atomic_exchange(&j->failed, true))
             j->err = e;
@@ -173,7 +187,7 @@ static void *job_thread(void *arg)
 
 /* Runs the job on the calling thread and others; the calling thread reports progress after each
  * part that it reads itself. */
-static bool job_run(struct job *j, uint64_t total, const char *what, const struct progress *p,
+static bool job_run(struct job *j, uint64_t total, const char *what, const struct loading *p,
                     struct err *e)
 {
     pthread_t thread[MAX_THREADS];
@@ -202,12 +216,15 @@ static bool job_run(struct job *j, uint64_t total, const char *what, const struc
 
 /* ---- memory ---- */
 
-static struct store *store_new(size_t bytes, size_t names, struct err *e)
+static struct store *store_new(size_t bytes, size_t names, int files, struct err *e)
 {
     struct store *s = xcalloc(1, sizeof *s);
     s->bytes = bytes ? bytes : 1;
+    s->map = xcalloc((size_t)files, sizeof *s->map);
+    s->n_map = files;
     void *p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
+        free(s->map);
         free(s);
         err_set(e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
         return NULL;
@@ -224,7 +241,10 @@ void store_free(struct store *s)
 {
     if (!s)
         return;
+    for (int i = 0; i < s->n_map; i++)
+        mapped_close(s->map[i]);
     munmap(s->base, s->bytes);
+    free(s->map);
     free(s->names);
     free(s);
 }
@@ -286,31 +306,77 @@ static void bind_tensors(struct store *s, struct tensor_load *load, int n, char 
     }
 }
 
-bool store_load(struct store **out, struct safetensors *st, struct tensor_load *load, int n,
-                uint64_t *digest, const char *what, const struct progress *p, struct err *e)
+/* Whether the files are mapped. */
+static bool wants_map(const struct safetensors *st, uint64_t total, const struct loading *how)
 {
-    *out = NULL;
-    size_t bytes = 0, names = 0;
+    const char *why;
+    enum file_use r = how ? how->use : READ_COPY;
+    return r == READ_MAP || (r == READ_AUTO && total >= WORTH_MAPPING && st_trusted(st, &why));
+}
+
+/* A tensor can be used where it lies in its file, which begins at a page, if its elements are aligned
+ * there. */
+static bool is_aligned(const struct safetensors *st, const struct tensor *t)
+{
+    size_t size = dtype_size(t->type);
+    return size && t->bytes && st_offset(st, t) % size == 0;
+}
+
+/* Sets place[i] of the tensors that are used in the files, and maps these files. */
+static bool map_files(struct store *s, const struct safetensors *st, const struct tensor_load *load,
+                      const bool *mapped, int n, char **place, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        int file = st_file_of(st, load[i].src);
+        if (!mapped[i])
+            continue;
+        if (!s->map[file] && !(s->map[file] = st_map(st, file, e)))
+            return false;
+        place[i] = (char *)(uintptr_t)mapped_base(s->map[file]) + st_offset(st, load[i].src);
+    }
+    return true;
+}
+
+/* A store with a place for each tensor: place[i], in a file if mapped[i]. NULL and *e on failure. */
+static struct store *lay_out(const struct safetensors *st, const struct tensor_load *load, int n,
+                             const bool *mapped, char **place, struct err *e)
+{
+    size_t bytes = 0, names = 0, at = 0;
+    for (int i = 0; i < n; i++) {
+        bytes += mapped[i] ? 0 : aligned(load[i].src->bytes); /* each is at most its file's size */
+        names += strlen(load[i].src->name) + 1;
+    }
+    struct store *s = store_new(bytes, names, st_files(st), e);
+    for (int i = 0; s && i < n; i++)
+        if (!mapped[i]) {
+            place[i] = s->base + at;
+            at += aligned(load[i].src->bytes);
+        }
+    if (s && !map_files(s, st, load, mapped, n, place, e))
+        store_free(s), s = NULL;
+    return s;
+}
+
+bool store_load(struct store **out, struct safetensors *st, struct tensor_load *load, int n,
+                uint64_t *digest, const char *what, const struct loading *how, struct err *e)
+{
     uint64_t total = 0;
     sort_st = st;
     qsort(load, (size_t)n, sizeof *load, by_place);
-    for (int i = 0; i < n; i++) {
-        bytes += aligned(load[i].src->bytes); /* each is at most its file's size */
-        names += strlen(load[i].src->name) + 1;
+    for (int i = 0; i < n; i++)
         total += load[i].src->bytes;
-    }
-    struct store *s = store_new(bytes, names, e);
-    if (!s)
-        return false;
+    bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, total, how);
+    for (int i = 0; i < n; i++)
+        mapped[i] = map && is_aligned(st, load[i].src);
     char **place = xcalloc((size_t)n, sizeof *place);
-    size_t at = 0;
-    for (int i = 0; i < n; at += aligned(load[i].src->bytes), i++)
-        place[i] = s->base + at;
-    struct job j = {.st = st, .load = load, .place = place, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct store *s = lay_out(st, load, n, mapped, place, e);
+    struct job j = {.st = st, .load = load, .place = place, .mapped = mapped,
+                    .lock = PTHREAD_MUTEX_INITIALIZER};
     job_list_parts(&j, n);
-    bool ok = job_run(&j, total, what, p, e);
+    bool ok = s && job_run(&j, total, what, how, e) && (!map || mapped_check(e));
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
+    free(mapped);
     free(place);
     free(j.part);
     free(j.digest);

@@ -1,8 +1,10 @@
 /* store.h - the host memory of a checkpoint's weights, and how threads fill it.
  *
- * A store is one anonymous mapping that holds the bound tensors in file order, each at a multiple
- * of 64 bytes, so it is at most 64 bytes per tensor larger than the tensors. Up to eight threads
- * read the files directly into it. The store also owns the tensors' names.
+ * A store holds the bound tensors that are copied in one anonymous mapping, in file order, each at a
+ * multiple of 64 bytes, so it is at most 64 bytes per tensor larger than these tensors. Up to eight
+ * threads read the files directly into it. Tensors that are not copied lie in mappings of the files,
+ * which the store owns; the threads read them for their digests only, which also fills the page
+ * tables. The store also owns the tensors' names.
  */
 #ifndef AERIE_MODELS_STORE_H
 #define AERIE_MODELS_STORE_H
@@ -17,14 +19,15 @@ struct tensor_load {
 };
 
 /* Loads n tensors into a new store. Sorts load[] by place in the files; digest[i] receives the
- * 64-bit content digest of load[i] in the sorted order. `what` names the model in progress reports.
+ * 64-bit content digest of load[i] in the sorted order. `what` names the model in progress reports;
+ * how NULL: READ_COPY.
  * On failure *out is NULL and the dst tensors are unchanged. The caller frees *out with
  * store_free() after the last use of the tensors. */
 bool store_load(struct store **out, struct safetensors *st, struct tensor_load *load, int n,
-                uint64_t *digest, const char *what, const struct progress *p, struct err *e);
+                uint64_t *digest, const char *what, const struct loading *how, struct err *e);
 void store_free(struct store *s); /* NULL is allowed */
 /* Returns the whole pages within [p, p + n) to the system; their contents are lost. Does nothing if
- * p does not point into the store. */
+ * p does not point into the store's copies. */
 void store_drop(struct store *s, const void *p, size_t n);
 
 /* The content digest of one tensor, as store_load() computes it, without storing the tensor. */

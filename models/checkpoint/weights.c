@@ -317,7 +317,7 @@ static bool sha_of(const struct binder *b, const uint64_t *digest, const char *c
 }
 
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
-                 uint64_t *bytes, char sha[65], const struct progress *p)
+                 uint64_t *bytes, char sha[65], const struct loading *p)
 {
     uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
     bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e) &&

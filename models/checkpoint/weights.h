@@ -103,7 +103,7 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
 /* Loads all bound tensors into a new store. *bytes is the sum of their sizes, sha the SHA-256 that
  * models.h defines (struct model, `sha`); `what` names the model in progress reports. */
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
-                 uint64_t *bytes, char sha[65], const struct progress *p);
+                 uint64_t *bytes, char sha[65], const struct loading *p);
 
 /* Calls fn for one tensor if the model has it; part of model_each() and draft_each(). */
 bool each_tensor(struct tensor *t, struct store *store,

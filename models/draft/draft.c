@@ -63,7 +63,7 @@ static bool load_kind(struct drafting *g)
 }
 
 bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,
-                const struct progress *p, struct err *e)
+                const struct loading *p, struct err *e)
 {
     *d = (struct draft){.kv_full = -1, .kv_swa = -1};
     d->dir = xstrdup(dir);

@@ -10,7 +10,7 @@ struct drafting {
     const struct model *target;
     const char *config_path;
     const char *capture; /* boundaries that the user gave, e.g. "2,4,5", or NULL */
-    const struct progress *progress;
+    const struct loading *progress;
     struct conf top;     /* config.json */
     struct binder b;     /* owns the open checkpoint */
 };

@@ -107,7 +107,7 @@ int cli_bench(struct cli *c)
         .library = c->cublas,
         .device = c->opt.engine.device,
         .precision = c->opt.engine.precision,
-        .quant = c->opt.engine.quant,
+        .quant = c->opt.engine.quant, .load = c->opt.engine.load,
         .threads = c->opt.engine.threads,
         .brief = c->brief,
         .about = about,

@@ -123,6 +123,8 @@ const struct flag flags[] = {
     {"draft-weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
      "the same for the draft model (default: --weights)"},
+    {"load", 0, "auto|map|copy", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
+     AT(opt.engine.load), 0, 0, NULL, NULL, "CPU: use weights in the mapped files, or copy them"},
     {"threads", 0, "N", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_PACK | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
      1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
     {"raw", 0, NULL, IN_ENGINE, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,

@@ -5,7 +5,7 @@ _aerie() {
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
     local common="--ascii --color --quiet --no-sandbox --help --version"
-    local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
+    local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --load --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug
         --remote --api-key-file --kv-events --header --break"
@@ -20,14 +20,14 @@ _aerie() {
         ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
         run) flags="$talk --file --batch --lanes" ;;
         serve) flags="--port --host --api-key-file --model-name --lanes --model --draft --require-draft --eagle-capture --device
-            --precision --weights --draft-weights --threads --raw --param --seed --no-spec --no-graph --context --page-size
+            --precision --weights --draft-weights --load --threads --raw --param --seed --no-spec --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --log-level --no-log --db --verbose" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
-        replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
-        diff) flags="--with --log-only --forced --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
+        replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --load --threads --db --json" ;;
+        diff) flags="--with --log-only --forced --model --draft --device --precision --weights --draft-weights --load --threads --db --json" ;;
         parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
-            --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
+            --weights --draft-weights --load --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
         import) flags="--db --json" ;;
@@ -35,7 +35,7 @@ _aerie() {
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
-        bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --threads --json" ;;
+        bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --load --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
         doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --db --json" ;;
     esac
@@ -44,6 +44,7 @@ _aerie() {
         -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
+        --load) COMPREPLY=($(compgen -W "auto map copy" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --issue) COMPREPLY=($(compgen -W "sglang vllm llama.cpp" -- "$cur")); return ;;

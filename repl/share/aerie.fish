@@ -56,6 +56,7 @@ complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cu
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
 complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
 complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
+complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l load -x -a 'auto map copy' -d 'CPU: weights in mapped files, or a copy'
 complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session database'
 complete -c aerie -n 'not __aerie_in tokenize help export serve' -l json -d 'JSON for machines'
 

@@ -26,7 +26,7 @@ _aerie() {
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
            '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
-    cut=('--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
+    cut=('--load[CPU: weights in mapped files, or a copy]:how:(auto map copy)' '--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
     engine=($cut '--require-draft[stop when the draft does not fit]'
           '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:'
           '--raw[no chat format]' '*'{-p,--param}'[set a setting]:setting:_aerie_settings'

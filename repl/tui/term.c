@@ -1,5 +1,6 @@
 /* term.c - see term.h. */
 #include "repl/tui/term.h"
+#include "kernels/mapped.h"
 #include "repl/interrupt.h"
 
 #include <curses.h>
@@ -85,6 +86,8 @@ static void restore_now(void)
 static void crash(int sig, siginfo_t *info, void *context)
 {
     (void)context;
+    if (mapped_fault(sig, info))
+        return;
     restore_now();
     sigaction(sig, &term.old[sig], NULL);
     if (info->si_code <= 0) /* sent by a process; a fault is raised again by itself */

@@ -363,7 +363,7 @@ static void test_progress_ends_with_all_bytes(void **state)
 {
     (void)state;
     struct reports r = {0};
-    struct progress p = {report, &r};
+    struct loading p = {.report = report, .arg = &r};
     struct model m;
     struct err e = {0};
     assert_true(model_load(&m, "models/nestling/target", &p, &e));

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""aerie serve and llama-server in turn on one CPU: loading, first token, prompts, decoding, memory.
+
+    peer_cpu.py --aerie PROGRAM --llama PROGRAM --model NAME=FOLDER,FILE.gguf... [--threads N,...] [--rounds N] [--json FILE]
+
+Both get the same model in bf16, as many threads, a context of 4,096 tokens, one conversation, and the same requests over
+HTTP; time is taken here. Each round starts each server once, in turn, and asks three times: a short question right
+away, a prompt of about --prompt tokens for one token, and --decode tokens after a short prompt. The table gives
+medians over the rounds; load: until /health answers 200; first: from the start of the process to the first token of
+the short question; PSS: after the last answer; peak: VmHWM. aerie's further flags: --aerie-flags.
+"""
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+WORDS = "fox bear river stone cup lamp garden winter bread letter sail music door cloud horse wheel".split()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def text(n, salt):
+    """About n tokens: common words in an order of their own for each salt, so that no prefix is reused."""
+    return f"{salt} " + " ".join(WORDS[(i * (salt + 3) + i // 7) % len(WORDS)] for i in range(n))
+
+
+class Server:
+    def __init__(self, argv, env, log):
+        self.port = free_port()
+        self.start = time.monotonic()
+        self.process = subprocess.Popen([*argv, "--port", str(self.port)], env=env, stdin=subprocess.DEVNULL, stdout=log,
+                                        stderr=log)
+
+    def wait(self, limit=120):
+        while time.monotonic() - self.start < limit:
+            if self.process.poll() is not None:
+                raise SystemExit(f"{self.process.args[0]} ended with status {self.process.returncode}")
+            try:
+                c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+                c.request("GET", "/health")
+                if c.getresponse().status == 200:
+                    return time.monotonic() - self.start
+            except OSError:
+                pass
+            time.sleep(0.002)
+        raise SystemExit(f"{self.process.args[0]} did not answer within {limit} s")
+
+    def ask(self, prompt, n):
+        """Seconds to the first token and to each further one, and the prompt's tokens."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        body = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
+                "stream_options": {"include_usage": True}}
+        begin = time.monotonic()
+        c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = c.getresponse()
+        if answer.status != 200:
+            raise SystemExit(f"{self.process.args[0]}: {answer.read(500)}")
+        at, usage = [], {}
+        for line in answer:
+            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                continue
+            chunk = json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            if chunk.get("choices"):
+                at.append(time.monotonic())
+        return begin, at, usage
+
+    def memory(self):
+        """Peak resident and proportional set size, in MB; what the system does not tell is left out."""
+        out = {}
+        for key, path, line in (("peak MB", "status", "VmHWM"), ("PSS MB", "smaps_rollup", "Pss")):
+            try:
+                text = pathlib.Path(f"/proc/{self.process.pid}/{path}").read_text()
+            except OSError:
+                continue
+            out |= {key: int(x.split()[1]) * 1024 / 1e6 for x in text.splitlines() if x.startswith(line + ":")}
+        return out
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def one_round(argv, env, log, a, salt):
+    s = Server(argv, env, log)
+    out = {}
+    try:
+        out["load s"] = s.wait()
+        _, at, usage = s.ask("Tell me a story.", 4)
+        out["first s"] = at[0] - s.start
+        begin, at, usage = s.ask(text(a.prompt, salt), 1)
+        out["prompt tok/s"] = usage["prompt_tokens"] / (at[0] - begin)
+        begin, at, usage = s.ask(f"{salt} Tell me a long story about a fox and a bear.", a.decode)
+        n = usage["completion_tokens"]
+        # chunks may hold several tokens: the rate is of the tokens after the first chunk's one
+        out["decode tok/s"] = (n - 1) / (at[-1] - at[0])
+        out |= s.memory()
+    finally:
+        s.end()
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--aerie", required=True)
+    p.add_argument("--llama", required=True, help="llama-server; its libraries are looked for beside it")
+    p.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER,GGUF")
+    p.add_argument("--threads", default="2")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--prompt", type=int, default=440, help="words of the long prompt")
+    p.add_argument("--decode", type=int, default=48)
+    p.add_argument("--aerie-flags", default="")
+    p.add_argument("--limit", type=float, default=1e9, help="seconds after which no further round begins")
+    p.add_argument("--json", type=pathlib.Path)
+    a = p.parse_args()
+    began, results = time.monotonic(), []
+    with tempfile.TemporaryDirectory() as home, open(os.path.join(home, "log"), "w+") as log:
+        env = os.environ | {"XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home, "XDG_STATE_HOME": home}
+        beside = {"LD_LIBRARY_PATH": os.path.dirname(os.path.abspath(a.llama)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
+        for model in a.model:
+            name, paths = model.split("=", 1)
+            folder, gguf = paths.split(",")
+            for threads in a.threads.split(","):
+                sides = {
+                    "aerie": ([a.aerie, "serve", "-m", folder, "--device", "cpu", "--no-spec", "--lanes", "1", "--context",
+                               "4096", "--threads", threads, "--model-name", "m", "--no-log", *a.aerie_flags.split()], env),
+                    "llama": ([a.llama, "-m", gguf, "-t", threads, "-c", "4096", "-np", "1", "--no-webui"], env | beside)}
+                got = {side: [] for side in sides}
+                for r in range(a.rounds):
+                    if time.monotonic() - began > a.limit:
+                        break
+                    for side in list(sides) if r % 2 == 0 else list(sides)[::-1]:
+                        argv, e = sides[side]
+                        got[side].append(one_round(argv, e, log, a, r + 1))
+                        results.append({"model": name, "threads": int(threads), "side": side, **got[side][-1]})
+                if got["aerie"]:
+                    table(name, threads, got)
+    if a.json:
+        a.json.write_text("".join(json.dumps(r) + "\n" for r in results))
+
+
+def table(name, threads, got):
+    print(f"\n{name}, {threads} threads, {len(got['aerie'])} rounds (medians; range)")
+    print(f"{'':14}{'aerie':>24}{'llama-server':>26}{'aerie / llama':>15}")
+    for key in [k for k in got["aerie"][0] if k in got["llama"][0]]:
+        mine, peer = ([r[key] for r in got[side]] for side in ("aerie", "llama"))
+        m, q = statistics.median(mine), statistics.median(peer)
+        show = lambda v, mid: f"{mid:9.4g} ({min(v):.4g}..{max(v):.4g})"
+        print(f"{key:14}{show(mine, m):>24}{show(peer, q):>26}{m / q:>15.2f}")
+    sys.stdout.flush()
+
+
+main()
