@@ -1,4 +1,4 @@
-/* admin.c - maintenance of the database: backup, prune, check, titles. Each call opens its own
+/* admin.c - maintenance of the database: backup, prune, titles (check: check.c). Each call opens its own
  * connection.
  */
 #include "history/internal.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool open_as(struct db *d, const char *path, int flags,
+bool open_as(struct db *d, const char *path, int flags,
                     bool (*accept)(struct db *d, struct err *e), struct err *e)
 {
     enum file_owner owner = file_owner(path, e);
@@ -96,98 +96,6 @@ int history_prune(const char *path, int older_than_days, struct err *e)
     return ok ? removed : -1;
 }
 
-/* ---- check ---- */
-
-/* Runs a check whose result rows are problems, except the row "ok", and reports them. */
-static bool complaints(struct db *d, const char *what, const char *sql, struct buf *report,
-                       bool *clean, struct err *e)
-{
-    sqlite3_stmt *st = db_prepare(d, e, sql, "");
-    if (!st)
-        return false;
-    int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-        char *line = col_str(st, 0);
-        if (strcmp(line, "ok") != 0) {
-            buf_printf(report, "%s: %s\n", what, line);
-            *clean = false;
-        }
-        free(line);
-    }
-    sqlite3_finalize(st);
-    return rc == SQLITE_DONE || db_fail(d, e, what);
-}
-
-/* Compares the full-text index with the text. FTS5 requires a writable connection for that, but
- * nothing is written. */
-static bool check_words(struct db *d, struct buf *report, bool *clean, struct err *e)
-{
-    if (sqlite3_db_readonly(d->h, "main")) {
-        buf_str(report, "search index: not checked, the file is read-only\n");
-        return true;
-    }
-    int rc = db_do(d, "INSERT INTO turn_fts(turn_fts, rank) VALUES('integrity-check', 1)", "");
-    if ((rc & 0xff) == SQLITE_CORRUPT) {
-        buf_str(report, "search index: does not match the text\n");
-        *clean = false;
-        return true;
-    }
-    return rc == SQLITE_OK || db_fail(d, e, "cannot check the search index");
-}
-
-/* For open_as(): accepts any schema, because history_check() reports every difference itself. */
-static bool accept_any(struct db *d, struct err *e)
-{
-    (void)d, (void)e;
-    return true;
-}
-
-static bool check_content(struct db *d, struct buf *report, bool *clean, struct err *e)
-{
-    int turns = 0, bad = 0, first = 0, strange = 0;
-    bool ok = complaints(d, "structure", "PRAGMA integrity_check", report, clean, e) &&
-              complaints(d, "rows without an owner", "PRAGMA foreign_key_check", report, clean,
-                         e) &&
-              check_words(d, report, clean, e) && chain_verify(d, "", &turns, &bad, report, e) &&
-              account_check(d, "", &first, &strange, report, e);
-    if (ok)
-        buf_printf(report, "%d turn%s checked, %d record%s not what was written\n", turns,
-                   plural(turns), bad, bad == 1 ? " is" : "s are");
-    if (ok && strange)
-        buf_printf(report, "%d repl%s with other tokens than their steps\n", strange,
-                   strange == 1 ? "y" : "ies");
-    *clean &= !bad && !strange;
-    return ok;
-}
-
-/* Opening a pack checks its seal. */
-static bool check_pack(const char *path, struct buf *report, struct err *e)
-{
-    struct hdb *h = hdb_open(path, e);
-    if (h)
-        buf_printf(report, "a pack; the seal matches: %.12s\n", hdb_packed(h)->seal);
-    hdb_close(h);
-    return h;
-}
-
-bool history_check(const char *path, struct buf *report, struct err *e)
-{
-    struct db d;
-    int differ = 0;
-    bool clean = true;
-    if (file_owner(path, NULL) == FILE_PACK)
-        return check_pack(path, report, e);
-    if (!open_as(&d, path, SQLITE_OPEN_READWRITE, accept_any, e))
-        return false;
-    bool ok = schema_report(&d, report, &differ, e);
-    if (ok && differ) /* a foreign view or trigger must not run */
-        buf_str(report, "the rows were not checked: the schema is not aerie's\n");
-    if (ok && !differ)
-        ok = check_content(&d, report, &clean, e);
-    db_close(&d);
-    return ok && ((clean && !differ) || err_set(e, ERR_DB, "%s is damaged", path));
-}
-
 /* ---- titles ---- */
 
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e)
@@ -196,6 +104,8 @@ bool history_set_title(const char *path, const char *session, const char *title,
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;
     int rc = db_do(&d, "BEGIN IMMEDIATE", "");
+    if (!rc)
+        rc = chain_touch(&d, session);
     if (!rc)
         rc = db_do(&d, "UPDATE session SET title=? WHERE id=?", "ss", title, session);
     bool found = !rc && sqlite3_changes(d.h);

@@ -8,7 +8,8 @@
  * Values that change later (the title, the time of the last change, how a run ended) are covered by
  * the session's seal, which is computed again with each change. The set of sessions is covered by
  * `roll`, the exclusive or of the hashes of their ids; a tokenizer's texts by one of the same kind.
- * All this detects accidents, not attacks: a program that writes the file can also compute the
+ * head.c chains these checksums over the whole database, and may seal them with a key. Without a key
+ * all this detects accidents, not attacks: a program that writes the file can also compute the
  * checksums.
  */
 #include "history/internal.h"
@@ -16,64 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void hash_int(struct sha256 *s, int64_t v)
-{
-    uint8_t le[8];
-    for (int i = 0; i < 8; i++)
-        le[i] = (uint8_t)((uint64_t)v >> (8 * i));
-    sha256_add(s, le, sizeof le);
-}
-
-/* Hashes type, length and bytes of a value, so that two different rows never hash the same
- * bytes. */
-static void hash_column(struct sha256 *s, sqlite3_stmt *st, int i)
-{
-    int type = sqlite3_column_type(st, i);
-    hash_int(s, type);
-    if (type == SQLITE_INTEGER) {
-        hash_int(s, sqlite3_column_int64(st, i));
-    } else if (type == SQLITE_FLOAT) { /* never written by aerie, but possible in a changed file */
-        double v = sqlite3_column_double(st, i);
-        sha256_add(s, &v, sizeof v);
-    } else if (type != SQLITE_NULL) {
-        const void *p = type == SQLITE_TEXT ? (const void *)sqlite3_column_text(st, i)
-                                            : sqlite3_column_blob(st, i);
-        hash_int(s, sqlite3_column_bytes(st, i));
-        sha256_add(s, p, (size_t)sqlite3_column_bytes(st, i));
-    }
-}
-
-static int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st)
-{
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc, rows = 0;
-    for (; (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
-        for (int i = 0; i < sqlite3_column_count(st); i++)
-            hash_column(s, st, i);
-    sqlite3_reset(st);
-    hash_int(s, rows);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
-
-/* The same, but nothing where there is no row: what a later version of the schema added leaves the
- * hashes of older rows as they were. */
-static int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st)
-{
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    struct sha256 with = *s;
-    int rc, rows = 0;
-    for (; (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
-        for (int i = 0; i < sqlite3_column_count(st); i++)
-            hash_column(&with, st, i);
-    sqlite3_reset(st);
-    hash_int(&with, rows);
-    if (rows)
-        *s = with;
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
 
 static int hash_run(struct sha256 *s, struct db *d, int64_t id)
 {
@@ -184,17 +127,20 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
 
 /* ---- the seal of a session, and `roll` over all sessions ---- */
 
-/* numbered: with the session's number, which sessions have since version 4 of the schema. */
-static int seal_hash(struct db *d, const char *session, bool numbered, uint8_t out[32])
+/* With what a version of the schema has: the session's number since 4, its pin since 6. */
+static int seal_hash(struct db *d, const char *session, int version, uint8_t out[32])
 {
     struct sha256 s;
     sha256_init(&s);
     int rc = hash_rows(&s, d, db_cached(d,
         "SELECT id, parent, fork_turn, title, created_ms, updated_ms, last_run, links, chain"
         " FROM session WHERE id = ?", "s", session));
-    if (!rc && numbered)
+    if (!rc && version >= 4)
         rc = hash_rows(&s, d, db_cached(d, "SELECT number FROM session WHERE id = ?", "s",
                                         session));
+    if (!rc && version >= 6)
+        rc = hash_added(&s, d, db_cached(d, "SELECT pinned FROM session WHERE id = ? AND pinned"
+                                         " NOT NULL", "s", session));
     if (!rc)
         rc = hash_rows(&s, d, db_cached(d,
             "SELECT id, ended FROM run WHERE session_id = ? ORDER BY id", "s", session));
@@ -202,45 +148,62 @@ static int seal_hash(struct db *d, const char *session, bool numbered, uint8_t o
     return rc;
 }
 
-static int seal(struct db *d, const char *session, bool numbered)
+static int seal(struct db *d, const char *session, const uint8_t sum[32])
 {
-    uint8_t sum[32];
-    int rc = seal_hash(d, session, numbered, sum);
-    return rc ? rc : db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, sizeof sum,
-                           session);
+    return db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, (size_t)32, session);
 }
 
-int chain_seal(struct db *d, const char *session)
+/* *same: the stored seal is that of the session, sum. *some: there is such a session. */
+static int seal_matches(struct db *d, const char *session, int version, uint8_t sum[32], bool *same,
+                        bool *some)
 {
-    return seal(d, session, true);
-}
-
-/* *same: the stored seal is that of the session. */
-static int seal_matches(struct db *d, const char *session, bool numbered, bool *same)
-{
-    uint8_t sum[32];
-    int rc = seal_hash(d, session, numbered, sum);
+    int rc = seal_hash(d, session, version, sum);
     sqlite3_stmt *st = rc ? NULL
                           : db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
     if (!st)
         return rc ? rc : sqlite3_extended_errcode(d->h);
     rc = sqlite3_step(st);
-    *same = rc == SQLITE_ROW && sqlite3_column_bytes(st, 0) == 32 &&
+    *some = rc == SQLITE_ROW;
+    *same = *some && sqlite3_column_bytes(st, 0) == 32 &&
             memcmp(sqlite3_column_blob(st, 0), sum, 32) == 0;
     sqlite3_reset(st);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
+int chain_seal(struct db *d, const char *session)
+{
+    uint8_t sum[32];
+    bool same, some;
+    int rc = seal_matches(d, session, SCHEMA_VERSION, sum, &same, &some);
+    if (rc || same || !some)
+        return rc;
+    rc = seal(d, session, sum);
+    return rc ? rc : head_add(d, "session", session, sum, sizeof sum);
+}
+
+int chain_touch(struct db *d, const char *session)
+{
+    uint8_t sum[32];
+    bool same, some;
+    int rc = seal_matches(d, session, SCHEMA_VERSION, sum, &same, &some);
+    return rc || !some ? rc : head_touch(d, "session", session, same ? sum : NULL);
+}
+
 static int seal_anew(struct db *d, const char *session)
 {
-    bool same;
-    int rc = seal_matches(d, session, false, &same);
-    return rc || !same ? rc : seal(d, session, true);
+    uint8_t sum[32];
+    bool same, some;
+    int rc = seal_matches(d, session, 2, sum, &same, &some);
+    if (!rc && same)
+        rc = seal_hash(d, session, 4, sum);
+    return rc || !same ? rc : seal(d, session, sum);
 }
 
 static int seal_old(struct db *d, const char *session)
 {
-    return seal(d, session, false);
+    uint8_t sum[32];
+    int rc = seal_hash(d, session, 2, sum);
+    return rc ? rc : seal(d, session, sum);
 }
 
 static int each_session(struct db *d, int (*fn)(struct db *d, const char *session))
@@ -311,8 +274,11 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
     }
     sqlite3_reset(st);
     rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
-    for (int i = 0; !rc && i < *n; i++)
+    for (int i = 0; !rc && i < *n; i++) {
         rc = chain_roll(d, gone[i], -1);
+        if (!rc)
+            rc = head_add(d, "session", gone[i], "", 0);
+    }
     free(gone);
     return rc;
 }
@@ -570,11 +536,12 @@ static bool verify_covered(struct verify *v, struct err *e)
 
 static bool verify_seal(struct verify *v, struct err *e)
 {
-    bool same;
-    if (seal_matches(v->d, v->session, true, &same))
+    uint8_t sum[32];
+    bool same, some;
+    if (seal_matches(v->d, v->session, SCHEMA_VERSION, sum, &same, &some))
         return db_fail(v->d, e, "cannot verify");
     if (!same)
-        report_line(v, "its title, number, times or the ends of its runs do not match what was "
+        report_line(v, "its title, number, pin, times or the ends of its runs do not match what was "
                     "written");
     return true;
 }
@@ -655,7 +622,8 @@ static bool verify_all(struct verify *v, const char *session, struct err *e)
     if (ok && rc != SQLITE_DONE)
         ok = db_fail(d, e, "cannot verify");
     sqlite3_finalize(st);
-    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e) && verify_texts(v, e)));
+    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e) && verify_texts(v, e) &&
+                               head_verify(d, &v->bad, v->report, e)));
 }
 
 /* Runs in one read transaction, so that another process may write meanwhile. */

@@ -68,6 +68,28 @@ static int wait_for_lock(void *unused, int times)
     return 1;
 }
 
+/* The schema is compared with aerie's before a statement uses it (schema.c). If another program changes
+ * it afterwards, SQLite compiles the statements again: with triggers and views off, neither can take
+ * part in them. */
+static void switch_off(sqlite3 *h)
+{
+    sqlite3_db_config(h, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(h, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    sqlite3_db_config(h, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
+    sqlite3_db_config(h, SQLITE_DBCONFIG_ENABLE_VIEW, 0, NULL);
+    sqlite3_db_config(h, SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0, NULL);
+}
+
+static void set_limits(sqlite3 *h)
+{
+    enum { VALUE_BYTES = 256 << 20, SQL_BYTES = 1 << 20, CASCADE = 8 };
+    sqlite3_limit(h, SQLITE_LIMIT_LENGTH, VALUE_BYTES);
+    sqlite3_limit(h, SQLITE_LIMIT_SQL_LENGTH, SQL_BYTES);
+    sqlite3_limit(h, SQLITE_LIMIT_TRIGGER_DEPTH, CASCADE); /* deleting a session deletes its rows */
+    sqlite3_limit(h, SQLITE_LIMIT_WORKER_THREADS, 0);
+    sqlite3_limit(h, SQLITE_LIMIT_ATTACHED, 1); /* by VACUUM only */
+}
+
 bool db_open(struct db *d, const char *path, int flags, struct err *e)
 {
     *d = (struct db){.path = xstrdup(path)};
@@ -83,9 +105,9 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     } else {
         sqlite3_busy_timeout(d->h, BUSY_MS);
     }
-    sqlite3_db_config(d->h, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    sqlite3_db_config(d->h, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
+    switch_off(d->h);
+    set_limits(d->h);
     if (!db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY", e)) {
         db_close(d);
         return false;

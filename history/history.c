@@ -439,10 +439,8 @@ static void finish_writing(struct history *h)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
-    if (!h->n_wait) {
-        db_do(d, "PRAGMA optimize", "");
+    if (!h->n_wait)
         sqlite3_wal_checkpoint_v2(d->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
-    }
     publish_left(h);
     pthread_mutex_lock(&h->mu);
     h->finished = true;
@@ -635,7 +633,10 @@ void history_unlock_session(struct history *h, const char *session)
     struct db d;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, NULL))
         return;
-    session_unlock(&d, &h->w.live, session);
+    if (db_do(&d, "BEGIN IMMEDIATE", "") == SQLITE_OK &&
+        session_unlock(&d, &h->w.live, session) == SQLITE_OK)
+        db_do(&d, "COMMIT", "");
+    db_rollback(&d);
     db_close(&d);
 }
 

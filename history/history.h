@@ -81,6 +81,11 @@ struct evq *history_queue(struct history *h); /* give this to engine_opts.log */
 /* Sets the level of the events that are queued from now on; any thread. */
 void history_level(struct history *h, enum log_level level);
 
+/* What this process records from now on in any log is sealed with the key in a file, and checks verify
+ * the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the file is no
+ * regular file, others can read it, or it has not 16 to 4096 bytes. */
+bool history_seal_with(const char *file, struct err *e);
+
 /* State for the status line; any thread. */
 struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
@@ -353,6 +358,9 @@ const struct pack_about *hdb_packed(const struct hdb *d);
 bool history_backup(const char *path, const char *to, struct err *e);
 int history_prune(const char *path, int older_than_days, struct err *e); /* sessions removed, -1 */
 bool history_check(const char *path, struct buf *report, struct err *e);
+/* The same; head: a head that an earlier report named, "12:5f..." (NULL: none), which the log's past must
+ * have. ERR_USAGE if it is no head. */
+bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e);
 
 #endif

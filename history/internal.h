@@ -14,7 +14,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ids are stored in lit
 
 /* ---- db.c: a connection, statements, bindings ------------------------------------------------ */
 
-enum { MAX_CACHED = 96 };
+enum { MAX_CACHED = 160 };
 
 struct db {
     sqlite3 *h;
@@ -29,8 +29,8 @@ struct db {
                             limit; 0: none */
 };
 
-/* Opens a connection with the safety settings that all have (defensive, untrusted schema, cell
- * checks, busy timeout). flags: SQLITE_OPEN_*; with SQLITE_OPEN_URI the path is a file: URI. *d
+/* Opens a connection with the safety settings that all have (defensive, untrusted schema, no triggers,
+ * no views, limits, cell checks, busy timeout). flags: SQLITE_OPEN_*; with SQLITE_OPEN_URI the path is a file: URI. *d
  * must not move while it is open. False and *e (ERR_DB) on failure. */
 bool db_open(struct db *d, const char *path, int flags, struct err *e);
 void db_close(struct db *d);
@@ -69,7 +69,7 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 5
+    SCHEMA_VERSION = 6
 };
 
 /* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
@@ -91,6 +91,9 @@ bool schema_check(struct db *d, struct err *e);
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
+/* A digest of the schema's text, and the one that a new log or pack of this version has. */
+bool schema_digest(struct db *d, char hex[65]);
+const char *schema_known_digest(bool pack);
 /* Of packs (pack_file.c), which have the log's tables, the table `pack` and PACK_ID. Make: all
  * tables, in an empty database. Check: refuses (ERR_DB) what is no pack, a newer one, and one
  * whose schema differs from the text of its version; *old: of an older version. Renew: migrates
@@ -175,6 +178,53 @@ int session_lock_row(struct db *d, const struct live *l, const char *session);
 int session_unlock(struct db *d, const struct live *l, const char *session);
 int session_unlock_dead(struct db *d, const struct live *l);
 
+/* ---- hash.c: hashes of rows ------------------------------------------------------------------ */
+
+void hash_int(struct sha256 *s, int64_t v);
+/* Hashes type, length and bytes of a value, so that two different rows never hash the same bytes. */
+void hash_column(struct sha256 *s, sqlite3_stmt *st, int i);
+/* Hashes every row of a statement of db_cached() (NULL: it failed), and their number. */
+int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st);
+/* The same, but nothing where there is no row: what a later version of the schema added leaves the
+ * hashes of older rows as they were. */
+int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st);
+
+/* ---- head.c: the chain over the whole database ----------------------------------------------- */
+
+/* Every change of an object's checksum appends a row to `head`. Objects (what, name): a session (its
+ * id), a build, a model, a server, a tokenizer (the row's id). The newest row of an object has its
+ * checksum now; an empty one: aerie deleted the object. */
+int head_add(struct db *d, const char *what, const char *name, const void *sum, size_t n);
+/* The same for a row of one of these tables, with a checksum over its columns. */
+int head_add_row(struct db *d, const char *table, int64_t id);
+/* Call it before an object is changed in a transaction. sum: its checksum, from its content (NULL: the
+ * content does not match). Unless its newest head has the same, a head of the kind "damage" records
+ * that another program changed it: the change would be covered otherwise. */
+int head_touch(struct db *d, const char *what, const char *name, const uint8_t *sum);
+int head_touch_row(struct db *d, const char *table, int64_t id);
+/* Updates the checksum over what is no evidence: session locks, side files stored, counters. Call it in
+ * every transaction that changed one of them. */
+int head_state(struct db *d);
+/* Migration of version 5: a head for every object. */
+int head_make_all(struct db *d);
+/* Verifies the chain of heads, with a key of history_seal_with() also their seals, and compares each
+ * object with its newest head. Adds to *bad, and a line each to report (may be NULL). */
+bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e);
+
+/* Names the last head in report; of one that was noted (`head`, may be NULL) also whether the log has it. */
+bool head_report(struct db *d, const char *head, struct buf *report, bool *clean, struct err *e);
+
+/* ---- seal.c: the key of history_seal_with() --------------------------------------------------- */
+
+void hmac_sha256(const void *key, size_t n_key, const void *p, size_t n, uint8_t out[32]);
+bool seal_has_key(void);
+/* The seal of a head. False: there is no key. */
+bool seal_of_head(int64_t n, const uint8_t chain[32], uint8_t out[32]);
+/* False: there is a key and a seal (else NULL), and the seal is not of this key. */
+bool seal_of_head_matches(int64_t n, const uint8_t chain[32], const void *seal, int n_seal);
+/* Refuses (ERR_DB) to write to a log whose last seal is not of the key. */
+bool seal_fits(struct db *d, struct err *e);
+
 /* ---- chain.c --------------------------------------------------------------------------------- */
 
 /* Every run, event and turn row of a session is a link: `link` counts from 1 in the order they were
@@ -188,6 +238,8 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
 /* Updates the session's seal: one checksum of its row (title and times included) and of how its
  * runs ended. Call it in every transaction that changed one of them, before its end. */
 int chain_seal(struct db *d, const char *session);
+/* Call it in every transaction before the first change of a session that has rows: see head_touch(). */
+int chain_touch(struct db *d, const char *session);
 /* Updates the checksum over all sessions (`roll`) for one that was created (by 1) or deleted
  * (-1). */
 int chain_roll(struct db *d, const char *session, int by);
@@ -315,6 +367,9 @@ bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], 
 
 /* ---- admin.c ---- */
 
+/* Opens a session log that exists and that `accept` accepts. */
+bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db *d, struct err *e),
+             struct err *e);
 /* Opens a session log that exists and has this version's schema. */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 

@@ -139,12 +139,29 @@ static int end_run(struct db *d, int64_t run)
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? chain_seal(d, session) : rc;
 }
 
+/* Calls chain_touch() for the session of a run. */
+static int touch_run(struct db *d, int64_t run)
+{
+    char session[SESSION_ID] = "";
+    sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW)
+        col_id(st, 0, session);
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW ? chain_touch(d, session) : rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
 /* Closes every open turn of a run, then the run. */
 static int close_run(struct db *d, int64_t run, int *closed)
 {
+    int rc = touch_run(d, run);
+    if (rc)
+        return rc;
     for (;;) {
         int64_t reply;
-        int rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
+        rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
                         run);
         if (rc || !reply)
             return rc ? rc : end_run(d, run);

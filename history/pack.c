@@ -32,7 +32,7 @@ static const struct pack_rule rules[] = {
      .facts = "id kind version", .paths = "model facts", .text = "url"},
     {.table = "session", .where = "id=?1 AND ?2 NOT NULL",
      .facts = "id parent fork_turn created_ms updated_ms last_run links number", .text = "title",
-     .never = "chain seal"},
+     .never = "chain seal pinned"},
     {.table = "run", .where = "id IN (" RUNS ")",
      .facts = "id session_id build_id target_id draft_id config ended created_ms link server_id",
      .never = "writer chain"},
@@ -70,7 +70,7 @@ static const struct pack_rule rules[] = {
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 /* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
-static const char *const left_out[] = {"roll", "held", "taken"};
+static const char *const left_out[] = {"roll", "head", "held", "taken"};
 
 const struct pack_rule *pack_rule(int i)
 {

@@ -65,16 +65,18 @@ int session_lock_row(struct db *d, const struct live *l, const char *session)
 {
     char here[64];
     boot_id(here);
-    return db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
-                 " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
-                 clock_unix_ms());
+    int rc = db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
+                   " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
+                   clock_unix_ms());
+    return rc ? rc : head_state(d);
 }
 
 int session_unlock(struct db *d, const struct live *l, const char *session)
 {
-    return session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
-                           l->id)
-                   : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
+    int rc = session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
+                             l->id)
+                     : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
+    return rc ? rc : head_state(d);
 }
 
 int session_unlock_dead(struct db *d, const struct live *l)
@@ -94,7 +96,7 @@ int session_unlock_dead(struct db *d, const struct live *l)
         }
         sqlite3_reset(st);
         if (!*dead)
-            return rc == SQLITE_DONE ? SQLITE_OK : rc;
+            return rc == SQLITE_DONE ? head_state(d) : rc;
         rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", dead);
         if (rc)
             return rc;

@@ -438,7 +438,8 @@ bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct
 
 int side_file_note_stored(struct db *d, int64_t writer)
 {
-    return db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer);
+    int rc = db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer);
+    return rc ? rc : head_state(d);
 }
 
 void side_file_remove(const char *path, int64_t writer)
@@ -575,15 +576,30 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
 /* Deletes the rows of `taken` whose side file no longer exists. */
 static void drop_old_notes(struct db *d, const char *path)
 {
+    int64_t *old = NULL;
+    size_t n = 0;
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM taken", "");
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         int64_t writer = 0;
         if (sqlite3_column_bytes(st, 0) == sizeof writer)
             memcpy(&writer, sqlite3_column_blob(st, 0), sizeof writer);
-        if (!side_file_exists(path, writer))
-            db_do(d, "DELETE FROM taken WHERE id=?", "b", &writer, sizeof writer);
+        if (!side_file_exists(path, writer)) {
+            old = xrealloc(old, n + 1, sizeof *old);
+            old[n++] = writer;
+        }
     }
     sqlite3_finalize(st);
+    if (n && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
+        int rc = SQLITE_OK;
+        for (size_t i = 0; !rc && i < n; i++)
+            rc = db_do(d, "DELETE FROM taken WHERE id=?", "b", &old[i], sizeof old[i]);
+        if (!rc)
+            rc = head_state(d);
+        if (!rc)
+            db_do(d, "COMMIT", "");
+        db_rollback(d);
+    }
+    free(old);
 }
 
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e)

@@ -56,6 +56,8 @@ void texts_free(struct texts *t)
 static int open_tokenizer(struct db *d, struct texts *t, const char *sha)
 {
     int rc = db_do(d, "INSERT OR IGNORE INTO tokenizer(sha) VALUES(?)", "s", sha);
+    if (!rc && sqlite3_changes(d->h))
+        rc = head_add_row(d, "tokenizer", sqlite3_last_insert_rowid(d->h));
     if (!rc)
         rc = db_int(d, &t->tokenizer, 0, "SELECT id FROM tokenizer WHERE sha=?", "s", sha);
     if (rc)
@@ -100,6 +102,8 @@ int texts_store(struct db *d, struct texts *t, const char *sha, const int32_t *i
     for (int i = 0; !rc && i < n; i++)
         if (id[i] >= 0 && id[i] < t->vocab.n && !t->stored[id[i]])
             rc = store_one(d, t, id[i]);
+    if (!rc && before == 0 && t->fresh.n)
+        rc = head_touch_row(d, "tokenizer", t->tokenizer);
     if (rc || t->fresh.n == before)
         return rc;
     return chain_texts(d, t->tokenizer, t->fresh.v + before, t->fresh.n - before);

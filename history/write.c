@@ -59,11 +59,27 @@ static void settings_follow(struct cursor *c, const struct event *ev)
 
 /* ---- sessions and runs ---- */
 
+/* Notes that this transaction changes the session, before its first change. */
+static int touch(struct writer *w)
+{
+    struct cursor *c = &w->cur;
+    bool first = !c->touched;
+    c->touched = true;
+    return first && c->stored ? chain_touch(&w->db, c->session) : SQLITE_OK;
+}
+
+/* A head for a row that was just inserted, unless it was there already. */
+static int head_of_new(struct db *d, int rc, const char *table, int64_t id)
+{
+    return rc || !id ? rc : head_add_row(d, table, id);
+}
+
 static int model_id(struct db *d, const char *role, const char *dir, const char *sha,
                     const char *tokenizer, int64_t *id)
 {
     int rc = db_do(d, "INSERT OR IGNORE INTO model(role, dir, weights_sha, tokenizer_sha)"
                    " VALUES(?,?,?,?)", "ssss", role, dir, sha, tokenizer);
+    rc = head_of_new(d, rc, "model", sqlite3_changes(d->h) ? sqlite3_last_insert_rowid(d->h) : 0);
     return rc ? rc : db_int(d, id, 0, "SELECT id FROM model WHERE role=? AND dir=? AND"
                             " weights_sha=? AND tokenizer_sha=?", "ssss", role, dir, sha,
                             tokenizer);
@@ -73,6 +89,7 @@ static int build_id(struct db *d, const struct history_about *a, int64_t *id)
 {
     int rc = db_do(d, "INSERT OR IGNORE INTO build(version, device, flags) VALUES(?,?,?)", "sss",
                    a->version, a->device, a->flags);
+    rc = head_of_new(d, rc, "build", sqlite3_changes(d->h) ? sqlite3_last_insert_rowid(d->h) : 0);
     return rc ? rc : db_int(d, id, 0, "SELECT id FROM build WHERE version=? AND device=? AND"
                             " flags=?", "sss", a->version, a->device, a->flags);
 }
@@ -91,7 +108,7 @@ static int server_id(struct db *d, const struct history_about *a, int64_t *id)
     rc = db_do(d, "INSERT INTO server(kind, version, url, model, facts) VALUES(?,?,?,?,?)", "sssss",
                a->server, a->server_version, a->server_url, a->model_dir, a->server_facts);
     *id = sqlite3_last_insert_rowid(d->h);
-    return rc;
+    return head_of_new(d, rc, "server", *id);
 }
 
 static int insert_run(struct writer *w, int64_t ms)
@@ -129,8 +146,12 @@ static int number_session(struct writer *w)
     int rc = db_do(&w->db, "UPDATE session SET number=1+max((SELECT coalesce(max(number),0) FROM"
                    " session), coalesce((SELECT last_number FROM roll WHERE id=1),0))"
                    " WHERE id=? AND number IS NULL", "s", id);
-    return rc ? rc : db_do(&w->db, "UPDATE roll SET last_number=max(last_number,"
-                           " (SELECT number FROM session WHERE id=?)) WHERE id=1", "s", id);
+    if (!rc && sqlite3_changes(w->db.h))
+        rc = db_do(&w->db, "UPDATE roll SET last_number=max(last_number,"
+                   " (SELECT number FROM session WHERE id=?)) WHERE id=1", "s", id);
+    else
+        return rc;
+    return rc ? rc : head_state(&w->db);
 }
 
 /* Stores the session's row, unless it exists, and a row for this process's run. */
@@ -145,8 +166,8 @@ static int store_session(struct writer *w, const struct event *ev)
     int rc = db_do(d, "INSERT OR IGNORE INTO session(id, parent, fork_turn, title, created_ms,"
                    " updated_ms) VALUES(?1,?2,?3,(SELECT title FROM session WHERE id=?2),?4,?4)",
                    "ssii", c->session, parent, (int64_t)c->fork_turn, ms);
-    if (!rc && sqlite3_changes(d->h))
-        rc = chain_begin(d, c->session);
+    if (!rc)
+        rc = sqlite3_changes(d->h) ? chain_begin(d, c->session) : chain_touch(d, c->session);
     if (!rc && parent)
         rc = number_session(w);
     if (!rc)
@@ -171,7 +192,9 @@ static int end_run(struct writer *w, bool keep)
     struct cursor *c = &w->cur;
     if (!c->stored)
         return SQLITE_OK;
-    int rc = c->reply ? recover_turn(&w->db, c->reply) : SQLITE_OK;
+    int rc = touch(w);
+    if (!rc && c->reply)
+        rc = recover_turn(&w->db, c->reply);
     if (!rc)
         rc = db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
     if (!rc)
@@ -376,7 +399,8 @@ static int commit_session(struct writer *w)
 
 int write_commit(struct writer *w)
 {
-    return cursors_each(w, commit_session);
+    int rc = w->texts.fresh.n ? head_add_row(&w->db, "tokenizer", w->texts.tokenizer) : SQLITE_OK;
+    return rc ? rc : cursors_each(w, commit_session);
 }
 
 static int write_text(struct writer *w, const struct event *ev)
@@ -549,11 +573,13 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
     if (!*ev->session)
         return SQLITE_OK; /* the event belongs to no session */
     if (!cursors_switch(w, ev->session)) {
-        int rc = begin_session(w, ev, level);
-        if (rc)
-            return rc;
+        int begun = begin_session(w, ev, level);
+        if (begun)
+            return begun;
     }
-    c->touched = true;
+    int rc = touch(w);
+    if (rc)
+        return rc;
     if (ev->kind == EV_OP)
         settings_follow(c, ev);
     if (ev->kind == EV_STEP)
@@ -561,7 +587,7 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
     /* a turn that was begun is ended even if the level is LOG_OFF now */
     if (ev->kind == EV_TURN_END && (c->reply || c->beside)) {
         *ended = c->reply != 0;
-        int rc = c->reply ? write_turn_end(w, ev) : SQLITE_OK;
+        rc = c->reply ? write_turn_end(w, ev) : SQLITE_OK;
         return rc || !c->beside ? rc : end_beside(w);
     }
     if (level == LOG_OFF)
