@@ -11,6 +11,7 @@ void request_free(struct request *rq)
     ids_free(&rq->given);
     probe_past_free(rq->probe.past);
     free(rq->force);
+    free(rq->shape);
     for (int i = 0; rq->prompts && i < rq->count; i++)
         free(rq->prompts[i]);
     free(rq->prompts);

@@ -62,6 +62,12 @@ struct forced_token {
     int32_t token;
 };
 
+/* From this step on, trees have this shape; steps 0: nothing is drafted. */
+struct shape_change {
+    int step;
+    int steps, topk, nodes;
+};
+
 struct request {
     enum request_kind kind;
     char *text;
@@ -82,6 +88,9 @@ struct request {
     bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */
     struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, as OP_FORCE said */
     int n_force;
+    struct shape_change *shape; /* (n_shape) RQ_SAY, RQ_REGEN: for a replay, as OP_SHAPE said, by step;
+                                   with draft.shape = auto */
+    int n_shape;
     bool run_on;         /* RQ_SAY, RQ_REGEN: the model's end tokens do not end the reply */
     bool make_room;      /* RQ_SAY */
     struct probe_ask probe; /* RQ_PROBE */
@@ -123,6 +132,20 @@ struct depth_stat {
     uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
 };
 
+/* What draft.shape = auto chose, and from what. */
+struct auto_view_shape {
+    int steps, topk, nodes, runs; /* runs: steps that had this shape */
+    double ms, tokens;            /* a step takes, 0: not measured; and is expected to yield */
+};
+struct auto_view {
+    int n;           /* shapes to choose from; 0: nothing was chosen yet */
+    int now;         /* of the next step */
+    const char *why; /* constant */
+    bool logged;     /* the turn is a replay's: the log has chosen */
+    uint64_t switches;
+    struct auto_view_shape at[8];
+};
+
 /* The chat in numbers. Counters are of the session. */
 struct chat_view {
     char session[SESSION_ID];
@@ -145,6 +168,7 @@ struct chat_view {
     uint64_t cycles, drafted, accepted;
     double turn_mal, session_mal;
     struct depth_stat depth[TREE_MAX];
+    struct auto_view auto_shape;
     char trouble[200]; /* of a server: why it does not answer as it should; "": it does, as far as known */
 };
 

@@ -41,7 +41,7 @@ bool turn_listed(const char *list, int turn)
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",
-                                       "forget", "force"};
+                                       "forget", "force", "shape"};
     return NAME(name, k);
 }
 

@@ -76,6 +76,8 @@ enum op_kind {
                   "2 3 4" */
     OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text: "STEP
                   ID" */
+    OP_SHAPE,  /* draft.shape = auto chose: in the turn that runs, the trees from this step on have this
+                  shape; text: "STEP STEPS-TOPK-NODES", steps 0: nothing is drafted */
 };
 /* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
  * turn. */

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK, K_FORGET };
+/* K_PART: an integer that is a part of the draft's shape; K_SHAPE: all of them, or auto */
+enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK, K_FORGET, K_PART, K_SHAPE };
 
 /* the values of enum check_level and enum forget, in their order */
 static const char *const check_name[] = {"off", "on", "strict"};
@@ -40,11 +41,13 @@ static const struct entry {
     {{"max_tokens", "0 .. 1000000", "longest reply in tokens; 0: up to the context's end"},
      K_INT, AT(max_tokens), 0, 1e6},
     {{"spec", "on | off", "speculative drafting"}, K_BOOL, AT(spec), 0, 0},
-    {{"draft.steps", "1 .. 16", "depth of the draft tree"}, K_INT, AT(steps), 1, 16},
+    {{"draft.steps", "1 .. 16", "depth of the draft tree"}, K_PART, AT(steps), 1, 16},
     {{"draft.topk", "1 .. 16", "children kept at each level of the draft tree"},
-     K_INT, AT(topk), 1, 16},
+     K_PART, AT(topk), 1, 16},
     {{"draft.nodes", "2 .. 64", "tree nodes verified at once, the root included"},
-     K_INT, AT(nodes), 2, 64},
+     K_PART, AT(nodes), 2, 64},
+    {{"draft.shape", "auto, or steps-topk-nodes as 5-1-6", "shape of the tree; auto: the fastest as measured"},
+     K_SHAPE, AT(auto_shape), 0, 0},
     {{"chunk", "0 .. 4096", "prompt tokens of a prefill pass; 0: device's choice"},
      K_INT, AT(chunk), 0, 4096},
     {{"check", "off | on | strict", "checker of plans and pools before each pass"},
@@ -155,6 +158,27 @@ static bool in_range(const struct entry *t, double v)
     return v >= t->min && v <= t->max;
 }
 
+/* "auto", or "5-1-6": the three parts, which the shape then has. */
+static bool store_shape(struct settings *s, const char *text)
+{
+    static const char *const part[] = {"draft.steps", "draft.topk", "draft.nodes"};
+    struct settings got = *s;
+    got.auto_shape = strcmp(text, "auto") == 0;
+    for (int i = 0; i < 3 && !got.auto_shape; i++) {
+        char number[8];
+        size_t n = strcspn(text, "-");
+        if (n >= sizeof number || (text[n] == '-') != (i < 2))
+            return false;
+        memcpy(number, text, n);
+        number[n] = '\0';
+        if (!settings_set(&got, part[i], number, &(struct err){0}))
+            return false;
+        text += n + (i < 2);
+    }
+    *s = got;
+    return true;
+}
+
 /* Writes the value into *s; false leaves *s as it was. */
 static bool store(struct settings *s, const struct entry *t, const char *text)
 {
@@ -168,9 +192,11 @@ static bool store(struct settings *s, const struct entry *t, const char *text)
         *(double *)at = real + 0.0; /* "-0" becomes 0 */
         return true;
     case K_INT:
+    case K_PART:
         if (!read_int(text, &whole) || !in_range(t, (double)whole))
             return false;
         *(int *)at = (int)whole;
+        s->auto_shape &= t->kind != K_PART;
         return true;
     case K_I64:
         if (!read_int(text, &whole) || !in_range(t, (double)whole))
@@ -181,6 +207,7 @@ static bool store(struct settings *s, const struct entry *t, const char *text)
         return read_bool(text, at);
     case K_CHECK: return parse_choice(text, check_name, 3, at);
     case K_FORGET: return parse_choice(text, forget_name, 5, at);
+    case K_SHAPE: return store_shape(s, text);
     }
     return false;
 }
@@ -215,7 +242,14 @@ static void print_value(const struct settings *s, const struct entry *t, struct 
     const void *at = (const char *)s + t->at;
     switch (t->kind) {
     case K_REAL: print_real(*(const double *)at, out); break;
-    case K_INT: buf_printf(out, "%d", *(const int *)at); break;
+    case K_INT:
+    case K_PART: buf_printf(out, "%d", *(const int *)at); break;
+    case K_SHAPE:
+        if (s->auto_shape)
+            buf_str(out, "auto");
+        else
+            buf_printf(out, "%d-%d-%d", s->steps, s->topk, s->nodes);
+        break;
     case K_I64: buf_printf(out, "%lld", (long long)*(const int64_t *)at); break;
     case K_BOOL: buf_str(out, *(const bool *)at ? "on" : "off"); break;
     case K_CHECK:

@@ -29,6 +29,7 @@ struct settings {
     int steps;      /* greatest depth of the draft tree */
     int topk;       /* children kept a level */
     int nodes;      /* nodes verified at once, root included */
+    bool auto_shape; /* a conversation's steps choose their shape from measurements instead */
     int chunk;      /* prompt tokens a prefill pass; 0: what suits the device, which an engine
                        then writes here */
     int check;      /* enum check_level */

@@ -216,6 +216,7 @@ static bool add_op(const struct op_row *row, void *arg)
             (struct change){row->order, row->op, row->turn, xstrdup(row->text)};
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
+    case OP_SHAPE: break; /* changes no token */
     }
     return true;
 }

@@ -133,7 +133,7 @@ int step_source_parse(const char *s)
 
 enum op_kind op_last(void)
 {
-    return OP_FORCE;
+    return OP_SHAPE;
 }
 
 int op_parse(const char *s)

@@ -517,6 +517,9 @@ static void status_draft(const struct app *a, const struct status *s, struct she
         sheet_add(out, ST_TEXT, "MAL -");
     else
         sheet_printf(out, ST_TEXT, "MAL %.1f", v->turn_mal > 0 ? v->turn_mal : v->session_mal);
+    char shape[16];
+    if (v->settings.spec && v->settings.auto_shape && v->auto_shape.n)
+        sheet_printf(out, ST_TEXT, " auto %s", view_shape(&v->auto_shape.at[v->auto_shape.now], shape));
 }
 
 static void status_log(const struct app *a, struct sheet *out)

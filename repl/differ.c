@@ -31,6 +31,7 @@ static const struct nature {
     {"rows", MAY_STEP},             {"chunk", MAY_STEP},
     {"spec", MAY_STEP},             {"draft.steps", MAY_STEP},
     {"draft.topk", MAY_STEP},       {"draft.nodes", MAY_STEP},
+    {"draft.shape", MAY_STEP},
     {"draft_sha", MAY_STEP},        {"draft_weights", MAY_STEP},
     {"capture", MAY_STEP},          {"backend", MAY_ROUND},
     {"precision", MAY_ROUND},       {"kv", MAY_ROUND},

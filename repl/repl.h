@@ -364,6 +364,8 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
 /* "142 checked, 7 unchecked, 0 violations": of plans. */
 void add_checks(const struct check_view *c, struct sheet *out);
 void view_accept(const struct chat_view *v, int width, struct sheet *out);
+/* "5-1-6" or "plain"; returns out. */
+const char *view_shape(const struct auto_view_shape *x, char out[16]);
 
 /* ---- report.c: what a batch and a calibration answer
  * ------------------------------------------- */

@@ -487,7 +487,8 @@ static bool play_op(struct rerun *r, const struct act *a, struct err *e)
     case OP_FORGET: return play_forget(r, a, e);
     case OP_RESUME: return play_resume(r, a, e);
     case OP_FORK: return play_fork(r, a, e);
-    case OP_FORCE: return true; /* of the turn before it: play_turn() */
+    case OP_FORCE:
+    case OP_SHAPE: return true; /* of the turn before it: play_turn() */
     }
     return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
 }
@@ -531,6 +532,35 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
         rq->force = xrealloc(rq->force, (size_t)rq->n_force + 1, sizeof *rq->force);
         rq->force[rq->n_force++] = f;
     }
+}
+
+/* The shapes that the turn's trees had, unless the changes name others: operations that follow the turn. */
+static bool add_shapes(const struct rerun *r, const struct act *a, const struct act *end,
+                       struct request *rq, struct err *e)
+{
+    static const char *const other[] = {"draft=", "spec=", "draft.shape=", "draft.steps=", "draft.topk=",
+                                        "draft.nodes="};
+    bool changed = r->how.draft_given;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        changed |= rerun_changes(r->how.with, r->how.n_with, other[i]);
+    for (const struct act *op = a + 1; op < end && !op->is_turn && !changed; op++) {
+        struct shape_change s = {0};
+        struct settings set;
+        char shape[16] = "";
+        if (op->op != OP_SHAPE || op->turn != a->user.n)
+            continue;
+        settings_init(&set);
+        bool plain = sscanf(op->text, "%d %15s", &s.step, shape) == 2 && !strcmp(shape, "0-0-1");
+        if (s.step < 1 || (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
+            return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; expected a step "
+                           "and a shape as 5-1-6", a->user.n, op->text);
+        if (!plain)
+            s = (struct shape_change){s.step, set.steps, set.topk, set.nodes};
+        s.nodes = max_int(1, s.nodes);
+        rq->shape = xrealloc(rq->shape, (size_t)rq->n_shape + 1, sizeof *rq->shape);
+        rq->shape[rq->n_shape++] = s;
+    }
+    return true;
 }
 
 /* The prompt of a turn; of one that was refused because it did not fit, one that does not fit,
@@ -607,7 +637,7 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
     if (r->by_ids)
         logged_prompt(r, a, &rq.prompt);
     rq.run_on = ran_on(r, a);
-    if (facts_served(a->about) && !set_served(r, a, &rq, e)) {
+    if (!add_shapes(r, a, end, &rq, e) || (facts_served(a->about) && !set_served(r, a, &rq, e))) {
         request_free(&rq);
         return false;
     }

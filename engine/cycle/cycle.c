@@ -31,7 +31,7 @@ static struct cycle_lane *add_lane(struct cycle *c, struct lane *l, int max_new)
     struct cycle_lane *x = &c->lane[c->n++];
     x->lane = l;
     x->max_new = max_new;
-    x->follows = x->captured = x->took_slot = false;
+    x->follows = x->lags = x->captured = x->took_slot = false;
     x->tree.n = 0;
     return x;
 }
@@ -51,6 +51,15 @@ static bool can_follow(struct cycle *c, struct cycle_lane *x)
     return drafter_taps(c->r->drafter) && lane_can_follow(c->r, x->lane) && take_slot(c, x);
 }
 
+/* Whether a plain step's cell can join the backlog: the drafter has its guess, or is behind only by
+ * cells of the backlog. */
+static bool can_lag(const struct runtime *r, const struct lane *l)
+{
+    return r->drafter && r->drafter->head && drafter_owns_kv(r->drafter) &&
+           l->behind < HEAD_BACKLOG && l->seq.drafted + l->behind == l->seq.committed &&
+           (l->behind > 0 || l->guess.n > 0);
+}
+
 static void begin(struct cycle *c, struct runtime *r, int topk)
 {
     c->r = r;
@@ -68,14 +77,17 @@ static void begin_step(struct cycle *c, struct runtime *r, struct lane *const *l
                        const struct step_limits *lim, int n, const struct tree_shape *shape)
 {
     CHECK(n <= MAX_LANES);
-    begin(c, r, shape ? shape->topk : 1);
-    if (shape)
+    begin(c, r, 1);
+    if (shape && shape->steps)
         c->shape = *shape;
     for (int b = 0; b < n; b++) {
         struct lane *l = lane[b];
         struct cycle_lane *x = add_lane(c, l, lim[b].max_new);
+        if (shape)
+            c->topk = max_int(c->topk, lane_guesses(l, shape->topk));
         tree_init(&x->tree, l->tok.v[l->tok.n - 1]);
-        x->follows = shape && can_follow(c, x);
+        x->lags = shape && !shape->steps && n == 1 && can_lag(r, l);
+        x->follows = shape && shape->steps && can_follow(c, x);
         if (x->follows)
             follow_add(&c->follow, l, &x->out, false);
     }
@@ -121,7 +133,7 @@ static bool forward(struct cycle *c, const struct plan *p, bool capture, struct 
 {
     struct runtime *r = c->r;
     for (int b = 0; b < c->n && capture; b++) {
-        c->lane[b].captured = c->lane[b].follows || p->mode == PLAN_EXTEND;
+        c->lane[b].captured = c->lane[b].follows || c->lane[b].lags || p->mode == PLAN_EXTEND;
         c->lane[b].lane->tap_row = -1;
     }
     return net_forward(&r->net, p, &r->pass.kp, capture ? drafter_taps(r->drafter) : NULL) ||
@@ -148,7 +160,7 @@ static bool verify(struct cycle *c, struct err *e)
     }
     pass_unlock(&r->pass);
     if (!ok || !pass_prepare(&r->pass, mode, req, c->n, e) ||
-        !forward(c, &r->pass.plan[mode], c->follow.n > 0, e))
+        !forward(c, &r->pass.plan[mode], c->follow.n > 0 || c->lane[0].lags, e))
         return false;
     int rows = r->pass.plan[mode].n_rows;
     net_logits(&r->net, rows, (kbuf){0}, r->logits, (kbuf){0});
@@ -210,6 +222,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->guess.n = 0;
     l->settled = false;
     l->tap_row = x->captured ? outcome_row(o, o->n_cells - 1) : -1;
+    l->behind = x->lags ? l->behind + 1 : 0;
     free(l->tap);
     l->tap = NULL;
 }
@@ -242,11 +255,21 @@ static void finish_record(const struct cycle *c, const struct tree *t, struct st
     rec->us_check = microseconds(c->ns_check);
 }
 
+/* The captured states of the lane's last cell join the backlog. */
+static void keep_tap(struct head *h, struct lane *l)
+{
+    head_copy_tap(h, l->tap_row, head_backlog_row(h, l->behind - 1));
+    l->tap_row = -1;
+}
+
 void cycle_follow(struct cycle *c)
 {
     phase_begin(c, CYCLE_COMMITTED);
     if (!c->fused)
         follow_run(c->r, &c->follow, c->topk);
+    for (int b = 0; b < c->n; b++)
+        if (c->lane[b].lags)
+            keep_tap(c->r->drafter->head, c->lane[b].lane);
     for (int b = 0; b < c->follow.n; b++)
         c->follow.lane[b].lane->guess = c->follow.guess[b];
     phase_end(c, CYCLE_FOLLOWED, true);
@@ -281,6 +304,46 @@ static bool finish(struct cycle *c, bool ok)
     return true;
 }
 
+/* ---- a lane that is behind ------------------------------------------------------------------- */
+
+bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e)
+{
+    struct follow f;
+    struct outcome none = {.draft_cells = -1};
+    bool had = l->slot > 0;
+    if (l->behind == 0)
+        return true;
+    follow_init(&f);
+    if (!lane_take_slot(r, l))
+        return err_set(e, ERR_NEGATIVE, "all slots of the drafter are in use");
+    follow_add(&f, l, &none, false);
+    f.lane[0].behind = l->behind;
+    bool ok = follow_plan(r, &f, e);
+    if (ok)
+        follow_run(r, &f, lane_guesses(l, topk));
+    pass_lock(&r->pass);
+    if (ok)
+        kv_commit_draft(&r->kv, &l->seq, none.draft_cells);
+    else
+        follow_abandon(&f);
+    kv_rollback(&r->kv, &l->seq);
+    if (!ok && !had)
+        lane_give_slot(r, l);
+    pass_unlock(&r->pass);
+    if (ok) {
+        l->guess = f.guess[0];
+        l->behind = 0;
+    }
+    return ok;
+}
+
+bool lane_ready_for(struct runtime *r, struct lane *l, const struct tree_shape *shape,
+                    struct err *e)
+{
+    bool needed = shape && (shape->steps || l->behind == HEAD_BACKLOG);
+    return !needed || lane_catch_up(r, l, shape->topk, e);
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* The draft phase of a drafter without a head, which grows its trees on the host. If it drafts for
@@ -309,9 +372,12 @@ bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *
                const struct tree_shape *shape, struct err *e)
 {
     struct cycle c;
+    for (int b = 0; b < n; b++)
+        if (!lane_ready_for(r, lane[b], shape, e))
+            return false;
     begin_step(&c, r, lane, lim, n, shape);
     bool ok = true;
-    if (shape && r->drafter && !r->drafter->head)
+    if (shape && shape->steps && r->drafter && !r->drafter->head)
         ok = draft_on_host(&c, e);
     else if (!(c.fused = fused_fits(&c)))
         ok = cycle_draft(&c, e);
@@ -379,7 +445,7 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
     if (r->pass.opts.parts == 2 && !net_two_parts(&r->net, e))
         return false;
     lane_park(r, l);
-    begin(&c, r, topk);
+    begin(&c, r, lane_guesses(l, topk));
     struct cycle_lane *x = add_lane(&c, l, last);
     draft = draft && can_follow(&c, x);
     x->follows = draft && (last || drafter_owns_kv(r->drafter));

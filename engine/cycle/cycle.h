@@ -37,6 +37,7 @@ struct cycle_lane {
     struct lane *lane;
     int max_new;    /* most tokens it may append, >= 1 */
     bool follows;   /* the drafter takes in its new cells */
+    bool lags;      /* the new cell's captured states join the lane's backlog instead */
     bool captured;  /* the pass leaves its captured states on the device */
     bool took_slot; /* of the drafter, in this cycle */
     struct tree tree; /* from DRAFTED on; n == 1: only the pending token; n == 0: a prompt */
@@ -77,6 +78,15 @@ void cycle_follow(struct cycle *c);
 /* Rolls back what the phases before the commit have reserved. The lanes are as they were; cells
  * that they share with forks may have been copied. */
 void cycle_abandon(struct cycle *c);
+
+/* Runs the drafter over the cells that the lane is behind, so that the lane can draft again; a lane
+ * that is not behind stays as it is. topk: as of lane_guesses(). False: the lane is as it was
+ * (*e as of cycle_draft()). */
+bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e);
+/* The same if the next cycle has this shape and needs it: because it drafts, or because the backlog
+ * is full. Before cycle_begin(); lane_step() does it itself. */
+bool lane_ready_for(struct runtime *r, struct lane *l, const struct tree_shape *shape,
+                    struct err *e);
 
 /* One whole cycle. False: nothing of any lane is committed; a lane that was not parked has lost its
  * captured states if the verify pass ran, and goes on from its guess. */

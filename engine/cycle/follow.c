@@ -32,8 +32,8 @@ static bool request(struct runtime *r, struct follow *f, int b, int32_t *token, 
     struct follow_lane *x = &f->lane[b];
     struct lane *l = x->lane;
     bool owns = drafter_owns_kv(r->drafter), ok = true;
-    int upto = x->base + x->out->n_cells, first = owns ? x->base - x->redo : upto - 1;
-    CHECK(!x->redo || (f->n == 1 && l->tap));
+    int upto = x->base + x->out->n_cells, first = owns ? x->base - x->redo - x->behind : upto - 1;
+    CHECK(!x->redo || (f->n == 1 && l->tap && !x->behind));
     pass_lock(&r->pass);
     if (owns)
         ok = kv_reserve_draft(&r->kv, &l->seq, first, upto, e);
@@ -48,7 +48,9 @@ static bool request(struct runtime *r, struct follow *f, int b, int32_t *token, 
         head_put_tap(r->drafter->head, head_spare_row(r->drafter->head), l->tap);
     for (int s = first, k = 0; s < upto; s++, k++) {
         token[k] = token_at(x, s + 1);
-        from[k] = s < x->base ? head_spare_row(r->drafter->head) : outcome_row(x->out, s - x->base);
+        from[k] = s >= x->base ? outcome_row(x->out, s - x->base)
+                  : x->redo    ? head_spare_row(r->drafter->head)
+                               : head_backlog_row(r->drafter->head, k);
     }
     return true;
 }
@@ -60,7 +62,7 @@ bool follow_plan(struct runtime *r, struct follow *f, struct err *e)
     if (f->n == 0)
         return true;
     for (int b = 0; b < f->n; b++)
-        rows += f->lane[b].out->n_cells + f->lane[b].redo;
+        rows += f->lane[b].out->n_cells + f->lane[b].redo + f->lane[b].behind;
     int32_t *token = xmalloc((size_t)rows * sizeof *token);
     f->from = xmalloc((size_t)rows * sizeof *f->from);
     bool ok = true;

@@ -13,6 +13,7 @@ struct follow_lane {
     struct outcome *out; /* what is about to be committed */
     bool redo;           /* compute the draft's last cell again, from the lane's parked states,
                             because the token after it may have changed */
+    int behind;          /* run over as many cells before the new ones first: the lane's backlog */
     int base, drafted;   /* lengths before: of the target's cells, of the draft's */
 };
 

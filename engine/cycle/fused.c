@@ -47,10 +47,10 @@ bool fused_fits(const struct cycle *c)
     if (c->n != 1 || !r->fuse || bugs_any(&r->bugs) || x->lane->n_given > 0 || r->net.probe)
         return false;
     if (!shape->steps)
-        return true;
+        return !x->follows;
     return x->follows && drafter_owns_kv(r->drafter) && shape->nodes > 1 &&
            lane_draft_depth(r, x->lane, x->max_new) >= shape->steps &&
-           shape->topk <= head_vocab(r->drafter->head) && x->lane->guess.n == shape->topk;
+           c->topk <= head_vocab(r->drafter->head) && x->lane->guess.n >= shape->topk;
 }
 
 /* ---- plans, before anything is drafted ------------------------------------------------------- */
@@ -142,7 +142,7 @@ static bool reserve(struct fused_cycle *x, struct err *e)
 static bool same_key(const struct graph_key *a, const struct graph_key *b)
 {
     return a->steps == b->steps && a->topk == b->topk && a->nodes == b->nodes &&
-           a->slot == b->slot && a->cols == b->cols && a->how.temperature == b->how.temperature &&
+           a->guesses == b->guesses && a->captures == b->captures && a->slot == b->slot && a->cols == b->cols && a->how.temperature == b->how.temperature &&
            a->how.top_k == b->how.top_k && a->how.top_p == b->how.top_p &&
            a->how.min_p == b->how.min_p;
 }
@@ -238,8 +238,10 @@ static struct fused_cycle begin(struct cycle *c)
                             .nodes = 1, .key.cols = columns(c->r, l)};
     if (l->how.temperature > 0) /* greedy sampling ignores the other parameters */
         x.key.how = l->how;
+    x.key.captures = s->steps || c->lane[0].lags;
     if (!s->steps)
         return x;
+    x.key.guesses = c->topk;
     x.key.steps = s->steps;
     x.key.topk = s->topk;
     x.key.nodes = x.nodes = min_int(s->nodes, 1 + tree_candidates(s->topk, s->steps));
@@ -254,7 +256,7 @@ static bool run(struct fused_cycle *x, struct err *e)
 {
     struct runtime *r = x->r;
     uint64_t t0 = clock_ns();
-    if (x->key.steps) {
+    if (x->key.captures) {
         x->l->tap_row = -1;
         x->lane->captured = true;
     }

@@ -57,8 +57,8 @@ static void layout_outbox(struct fused_cycle *x)
         for (size_t i = 0; i < sizeof one / sizeof *one; i++)
             *one[i] = region(x, 2);
         at->path = region(x, S + 1);
-        at->next = region(x, K);
-        at->next_logp = region(x, K);
+        at->next = region(x, (size_t)x->key.guesses);
+        at->next_logp = region(x, (size_t)x->key.guesses);
         at->tree = (struct k_tree){.topk = x->key.topk, .steps = x->key.steps, .nodes = x->nodes};
         at->tree.front = region(x, S * K);
         at->tree.parent = region(x, most);

@@ -110,7 +110,7 @@ void fused_operations(struct fused_cycle *x)
         grow_levels(x);
         select_rows(x, &kp);
     }
-    net_forward(&r->net, x->verify, &kp, x->key.steps ? drafter_taps(r->drafter) : NULL);
+    net_forward(&r->net, x->verify, &kp, x->key.captures ? drafter_taps(r->drafter) : NULL);
     net_logits(&r->net, x->nodes, (kbuf){0}, r->logits, (kbuf){0});
     sample_rows(x, &kp);
     if (x->key.steps) {
@@ -119,7 +119,7 @@ void fused_operations(struct fused_cycle *x)
         accept_rows(x, &kp, after.token);
         d->ops->extend(d, &after, x->key.steps + 1, x->at.path, x->at.last, 1,
                        head_root(d, x->key.slot));
-        head_topk(d, 1, x->key.topk, x->at.next, x->at.next_logp);
+        head_topk(d, 1, x->key.guesses, x->at.next, x->at.next_logp);
     }
     size_t out = x->at.out1 - x->at.out0;
     r->dev.k->write_outbox(r->dev.d, kbuf_at(x->f->mem, x->at.out0, out), out);

@@ -7,12 +7,14 @@
 
 #include "engine/cycle/fused.h"
 
-enum { MAX_RECORDINGS = 8 };
+enum { MAX_RECORDINGS = 16 };
 enum { TIME_BEGIN, TIME_GROWN, TIME_SAMPLED, N_TIMES };
 
 /* What a recorded run depends on besides the contents of buffers. */
 struct graph_key {
     int steps, topk, nodes; /* steps 0: plain */
+    int guesses;            /* of the drafter's pass after the tree */
+    bool captures;          /* the target's pass leaves its captured states */
     int slot;               /* of the drafter; steps > 0 */
     int cols;               /* of the page tables */
     struct sampling how;
@@ -45,7 +47,7 @@ struct layout {
     kbuf choice, choice_p, node_logp;   /* (nodes); node_logp: without the root */
     kbuf best, best_logp;               /* (nodes, DIGEST_BEST) */
     kbuf n_path, path, last, src[2], dst[2];
-    kbuf next, next_logp;               /* (topk) guesses after the new root, draft ids */
+    kbuf next, next_logp;               /* (guesses) after the new root, draft ids */
     kbuf time[N_TIMES];                 /* (2) words of nanoseconds */
     struct k_tree tree;
     size_t end;

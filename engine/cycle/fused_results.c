@@ -117,7 +117,7 @@ static void read_guess(const struct fused_cycle *x, struct guess *g)
 {
     const int32_t *ids = fused_out(x, x->at.next);
     const struct draft *w = x->r->drafter->head->w;
-    g->n = x->key.topk;
+    g->n = x->key.guesses;
     for (int i = 0; i < g->n; i++)
         g->token[i] = tree_target_id(w->d2t, w->draft_vocab, ids[i]);
     memcpy(g->logp, fused_out(x, x->at.next_logp), (size_t)g->n * sizeof *g->logp);

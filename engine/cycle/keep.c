@@ -93,6 +93,11 @@ static void keep_drafter(struct kept *k, struct runtime *r, const struct lane *l
     }
     k->lane.tap_row = -1;
     k->bytes += k->lane.tap ? tap : 0;
+    if (l->behind)
+        k->backlog = xmalloc(tap * (size_t)l->behind);
+    for (int i = 0; i < l->behind; i++)
+        head_get_tap(h, head_backlog_row(h, i), k->backlog + i * head_tap_floats(h));
+    k->bytes += tap * (size_t)l->behind;
 }
 
 /* ---- the state ------------------------------------------------------------------------------- */
@@ -147,6 +152,8 @@ void keep_restore(const struct kept *k, struct runtime *r, struct lane *l)
     each_run(r, k->page, k->n_page, k->cells, write_cells);
     if (k->root)
         r->dev.k->put(r->dev.d, head_root(h, l->slot - 1), k->root, root_bytes(h));
+    for (int i = 0; i < l->behind; i++)
+        head_put_tap(h, head_backlog_row(h, i), k->backlog + i * head_tap_floats(h));
 }
 
 void keep_free(struct kept *k)
@@ -156,6 +163,7 @@ void keep_free(struct kept *k)
     free(k->lane.seq.dcol);
     free(k->lane.tap);
     free(k->root);
+    free(k->backlog);
     free(k->page);
     free(k->cells);
     *k = (struct kept){0};

@@ -3,7 +3,7 @@
  *
  * What lives here: the bookkeeping of the cache (kv_state.h), the lane's page table, lengths,
  * guesses, draws and last step, the drafter's state after the last cell, the captured states of that
- * cell, and the contents of the sliding-window pages that no other sequence holds. All other cells
+ * cell and of those that the drafter is behind, and the contents of the sliding-window pages that no other sequence holds. All other cells
  * that a later step reads stay as they are by themselves: cells of the full and draft pools are
  * final from the commit on and their pages are not given back while the lane lives, and pages with
  * another holder are never written (kvcache.h).
@@ -23,6 +23,7 @@ struct kept {
     struct lane lane; /* seq.col, seq.dcol and tap owned; of tok only n: tokens only join a lane */
     uint64_t slots;   /* of the runtime */
     float *root;      /* the drafter's state of the lane's slot; NULL: none. Owned */
+    float *backlog;   /* (lane.behind) captured states, row by row; NULL: none. Owned */
     int32_t *page;    /* (n_page) of the swa pool, whose contents follow in `cells`; owned */
     int n_page;
     uint8_t *cells;   /* page by page: every layer's keys, then its values; owned */

@@ -61,6 +61,7 @@ void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum pa
     dst->n_given = 0;
     dst->scores = NULL;
     dst->settled = false;
+    dst->behind = 0;
     int committed = src->seq.committed;
     if (r->hook.shared)
         src->seq.committed = r->hook.shared(r, src);

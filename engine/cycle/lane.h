@@ -21,11 +21,16 @@ struct lane {
     struct seq seq;
     struct ids tok;
     struct guess guess; /* the drafter's, for the token after the pending one; n == 0: none */
+    int guesses;        /* first-level candidates that the drafter guesses after each step, so that
+                           the next tree may have a greater topk; at least the shape's topk */
     int slot;           /* of the drafter, plus one; 0: none yet */
     float *tap;         /* parked: the target's captured states at cell committed - 1; NULL: none */
     bool settled;       /* forked at its length from a longer lane: the draft's last cell is
                            already that of the token after it, so no tap is needed to go on */
     int tap_row;        /* row of these states on the device since the last pass, -1: none */
+    int behind;         /* committed cells that the drafter has not run over yet: those from
+                           seq.drafted on. Their captured states are rows 0 .. behind - 1 of the
+                           head's backlog. One lane of a runtime at most has such cells */
     struct sampling how;
     uint64_t seed, draws; /* uniforms drawn so far */
     int force; /* > 0, for benchmarks: accept this many rows of the tree, whatever is sampled */
@@ -83,6 +88,11 @@ void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct
  * there. */
 bool lane_continues(const struct runtime *r, const struct lane *l, const struct ids *prompt,
                     bool draft);
+/* How many first-level candidates the drafter guesses after a step of this topk. */
+static inline int lane_guesses(const struct lane *l, int topk)
+{
+    return max_int(1, max_int(topk, l->guesses));
+}
 /* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for
  * itself and for the token after it. */
 int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new);

@@ -13,7 +13,8 @@
 enum { MAX_TOPK = 16, MAX_STEPS = 16, MAX_LANES = 64 };
 
 struct tree_shape {
-    int steps; /* greatest depth */
+    int steps; /* greatest depth; 0: plain decoding, and the drafter takes the new cells in later
+                  (lane_catch_up()) */
     int topk;  /* children kept a level */
     int nodes; /* nodes verified, root included */
 };

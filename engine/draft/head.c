@@ -42,7 +42,7 @@ bool head_buffers(struct head *d, struct err *e)
             return false;
         d->dev.k->put(d->dev.d, d->d2t, d->w->d2t, bytes);
     }
-    return want(d, &d->taps.dst, F32((size_t)(d->max_rows + 1) * (size_t)d->taps.stride), e) &&
+    return want(d, &d->taps.dst, F32((size_t)(d->max_rows + 1 + HEAD_BACKLOG) * (size_t)d->taps.stride), e) &&
            want(d, &d->state, F32(rows * n), e) && want(d, &d->inputs, F32(rows * n), e) &&
            want(d, &d->root, F32(MAX_LANES * n), e) &&
            want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
@@ -90,6 +90,10 @@ int head_spare_row(const struct head *d)
 {
     return d->max_rows;
 }
+int head_backlog_row(const struct head *d, int i)
+{
+    return d->max_rows + 1 + i;
+}
 static kbuf tap_row(struct head *d, int row)
 {
     return kbuf_at(d->taps.dst, F32((size_t)row * (size_t)d->taps.stride), F32(d->taps.stride));
@@ -101,6 +105,13 @@ void head_get_tap(struct head *d, int row, float *out)
 void head_put_tap(struct head *d, int row, const float *in)
 {
     d->dev.k->put(d->dev.d, tap_row(d, row), in, F32(d->taps.stride));
+}
+
+void head_copy_tap(struct head *d, int from, int to)
+{
+    int n = d->taps.stride;
+    d->dev.k->rows(d->dev.d, &(struct k_rows){.rows = 1, .n = n, .src_stride = n, .dst_stride = n,
+                                              .src = tap_row(d, from), .dst = tap_row(d, to)});
 }
 
 /* ---- for golden tests and for the cache ------------------------------------------------------ */

@@ -11,6 +11,10 @@
 
 #include "engine/draft/drafter.h"
 
+/* Cells of the target that a head may be behind (lane.h), which is also the rows of its backlog: their
+ * captured states, until the head runs over them. */
+enum { HEAD_BACKLOG = 64 };
+
 /* The part of a drafter that both heads share; each embeds it first. */
 struct head {
     struct drafter base;
@@ -20,7 +24,7 @@ struct head {
     struct net *target;
     int max_rows;     /* of one extend pass */
     int max_heads;    /* rows whose states and logits are wanted at once */
-    struct taps taps; /* dst: (max_rows + 1, stride) captured target states */
+    struct taps taps; /* dst: (max_rows + 1 + HEAD_BACKLOG, stride) captured target states */
     kbuf state;       /* (max_heads, state_n) by row of the last pass: inputs of a level */
     kbuf root;        /* (MAX_LANES, state_n) the same after the last true row of each slot */
     kbuf inputs;      /* (max_heads, state_n) states gathered for the next level */
@@ -78,11 +82,14 @@ int draft_window(const struct draft *w);
  * drafter is no head, so nothing is captured and nothing follows a pass. */
 const struct taps *drafter_taps(const struct drafter *d);
 /* One row of captured states to and from host memory (head_tap_floats() of them). Row
- * head_spare_row() is never written by a pass. */
+ * head_spare_row() and the rows head_backlog_row(0 .. HEAD_BACKLOG - 1) are never written by a
+ * pass. */
 int head_tap_floats(const struct head *h);
 int head_spare_row(const struct head *h);
+int head_backlog_row(const struct head *h, int i);
 void head_get_tap(struct head *h, int row, float *out);
 void head_put_tap(struct head *h, int row, const float *in);
+void head_copy_tap(struct head *h, int from, int to); /* on the device */
 
 /* The plan mode of head_extend(): every new row where the head owns KV, else each lane's last
  * one. */

@@ -26,6 +26,7 @@
 #include "engine/serve/debug.h"
 #include "engine/serve/force.h"
 #include "engine/serve/jobs.h"
+#include "engine/serve/shapes.h"
 #include "engine/serve/what_if.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
@@ -49,6 +50,7 @@ struct engine_own {
     bool lost;              /* the device failed for good */
     int window_released;    /* pages that left the window in the last step */
     struct forcing force;   /* of the turn */
+    struct shapes shapes;
     int first;              /* tokens of the turn's prompt */
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */

@@ -192,6 +192,8 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
             s->depth[d].accepted += d <= rec->accepted;
         }
     }
+    if (g->shared.set.auto_shape)
+        shapes_view(g, &s->auto_shape);
     const struct lane *l = &g->own.ses.lane;
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
               l->tok.v + l->tok.n - n_new, l->fact, n_new);
@@ -384,6 +386,8 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     bool by_phase = debug_by_phase(&g->debug) && !stop_asked(&g->stop);
     if (!by_phase && !g->plans.running)
         return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
+    if (!lane_ready_for(&g->own.runtime, l, shape, e))
+        return false;
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
     bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) &&
               cycle_verify(&c, e) && (debug_phase_done(g, &c) || stopped(e));
@@ -406,16 +410,19 @@ static int decode(struct engine *g, struct turn *t)
     uint64_t start = clock_ns() - t->decode_ns, paused = g->own.paused_ns;
     int why = GOES_ON;
     while (why == GOES_ON) {
-        uint64_t began = clock_ns();
+        uint64_t began = clock_ns(), was_paused = g->own.paused_ns;
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
         struct step_limits lim = {min_int(left, given)};
-        struct tree_shape shape = {set->steps, set->topk, set->nodes};
-        bool spec = set->spec && g->loaded.has_draft;
+        struct tree_shape room;
+        const struct tree_shape *shape = shapes_next(g, &room);
         begin_step(g, t);
-        bool ok = run_cycle(g, &lim, spec ? &shape : NULL, &e);
+        bool usual = !g->own.probing && !back_silent(g, &t->back);
+        bool ok = run_cycle(g, &lim, shape, &e);
         end_step(g, ok);
         if (ok) {
+            if (usual && g->own.paused_ns == was_paused)
+                shapes_measure(g, clock_ns() - began);
             if (!back_silent(g, &t->back))
                 t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
             why = step_done(g, t, began);
@@ -539,11 +546,13 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
     chat_reader_init(&t.reader, g->loaded.chat);
     open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
     force_turn_begins(g, rq);
+    shapes_turn_begins(g, rq);
     back_begin(g, &t.back, t.chunk);
     debug_turn_begins(g);
     t.reason = run_steps(g, &t);
     back_end(g, &t.back);
     force_turn_ended(g);
+    shapes_turn_ended(g);
     engine_post_held(g, &t.reader, &t.text, NULL);
     debug_turn_ended(g);
     probe_turn_ended(g);

@@ -21,7 +21,8 @@ struct changed {
 static bool decides_a_step(const char *name)
 {
     static const char *const all[] = {"temperature", "top_k", "top_p", "min_p", "seed", "spec",
-                                      "draft.steps", "draft.topk", "draft.nodes", "check"};
+                                      "draft.steps", "draft.topk", "draft.nodes", "draft.shape",
+                                      "check"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i], name) == 0)
             return true;
@@ -53,7 +54,7 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
                    ? err_set(e, ERR_USAGE, "window: the model has no sliding layers")
                    : change_number(name, value, 1, 1 << 20, &c->window, e);
     if (!decides_a_step(name))
-        return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, spec, "
+        return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, draft.shape, spec, "
                        "temperature, top_k, top_p, min_p, seed, check, page_size, window or "
                        "bug.NAME", name);
     return settings_set(&c->set, name, value, e);
@@ -118,14 +119,13 @@ static void run_step(struct engine *g, struct runtime *r, struct lane *l,
                      const struct settings *set, const struct seq *const *seqs, int n_seq,
                      struct what_if_side *s)
 {
-    struct tree_shape shape = {set->steps, set->topk, set->nodes};
+    struct tree_shape room;
     struct step_limits lim = limits(g, set);
     struct err e = {0};
     l->how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                (float)set->min_p};
     l->seed = (uint64_t)set->seed;
-    bool spec = set->spec && g->loaded.has_draft;
-    bool ok = lane_step(r, &l, &lim, 1, spec ? &shape : NULL, &e);
+    bool ok = lane_step(r, &l, &lim, 1, shapes_peek(g, set, &room), &e);
     if (ok)
         take_step(l, s);
     if (ok && set->check == CHECK_STRICT)
@@ -166,14 +166,16 @@ static bool run_context(struct engine *g, struct runtime *r, struct lane *l,
 {
     const struct lane *from = &g->own.ses.lane;
     int n = from->tok.n - 1, chunk = min_int(set->chunk, r->max_rows);
-    bool draft = set->spec && g->loaded.has_draft;
+    struct tree_shape room = {.topk = 1};
+    bool draft = shapes_peek(g, set, &room) != NULL;
+    int topk = room.topk;
     *l = (struct lane){.tap_row = -1, .how = from->how, .seed = from->seed,
                        .draws = from->draws - (from->how.temperature > 0),
                        .given = from->tok.v + n, .n_given = 1};
     ids_cat(&l->tok, from->tok.v, n);
     while (l->seq.committed < n) {
         int upto = min_int(l->seq.committed + chunk, n);
-        if (!lane_extend(r, l, upto, upto == n, draft, set->topk, e))
+        if (!lane_extend(r, l, upto, upto == n, draft, max_int(1, topk), e))
             return false;
     }
     return true;
@@ -234,8 +236,12 @@ static bool needs_runtime(const struct engine *g, const struct changed *as_is,
                           const struct changed *c)
 {
     bool head = g->own.runtime.drafter && g->own.runtime.drafter->head;
-    return c->page_size || c->window ||
-           (head && c->set.spec && (!as_is->set.spec || c->set.topk != as_is->set.topk));
+    struct tree_shape now = {0}, then = {0};
+    bool drafts = shapes_peek(g, &as_is->set, &now) != NULL;
+    shapes_peek(g, &c->set, &then);
+    const struct lane *l = &g->own.ses.lane;
+    bool guessed = then.topk <= now.topk || l->behind || then.topk <= l->guess.n;
+    return c->page_size || c->window || (head && c->set.spec && (!drafts || !guessed));
 }
 
 /* Why there is no next step to compare; NULL: there is. */

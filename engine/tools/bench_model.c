@@ -84,7 +84,8 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     s->quant = o->quant;
     s->name = o->model_name;
     s->synthetic = o->synthetic;
-    bool chat = (bench_wanted_any(b, "chat.") || bench_wanted_any(b, "again.")) && !o->synthetic;
+    bool chat = (bench_wanted_any(b, "chat.") || bench_wanted_any(b, "again.") ||
+                 bench_wanted_any(b, "shape.")) && !o->synthetic;
     return engine_load(&s->l, &load, LOAD_DEVICE | (chat ? LOAD_TEXT : 0), e);
 }
 
@@ -134,7 +135,7 @@ static bool prepare(struct bench *b, struct subject *s, struct err *e)
 static bool any_wanted(const struct bench *b)
 {
     static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
-                                       "again.", "cublas.", "product."};
+                                       "again.", "cublas.", "product.", "shape."};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (bench_wanted_any(b, part[i]))
             return true;
@@ -154,7 +155,7 @@ static bool measure(struct bench *b, struct subject *s, struct err *e)
     bool ok = fits(b, s, e) && loaded_runtime(&s->runtime, &s->l, &shape, e);
     s->runtime.n_stop = 0;
     ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
-         bench_cycles(b, s, e);
+         bench_cycles(b, s, e) && bench_shapes(b, s, e);
     bench_release(b, &s->runtime.net.chosen, 1);
     runtime_close(&s->runtime);
     return b->dev.k->sync(b->dev.d, ok ? e : NULL) && ok;

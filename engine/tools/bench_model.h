@@ -65,5 +65,6 @@ bool bench_passes(struct bench *b, struct subject *s, struct err *e);
 bool bench_products(struct bench *b, struct subject *s, struct err *e);
 bool bench_talk(struct bench *b, struct subject *s, struct err *e);
 bool bench_cycles(struct bench *b, struct subject *s, struct err *e);
+bool bench_shapes(struct bench *b, struct subject *s, struct err *e);
 
 #endif

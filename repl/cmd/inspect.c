@@ -45,6 +45,32 @@ static void served_stats(struct app *a, struct sheet *out, struct buf *json)
     served_replies_free(&r);
 }
 
+/* With draft.shape = auto: what it chose, and the shapes that it chose from. */
+static void shape_json(const struct chat_view *v, struct buf *json)
+{
+    char name[16];
+    const struct auto_view *a = &v->auto_shape;
+    if (!v->settings.auto_shape || a->n == 0)
+        return;
+    jput_key(json, "auto");
+    jput_open(json, '{');
+    jput_kstr(json, "shape", view_shape(&a->at[a->now], name));
+    jput_kstr(json, "why", a->logged ? "as the log says" : a->why);
+    jput_kint(json, "changes", (int64_t)a->switches);
+    jput_key(json, "shapes");
+    jput_open(json, '[');
+    for (int k = 0; k < a->n; k++) {
+        jput_open(json, '{');
+        jput_kstr(json, "shape", view_shape(&a->at[k], name));
+        jput_kint(json, "steps", a->at[k].runs);
+        put_known_real(json, a->at[k].ms > 0, "ms", a->at[k].ms);
+        jput_kreal(json, "tokens", a->at[k].tokens);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
 static void stats_json(struct app *a, const struct status *s, const struct backend_info *i, struct buf *json)
 {
     const struct chat_view *v = &s->chat;
@@ -78,6 +104,7 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     jput_kstr(json, "spec_off",
               i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec");
     jput_kstr(json, "drafter", i->draft_kind);
+    shape_json(v, json);
     jput_kstr(json, "family", i->family);
     jput_kstr(json, "device", i->device);
     put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);

@@ -398,6 +398,47 @@ static void stats_model(const struct chat_view *v, const struct backend_info *i,
     sheet_line(out);
 }
 
+static void stats_shape(const struct settings *set, const struct backend_info *i, struct sheet *out)
+{
+    sheet_printf(out, ST_TEXT, "  on%s%s: ", i->draft_about ? ", " : "", i->draft_about ? i->draft_about : "");
+    if (set->auto_shape)
+        sheet_add(out, ST_TEXT, "shape auto");
+    else
+        sheet_printf(out, ST_TEXT, "%d steps, top %d, %d nodes", set->steps, set->topk, set->nodes);
+}
+
+const char *view_shape(const struct auto_view_shape *x, char out[16])
+{
+    if (x->steps)
+        snprintf(out, 16, "%d-%d-%d", x->steps, x->topk, x->nodes);
+    else
+        snprintf(out, 16, "plain");
+    return out;
+}
+
+/* What draft.shape = auto chose, and the shapes that it chose from. */
+static void stats_auto(const struct auto_view *v, struct sheet *out)
+{
+    char name[16];
+    if (v->n == 0)
+        return;
+    begin_line(out, "auto");
+    sheet_printf(out, ST_TEXT, "  %s: %s; %llu changes", view_shape(&v->at[v->now], name),
+                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches);
+    sheet_line(out);
+    for (int k = 0; k < v->n; k++) {
+        const struct auto_view_shape *x = &v->at[k];
+        if (x->runs == 0)
+            continue;
+        begin_line(out, "");
+        sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %-7s%6d steps", view_shape(x, name), x->runs);
+        if (x->ms > 0)
+            sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %8.3f ms  %5.2f tokens expected  %8.0f tokens/s",
+                         x->ms, x->tokens, x->tokens / x->ms * 1e3);
+        sheet_line(out);
+    }
+}
+
 static void stats_draft(const struct settings *set, const struct backend_info *i, struct sheet *out)
 {
     begin_line(out, "spec");
@@ -406,8 +447,7 @@ static void stats_draft(const struct settings *set, const struct backend_info *i
     else if (!set->spec)
         sheet_add(out, ST_WARN, "  off: switched off by /set spec");
     else
-        sheet_printf(out, ST_TEXT, "  on%s%s: %d steps, top %d, %d nodes", i->draft_about ? ", " : "",
-                     i->draft_about ? i->draft_about : "", set->steps, set->topk, set->nodes);
+        stats_shape(set, i, out);
     sheet_line(out);
 }
 
@@ -428,6 +468,8 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
     stats_model(v, i, out);
     if (s->has[VIEW_ACCEPT] && !s->has[VIEW_SERVED])
         stats_draft(&v->settings, i, out);
+    if (s->has[VIEW_ACCEPT] && v->settings.spec && v->settings.auto_shape)
+        stats_auto(&v->auto_shape, out);
     if (v->trouble[0]) {
         begin_line(out, "server");
         sheet_printf(out, ST_BAD, "  %s", v->trouble);

@@ -3,7 +3,7 @@ _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
     local commands="chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
-        draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
+        draft.topk= draft.nodes= draft.shape= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
     local common="--ascii --color --quiet --no-sandbox --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --load --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue

@@ -9,7 +9,7 @@ _aerie_sessions() {
 
 _aerie_settings() {
     compadd -S '' temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= \
-        draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think=
+        draft.topk= draft.nodes= draft.shape= chunk= forget= check= ring= gauge.ms= graph= verbose= think=
 }
 
 _aerie_changes() {

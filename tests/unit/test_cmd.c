@@ -558,7 +558,7 @@ static void test_completion(void **state)
     assert_completes("/page 3 d", "draft ");
     assert_completes("/accept t", "turn ");
     assert_completes("/export j", "jsonl ");
-    assert_completes("/set draft.", "draft.steps draft.topk draft.nodes ");
+    assert_completes("/set draft.", "draft.steps draft.topk draft.nodes draft.shape ");
     assert_completes("/se dra", ""); /* ambiguous: nothing to complete for */
     assert_completes("/help exi", "exit ");
     assert_completes("/set th", "theme think ");

@@ -32,7 +32,7 @@ static void test_defaults_are_the_documented_ones(void **unused)
     settings_init(&s);
     settings_print(&s, &b);
     assert_string_equal(b.p, "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\nseed=1\nmax_tokens=0\n"
-                             "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\nchunk=0\n"
+                             "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\nchunk=0\n"
                              "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\nthink=on\n");
     buf_free(&b);
 }
@@ -85,6 +85,40 @@ static void test_words_of_a_range_are_its_values(void **unused)
     }
     assert_true(set(&s, "draft", "off") && !s.spec && set(&s, "draft", "on") && s.spec);
     assert_true(set(&s, "spec", "false") && !s.spec && set(&s, "verbose", "1") && s.verbose);
+}
+
+static void test_a_shape_is_three_numbers_or_auto(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = {"", "5", "5-1", "5-1-", "5-1-6-", "5-1-6 ", "-5-1-6", "5--1-6", "0-1-6",
+                                      "17-1-6", "5-17-6", "5-1-65", "5-1-1", "5-1-6x", "Auto", "auto "};
+    static const char *const part[] = {"draft.steps", "draft.topk", "draft.nodes"};
+    struct settings s;
+    struct buf b = {0};
+    settings_init(&s);
+    assert_true(!s.auto_shape && set(&s, "draft.shape", "3-2-9"));
+    assert_true(!s.auto_shape && s.steps == 3 && s.topk == 2 && s.nodes == 9);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(set(&s, "draft.shape", bad[i]));
+    for (int i = 0; i < 3; i++) { /* a part fixes the shape */
+        assert_true(set(&s, "draft.shape", "auto") && s.auto_shape);
+        settings_get(&s, "draft.shape", &b);
+        assert_string_equal(b.p, "auto");
+        buf_clear(&b);
+        assert_false(set(&s, part[i], "99"));
+        assert_true(s.auto_shape && set(&s, part[i], "4") && !s.auto_shape);
+    }
+    settings_get(&s, "draft.shape", &b);
+    assert_string_equal(b.p, "4-4-4");
+    buf_clear(&b);
+    struct settings back;
+    struct err e;
+    settings_init(&back);
+    assert_true(set(&s, "draft.shape", "auto"));
+    settings_print(&s, &b);
+    assert_true(settings_parse(&back, b.p, &e) && back.auto_shape && back.steps == 4);
+    assert_true(settings_parse(&back, "draft.steps=5\n", &e) && !back.auto_shape); /* an old log */
+    buf_free(&b);
 }
 
 static void test_almost_numbers_are_refused(void **unused)
@@ -186,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_defaults_are_the_documented_ones),
         cmocka_unit_test(test_ranges_end_where_they_say),
         cmocka_unit_test(test_words_of_a_range_are_its_values),
+        cmocka_unit_test(test_a_shape_is_three_numbers_or_auto),
         cmocka_unit_test(test_almost_numbers_are_refused),
         cmocka_unit_test(test_unknown_names_are_answered_with_the_known_ones),
         cmocka_unit_test(test_printed_settings_read_back_bit_for_bit),

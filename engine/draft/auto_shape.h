@@ -1,0 +1,83 @@
+/* auto_shape.h - chooses the shape of the next draft tree from measured times and measured
+ * acceptance (draft.shape = auto).
+ *
+ * Plain data: the state changes by auto_shape_take() only, which is a pure function of the state and
+ * of what a step measured. A log keeps the shapes that were chosen, so a replay never measures.
+ *
+ * Model: a step of shape s yields 1 + A(s) * c(s) tokens in ns(s) nanoseconds.
+ *   A(s)     expected accepted nodes: the sum over d = 1 .. steps of b(1) ... b(d), where b(d) is the
+ *            chance that a child at depth d is right: that of the draft's best child, which every step
+ *            that drafts measures, whatever its shape; of a tree with several children a node, also
+ *            the chance that another one is right if the best is not, which steps of this shape
+ *            measure (before: a prior)
+ *   c(s)     accepted nodes of the steps of shape s over those that the model expected
+ *   ns(s)    wall time of a step: a moving average in units of a common drift, so that a machine that
+ *            gets slower, or a context that gets longer, does not make the shapes look fast that did
+ *            not run lately
+ * The shape with the most tokens a second runs. A shape that never ran has an estimate that errs
+ * towards fast, so a promising one is tried; a rival that was measured long ago runs again for some
+ * steps from time to time (a probe). A switch needs an advantage, and some steps since the last one.
+ * Engine thread.
+ */
+#ifndef AERIE_AUTO_SHAPE_H
+#define AERIE_AUTO_SHAPE_H
+
+#include "engine/draft/drafter.h"
+#include "engine/event.h"
+
+enum { AUTO_SHAPES = 8, AUTO_GUESSES = 8 /* the greatest topk of them */ };
+
+/* Candidate i, 0 <= i < AUTO_SHAPES, in the order of their rows; 0 is plain decoding. */
+const struct tree_shape *auto_shape_at(int i);
+
+enum auto_reason {
+    AUTO_FIRST,  /* nothing was measured yet */
+    AUTO_BEST,   /* the most tokens a second, as measured */
+    AUTO_TRIED,  /* never ran, and may be faster */
+    AUTO_PROBED, /* was measured long ago, and may be faster */
+};
+
+struct auto_measure {
+    double ns;          /* a step, in units of `drift`; 0: never measured */
+    double verify, level; /* of it: the target's pass; a level of the draft */
+    int runs;           /* steps, those included that are not measured */
+    int n;              /* measured steps */
+    uint64_t last;      /* number of the last of them */
+    double accepted, expected; /* recent accepted nodes; those that the model expected */
+    double failed, rescued;    /* recent nodes whose best child was wrong; of them, with another right */
+};
+
+struct auto_shape {
+    bool ready;       /* false: auto_shape_init() comes first */
+    int now;          /* the candidate that runs next */
+    enum auto_reason why;
+    int home;         /* that a probe returns to */
+    int stay, left;   /* steps since the switch; of a probe that are left */
+    int wait, every;  /* steps until the next probe; between two */
+    uint64_t steps, switches, probes;
+    double drift;
+    double tried[MAX_STEPS + 1], hit[MAX_STEPS + 1]; /* recent, by depth */
+    struct auto_measure of[AUTO_SHAPES];
+};
+
+/* What a step measured. */
+struct auto_step {
+    double ns, ns_draft, ns_verify; /* wall time; of it the phases */
+    const struct tree *tree;        /* as accepted; n <= 1: nothing was drafted */
+    int accepted;
+};
+
+/* first: a shape to begin with; the nearest candidate is taken. */
+void auto_shape_init(struct auto_shape *a, const struct tree_shape *first);
+/* The shape of the next step. */
+const struct tree_shape *auto_shape_next(const struct auto_shape *a);
+/* A step of the shape auto_shape_next() has run; chooses the next one. */
+void auto_shape_take(struct auto_shape *a, const struct auto_step *s);
+/* The turn has ended: a probe does not go on in the next one. */
+void auto_shape_rest(struct auto_shape *a);
+
+/* For views: what a step of a candidate is expected to yield and to take; ns 0: it never ran. */
+double auto_shape_tokens(const struct auto_shape *a, int i);
+double auto_shape_ns(const struct auto_shape *a, int i);
+
+#endif

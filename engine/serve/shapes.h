@@ -1,0 +1,39 @@
+/* shapes.h - the shape of each step's draft tree in a turn: as the settings say, chosen from
+ * measurements (draft.shape = auto), or as the log of a replayed turn says.
+ *
+ * A turn with draft.shape = auto posts OP_SHAPE before its first cycle and before each step whose shape
+ * differs from the one before. The shapes of the turn are kept, so that a step that runs again after
+ * going back has the shape it had. With shapes from a log nothing is measured. The engine's thread.
+ */
+#ifndef AERIE_SHAPES_H
+#define AERIE_SHAPES_H
+
+#include "engine/backend.h"
+#include "engine/draft/auto_shape.h"
+
+struct engine;
+
+struct shapes {
+    struct auto_shape chooser; /* of the engine: it knows more with each turn */
+    struct shape_change *at;   /* (n) of the turn, by step; owned */
+    int n;
+    int decided; /* the newest step that has a shape; 0: none */
+    bool logged; /* the request brought them */
+};
+
+/* The turn begins with the shapes that its request names. */
+void shapes_turn_begins(struct engine *g, const struct request *rq);
+/* Lets the drafter run over the cells that it is behind. A probe of the chooser ends. */
+void shapes_turn_ended(struct engine *g);
+/* The shape of the next step; posts OP_SHAPE where that has to be said. NULL: plain decoding without
+ * a drafter. *room: for the shape. */
+const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room);
+/* The same with other settings, if the next step had them; posts nothing. */
+const struct tree_shape *shapes_peek(const struct engine *g, const struct settings *set,
+                                     struct tree_shape *room);
+/* The step has run for so many nanoseconds of wall time. */
+void shapes_measure(struct engine *g, uint64_t ns);
+/* What the chooser knows, for views; under the lock of engine_shared. */
+void shapes_view(const struct engine *g, struct auto_view *v);
+
+#endif
