@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """aerie serve and llama-server in turn on one CPU: loading, first token, prompts, decoding, memory.
 
-    peer_cpu.py --aerie PROGRAM --llama PROGRAM --model NAME=FOLDER,FILE.gguf... [--threads N,...] [--rounds N] [--json FILE]
+    peer_cpu.py --aerie PROGRAM --llama PROGRAM --model NAME=FOLDER,FILE.gguf[,DECODE]... [--threads N,...] [--rounds N] [--json FILE]
 
 Both get the same model in bf16, as many threads, a context of 4,096 tokens, one conversation, and the same requests over
 HTTP; time is taken here. Each round starts each server once, in turn, and asks three times: a short question right
-away, a prompt of about --prompt tokens for one token, and --decode tokens after a short prompt. The table gives
+away, a prompt of about --prompt tokens for one token, and --decode tokens (or the model's own number: many where a token takes little time) after a short prompt. The table gives
 medians over the rounds; load: until /health answers 200; first: from the start of the process to the first token of
 the short question; PSS: after the last answer; peak: VmHWM. aerie's further flags: --aerie-flags.
 """
@@ -58,7 +58,7 @@ class Server:
         raise SystemExit(f"{self.process.args[0]} did not answer within {limit} s")
 
     def ask(self, prompt, n):
-        """Seconds to the first token and to each further one, and the prompt's tokens."""
+        """When it was asked, when each chunk came, and the counts of tokens; with llama-server's own timings."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         body = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
                 "stream_options": {"include_usage": True}}
@@ -72,7 +72,8 @@ class Server:
             if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                 continue
             chunk = json.loads(line[6:])
-            usage = chunk.get("usage") or usage
+            usage |= chunk.get("usage") or {}
+            usage |= chunk.get("timings") or {}
             if chunk.get("choices"):
                 at.append(time.monotonic())
         return begin, at, usage
@@ -97,7 +98,7 @@ class Server:
             self.process.wait()
 
 
-def one_round(argv, env, log, a, salt):
+def one_round(argv, env, log, a, decode, salt):
     s = Server(argv, env, log)
     out = {}
     try:
@@ -106,10 +107,11 @@ def one_round(argv, env, log, a, salt):
         out["first s"] = at[0] - s.start
         begin, at, usage = s.ask(text(a.prompt, salt), 1)
         out["prompt tok/s"] = usage["prompt_tokens"] / (at[0] - begin)
-        begin, at, usage = s.ask(f"{salt} Tell me a long story about a fox and a bear.", a.decode)
+        begin, at, usage = s.ask(f"{salt} Tell me a long story about a fox and a bear.", decode)
         n = usage["completion_tokens"]
-        # chunks may hold several tokens: the rate is of the tokens after the first chunk's one
+        # chunks may hold several tokens: the rate is that of the tokens behind the first
         out["decode tok/s"] = (n - 1) / (at[-1] - at[0])
+        out["own decode tok/s"] = usage.get("predicted_per_second")
         out |= s.memory()
     finally:
         s.end()
@@ -135,7 +137,7 @@ def main():
         beside = {"LD_LIBRARY_PATH": os.path.dirname(os.path.abspath(a.llama)) + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
         for model in a.model:
             name, paths = model.split("=", 1)
-            folder, gguf = paths.split(",")
+            folder, gguf, *decode = paths.split(",")
             for threads in a.threads.split(","):
                 sides = {
                     "aerie": ([a.aerie, "serve", "-m", folder, "--device", "cpu", "--no-spec", "--lanes", "1", "--context",
@@ -147,7 +149,7 @@ def main():
                         break
                     for side in list(sides) if r % 2 == 0 else list(sides)[::-1]:
                         argv, e = sides[side]
-                        got[side].append(one_round(argv, e, log, a, r + 1))
+                        got[side].append(one_round(argv, e, log, a, int(decode[0]) if decode else a.decode, r + 1))
                         results.append({"model": name, "threads": int(threads), "side": side, **got[side][-1]})
                 if got["aerie"]:
                     table(name, threads, got)
@@ -158,7 +160,7 @@ def main():
 def table(name, threads, got):
     print(f"\n{name}, {threads} threads, {len(got['aerie'])} rounds (medians; range)")
     print(f"{'':14}{'aerie':>24}{'llama-server':>26}{'aerie / llama':>15}")
-    for key in [k for k in got["aerie"][0] if k in got["llama"][0]]:
+    for key in [k for k, v in got["aerie"][0].items() if v and got["llama"][0].get(k)]:
         mine, peer = ([r[key] for r in got[side]] for side in ("aerie", "llama"))
         m, q = statistics.median(mine), statistics.median(peer)
         show = lambda v, mid: f"{mid:9.4g} ({min(v):.4g}..{max(v):.4g})"

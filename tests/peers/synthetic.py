@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes a gemma-3 text model of published shape with made-up bf16 weights, for timings.
 
-    synthetic.py SHAPE OUT_FOLDER [--like FOLDER]      SHAPE: 270m, 1b or 4b
+    synthetic.py SHAPE OUT_FOLDER [--like FOLDER] [--align N]      SHAPE: 270m, 1b or 4b
 
 Needs numpy. Tokenizer and chat template are those of --like (the bundled model); the ids above its vocabulary stand
 for no text. The weights are draws of one normal distribution, repeated from a block of 8 MB: no text that such a
-model writes means anything, but shapes, bytes and work are those of the published model.
+model writes means anything, but shapes, bytes and work are those of the published model. The data begin at a multiple of
+--align bytes in the file: 8, as in published files, unless given.
 """
 import argparse
 import json
@@ -48,7 +49,7 @@ def shapes(c):
     yield "model.norm.weight", (h,)
 
 
-def write_weights(path, c):
+def write_weights(path, c, align):
     all_shapes = list(shapes(c))
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in all_shapes:
@@ -56,7 +57,7 @@ def write_weights(path, c):
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
         at += n
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % align)
     normal = np.random.default_rng(1).standard_normal(1 << 22, dtype=np.float32) * np.float32(0.02)
     block = ((normal.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).tobytes()
     with path.open("wb") as f:
@@ -77,13 +78,14 @@ def main():
     p.add_argument("out", type=pathlib.Path)
     p.add_argument("--like", type=pathlib.Path,
                    default=pathlib.Path(__file__).resolve().parents[2] / "models/nestling/target")
+    p.add_argument("--align", type=int, default=8)
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     c = config(a.like, a.shape)
     (a.out / "config.json").write_text(json.dumps(c, indent=1) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
         shutil.copy(a.like / name, a.out / name)
-    write_weights(a.out / "model.safetensors", c)
+    write_weights(a.out / "model.safetensors", c, a.align)
 
 
 main()
