@@ -7,7 +7,7 @@ Both get the same model in bf16, as many threads, a context of 4,096 tokens, one
 HTTP; time is taken here. Each round starts each server once, in turn, and asks three times: a short question right
 away, a prompt of about --prompt tokens for one token, and --decode tokens (or the model's own number: many where a token takes little time) after a short prompt. The table gives
 medians over the rounds; load: until /health answers 200; first: from the start of the process to the first token of
-the short question; PSS: after the last answer; peak: VmHWM. aerie's further flags: --aerie-flags.
+the short question; CPU: of all threads, while decoding; PSS: after the last answer; peak: VmHWM. aerie's further flags: --aerie-flags.
 """
 import argparse
 import http.client
@@ -78,6 +78,11 @@ class Server:
                 at.append(time.monotonic())
         return begin, at, usage
 
+    def cpu(self):
+        """Processor seconds that all its threads have used."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory(self):
         """Peak resident and proportional set size, in MB; what the system does not tell is left out."""
         out = {}
@@ -107,10 +112,12 @@ def one_round(argv, env, log, a, decode, salt):
         out["first s"] = at[0] - s.start
         begin, at, usage = s.ask(text(a.prompt, salt), 1)
         out["prompt tok/s"] = usage["prompt_tokens"] / (at[0] - begin)
+        used = s.cpu()
         begin, at, usage = s.ask(f"{salt} Tell me a long story about a fox and a bear.", decode)
         n = usage["completion_tokens"]
         # chunks may hold several tokens: the rate is that of the tokens behind the first
         out["decode tok/s"] = (n - 1) / (at[-1] - at[0])
+        out["CPU ms/token"] = (s.cpu() - used) / n * 1e3
         out["own decode tok/s"] = usage.get("predicted_per_second")
         out |= s.memory()
     finally:
