@@ -17,6 +17,8 @@ struct attn_run {
     size_t softmax_floats; /* floats of one struct cpu_softmax */
     size_t thread_floats;
     float *part, *scratch;
+    int blocks;    /* > 0: scores and values are separate items; blocks of a row at most */
+    float *scores; /* (rows, n_kv, blocks, group, ATTN_BLOCK) */
 };
 
 static const int32_t *ints(kbuf b)
@@ -90,7 +92,8 @@ static void attend_split(const struct attn_run *run, const struct cpu_heads *h, 
         struct cpu_block b;
         to = min_int(end, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
         find_keys(run, r, hi, kv, from, to, &b);
-        run->isa->attend(h, &b, s);
+        run->isa->score(h, &b);
+        run->isa->weigh(h, &b, s, 0, h->head_dim);
     }
 }
 
@@ -175,6 +178,73 @@ static void split_item(void *arg, int item, int thread)
     attend_split(run, &h, r, kv, split, &s);
 }
 
+/* ---- fewer splits than threads: a block of scores is an item, then a part of the values ------- */
+
+/* The scores of keys are independent of each other, and so are the dimensions of the weighed sum of
+ * values, for which each item repeats the softmax. So the sums are those of attend_split(). */
+
+enum { VALUE_DIMS = 32 };
+
+static float *block_scores(const struct attn_run *run, int i, int block)
+{
+    return run->scores + ((size_t)i * (size_t)run->blocks + (size_t)block) * (size_t)run->group *
+                             ATTN_BLOCK;
+}
+
+static void score_item(void *arg, int item, int thread)
+{
+    const struct attn_run *run = arg;
+    int n_kv = run->a->cells.n_kv, i = item / run->blocks, n = item % run->blocks, lo, hi, end;
+    int r = i / n_kv, kv = i % n_kv;
+    row_range(run->a->table, r, &lo, &hi, &end);
+    int first = lo / ATTN_BLOCK + n, from = max_int(lo, first * ATTN_BLOCK);
+    int to = min_int(end, (first + 1) * ATTN_BLOCK);
+    if (from >= to)
+        return;
+    struct cpu_block b;
+    struct cpu_heads h =
+        load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
+    h.p = block_scores(run, i, n);
+    memset(h.p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *h.p);
+    find_keys(run, r, hi, kv, from, to, &b);
+    run->isa->score(&h, &b);
+}
+
+static void value_item(void *arg, int item, int thread)
+{
+    const struct attn_run *run = arg;
+    const struct k_attn *a = run->a;
+    int n_kv = a->cells.n_kv, dim = a->cells.head_dim, dims = div_up(dim, VALUE_DIMS), lo, hi, end;
+    int d = item % dims * VALUE_DIMS, i = item / dims / run->splits, r = i / n_kv, kv = i % n_kv;
+    row_range(a->table, r, &lo, &hi, &end);
+    int split = lo / ATTN_SPLIT + item / dims % run->splits;
+    int from = max_int(lo, split * ATTN_SPLIT), stop = min_int(end, (split + 1) * ATTN_SPLIT);
+    if (from >= stop && split != lo / ATTN_SPLIT)
+        return;
+    float *scratch = run->scratch + (size_t)thread * run->thread_floats;
+    struct cpu_heads h = {.n = run->group, .head_dim = dim, .scale = a->scale, .softcap = a->softcap,
+                          .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16, .p = scratch};
+    struct cpu_softmax all = softmax_at(run, run->part + (size_t)(item / dims) * run->softmax_floats);
+    struct cpu_softmax own = softmax_at(run, scratch + run->group * ATTN_BLOCK);
+    for (int g = 0; g < run->group; g++) {
+        own.m[g] = -INFINITY, own.l[g] = 0;
+        memset(all.acc + g * run->packed + d, 0, VALUE_DIMS * sizeof *all.acc);
+    }
+    own.acc = all.acc;
+    for (int to; from < stop; from = to) {
+        struct cpu_block b;
+        to = min_int(stop, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
+        find_keys(run, r, hi, kv, from, to, &b);
+        memcpy(h.p, block_scores(run, i, from / ATTN_BLOCK - lo / ATTN_BLOCK),
+               (size_t)run->group * ATTN_BLOCK * sizeof *h.p);
+        run->isa->weigh(&h, &b, &own, d, min_int(d + VALUE_DIMS, dim));
+    }
+    for (int g = 0; d == 0 && g < run->group; g++)
+        all.m[g] = own.m[g], all.l[g] = own.l[g];
+}
+
+/* ---- the splits of a row --------------------------------------------------------------------- */
+
 static void combine_item(void *arg, int item, int thread)
 {
     (void)thread;
@@ -218,28 +288,39 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     struct attn_run run = {.a = a, .isa = d->isa, .group = a->n_head / a->cells.n_kv,
                            .packed = cpu_packed(a->cells.head_dim)};
     size_t group = (size_t)run.group, packed = (size_t)run.packed;
-    int items = a->rows * a->cells.n_kv, most = 1;
+    int items = a->rows * a->cells.n_kv, splits = 1, blocks = 1;
     double keys = 0;
     for (int r = 0; r < a->rows; r++) {
         int lo, hi, end;
         row_range(a->table, r, &lo, &hi, &end);
         keys += end - lo;
-        if (end > lo)
-            most = max_int(most, (end - 1) / ATTN_SPLIT - lo / ATTN_SPLIT + 1);
+        if (end > lo) {
+            splits = max_int(splits, (end - 1) / ATTN_SPLIT - lo / ATTN_SPLIT + 1);
+            blocks = max_int(blocks, (end - 1) / ATTN_BLOCK - lo / ATTN_BLOCK + 1);
+        }
     }
     run.softmax_floats = (group * (packed + 2) + 15) & ~(size_t)15;
     run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
     run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
-    double work = 3.0 * keys * a->n_head * run.packed;
-    if (most > 1 && d->threads > 1 && items < 4 * d->threads) {
-        run.splits = most;
-        run.part = cpu_floats(d, SCRATCH_PART, (size_t)items * (size_t)most * run.softmax_floats);
-        cpu_each(d, items * most, work / (items * most), split_item, &run);
-        cpu_each(d, items, (double)most * run.group * run.packed, combine_item, &run);
-    } else {
+    double work = 3.0 * keys * a->n_head * run.packed, of_row = (double)splits * run.group * run.packed;
+    int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);
+    bool even = parts >= 4 * d->threads || parts % d->threads == 0;
+    if (d->threads == 1 || (even && (splits == 1 || items >= 4 * d->threads))) {
         cpu_each(d, items, work / max_int(items, 1), attn_item, &run);
+        return;
     }
+    run.splits = splits;
+    run.part = cpu_floats(d, SCRATCH_PART, (size_t)parts * run.softmax_floats);
+    if (even) {
+        cpu_each(d, parts, work / parts, split_item, &run);
+    } else {
+        run.blocks = blocks;
+        run.scores = cpu_floats(d, SCRATCH_SCORES, (size_t)(items * blocks) * group * ATTN_BLOCK);
+        cpu_each(d, items * blocks, work / 2 / (items * blocks), score_item, &run);
+        cpu_each(d, parts * dims, work / 2 / (parts * dims), value_item, &run);
+    }
+    cpu_each(d, items, of_row, combine_item, &run);
 }
 
 /* ---- merge ---------------------------------------------------------------------------------- */

@@ -94,6 +94,7 @@ static void cpu_close(struct kdev *d)
         free(d->synthesized[i]);
     free(d->synthesized);
     cpu_ones_close(&d->ones);
+    free(d->ahead);
     free(d);
 }
 

@@ -5,6 +5,7 @@
  * threads.c    the pool of threads
  * vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
  * math.h       the inner loops, written once over vec.h
+ * wide.h       the inner loops of products of many rows
  * scalar.c, avx2.c, avx512.c    compile math.h, each for one instruction set
  * bench.c      operations for benchmarks
  * linear.c, attention.c, moe.c, sample.c    divide operations into items for the threads
@@ -23,7 +24,10 @@
 
 #include "kernels/kernels.h"
 
+#include <stdatomic.h>
 #include <string.h>
+
+enum { CPU_MATS = 3 }; /* most matrices of a product */
 
 /* ---- threads (threads.c) ---------------------------------------------------------------- */
 
@@ -40,13 +44,30 @@ int cpu_pool_threads(const struct cpu_pool *p);
  * cpu_pool_threads() and identifies the thread that runs the item. One call at a time. */
 void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg);
 
+/* Which weights the items of a product read. The calling thread writes it, all threads read it, at any
+ * time: a mixture of two products costs time only. */
+struct cpu_ahead {
+    const void *after; /* weights of the product before this one; calling thread only */
+    _Atomic(const uint8_t *) data[CPU_MATS];
+    _Atomic int first[CPU_MATS]; /* first item of each matrix */
+    _Atomic int mats, items;
+    _Atomic bool together;  /* each item reads a tile of every matrix */
+    _Atomic size_t tile;    /* bytes of a matrix that an item reads */
+};
+/* Until the next call, threads that wait prefetch what they will read first in this product. NULL:
+ * nothing. *next must outlive the pool. */
+void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next);
+/* Prefetches the next few lines of the thread's share, from byte *at of the share on, and advances
+ * *at. False: *at is at the end of the share, or beyond what a cache holds (linear.c). */
+bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t *at);
+
 /* ---- the device ----------------------------------------------------------------------------- */
 
 /* Scratch memory, one buffer for each use. A buffer grows when an operation first needs more, and
  * is kept, so that a steady state never allocates. */
 enum cpu_scratch_use {
     SCRATCH_PACK, SCRATCH_PACK_2, SCRATCH_PTR, SCRATCH_PTR_2, SCRATCH_OUT, SCRATCH_K, SCRATCH_V,
-    SCRATCH_PART, SCRATCH_THREAD, SCRATCH_LOGITS, SCRATCH_ROUTE, SCRATCH_UP, SCRATCH_HIDDEN,
+    SCRATCH_PART, SCRATCH_SCORES, SCRATCH_THREAD, SCRATCH_WIDE, SCRATCH_LOGITS, SCRATCH_ROUTE, SCRATCH_UP, SCRATCH_HIDDEN,
     SCRATCH_DOWN, SCRATCH_MOVE, SCRATCH_INBOX, SCRATCH_OUTBOX, N_SCRATCH
 };
 
@@ -64,6 +85,8 @@ struct kdev {
     char about[64];
     void **synthesized; /* (n_synthesized) weights of synthesize(), freed with the device */
     int n_synthesized;
+    struct cpu_ahead *ahead; /* (N_AHEAD) products by the one that came before them */
+    const void *last_product;
     struct { void *p; size_t n; } scratch[N_SCRATCH];
 };
 
@@ -128,7 +151,18 @@ struct cpu_mat cpu_mat_of(const struct tensor *t); /* of a (n, k) tensor */
 static inline int cpu_packed(int n) { return (n + 31) & ~31; }
 
 /* Largest tile of results: TILE_ROWS rows x TILE_OUT outputs. */
-enum { TILE_OUT = 32, TILE_ROWS = 24 };
+enum { TILE_OUT = 32, TILE_ROWS = 32 };
+
+/* Many rows are multiplied in panels (wide.h): a panel holds the values of PANEL rows for each input
+ * element. k inputs (a multiple of 32) are read in blocks of WIDE_K, of which the float32 weights of
+ * a tile are stored WIDE_PITCH floats apart: 16 more than WIDE_K, so that they fall on different
+ * lines of the cache. */
+enum { PANEL = 16, WIDE_K = 1024, WIDE_PITCH = WIDE_K + 16 };
+/* Floats of a tile's float32 weights. */
+static inline size_t cpu_wide_floats(int k)
+{
+    return (size_t)(((k + WIDE_K - 1) / WIDE_K) * TILE_OUT * WIDE_PITCH);
+}
 
 /* ---- the inner loops, one table for each instruction set ------------------------------------ */
 
@@ -188,15 +222,24 @@ struct cpu_isa {
     /* tile[r * TILE_OUT + o] = row out + o of w, times x[r]; rows <= TILE_ROWS, n <= TILE_OUT */
     void (*multiply)(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
                      float *tile);
+    /* Packed rows (PANEL, k) to a panel (k, PANEL). */
+    void (*panel)(const float *rows, int k, float *panel);
+    /* Rows out .. out + n - 1 of w as float32 for multiply_wide(): cpu_wide_floats(w->k) floats. */
+    void (*widen_tile)(const struct cpu_mat *w, int out, int n, float *dst);
+    /* multiply() for the rows of consecutive panels; panels * PANEL <= TILE_ROWS */
+    void (*multiply_wide)(const float *w, int k, const float *x, int panels, int n, float *tile);
     void (*epilogue)(const struct cpu_epilogue *f, const float *tile, int rows, int n);
     /* dst[i] = act(g[i]) * u[i]; limit as in k_moe */
     void (*gate)(const float *g, const float *u, int n, enum act_kind act, float limit, float *dst);
     /* Applies rope to one head: cs is (rot / 2, 2). */
     void (*rotate)(float *head, int rot, const float *cs);
     void (*to_bf16)(const float *src, int n, uint16_t *dst);
-    /* attention: attend() adds a block to s, combine() adds b's softmax to a's, mix() is
-     * a = wa a + wb b */
-    void (*attend)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s);
+    /* attention: score() computes the unscaled scores of a block, h->p (of keys only); weigh() adds
+     * the block to s: m, l, and dimensions [from, to) of acc (from: a multiple of 32), and changes h->p
+     * on the way. combine() adds b's softmax to a's, mix() is a = wa a + wb b */
+    void (*score)(const struct cpu_heads *h, const struct cpu_block *b);
+    void (*weigh)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s, int from,
+                  int to);
     void (*combine)(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed);
     void (*unpack)(const float *packed, int n, float scale, float *dst);
     void (*mix)(float wa, float *a, float wb, const float *b, int n);

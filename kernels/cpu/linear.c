@@ -2,7 +2,8 @@
  *
  * A product runs in two parallel regions (threads.c): one normalises and packs the rows, one
  * computes tiles of outputs. A tile's weights are read from memory once and multiplied with all
- * rows while they are in the CPU cache. Operations on whole rows of outputs (a post-norm, rope) are
+ * rows while they are in the CPU cache: with panels of rows if there are many (wide.h), else with a
+ * few rows at a time (math.h), to the same bits. Operations on whole rows of outputs (a post-norm, rope) are
  * a third region.
  */
 #include "kernels/cpu/cpu.h"
@@ -39,37 +40,113 @@ float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src,
     return run.dst;
 }
 
-/* ---- products ------------------------------------------------------------------------------- */
+/* The input rows of a product: packed, the first ones in panels (wide.h). */
+struct input {
+    int rows, panels; /* rows: all of them */
+    int k;            /* packed elements of a row */
+    const float *panel; /* (panels, k, PANEL), padded with rows of zeros */
+    const float *row;   /* (rest, k): the rows that are in no panel */
+};
 
-enum { MAX_MATS = 3 };
+struct input_run {
+    struct pack_run p;
+    const struct input *in;
+    bool packed; /* src is packed already */
+    float *panel, *row, *thread_rows;
+};
+
+/* The panels of so many rows: none for few, which do not pay for converting the weights. A panel that
+ * is not full takes as long as a full one: fewer than MIN_IN_PANEL rows are faster one by one. */
+static int panels_of(int rows)
+{
+    enum { MIN_ROWS = 32, MIN_IN_PANEL = 11 };
+    return rows < MIN_ROWS ? 0 : (rows + PANEL - MIN_IN_PANEL) / PANEL;
+}
+
+static int rows_in_panels(const struct input *in)
+{
+    return min_int(in->panels * PANEL, in->rows);
+}
+
+static void input_item(void *arg, int item, int thread)
+{
+    const struct input_run *run = arg;
+    const struct input *in = run->in;
+    size_t k = (size_t)in->k;
+    struct pack_run one = run->p;
+    if (item >= in->panels) {
+        one.src += (size_t)rows_in_panels(in) * one.stride;
+        one.dst = run->row;
+        pack_row(&one, item - in->panels, thread);
+        return;
+    }
+    int rows = min_int(PANEL, in->rows - item * PANEL);
+    one.src += (size_t)item * PANEL * one.stride;
+    one.dst = run->thread_rows + (size_t)thread * PANEL * k;
+    for (int r = 0; r < rows; r++)
+        if (run->packed)
+            memcpy(one.dst + (size_t)r * k, one.src + (size_t)r * k, k * sizeof *one.dst);
+        else
+            pack_row(&one, r, thread);
+    memset(one.dst + (size_t)rows * k, 0, (size_t)(PANEL - rows) * k * sizeof *one.dst);
+    one.isa->panel(one.dst, in->k, run->panel + (size_t)item * PANEL * k);
+}
+
+/* packed: src holds packed rows of n elements, n a multiple of 32, stride == n, and there is no
+ * norm. */
+static struct input pack_input(struct kdev *d, const float *src, size_t stride, int rows, int n,
+                               const struct k_norm *norm, bool packed)
+{
+    CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
+    CHECK(!packed || (n % 32 == 0 && norm->kind == NORM_NONE && stride == (size_t)n));
+    struct input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};
+    size_t k = (size_t)in.k, panel = (size_t)in.panels * PANEL * k;
+    int rest = rows - rows_in_panels(&in), own = packed ? 0 : rest;
+    struct input_run run = {.p = {d->isa, src, NULL, stride, n, norm, NULL, 1}, .in = &in,
+                            .packed = packed};
+    run.panel = cpu_floats(d, SCRATCH_PACK, panel + (size_t)own * k);
+    run.row = run.panel + panel;
+    in.panel = run.panel;
+    in.row = packed ? src + (size_t)rows_in_panels(&in) * k : run.row;
+    if (in.panels)
+        run.thread_rows = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * PANEL * k);
+    cpu_each(d, in.panels + own, n * (in.panels ? 4.0 * PANEL : 4.0), input_item, &run);
+    return in;
+}
+
+/* ---- products ------------------------------------------------------------------------------- */
 
 struct product {
     const struct cpu_isa *isa;
-    const float **x; /* (rows) packed inputs */
-    int rows, tile;  /* tile: outputs of an item */
+    struct input in;
+    const float **x; /* pointers to the rows of in.row */
+    int tile;        /* outputs of an item */
+    float *weights;  /* (threads, thread_weights) float32 weights of a tile, if there are panels */
+    size_t thread_weights;
     int n_mats;
     struct {
         struct cpu_mat w;
         struct cpu_epilogue f;
         int first; /* its first item */
-    } m[MAX_MATS];
+    } m[CPU_MATS];
 };
 
-static void product_start(struct kdev *d, struct product *p, const float *packed, int rows, int n)
+static void product_start(struct kdev *d, struct product *p, const struct input *in)
 {
-    *p = (struct product){.isa = d->isa, .rows = rows};
-    p->x = cpu_scratch(d, SCRATCH_PTR, (size_t)rows, sizeof *p->x);
-    for (int r = 0; r < rows; r++)
-        p->x[r] = packed + (size_t)r * (size_t)cpu_packed(n);
+    *p = (struct product){.isa = d->isa, .in = *in};
+    int rest = in->rows - rows_in_panels(in);
+    p->x = cpu_scratch(d, SCRATCH_PTR, (size_t)rest, sizeof *p->x);
+    for (int r = 0; r < rest; r++)
+        p->x[r] = in->row + (size_t)r * (size_t)in->k;
 }
 
 static struct cpu_epilogue *product_add(struct product *p, const struct tensor *w,
                                       const struct tensor *b, float *dst, size_t stride)
 {
-    CHECK(p->n_mats < MAX_MATS);
+    CHECK(p->n_mats < CPU_MATS);
     int i = p->n_mats++;
     p->m[i].w = cpu_mat_of(w);
-    CHECK(p->m[i].w.k == p->m[0].w.k);
+    CHECK(cpu_packed(p->m[i].w.k) == p->in.k && p->m[i].w.k == p->m[0].w.k);
     CHECK(!b || (b->data && b->dim[0] == w->dim[0]));
     if (b)
         cpu_store_of(b);
@@ -77,19 +154,118 @@ static struct cpu_epilogue *product_add(struct product *p, const struct tensor *
     return &p->m[i].f;
 }
 
+/* ---- the product that comes next ------------------------------------------------------------- */
+
+/* A pass runs the same products in the same order as the pass before it. So each product remembers
+ * the one that came after it, and threads that wait for the next region prefetch the first weights of
+ * their share of that one: memory is read while the threads synchronise. */
+enum { N_AHEAD = 1024, PREFETCH_BYTES = 128 << 10, PREFETCH_STEP = 1024 };
+
+static struct cpu_ahead *ahead_of(const struct kdev *d, const void *weights)
+{
+    return &d->ahead[mix64((uint64_t)(uintptr_t)weights) % N_AHEAD];
+}
+
+/* Notes the product, and lets the threads prefetch the one that came after it last time. */
+static void note_product(struct kdev *d, const struct product *p, int items, bool together)
+{
+    if (!d->pool)
+        return;
+    if (!d->ahead)
+        d->ahead = xcalloc(N_AHEAD, sizeof *d->ahead);
+    const struct cpu_mat *w = &p->m[0].w;
+    struct cpu_ahead *this = ahead_of(d, d->last_product), *next = ahead_of(d, w->data);
+    size_t tile = (size_t)p->tile * w->pitch;
+    if (this->after != d->last_product || this->data[0] != w->data || this->items != items ||
+        this->tile != tile) {
+        this->after = d->last_product;
+        this->mats = p->n_mats;
+        this->items = items;
+        this->together = together;
+        this->tile = tile;
+        for (int i = 0; i < p->n_mats; i++) {
+            this->data[i] = p->m[i].w.data;
+            this->first[i] = together ? 0 : p->m[i].first;
+        }
+    }
+    d->last_product = w->data;
+    cpu_pool_ahead(d->pool, next->after == w->data ? next : NULL);
+}
+
+bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t *at)
+{
+    int items = next->items, mats = next->mats;
+    size_t tile = next->tile, of_item = tile * (size_t)(next->together ? mats : 1);
+    if (*at >= PREFETCH_BYTES || of_item == 0)
+        return false;
+    int item = (int)((int64_t)items * thread / threads + (int64_t)(*at / of_item)), mat = mats - 1;
+    if (item >= (int)((int64_t)items * (thread + 1) / threads))
+        return false;
+    if (next->together)
+        mat = (int)(*at % of_item / tile);
+    else
+        while (mat > 0 && item < next->first[mat])
+            mat--;
+    size_t from = *at % of_item % tile, n = tile - from < PREFETCH_STEP ? tile - from : PREFETCH_STEP;
+    const uint8_t *p = next->data[mat] + (size_t)(item - next->first[mat]) * tile + from;
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+    *at += n;
+    return true;
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* Rows are multiplied in parts of at most TILE_ROWS: those in panels, then the others. */
+static int parts_of(const struct product *p)
+{
+    int rest = p->in.rows - rows_in_panels(&p->in);
+    return div_up(p->in.panels, TILE_ROWS / PANEL) + div_up(rest, TILE_ROWS);
+}
+
+/* Converts the weights of a tile for the rows in panels; NULL if there are none. slot: which of the
+ * thread's tiles. */
+static const float *tile_weights(const struct product *p, int mat, int out, int n, int thread,
+                                 int slot)
+{
+    if (!p->in.panels)
+        return NULL;
+    float *to = p->weights + (size_t)thread * p->thread_weights +
+                (size_t)slot * cpu_wide_floats(p->in.k);
+    p->isa->widen_tile(&p->m[mat].w, out, n, to);
+    return to;
+}
+
+/* tile: outputs out .. out + n - 1 for the rows of a part. *first: its first row; returns how many
+ * rows it has. */
+static int multiply_part(const struct product *p, int mat, int out, int n, const float *weights,
+                         int part, float *tile, int *first)
+{
+    int each = TILE_ROWS / PANEL, wide = div_up(p->in.panels, each), done = rows_in_panels(&p->in);
+    if (part < wide) {
+        int panels = min_int(each, p->in.panels - part * each);
+        *first = part * TILE_ROWS;
+        p->isa->multiply_wide(weights, p->in.k,
+                              p->in.panel + (size_t)*first * (size_t)p->in.k, panels, n, tile);
+        return min_int(panels * PANEL, done - *first);
+    }
+    int r = (part - wide) * TILE_ROWS, rows = min_int(TILE_ROWS, p->in.rows - done - r);
+    *first = done + r;
+    p->isa->multiply(&p->m[mat].w, p->x + r, rows, out, n, tile);
+    return rows;
+}
+
 static void product_item(void *arg, int item, int thread)
 {
-    (void)thread;
     const struct product *p = arg;
     int i = p->n_mats - 1;
     while (item < p->m[i].first)
         i--;
-    const struct cpu_mat *w = &p->m[i].w;
-    int out = (item - p->m[i].first) * p->tile, n = min_int(p->tile, w->n - out);
-    for (int r = 0; r < p->rows; r += TILE_ROWS) {
-        float tile[TILE_ROWS * TILE_OUT];
-        int rows = min_int(TILE_ROWS, p->rows - r);
-        p->isa->multiply(w, p->x + r, rows, out, n, tile);
+    int out = (item - p->m[i].first) * p->tile, n = min_int(p->tile, p->m[i].w.n - out);
+    const float *weights = tile_weights(p, i, out, n, thread, 0);
+    for (int part = 0; part < parts_of(p); part++) {
+        _Alignas(64) float tile[TILE_ROWS * TILE_OUT];
+        int r, rows = multiply_part(p, i, out, n, weights, part, tile, &r);
         struct cpu_epilogue f = p->m[i].f;
         f.b_at = (size_t)out;
         f.dst += (size_t)r * f.dst_stride + (size_t)out;
@@ -99,13 +275,17 @@ static void product_item(void *arg, int item, int thread)
     }
 }
 
-/* Outputs of one item: the largest tile that gives every thread at least four items. */
-static int tile_for(const struct kdev *d, int outputs)
+/* Chooses the outputs of one item, the largest tile that gives every thread at least four items, and
+ * numbers the items of `outputs` outputs with `mats` matrices each. */
+static void product_tile(struct kdev *d, struct product *p, int outputs, int mats)
 {
-    int tile = TILE_OUT;
-    while (tile > 8 && outputs / tile < 4 * d->threads)
-        tile /= 2;
-    return tile;
+    p->tile = TILE_OUT;
+    while (p->tile > 8 && outputs / p->tile < 4 * d->threads)
+        p->tile /= 2;
+    if (!p->in.panels)
+        return;
+    p->thread_weights = (size_t)mats * cpu_wide_floats(p->in.k);
+    p->weights = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * p->thread_weights);
 }
 
 static void product_run(struct kdev *d, struct product *p)
@@ -113,19 +293,21 @@ static void product_run(struct kdev *d, struct product *p)
     int outputs = 0, items = 0;
     for (int i = 0; i < p->n_mats; i++)
         outputs += p->m[i].w.n;
-    p->tile = tile_for(d, outputs);
+    product_tile(d, p, outputs, 1);
     for (int i = 0; i < p->n_mats; i++) {
         p->m[i].first = items;
         items += div_up(p->m[i].w.n, p->tile);
     }
-    cpu_each(d, items, (double)p->rows * p->tile * p->m[0].w.k, product_item, p);
+    note_product(d, p, items, false);
+    cpu_each(d, items, (double)p->in.rows * p->tile * p->in.k, product_item, p);
 }
 
 void cpu_product(struct kdev *d, const float *packed, int rows, const struct tensor *w,
                  const struct tensor *b, float *dst)
 {
     struct product p;
-    product_start(d, &p, packed, rows, (int)w->dim[1]);
+    struct input in = {.rows = rows, .k = cpu_packed((int)w->dim[1]), .row = packed};
+    product_start(d, &p, &in);
     product_add(&p, w, b, dst, (size_t)w->dim[0]);
     product_run(d, &p);
 }
@@ -164,10 +346,10 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
     bool post = a->post.kind != NORM_NONE;
     CHECK(a->act != ACT_SWIGLU_CLAMP);
     struct product p;
-    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
-                             a->rows, in, &a->pre, NULL, 1);
+    struct input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss, a->rows, in,
+                                &a->pre, false);
     float *to = post ? cpu_floats(d, SCRATCH_OUT, (size_t)a->rows * (size_t)out) : dst;
-    product_start(d, &p, x, a->rows, in);
+    product_start(d, &p, &x);
     struct cpu_epilogue *f = product_add(&p, a->w, a->b, to, (size_t)(post ? out : ds));
     f->act = a->act;
     f->softcap = a->softcap;
@@ -194,15 +376,15 @@ struct glu_run {
 
 static void glu_item(void *arg, int item, int thread)
 {
-    (void)thread;
     const struct glu_run *run = arg;
     const struct product *p = run->p;
     int ffn = p->m[0].w.n, out = item * p->tile, n = min_int(p->tile, ffn - out);
-    for (int r = 0; r < p->rows; r += TILE_ROWS) {
-        float gate[TILE_ROWS * TILE_OUT], up[TILE_ROWS * TILE_OUT];
-        int rows = min_int(TILE_ROWS, p->rows - r);
-        p->isa->multiply(&p->m[0].w, p->x + r, rows, out, n, gate);
-        p->isa->multiply(&p->m[1].w, p->x + r, rows, out, n, up);
+    const float *gates = tile_weights(p, 0, out, n, thread, 0);
+    const float *ups = tile_weights(p, 1, out, n, thread, 1);
+    for (int part = 0; part < parts_of(p); part++) {
+        _Alignas(64) float gate[TILE_ROWS * TILE_OUT], up[TILE_ROWS * TILE_OUT];
+        int r, rows = multiply_part(p, 0, out, n, gates, part, gate, &r);
+        multiply_part(p, 1, out, n, ups, part, up, &r);
         for (int i = 0; i < rows; i++)
             p->isa->gate(gate + i * TILE_OUT, up + i * TILE_OUT, n, run->a->act, 0,
                          run->dst + (size_t)(r + i) * (size_t)ffn + out);
@@ -215,13 +397,14 @@ void cpu_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP); /* only k_moe has its limit */
     CHECK(a->up->dim[0] == ffn);
     struct product p;
-    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, (size_t)a->rows * (size_t)in),
-                             (size_t)in, a->rows, in, &a->pre, NULL, 1);
-    product_start(d, &p, x, a->rows, in);
+    struct input x = pack_input(d, cpu_f32(a->src, (size_t)a->rows * (size_t)in), (size_t)in,
+                                a->rows, in, &a->pre, false);
+    product_start(d, &p, &x);
     product_add(&p, a->gate, NULL, NULL, 0);
     product_add(&p, a->up, NULL, NULL, 0);
-    p.tile = tile_for(d, ffn);
+    product_tile(d, &p, ffn, 2);
     struct glu_run run = {&p, a, cpu_f32(a->dst, (size_t)a->rows * (size_t)ffn)};
+    note_product(d, &p, div_up(ffn, p.tile), true);
     cpu_each(d, div_up(ffn, p.tile), 2.0 * a->rows * p.tile * in, glu_item, &run);
 }
 
@@ -299,8 +482,8 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
-    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
-                             a->rows, in, &a->norm, NULL, 1);
+    struct input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss, a->rows, in,
+                                &a->norm, false);
     if (a->capture.p) {
         CHECK(!a->packed && a->capture_stride >= in);
         cpu_rows(d, &(struct k_rows){.rows = a->rows, .n = in, .src_stride = ss,
@@ -308,7 +491,7 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
                                      .dst = a->capture});
     }
     struct product p;
-    product_start(d, &p, x, a->rows, in);
+    product_start(d, &p, &x);
     product_add(&p, a->wq, a->bq, run.q, (size_t)nq);
     if (a->wk) {
         CHECK(a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk)));

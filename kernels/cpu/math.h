@@ -278,6 +278,8 @@ static void multiply(const struct cpu_mat *w, const float *const *x, int rows, i
     }
 }
 
+#include "kernels/cpu/wide.h"
+
 /* ---- the epilogue of a product --------------------------------------------------------------- */
 
 static void epilogue(const struct cpu_epilogue *f, const float *tile, int rows, int n)
@@ -459,20 +461,19 @@ V_FN void add_values(const struct cpu_heads *h, const struct cpu_block *b, const
 }
 
 V_FN void add_all_values(const struct cpu_heads *h, const struct cpu_block *b, const float *p,
-                     const float *past, float *acc, const enum cpu_store type, const int H)
+                         const float *past, float *acc, int d, int to, const enum cpu_store type,
+                         const int H)
 {
-    int d = 0;
-    for (; d + 64 <= h->head_dim; d += 64)
+    for (; d + 64 <= to; d += 64)
         add_values(h, b, p, past, acc, d, type, H, 2);
-    for (; d < h->head_dim; d += 32)
+    for (; d < to; d += 32)
         add_values(h, b, p, past, acc, d, type, H, 1);
 }
 
-V_FN void attend_as(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
-                    const enum cpu_store type)
+V_FN void weigh_as(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
+                   int from, int to, const enum cpu_store type)
 {
     int packed = cpu_packed(h->head_dim);
-    scores(h, b, type);
     for (int g = 0; g < h->n; g += 4) {
         float past[4];
         int n = h->n - g < 4 ? h->n - g : 4;
@@ -480,22 +481,31 @@ V_FN void attend_as(const struct cpu_heads *h, const struct cpu_block *b, struct
         for (int i = 0; i < n; i++)
             past[i] = softmax_block(h, b, p + i * ATTN_BLOCK, &s->m[g + i], &s->l[g + i]);
         if (n == 4)
-            add_all_values(h, b, p, past, acc, type, 4);
+            add_all_values(h, b, p, past, acc, from, to, type, 4);
         else if (n == 3)
-            add_all_values(h, b, p, past, acc, type, 3);
+            add_all_values(h, b, p, past, acc, from, to, type, 3);
         else if (n == 2)
-            add_all_values(h, b, p, past, acc, type, 2);
+            add_all_values(h, b, p, past, acc, from, to, type, 2);
         else
-            add_all_values(h, b, p, past, acc, type, 1);
+            add_all_values(h, b, p, past, acc, from, to, type, 1);
     }
 }
 
-static void attend(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s)
+static void score(const struct cpu_heads *h, const struct cpu_block *b)
 {
     if (h->type == STORED_BF16)
-        attend_as(h, b, s, STORED_BF16);
+        scores(h, b, STORED_BF16);
     else
-        attend_as(h, b, s, STORED_F32);
+        scores(h, b, STORED_F32);
+}
+
+static void weigh(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s, int from,
+                  int to)
+{
+    if (h->type == STORED_BF16)
+        weigh_as(h, b, s, from, to, STORED_BF16);
+    else
+        weigh_as(h, b, s, from, to, STORED_F32);
 }
 
 static void combine(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed)
@@ -578,8 +588,9 @@ static int row_find(const float *x, int from, int n, float least)
 const struct cpu_isa CPU_TABLE = {
     .name = CPU_NAME, .title = CPU_TITLE,
     .normalize = row_normalize, .pack = row_pack, .widen = row_widen, .scale = row_scale,
-    .axpy = row_axpy, .multiply = multiply, .epilogue = epilogue, .gate = row_gate,
-    .rotate = row_rotate, .to_bf16 = row_to_bf16, .attend = attend, .combine = combine,
+    .axpy = row_axpy, .multiply = multiply, .panel = row_panel, .widen_tile = widen_tile,
+    .multiply_wide = multiply_wide, .epilogue = epilogue, .gate = row_gate,
+    .rotate = row_rotate, .to_bf16 = row_to_bf16, .score = score, .weigh = weigh, .combine = combine,
     .unpack = row_unpack, .mix = row_mix,
     .exp = one_exp, .max = row_max, .sum_exp = row_sum_exp, .find = row_find,
 };

@@ -2,16 +2,19 @@
  *
  * A region is a number of items. Each thread begins with a share of its own, the items of consecutive
  * numbers, and takes them in ascending order: neighbouring items read neighbouring memory, so each
- * thread reads one contiguous part of a matrix. A thread whose share is empty takes the upper half of
- * another's. The calling thread takes items, too, and waits only for items that a worker has begun, so
- * a worker that sleeps or is descheduled never blocks a region. After a region workers spin for a
- * short time, then yield to other processes, then sleep, so an idle program uses no CPU.
+ * thread reads one contiguous part of a matrix. A thread that has waited for a while after its own
+ * share takes items from the ends of other shares. The calling thread takes items, too, and waits
+ * only for items that a worker has begun, so a worker that sleeps or is descheduled never blocks a
+ * region. After a region a worker prefetches what it will read first in the next product
+ * (cpu_pool_ahead()), spins for a short time, then yields to other processes, then sleeps, so an idle
+ * program uses no CPU.
  *
- * A share is one word: first << 32 | end of its free items. Each free item is in exactly one share or
- * in the hands of the thread that took it: shares change by compare-and-swap and exchange only, and
- * whoever changes one has the items that the change removes. fn and arg change only while no item is
- * free or running; a thread reads them after it has taken items, so they belong to the region of these
- * items.
+ * A region costs one cache line each way and thread: the caller writes what is to be done, each thread
+ * writes how many items it ran. A share is one word: the number of its region, first and end of its
+ * free items. The word of an earlier region stands for a whole share of the present one, so the caller
+ * does not write shares. Shares change by compare-and-swap only, and the thread that changes one runs
+ * the item that the change removes. A region ends when all of its items have run, so whoever takes an
+ * item of a region knows that the region's fn and arg are valid until the item has run.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -23,6 +26,8 @@
 enum {
     SPIN_NS = 30 * 1000,   /* spin without yielding: longer than the gaps within a forward pass */
     YIELD_NS = 150 * 1000, /* spin and yield: longer than the gaps between two passes */
+    MAX_ITEMS = 0xffff,    /* of a share's word; more are taken several at a time */
+    REFRESH = 1 << 24,     /* regions after which shares that nobody took from are numbered anew */
 };
 
 struct worker {
@@ -32,22 +37,32 @@ struct worker {
 };
 
 struct share {
-    _Alignas(64) _Atomic uint64_t free; /* first << 32 | end */
+    _Alignas(64) _Atomic uint64_t free; /* region << 32 | first << 16 | end */
+    _Alignas(64) _Atomic uint64_t done; /* region << 32 | items that the thread has run */
+};
+
+/* What is to be done. `number` is even, and odd while the rest changes. */
+struct region {
+    uint32_t number;
+    uint32_t items, grain, n; /* n items of fn; `grain` of them are one item of a share */
+    cpu_item *fn;
+    void *arg;
 };
 
 struct cpu_pool {
-    _Alignas(64) _Atomic uint64_t region; /* number of the latest; stored after its shares */
+    _Alignas(64) _Atomic uint32_t number; /* the latest region */
+    _Atomic uint32_t items, grain, n;
     _Atomic(cpu_item *) fn;
     _Atomic(void *) arg;
-    _Alignas(64) _Atomic uint32_t done; /* finished items of this region */
+    _Atomic(const struct cpu_ahead *) ahead;
     _Alignas(64) _Atomic int sleepers;
     pthread_mutex_t lock; /* held while a worker goes to sleep */
     pthread_cond_t wake;
     bool stop;
+    uint32_t threads, since_refresh;
     int n_workers;
-    int n_share;
-    struct share *share; /* (n_share) by number of the thread; those of threads that the system
-                            refused stay empty */
+    struct share *share; /* (threads) by number of the thread; those of threads that the system refused
+                            are taken by the others */
     struct worker worker[];
 };
 
@@ -60,93 +75,156 @@ static inline void pause_core(void)
 #endif
 }
 
-static inline uint64_t range(uint64_t first, uint64_t end)
+/* ---- regions --------------------------------------------------------------------------------- */
+
+static struct region read_region(struct cpu_pool *p)
 {
-    return first << 32 | end;
+    for (struct region r;;) {
+        r.number = atomic_load_explicit(&p->number, memory_order_acquire);
+        r.items = atomic_load_explicit(&p->items, memory_order_relaxed);
+        r.grain = atomic_load_explicit(&p->grain, memory_order_relaxed);
+        r.n = atomic_load_explicit(&p->n, memory_order_relaxed);
+        r.fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
+        r.arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (r.number % 2 == 0 &&
+            atomic_load_explicit(&p->number, memory_order_relaxed) == r.number)
+            return r;
+    }
 }
 
-static inline uint32_t first_of(uint64_t range)
+static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
 {
-    return (uint32_t)(range >> 32);
-}
-
-static inline uint32_t count_of(uint64_t range)
-{
-    return (uint32_t)range - first_of(range);
-}
-
-/* Takes the first free item of a share. */
-static bool take_first(struct share *s, uint32_t *item)
-{
-    uint64_t r = atomic_load_explicit(&s->free, memory_order_acquire);
-    while (count_of(r))
-        if (atomic_compare_exchange_weak_explicit(&s->free, &r, r + range(1, 0),
-                                                  memory_order_acq_rel, memory_order_acquire)) {
-            *item = first_of(r);
-            return true;
-        }
-    return false;
-}
-
-/* Takes the upper half, rounded up, of another thread's share. An empty range: none has any. */
-static uint64_t take_half(struct cpu_pool *p, int thread)
-{
-    for (int i = 1; i < p->n_share; i++) {
-        struct share *s = &p->share[(thread + i) % p->n_share];
-        uint64_t r = atomic_load_explicit(&s->free, memory_order_acquire);
-        while (count_of(r)) {
-            uint64_t end = (uint32_t)r, from = end - (count_of(r) + 1) / 2;
-            if (atomic_compare_exchange_weak_explicit(&s->free, &r, range(first_of(r), from),
-                                                      memory_order_acq_rel, memory_order_acquire))
-                return range(from, end);
+    uint32_t last = atomic_load_explicit(&p->number, memory_order_relaxed);
+    struct region r = {.number = last + 2, .n = (uint32_t)n, .fn = fn, .arg = arg};
+    r.grain = (r.n + MAX_ITEMS - 1) / MAX_ITEMS;
+    r.items = (r.n + r.grain - 1) / r.grain;
+    if (++p->since_refresh == REFRESH) { /* before a word that never changed is taken for a later one */
+        p->since_refresh = 0;
+        for (uint32_t i = 0; i < p->threads; i++) {
+            atomic_store_explicit(&p->share[i].free, (uint64_t)last << 32, memory_order_relaxed);
+            atomic_store_explicit(&p->share[i].done, (uint64_t)last << 32, memory_order_relaxed);
         }
     }
-    return 0;
+    atomic_store_explicit(&p->number, last + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&p->items, r.items, memory_order_relaxed);
+    atomic_store_explicit(&p->grain, r.grain, memory_order_relaxed);
+    atomic_store_explicit(&p->n, r.n, memory_order_relaxed);
+    atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
+    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
+    /* This thread stores the number and then reads `sleepers`; a worker increments `sleepers` and then
+     * reads the number. All four are sequentially consistent, so either this thread sees the sleeper
+     * or the worker sees the region. */
+    atomic_store(&p->number, r.number);
+    if (atomic_load(&p->sleepers)) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->wake);
+        pthread_mutex_unlock(&p->lock);
+    }
+    return r;
 }
 
-static void run_item(struct cpu_pool *p, uint32_t item, int thread)
+/* Takes the first free item of thread i's share, or the last. False: none is free. */
+static bool take(struct cpu_pool *p, const struct region *r, uint32_t i, bool last, uint32_t *item)
 {
-    cpu_item *fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
-    fn(atomic_load_explicit(&p->arg, memory_order_relaxed), (int)item, thread);
-    atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
-}
-
-static void run_range(struct cpu_pool *p, uint64_t r, int thread)
-{
-    for (uint32_t i = first_of(r); i < (uint32_t)r; i++)
-        run_item(p, i, thread);
-}
-
-/* Takes and runs items until none is free. */
-static void take_items(struct cpu_pool *p, int thread)
-{
-    struct share *own = &p->share[thread];
+    struct share *s = &p->share[i];
+    uint64_t was = atomic_load_explicit(&s->free, memory_order_acquire);
     for (;;) {
-        uint32_t item;
-        while (take_first(own, &item))
-            run_item(p, item, thread);
-        uint64_t empty = atomic_load_explicit(&own->free, memory_order_acquire);
-        uint64_t got = count_of(empty) ? 0 : take_half(p, thread);
-        if (!count_of(empty) && !count_of(got))
-            return;
-        /* The half becomes this thread's share, unless a region that began in between has given it
-         * another one. */
-        if (count_of(got) && !atomic_compare_exchange_strong_explicit(
-                                 &own->free, &empty, got, memory_order_acq_rel, memory_order_relaxed))
-            run_range(p, got, thread);
+        int32_t age = (int32_t)((uint32_t)(was >> 32) - r->number);
+        uint64_t first = was >> 16 & MAX_ITEMS, end = was & MAX_ITEMS;
+        if (age > 0) /* the region has ended */
+            return false;
+        if (age < 0) { /* nobody has taken any */
+            first = (uint64_t)r->items * i / p->threads;
+            end = (uint64_t)r->items * (i + 1) / p->threads;
+        }
+        if (first >= end)
+            return false;
+        *item = (uint32_t)(last ? end - 1 : first);
+        uint64_t left = (uint64_t)r->number << 32 | (first + !last) << 16 | (end - last);
+        if (atomic_compare_exchange_weak_explicit(&s->free, &was, left, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return true;
     }
 }
 
-/* Waits without sleeping for a region after `seen`. False if none begins within YIELD_NS. */
-static bool spin_for_region(struct cpu_pool *p, uint64_t seen)
+static void run_item(const struct region *r, uint32_t item, int thread)
+{
+    uint32_t first = item * r->grain, end = first + r->grain;
+    for (uint32_t i = first; i < (end < r->n ? end : r->n); i++)
+        r->fn(r->arg, (int)i, thread);
+}
+
+/* Runs the free items of the thread's own share, or of the others', and stores the number of items it
+ * has run in the region. An item that is not free never becomes free again. */
+static void run_items(struct cpu_pool *p, const struct region *r, int thread, bool others)
+{
+    uint32_t self = (uint32_t)thread, item, count = 0;
+    struct share *own = &p->share[thread];
+    for (uint32_t i = others; i < (others ? p->threads : 1); i++)
+        while (take(p, r, (self + i) % p->threads, others, &item)) {
+            run_item(r, item, thread);
+            count++;
+        }
+    if (!count)
+        return;
+    uint64_t done = atomic_load_explicit(&own->done, memory_order_relaxed);
+    if (done >> 32 == r->number)
+        count += (uint32_t)done;
+    atomic_store_explicit(&own->done, (uint64_t)r->number << 32 | count, memory_order_release);
+}
+
+static bool all_done(struct cpu_pool *p, const struct region *r)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->threads; i++) {
+        uint64_t done = atomic_load_explicit(&p->share[i].done, memory_order_acquire);
+        count += done >> 32 == r->number ? (uint32_t)done : 0;
+    }
+    return count == r->items;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* What a waiting thread has prefetched. */
+struct prefetched {
+    const struct cpu_ahead *of;
+    size_t at; /* bytes */
+};
+
+void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next)
+{
+    if (p)
+        atomic_store_explicit(&p->ahead, next, memory_order_relaxed);
+}
+
+/* Prefetches a little more; false if there is nothing more to prefetch. */
+static bool prefetch(struct cpu_pool *p, int thread, struct prefetched *so_far)
+{
+    const struct cpu_ahead *next = atomic_load_explicit(&p->ahead, memory_order_relaxed);
+    if (next != so_far->of)
+        *so_far = (struct prefetched){.of = next};
+    return next && cpu_prefetch(next, thread, (int)p->threads, &so_far->at);
+}
+
+enum { LOOK = 64 }; /* turns of a worker's waiting loop after which it looks for items of others; the
+                       caller does so earlier, because nothing else can go on */
+
+/* Waits without sleeping for a region after r. False if none begins within YIELD_NS. */
+static bool spin_for_region(struct cpu_pool *p, const struct region *r, int thread,
+                            struct prefetched *so_far)
 {
     uint64_t start = 0;
-    for (unsigned i = 0;; i++) {
-        if (atomic_load_explicit(&p->region, memory_order_acquire) != seen)
+    for (unsigned i = 1;; i++) {
+        if (atomic_load_explicit(&p->number, memory_order_acquire) != r->number)
             return true;
-        pause_core();
-        if (i % 64 != 63)
+        if (!prefetch(p, thread, so_far))
+            pause_core();
+        if (i % LOOK)
             continue;
+        if (i == LOOK)
+            run_items(p, r, thread, true);
         uint64_t now = clock_ns();
         if (!start)
             start = now;
@@ -161,14 +239,15 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct cpu_pool *p = w->pool;
+    struct prefetched so_far = {0};
     for (;;) {
-        uint64_t seen = atomic_load_explicit(&p->region, memory_order_acquire);
-        take_items(p, w->number);
-        if (spin_for_region(p, seen))
+        struct region r = read_region(p);
+        run_items(p, &r, w->number, false);
+        if (spin_for_region(p, &r, w->number, &so_far))
             continue;
         pthread_mutex_lock(&p->lock);
-        atomic_fetch_add(&p->sleepers, 1); /* before reading the region again: see cpu_pool_run() */
-        while (!p->stop && atomic_load(&p->region) == seen)
+        atomic_fetch_add(&p->sleepers, 1); /* before reading the number: see begin_region() */
+        while (!p->stop && atomic_load(&p->number) == r.number)
             pthread_cond_wait(&p->wake, &p->lock);
         atomic_fetch_sub(&p->sleepers, 1);
         bool stop = p->stop;
@@ -180,34 +259,20 @@ static void *worker_main(void *arg)
 
 void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
 {
-    uint64_t threads = (uint64_t)p->n_workers + 1, items = (uint64_t)n;
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
-    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
-    for (uint64_t i = 0; i < threads; i++) {
-        uint64_t moved = atomic_exchange_explicit(
-            &p->share[i].free, range(items * i / threads, items * (i + 1) / threads),
-            memory_order_acq_rel);
-        run_range(p, moved, 0); /* a worker that was still looking has taken a half already */
-    }
-    /* This thread stores the region and then reads `sleepers`; a worker increments `sleepers` and
-     * then reads the region. All four are sequentially consistent, so either this thread sees the
-     * sleeper or the worker sees the region. */
-    atomic_store(&p->region, atomic_load_explicit(&p->region, memory_order_relaxed) + 1);
-    if (atomic_load(&p->sleepers)) {
-        pthread_mutex_lock(&p->lock);
-        pthread_cond_broadcast(&p->wake);
-        pthread_mutex_unlock(&p->lock);
-    }
-    take_items(p, 0);
-    for (unsigned i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != (uint32_t)n; i++) {
+    if (n <= 0)
+        return;
+    struct region r = begin_region(p, n, fn, arg);
+    run_items(p, &r, 0, false);
+    for (unsigned i = 1; !all_done(p, &r); i++) {
         pause_core();
+        if (i == LOOK / 8)
+            run_items(p, &r, 0, true);
         if (i % 1024 == 0)
             sched_yield(); /* a worker with an item may be waiting for this core */
-        if (i % 64 == 0)
-            take_items(p, 0); /* of a worker that took a half and was descheduled */
     }
 }
+
+/* ---- opening --------------------------------------------------------------------------------- */
 
 int cpu_pool_threads(const struct cpu_pool *p)
 {
@@ -221,7 +286,7 @@ struct cpu_pool *cpu_pool_open(int threads)
     size_t bytes = sizeof(struct cpu_pool) + (size_t)(threads - 1) * sizeof(struct worker);
     struct cpu_pool *p = xaligned(bytes);
     memset(p, 0, bytes);
-    p->n_share = threads;
+    p->threads = (uint32_t)threads;
     p->share = xaligned((size_t)threads * sizeof *p->share);
     memset(p->share, 0, (size_t)threads * sizeof *p->share);
     pthread_mutex_init(&p->lock, NULL);

@@ -140,6 +140,32 @@ V_FN void v_to_bf16(v16 v, uint16_t out[16])
     _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
 }
 
+V_FN void v_transpose(v16 v[16])
+{
+    __m512 t[16];
+    UNROLL
+    for (int q = 0; q < 16; q += 4) { /* four rows: each 128 bits hold a column of them */
+        __m512 a = _mm512_unpacklo_ps(v[q], v[q + 1]), b = _mm512_unpackhi_ps(v[q], v[q + 1]);
+        __m512 c = _mm512_unpacklo_ps(v[q + 2], v[q + 3]);
+        __m512 d = _mm512_unpackhi_ps(v[q + 2], v[q + 3]);
+        t[q] = _mm512_shuffle_ps(a, c, 0x44);
+        t[q + 1] = _mm512_shuffle_ps(a, c, 0xEE);
+        t[q + 2] = _mm512_shuffle_ps(b, d, 0x44);
+        t[q + 3] = _mm512_shuffle_ps(b, d, 0xEE);
+    }
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m512 x0 = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88);
+        __m512 x1 = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xDD);
+        __m512 y0 = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
+        __m512 y1 = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xDD);
+        v[j] = _mm512_shuffle_f32x4(x0, y0, 0x88);
+        v[4 + j] = _mm512_shuffle_f32x4(x1, y1, 0x88);
+        v[8 + j] = _mm512_shuffle_f32x4(x0, y0, 0xDD);
+        v[12 + j] = _mm512_shuffle_f32x4(x1, y1, 0xDD);
+    }
+}
+
 /* ============================================================ AVX2 =========================== */
 #elif CPU_ISA == 1
 
@@ -328,6 +354,39 @@ V_FN void v_to_bf16(v16 v, uint16_t out[16])
     _mm256_storeu_si256((__m256i *)out, _mm256_permute4x64_epi64(h, 0xD8));
 }
 
+V_FN void transpose_8(__m256 v[8])
+{
+    __m256 t[8];
+    UNROLL
+    for (int q = 0; q < 8; q += 4) {
+        __m256 a = _mm256_unpacklo_ps(v[q], v[q + 1]), b = _mm256_unpackhi_ps(v[q], v[q + 1]);
+        __m256 c = _mm256_unpacklo_ps(v[q + 2], v[q + 3]);
+        __m256 d = _mm256_unpackhi_ps(v[q + 2], v[q + 3]);
+        t[q] = _mm256_shuffle_ps(a, c, 0x44);
+        t[q + 1] = _mm256_shuffle_ps(a, c, 0xEE);
+        t[q + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        t[q + 3] = _mm256_shuffle_ps(b, d, 0xEE);
+    }
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        v[j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x20);
+        v[4 + j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x31);
+    }
+}
+V_FN void v_transpose(v16 v[16])
+{
+    __m256 q[4][8];
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        q[0][i] = v[i].a, q[1][i] = v[8 + i].a, q[2][i] = v[i].b, q[3][i] = v[8 + i].b;
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        transpose_8(q[i]);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = (v16){q[0][i], q[1][i]}, v[8 + i] = (v16){q[2][i], q[3][i]};
+}
+
 /* ============================================================ plain C ======================== */
 #else
 
@@ -470,6 +529,15 @@ V_FN void v_to_bf16(v16 v, uint16_t out[16])
 {
     for (int i = 0; i < 16; i++)
         out[i] = f32_to_bf16(v.f[i]);
+}
+V_FN void v_transpose(v16 v[16])
+{
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            float f = v[i].f[j];
+            v[i].f[j] = v[j].f[i];
+            v[j].f[i] = f;
+        }
 }
 #endif
 
