@@ -154,15 +154,8 @@ static inline int cpu_packed(int n) { return (n + 31) & ~31; }
 enum { TILE_OUT = 32, TILE_ROWS = 32 };
 
 /* Many rows are multiplied in panels (wide.h): a panel holds the values of PANEL rows for each input
- * element. k inputs (a multiple of 32) are read in blocks of WIDE_K, of which the float32 weights of
- * a tile are stored WIDE_PITCH floats apart: 16 more than WIDE_K, so that they fall on different
- * lines of the cache. */
-enum { PANEL = 16, WIDE_K = 1024, WIDE_PITCH = WIDE_K + 16 };
-/* Floats of a tile's float32 weights. */
-static inline size_t cpu_wide_floats(int k)
-{
-    return (size_t)(((k + WIDE_K - 1) / WIDE_K) * TILE_OUT * WIDE_PITCH);
-}
+ * element, a tile of weights the float32 weights of TILE_OUT outputs for each. */
+enum { PANEL = 16 };
 
 /* ---- the inner loops, one table for each instruction set ------------------------------------ */
 
@@ -224,7 +217,7 @@ struct cpu_isa {
                      float *tile);
     /* Packed rows (PANEL, k) to a panel (k, PANEL). */
     void (*panel)(const float *rows, int k, float *panel);
-    /* Rows out .. out + n - 1 of w as float32 for multiply_wide(): cpu_wide_floats(w->k) floats. */
+    /* Rows out .. out + n - 1 of w as float32 for multiply_wide(): (packed k, TILE_OUT). */
     void (*widen_tile)(const struct cpu_mat *w, int out, int n, float *dst);
     /* multiply() for the rows of consecutive panels; panels * PANEL <= TILE_ROWS */
     void (*multiply_wide)(const float *w, int k, const float *x, int panels, int n, float *tile);

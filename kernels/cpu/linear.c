@@ -121,7 +121,7 @@ struct product {
     struct input in;
     const float **x; /* pointers to the rows of in.row */
     int tile;        /* outputs of an item */
-    float *weights;  /* (threads, thread_weights) float32 weights of a tile, if there are panels */
+    float *weights;  /* (threads, thread_weights) tiles of weights, if there are panels */
     size_t thread_weights;
     int n_mats;
     struct {
@@ -231,7 +231,7 @@ static const float *tile_weights(const struct product *p, int mat, int out, int 
     if (!p->in.panels)
         return NULL;
     float *to = p->weights + (size_t)thread * p->thread_weights +
-                (size_t)slot * cpu_wide_floats(p->in.k);
+                (size_t)slot * (size_t)p->in.k * TILE_OUT;
     p->isa->widen_tile(&p->m[mat].w, out, n, to);
     return to;
 }
@@ -284,7 +284,7 @@ static void product_tile(struct kdev *d, struct product *p, int outputs, int mat
         p->tile /= 2;
     if (!p->in.panels)
         return;
-    p->thread_weights = (size_t)mats * cpu_wide_floats(p->in.k);
+    p->thread_weights = (size_t)(mats * p->in.k) * TILE_OUT;
     p->weights = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * p->thread_weights);
 }
 

@@ -116,6 +116,12 @@ V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
 }
+V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd) /* of bf16 */
+{
+    __m512i w = _mm512_castps_si512(pairs);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
+}
 V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)
 {
     __m512i w = _mm512_loadu_si512(p);
@@ -306,6 +312,15 @@ V_FN v16 v_from_f16(const void *p)
 V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
 {
     __m256i w0 = _mm256_loadu_si256(p), w1 = _mm256_loadu_si256((const __m256i *)p + 1);
+    __m256i high = _mm256_set1_epi32((int)0xffff0000);
+    *even = (v16){_mm256_castsi256_ps(_mm256_slli_epi32(w0, 16)),
+                  _mm256_castsi256_ps(_mm256_slli_epi32(w1, 16))};
+    *odd = (v16){_mm256_castsi256_ps(_mm256_and_si256(w0, high)),
+                 _mm256_castsi256_ps(_mm256_and_si256(w1, high))};
+}
+V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd)
+{
+    __m256i w0 = _mm256_castps_si256(pairs.a), w1 = _mm256_castps_si256(pairs.b);
     __m256i high = _mm256_set1_epi32((int)0xffff0000);
     *even = (v16){_mm256_castsi256_ps(_mm256_slli_epi32(w0, 16)),
                   _mm256_castsi256_ps(_mm256_slli_epi32(w1, 16))};
@@ -506,6 +521,14 @@ V_FN void v_split_bf16(const void *p, v16 *even, v16 *odd)
     for (int i = 0; i < 16; i++) {
         even->f[i] = bf16_to_f32(half_at(p, 2 * i));
         odd->f[i] = bf16_to_f32(half_at(p, 2 * i + 1));
+    }
+}
+V_FN void v_split_pairs(v16 pairs, v16 *even, v16 *odd)
+{
+    for (int i = 0; i < 16; i++) {
+        uint32_t u = bits_of(pairs.f[i]);
+        even->f[i] = float_of(u << 16);
+        odd->f[i] = float_of(u & 0xffff0000u);
     }
 }
 V_FN void v_split_f16(const void *p, v16 *even, v16 *odd)

@@ -8,15 +8,14 @@
  * computed one after the other, in an order in which the tree needs few of them at a time.
  */
 
-/* Outputs that wide_block() computes together, by the number of panels. */
 #if CPU_ISA == 2
-enum { PANELS = 2, WIDE_OUT_1 = 8, WIDE_OUT_2 = 6 };
+enum { PANELS = 2, WIDE_OUT = 6 }; /* panels and outputs of wide_block() at most */
 #elif CPU_ISA == 1
-enum { PANELS = 1, WIDE_OUT_1 = 3 };
+enum { PANELS = 1, WIDE_OUT = 3 };
 #else
-enum { PANELS = 1, WIDE_OUT_1 = 1 };
+enum { PANELS = 1, WIDE_OUT = 1 };
 #endif
-enum { N_PAIRS = 16, MOST_SUMS = 12 /* vectors of one running sum: outputs times panels */ };
+enum { N_PAIRS = 16, LEVELS = 5 };
 
 /* Running sums are computed in pairs: those of the packed elements i and i + 16 of 32, which the tree
  * adds first. The pairs come in an order (i: the four bits of the number, reversed; its own inverse)
@@ -24,43 +23,61 @@ enum { N_PAIRS = 16, MOST_SUMS = 12 /* vectors of one running sum: outputs times
  * results wait for others. */
 static const uint8_t reversed[N_PAIRS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
-/* Packed rows (PANEL, k) to a panel: by blocks of WIDE_K inputs, by pairs of sums, by groups of 32
- * inputs; (2, PANEL) each. */
+/* Packed rows (PANEL, k) to a panel: for each pair of sums the groups of 32 inputs, (2, PANEL) each. */
 static void row_panel(const float *rows, int k, float *panel)
 {
-    for (int at = 0; at < k; at += WIDE_K) {
-        int groups = (k - at < WIDE_K ? k - at : WIDE_K) / 32;
-        float *to = panel + (size_t)at * PANEL;
-        for (int g = 0; g < groups; g++)
-            for (int half = 0; half < 2; half++) {
-                v16 v[16];
-                UNROLL
-                for (int r = 0; r < 16; r++)
-                    v[r] = v_load(rows + (size_t)r * (size_t)k + at + g * 32 + half * 16);
-                v_transpose(v);
-                UNROLL
-                for (int i = 0; i < 16; i++)
-                    v_store(to + ((reversed[i] * groups + g) * 2 + half) * PANEL, v[i]);
-            }
-    }
+    for (int g = 0; g < k / 32; g++)
+        for (int half = 0; half < 2; half++) {
+            v16 v[16];
+            UNROLL
+            for (int r = 0; r < 16; r++)
+                v[r] = v_load(rows + (size_t)r * (size_t)k + g * 32 + half * 16);
+            v_transpose(v);
+            UNROLL
+            for (int i = 0; i < 16; i++)
+                v_store(panel + ((reversed[i] * (k / 32) + g) * 2 + half) * PANEL, v[i]);
+        }
 }
 
-V_FN void widen_as(const struct cpu_mat *w, int out, int n, float *dst, const enum cpu_store type)
+/* The last n < 32 bf16 weights of a row, two in each lane as they are stored; the others are 0. */
+V_FN v16 v_tail_pairs(const uint8_t *p, int n)
 {
-    const int size = type == STORED_F32 ? 4 : 2, n32 = w->k / 32, tail = w->k % 32;
-    for (int o = 0; o < n; o++) {
-        const uint8_t *p = w->data + (size_t)(out + o) * w->pitch;
-        for (int c = 0; c < n32 + (tail > 0); c++) {
-            float *to = dst + (size_t)(c / (WIDE_K / 32) * TILE_OUT + o) * WIDE_PITCH +
-                        c % (WIDE_K / 32) * 32;
-            v16 even, odd;
-            __builtin_prefetch(p + (size_t)n * w->pitch + (size_t)c * 32 * (size_t)size);
-            if (c < n32)
-                v_split_any(p + (size_t)c * 32 * (size_t)size, type, &even, &odd);
+    V_TAIL(p, n, 2);
+    return v_load((const float *)(const void *)tail);
+}
+
+/* The weights of up to 16 outputs from `out` on, n of them, in the order of a panel's inputs: for each
+ * pair of sums the groups of 32 inputs, (2, TILE_OUT) each. */
+V_FN void widen_16(const struct cpu_mat *w, int out, int n, float *dst, const enum cpu_store type)
+{
+    const size_t size = type == STORED_F32 ? 4 : 2;
+    const int n32 = w->k / 32, tail = w->k % 32, groups = n32 + (tail > 0);
+    const uint8_t *row = w->data + (size_t)out * w->pitch;
+    for (int g = 0; g < groups; g++) {
+        v16 even[16], odd[16];
+        UNROLL
+        for (int o = 0; o < 16; o++) {
+            const uint8_t *at = row + (size_t)o * w->pitch + (size_t)g * 32 * size;
+            odd[o] = v_zero();
+            if (o >= n)
+                even[o] = v_zero();
+            else if (type == STORED_BF16)
+                even[o] = g < n32 ? v_load((const float *)(const void *)at) : v_tail_pairs(at, tail);
+            else if (g < n32)
+                v_split_any(at, type, &even[o], &odd[o]);
             else
-                v_split_tail(p + (size_t)c * 32 * (size_t)size, type, tail, &even, &odd);
-            v_store(to, even);
-            v_store(to + 16, odd);
+                v_split_tail(at, type, tail, &even[o], &odd[o]);
+        }
+        v_transpose(even);
+        if (type != STORED_BF16)
+            v_transpose(odd);
+        UNROLL
+        for (int l = 0; l < 16; l++) {
+            float *to = dst + (reversed[l] * groups + g) * 2 * TILE_OUT;
+            if (type == STORED_BF16)
+                v_split_pairs(even[l], &even[l], &odd[l]);
+            v_store(to, even[l]);
+            v_store(to + TILE_OUT, odd[l]);
         }
     }
 }
@@ -68,111 +85,100 @@ V_FN void widen_as(const struct cpu_mat *w, int out, int n, float *dst, const en
 static void widen_tile(const struct cpu_mat *w, int out, int n, float *dst)
 {
     CHECK(w->type != STORED_MXFP4);
-    if (w->type == STORED_BF16)
-        widen_as(w, out, n, dst, STORED_BF16);
-    else if (w->type == STORED_F16)
-        widen_as(w, out, n, dst, STORED_F16);
-    else
-        widen_as(w, out, n, dst, STORED_F32);
+    for (int o = 0; o < n; o += 16) {
+        int m = n - o < 16 ? n - o : 16;
+        if (w->type == STORED_BF16)
+            widen_16(w, out + o, m, dst + o, STORED_BF16);
+        else if (w->type == STORED_F16)
+            widen_16(w, out + o, m, dst + o, STORED_F16);
+        else
+            widen_16(w, out + o, m, dst + o, STORED_F32);
+    }
 }
 
-/* O outputs of the rows of V panels: sums[(o * PANELS + panel) * PANEL + row]. w: of the first
- * output, as widen_tile() stores it; k: a multiple of 32; panels are k * PANEL floats apart. */
-V_FN void wide_block(const float *w, int k, const float *x, float *sums, const int O, const int V)
+/* Partial results of a tile, by the number of pairs of sums in them: held[level][out][panel]. */
+typedef v16 held_sums[TILE_OUT][PANELS];
+
+/* Adds pair i of the sums of O outputs (held[..][0] on) for the rows of V panels, which are `apart`
+ * floats apart. x and w: the pair's inputs and weights. */
+V_FN void wide_block(const float *w, const float *x, size_t apart, int groups, int i, held_sums *held,
+                     const int O, const int V)
 {
-    v16 even[MOST_SUMS], odd[MOST_SUMS], held[5][MOST_SUMS];
-    v16 between[N_PAIRS][2][MOST_SUMS]; /* sums over earlier blocks of WIDE_K inputs */
-    for (int at = 0;; at += WIDE_K, w += TILE_OUT * WIDE_PITCH) {
-        const int groups = (k - at < WIDE_K ? k - at : WIDE_K) / 32;
-        const bool first = at == 0, last = at + WIDE_K >= k;
-        const float *from = x + (size_t)at * PANEL;
-        for (int i = 0; i < N_PAIRS; i++) {
-            const float *weight = w + reversed[i];
-            UNROLL
-            for (int j = 0; j < O * V; j++) {
-                even[j] = first ? v_zero() : between[i][0][j];
-                odd[j] = first ? v_zero() : between[i][1][j];
-            }
-            for (int g = 0; g < groups; g++, weight += 32, from += 2 * PANEL) {
-                v16 in[PANELS];
-                UNROLL
-                for (int p = 0; p < V; p++)
-                    in[p] = v_pinned(v_load(from + (size_t)p * (size_t)k * PANEL));
-                UNROLL
-                for (int j = 0; j < O * V; j++)
-                    even[j] = v_fma(v_set(weight[j / V * WIDE_PITCH]), in[j % V], even[j]);
-                UNROLL
-                for (int p = 0; p < V; p++)
-                    in[p] = v_pinned(v_load(from + (size_t)p * (size_t)k * PANEL + PANEL));
-                UNROLL
-                for (int j = 0; j < O * V; j++)
-                    odd[j] = v_fma(v_set(weight[j / V * WIDE_PITCH + 16]), in[j % V], odd[j]);
-            }
-            if (!last) {
-                UNROLL
-                for (int j = 0; j < O * V; j++)
-                    between[i][0][j] = even[j], between[i][1][j] = odd[j];
-                continue;
-            }
-            v16(*to)[MOST_SUMS] = held;
-            UNROLL
-            for (int j = 0; j < O * V; j++)
-                even[j] = v_add(even[j], odd[j]);
-            for (int bits = i; bits & 1; bits >>= 1, to++) { /* as a binary counter carries */
-                UNROLL
-                for (int j = 0; j < O * V; j++)
-                    even[j] = v_add((*to)[j], even[j]);
-            }
-            UNROLL
-            for (int j = 0; j < O * V; j++)
-                (*to)[j] = even[j];
-        }
-        if (last)
-            break;
+    v16 even[WIDE_OUT * PANELS], odd[WIDE_OUT * PANELS];
+    UNROLL
+    for (int j = 0; j < O * V; j++)
+        even[j] = odd[j] = v_zero();
+    for (int g = 0; g < groups; g++, w += 2 * TILE_OUT, x += 2 * PANEL) {
+        v16 in[PANELS];
+        UNROLL
+        for (int p = 0; p < V; p++)
+            in[p] = v_pinned(v_load(x + (size_t)p * apart));
+        UNROLL
+        for (int j = 0; j < O * V; j++)
+            even[j] = v_fma(v_set(w[j / V]), in[j % V], even[j]);
+        UNROLL
+        for (int p = 0; p < V; p++)
+            in[p] = v_pinned(v_load(x + (size_t)p * apart + PANEL));
+        UNROLL
+        for (int j = 0; j < O * V; j++)
+            odd[j] = v_fma(v_set(w[TILE_OUT + j / V]), in[j % V], odd[j]);
     }
     UNROLL
     for (int j = 0; j < O * V; j++)
-        v_store(sums + (j / V * PANELS + j % V) * PANEL, held[4][j]);
+        even[j] = v_add(even[j], odd[j]);
+    for (; i & 1; i >>= 1, held++) { /* as a binary counter carries */
+        UNROLL
+        for (int j = 0; j < O * V; j++)
+            even[j] = v_add(held[0][j / V][j % V], even[j]);
+    }
+    UNROLL
+    for (int j = 0; j < O * V; j++)
+        held[0][j / V][j % V] = even[j];
 }
 
-#define WIDE(V)                                                                                    \
-    static void wide_##V(const float *w, int k, const float *x, int n, float *sums)                \
-    {                                                                                              \
-        int o = 0;                                                                                 \
-        for (; o + WIDE_OUT_##V <= n; o += WIDE_OUT_##V)                                           \
-            wide_block(w + o * WIDE_PITCH, k, x, sums + o * PANELS * PANEL, WIDE_OUT_##V, V);      \
-        for (; o + 2 <= n && WIDE_OUT_##V > 2; o += 2)                                             \
-            wide_block(w + o * WIDE_PITCH, k, x, sums + o * PANELS * PANEL, 2, V);                 \
-        for (; o < n; o++)                                                                         \
-            wide_block(w + o * WIDE_PITCH, k, x, sums + o * PANELS * PANEL, 1, V);                 \
-    }
-WIDE(1)
-#if CPU_ISA == 2
-WIDE(2)
-#endif
+/* All sums of n outputs for the rows of V panels; the results are held[LEVELS - 1]. A pair's inputs
+ * and weights stay in the first cache for all outputs. */
+V_FN void wide_tile(const float *w, int k, const float *x, int n, held_sums *held, const int V)
+{
+    const int groups = k / 32;
+    for (int i = 0; i < N_PAIRS; i++, w += groups * 2 * TILE_OUT, x += groups * 2 * PANEL)
+        for (int o = 0, left; (left = n - o) > 0;) {
+            held_sums *at = (held_sums *)(void *)&held[0][o];
+            if (left >= WIDE_OUT && left != WIDE_OUT + 2) {
+                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, WIDE_OUT, V);
+                o += WIDE_OUT;
+            } else if (WIDE_OUT > 4 && left >= 4) {
+                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 4, V);
+                o += 4;
+            } else if (WIDE_OUT > 2 && left >= 2) {
+                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 2, V);
+                o += 2;
+            } else {
+                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 1, V);
+                o++;
+            }
+        }
+}
 
 static void multiply_wide(const float *w, int k, const float *x, int panels, int n, float *tile)
 {
-    typedef void wide_fn(const float *, int, const float *, int, float *);
-#if CPU_ISA == 2
-    static wide_fn *const by_panels[PANELS] = {wide_1, wide_2};
-#else
-    static wide_fn *const by_panels[PANELS] = {wide_1};
-#endif
-    _Alignas(64) float sums[TILE_OUT * PANELS * PANEL];
-    for (int p = 0, blocks = (panels + PANELS - 1) / PANELS; blocks; blocks--) {
-        int m = (panels - p + blocks - 1) / blocks; /* blocks of equal size */
-        by_panels[m - 1](w, k, x + (size_t)p * (size_t)k * PANEL, n, sums);
-        for (int i = 0; i < m; i++, p++)
+    held_sums held[LEVELS];
+    for (int p = 0, m; p < panels; p += m, x += (size_t)m * (size_t)k * PANEL) {
+        m = panels - p < PANELS ? panels - p : PANELS;
+        if (m == PANELS)
+            wide_tile(w, k, x, n, held, PANELS);
+        else
+            wide_tile(w, k, x, n, held, 1);
+        for (int i = 0; i < m; i++)
             for (int o = 0; o < n; o += 16) {
                 v16 v[16];
                 UNROLL
                 for (int j = 0; j < 16; j++)
-                    v[j] = o + j < n ? v_load(sums + ((o + j) * PANELS + i) * PANEL) : v_zero();
+                    v[j] = o + j < n ? held[LEVELS - 1][o + j][i] : v_zero();
                 v_transpose(v);
                 UNROLL
                 for (int r = 0; r < PANEL; r++)
-                    v_store(tile + (p * PANEL + r) * TILE_OUT + o, v[r]);
+                    v_store(tile + ((p + i) * PANEL + r) * TILE_OUT + o, v[r]);
             }
     }
 }
