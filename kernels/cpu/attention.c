@@ -105,8 +105,15 @@ static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, fl
     int n = a->cells.head_dim;
     const float *q = (const float *)a->q.p +
                      ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
-    for (int g = 0; g < run->group; g++)
-        run->isa->pack(q + g * n, n, &none, NULL, 1, scratch + g * run->packed);
+    for (int g = 0; g < run->group; g++) {
+        float *to = scratch + g * run->packed;
+        if (a->cells.type != KV_F32) {
+            run->isa->pack(q + g * n, n, &none, NULL, 1, to);
+            continue;
+        }
+        memcpy(to, q + g * n, (size_t)n * sizeof *to);
+        memset(to + n, 0, (size_t)(run->packed - n) * sizeof *to);
+    }
     float *p = scratch + run->group * run->packed;
     memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes without a key, too */
     return (struct cpu_heads){
@@ -133,10 +140,14 @@ static void store_row(const struct attn_run *run, int r, int kv, const struct cp
             m = top;
         }
         float *dst = (float *)a->dst.p + at * (size_t)n;
-        if (s->l[g] == 0)
+        if (s->l[g] == 0) {
             memset(dst, 0, (size_t)n * sizeof *dst);
-        else
+        } else if (a->cells.type == KV_F32) {
+            run->isa->scale(s->acc + g * run->packed, n, keep / l);
+            memcpy(dst, s->acc + g * run->packed, (size_t)n * sizeof *dst);
+        } else {
             run->isa->unpack(s->acc + g * run->packed, n, keep / l, dst);
+        }
         if (a->lse.p)
             ((float *)a->lse.p)[at] =
                 s->l[g] == 0 ? -INFINITY : (float)((double)m + log((double)l));

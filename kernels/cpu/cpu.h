@@ -173,8 +173,8 @@ struct cpu_epilogue {
     size_t dst_stride;
 };
 
-/* The running softmax (online softmax) of one row, for the n query heads of a kv head. acc is in
- * packed order. */
+/* The running softmax (online softmax) of one row, for the n query heads of a kv head. acc is in the
+ * order in which cells are loaded: packed, but of float32 cells as they are. */
 struct cpu_softmax {
     float *m, *l; /* (n) running maximum and sum of exp(score - m) */
     float *acc;   /* (n, packed head_dim) sum of exp(score - m) v */
@@ -194,7 +194,7 @@ struct cpu_heads { /* the query heads of one kv head; constant over all blocks *
     int n, head_dim;
     enum cpu_store type;
     float scale, softcap;
-    const float *q; /* (n, packed head_dim) */
+    const float *q; /* (n, packed head_dim), in the order of acc */
     float *p;       /* (n, ATTN_BLOCK) scratch */
 };
 

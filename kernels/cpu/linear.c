@@ -59,7 +59,7 @@ struct input_run {
  * is not full takes as long as a full one: fewer than MIN_IN_PANEL rows are faster one by one. */
 static int panels_of(int rows)
 {
-    enum { MIN_ROWS = 32, MIN_IN_PANEL = 11 };
+    enum { MIN_ROWS = 64, MIN_IN_PANEL = 11 };
     return rows < MIN_ROWS ? 0 : (rows + PANEL - MIN_IN_PANEL) / PANEL;
 }
 

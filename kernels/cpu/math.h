@@ -350,9 +350,9 @@ V_FN void score_4(const struct cpu_heads *h, const uint8_t *const *k, int n, con
             v16 ke, ko;
             const uint8_t *at = key[j] + (size_t)c * 32 * (size_t)size;
             if (c < n32)
-                v_split_any(at, type, &ke, &ko);
+                v_load_cell(at, type, &ke, &ko);
             else
-                v_split_tail(at, type, tail, &ke, &ko);
+                v_load_cell_tail(at, type, tail, &ke, &ko);
             UNROLL
             for (int g = 0; g < H; g++) {
                 even[g * 4 + j] = v_fma(ke, qe[g], even[g * 4 + j]);
@@ -365,8 +365,11 @@ V_FN void score_4(const struct cpu_heads *h, const uint8_t *const *k, int n, con
         v16 sum[4];
         float four[4];
         UNROLL
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 4; j++) {
+            if (type == STORED_F32)
+                v_split(even[g * 4 + j], odd[g * 4 + j], &even[g * 4 + j], &odd[g * 4 + j]);
             sum[j] = v_add(even[g * 4 + j], odd[g * 4 + j]);
+        }
         v_sum4(sum[0], sum[1], sum[2], sum[3], four);
         for (int j = 0; j < n && j < 4; j++)
             score[g * ATTN_BLOCK + j] = four[j];
@@ -438,9 +441,9 @@ V_FN void add_values(const struct cpu_heads *h, const struct cpu_block *b, const
         for (int c = 0; c < C; c++) {
             const uint8_t *at = b->v[j] + (size_t)(d + 32 * c) * (size_t)size;
             if (left >= 32)
-                v_split_any(at, type, &ve[c], &vo[c]);
+                v_load_cell(at, type, &ve[c], &vo[c]);
             else
-                v_split_tail(at, type, left, &ve[c], &vo[c]);
+                v_load_cell_tail(at, type, left, &ve[c], &vo[c]);
         }
         UNROLL
         for (int g = 0; g < H; g++) {

@@ -663,11 +663,27 @@ V_FN void v_split_any(const uint8_t *p, enum cpu_store type, v16 *even, v16 *odd
         v_split(v_load((const float *)p), v_load((const float *)p + 16), even, odd);
 }
 
+/* Loads 32 elements of a cell: float32 as elements 0-15 and 16-31, other types split. */
+V_FN void v_load_cell(const uint8_t *p, enum cpu_store type, v16 *a, v16 *b)
+{
+    if (type == STORED_F32)
+        *a = v_load((const float *)p), *b = v_load((const float *)p + 16);
+    else
+        v_split_any(p, type, a, b);
+}
+
 /* The same for the last n < 32 weights of a row; the other lanes are 0. */
 V_FN void v_split_tail(const uint8_t *p, enum cpu_store type, int n, v16 *even, v16 *odd)
 {
     V_TAIL(p, n, type == STORED_F32 ? 4 : 2);
     v_split_any(tail, type, even, odd);
+}
+
+/* The same for the last n < 32 elements of a cell. */
+V_FN void v_load_cell_tail(const uint8_t *p, enum cpu_store type, int n, v16 *a, v16 *b)
+{
+    V_TAIL(p, n, type == STORED_F32 ? 4 : 2);
+    v_load_cell(tail, type, a, b);
 }
 
 #endif

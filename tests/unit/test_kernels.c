@@ -430,7 +430,7 @@ static void test_linear_every_option_and_ragged_shape(void **state)
 {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {2, 31, 5}, {3, 32, 33}, {5, 33, 64}, {6, 65, 47},
-                                    {7, 256, 40}, {13, 96, 100}, {25, 70, 31}, {4, 900, 17}};
+                                    {7, 256, 40}, {13, 96, 100}, {75, 70, 31}, {4, 900, 17}};
     for (int bits = 0; bits < 1024; bits += (1 + rnd_int(11)) * one_in(6)) {
         const int *s = shapes[bits % 9];
         struct linear_case c = linear_case_of(s[0], s[1], s[2], bits);
@@ -447,35 +447,39 @@ static void test_linear_every_option_and_ragged_shape(void **state)
     }
 }
 
-/* Law 5: a row's result depends on that row alone. */
+/* Law 5: a row's result depends on that row alone. Many rows are multiplied in panels of 16 (wide.h),
+ * with a last one that is full or not, and single rows behind them. */
+enum { ROWS_APART = 100 };
+
 static void run_linear_rows(const void *arg, float *out)
 {
     const struct linear_case *c = arg;
     size_t in = (size_t)c->in, n = (size_t)c->out;
-    float *alone = xmalloc(61 * n * sizeof *alone), *got = xmalloc(61 * n * sizeof *got);
-    float *src = xmalloc(61 * in * sizeof *src);
+    float *alone = xmalloc(ROWS_APART * n * sizeof *alone), *got = xmalloc(ROWS_APART * n * sizeof *got);
+    float *src = xmalloc(ROWS_APART * in * sizeof *src);
     struct k_linear a = {.w = &c->w, .scale = 1, .act = ACT_SILU, .src_stride = c->in, .rows = 1};
-    for (size_t r = 0; r < 61; r++) {
+    for (size_t r = 0; r < ROWS_APART; r++) {
         a.src = floats(c->src + r * in, in);
         a.dst = blank(n);
         T.k->linear(T.d, &a);
         take(alone + r * n, a.dst, n);
     }
-    static const int counts[] = {2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 24, 25, 60, 61};
-    for (int i = 0; i < 14; i += one_in(4)) {
-        int m = counts[i], turn = rnd_int(61);
+    static const int counts[] = {2,  3,  4,  5,  6,  7,  8,  12,  16,  23,
+                                 24, 25, 60, 64, 74, 75, 80, 100};
+    for (int i = 0; i < 18; i += one_in(4)) {
+        int m = counts[i], turn = rnd_int(ROWS_APART);
         for (int r = 0; r < m; r++)
-            memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % 61) * in, in * 4);
+            memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % ROWS_APART) * in, in * 4);
         a.rows = m;
         a.src = floats(src, (size_t)m * in);
         a.dst = blank((size_t)m * n);
         T.k->linear(T.d, &a);
         take(got, a.dst, (size_t)m * n);
         for (int r = 0; r < m; r++)
-            same_bits(got + (size_t)r * n, alone + (size_t)((r * 7 + turn) % 61) * n, n,
+            same_bits(got + (size_t)r * n, alone + (size_t)((r * 7 + turn) % ROWS_APART) * n, n,
                       "a row among others");
     }
-    memcpy(out, alone, 61 * n * sizeof *out);
+    memcpy(out, alone, ROWS_APART * n * sizeof *out);
     free(alone), free(got), free(src);
 }
 
@@ -483,10 +487,10 @@ static void test_linear_rows_do_not_depend_on_their_neighbours(void **state)
 {
     (void)state;
     for (int type = 0; type < 3; type += one_in(2)) {
-        struct linear_case c = {.in = 130, .out = 70, .src = rnd_floats(61 * 130, 1)};
-        float *out = rnd_floats(61 * 70, 1);
+        struct linear_case c = {.in = 130, .out = 70, .src = rnd_floats(ROWS_APART * 130, 1)};
+        float *out = rnd_floats(ROWS_APART * 70, 1);
         c.w = TENSOR(weight_types[type], .1f, 70, 130);
-        everywhere(run_linear_rows, &c, out, 61 * 70);
+        everywhere(run_linear_rows, &c, out, ROWS_APART * 70);
         free(out), free((float *)c.src), free(c.w.data);
     }
 }
@@ -513,7 +517,7 @@ static void run_glu(const void *arg, float *out)
 static void test_glu_multiplies_activated_gate_and_up(void **state)
 {
     (void)state;
-    static const int shapes[][3] = {{1, 64, 90}, {9, 33, 31}, {27, 40, 33}};
+    static const int shapes[][3] = {{1, 64, 90}, {9, 33, 31}, {91, 40, 33}};
     for (int i = 0; i < 9; i += one_in(4)) {
         const int *s = shapes[i % 3];
         struct tensor w = TENSOR(DT_F16, 1, s[1]);
