@@ -29,7 +29,7 @@ ifeq ($(findstring -j,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
 endif
 
 COMPILER := $(notdir $(firstword $(CC)))
-CONFIG := $(MODE)-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))$(if $(STAMPS),-stamps)
+CONFIG := $(if $(PACKAGE),package,$(MODE))-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))$(if $(STAMPS),-stamps)
 B      := build/$(CONFIG)
 
 # ---- packages ------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) -g -ffp-contract=off -pthread -DHAVE_CUDA=$(WITH_CUDA) -DHAVE_ZMQ=$(WITH_ZMQ)
 CFLAGS += $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-CFLAGS += -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(CURDIR)"'
+CFLAGS += -DAERIE_SHARE='"$(PREFIX)/share/aerie"' -DAERIE_SOURCE='"$(if $(PACKAGE),,$(CURDIR))"'
 LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
 ifeq ($(MODE),debug)
   CFLAGS  += -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -60,6 +60,11 @@ else ifeq ($(MODE),fuzz)
   LDFLAGS += -fsanitize=address,undefined
 else
   CFLAGS  += -O2
+endif
+# PACKAGE=1 (make dist): no path of this machine in the program, and what distributions ask of theirs
+ifneq ($(PACKAGE),)
+  CFLAGS  += -ffile-prefix-map=$(CURDIR)=. -D_FORTIFY_SOURCE=2 -fstack-protector-strong -fPIE
+  LDFLAGS += -pie -Wl,-z,relro,-z,now
 endif
 
 MAKEFLAGS += -r
@@ -116,15 +121,21 @@ endif
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
-	@$(if $(filter release,$(MODE)),ln -sfn $(CONFIG)/aerie build/aerie)
+	@$(if $(filter release,$(MODE)$(PACKAGE)),ln -sfn $(CONFIG)/aerie build/aerie)
 
 run: deps ## install what is missing, build, and open the chat
 	@$(MAKE) --no-print-directory all
 	@$(B)/aerie
 
-dist: ## build for GPUs, too: machine code for the common ones, PTX for the others (needs nvcc, no GPU)
-	@$(MAKE) --no-print-directory CUDA=1 all
-	@du -m build/aerie build/$$(readlink build/aerie) | awk 'END { print "aerie: build/aerie is " $$1 " MiB" }'
+# GPUs: machine code for the common ones, PTX for the others; needs nvcc, and no GPU. Its program needs the driver alone.
+dist: DIST := PACKAGE=1 PREFIX=/usr CUDA=$(if $(NVCC),1,0)
+dist: deps ## make build/dist: a Debian package, a tar.zst and their checksums (for GPUs, too, if there is nvcc)
+	@{ command -v dpkg-deb && command -v zstd; } >/dev/null || { $(call apt-install,dpkg-dev zstd); }
+	@$(MAKE) --no-print-directory $(DIST) check-deps build/$(if $(NVCC),package-cuda,package-cpu)/aerie
+	@rm -rf build/dist
+	@$(MAKE) -s --no-print-directory $(DIST) DESTDIR=$(CURDIR)/build/dist/root install
+	@repl/share/package.sh build/dist/root build/dist
+	@rm -rf build/dist/root
 
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
@@ -241,7 +252,7 @@ install: all ## install below PREFIX: program, bundled model, manual, completion
 	install -m 644 repl/share/aerie.bash $(SHARE)/bash-completion/completions/aerie
 	install -m 644 repl/share/aerie.zsh $(SHARE)/zsh/site-functions/_aerie
 	install -m 644 repl/share/aerie.fish $(SHARE)/fish/vendor_completions.d/aerie.fish
-	install -m 755 repl/share/sglang_dump.py $(SHARE)/aerie/sglang_dump.py
+	install -m 644 repl/share/sglang_dump.py $(SHARE)/aerie/sglang_dump.py
 
 # ---- the rest ------------------------------------------------------------------------------------
 clean: ## remove everything built

@@ -7,7 +7,8 @@
 #   --as root|sudo      who runs the commands; may be repeated (both)
 #   --mirror NAME=URL   where a release's packages are (the mirror of this machine's own apt sources)
 #   --zmq               with the optional library libzmq, too (make ZMQ=1)
-#   --only COMMAND      run, test or install; may be repeated (all three)
+#   --only COMMAND      run, test, install or dist; may be repeated (run, test and install). dist: `make dist` twice, in two folders,
+#                       compared; its package is installed in another bare system, and its tar.zst unpacked there
 #   --cache DIR         keeps downloaded packages and bare systems between runs (~/.cache/aerie-fresh)
 #   --keep              keeps the systems and their logs and says where they are
 # What is cloned is HEAD of this checkout: changes that are not committed are not tested.
@@ -21,11 +22,11 @@ while [ $# -gt 0 ]; do
     --suite) suites+=("$2"); shift ;;
     --as) case $2 in root | sudo) users+=("$2") ;; *) stop "--as $2: expected root or sudo" ;; esac; shift ;;
     --mirror) [[ $2 == ?*=?* ]] || stop "--mirror $2: expected NAME=URL"; mirrors[${2%%=*}]=${2#*=}; shift ;;
-    --only) case $2 in run | test | install) only+=("$2") ;; *) stop "--only $2: expected run, test or install" ;; esac; shift ;;
+    --only) case $2 in run | test | install | dist) only+=("$2") ;; *) stop "--only $2: expected run, test, install or dist" ;; esac; shift ;;
     --cache) cache=$2; shift ;;
     --keep) keep=1 ;;
     --zmq) make='make ZMQ=1' ;;
-    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,16p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -102,6 +103,23 @@ step() { # release, tree, as, user, title, pattern, command line
 
 wants() { [[ " ${only[*]} " == *" $1 "* ]]; }
 
+# Builds the packages in two folders, compares them, and tries them in a system that has seen no compiler.
+prove_packages() { # release, tree, as, user, home
+    local clean=$work/$1-$3-clean
+    cp -a "$5/aerie" "$5/again"
+    step "$1" "$2" "$3" "$4" "make dist" '^aerie: build/dist/aerie_.*MiB$' 'cd aerie && make dist'
+    step "$1" "$2" "$3" "$4" "make dist, another folder" OK 'cd again && make dist >/dev/null && cd build/dist && sha256sum -c ../../../aerie/build/dist/SHA256SUMS'
+    mkdir "$clean" && tar -C "$clean" -xf "$cache/$1.tar" && mkdir "$clean/dist" && cp "$5"/aerie/build/dist/* "$clean/dist/" || return 1
+    [ -z "$proxy" ] || echo "$proxy" >"$clean/etc/apt/apt.conf.d/01proxy"
+    inside "$1" "$clean" root 'useradd -m guest' || return 1
+    step "$1" "$clean" "$3" root "apt-get install .deb" 'Setting up aerie' 'apt-get update -qq && apt-get install -y --no-install-recommends /dist/*.deb zstd'
+    step "$1" "$clean" "$3" guest "aerie run, from the .deb" '^[A-Z].*[.!?]$' 'aerie run "Hello!"'
+    step "$1" "$clean" "$3" guest "aerie run, from the tar.zst" '^[A-Z].*[.!?]$' 'tar -xf /dist/*.tar.zst && aerie-*/bin/aerie run "Hello!" && cd aerie-*/bin && ./aerie doctor | grep "bundled.*aerie-"'
+    step "$1" "$clean" "$3" root "lintian" 'no errors' 'apt-get install -y -qq lintian >/dev/null 2>&1 && lintian --fail-on error /dist/*.deb && echo no errors'
+    step "$1" "$clean" "$3" root "apt-get remove" 'Removing aerie' 'apt-get remove -y aerie && ! command -v aerie && [ ! -e /usr/share/aerie ]'
+    [ $keep = 1 ] || rm -rf --one-file-system "$clean"
+}
+
 prove() { # release, root or sudo: every command in a system of its own
     local tree=$work/$1-$2 user=root sudo='' home
     mkdir "$tree" && tar -C "$tree" -xf "$cache/$1.tar" || return 1
@@ -120,6 +138,7 @@ prove() { # release, root or sudo: every command in a system of its own
 
     ! wants run || step "$1" "$tree" "$2" $user "make run" '^[A-Z].*[.!?]$' 'cd aerie && printf "Hello!\n/bye\n" | '"$make run"
     ! wants test || step "$1" "$tree" "$2" $user "make test" '^[0-9]+ passed, 0 failed' "cd aerie && $make test"
+    ! wants dist || prove_packages "$1" "$tree" "$2" $user "$home" || failed=1
     if wants install; then
         step "$1" "$tree" "$2" $user "make install" '/bin/aerie$' "cd aerie && ${sudo}$make install"
         mv "$home/aerie" "$home/aerie.away" && chmod 700 "$home/aerie.away"

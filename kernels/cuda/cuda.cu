@@ -90,7 +90,7 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
                        p->name, p->major, p->minor);
     if (!cuda_find_code(CUDA_CODES, p->major, p->minor, &code))
         return err_set(e, ERR_MODEL, "%s has compute capability %d.%d, this build has code for %s: "
-                       "'make dist', or 'make' on this machine, builds for it",
+                       "'make CUDA=1', or 'make' on this machine, builds for it",
                        p->name, p->major, p->minor, CUDA_CODES);
     d->has_pdl = code.compute >= 90;
     d->has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();

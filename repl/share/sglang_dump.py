@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Writes a request dump of SGLang as JSON lines, which `aerie import` reads:
 
     python3 sglang_dump.py crash_dump_2026-01-31_14-05-00.pkl | aerie import -

@@ -1,7 +1,7 @@
 #!/bin/bash
 # How long a newcomer waits on this machine, whose packages are installed already: the median of RUNS (3) clean clones of HEAD.
 #   tests/bench/first_minute.sh [STAGE...]     prompt: clone, `make run`, one reply · green: clone, `make test`
-#                                              cuda: clone, `make dist`, size of the program (needs nvcc)
+#                                              cuda: clone, `make CUDA=1`, size of the program (needs nvcc)
 # Measure on an idle machine: the load before each run is printed. Status 1 if a command failed.
 cd "$(dirname "$0")/../.." || exit 2
 [ $# -gt 0 ] || set -- prompt green cuda
@@ -12,7 +12,7 @@ export XDG_CONFIG_HOME=$T/config XDG_DATA_HOME=$T/data XDG_STATE_HOME=$T/state
 
 prompt() { printf 'Hello!\n/bye\n' | make run; }
 green() { make test; }
-cuda() { make dist; }
+cuda() { make CUDA=1; }
 
 measure() { # STAGE: a line a run, and their median
     local i begin seconds load status
