@@ -20,7 +20,7 @@ enum file_use {
     READ_COPY, /* in memory of their own */
     READ_MAP,  /* in the files, which are mapped (kernels/mapped.h); only tensors that are not aligned
                   to their element are copied. Nothing may write to weights then */
-    READ_AUTO, /* mapped if there are 64 MB or more and the files can be trusted not to change
+    READ_AUTO, /* mapped if the files have 64 MB or more and can be trusted not to change
                   (mapped_trusted()), copied otherwise */
 };
 
@@ -165,6 +165,9 @@ struct model {
  * model. */
 bool model_load(struct model *m, const char *dir, const struct loading *how, struct err *e);
 void model_free(struct model *m);
+/* Whether READ_AUTO maps the files of a folder. Otherwise *why is the reason, a constant text, and "they"
+ * are the weights. */
+bool model_mappable(const char *dir, const char **why);
 /* Calls fn once for every tensor that the model has: one with data or, without a checkpoint, with a
  * size. Stops and returns false when fn does. Used to upload weights to a device: if fn replaces
  * t->data, the host memory of the old data is returned to the system at once. A tied head is

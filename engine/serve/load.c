@@ -63,7 +63,7 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
  * to be FP8. Other devices make copies of their own. */
 static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
 {
-    size_t left, all = 1;
+    size_t left, all = 0;
     if (l->dev.k)
         l->dev.k->memory(l->dev.d, &left, &all);
     if (all || models_quant_text(&o->quant) || (o->load && !strcmp(o->load, "copy")))

@@ -179,6 +179,15 @@ bool model_load(struct model *m, const char *dir, const struct loading *p, struc
     return ok;
 }
 
+bool model_mappable(const char *dir, const char **why)
+{
+    struct safetensors *st = st_open(dir, NULL);
+    *why = "the files cannot be read";
+    bool ok = st && st_mappable(st, why);
+    st_close(st);
+    return ok;
+}
+
 bool model_shaped(struct model *m, const char *config, struct err *e)
 {
     static const char *const path = "config";

@@ -573,13 +573,18 @@ struct mapped *st_map(const struct safetensors *s, int file, struct err *e)
     return NULL;
 }
 
-bool st_trusted(const struct safetensors *s, const char **why)
+bool st_mappable(const struct safetensors *s, const char **why)
 {
-    *why = NULL;
+    enum { WORTH_MAPPING = 64 << 20 };
+    uint64_t total = 0;
+    for (int i = 0; i < s->n_shard; i++)
+        total += s->shard[i].size;
+    if (total < WORTH_MAPPING)
+        return *why = "they are less than 64 MB", false;
     for (int i = 0; i < s->n_shard; i++)
         if (!mapped_trusted(s->shard[i].fd, why))
             return false;
-    return true;
+    return *why = NULL, true;
 }
 
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n)

@@ -25,8 +25,8 @@ uint64_t st_offset(const struct safetensors *s, const struct tensor *t);
 /* Maps a file as it was when it was opened. NULL and *e (ERR_MODEL): its size changed since, or the
  * system refuses. */
 struct mapped *st_map(const struct safetensors *s, int file, struct err *e);
-/* Whether all files can be trusted not to change while they are mapped; *why as mapped_trusted(). */
-bool st_trusted(const struct safetensors *s, const char **why);
+/* Whether READ_AUTO maps the files (models.h); otherwise *why is the reason, a constant text. */
+bool st_mappable(const struct safetensors *s, const char **why);
 /* Asks the system to read those bytes into its page cache (posix_fadvise). */
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n);
 

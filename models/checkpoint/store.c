@@ -20,7 +20,6 @@ enum {
     PART = 2 << 20, BLOCK = 256 << 10, /* BLOCK is a multiple of 64 */
     AHEAD = 16, /* parts that are prefetched before a thread reads them */
     HUGE = 2 << 20, MAX_THREADS = 8,
-    WORTH_MAPPING = 64 << 20, /* bytes from which READ_AUTO maps */
 };
 
 struct store {
@@ -307,11 +306,11 @@ static void bind_tensors(struct store *s, struct tensor_load *load, int n, char 
 }
 
 /* Whether the files are mapped. */
-static bool wants_map(const struct safetensors *st, uint64_t total, const struct loading *how)
+static bool wants_map(const struct safetensors *st, const struct loading *how)
 {
     const char *why;
     enum file_use r = how ? how->use : READ_COPY;
-    return r == READ_MAP || (r == READ_AUTO && total >= WORTH_MAPPING && st_trusted(st, &why));
+    return r == READ_MAP || (r == READ_AUTO && st_mappable(st, &why));
 }
 
 /* A tensor can be used where it lies in its file, which begins at a page, if its elements are aligned
@@ -365,7 +364,7 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     qsort(load, (size_t)n, sizeof *load, by_place);
     for (int i = 0; i < n; i++)
         total += load[i].src->bytes;
-    bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, total, how);
+    bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, how);
     for (int i = 0; i < n; i++)
         mapped[i] = map && is_aligned(st, load[i].src);
     char **place = xcalloc((size_t)n, sizeof *place);

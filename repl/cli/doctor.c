@@ -241,6 +241,11 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
         report(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
                l.model.cfg.family, l.model.cfg.n_layer, (double)l.model.bytes / 0x1p20,
                l.model.cfg.window, tok_vocab(l.tok));
+    const char *why;
+    if (ok && model_mappable(target, &why))
+        report(d, V_OK, 0, "weights", NULL, "the CPU uses them in the mapped files");
+    else if (ok)
+        report(d, V_OK, 0, "weights", NULL, "the CPU copies them into memory: %s", why);
     if (ok && draft && !l.has_draft)
         report(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", l.draft_off);
     else if (ok && draft && l.draft.bytes == 0)

@@ -35,6 +35,7 @@ say "What is my dog called?"; until_ok replies 2; leaves
 [ "$rc" = 0 ] && said 'Rex' && ! said 'in use'; result "a copy does not need the file" $?
 
 fresh; scribble "$model/model.safetensors"; run run -n -m "$model" --load auto hello; [ "$rc" = 0 ]; result "a file written to a moment ago is copied" $?
+run doctor; grep -qE '^ok +weights +the CPU copies them into memory: they are less than 64 MB' "$T/out"; result "doctor tells whether weights are copied" $?
 run run --load twice hello; [ "$rc" = 2 ] && grep -q '^aerie: --load cannot be "twice"; expected auto, map or copy$' "$T/err"
 result "another word is refused" $?
 

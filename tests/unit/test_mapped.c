@@ -255,6 +255,16 @@ static void test_a_mapped_model_is_the_copied_one(void **state)
     }
 }
 
+static void test_small_or_missing_files_are_not_mapped_by_themselves(void **state)
+{
+    (void)state;
+    const char *why;
+    assert_false(model_mappable("models/nestling/target", &why));
+    assert_string_equal(why, "they are less than 64 MB");
+    assert_false(model_mappable("models", &why));
+    assert_string_equal(why, "the files cannot be read");
+}
+
 /* Data that begin at an odd byte: what is not aligned is copied, bytes need no alignment. */
 static void test_unaligned_tensors_are_copied(void **state)
 {
@@ -359,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_other_bus_errors_are_still_fatal),
         cmocka_unit_test(test_trust_needs_a_settled_file_of_ones_own),
         cmocka_unit_test(test_a_mapped_model_is_the_copied_one),
+        cmocka_unit_test(test_small_or_missing_files_are_not_mapped_by_themselves),
         cmocka_unit_test(test_unaligned_tensors_are_copied),
         cmocka_unit_test(test_a_filled_buffer_holds_the_byte_and_takes_writes),
         cmocka_unit_test(test_filling_takes_no_memory),
