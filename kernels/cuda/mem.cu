@@ -304,7 +304,9 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-/* One thread copies 16 bytes of one of n panels; src: the panels' rows, of k elements each. */
+/* One thread copies 16 bytes of one of n panels; src: the panels' rows, of k elements each. An
+ * infinite weight becomes NaN: some products multiply a weight with zeros, too (decode_pipeline.cuh,
+ * and the second terms of activations), so only a NaN gives the same output everywhere. */
 __global__ void repack_panels(const uint16_t *src, int rows, int k,
                               const __grid_constant__ struct panels p, int n, uint4 *dst)
 {
@@ -316,8 +318,11 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
     int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.ksplit.chunks), panel = (int)(i / pieces);
     int r = panel * p.rows + row, from = chunk_at(p.ksplit, place) * K_CHUNK + q * 8;
     uint16_t v[8];
-    for (int e = 0; e < 8; e++)
+    for (int e = 0; e < 8; e++) {
         v[e] = r < rows && from + e < k ? src[(size_t)r * (size_t)k + (size_t)(from + e)] : 0;
+        if ((v[e] & 0x7fff) == 0x7f80) /* infinite */
+            v[e] = 0x7fff;
+    }
     memcpy(dst + i, v, 16);
 }
 

@@ -67,8 +67,8 @@ template <int XT, int NT, int BYTES> struct batch {
 
 /* A consumer warp's k split of a unit. Branches are avoided, because where branches join the
  * compiler waits for all loads in flight. So a split that has no chunk, or none left, multiplies
- * other weights of the same outputs with zeros, which leaves its sums as they are (except that an
- * infinite weight turns an infinite output into NaN). */
+ * other weights of the same outputs with zeros, which leaves its sums as they are: weights are
+ * finite, or NaN as the outputs are already (mem.cu). */
 template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles of a panel */

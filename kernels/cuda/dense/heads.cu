@@ -81,17 +81,18 @@ struct rotation {
     }
 };
 
-/* Four elements of the projection. With ADDS the partial sums are reduced in the order of
+/* Four elements of the projection, or zeros: a lane without a head must not read the lines of another
+ * head, which are discarded (discard_splits()). With ADDS the partial sums are reduced in the order of
  * product.cuh, then biased. */
 template <bool ADDS>
 __device__ __forceinline__ float4 load_projection(const heads &a, const float *x, size_t apart,
-                                                  uint2 b, bool biased)
+                                                  uint2 b, bool biased, bool there)
 {
     constexpr int N = ADDS ? (int)K_SPLITS : 1;
     float4 part[N];
 #pragma unroll
     for (int r = 0; r < N; r++)
-        part[r] = load_four_volatile(x + (size_t)min(r, max(a.splits - 1, 0)) * apart, true);
+        part[r] = load_four_volatile(x + (size_t)min(r, max(a.splits - 1, 0)) * apart, there);
 #pragma unroll
     for (int r = 1; r < N; r++)
         part[0] = plus(part[0], r < a.splits ? part[r] : make_float4(0, 0, 0, 0));
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
         y[j] = load_projection<ADDS>(a, ADDS ? x + j * step : x + rotation[j].i, apart,
-                                     rotation[j].b, ADDS && a.b[kind].p);
+                                     rotation[j].b, ADDS && a.b[kind].p, mine);
         if (kind != HEAD_V)
             rotation[j].fetch_rope(a, a.cs + (size_t)r * (size_t)a.rot);
     }

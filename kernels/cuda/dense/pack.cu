@@ -105,6 +105,8 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     for (int j = 0; j < ROW_REGS; j++)
         if (row_index(0, j) < n)
             put_short(to[j], f.kind == ROW_TILED, y.v[j]);
+    if (UPDATE == UPDATE_SPLITS)
+        __syncwarp(); /* all lanes have their values: without norms nothing else says so */
 #pragma unroll
     for (int j = 0; UPDATE == UPDATE_SPLITS && j < ROW_REGS; j++)
         if (row_index(0, j) < n)
