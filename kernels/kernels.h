@@ -425,6 +425,7 @@ enum k_phase {
     PHASE_EARLY,   /* a launch each, with programmatic dependent launch */
     PHASE_BARRIER, /* one launch, a grid barrier: blocks add to a counter and wait for its sum */
     PHASE_FLAG,    /* one launch: each block sets a flag of its own and waits for all flags */
+    PHASE_BUSY,    /* one kernel that takes n milliseconds (tests of the time limit) */
 };
 
 /* Products like linear()'s by the vendor's library (cuBLASLt), for comparison in the benchmark:
@@ -451,6 +452,8 @@ struct k_opts {
     const char *isa; /* CPU: "scalar", "avx2", "avx512"; NULL = the best the machine has */
     int device;      /* CUDA: ordinal */
     enum k_precision precision;
+    int wait_limit_ms; /* CUDA: how long a wait for the device may take before the device counts as
+                          failed; 0: two minutes */
 };
 
 struct kgraph; /* a recorded sequence of operations */
@@ -464,7 +467,7 @@ struct kernels {
     void (*close)(struct kdev *d);
     /* One line about the device for people, e.g. "2 threads, AVX-512"; valid until close(). */
     const char *(*about)(struct kdev *d);
-    /* One line for people about what makes the first passes slow on this device, or NULL; lives as
+    /* One line for people about what makes passes slow on this device, or NULL; lives as
      * long as the device. A backend that never has any leaves the entry NULL. */
     const char *(*slow_start)(struct kdev *d);
 

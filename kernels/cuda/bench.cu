@@ -186,6 +186,17 @@ static void launch_cooperative(struct kdev *d, void (*kernel)(unsigned *, int), 
         cuda_ok(d, cudaLaunchKernelEx(&c, kernel, words, n));
 }
 
+/* One thread that waits for n milliseconds to pass. */
+__global__ void busy_kernel(int n)
+{
+    uint64_t from, now;
+    pdl_wait_trigger();
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(from));
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - from < (uint64_t)n * 1000000);
+}
+
 static void launch_plain(struct kdev *d)
 {
     if (d->failed)
@@ -201,6 +212,8 @@ bool cuda_phase(struct kdev *d, enum k_phase kind, int n)
         return false;
     if (kind == PHASE_BARRIER || kind == PHASE_FLAG)
         launch_cooperative(d, kind == PHASE_FLAG ? flag_kernel : barrier_kernel, n);
+    if (kind == PHASE_BUSY)
+        cuda_launch(d, busy_kernel, dim3(1), 1, 0, n);
     for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
         launch_plain(d);
     for (int i = 0; i < n && kind == PHASE_EARLY; i++)

@@ -58,7 +58,7 @@ static bool cuda_sync(struct kdev *d, struct err *e)
 {
     cuda_begin(d, d->op);
     if (!d->failed)
-        cuda_ok(d, cudaStreamSynchronize(d->stream));
+        cuda_wait(d);
     if (d->failed && e)
         *e = d->first;
     return !d->failed;
@@ -131,9 +131,7 @@ static bool find_device(struct kdev *d, struct err *e)
 
 static bool open_memory(struct kdev *d, struct err *e)
 {
-    cudaError_t rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
+    cudaError_t rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
     if (rc == cudaSuccess)
@@ -155,20 +153,16 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess)
         rc = cuda_open_ports(d);
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     if (rc == cudaSuccess)
         return true;
     cudaGetLastError();
     return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
 }
 
-static void cuda_close(struct kdev *d)
+/* Frees what the device holds. */
+static void close_memory(struct kdev *d)
 {
-    if (!d)
-        return;
-    cudaSetDevice(d->ordinal);
-    if (d->stream)
-        cudaStreamSynchronize(d->stream);
     cuda_timeline_close();
     for (int i = 0; i < d->n_held; i++)
         cudaFree(d->held[i]);
@@ -180,11 +174,32 @@ static void cuda_close(struct kdev *d)
     cudaFree(d->pending_buf[1]);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
-    if (d->stream)
-        cudaStreamDestroy(d->stream);
+    cuda_close_stream(d);
     cudaGetLastError();
+}
+
+static void cuda_close(struct kdev *d)
+{
+    if (!d)
+        return;
+    cudaSetDevice(d->ordinal);
+    if (d->run_stream)
+        cuda_finish(d);
+    if (!cuda_hung(d)) /* otherwise the process's end frees the memory */
+        close_memory(d);
     free(d->held);
     free(d);
+}
+
+/* A GPU whose wgmma does not give the bits of mma.sync is used without wgmma. */
+static void check_wgmma(struct kdev *d)
+{
+    if (!d->has_wgmma || cuda_wgmma_agrees(d))
+        return;
+    d->has_wgmma = false;
+    snprintf(d->slow_start, sizeof d->slow_start,
+             "wgmma of this GPU differs from mma.sync: prompts are computed with mma.sync, which is "
+             "slower; please report the GPU and its driver");
 }
 
 static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
@@ -192,8 +207,10 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
     struct kdev *d = (struct kdev *)xcalloc(1, sizeof *d);
     d->ordinal = opts->device;
     d->terms = opts->precision == K_BF16 ? 1 : 2;
+    d->wait_limit_ms = opts->wait_limit_ms;
     d->op = "open";
-    if (find_device(d, e) && open_memory(d, e)) {
+    if (find_device(d, e) && cuda_open_stream(d, e) && open_memory(d, e)) {
+        check_wgmma(d);
         cuda_timeline_open();
         return d;
     }

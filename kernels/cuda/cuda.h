@@ -12,7 +12,7 @@
  * and for verify rows of two terms, the decode kernel takes the place of the other two. A row's
  * bits do not depend on the kernel.
  *
- * One stream. Where the device has programmatic dependent launch (PDL), a kernel may start while
+ * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic dependent launch (PDL), a kernel may start while
  * its predecessor drains. Therefore every kernel calls pdl_wait() before it touches anything that
  * another kernel writes or reads, weights excepted, and pdl_trigger() to allow its successor to
  * start. If a kernel triggers before its own wait, its successor may start while kernels long
@@ -55,6 +55,7 @@ enum {
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
+    MAX_FITS = 64,
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -93,13 +94,26 @@ struct query_copy {
     int rows, n;
 };
 
+/* How many blocks of a kernel a multiprocessor holds, as asked before. */
+struct fit {
+    const void *kernel;
+    size_t shared;
+    int threads, each;
+};
+
 struct kdev {
     int ordinal, n_sm;
     size_t smem_max; /* the most shared memory of a block, in bytes */
     int terms;       /* terms of an activation: 2, or 1 at K_BF16 */
     bool has_pdl; /* the code that runs was compiled for 9.0 or later: it has PDL */
     bool has_wgmma; /* the code that runs was compiled for 9.0a: it has wgmma and TMA */
-    cudaStream_t stream;
+    cudaStream_t stream;     /* where operations go: run_stream, or record_stream while recording */
+    cudaStream_t run_stream; /* shared by all devices of the process on this GPU (stream.cu) */
+    cudaStream_t record_stream;
+    cudaEvent_t reached; /* for the host's waits */
+    int wait_limit_ms;   /* 0: the default */
+    struct fit fits[MAX_FITS];
+    int n_fits;
     char *arena;
     size_t arena_at;
     unsigned *counters; /* (N_COUNTERS) */
@@ -153,6 +167,30 @@ bool cuda_ok(struct kdev *d, cudaError_t rc);
 /* Keeps `why`, with the name of the current operation, unless there was a failure before. From then
  * on nothing is launched. */
 void cuda_fail(struct kdev *d, const char *why);
+
+/* ---- host: the stream and waits (stream.cu) -------------------------------------------------- */
+
+/* Opens and closes the device's streams and its event. False: *e; close all the same. */
+bool cuda_open_stream(struct kdev *d, struct err *e);
+void cuda_close_stream(struct kdev *d);
+/* Waits until the device has done all that was launched. False: it has failed, or the time limit
+ * has passed (cuda_hung()); the failure is kept. cuda_finish(): the same as an error code. */
+bool cuda_wait(struct kdev *d);
+cudaError_t cuda_finish(struct kdev *d);
+/* True after a wait has passed its time limit. Calls of the runtime that wait, as cudaFree() does,
+ * would then not return. */
+bool cuda_hung(const struct kdev *d);
+/* The time that a wait may still take. cuda_keep_waiting() is called between polls: it sleeps for a
+ * moment if the wait is a long one, and keeps a failure and returns false if the limit has
+ * passed. */
+struct countdown {
+    uint64_t last, waited, limit; /* ns */
+};
+struct countdown cuda_countdown(const struct kdev *d);
+bool cuda_keep_waiting(struct kdev *d, struct countdown *c);
+/* Whether so many blocks of a kernel can be resident at once on an empty device; otherwise the
+ * device fails. */
+bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared);
 
 /* n rounded up to a multiple of `to`. */
 static inline size_t cuda_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -222,6 +260,15 @@ static inline size_t cuda_span(int rows, int stride, int n)
 
 /* ---- host: launching ------------------------------------------------------------------------ */
 
+/* Allows the kernel so much dynamic shared memory. Its static shared memory comes on top, and both
+ * may exceed the default limit of 48 KiB. */
+static inline void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared)
+{
+    if (shared > 8 << 10)
+        cuda_ok(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)shared));
+}
+
 /* Launches a kernel on the device's stream, with PDL if the device has it. shared: bytes of dynamic
  * shared memory. Launches nothing after a failure or for an empty grid. */
 template <class... Params, class... Args>
@@ -244,11 +291,22 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.stream = d->stream;
     c.attrs = attr;
     c.numAttrs = d->has_pdl ? 2 : 1;
-    if (shared > 8 << 10) /* the kernel's static shared memory comes on top, and both may exceed
-                             the default limit of 48 KiB */
-        cuda_ok(d, cudaFuncSetAttribute((const void *)kernel,
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_allow_shared(d, (const void *)kernel, shared);
     cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...));
+}
+
+/* cuda_launch() for a kernel whose blocks wait for each other: launches it only if all its blocks are
+ * resident at once (stream.cu). */
+template <class... Params, class... Args>
+void cuda_launch_resident(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 block,
+                          size_t shared, const Args &...args)
+{
+    if (d->failed)
+        return;
+    cuda_allow_shared(d, (const void *)kernel, shared);
+    if (cuda_fits_at_once(d, (const void *)kernel, (int)(grid.x * grid.y * grid.z),
+                          (int)(block.x * block.y * block.z), shared))
+        cuda_launch(d, kernel, grid, block, shared, args...);
 }
 
 /* An amount of dynamic shared memory with which a block has a multiprocessor to itself; 0 if there
@@ -308,6 +366,8 @@ void cuda_graph_free(struct kdev *d, struct kgraph *g);
 
 /* dense/prefill.cu: whether the driver can encode tensor maps (TMA). */
 bool cuda_has_tensor_maps(void);
+/* dense/agree.cu: whether wgmma gives the bits of mma.sync. */
+bool cuda_wgmma_agrees(struct kdev *d);
 
 /* bench.cu */
 bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);

@@ -96,6 +96,7 @@ static bool arrived(struct kdev *d)
 const void *cuda_outbox(struct kdev *d)
 {
     cuda_begin(d, d->op);
+    struct countdown c = cuda_countdown(d);
     for (unsigned spins = 1; !d->failed; spins++) {
         if (arrived(d))
             return d->out.host + 16;
@@ -103,7 +104,7 @@ const void *cuda_outbox(struct kdev *d)
             continue;
         cudaError_t rc = cudaStreamQuery(d->stream);
         if (rc == cudaErrorNotReady)
-            cudaGetLastError();
+            cudaGetLastError(), cuda_keep_waiting(d, &c);
         else if (cuda_ok(d, rc) && !arrived(d))
             cuda_fail(d, "the run ended without its results");
     }
@@ -117,8 +118,9 @@ bool cuda_graph_begin(struct kdev *d)
     cuda_begin(d, "graph_begin");
     CHECK(!d->recording);
     if (d->failed ||
-        !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal)))
+        !cuda_ok(d, cudaStreamBeginCapture(d->record_stream, cudaStreamCaptureModeThreadLocal)))
         return false;
+    d->stream = d->record_stream;
     d->recorded_gives = 0;
     return d->recording = true;
 }
@@ -130,7 +132,8 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
     CHECK(d->recording);
     d->recording = false;
     cuda_begin(d, "graph_end");
-    cudaError_t rc = cudaStreamEndCapture(d->stream, &graph);
+    cudaError_t rc = cudaStreamEndCapture(d->record_stream, &graph);
+    d->stream = d->run_stream;
     if (rc == cudaSuccess)
         rc = cudaGraphInstantiate(&run, graph, 0);
     if (rc == cudaSuccess)
@@ -162,7 +165,8 @@ void cuda_graph_free(struct kdev *d, struct kgraph *g)
     if (!g)
         return;
     cuda_begin(d, "graph_free");
-    cudaStreamSynchronize(d->stream);
-    cuda_ok(d, cudaGraphExecDestroy(g->run));
+    cuda_finish(d);
+    if (!cuda_hung(d))
+        cuda_ok(d, cudaGraphExecDestroy(g->run));
     free(g);
 }

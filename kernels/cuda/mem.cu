@@ -72,8 +72,9 @@ void cuda_release(struct kdev *d, kbuf b)
     if (!b.p)
         return;
     cuda_begin(d, "release");
-    cudaStreamSynchronize(d->stream);
-    cuda_ok(d, cudaFree(b.p));
+    cuda_finish(d); /* keeps no failure: an earlier one is kept already, and sync() sees a new one */
+    if (!cuda_hung(d))
+        cuda_ok(d, cudaFree(b.p));
 }
 
 /* A put of at most STAGE_BYTES / 2 is copied to pinned memory and sent from there, without
@@ -86,12 +87,11 @@ void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
         return;
     if (bytes > STAGE_BYTES / 2) {
         if (cuda_ok(d, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, d->stream)))
-            cuda_ok(d, cudaStreamSynchronize(d->stream));
+            cuda_wait(d);
         return;
     }
     if (d->stage_at + bytes > STAGE_BYTES) {
-        if (!cuda_ok(d, cudaStreamSynchronize(d->stream))) /* all earlier puts have left the
-                                                              staging buffer */
+        if (!cuda_wait(d)) /* all earlier puts have left the staging buffer */
             return;
         d->stage_at = 0;
     }
@@ -109,7 +109,7 @@ void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
         return;
     if (!d->failed &&
         cuda_ok(d, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, d->stream)) &&
-        cuda_ok(d, cudaStreamSynchronize(d->stream)))
+        cuda_wait(d))
         return;
     memset(dst, 0, bytes); /* sync() reports the failure */
 }
@@ -259,7 +259,7 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
     if (rc == cudaSuccess)
         rc = cudaGetLastError();
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     cudaFree(raw);
     if (!cuda_upload_ok(t, rc, e))
         return false;
@@ -297,7 +297,7 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
         rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
                                d->stream);
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     if (!cuda_upload_ok(t, rc, e))
         return false;
     t->data = p;
@@ -356,7 +356,7 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
             rc = cudaGetLastError();
     }
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     if (!cuda_upload_ok(t, rc, e))
         return false;
     if (t->quantize && !cuda_quantize(d, t, p, to, e))

@@ -715,8 +715,11 @@ template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, til
     const bool ahead = S::TREE_AHEAD > 0 && jobs > most &&
                        (size_t)(S::TREE_AHEAD_BYTES + STATIC_SHARED) <= d->smem_max;
     dim3 grid((unsigned)max_int(1, t.split_blocks), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    cuda_launch(d, t.split_blocks ? round_kernel<S> : round_kernel<W>, grid, S::NT,
-                ahead ? S::TREE_AHEAD_BYTES : S::BYTES, t, ahead);
+    const size_t shared = ahead ? S::TREE_AHEAD_BYTES : S::BYTES;
+    if (t.split_blocks) /* blocks wait for each other */
+        cuda_launch_resident(d, round_kernel<S>, grid, S::NT, shared, t, ahead);
+    else
+        cuda_launch(d, round_kernel<W>, grid, S::NT, shared, t, ahead);
 }
 
 /* Long contexts are faster with two blocks a multiprocessor, short ones with all cells in flight at

@@ -445,7 +445,11 @@ static void run(struct kdev *d, struct product *p)
     size_t bytes = divide(d, p, NT, KIND == JOINED, is_resident(ROWS), BYTES,
                           OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
-    cuda_launch(d, decode_kernel<XT, NT, KIND, ROWS, BYTES>, grid, DECODE_THREADS, bytes, f, *p);
+    const auto kernel = decode_kernel<XT, NT, KIND, ROWS, BYTES>;
+    if (fuses_heads(KIND, ROWS) || p->update.src) /* blocks wait for each other */
+        cuda_launch_resident(d, kernel, grid, DECODE_THREADS, bytes, f, *p);
+    else
+        cuda_launch(d, kernel, grid, DECODE_THREADS, bytes, f, *p);
 }
 
 template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)

@@ -45,7 +45,7 @@ bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uin
     if (rc == cudaSuccess)
         rc = cudaMemcpyAsync(&largest, found, sizeof largest, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     if (rc == cudaSuccess && largest >= FP8_NOT_FINITE)
         return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
     t->unit = fp8_unit((uint16_t)largest);
@@ -55,6 +55,6 @@ bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uin
     if (rc == cudaSuccess)
         rc = cudaGetLastError();
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(d->stream);
+        rc = cuda_finish(d);
     return cuda_upload_ok(t, rc, e);
 }

@@ -704,8 +704,8 @@ template <int KIND> static void launch(struct kdev *d, const struct moe_args *gi
             a.stages--;
     if (shared_of<KIND>(&a, columns) > most)
         return cuda_fail(d, "experts need more shared memory than this device has");
-    cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), THREADS,
-                (size_t)shared_of<KIND>(&a, columns), a);
+    cuda_launch_resident(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), THREADS,
+                         (size_t)shared_of<KIND>(&a, columns), a);
 }
 
 void cuda_decode_experts(struct kdev *d, const struct moe_args *m)

@@ -1,0 +1,228 @@
+/* stream.cu - the stream of a device, why kernels whose blocks wait for each other cannot hang in
+ * it, and the host's waits, which end even if the device never finishes.
+ *
+ * Some kernels exchange data between their blocks (base/barrier.cuh), so all blocks of such a
+ * kernel must be resident at once. That holds because of four facts:
+ *
+ *  1. The blocks fit on an empty device: cuda_launch_resident() asks the driver and fails
+ *     otherwise.
+ *  2. All kernels of a process run in one stream a GPU, however many devices (struct kdev) the
+ *     process has opened. In two streams, two such kernels could each occupy a part of the
+ *     multiprocessors and wait for the rest for ever. Only the recording of a graph uses a stream
+ *     of its own, in which nothing runs.
+ *  3. In the stream, kernels before such a kernel end without waiting for it. The kernel after it
+ *     starts only when all its blocks have called pdl_trigger(), so when they are resident.
+ *  4. Another process gets time slices of the whole GPU: all blocks of a context are suspended and
+ *     resumed together. Only under MPS do processes share multiprocessors; then the process holds a
+ *     lock on the GPU's device file, and a second process is refused.
+ */
+#include "kernels/cuda/cuda.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- one stream a GPU ------------------------------------------------------------------------ */
+
+enum { MAX_GPUS = 64 };
+
+/* The stream of a GPU and its users, all guarded by `mutex`. */
+static struct gpu {
+    cudaStream_t stream;
+    int users;
+    int lock; /* descriptor of the locked device file, if `locked` */
+    bool locked;
+    bool hung; /* a wait has ended without the device: whatever waits for it would never return */
+} gpus[MAX_GPUS];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* The number in the name of the GPU's device file, /dev/nvidiaN; -1: unknown. */
+static int minor_number(int ordinal)
+{
+    char bus[32], path[96], line[128];
+    int minor = -1;
+    if (cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal) != cudaSuccess)
+        return -1;
+    for (char *c = bus; *c; c++)
+        *c = *c >= 'A' && *c <= 'F' ? (char)(*c - 'A' + 'a') : *c;
+    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", bus);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Device Minor: %d", &minor) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return minor;
+}
+
+/* Under MPS, locks the GPU's device file for this process. */
+static bool lock_if_shared(struct gpu *g, int ordinal, struct err *e)
+{
+    int shared = 0;
+    char path[32];
+    if (cudaDeviceGetAttribute(&shared, cudaDevAttrMpsEnabled, ordinal) != cudaSuccess)
+        cudaGetLastError(); /* an older driver does not know the attribute */
+    if (!shared)
+        return true;
+    snprintf(path, sizeof path, "/dev/nvidia%d", minor_number(ordinal));
+    g->lock = open(path, O_RDONLY | O_CLOEXEC);
+    if (g->lock >= 0 && flock(g->lock, LOCK_EX | LOCK_NB) == 0)
+        return g->locked = true;
+    const int why = errno;
+    if (g->lock >= 0)
+        close(g->lock);
+    if (why == EWOULDBLOCK)
+        return err_set(e, ERR_MODEL, "CUDA device %d is shared through MPS, and another aerie uses "
+                       "it: their kernels could wait for each other for ever; stop MPS, or use "
+                       "--device cpu", ordinal);
+    return err_set(e, ERR_MODEL, "CUDA device %d is shared through MPS, and %s cannot be locked: %s",
+                   ordinal, path, strerror(why));
+}
+
+static bool open_gpu(struct gpu *g, int ordinal, struct err *e)
+{
+    if (!lock_if_shared(g, ordinal, e))
+        return false;
+    cudaError_t rc = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        return true;
+    if (g->locked)
+        close(g->lock);
+    g->locked = false;
+    return err_set(e, ERR_MODEL, "CUDA device %d: %s", ordinal, cudaGetErrorString(rc));
+}
+
+bool cuda_open_stream(struct kdev *d, struct err *e)
+{
+    CHECK(d->ordinal < MAX_GPUS);
+    struct gpu *g = &gpus[d->ordinal];
+    pthread_mutex_lock(&mutex);
+    const bool open = g->users > 0 || open_gpu(g, d->ordinal, e);
+    g->users += open;
+    pthread_mutex_unlock(&mutex);
+    if (!open)
+        return false;
+    d->stream = d->run_stream = g->stream;
+    cudaError_t rc = cudaStreamCreateWithFlags(&d->record_stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
+    return rc == cudaSuccess ||
+           err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
+}
+
+void cuda_close_stream(struct kdev *d)
+{
+    if (!d->run_stream)
+        return;
+    if (d->record_stream)
+        cudaStreamDestroy(d->record_stream);
+    if (d->reached)
+        cudaEventDestroy(d->reached);
+    struct gpu *g = &gpus[d->ordinal];
+    pthread_mutex_lock(&mutex);
+    if (--g->users == 0 && !g->hung) {
+        cudaStreamDestroy(g->stream);
+        if (g->locked)
+            close(g->lock);
+        *g = {};
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* ---- blocks that wait for each other ---------------------------------------------------------- */
+
+/* The answers of the driver are kept: asking takes as long as a launch. */
+bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared)
+{
+    struct fit *f = d->fits;
+    while (f < d->fits + d->n_fits &&
+           (f->kernel != kernel || f->threads != threads || f->shared != shared))
+        f++;
+    if (f == d->fits + MAX_FITS)
+        f = d->fits;
+    if (f->kernel != kernel || f->threads != threads || f->shared != shared) {
+        int each = 0;
+        if (!cuda_ok(d, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads,
+                                                                      shared)))
+            return false;
+        d->n_fits += f == d->fits + d->n_fits;
+        *f = {kernel, shared, threads, each};
+    }
+    if (blocks <= f->each * d->n_sm)
+        return true;
+    char why[160];
+    snprintf(why, sizeof why, "%d blocks wait for each other, and the device holds %d at once",
+             blocks, f->each * d->n_sm);
+    cuda_fail(d, why);
+    return false;
+}
+
+/* ---- waits of the host ------------------------------------------------------------------------ */
+
+enum {
+    WAIT_LIMIT_MS = 120 * 1000, /* a pass takes seconds at most; other processes may slow it */
+    SPIN_NS = 50 * 1000 * 1000, /* a wait that takes longer sleeps between polls */
+    SLEEP_NS = 20 * 1000,
+    MOST_NS = 100 * 1000 * 1000, /* counted between two polls: more passes only while the process is
+                                    stopped, which says nothing about the device */
+};
+
+static uint64_t now_ns()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct countdown cuda_countdown(const struct kdev *d)
+{
+    const int ms = d->wait_limit_ms ? d->wait_limit_ms : WAIT_LIMIT_MS;
+    return {now_ns(), 0, (uint64_t)ms * 1000000};
+}
+
+bool cuda_keep_waiting(struct kdev *d, struct countdown *c)
+{
+    const uint64_t now = now_ns(), passed = now - c->last;
+    c->last = now;
+    c->waited += passed < (uint64_t)MOST_NS ? passed : (uint64_t)MOST_NS;
+    if (c->waited > c->limit) {
+        char why[160];
+        snprintf(why, sizeof why, "the device has not finished within %.3g s: a kernel hangs, or "
+                 "another process keeps the GPU busy", (double)c->limit * 1e-9);
+        __atomic_store_n(&gpus[d->ordinal].hung, true, __ATOMIC_RELAXED);
+        cuda_fail(d, why);
+        return false;
+    }
+    if (c->waited > (uint64_t)SPIN_NS) {
+        struct timespec pause = {0, SLEEP_NS};
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
+bool cuda_hung(const struct kdev *d)
+{
+    return d->run_stream && __atomic_load_n(&gpus[d->ordinal].hung, __ATOMIC_RELAXED);
+}
+
+/* Waits for an event and not for the stream, which never becomes idle while another device of the
+ * process works in it. */
+cudaError_t cuda_finish(struct kdev *d)
+{
+    if (cuda_hung(d))
+        return cudaErrorLaunchTimeout;
+    cudaError_t rc = cudaEventRecord(d->reached, d->stream);
+    for (struct countdown c = cuda_countdown(d); rc == cudaSuccess;) {
+        rc = cudaEventQuery(d->reached);
+        if (rc != cudaErrorNotReady)
+            return rc;
+        cudaGetLastError();
+        rc = cuda_keep_waiting(d, &c) ? cudaSuccess : cudaErrorLaunchTimeout;
+    }
+    return rc;
+}
+
+bool cuda_wait(struct kdev *d) { return cuda_ok(d, cuda_finish(d)); }
