@@ -1,8 +1,12 @@
 /* barrier.cuh - how threads wait for each other: named barriers of a block, mbarriers in shared
  * memory, and counters, grid barriers and flags in global memory between blocks.
  *
- * Blocks may wait for each other only if all of them are resident at once; a kernel that does says
- * so.
+ * Blocks may wait for each other only if all of them are resident at once; such a kernel is launched
+ * with cuda_launch_resident().
+ *
+ * A build with STRESS=1 delays warps at random wherever they wait or announce something, and all
+ * lanes arrive where otherwise one lane does for its warp: racecheck of compute-sanitizer does not
+ * see that __syncwarp() and the arrival of one lane order the accesses of the others.
  */
 #ifndef AERIE_CUDA_BARRIER_CUH
 #define AERIE_CUDA_BARRIER_CUH
@@ -17,26 +21,49 @@ __device__ __forceinline__ uint32_t shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* ---- stress ----------------------------------------------------------------------------------- */
+
+#ifdef STRESS
+enum { LANES_THAT_ARRIVE = 32 };
+/* One call in eight sleeps up to two microseconds; the lanes of a warp together. */
+__device__ __forceinline__ void stress_delay()
+{
+    uint32_t t;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
+    t = (t ^ blockIdx.x * 0x9e3779b9u ^ threadIdx.x / 32 * 0x85ebca6bu) * 0x7feb352du;
+    t ^= t >> 15;
+    if (t % 8 == 0)
+        __nanosleep(t >> 8 & 2047);
+}
+#else
+enum { LANES_THAT_ARRIVE = 1 };
+__device__ __forceinline__ void stress_delay() {}
+#endif
+
 /* ---- named barriers -------------------------------------------------------------------------- */
 
 /* Barrier number ID of some warps of a block, THREADS threads in all. Numbers are 1 to 15 (0 is
  * __syncthreads()); each kernel assigns them. */
 template <int ID, int THREADS> __device__ __forceinline__ void named_barrier()
 {
+    stress_delay();
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 /* The same with a number, or with a number of threads, that is known only at run time. */
 template <int THREADS> __device__ __forceinline__ void named_barrier_at(int id)
 {
+    stress_delay();
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 template <int ID> __device__ __forceinline__ void named_barrier_of(int threads)
 {
+    stress_delay();
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(threads) : "memory");
 }
 /* Arrives at the barrier without waiting. */
 template <int ID, int THREADS> __device__ __forceinline__ void named_barrier_arrive()
 {
+    stress_delay();
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
@@ -66,16 +93,23 @@ __device__ __forceinline__ void mbarrier_arrive(mbarrier b)
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(b.at)
                  : "memory");
 }
-/* One arrival for the whole warp, after all lanes have reached this point. */
+/* The arrivals that mbarrier_init() must expect for n warps that call mbarrier_arrive_warp(). */
+__device__ __forceinline__ constexpr int warp_arrivals(int n)
+{
+    return n * LANES_THAT_ARRIVE;
+}
+/* Arrives for the whole warp, after all lanes have reached this point. */
 __device__ __forceinline__ void mbarrier_arrive_warp(mbarrier b)
 {
+    stress_delay();
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 < LANES_THAT_ARRIVE)
         mbarrier_arrive(b);
 }
 /* Waits until the phase of this parity is complete. */
 __device__ __forceinline__ void mbarrier_wait(mbarrier b, uint32_t parity)
 {
+    stress_delay();
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
@@ -93,6 +127,7 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier b, uint32_t parity)
 __device__ __forceinline__ bool mbarrier_done(mbarrier b, uint32_t parity)
 {
     int done;
+    stress_delay();
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
@@ -128,6 +163,7 @@ __device__ __forceinline__ void fence_acq_rel()
  * sees what this block has written. */
 __device__ __forceinline__ void block_arrives(unsigned *counter)
 {
+    stress_delay();
     __syncthreads();
     if (threadIdx.x == 0) {
         fence_acq_rel();
@@ -141,6 +177,7 @@ __device__ __forceinline__ void block_arrives(unsigned *counter)
 __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
 {
     __shared__ bool last;
+    stress_delay();
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
@@ -157,6 +194,7 @@ __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
  * blocks have arrived. */
 __device__ __forceinline__ void grid_arrive(unsigned *counter)
 {
+    stress_delay();
     fence_acq_rel();
     atomicInc(counter, gridDim.x - 1);
 }
@@ -165,6 +203,7 @@ __device__ __forceinline__ void grid_wait(const unsigned *counter)
 {
     while (load_acquire(counter))
         ;
+    stress_delay();
 }
 
 /* ---- words that are their own flags ---------------------------------------------------------- */
@@ -176,16 +215,19 @@ __device__ __forceinline__ void grid_wait(const unsigned *counter)
  * take four times as long. */
 __device__ __forceinline__ void publish(uint32_t *p, uint32_t v)
 {
+    stress_delay();
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
 }
 __device__ __forceinline__ void publish_two(uint32_t *p, float x, float y)
 {
+    stress_delay();
     asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(~__float_as_uint(x)),
                  "r"(~__float_as_uint(y))
                  : "memory");
 }
 __device__ __forceinline__ void publish_four(uint32_t *p, float x, float y, float z, float w)
 {
+    stress_delay();
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p),
                  "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y)), "r"(~__float_as_uint(z)),
                  "r"(~__float_as_uint(w))

@@ -81,6 +81,7 @@ enum { COPY_LANES = 32 }; /* without bulk copies every lane copies and arrives *
  * to announce. */
 __device__ __forceinline__ void bulk_expect(mbarrier full, int bytes)
 {
+    stress_delay();
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full.at), "r"(bytes)
                  : "memory");

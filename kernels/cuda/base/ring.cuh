@@ -34,12 +34,13 @@ __device__ __forceinline__ uint32_t barrier_at(uint32_t b, int i)
 }
 
 /* Initialises the barriers of a ring, one thread; mbarrier_init_fence() and a barrier of the block
- * follow. producers, consumers: arrivals that complete a phase of full, of empty. */
+ * follow. producers: arrivals that complete a phase of full; consumers: warps that arrive at empty
+ * (mbarrier_arrive_warp()). */
 __device__ __forceinline__ void init_ring(uint64_t *full, uint64_t *empty, int stages,
                                           int producers, int consumers)
 {
     for (int i = 0; i < stages; i++)
-        mbarrier_init(&full[i], producers), mbarrier_init(&empty[i], consumers);
+        mbarrier_init(&full[i], producers), mbarrier_init(&empty[i], warp_arrivals(consumers));
 }
 
 /* A ring with the position of one role. Stages and barriers are given by pointers (PLACE uint8_t *,

@@ -316,11 +316,11 @@ __device__ __forceinline__ void producer_warp(const decode_args &f, const addres
     if (copies)
         issue_weights<KIND, RESIDENT>(f, s, r);
     if (one) {
-        mbarrier_init(r.empty, K_SPLITS);
+        mbarrier_init(r.empty, warp_arrivals(K_SPLITS));
 #pragma unroll 1
         for (int i = 1; i < r.stages; i++) {
             mbarrier_init(r.full + (uint32_t)i * 8, COPY_LANES);
-            mbarrier_init(r.empty + (uint32_t)i * 8, K_SPLITS);
+            mbarrier_init(r.empty + (uint32_t)i * 8, warp_arrivals(K_SPLITS));
         }
         mbarrier_init(resident_full, COPY_LANES);
         mbarrier_init_fence();

@@ -376,8 +376,9 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
                                  &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        init_ring(full, empty, F::STAGES, 1, 8); /* one arrival from each consumer warp */
-        mbarrier_init(&filled, 8), mbarrier_init(&drained, F::WRITERS);
+        init_ring(full, empty, F::STAGES, 1, 8);
+        mbarrier_init(&filled, warp_arrivals(8)),
+            mbarrier_init(&drained, warp_arrivals(F::WRITERS));
         mbarrier_init_fence();
     }
     __syncthreads();

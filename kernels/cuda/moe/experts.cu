@@ -231,9 +231,7 @@ __device__ __forceinline__ void receive_rows(const moe_args &a, const work &jobs
 {
     for (int i = jobs.begin(job); i < jobs.begin(job + 1); i++, to += pitch)
         receive_row(a, to, jobs.order(i));
-    __syncwarp();
-    if (threadIdx.x % 32 < COPY_LANES)
-        mbarrier_arrive(full);
+    mbarrier_arrive_warp(full);
 }
 
 /* Fetches the rows of one job after another, except rows that are resident. Before the first rows
@@ -584,7 +582,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x % 32;
     const smem_layout<KIND> r(a, shared);
     if (warp == ROW_WARP)
-        b.init(a.single_row);
+        b.init(a.single_row, by_flags<KIND>(a));
     if (a.block_select && a.rows == 1 && warp == WEIGHT_WARP)
         divide_units(a, a.top_k, b.shares);
     if (a.single_row && warp == 0)

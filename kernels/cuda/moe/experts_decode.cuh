@@ -266,19 +266,23 @@ struct block {
     /* block_select: the lists; rows and x_inv; by_flags: words for flags */
     uint64_t chosen, resident, flags_cleared;
     float scratch[2 * ROUTE_WARPS]; /* single_row */
-    __device__ __forceinline__ void init(bool single_row)
+    /* flags: rows for down are received by the row warp's lanes, not copied. */
+    __device__ __forceinline__ void init(bool single_row, bool flags)
     {
         if (threadIdx.x % 32)
             return;
         for (struct pipe &g : pipe) {
             init_ring(g.full, g.empty, MAX_STAGES, COPY_LANES, (int)K_SPLITS);
-            mbarrier_init(&g.sums_full, (int)K_SPLITS), mbarrier_init(&g.sums_empty, TILES);
+            mbarrier_init(&g.sums_full, warp_arrivals((int)K_SPLITS)),
+                mbarrier_init(&g.sums_empty, warp_arrivals(TILES));
         }
-        init_ring(rows_full, rows_empty, MAX_ROW_STAGES, COPY_LANES, MMA_WARPS);
+        init_ring(rows_full, rows_empty, MAX_ROW_STAGES, flags ? warp_arrivals(1) : COPY_LANES,
+                  MMA_WARPS);
         for (int i = 0; i < GROUPS; i++)
             mbarrier_init(&part_done[i], 1);
-        mbarrier_init(&chosen, 1),
-            mbarrier_init(&resident, single_row ? (int)ROUTE_WARPS : COPY_LANES + 1);
+        mbarrier_init(&chosen, single_row ? warp_arrivals(1) : 1);
+        mbarrier_init(&resident, single_row ? warp_arrivals((int)ROUTE_WARPS)
+                                            : COPY_LANES + warp_arrivals(1));
         mbarrier_init(&flags_cleared, 1);
         mbarrier_init_fence();
     }

@@ -426,7 +426,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     pdl_trigger();
     if (threadIdx.x == 0) {
         init_ring(full, empty, STAGES, 1, 4 * GROUPS);
-        mbarrier_init(&filled, 4 * GROUPS), mbarrier_init(&drained, EPILOGUE_WARPS);
+        mbarrier_init(&filled, warp_arrivals(4 * GROUPS)),
+            mbarrier_init(&drained, warp_arrivals(EPILOGUE_WARPS));
         mbarrier_init_fence();
     }
     pdl_wait_trigger();
