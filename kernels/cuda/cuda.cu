@@ -144,7 +144,7 @@ static bool open_memory(struct kdev *d, struct err *e)
                                                          MAX_PENDING_WIDTH *
                                                          sizeof *d->pending_buf[i]);
     if (rc == cudaSuccess)
-        rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
+        rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES + LAND_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
     if (rc == cudaSuccess)

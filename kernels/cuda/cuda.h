@@ -47,6 +47,7 @@ typedef __nv_bfloat16 bf16;
 enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20, /* pinned; a put of at most half of it is copied through it */
+    LAND_BYTES = 256 << 10, /* pinned, behind the stage; so is a get of at most so many bytes */
     N_COUNTERS = 1 << 17,  /* zero between operations */
     MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
     /* The largest pending residual update (struct pending): rows, elements of a row, partial sums
@@ -188,6 +189,9 @@ struct countdown {
 };
 struct countdown cuda_countdown(const struct kdev *d);
 bool cuda_keep_waiting(struct kdev *d, struct countdown *c);
+/* Allows a kernel so much dynamic shared memory. Its static shared memory comes on top, and both may
+ * exceed the default limit of 48 KiB. */
+void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared);
 /* Whether so many blocks of a kernel can be resident at once on an empty device; otherwise the
  * device fails. */
 bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared);
@@ -259,15 +263,6 @@ static inline size_t cuda_span(int rows, int stride, int n)
 }
 
 /* ---- host: launching ------------------------------------------------------------------------ */
-
-/* Allows the kernel so much dynamic shared memory. Its static shared memory comes on top, and both
- * may exceed the default limit of 48 KiB. */
-static inline void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared)
-{
-    if (shared > 8 << 10)
-        cuda_ok(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)shared));
-}
 
 /* Launches a kernel on the device's stream, with PDL if the device has it. shared: bytes of dynamic
  * shared memory. Launches nothing after a failure or for an empty grid. */

@@ -85,8 +85,9 @@ void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
     cuda_begin(d, "put");
     if (!bytes || d->failed)
         return;
-    if (bytes > STAGE_BYTES / 2) {
-        if (cuda_ok(d, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, d->stream)))
+    if (bytes > STAGE_BYTES / 2) { /* a copy of memory that is not pinned waits in the driver */
+        if (cuda_wait(d) &&
+            cuda_ok(d, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, d->stream)))
             cuda_wait(d);
         return;
     }
@@ -107,10 +108,15 @@ void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
     cuda_begin(d, "get");
     if (!bytes)
         return;
-    if (!d->failed &&
-        cuda_ok(d, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, d->stream)) &&
-        cuda_wait(d))
+    const bool lands = bytes <= LAND_BYTES;
+    void *to = lands ? d->stage + STAGE_BYTES : dst;
+    if (!d->failed && (lands || cuda_wait(d)) &&
+        cuda_ok(d, cudaMemcpyAsync(to, src.p, bytes, cudaMemcpyDeviceToHost, d->stream)) &&
+        cuda_wait(d)) {
+        if (lands)
+            memcpy(dst, to, bytes);
         return;
+    }
     memset(dst, 0, bytes); /* sync() reports the failure */
 }
 

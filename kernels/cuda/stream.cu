@@ -101,7 +101,7 @@ bool cuda_open_stream(struct kdev *d, struct err *e)
     struct gpu *g = &gpus[d->ordinal];
     pthread_mutex_lock(&mutex);
     const bool open = g->users > 0 || open_gpu(g, d->ordinal, e);
-    g->users += open;
+    __atomic_store_n(&g->users, g->users + open, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&mutex);
     if (!open)
         return false;
@@ -123,11 +123,43 @@ void cuda_close_stream(struct kdev *d)
         cudaEventDestroy(d->reached);
     struct gpu *g = &gpus[d->ordinal];
     pthread_mutex_lock(&mutex);
-    if (--g->users == 0 && !g->hung) {
+    __atomic_store_n(&g->users, g->users - 1, __ATOMIC_RELAXED);
+    if (g->users == 0) {
         cudaStreamDestroy(g->stream);
         if (g->locked)
             close(g->lock);
         *g = {};
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* ---- shared memory of kernels ----------------------------------------------------------------- */
+
+/* The limits of kernels, which belong to the process: they are only raised, because another device
+ * may be about to launch the kernel with more. Open addressing; guarded by `mutex`. */
+enum { MAX_KERNELS = 1024 };
+static struct limit {
+    const void *kernel;
+    int ordinal;
+    size_t shared;
+} limits[MAX_KERNELS];
+
+void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared)
+{
+    if (shared <= 8 << 10)
+        return;
+    pthread_mutex_lock(&mutex);
+    unsigned at = (unsigned)(((uintptr_t)kernel >> 4) + (uintptr_t)d->ordinal);
+    for (int i = 0;; i++, at++) {
+        struct limit *l = &limits[at % MAX_KERNELS];
+        CHECK(i < MAX_KERNELS);
+        if (l->kernel && (l->kernel != kernel || l->ordinal != d->ordinal))
+            continue;
+        if (l->shared < shared &&
+            cuda_ok(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)shared)))
+            *l = {kernel, d->ordinal, shared};
+        break;
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -208,15 +240,21 @@ bool cuda_hung(const struct kdev *d)
     return d->run_stream && __atomic_load_n(&gpus[d->ordinal].hung, __ATOMIC_RELAXED);
 }
 
-/* Waits for an event and not for the stream, which never becomes idle while another device of the
- * process works in it. */
+/* With other devices of the process in the stream, waits for an event, because the stream may never
+ * become idle. */
 cudaError_t cuda_finish(struct kdev *d)
 {
     if (cuda_hung(d))
         return cudaErrorLaunchTimeout;
-    cudaError_t rc = cudaEventRecord(d->reached, d->stream);
+    cudaError_t rc = cudaSuccess;
+    bool recorded = false;
     for (struct countdown c = cuda_countdown(d); rc == cudaSuccess;) {
-        rc = cudaEventQuery(d->reached);
+        if (!recorded && __atomic_load_n(&gpus[d->ordinal].users, __ATOMIC_RELAXED) > 1) {
+            rc = cudaEventRecord(d->reached, d->stream), recorded = true;
+            if (rc != cudaSuccess)
+                break;
+        }
+        rc = recorded ? cudaEventQuery(d->reached) : cudaStreamQuery(d->stream);
         if (rc != cudaErrorNotReady)
             return rc;
         cudaGetLastError();
