@@ -435,6 +435,36 @@ static void test_speculation_is_plain_decoding(void **state)
     ids_free(&got);
 }
 
+/* A weight that is infinite makes the same of its output whatever the number of rows, which decides the
+ * kernel: some multiply it with zeros, too. The second shape has k splits of different lengths. */
+static void test_infinite_weights_are_the_same_among_any_rows(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{96, 2880}, {40, 262}};
+    for (int s = 0; s < 2; s++) {
+        const int out = shapes[s][0], in = shapes[s][1];
+        struct tensor w = TENSOR(DT_BF16, .02f, out, in);
+        for (int o = 0; o < out; o += 3)
+            ((uint16_t *)w.data)[o * in + o * 61 % in] = o % 2 ? 0x7f80 : 0xff80;
+        float *x = rnd_floats((size_t)(MOST * in), 3), *want = rnd_floats((size_t)out, 1),
+              *got = rnd_floats((size_t)(MOST * out), 1);
+        for (int i = 0; i < N_COUNTS; i++) {
+            const int rows = row_counts[i];
+            struct k_linear a = {.rows = rows, .w = &w, .scale = 1,
+                                 .src = floats(x, (size_t)(rows * in)),
+                                 .dst = blank((size_t)(rows * out))};
+            T.k->linear(T.d, &a);
+            take(got, a.dst, (size_t)(rows * out));
+            if (i == 0)
+                memcpy(want, got, (size_t)out * sizeof *want);
+            same_bits(got, want, (size_t)out, "infinite weights");
+            assert_true(isnan(got[0]) && isfinite(got[1]));
+            dev_release(&T);
+        }
+        free(w.data), free(x), free(want), free(got);
+    }
+}
+
 /* ---- errors --------------------------------------------------------------------------------- */
 
 static void test_out_of_memory_says_how_much(void **state)
@@ -483,6 +513,7 @@ static const struct CMUnitTest kernel_tests[] = {
     SHARED(test_sample_frequencies),
     SHARED(test_sample_at_the_edges),
     SHARED(test_sample_rows_are_independent),
+    WIDE(test_infinite_weights_are_the_same_among_any_rows),
     WIDE(test_linear_at_full_width),
     WIDE(test_qkv_at_full_width),
     WIDE(test_glu_at_full_width),
