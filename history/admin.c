@@ -1,11 +1,13 @@
-/* admin.c - maintenance of the database: backup, prune, titles (check: check.c). Each call opens its own
+/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins (check.c, repair.c: the rest). Each call opens its own
  * connection.
  */
 #include "history/internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 bool open_as(struct db *d, const char *path, int flags,
@@ -24,97 +26,277 @@ bool open_as(struct db *d, const char *path, int flags,
 
 bool open_existing(struct db *d, const char *path, int flags, struct err *e)
 {
-    return open_as(d, path, flags, schema_check, e);
+    if (!open_as(d, path, flags, schema_check, e))
+        return false;
+    if ((flags & SQLITE_OPEN_READONLY) || seal_fits(d, e))
+        return true;
+    db_close(d);
+    return false;
+}
+
+/* ---- backup ---- */
+
+/* Makes a database one file, without a write-ahead log beside it. */
+static bool make_plain(struct db *d, struct err *e)
+{
+    return db_exec(d, "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL", e);
+}
+
+bool db_copy(struct db *from, const char *to, struct err *e)
+{
+    enum { TRIES = 500, WAIT_MS = 10 };
+    struct db d;
+    if (!db_open(&d, to, SQLITE_OPEN_READWRITE, e))
+        return false;
+    sqlite3_backup *b = sqlite3_backup_init(d.h, "main", from->h, "main");
+    int rc = b ? SQLITE_BUSY : SQLITE_ERROR;
+    for (int i = 0; i < TRIES && ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED); i++) {
+        if (i)
+            sqlite3_sleep(WAIT_MS);
+        rc = sqlite3_backup_step(b, -1); /* all pages: as of one moment */
+    }
+    int end = b ? sqlite3_backup_finish(b) : rc;
+    bool ok = (rc == SQLITE_DONE && end == SQLITE_OK) || db_fail(&d, e, "cannot copy");
+    ok = ok && make_plain(&d, e);
+    db_close(&d);
+    return ok;
 }
 
 bool history_backup(const char *path, const char *to, struct err *e)
 {
     struct db d;
+    struct buf report = {0};
     if (!open_existing(&d, path, SQLITE_OPEN_READONLY, e))
         return false;
     int fd = file_create(to, e); /* 0600; SQLite would apply the umask only */
-    bool ok = fd >= 0;
-    if (ok && db_do(&d, "VACUUM INTO ?", "s", to))
-        ok = db_fail(&d, e, "cannot back up");
+    bool ok = fd >= 0 && db_copy(&d, to, e);
     if (ok && fsync(fd) != 0)
         ok = err_set(e, ERR_DB, "cannot write %s: %s", to, strerror(errno));
-    if (fd >= 0) {
+    if (ok) /* a copy of a damaged log is kept, too: it may be all that is left */
+        ok = history_check(to, &report, e) ||
+             err_set(e, ERR_DB, "%s is copied, but what it holds is damaged: aerie db check says more", to);
+    else if (fd >= 0)
+        unlink(to);
+    if (fd >= 0)
         close(fd);
-        if (!ok)
-            unlink(to);
-    }
+    if (ok)
+        file_sync_folder(to);
+    buf_free(&report);
+    db_close(&d);
+    return ok;
+}
+
+/* ---- vacuum ---- */
+
+/* Bytes of the database; used: without its free pages. */
+static int db_bytes(struct db *d, bool used, int64_t *out)
+{
+    int64_t pages, size, unused;
+    int rc = db_int(d, &pages, 0, "PRAGMA page_count", "");
+    if (!rc)
+        rc = db_int(d, &size, 0, "PRAGMA page_size", "");
+    if (!rc)
+        rc = db_int(d, &unused, 0, "PRAGMA freelist_count", "");
+    *out = rc ? 0 : (pages - (used ? unused : 0)) * size;
+    return rc;
+}
+
+bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e)
+{
+    struct db d;
+    if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
+        return false;
+    bool ok = (!db_bytes(&d, false, before) && !db_do(&d, "VACUUM", "") && !db_bytes(&d, false, after)) ||
+              db_fail(&d, e, "cannot vacuum");
+    if (ok)
+        sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     db_close(&d);
     return ok;
 }
 
 /* ---- prune ---- */
 
-/* Deletes the sessions that no session was forked from, that are old enough and not open. Repeats,
- * because a parent qualifies once its children are deleted. */
-static int prune_ends(struct db *d, int64_t before_ms, int *removed)
+struct pruning {
+    struct db *d;
+    const struct prune_rule *rule;
+    struct pruned *out;
+    struct buf *report;
+    int64_t before_ms; /* sessions used last before that are too old */
+};
+
+static int report_session(struct pruning *p, const char *id)
 {
-    for (;;) {
-        int n, rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE updated_ms < ?"
-                       " AND id NOT IN (SELECT parent FROM session WHERE parent NOT NULL) AND id"
-                       " NOT IN (SELECT session_id FROM run WHERE ended = 0) RETURNING id", "i",
-                       before_ms), &n);
-        if (rc || !n)
-            return rc;
-        *removed += n;
+    sqlite3_stmt *st = db_cached(p->d, "SELECT coalesce(number, 0), title, updated_ms,"
+                                 " (SELECT count(*) FROM turn WHERE session_id = s.id AND role = 'user')"
+                                 " FROM session s WHERE id=?", "s", id);
+    if (!st)
+        return sqlite3_extended_errcode(p->d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW) {
+        time_t at = (time_t)(sqlite3_column_int64(st, 2) / 1000);
+        struct tm tm;
+        char when[24] = "", *title = col_str(st, 1);
+        if (localtime_r(&at, &tm))
+            strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+        p->out->turns += sqlite3_column_int(st, 3);
+        if (p->report)
+            buf_printf(p->report, "%5d  %s  %d turn%s  %s\n", sqlite3_column_int(st, 0), when,
+                       sqlite3_column_int(st, 3), plural(sqlite3_column_int(st, 3)), title);
+        free(title);
     }
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int prune_transaction(struct db *d, int64_t before_ms, int *removed)
+/* Whether the session unused longest, last used at used_ms, is to go. */
+static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
+    int64_t n = 0, bytes = 0;
+    int rc = p->rule->keep < 0 ? SQLITE_OK : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "");
+    if (!rc && p->rule->to_bytes >= 0)
+        rc = db_bytes(p->d, true, &bytes);
+    *due = used_ms < p->before_ms || (p->rule->keep >= 0 && n > p->rule->keep) ||
+           (p->rule->to_bytes >= 0 && bytes > p->rule->to_bytes);
+    return rc;
+}
+
+/* Deletes one session, that was unused longest of those that may go. *more: one was deleted. */
+static int prune_one(struct pruning *p, bool *more)
+{
+    char id[SESSION_ID] = "";
+    int64_t used_ms = 0;
+    int n = 0;
+    *more = false;
+    sqlite3_stmt *st = db_cached(p->d, "SELECT id, updated_ms FROM session WHERE pinned IS NULL"
+                                 " AND id NOT IN (SELECT parent FROM session WHERE parent NOT NULL)"
+                                 " AND id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
+                                 " AND id NOT IN (SELECT session_id FROM held)"
+                                 " ORDER BY updated_ms, id LIMIT 1", "");
+    if (!st)
+        return sqlite3_extended_errcode(p->d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW) {
+        col_id(st, 0, id);
+        used_ms = sqlite3_column_int64(st, 1);
+    }
+    sqlite3_reset(st);
+    if (rc != SQLITE_ROW)
+        return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    bool due;
+    rc = is_due(p, used_ms, &due);
+    if (rc || !due)
+        return rc;
+    rc = report_session(p, id);
+    if (!rc)
+        rc = chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s", id), &n);
+    p->out->sessions += n;
+    *more = n > 0;
+    return rc;
+}
+
+static int prune_transaction(struct pruning *p)
+{
+    struct db *d = p->d;
+    int64_t before = 0, after = 0;
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
     if (!rc)
-        rc = prune_ends(d, before_ms, removed);
-    if (!rc && *removed) /* removes the deleted text from the full-text index */
+        rc = db_bytes(d, true, &before);
+    for (bool more = true; !rc && more;)
+        rc = prune_one(p, &more);
+    if (!rc)
+        rc = db_bytes(d, true, &after);
+    p->out->bytes = before - after;
+    if (!rc && p->rule->dry)
+        return db_do(d, "ROLLBACK", "");
+    if (!rc && p->out->sessions) /* removes the deleted text from the full-text index */
         rc = db_do(d, "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "");
     return rc ? rc : db_do(d, "COMMIT", "");
 }
 
-int history_prune(const char *path, int older_than_days, struct err *e)
+bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+                      struct err *e)
 {
     struct db d;
     struct live l = {.fd = -1};
-    int closed, removed = 0;
+    struct pruning p = {.d = &d, .rule = rule, .out = out, .report = report, .before_ms = INT64_MIN};
+    int closed;
+    *out = (struct pruned){0};
+    if (rule->older_than != -1)
+        p.before_ms = clock_unix_ms() - rule->older_than * INT64_C(86400000);
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
-        return -1;
+        return false;
     /* ends the sessions of dead processes, so that they can be pruned */
     bool ok = live_open(&l, path, e);
-    if (ok && (recover_dead(&d, &l, &closed) ||
-               prune_transaction(&d, clock_unix_ms() - older_than_days * INT64_C(86400000),
-                                 &removed)))
+    if (ok && (recover_dead(&d, &l, &closed) || prune_transaction(&p)))
         ok = db_fail(&d, e, "cannot prune");
-    if (ok) {
+    if (ok && !rule->dry) {
         db_do(&d, "PRAGMA incremental_vacuum", "");
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     }
     live_close(&l);
     db_close(&d);
-    return ok ? removed : -1;
+    return ok;
 }
 
-/* ---- titles ---- */
+int history_prune(const char *path, int older_than_days, struct err *e)
+{
+    struct pruned out;
+    const struct prune_rule rule = {.older_than = older_than_days, .keep = -1, .to_bytes = -1};
+    return history_prune_by(path, &rule, &out, NULL, e) ? out.sessions : -1;
+}
+
+/* ---- titles and pins ---- */
+
+/* Runs an UPDATE of one session in a transaction that seals it. */
+static bool change_session(struct db *d, const char *session, const char *what,
+                           sqlite3_stmt *(*update)(struct db *d, const char *session, const void *arg),
+                           const void *arg, struct err *e)
+{
+    int rc = db_do(d, "BEGIN IMMEDIATE", "");
+    bool found = false;
+    if (!rc)
+        rc = chain_touch(d, session);
+    if (!rc) {
+        sqlite3_stmt *st = update(d, session, arg);
+        rc = st ? sqlite3_step(st) : sqlite3_extended_errcode(d->h);
+        rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
+        found = !rc && sqlite3_changes(d->h);
+        sqlite3_reset(st);
+    }
+    if (!rc)
+        rc = chain_seal(d, session);
+    if (!rc)
+        rc = db_do(d, "COMMIT", "");
+    return rc ? db_fail(d, e, what) : found || err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
+}
+
+static sqlite3_stmt *update_title(struct db *d, const char *session, const void *title)
+{
+    return db_cached(d, "UPDATE session SET title=? WHERE id=?", "ss", (const char *)title, session);
+}
 
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e)
 {
     struct db d;
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;
-    int rc = db_do(&d, "BEGIN IMMEDIATE", "");
-    if (!rc)
-        rc = chain_touch(&d, session);
-    if (!rc)
-        rc = db_do(&d, "UPDATE session SET title=? WHERE id=?", "ss", title, session);
-    bool found = !rc && sqlite3_changes(d.h);
-    if (!rc)
-        rc = chain_seal(&d, session);
-    if (!rc)
-        rc = db_do(&d, "COMMIT", "");
-    bool ok = rc ? db_fail(&d, e, "cannot set the title")
-                 : found || err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
+    bool ok = change_session(&d, session, "cannot set the title", update_title, title, e);
+    db_close(&d);
+    return ok;
+}
+
+static sqlite3_stmt *update_pin(struct db *d, const char *session, const void *pinned)
+{
+    return db_cached(d, "UPDATE session SET pinned=nullif(?,0) WHERE id=?", "is",
+                     (int64_t)*(const bool *)pinned, session);
+}
+
+bool history_pin(const char *path, const char *session, bool pinned, struct err *e)
+{
+    struct db d;
+    if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
+        return false;
+    bool ok = change_session(&d, session, "cannot pin", update_pin, &pinned, e);
     db_close(&d);
     return ok;
 }

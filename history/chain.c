@@ -311,6 +311,26 @@ int chain_seal_all(struct db *d)
     return rc ? rc : each_session(d, seal_old);
 }
 
+/* ---- for repair.c ---- */
+
+int chain_of_session(struct db *d, const char *session, uint8_t out[32])
+{
+    return session_hash(d, session, out);
+}
+
+int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
+                  uint8_t out[32])
+{
+    return link_hash(d, kind, row, link, before, 32, out);
+}
+
+int chain_seal_holds(struct db *d, const char *session, bool *same)
+{
+    uint8_t sum[32];
+    bool some;
+    return seal_matches(d, session, SCHEMA_VERSION, sum, same, &some);
+}
+
 /* ---- the checksum of a tokenizer's texts ---- */
 
 /* Adds the hashes of texts to *sum by exclusive or: of one id, or (id -1) of all. */
@@ -361,6 +381,36 @@ int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n)
         return rc;
     return db_do(d, "UPDATE tokenizer SET texts=?, sum=? WHERE id=?", "ibi", texts + n, sum,
                  sizeof sum, tokenizer);
+}
+
+bool chain_sound_texts(struct db *d, struct ids *good)
+{
+    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM tokenizer ORDER BY id", "");
+    int rc = SQLITE_ERROR;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(st, 0), want, have;
+        uint8_t sum[32], all[32] = {0};
+        if (!texts_read(d, id, &want, sum) && !texts_toggle(d, id, -1, &have, all) && want == have &&
+            memcmp(sum, all, sizeof sum) == 0 && id > 0 && id <= INT32_MAX)
+            ids_add(good, (int32_t)id);
+    }
+    sqlite3_finalize(st);
+    return rc == SQLITE_DONE;
+}
+
+int chain_count_texts(struct db *d)
+{
+    int rc = SQLITE_OK, step = SQLITE_DONE;
+    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM tokenizer", "");
+    while (st && !rc && (step = sqlite3_step(st)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(st, 0), n;
+        uint8_t all[32] = {0};
+        rc = texts_toggle(d, id, -1, &n, all);
+        if (!rc)
+            rc = db_do(d, "UPDATE tokenizer SET texts=?, sum=? WHERE id=?", "ibi", n, all, sizeof all, id);
+    }
+    sqlite3_finalize(st);
+    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
 }
 
 /* ---- writing ---- */

@@ -210,7 +210,7 @@ int head_state(struct db *d)
 
 /* ---- the migration ---- */
 
-static int add_table(struct db *d, const char *table)
+int head_add_table(struct db *d, const char *table)
 {
     int64_t last = 0;
     for (;;) { /* a cursor would meet the rows that head_add() inserts between its steps */
@@ -248,7 +248,7 @@ int head_make_all(struct db *d)
 {
     int rc = SQLITE_OK;
     for (int i = 0; !rc && i < N_TABLES; i++)
-        rc = add_table(d, tables[i]);
+        rc = head_add_table(d, tables[i]);
     if (!rc)
         rc = add_sessions(d);
     return rc ? rc : head_state(d);

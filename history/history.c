@@ -55,6 +55,8 @@ struct history {
     int sync; /* the connection's synchronous: 1 NORMAL, 2 FULL */
     char why[160]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
+    bool blocked;      /* turns that begin are not stored: the log is full */
+    bool limit_changed; /* status.limit, since set_status() */
 
     /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
@@ -68,6 +70,7 @@ struct history {
     struct history_about described; /* by history_describe(), not yet moved to w.about, ... */
     struct vocabulary vocab;        /* ... and to w.texts */
     bool has_described;
+    struct history_limit limit;
     struct history_status status;
 };
 
@@ -97,6 +100,46 @@ static void deadline(struct timespec *t, int ms)
     t->tv_nsec += ms % 1000 * 1000000L;
     t->tv_sec += t->tv_nsec / 1000000000L;
     t->tv_nsec %= 1000000000L;
+}
+
+/* ---- the size of the log ---- */
+
+static void set_status(struct history *h, const char *why);
+
+/* Reads the size, and says what follows from it. */
+static void measure(struct history *h)
+{
+    const double mb = 1e6;
+    int64_t pages = 0, size = 0;
+    db_int(&h->w.db, &pages, 0, "PRAGMA page_count", "");
+    db_int(&h->w.db, &size, 0, "PRAGMA page_size", "");
+    pthread_mutex_lock(&h->mu);
+    struct history_status *s = &h->status;
+    double have = (double)(s->bytes = pages * size), most = (double)h->limit.max_bytes;
+    s->limit[0] = '\0';
+    if (most > 0 && have >= most)
+        snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); %s aerie db prune makes"
+                 " room", have / mb, most / mb, h->limit.stop ? "new turns are not saved," : "saving goes on,");
+    else if (most > 0 && have >= 0.9 * most)
+        snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); aerie db prune makes"
+                 " room", 100 * have / most, have / mb, most / mb);
+    pthread_mutex_unlock(&h->mu);
+}
+
+/* Before a turn: whether it is stored. */
+static void judge_size(struct history *h)
+{
+    bool was = h->blocked;
+    pthread_mutex_lock(&h->mu);
+    bool stops = h->limit.stop && h->limit.max_bytes > 0;
+    pthread_mutex_unlock(&h->mu);
+    if (was && stops) /* another process may have made room */
+        measure(h);
+    pthread_mutex_lock(&h->mu);
+    h->blocked = stops && h->status.bytes >= h->limit.max_bytes;
+    pthread_mutex_unlock(&h->mu);
+    if (was != h->blocked)
+        set_status(h, NULL);
 }
 
 /* ---- waiting events ---- */
@@ -158,8 +201,11 @@ static void enqueue(struct history *h, struct event *ev)
     }
     if (h->n_wait == 0)
         h->first_ns = clock_ns();
+    if (ev->kind == EV_TURN_BEGIN)
+        judge_size(h);
     pthread_mutex_lock(&h->mu);
-    enum log_level level = h->level;
+    enum log_level level = h->blocked ? LOG_OFF : h->level;
+    h->status.left_out += h->blocked && h->level != LOG_OFF && ev->kind == EV_TURN_BEGIN;
     pthread_mutex_unlock(&h->mu);
     h->urgent |= ev->kind == EV_TURN_BEGIN || ev->kind == EV_TURN_END || ev->kind == EV_FAULT ||
                  (int)ev->kind == EV_MARK;
@@ -287,15 +333,16 @@ static void set_status(struct history *h, const char *why)
     pthread_mutex_lock(&h->mu);
     struct history_status was = *s;
     if (!why && !h->dropped)
-        s->error[0] = '\0';
+        snprintf(s->error, sizeof s->error, "%s%s", h->blocked ? "not saved: " : "", h->blocked ? s->limit : "");
     else if (h->dropped)
         snprintf(s->error, sizeof s->error, "not saved: %llu events%s%s",
                  (unsigned long long)h->dropped, why ? ": " : "", why ? why : "");
     else
         snprintf(s->error, sizeof s->error, "not saved: %s", why);
     s->queued = (uint64_t)h->n_wait;
-    s->recording = h->level != LOG_OFF && !why;
-    bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0;
+    s->recording = h->level != LOG_OFF && !why && !h->blocked;
+    bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0 || h->limit_changed;
+    h->limit_changed = false;
     pthread_mutex_unlock(&h->mu);
     if (changed)
         notify_status(h);
@@ -310,6 +357,10 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
     h->urgent = false;
     h->failing_ns = h->retry_ns = 0;
     h->retry_ms = 0;
+    char was[sizeof h->status.limit];
+    memcpy(was, h->status.limit, sizeof was); /* only this thread writes it */
+    measure(h);
+    h->limit_changed = strcmp(was, h->status.limit) != 0;
     set_status(h, NULL);
     pthread_mutex_lock(&h->mu);
     h->status.acked_turns += ended;
@@ -582,6 +633,14 @@ void history_level(struct history *h, enum log_level level)
     h->level = level;
     h->status.recording = level != LOG_OFF && !h->status.error[0];
     pthread_mutex_unlock(&h->mu);
+}
+
+void history_set_limit(struct history *h, const struct history_limit *l)
+{
+    pthread_mutex_lock(&h->mu);
+    h->limit = *l;
+    pthread_mutex_unlock(&h->mu);
+    history_flush(h, 2000);
 }
 
 int history_fd(const struct history *h)

@@ -92,9 +92,20 @@ struct history_status {
     uint64_t acked_turns; /* turns that were committed with synchronous=FULL */
     uint64_t queued;      /* events waiting to be committed */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
+    int64_t bytes;       /* of the database; 0: not known yet */
+    char limit[160];     /* a line about its size, from 90 % of max_bytes on; else "" */
+    uint64_t left_out;   /* turns that were not stored, because the log is full */
     char notice[256];    /* one line about an unusual opening, e.g. a damaged log; constant */
 };
 void history_status(struct history *h, struct history_status *s);
+/* A limit on the size of the database. At max_bytes either status.limit says so and storing goes on, or
+ * (stop) turns that begin then are not stored and status.error says so; a turn that had begun is stored. */
+struct history_limit {
+    int64_t max_bytes; /* 0: none */
+    bool stop;
+};
+/* Sets it, and waits up to 2 s until the size is known; any thread. */
+void history_set_limit(struct history *h, const struct history_limit *l);
 /* A descriptor that becomes readable when the status changes, until history_status() is called. */
 int history_fd(const struct history *h);
 /* Waits until every event posted before the call is committed. False: ms passed first. Any
@@ -351,12 +362,34 @@ bool hdb_plain_launch(struct hdb *d, const char *facts, struct buf *out);
 /* What an open pack says of itself; NULL: d is a log. */
 const struct pack_about *hdb_packed(const struct hdb *d);
 
-/* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy by
- * VACUUM INTO, 0600, `to` must not exist. Prune: deletes old sessions, except parents of kept ones
- * and sessions that are open. Check: verifies structure, search index and checksum chain; false and
- * ERR_DB if any is wrong, with a line per problem in report. */
+/* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy of the
+ * log as of one moment while others write, 0600, checked afterwards; `to` must not exist. Check:
+ * verifies structure, search index and checksums; false and ERR_DB if any is wrong, with a line per
+ * problem in report. Vacuum: gives free space back; *before and *after are bytes. */
 bool history_backup(const char *path, const char *to, struct err *e);
+bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e);
+/* Which sessions prune deletes, the longest unused first: those not used for older_than days (-1: any),
+ * while there are more than `keep` (-1: none), and while the rest takes more than to_bytes (-1). Never: parents of
+ * sessions that stay, pinned sessions, and sessions that are open. */
+struct prune_rule {
+    int older_than;
+    int keep;
+    int64_t to_bytes;
+    bool dry; /* only counts and reports */
+};
+struct pruned {
+    int sessions, turns;
+    int64_t bytes; /* of the rows that were deleted */
+};
+/* A line for each session in report (may be NULL). */
+bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+                      struct err *e);
 int history_prune(const char *path, int older_than_days, struct err *e); /* sessions removed, -1 */
+/* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
+bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
+/* Writes what is sound in a damaged log to a new log `to`, and to report what is not. The damaged file is
+ * only read: a copy beside `to` is examined, which is removed afterwards. *lost: records left out. */
+bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
 /* The same; head: a head that an earlier report named, "12:5f..." (NULL: none), which the log's past must
  * have. ERR_USAGE if it is no head. */

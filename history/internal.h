@@ -91,6 +91,8 @@ bool schema_check(struct db *d, struct err *e);
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
+/* Migrates a log without a backup: of a copy. */
+bool schema_renew_log(struct db *d, struct err *e);
 /* A digest of the schema's text, and the one that a new log or pack of this version has. */
 bool schema_digest(struct db *d, char hex[65]);
 const char *schema_known_digest(bool pack);
@@ -205,6 +207,7 @@ int head_touch_row(struct db *d, const char *table, int64_t id);
 /* Updates the checksum over what is no evidence: session locks, side files stored, counters. Call it in
  * every transaction that changed one of them. */
 int head_state(struct db *d);
+int head_add_table(struct db *d, const char *table); /* of each of its rows */
 /* Migration of version 5: a head for every object. */
 int head_make_all(struct db *d);
 /* Verifies the chain of heads, with a key of history_seal_with() also their seals, and compares each
@@ -222,6 +225,8 @@ bool seal_has_key(void);
 bool seal_of_head(int64_t n, const uint8_t chain[32], uint8_t out[32]);
 /* False: there is a key and a seal (else NULL), and the seal is not of this key. */
 bool seal_of_head_matches(int64_t n, const uint8_t chain[32], const void *seal, int n_seal);
+/* Whether the last head is sealed and this process has no key. */
+bool seal_is_missing(struct db *d);
 /* Refuses (ERR_DB) to write to a log whose last seal is not of the key. */
 bool seal_fits(struct db *d, struct err *e);
 
@@ -248,6 +253,15 @@ int chain_roll(struct db *d, const char *session, int by);
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
 /* Updates the checksum over a tokenizer's texts for n that were added. */
 int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n);
+/* For repair.c: the hash that a session's chain begins with, that of a link after `before`, and whether
+ * the session's seal is that of its content. */
+int chain_of_session(struct db *d, const char *session, uint8_t out[32]);
+int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
+                  uint8_t out[32]);
+int chain_seal_holds(struct db *d, const char *session, bool *same);
+/* Appends the tokenizers whose texts have their checksum. False: they cannot be read. */
+bool chain_sound_texts(struct db *d, struct ids *good);
+int chain_count_texts(struct db *d); /* computes the checksums of all texts */
 /* Migration of version 1: computes the seals and `roll`. */
 int chain_seal_all(struct db *d);
 /* Migration of version 3: the seals of sessions with a number. A seal that did not match before
@@ -370,8 +384,11 @@ bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], 
 /* Opens a session log that exists and that `accept` accepts. */
 bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db *d, struct err *e),
              struct err *e);
-/* Opens a session log that exists and has this version's schema. */
+/* Opens a session log that exists and has this version's schema; to write, it must fit the key (seal.c). */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
+
+/* Copies a database, as of one moment, to an empty file, and leaves that without a journal. */
+bool db_copy(struct db *from, const char *to, struct err *e);
 
 /* ---- rows.c: functions of several readers ---------------------------------------------------- */
 

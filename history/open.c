@@ -79,7 +79,9 @@ static bool open_once(struct writer *w, const char *path, char *notice, struct e
     if (ok && !schema_wal(&w->db))
         set_notice(notice,
                    "the session log is on a file system without WAL: writing is slower there");
-    ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);
+    ok = ok && schema_open(&w->db, e) && seal_fits(&w->db, e) && live_open(&w->live, path, e);
+    if (ok && seal_is_missing(&w->db))
+        set_notice(notice, "this log is sealed, and --seal KEYFILE is missing: what is saved now has no seal");
     if (ok)
         store_side_files(w, notice);
     if (ok)

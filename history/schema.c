@@ -217,12 +217,15 @@ static bool backup_before(struct db *d, int64_t version, struct err *e)
     char stamp[16];
     time_stamp(stamp);
     char *to = xasprintf("%s.v%lld-%s", d->path, (long long)version, stamp);
+    for (int i = 1; access(to, F_OK) == 0 && i < 100; i++) { /* of a migration that was interrupted just now */
+        free(to);
+        to = xasprintf("%s.v%lld-%s-%d", d->path, (long long)version, stamp, i);
+    }
     int fd = file_create(to, e);
     bool ok = fd >= 0;
     if (ok) {
         close(fd);
-        ok = db_do(d, "VACUUM INTO ?", "s", to) == SQLITE_OK ||
-             db_fail(d, e, "cannot back up before a migration");
+        ok = db_copy(d, to, e) || err_prefix(e, "cannot back up before a migration");
     }
     free(to);
     return ok;
@@ -430,6 +433,16 @@ bool schema_accept(struct db *d, struct err *e)
 bool schema_open(struct db *d, struct err *e)
 {
     return schema_migrate(d, migrations, N_MIGRATIONS, e);
+}
+
+bool schema_renew_log(struct db *d, struct err *e)
+{
+    if (!db_exec(d, "BEGIN IMMEDIATE", e))
+        return false;
+    if (apply_migrations(d, migrations, N_MIGRATIONS, e) && db_exec(d, "COMMIT", e))
+        return true;
+    db_rollback(d);
+    return false;
 }
 
 static bool check_version(struct db *d, struct err *e)

@@ -134,3 +134,10 @@ bool seal_fits(struct db *d, struct err *e)
                        "check --seal says more", d->path);
     return ok;
 }
+
+bool seal_is_missing(struct db *d)
+{
+    int64_t sealed = 0;
+    return !n_key && db_int(d, &sealed, 0, "SELECT seal NOT NULL FROM head ORDER BY n DESC LIMIT 1", "") == SQLITE_OK &&
+           sealed;
+}

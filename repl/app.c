@@ -63,6 +63,22 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
         buf_str(out, "served=yes\n");
 }
 
+/* Removes what the options say is no longer kept; a line about it is shown once. */
+static void retain(struct app *a)
+{
+    const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : -1,
+                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1};
+    struct pruned gone;
+    struct err e = {0};
+    if (rule.older_than < 0 && rule.keep < 0)
+        return;
+    if (!history_prune_by(a->db_path, &rule, &gone, NULL, &e))
+        buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);
+    else if (gone.sessions)
+        buf_printf(&a->notes, "%d old session%s removed from the log (keep-days, keep-sessions)\n", gone.sessions,
+                   plural(gone.sessions));
+}
+
 static void open_log(struct app *a)
 {
     if (a->opt.level == LOG_OFF || a->opt.readonly)
@@ -74,6 +90,12 @@ static void open_log(struct app *a)
     a->history = history_open(a->db_path, a->opt.level, &h, &e);
     if (!a->history)
         snprintf(a->log_error, sizeof a->log_error, "%.255s", e.msg);
+    if (a->history) {
+        const struct history_limit limit = {a->opt.max_size * INT64_C(1000000), a->opt.at_limit == 1};
+        retain(a);
+        if (limit.max_bytes)
+            history_set_limit(a->history, &limit);
+    }
     buf_free(&config);
 }
 
@@ -189,13 +211,20 @@ static bool close_log(struct app *a)
     struct history_left left;
     if (!a->history)
         return true;
+    struct history_status s;
     bool stored = history_finish(a->history, 1500, &left);
+    history_status(a->history, &s);
+    if (s.left_out)
+        fprintf(stderr, "aerie: %llu turn%s %s not saved: %s\n", (unsigned long long)s.left_out,
+                plural((long long)s.left_out), s.left_out == 1 ? "is" : "are", s.limit);
+    else if (s.limit[0] && !a->log_limit[0] && !a->opt.quiet)
+        fprintf(stderr, "aerie: %s\n", s.limit);
     if (!stored && a->exit_code < 128) /* a process that a signal ends does not wait */
         stored = wait_for_log(a, &left);
     if (!stored)
         print_unstored(&left);
     history_close(a->history);
-    return stored;
+    return stored && !s.left_out;
 }
 
 bool app_close(struct app *a)
@@ -427,6 +456,13 @@ void app_error(struct app *a, const struct err *e)
         app_say(a, ST_BAD, "%s", e->msg);
 }
 
+void app_watch_log(struct app *a, const struct history_status *s)
+{
+    if (s->limit[0] && strncmp(s->limit, a->log_limit, strcspn(s->limit, ":0123456789")) != 0)
+        app_say(a, ST_WARN, "%s", s->limit);
+    snprintf(a->log_limit, sizeof a->log_limit, "%s", s->limit);
+}
+
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out)
 {
     struct history_status h = {0};
@@ -530,7 +566,9 @@ static void status_log(const struct app *a, struct sheet *out)
     static const char same[] = "not saved: ";
     const size_t n = sizeof same - 1;
     const char *error = a->history ? h.error : a->log_error;
-    if (h.recording && !a->private_)
+    if (h.recording && !a->private_ && h.limit[0])
+        sheet_printf(out, ST_WARN, "REC, log %.0f%% full", 100 * (double)h.bytes / (a->opt.max_size * 1e6));
+    else if (h.recording && !a->private_)
         sheet_add(out, ST_GOOD, "REC");
     else if (error[0])
         sheet_printf(out, ST_BAD, "NOT SAVED: %s", error + (strncmp(error, same, n) == 0 ? n : 0));

@@ -34,6 +34,9 @@ struct options {
     int timeline; /* 0 on, 1 off */
     int mouse;    /* 0 on, 1 off */
     int sanitize; /* 0 auto, 1 always, 2 never */
+    /* of the log */
+    const char *seal; /* file of the key, or NULL */
+    int keep_days, keep_sessions, max_size, at_limit; /* 0: all; 0: no limit, in MB; 0 warn, 1 stop */
 };
 
 /* Files of /read that go in front of the next message of one session. */
@@ -85,6 +88,7 @@ struct app {
     struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
                                 resumed session, faults that cannot fire */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
+    char log_limit[160]; /* history_status.limit, as far as it was shown */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* from the options, the terminal and the locale */
     bool quit;
@@ -262,6 +266,8 @@ bool app_input(struct app *a, const char *line, struct err *e);
 void app_event(struct app *a, const struct event *ev);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
+/* Shows once what the log's size limit says. Call it when the log's status has changed, or a turn ended. */
+void app_watch_log(struct app *a, const struct history_status *s);
 /* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
  * continue. */
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out);

@@ -430,7 +430,7 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 
 static void defaults(struct cli *c)
 {
-    *c = (struct cli){.limit = 20, .older_than = -1, .port = 8080};
+    *c = (struct cli){.limit = 20, .older_than = -1, .keep = -1, .to_size = -1, .port = 8080};
     c->opt.level = LOG_TREE;
     c->opt.engine.device = "auto";
     settings_init(&c->opt.engine.settings);
@@ -550,7 +550,7 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
     if (task == CLI_HELP)
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
-    return cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
+    return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
 }
 
 int cli_main(int argc, char **argv)

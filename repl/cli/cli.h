@@ -24,6 +24,9 @@ struct cli {
     /* flags of single commands */
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes, most; /* most 0: all */
+    int keep, to_size; /* db prune; -1: not given */
+    bool dry_run;
+    const char *head; /* db check */
     struct texts a, b, with; /* NAME=VALUE */
     struct texts header;
     struct texts breaks; /* conditions */

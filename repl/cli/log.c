@@ -118,8 +118,9 @@ int cli_export(struct cli *c)
 
 /* ---- db ---- */
 
-static int db_show_path(const struct cli *c, const char *path)
+static int db_show_path(const struct cli *c, const char *path, struct err *e)
 {
+    (void)e;
     if (c->opt.json) {
         struct buf b = {0};
         jput_open(&b, '{');
@@ -133,11 +134,10 @@ static int db_show_path(const struct cli *c, const char *path)
     return 0;
 }
 
-static int db_check(const struct cli *c, const char *path)
+static int db_check(const struct cli *c, const char *path, struct err *e)
 {
-    struct err e = {0};
     struct buf report = {0};
-    bool ok = history_check(path, &report, &e);
+    bool ok = history_check_head(path, c->head, &report, e);
     if (c->opt.json) {
         struct buf b = {0};
         jput_open(&b, '{');
@@ -151,29 +151,77 @@ static int db_check(const struct cli *c, const char *path)
         cli_print_text(c, &report);
     }
     buf_free(&report);
-    return ok ? 0 : cli_fail(&e);
+    return ok ? 0 : cli_fail(e);
 }
 
 static int db_prune(const struct cli *c, const char *path, struct err *e)
 {
-    if (c->older_than < 0) {
-        err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS");
+    const struct prune_rule rule = {.older_than = c->older_than, .keep = c->keep,
+                                    .to_bytes = c->to_size < 0 ? -1 : c->to_size * INT64_C(1000000),
+                                    .dry = c->dry_run};
+    struct pruned gone;
+    struct buf report = {0};
+    if (rule.older_than < 0 && rule.keep < 0 && rule.to_bytes < 0) {
+        err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS, --keep N or --to-size MB");
         return cli_fail(e);
     }
-    int n = history_prune(path, c->older_than, e);
-    if (n < 0)
+    if (!history_prune_by(path, &rule, &gone, &report, e)) {
+        buf_free(&report);
         return cli_fail(e);
-    printf("%d session%s removed\n", n, n == 1 ? "" : "s");
+    }
+    if (c->opt.json) {
+        struct buf b = {0};
+        jput_open(&b, '{');
+        jput_kint(&b, "sessions", gone.sessions);
+        jput_kint(&b, "turns", gone.turns);
+        jput_kint(&b, "bytes", gone.bytes);
+        jput_kbool(&b, "removed", !rule.dry);
+        jput_close(&b, '}');
+        cli_json(&b);
+        buf_free(&b);
+    } else {
+        if (rule.dry)
+            cli_print_text(c, &report);
+        printf("%d session%s %sremoved\n", gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "");
+    }
+    buf_free(&report);
     return 0;
 }
 
 static int db_backup(const struct cli *c, const char *path, struct err *e)
 {
-    if (c->n_word < 2)
-        err_set(e, ERR_USAGE, "db backup: expected the name of a new FILE");
-    else if (history_backup(path, c->word[1], e))
-        return 0;
-    return cli_fail(e);
+    return history_backup(path, c->word[1], e) ? 0 : cli_fail(e);
+}
+
+static int db_vacuum(const struct cli *c, const char *path, struct err *e)
+{
+    int64_t before, after;
+    if (!history_vacuum(path, &before, &after, e))
+        return cli_fail(e);
+    if (!c->opt.quiet)
+        printf("%.1f MB, was %.1f MB\n", (double)after / 1e6, (double)before / 1e6);
+    return 0;
+}
+
+static int db_repair(const struct cli *c, const char *path, struct err *e)
+{
+    struct buf report = {0};
+    int lost = 0;
+    bool ok = history_repair(path, c->word[1], &report, &lost, e);
+    cli_print_text(c, &report);
+    buf_free(&report);
+    return ok ? 0 : cli_fail(e);
+}
+
+static int db_pin(const struct cli *c, const char *path, struct err *e)
+{
+    struct session_row row = {0};
+    struct hdb *d = hdb_open(path, e);
+    bool ok = d && hdb_find(d, c->word[1], &row, e);
+    hdb_close(d);
+    ok = ok && history_pin(path, row.id, strcmp(c->word[0], "pin") == 0, e);
+    session_row_free(&row);
+    return ok ? 0 : cli_fail(e);
 }
 
 static int db_sql(const struct cli *c, const char *path, struct err *e)
@@ -181,10 +229,6 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     enum { MAX_ROWS = 10000 };
     struct buf text = {0};
     struct stop stop;
-    if (c->n_word < 2) {
-        err_set(e, ERR_USAGE, "db sql: expected a QUERY, such as \"select * from v_step limit 5\"");
-        return cli_fail(e);
-    }
     bool ok = cli_stop_open(&stop, e) && sql_run(path, c->word[1], c->opt.json, MAX_ROWS, &text, e);
     int rc = cli_stop_close(0);
     if (ok && c->opt.json)
@@ -195,32 +239,46 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
+/* What `aerie db` does. word: what must follow its name; NULL: nothing may. */
+static const struct action {
+    const char *name, *word;
+    int (*run)(const struct cli *c, const char *path, struct err *e);
+} actions[] = {
+    {"path", NULL, db_show_path},
+    {"check", NULL, db_check},
+    {"repair", "the name of a new FILE", db_repair},
+    {"backup", "the name of a new FILE", db_backup},
+    {"sql", "a QUERY, such as \"select * from v_step limit 5\"", db_sql},
+    {"prune", NULL, db_prune},
+    {"vacuum", NULL, db_vacuum},
+    {"pin", "the ID of a session", db_pin},
+    {"unpin", "the ID of a session", db_pin},
+};
+enum { N_ACTIONS = sizeof actions / sizeof *actions };
+
+static const struct action *find_action(const char *name, struct err *e)
+{
+    for (int i = 0; i < N_ACTIONS; i++)
+        if (strcmp(actions[i].name, name) == 0)
+            return &actions[i];
+    err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected path, check, repair, backup, sql, prune, vacuum, pin or"
+            " unpin", name);
+    return NULL;
+}
+
 int cli_db(struct cli *c)
 {
     struct err e = {0};
-    const char *what = c->word[0];
     char *path = cli_db_path(c);
-    int rc;
-    if (c->n_word == 2 && strcmp(what, "backup") != 0 && strcmp(what, "sql") != 0) {
-        err_set(&e, ERR_USAGE, "db %.40s takes nothing behind it", what);
-        rc = cli_fail(&e);
-    } else if (strcmp(what, "path") == 0) {
-        rc = db_show_path(c, path);
-    } else if (access(path, F_OK) != 0) {
-        err_set(&e, ERR_DB, "%s does not exist: nothing has been saved yet", path);
-        rc = cli_fail(&e);
-    } else if (strcmp(what, "check") == 0) {
-        rc = db_check(c, path);
-    } else if (strcmp(what, "backup") == 0) {
-        rc = db_backup(c, path, &e);
-    } else if (strcmp(what, "prune") == 0) {
-        rc = db_prune(c, path, &e);
-    } else if (strcmp(what, "sql") == 0) {
-        rc = db_sql(c, path, &e);
-    } else {
-        err_set(&e, ERR_USAGE, "db cannot \"%.40s\"; expected path, check, backup, sql or prune", what);
-        rc = cli_fail(&e);
-    }
+    const struct action *x = find_action(c->word[0], &e);
+    bool ok = x;
+    if (ok && !x->word && c->n_word == 2)
+        ok = err_set(&e, ERR_USAGE, "db %.40s takes nothing behind it", x->name);
+    else if (ok && x->word && c->n_word < 2)
+        ok = err_set(&e, ERR_USAGE, "db %s: expected %s", x->name, x->word);
+    else if (ok && x->run != db_show_path && access(path, F_OK) != 0)
+        ok = err_set(&e, ERR_DB, "%s does not exist: nothing has been saved yet", path);
+    int rc = ok ? x->run(c, path, &e) : cli_fail(&e);
     free(path);
     return rc;
 }

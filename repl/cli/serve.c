@@ -103,6 +103,7 @@ static void say_address(const struct serve_opts *o, const struct serve *s, const
 /* A line when the log begins to fail, and when it has caught up. */
 static void watch_log(struct history *h, char last[256])
 {
+    static char limit[160];
     struct history_status now;
     if (!h)
         return;
@@ -110,6 +111,9 @@ static void watch_log(struct history *h, char last[256])
     if (strcmp(now.error, last) != 0)
         fprintf(stderr, "aerie: %s\n", now.error[0] ? now.error : "the log is saved again");
     snprintf(last, 256, "%s", now.error);
+    if (now.limit[0] && strncmp(now.limit, limit, strcspn(now.limit, ":0123456789")) != 0)
+        fprintf(stderr, "aerie: %s\n", now.limit);
+    snprintf(limit, sizeof limit, "%s", now.limit);
 }
 
 /* Serves until a signal comes, or until the device is lost; returns the exit code. */

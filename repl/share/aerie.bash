@@ -7,7 +7,7 @@ _aerie() {
     local common="--ascii --color --quiet --no-sandbox --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --load --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
-        --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug
+        --session --fork --log-level --no-log --seal --keep-days --keep-sessions --max-size --at-limit --db --json --sanitize --verbose --check --bug
         --remote --api-key-file --kv-events --header --break"
     local changes="model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
@@ -21,7 +21,7 @@ _aerie() {
         run) flags="$talk --file --batch --lanes" ;;
         serve) flags="--port --host --api-key-file --model-name --lanes --model --draft --require-draft --eagle-capture --device
             --precision --weights --draft-weights --load --threads --raw --param --seed --no-spec --no-graph --context --page-size
-            --full-pages --swa-pages --check --bug --log-level --no-log --db --verbose" ;;
+            --full-pages --swa-pages --check --bug --log-level --no-log --seal --keep-days --keep-sessions --max-size --at-limit --db --verbose" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
         replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --load --threads --db --json" ;;
@@ -30,9 +30,9 @@ _aerie() {
             --weights --draft-weights --load --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
-        import) flags="--db --json" ;;
+        import) flags="--seal --db --json" ;;
         pack) flags="--steps --with-text --no-ids --plan --issue --output --model --draft --device --precision --threads --db --json" ;;
-        db) flags="--older-than --db --json" ;;
+        db) flags="--older-than --keep --to-size --dry-run --head --seal --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
         bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --load --threads --json" ;;
@@ -48,6 +48,7 @@ _aerie() {
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --issue) COMPREPLY=($(compgen -W "sglang vllm llama.cpp" -- "$cur")); return ;;
+        --at-limit) COMPREPLY=($(compgen -W "warn stop" -- "$cur")); return ;;
         --theme) COMPREPLY=($(compgen -W "auto dark light" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
@@ -55,13 +56,13 @@ _aerie() {
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
         -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
         --a|--b) compopt -o nospace; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
-        -f|--file|--script|-o|--output|--db|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        -f|--file|--script|-o|--output|--db|--seal|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --session|show|replay|diff|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
                 sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p')" -- "$cur")
                 $(compgen -f -X '!*.aerie' -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-        db) COMPREPLY=($(compgen -W "path check backup sql prune" -- "$cur")); return ;;
+        db) COMPREPLY=($(compgen -W "path check repair backup sql prune vacuum pin unpin" -- "$cur")); return ;;
     esac
     case $cur in
         -*) COMPREPLY=($(compgen -W "$flags $common" -- "$cur")) ;;

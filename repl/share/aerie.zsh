@@ -43,6 +43,7 @@ _aerie() {
           '--fork[take up a copy]'
           '--log-level[how much is saved]:level:(off text steps tree full)'
           '(-n --no-log)'{-n,--no-log}'[save nothing]'
+          '--seal[key that seals the log]:file:_files' '--keep-days[remove older sessions]:days:' '--keep-sessions[remove all but N]:n:' '--max-size[limit of the log in MB]:MB:' '--at-limit[what the limit does]:what:(warn stop)'
           '--sanitize[escape control characters]:when:(auto always never)'
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
@@ -62,6 +63,7 @@ _aerie() {
         serve) _arguments $common $model $engine '--port[port]:number:' '--host[address]:address:' \
                 '--api-key-file[key that clients send]:file:_files' "--model-name[model's name for clients]:name:" \
                 '--lanes[prompts at once]:n:' '--no-spec[do not draft]' '(-n --no-log)'{-n,--no-log}'[save nothing]' \
+                '--seal[key that seals the log]:file:_files' '--keep-days[remove older sessions]:days:' '--keep-sessions[remove all but N]:n:' '--max-size[limit of the log in MB]:MB:' '--at-limit[what the limit does]:what:(warn stop)' \
                 '--log-level[how much is saved]:level:(off text steps tree full)' \
                 '(-v --verbose)'{-v,--verbose}'[a line for each request]' '*::' ;;
         logs) _arguments $common '(-q --query)'{-q,--query}'[words]:words:' \
@@ -78,7 +80,7 @@ _aerie() {
                 '*--b[how the other is]:change:_aerie_changes' "--control[compute a server's replies twice]" \
                 '--api-key-file[key for the server]:file:_files' '*--header[header for the server]:header:' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \
                 '--lanes[prompts at once]:n:' '1::' '2:file:_files' ;;
-        import) _arguments $common '--db[database]:file:_files' '--json[JSON]' '1::' '*:file:_files' ;;
+        import) _arguments $common '--seal[key that seals the log]:file:_files' '--db[database]:file:_files' '--json[JSON]' '1::' '*:file:_files' ;;
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;
@@ -87,8 +89,8 @@ _aerie() {
                 '--steps[draft trees of A..B only]:range:' '--with-text[keep the text]' \
                 '--no-ids[leave token ids out]' '(-o --output)'{-o,--output}'[new file]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;
-        db) _arguments $common '--older-than[days]:days:' '--db[database]:file:_files' '--json' \
-                '1::' '2:action:(path check backup sql prune)' '3:file:_files' ;;
+        db) _arguments $common '--older-than[days]:days:' '--keep[sessions to keep]:n:' '--to-size[MB to leave]:MB:' '--dry-run[only say what]' '--head[a head that was noted]:head:' '--seal[key of the log]:file:_files' '--db[database]:file:_files' '--json' \
+                '1::' '2:action:(path check repair backup sql prune vacuum pin unpin)' '3:file:_files' ;;
         tokenize) _arguments $common '(-m --model)'{-m,--model}'[folder]:folder:_files -/' \
                 '--special[match special tokens]' '--jsonl[JSON lines]' '1::' '2:file:_files' ;;
         golden) _arguments $common '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--json' \

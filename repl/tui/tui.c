@@ -542,6 +542,7 @@ static void turn_the_crank(struct tui *t)
     bool keys = n > 0 && fd[0].revents != 0;
     if (n > 0 && fd[3].revents) { /* the log's status has changed: REC or NOT SAVED */
         history_status(t->app->history, &log);
+        app_watch_log(t->app, &log);
         t->view_old = t->dirty = true;
     }
     if (keys || keys_wait(&t->keys) >= 0)

@@ -200,10 +200,379 @@ static void test_every_changed_cell_is_found(void **state)
     assert_int_equal(missed, 0);
 }
 
+/* ---- rows ---- */
+
+/* Deletes, repeats or swaps rows of a table. How many of them were missed. */
+static int mutate_rows(const char *table, int *tried)
+{
+    static const char *const how[] = {
+        "DELETE FROM \"%1$s\" WHERE rowid=(SELECT min(rowid) FROM \"%1$s\")",
+        "DELETE FROM \"%1$s\" WHERE rowid=(SELECT max(rowid) FROM \"%1$s\")",
+        "DELETE FROM \"%1$s\" WHERE rowid=(SELECT rowid FROM \"%1$s\" ORDER BY rowid LIMIT 1 OFFSET"
+        " (SELECT count(*)/2 FROM \"%1$s\"))",
+        "DELETE FROM \"%1$s\"",
+        /* of a table without rowid */
+        "DELETE FROM \"%1$s\" WHERE %2$s=(SELECT min(%2$s) FROM \"%1$s\")",
+    };
+    struct buf report = {0};
+    char sql[600];
+    int missed = 0;
+    snprintf(sql, sizeof sql, "SELECT name FROM pragma_table_info('%s')", table);
+    put_base();
+    struct names columns = names_of(sql);
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+        snprintf(sql, sizeof sql, how[i], table, columns.name[0]);
+        put_base();
+        if (!changes(sql))
+            continue;
+        ++*tried;
+        if (is_sound(&report)) {
+            missed++;
+            print_error("missed: %s\n", sql);
+        }
+    }
+    buf_free(&report);
+    return missed;
+}
+
+static void test_every_deleted_row_is_found(void **state)
+{
+    (void)state;
+    int tried = 0, missed = 0;
+    make_base("tests/logs/version-5.db");
+    struct names tables = names_of("SELECT name FROM sqlite_schema WHERE type='table' AND name NOT LIKE 'turn_fts%'");
+    for (int i = 0; i < tables.n; i++)
+        missed += mutate_rows(tables.name[i], &tried);
+    print_message("%d deletions, %d missed\n", tried, missed);
+    assert_true(tried > 80);
+    assert_int_equal(missed, 0);
+}
+
+/* What another program may do at once, and a line of the report about it. */
+static void test_deleted_added_and_swapped_rows_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sql, *line;
+    } change[] = {
+        /* a whole session, with its count: the tail of the log, its middle, a fork */
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=4; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+         "is missing: another program deleted it after head"},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+         "is missing: another program deleted it after head"},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session; DELETE FROM run; DELETE FROM roll; DELETE FROM head;"
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "and aerie wrote -1"},
+        /* the last turn, with the session's end set back to before it */
+        {"PRAGMA foreign_keys=ON; DELETE FROM turn WHERE session_id=(SELECT id FROM session WHERE number=4) AND n=2;"
+         "UPDATE session SET links=(SELECT max(l) FROM (SELECT link AS l FROM turn WHERE session_id=session.id UNION ALL"
+         " SELECT link FROM event WHERE session_id=session.id UNION ALL SELECT link FROM run WHERE session_id=session.id)),"
+         " chain=(SELECT chain FROM turn WHERE session_id=session.id ORDER BY link DESC LIMIT 1) WHERE number=4;"
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "its title, number, pin, times"},
+        {"UPDATE turn SET text=(SELECT text FROM turn o WHERE o.id<>turn.id AND o.role=turn.role AND"
+         " o.session_id=turn.session_id LIMIT 1) WHERE session_id=(SELECT id FROM session WHERE number=1);"
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "does not match what was written"},
+        {"UPDATE step SET n=1000-n", "does not match what was written"},
+        {"INSERT INTO model(role, dir, weights_sha, tokenizer_sha) VALUES('target','x','y','z')",
+         "has no head: aerie did not write it"},
+        {"INSERT INTO tokenizer(sha) VALUES('x')", "has no head: aerie did not write it"},
+        {"INSERT INTO head(n, what, name, sum, made_ms, chain) SELECT max(n)+1, 'session', 'X', x'', 0, chain FROM head",
+         "does not match what was written"},
+        {"DELETE FROM head WHERE n=(SELECT max(n) FROM head)", "is the last, and aerie wrote"},
+        {"DELETE FROM head WHERE n=3", "heads 3 to 3 are missing"},
+        {"UPDATE head SET n=-n WHERE n IN (4,5); UPDATE head SET n=9+n WHERE n<0", "does not match what was written"},
+        {"UPDATE roll SET heads=heads-1, head=(SELECT chain FROM head ORDER BY n DESC LIMIT 1 OFFSET 1);"
+         "DELETE FROM head WHERE n=(SELECT max(n) FROM head)", "is not as of its newest head"},
+        {"CREATE TRIGGER t AFTER INSERT ON turn BEGIN DELETE FROM head; END", "schema: trigger \"t\" was added"},
+        {"CREATE VIRTUAL TABLE extra USING fts5(x)", "schema: table \"extra\" was added"},
+        {"ANALYZE", "schema: table \"sqlite_stat1\" was added"},
+        {"DROP VIEW v_turn", "schema: view \"v_turn\" is missing"},
+        {"DROP INDEX head_of", "schema: index \"head_of\" is missing"},
+    };
+    struct buf report = {0};
+    make_base("tests/logs/version-5.db");
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        put_base();
+        raw(change[i].sql);
+        if (is_sound(&report) || !strstr(report.p, change[i].line))
+            fail_msg("%s: expected \"%s\" in: %s", change[i].sql, change[i].line, report.p);
+    }
+    buf_free(&report);
+}
+
+/* A search that finds too little is found, wherever in the index the fault is. */
+static void test_a_changed_search_index_is_found(void **state)
+{
+    (void)state;
+    static const char *const change[] = {
+        "DELETE FROM turn_fts_idx WHERE term=(SELECT max(term) FROM turn_fts_idx)",
+        "UPDATE turn_fts_idx SET pgno=pgno+2 WHERE length(term)>0", "UPDATE turn_fts_idx SET term=x'30' || term",
+        "UPDATE turn_fts_config SET v=3", "INSERT INTO turn_fts_config VALUES('rank', 'bm25(0)')",
+        "UPDATE turn_fts_docsize SET sz=x'00' WHERE id=1", "DELETE FROM turn_fts_data WHERE id>10",
+        "UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM turn_fts_data)",
+    };
+    struct buf report = {0}, words = {0};
+    struct history *h = log_open(LOG_TEXT);
+    char id[SESSION_ID];
+    struct ids context = {0};
+    struct made_turn t;
+    session_new_id(id);
+    post_session(h, id, "", 0);
+    make_turn(&t, id, 1, &context);
+    for (int i = 0; i < 4000; i++) /* an index of several pages */
+        buf_printf(&words, "w%llx ", (unsigned long long)mix64((uint64_t)i));
+    buf_free(&t.end.text);
+    t.end.text = words;
+    post_turn(h, &t, 0, true);
+    free_turn(&t);
+    ids_free(&context);
+    history_close(h);
+    raw("INSERT INTO turn_fts(turn_fts) VALUES('optimize'); PRAGMA journal_mode=DELETE");
+    buf_free(&base);
+    assert_true(buf_read_file(&base, db_path, 64 << 20, NULL));
+    assert_true(is_sound(&report));
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        put_base();
+        assert_true(changes(change[i]));
+        if (is_sound(&report))
+            fail_msg("missed: %s", change[i]);
+    }
+    buf_free(&report);
+}
+
+/* ---- what aerie must not cover up ---- */
+
+/* A change between two visits of aerie is still there to be found when aerie has written again. */
+static void test_writing_on_covers_no_change(void **state)
+{
+    (void)state;
+    static const char *const change[] = {
+        "UPDATE session SET title='another' WHERE number=4", "UPDATE session SET updated_ms=updated_ms-9 WHERE number=4",
+        "UPDATE run SET ended=2 WHERE session_id=(SELECT id FROM session WHERE number=4)",
+        "UPDATE token SET text='forged' WHERE id=(SELECT min(id) FROM token)",
+        "UPDATE tokenizer SET texts=texts+1", "DELETE FROM head WHERE what='session'",
+    };
+    struct buf report = {0};
+    struct err e = {0};
+    make_base("tests/logs/version-5.db");
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        put_base();
+        raw(change[i]);
+        struct hdb *d = read_open();
+        struct session_row r;
+        assert_true(hdb_find(d, "4", &r, &e));
+        hdb_close(d);
+        struct history *h = log_open(LOG_TREE);
+        describe_texts(h);
+        assert_true(history_lock_session(h, r.id, &e));
+        post_session(h, r.id, "", 0);
+        one_turn(h, r.id, 3, false);
+        assert_true(history_flush(h, 5000));
+        history_close(h);
+        assert_true(history_set_title(db_path, r.id, "mine", &e));
+        if (is_sound(&report))
+            fail_msg("covered up: %s", change[i]);
+        session_row_free(&r);
+    }
+    buf_free(&report);
+}
+
+/* ---- keys ---- */
+
+static void write_key(const char *name, const char *bytes, mode_t mode, char path[200])
+{
+    snprintf(path, 200, "%s/%s", scratch, name);
+    FILE *f = fopen(path, "wb");
+    fputs(bytes, f);
+    fclose(f);
+    assert_int_equal(chmod(path, mode), 0);
+}
+
+static void test_hmac_is_that_of_rfc_4231(void **state)
+{
+    (void)state;
+    char key[131], hex[65];
+    uint8_t out[32];
+    static const struct {
+        int n_key, fill;
+        const char *key, *data, *mac;
+    } known[] = {
+        {20, 0x0b, NULL, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+        {4, 0, "Jefe", "what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+        {131, 0xaa, NULL, "Test Using Larger Than Block-Size Key - Hash Key First",
+         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        memset(key, known[i].fill, sizeof key);
+        if (known[i].key)
+            memcpy(key, known[i].key, (size_t)known[i].n_key);
+        hmac_sha256(key, (size_t)known[i].n_key, known[i].data, strlen(known[i].data), out);
+        for (int k = 0; k < 32; k++)
+            snprintf(hex + 2 * k, 3, "%02x", out[k]);
+        assert_string_equal(hex, known[i].mac);
+    }
+}
+
+static void test_a_key_that_others_can_read_is_refused(void **state)
+{
+    (void)state;
+    char path[200];
+    struct err e = {0};
+    static const char good[] = "0123456789abcdef0123456789abcdef";
+    write_key("open", good, 0640, path);
+    assert_false(history_seal_with(path, &e));
+    assert_non_null(strstr(e.msg, "can be read by others (mode 640)"));
+    write_key("short", "secret", 0600, path);
+    assert_false(history_seal_with(path, &e));
+    assert_non_null(strstr(e.msg, "too few bytes"));
+    assert_false(history_seal_with(scratch, &e));
+    assert_false(history_seal_with("/dev/zero", &e));
+    assert_false(seal_has_key());
+    write_key("good", good, 0600, path);
+    assert_true(history_seal_with(path, &e));
+    assert_true(history_seal_with(NULL, &e));
+}
+
+/* What somebody could do who knows the program: change a title, and compute all checksums again with
+ * aerie's own functions, but without the key. */
+static void forge(void)
+{
+    struct db d;
+    struct err e = {0};
+    char id[SESSION_ID];
+    assert_true(history_seal_with(NULL, &e));
+    assert_true(db_open(&d, db_path, SQLITE_OPEN_READWRITE, &e));
+    sqlite3_stmt *st = db_prepare(&d, &e, "SELECT id FROM session ORDER BY number DESC LIMIT 1", "");
+    assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+    col_id(st, 0, id);
+    sqlite3_finalize(st);
+    assert_true(db_exec(&d, "BEGIN IMMEDIATE", &e));
+    assert_int_equal(db_do(&d, "UPDATE session SET title='forged' WHERE id=?", "s", id), SQLITE_OK);
+    assert_int_equal(chain_seal(&d, id), SQLITE_OK);
+    /* as if the head had always been so: at the place of the last, which was the session's */
+    assert_true(db_exec(&d, "COMMIT", &e));
+    db_close(&d);
+}
+
+static void test_a_forgery_needs_the_key(void **state)
+{
+    (void)state;
+    char key[200], other[200], id[SESSION_ID];
+    struct err e = {0};
+    struct buf report = {0};
+    write_key("key", "0123456789abcdef0123456789abcdef", 0600, key);
+    write_key("other", "another key, that is long enough", 0600, other);
+    for (int sealed = 0; sealed < 2; sealed++) {
+        snprintf(db_path, sizeof db_path, "%s/%d/sessions.db", scratch, sealed);
+        assert_true(history_seal_with(sealed ? key : NULL, &e));
+        struct history *h = log_open(LOG_STEPS);
+        session_new_id(id);
+        write_session(h, id, 2);
+        history_close(h);
+        if (!is_sound(&report) || (sealed && !strstr(report.p, "heads are sealed\n")))
+            fail_msg("%s", report.p);
+        forge();
+        assert_true(is_sound(&report)); /* without the key nobody can tell */
+        assert_true(history_seal_with(key, &e));
+        assert_int_equal(is_sound(&report), !sealed); /* a log without seals has nothing to compare */
+        if (sealed) {
+            assert_non_null(strstr(report.p, "were written without the key"));
+            assert_true(history_seal_with(other, &e));
+            assert_false(is_sound(&report));
+            assert_non_null(strstr(report.p, "is not of this key"));
+            assert_null(history_open(db_path, LOG_STEPS, &about, &e));
+            assert_non_null(strstr(e.msg, "sealed with another key"));
+            assert_true(history_seal_with(NULL, &e));
+            struct history_status s;
+            h = log_open(LOG_STEPS);
+            history_status(h, &s);
+            history_close(h);
+        }
+    }
+    buf_free(&report);
+    assert_true(history_seal_with(NULL, &e));
+}
+
+/* Changes of every head's seal are found with the key; the rest of the head without. */
+static void test_every_changed_seal_is_found_with_the_key(void **state)
+{
+    (void)state;
+    char key[200], id[SESSION_ID], sql[200];
+    struct err e = {0};
+    struct buf report = {0};
+    write_key("key", "0123456789abcdef0123456789abcdef", 0600, key);
+    assert_true(history_seal_with(key, &e));
+    struct history *h = log_open(LOG_STEPS);
+    session_new_id(id);
+    write_session(h, id, 2);
+    session_new_id(id);
+    write_session(h, id, 2);
+    history_close(h);
+    raw("PRAGMA journal_mode=DELETE");
+    buf_free(&base);
+    assert_true(buf_read_file(&base, db_path, 64 << 20, NULL));
+    assert_true(is_sound(&report));
+    struct hdb *d = read_open();
+    int heads = (int)sql_int(d, "SELECT count(*) AS n FROM head");
+    hdb_close(d);
+    assert_true(heads > 4);
+    for (int n = 1; n <= heads; n++)
+        for (int how = 0; how < 2; how++) {
+            snprintf(sql, sizeof sql, how ? "UPDATE head SET seal=NULL WHERE n=%d"
+                                          : "UPDATE head SET seal=(SELECT seal FROM head o WHERE o.n<>head.n) WHERE n=%d", n);
+            put_base();
+            raw(sql);
+            assert_false(is_sound(&report));
+        }
+    put_base();
+    assert_true(history_seal_with(NULL, &e));
+    assert_true(is_sound(&report));
+    assert_non_null(strstr(report.p, "the seals were not checked"));
+    buf_free(&report);
+}
+
+/* An older copy in the log's place is intact; only a head that was noted tells. */
+static void test_a_noted_head_finds_an_older_copy(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf report = {0};
+    char id[SESSION_ID], noted[100];
+    make_base("tests/logs/version-5.db"); /* the older copy */
+    struct history *h = log_open(LOG_STEPS);
+    session_new_id(id);
+    write_session(h, id, 1);
+    history_close(h);
+    assert_true(is_sound(&report));
+    const char *at = strstr(report.p, "\nhead ");
+    assert_non_null(at);
+    snprintf(noted, sizeof noted, "%.*s", (int)strcspn(at + 6, "\n"), at + 6);
+    h = log_open(LOG_STEPS);
+    one_turn(h, id, 2, false);
+    history_close(h);
+    assert_true(history_check_head(db_path, noted, &report, &e)); /* the log went on from it */
+    assert_non_null(strstr(report.p, "the log's past is still the one of head"));
+    put_base();
+    assert_true(is_sound(&report));
+    assert_false(history_check_head(db_path, noted, &report, &e));
+    assert_non_null(strstr(report.p, "the log's past is not the one of head"));
+    assert_false(history_check_head(db_path, "12", &report, &e));
+    assert_int_equal(e.kind, ERR_USAGE);
+    buf_free(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_every_changed_cell_is_found),
+        TEST(test_every_deleted_row_is_found),
+        TEST(test_deleted_added_and_swapped_rows_are_named),
+        TEST(test_a_changed_search_index_is_found),
+        TEST(test_writing_on_covers_no_change),
+        TEST(test_hmac_is_that_of_rfc_4231),
+        TEST(test_a_key_that_others_can_read_is_refused),
+        TEST(test_a_forgery_needs_the_key),
+        TEST(test_every_changed_seal_is_found_with_the_key),
+        TEST(test_a_noted_head_finds_an_older_copy),
     };
     int bad = cmocka_run_group_tests_name("history_evidence", tests, NULL, NULL);
     buf_free(&base);

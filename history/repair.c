@@ -1,0 +1,578 @@
+/* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
+ *
+ * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. A
+ * record is sound if its content has the checksum that was stored with it; a record behind a missing one
+ * cannot be compared and is kept. What is lost is named in the report, and in a notice that the repaired
+ * session ends with. The new log has checksums of its own.
+ */
+#include "history/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct repair {
+    struct db from, to;
+    struct buf *report;
+    struct err *e;
+    int64_t next_event;      /* id of the next notice: above those of the damaged log */
+    int lost, kept, guessed; /* records left out, kept, and kept without a comparison */
+};
+
+/* One record of a session's chain. */
+struct record {
+    enum link_kind kind;
+    int64_t id, link;
+    int n;         /* of a turn row: the turn */
+    bool is_user;
+    enum { SOUND, UNKNOWN, BAD, UNREADABLE } state;
+};
+
+struct records {
+    struct record *v;
+    int n, cap;
+};
+
+static void note(struct repair *r, struct buf *of_session, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A line for the report and, if there is one, for the session's notice. */
+static void note(struct repair *r, struct buf *of_session, const char *fmt, ...)
+{
+    char line[300];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    buf_printf(r->report, "%s\n", line);
+    if (of_session)
+        buf_printf(of_session, "%s%s", of_session->n ? "; " : "", line);
+}
+
+/* ---- the copy that is examined ---- */
+
+static bool copy_file(const char *from, const char *to, bool must, struct err *e)
+{
+    char bytes[1 << 16];
+    ssize_t n = 1;
+    int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (in < 0)
+        return !must || err_set(e, ERR_DB, "cannot read %s: %s", from, strerror(errno));
+    int out = file_create(to, e);
+    bool ok = out >= 0;
+    while (ok && (n = read(in, bytes, sizeof bytes)) != 0)
+        if (n > 0 ? !write_fully(out, bytes, (size_t)n) : errno != EINTR)
+            ok = err_set(e, ERR_DB, "cannot copy %s to %s: %s", from, to, strerror(errno));
+    if (out >= 0)
+        close(out);
+    close(in);
+    return ok;
+}
+
+static const char *const tails[] = {"", "-wal", "-journal"};
+
+static void remove_copy(const char *copy)
+{
+    static const char *const all[] = {"", "-wal", "-shm", "-journal"};
+    for (int i = 0; i < 4; i++) {
+        char *name = xasprintf("%s%s", copy, all[i]);
+        unlink(name);
+        free(name);
+    }
+}
+
+static bool copy_log(const char *path, const char *copy, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < 3; i++) {
+        char *from = xasprintf("%s%s", path, tails[i]), *to = xasprintf("%s%s", copy, tails[i]);
+        ok = copy_file(from, to, i == 0, e);
+        free(from);
+        free(to);
+    }
+    return ok;
+}
+
+/* Refuses a log that a process writes: a copy could hold half of a change. */
+static bool is_at_rest(const char *path, struct err *e)
+{
+    char *name = xasprintf("%s.live", path);
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    bool used = fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (fd >= 0)
+        close(fd);
+    free(name);
+    return !used || err_set(e, ERR_DB, "%s is open in another aerie; close it first", path);
+}
+
+/* ---- rows as they are ---- */
+
+/* Inserts the row that `st` is at into a table of the same columns. */
+static int insert_row(struct repair *r, const char *table, sqlite3_stmt *st)
+{
+    struct buf sql = {0};
+    sqlite3_stmt *to = NULL;
+    int n = sqlite3_column_count(st);
+    buf_printf(&sql, "INSERT OR IGNORE INTO %s(", table);
+    for (int i = 0; i < n; i++)
+        buf_printf(&sql, "%s%s", i ? "," : "", sqlite3_column_name(st, i));
+    buf_str(&sql, ") VALUES(");
+    for (int i = 0; i < n; i++)
+        buf_str(&sql, i ? ",?" : "?");
+    buf_char(&sql, ')');
+    int rc = sqlite3_prepare_v2(r->to.h, sql.p, -1, &to, NULL);
+    for (int i = 0; !rc && i < n; i++)
+        rc = sqlite3_bind_value(to, i + 1, sqlite3_column_value(st, i));
+    if (!rc)
+        rc = sqlite3_step(to);
+    sqlite3_finalize(to);
+    buf_free(&sql);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* Copies the rows of a table for which `where` holds (?1: key). A read that fails ends it, and *whole is
+ * false then. False: the new log cannot be written. */
+static bool copy_rows(struct repair *r, const char *table, const char *where, int64_t key, bool *whole)
+{
+    char sql[256];
+    sqlite3_stmt *st = NULL;
+    snprintf(sql, sizeof sql, "SELECT * FROM %s WHERE %s", table, where);
+    int rc = sqlite3_prepare_v2(r->from.h, sql, -1, &st, NULL), put = SQLITE_OK;
+    if (!rc && sqlite3_bind_parameter_count(st))
+        sqlite3_bind_int64(st, 1, key);
+    while (!rc && !put && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        put = insert_row(r, table, st);
+        rc = SQLITE_OK;
+    }
+    *whole = rc == SQLITE_DONE;
+    sqlite3_finalize(st);
+    return put == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
+}
+
+/* Builds, models, servers, and the texts of tokens. A table that ends in a damaged page is kept up to there. */
+static bool copy_shared(struct repair *r)
+{
+    static const char *const table[] = {"build", "model", "server", "tokenizer"};
+    bool whole;
+    for (int i = 0; i < 4; i++) {
+        if (!copy_rows(r, table[i], "1", 0, &whole))
+            return false;
+        if (!whole)
+            note(r, NULL, "the table %s cannot be read to its end", table[i]), r->lost++;
+    }
+    struct ids good = {0};
+    if (!chain_sound_texts(&r->from, &good))
+        note(r, NULL, "the texts of tokens cannot be read"), r->lost++;
+    bool ok = db_do(&r->to, "UPDATE tokenizer SET texts=0, sum=x''", "") == SQLITE_OK ||
+              db_fail(&r->to, r->e, "cannot write");
+    for (int i = 0; ok && i < good.n; i++)
+        ok = copy_rows(r, "token", "tokenizer=?1", good.v[i], &whole);
+    int64_t all = 0;
+    db_int(&r->from, &all, 0, "SELECT count(*) FROM tokenizer", "");
+    if (all != good.n)
+        note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out", (long long)all - good.n,
+             all - good.n == 1 ? "" : "s"), r->lost++;
+    ids_free(&good);
+    return ok;
+}
+
+/* ---- which records are sound ---- */
+
+static void add_record(struct records *a, struct record x)
+{
+    for (int i = 0; i < a->n; i++)
+        if (a->v[i].kind == x.kind && a->v[i].id == x.id)
+            return;
+    if (a->n == a->cap) {
+        a->cap = a->cap ? 2 * a->cap : 64;
+        a->v = xrealloc(a->v, (size_t)a->cap, sizeof *a->v);
+    }
+    a->v[a->n++] = x;
+}
+
+/* Adds what a statement finds: id, link, turn number, role. It may end early at a damaged page. */
+static void find_records(struct repair *r, const char *sql, enum link_kind kind, const char *session,
+                         struct records *out)
+{
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        const char *role = (const char *)sqlite3_column_text(st, 3);
+        bool fits = true;
+        add_record(out, (struct record){.kind = kind, .id = sqlite3_column_int64(st, 0),
+                                        .link = sqlite3_column_int64(st, 1), .n = col_int(st, 2, 0, &fits),
+                                        .is_user = role && strcmp(role, "user") == 0});
+    }
+    sqlite3_finalize(st);
+}
+
+static int by_link(const void *a, const void *b)
+{
+    const struct record *x = a, *y = b;
+    return (x->link > y->link) - (x->link < y->link);
+}
+
+/* By the index and by the table: a damaged page of one does not hide what the other has. */
+static void list_records(struct repair *r, const char *session, struct records *out)
+{
+    static const struct {
+        const char *sql;
+        enum link_kind kind;
+    } ways[] = {
+        {"SELECT id, link, 0, '' FROM run WHERE session_id=? AND link NOT NULL", LINK_RUN},
+        {"SELECT id, link, 0, '' FROM run NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_RUN},
+        {"SELECT id, link, 0, '' FROM event WHERE session_id=? AND link NOT NULL", LINK_EVENT},
+        {"SELECT id, link, 0, '' FROM event NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_EVENT},
+        {"SELECT id, link, n, role FROM turn WHERE session_id=? AND link NOT NULL", LINK_TURN},
+        {"SELECT id, link, n, role FROM turn NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_TURN},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        find_records(r, ways[i].sql, ways[i].kind, session, out);
+    if (out->n)
+        qsort(out->v, (size_t)out->n, sizeof *out->v, by_link);
+}
+
+/* Reads the stored checksum of a record. False: it cannot be read. */
+static bool stored_chain(struct repair *r, const struct record *x, uint8_t out[32])
+{
+    static const char *const sql[] = {[LINK_RUN] = "SELECT chain FROM run WHERE id=?",
+                                      [LINK_EVENT] = "SELECT chain FROM event WHERE id=?",
+                                      [LINK_TURN] = "SELECT chain FROM turn WHERE id=?"};
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, sql[x->kind], "i", x->id);
+    bool some = st && sqlite3_step(st) == SQLITE_ROW && sqlite3_column_bytes(st, 0) == 32;
+    if (some)
+        memcpy(out, sqlite3_column_blob(st, 0), 32);
+    sqlite3_finalize(st);
+    return some;
+}
+
+static void judge_records(struct repair *r, const char *session, struct records *a)
+{
+    uint8_t before[32], want[32], have[32];
+    int64_t link = 0;
+    bool known = chain_of_session(&r->from, session, before) == SQLITE_OK;
+    for (int i = 0; i < a->n; i++) {
+        struct record *x = &a->v[i];
+        bool follows = known && x->link == link + 1;
+        bool some = stored_chain(r, x, have);
+        int rc = chain_of_link(&r->from, x->kind, x->id, x->link, before, want);
+        x->state = rc || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
+        link = x->link;
+        known = some;
+        memcpy(before, have, 32);
+    }
+    /* a session row that was changed makes its first record look so: the record is kept, as unknown */
+    if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
+        a->v[0].state = UNKNOWN;
+}
+
+/* ---- one session ---- */
+
+static const char *name_of(const struct record *x, char out[64])
+{
+    if (x->kind == LINK_TURN)
+        snprintf(out, 64, "the %s of turn %d", x->is_user ? "message" : "reply", x->n);
+    else
+        snprintf(out, 64, "%s %lld", x->kind == LINK_RUN ? "run" : "event", (long long)x->id);
+    return out;
+}
+
+static bool is_kept(const struct record *x)
+{
+    return x->state == SOUND || x->state == UNKNOWN;
+}
+
+/* Whether the message of a turn is kept. */
+static bool has_message(const struct records *a, int turn)
+{
+    for (int i = 0; i < a->n; i++)
+        if (a->v[i].kind == LINK_TURN && a->v[i].is_user && a->v[i].n == turn)
+            return is_kept(&a->v[i]);
+    return false;
+}
+
+/* A reply without its message cannot be shown; records of a session without a run cannot be read. */
+static void drop_orphans(struct records *a)
+{
+    bool run = false;
+    for (int i = 0; i < a->n; i++)
+        run |= a->v[i].kind == LINK_RUN && is_kept(&a->v[i]);
+    for (int i = 0; i < a->n; i++)
+        if (!run || (a->v[i].kind == LINK_TURN && !a->v[i].is_user && !has_message(a, a->v[i].n)))
+            a->v[i].state = a->v[i].state == UNREADABLE ? UNREADABLE : BAD;
+}
+
+/* The rows of a turn in other tables. */
+static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
+{
+    static const char *const of_turn[] = {"turn_part", "step", "served", "metric"};
+    static const char *const of_step[] = {"tree", "pages", "page_event", "top"};
+    bool all = true, ok = copy_rows(r, "turn", "id=?1", turn, &all);
+    *whole = all;
+    for (int i = 0; ok && i < 4; i++) {
+        ok = copy_rows(r, of_turn[i], "turn_id=?1", turn, &all);
+        *whole &= all;
+    }
+    for (int i = 0; ok && i < 4; i++) {
+        ok = copy_rows(r, of_step[i], "step_id IN (SELECT id FROM step WHERE turn_id=?1)", turn, &all);
+        *whole &= all;
+    }
+    return ok;
+}
+
+static bool put(struct repair *r, int rc)
+{
+    return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
+}
+
+/* The ids of a prompt are stored relative to the turn before: without it they are not known. */
+static bool empty_prompt(struct repair *r, int64_t turn)
+{
+    return put(r, db_do(&r->to, "UPDATE turn SET shared=0, tokens=x'' WHERE id=?", "i", turn));
+}
+
+static bool copy_record(struct repair *r, const char *session, const struct record *x, bool gap)
+{
+    bool whole = true;
+    if (x->kind == LINK_TURN) {
+        if (!copy_turn(r, x->id, &whole) ||
+            !put(r, db_do(&r->to, "UPDATE turn SET link=NULL, chain=NULL WHERE id=?", "i", x->id)) ||
+            (gap && x->is_user && !empty_prompt(r, x->id)))
+            return false;
+    } else if (x->kind == LINK_RUN) {
+        if (!copy_rows(r, "run", "id=?1", x->id, &whole) ||
+            !put(r, db_do(&r->to, "UPDATE run SET link=NULL, chain=NULL, ended=max(ended,1) WHERE id=?", "i", x->id)))
+            return false;
+    } else if (!copy_rows(r, "event", "id=?1", x->id, &whole) ||
+               !put(r, db_do(&r->to, "UPDATE event SET link=NULL, chain=NULL WHERE id=?", "i", x->id))) {
+        return false;
+    }
+    r->kept++;
+    r->guessed += x->state == UNKNOWN;
+    return put(r, chain_add(&r->to, session, x->kind, x->id));
+}
+
+static bool copy_records(struct repair *r, const char *session, const struct records *a, int64_t links,
+                         struct buf *lines)
+{
+    char name[64];
+    bool gap = false;
+    int64_t link = 0;
+    for (int i = 0; i < a->n; i++) {
+        const struct record *x = &a->v[i];
+        bool missing = x->link != link + 1;
+        if (missing)
+            note(r, lines, "session %s: what stood before %s is missing", session, name_of(x, name)), r->lost++;
+        link = x->link;
+        if (x->state == UNKNOWN)
+            note(r, lines, "session %s: %s is kept, but could not be compared", session, name_of(x, name));
+        if (!is_kept(x)) {
+            note(r, lines, "session %s: %s %s, and left out", session, name_of(x, name),
+                 x->state == BAD ? "is not what was written" : "cannot be read");
+            r->lost++;
+        }
+        gap |= missing || (!is_kept(x) && x->kind == LINK_TURN);
+        if (is_kept(x) && !copy_record(r, session, x, gap))
+            return false;
+    }
+    if (link < links)
+        note(r, lines, "session %s: its last %lld records are missing", session, (long long)(links - link)), r->lost++;
+    if (gap)
+        buf_str(lines, "; the token ids of prompts after the first loss are not known");
+    return true;
+}
+
+/* The session's row. Its title and times are kept also where they do not have their checksum. */
+static bool copy_session_row(struct repair *r, const char *session, struct buf *lines, bool *some)
+{
+    bool same = false;
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, created_ms, updated_ms,"
+                                  " number, pinned FROM session WHERE id=?", "s", session);
+    *some = st && sqlite3_step(st) == SQLITE_ROW;
+    int rc = *some ? insert_row(r, "session", st) : SQLITE_OK;
+    sqlite3_finalize(st);
+    if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
+        note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are kept, but are not what was"
+             " written", session);
+    return put(r, rc);
+}
+
+/* A fork of a session that is lost becomes a session of its own turns. */
+static bool cut_fork(struct repair *r, const char *session, struct buf *lines)
+{
+    int rc = db_do(&r->to, "UPDATE session SET parent=NULL, fork_turn=0 WHERE id=? AND parent NOT NULL AND parent NOT IN"
+                   " (SELECT id FROM session)", "s", session);
+    if (!rc && sqlite3_changes(r->to.h))
+        note(r, lines, "session %s was forked from one that is lost: it begins with its own turns", session);
+    return put(r, rc);
+}
+
+static bool finish_session(struct repair *r, const char *session, const struct buf *lines)
+{
+    struct db *d = &r->to;
+    int rc = db_do(d, "UPDATE session SET last_run=coalesce((SELECT max(id) FROM run WHERE session_id=?1), 0)"
+                   " WHERE id=?1", "s", session);
+    if (!rc && lines->n) {
+        char *text = xasprintf("repaired: %s", lines->p);
+        rc = db_do(d, "INSERT INTO event(id, session_id, turn, step, kind, text, created_ms)"
+                   " VALUES(?,?,0,0,'notice',?,?)", "issi", r->next_event, session, text, clock_unix_ms());
+        free(text);
+        if (!rc)
+            rc = chain_add(d, session, LINK_EVENT, r->next_event++);
+    }
+    return put(r, rc ? rc : chain_seal(d, session));
+}
+
+static bool repair_session(struct repair *r, const char *session)
+{
+    struct records a = {0};
+    struct buf lines = {0};
+    bool some, kept = false;
+    int64_t links = 0;
+    list_records(r, session, &a);
+    judge_records(r, session, &a);
+    drop_orphans(&a);
+    for (int i = 0; i < a.n; i++)
+        kept |= is_kept(&a.v[i]);
+    db_int(&r->from, &links, 0, "SELECT links FROM session WHERE id=?", "s", session);
+    bool ok = copy_session_row(r, session, &lines, &some);
+    if (ok && (!some || !kept)) {
+        note(r, NULL, "session %s: %s, and left out", session, some ? "none of its records is sound" : "its row cannot be read");
+        r->lost++;
+        ok = put(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
+    } else if (ok) {
+        ok = cut_fork(r, session, &lines) && put(r, chain_begin(&r->to, session)) && copy_records(r, session, &a, links, &lines) &&
+             finish_session(r, session, &lines);
+    }
+    free(a.v);
+    buf_free(&lines);
+    return ok;
+}
+
+/* ---- all sessions ---- */
+
+struct sessions {
+    char (*v)[SESSION_ID];
+    int n;
+};
+
+static void find_sessions(struct repair *r, const char *sql, struct sessions *out)
+{
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "");
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        char id[SESSION_ID];
+        int i = 0;
+        col_id(st, 0, id);
+        while (i < out->n && strcmp(out->v[i], id) != 0)
+            i++;
+        if (i < out->n || !*id)
+            continue;
+        out->v = xrealloc(out->v, (size_t)out->n + 1, sizeof *out->v);
+        memcpy(out->v[out->n++], id, sizeof id);
+    }
+    sqlite3_finalize(st);
+}
+
+static bool repair_sessions(struct repair *r)
+{
+    static const char *const ways[] = {
+        "SELECT id FROM session ORDER BY created_ms, id", "SELECT id FROM session NOT INDEXED",
+        "SELECT id FROM session ORDER BY id", "SELECT DISTINCT session_id FROM turn",
+        "SELECT name FROM (SELECT name, length(sum) AS there, max(n) FROM head WHERE what='session' GROUP BY name)"
+        " WHERE there > 0",
+    };
+    const int64_t unread = INT64_C(1) << 40;
+    struct sessions all = {0};
+    bool ok = true;
+    if (db_int(&r->from, &r->next_event, 0, "SELECT max(id) FROM event", "") || r->next_event > unread)
+        r->next_event = unread;
+    r->next_event++;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        find_sessions(r, ways[i], &all);
+    for (int i = 0; ok && i < all.n; i++)
+        ok = repair_session(r, all.v[i]);
+    free(all.v);
+    return ok;
+}
+
+static bool finish(struct repair *r)
+{
+    static const char *const table[] = {"build", "model", "server", "tokenizer"};
+    struct db *d = &r->to;
+    int rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", "");
+    if (!rc)
+        rc = db_do(d, "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0) WHERE id=1", "");
+    if (!rc)
+        rc = chain_count_texts(d);
+    for (int i = 0; !rc && i < 4; i++)
+        rc = head_add_table(d, table[i]);
+    if (!rc)
+        rc = head_state(d);
+    return put(r, rc);
+}
+
+/* Whether the tables are as aerie made them; *e names the first that is not. What else was added is not read. */
+static bool tables_are_ours(struct repair *r)
+{
+    struct buf lines = {0};
+    int differ = 0;
+    bool ok = schema_report(&r->from, &lines, &differ, r->e);
+    buf_add(r->report, lines.p, lines.n);
+    for (const char *p = ok && lines.n ? lines.p : NULL; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
+        if (strncmp(p, "schema: table ", 14) == 0 && !strstr(p, "turn_fts") && strstr(p, "was added") == NULL)
+            ok = err_set(r->e, ERR_DB, "%s cannot be repaired: %.*s", r->from.path, (int)strcspn(p, "\n"), p);
+    buf_free(&lines);
+    return ok;
+}
+
+static bool open_copy(struct repair *r, const char *copy)
+{
+    return db_open(&r->from, copy, SQLITE_OPEN_READWRITE, r->e) && schema_renew_log(&r->from, r->e) &&
+           tables_are_ours(r);
+}
+
+static bool write_new(struct repair *r, const char *to)
+{
+    int fd = file_create(to, r->e);
+    if (fd < 0)
+        return false;
+    bool ok = db_open(&r->to, to, SQLITE_OPEN_READWRITE, r->e) && schema_open(&r->to, r->e) &&
+              db_exec(&r->to, "PRAGMA foreign_keys=OFF; BEGIN IMMEDIATE", r->e) && copy_shared(r) && repair_sessions(r) &&
+              finish(r) && db_exec(&r->to, "COMMIT", r->e);
+    ok = ok && (fsync(fd) == 0 || err_set(r->e, ERR_DB, "cannot write %s: %s", to, strerror(errno)));
+    close(fd);
+    db_close(&r->to);
+    if (!ok)
+        unlink(to);
+    return ok;
+}
+
+bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e)
+{
+    struct repair r = {.report = report, .e = e};
+    enum file_owner owner = file_owner(path, e);
+    if (owner == FILE_MISSING)
+        return err_set(e, ERR_NEGATIVE, "%s: %s", path, strerror(ENOENT));
+    if (owner != FILE_OURS || !is_at_rest(path, e))
+        return false;
+    if (access(to, F_OK) == 0)
+        return err_set(e, ERR_DB, "%s exists; expected the name of a new file", to);
+    char *copy = xasprintf("%s.examined", to);
+    remove_copy(copy);
+    bool ok = copy_log(path, copy, e) && open_copy(&r, copy) && write_new(&r, to);
+    db_close(&r.from);
+    remove_copy(copy);
+    free(copy);
+    *lost = r.lost;
+    if (ok) {
+        buf_printf(report, "%d record%s kept, %d of them without a comparison; %d lost or left out\n", r.kept,
+                   plural(r.kept), r.guessed, r.lost);
+        file_sync_folder(to);
+        ok = history_check(to, report, e);
+    }
+    return ok;
+}

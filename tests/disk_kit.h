@@ -1,0 +1,287 @@
+/* disk_kit.h - a disk of the tests' own: a VFS of SQLite that fails on demand and knows what a power cut
+ * would leave.
+ */
+#ifndef AERIE_TESTS_DISK_KIT_H
+#define AERIE_TESTS_DISK_KIT_H
+
+#include "tests/history_kit.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+enum { SECTOR = 512, MAX_DISK_FILES = 8 };
+
+/* A file as the disk has it for sure, and what was written since its last sync. */
+struct disk_file {
+    char name[200];
+    bool gone; /* deleted: SQLite syncs the folder then */
+    struct buf safe;
+    struct late {
+        sqlite3_int64 at;
+        struct buf bytes; /* no bytes: truncation to `at` */
+    } * late;
+    int n_late;
+};
+
+static struct {
+    pthread_mutex_t mu;
+    bool track;
+    long op, fail_at; /* the fail_at-th change of a file fails; 0: none */
+    long cut_at;      /* before the cut_at-th, cut_power(cut_to); 0: never */
+    const char *cut_to;
+    struct disk_file file[MAX_DISK_FILES];
+    int n_files;
+} disk = {.mu = PTHREAD_MUTEX_INITIALIZER};
+
+struct shim_file {
+    sqlite3_file base;
+    struct disk_file *disk;
+    sqlite3_file *real;
+};
+
+static sqlite3_file *real_of(sqlite3_file *f)
+{
+    return ((struct shim_file *)f)->real;
+}
+
+KIT void cut_power(const char *folder);
+
+KIT bool disk_fails(void)
+{
+    pthread_mutex_lock(&disk.mu);
+    bool fails = ++disk.op == disk.fail_at, cut = disk.op == disk.cut_at;
+    pthread_mutex_unlock(&disk.mu);
+    if (cut)
+        cut_power(disk.cut_to);
+    return fails;
+}
+
+static void add_late(struct disk_file *f, sqlite3_int64 at, const void *p, int n)
+{
+    if (!f || !disk.track)
+        return;
+    f->late = xrealloc(f->late, (size_t)f->n_late + 1, sizeof *f->late);
+    struct late *l = &f->late[f->n_late++];
+    *l = (struct late){.at = at};
+    buf_add(&l->bytes, p, (size_t)n);
+}
+
+static void put(struct buf *b, sqlite3_int64 at, const char *p, size_t n)
+{
+    while (b->n < (size_t)at + n)
+        buf_char(b, 0);
+    memcpy(b->p + at, p, n);
+}
+
+/* Brings late writes to `b`: all of them, or sector by sector as luck will have it. */
+static void settle(const struct disk_file *f, struct buf *b, bool all)
+{
+    for (int i = 0; i < f->n_late; i++) {
+        const struct late *l = &f->late[i];
+        if (!l->bytes.n && (all || roll(2)) && b->n > (size_t)l->at)
+            b->n = (size_t)l->at;
+        for (size_t k = 0; k < l->bytes.n; k += SECTOR) {
+            size_t n = l->bytes.n - k < SECTOR ? l->bytes.n - k : SECTOR;
+            if (all || roll(2))
+                put(b, l->at + (sqlite3_int64)k, l->bytes.p + k, n);
+        }
+    }
+}
+
+static int shim_close(sqlite3_file *f)
+{
+    return real_of(f)->pMethods->xClose(real_of(f));
+}
+static int shim_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+{
+    return real_of(f)->pMethods->xRead(real_of(f), p, n, at);
+}
+static int shim_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+{
+    if (disk_fails())
+        return SQLITE_IOERR_WRITE;
+    pthread_mutex_lock(&disk.mu);
+    add_late(((struct shim_file *)f)->disk, at, p, n);
+    pthread_mutex_unlock(&disk.mu);
+    return real_of(f)->pMethods->xWrite(real_of(f), p, n, at);
+}
+static int shim_truncate(sqlite3_file *f, sqlite3_int64 n)
+{
+    if (disk_fails())
+        return SQLITE_IOERR_TRUNCATE;
+    pthread_mutex_lock(&disk.mu);
+    add_late(((struct shim_file *)f)->disk, n, "", 0);
+    pthread_mutex_unlock(&disk.mu);
+    return real_of(f)->pMethods->xTruncate(real_of(f), n);
+}
+static int shim_sync(sqlite3_file *f, int flags)
+{
+    (void)flags;
+    if (disk_fails())
+        return SQLITE_IOERR_FSYNC;
+    struct disk_file *d = ((struct shim_file *)f)->disk;
+    pthread_mutex_lock(&disk.mu);
+    if (d && disk.track) {
+        settle(d, &d->safe, true);
+        for (int i = 0; i < d->n_late; i++)
+            buf_free(&d->late[i].bytes);
+        d->n_late = 0;
+    }
+    pthread_mutex_unlock(&disk.mu);
+    return SQLITE_OK;
+}
+static int shim_size(sqlite3_file *f, sqlite3_int64 *n)
+{
+    return real_of(f)->pMethods->xFileSize(real_of(f), n);
+}
+static int shim_lock(sqlite3_file *f, int l)
+{
+    return real_of(f)->pMethods->xLock(real_of(f), l);
+}
+static int shim_unlock(sqlite3_file *f, int l)
+{
+    return real_of(f)->pMethods->xUnlock(real_of(f), l);
+}
+static int shim_reserved(sqlite3_file *f, int *out)
+{
+    return real_of(f)->pMethods->xCheckReservedLock(real_of(f), out);
+}
+static int shim_control(sqlite3_file *f, int op, void *arg)
+{
+    return real_of(f)->pMethods->xFileControl(real_of(f), op, arg);
+}
+static int shim_sector(sqlite3_file *f)
+{
+    (void)f;
+    return SECTOR;
+}
+static int shim_traits(sqlite3_file *f)
+{
+    (void)f;
+    return 0; /* no promise of atomic writes */
+}
+static int shim_map(sqlite3_file *f, int i, int n, int extend, void volatile **p)
+{
+    return real_of(f)->pMethods->xShmMap(real_of(f), i, n, extend, p);
+}
+static int shim_shm_lock(sqlite3_file *f, int at, int n, int flags)
+{
+    return real_of(f)->pMethods->xShmLock(real_of(f), at, n, flags);
+}
+static void shim_barrier(sqlite3_file *f)
+{
+    real_of(f)->pMethods->xShmBarrier(real_of(f));
+}
+static int shim_unmap(sqlite3_file *f, int del)
+{
+    return real_of(f)->pMethods->xShmUnmap(real_of(f), del);
+}
+
+static const sqlite3_io_methods shim_methods = {.iVersion = 2,
+                                                .xClose = shim_close,
+                                                .xRead = shim_read,
+                                                .xWrite = shim_write,
+                                                .xTruncate = shim_truncate,
+                                                .xSync = shim_sync,
+                                                .xFileSize = shim_size,
+                                                .xLock = shim_lock,
+                                                .xUnlock = shim_unlock,
+                                                .xCheckReservedLock = shim_reserved,
+                                                .xFileControl = shim_control,
+                                                .xSectorSize = shim_sector,
+                                                .xDeviceCharacteristics = shim_traits,
+                                                .xShmMap = shim_map,
+                                                .xShmLock = shim_shm_lock,
+                                                .xShmBarrier = shim_barrier,
+                                                .xShmUnmap = shim_unmap};
+
+static sqlite3_vfs *real_vfs;
+
+static int shim_delete(sqlite3_vfs *v, const char *name, int sync_folder)
+{
+    (void)v;
+    pthread_mutex_lock(&disk.mu);
+    for (int i = 0; i < disk.n_files; i++)
+        if (strcmp(disk.file[i].name, name) == 0)
+            disk.file[i].gone = true;
+    pthread_mutex_unlock(&disk.mu);
+    return real_vfs->xDelete(real_vfs, name, sync_folder);
+}
+
+static struct disk_file *disk_file_of(const char *name)
+{
+    for (int i = 0; i < disk.n_files; i++)
+        if (strcmp(disk.file[i].name, name) == 0 && !disk.file[i].gone)
+            return &disk.file[i];
+    if (disk.n_files == MAX_DISK_FILES)
+        return NULL;
+    struct disk_file *f = &disk.file[disk.n_files++];
+    snprintf(f->name, sizeof f->name, "%s", name);
+    if (access(name, F_OK) == 0) /* what was there before is on the disk */
+        buf_read_file(&f->safe, name, 64 << 20, NULL);
+    return f;
+}
+
+static int shim_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
+{
+    struct shim_file *s = (struct shim_file *)f;
+    (void)v;
+    s->base.pMethods = NULL;
+    s->real = (sqlite3_file *)(s + 1);
+    s->disk = name && disk.track ? disk_file_of(name) : NULL;
+    int rc = real_vfs->xOpen(real_vfs, name, s->real, flags, out);
+    if (!rc)
+        s->base.pMethods = &shim_methods;
+    return rc;
+}
+
+KIT void shim_install(void)
+{
+    static sqlite3_vfs shim;
+    real_vfs = sqlite3_vfs_find(NULL);
+    shim = *real_vfs;
+    shim.zName = "shim";
+    shim.szOsFile += (int)sizeof(struct shim_file);
+    shim.xOpen = shim_open;
+    shim.xDelete = shim_delete;
+    disk.op = disk.fail_at = disk.cut_at = disk.n_files = 0;
+    assert_int_equal(sqlite3_vfs_register(&shim, 1), SQLITE_OK);
+}
+
+KIT void shim_remove(void)
+{
+    sqlite3_vfs_unregister(sqlite3_vfs_find("shim"));
+    for (int i = 0; i < disk.n_files; i++) {
+        for (int k = 0; k < disk.file[i].n_late; k++)
+            buf_free(&disk.file[i].late[k].bytes);
+        free(disk.file[i].late);
+        buf_free(&disk.file[i].safe);
+        disk.file[i] = (struct disk_file){0};
+    }
+    disk.track = false;
+    disk.fail_at = disk.n_files = 0;
+}
+
+/* What the disk might hold if the power went out now, as files in a folder of its own. */
+KIT void cut_power(const char *folder)
+{
+    assert_int_equal(mkdir(folder, 0700), 0);
+    pthread_mutex_lock(&disk.mu);
+    for (int i = 0; i < disk.n_files; i++) {
+        if (disk.file[i].gone)
+            continue;
+        struct buf b = {0};
+        buf_add(&b, disk.file[i].safe.p, disk.file[i].safe.n);
+        settle(&disk.file[i], &b, false);
+        char name[300];
+        snprintf(name, sizeof name, "%s/%s", folder, strrchr(disk.file[i].name, '/') + 1);
+        FILE *f = fopen(name, "wb");
+        fwrite(b.p, 1, b.n, f);
+        fclose(f);
+        buf_free(&b);
+    }
+    pthread_mutex_unlock(&disk.mu);
+}
+
+#endif

@@ -1,0 +1,487 @@
+/* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit, repair, and what
+ * a power cut leaves of each. */
+#include "history/internal.h"
+#include "tests/disk_kit.h"
+#include "tests/history_kit.h"
+
+static void sound(const char *path)
+{
+    struct buf report = {0};
+    struct err e = {0};
+    if (!history_check(path, &report, &e))
+        fail_msg("%s: %s\n%s", path, e.msg, report.p);
+    buf_free(&report);
+}
+
+static long long count(const char *path, const char *sql)
+{
+    struct err e = {0};
+    struct hdb *d = hdb_open(path, &e);
+    if (!d)
+        fail_msg("%s", e.msg);
+    long long n = sql_int(d, sql);
+    hdb_close(d);
+    return n;
+}
+
+static long long sessions(const char *path)
+{
+    return count(path, "SELECT count(*) AS n FROM session");
+}
+
+/* The id of a session, by its number. */
+static void id_of(int number, char id[SESSION_ID])
+{
+    struct err e = {0};
+    struct session_row r;
+    char text[16];
+    struct hdb *d = read_open();
+    snprintf(text, sizeof text, "%d", number);
+    assert_true(hdb_find(d, text, &r, &e));
+    memcpy(id, r.id, SESSION_ID);
+    session_row_free(&r);
+    hdb_close(d);
+}
+
+static void raw(const char *sql)
+{
+    sqlite3 *s;
+    char *why = NULL;
+    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
+    sqlite3_exec(s, sql, NULL, NULL, &why);
+    if (why)
+        fail_msg("%s: %s", sql, why);
+    sqlite3_close(s);
+}
+
+/* Sessions 1 to n, the longest unused first; 3 is a fork of 1. */
+static void make_log(int n)
+{
+    struct history *h = log_open(LOG_TREE);
+    char id[SESSION_ID], first[SESSION_ID];
+    for (int i = 1; i <= n; i++) {
+        session_new_id(id);
+        if (i == 1)
+            memcpy(first, id, sizeof id);
+        if (i == 3) {
+            post_session(h, id, first, 1);
+            one_turn(h, id, 2, false);
+        } else {
+            write_session(h, id, 2);
+        }
+        assert_true(history_flush(h, 5000));
+        sleep_ms(3);
+    }
+    history_close(h);
+}
+
+/* ---- backup ---- */
+
+static void test_a_backup_in_use_is_whole_and_checked(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    char to[160], id[SESSION_ID];
+    struct stat st;
+    struct history *h = log_open(LOG_TREE);
+    session_new_id(id);
+    write_session(h, id, 2);
+    for (int i = 0; i < 10; i++) { /* while it is written */
+        one_turn(h, id, 3 + i, false);
+        snprintf(to, sizeof to, "%s/copy%d.db", scratch, i);
+        if (!history_backup(db_path, to, &e))
+            fail_msg("%s", e.msg);
+        sound(to);
+        assert_int_equal(stat(to, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
+    history_close(h);
+    assert_false(history_backup(db_path, to, &e)); /* never over a file that exists */
+    raw("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')");
+    snprintf(to, sizeof to, "%s/damaged.db", scratch);
+    assert_false(history_backup(db_path, to, &e));
+    assert_non_null(strstr(e.msg, "is copied, but what it holds is damaged"));
+}
+
+/* ---- prune ---- */
+
+static struct pruned prune(struct prune_rule rule)
+{
+    struct pruned out;
+    struct err e = {0};
+    if (!history_prune_by(db_path, &rule, &out, NULL, &e))
+        fail_msg("%s", e.msg);
+    return out;
+}
+
+static void test_prune_keeps_what_others_need(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf report = {0};
+    struct pruned gone;
+    char second[SESSION_ID];
+    make_log(6);
+    id_of(2, second);
+    assert_true(history_pin(db_path, second, true, &e));
+    assert_false(history_pin(db_path, "01H", true, &e));
+    sound(db_path);
+    const struct prune_rule dry = {.older_than = -1, .keep = 4, .to_bytes = -1, .dry = true};
+    assert_true(history_prune_by(db_path, &dry, &gone, &report, &e));
+    assert_int_equal(gone.sessions, 2); /* 3, then 1, which is no parent any more; not 2 */
+    assert_non_null(strstr(report.p, "    3  "));
+    assert_int_equal(sessions(db_path), 6);
+    sound(db_path);
+    buf_free(&report);
+    assert_int_equal(prune((struct prune_rule){-1, 4, -1, false}).sessions, 2);
+    assert_int_equal(count(db_path, "SELECT min(number) AS n FROM session"), 2);
+    sound(db_path);
+    assert_int_equal(prune((struct prune_rule){-1, -1, 0, false}).sessions, 3); /* all but the pinned one */
+    sound(db_path);
+    assert_true(history_pin(db_path, second, false, &e));
+    assert_int_equal(prune((struct prune_rule){1, -1, -1, false}).sessions, 0); /* used today */
+    assert_int_equal(prune((struct prune_rule){0, 1, -1, false}).sessions, 1);
+    sound(db_path);
+}
+
+static void test_prune_by_size_stops_at_the_size(void **state)
+{
+    (void)state;
+    make_log(12);
+    int64_t before = 0, after = 0;
+    struct err e = {0};
+    assert_true(history_vacuum(db_path, &before, &after, &e));
+    assert_true(after <= before);
+    sound(db_path);
+    assert_int_equal(prune((struct prune_rule){-1, -1, after, false}).sessions, 0);
+    struct pruned gone = prune((struct prune_rule){-1, -1, after - 40000, false});
+    assert_true(gone.sessions > 0 && gone.sessions < 10 && gone.bytes > 0 && gone.turns >= gone.sessions);
+    assert_int_equal(sessions(db_path), 12 - gone.sessions);
+    sound(db_path);
+}
+
+/* ---- the size limit ---- */
+
+static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
+{
+    (void)state;
+    for (int stop = 0; stop < 2; stop++) {
+        char id[SESSION_ID];
+        struct history_status s;
+        snprintf(db_path, sizeof db_path, "%s/%d/sessions.db", scratch, stop);
+        struct history *h = log_open(LOG_TREE);
+        history_set_limit(h, &(struct history_limit){1 << 30, stop});
+        history_status(h, &s);
+        assert_string_equal(s.limit, "");
+        assert_true(s.bytes > 0);
+        session_new_id(id);
+        write_session(h, id, 1);
+        assert_true(history_flush(h, 5000));
+        history_status(h, &s);
+        history_set_limit(h, &(struct history_limit){s.bytes * 100 / 95, stop});
+        history_status(h, &s);
+        assert_non_null(strstr(s.limit, "the log is 95% full"));
+        assert_true(s.recording && !s.error[0]);
+        history_set_limit(h, &(struct history_limit){s.bytes, stop});
+        one_turn(h, id, 2, false);
+        assert_true(history_flush(h, 5000));
+        history_status(h, &s);
+        assert_non_null(strstr(s.limit, "the log is full"));
+        assert_int_equal(s.left_out, stop);
+        assert_int_equal(s.recording, !stop);
+        assert_int_equal(s.error[0] != 0, stop);
+        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 2 - stop);
+        history_set_limit(h, &(struct history_limit){1 << 30, stop}); /* room again */
+        one_turn(h, id, 3, false);
+        assert_true(history_flush(h, 5000));
+        history_status(h, &s);
+        assert_true(s.recording && !s.error[0] && !s.limit[0]);
+        history_close(h);
+        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 3 - stop);
+        sound(db_path);
+    }
+}
+
+/* ---- repair ---- */
+
+static void repaired(char to[160], struct buf *report, int *lost)
+{
+    struct err e = {0};
+    struct buf was = {0}, is = {0};
+    static int n;
+    snprintf(to, 160, "%s/repaired%d.db", scratch, n++);
+    assert_true(buf_read_file(&was, db_path, 64 << 20, NULL));
+    buf_clear(report);
+    if (!history_repair(db_path, to, report, lost, &e))
+        fail_msg("%s\n%s", e.msg, report->p);
+    assert_true(buf_read_file(&is, db_path, 64 << 20, NULL));
+    assert_true(was.n == is.n && memcmp(was.p, is.p, was.n) == 0); /* the damaged file stays as it is */
+    sound(to);
+    buf_free(&was);
+    buf_free(&is);
+}
+
+static bool read_turn(const struct turn_row *r, void *arg)
+{
+    *(int *)arg += r->n > 0;
+    return true;
+}
+
+/* Every session of a log can be read with every reader. */
+static void readable(const char *path)
+{
+    struct err e = {0};
+    struct hdb *d = hdb_open(path, &e);
+    assert_non_null(d);
+    int turns = 0;
+    for (int i = 1; i < 9; i++) {
+        struct session_row r;
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        if (!hdb_find(d, name, &r, &e))
+            continue;
+        if (hdb_turns(d, r.id, 0, read_turn, &turns, &e) < 0)
+            fail_msg("session %d: %s", i, e.msg);
+        struct hdb_past p;
+        if (!hdb_past(d, r.id, INT32_MAX, &p, &e))
+            fail_msg("session %d: %s", i, e.msg);
+        hdb_past_free(&p);
+        session_row_free(&r);
+    }
+    hdb_close(d);
+}
+
+static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sql, *line;
+        int sessions, turns; /* left; of 4 sessions, 7 turns */
+    } damage[] = {
+        {"SELECT 1", "0 lost or left out", 4, 7},
+        {"UPDATE turn SET text='x' WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=2)",
+         "the reply of turn 1 is not what was written, and left out", 4, 7},
+        {"UPDATE turn SET text='x' WHERE role='user' AND n=1 AND session_id=(SELECT id FROM session WHERE number=2)",
+         "the message of turn 1 is not what was written, and left out", 4, 6},
+        {"UPDATE step SET draws=draws+1 WHERE turn_id=(SELECT max(turn_id) FROM step)", "is not what was written, and left out",
+         4, 7},
+        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=1)",
+         "what stood before", 4, 7},
+        {"DELETE FROM turn WHERE n=2 AND session_id=(SELECT id FROM session WHERE number=4)", "are missing", 4, 6},
+        {"UPDATE session SET title='x' WHERE number=1", "its title, number, pin, times", 4, 7},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2", "its row cannot be read, and left out", 3, 5},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=1", "was forked from one that is lost", 3, 5},
+        {"UPDATE token SET text='x'", "texts of", 4, 7},
+        {"CREATE TRIGGER evil AFTER INSERT ON turn BEGIN DELETE FROM turn; END", "trigger \"evil\" was added", 4, 7},
+        {"DELETE FROM head; UPDATE roll SET heads=0", "0 lost or left out", 4, 7},
+    };
+    struct buf report = {0}, good = {0};
+    char to[160];
+    make_log(4);
+    struct history *h = log_open(LOG_TREE);
+    describe_texts(h);
+    history_close(h);
+    raw("PRAGMA journal_mode=DELETE");
+    assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        FILE *f = fopen(db_path, "wb");
+        assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
+        fclose(f);
+        raw(damage[i].sql);
+        int lost = 0;
+        repaired(to, &report, &lost);
+        if (strncmp(damage[i].sql, "UPDATE token", 12) != 0 && !strstr(report.p, damage[i].line))
+            fail_msg("%s: expected \"%s\" in: %s", damage[i].sql, damage[i].line, report.p);
+        assert_int_equal(sessions(to), damage[i].sessions);
+        assert_int_equal(count(to, "SELECT count(*) AS n FROM turn WHERE role='user'"), damage[i].turns);
+        readable(to);
+        unlink(to);
+    }
+    buf_free(&report);
+    buf_free(&good);
+}
+
+/* Pages of the file are overwritten, one after the other: whatever can still be opened is repaired. */
+static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
+{
+    (void)state;
+    enum { PAGE = 4096 };
+    struct buf report = {0}, good = {0};
+    char to[160];
+    int tried = 0, opened = 0, all = 0;
+    make_log(4);
+    raw("PRAGMA journal_mode=DELETE");
+    assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
+    for (size_t page = 1; page < good.n / PAGE; page += 1 + page / 4) {
+        struct err e = {0};
+        int lost = 0;
+        snprintf(to, sizeof to, "%s/page%zu.db", scratch, page);
+        memset(good.p + page * PAGE, 0xA5, PAGE);
+        FILE *f = fopen(db_path, "wb");
+        assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
+        fclose(f);
+        buf_free(&good);
+        buf_clear(&report);
+        tried++;
+        if (history_repair(db_path, to, &report, &lost, &e)) {
+            opened++;
+            all += sessions(to) == 4;
+            readable(to);
+        } else {
+            if (access(to, F_OK) == 0) /* half of a log is left behind */
+                fail_msg("page %zu: %s\n%s", page, e.msg, report.p);
+        }
+        unlink(to);
+        unlink(db_path);
+        make_log(4);
+        raw("PRAGMA journal_mode=DELETE");
+        assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
+    }
+    print_message("%d pages damaged, %d logs repaired, %d with all sessions\n", tried, opened, all);
+    assert_true(opened > tried / 2 && all > 0);
+    buf_free(&report);
+    buf_free(&good);
+}
+
+static void test_repair_refuses_a_log_in_use_and_never_overwrites(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf report = {0};
+    int lost;
+    char to[160];
+    make_log(1);
+    struct history *h = log_open(LOG_STEPS);
+    snprintf(to, sizeof to, "%s/new.db", scratch);
+    assert_false(history_repair(db_path, to, &report, &lost, &e));
+    assert_non_null(strstr(e.msg, "is open in another aerie"));
+    history_close(h);
+    assert_false(history_repair(db_path, db_path, &report, &lost, &e));
+    assert_non_null(strstr(e.msg, "exists; expected the name of a new file"));
+    assert_true(hdb_save(to, "notes", 5, &e));
+    assert_false(history_repair(to, db_path, &report, &lost, &e));
+    buf_free(&report);
+}
+
+/* ---- power cuts ---- */
+
+struct operation {
+    const char *name;
+    void (*run)(void);
+    const char *log;      /* the log before it; NULL: six sessions */
+    long long least, most; /* sessions that are left, whenever the power fails */
+};
+
+static void run_migration(void)
+{
+    history_close(log_open(LOG_STEPS));
+}
+
+static void run_prune(void)
+{
+    struct pruned gone;
+    struct err e = {0};
+    const struct prune_rule rule = {-1, 3, -1, false};
+    history_prune_by(db_path, &rule, &gone, NULL, &e);
+}
+
+static void run_vacuum(void)
+{
+    int64_t a, b;
+    struct err e = {0};
+    history_vacuum(db_path, &a, &b, &e);
+}
+
+static void put_bytes(const struct buf *b)
+{
+    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
+    for (int i = 0; i < 4; i++) {
+        char name[200];
+        snprintf(name, sizeof name, "%s%s", db_path, tails[i]);
+        unlink(name);
+    }
+    FILE *f = fopen(db_path, "wb");
+    assert_int_equal(fwrite(b->p, 1, b->n, f), b->n);
+    fclose(f);
+}
+
+static void check_cut(const struct operation *o, const char *folder)
+{
+    char name[300], was[128];
+    snprintf(name, sizeof name, "%s/sessions.db", folder);
+    if (access(name, F_OK) != 0)
+        return;
+    snprintf(was, sizeof was, "%s", db_path);
+    snprintf(db_path, sizeof db_path, "%.127s", name);
+    history_close(log_open(LOG_STEPS)); /* migrates, recovers */
+    snprintf(db_path, sizeof db_path, "%s", was);
+    sound(name);
+    long long n = sessions(name);
+    if (n < o->least || n > o->most)
+        fail_msg("%s: %lld sessions are left", o->name, n);
+}
+
+static void cut_everywhere(const struct operation *o, int *cuts)
+{
+    char folder[200];
+    struct buf base = {0};
+    struct err e = {0};
+    long ops = 1;
+    if (o->log) {
+        history_close(log_open(LOG_OFF)); /* the folder */
+        assert_true(buf_read_file(&base, o->log, 1 << 20, &e));
+    } else {
+        make_log(6);
+        raw("PRAGMA journal_mode=DELETE");
+        assert_true(buf_read_file(&base, db_path, 64 << 20, &e));
+    }
+    for (long n = 0; n <= ops; n += n && ops > 25 ? ops / 25 : 1) {
+        put_bytes(&base);
+        snprintf(folder, sizeof folder, "%s/%s-%ld", scratch, o->name, n);
+        shim_install();
+        disk.track = true;
+        disk.cut_at = n; /* 0: counts the changes */
+        disk.cut_to = folder;
+        o->run();
+        ops = n ? ops : disk.op;
+        shim_remove();
+        if (n) {
+            check_cut(o, folder);
+            ++*cuts;
+        }
+    }
+    buf_free(&base);
+}
+
+static void test_a_power_cut_leaves_the_log_before_or_after(void **state)
+{
+    (void)state;
+    static const struct operation list[] = {
+        {"migration", run_migration, "tests/logs/version-5.db", 3, 3},
+        {"old-migration", run_migration, "tests/logs/version-2.db", 2, 2},
+        {"prune", run_prune, NULL, 3, 6},
+        {"vacuum", run_vacuum, NULL, 6, 6},
+    };
+    int cuts = 0;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
+        cut_everywhere(&list[i], &cuts);
+    }
+    print_message("%d power cuts\n", cuts);
+    assert_true(cuts > 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_backup_in_use_is_whole_and_checked),
+        TEST(test_prune_keeps_what_others_need),
+        TEST(test_prune_by_size_stops_at_the_size),
+        TEST(test_a_full_log_says_so_before_and_stops_or_goes_on),
+        TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
+        TEST(test_repair_of_damaged_pages_keeps_other_sessions),
+        TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
+        TEST(test_a_power_cut_leaves_the_log_before_or_after),
+    };
+    return cmocka_run_group_tests_name("history_care", tests, NULL, NULL);
+}
