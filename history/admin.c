@@ -1,5 +1,5 @@
-/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins (check.c, repair.c: the rest). Each call opens its own
- * connection.
+/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins (check.c, repair.c:
+ * the rest). Each call opens its own connection.
  */
 #include "history/internal.h"
 

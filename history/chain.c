@@ -8,8 +8,8 @@
  * Values that change later (the title, the time of the last change, how a run ended) are covered by
  * the session's seal, which is computed again with each change. The set of sessions is covered by
  * `roll`, the exclusive or of the hashes of their ids; a tokenizer's texts by one of the same kind.
- * head.c chains these checksums over the whole database, and may seal them with a key. Without a key
- * all this detects accidents, not attacks: a program that writes the file can also compute the
+ * head.c chains these checksums over the whole database, and may seal them with a key. Without a
+ * key all this detects accidents, not attacks: a program that writes the file can also compute the
  * checksums.
  */
 #include "history/internal.h"

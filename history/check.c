@@ -41,8 +41,8 @@ static bool compare_words(struct db *d, struct buf *report, bool *clean, struct 
     return rc == SQLITE_OK || db_fail(d, e, "cannot check the search index");
 }
 
-/* Whether a lookup finds each word as often as an index made anew: the check above trusts the index's table
- * of pages, where a lookup begins. */
+/* Whether a lookup finds each word as often as an index made anew: the check above trusts the
+ * index's table of pages, where a lookup begins. */
 static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
     sqlite3_stmt *all, *one = NULL;

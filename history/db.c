@@ -68,9 +68,9 @@ static int wait_for_lock(void *unused, int times)
     return 1;
 }
 
-/* The schema is compared with aerie's before a statement uses it (schema.c). If another program changes
- * it afterwards, SQLite compiles the statements again: with triggers and views off, neither can take
- * part in them. */
+/* The schema is compared with aerie's before a statement uses it (schema.c). If another program
+ * changes it afterwards, SQLite compiles the statements again: with triggers and views off, neither
+ * can take part in them. */
 static void switch_off(sqlite3 *h)
 {
     sqlite3_db_config(h, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);

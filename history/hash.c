@@ -1,5 +1,5 @@
-/* hash.c - hashes rows of the database, as the same function reads them when they are written and when
- * they are verified.
+/* hash.c - hashes rows of the database, as the same function reads them when they are written and
+ * when they are verified.
  */
 #include "history/internal.h"
 

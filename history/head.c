@@ -1,14 +1,15 @@
 /* head.c - the chain over the whole database.
  *
  * Every row of `head` records the checksum of one object at one moment, in the order in which they
- * were written, and chain = SHA-256(chain of the row before, number, object, checksum, time, sealed). So the
- * chain of the last row, the head, stands for the whole log: whoever has noted it can tell later
- * whether the log's past is still the same. An object that is missing, was added or is not at its
- * newest checksum is named.
+ * were written, and chain = SHA-256(chain of the row before, number, object, checksum, time,
+ * sealed). So the chain of the last row, the head, stands for the whole log: whoever has noted it
+ * can tell later whether the log's past is still the same. An object that is missing, was added or
+ * is not at its newest checksum is named.
  *
- * With a key (seal.c) each row is sealed when it is written: only who has the key can write a row that
- * passes. Without one, a program that changes the file can compute the whole chain again. In neither
- * case can a log be told from an earlier state of itself, unless a later head was noted elsewhere.
+ * With a key (seal.c) each row is sealed when it is written: only who has the key can write a row
+ * that passes. Without one, a program that changes the file can compute the whole chain again. In
+ * neither case can a log be told from an earlier state of itself, unless a later head was noted
+ * elsewhere.
  */
 #include "history/internal.h"
 
@@ -40,8 +41,8 @@ static void head_hash(int64_t n, const uint8_t *before, int n_before, const char
 
 /* ---- writing ---- */
 
-/* The chain so far. *n: the number of the last head; -1: there is no row of `roll` (a pack has none), or
- * no number is left. */
+/* The chain so far. *n: the number of the last head; -1: there is no row of `roll` (a pack has
+ * none), or no number is left. */
 static int read_roll(struct db *d, int64_t *n, uint8_t chain[SUM], int *n_chain)
 {
     int64_t last;
@@ -347,7 +348,8 @@ static int verify_chain(struct heads *v)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* Compares the end of the chain with `roll`, which finds heads missing at the end; and the state. */
+/* Compares the end of the chain with `roll`, which finds heads missing at the end; and the state.
+ */
 static int verify_end(struct heads *v)
 {
     uint8_t state[SUM];

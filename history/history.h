@@ -81,9 +81,9 @@ struct evq *history_queue(struct history *h); /* give this to engine_opts.log */
 /* Sets the level of the events that are queued from now on; any thread. */
 void history_level(struct history *h, enum log_level level);
 
-/* What this process records from now on in any log is sealed with the key in a file, and checks verify
- * the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the file is no
- * regular file, others can read it, or it has not 16 to 4096 bytes. */
+/* What this process records from now on in any log is sealed with the key in a file, and checks
+ * verify the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the
+ * file is no regular file, others can read it, or it has not 16 to 4096 bytes. */
 bool history_seal_with(const char *file, struct err *e);
 
 /* State for the status line; any thread. */
@@ -98,8 +98,9 @@ struct history_status {
     char notice[256];    /* one line about an unusual opening, e.g. a damaged log; constant */
 };
 void history_status(struct history *h, struct history_status *s);
-/* A limit on the size of the database. At max_bytes either status.limit says so and storing goes on, or
- * (stop) turns that begin then are not stored and status.error says so; a turn that had begun is stored. */
+/* A limit on the size of the database. At max_bytes either status.limit says so and storing goes
+ * on, or (stop) turns that begin then are not stored and status.error says so; a turn that had
+ * begun is stored. */
 struct history_limit {
     int64_t max_bytes; /* 0: none */
     bool stop;
@@ -362,15 +363,15 @@ bool hdb_plain_launch(struct hdb *d, const char *facts, struct buf *out);
 /* What an open pack says of itself; NULL: d is a log. */
 const struct pack_about *hdb_packed(const struct hdb *d);
 
-/* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy of the
- * log as of one moment while others write, 0600, checked afterwards; `to` must not exist. Check:
- * verifies structure, search index and checksums; false and ERR_DB if any is wrong, with a line per
- * problem in report. Vacuum: gives free space back; *before and *after are bytes. */
+/* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy of
+ * the log as of one moment while others write, 0600, checked afterwards; `to` must not exist.
+ * Check: verifies structure, search index and checksums; false and ERR_DB if any is wrong, with a
+ * line per problem in report. Vacuum: gives free space back; *before and *after are bytes. */
 bool history_backup(const char *path, const char *to, struct err *e);
 bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e);
-/* Which sessions prune deletes, the longest unused first: those not used for older_than days (-1: any),
- * while there are more than `keep` (-1: none), and while the rest takes more than to_bytes (-1). Never: parents of
- * sessions that stay, pinned sessions, and sessions that are open. */
+/* Which sessions prune deletes, the longest unused first: those not used for older_than days (-1:
+ * any), while there are more than `keep` (-1: none), and while the rest takes more than to_bytes
+ * (-1). Never: parents of sessions that stay, pinned sessions, and sessions that are open. */
 struct prune_rule {
     int older_than;
     int keep;

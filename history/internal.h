@@ -29,9 +29,10 @@ struct db {
                             limit; 0: none */
 };
 
-/* Opens a connection with the safety settings that all have (defensive, untrusted schema, no triggers,
- * no views, limits, cell checks, busy timeout). flags: SQLITE_OPEN_*; with SQLITE_OPEN_URI the path is a file: URI. *d
- * must not move while it is open. False and *e (ERR_DB) on failure. */
+/* Opens a connection with the safety settings that all have (defensive, untrusted schema, no
+ * triggers, no views, limits, cell checks, busy timeout). flags: SQLITE_OPEN_*; with
+ * SQLITE_OPEN_URI the path is a file: URI. *d must not move while it is open. False and *e (ERR_DB)
+ * on failure. */
 bool db_open(struct db *d, const char *path, int flags, struct err *e);
 void db_close(struct db *d);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
@@ -183,7 +184,8 @@ int session_unlock_dead(struct db *d, const struct live *l);
 /* ---- hash.c: hashes of rows ------------------------------------------------------------------ */
 
 void hash_int(struct sha256 *s, int64_t v);
-/* Hashes type, length and bytes of a value, so that two different rows never hash the same bytes. */
+/* Hashes type, length and bytes of a value, so that two different rows never hash the same bytes.
+ */
 void hash_column(struct sha256 *s, sqlite3_stmt *st, int i);
 /* Hashes every row of a statement of db_cached() (NULL: it failed), and their number. */
 int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st);
@@ -193,28 +195,29 @@ int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st);
 
 /* ---- head.c: the chain over the whole database ----------------------------------------------- */
 
-/* Every change of an object's checksum appends a row to `head`. Objects (what, name): a session (its
- * id), a build, a model, a server, a tokenizer (the row's id). The newest row of an object has its
- * checksum now; an empty one: aerie deleted the object. */
+/* Every change of an object's checksum appends a row to `head`. Objects (what, name): a session
+ * (its id), a build, a model, a server, a tokenizer (the row's id). The newest row of an object has
+ * its checksum now; an empty one: aerie deleted the object. */
 int head_add(struct db *d, const char *what, const char *name, const void *sum, size_t n);
 /* The same for a row of one of these tables, with a checksum over its columns. */
 int head_add_row(struct db *d, const char *table, int64_t id);
-/* Call it before an object is changed in a transaction. sum: its checksum, from its content (NULL: the
- * content does not match). Unless its newest head has the same, a head of the kind "damage" records
- * that another program changed it: the change would be covered otherwise. */
+/* Call it before an object is changed in a transaction. sum: its checksum, from its content (NULL:
+ * the content does not match). Unless its newest head has the same, a head of the kind "damage"
+ * records that another program changed it: the change would be covered otherwise. */
 int head_touch(struct db *d, const char *what, const char *name, const uint8_t *sum);
 int head_touch_row(struct db *d, const char *table, int64_t id);
-/* Updates the checksum over what is no evidence: session locks, side files stored, counters. Call it in
- * every transaction that changed one of them. */
+/* Updates the checksum over what is no evidence: session locks, side files stored, counters. Call
+ * it in every transaction that changed one of them. */
 int head_state(struct db *d);
 int head_add_table(struct db *d, const char *table); /* of each of its rows */
 /* Migration of version 5: a head for every object. */
 int head_make_all(struct db *d);
-/* Verifies the chain of heads, with a key of history_seal_with() also their seals, and compares each
- * object with its newest head. Adds to *bad, and a line each to report (may be NULL). */
+/* Verifies the chain of heads, with a key of history_seal_with() also their seals, and compares
+ * each object with its newest head. Adds to *bad, and a line each to report (may be NULL). */
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e);
 
-/* Names the last head in report; of one that was noted (`head`, may be NULL) also whether the log has it. */
+/* Names the last head in report; of one that was noted (`head`, may be NULL) also whether the log
+ * has it. */
 bool head_report(struct db *d, const char *head, struct buf *report, bool *clean, struct err *e);
 
 /* ---- seal.c: the key of history_seal_with() --------------------------------------------------- */
@@ -243,7 +246,8 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
 /* Updates the session's seal: one checksum of its row (title and times included) and of how its
  * runs ended. Call it in every transaction that changed one of them, before its end. */
 int chain_seal(struct db *d, const char *session);
-/* Call it in every transaction before the first change of a session that has rows: see head_touch(). */
+/* Call it in every transaction before the first change of a session that has rows: see
+ * head_touch(). */
 int chain_touch(struct db *d, const char *session);
 /* Updates the checksum over all sessions (`roll`) for one that was created (by 1) or deleted
  * (-1). */
@@ -253,8 +257,8 @@ int chain_roll(struct db *d, const char *session, int by);
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
 /* Updates the checksum over a tokenizer's texts for n that were added. */
 int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n);
-/* For repair.c: the hash that a session's chain begins with, that of a link after `before`, and whether
- * the session's seal is that of its content. */
+/* For repair.c: the hash that a session's chain begins with, that of a link after `before`, and
+ * whether the session's seal is that of its content. */
 int chain_of_session(struct db *d, const char *session, uint8_t out[32]);
 int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
                   uint8_t out[32]);
@@ -353,7 +357,8 @@ int write_end_all(struct writer *w);
 /* cursors.c: the open sessions of a writer. */
 void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */
 void cursor_free(struct cursor *c);
-/* Makes the session's cursor w->cur and parks the one before. False: it has none, nothing changes. */
+/* Makes the session's cursor w->cur and parks the one before. False: it has none, nothing changes.
+ */
 bool cursors_switch(struct writer *w, const char *session);
 /* The same of the conversation's cursor; where there is none, of an empty one. */
 void cursors_conversation(struct writer *w);
@@ -384,7 +389,8 @@ bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], 
 /* Opens a session log that exists and that `accept` accepts. */
 bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db *d, struct err *e),
              struct err *e);
-/* Opens a session log that exists and has this version's schema; to write, it must fit the key (seal.c). */
+/* Opens a session log that exists and has this version's schema; to write, it must fit the key
+ * (seal.c). */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 
 /* Copies a database, as of one moment, to an empty file, and leaves that without a journal. */

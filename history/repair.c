@@ -1,9 +1,9 @@
 /* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
  *
- * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. A
- * record is sound if its content has the checksum that was stored with it; a record behind a missing one
- * cannot be compared and is kept. What is lost is named in the report, and in a notice that the repaired
- * session ends with. The new log has checksums of its own.
+ * The damaged file is only read: a copy of it and of its journals is examined, beside the new log.
+ * A record is sound if its content has the checksum that was stored with it; a record behind a
+ * missing one cannot be compared and is kept. What is lost is named in the report, and in a notice
+ * that the repaired session ends with. The new log has checksums of its own.
  */
 #include "history/internal.h"
 
@@ -135,8 +135,8 @@ static int insert_row(struct repair *r, const char *table, sqlite3_stmt *st)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* Copies the rows of a table for which `where` holds (?1: key). A read that fails ends it, and *whole is
- * false then. False: the new log cannot be written. */
+/* Copies the rows of a table for which `where` holds (?1: key). A read that fails ends it, and
+ * *whole is false then. False: the new log cannot be written. */
 static bool copy_rows(struct repair *r, const char *table, const char *where, int64_t key, bool *whole)
 {
     char sql[256];
@@ -154,7 +154,8 @@ static bool copy_rows(struct repair *r, const char *table, const char *where, in
     return put == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
 }
 
-/* Builds, models, servers, and the texts of tokens. A table that ends in a damaged page is kept up to there. */
+/* Builds, models, servers, and the texts of tokens. A table that ends in a damaged page is kept up
+ * to there. */
 static bool copy_shared(struct repair *r)
 {
     static const char *const table[] = {"build", "model", "server", "tokenizer"};
@@ -265,7 +266,7 @@ static void judge_records(struct repair *r, const char *session, struct records 
         known = some;
         memcpy(before, have, 32);
     }
-    /* a session row that was changed makes its first record look so: the record is kept, as unknown */
+    /* a changed session row makes the first record look changed: it is kept, as unknown */
     if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
         a->v[0].state = UNKNOWN;
 }
@@ -295,7 +296,8 @@ static bool has_message(const struct records *a, int turn)
     return false;
 }
 
-/* A reply without its message cannot be shown; records of a session without a run cannot be read. */
+/* A reply without its message cannot be shown; records of a session without a run cannot be read.
+ */
 static void drop_orphans(struct records *a)
 {
     bool run = false;
@@ -515,7 +517,8 @@ static bool finish(struct repair *r)
     return put(r, rc);
 }
 
-/* Whether the tables are as aerie made them; *e names the first that is not. What else was added is not read. */
+/* Whether the tables are as aerie made them; *e names the first that is not. What else was added is
+ * not read. */
 static bool tables_are_ours(struct repair *r)
 {
     struct buf lines = {0};

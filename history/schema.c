@@ -161,9 +161,9 @@ static const char schema_5[] =
     " k INTEGER NOT NULL, rank INTEGER NOT NULL, token INTEGER, logp REAL, text TEXT,"
     " PRIMARY KEY(step_id, k, rank)) WITHOUT ROWID;";
 
-/* head: the chain over the whole database, and roll.heads, roll.head its end (head.c); roll.state: a
- * checksum over held, taken and the counters. pinned: 1: prune keeps the session. Statistics of the
- * query planner are dropped: no checksum covers them. */
+/* head: the chain over the whole database, and roll.heads, roll.head its end (head.c); roll.state:
+ * a checksum over held, taken and the counters. pinned: 1: prune keeps the session. Statistics of
+ * the query planner are dropped: no checksum covers them. */
 static const char schema_6[] =
     "DROP TABLE IF EXISTS sqlite_stat1;"
     "DROP TABLE IF EXISTS sqlite_stat4;"
@@ -337,9 +337,9 @@ bool schema_digest(struct db *d, char hex[65])
     return rc == SQLITE_DONE;
 }
 
-/* The digests of this version's schema, so that its text need not be made each time a log is opened.
- * Another text is compared object by object: other versions of SQLite may write the same schema
- * differently. */
+/* The digests of this version's schema, so that its text need not be made each time a log is
+ * opened. Another text is compared object by object: other versions of SQLite may write the same
+ * schema differently. */
 static const char digest_of_log[] = "34f20df4f6a39629762c773483ca307c48e96c08262fb721a2bfb040a14fa34d";
 static const char digest_of_pack[] = "98bb44e6689b68a43f2034f7ef398018e642ad572524debba0dcf07042bfd96d";
 

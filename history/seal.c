@@ -1,7 +1,7 @@
 /* seal.c - the key that seals heads (head.c), and HMAC-SHA-256 (RFC 2104, FIPS 198-1) over them.
  *
- * One key a process; it is set before the first log is opened. A seal binds the number of a head and
- * its chain, and so everything recorded before.
+ * One key a process; it is set before the first log is opened. A seal binds the number of a head
+ * and its chain, and so everything recorded before.
  */
 #include "history/internal.h"
 

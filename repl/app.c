@@ -92,6 +92,10 @@ static void open_log(struct app *a)
         snprintf(a->log_error, sizeof a->log_error, "%.255s", e.msg);
     if (a->history) {
         const struct history_limit limit = {a->opt.max_size * INT64_C(1000000), a->opt.at_limit == 1};
+        struct history_status s;
+        history_status(a->history, &s);
+        if (s.notice[0])
+            buf_printf(&a->notes, "%s\n", s.notice);
         retain(a);
         if (limit.max_bytes)
             history_set_limit(a->history, &limit);
