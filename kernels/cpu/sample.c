@@ -1,7 +1,7 @@
 /* sample.c - operations on logits: top-k, log probabilities, and sampling.
  *
- * Rows are independent items. No vocabulary is sorted: top-k scans it for values above the current
- * k-th best, and sampling pops candidates from a heap, best first, until its filters are satisfied.
+ * Rows are independent, and scanned in parts. No vocabulary is sorted: top-k scans a part for values
+ * above the current k-th best, and sampling pops candidates from a heap, best first, until its filters are satisfied.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -9,47 +9,165 @@
 
 enum { MAX_TOPK = 64 };
 
-static double lse_of(const struct cpu_isa *isa, const float *x, int n)
+/* ---- scans: rows in parts, which are items ---------------------------------------------------- */
+
+enum {
+    SUM = 512,       /* elements of a sum of sum_exp(); those are added in order */
+    PART = 32 * SUM, /* elements of an item */
+};
+
+struct scan {
+    const struct cpu_isa *isa;
+    const float *x; /* (rows, n) */
+    const uint8_t *mask, *used; /* (n), (rows) or NULL; a row that is not used is not read */
+    int rows, n, parts;
+    struct part { float max; bool invalid; } *part; /* (rows, parts) */
+    double *sum; /* (rows, parts * (PART / SUM)), of exp(x - max of the row) */
+};
+
+static struct scan scan_of(struct kdev *d, const float *x, int rows, int n, const uint8_t *mask)
 {
-    bool invalid;
-    float max = isa->max(x, NULL, n, &invalid);
-    if (invalid)
+    struct scan s = {.isa = d->isa, .x = x, .mask = mask, .rows = rows, .n = n,
+                     .parts = div_up(n, PART)};
+    s.part = cpu_scratch(d, SCRATCH_SCAN, (size_t)(rows * s.parts), sizeof *s.part);
+    return s;
+}
+
+/* The range of a part; false if its row is not used. */
+static bool part_range(const struct scan *s, int item, int *r, int *from, int *to)
+{
+    *r = item / s->parts;
+    *from = item % s->parts * PART;
+    *to = min_int(s->n, *from + PART);
+    return !s->used || s->used[*r];
+}
+
+static void max_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct scan *s = arg;
+    int r, from, to;
+    if (!part_range(s, item, &r, &from, &to))
+        return;
+    struct part *p = &s->part[item];
+    p->max = s->isa->max(s->x + (size_t)r * (size_t)s->n + from, s->mask ? s->mask + from : NULL,
+                         to - from, &p->invalid);
+}
+
+/* The largest element of each part that is not masked, and whether any element is NaN or +inf. */
+static void scan_max(struct kdev *d, struct scan *s)
+{
+    cpu_each(d, s->rows * s->parts, PART / 4.0, max_item, s);
+}
+
+/* Those of the row; *at: the first part with the largest element. */
+static struct part row_max(const struct scan *s, int r, int *at)
+{
+    struct part all = s->part[r * s->parts];
+    *at = 0;
+    for (int i = 1; i < s->parts; i++) {
+        const struct part *p = &s->part[r * s->parts + i];
+        all.invalid |= p->invalid;
+        if (p->max > all.max)
+            all.max = p->max, *at = i;
+    }
+    return all;
+}
+
+static void sum_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct scan *s = arg;
+    int r, from, to, at;
+    if (!part_range(s, item, &r, &from, &to))
+        return;
+    struct part all = row_max(s, r, &at);
+    if (all.invalid || all.max == -INFINITY)
+        return;
+    double *sum = s->sum + (size_t)item * (PART / SUM);
+    for (; from < to; from += SUM)
+        *sum++ = s->isa->sum_exp(s->x + (size_t)r * (size_t)s->n + from, NULL,
+                                 min_int(SUM, to - from), all.max, 1, NULL);
+}
+
+/* The sums of each part, after scan_max() without a mask. */
+static void scan_sums(struct kdev *d, struct scan *s)
+{
+    s->sum = cpu_scratch(d, SCRATCH_SUMS, (size_t)(s->rows * s->parts * (PART / SUM)), sizeof *s->sum);
+    cpu_each(d, s->rows * s->parts, PART * 4.0, sum_item, s);
+}
+
+static double row_lse(const struct scan *s, int r)
+{
+    int at;
+    struct part all = row_max(s, r, &at);
+    if (all.invalid)
         return NAN;
-    if (max == -INFINITY)
+    if (all.max == -INFINITY)
         return -INFINITY;
-    return (double)max + log(isa->sum_exp(x, NULL, n, max, 1, NULL));
+    double total = 0;
+    for (int i = 0; i < div_up(s->n, SUM); i++)
+        total += s->sum[(size_t)r * (size_t)s->parts * (PART / SUM) + (size_t)i];
+    return (double)all.max + log(total);
 }
 
 /* ---- topk ----------------------------------------------------------------------------------- */
 
 struct topk_run {
     const struct k_topk *a;
-    const struct cpu_isa *isa;
+    struct scan scan;
+    int32_t *ids; /* (rows, parts, k) best of each part; -1: no more */
 };
 
-static void topk_row(void *arg, int r, int thread)
+/* Inserts i behind those that are not smaller, n of at most k; returns how many there are. */
+static int insert(const float *x, int32_t *ids, int n, int k, int i)
+{
+    if (n == k && !(x[i] > x[ids[k - 1]]))
+        return n;
+    int at = n < k ? n : k - 1; /* replaces the worst if the list is full */
+    for (; at > 0 && x[i] > x[ids[at - 1]]; at--)
+        ids[at] = ids[at - 1];
+    ids[at] = i;
+    return n < k ? n + 1 : k;
+}
+
+static void topk_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct topk_run *run = arg;
     const struct k_topk *a = run->a;
-    const float *x = (const float *)a->logits.p + (size_t)r * (size_t)a->n;
+    int r, from, to, n = 0;
+    part_range(&run->scan, item, &r, &from, &to);
+    const float *x = run->scan.x + (size_t)r * (size_t)a->n;
     const uint8_t *mask = a->mask.p;
-    int32_t ids[MAX_TOPK];
-    int n = 0;
+    int32_t *ids = run->ids + (size_t)item * (size_t)a->k;
     float bar = -INFINITY;
-    for (int i = 0; (i = run->isa->find(x, i, a->n, bar)) < a->n; i++) {
+    for (int i = from; (i = run->scan.isa->find(x, i, to, bar)) < to; i++) {
         if (mask && mask[i])
             continue;
-        int at = n < a->k ? n++ : a->k - 1; /* replaces the worst if the list is full */
-        for (; at > 0 && x[i] > x[ids[at - 1]]; at--)
-            ids[at] = ids[at - 1];
-        ids[at] = i;
-        if (n == a->k)
-            bar = nextafterf(x[ids[a->k - 1]], INFINITY); /* ties keep the lower index */
-        if (bar == INFINITY && x[ids[a->k - 1]] == INFINITY)
+        n = insert(x, ids, n, a->k, i);
+        if (n < a->k)
+            continue;
+        if (x[ids[a->k - 1]] == INFINITY)
             break;
+        bar = nextafterf(x[ids[a->k - 1]], INFINITY); /* ties keep the lower index */
     }
-    double lse = lse_of(run->isa, x, a->n);
+    for (; n < a->k; n++)
+        ids[n] = -1;
+    sum_item(&((struct topk_run *)arg)->scan, item, thread);
+}
+
+static void topk_row(const struct topk_run *run, int r)
+{
+    const struct k_topk *a = run->a;
+    const float *x = run->scan.x + (size_t)r * (size_t)a->n;
+    const int32_t *part = run->ids + (size_t)(r * run->scan.parts) * (size_t)a->k;
+    int32_t ids[MAX_TOPK];
+    int n = 0;
+    for (int i = 0; i < run->scan.parts * a->k; i++) /* in the order of indices where values tie */
+        if (part[i] >= 0)
+            n = insert(x, ids, n, a->k, part[i]);
+    double lse = row_lse(&run->scan, r);
     for (int i = 0; i < a->k; i++) {
         ((int32_t *)a->ids.p)[r * a->k + i] = i < n ? ids[i] : -1;
         ((float *)a->logp.p)[r * a->k + i] = i < n ? (float)((double)x[ids[i]] - lse) : -INFINITY;
@@ -60,16 +178,22 @@ static void topk_row(void *arg, int r, int thread)
 
 void cpu_topk(struct kdev *d, const struct k_topk *a)
 {
-    struct topk_run run = {a, d->isa};
     size_t rows = (size_t)a->rows;
     CHECK(a->k > 0 && a->k <= MAX_TOPK && a->k <= a->n);
     CHECK(!a->mask.p || a->mask.n >= (size_t)a->n);
-    cpu_f32(a->logits, rows * (size_t)a->n);
     cpu_i32(a->ids, rows * (size_t)a->k);
     cpu_f32(a->logp, rows * (size_t)a->k);
     if (a->lse.p)
         cpu_f32(a->lse, rows);
-    cpu_each(d, a->rows, a->n * 8.0, topk_row, &run);
+    const float *x = cpu_f32(a->logits, rows * (size_t)a->n);
+    struct topk_run run = {a, scan_of(d, x, a->rows, a->n, NULL), NULL};
+    struct scan *s = &run.scan;
+    scan_max(d, s);
+    s->sum = cpu_scratch(d, SCRATCH_SUMS, (size_t)(a->rows * s->parts * (PART / SUM)), sizeof *s->sum);
+    run.ids = cpu_scratch(d, SCRATCH_IDS, (size_t)(a->rows * s->parts * a->k), sizeof *run.ids);
+    cpu_each(d, a->rows * s->parts, PART * 5.0, topk_item, &run);
+    for (int r = 0; r < a->rows; r++)
+        topk_row(&run, r);
 }
 
 /* ---- the head of a distribution: its most probable tokens ----------------------------------- */
@@ -162,6 +286,7 @@ static int head_filter(struct head *h, int most, double enough, float least, dou
 struct sample_run {
     const struct k_sample *a;
     const struct cpu_isa *isa;
+    struct scan scan;
     size_t thread_bytes;
     char *scratch;
 };
@@ -195,15 +320,16 @@ static void sample_row(void *arg, int r, int thread)
     const float *x = (const float *)a->logits.p + (size_t)r * (size_t)a->n;
     int32_t *id = (int32_t *)a->ids.p + r;
     float *p = (float *)a->p.p + r;
-    bool invalid;
-    float max = run->isa->max(x, a->mask.p, a->n, &invalid);
+    int part;
+    struct part all = row_max(&run->scan, r, &part);
+    float max = all.max;
     *id = -1;
     *p = 0;
-    if (invalid || max == -INFINITY)
+    if (all.invalid || max == -INFINITY)
         return;
     if (!(a->how.temperature > 0)) {
         const uint8_t *mask = a->mask.p;
-        int i = run->isa->find(x, 0, a->n, max);
+        int i = run->isa->find(x, part * PART, a->n, max);
         while (mask && mask[i])
             i = run->isa->find(x, i + 1, a->n, max);
         *id = i;
@@ -224,35 +350,20 @@ void cpu_sample(struct kdev *d, const struct k_sample *a)
     struct sample_run run = {.a = a, .isa = d->isa};
     size_t rows = (size_t)a->rows, n = (size_t)a->n;
     CHECK(!a->mask.p || a->mask.n >= n);
-    cpu_f32(a->logits, rows * n);
+    run.scan = scan_of(d, cpu_f32(a->logits, rows * n), a->rows, a->n, a->mask.p);
     cpu_i32(a->ids, rows);
     cpu_f32(a->p, rows);
+    scan_max(d, &run.scan);
     if (a->how.temperature > 0) {
         cpu_f32(a->u, rows);
         size_t each = sizeof(uint64_t) + sizeof(int32_t) + sizeof(float); /* heap, order, w */
         run.thread_bytes = (n * each + 127) & ~(size_t)127;
         run.scratch = cpu_scratch(d, SCRATCH_THREAD, (size_t)d->threads, run.thread_bytes);
     }
-    cpu_each(d, a->rows, a->n * 8.0, sample_row, &run);
+    cpu_each(d, a->rows, a->how.temperature > 0 ? a->n * 8.0 : PART, sample_row, &run);
 }
 
 /* ---- logp ----------------------------------------------------------------------------------- */
-
-struct logp_run {
-    const struct k_logp *a;
-    const struct cpu_isa *isa;
-    double *lse;   /* (rows) */
-    uint8_t *used; /* (rows) */
-};
-
-static void logp_row(void *arg, int r, int thread)
-{
-    (void)thread;
-    const struct logp_run *run = arg;
-    if (run->used[r])
-        run->lse[r] = lse_of(run->isa, (const float *)run->a->logits.p +
-                                           (size_t)r * (size_t)run->a->n, run->a->n);
-}
 
 void cpu_logp(struct kdev *d, const struct k_logp *a)
 {
@@ -260,17 +371,18 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
     const float *x = cpu_f32(a->logits, rows * n);
     const int32_t *row = cpu_i32(a->row, pairs), *id = cpu_i32(a->id, pairs);
     float *logp = cpu_f32(a->logp, pairs);
-    struct logp_run run = {.a = a, .isa = d->isa,
-                           .lse = cpu_scratch(d, SCRATCH_LOGITS, rows, sizeof(double) + 1)};
-    run.used = (uint8_t *)(run.lse + rows);
-    memset(run.used, 0, rows);
+    uint8_t *used = cpu_scratch(d, SCRATCH_LOGITS, rows, 1);
+    memset(used, 0, rows);
     for (size_t i = 0; i < pairs; i++) {
         CHECK(row[i] >= 0 && row[i] < a->rows && id[i] >= 0 && id[i] < a->n);
-        run.used[row[i]] = 1;
+        used[row[i]] = 1;
     }
-    cpu_each(d, a->rows, a->n * 4.0, logp_row, &run);
+    struct scan s = scan_of(d, x, a->rows, a->n, NULL);
+    s.used = used;
+    scan_max(d, &s);
+    scan_sums(d, &s);
     for (size_t i = 0; i < pairs; i++)
-        logp[i] = (float)((double)x[(size_t)row[i] * n + (size_t)id[i]] - run.lse[row[i]]);
+        logp[i] = (float)((double)x[(size_t)row[i] * n + (size_t)id[i]] - row_lse(&s, row[i]));
 }
 
 /* ---- read: sample, topk and logp ------------------------------------------------------------- */

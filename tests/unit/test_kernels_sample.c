@@ -269,6 +269,27 @@ static void test_sample_frequencies(void **state)
     free(rows), free(u), free(out);
 }
 
+/* A long row is scanned in parts: ties, masked and invalid elements in several of them. */
+static void test_greedy_over_a_long_row(void **state)
+{
+    (void)state;
+    enum { N = 50000 };
+    const struct sampling greedy = {0, 0, 1, 0};
+    float *x = rnd_floats(N, 1);
+    uint8_t *mask = xcalloc(N, 1);
+    x[40001] = x[33000] = x[17000] = 9;
+    assert_int_equal(sample_one(x, NULL, N, greedy, 0, NULL), 17000);
+    x[16383] = 9; /* the last of its part */
+    assert_int_equal(sample_one(x, NULL, N, greedy, 0, NULL), 16383);
+    mask[16383] = mask[17000] = 1;
+    assert_int_equal(sample_one(x, mask, N, greedy, 0, NULL), 33000);
+    x[N - 1] = 10;
+    assert_int_equal(sample_one(x, mask, N, greedy, 0, NULL), N - 1);
+    x[20000] = NAN, mask[20000] = 1;
+    assert_int_equal(sample_one(x, mask, N, greedy, 0, NULL), -1);
+    free(x), free(mask);
+}
+
 static void test_sample_at_the_edges(void **state)
 {
     (void)state;
@@ -462,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_read_is_all_of_them),
         cmocka_unit_test(test_sample_inverts_the_filtered_distribution),
         cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_greedy_over_a_long_row),
         cmocka_unit_test(test_sample_at_the_edges),
         cmocka_unit_test(test_sample_rows_are_independent),
     };
