@@ -143,7 +143,7 @@ struct auto_view {
     const char *why; /* constant */
     bool logged;     /* the turn is a replay's: the log has chosen */
     uint64_t switches;
-    struct auto_view_shape at[8];
+    struct auto_view_shape at[9];
 };
 
 /* The chat in numbers. Counters are of the session. */

@@ -7,25 +7,26 @@
 enum {
     COLD_RUNS = 2,   /* a device runs a new graph kernel by kernel, then records it */
     LEAST_STAY = 8,  /* steps between two switches */
-    PROBE_STEPS = 6,
-    PROBE_FIRST = 128, PROBE_LAST = 1024, /* steps between two probes: doubled while nothing changes */
-    PROBE_PLAIN = 256, /* the most while nothing is drafted */
+    PROBE_STEPS = 6, PROBE_CLOSE = 16, /* steps of a probe; of a rival that is nearly as fast */
+    PROBE_WAIT = 32, /* steps between two probes */
+    FRESH = 48,      /* a rival measured so many steps ago needs no probe */
+    DRAFT_EVERY = 192, /* steps without a draft until acceptance is measured again */
     SURE = 24,       /* measured steps that a disturbance does not spoil */
-    STALE = 256,     /* steps after which a measure is old */
 };
 static const double FORGET = 1 - 1.0 / 96; /* of acceptance, a drafting step */
 static const double MARGIN = 1.03;         /* advantage that a switch needs */
 static const double CLEARLY = 1.3;         /* advantage with which a switch comes early */
-static const double PROMISING = 0.85;      /* of the speed now, for a probe ... */
-static const double DOUBTFUL = 0.5;        /* ... and for one in four */
+static const double CLOSE = 0.1, WORST = 0.6; /* lost by a probe of a rival: a share of the speed */
+static const double BUDGET = 0.0008;       /* of the time, for probes of one rival */
+static const double PROBE_RATE = 0.3;      /* of the moving average, in a probe */
 static const double NOISE = 0.1;           /* of an average of few steps */
 static const double SPIKE = 2;             /* a step counts as at most so many times the average */
 
 static const struct tree_shape shapes[AUTO_SHAPES] = {
-    {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {5, 4, 16}, {5, 8, 60},
+    {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {10, 1, 11}, {5, 4, 16}, {5, 8, 60},
 };
 /* How often another child is right where the best one is wrong, before a shape has run. */
-static const double prior_rescue[AUTO_SHAPES] = {0, 0, 0, 0, 0, 0, 0.35, 0.5};
+static const double prior_rescue[AUTO_SHAPES] = {0, 0, 0, 0, 0, 0, 0, 0.35, 0.5};
 
 const struct tree_shape *auto_shape_at(int i)
 {
@@ -51,7 +52,7 @@ static int nearest(const struct tree_shape *s)
 
 void auto_shape_init(struct auto_shape *a, const struct tree_shape *first)
 {
-    *a = (struct auto_shape){.ready = true, .drift = 1, .wait = PROBE_FIRST, .every = PROBE_FIRST};
+    *a = (struct auto_shape){.ready = true, .drift = 1, .wait = PROBE_WAIT};
     a->now = a->home = nearest(first);
 }
 
@@ -179,7 +180,7 @@ static void take_time(struct auto_shape *a, const struct auto_step *s)
     double level = s->ns_draft / a->drift / levels;
     if (m->n >= 2 && ns > SPIKE * m->ns)
         ns = SPIKE * m->ns;
-    double rate = a->left ? 0.4 : m->n < LEAST_STAY ? 0.25 : 1.0 / 24;
+    double rate = a->left ? PROBE_RATE : m->n < LEAST_STAY ? 0.25 : 1.0 / 24;
     if (m->n < 3) { /* the first ones may have been disturbed */
         rate = 1;
         ns = m->n ? fmin(m->ns, ns) : ns;
@@ -221,9 +222,7 @@ static void switch_to(struct auto_shape *a, int i, enum auto_reason why)
 
 static void settle(struct auto_shape *a, int i, enum auto_reason why)
 {
-    if (i != a->home)
-        a->every = PROBE_FIRST;
-    a->wait = a->every;
+    a->wait = PROBE_WAIT;
     a->left = 0;
     a->home = i;
     switch_to(a, i, why);
@@ -254,18 +253,31 @@ static double hoped(const struct auto_shape *a, int i)
     return auto_shape_tokens(a, i) / ns;
 }
 
-/* The rival that a probe runs: the fastest of those not measured lately. Plain decoding measures no
- * acceptance, so a small chain runs from time to time, whatever is expected of it. -1: none. */
+/* The share of the speed that steps of a rival lose. */
+static double loss(const struct auto_shape *a, int i)
+{
+    return fmax(0, 1 - hoped(a, i) / tokens_a_ns(a, a->now, a->now));
+}
+
+static int probe_steps(double lost)
+{
+    return lost < CLOSE ? PROBE_CLOSE : PROBE_STEPS;
+}
+
+/* The rival that a probe runs: one whose latest measure is so old that a probe now keeps within the budget,
+ * the fastest of these. Plain decoding measures no acceptance, so a small chain runs from time to time,
+ * whatever is expected of it. -1: none. */
 static int rival(const struct auto_shape *a)
 {
-    double least = a->probes % 4 == 3 ? DOUBTFUL : PROMISING;
     int top = -1;
-    for (int i = 0; i < AUTO_SHAPES; i++)
-        if (i != a->now && a->steps - a->of[i].last > STALE &&
-            hoped(a, i) > least * tokens_a_ns(a, a->now, a->now) &&
-            (top < 0 || hoped(a, i) > hoped(a, top)))
+    for (int i = 0; i < AUTO_SHAPES; i++) {
+        double age = (double)(a->steps - a->of[i].last), lost = loss(a, i);
+        if (i != a->now && lost < WORST && age > FRESH && age * BUDGET > lost * probe_steps(lost) &&
+            (top < 0 || lost < loss(a, top)))
             top = i;
-    return top < 0 && shapes[a->now].steps == 0 ? 2 : top;
+    }
+    bool unknown = shapes[a->now].steps == 0 && a->steps - a->drafted > DRAFT_EVERY;
+    return top < 0 && unknown ? 2 : top;
 }
 
 static void choose(struct auto_shape *a)
@@ -291,12 +303,9 @@ static void choose(struct auto_shape *a)
     if (--a->wait > 0)
         return;
     int probe = rival(a);
-    a->probes++;
-    a->every = min_int(2 * a->every, shapes[a->now].steps ? PROBE_LAST : PROBE_PLAIN);
-    a->wait = a->every;
     if (probe < 0)
         return;
-    a->left = PROBE_STEPS;
+    a->left = probe_steps(loss(a, probe));
     switch_to(a, probe, AUTO_PROBED);
 }
 
@@ -304,8 +313,10 @@ void auto_shape_take(struct auto_shape *a, const struct auto_step *s)
 {
     a->steps++;
     take_time(a, s);
-    if (s->tree && s->tree->n > 1)
+    if (s->tree && s->tree->n > 1) {
+        a->drafted = a->steps;
         take_acceptance(a, s->tree, s->accepted);
+    }
     a->stay++;
     choose(a);
 }

@@ -15,8 +15,9 @@
  *            gets slower, or a context that gets longer, does not make the shapes look fast that did
  *            not run lately
  * The shape with the most tokens a second runs. A shape that never ran has an estimate that errs
- * towards fast, so a promising one is tried; a rival that was measured long ago runs again for some
- * steps from time to time (a probe). A switch needs an advantage, and some steps since the last one.
+ * towards fast, so a promising one is tried. A rival that was measured long ago runs again for some
+ * steps (a probe), the sooner the less that is expected to cost. A switch needs an advantage, and some
+ * steps since the last one.
  * Engine thread.
  */
 #ifndef AERIE_AUTO_SHAPE_H
@@ -25,7 +26,7 @@
 #include "engine/draft/drafter.h"
 #include "engine/event.h"
 
-enum { AUTO_SHAPES = 8, AUTO_GUESSES = 8 /* the greatest topk of them */ };
+enum { AUTO_SHAPES = 9, AUTO_GUESSES = 8 /* the greatest topk of them */ };
 
 /* Candidate i, 0 <= i < AUTO_SHAPES, in the order of their rows; 0 is plain decoding. */
 const struct tree_shape *auto_shape_at(int i);
@@ -53,8 +54,9 @@ struct auto_shape {
     enum auto_reason why;
     int home;         /* that a probe returns to */
     int stay, left;   /* steps since the switch; of a probe that are left */
-    int wait, every;  /* steps until the next probe; between two */
-    uint64_t steps, switches, probes;
+    int wait;         /* steps until the next probe */
+    uint64_t steps, switches;
+    uint64_t drafted; /* number of the last step that drafted */
     double drift;
     double tried[MAX_STEPS + 1], hit[MAX_STEPS + 1]; /* recent, by depth */
     struct auto_measure of[AUTO_SHAPES];

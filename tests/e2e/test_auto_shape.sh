@@ -22,6 +22,7 @@ for how in "temperature=0" "temperature=0.9"; do
     [ "$(sql "select count(*) from event where op='shape' and session_id=(select id from session order by number desc limit 1)")" -ge 4 ]
     result "the log has a shape of each turn ($how)" $?
     equal; result "a replay has them ($how)" $?
+    equal -m models/nestling/target --draft models/nestling/draft; result "with the models named again ($how)" $?
     ("$AERIE" bench --device cpu --short mem. >/dev/null 2>&1 & "$AERIE" bench --device cpu --short mem. >/dev/null 2>&1 &
      equal --threads 1; rc=$?; wait; exit $rc); result "on a busy machine, too ($how)" $?
 done

@@ -139,9 +139,9 @@ static void test_auto_is_nearly_as_fast_as_the_best_shape(void **unused)
         double best = best_speed(&worlds[i], &which);
         auto_shape_init(&a, &usual);
         double early = auto_speed(&worlds[i], &a, 400), later = auto_speed(&worlds[i], &a, 4000);
-        assert_true(early > 0.8 * best && later > 0.94 * best);
         print_message("# %-28s best %d (%.0f tok/s), auto %.3f of it in 400 steps, %.3f later, %d switches\n",
                       worlds[i].name, which, best, early / best, later / best, (int)a.switches);
+        assert_true(early > 0.85 * best && later > 0.93 * best);
     }
 }
 
@@ -166,7 +166,7 @@ static void test_auto_follows_changes(void **unused)
         double best = best_speed(&w, &which), now = auto_speed(&w, &a, 1500);
         print_message("# draft right %.2f, %.0f x slower: %.3f of the best, %d switches\n", w.right,
                       slower, now / best, (int)(a.switches - before));
-        assert_true(now > 0.8 * best && auto_speed(&w, &a, 1500) > 0.9 * best);
+        assert_true(now > 0.85 * best && auto_speed(&w, &a, 1500) > 0.9 * best);
     }
 }
 
