@@ -63,6 +63,12 @@ static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
     (void)d, (void)dst, (void)src, (void)bytes;
 }
 
+static bool count_sync(struct kdev *d, struct err *e)
+{
+    (void)d, (void)e;
+    return true;
+}
+
 static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
 {
     (void)d;
@@ -75,7 +81,7 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
     const struct kernels k = {
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
-        .synthesize = count_synthesize, .memory = count_memory};
+        .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
     struct count c = {.real = dev};
     struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv};
     struct runtime r;

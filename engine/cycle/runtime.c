@@ -114,6 +114,7 @@ bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct 
         for (int l = 0; l < draft->cfg.n_layer; l++)
             r->pass.opts.draft_full |= draft->layer[l].window == 0;
     }
+    ok = ok && dev.k->sync(dev.d, e); /* the pools are filled */
     if (ok)
         register_pools(r);
     else
