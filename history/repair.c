@@ -566,7 +566,14 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
         return err_set(e, ERR_DB, "%s exists; expected the name of a new file", to);
     char *copy = xasprintf("%s.examined", to);
     remove_copy(copy);
-    bool ok = copy_log(path, copy, e) && open_copy(&r, copy) && write_new(&r, to);
+    bool ok = copy_log(path, copy, e);
+    if (ok && !open_copy(&r, copy)) {
+        ok = false;
+        if (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB)
+            err_set(e, ERR_DB, "%s cannot be repaired: the pages that say which tables it has are damaged; expected a"
+                    " backup of it", path);
+    }
+    ok = ok && write_new(&r, to);
     db_close(&r.from);
     remove_copy(copy);
     free(copy);

@@ -393,6 +393,11 @@ void app_event(struct app *a, const struct event *ev)
         buf_str(&a->asked, "");
         a->turn = ev->turn;
         a->step = 0;
+        if (a->history) { /* what the turns before have filled */
+            struct history_status s;
+            history_status(a->history, &s);
+            app_watch_log(a, &s);
+        }
         break;
     case EV_TURN_END:
         if (ev->n_tokens ==

@@ -105,6 +105,7 @@ static const struct topic {
      "1402 t/s       the speed of the last reply\n"
      "step 3.5       the last step: step 5 of turn 3\n"
      "REC            the session is recorded: /resume, /search and `aerie replay` find it\n"
+     "log 93% full   close to --max-size, or over it: aerie db prune makes room\n"
      "NOT SAVED      the log refuses what is said, and why; no log: nothing is recorded\n"},
     {"safety", "what may reach your terminal",
      "Nothing from the model, a file or the log reaches the terminal as it is: control, bidi\n"

@@ -54,6 +54,7 @@ fill() { sql "CREATE TABLE pad(x); INSERT INTO pad VALUES(zeroblob($1)); DROP TA
 fill 700000; run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'the log is (full|9[0-9]% full): '; result "a log that fills up says so" $?
 fill 1200000; run run --db "$DB" --max-size 1 --at-limit stop -q hello
 [ $rc = 4 ] && has Hello && fails '^aerie: 1 turn is not saved: the log is full: 1.[0-9] of 1.0 MB'; result "at the limit nothing is lost in silence" $?
+lines hello hello hello | feed --plain --db "$DB" --max-size 1; [ $rc = 0 ] && [ "$(grep -c 'the log is full' "$T/err")" = 1 ]; result "a chat says so once" $?
 run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'saving goes on'; result "by default saving goes on" $?
 run db check --db "$DB"; [ $rc = 0 ]; result "and the log is whole" $?
 plan
