@@ -167,16 +167,26 @@ static double prompt_flops(struct model *m, int n)
     return all;
 }
 
+/* Whether the line was asked for by its whole name: lines that take seconds a run. */
+static bool named(const struct bench *b, const char *name)
+{
+    for (int i = 0; i < b->o->n_pattern; i++)
+        if (!strcmp(b->o->pattern[i], name))
+            return true;
+    return false;
+}
+
 static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
 {
-    enum { TIMES = 5 };
+    enum { TIMES = 5, USUAL = 4096 /* longer prompts run once, and only if named */ };
     char name[64], shape[64], length[16];
     double seconds[TIMES];
     snprintf(name, sizeof name, "prefill.%s.%s", s->name, bench_length(length, n));
-    if (n > s->most || !bench_wanted(b, name))
+    const bool once = n > USUAL;
+    if (n > s->most || !(once ? named(b, name) : bench_wanted(b, name)))
         return true;
-    int times = b->o->brief || n > 512 ? 3 : TIMES;
-    for (int i = -1; i < times; i++) {
+    int times = once ? 1 : b->o->brief || n > 512 ? 3 : TIMES;
+    for (int i = once ? 0 : -1; i < times; i++) {
         struct lane l;
         uint64_t t0 = clock_ns();
         bool ok = bench_prompted(b, s, &l, n, 0, e) && b->dev.k->sync(b->dev.d, e);
@@ -188,7 +198,7 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
     }
     struct timing t = bench_timing(seconds, times, 1);
     double flops = prompt_flops(&s->l.model, n);
-    double peer_ms = s->peer_ms[n > 512];
+    double peer_ms = once ? 0 : s->peer_ms[n > 512];
     snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s%s", s->chunk, n / t.ms * 1e3,
              peer_ms > 0 ? ", R: of cublas" : "");
     bench_tell_beside(b, name, shape, &t, flops, peer_ms);
@@ -338,6 +348,6 @@ bool bench_cycles(struct bench *b, struct subject *s, struct err *e)
         ok = (brief && i != 1) || cycle(b, s, cycles[i].shape, cycles[i].accepted, e);
     ok = ok && prefill(b, s, 512, e);
     if (!brief || b->graphs)
-        ok = ok && prefill(b, s, 4096, e);
+        ok = ok && prefill(b, s, 4096, e) && prefill(b, s, 131072, e);
     return ok && talks(b, s, e);
 }
