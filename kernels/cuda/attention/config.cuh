@@ -68,7 +68,8 @@ struct tile_config {
         DT = HD / 8 / WN,                /* n8 tiles of dimensions of a warp */
         LG = 2 / WN,                     /* parts of a warp's keys, each in one half tile */
         LT = KT / LG,                    /* n8 tiles of such a part */
-        IN_REGS = !WGMMA && MI * DT * 4 <= 32, /* the combined sums stay in registers */
+        /* The combined sums stay in registers. */
+        IN_REGS = !WGMMA && MI * DT * 4 <= (BLOCKS == 1 ? 64 : 32),
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,
