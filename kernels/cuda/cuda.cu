@@ -46,6 +46,7 @@ void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows,
         cuda_apply_pending(d);
     d->op = op;
     d->arena_at = 0;
+    d->pending_rows_used = d->pending.src && d->pending.src == d->pending_rows;
     d->prev_triggers_late = d->triggers_late;
     d->triggers_late = false;
     d->prev_queries = d->op_queries;
@@ -143,6 +144,8 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->pending_buf[i], (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS *
                                                          MAX_PENDING_WIDTH *
                                                          sizeof *d->pending_buf[i]);
+    if (rc == cudaSuccess && d->has_wgmma)
+        rc = cudaMalloc((void **)&d->pending_rows, PENDING_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES + LAND_BYTES);
     if (rc == cudaSuccess)
@@ -172,6 +175,7 @@ static void close_memory(struct kdev *d)
     cudaFree(d->query_bf16);
     cudaFree(d->pending_buf[0]);
     cudaFree(d->pending_buf[1]);
+    cudaFree(d->pending_rows);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     cuda_close_stream(d);

@@ -53,6 +53,7 @@ enum {
     /* The largest pending residual update (struct pending): rows, elements of a row, partial sums
      * of an element. */
     MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
+    PENDING_BYTES = 48 << 20, /* the same of prefill rows, whose elements are not partial sums */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
@@ -132,6 +133,9 @@ struct kdev {
     float *pending_buf[2]; /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each; used
                               alternately */
     int pending_next;
+    float *pending_rows; /* (PENDING_BYTES); NULL: without wgmma, prefill rows have no pending
+                            updates */
+    bool pending_rows_used; /* by the pending update, or by one that this operation has applied */
     unsigned *readers; /* blocks that have read the pending row; zero between operations */
     const char *op; /* the current operation, for messages */
     /* True if the last kernel of the current operation (prev_: of the operation before it) calls

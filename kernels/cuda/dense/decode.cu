@@ -525,13 +525,14 @@ bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
     return lists <= MOE_COUNTERS_AT;
 }
 
-bool cuda_can_defer(const struct product *p)
+bool cuda_can_defer(const struct kdev *d, const struct product *p)
 {
     const struct row_epilogue *b = &p->row_epilogue;
     int n = p->m[0].n;
-    return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
-           p->rows <= MAX_VERIFY_ROWS && (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 &&
-           n <= MAX_PENDING_WIDTH && is_short_norm(&b->post, n);
+    const bool kept = p->rows <= MAX_VERIFY_ROWS || p->f[0].dst == d->pending_rows;
+    return kept && b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
+           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MAX_PENDING_WIDTH &&
+           is_short_norm(&b->post, n);
 }
 
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)

@@ -110,7 +110,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     CHECK(dense || !p->glu);
     const bool defers = p->row_epilogue.is_qkv
                             ? cuda_heads_reduce(&p->row_epilogue.heads)
-                            : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(p);
+                            : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(d, p);
     int splits = 0;
     if (verify)
         splits = cuda_product_verify(d, p, defers);
@@ -162,6 +162,19 @@ static struct epilogue *add_mat(const struct kdev *d, struct product *p, const s
 
 /* ---- linear --------------------------------------------------------------------------------- */
 
+/* Where the sums of a product with a post-norm go: where they can become a pending update, if they
+ * may, else to scratch. whole: p has all rows of the operation. */
+static float *sums_for_norm(struct kdev *d, int rows, int n, bool whole)
+{
+    const size_t bytes = (size_t)rows * (size_t)n * sizeof(float);
+    if (rows <= MAX_VERIFY_ROWS && n <= MAX_PENDING_WIDTH)
+        return d->pending_buf[d->pending_next ^= 1];
+    if (!whole || !cuda_is_prefill(d, rows) || bytes > PENDING_BYTES || d->pending_rows_used)
+        return (float *)cuda_take(d, bytes);
+    d->pending_rows_used = true;
+    return d->pending_rows;
+}
+
 static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int rows)
 {
     int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
@@ -177,11 +190,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     if (a->packed && d->packed == a->src.p)
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
-    if (post && rows <= MAX_VERIFY_ROWS && out <= MAX_PENDING_WIDTH) /* the sums of a row that
-                                                                        may become pending */
-        to = d->pending_buf[d->pending_next ^= 1];
-    else if (post)
-        to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
+    if (post)
+        to = sums_for_norm(d, rows, out, rows == a->rows);
     struct epilogue *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
     f->softcap = a->softcap;

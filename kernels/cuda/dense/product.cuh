@@ -391,7 +391,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p);
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p);
 /* Whether the product's post-norm and addition may become a pending update. */
-bool cuda_can_defer(const struct product *p);
+bool cuda_can_defer(const struct kdev *d, const struct product *p);
 /* Packs the rows p->in into p->x (dense/pack.cu); if cuda_packs_short(), applies p->update
  * first. */
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
