@@ -97,14 +97,14 @@ static void check_linear(int out, int in, struct k_linear a, bool mul, const cha
     free(x), free(m), free(old);
 }
 
-/* Outputs and inputs that fill tiles, and that do not; runs of an even, an odd number of chunks, of
- * one, and empty ones. */
+/* Outputs and inputs that fill tiles, and that do not; splits of an even, an odd number of chunks, of
+ * one, and empty ones; tiles of whole panels and of 11, 4 and 2 rows of each. */
 static void test_linear_shapes(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 262},
-                                    {16, 96}, {300, 33}, {640, 1152}, {70, 20}};
-    for (int i = 0; i < 8; i += one_in(2))
+                                    {16, 96}, {300, 33}, {640, 1152}, {70, 20}, {2560, 64}, {5376, 96}};
+    for (int i = 0; i < 10; i += one_in(2))
         check_linear(shapes[i][0], shapes[i][1], (struct k_linear){.scale = 1}, false, "linear");
 }
 
@@ -115,10 +115,60 @@ static void test_what_follows_a_sum(void **state)
     struct k_linear biased = {.scale = 1, .b = &some, .add = true};
     check_linear(264, 512, biased, false, "bias, add");
     check_linear(263, 512, biased, false, "unaligned");
+    check_linear(2560, 96, biased, false, "bias, add, parts of panels");
+    check_linear(2880, 96, biased, false, "bias, add, odd parts of panels");
     check_linear(264, 512, (struct k_linear){.scale = .5f, .b = &some, .act = ACT_GELU_TANH,
                                              .softcap = 3, .add = true}, true, "everything");
     check_linear(264, 512, (struct k_linear){.scale = 1, .post = {NORM_RMS, NULL, 1e-5f},
                                              .add = true}, false, "a norm behind");
+}
+
+/* ---- linear, and the linear behind its norm ------------------------------------------------- */
+
+struct chain {
+    struct k_linear first, second;
+    const float *x, *old;
+};
+
+/* out: of each row the second product, then the row that the first one left. */
+static void run_chain(const void *arg, int first, int rows, float *out)
+{
+    const struct chain *c = arg;
+    size_t in = (size_t)c->first.w->dim[1], n = (size_t)c->first.w->dim[0], r = (size_t)rows,
+           m = (size_t)c->second.w->dim[0], f = (size_t)first;
+    struct k_linear a = c->first, b = c->second;
+    float *second = xmalloc(r * m * sizeof *second), *left = xmalloc(r * n * sizeof *left);
+    a.rows = b.rows = rows;
+    a.src = floats(c->x + f * in, r * in);
+    a.dst = b.src = floats(c->old + f * n, r * n);
+    b.dst = blank(r * m);
+    T.k->linear(T.d, &a);
+    T.k->linear(T.d, &b);
+    take(second, b.dst, r * m), take(left, a.dst, r * n);
+    for (size_t i = 0; i < r; i++) {
+        memcpy(out + i * (m + n), second + i * m, m * sizeof *out);
+        memcpy(out + i * (m + n) + m, left + i * n, n * sizeof *out);
+    }
+    free(second), free(left);
+    dev_release(&T);
+}
+
+/* The norm behind the first product is left to the second one, which has a norm of its own. */
+static void test_norm_left_to_the_next_product(void **state)
+{
+    (void)state;
+    static const int widths[] = {256, 2560, 3104};
+    for (int i = 0; i < 3; i++) {
+        int n = widths[i];
+        struct tensor w = TENSOR(DT_BF16, .05f, n, 160), post = TENSOR(DT_BF16, 1, n),
+                      pre = TENSOR(DT_BF16, 1, n), v = TENSOR(DT_BF16, .05f, 48, n);
+        float *x = rnd_floats(MOST * 160, 1), *old = rnd_floats((size_t)(MOST * n), 1);
+        struct chain c = {{.w = up(&w), .scale = 1, .add = i != 1,
+                           .post = {NORM_RMS1P, up(&post), 1e-5f}},
+                          {.w = up(&v), .scale = 1, .pre = {NORM_RMS1P, up(&pre), 1e-5f}}, x, old};
+        check_rows(run_chain, &c, 48 + n, "linear behind a norm");
+        free(x), free(old);
+    }
 }
 
 /* ---- glu ------------------------------------------------------------------------------------ */
@@ -144,8 +194,8 @@ static void run_glu(const void *arg, int first, int rows, float *out)
 static void test_glu(void **state)
 {
     (void)state;
-    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}};
-    for (int i = 0; i < 3; i++) {
+    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2816, 96}, {3072, 96}};
+    for (int i = 0; i < 5; i++) {
         int ffn = shapes[i][0], in = shapes[i][1];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, in), u = TENSOR(DT_BF16, .05f, ffn, in);
         float *x = rnd_floats((size_t)(MOST * in), 1);
@@ -185,8 +235,8 @@ static void run_pair(const void *arg, int first, int rows, float *out)
 static void test_packed_between(void **state)
 {
     (void)state;
-    static const int ffns[] = {640, 1056, 200};
-    for (int i = 0; i < 3; i++) {
+    static const int ffns[] = {640, 1056, 200, 2816, 3072};
+    for (int i = 0; i < 5; i++) {
         int ffn = ffns[i];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, 320), u = TENSOR(DT_BF16, .05f, ffn, 320),
                       w = TENSOR(DT_BF16, .05f, 72, ffn), post = TENSOR(DT_BF16, 1, 72);
@@ -294,6 +344,7 @@ int main(int argc, char **argv)
     static const enum k_precision precisions[] = {K_BF16, K_F32};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_shapes), cmocka_unit_test(test_what_follows_a_sum),
+        cmocka_unit_test(test_norm_left_to_the_next_product),
         cmocka_unit_test(test_glu), cmocka_unit_test(test_packed_between),
         cmocka_unit_test(test_qkv),
     };

@@ -160,13 +160,13 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
 }
 
 /* Copies piece `piece` of each row of a box of rows (cuda_piece_map()), one row's piece after the
- * other's. */
+ * other's. from: where in the piece the box begins, in units of 8 bytes. */
 __device__ __forceinline__ void copy_pieces(uint32_t to, const CUtensorMap *map, int piece, int row,
-                                            mbarrier full)
+                                            mbarrier full, int from = 0)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(piece), "r"(row), "r"(full.at)
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(from), "r"(piece), "r"(row), "r"(full.at)
                  : "memory");
 }
 

@@ -14,6 +14,7 @@ enum {
     HALF_BYTES = 2 * CHUNK_BYTES,
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
+    MAX_BOX = 256, /* rows of a box of a tensor map */
     BATCH = 2, /* rows whose old values a writer loads together */
 };
 
@@ -37,7 +38,8 @@ template <int COLS> struct form {
 struct prefill_args {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
-    int wide[MAX_MATS]; /* outputs of a tile (GLU: of each matrix); whole panels */
+    int run[MAX_MATS];  /* successive outputs of a tile, from one panel */
+    int wide[MAX_MATS]; /* outputs of a tile (GLU: of each matrix): runs of successive panels */
     int tiles_out, tiles_row;
 };
 
@@ -46,7 +48,8 @@ struct prefill_args {
 /* ---- device: tiles -------------------------------------------------------------------------- */
 
 struct place {
-    int mat, out, col; /* the tile's first output in the matrix, its first column */
+    int mat, panel, row; /* the tile's outputs: its matrix, first panel, first row in each panel */
+    int col;             /* its first column */
 };
 template <int COLS>
 __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile)
@@ -57,7 +60,10 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
     at.col = (first + in % width) * COLS;
     while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
-    at.out = (t - a.p.first[at.mat]) * a.wide[at.mat];
+    t -= a.p.first[at.mat];
+    const int run = a.run[at.mat], runs = a.p.m[at.mat].panels.rows / run;
+    at.panel = t / runs * (a.wide[at.mat] / run);
+    at.row = t % runs * run;
     return at;
 }
 
@@ -68,10 +74,10 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
  * up's. */
 struct tile_weights {
     const CUtensorMap *map;
-    int panel, bytes; /* the first panel; bytes of one chunk of the tile's outputs */
+    int panel, from, bytes; /* the first panel; where each panel's run begins; bytes of one chunk */
     bool glu;
     __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
-        : map(&a.w[at.mat]), panel(at.out / a.p.m[at.mat].panels.rows),
+        : map(&a.w[at.mat]), panel(at.panel), from(at.row * (K_CHUNK_BYTES / 8)),
           bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
     {
     }
@@ -84,9 +90,9 @@ struct tile_weights {
         for (int i = 0; i < 2; i++) {
             if (i == k.n)
                 break;
-            copy_pieces(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full);
+            copy_pieces(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full, from);
             if (glu)
-                copy_pieces(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full);
+                copy_pieces(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full, from);
         }
     }
 };
@@ -122,14 +128,49 @@ __device__ __forceinline__ void fetch_tiles(const prefill_args &a, pointer_ring 
     }
 }
 
+/* A consumer warp's position in the ring, as addresses in shared memory that change by additions
+ * only: between two products a warp has time for few instructions. */
+template <int COLS> struct consumer_ring {
+    uint32_t first_at, first_full, to_empty; /* to_empty: from a full to its empty barrier */
+    uint32_t at, full, rows; /* the stage, its full barrier, the low word of its rows' descriptor */
+    uint32_t phase;
+    int slot;
+    __device__ __forceinline__ consumer_ring(const pointer_ring &r)
+        : first_at(shared_at(r.at)), first_full(shared_at(r.full)),
+          to_empty(shared_at(r.empty) - shared_at(r.full)), phase(0), slot(0)
+    {
+        begin();
+    }
+    __device__ __forceinline__ void begin()
+    {
+        at = first_at, full = first_full;
+        rows = (uint32_t)wgmma_descriptor(first_at + 2 * HALF_BYTES);
+    }
+    __device__ __forceinline__ void next()
+    {
+        using F = form<COLS>;
+        at += F::TILE_STAGE_BYTES, full += 8, rows += F::TILE_STAGE_BYTES / 16;
+        if (++slot == F::STAGES)
+            slot = 0, phase ^= 1, begin();
+    }
+    __device__ __forceinline__ uint64_t descriptor() const
+    {
+        return (wgmma_descriptor(0) & ~(uint64_t)UINT32_MAX) | rows;
+    }
+    __device__ __forceinline__ void wait() const { mbarrier_wait(full, phase); }
+    /* Releases the stage whose full barrier is at `of`. */
+    __device__ __forceinline__ void release(uint32_t of) const
+    {
+        mbarrier_arrive_warp(of + to_empty);
+    }
+};
+
 /* A thread's weights of two outputs, one chunk (32 of k). */
 struct weights {
     uint4 r0, r1;
-    __device__ __forceinline__ void load(const uint8_t *at, int q, int out)
+    __device__ __forceinline__ void load(uint32_t at)
     {
-        const uint8_t *p = at + out * K_CHUNK_BYTES + q * 16;
-        r0 = *(const uint4 *)p;
-        r1 = *(const uint4 *)(p + 8 * K_CHUNK_BYTES);
+        r0 = shared16(at), r1 = shared16(at + 8 * K_CHUNK_BYTES);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
@@ -148,45 +189,53 @@ __device__ __forceinline__ int own_output()
     return t / 32 * 16 + t % 32 / 4;
 }
 
+/* Where a thread's weights are: those of a stage's first chunk, from the stage on; those of the
+ * second chunk, from there on. */
+struct own_weights {
+    uint32_t first, second;
+    __device__ __forceinline__ own_weights(int half, bool glu)
+        : first((uint32_t)(half * CHUNK_BYTES * (glu ? 2 : 1) + own_output() * K_CHUNK_BYTES +
+                           (int)threadIdx.x % 4 * 16)),
+          second(CHUNK_BYTES * (glu ? 1 : 2))
+    {
+    }
+};
+
 /* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
  * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
 template <int COLS>
-__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], pointer_ring &r, int n,
-                                               int half, bool glu)
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
+                                               int n, const own_weights &own)
 {
-    using F = form<COLS>;
-    const int q = (int)threadIdx.x % 4, out = own_output();
-    const int first = half * CHUNK_BYTES * (glu ? 2 : 1), second = CHUNK_BYTES * (glu ? 1 : 2);
     struct weights even, odd;
-    int last = 0;
+    uint32_t last = 0;
+#pragma unroll 1
     for (int i = 0; i + 1 < n; i += 2) {
-        const uint8_t *at = r.place();
-        uint64_t rows = wgmma_descriptor(shared_at(at + 2 * HALF_BYTES));
-        mbarrier_wait(r.filled(), r.pos.phase);
-        even.load(at + first, q, out);
+        const uint64_t rows = r.descriptor();
+        r.wait();
+        even.load(r.at + own.first);
         even.multiply(acc, rows, i > 0);
         wgmma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
         if (i > 0)
-            mbarrier_arrive_warp(&r.empty[last]);
-        odd.load(at + first + second, q, out);
+            r.release(last);
+        odd.load(r.at + own.first + own.second);
         odd.multiply(acc, rows + 4, true);
         wgmma_wait<1>();
-        last = r.pos.slot;
+        last = r.full;
         r.next();
     }
     if (n % 2) {
-        const uint8_t *at = r.place();
-        mbarrier_wait(r.filled(), r.pos.phase);
-        even.load(at + first, q, out);
-        even.multiply(acc, wgmma_descriptor(shared_at(at + 2 * HALF_BYTES)), n > 1);
+        r.wait();
+        even.load(r.at + own.first);
+        even.multiply(acc, r.descriptor(), n > 1);
         wgmma_wait<0>();
         if (n > 1)
-            mbarrier_arrive_warp(&r.empty[last]);
-        last = r.pos.slot;
+            r.release(last);
+        last = r.full;
         r.next();
     }
     wgmma_wait<0>();
-    mbarrier_arrive_warp(&r.empty[last]);
+    r.release(last);
 }
 
 /* One of the two consumer warpgroups. */
@@ -196,6 +245,8 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
+    const own_weights own(half, a.p.glu);
+    consumer_ring<COLS> ring(r);
     uint32_t parity = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
@@ -207,7 +258,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_split<COLS>(acc, r, n, half, a.p.glu);
+            multiply_split<COLS>(acc, ring, n, own);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -224,50 +275,95 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
  * small, because the consumers share the instruction cache with it. */
 struct strip {
     const float *sums;
-    int first, rows; /* the first of the product's rows, number of rows */
-    int out, end, n; /* first output, end of the tile's outputs, outputs of the matrix */
+    int first, rows;                /* the first of the product's rows, number of rows */
+    int panel, row, run, wide, high; /* the outputs: see place, prefill_args; rows of a panel */
+    int n;                          /* outputs of the matrix */
     int warp;
+    /* The output at a place of the tile; n or more: none. If runs are even, outputs at an even place
+     * and the next one are successive. */
+    __device__ __forceinline__ int output(int at) const
+    {
+        return at < wide ? (panel + at / run) * high + row + at % run : n;
+    }
 };
 
-/* Stores sums, after bias and addition, 16 bytes a lane. A tile may begin and end in the middle of
- * 16 bytes, but its number of outputs is even. */
+/* Stores sums, after bias and addition, 16 bytes a lane where these are successive. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
 {
-    const int mine = (int)threadIdx.x % 32 * 4 - s.out % 4, left = s.end - s.out - mine;
-    const bool low = mine >= 0 && left > 0, high = left > 2;
+    const int mine = (int)threadIdx.x % 32 * 4, out = s.output(mine), more = s.output(mine + 2);
+    const bool low = out < s.n, high = more < s.n, whole = out % 4 == 0 && more == out + 2 && high;
     if (!low && !high)
         return;
     float4 b = make_float4(0, 0, 0, 0);
-    const size_t out = (size_t)(s.out + mine);
     if (f.b.p && low)
-        b.x = weight_at(f.b, out), b.y = weight_at(f.b, out + 1);
+        b.x = weight_at(f.b, (size_t)out), b.y = weight_at(f.b, (size_t)(out + 1));
     if (f.b.p && high)
-        b.z = weight_at(f.b, out + 2), b.w = weight_at(f.b, out + 3);
+        b.z = weight_at(f.b, (size_t)more), b.w = weight_at(f.b, (size_t)(more + 1));
     const bool bias = f.b.p, add = f.add;
     const size_t pitch = f.dst_stride;
-    float *dst = f.dst + (size_t)s.first * pitch + out;
+    float *dst = f.dst + (size_t)s.first * pitch + (low ? out : more);
+    const int apart = low && high ? more - out : 0;
     for (int i = s.warp; i < s.rows; i += BATCH * WRITERS) {
-        float4 old[BATCH];
+        float2 old[BATCH][2];
 #pragma unroll
-        for (int j = 0; add && j < BATCH; j++)
-            old[j] = *(const float4 *)(dst + (size_t)min(i + j * WRITERS, s.rows - 1) * pitch);
+        for (int j = 0; add && j < BATCH; j++) {
+            const float *from = dst + (size_t)min(i + j * WRITERS, s.rows - 1) * pitch;
+            old[j][0] = *(const float2 *)from, old[j][1] = *(const float2 *)(from + apart);
+        }
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
             const int row = i + j * WRITERS;
             if (row >= s.rows)
                 break;
-            float2 l = *(const float2 *)(s.sums + sum_at<TERMS>(row, max(mine, 0)));
-            float2 h = *(const float2 *)(s.sums + sum_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
+            float2 l = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
+            float2 h = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine + 2));
             if (bias)
                 l.x += b.x, l.y += b.y, h.x += b.z, h.y += b.w;
             if (add)
-                l.x += old[j].x, l.y += old[j].y, h.x += old[j].z, h.y += old[j].w;
+                l.x += old[j][0].x, l.y += old[j][0].y, h.x += old[j][1].x, h.y += old[j][1].y;
             float *to = dst + (size_t)row * pitch;
-            if (low && high)
+            if (whole) {
                 *(float4 *)to = make_float4(l.x, l.y, h.x, h.y);
-            else
-                *(float2 *)(low ? to : to + 2) = low ? l : h;
+                continue;
+            }
+            if (low)
+                *(float2 *)to = l;
+            if (high)
+                *(float2 *)(to + apart) = h;
+        }
+    }
+}
+
+/* The same for runs of an odd number of outputs, one output a lane. */
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_single(const strip &s, const epilogue &f)
+{
+    enum { EACH = 4 * BATCH };
+    const bool bias = f.b.p, add = f.add;
+    const size_t pitch = f.dst_stride;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x % 32; at < TILE_OUT; at += 32) {
+        const int out = s.output(at);
+        if (out >= s.n)
+            continue;
+        const float b = bias ? weight_at(f.b, (size_t)out) : 0;
+        float *dst = f.dst + (size_t)s.first * pitch + out;
+        for (int i = s.warp; i < s.rows; i += EACH * WRITERS) {
+            float old[EACH];
+#pragma unroll
+            for (int j = 0; add && j < EACH; j++)
+                old[j] = dst[(size_t)min(i + j * WRITERS, s.rows - 1) * pitch];
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const int row = i + j * WRITERS;
+                if (row >= s.rows)
+                    break;
+                float y = s.sums[sum_at<TERMS>(row, at)];
+                if (bias)
+                    y += b;
+                dst[(size_t)row * pitch] = add ? y + old[j] : y;
+            }
         }
     }
 }
@@ -276,10 +372,10 @@ __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
 {
-    const int mine = (int)threadIdx.x % 32 * 2;
-    if (s.out + mine >= s.end)
+    const int mine = (int)threadIdx.x % 32 * 2, out = s.output(mine);
+    if (out >= s.n)
         return;
-    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
+    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(out);
 #pragma unroll 4
     for (int row = s.warp; row < s.rows; row += WRITERS) {
         const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
@@ -295,14 +391,14 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const epilogue &f)
 {
-    const int lane = (int)threadIdx.x % 32;
-#pragma unroll 4
-    for (int i = s.warp; i < s.rows * 2; i += WRITERS) {
-        const int row = i / 2, out = i % 2 * 32 + lane;
-        float y = activate(s.sums[sum_at<TERMS>(row, out)], ACT) *
-                  s.sums[sum_at<TERMS>(row, HALF_OUT + out)];
-        if (s.out + out < s.end)
-            f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x % 32; at < HALF_OUT; at += 32) {
+        const int out = s.output(at);
+        for (int row = s.warp; row < s.rows && out < s.n; row += WRITERS) {
+            float y = activate(s.sums[sum_at<TERMS>(row, at)], ACT) *
+                      s.sums[sum_at<TERMS>(row, HALF_OUT + at)];
+            f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)out] = y;
+        }
     }
 }
 
@@ -320,12 +416,12 @@ template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_any(const strip &s, const epilogue &f)
 {
 #pragma unroll 1
-    for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
-        const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
-        float y = s.sums[sum_at<TERMS>(row, out)];
-        if (s.out + out < s.end)
-            store_output(f, apply_epilogue(f, y, s.out + out, s.first + row), s.out + out,
-                         s.first + row);
+    for (int at = (int)threadIdx.x % 32; at < TILE_OUT; at += 32) {
+        const int out = s.output(at);
+#pragma unroll 1
+        for (int row = s.warp; row < s.rows && out < s.n; row += WRITERS)
+            store_output(f, apply_epilogue(f, s.sums[sum_at<TERMS>(row, at)], out, s.first + row),
+                         out, s.first + row);
     }
 }
 
@@ -338,11 +434,13 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         const struct place at = place_of<COLS>(a, tile);
         const struct epilogue &f = a.p.f[at.mat];
+        const struct mat &m = a.p.m[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
-        const int n = a.p.m[at.mat].n;
-        const struct strip s = {e.sums, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
-                                warp};
-        const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
+        const struct strip s = {e.sums, first, rows, at.panel, at.row, a.run[at.mat],
+                                a.wide[at.mat], m.panels.rows, m.n, warp};
+        const bool plain = f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul;
+        const bool wide = plain && s.n % 4 == 0 && s.run % 2 == 0 &&
+                          ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         mbarrier_wait(e.filled, parity);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
             finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
@@ -350,8 +448,10 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
             finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
         else if (a.p.glu)
             finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
-        else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+        else if (wide)
             write_wide<TERMS, WRITERS>(s, f);
+        else if (plain)
+            write_single<TERMS, WRITERS>(s, f);
         else
             write_any<TERMS, WRITERS>(s, f);
         mbarrier_arrive_warp(e.drained);
@@ -434,11 +534,13 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, in
 }
 
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
-                    int rows, int box_rows)
+                    int rows, int box_rows, int box_bytes)
 {
     const cuuint64_t dim[] = {(cuuint64_t)bytes / 8, (cuuint64_t)pieces, (cuuint64_t)rows},
                      stride[] = {(cuuint64_t)bytes, (cuuint64_t)bytes * (cuuint64_t)pieces};
-    const cuuint32_t box[] = {(cuuint32_t)bytes / 8, 1, (cuuint32_t)box_rows}, one[] = {1, 1, 1};
+    const cuuint32_t box[] = {(cuuint32_t)(box_bytes ? box_bytes : bytes) / 8, 1,
+                              (cuuint32_t)box_rows},
+                     one[] = {1, 1, 1};
     if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)p, dim, stride, box, one,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -446,17 +548,35 @@ void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, 
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* Divides the outputs into tiles of whole panels. first: the first tile of each matrix; wide:
- * outputs of a tile. Returns the number of tiles. */
-static int tiles_of(const struct product *p, int *first, int *wide)
+/* The outputs that a tile of at most `most` outputs takes from each of its panels: all, or an equal
+ * part if the matrix then has clearly fewer tiles. even: an even number. *tiles: their number. */
+static int run_of(const struct panels *l, int most, bool even, int *tiles)
 {
+    const int clearly = even ? 10 : 3; /* percent; short runs of packed outputs are stored slowly */
+    int best = l->rows;
+    *tiles = div_up(l->n, most / best);
+    for (int run = l->rows - 1; run >= 2; run--) {
+        const int n = l->rows / run * div_up(l->n, most / run);
+        const bool fits = l->rows % run == 0 && !(even && run % 2) && most / run <= MAX_BOX;
+        if (fits && n * (100 + clearly) < *tiles * 100)
+            best = run, *tiles = n;
+    }
+    return best;
+}
+
+/* Divides the outputs into tiles. first: the first tile of each matrix. Returns the number of
+ * tiles. */
+static int tiles_of(const struct product *p, int *first, int *run, int *wide)
+{
+    const int most = p->glu ? HALF_OUT : TILE_OUT;
     int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
-        const int most = p->glu ? HALF_OUT : TILE_OUT, rows = p->m[i].panels.rows;
-        wide[i] = most / rows * rows;
+        int n = 0;
+        run[i] = run_of(&p->m[i].panels, most, p->glu, &n);
+        wide[i] = most / run[i] * run[i];
         first[i] = tiles;
         if (!p->glu || i == 0)
-            tiles += div_up(p->m[i].n, wide[i]);
+            tiles += n;
     }
     return tiles;
 }
@@ -466,11 +586,11 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     using F = form<COLS>;
     struct prefill_args a = {};
     a.p = *p;
-    a.tiles_out = tiles_of(p, a.p.first, a.wide);
-    for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of the panels of a tile */
+    a.tiles_out = tiles_of(p, a.p.first, a.run, a.wide);
+    for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of a tile's outputs */
         const struct panels *l = &p->m[i].panels;
         cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
-                       a.wide[i] / l->rows);
+                       a.wide[i] / a.run[i], a.run[i] * K_CHUNK_BYTES);
     }
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
@@ -484,8 +604,8 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
 static int cost_of(const struct kdev *d, const struct product *p, int cols)
 {
     enum { BEGIN = 8 }; /* overhead of a tile, in columns */
-    int first[MAX_MATS], wide[MAX_MATS];
-    int tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
+    int first[MAX_MATS], run[MAX_MATS], wide[MAX_MATS];
+    int tiles = tiles_of(p, first, run, wide) * div_up(p->rows * d->terms, cols);
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 

@@ -169,8 +169,8 @@ __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EA
 void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
                    int box_n, int box_rows);
 /* The tensor map of `rows` rows of `pieces` pieces of `bytes` bytes (at most 2048); a box is one
- * piece of box_rows rows. */
+ * piece of box_rows rows, or box_bytes of the piece. */
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
-                    int rows, int box_rows);
+                    int rows, int box_rows, int box_bytes = 0);
 
 #endif
