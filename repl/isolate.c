@@ -229,7 +229,7 @@ static bool can_filter(char why[96])
 
 #endif
 
-static bool filtered; /* by isolate() */
+static bool filtered, until_loaded; /* by isolate() */
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
@@ -257,9 +257,17 @@ void isolate(const struct isolation *i, struct isolated *got)
     if (not_now(got))
         return;
     got->writes = confine_writes(i, got->writes_why_not);
-    got->programs = install(true, !i->network, got->programs_why_not);
-    got->network = got->programs && !i->network;
+    got->programs = install(true, i->network == NETWORK_NEVER, got->programs_why_not);
+    got->network = got->programs && i->network != NETWORK_KEPT;
     filtered = got->programs;
+    until_loaded = filtered && i->network == NETWORK_UNTIL_LOADED;
+}
+
+void isolate_after_loading(void)
+{
+    if (until_loaded)
+        isolate_from_network();
+    until_loaded = false;
 }
 
 void isolate_from_network(void)

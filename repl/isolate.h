@@ -17,7 +17,7 @@
 struct isolation {
     const char *const *folder; /* absolute or relative; those that do not exist are skipped */
     int n_folder;
-    bool network;              /* keep socket(): a server is talked to, or clients are served */
+    enum { NETWORK_NEVER, NETWORK_UNTIL_LOADED, NETWORK_KEPT } network; /* until when socket() works */
 };
 
 /* What holds, or could hold, in this process. */
@@ -28,6 +28,8 @@ struct isolated {
 
 /* Isolates the process. What could not be had is told by *got alone: it is no error. */
 void isolate(const struct isolation *i, struct isolated *got);
+/* With NETWORK_UNTIL_LOADED: gives up socket() now, for all threads. The CUDA driver needs it once, when it starts. */
+void isolate_after_loading(void);
 /* Gives up socket() later, for all threads of a process that isolate() confined: a server whose port is open
  * needs no other. */
 void isolate_from_network(void);

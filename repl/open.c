@@ -3,11 +3,14 @@
  */
 #include "engine/engine.h"
 #include "engine/remote/remote.h"
+#include "repl/isolate.h"
 #include "repl/repl.h"
 
 struct backend *open_backend(const struct engine_opts *o, struct err *e)
 {
-    return o->server.url ? remote_open(o, e) : engine_open(o, e);
+    struct backend *b = o->server.url ? remote_open(o, e) : engine_open(o, e);
+    isolate_after_loading();
+    return b;
 }
 
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)

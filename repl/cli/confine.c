@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "repl/cli/flags.h"
 #include "repl/isolate.h"
@@ -56,9 +57,12 @@ static bool names_server(const struct texts *t)
     return false;
 }
 
-static bool uses_network(const struct cli *c, const struct command *cmd)
+static int until_when(const struct cli *c, const struct command *cmd)
 {
-    return cmd->bit == IN_SERVE || c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b);
+    bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 && access("/proc/driver/nvidia/version", F_OK) == 0;
+    if (cmd->bit == IN_SERVE || c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b))
+        return NETWORK_KEPT;
+    return cuda ? NETWORK_UNTIL_LOADED : NETWORK_NEVER;
 }
 
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
@@ -78,7 +82,7 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
         add_folder_of(&f, c->out ? c->out : "here", false);
     if (cmd->bit == IN_DB && c->n_word > 1)
         add_folder_of(&f, c->word[1], false);
-    isolate(&(struct isolation){(const char *const *)f.v, f.n, uses_network(c, cmd)}, &got);
+    isolate(&(struct isolation){(const char *const *)f.v, f.n, until_when(c, cmd)}, &got);
     if (got.writes)
         hdb_create_through(monitor_create, monitor_discard);
     for (int i = 0; i < f.n; i++)

@@ -150,7 +150,7 @@ static void isolate_query(const char *db)
     char *folder = slash ? xasprintf("%.*s/", (int)(slash - db), db) : xstrdup(".");
     const char *const name[] = {folder};
     struct isolated unused;
-    isolate(&(struct isolation){name, 1, false}, &unused);
+    isolate(&(struct isolation){name, 1, NETWORK_NEVER}, &unused);
     free(folder);
 }
 

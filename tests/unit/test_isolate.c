@@ -172,7 +172,7 @@ static bool works(const struct way *w, enum how how, enum from from)
         const char *const own[] = {inside, "/tmp/aerie-no-such-folder"};
         struct isolated got = {0};
         if (how != FREE)
-            isolate(&(struct isolation){own, 2, how == WITH_NETWORK}, &got);
+            isolate(&(struct isolation){own, 2, how == WITH_NETWORK ? NETWORK_KEPT : NETWORK_NEVER}, &got);
         _exit(attempt(w, from) ? 1 : 0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -237,7 +237,7 @@ static void test_what_must_work(void **unused)
         assert_true(works(&w, ISOLATED, (enum from)from));
 }
 
-/* A server gives the network up once its port is open, for threads that run already, too. */
+/* The network is given up once a port is open, or a model is loaded: for threads that run already, too. */
 static void *later(void *arg)
 {
     int *go = arg;
@@ -245,25 +245,50 @@ static void *later(void *arg)
     return read(go[0], &c, 1) == 1 && has_socket(AF_INET, SOCK_STREAM) ? arg : NULL;
 }
 
+/* 0: it worked until `give_up`, and then no more. */
+static int gives_up(const struct isolation *i, void (*give_up)(void))
+{
+    struct isolated got;
+    pthread_t t;
+    void *broke_out = NULL;
+    int go[2];
+    isolate_from_network(); /* not isolated: nothing happens */
+    isolate_after_loading();
+    bool before = has_socket(AF_UNIX, SOCK_STREAM);
+    isolate(i, &got);
+    before = before && has_socket(AF_UNIX, SOCK_STREAM) && pipe(go) == 0 && pthread_create(&t, NULL, later, go) == 0;
+    give_up();
+    bool after = write(go[1], "x", 1) != 1 || pthread_join(t, &broke_out) != 0 || broke_out || has_socket(AF_UNIX, SOCK_STREAM);
+    return before && !after ? 0 : 1;
+}
+
 static void test_network_given_up_later(void **unused)
 {
     (void)unused;
-    int status = 0;
     if (!can.network)
         skip();
+    for (int k = 0; k < 2; k++) {
+        int status = 0;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(gives_up(&(struct isolation){NULL, 0, k ? NETWORK_KEPT : NETWORK_UNTIL_LOADED},
+                           k ? isolate_from_network : isolate_after_loading));
+        waitpid(pid, &status, 0);
+        assert_int_equal(status, 0);
+    }
+}
+
+/* A server that loads a model keeps the network. */
+static void test_network_kept_by_a_server(void **unused)
+{
+    (void)unused;
+    int status = 0;
     pid_t pid = fork();
     if (pid == 0) {
         struct isolated got;
-        pthread_t t;
-        void *broke_out = NULL;
-        int go[2];
-        isolate_from_network(); /* not isolated: nothing happens */
-        bool before = has_socket(AF_UNIX, SOCK_STREAM);
-        isolate(&(struct isolation){NULL, 0, true}, &got);
-        before = before && has_socket(AF_UNIX, SOCK_STREAM) && pipe(go) == 0 && pthread_create(&t, NULL, later, go) == 0;
-        isolate_from_network();
-        bool after = write(go[1], "x", 1) != 1 || pthread_join(t, &broke_out) != 0 || broke_out;
-        _exit(before && !after ? 0 : 1);
+        isolate(&(struct isolation){NULL, 0, NETWORK_KEPT}, &got);
+        isolate_after_loading();
+        _exit(!has_socket(AF_UNIX, SOCK_STREAM));
     }
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
@@ -373,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_what_must_work),
         cmocka_unit_test(test_network_given_up_later),
+        cmocka_unit_test(test_network_kept_by_a_server),
         cmocka_unit_test(test_monitor),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
