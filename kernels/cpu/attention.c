@@ -189,7 +189,7 @@ static void split_item(void *arg, int item, int thread)
     attend_split(run, &h, r, kv, split, &s);
 }
 
-/* ---- fewer splits than threads: a block of scores is an item, then a part of the values ------- */
+/* ---- fewer splits than threads: a block of scores is an item, then a part of the values ------ */
 
 /* The scores of keys are independent of each other, and so are the dimensions of the weighed sum of
  * values, for which each item repeats the softmax. So the sums are those of attend_split(). */
@@ -233,9 +233,11 @@ static void value_item(void *arg, int item, int thread)
     if (from >= stop && split != lo / ATTN_SPLIT)
         return;
     float *scratch = run->scratch + (size_t)thread * run->thread_floats;
-    struct cpu_heads h = {.n = run->group, .head_dim = dim, .scale = a->scale, .softcap = a->softcap,
-                          .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16, .p = scratch};
-    struct cpu_softmax all = softmax_at(run, run->part + (size_t)(item / dims) * run->softmax_floats);
+    struct cpu_heads h = {.n = run->group, .head_dim = dim, .scale = a->scale,
+                          .softcap = a->softcap, .p = scratch,
+                          .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16};
+    float *part = run->part + (size_t)(item / dims) * run->softmax_floats;
+    struct cpu_softmax all = softmax_at(run, part);
     struct cpu_softmax own = softmax_at(run, scratch + run->group * ATTN_BLOCK);
     for (int g = 0; g < run->group; g++) {
         own.m[g] = -INFINITY, own.l[g] = 0;
@@ -314,7 +316,8 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
     run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
-    double work = 3.0 * keys * a->n_head * run.packed, of_row = (double)splits * run.group * run.packed;
+    double work = 3.0 * keys * a->n_head * run.packed;
+    double of_row = (double)splits * run.group * run.packed;
     int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);
     bool even = parts >= 4 * d->threads || parts % d->threads == 0;
     if (d->threads == 1 || (even && (splits == 1 || items >= 4 * d->threads))) {

@@ -44,8 +44,8 @@ int cpu_pool_threads(const struct cpu_pool *p);
  * cpu_pool_threads() and identifies the thread that runs the item. One call at a time. */
 void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg);
 
-/* Which weights the items of a product read. The calling thread writes it, all threads read it, at any
- * time: a mixture of two products costs time only. */
+/* Which weights the items of a product read. The calling thread writes it, all threads read it, at
+ * any time: a mixture of two products costs time only. */
 struct cpu_ahead {
     const void *after; /* weights of the product before this one; calling thread only */
     _Atomic(const uint8_t *) data[CPU_MATS];
@@ -154,8 +154,8 @@ static inline int cpu_packed(int n) { return (n + 31) & ~31; }
 /* Largest tile of results: TILE_ROWS rows x TILE_OUT outputs. */
 enum { TILE_OUT = 32, TILE_ROWS = 32 };
 
-/* Many rows are multiplied in panels (wide.h): a panel holds the values of PANEL rows for each input
- * element, a tile of weights the float32 weights of TILE_OUT outputs for each. */
+/* Many rows are multiplied in panels (wide.h): a panel holds the values of PANEL rows for each
+ * input element, a tile of weights the float32 weights of TILE_OUT outputs for each. */
 enum { PANEL = 16 };
 
 /* ---- the inner loops, one table for each instruction set ------------------------------------ */
@@ -174,8 +174,8 @@ struct cpu_epilogue {
     size_t dst_stride;
 };
 
-/* The running softmax (online softmax) of one row, for the n query heads of a kv head. acc is in the
- * order in which cells are loaded: packed, but of float32 cells as they are. */
+/* The running softmax (online softmax) of one row, for the n query heads of a kv head. acc is in
+ * the order in which cells are loaded: packed, but of float32 cells as they are. */
 struct cpu_softmax {
     float *m, *l; /* (n) running maximum and sum of exp(score - m) */
     float *acc;   /* (n, packed head_dim) sum of exp(score - m) v */
@@ -229,11 +229,11 @@ struct cpu_isa {
     void (*rotate)(float *head, int rot, const float *cs);
     void (*to_bf16)(const float *src, int n, uint16_t *dst);
     /* attention: score() computes the unscaled scores of a block, h->p (of keys only); weigh() adds
-     * the block to s: m, l, and dimensions [from, to) of acc (from: a multiple of 32), and changes h->p
-     * on the way. combine() adds b's softmax to a's, mix() is a = wa a + wb b */
+     * the block to s: m, l, and dimensions [from, to) of acc (from: a multiple of 32), and changes
+     * h->p on the way. combine() adds b's softmax to a's, mix() is a = wa a + wb b */
     void (*score)(const struct cpu_heads *h, const struct cpu_block *b);
-    void (*weigh)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s, int from,
-                  int to);
+    void (*weigh)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
+                  int from, int to);
     void (*combine)(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed);
     void (*unpack)(const float *packed, int n, float scale, float *dst);
     void (*mix)(float wa, float *a, float wb, const float *b, int n);

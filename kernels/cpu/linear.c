@@ -3,8 +3,8 @@
  * A product runs in two parallel regions (threads.c): one normalises and packs the rows, one
  * computes tiles of outputs. A tile's weights are read from memory once and multiplied with all
  * rows while they are in the CPU cache: with panels of rows if there are many (wide.h), else with a
- * few rows at a time (math.h), to the same bits. Operations on whole rows of outputs (a post-norm, rope) are
- * a third region.
+ * few rows at a time (math.h), to the same bits. Operations on whole rows of outputs (a post-norm,
+ * rope) are a third region.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -55,8 +55,9 @@ struct input_run {
     float *panel, *row, *thread_rows;
 };
 
-/* The panels of so many rows: none for few, which do not pay for converting the weights. A panel that
- * is not full takes as long as a full one: fewer than MIN_IN_PANEL rows are faster one by one. */
+/* The panels of so many rows: none for few, which do not pay for converting the weights. A panel
+ * that is not full takes as long as a full one: fewer than MIN_IN_PANEL rows are faster one by
+ * one. */
 static int panels_of(int rows)
 {
     enum { MIN_ROWS = 64, MIN_IN_PANEL = 11 };
@@ -157,8 +158,8 @@ static struct cpu_epilogue *product_add(struct product *p, const struct tensor *
 /* ---- the product that comes next ------------------------------------------------------------- */
 
 /* A pass runs the same products in the same order as the pass before it. So each product remembers
- * the one that came after it, and threads that wait for the next region prefetch the first weights of
- * their share of that one: memory is read while the threads synchronise. */
+ * the one that came after it, and threads that wait for the next region prefetch the first weights
+ * of their share of that one: memory is read while the threads synchronise. */
 enum { N_AHEAD = 1024, PREFETCH_BYTES = 128 << 10, PREFETCH_STEP = 1024 };
 
 static struct cpu_ahead *ahead_of(const struct kdev *d, const void *weights)
@@ -206,7 +207,8 @@ bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t 
     else
         while (mat > 0 && item < next->first[mat])
             mat--;
-    size_t from = *at % of_item % tile, n = tile - from < PREFETCH_STEP ? tile - from : PREFETCH_STEP;
+    size_t from = *at % of_item % tile, left = tile - from;
+    size_t n = left < PREFETCH_STEP ? left : PREFETCH_STEP;
     const uint8_t *p = next->data[mat] + (size_t)(item - next->first[mat]) * tile + from;
     for (size_t i = 0; i < n; i += 64)
         __builtin_prefetch(p + i, 0, 2);
@@ -275,8 +277,8 @@ static void product_item(void *arg, int item, int thread)
     }
 }
 
-/* Chooses the outputs of one item, the largest tile that gives every thread at least four items, and
- * numbers the items of `outputs` outputs with `mats` matrices each. */
+/* Chooses the outputs of one item, the largest tile that gives every thread at least four items,
+ * and numbers the items of `outputs` outputs with `mats` matrices each. */
 static void product_tile(struct kdev *d, struct product *p, int outputs, int mats)
 {
     p->tile = TILE_OUT;

@@ -178,10 +178,11 @@ enum { MAX_R = 6, OUT_1 = 4, OUT_2 = 4, OUT_3 = 3, OUT_4 = 2, OUT_5 = 2, OUT_6 =
 #else
 enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
 #endif
-/* Which line of weights to prefetch while a block of outputs reads line `at` of the block, counted in
- * the order in which the block reads: the weight rows of a tile are contiguous, so the lines of the
- * next block follow in memory, and prefetching them in ascending order is one sequential stream. Rows
- * of LONG bytes and more are streams of their own: each is prefetched AHEAD bytes further on. */
+/* Which line of weights to prefetch while a block of outputs reads line `at` of the block, counted
+ * in the order in which the block reads: the weight rows of a tile are contiguous, so the lines of
+ * the next block follow in memory, and prefetching them in ascending order is one sequential
+ * stream. Rows of LONG bytes and more are streams of their own: each is prefetched AHEAD bytes
+ * further on. */
 enum { LONG = 8192, AHEAD = 4096 };
 
 V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
@@ -502,8 +503,8 @@ static void score(const struct cpu_heads *h, const struct cpu_block *b)
         scores(h, b, STORED_F32);
 }
 
-static void weigh(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s, int from,
-                  int to)
+static void weigh(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
+                  int from, int to)
 {
     if (h->type == STORED_BF16)
         weigh_as(h, b, s, from, to, STORED_BF16);
@@ -593,7 +594,8 @@ const struct cpu_isa CPU_TABLE = {
     .normalize = row_normalize, .pack = row_pack, .widen = row_widen, .scale = row_scale,
     .axpy = row_axpy, .multiply = multiply, .panel = row_panel, .widen_tile = widen_tile,
     .multiply_wide = multiply_wide, .epilogue = epilogue, .gate = row_gate,
-    .rotate = row_rotate, .to_bf16 = row_to_bf16, .score = score, .weigh = weigh, .combine = combine,
+    .rotate = row_rotate, .to_bf16 = row_to_bf16, .score = score, .weigh = weigh,
+    .combine = combine,
     .unpack = row_unpack, .mix = row_mix,
     .exp = one_exp, .max = row_max, .sum_exp = row_sum_exp, .find = row_find,
 };

@@ -1,7 +1,8 @@
 /* sample.c - operations on logits: top-k, log probabilities, and sampling.
  *
- * Rows are independent, and scanned in parts. No vocabulary is sorted: top-k scans a part for values
- * above the current k-th best, and sampling pops candidates from a heap, best first, until its filters are satisfied.
+ * Rows are independent, and scanned in parts. No vocabulary is sorted: top-k scans a part for
+ * values above the current k-th best, and sampling pops candidates from a heap, best first, until
+ * its filters are satisfied.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -9,7 +10,7 @@
 
 enum { MAX_TOPK = 64 };
 
-/* ---- scans: rows in parts, which are items ---------------------------------------------------- */
+/* ---- scans: rows in parts, which are items --------------------------------------------------- */
 
 enum {
     SUM = 512,       /* elements of a sum of sum_exp(); those are added in order */
@@ -90,10 +91,16 @@ static void sum_item(void *arg, int item, int thread)
                                  min_int(SUM, to - from), all.max, 1, NULL);
 }
 
+static void alloc_sums(struct kdev *d, struct scan *s)
+{
+    size_t n = (size_t)(s->rows * s->parts * (PART / SUM));
+    s->sum = cpu_scratch(d, SCRATCH_SUMS, n, sizeof *s->sum);
+}
+
 /* The sums of each part, after scan_max() without a mask. */
 static void scan_sums(struct kdev *d, struct scan *s)
 {
-    s->sum = cpu_scratch(d, SCRATCH_SUMS, (size_t)(s->rows * s->parts * (PART / SUM)), sizeof *s->sum);
+    alloc_sums(d, s);
     cpu_each(d, s->rows * s->parts, PART * 4.0, sum_item, s);
 }
 
@@ -189,7 +196,7 @@ void cpu_topk(struct kdev *d, const struct k_topk *a)
     struct topk_run run = {a, scan_of(d, x, a->rows, a->n, NULL), NULL};
     struct scan *s = &run.scan;
     scan_max(d, s);
-    s->sum = cpu_scratch(d, SCRATCH_SUMS, (size_t)(a->rows * s->parts * (PART / SUM)), sizeof *s->sum);
+    alloc_sums(d, s);
     run.ids = cpu_scratch(d, SCRATCH_IDS, (size_t)(a->rows * s->parts * a->k), sizeof *run.ids);
     cpu_each(d, a->rows * s->parts, PART * 5.0, topk_item, &run);
     for (int r = 0; r < a->rows; r++)

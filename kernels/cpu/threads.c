@@ -1,20 +1,21 @@
 /* threads.c - a pool of threads for parallel regions that last microseconds.
  *
- * A region is a number of items. Each thread begins with a share of its own, the items of consecutive
- * numbers, and takes them in ascending order: neighbouring items read neighbouring memory, so each
- * thread reads one contiguous part of a matrix. A thread that has waited for a while after its own
- * share takes items from the ends of other shares. The calling thread takes items, too, and waits
- * only for items that a worker has begun, so a worker that sleeps or is descheduled never blocks a
- * region. After a region a worker prefetches what it will read first in the next product
- * (cpu_pool_ahead()), spins for a short time, then yields to other processes, then sleeps, so an idle
- * program uses no CPU.
+ * A region is a number of items. Each thread begins with a share of its own, the items of
+ * consecutive numbers, and takes them in ascending order: neighbouring items read neighbouring
+ * memory, so each thread reads one contiguous part of a matrix. A thread that has waited for a
+ * while after its own share takes items from the ends of other shares. The calling thread takes
+ * items, too, and waits only for items that a worker has begun, so a worker that sleeps or is
+ * descheduled never blocks a region. After a region a worker prefetches what it will read first in
+ * the next product (cpu_pool_ahead()), spins for a short time, then yields to other processes, then
+ * sleeps, so an idle program uses no CPU.
  *
- * A region costs one cache line each way and thread: the caller writes what is to be done, each thread
- * writes how many items it ran. A share is one word: the number of its region, first and end of its
- * free items. The word of an earlier region stands for a whole share of the present one, so the caller
- * does not write shares. Shares change by compare-and-swap only, and the thread that changes one runs
- * the item that the change removes. A region ends when all of its items have run, so whoever takes an
- * item of a region knows that the region's fn and arg are valid until the item has run.
+ * A region costs one cache line each way and thread: the caller writes what is to be done, each
+ * thread writes how many items it ran. A share is one word: the number of its region, first and end
+ * of its free items. The word of an earlier region stands for a whole share of the present one, so
+ * the caller does not write shares. Shares change by compare-and-swap only, and the thread that
+ * changes one runs the item that the change removes. A region ends when all of its items have run,
+ * so whoever takes an item of a region knows that the region's fn and arg are valid until the item
+ * has run.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -61,8 +62,8 @@ struct cpu_pool {
     bool stop;
     uint32_t threads, since_refresh;
     int n_workers;
-    struct share *share; /* (threads) by number of the thread; those of threads that the system refused
-                            are taken by the others */
+    struct share *share; /* (threads) by number of the thread; the others take the share of one
+                            that the system refused */
     struct worker worker[];
 };
 
@@ -99,7 +100,7 @@ static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void 
     struct region r = {.number = last + 2, .n = (uint32_t)n, .fn = fn, .arg = arg};
     r.grain = (r.n + MAX_ITEMS - 1) / MAX_ITEMS;
     r.items = (r.n + r.grain - 1) / r.grain;
-    if (++p->since_refresh == REFRESH) { /* before a word that never changed is taken for a later one */
+    if (++p->since_refresh == REFRESH) { /* before an old number looks like a later one */
         p->since_refresh = 0;
         for (uint32_t i = 0; i < p->threads; i++) {
             atomic_store_explicit(&p->share[i].free, (uint64_t)last << 32, memory_order_relaxed);
@@ -113,9 +114,9 @@ static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void 
     atomic_store_explicit(&p->n, r.n, memory_order_relaxed);
     atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
-    /* This thread stores the number and then reads `sleepers`; a worker increments `sleepers` and then
-     * reads the number. All four are sequentially consistent, so either this thread sees the sleeper
-     * or the worker sees the region. */
+    /* This thread stores the number and then reads `sleepers`; a worker increments `sleepers` and
+     * then reads the number. All four are sequentially consistent, so either this thread sees the
+     * sleeper or the worker sees the region. */
     atomic_store(&p->number, r.number);
     if (atomic_load(&p->sleepers)) {
         pthread_mutex_lock(&p->lock);
@@ -156,8 +157,8 @@ static void run_item(const struct region *r, uint32_t item, int thread)
         r->fn(r->arg, (int)i, thread);
 }
 
-/* Runs the free items of the thread's own share, or of the others', and stores the number of items it
- * has run in the region. An item that is not free never becomes free again. */
+/* Runs the free items of the thread's own share, or of the others', and stores the number of items
+ * it has run in the region. An item that is not free never becomes free again. */
 static void run_items(struct cpu_pool *p, const struct region *r, int thread, bool others)
 {
     uint32_t self = (uint32_t)thread, item, count = 0;
@@ -208,8 +209,9 @@ static bool prefetch(struct cpu_pool *p, int thread, struct prefetched *so_far)
     return next && cpu_prefetch(next, thread, (int)p->threads, &so_far->at);
 }
 
-enum { LOOK = 64 }; /* turns of a worker's waiting loop after which it looks for items of others; the
-                       caller does so earlier, because nothing else can go on */
+/* Turns of a worker's waiting loop after which it looks for items of others. The caller does so
+ * earlier, because nothing else can go on. */
+enum { LOOK = 64 };
 
 /* Waits without sleeping for a region after r. False if none begins within YIELD_NS. */
 static bool spin_for_region(struct cpu_pool *p, const struct region *r, int thread,

@@ -8,8 +8,9 @@
  * computed one after the other, in an order in which the tree needs few of them at a time.
  */
 
+/* Panels and outputs of wide_block() at most. */
 #if CPU_ISA == 2
-enum { PANELS = 2, WIDE_OUT = 6 }; /* panels and outputs of wide_block() at most */
+enum { PANELS = 2, WIDE_OUT = 6 };
 #elif CPU_ISA == 1
 enum { PANELS = 1, WIDE_OUT = 3 };
 #else
@@ -17,13 +18,14 @@ enum { PANELS = 1, WIDE_OUT = 1 };
 #endif
 enum { N_PAIRS = 16, LEVELS = 5 };
 
-/* Running sums are computed in pairs: those of the packed elements i and i + 16 of 32, which the tree
- * adds first. The pairs come in an order (i: the four bits of the number, reversed; its own inverse)
- * in which those that the tree adds next, 8, 4, 2 and 1 apart, are neighbours, so that few partial
- * results wait for others. */
+/* Running sums are computed in pairs: those of the packed elements i and i + 16 of 32, which the
+ * tree adds first. The pairs come in an order (i: the four bits of the number, reversed; its own
+ * inverse) in which those that the tree adds next, 8, 4, 2 and 1 apart, are neighbours, so that few
+ * partial results wait for others. */
 static const uint8_t reversed[N_PAIRS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
-/* Packed rows (PANEL, k) to a panel: for each pair of sums the groups of 32 inputs, (2, PANEL) each. */
+/* Packed rows (PANEL, k) to a panel: for each pair of sums the groups of 32 inputs, (2, PANEL)
+ * each. */
 static void row_panel(const float *rows, int k, float *panel)
 {
     for (int g = 0; g < k / 32; g++)
@@ -43,11 +45,11 @@ static void row_panel(const float *rows, int k, float *panel)
 V_FN v16 v_tail_pairs(const uint8_t *p, int n)
 {
     V_TAIL(p, n, 2);
-    return v_load((const float *)(const void *)tail);
+    return v_load((const void *)tail);
 }
 
-/* The weights of up to 16 outputs from `out` on, n of them, in the order of a panel's inputs: for each
- * pair of sums the groups of 32 inputs, (2, TILE_OUT) each. */
+/* The weights of up to 16 outputs from `out` on, n of them, in the order of a panel's inputs: for
+ * each pair of sums the groups of 32 inputs, (2, TILE_OUT) each. */
 V_FN void widen_16(const struct cpu_mat *w, int out, int n, float *dst, const enum cpu_store type)
 {
     const size_t size = type == STORED_F32 ? 4 : 2;
@@ -62,7 +64,7 @@ V_FN void widen_16(const struct cpu_mat *w, int out, int n, float *dst, const en
             if (o >= n)
                 even[o] = v_zero();
             else if (type == STORED_BF16)
-                even[o] = g < n32 ? v_load((const float *)(const void *)at) : v_tail_pairs(at, tail);
+                even[o] = g < n32 ? v_load((const void *)at) : v_tail_pairs(at, tail);
             else if (g < n32)
                 v_split_any(at, type, &even[o], &odd[o]);
             else
@@ -96,18 +98,35 @@ static void widen_tile(const struct cpu_mat *w, int out, int n, float *dst)
     }
 }
 
-/* Partial results of a tile, by the number of pairs of sums in them: held[level][out][panel]. */
-typedef v16 held_sums[TILE_OUT][PANELS];
+/* Vectors of a tile: [out][panel]. */
+typedef v16 wide_sums[TILE_OUT][PANELS];
 
-/* Adds pair i of the sums of O outputs (held[..][0] on) for the rows of V panels, which are `apart`
- * floats apart. x and w: the pair's inputs and weights. */
-V_FN void wide_block(const float *w, const float *x, size_t apart, int groups, int i, held_sums *held,
-                     const int O, const int V)
+/* Where a tile's sums wait. */
+struct wide_held {
+    wide_sums level[LEVELS]; /* partial results, by the number of pairs in them */
+    wide_sums even, odd;     /* the pair's sums over its first groups */
+};
+
+/* The groups of a pair that are read for all outputs before the next ones. */
+struct wide_part {
+    int groups, pair; /* pair: its number */
+    bool first, last; /* of the pair */
+};
+
+/* Adds a part to the sums of outputs out .. out + O - 1 for the rows of V panels, which are `apart`
+ * floats apart, and behind the last part the pair's sums to the results. x and w: the part's inputs
+ * and weights. */
+V_FN void wide_block(const float *w, const float *x, size_t apart, const struct wide_part *part,
+                     struct wide_held *held, int out, const int O, const int V)
 {
+    const int groups = part->groups;
     v16 even[WIDE_OUT * PANELS], odd[WIDE_OUT * PANELS];
     UNROLL
-    for (int j = 0; j < O * V; j++)
-        even[j] = odd[j] = v_zero();
+    for (int j = 0; j < O * V; j++) {
+        even[j] = part->first ? v_zero() : held->even[out + j / V][j % V];
+        odd[j] = part->first ? v_zero() : held->odd[out + j / V][j % V];
+    }
+    w += out;
     for (int g = 0; g < groups; g++, w += 2 * TILE_OUT, x += 2 * PANEL) {
         v16 in[PANELS];
         UNROLL
@@ -123,58 +142,81 @@ V_FN void wide_block(const float *w, const float *x, size_t apart, int groups, i
         for (int j = 0; j < O * V; j++)
             odd[j] = v_fma(v_set(w[TILE_OUT + j / V]), in[j % V], odd[j]);
     }
-    UNROLL
-    for (int j = 0; j < O * V; j++)
-        even[j] = v_add(even[j], odd[j]);
-    for (; i & 1; i >>= 1, held++) { /* as a binary counter carries */
+    if (!part->last) {
         UNROLL
-        for (int j = 0; j < O * V; j++)
-            even[j] = v_add(held[0][j / V][j % V], even[j]);
+        for (int j = 0; j < O * V; j++) {
+            held->even[out + j / V][j % V] = even[j];
+            held->odd[out + j / V][j % V] = odd[j];
+        }
+        return;
     }
     UNROLL
     for (int j = 0; j < O * V; j++)
-        held[0][j / V][j % V] = even[j];
+        even[j] = v_add(even[j], odd[j]);
+    wide_sums *to = held->level;
+    for (int bits = part->pair; bits & 1; bits >>= 1, to++) { /* as a binary counter carries */
+        UNROLL
+        for (int j = 0; j < O * V; j++)
+            even[j] = v_add((*to)[out + j / V][j % V], even[j]);
+    }
+    UNROLL
+    for (int j = 0; j < O * V; j++)
+        (*to)[out + j / V][j % V] = even[j];
 }
 
-/* All sums of n outputs for the rows of V panels; the results are held[LEVELS - 1]. A pair's inputs
- * and weights stay in the first cache for all outputs. */
-V_FN void wide_tile(const float *w, int k, const float *x, int n, held_sums *held, const int V)
+/* wide_block() for n outputs: the part's inputs and weights stay in the first cache for all of
+ * them. */
+V_FN void wide_outputs(const float *w, const float *x, size_t apart, const struct wide_part *part,
+                       struct wide_held *held, int n, const int V)
 {
-    const int groups = k / 32;
-    for (int i = 0; i < N_PAIRS; i++, w += groups * 2 * TILE_OUT, x += groups * 2 * PANEL)
-        for (int o = 0, left; (left = n - o) > 0;) {
-            held_sums *at = (held_sums *)(void *)&held[0][o];
-            if (left >= WIDE_OUT && left != WIDE_OUT + 2) {
-                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, WIDE_OUT, V);
-                o += WIDE_OUT;
-            } else if (WIDE_OUT > 4 && left >= 4) {
-                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 4, V);
-                o += 4;
-            } else if (WIDE_OUT > 2 && left >= 2) {
-                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 2, V);
-                o += 2;
-            } else {
-                wide_block(w + o, x, (size_t)k * PANEL, groups, i, at, 1, V);
-                o++;
-            }
+    for (int o = 0, left; (left = n - o) > 0;) {
+        if (left >= WIDE_OUT && left != WIDE_OUT + 2) {
+            wide_block(w, x, apart, part, held, o, WIDE_OUT, V);
+            o += WIDE_OUT;
+        } else if (WIDE_OUT > 4 && left >= 4) {
+            wide_block(w, x, apart, part, held, o, 4, V);
+            o += 4;
+        } else if (WIDE_OUT > 2 && left >= 2) {
+            wide_block(w, x, apart, part, held, o, 2, V);
+            o += 2;
+        } else {
+            wide_block(w, x, apart, part, held, o, 1, V);
+            o++;
+        }
+    }
+}
+
+/* The products of n outputs and the rows of V panels: held->level[LEVELS - 1]. */
+V_FN void wide_tile(const float *w, int k, const float *x, int n, struct wide_held *held,
+                    const int V)
+{
+    enum { MOST = 40 }; /* groups of a part: inputs and weights of 20 KB */
+    const int all = k / 32, parts = (all + MOST - 1) / MOST;
+    for (int i = 0; i < N_PAIRS; i++)
+        for (int p = 0, done = 0; p < parts; p++) {
+            struct wide_part part = {(all - done) / (parts - p), i, p == 0, p == parts - 1};
+            wide_outputs(w, x, (size_t)k * PANEL, &part, held, n, V);
+            w += part.groups * 2 * TILE_OUT;
+            x += part.groups * 2 * PANEL;
+            done += part.groups;
         }
 }
 
 static void multiply_wide(const float *w, int k, const float *x, int panels, int n, float *tile)
 {
-    held_sums held[LEVELS];
+    struct wide_held held;
     for (int p = 0, m; p < panels; p += m, x += (size_t)m * (size_t)k * PANEL) {
         m = panels - p < PANELS ? panels - p : PANELS;
         if (m == PANELS)
-            wide_tile(w, k, x, n, held, PANELS);
+            wide_tile(w, k, x, n, &held, PANELS);
         else
-            wide_tile(w, k, x, n, held, 1);
+            wide_tile(w, k, x, n, &held, 1);
         for (int i = 0; i < m; i++)
             for (int o = 0; o < n; o += 16) {
                 v16 v[16];
                 UNROLL
                 for (int j = 0; j < 16; j++)
-                    v[j] = o + j < n ? held[LEVELS - 1][o + j][i] : v_zero();
+                    v[j] = o + j < n ? held.level[LEVELS - 1][o + j][i] : v_zero();
                 v_transpose(v);
                 UNROLL
                 for (int r = 0; r < PANEL; r++)
