@@ -221,7 +221,7 @@ bool history_prune_by(const char *path, const struct prune_rule *rule, struct pr
     struct pruning p = {.d = &d, .rule = rule, .out = out, .report = report, .before_ms = INT64_MIN};
     int closed;
     *out = (struct pruned){0};
-    if (rule->older_than != -1)
+    if (rule->older_than != ANY_AGE)
         p.before_ms = clock_unix_ms() - rule->older_than * INT64_C(86400000);
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;

@@ -369,11 +369,12 @@ const struct pack_about *hdb_packed(const struct hdb *d);
  * line per problem in report. Vacuum: gives free space back; *before and *after are bytes. */
 bool history_backup(const char *path, const char *to, struct err *e);
 bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e);
-/* Which sessions prune deletes, the longest unused first: those not used for older_than days (-1:
- * any), while there are more than `keep` (-1: none), and while the rest takes more than to_bytes
- * (-1). Never: parents of sessions that stay, pinned sessions, and sessions that are open. */
+/* Which sessions prune deletes, the longest unused first: those not used for older_than days, while
+ * there are more than `keep` (-1: any number), and while the rest takes more than to_bytes (-1: any
+ * size). Never: parents of sessions that stay, pinned sessions, and sessions that are open. */
+enum { ANY_AGE = INT32_MIN };
 struct prune_rule {
-    int older_than;
+    int older_than; /* ANY_AGE: not by age */
     int keep;
     int64_t to_bytes;
     bool dry; /* only counts and reports */

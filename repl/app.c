@@ -66,11 +66,11 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
 /* Removes what the options say is no longer kept; a line about it is shown once. */
 static void retain(struct app *a)
 {
-    const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : -1,
+    const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
                                     .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1};
     struct pruned gone;
     struct err e = {0};
-    if (rule.older_than < 0 && rule.keep < 0)
+    if (rule.older_than == ANY_AGE && rule.keep < 0)
         return;
     if (!history_prune_by(a->db_path, &rule, &gone, NULL, &e))
         buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);

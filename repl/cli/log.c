@@ -156,12 +156,12 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
 
 static int db_prune(const struct cli *c, const char *path, struct err *e)
 {
-    const struct prune_rule rule = {.older_than = c->older_than, .keep = c->keep,
+    const struct prune_rule rule = {.older_than = c->older_than < 0 ? ANY_AGE : c->older_than, .keep = c->keep,
                                     .to_bytes = c->to_size < 0 ? -1 : c->to_size * INT64_C(1000000),
                                     .dry = c->dry_run};
     struct pruned gone;
     struct buf report = {0};
-    if (rule.older_than < 0 && rule.keep < 0 && rule.to_bytes < 0) {
+    if (rule.older_than == ANY_AGE && rule.keep < 0 && rule.to_bytes < 0) {
         err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS, --keep N or --to-size MB");
         return cli_fail(e);
     }

@@ -126,17 +126,17 @@ static void test_prune_keeps_what_others_need(void **state)
     assert_true(history_pin(db_path, second, true, &e));
     assert_false(history_pin(db_path, "01H", true, &e));
     sound(db_path);
-    const struct prune_rule dry = {.older_than = -1, .keep = 4, .to_bytes = -1, .dry = true};
+    const struct prune_rule dry = {.older_than = ANY_AGE, .keep = 4, .to_bytes = -1, .dry = true};
     assert_true(history_prune_by(db_path, &dry, &gone, &report, &e));
     assert_int_equal(gone.sessions, 2); /* 3, then 1, which is no parent any more; not 2 */
     assert_non_null(strstr(report.p, "    3  "));
     assert_int_equal(sessions(db_path), 6);
     sound(db_path);
     buf_free(&report);
-    assert_int_equal(prune((struct prune_rule){-1, 4, -1, false}).sessions, 2);
+    assert_int_equal(prune((struct prune_rule){ANY_AGE, 4, -1, false}).sessions, 2);
     assert_int_equal(count(db_path, "SELECT min(number) AS n FROM session"), 2);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){-1, -1, 0, false}).sessions, 3); /* all but the pinned one */
+    assert_int_equal(prune((struct prune_rule){ANY_AGE, -1, 0, false}).sessions, 3); /* all but the pinned one */
     sound(db_path);
     assert_true(history_pin(db_path, second, false, &e));
     assert_int_equal(prune((struct prune_rule){1, -1, -1, false}).sessions, 0); /* used today */
@@ -153,8 +153,8 @@ static void test_prune_by_size_stops_at_the_size(void **state)
     assert_true(history_vacuum(db_path, &before, &after, &e));
     assert_true(after <= before);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){-1, -1, after, false}).sessions, 0);
-    struct pruned gone = prune((struct prune_rule){-1, -1, after - 40000, false});
+    assert_int_equal(prune((struct prune_rule){ANY_AGE, -1, after, false}).sessions, 0);
+    struct pruned gone = prune((struct prune_rule){ANY_AGE, -1, after - 40000, false});
     assert_true(gone.sessions > 0 && gone.sessions < 10 && gone.bytes > 0 && gone.turns >= gone.sessions);
     assert_int_equal(sessions(db_path), 12 - gone.sessions);
     sound(db_path);
@@ -381,7 +381,7 @@ static void run_prune(void)
 {
     struct pruned gone;
     struct err e = {0};
-    const struct prune_rule rule = {-1, 3, -1, false};
+    const struct prune_rule rule = {ANY_AGE, 3, -1, false};
     history_prune_by(db_path, &rule, &gone, NULL, &e);
 }
 

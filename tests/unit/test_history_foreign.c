@@ -192,6 +192,44 @@ static void test_a_planted_view_or_trigger_never_runs(void **state)
     assert_int_equal(count_aside(), 0);
 }
 
+static bool count_session(const struct session_row *r, void *arg)
+{
+    (void)r;
+    ++*(int *)arg;
+    return true;
+}
+
+/* The schema was aerie's when the log was opened: what is planted afterwards does not run either. */
+static void test_what_is_planted_in_an_open_log_never_runs(void **state)
+{
+    (void)state;
+    char id[SESSION_ID];
+    struct err e = {0};
+    int n = 0;
+    make_log(1);
+    struct history *h = log_open(LOG_FULL);
+    struct hdb *d = read_open();
+    session_new_id(id);
+    write_session(h, id, 1);
+    assert_true(history_flush(h, 5000));
+    long long events = sql_int(d, "SELECT count(*) AS n FROM event");
+    change("CREATE TRIGGER reset AFTER INSERT ON turn BEGIN DELETE FROM event; END;"
+           "CREATE TRIGGER undo AFTER UPDATE ON turn BEGIN UPDATE turn SET text='forged' WHERE id=new.id; END");
+    one_turn(h, id, 2, false);
+    assert_true(history_flush(h, 5000));
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM event"), events);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE text='forged'"), 0);
+    history_close(h);
+    /* a reader that is open meets a view in a table's place */
+    change("DROP TRIGGER reset; DROP TRIGGER undo; ALTER TABLE session RENAME TO s2;"
+           "CREATE VIEW session AS SELECT * FROM s2");
+    assert_int_equal(hdb_sessions(d, NULL, NULL, 5, count_session, &n, &e), -1);
+    assert_int_equal(n, 0);
+    if (!strstr(e.msg, "access to view \"session\" prohibited"))
+        fail_msg("%s", e.msg);
+    hdb_close(d);
+}
+
 /* With another text a log is compared object by object, which takes longer. */
 static void test_the_known_digests_are_those_of_new_logs_and_packs(void **state)
 {
@@ -353,6 +391,7 @@ int main(void)
         TEST(test_a_database_that_another_program_has_open_is_left_alone),
         TEST(test_a_fifo_as_database_is_refused_at_once),
         TEST(test_a_planted_view_or_trigger_never_runs),
+        TEST(test_what_is_planted_in_an_open_log_never_runs),
         TEST(test_the_known_digests_are_those_of_new_logs_and_packs),
         TEST(test_every_flipped_bit_of_the_schema_text_is_found),
         TEST(test_added_removed_and_edited_rows_are_named),
