@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_BARRIERS = 8, MAX_CELLS = 10, MAX_ROLES = 5, MAX_CODE = 160 };
+enum { MAX_BARRIERS = 8, MAX_CELLS = 12, MAX_ROLES = 5, MAX_CODE = 160 };
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
@@ -157,7 +157,7 @@ static enum verdict search(const struct protocol *p, size_t *states)
     memset(&first, 0, sizeof first);
     for (int b = 0; b < p->n_barriers; b++)
         first.barrier[b].pending = (uint8_t)p->arrivals[b];
-    S.cap = (size_t)1 << 16, S.n = S.n_work = 0;
+    S.cap = (size_t)1 << 18, S.n = S.n_work = 0;
     S.seen = xmalloc(S.cap * sizeof *S.seen);
     memset(S.seen, 255, S.cap * sizeof *S.seen);
     visit(&first);
@@ -304,6 +304,42 @@ static struct protocol pipeline_of(int stages, int consumers, int units, int eac
     return p;
 }
 
+/* Attention over heads of 256 (attention/tile.cu): pairs of warps share a row. In each tile of keys the
+ * block meets, then a pair exchanges sums (where a segment ends), maxima and weights, each behind the
+ * pair's own named barrier. A barrier of threads that wait is an mbarrier with a wait. Barriers: block,
+ * then one a pair; cells: sums, maxima and weights of each warp. missing: the exchange without its
+ * barrier; -1: none. */
+enum { PAIRS = 2, EXCHANGES = 3 };
+static void meet(struct role *r, int barrier, int *phase)
+{
+    act(r, ARRIVE, barrier, 0, 0);
+    act(r, WAIT, barrier, *phase, 0);
+    *phase ^= 1;
+}
+static struct protocol pairs_of(int tiles, int missing)
+{
+    struct protocol p = {.n_roles = 2 * PAIRS, .n_barriers = 1 + PAIRS,
+                         .n_cells = 2 * PAIRS * EXCHANGES};
+    p.arrivals[0] = 2 * PAIRS;
+    for (int w = 0; w < 2 * PAIRS; w++) {
+        struct role *r = &p.role[w];
+        int block = 0, pair = 0;
+        p.arrivals[1 + w / 2] = 2;
+        for (int t = 0; t <= tiles; t++) { /* behind the last tile there is only the end of a segment */
+            if (t < tiles)
+                meet(r, 0, &block);
+            for (int x = 0; x < (t < tiles ? (int)EXCHANGES : 1); x++) {
+                act(r, WRITE, w * EXCHANGES + x, 1 + t, 0);
+                if (x != missing)
+                    meet(r, 1 + w / 2, &pair);
+                act(r, READ, (w ^ 1) * EXCHANGES + x, 1 + t, 0);
+                act(r, DONE, (w ^ 1) * EXCHANGES + x, 0, 0);
+            }
+        }
+    }
+    return p;
+}
+
 /* ---- tests ------------------------------------------------------------------------------------ */
 
 static void test_rings_are_sound(void **state)
@@ -364,12 +400,26 @@ static void test_biases_without_a_barrier_are_read_in_time(void **state)
     assert_int_equal(search(&two, &states), SOUND);
 }
 
+static void test_pairs_of_warps_exchange_in_time(void **state)
+{
+    (void)state;
+    size_t states;
+    const struct protocol whole = pairs_of(2, -1);
+    assert_int_equal(search(&whole, &states), SOUND);
+    assert_true(states > 1000);
+    for (int x = 0; x < EXCHANGES; x++) {
+        const struct protocol less = pairs_of(2, x);
+        assert_int_equal(search(&less, &states), WRONG_READ);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rings_are_sound),
         cmocka_unit_test(test_the_search_finds_faults),
         cmocka_unit_test(test_biases_without_a_barrier_are_read_in_time),
+        cmocka_unit_test(test_pairs_of_warps_exchange_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
