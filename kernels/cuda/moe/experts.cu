@@ -614,7 +614,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 divide_units(a, b.lists.n, b.shares);
             selectors_sync<(int)SELECTORS>();
         }
-        if (threadIdx.x == 0)
+        if ((int)threadIdx.x < SELECTORS_THAT_ARRIVE)
             mbarrier_arrive(&b.chosen);
     }
     const struct work jobs = {a.block_select ? &b.lists : NULL, a.active, a.begin, a.order,

@@ -34,6 +34,8 @@ enum {
     ROW_WARP = WEIGHT_WARP + PIPELINES,
     SELECTORS = 32 * ROW_WARP,
     THREADS = SELECTORS + 32,
+    /* Behind a barrier of theirs: one, or in a stress build all (base/barrier.cuh). */
+    SELECTORS_THAT_ARRIVE = (int)LANES_THAT_ARRIVE > 1 ? SELECTORS : 1,
 };
 static_assert((int)BIASES >= MAX_STAGES + 3, "replaced biases are no longer read");
 static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
@@ -280,7 +282,7 @@ struct block {
                   MMA_WARPS);
         for (int i = 0; i < GROUPS; i++)
             mbarrier_init(&part_done[i], 1);
-        mbarrier_init(&chosen, single_row ? warp_arrivals(1) : 1);
+        mbarrier_init(&chosen, single_row ? warp_arrivals(1) : (int)SELECTORS_THAT_ARRIVE);
         mbarrier_init(&resident, single_row ? warp_arrivals((int)ROUTE_WARPS)
                                             : COPY_LANES + warp_arrivals(1));
         mbarrier_init(&flags_cleared, 1);
