@@ -253,6 +253,9 @@ struct quant_opts {
  * the spelling is checked (ERR_USAGE). ERR_MODEL if an option was given by name and the model has
  * no matrix to quantize. */
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e);
+/* Marks these matrices of both, or removes the marks (fp8 false); m and d may be NULL. Returns how
+ * many matrices there are. */
+int models_mark(struct model *m, struct draft *d, bool fp8);
 /* Which weights are quantized, as text for people; NULL: none. */
 const char *models_quant_text(const struct quant_opts *o);
 

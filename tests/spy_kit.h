@@ -64,7 +64,7 @@ KIT bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
 KIT size_t spy_footprint(struct kdev *d, const struct tensor *t)
 {
     (void)d;
-    return t->bytes;
+    return t->quantize ? t->bytes / 2 : t->bytes;
 }
 
 KIT void spy_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)

@@ -98,6 +98,7 @@ struct fit {
     struct model *m;
     struct draft *draft;
     size_t room; /* bytes */
+    bool fp8;    /* with the matrices quantized that `--weights fp8` quantizes */
 };
 
 static size_t sum(const struct need *n)
@@ -105,10 +106,25 @@ static size_t sum(const struct need *n)
     return n->weights + n->cells + n->work;
 }
 
+/* fp8: the weights are not quantized before and after. */
 static bool fits(const struct fit *f, const struct runtime_shape *s)
 {
+    if (f->fp8)
+        models_mark(f->m, f->draft, true);
     struct need n = fit_need(f->dev, f->m, f->draft, s);
+    if (f->fp8)
+        models_mark(f->m, f->draft, false);
     return sum(&n) <= f->room;
+}
+
+static bool is_quantized(const struct fit *f)
+{
+    bool any = f->m->head.quantize || f->m->embed.quantize;
+    for (int i = 0; i < f->m->cfg.n_layer; i++)
+        any |= f->m->layer[i].wq.quantize;
+    for (int i = 0; f->draft && i < f->draft->cfg.n_layer; i++)
+        any |= f->draft->layer[i].wq.quantize;
+    return any;
 }
 
 /* The largest value of *knob, a member of *s, with which *s fits, among least, least + step, ...
@@ -130,7 +146,7 @@ static int largest(const struct fit *f, struct runtime_shape *s, int *knob, int 
 }
 
 struct size_text {
-    char s[16];
+    char s[32];
 };
 
 static struct size_text text(size_t bytes)
@@ -143,19 +159,37 @@ static struct size_text text(size_t bytes)
     return t;
 }
 
-/* Proposes a change with which the runtime would fit, as text. */
-static void propose(const struct fit *f, const struct runtime_shape *shape, char *out, size_t size)
+/* The largest context or pool of full layers that fits, as text; "": none fits. */
+static struct size_text propose_size(const struct fit *f, const struct runtime_shape *shape)
 {
     struct runtime_shape s = *shape;
+    struct size_text t = {""};
     bool pages = s.full_pages > 0;
     int n = largest(f, &s, pages ? &s.full_pages : &s.context, pages ? PAGE_STEP : SHORTEST,
                     pages ? PAGE_STEP : CONTEXT_STEP);
-    struct fit alone = *f;
-    alone.draft = NULL;
     if (n)
-        snprintf(out, size, "%s %d fits", pages ? "--full-pages" : "--context", n);
+        snprintf(t.s, sizeof t.s, "%s %d", pages ? "--full-pages" : "--context", n);
+    return t;
+}
+
+/* Proposes changes with which the runtime would fit, as text. */
+static void propose(const struct fit *f, const struct runtime_shape *shape, char *out, size_t size)
+{
+    struct fit alone = *f, fp8 = *f;
+    struct size_text less = propose_size(f, shape), less_fp8 = {""};
+    alone.draft = NULL;
+    fp8.fp8 = !is_quantized(f);
+    const bool whole = fp8.fp8 && fits(&fp8, shape);
+    if (fp8.fp8 && !whole)
+        less_fp8 = propose_size(&fp8, shape);
+    if (*less.s)
+        snprintf(out, size, "%s%s fits", less.s, whole ? " or --weights fp8" : "");
     else if (f->draft && fits(&alone, shape))
-        snprintf(out, size, "it fits without the draft");
+        snprintf(out, size, "it fits without the draft%s", whole ? " or with --weights fp8" : "");
+    else if (whole)
+        snprintf(out, size, "--weights fp8 fits");
+    else if (*less_fp8.s)
+        snprintf(out, size, "--weights fp8 with %s fits", less_fp8.s);
     else
         snprintf(out, size, "no context fits; --device cpu needs none");
 }
@@ -164,11 +198,11 @@ static bool too_large(const struct fit *f, const struct runtime_shape *shape, si
                       struct err *e)
 {
     struct need n = fit_need(f->dev, f->m, f->draft, shape);
-    char how[64];
-    if (n.weights > f->room)
-        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: "
-                       "--device cpu needs none", text(n.weights + SPARE).s, text(free_bytes).s);
+    char how[96];
     propose(f, shape, how, sizeof how);
+    if (n.weights > f->room)
+        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: %s",
+                       text(n.weights + SPARE).s, text(free_bytes).s, how);
     return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d "
                    "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
                    shape->full_pages ? shape->full_pages * shape->page_size : shape->context,
@@ -182,7 +216,7 @@ bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct r
     dev.k->memory(dev.d, &left, &all);
     if (all == 0)
         return true;
-    struct fit f = {dev, m, draft, left > SPARE ? left - SPARE : 0};
+    struct fit f = {dev, m, draft, left > SPARE ? left - SPARE : 0, false};
     if (fits(&f, shape))
         return true;
     struct runtime_shape s = *shape;

@@ -5,40 +5,46 @@
 
 #define NOTHING "%s fp8: the %s has no bf16 matrices, the only kind that can be quantized"
 
-/* Marks a bf16 matrix; returns how many were marked, 1 or 0. */
-static int mark_matrix(struct tensor *t)
+/* Marks a bf16 matrix, or removes its mark; returns how many matrices that is, 1 or 0. */
+static int mark_matrix(struct tensor *t, bool fp8)
 {
-    t->quantize = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
-    return t->quantize;
+    const bool is_one = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
+    t->quantize = is_one && fp8;
+    return is_one;
 }
 
-static int mark_layers(struct layer *layer, int n)
+static int mark_layers(struct layer *layer, int n, bool fp8)
 {
     int marked = 0;
     for (int i = 0; i < n; i++) {
         struct layer *l = &layer[i];
         struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof dense / sizeof *dense; k++)
-            marked += mark_matrix(dense[k]);
+            marked += mark_matrix(dense[k], fp8);
     }
     return marked;
 }
 
-static int quantize_model(struct model *m)
+static int mark_model(struct model *m, bool fp8)
 {
-    int marked = mark_layers(m->layer, m->cfg.n_layer) + mark_matrix(&m->head);
-    return marked + (m->cfg.tied ? mark_matrix(&m->embed) : 0);
+    int marked = mark_layers(m->layer, m->cfg.n_layer, fp8) + mark_matrix(&m->head, fp8);
+    return marked + (m->cfg.tied ? mark_matrix(&m->embed, fp8) : 0);
 }
 
-static int quantize_draft(struct draft *d)
+static int mark_draft(struct draft *d, bool fp8)
 {
-    int marked = mark_layers(d->layer, d->cfg.n_layer);
+    int marked = mark_layers(d->layer, d->cfg.n_layer, fp8);
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
     for (size_t k = 0; k < sizeof own / sizeof *own; k++)
-        marked += mark_matrix(own[k]);
+        marked += mark_matrix(own[k], fp8);
     if (d->head.data && d->head.data == d->embed.data)
-        marked += mark_matrix(&d->embed);
+        marked += mark_matrix(&d->embed, fp8);
     return marked;
+}
+
+int models_mark(struct model *m, struct draft *d, bool fp8)
+{
+    return (m ? mark_model(m, fp8) : 0) + (d ? mark_draft(d, fp8) : 0);
 }
 
 /* Sets *fp8 to whether the option's value is "fp8"; a NULL value means `otherwise`. */
@@ -56,9 +62,9 @@ bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *
     if (!parse_option("--weights", o->weights, false, &model, e) ||
         !parse_option("--draft-weights", o->draft_weights, model, &draft, e))
         return false;
-    if (model && m && !quantize_model(m))
+    if (model && m && !mark_model(m, true))
         return err_set(e, ERR_MODEL, NOTHING, "--weights", "model");
-    if (draft && d && !quantize_draft(d) && o->draft_weights)
+    if (draft && d && !mark_draft(d, true) && o->draft_weights)
         return err_set(e, ERR_MODEL, NOTHING, "--draft-weights", "draft");
     return true;
 }

@@ -109,11 +109,47 @@ static void test_other_ways_out_are_told_too(void **state)
     if (opens(&b, &b.d, &s, &e))
         fail_msg("the draft needs nothing");
     assert_non_null(strstr(e.msg, "it fits without the draft"));
-    small(((size_t)384 << 20) + with.weights / 2);
+    small(((size_t)384 << 20) + with.weights / 4);
     s.shorten = true;
     assert_false(opens(&b, &b.d, &s, &e));
     assert_non_null(strstr(e.msg, "the model's weights need"));
-    assert_non_null(strstr(e.msg, "--device cpu"));
+    assert_non_null(strstr(e.msg, "no context fits; --device cpu needs none"));
+    bed_close(&b);
+}
+
+/* Weights that do not fit as they are stored: FP8 is proposed where it fits, with the context that
+ * then fits, and what is proposed opens. */
+static void test_weights_that_fit_as_fp8_only(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e;
+    struct runtime_shape s = {.page_size = 16, .context = 4096}, least = s;
+    least.context = 512;
+    spy_bed(&b);
+    assert_true(models_mark(&b.m, NULL, true) > 0);
+    struct need part = fit_need(b.dev, &b.m, NULL, &least), all = fit_need(b.dev, &b.m, NULL, &s);
+    models_mark(&b.m, NULL, false);
+    struct need stored = fit_need(b.dev, &b.m, NULL, &s);
+    assert_true(sum(&all) < sum(&stored) && part.weights < stored.weights);
+    small(((size_t)384 << 20) + sum(&all));
+    assert_false(opens(&b, NULL, &s, &e));
+    assert_non_null(strstr(e.msg, "or --weights fp8 fits"));
+    assert_non_null(strstr(e.msg, "--context "));
+    small(((size_t)384 << 20) + (sum(&part) + sum(&all)) / 2);
+    spy.left -= (size_t)1 << 20;
+    assert_false(opens(&b, NULL, &s, &e));
+    print_message("# %s\n", e.msg);
+    for (int l = 0; l < b.m.cfg.n_layer; l++)
+        assert_false(b.m.layer[l].wq.quantize); /* only asked */
+    s.context = number_after(e.msg, "--context ");
+    if (strstr(e.msg, "--weights fp8 with"))
+        models_mark(&b.m, NULL, true);
+    assert_true(opens(&b, NULL, &s, &e));
+    models_mark(&b.m, NULL, true); /* quantized already: FP8 is no way out */
+    s.context = 1 << 20;
+    assert_false(opens(&b, NULL, &s, &e));
+    assert_null(strstr(e.msg, "fp8"));
     bed_close(&b);
 }
 
@@ -366,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_what_is_counted_is_what_is_taken),
         cmocka_unit_test(test_too_long_a_context_is_told_the_one_that_fits),
         cmocka_unit_test(test_other_ways_out_are_told_too),
+        cmocka_unit_test(test_weights_that_fit_as_fp8_only),
         cmocka_unit_test(test_an_engine_shortens_a_context_that_nobody_asked_for),
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
         cmocka_unit_test(test_a_violated_rule_and_short_memory_leave_the_engine_alive),
