@@ -117,7 +117,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -159,6 +159,10 @@ tests: all ## build the test programs and the benchmarks
 
 gpu-tests: check-deps ## build the program and the tests that use a GPU (with CUDA=1: no GPU is needed)
 	@$(MAKE) --no-print-directory $(B)/aerie $(GPU)
+
+resources: ## check registers, spills and shared memory of the CUDA kernels that were built (with CUDA=1: no GPU is needed)
+	@$(MAKE) --no-print-directory $(B)/aerie
+	@tests/resources.sh $(B)
 
 bench: all ## measure; figures go to standard output (nothing here gates a test)
 	@$(MAKE) --no-print-directory $(BENCH)
@@ -210,7 +214,8 @@ $(B)/%.o: %.c $(B)/c.flags
 	@mkdir -p $(@D); echo "  CC    $<"; $(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/%.cu.o: %.cu $(B)/cu.flags
-	@mkdir -p $(@D); echo "  NVCC  $<"; $(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+	@mkdir -p $(@D); echo "  NVCC  $<"; $(NVCC) $(NVFLAGS) -Xptxas -v -MMD -MP -c $< -o $@ 2>$(@:.o=.ptxas); rc=$$?; \
+	  grep -vE '^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; exit $$rc
 
 $(B)/aerie: $(OBJ) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
