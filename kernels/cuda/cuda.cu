@@ -103,6 +103,48 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
     return true;
 }
 
+/* For tests on another GPU: AERIE_GPU_AS=8.6 uses the GPU as one of compute capability 8.6 would be
+ * used: its kernels, its shared memory. */
+static bool restrict_device(struct kdev *d, struct err *e)
+{
+    static const struct class_of_gpus {
+        int compute, smem_kib;
+    } classes[] = {{80, 163}, {86, 99}, {87, 163}, {89, 99}, {90, 227}, {120, 99}};
+    const char *as = getenv("AERIE_GPU_AS");
+    int major = 0, minor = 0;
+    if (!as || !*as)
+        return true;
+    const bool read = sscanf(as, "%2d.%1d", &major, &minor) == 2;
+    for (const struct class_of_gpus &c : classes)
+        if (read && c.compute == 10 * major + minor) {
+            d->restricted = true;
+            d->has_wgmma &= c.compute == 90;
+            d->has_pdl &= c.compute >= 90;
+            if (d->smem_max > (size_t)c.smem_kib << 10)
+                d->smem_max = (size_t)c.smem_kib << 10;
+            return true;
+        }
+    return err_set(e, ERR_USAGE, "AERIE_GPU_AS=%.20s: expected 8.0, 8.6, 8.7, 8.9, 9.0 or 12.0",
+                   as);
+}
+
+bool cuda_within_limits(struct kdev *d, const void *kernel, int threads, size_t shared)
+{
+    enum { REGISTERS = 1 << 16, UNIT = 8 /* of a thread's registers */ };
+    cudaFuncAttributes f = {};
+    char why[160];
+    if (!cuda_ok(d, cudaFuncGetAttributes(&f, kernel)))
+        return false;
+    const size_t all = shared + f.sharedSizeBytes;
+    const int registers = (f.numRegs + UNIT - 1) / UNIT * UNIT * ((threads + 31) / 32 * 32);
+    if (all <= d->smem_max && registers <= REGISTERS)
+        return true;
+    snprintf(why, sizeof why, "a block needs %zu bytes of shared memory and %d registers: this class "
+             "of GPUs has %zu and %d", all, registers, d->smem_max, (int)REGISTERS);
+    cuda_fail(d, why);
+    return false;
+}
+
 static bool find_device(struct kdev *d, struct err *e)
 {
     int n = 0;
@@ -124,10 +166,32 @@ static bool find_device(struct kdev *d, struct err *e)
         return false;
     d->n_sm = p.multiProcessorCount;
     d->smem_max = p.sharedMemPerBlockOptin;
+    if (!restrict_device(d, e))
+        return false;
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
              d->terms == 1 ? "bf16" : "float32");
     return true;
+}
+
+/* For tests of small GPUs: AERIE_GPU_MEMORY=8192 leaves 8192 MiB of the free memory to this process
+ * and occupies the rest. */
+static bool restrict_memory(struct kdev *d, struct err *e)
+{
+    const char *mib = getenv("AERIE_GPU_MEMORY");
+    char *end = NULL;
+    const long n = mib ? strtol(mib, &end, 10) : 0;
+    size_t left = 0, all = 0;
+    if (!mib || !*mib)
+        return true;
+    if (*end || n < 1 || n > 1 << 24)
+        return err_set(e, ERR_USAGE, "AERIE_GPU_MEMORY=%.20s: expected a number of MiB", mib);
+    cudaError_t rc = cudaMemGetInfo(&left, &all);
+    if (rc == cudaSuccess && left > (size_t)n << 20)
+        rc = cudaMalloc(&d->withheld, left - ((size_t)n << 20));
+    cudaGetLastError();
+    return rc == cudaSuccess || err_set(e, ERR_MODEL, "CUDA device %d: AERIE_GPU_MEMORY: %s",
+                                        d->ordinal, cudaGetErrorString(rc));
 }
 
 static bool open_memory(struct kdev *d, struct err *e)
@@ -169,6 +233,7 @@ static void close_memory(struct kdev *d)
     cuda_timeline_close();
     for (int i = 0; i < d->n_held; i++)
         cudaFree(d->held[i]);
+    cudaFree(d->withheld);
     cudaFree(d->arena);
     cudaFree(d->counters);
     cudaFree(d->attn_exchange);
@@ -213,7 +278,8 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
     d->terms = opts->precision == K_BF16 ? 1 : 2;
     d->wait_limit_ms = opts->wait_limit_ms;
     d->op = "open";
-    if (find_device(d, e) && cuda_open_stream(d, e) && open_memory(d, e)) {
+    if (find_device(d, e) && restrict_memory(d, e) && cuda_open_stream(d, e) &&
+        open_memory(d, e)) {
         check_wgmma(d);
         cuda_timeline_open();
         return d;

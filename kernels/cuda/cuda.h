@@ -7,10 +7,10 @@
  * and stored in tiles of 16 rows with re-ordered bits (mem.cu). An activation enters the tensor
  * cores as one 16-bit number or as the sum of two (its terms; dense/product.cuh).
  *
- * Products by number of rows. Decode rows (up to 16), verify rows (17 to MAX_VERIFY_ROWS) and
- * prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and prefill.cu. Without wgmma,
- * and for verify rows of two terms, the decode kernel takes the place of the other two. A row's
- * bits do not depend on the kernel.
+ * Products by number of rows. Decode rows (up to MAX_DECODE_ROWS), verify rows (up to
+ * MAX_VERIFY_ROWS) and prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and
+ * prefill.cu. Without wgmma, and for verify rows of two terms, the tile kernel (dense/tile.cu)
+ * takes the place of the other two. A row's bits do not depend on the kernel.
  *
  * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic dependent launch (PDL), a kernel may start while
  * its predecessor drains. Therefore every kernel calls pdl_wait() before it touches anything that
@@ -52,12 +52,13 @@ enum {
     MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
     /* The largest pending residual update (struct pending): rows, elements of a row, partial sums
      * of an element. */
-    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
+    MAX_DECODE_ROWS = 16, MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
     PENDING_BYTES = 48 << 20, /* the same of prefill rows, whose elements are not partial sums */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
     MAX_FITS = 64,
+    LARGE = 160 << 10, /* shared memory of a block on 8.0, 9.0 and 10.0; other GPUs have 99 KiB */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -153,6 +154,8 @@ struct kdev {
     char slow_start[256]; /* "": the start is not slow */
     void *attn_exchange; /* (ATTN_EXCHANGE_BYTES): partial results that blocks of one attention
                             kernel exchange */
+    bool restricted; /* used as another GPU (AERIE_GPU_AS): launches are checked against its limits */
+    void *withheld;  /* device memory that nothing may use (AERIE_GPU_MEMORY), or NULL */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
@@ -268,6 +271,10 @@ static inline size_t cuda_span(int rows, int stride, int n)
 
 /* ---- host: launching ------------------------------------------------------------------------ */
 
+/* Whether a block of the kernel fits the GPU as which the device is used; otherwise the device
+ * fails. */
+bool cuda_within_limits(struct kdev *d, const void *kernel, int threads, size_t shared);
+
 /* Launches a kernel on the device's stream, with PDL if the device has it. shared: bytes of dynamic
  * shared memory. Launches nothing after a failure or for an empty grid. */
 template <class... Params, class... Args>
@@ -275,6 +282,8 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
                  const Args &...args)
 {
     if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return;
+    if (d->restricted && !cuda_within_limits(d, (const void *)kernel, (int)block.x, shared))
         return;
     /* All kernels use the same division of a multiprocessor's memory into L1 and shared memory. A
      * kernel with another division could not start before its predecessor has left. */

@@ -137,19 +137,13 @@ static bool is_uploaded(const struct kdev *d, const void *p)
     return false;
 }
 
-/* The size of weights is fixed, so the error suggests the CPU. */
-static bool out_of_weight_memory(const struct tensor *t, size_t bytes, cudaError_t rc,
-                                 struct err *e)
-{
-    return out_of_memory(t->name, bytes, "--device cpu needs none", rc, e);
-}
-
 static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
 {
     void *p = NULL;
     cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
     if (rc != cudaSuccess) {
-        out_of_weight_memory(t, bytes, rc, e);
+        out_of_memory(t->name, bytes, "--device cpu needs none", rc, e); /* weights have a fixed
+                                                                            size */
         return NULL;
     }
     if (d->n_held == d->cap_held) {
@@ -245,28 +239,39 @@ static bool mxfp4_of(const struct tensor *t, struct mxfp4 *m)
     return true;
 }
 
+/* Converts `rows` rows, which are in the arena, into whole tiles at `to`. */
+static cudaError_t repack(struct kdev *d, const struct mxfp4 *m, size_t rows, uint8_t *to)
+{
+    size_t n = rows * (size_t)m->groups * 4;
+    if (m->is_scales)
+        repack_scales<<<(unsigned)((rows + 7) / 8), 256, 0, d->stream>>>(
+            (const uint8_t *)d->arena, to, rows, m->blocks, m->groups);
+    else
+        repack_mxfp4<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
+            (const uint32_t *)d->arena, (uint4 *)to, rows, m->blocks, m->groups);
+    return cudaGetLastError();
+}
+
+/* Copies the rows to the arena, as many tiles of 16 rows at a time as fit there, and converts them
+ * from there. */
 static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m, struct err *e)
 {
-    size_t n = m->rows * (size_t)m->groups * 4;
-    unsigned blocks = (unsigned)((n + 255) / 256);
-    void *raw = NULL, *p = alloc_weights(d, m->bytes, t, e);
+    const size_t row = t->bytes / m->rows, fit = ARENA_BYTES / row / 16 * 16,
+                 row_to = m->bytes / cuda_round(m->rows, 16);
+    uint8_t *p = (uint8_t *)alloc_weights(d, m->bytes, t, e);
+    CHECK(fit > 0);
     if (!p)
         return false;
-    cudaError_t rc = cudaMalloc(&raw, t->bytes);
-    if (rc != cudaSuccess)
-        return out_of_weight_memory(t, t->bytes, rc, e);
-    rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
-    if (rc == cudaSuccess && m->is_scales)
-        repack_scales<<<(unsigned)((m->rows + 7) / 8), 256, 0, d->stream>>>(
-            (const uint8_t *)raw, (uint8_t *)p, m->rows, m->blocks, m->groups);
-    else if (rc == cudaSuccess)
-        repack_mxfp4<<<blocks, 256, 0, d->stream>>>((const uint32_t *)raw, (uint4 *)p, m->rows,
-                                                    m->blocks, m->groups);
-    if (rc == cudaSuccess)
-        rc = cudaGetLastError();
+    cudaError_t rc = cudaSuccess;
+    for (size_t at = 0; at < m->rows && rc == cudaSuccess; at += fit) {
+        const size_t rows = m->rows - at < fit ? m->rows - at : fit;
+        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + at * row, rows * row,
+                             cudaMemcpyDefault, d->stream);
+        if (rc == cudaSuccess)
+            rc = repack(d, m, rows, p + at * row_to);
+    }
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
-    cudaFree(raw);
     if (!cuda_upload_ok(t, rc, e))
         return false;
     t->data = p;

@@ -39,9 +39,13 @@ test_fp8 *gpu'
 gpus=${GPUS:-$(nvidia-smi -L | sed -E 's/GPU ([0-9]+):.*/\1/' | xargs)}
 export build logs gpus CUDA_VISIBLE_DEVICES=${gpus%% *}
 
-run_test() { # program
-    local log=$logs/$1.log start=$SECONDS status
-    timeout "${LIMIT:-200}" "$build/tests/$1" >"$log" 2>&1
+# the same on GPUs of other classes, as this one can be used (AERIE_GPU_AS in aerie.1)
+classes='test_cuda_full@8.6 test_cuda_full@8.0 test_cuda_moe@8.6 test_cuda_attn@8.6 test_fused@8.9 test_cuda@12.0'
+
+run_test() { # program, or program@class of GPUs
+    local log=$logs/$1.log start=$SECONDS status as=
+    [[ $1 != *@* ]] || as=${1#*@}
+    AERIE_GPU_AS=$as timeout "${LIMIT:-200}" "$build/tests/${1%@*}" >"$log" 2>&1
     status=$?
     echo "$1: status $status, $(grep -c '^ok' "$log") ok, $(grep '^not ok' "$log" | grep -vc SKIP) not ok," \
          "$((SECONDS - start)) s"
@@ -111,7 +115,7 @@ for stage; do
     start=$SECONDS
     case $stage in
     tests)
-        cut -d' ' -f1 <<<"$parts" | sort -u | xargs -P 2 -I{} bash -c 'run_test {}' || failed=1 ;;
+        { cut -d' ' -f1 <<<"$parts" | sort -u; tr ' ' '\n' <<<"$classes"; } | xargs -P 2 -I{} bash -c 'run_test {}' || failed=1 ;;
     check)
         echo "racecheck leaves out the kernels $(grep -o 'kns=[A-Za-z0-9_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')" \
              "and the programs $(tr -dc 'a-z_ |' <<<"${too_slow#*(}" | tr '|' ',')"

@@ -1,7 +1,7 @@
-/* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them,
- * and of some (17 to 64), which groups of panels do: every row has the bits that it has among four
- * rows or fewer, in both precisions, with weights as they are and quantized to FP8, which few rows read as
- * that and the others as bf16. Without a GPU every test is skipped.
+/* test_cuda_tile.c - products of verify and prefill rows on the GPU: every row has the bits that it
+ * has among four rows or fewer, in both precisions, with weights as they are stored and quantized to
+ * FP8. With the kernels of the GPU at hand, then with those of GPUs without wgmma (AERIE_GPU_AS), of
+ * the generations that have the least shared memory and more. Without a GPU every test is skipped.
  *
  * Experts have theirs in test_cuda_moe.c.
  */
@@ -194,8 +194,9 @@ static void run_glu(const void *arg, int first, int rows, float *out)
 static void test_glu(void **state)
 {
     (void)state;
-    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2816, 96}, {3072, 96}};
-    for (int i = 0; i < 5; i++) {
+    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2816, 96}, {3072, 96},
+                                    {3168, 1536}};
+    for (int i = 0; i < 6; i++) {
         int ffn = shapes[i][0], in = shapes[i][1];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, in), u = TENSOR(DT_BF16, .05f, ffn, in);
         float *x = rnd_floats((size_t)(MOST * in), 1);
@@ -348,20 +349,26 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_glu), cmocka_unit_test(test_packed_between),
         cmocka_unit_test(test_qkv),
     };
+    static const char *const classes[] = {"", "8.6", "8.0"};
+    const char *as = getenv("AERIE_GPU_AS");
+    const bool given = as && *as;
     int failed = 0;
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (given ? 4 : 12); i++) {
         static const char *const names[] = {"K_BF16", "K_F32", "K_BF16, FP8", "K_F32, FP8"};
         struct err e;
-        cut = i >= 2;
+        cut = i / 2 % 2;
+        if (!given)
+            setenv("AERIE_GPU_AS", classes[i / 4], 1);
         T = (struct case_dev){.k = &kernels_cuda};
         T.d = kernels_cuda.open(&(struct k_opts){.precision = precisions[i % 2]}, &e);
         if (!T.d) {
             printf("1..1\nok 1 - products of many rows # SKIP no CUDA device (%s)\n", e.msg);
             return 0;
         }
-        failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
+        printf("# %s as %s\n", names[i % 4], getenv("AERIE_GPU_AS"));
+        failed += cmocka_run_group_tests_name(names[i % 4], tests, NULL, NULL);
         dev_close(&T);
     }
     return failed;

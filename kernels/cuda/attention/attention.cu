@@ -375,7 +375,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     if (left->q == a.q && left->rows == a.rows && left->n == outs)
         a.q_bf16 = d->query_bf16;
     /* A single row is packed in the product's prologue, which takes less code. */
-    if (k->packed && k->rows > 1 && cuda_makes_packed(d, k->rows, outs, DT_BF16)) {
+    if (k->packed && k->rows > 1 && cuda_makes_packed(outs, DT_BF16)) {
         a.pack_to = (uint16_t *)a.dst;
         a.pack_as = cuda_rows_format(d, k->rows, outs);
     }

@@ -254,9 +254,12 @@ static void plan_splits(struct kdev *d, tile_args &t)
     t.ml = (float2 *)cuda_take(d, heads * sizeof(float2));
 }
 
-static bool has_tiles(const struct attn_args *a)
+/* Heads of 128 and 256 need more than 99 KiB of shared memory for some numbers of rows; all numbers
+ * must go the same way, because attention.cu adds in another order. */
+static bool has_tiles(const struct kdev *d, const struct attn_args *a)
 {
-    bool wide = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
+    bool wide = a->head_dim == 64 ||
+                ((a->head_dim == 128 || a->head_dim == 256) && d->smem_max >= LARGE);
     return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MAX_GROUP &&
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
@@ -273,10 +276,12 @@ static void plan_tiles(struct kdev *d, tile_args &t, int packed)
 /* Launches the kernel for tiles of `packed` packed rows. */
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
+    constexpr size_t THREE_STAGES = (size_t)tile_config<256, 1, 4, 2, 3, 1>::BYTES + 2048;
     if (t.a.head_dim == 256)
         packed == 128                ? run<tile_config<256, 1, 8, 1, 3, 1, true>>(d, t)
         : t.split_blocks && d->has_wgmma ? run<tile_config<256, 1, 4, 1, 2, 2, true>>(d, t)
-                                     : run<tile_config<256, 1, 4, 2, 3, 1>>(d, t);
+        : d->smem_max > THREE_STAGES ? run<tile_config<256, 1, 4, 2, 3, 1>>(d, t)
+                                     : run<tile_config<256, 1, 4, 2, 2, 1>>(d, t);
     else if (t.a.head_dim == 128)
         packed == 64 ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
                      : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
@@ -301,7 +306,7 @@ static void run_row_blocks(struct kdev *d, const tile_args &t)
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
 {
-    if (!has_tiles(a))
+    if (!has_tiles(d, a))
         return false;
     tile_args t = {};
     t.a = *a;

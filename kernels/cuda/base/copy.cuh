@@ -18,6 +18,12 @@
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
+__device__ __forceinline__ uint32_t shared4(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
 __device__ __forceinline__ uint2 shared8(uint32_t at)
 {
     uint2 v;

@@ -1,6 +1,5 @@
 /* decode.cu - the decode kernel: products of bf16 matrices with decode rows, limited by
- * memory bandwidth. (The kernel also serves prefill rows without wgmma, and verify rows without
- * wgmma or of two terms.)
+ * memory bandwidth.
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us, so the memory must never idle. Every
  * multiprocessor has one block. The block's producer warp requests as many of the block's weights
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /* Most columns of a block whose rows are not resident. */
-static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 64 : 16; }
+static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 32 : 16; }
 
 /* Positions of a stage: a multiple of what is multiplied at once. */
 static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
@@ -459,10 +458,8 @@ template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, st
         run<1, NT, KIND, STAGED_NARROW, BYTES>(d, p);
     else if (BYTES == 1 || cols <= 16)
         run<1, NT, KIND, STAGED_WIDE, BYTES>(d, p);
-    else if (cols <= 32)
-        run<2, NT, KIND, STAGED_WIDE, 2>(d, p);
     else
-        run<4, NT, KIND, STAGED_WIDE, 2>(d, p);
+        run<2, NT, KIND, STAGED_WIDE, 2>(d, p);
 }
 
 /* q, k and v together, for at most 16 columns. */
@@ -492,8 +489,11 @@ template <int ROWS, int BYTES> static void run_resident(struct kdev *d, struct p
 
 static bool fits_resident(const struct kdev *d, int cols, int kp)
 {
-    size_t most = d->smem_max >= LARGE ? RESIDENT_BYTES : RESIDENT_BYTES / 2;
-    return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
+    /* With little shared memory, two stages of the widest units need room beside the sums, too. */
+    const int sums = (int)SUM_BUFS * (int)K_SPLITS * sum_pitch(6) * (int)sizeof(float);
+    const int most = d->smem_max >= LARGE ? (int)RESIDENT_BYTES
+                                          : min_int(RESIDENT_BYTES / 2, (48 << 10) - cols * sums);
+    return cols <= 8 && cols * kp * 2 <= most;
 }
 
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p)

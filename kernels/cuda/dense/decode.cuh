@@ -11,7 +11,6 @@
 enum {
     DECODE_THREADS = PRODUCT_THREADS + 32,
     RESIDENT_BYTES = 56 << 10, /* most bytes of resident rows, if shared memory is LARGE */
-    LARGE = 160 << 10,         /* shared memory; with less, a block has fewer columns */
     STAGE_BYTES_WANTED = 50 << 10,
     WINDOW = 96 << 10, /* bytes in flight at once */
     MIN_STAGES = 4, MAX_STAGES = 16,

@@ -11,8 +11,8 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
 
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
-    bool decode = rows <= MAX_VERIFY_ROWS && !cuda_is_verify(d, rows);
-    return decode ? cuda_decode_format(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
+    return cuda_is_decode(d, rows) ? cuda_decode_format(d, rows, kp)
+                                : row_format{ROW_TILED, 0, kp, 0, {}};
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -88,13 +88,11 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->row_epilogue.counters = d->counters;
     p->update = {};
     p->update_splits = 0;
-    const bool ready = p->x.x, decode = dense && !cuda_is_prefill(d, whole_rows);
-    const bool verify = decode && cuda_is_verify(d, p->rows);
-    struct row_format rows = verify || (dense && !decode) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
-                             : decode ? cuda_decode_format(d, p->rows, p->x.kp)
-                                                     : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
+    const bool ready = p->x.x, decode = dense && cuda_is_decode(d, whole_rows);
+    struct row_format rows = dense ? cuda_rows_format(d, whole_rows, p->x.kp)
+                                   : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fused_pack = decode && cuda_fuses_pack(d, p);
-    p->fused_heads = decode && !verify && cuda_fuses_heads(d, p);
+    p->fused_heads = decode && cuda_fuses_heads(d, p);
     const bool packs = !p->fused_pack && !ready && cuda_packs_short(p),
                captures = p->in.capture && !packs;
     if (!captures &&
@@ -112,12 +110,14 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
                             ? cuda_heads_reduce(&p->row_epilogue.heads)
                             : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(d, p);
     int splits = 0;
-    if (verify)
-        splits = cuda_product_verify(d, p, defers);
-    else if (decode)
+    if (decode)
         cuda_product_decode(d, p);
-    else if (dense)
+    else if (dense && cuda_is_verify(d, whole_rows))
+        splits = cuda_product_verify(d, p, defers);
+    else if (dense && cuda_is_prefill(d, whole_rows))
         cuda_product_prefill(d, p);
+    else if (dense)
+        splits = cuda_product_tile(d, p, defers);
     else if (store == STORE_F16)
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
@@ -255,7 +255,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         p.glu = true;
         if (a->packed && d->packed == a->dst.p) {
             p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
-            p.pack_as = cuda_rows_format(d, rows, ffn);
+            p.pack_as = cuda_rows_format(d, a->rows, ffn);
         }
         cuda_product(d, &p, STORE_BF16, a->rows);
         return;
@@ -278,7 +278,7 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     cuda_begin_fused(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
     const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
-                       cuda_makes_packed(d, a->rows, ffn, DT_BF16);
+                       cuda_makes_packed(ffn, DT_BF16);
     if (a->packed)
         d->packed = keeps ? a->dst.p : NULL;
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
@@ -345,7 +345,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     }
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
-        size_t scratch = i || !cuda_is_verify(d, rows) ? (size_t)rows * n
+        size_t scratch = i || !cuda_leaves_splits(d, rows) ? (size_t)rows * n
                                                : PENDING_SPLITS * partial_floats(rows, nq + 2 * nk);
         raw[i] = (float *)cuda_take(d, scratch * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
@@ -388,7 +388,7 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t splits = cuda_is_verify(d, a->rows) ? PENDING_SPLITS : 1;
+    size_t splits = cuda_leaves_splits(d, a->rows) ? PENDING_SPLITS : 1;
     size_t each = 3 * cuda_packed_bytes(in + 32) + splits * (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)

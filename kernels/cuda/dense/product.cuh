@@ -402,23 +402,43 @@ void cuda_product_decode(struct kdev *d, struct product *p);
  * is left to a later kernel, which may also reduce partial sums. Returns the number of partial sums
  * of each element in f[0].dst, or 0 if f[0].dst holds the elements. */
 int cuda_product_verify(struct kdev *d, const struct product *p, bool defers);
-/* Whether the verify kernel takes a product of `rows` rows of bf16 weights. */
-static inline bool cuda_is_verify(const struct kdev *d, int rows)
-{
-    return d->has_wgmma && d->terms == 1 && rows > 16 && rows <= MAX_VERIFY_ROWS;
-}
 /* The prefill kernel (prefill.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
 void cuda_product_prefill(struct kdev *d, const struct product *p);
-/* Whether the prefill kernel takes a product of `rows` rows of bf16 weights. */
+/* The tile kernel (tile.cu), for rows packed as ROW_TILED. defers, result: as for the verify
+ * kernel. */
+int cuda_product_tile(struct kdev *d, const struct product *p, bool defers);
+/* Reduces `splits` partial sums (partial_at()) of each of `all` outputs, and applies the
+ * epilogues (verify.cu). */
+void cuda_reduce_splits(struct kdev *d, const struct product *p, const float *part, int all,
+                        int splits);
+/* Whether the epilogue does nothing but store. */
+bool cuda_is_bare_store(const struct epilogue *f);
+
+/* Which kernel takes a product of `rows` rows of bf16 weights: the decode kernel, which has room for
+ * 8 columns unless shared memory is LARGE (cuda.h); with wgmma the verify kernel (rows of one term) and the
+ * prefill kernel; the tile kernel all others. */
+static inline bool cuda_is_decode(const struct kdev *d, int rows)
+{
+    return rows <= MAX_DECODE_ROWS && (d->smem_max >= LARGE || rows * d->terms <= 8);
+}
+static inline bool cuda_is_verify(const struct kdev *d, int rows)
+{
+    return d->has_wgmma && d->terms == 1 && rows > MAX_DECODE_ROWS && rows <= MAX_VERIFY_ROWS;
+}
 static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {
     return d->has_wgmma && rows > MAX_VERIFY_ROWS;
 }
+/* Whether the product of `rows` rows may leave partial sums to a later kernel. */
+static inline bool cuda_leaves_splits(const struct kdev *d, int rows)
+{
+    return d->terms == 1 && !cuda_is_decode(d, rows) && rows <= MAX_VERIFY_ROWS;
+}
 /* Whether an operation can store its output rows, n wide, packed for the product that reads them.
  * type: of that product's weights. */
-static inline bool cuda_makes_packed(const struct kdev *d, int rows, int n, enum dtype type)
+static inline bool cuda_makes_packed(int n, enum dtype type)
 {
-    return (rows <= MAX_VERIFY_ROWS || d->has_wgmma) && n % K_CHUNK == 0 && type == DT_BF16;
+    return n % K_CHUNK == 0 && type == DT_BF16;
 }
 /* The format in which a product takes packed rows of kp elements (linear.cu). */
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);

@@ -420,7 +420,7 @@ static part part_of(const struct kdev *d, const struct k_part *k, int rows)
     p.copy = k->copy.p ? cuda_f32(k->copy, (size_t)rows * (size_t)k->n) : NULL;
     p.copy_normed = k->copy_normed;
     p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
-    if (k->packed && cuda_makes_packed(d, rows, k->width, DT_BF16)) {
+    if (k->packed && cuda_makes_packed(k->width, DT_BF16)) {
         CHECK(k->at % 4 == 0 && k->n % 4 == 0);
         p.terms = d->terms;
         p.f = cuda_rows_format(d, rows, k->width);

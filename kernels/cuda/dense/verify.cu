@@ -547,8 +547,8 @@ static void choose_division(const struct kdev *d, struct verify_args *a, int col
     *a = best;
 }
 
-static void reduce_splits(struct kdev *d, const struct product *p, const float *part, int all,
-                          int splits)
+void cuda_reduce_splits(struct kdev *d, const struct product *p, const float *part, int all,
+                        int splits)
 {
     dim3 grid((unsigned)div_up(all, REDUCE_THREADS), (unsigned)p->rows);
     cuda_launch(d, reduce_splits_kernel, grid, REDUCE_THREADS, 0, *p, part, all, splits);
@@ -562,12 +562,11 @@ void cuda_reduce_pending(struct kdev *d, struct pending *w)
     p.f[0].scale = 1;
     p.f[0].dst = d->pending_buf[w->src == d->pending_buf[0]];
     p.f[0].dst_stride = (size_t)w->n;
-    reduce_splits(d, &p, w->src, w->n, w->splits);
+    cuda_reduce_splits(d, &p, w->src, w->n, w->splits);
     w->src = p.f[0].dst, w->splits = 0;
 }
 
-/* Whether the epilogue does nothing but store. */
-static bool is_bare_store(const struct epilogue *f)
+bool cuda_is_bare_store(const struct epilogue *f)
 {
     return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
 }
@@ -594,7 +593,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
         a.stages =
             min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
-    defers = defers && splits && (p->row_epilogue.is_qkv || is_bare_store(&p->f[0]));
+    defers = defers && splits && (p->row_epilogue.is_qkv || cuda_is_bare_store(&p->f[0]));
     if (defers)
         a.part = p->f[0].dst;
     else if (splits)
@@ -605,7 +604,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.stage_bytes + 1024 + behind),
                 a);
     if (splits && !defers)
-        reduce_splits(d, p, a.part, a.all, splits);
+        cuda_reduce_splits(d, p, a.part, a.all, splits);
     return defers ? splits : 0;
 }
 

@@ -648,8 +648,9 @@ template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 {
     int pitch = max_int(a->x.kp, a->h.kp) * 2 + 64;
     int resident = KIND == COLS_4 && a->by_flags ? a->rows : 0;
+    int read = KIND == COLS_16 ? 16 - columns : 0; /* behind the last row stage; not used */
     return PIPELINES * a->stages * STAGE + shape<KIND>::SUM_BYTES +
-           (a->row_stages * columns + resident) * pitch;
+           (a->row_stages * columns + resident + read) * pitch;
 }
 
 /* Dynamic shared memory that a block can have beside its static variables. */

@@ -95,9 +95,11 @@ bool cuda_experts_pack_row(const struct moe_args *m);
 /* experts_prefill.cu: the same products for prefill rows, without the sum. Packed rows are those of
  * pairs, in the order of `order`. */
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m);
+/* experts_tile.cu: the same without wgmma. */
+void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
 /* route_prefill.cu: whether the router for prefill rows has room for these shapes; router, grouping
  * and packing; the sum if there is no post-norm. */
-bool cuda_prefill_has_router(const struct moe_args *m);
+bool cuda_prefill_has_router(const struct kdev *d, const struct moe_args *m);
 void cuda_prefill_route(struct kdev *d, const struct moe_args *m);
 void cuda_prefill_sum(struct kdev *d, const struct moe_args *m);
 

@@ -4,13 +4,18 @@
  * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
  * where the experts of a row are summed in the order of rank. MXFP4: a router kernel (norms, packed
  * rows, logits: route.cu), then one kernel for everything else (experts.cu); prefill rows:
- * route_prefill.cu and experts_prefill.cu. Other layouts have five kernels: the router, whose last
+ * route_prefill.cu and experts_prefill.cu, or experts_tile.cu without wgmma. Other layouts have five kernels: the router, whose last
  * block selects experts and groups the pairs; the gate and up product; the activation, which packs
  * the hidden rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
-enum { THREADS = 512, PER = 8 /* elements that a thread loads together */ };
+enum {
+    THREADS = 512,
+    PER = 8,           /* elements that a thread loads together */
+    /* columns of an expert from which on tiles are faster (mma.sync), by shared memory */
+    TILE_COLUMNS = 32, TILE_COLUMNS_SMALL = 16,
+};
 
 /* ---- kernels between and after the products ------------------------------------------------- */
 
@@ -202,6 +207,15 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
+/* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
+ * kernel is faster while most experts have few pairs. */
+static bool uses_prefill_kernels(const struct kdev *d, const struct moe_args *m, int rows)
+{
+    const int columns = d->smem_max >= LARGE ? TILE_COLUMNS : TILE_COLUMNS_SMALL;
+    const bool many = d->has_wgmma || rows * m->top_k * m->terms > columns * m->n_expert;
+    return rows > MAX_VERIFY_ROWS && many && cuda_prefill_has_router(d, m);
+}
+
 static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
 {
     size_t n = (size_t)rows, pairs = n * (size_t)a->top_k, e = (size_t)a->n_expert;
@@ -211,7 +225,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
-    m.prefill = m.f16 && cuda_is_prefill(d, rows) && cuda_prefill_has_router(&m);
+    m.prefill = m.f16 && uses_prefill_kernels(d, &m, rows);
     m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.prefill ? pairs : n) * x_each);
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
@@ -233,7 +247,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.prefill ? cuda_prefill_route(d, &m) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;
     if (m.prefill) {
-        cuda_prefill_experts(d, &m);
+        d->has_wgmma ? cuda_prefill_experts(d, &m) : cuda_tile_experts(d, &m);
     } else if (m.f16) {
         cuda_decode_experts(d, &m);
     } else {

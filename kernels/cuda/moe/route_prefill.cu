@@ -252,21 +252,35 @@ template <int ROWS> static size_t router_bytes(const struct moe_args *m)
            sizeof(float);
 }
 
-bool cuda_prefill_has_router(const struct moe_args *m)
+/* Shared memory of a row that pack_pairs() packs. */
+static size_t pack_bytes(const struct moe_args *m)
 {
-    return router_bytes<2>(m) <= 200 << 10;
+    return (size_t)(m->x.kp / 32 * 40) * sizeof(float);
+}
+
+/* The most dynamic shared memory of a block. */
+static size_t most_shared(const struct kdev *d) { return d->smem_max - (4 << 10); }
+
+bool cuda_prefill_has_router(const struct kdev *d, const struct moe_args *m)
+{
+    return router_bytes<2>(m) <= most_shared(d) && pack_bytes(m) <= most_shared(d);
+}
+
+template <int ROWS> static void run_router(struct kdev *d, const struct moe_args *m)
+{
+    cuda_launch(d, route_prefill<ROWS>, dim3((unsigned)div_up(m->rows, ROWS)), THREADS,
+                router_bytes<ROWS>(m), *m);
 }
 
 void cuda_prefill_route(struct kdev *d, const struct moe_args *m)
 {
-    size_t bytes = router_bytes<8>(m);
-    if (bytes <= 200 << 10)
-        cuda_launch(d, route_prefill<8>, dim3((unsigned)div_up(m->rows, 8)), THREADS, bytes, *m);
+    if (router_bytes<8>(m) <= most_shared(d))
+        run_router<8>(d, m);
+    else if (router_bytes<4>(m) <= most_shared(d))
+        run_router<4>(d, m);
     else
-        cuda_launch(d, route_prefill<2>, dim3((unsigned)div_up(m->rows, 2)), THREADS,
-                    router_bytes<2>(m), *m);
-    cuda_launch(d, pack_pairs, dim3((unsigned)m->rows), THREADS,
-                (size_t)(m->x.kp / 32 * 40) * sizeof(float), *m);
+        run_router<2>(d, m);
+    cuda_launch(d, pack_pairs, dim3((unsigned)m->rows), THREADS, pack_bytes(m), *m);
 }
 
 void cuda_prefill_sum(struct kdev *d, const struct moe_args *m)

@@ -1,0 +1,515 @@
+/* tile.cu - the tile kernel: products of bf16 matrices with 17 rows and more on GPUs without wgmma
+ * (on Hopper: of verify rows of two terms).
+ *
+ * Large tiles serve many rows: their two sets of accumulators (of a k split, and of the splits
+ * before) fill the registers of a multiprocessor. Smaller tiles serve few rows or few outputs, two
+ * or three on a multiprocessor, and if there are still too few tiles, several blocks share a tile
+ * (split-K): each accumulates some of the k splits and stores their partial sums to scratch. A
+ * reduction kernel adds them (verify.cu), or the kernel that reads the sums next.
+ *
+ * A matrix quantized to FP8 is read in that form and converted to bf16 in registers (fp8.cuh).
+ *
+ * With GLU, every second output of a tile belongs to the up matrix, so that one thread has both sums
+ * of an output.
+ */
+#include "kernels/cuda/dense/fp8.cuh"
+#include "kernels/cuda/dense/tile.cuh"
+
+enum {
+    STAGES = 4,
+    GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
+                  from L2 */
+};
+
+typedef tile_shape<4, 2, 6, 4, 1> large; /* 192 outputs, 128 columns */
+typedef tile_shape<4, 2, 4, 2, 2> small; /* 128 outputs, 64 columns */
+typedef tile_shape<2, 2, 4, 2, 3> tiny;  /* 64 outputs, 64 columns */
+
+struct tiled_product {
+    struct product p;
+    int begin[MAX_MATS]; /* a matrix's first output among all, with an even number for every
+                            matrix */
+    int all;             /* outputs of all matrices */
+    int tiles_out, tiles_row;
+    int k_blocks;             /* blocks that share a tile, each with some of the k splits */
+    float *part;              /* the partial sums (partial_at()), if k_blocks > 1 */
+    uint32_t scale[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
+};
+
+#ifdef __CUDACC__
+
+/* ---- tiles ---------------------------------------------------------------------------------- */
+
+struct place {
+    int mat, out, col; /* the tile's first output in the matrix, its first column */
+};
+template <class S> __device__ __forceinline__ struct place place_of(const tiled_product &a)
+{
+    struct place at = {};
+    const int tile = (int)blockIdx.x, first = tile / (GROUP * a.tiles_out) * GROUP;
+    const int width = min((int)GROUP, a.tiles_row - first), in = tile - first * a.tiles_out;
+    const int t = in / width;
+    at.col = (first + in % width) * S::COLS;
+    while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
+        at.mat++;
+    at.out = (t - a.p.first[at.mat]) * (a.p.glu ? S::OUTS / 2 : S::OUTS);
+    return at;
+}
+
+/* ---- copies --------------------------------------------------------------------------------- */
+
+/* A thread's pieces of every stage. Offsets are in units of 16 bytes. */
+template <int BYTES, class S> struct copier {
+    /* Pieces of an output's chunk; of all weights, of all columns of a stage; of a thread. */
+    static constexpr int WEIGHT_PIECES = (int)K_CHUNK * BYTES / 16, W = S::OUTS * WEIGHT_PIECES,
+                         X = S::COLS * 4, EACH_W = (W + S::THREADS - 1) / S::THREADS,
+                         EACH_X = X / S::THREADS, WEIGHTS_BYTES = W * 16,
+                         STAGE = WEIGHTS_BYTES + X * 16;
+    static_assert(S::THREADS / WEIGHT_PIECES % 2 == 0, "a thread copies for one matrix");
+    static_assert(X % S::THREADS == 0);
+    /* Of columns behind the last nothing is copied: what they give is not used, and thousands of
+     * copies of the same line would wait for each other. */
+    static constexpr uint32_t NO_COLUMN = ~0u;
+    const uint4 *weights, *columns;
+    uint32_t w[EACH_W], x[EACH_X]; /* from weights, columns, of the first chunk */
+    uint32_t step;                 /* from a chunk of a panel to the next */
+    uint32_t to_w, to_x;
+    struct ksplit c;
+    int split, in, place, chunk; /* of the next chunk */
+    __device__ __forceinline__ copier(const tiled_product &a, const struct place &at, uint32_t shared,
+                                      int first)
+        : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first), chunk(first * c.each)
+    {
+        const int tid = (int)threadIdx.x, row = tid / WEIGHT_PIECES;
+        const mat &m = a.p.m[a.p.glu ? row % 2 : at.mat];
+        const struct panels &l = m.panels;
+        weights = (const uint4 *)(BYTES == 1 ? m.fp8 : m.w);
+        columns = (const uint4 *)a.p.x.x;
+        step = (uint32_t)(l.rows * WEIGHT_PIECES);
+#pragma unroll
+        for (int i = 0; i < EACH_W; i++) {
+            const int r = row + i * (S::THREADS / WEIGHT_PIECES);
+            const int o = min(at.out + (a.p.glu ? r / 2 : r), m.n - 1);
+            w[i] = (uint32_t)(o / l.rows * l.ksplit.chunks) * step +
+                   (uint32_t)(o % l.rows * WEIGHT_PIECES + tid % WEIGHT_PIECES);
+        }
+        const int cols = a.p.rows * a.p.x.terms;
+#pragma unroll
+        for (int i = 0; i < EACH_X; i++) {
+            const int col = tid / 4 + i * (S::THREADS / 4);
+            x[i] = at.col + col < cols ? (uint32_t)(at.col + col) * (uint32_t)(a.p.x.kp / 8) +
+                                             (uint32_t)(tid % 4)
+                                       : NO_COLUMN;
+        }
+        to_x = shared + WEIGHTS_BYTES + (uint32_t)piece_at<4>(tid / 4, tid % 4);
+        to_w = shared + (uint32_t)tid * 16;
+    }
+    /* Copies the next chunk to a stage. */
+    __device__ __forceinline__ void copy(int stage)
+    {
+        const uint32_t at = (uint32_t)(stage * STAGE), from = (uint32_t)place * step;
+#pragma unroll
+        for (int i = 0; i < EACH_W; i++)
+            if (W % S::THREADS == 0 || i + 1 < EACH_W ||
+                (int)threadIdx.x + i * S::THREADS < W)
+                cp_async16(to_w + at + (uint32_t)(i * S::THREADS * 16), weights + (w[i] + from), 0);
+#pragma unroll
+        for (int i = 0; i < EACH_X; i++)
+            if (x[i] != NO_COLUMN)
+                cp_async16(to_x + at + (uint32_t)(i * S::THREADS * 16),
+                           columns + (x[i] + (uint32_t)chunk * 4), 0);
+        chunk++;
+        if (++in == (split == c.splits - 1 ? c.rest : c.each))
+            place = ++split, in = 0;
+        else
+            place += in <= c.rest ? c.splits : c.splits - 1;
+    }
+};
+
+/* ---- multiplication ------------------------------------------------------------------------- */
+
+template <int BYTES> __device__ __forceinline__ uint4 load_weights(uint32_t at, uint32_t scale)
+{
+    if constexpr (BYTES == 1)
+        return fp8_eight(shared8(at), scale);
+    else
+        return shared16(at);
+}
+
+/* acc += columns * weights, one chunk. w, x: the addresses of the lane's first weights and of its
+ * piece of the first 16 columns; the piece for the second 16 of k is at x ^ 32 (piece_at()). */
+template <int BYTES, class S>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[S::MT][S::NT][4], uint32_t w,
+                                               uint32_t x, uint32_t scale)
+{
+    uint4 b[S::NT];
+#pragma unroll
+    for (int j = 0; j < S::NT; j++)
+        b[j] = load_weights<BYTES>(w + (uint32_t)(j * 8 * K_CHUNK * BYTES), scale);
+#pragma unroll
+    for (int i = 0; i < S::MT; i++) {
+        uint32_t a[4], c[4];
+        ldmatrix_x4(a, x + (uint32_t)(i * 16 * 64));
+        ldmatrix_x4(c, (x ^ 32) + (uint32_t)(i * 16 * 64));
+#pragma unroll
+        for (int j = 0; j < S::NT; j++)
+            mma_bf16(acc[i][j], a, b[j].x, b[j].y);
+#pragma unroll
+        for (int j = 0; j < S::NT; j++)
+            mma_bf16(acc[i][j], c, b[j].z, b[j].w);
+    }
+}
+
+/* ---- epilogue ------------------------------------------------------------------------------- */
+
+/* What a thread has of a tile. */
+struct share {
+    int mat, out, row; /* its first output, the first row of its warp */
+};
+
+/* Stores two neighbouring outputs; pairs: both are there, and aligned. */
+__device__ __forceinline__ void store_two(float *to, float y0, float y1, bool pairs, bool second)
+{
+    if (pairs) {
+        *(float2 *)to = make_float2(y0, y1);
+        return;
+    }
+    to[0] = y0;
+    if (second)
+        to[1] = y1;
+}
+
+/* The epilogue of bias and addition, which most products have. */
+template <int TERMS, class S>
+__device__ __forceinline__ void store_plain(const product &p, const struct share &t,
+                                            const float (&sum)[S::MT][S::NT][4 / TERMS])
+{
+    const epilogue &f = p.f[t.mat];
+    const bool aligned = ((size_t)f.dst | f.dst_stride * sizeof(float)) % 8 == 0;
+    const bool biased = f.b.p, add = f.add;
+    const int n = p.m[t.mat].n;
+#pragma unroll
+    for (int j = 0; j < S::NT; j++) {
+        const int out = t.out + j * 8;
+        const bool second = out + 1 < n, pairs = aligned && second;
+        if (out >= n)
+            break;
+        const float b0 = biased ? weight_at(f.b, (size_t)out) : 0.f;
+        const float b1 = biased && second ? weight_at(f.b, (size_t)(out + 1)) : 0.f;
+        float2 old[S::MT][2 / TERMS];
+        float *to[S::MT][2 / TERMS];
+#pragma unroll
+        for (int i = 0; i < S::MT; i++)
+#pragma unroll
+            for (int e = 0; e < 2 / TERMS; e++) {
+                const int row = t.row + row_of<TERMS>(i, e);
+                to[i][e] = f.dst + (size_t)row * f.dst_stride + (size_t)out;
+                old[i][e] = make_float2(0, 0);
+                if (add && row < p.rows && pairs)
+                    old[i][e] = *(const float2 *)to[i][e];
+                else if (add && row < p.rows)
+                    old[i][e] = make_float2(to[i][e][0], second ? to[i][e][1] : 0.f);
+            }
+#pragma unroll
+        for (int i = 0; i < S::MT; i++)
+#pragma unroll
+            for (int e = 0; e < 2 / TERMS; e++) {
+                float y0 = sum[i][j][2 * e], y1 = sum[i][j][2 * e + 1];
+                if (biased)
+                    y0 += b0, y1 += b1;
+                if (add)
+                    y0 += old[i][e].x, y1 += old[i][e].y;
+                if (t.row + row_of<TERMS>(i, e) < p.rows)
+                    store_two(to[i][e], y0, y1, pairs, second);
+            }
+    }
+}
+
+/* Any other epilogue, in little code, with a copy of the sums that can be indexed by a variable. */
+template <int TERMS, class S>
+__device__ __forceinline__ void store_any(const product &p, const struct share &t,
+                                          const float (&sum)[S::MT][S::NT][4 / TERMS])
+{
+    constexpr int EACH = 4 / TERMS;
+    float copy[S::MT * S::NT * EACH];
+#pragma unroll
+    for (int i = 0; i < S::MT * S::NT * EACH; i++)
+        copy[i] = sum[i / EACH / S::NT][i / EACH % S::NT][i % EACH];
+#pragma unroll 1
+    for (int i = 0; i < S::MT * S::NT * EACH; i++) {
+        const int out = t.out + i / EACH % S::NT * 8 + i % 2;
+        const int row = t.row + row_of<TERMS>(i / EACH / S::NT, i % EACH / 2);
+        if (out < p.m[t.mat].n && row < p.rows)
+            store_output(p.f[t.mat], apply_epilogue(p.f[t.mat], copy[i], out, row), out, row);
+    }
+}
+
+/* GLU: stores the outputs as floats, or as terms into `packed`, `pitch` elements a column. */
+template <int TERMS, class S, int ACT>
+__device__ __forceinline__ void store_gated(const product &p, const struct share &t, int in,
+                                            int col, const float (&sum)[S::MT][S::NT][4 / TERMS],
+                                            uint16_t *packed, int pitch)
+{
+#pragma unroll
+    for (int i = 0; i < S::MT; i++)
+#pragma unroll
+        for (int j = 0; j < S::NT; j++)
+#pragma unroll
+            for (int e = 0; e < 2 / TERMS; e++) {
+                const int r = row_of<TERMS>(i, e), out = t.out + j * 4;
+                float y = activate(sum[i][j][2 * e], ACT) * sum[i][j][2 * e + 1];
+                if (p.pack_to) {
+#pragma unroll
+                    for (int term = 0; term < TERMS; term++)
+                        packed[(col + r * TERMS + term) * pitch + tile_place(in + j * 4)] =
+                            split_term<bf16>(y);
+                } else if (t.row + r < p.rows && out < p.m[0].n) {
+                    p.f[0].dst[(size_t)(t.row + r) * p.f[0].dst_stride + (size_t)out] = y;
+                }
+            }
+}
+
+/* Stores the tile's packed outputs, 16 bytes a thread. */
+template <int TERMS, class S>
+__device__ __forceinline__ void store_packed(const product &p, const struct place &at,
+                                             const uint16_t *packed, int pitch)
+{
+    constexpr int PIECES = S::OUTS / 2 / 8;
+    const int cols = min(p.rows * TERMS - at.col, S::COLS);
+    const int pieces = min((p.m[0].n - at.out) / 8, PIECES);
+    for (int i = (int)threadIdx.x; i < cols * PIECES; i += S::THREADS) {
+        const int col = i / PIECES, piece = i % PIECES;
+        if (piece < pieces)
+            *(uint4 *)(p.pack_to + (size_t)(at.col + col) * (size_t)p.pack_as.kp +
+                       (size_t)(at.out + piece * 8)) =
+                *(const uint4 *)(packed + col * pitch + piece * 8);
+    }
+}
+
+/* Elements of a column of packed outputs in shared memory. */
+template <class S> constexpr int packed_pitch = S::OUTS / 2 + 8;
+
+template <int TERMS, class S>
+__device__ __forceinline__ void finish_tile(const product &p, const struct place &at,
+                                            const float (&sum)[S::MT][S::NT][4 / TERMS],
+                                            uint16_t *packed)
+{
+    constexpr int PITCH = packed_pitch<S>;
+    const int warp = (int)threadIdx.x / 32, q = (int)threadIdx.x % 4;
+    const int col = warp % S::WARPS_COL * S::WARP_COLS, row = (at.col + col) / TERMS;
+    const int first = warp / S::WARPS_COL * S::WARP_OUTS;
+    if (!p.glu) {
+        const struct share t = {at.mat, at.out + first + 2 * q, row};
+        const epilogue &f = p.f[at.mat];
+        if (f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+            store_plain<TERMS, S>(p, t, sum);
+        else
+            store_any<TERMS, S>(p, t, sum);
+        return;
+    }
+    const int in = first / 2 + q;
+    const struct share t = {0, at.out + in, row};
+    __syncthreads(); /* packed outputs replace the ring */
+    if (p.glu_act == ACT_SILU)
+        store_gated<TERMS, S, ACT_SILU>(p, t, in, col, sum, packed, PITCH);
+    else if (p.glu_act == ACT_GELU_TANH)
+        store_gated<TERMS, S, ACT_GELU_TANH>(p, t, in, col, sum, packed, PITCH);
+    else
+        store_gated<TERMS, S, ACT_NONE>(p, t, in, col, sum, packed, PITCH);
+    __syncthreads();
+    if (p.pack_to)
+        store_packed<TERMS, S>(p, at, packed, PITCH);
+}
+
+/* Stores the partial sums of a k split. */
+template <int TERMS, class S>
+__device__ __forceinline__ void store_partials(const tiled_product &a, const struct place &at,
+                                               const float (&acc)[S::MT][S::NT][4], int split)
+{
+    const int warp = (int)threadIdx.x / 32, n = a.p.m[at.mat].n;
+    const int out = at.out + warp / S::WARPS_COL * S::WARP_OUTS + (int)threadIdx.x % 4 * 2;
+    const int first = (at.col + warp % S::WARPS_COL * S::WARP_COLS) / TERMS;
+    float *part = a.part + (size_t)split * partial_floats(a.p.rows, a.all);
+#pragma unroll
+    for (int i = 0; i < S::MT; i++)
+#pragma unroll
+        for (int e = 0; e < 2 / TERMS; e++) {
+            const int row = first + row_of<TERMS>(i, e);
+#pragma unroll
+            for (int j = 0; j < S::NT; j++) {
+                const int o = out + j * 8;
+                float2 v = make_float2(acc[i][j][2 * e], acc[i][j][2 * e + 1]);
+                if (TERMS == 2)
+                    v.x += acc[i][j][2], v.y += acc[i][j][3];
+                if (o < n && row < a.p.rows) /* a matrix has room for an even number */
+                    *(float2 *)(part + partial_at(a.p.rows, row, a.begin[at.mat] + o)) = v;
+            }
+        }
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* SPLIT: k_blocks > 1; never with GLU. */
+template <int TERMS, int BYTES, class S, bool SPLIT>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    tiled_product_kernel(const __grid_constant__ struct tiled_product a)
+{
+    using C = copier<BYTES, S>;
+    extern __shared__ __align__(128) uint8_t shared[];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const struct place at = place_of<S>(a);
+    const struct ksplit c = a.p.m[0].panels.ksplit;
+    const int each = SPLIT ? K_SPLITS / a.k_blocks : (int)K_SPLITS;
+    const int first = (int)blockIdx.y * each, last = min(first + each, c.splits);
+    if (SPLIT && first >= last) { /* absent splits are not reduced */
+        pdl_wait_trigger();
+        return;
+    }
+    const int chunks = (last - first) * c.each - (last == c.splits ? c.each - c.rest : 0);
+    C copies(a, at, shared_at(shared), first);
+    const uint32_t scale = BYTES == 1 ? a.scale[a.p.glu ? lane / 4 % 2 : at.mat] : 0;
+    const int col = warp % S::WARPS_COL * S::WARP_COLS + lane_column();
+    const uint32_t w = shared_at(shared) + (uint32_t)((warp / S::WARPS_COL * S::WARP_OUTS * K_CHUNK +
+                                                       lane * 8) * BYTES);
+    const uint32_t x =
+        shared_at(shared) + C::WEIGHTS_BYTES + (uint32_t)piece_at<4>(col, lane_piece());
+    pdl_wait_trigger();
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < chunks)
+            copies.copy(i);
+        cp_async_commit();
+    }
+    float acc[S::MT][S::NT][4], sum[S::MT][S::NT][4 / TERMS];
+    int left = chunks - (STAGES - 1); /* chunks to copy */
+    unsigned stage = 0;
+    set_sums(sum, -0.f);
+#pragma unroll 1
+    for (int split = first; split < last; split++) {
+        set_sums(acc, 0.f);
+#pragma unroll 1
+        for (int i = split == c.splits - 1 ? c.rest : c.each; i > 0; i--) {
+            cp_async_wait<STAGES - 2>();
+            __syncthreads(); /* the chunk has arrived, and nobody reads the one before */
+            if (left-- > 0)
+                copies.copy((int)((stage + STAGES - 1) % STAGES));
+            cp_async_commit();
+            const uint32_t in = stage * C::STAGE;
+            multiply_chunk<BYTES, S>(acc, w + in, x + in, scale);
+            stage = (stage + 1) % STAGES;
+        }
+        if constexpr (SPLIT)
+            store_partials<TERMS, S>(a, at, acc, split);
+        else
+            add_split<TERMS>(sum, acc);
+    }
+    if constexpr (!SPLIT) {
+        if (c.splits < K_SPLITS) { /* empty splits add zero: -0 becomes 0 */
+            set_sums(acc, 0.f);
+            add_split<TERMS>(sum, acc);
+        }
+        finish_tile<TERMS, S>(a.p, at, sum, (uint16_t *)shared);
+    }
+}
+
+#endif
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+static inline int paired(int n) { return (n + 1) / 2 * 2; }
+
+/* Divides the outputs into tiles; returns their number. */
+static int tiles_of(const struct product *p, int outs, int *first)
+{
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        first[i] = tiles;
+        if (!p->glu || i == 0)
+            tiles += div_up(p->m[i].n, p->glu ? outs / 2 : outs);
+    }
+    return tiles;
+}
+
+template <int TERMS, int BYTES, class S, bool SPLIT>
+static int run(struct kdev *d, const struct product *p, int k_blocks, bool defers)
+{
+    constexpr int SHARED = (int)STAGES * copier<BYTES, S>::STAGE;
+    static_assert(S::COLS * packed_pitch<S> * 2 <= SHARED);
+    static_assert(SHARED <= 99 << 10, "every GPU has that much");
+    static_assert(S::BLOCKS * (SHARED + 1024) <= 100 << 10, "of a multiprocessor, too");
+    struct tiled_product a = {};
+    a.p = *p;
+    a.tiles_out = tiles_of(p, S::OUTS, a.p.first);
+    a.tiles_row = div_up(p->rows * TERMS, S::COLS);
+    a.k_blocks = k_blocks;
+    for (int i = 0; i < p->n_mats; i++) {
+        a.begin[i] = a.all, a.all += paired(p->m[i].n);
+        if (BYTES == 1)
+            a.scale[i] = fp8_factor(p->m[i].unit);
+    }
+    const int splits = SPLIT ? p->m[0].panels.ksplit.splits : 0;
+    defers = defers && SPLIT && (p->row_epilogue.is_qkv || cuda_is_bare_store(&p->f[0]));
+    if (defers)
+        a.part = p->f[0].dst;
+    else if (SPLIT)
+        a.part =
+            (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
+    cuda_launch(d, tiled_product_kernel<TERMS, BYTES, S, SPLIT>,
+                dim3((unsigned)(a.tiles_out * a.tiles_row), (unsigned)k_blocks), S::THREADS,
+                (size_t)SHARED, a);
+    if (SPLIT && !defers)
+        cuda_reduce_splits(d, p, a.part, a.all, splits);
+    return defers ? splits : 0;
+}
+
+/* The relative time of tiles of shape S, k_blocks blocks each, in mma instructions of a
+ * multiprocessor. Memory delivers about MMA_BYTES to a multiprocessor while it executes one mma, on
+ * GPUs from A100 to RTX. A block takes at least LATENCY for a chunk, during which the other blocks
+ * of the multiprocessor work (measured). */
+template <class S>
+static double cost_of(const struct kdev *d, const struct product *p, int terms, int k_blocks)
+{
+    constexpr double MMA_BYTES = 30, REDUCE = 3500, LATENCY = 280;
+    constexpr int BEGIN = 12; /* chunks that a tile costs before and after */
+    int first[MAX_MATS];
+    const int rows = div_up(p->rows * terms, S::COLS), tiles = tiles_of(p, S::OUTS, first) * rows;
+    const double blocks = (double)(tiles * k_blocks) / d->n_sm, rounds = ceil(blocks);
+    const double turns = ceil(blocks / S::BLOCKS);
+    const double chunks = p->m[0].panels.ksplit.chunks / k_blocks + BEGIN;
+    const double compute = S::OUTS * S::COLS / 64 * (S::BLOCKS == 1 ? 1 : 1.25);
+    const double memory = S::OUTS * (int)K_CHUNK_BYTES / MMA_BYTES / rows;
+    return chunks * fmax(turns * LATENCY, fmax(rounds * compute, blocks * memory)) +
+           (k_blocks > 1 ? REDUCE : 0);
+}
+
+template <int TERMS, int BYTES>
+static int choose(struct kdev *d, const struct product *p, bool splits, bool defers)
+{
+    int best = 1;
+    double least = cost_of<tiny>(d, p, TERMS, 1);
+    for (int k = 2; splits && k <= (int)K_SPLITS; k *= 2) {
+        const double cost = cost_of<tiny>(d, p, TERMS, k);
+        if (cost < least)
+            least = cost, best = k;
+    }
+    const double of_large = cost_of<large>(d, p, TERMS, 1), of_small = cost_of<small>(d, p, TERMS, 1);
+    if (of_large <= least && of_large <= of_small)
+        return run<TERMS, BYTES, large, false>(d, p, 1, defers);
+    if (of_small <= least)
+        return run<TERMS, BYTES, small, false>(d, p, 1, defers);
+    return best > 1 ? run<TERMS, BYTES, tiny, true>(d, p, best, defers)
+                    : run<TERMS, BYTES, tiny, false>(d, p, 1, defers);
+}
+
+int cuda_product_tile(struct kdev *d, const struct product *p, bool defers)
+{
+    bool fp8 = true, splits = !p->glu && p->rows <= MAX_VERIFY_ROWS;
+    for (int i = 0; i < p->n_mats; i++) {
+        fp8 &= p->m[i].fp8 != NULL;
+        splits &= p->m[i].panels.ksplit.chunks == p->m[0].panels.ksplit.chunks;
+    }
+    CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
+    if (p->x.terms == 2)
+        return fp8 ? choose<2, 1>(d, p, splits, defers) : choose<2, 2>(d, p, splits, defers);
+    return fp8 ? choose<1, 1>(d, p, splits, defers) : choose<1, 2>(d, p, splits, defers);
+}
