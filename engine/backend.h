@@ -117,7 +117,7 @@ struct backend_info {
     int n_pages[N_POOLS]; /* 0: the pool does not exist */
     /* what else decides the bits of a reply, as engine_opts takes it back */
     const char *backend;       /* "cpu", "cuda" */
-    const char *precision, *kv; /* of activations and of cells: "f32", "bf16" */
+    const char *precision, *kv; /* of activations and of cells: "f32", "bf16"; of cells also "fp8" */
     char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
     int rows;                  /* most prompt tokens of one pass */
     const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */

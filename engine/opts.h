@@ -30,6 +30,7 @@ struct engine_opts {
     const struct kernels *backend; /* a kernel table to use whatever `device` says; NULL: none */
     int threads;               /* CPU threads, 0: all cores */
     const char *precision;     /* as of device_open() */
+    const char *kv;            /* as of struct device_opts */
     struct quant_opts quant;       /* weights in FP8 */
     const char *load;          /* "auto", "map", "copy": whether the CPU uses weights in the mapped files
                                   (READ_AUTO, READ_MAP, READ_COPY of models.h); NULL: auto */

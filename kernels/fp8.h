@@ -1,4 +1,5 @@
-/* fp8.h - quantizing bf16 weights to FP8 (E4M3), for `--weights fp8` and `--draft-weights fp8`.
+/* fp8.h - quantizing to FP8 (E4M3): bf16 weights (`--weights fp8`, `--draft-weights fp8`), and keys and
+ * values in their cells (`--kv fp8`).
  *
  * A quantized matrix has one scale, a power of two, and each weight becomes the nearest scale * c,
  * where c is an E4M3 number (a sign, 4 exponent bits, 3 mantissa bits; largest 448, smallest 2^-9;
@@ -7,7 +8,8 @@
  * and get the same bits.
  *
  * One scale a matrix is enough because E4M3 is a floating-point format: only weights below 2^-14 of
- * the largest lose precision. (Format: OCP 8-bit Floating Point Specification, E4M3.)
+ * the largest lose precision. For the same reason one scale a head of a cell is enough, and a power of two
+ * rounds nothing by itself. (Format: OCP 8-bit Floating Point Specification, E4M3.)
  */
 #ifndef AERIE_FP8_H
 #define AERIE_FP8_H
@@ -44,10 +46,11 @@ static inline FP8_BOTH int fp8_unit(uint16_t largest)
            : unit > FP8_UNIT_MOST ? (int)FP8_UNIT_MOST : unit;
 }
 
-/* The E4M3 code nearest to a finite bf16 divided by the scale; saturates at 448. */
-static inline FP8_BOTH uint8_t fp8_of(uint16_t w, int unit)
+/* The E4M3 code nearest to a finite number divided by the scale; saturates at 448. bits: of the number as
+ * float32. */
+static inline FP8_BOTH uint8_t fp8_code(uint32_t bits, int unit)
 {
-    union { uint32_t bits; float v; } x = {(uint32_t)(w & 0x7fff) << 16};
+    union { uint32_t bits; float v; } x = {bits & 0x7fffffff};
     uint32_t code;
     x.v *= fp8_power(-unit);
     if (x.v < 0x1p-6f) {
@@ -56,7 +59,13 @@ static inline FP8_BOTH uint8_t fp8_of(uint16_t w, int unit)
         code = ((x.bits + 0x7ffff + (x.bits >> 20 & 1)) >> 20) - (120 << 3);
         code = code > FP8_LARGEST ? (uint32_t)FP8_LARGEST : code;
     }
-    return (uint8_t)(code | (uint32_t)(w >> 8 & 0x80));
+    return (uint8_t)(code | (bits >> 24 & 0x80));
+}
+
+/* The same of a finite bf16. */
+static inline FP8_BOTH uint8_t fp8_of(uint16_t w, int unit)
+{
+    return fp8_code((uint32_t)w << 16, unit);
 }
 
 /* The weight that a code stands for, as bf16 bits. */
@@ -68,6 +77,51 @@ static inline FP8_BOTH uint16_t fp8_value(uint8_t code, int unit)
                         : (float)(8 + (magnitude & 7)) * fp8_power((int)(magnitude >> 3) - 10);
     x.v *= fp8_power(unit);
     return (uint16_t)(x.bits >> 16 | (uint32_t)(code & 0x80) << 8);
+}
+
+/* ---- keys and values ------------------------------------------------------------------------- */
+
+enum {
+    FP8_CELL_LEAST = -110, FP8_CELL_MOST = 119, /* exponents of a scale; stored plus 127 */
+    FP8_CELL_NAN = 0xff, /* in place of a scale: the head is NaN, as in a cell that was never written */
+};
+
+/* The byte that stands for the scale of a head's n numbers: 448 times the scale is at least the largest
+ * magnitude, half of that is not. A number that is not finite makes the head NaN. */
+static inline uint8_t fp8_cell_scale(const float *x, int n)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < n; i++) {
+        union { float v; uint32_t bits; } u = {x[i]};
+        uint32_t magnitude = u.bits & 0x7fffffff;
+        most = magnitude > most ? magnitude : most;
+    }
+    if (most >= 0x7f800000)
+        return FP8_CELL_NAN;
+    int unit = (int)(most >> 23) - 127 - 8 + ((most & 0x7fffff) > 0x600000);
+    unit = unit < FP8_CELL_LEAST ? (int)FP8_CELL_LEAST : unit > FP8_CELL_MOST ? (int)FP8_CELL_MOST : unit;
+    return (uint8_t)(unit + 127);
+}
+
+static inline void fp8_cell_write(const float *x, int n, uint8_t *code, uint8_t *scale)
+{
+    *scale = fp8_cell_scale(x, n);
+    for (int i = 0; i < n; i++) {
+        union { float v; uint32_t bits; } u = {x[i]};
+        code[i] = *scale == FP8_CELL_NAN ? 0xff : fp8_code(u.bits, *scale - 127);
+    }
+}
+
+/* The bits of a code are those of a float32 with another exponent, subnormal numbers included. A head that
+ * is NaN has a scale that is NaN. */
+static inline void fp8_cell_read(const uint8_t *code, uint8_t scale, int n, float *x)
+{
+    float unit = scale == FP8_CELL_NAN ? NAN : fp8_power(scale - 127);
+    for (int i = 0; i < n; i++) {
+        union { uint32_t bits; float v; } u = {(uint32_t)(code[i] & 0x7f) << 20 |
+                                               (uint32_t)(code[i] & 0x80) << 24};
+        x[i] = u.v * 0x1p120f * unit;
+    }
 }
 
 #endif

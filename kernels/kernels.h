@@ -39,9 +39,19 @@ static inline kbuf kbuf_at(kbuf b, size_t off, size_t n)
     return (kbuf){(char *)b.p + off, n};
 }
 
-enum kv_type { KV_F32, KV_BF16 }; /* how a pool stores keys and values */
+/* How a pool stores keys and values. KV_FP8: the numbers of a head of a cell are E4M3 codes with one scale,
+ * a power of two (fp8.h: fp8_cell_scale()), so a cell depends on no other. Not on every device. */
+enum kv_type { KV_F32, KV_BF16, KV_FP8 };
 
+/* Of one number; not of KV_FP8. */
 static inline size_t kv_type_size(enum kv_type t) { return t == KV_F32 ? 4 : 2; }
+/* Bytes of one slot's keys (or values) in one layer. KV_FP8: n_kv * head_dim codes, n_kv scales of a byte,
+ * padding to a multiple of 16. */
+static inline size_t kv_cell_bytes(enum kv_type t, int n_kv, int head_dim)
+{
+    size_t n = (size_t)n_kv * (size_t)head_dim;
+    return t != KV_FP8 ? n * kv_type_size(t) : (n + (size_t)n_kv + 15) & ~(size_t)15;
+}
 
 /* ---- what one forward reads besides weights; filled from a checked plan --------------------- */
 
@@ -64,7 +74,7 @@ struct k_table {
                       written (frozen KV) */
 };
 
-/* One layer's cells: K and V, each (n_slots, n_kv, head_dim). */
+/* One layer's cells: K and V, each (n_slots, n_kv, head_dim), kv_cell_bytes() a slot. */
 struct k_cells {
     kbuf k, v;
     enum kv_type type;

@@ -27,6 +27,7 @@ static const struct option {
     {"eagle_capture", C_TEXT, AT(capture), 0, 0, NULL},
     {"device", C_WORD, AT(device), 0, 0, "auto|cpu|cuda"},
     {"precision", C_WORD, AT(precision), 0, 0, "bf16|f32"},
+    {"kv", C_WORD, AT(kv), 0, 0, "auto|fp8"},
     {"weights", C_WORD, AT(quant.weights), 0, 0, "stored|fp8"},
     {"draft_weights", C_WORD, AT(quant.draft_weights), 0, 0, "stored|fp8"},
     {"threads", C_INT, AT(threads), 1, 1024, NULL},

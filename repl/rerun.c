@@ -183,7 +183,7 @@ static char *logged_backend(const char *about)
     return device;
 }
 
-enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, BACKEND, N_NAMES };
+enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, KV, BACKEND, N_NAMES };
 
 /* What the log says of an engine, and the options made of it. */
 struct logged {
@@ -228,7 +228,7 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
     if (facts_served(a->about))
         return read_served(l, how, a, e);
     static const char *const name[] = {"model_dir", "draft_dir", "capture", "date", "weights",
-                                       "draft_weights", "precision"};
+                                       "draft_weights", "precision", "kv"};
     const struct engine_opts *asked = &how->engine;
     bool any = !asked->device || strcmp(asked->device, "auto") == 0;
     for (int i = 0; i < BACKEND; i++)
@@ -247,6 +247,7 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
         .date = asked_or_logged(NULL, l->text[DATE]),
         .threads = asked->threads,
         .precision = asked_or_logged(asked->precision, l->text[PRECISION]),
+        .kv = asked->kv ? asked->kv : l->text[KV] && !strcmp(l->text[KV], "fp8") ? "fp8" : NULL,
         .page_size = about_int(a->about, "page_size"),
         .context = about_int(a->about, "context"),
         .full_pages = about_int(a->about, "full_pages"),
@@ -286,9 +287,9 @@ static const char *text_or(const char *s)
 /* All that an engine is opened with, but for settings and faults. */
 static char *engine_key(const struct engine_opts *o)
 {
-    return xasprintf("%s|%s|%s|%s|%p|%d|%s|%s|%s|%s|%d %d %d %d %d %d %d", text_or(o->model), text_or(o->draft),
+    return xasprintf("%s|%s|%s|%s|%p|%d|%s|%s|%s|%s|%s|%d %d %d %d %d %d %d", text_or(o->model), text_or(o->draft),
                      text_or(o->device), text_or(o->capture), (const void *)o->backend, o->raw,
-                     text_or(o->date), text_or(o->precision), text_or(o->quant.weights),
+                     text_or(o->date), text_or(o->precision), text_or(o->kv), text_or(o->quant.weights),
                      text_or(o->quant.draft_weights), o->threads, o->page_size, o->context, o->full_pages,
                      o->swa_pages, o->rows, o->lanes);
 }

@@ -340,7 +340,8 @@ static float noise_size(const struct buf *a, const struct buf *b)
     for (int i = 0; i < 2; i++) {
         if (has_value(about[i], "precision", "bf16") || has_value(about[i], "kv", "bf16"))
             size = fmaxf(size, NOISE_BF16);
-        if (has_value(a, "weights", "fp8") != has_value(b, "weights", "fp8"))
+        if (has_value(a, "weights", "fp8") != has_value(b, "weights", "fp8") ||
+            has_value(a, "kv", "fp8") != has_value(b, "kv", "fp8"))
             size = fmaxf(size, NOISE_FP8);
     }
     return size;

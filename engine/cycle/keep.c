@@ -14,7 +14,7 @@ static void *copy_of(const void *p, size_t bytes)
 /* Bytes of a page in one layer's keys (or values). */
 static size_t page_bytes(const struct runtime *r, const struct k_cells *c)
 {
-    return (size_t)r->kv.page_size * (size_t)(c->n_kv * c->head_dim) * kv_type_size(c->type);
+    return (size_t)r->kv.page_size * kv_cell_bytes(c->type, c->n_kv, c->head_dim);
 }
 
 /* Calls move for runs of pages with successive numbers: their place in a buffer of the pool, and in

@@ -55,15 +55,27 @@ bool device_choose(struct device *dev, const struct device_opts *w, struct err *
     bool f32 = w->precision && !strcmp(w->precision, "f32");
     struct k_opts o = {.threads = w->threads, .precision = f32 ? K_F32 : K_BF16};
     *dev = (struct device){0};
+    bool fp8 = w->kv && !strcmp(w->kv, "fp8");
     if (w->precision && !f32 && strcmp(w->precision, "bf16"))
         return err_set(e, ERR_USAGE, "unknown precision '%s': expected bf16 or f32", w->precision);
-    return w->table ? open_on(w->table, &o, dev, e) : open_by_name(dev, w->name, &o, passed, e);
+    if (w->kv && !fp8 && strcmp(w->kv, "auto"))
+        return err_set(e, ERR_USAGE, "unknown type of cells '%s': expected auto or fp8", w->kv);
+    if (!(w->table ? open_on(w->table, &o, dev, e) : open_by_name(dev, w->name, &o, passed, e)))
+        return false;
+    if (fp8 && strcmp(dev->k->name, "cpu") != 0) {
+        device_close(dev);
+        return err_set(e, ERR_USAGE, "--kv fp8: CUDA keeps keys and values in bf16 or float32; fp8 cells need "
+                       "--device cpu");
+    }
+    dev->kv = fp8 ? KV_FP8 : dev->kv;
+    return true;
 }
 
 bool device_open(struct device *dev, const char *name, int threads, const char *precision,
                  struct err *e)
 {
-    return device_choose(dev, &(struct device_opts){name, threads, precision, NULL}, NULL, e);
+    return device_choose(dev, &(struct device_opts){.name = name, .threads = threads, .precision = precision},
+                         NULL, e);
 }
 
 void device_close(struct device *dev)

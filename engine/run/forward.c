@@ -52,7 +52,7 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
         struct k_cells *c = &n->cells[l];
         *c = (struct k_cells){.type = kv, .n_slots = is_sliding(m, l) ? swa_slots : full_slots,
                               .n_kv = w->n_kv, .head_dim = w->head_dim};
-        size_t bytes = (size_t)c->n_slots * (size_t)(c->n_kv * c->head_dim) * kv_type_size(kv);
+        size_t bytes = (size_t)c->n_slots * kv_cell_bytes(kv, c->n_kv, c->head_dim);
         c->k = n->dev.k->alloc(n->dev.d, bytes, "KV cells", e);
         c->v = c->k.p ? n->dev.k->alloc(n->dev.d, bytes, "KV cells", e) : (kbuf){0};
         if (!c->v.p)

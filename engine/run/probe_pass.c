@@ -1,6 +1,8 @@
 /* probe_pass.c - see probe_pass.h. */
 #include "engine/run/probe_pass.h"
 
+#include "kernels/fp8.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,26 +150,38 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
 
 /* ---- keys and values ------------------------------------------------------------------------- */
 
+static void widen_cell(const struct k_cells *c, const uint8_t *cell, float *dst)
+{
+    size_t n = (size_t)(c->n_kv * c->head_dim);
+    if (c->type == KV_F32)
+        memcpy(dst, cell, F32(n));
+    for (int h = 0; c->type == KV_FP8 && h < c->n_kv; h++)
+        fp8_cell_read(cell + h * c->head_dim, cell[n + (size_t)h], c->head_dim, dst + h * c->head_dim);
+    for (size_t i = 0; c->type == KV_BF16 && i < n; i++) {
+        uint16_t half;
+        memcpy(&half, cell + i * sizeof half, sizeof half);
+        uint32_t bits = (uint32_t)half << 16;
+        memcpy(&dst[i], &bits, sizeof bits);
+    }
+}
+
 /* Copies n cells of successive slots to float32. */
 static void get_cells(struct net *n, const struct k_cells *c, kbuf from, int32_t slot, int count,
                       float *dst)
 {
-    size_t floats = (size_t)count * (size_t)(c->n_kv * c->head_dim), each = kv_type_size(c->type);
-    size_t at = (size_t)slot * (size_t)(c->n_kv * c->head_dim) * each;
+    size_t numbers = (size_t)(c->n_kv * c->head_dim), floats = (size_t)count * numbers;
+    size_t each = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     if (slot < 0 || count > c->n_slots - slot) { /* a historical fault's slot */
         for (size_t i = 0; i < floats; i++)
             dst[i] = NAN;
         return;
     }
-    n->dev.k->get(n->dev.d, dst, kbuf_at(from, at, floats * each), floats * each);
-    if (c->type == KV_F32)
-        return;
-    for (size_t i = floats; i-- > 0;) { /* backwards: the floats overwrite the bf16 values */
-        uint16_t half;
-        memcpy(&half, (char *)dst + i * sizeof half, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        memcpy(&dst[i], &bits, sizeof bits);
-    }
+    uint8_t *cells = xmalloc((size_t)count * each);
+    n->dev.k->get(n->dev.d, cells, kbuf_at(from, (size_t)slot * each, (size_t)count * each),
+                  (size_t)count * each);
+    for (int k = 0; k < count; k++, dst += numbers)
+        widen_cell(c, cells + (size_t)k * each, dst);
+    free(cells);
 }
 
 /* The cells that the probe's rows have written. */

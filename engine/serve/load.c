@@ -28,7 +28,7 @@ static void notice(const struct engine_opts *o, const char *fmt, ...)
 static bool load_device(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     struct err passed = {0};
-    struct device_opts w = {o->device, o->threads, o->precision, o->backend};
+    struct device_opts w = {o->device, o->threads, o->precision, o->backend, o->kv};
     if (!device_choose(&l->dev, &w, &passed, e))
         return false;
     if (passed.kind)

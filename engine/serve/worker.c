@@ -478,7 +478,8 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
         memcpy(i->draft_sha, l->draft.sha, sizeof i->draft_sha);
     tokenizer_sha(g, o->model);
     i->backend = l->dev.k->name;
-    i->precision = i->kv = l->dev.kv == KV_BF16 ? "bf16" : "f32";
+    i->precision = l->dev.kv == KV_BF16 ? "bf16" : "f32"; /* cells in FP8: on the CPU only */
+    i->kv = l->dev.kv == KV_FP8 ? "fp8" : i->precision;
     i->rows = g->own.runtime.max_rows;
     for (int k = 0; l->has_draft && k < l->draft.n_capture; k++) {
         size_t n = strlen(i->capture);

@@ -72,8 +72,12 @@ kbuf bench_floats(struct bench *b, size_t n, struct err *e)
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
 {
     enum { FIRST = 1 << 22 };
-    const uint64_t keep = type == KV_BF16 ? 0x807f807f807f807full : 0x807fffff807fffffull;
-    const uint64_t exponent = type == KV_BF16 ? 0x3c803c803c803c80ull : 0x3c8000003c800000ull;
+    const uint64_t keep = type == KV_FP8    ? 0x0707070707070707ull
+                          : type == KV_BF16 ? 0x807f807f807f807full
+                                            : 0x807fffff807fffffull;
+    const uint64_t exponent = type == KV_FP8    ? 0x7878787878787878ull /* of codes and of scales */
+                              : type == KV_BF16 ? 0x3c803c803c803c80ull
+                                                : 0x3c8000003c800000ull;
     size_t n = buf.n < FIRST ? buf.n : FIRST;
     uint64_t *x = xmalloc(n + 8);
     for (size_t i = 0; i < n / 8 + 1; i++)

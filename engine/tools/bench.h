@@ -44,6 +44,7 @@ struct bench_opts {
     const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
+    const char *kv;             /* as of struct device_opts */
     struct quant_opts quant;        /* weights in FP8 */
     const char *load;               /* as engine_opts */
     int threads;

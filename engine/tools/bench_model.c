@@ -49,7 +49,9 @@ bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, i
 void bench_describe(char *out, size_t room, const struct subject *s, int n, double hit)
 {
     size_t at = (size_t)snprintf(out, room, "%d cells, %s", n,
-                                 s->runtime.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
+                                 s->runtime.net.cells[0].type == KV_FP8    ? "fp8"
+                                 : s->runtime.net.cells[0].type == KV_BF16 ? "bf16"
+                                                                           : "f32");
     const char *cut = models_quant_text(&s->quant);
     if (cut)
         at += (size_t)snprintf(out + at, room - at, ", %s", cut);
@@ -77,7 +79,7 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     const struct bench_opts *o = b->o;
     const struct engine_opts load = {.model = o->model, .draft = o->draft,
                                      .require_draft = o->draft != NULL, .device = o->device,
-                                     .threads = o->threads, .precision = o->precision,
+                                     .threads = o->threads, .precision = o->precision, .kv = o->kv,
                                      .quant = o->quant, .load = o->load,
                                      .make = o->synthetic ? make_up : NULL,
                                      .make_arg = s};

@@ -53,7 +53,7 @@ static inline double bench_weight_bytes(const struct tensor *t)
 }
 static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
 {
-    return 2.0 * l->n_kv * l->head_dim * (double)kv_type_size(type);
+    return 2.0 * (double)kv_cell_bytes(type, l->n_kv, l->head_dim);
 }
 /* Of the target's last pass; *hit (may be NULL): experts a layer. */
 double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit);

@@ -89,7 +89,7 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
     if (!bench_wanted(b, name))
         return true;
     struct engine_opts opts = {.model = o->model, .draft = draft ? o->draft : NULL,
-                               .device = o->device, .precision = o->precision, .quant = o->quant,
+                               .device = o->device, .precision = o->precision, .kv = o->kv, .quant = o->quant,
                                .threads = o->threads};
     settings_init(&opts.settings);
     opts.settings.temperature = 0;

@@ -17,7 +17,8 @@
 #include "kernels/json.h"
 
 static const struct rounding float32 = {"float32", 1e-3, NOISE_F32}, /* sums in another order */
-    bfloat16 = {"bf16", 2e-2, NOISE_BF16}; /* three roundings: activations and cells keep 8 bits */
+    bfloat16 = {"bf16", 2e-2, NOISE_BF16}, /* three roundings: activations and cells keep 8 bits */
+    fp8_cells = {"fp8", 2e-2, NOISE_FP8};  /* cells keep 4 bits; the noise is at every product */
 
 /* A run that violated a rule counts as a failed check; other errors end the comparison. */
 static bool soft(struct report *r, const char *name, bool ok, struct err *e)
@@ -359,13 +360,13 @@ static bool run(struct golden *b, struct err *e)
     return ok;
 }
 
-static bool load(struct golden *b, const char *device, const char *precision,
+static bool load(struct golden *b, const char *device, const char *precision, const char *kv,
                  const struct kernels *backend, struct err *e)
 {
     const struct golden_opts *g = b->o;
     const struct engine_opts o = {.model = g->dir, .draft = g->draft, .capture = g->capture,
                                   .require_draft = g->draft != NULL, .device = device,
-                                  .precision = precision, .backend = backend,
+                                  .precision = precision, .kv = kv, .backend = backend,
                                   .threads = g->threads};
     return engine_load(&b->l, &o, LOAD_DEVICE, e);
 }
@@ -374,7 +375,7 @@ static bool load(struct golden *b, const char *device, const char *precision,
 static bool run_with_noise(const struct golden_opts *o, float size, struct limits *l, struct err *e)
 {
     struct golden b = {.o = o};
-    bool ok = load(&b, "cpu", "f32", NULL, e) && run(&b, e);
+    bool ok = load(&b, "cpu", "f32", NULL, NULL, e) && run(&b, e);
     const struct kernels *cpu = b.l.dev.k;
     struct limits quiet = b.rep.limits;
     b.rep.limits.n = 0;
@@ -398,7 +399,9 @@ static bool is_reference(const struct golden *b)
 static bool judge(struct golden *b, struct buf *report, struct err *e)
 {
     size_t start = report->n;
-    const struct rounding *by = b->l.dev.kv == KV_BF16 ? &bfloat16 : &float32;
+    const struct rounding *by = b->l.dev.kv == KV_FP8    ? &fp8_cells
+                                : b->l.dev.kv == KV_BF16 ? &bfloat16
+                                                         : &float32;
     const struct report fresh = {.out = report, .json = b->o->json, .tol = by->tol};
     b->rep = fresh;
     b->rounding = by;
@@ -441,7 +444,7 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
         jput_open(report, '[');
     }
     const char *precision = o->precision ? o->precision : "f32"; /* as exact as the reference */
-    bool ok = load(&b, o->device, precision, o->backend, e);
+    bool ok = load(&b, o->device, precision, o->kv, o->backend, e);
     if (ok && o->begin)
         o->begin(o->arg);
     ok = ok && judge(&b, report, e);

@@ -18,6 +18,7 @@ struct golden_opts {
     const char *capture;     /* as --eagle-capture, or NULL */
     int threads;
     const char *precision; /* as of device_open(), but NULL: "f32" */
+    const char *kv;        /* as of struct device_opts */
     bool json; /* the report is one JSON object */
     const struct kernels *backend; /* in place of a device; NULL: by name */
     const struct stop *stop;       /* ends it before the next pass; or NULL */

@@ -6,6 +6,7 @@
  * on the number of threads.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/fp8.h"
 
 #include <math.h>
 
@@ -17,6 +18,8 @@ struct attn_run {
     size_t softmax_floats; /* floats of one struct cpu_softmax */
     size_t thread_floats;
     float *part, *scratch;
+    float *wide; /* KV_FP8: a block's cells in float32, wide_floats a thread; else NULL */
+    size_t wide_floats;
     int blocks;    /* > 0: scores and values are separate items; blocks of a row at most */
     float *scores; /* (rows, n_kv, blocks, group, ATTN_BLOCK) */
 };
@@ -42,7 +45,8 @@ static void row_range(const struct k_table *t, int r, int *lo, int *hi, int *end
 static void add_keys(const struct attn_run *run, int kv, int64_t slot, int n, struct cpu_block *b)
 {
     const struct k_cells *c = &run->a->cells;
-    size_t head = (size_t)c->head_dim * kv_type_size(c->type), cell = (size_t)c->n_kv * head;
+    size_t cell = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
+    size_t head = (size_t)c->head_dim * (c->type == KV_FP8 ? 1 : kv_type_size(c->type));
     CHECK(slot >= 0 && slot <= c->n_slots - n);
     size_t at = (size_t)slot * cell + (size_t)kv * head;
     for (; n; n--, at += cell, b->n++) {
@@ -69,6 +73,24 @@ static void find_keys(const struct attn_run *run, int r, int hi, int kv, int fro
         add_keys(run, kv, expand[j - hi], 1, b);
 }
 
+/* Replaces the cells of a block by float32 copies in the thread's memory: keys with `keys`, values of the
+ * dimensions [d0, d1). Other types stay as they are. */
+static void widen_block(const struct attn_run *run, int kv, bool keys, int d0, int d1, int thread,
+                        struct cpu_block *b)
+{
+    const struct k_cells *c = &run->a->cells;
+    int n = c->head_dim, scale = (c->n_kv - kv) * n + kv; /* bytes from a head's codes to its scale */
+    float *to = run->wide ? run->wide + (size_t)thread * run->wide_floats : NULL;
+    for (int i = 0; to && i < b->n; i++, to += 2 * n) {
+        if (keys)
+            fp8_cell_read(b->k[i], b->k[i][scale], n, to);
+        if (d1 > d0)
+            fp8_cell_read(b->v[i] + d0, b->v[i][scale], d1 - d0, to + n + d0);
+        b->k[i] = (const uint8_t *)to;
+        b->v[i] = (const uint8_t *)(to + n);
+    }
+}
+
 /* ---- one row and kv head -------------------------------------------------------------------- */
 
 static struct cpu_softmax softmax_at(const struct attn_run *run, float *p)
@@ -79,7 +101,7 @@ static struct cpu_softmax softmax_at(const struct attn_run *run, float *p)
 
 /* Sets s to the softmax over the visible keys of one split. */
 static void attend_split(const struct attn_run *run, const struct cpu_heads *h, int r, int kv,
-                         int split, struct cpu_softmax *s)
+                         int split, int thread, struct cpu_softmax *s)
 {
     int lo, hi, end;
     row_range(run->a->table, r, &lo, &hi, &end);
@@ -92,6 +114,7 @@ static void attend_split(const struct attn_run *run, const struct cpu_heads *h, 
         struct cpu_block b;
         to = min_int(end, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
         find_keys(run, r, hi, kv, from, to, &b);
+        widen_block(run, kv, true, 0, h->head_dim, thread, &b);
         run->isa->score(h, &b);
         run->isa->weigh(h, &b, s, 0, h->head_dim);
     }
@@ -107,7 +130,7 @@ static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, fl
                      ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
     for (int g = 0; g < run->group; g++) {
         float *to = scratch + g * run->packed;
-        if (a->cells.type != KV_F32) {
+        if (a->cells.type == KV_BF16) {
             run->isa->pack(q + g * n, n, &none, NULL, 1, to);
             continue;
         }
@@ -118,7 +141,7 @@ static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, fl
     memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes without a key, too */
     return (struct cpu_heads){
         .n = run->group, .head_dim = n, .scale = a->scale, .softcap = a->softcap, .q = scratch,
-        .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16,
+        .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32,
         .p = p};
 }
 
@@ -142,7 +165,7 @@ static void store_row(const struct attn_run *run, int r, int kv, const struct cp
         float *dst = (float *)a->dst.p + at * (size_t)n;
         if (s->l[g] == 0) {
             memset(dst, 0, (size_t)n * sizeof *dst);
-        } else if (a->cells.type == KV_F32) {
+        } else if (a->cells.type != KV_BF16) {
             run->isa->scale(s->acc + g * run->packed, n, keep / l);
             memcpy(dst, s->acc + g * run->packed, (size_t)n * sizeof *dst);
         } else {
@@ -164,9 +187,9 @@ static void attn_item(void *arg, int item, int thread)
     struct cpu_softmax all = softmax_at(run, rest);
     struct cpu_softmax one = softmax_at(run, rest + run->softmax_floats);
     row_range(run->a->table, r, &lo, &hi, &end);
-    attend_split(run, &h, r, kv, lo / ATTN_SPLIT, &all);
+    attend_split(run, &h, r, kv, lo / ATTN_SPLIT, thread, &all);
     for (int split = lo / ATTN_SPLIT + 1; split * ATTN_SPLIT < end; split++) {
-        attend_split(run, &h, r, kv, split, &one);
+        attend_split(run, &h, r, kv, split, thread, &one);
         run->isa->combine(&all, &one, run->group, run->packed);
     }
     store_row(run, r, kv, &all);
@@ -186,7 +209,7 @@ static void split_item(void *arg, int item, int thread)
     struct cpu_heads h =
         load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
     struct cpu_softmax s = softmax_at(run, run->part + (size_t)item * run->softmax_floats);
-    attend_split(run, &h, r, kv, split, &s);
+    attend_split(run, &h, r, kv, split, thread, &s);
 }
 
 /* ---- fewer splits than threads: a block of scores is an item, then a part of the values ------ */
@@ -218,6 +241,7 @@ static void score_item(void *arg, int item, int thread)
     h.p = block_scores(run, i, n);
     memset(h.p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *h.p);
     find_keys(run, r, hi, kv, from, to, &b);
+    widen_block(run, kv, true, 0, 0, thread, &b);
     run->isa->score(&h, &b);
 }
 
@@ -235,7 +259,7 @@ static void value_item(void *arg, int item, int thread)
     float *scratch = run->scratch + (size_t)thread * run->thread_floats;
     struct cpu_heads h = {.n = run->group, .head_dim = dim, .scale = a->scale,
                           .softcap = a->softcap, .p = scratch,
-                          .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16};
+                          .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32};
     float *part = run->part + (size_t)(item / dims) * run->softmax_floats;
     struct cpu_softmax all = softmax_at(run, part);
     struct cpu_softmax own = softmax_at(run, scratch + run->group * ATTN_BLOCK);
@@ -248,6 +272,7 @@ static void value_item(void *arg, int item, int thread)
         struct cpu_block b;
         to = min_int(stop, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
         find_keys(run, r, hi, kv, from, to, &b);
+        widen_block(run, kv, false, d, min_int(d + VALUE_DIMS, dim), thread, &b);
         memcpy(h.p, block_scores(run, i, from / ATTN_BLOCK - lo / ATTN_BLOCK),
                (size_t)run->group * ATTN_BLOCK * sizeof *h.p);
         run->isa->weigh(&h, &b, &own, d, min_int(d + VALUE_DIMS, dim));
@@ -316,6 +341,10 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
     run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
+    if (a->cells.type == KV_FP8) {
+        run.wide_floats = 2 * ATTN_BLOCK * (size_t)a->cells.head_dim;
+        run.wide = cpu_floats(d, SCRATCH_CELLS, run.wide_floats * (size_t)d->threads);
+    }
     double work = 3.0 * keys * a->n_head * run.packed;
     double of_row = (double)splits * run.group * run.packed;
     int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);

@@ -324,7 +324,7 @@ static void cpu_gather(struct kdev *d, const struct k_gather *a)
 static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *src,
                        const int32_t *dst, int pairs)
 {
-    size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    size_t cell = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     char *k = c->k.p, *v = c->v.p;
     cpu_check_cells(c);
     char *held = cpu_scratch(d, SCRATCH_MOVE, (size_t)pairs * 2, cell);

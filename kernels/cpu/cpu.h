@@ -67,7 +67,7 @@ bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t 
  * is kept, so that a steady state never allocates. */
 enum cpu_scratch_use {
     SCRATCH_PACK, SCRATCH_PACK_2, SCRATCH_PTR, SCRATCH_PTR_2, SCRATCH_OUT, SCRATCH_K, SCRATCH_V,
-    SCRATCH_PART, SCRATCH_SCORES, SCRATCH_SCAN, SCRATCH_SUMS, SCRATCH_IDS, SCRATCH_THREAD,
+    SCRATCH_PART, SCRATCH_CELLS, SCRATCH_SCORES, SCRATCH_SCAN, SCRATCH_SUMS, SCRATCH_IDS, SCRATCH_THREAD,
     SCRATCH_WIDE, SCRATCH_LOGITS, SCRATCH_ROUTE, SCRATCH_UP, SCRATCH_HIDDEN, SCRATCH_DOWN,
     SCRATCH_MOVE, SCRATCH_INBOX, SCRATCH_OUTBOX, N_SCRATCH
 };
@@ -123,7 +123,7 @@ static inline int32_t *cpu_i32(kbuf b, size_t n)
 }
 static inline void cpu_check_cells(const struct k_cells *c)
 {
-    size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    size_t cell = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     size_t need = (size_t)c->n_slots * cell;
     CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
 }

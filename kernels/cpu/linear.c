@@ -7,6 +7,7 @@
  * rope) are a third region.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/fp8.h"
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
@@ -444,12 +445,16 @@ static void rotate_heads(const struct qkv_run *run, float *x, int heads, int r)
 static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const float *x)
 {
     const struct k_cells *c = &run->a->cells;
-    size_t n = (size_t)c->n_kv * (size_t)c->head_dim, size = n * kv_type_size(c->type);
+    size_t n = (size_t)c->n_kv * (size_t)c->head_dim, size = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     char *at = (char *)pool.p + (size_t)slot * size;
     if (c->type == KV_F32)
         memcpy(at, x, size);
-    else
+    else if (c->type == KV_BF16)
         run->isa->to_bf16(x, (int)n, (uint16_t *)at);
+    else
+        for (int h = 0; h < c->n_kv; h++)
+            fp8_cell_write(x + h * c->head_dim, c->head_dim, (uint8_t *)at + h * c->head_dim,
+                           (uint8_t *)at + n + h);
 }
 
 static void qkv_row(void *arg, int r, int thread)

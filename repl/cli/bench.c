@@ -106,7 +106,7 @@ int cli_bench(struct cli *c)
         .synthetic = c->synthetic,
         .library = c->cublas,
         .device = c->opt.engine.device,
-        .precision = c->opt.engine.precision,
+        .precision = c->opt.engine.precision, .kv = c->opt.engine.kv,
         .quant = c->opt.engine.quant, .load = c->opt.engine.load,
         .threads = c->opt.engine.threads,
         .brief = c->brief,

@@ -486,6 +486,8 @@ static bool resolve_defaults(struct cli *c, struct err *e)
     if (o->precision && strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "f32") != 0)
         return err_set(e, ERR_USAGE, "--precision cannot be \"%.80s\"; expected bf16 or f32",
                        o->precision);
+    if (o->kv && strcmp(o->kv, "auto") != 0 && strcmp(o->kv, "fp8") != 0)
+        return err_set(e, ERR_USAGE, "--kv cannot be \"%.80s\"; expected auto or fp8", o->kv);
     if (!models_quantize(NULL, NULL, &o->quant, e))
         return false;
     o->settings.verbose |= c->opt.verbose;

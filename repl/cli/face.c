@@ -36,10 +36,10 @@ static void exec_program(const struct cli *c, const struct child *k, bool screen
     const struct engine_opts *o = &c->opt.engine;
     char threads[16];
     snprintf(threads, sizeof threads, "%d", o->threads);
-    const char *arg[28] = {"aerie", "chat", screen ? "--tui" : "--plain", "--quiet", "--db", k->db,
+    const char *arg[30] = {"aerie", "chat", screen ? "--tui" : "--plain", "--quiet", "--db", k->db,
                            "-p", "temperature=0", "-p", "max_tokens=128", "-m", o->model};
     const char *const more[][2] = {{"--device", o->device}, {"--precision", o->precision},
-                                   {"--draft", o->draft},
+                                   {"--draft", o->draft}, {"--kv", o->kv},
                                    {"--weights", o->quant.weights},
                                    {"--draft-weights", o->quant.draft_weights},
                                    {"--threads", o->threads ? threads : NULL}};

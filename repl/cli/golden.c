@@ -20,7 +20,7 @@ int cli_golden(struct cli *c)
         .device = c->opt.engine.device,
         .capture = c->opt.engine.capture,
         .threads = c->opt.engine.threads,
-        .precision = c->opt.engine.precision,
+        .precision = c->opt.engine.precision, .kv = c->opt.engine.kv,
         .json = c->opt.json,
         .stop = &stop,
         .begin = begin,

@@ -5,11 +5,11 @@ _aerie() {
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= draft.shape= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
     local common="--ascii --color --quiet --no-sandbox --help --version"
-    local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --load --threads --raw --param
+    local talk="--model --draft --require-draft --eagle-capture --device --precision --kv --weights --draft-weights --load --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --fork --log-level --no-log --seal --keep-days --keep-sessions --max-size --at-limit --db --json --sanitize --verbose --check --bug
         --remote --api-key-file --kv-events --header --break"
-    local changes="model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw=
+    local changes="model= draft= eagle_capture= device= precision= kv= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -20,24 +20,24 @@ _aerie() {
         ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
         run) flags="$talk --file --batch --lanes" ;;
         serve) flags="--port --host --api-key-file --model-name --lanes --model --draft --require-draft --eagle-capture --device
-            --precision --weights --draft-weights --load --threads --raw --param --seed --no-spec --no-graph --context --page-size
+            --precision --kv --weights --draft-weights --load --threads --raw --param --seed --no-spec --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --log-level --no-log --seal --keep-days --keep-sessions --max-size --at-limit --db --verbose" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
-        replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --weights --draft-weights --load --threads --db --json" ;;
-        diff) flags="--with --log-only --forced --model --draft --device --precision --weights --draft-weights --load --threads --db --json" ;;
-        parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
+        replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --kv --weights --draft-weights --load --threads --db --json" ;;
+        diff) flags="--with --log-only --forced --model --draft --device --precision --kv --weights --draft-weights --load --threads --db --json" ;;
+        parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --require-draft --eagle-capture --device --precision --kv
             --weights --draft-weights --load --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
         import) flags="--seal --db --json" ;;
-        pack) flags="--steps --with-text --no-ids --plan --issue --output --model --draft --device --precision --threads --db --json" ;;
+        pack) flags="--steps --with-text --no-ids --plan --issue --output --model --draft --device --precision --kv --threads --db --json" ;;
         db) flags="--older-than --keep --to-size --dry-run --head --seal --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
-        golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
-        bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --load --threads --json" ;;
+        golden) flags="--draft --eagle-capture --device --precision --kv --threads --json" ;;
+        bench) flags="--synthetic --cublas --short --model --draft --device --precision --kv --weights --draft-weights --load --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
-        doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --db --json" ;;
+        doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --kv --db --json" ;;
     esac
     case $prev in
         --draft) COMPREPLY=($(compgen -d -W ngram -- "$cur")); return ;;
@@ -46,6 +46,7 @@ _aerie() {
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
         --load) COMPREPLY=($(compgen -W "auto map copy" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
+        --kv) COMPREPLY=($(compgen -W "auto fp8" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --issue) COMPREPLY=($(compgen -W "sglang vllm llama.cpp" -- "$cur")); return ;;
         --at-limit) COMPREPLY=($(compgen -W "warn stop" -- "$cur")); return ;;

@@ -54,6 +54,7 @@ complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fi
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a 'ngram (__fish_complete_directories)' -d 'draft folder, or ngram'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
+complete -c aerie -n "$model; or __aerie_in golden" -l kv -x -a 'auto fp8' -d 'keys and values in 8 bits, CPU'
 complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
 complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
 complete -c aerie -n '__aerie_in none chat run serve replay diff parity bench' -l load -x -a 'auto map copy' -d 'CPU: weights in mapped files, or a copy'
@@ -61,7 +62,7 @@ complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session data
 complete -c aerie -n 'not __aerie_in tokenize help export serve' -l json -d 'JSON for machines'
 
 set -l talk '__aerie_in none chat run'
-set -l changes 'spec=on spec=off draft.steps= draft.topk= draft.nodes= draft.shape= temperature= seed= model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw= context= page_size= full_pages= swa_pages= bug.'
+set -l changes 'spec=on spec=off draft.steps= draft.topk= draft.nodes= draft.shape= temperature= seed= model= draft= eagle_capture= device= precision= kv= weights= draft_weights= threads= raw= context= page_size= full_pages= swa_pages= bug.'
 set -l engine '__aerie_in none chat run serve parity'
 complete -c aerie -n $engine -l require-draft -d 'stop when the draft does not fit'
 complete -c aerie -n "$engine; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'

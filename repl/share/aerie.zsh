@@ -14,7 +14,7 @@ _aerie_settings() {
 
 _aerie_changes() {
     _aerie_settings
-    compadd -S '' model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw= context= \
+    compadd -S '' model= draft= eagle_capture= device= precision= kv= weights= draft_weights= threads= raw= context= \
         page_size= full_pages= swa_pages= bug.
 }
 
@@ -24,7 +24,7 @@ _aerie() {
             '(-q --quiet)'{-q,--quiet}'[no notices]' '--no-sandbox[may write anywhere, run programs]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
-           '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
+           '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '--kv[keys and values]:type:(auto fp8)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
     cut=('--load[CPU: weights in mapped files, or a copy]:how:(auto map copy)' '--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
     engine=($cut '--require-draft[stop when the draft does not fit]'
@@ -95,7 +95,7 @@ _aerie() {
                 '--special[match special tokens]' '--jsonl[JSON lines]' '1::' '2:file:_files' ;;
         golden) _arguments $common '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--json' \
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
-                '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
+                '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '--kv[keys and values]:type:(auto fp8)' '1::' '2:folder:_files -/' ;;
         bench) _arguments $common $model $cut '--threads[CPU threads]:number:' '--short[fewer lines]' \
                 '--cublas[the cuBLASLt to measure against]:file:_files' \
                 '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
