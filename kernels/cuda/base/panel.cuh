@@ -24,6 +24,7 @@
 enum {
     K_SPLITS = 8,
     PANEL_MAX_ROWS = 24,
+    PANEL_SHORT_ROWS = 8, /* of a matrix with at most two rows a multiprocessor */
     K_CHUNK = 32, K_CHUNK_BYTES = 64,
 };
 
@@ -31,9 +32,11 @@ enum {
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
     /* `each`: panels of a multiprocessor. The result is even, so that outputs can be stored in
-     * pairs. */
+     * pairs. Smaller panels than PANEL_SHORT_ROWS would save no time, and one warp could not read
+     * the sums of squares of all panels of a head (cuda_fuses_heads()). */
     int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
-    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;
+    int rows = ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;
+    return rows < 4 ? PANEL_SHORT_ROWS : rows;
 }
 
 /* How k is divided. `splits` of the K_SPLITS splits have chunks: each has `each` chunks, but the
