@@ -32,8 +32,9 @@ enum {
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
     /* `each`: panels of a multiprocessor. The result is even, so that outputs can be stored in
-     * pairs. Smaller panels than PANEL_SHORT_ROWS would save no time, and one warp could not read
-     * the sums of squares of all panels of a head (cuda_fuses_heads()). */
+     * pairs. Panels of two rows are slower than PANEL_SHORT_ROWS (measured: results-h200.md, ninth
+     * round): more blocks take part, and one warp cannot read the sums of squares of all panels of
+     * a head of 256 (cuda_fuses_heads()). */
     int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
     int rows = ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;
     return rows < 4 ? PANEL_SHORT_ROWS : rows;
