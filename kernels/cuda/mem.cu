@@ -315,11 +315,13 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-/* One thread copies 16 bytes of one of n panels; src: the panels' rows, of k elements each. An
+/* One thread copies eight elements of one of n panels, or with FP8 their codes; src: the panels' rows, of k elements each. An
  * infinite weight becomes NaN: some products multiply a weight with zeros, too (decode_pipeline.cuh,
  * and the second terms of activations), so only a NaN gives the same output everywhere. */
+template <bool FP8>
 __global__ void repack_panels(const uint16_t *src, int rows, int k,
-                              const __grid_constant__ struct panels p, int n, uint4 *dst)
+                              const __grid_constant__ struct panels p, int n, int unit,
+                              uint8_t *dst)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     size_t pieces = panel_bytes(p) / 16;
@@ -334,43 +336,97 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
         if ((v[e] & 0x7fff) == 0x7f80) /* infinite */
             v[e] = 0x7fff;
     }
-    memcpy(dst + i, v, 16);
+    if (FP8)
+        ((uint2 *)dst)[i] = fp8_codes(v, unit);
+    else
+        memcpy(dst + i * 16, v, 16);
 }
 
-/* Device bytes of a matrix in panels; a quantized matrix also has its FP8 panels behind them. */
-static size_t panels_bytes(const struct panels &p, const struct tensor *t)
+/* Device bytes of a panel: of bf16, or of FP8 if the matrix is quantized. */
+static size_t stored_bytes(const struct panels &p, const struct tensor *t)
 {
-    return (size_t)p.n * (panel_bytes(p) + (t->quantize ? fp8_panel_bytes(p) : 0));
+    return t->quantize ? fp8_panel_bytes(p) : panel_bytes(p);
+}
+
+/* Some successive panels of a matrix, as many as fit into the arena as the checkpoint has them. */
+struct panel_rows {
+    int panel, n;    /* the first panel, and how many */
+    int rows;        /* of the matrix, from panel * p.rows on */
+    size_t from, bytes; /* in the checkpoint */
+};
+static struct panel_rows panel_rows_from(const struct panels &p, const struct tensor *t, int panel)
+{
+    const size_t row = (size_t)t->dim[1] * sizeof(uint16_t);
+    const size_t fit = ((size_t)ARENA_BYTES - 256) / (row * (size_t)p.rows);
+    struct panel_rows r = {panel, min_int((int)fit, p.n - panel), 0, 0, 0};
+    const int first = panel * p.rows;
+    r.rows = min_int(r.n * p.rows, (int)t->dim[0] - first);
+    r.from = (size_t)first * row, r.bytes = (size_t)r.rows * row;
+    return r;
+}
+static cudaError_t fetch_rows(struct kdev *d, const struct tensor *t, const struct panel_rows &r)
+{
+    return cudaMemcpyAsync(d->arena, (const char *)t->data + r.from, r.bytes, cudaMemcpyDefault,
+                           d->stream);
+}
+
+/* Sets t->unit. The first panels remain in the arena if they are all (*there). False and *e: a weight
+ * is not finite, or the device failed. */
+static bool find_unit(struct kdev *d, struct tensor *t, const struct panels &p, bool *there,
+                      struct err *e)
+{
+    unsigned *found = (unsigned *)(d->arena + ARENA_BYTES - 128), largest = 0;
+    cudaError_t rc = cudaMemsetAsync(found, 0, sizeof *found, d->stream);
+    struct panel_rows r = {};
+    for (int at = 0; at < p.n && rc == cudaSuccess; at += r.n) {
+        r = panel_rows_from(p, t, at);
+        rc = fetch_rows(d, t, r);
+        if (rc == cudaSuccess)
+            cuda_find_largest(d, d->arena, r.bytes / sizeof(uint16_t), found);
+    }
+    *there = r.n == p.n;
+    if (rc == cudaSuccess)
+        rc = cudaMemcpyAsync(&largest, found, sizeof largest, cudaMemcpyDefault, d->stream);
+    if (rc == cudaSuccess)
+        rc = cuda_finish(d);
+    if (rc == cudaSuccess && largest >= FP8_NOT_FINITE)
+        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
+    t->unit = fp8_unit((uint16_t)largest);
+    return cuda_upload_ok(t, rc, e);
 }
 
 /* Copies the rows to the arena, as many panels at a time as fit there, and rearranges them from
  * there. */
 static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
 {
-    struct panels p = cuda_panels(d, t);
-    size_t row = (size_t)t->dim[1] * sizeof(uint16_t), each = panel_bytes(p);
-    int rows = (int)t->dim[0], fit = (int)(ARENA_BYTES / (row * (size_t)p.rows));
-    uint8_t *to = (uint8_t *)alloc_weights(d, panels_bytes(p, t), t, e);
-    if (!to)
+    const struct panels p = cuda_panels(d, t);
+    const size_t each = stored_bytes(p, t);
+    bool there = false;
+    uint8_t *to = (uint8_t *)alloc_weights(d, (size_t)p.n * each, t, e);
+    if (!to || (t->quantize && !find_unit(d, t, p, &there, e)))
         return false;
     cudaError_t rc = cudaSuccess;
-    for (int at = 0; at < p.n && rc == cudaSuccess; at += fit) {
-        int n = min_int(fit, p.n - at), first = at * p.rows;
-        int here = min_int(n * p.rows, rows - first);
-        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + (size_t)first * row,
-                             (size_t)here * row, cudaMemcpyDefault, d->stream);
-        size_t threads = (size_t)n * each / 16;
-        repack_panels<<<(unsigned)((threads + 255) / 256), 256, 0, d->stream>>>(
-            (const uint16_t *)d->arena, here, (int)t->dim[1], p, n,
-            (uint4 *)(to + (size_t)at * each));
+    struct panel_rows r = {};
+    for (int at = 0; at < p.n && rc == cudaSuccess; at += r.n) {
+        r = panel_rows_from(p, t, at);
+        if (!there)
+            rc = fetch_rows(d, t, r);
+        const size_t threads = (size_t)r.n * panel_bytes(p) / 16;
+        const unsigned blocks = (unsigned)((threads + 255) / 256);
+        if (t->quantize)
+            repack_panels<true><<<blocks, 256, 0, d->stream>>>(
+                (const uint16_t *)d->arena, r.rows, (int)t->dim[1], p, r.n, t->unit,
+                to + (size_t)at * each);
+        else
+            repack_panels<false><<<blocks, 256, 0, d->stream>>>(
+                (const uint16_t *)d->arena, r.rows, (int)t->dim[1], p, r.n, 0,
+                to + (size_t)at * each);
         if (rc == cudaSuccess)
             rc = cudaGetLastError();
     }
     if (rc == cudaSuccess)
         rc = cuda_finish(d);
     if (!cuda_upload_ok(t, rc, e))
-        return false;
-    if (t->quantize && !cuda_quantize(d, t, p, to, e))
         return false;
     t->data = to;
     return true;
@@ -399,8 +455,10 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;
-    if (cuda_paneled(t))
-        return panels_bytes(cuda_panels(d, t), t);
+    if (cuda_paneled(t)) {
+        const struct panels p = cuda_panels(d, t);
+        return (size_t)p.n * stored_bytes(p, t);
+    }
     struct rows r = rows_of(t);
     return r.n * r.pitch;
 }

@@ -88,20 +88,44 @@ static struct tensor rounded(const struct tensor *t)
     return r;
 }
 
-static void multiply(struct tensor *t, bool cut, int rows, const float *x, float *out)
+/* What reads a matrix: a product, a gated product, or a table of rows. */
+enum use { LINEAR, GLU, EMBED, USES };
+
+static void compute(struct tensor *t, bool cut, enum use use, int rows, const float *x, float *out)
 {
     struct err e;
-    size_t n = (size_t)t->dim[0], k = (size_t)t->dim[1];
+    size_t n = (size_t)t->dim[0], k = (size_t)t->dim[1], width = use == EMBED ? k : n;
     struct tensor w = *t;
     w.quantize = cut;
     w.data = memcpy(xmalloc(t->bytes), t->data, t->bytes);
     void *host = w.data;
     if (!T.k->upload(T.d, &w, &e))
         die("%s", e.msg);
-    struct k_linear a = {.rows = rows, .w = &w, .scale = 1, .src = floats(x, (size_t)rows * k),
-                         .dst = blank((size_t)rows * n)};
-    T.k->linear(T.d, &a);
-    take(out, a.dst, (size_t)rows * n);
+    kbuf src = floats(x, (size_t)rows * k), dst = blank((size_t)rows * width);
+    if (use == LINEAR)
+        T.k->linear(T.d, &(struct k_linear){.rows = rows, .w = &w, .scale = 1, .src = src,
+                                            .dst = dst});
+    else if (use == GLU)
+        T.k->glu(T.d, &(struct k_glu){.rows = rows, .gate = &w, .up = &w, .act = ACT_SILU,
+                                      .src = src, .dst = dst});
+    if (use == EMBED) {
+        int32_t *ids = xmalloc((size_t)rows * sizeof *ids);
+        for (int i = 0; i < rows; i++)
+            ids[i] = i * 7 % (int)n;
+        kbuf idx = dev_buf(&T, ids, (size_t)rows * sizeof *ids);
+        T.k->embed(T.d, &(struct k_embed){.rows = rows, .n = (int)k, .ids = idx, .table = &w,
+                                          .scale = 3, .dst = dst});
+        kbuf again = blank((size_t)rows * k); /* the same by another operation */
+        T.k->gather(T.d, &(struct k_gather){
+            .rows = rows, .n_parts = 1,
+            .part = {{.table = &w, .scale = 3, .idx = idx, .n = (int)k, .width = (int)k,
+                      .dst = again}}});
+        float *one = xmalloc((size_t)rows * k * 4), *two = xmalloc((size_t)rows * k * 4);
+        T.k->get(T.d, one, dst, (size_t)rows * k * 4), T.k->get(T.d, two, again, (size_t)rows * k * 4);
+        same_bits(one, two, (size_t)rows * k, "gathered");
+        free(ids), free(one), free(two);
+    }
+    take(out, dst, (size_t)rows * width);
     dev_release(&T);
     free(host);
 }
@@ -109,17 +133,20 @@ static void multiply(struct tensor *t, bool cut, int rows, const float *x, float
 /* A matrix that the device cuts gives the bits of one that was rounded before; twice is once. */
 static void cuts_as_defined(void)
 {
-    static const int shapes[][2] = {{40, 96}, {130, 262}, {640, 1152}, {70, 20}};
-    for (int i = 0; i < 4; i++) {
+    static const int shapes[][2] = {{40, 96}, {130, 262}, {640, 1152}, {70, 20}, {6000, 2560}};
+    for (int i = 0; i < (T.k == &kernels_cpu ? 4 : 5); i++) {
         int out = shapes[i][0], in = shapes[i][1];
         struct tensor t = matrix(out, in), before = rounded(&t);
-        for (int rows = 1; rows <= 20; rows += 19) {
-            size_t n = (size_t)(rows * out);
+        for (int j = 0; j < 6 * USES; j++) { /* decode, verify and prefill rows of a GPU */
+            static const int counts[] = {1, 7, 12, 20, 50, 130};
+            const int rows = counts[j % 6];
+            const enum use use = (enum use)(j / 6);
+            size_t n = (size_t)(rows * (use == EMBED ? in : out));
             float *x = rnd_floats((size_t)(rows * in), 1), *a = rnd_floats(n, 1),
                   *b = rnd_floats(n, 1), *c = rnd_floats(n, 1);
-            multiply(&t, true, rows, x, a);
-            multiply(&before, false, rows, x, b);
-            multiply(&before, true, rows, x, c);
+            compute(&t, true, use, rows, x, a);
+            compute(&before, false, use, rows, x, b);
+            compute(&before, true, use, rows, x, c);
             same_bits(a, b, n, "cut by the device");
             same_bits(c, b, n, "cut twice");
             free(x), free(a), free(b), free(c);
@@ -155,13 +182,15 @@ static void test_on_a_gpu(void **state)
     (void)state;
 #if HAVE_CUDA
     struct err e;
-    T = (struct case_dev){.k = &kernels_cuda};
-    T.d = kernels_cuda.open(&(struct k_opts){.precision = K_BF16}, &e);
-    if (!T.d)
-        skip();
-    cuts_as_defined();
-    refuses(0x7f80), refuses(0xff80), refuses(0x7fc1);
-    dev_close(&T);
+    for (int f32 = 0; f32 < 2; f32++) {
+        T = (struct case_dev){.k = &kernels_cuda};
+        T.d = kernels_cuda.open(&(struct k_opts){.precision = f32 ? K_F32 : K_BF16}, &e);
+        if (!T.d)
+            skip();
+        cuts_as_defined();
+        refuses(0x7f80), refuses(0xff80), refuses(0x7fc1);
+        dev_close(&T);
+    }
 #else
     skip();
 #endif

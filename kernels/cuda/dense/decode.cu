@@ -238,7 +238,7 @@ static void add_panels(struct unit_set *set, const struct product *p, int mat, i
     for (int second = 0; second < (half ? 2 : 1); second++) {
         CHECK(set->parts < MAX_PARTS);
         struct part *a = &set->part[set->parts++];
-        *a = {p->m[mat].fp8 ? p->m[mat].fp8 : p->m[mat].w,
+        *a = {p->m[mat].w,
               0,
               l->rows,
               mat,
@@ -456,10 +456,10 @@ template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, st
     int cols = min_int(p->rows * p->x.terms, group_of(d));
     if (cols <= 8)
         run<1, NT, KIND, STAGED_NARROW, BYTES>(d, p);
-    else if (BYTES == 1 || cols <= 16)
+    else if (cols <= 16)
         run<1, NT, KIND, STAGED_WIDE, BYTES>(d, p);
     else
-        run<2, NT, KIND, STAGED_WIDE, 2>(d, p);
+        run<2, NT, KIND, STAGED_WIDE, BYTES>(d, p);
 }
 
 /* q, k and v together, for at most 16 columns. */
@@ -564,13 +564,7 @@ template <int BYTES> static void run_any(struct kdev *d, struct product *p)
         run_staged<3, PLAIN, BYTES>(d, p);
 }
 
-/* Reads FP8 where that saves time: for at most 16 columns. */
 void cuda_product_decode(struct kdev *d, struct product *p)
 {
-    bool fp8 = p->rows * p->x.terms <= 16;
-    for (int i = 0; i < p->n_mats; i++)
-        fp8 &= p->m[i].fp8 != NULL;
-    for (int i = 0; i < p->n_mats && !fp8; i++)
-        p->m[i].fp8 = NULL;
-    fp8 ? run_any<1>(d, p) : run_any<2>(d, p);
+    p->m[0].fp8 ? run_any<1>(d, p) : run_any<2>(d, p);
 }

@@ -1,4 +1,4 @@
-/* fp8.cu - quantizes a bf16 matrix to FP8 (fp8.h) on the device, during its upload. */
+/* fp8.cu - finds the scale with which a bf16 matrix is quantized to FP8 (fp8.h) during its upload. */
 #include "kernels/cuda/dense/fp8.cuh"
 
 enum { QUANT_THREADS = 256 };
@@ -18,43 +18,11 @@ __global__ void find_largest(const uint4 *w, size_t n, unsigned *out)
         atomicMax(out, most);
 }
 
-/* Quantizes one group of eight weights a thread; groups have the same order in both panels. */
-__global__ void quantize_eights(uint4 *w, size_t n, int unit, uint2 *to)
+void cuda_find_largest(struct kdev *d, void *w, size_t n, unsigned *most)
 {
-    const size_t i = (size_t)blockIdx.x * QUANT_THREADS + threadIdx.x;
-    if (i >= n)
-        return;
-    uint16_t v[8];
-    uint8_t codes[8];
-    memcpy(v, w + i, sizeof v);
-    for (int j = 0; j < 8; j++) {
-        codes[j] = fp8_of(v[j], unit);
-        v[j] = fp8_value(codes[j], unit);
-    }
-    memcpy(w + i, v, sizeof v);
-    to[i] = make_uint2(fp8_word(codes), fp8_word(codes + 4));
-}
-
-bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to,
-                   struct err *e)
-{
-    const size_t all = (size_t)p.n * panel_bytes(p), n = all / sizeof(uint4);
-    unsigned *found = (unsigned *)d->arena, largest = 0;
-    cudaError_t rc = cudaMemsetAsync(found, 0, sizeof *found, d->stream);
-    find_largest<<<d->n_sm, QUANT_THREADS, 0, d->stream>>>((const uint4 *)to, n, found);
-    if (rc == cudaSuccess)
-        rc = cudaMemcpyAsync(&largest, found, sizeof largest, cudaMemcpyDefault, d->stream);
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    if (rc == cudaSuccess && largest >= FP8_NOT_FINITE)
-        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
-    t->unit = fp8_unit((uint16_t)largest);
-    if (rc == cudaSuccess)
-        quantize_eights<<<(unsigned)((n + QUANT_THREADS - 1) / QUANT_THREADS), QUANT_THREADS, 0,
-                          d->stream>>>((uint4 *)to, n, t->unit, (uint2 *)(to + all));
-    if (rc == cudaSuccess)
-        rc = cudaGetLastError();
-    if (rc == cudaSuccess)
-        rc = cuda_finish(d);
-    return cuda_upload_ok(t, rc, e);
+    const size_t bytes = n * sizeof(uint16_t), words = (bytes + 15) / 16;
+    if (bytes % 16)
+        cuda_ok(d, cudaMemsetAsync((char *)w + bytes, 0, words * 16 - bytes, d->stream));
+    find_largest<<<d->n_sm, QUANT_THREADS, 0, d->stream>>>((const uint4 *)w, words, most);
+    cuda_ok(d, cudaGetLastError());
 }

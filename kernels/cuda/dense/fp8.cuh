@@ -1,5 +1,6 @@
-/* fp8.cuh - FP8 weights (fp8.h) on the device. Behind the bf16 panels of a quantized matrix lie the
- * same panels in FP8, which the decode kernel reads; the other kernels read the bf16 panels.
+/* fp8.cuh - FP8 weights (fp8.h) on the device. A quantized matrix is stored in FP8 only, in the panels
+ * of a bf16 matrix (base/panel.cuh) with a byte a weight. The kernels of all products read the codes
+ * and widen them to bf16 in registers.
  *
  *     (panels, positions, splits, rows of a panel, 32), a byte each
  *
@@ -41,12 +42,20 @@ static inline __host__ __device__ uint32_t fp8_factor(int unit)
     return (uint32_t)(unit + 120 + 127) << 7 | (uint32_t)(unit + 120 + 127) << 23;
 }
 
-/* Quantizes, in place, the matrix whose bf16 panels are at `to`, and writes the FP8 panels behind
- * them. Sets t->unit. False and *e: a weight is not finite, or the device failed. */
-bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to,
-                   struct err *e);
+/* Raises *most, on the device, to the largest magnitude of n bf16 at w, as its bits. w is a multiple
+ * of 16 and may be overwritten with zeros up to the next such multiple behind its end. */
+void cuda_find_largest(struct kdev *d, void *w, size_t n, unsigned *most);
 
 #ifdef __CUDACC__
+
+/* The codes of eight weights in the device layout. */
+__device__ __forceinline__ uint2 fp8_codes(const uint16_t (&w)[8], int unit)
+{
+    uint8_t codes[8];
+    for (int j = 0; j < 8; j++)
+        codes[j] = fp8_of(w[j], unit);
+    return make_uint2(fp8_word(codes), fp8_word(codes + 4));
+}
 
 /* Two weights of bf16 from their codes; each half of `bits` has the sign at bf16's sign and the
  * magnitude at the low bits of bf16's exponent and the high bits of its mantissa. */

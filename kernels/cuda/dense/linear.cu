@@ -140,8 +140,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     m.type = t->type;
     if (t->type == DT_BF16)
         m.panels = cuda_panels(d, t);
-    if (t->quantize)
-        m.fp8 = m.w + (size_t)m.panels.n * panel_bytes(m.panels), m.unit = t->unit;
+    m.fp8 = t->quantize, m.unit = t->unit;
     return m;
 }
 
@@ -151,7 +150,7 @@ static struct epilogue *add_mat(const struct kdev *d, struct product *p, const s
     CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
     int i = p->n_mats++;
     p->m[i] = mat_of(d, w);
-    CHECK(p->m[i].k == p->m[0].k);
+    CHECK(p->m[i].k == p->m[0].k && p->m[i].fp8 == p->m[0].fp8);
     p->f[i] = {};
     p->f[i].b = cuda_vec(b);
     p->f[i].scale = 1;

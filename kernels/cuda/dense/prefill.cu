@@ -3,8 +3,10 @@
  *
  * The kernel is persistent: one block a multiprocessor takes tile after tile (128 outputs by COLS
  * columns). TMA fetches stages of 64 of k. With GLU one of a block's two consumer warpgroups
- * multiplies with the gate matrix and the other with the up matrix.
+ * multiplies with the gate matrix and the other with the up matrix. A matrix quantized to FP8
+ * (fp8.cuh) is read in that form (BYTES 1) and widened in registers.
  */
+#include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
 
 enum {
@@ -41,6 +43,7 @@ struct prefill_args {
     int run[MAX_MATS];  /* successive outputs of a tile, from one panel */
     int wide[MAX_MATS]; /* outputs of a tile (GLU: of each matrix): runs of successive panels */
     int tiles_out, tiles_row;
+    uint32_t scale[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -72,13 +75,13 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
 /* Fetches a tile's weights. For each of its two chunks of k a stage has 64 bytes of each output,
  * one output after the other; with GLU it has both chunks of the gate's outputs, then both of
  * up's. */
-struct tile_weights {
+template <int BYTES> struct tile_weights {
     const CUtensorMap *map;
     int panel, from, bytes; /* the first panel; where each panel's run begins; bytes of one chunk */
     bool glu;
     __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
-        : map(&a.w[at.mat]), panel(at.panel), from(at.row * (K_CHUNK_BYTES / 8)),
-          bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
+        : map(&a.w[at.mat]), panel(at.panel), from(at.row * (K_CHUNK * BYTES / 8)),
+          bytes(a.wide[at.mat] * K_CHUNK * BYTES), glu(a.p.glu)
     {
     }
     __device__ __forceinline__ void fetch(uint8_t *to, const k_stages &k, int rows_bytes,
@@ -99,21 +102,21 @@ struct tile_weights {
 
 /* The one thread that fetches. It requests the weights of the first stages while the previous
  * kernel drains. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void fetch_tiles(const prefill_args &a, pointer_ring r)
 {
     using F = form<COLS>;
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
     int early = 0;
-    const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
+    const tile_weights<BYTES> first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.at + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
-        const tile_weights w(a, at);
+        const tile_weights<BYTES> w(a, at);
 #pragma unroll 1
         for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
             uint8_t *to = r.place();
@@ -165,12 +168,17 @@ template <int COLS> struct consumer_ring {
     }
 };
 
-/* A thread's weights of two outputs, one chunk (32 of k). */
-struct weights {
+/* A thread's weights of two outputs, one chunk (32 of k). scale: of FP8. */
+template <int BYTES> struct weights {
     uint4 r0, r1;
-    __device__ __forceinline__ void load(uint32_t at)
+    __device__ __forceinline__ void load(uint32_t at, uint32_t scale)
     {
-        r0 = shared16(at), r1 = shared16(at + 8 * K_CHUNK_BYTES);
+        if (BYTES == 1) {
+            const uint2 v0 = shared8(at), v1 = shared8(at + 8 * K_CHUNK);
+            r0 = fp8_eight(v0, scale), r1 = fp8_eight(v1, scale);
+        } else {
+            r0 = shared16(at), r1 = shared16(at + 8 * K_CHUNK_BYTES);
+        }
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
@@ -190,35 +198,35 @@ __device__ __forceinline__ int own_output()
 }
 
 /* Where a thread's weights are: those of a stage's first chunk, from the stage on; those of the
- * second chunk, from there on. */
-struct own_weights {
-    uint32_t first, second;
+ * second chunk, from there on. Without GLU the outputs of both warpgroups are successive. */
+template <int BYTES> struct own_weights {
+    uint32_t first, second, scale;
     __device__ __forceinline__ own_weights(int half, bool glu)
-        : first((uint32_t)(half * CHUNK_BYTES * (glu ? 2 : 1) + own_output() * K_CHUNK_BYTES +
-                           (int)threadIdx.x % 4 * 16)),
-          second(CHUNK_BYTES * (glu ? 1 : 2))
+        : first((uint32_t)(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * K_CHUNK * BYTES) +
+                           (own_output() * K_CHUNK + (int)threadIdx.x % 4 * 8) * BYTES)),
+          second(CHUNK_BYTES * (glu ? 1 : 2)), scale(0)
     {
     }
 };
 
 /* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
  * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
-                                               int n, const own_weights &own)
+                                               int n, const own_weights<BYTES> &own)
 {
-    struct weights even, odd;
+    struct weights<BYTES> even, odd;
     uint32_t last = 0;
 #pragma unroll 1
     for (int i = 0; i + 1 < n; i += 2) {
         const uint64_t rows = r.descriptor();
         r.wait();
-        even.load(r.at + own.first);
+        even.load(r.at + own.first, own.scale);
         even.multiply(acc, rows, i > 0);
         wgmma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
         if (i > 0)
             r.release(last);
-        odd.load(r.at + own.first + own.second);
+        odd.load(r.at + own.first + own.second, own.scale);
         odd.multiply(acc, rows + 4, true);
         wgmma_wait<1>();
         last = r.full;
@@ -226,7 +234,7 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
     }
     if (n % 2) {
         r.wait();
-        even.load(r.at + own.first);
+        even.load(r.at + own.first, own.scale);
         even.multiply(acc, r.descriptor(), n > 1);
         wgmma_wait<0>();
         if (n > 1)
@@ -239,17 +247,19 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_
 }
 
 /* One of the two consumer warpgroups. */
-template <int TERMS, int COLS>
+template <int TERMS, int COLS, int BYTES>
 __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r, int half,
                                                const sum_buffer &e)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
-    const own_weights own(half, a.p.glu);
+    own_weights<BYTES> own(half, a.p.glu);
     consumer_ring<COLS> ring(r);
     uint32_t parity = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
+        if (BYTES == 1)
+            own.scale = a.scale[a.p.glu ? half : place_of<COLS>(a, tile).mat];
         for (int split = 0; split < K_SPLITS; split++) {
             int n = min(c.chunks - split * c.each, c.each);
             if (n <= 0) { /* as product_kernel, which adds zero for an empty split: -0 becomes 0 */
@@ -258,7 +268,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_split<COLS>(acc, ring, n, own);
+            multiply_split<COLS, BYTES>(acc, ring, n, own);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -463,7 +473,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* The body is compiled only for GPUs with wgmma; kdev.has_wgmma is false on others. */
-template <int TERMS, int COLS>
+template <int TERMS, int COLS, int BYTES>
 __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     prefill_kernel(const __grid_constant__ struct prefill_args a)
 {
@@ -487,14 +497,14 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (threadIdx.x == 0)
-            fetch_tiles<COLS>(a, r);
+            fetch_tiles<COLS, BYTES>(a, r);
         if (warp > 0) {
             pdl_wait_trigger();
             write_tiles<TERMS, COLS>(a, warp - 1, e);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
-        multiply_tiles<TERMS, COLS>(a, r, (warp - F::OTHERS) / 4, e);
+        multiply_tiles<TERMS, COLS, BYTES>(a, r, (warp - F::OTHERS) / 4, e);
     }
 #endif
 }
@@ -581,7 +591,8 @@ static int tiles_of(const struct product *p, int *first, int *run, int *wide)
     return tiles;
 }
 
-template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
+template <int TERMS, int COLS, int BYTES>
+static void run_bytes(struct kdev *d, const struct product *p)
 {
     using F = form<COLS>;
     struct prefill_args a = {};
@@ -589,14 +600,20 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     a.tiles_out = tiles_of(p, a.p.first, a.run, a.wide);
     for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of a tile's outputs */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
-                       a.wide[i] / a.run[i], a.run[i] * K_CHUNK_BYTES);
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK * BYTES, l->ksplit.chunks, l->n,
+                       a.wide[i] / a.run[i], a.run[i] * K_CHUNK * BYTES);
+        a.scale[i] = BYTES == 1 ? fp8_factor(p->m[i].unit) : 0;
     }
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, prefill_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
+    cuda_launch(d, prefill_kernel<TERMS, COLS, BYTES>, grid, F::THREADS, F::SHARED, a);
+}
+
+template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
+{
+    p->m[0].fp8 ? run_bytes<TERMS, COLS, 1>(d, p) : run_bytes<TERMS, COLS, 2>(d, p);
 }
 
 /* The relative time with tiles of `cols` columns: tiles of a multiprocessor times the time of a

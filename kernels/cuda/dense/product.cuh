@@ -42,8 +42,8 @@ struct mat {
     int k;                        /* COLUMNS: number of inputs; type: enum dtype of the elements */
     int type;
     struct panels panels;         /* bf16 matrices except experts */
-    const uint8_t *fp8;           /* the panels in FP8 (fp8.cuh), or NULL */
-    int unit;                     /* of the FP8 panels: exponent of the scale */
+    bool fp8;                     /* the panels hold FP8 codes (fp8.cuh) */
+    int unit;                     /* with fp8: exponent of the scale */
 };
 
 /* Packed activations in the product's format (base/row.cuh). kp is a multiple of a chunk, with

@@ -1,4 +1,5 @@
 /* rows.cu - operations that gather, copy, scale, rotate, normalise or move rows. */
+#include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum { THREADS = 256, MAX_PAIRS = 256 /* rope frequencies passed as kernel arguments */ };
@@ -11,15 +12,25 @@ struct table {
     size_t pitch;
     bool paneled;
     struct panels panels;
+    uint32_t factor; /* panels of FP8: their scale (fp8_factor()); 0: panels of bf16 */
     int n_rows;
 };
+
+/* Four elements whose first is in byte `at` of a row or panel if that has bf16. */
+__device__ __forceinline__ float4 four_at(const char *row, uint32_t at, uint32_t factor)
+{
+    return floats_of(factor ? fp8_four(__ldg((const uint32_t *)(row + at / 2)), factor)
+                            : __ldg((const uint2 *)(row + at)));
+}
 
 __device__ __forceinline__ float table_at(const table &t, int id, int i)
 {
     if (!t.paneled)
         return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
-    size_t at = panel_chunk(t.panels, id, i / K_CHUNK) / sizeof(bf16) + (size_t)(i % K_CHUNK);
-    return weight_at(t.rows, at);
+    const size_t at = panel_chunk(t.panels, id, i / K_CHUNK);
+    const float4 v = four_at((const char *)t.rows.p + (t.factor ? at / 2 : at),
+                             (uint32_t)(i % K_CHUNK / 4 * 8), t.factor);
+    return (&v.x)[i % 4];
 }
 
 __global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t, int n,
@@ -41,8 +52,11 @@ static table table_of(const struct kdev *d, const struct tensor *w, int n)
     t.pitch = cuda_pitch(w);
     t.n_rows = (int)w->dim[0];
     t.paneled = cuda_paneled(w);
+    CHECK(t.paneled || !w->quantize);
     if (t.paneled)
         t.panels = cuda_panels(d, w);
+    if (w->quantize)
+        t.factor = fp8_factor(w->unit);
     return t;
 }
 
@@ -233,6 +247,11 @@ __device__ __forceinline__ float4 four_of(const part &p, int id, int i)
     const table &t = p.table;
     if (!t.rows.p)
         return four_of(p.src + (size_t)id * p.stride, p.n, i);
+    if (t.factor) {
+        const float4 v = four_at((const char *)t.rows.p + panel_chunk(t.panels, id, i / K_CHUNK) / 2,
+                                 (uint32_t)(i % K_CHUNK * 2), t.factor);
+        return make_float4(v.x * p.scale, v.y * p.scale, v.z * p.scale, v.w * p.scale);
+    }
     const int size = t.rows.type == DT_F32 ? 4 : 2, in = t.paneled ? i % K_CHUNK : i;
     const size_t row = t.paneled ? panel_chunk(t.panels, id, i / K_CHUNK)
                                  : (size_t)id * t.pitch * (size_t)size;
@@ -320,10 +339,11 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
     const panels &l = p.table.panels;
-    const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) : 0;
+    const uint32_t factor = tabled ? p.table.factor : 0;
+    const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) / (factor ? 2 : 1) : 0;
     short_weights w;
     struct row_part x;
-    uint32_t off[ROW_REGS]; /* bytes from the row's first element */
+    uint32_t off[ROW_REGS]; /* bytes from the row's first element; of a table: if it has bf16 */
     void *to[ROW_REGS];
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++) {
@@ -346,14 +366,15 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     row += !tabled ? (size_t)id * p.stride * 4
            : !p.table.paneled
                ? (size_t)id * p.table.pitch * 2
-               : (size_t)(id / l.rows) * panel + (size_t)(id % l.rows) * K_CHUNK_BYTES;
+               : (size_t)(id / l.rows) * panel +
+                     (size_t)(id % l.rows) * (factor ? K_CHUNK_BYTES / 2 : K_CHUNK_BYTES);
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++) {
         const bool there = is && row_index(from, j) < end;
         const float none = row_index(from, j) < end ? NAN : 0.f;
         x.v[j] = make_float4(none, none, none, none);
         if (there && tabled) {
-            const float4 v = floats_of(__ldg((const uint2 *)(row + off[j])));
+            const float4 v = four_at(row, off[j], factor);
             x.v[j] = make_float4(v.x * p.scale, v.y * p.scale, v.z * p.scale, v.w * p.scale);
         } else if (there) {
             x.v[j] = __ldcg((const float4 *)(row + off[j]));

@@ -83,7 +83,7 @@ template <int BYTES, class S> struct copier {
         const int tid = (int)threadIdx.x, row = tid / WEIGHT_PIECES;
         const mat &m = a.p.m[a.p.glu ? row % 2 : at.mat];
         const struct panels &l = m.panels;
-        weights = (const uint4 *)(BYTES == 1 ? m.fp8 : m.w);
+        weights = (const uint4 *)m.w;
         columns = (const uint4 *)a.p.x.x;
         step = (uint32_t)(l.rows * WEIGHT_PIECES);
 #pragma unroll
@@ -505,7 +505,7 @@ int cuda_product_tile(struct kdev *d, const struct product *p, bool defers)
 {
     bool fp8 = true, splits = !p->glu && p->rows <= MAX_VERIFY_ROWS;
     for (int i = 0; i < p->n_mats; i++) {
-        fp8 &= p->m[i].fp8 != NULL;
+        fp8 &= p->m[i].fp8;
         splits &= p->m[i].panels.ksplit.chunks == p->m[0].panels.ksplit.chunks;
     }
     CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));

@@ -12,8 +12,11 @@
  * previous kernel. Three consumer warpgroups multiply, 64 outputs each: weights from registers,
  * rows from shared memory. With GLU a thread has the same outputs of both matrices.
  *
+ * A matrix quantized to FP8 (fp8.cuh) is read in that form (BYTES 1) and widened in registers.
+ *
  * The order of summation is that of product.cuh; wgmma gives the bits of mma.sync (wgmma.cuh).
  */
+#include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
 
 #include <limits.h>
@@ -40,6 +43,9 @@ struct verify_args {
     int at[MAX_MATS];     /* a matrix's first output among the group's */
     int begin[MAX_MATS];  /* the same among all outputs, with an even number for every matrix */
     int outs, all;        /* outputs of a group; of all groups */
+    int place[MAX_MATS];  /* where a matrix's weights begin among those of a chunk of k, in bytes */
+    int chunk;            /* bytes from one chunk of a stage to the next */
+    uint32_t scale[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
     int warps;            /* consumer warps */
     int groups, k_blocks; /* k_blocks: blocks that share a group, each with some of the k splits */
     int stages;           /* of the ring */
@@ -69,7 +75,7 @@ struct work {
 
 /* The producer thread. It has little time for a stage, so nothing is divided or indexed by a
  * variable. */
-template <int COLS> struct fetcher {
+template <int COLS, int BYTES> struct fetcher {
     enum { ROWS_BYTES = COLS * STAGE_K * 2 };
     const verify_args &a;
     pointer_ring s;
@@ -82,17 +88,16 @@ template <int COLS> struct fetcher {
     __device__ __forceinline__ void weights(int group, const k_stages &k)
     {
         const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(s.filled());
-        const uint32_t chunk = (uint32_t)(a.outs * K_CHUNK_BYTES);
-        bulk_expect(s.filled(), k.n * (int)chunk + ROWS_BYTES);
+        bulk_expect(s.filled(), k.n * a.outs * K_CHUNK * BYTES + ROWS_BYTES);
 #pragma unroll
         for (int m = 0; m < MAX_MATS; m++) {
             if (m >= a.p.n_mats)
                 break;
-            const uint32_t at = to + (uint32_t)(a.at[m] * K_CHUNK_BYTES);
+            const uint32_t at = to + (uint32_t)a.place[m];
             const int panel = group * a.panels[m];
             copy_pieces_once(at, &a.w[m], k.place[0], panel, full, once);
             if (k.n > 1)
-                copy_pieces_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
+                copy_pieces_once(at + (uint32_t)a.chunk, &a.w[m], k.place[1], panel, full, once);
         }
     }
     __device__ __forceinline__ void rows(const k_stages &k, const struct ksplit &c)
@@ -102,12 +107,12 @@ template <int COLS> struct fetcher {
 };
 
 /* The weights of the first stages are requested while the previous kernel drains. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void fetch_stages(const verify_args &a, const pointer_ring &s)
 {
     const struct ksplit c = a.p.m[0].panels.ksplit;
     const work w(a);
-    fetcher<COLS> f(a, s), first(a, s);
+    fetcher<COLS, BYTES> f(a, s), first(a, s);
     int early = 0;
 #pragma unroll 1
     for (k_stages k(c, w.from, w.to); early < a.early && !k.over(); early++, k.next(c)) {
@@ -162,13 +167,37 @@ template <bool SPLIT> struct outputs {
     }
 };
 
+/* Where a thread's weights of two outputs are in a chunk, in bytes, and their scales. */
+template <int BYTES> struct own_weights {
+    int row[2];
+    uint32_t scale[2];
+    __device__ __forceinline__ own_weights(const verify_args &a, const int (&o)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int mat = 0;
+#pragma unroll
+            for (int m = 1; m < MAX_MATS; m++)
+                mat = m < a.p.n_mats && o[i] >= a.at[m] ? m : mat;
+            row[i] = (BYTES == 2 ? o[i] : o[i] - a.at[mat]) * K_CHUNK * BYTES +
+                     (int)threadIdx.x % 4 * 8 * BYTES + (BYTES == 2 ? 0 : a.place[mat]);
+            scale[i] = BYTES == 2 ? 0 : a.scale[mat];
+        }
+    }
+};
+
 /* A thread's weights of two outputs, one chunk (32 of k). */
 struct weights {
     uint4 v[2];
-    __device__ __forceinline__ void load(const uint8_t *at, const int (&row)[2])
+    __device__ __forceinline__ void load(const uint8_t *at, const own_weights<2> &own)
     {
-        v[0] = *(const uint4 *)(at + row[0]);
-        v[1] = *(const uint4 *)(at + row[1]);
+        v[0] = *(const uint4 *)(at + own.row[0]);
+        v[1] = *(const uint4 *)(at + own.row[1]);
+    }
+    __device__ __forceinline__ void load(const uint8_t *at, const own_weights<1> &own)
+    {
+        v[0] = fp8_eight(*(const uint2 *)(at + own.row[0]), own.scale[0]);
+        v[1] = fp8_eight(*(const uint2 *)(at + own.row[1]), own.scale[1]);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
@@ -179,20 +208,19 @@ struct weights {
 };
 
 /* Accumulates one k split of n > 0 chunks into acc. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a,
-                                               pointer_ring &s, int n, const int (&o)[2])
+                                               pointer_ring &s, int n,
+                                               const own_weights<BYTES> &own)
 {
-    const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
-    const int row[2] = {o[0] * K_CHUNK_BYTES + q, o[1] * K_CHUNK_BYTES + q};
     struct weights first, second;
 #pragma unroll 1
     for (int i = 0; i < n; i += 2) {
         const uint8_t *stage = s.place(), *w = stage + COLS * STAGE_K * 2;
         const bool both = i + 1 < n;
         mbarrier_wait(s.filled(), s.pos.phase);
-        first.load(w, row);
-        second.load(w + (both ? chunk : 0), row);
+        first.load(w, own);
+        second.load(w + (both ? a.chunk : 0), own);
         wgmma_fence();
         first.multiply(acc, wgmma_descriptor(shared_at(stage)), i > 0);
         wgmma_commit();
@@ -404,18 +432,19 @@ __device__ __forceinline__ void finish_group(const verify_args &a, const float (
 }
 
 /* A consumer warp that accumulates all of k, for each group of the block. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void multiply_groups(const verify_args &a, pointer_ring s, int warp)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<false> own(a, warp);
+    const own_weights<BYTES> weights(a, own.o);
     const work w(a);
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
         for (int split = 0; split < K_SPLITS; split++) {
             const int n = min(c.chunks - split * c.each, c.each);
             if (n > 0)
-                multiply_split<COLS>(acc, a, s, n, own.o);
+                multiply_split<COLS, BYTES>(acc, a, s, n, weights);
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) /* an empty split adds zero (-0 becomes 0), as in
                                                   the other kernels */
@@ -426,18 +455,19 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, pointer_ri
 }
 
 /* A consumer warp that accumulates some k splits of the block's one group. */
-template <int COLS>
+template <int COLS, int BYTES>
 __device__ __forceinline__ void multiply_splits(const verify_args &a, pointer_ring s, int warp)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<true> own(a, warp);
+    const own_weights<BYTES> weights(a, own.o);
     const work w(a);
     float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
     for (int split = w.from; split < w.to; split++) {
         const int n = min(c.chunks - split * c.each, c.each);
         if (n <= 0)
             return;
-        multiply_split<COLS>(acc, a, s, n, own.o);
+        multiply_split<COLS, BYTES>(acc, a, s, n, weights);
         if (to)
             store_partial<COLS>(a, acc, to + (size_t)split * partial_floats(a.p.rows, a.all));
     }
@@ -447,7 +477,7 @@ __device__ __forceinline__ void multiply_splits(const verify_args &a, pointer_ri
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-template <int COLS, bool SPLIT>
+template <int COLS, bool SPLIT, int BYTES>
 __global__ void __launch_bounds__(THREADS, 1)
     verify_kernel(const __grid_constant__ struct verify_args a)
 {
@@ -465,11 +495,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp < a.warps) {
         pdl_wait_trigger();
         if (SPLIT)
-            multiply_splits<COLS>(a, s, warp);
+            multiply_splits<COLS, BYTES>(a, s, warp);
         else
-            multiply_groups<COLS>(a, s, warp);
+            multiply_groups<COLS, BYTES>(a, s, warp);
     } else if (threadIdx.x == THREADS - 32) {
-        fetch_stages<COLS>(a, s);
+        fetch_stages<COLS, BYTES>(a, s);
     }
 #endif
 }
@@ -517,13 +547,16 @@ static bool divide_work(struct verify_args *a, int groups, int k_blocks)
     return a->outs <= MAX_OUTS;
 }
 
+/* Bytes of a weight. */
+static int weight_bytes(const struct product *p) { return p->m[0].fp8 ? 1 : 2; }
+
 /* The relative time of a division: the bytes a multiprocessor reads (rows, which come from L2, at
  * half the price of weights), and the reduction, as long as reading 80 KB. */
 static long long cost_of(const struct kdev *d, const struct verify_args *a, int cols)
 {
     enum { REDUCE = 80 << 10 };
     long long rounds = div_up(a->groups, max_int(d->n_sm / a->k_blocks, 1));
-    long long bytes = rounds * (a->outs + cols / 2) * a->p.x.kp * 2 / a->k_blocks;
+    long long bytes = rounds * (a->outs * weight_bytes(&a->p) + cols) * a->p.x.kp / a->k_blocks;
     return bytes + (a->k_blocks > 1 ? REDUCE : 0);
 }
 
@@ -571,7 +604,21 @@ bool cuda_is_bare_store(const struct epilogue *f)
     return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
 }
 
-template <int COLS> static int run(struct kdev *d, const struct product *p, bool defers)
+/* Where the weights of a chunk are. Copies of boxes go to multiples of 128 bytes. */
+static void place_weights(struct verify_args *a)
+{
+    const struct product *p = &a->p;
+    a->chunk = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        const int outs = a->panels[i] * p->m[i].panels.rows;
+        a->place[i] = a->chunk;
+        a->chunk += (int)cuda_round((size_t)(outs * K_CHUNK * weight_bytes(p)), 128);
+        a->scale[i] = p->m[i].fp8 ? fp8_factor(p->m[i].unit) : 0;
+    }
+}
+
+template <int COLS, int BYTES>
+static int run(struct kdev *d, const struct product *p, bool defers)
 {
     struct verify_args a = {};
     a.p = *p;
@@ -579,12 +626,12 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     const int splits = a.k_blocks > 1 ? p->m[0].panels.ksplit.splits : 0;
     for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of the panels of a group */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK * BYTES, l->ksplit.chunks, l->n,
                        a.panels[i]);
     }
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
-    a.stage_bytes =
-        (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
+    place_weights(&a);
+    a.stage_bytes = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.chunk), 1024);
     a.warps = 4 * (p->glu ? div_up(a.at[1], HALF_OUT / 2) : div_up(a.outs, HALF_OUT));
     CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
     const int behind = max_int(SLACK, p->pack_to ? COLS * PACKED_PITCH * (int)sizeof(uint32_t) : 0);
@@ -592,7 +639,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     if (splits) /* with less shared memory, a block can start beside one of the previous kernel */
         a.stages =
             min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
-    a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
+    a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.chunk), 2));
     defers = defers && splits && (p->row_epilogue.is_qkv || cuda_is_bare_store(&p->f[0]));
     if (defers)
         a.part = p->f[0].dst;
@@ -600,7 +647,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
         a.part =
             (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
     int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->n_sm);
-    cuda_launch(d, splits ? verify_kernel<COLS, true> : verify_kernel<COLS, false>,
+    cuda_launch(d, splits ? verify_kernel<COLS, true, BYTES> : verify_kernel<COLS, false, BYTES>,
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.stage_bytes + 1024 + behind),
                 a);
     if (splits && !defers)
@@ -610,5 +657,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
 
 int cuda_product_verify(struct kdev *d, const struct product *p, bool defers)
 {
-    return p->rows <= 32 ? run<32>(d, p, defers) : run<64>(d, p, defers);
+    if (p->m[0].fp8)
+        return p->rows <= 32 ? run<32, 1>(d, p, defers) : run<64, 1>(d, p, defers);
+    return p->rows <= 32 ? run<32, 2>(d, p, defers) : run<64, 2>(d, p, defers);
 }
