@@ -107,7 +107,7 @@ static bool round_of(struct bench *b, struct subject *s, const struct ids *promp
     char name[64];
     for (int p = 0; p < PROMPTS; p++)
         for (int k = 0; k < MANNERS; k++) {
-            int i = (4 * k + 2 * p + turn + 1) % MANNERS;
+            int i = (k + 2 * p + turn + 1) % MANNERS;
             name_of(name, s, i);
             bool warm = turn < 0 && i == AUTO_SHAPES;
             if (m[i].wanted && !reply(s, &prompt[p], warm ? first : &m[i], turn >= 0 || warm, e))
