@@ -106,8 +106,9 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     if (!p->fused_pack && !ready)
         cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
-    const bool defers = p->row_epilogue.is_qkv
-                            ? cuda_heads_reduce(&p->row_epilogue.heads)
+    const bool defers = p->row_epilogue.is_qkv /* scratch has room for the partial sums (qkv_rows()) */
+                            ? p->rows == whole_rows && cuda_leaves_splits(d, p->rows) &&
+                                  cuda_heads_reduce(&p->row_epilogue.heads)
                             : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(d, p);
     int splits = 0;
     if (decode)

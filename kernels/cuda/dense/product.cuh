@@ -429,7 +429,8 @@ static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {
     return d->has_wgmma && rows > MAX_VERIFY_ROWS;
 }
-/* Whether the product of `rows` rows may leave partial sums to a later kernel. */
+/* Whether the projections q, k and v of `rows` rows may leave partial sums to the kernel of heads, for
+ * which they are given room. */
 static inline bool cuda_leaves_splits(const struct kdev *d, int rows)
 {
     return d->terms == 1 && !cuda_is_decode(d, rows) && rows <= MAX_VERIFY_ROWS;
