@@ -78,16 +78,17 @@ static inline void pause_core(void)
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
+/* Whoever reads a member that a later begin_region() has stored (release, acquire) also sees the odd
+ * number that was stored before it, and reads again. */
 static struct region read_region(struct cpu_pool *p)
 {
     for (struct region r;;) {
         r.number = atomic_load_explicit(&p->number, memory_order_acquire);
-        r.items = atomic_load_explicit(&p->items, memory_order_relaxed);
-        r.grain = atomic_load_explicit(&p->grain, memory_order_relaxed);
-        r.n = atomic_load_explicit(&p->n, memory_order_relaxed);
-        r.fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
-        r.arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
-        atomic_thread_fence(memory_order_acquire);
+        r.items = atomic_load_explicit(&p->items, memory_order_acquire);
+        r.grain = atomic_load_explicit(&p->grain, memory_order_acquire);
+        r.n = atomic_load_explicit(&p->n, memory_order_acquire);
+        r.fn = atomic_load_explicit(&p->fn, memory_order_acquire);
+        r.arg = atomic_load_explicit(&p->arg, memory_order_acquire);
         if (r.number % 2 == 0 &&
             atomic_load_explicit(&p->number, memory_order_relaxed) == r.number)
             return r;
@@ -108,12 +109,11 @@ static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void 
         }
     }
     atomic_store_explicit(&p->number, last + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&p->items, r.items, memory_order_relaxed);
-    atomic_store_explicit(&p->grain, r.grain, memory_order_relaxed);
-    atomic_store_explicit(&p->n, r.n, memory_order_relaxed);
-    atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
-    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
+    atomic_store_explicit(&p->items, r.items, memory_order_release);
+    atomic_store_explicit(&p->grain, r.grain, memory_order_release);
+    atomic_store_explicit(&p->n, r.n, memory_order_release);
+    atomic_store_explicit(&p->fn, fn, memory_order_release);
+    atomic_store_explicit(&p->arg, arg, memory_order_release);
     /* This thread stores the number and then reads `sleepers`; a worker increments `sleepers` and
      * then reads the number. All four are sequentially consistent, so either this thread sees the
      * sleeper or the worker sees the region. */
