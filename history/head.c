@@ -68,8 +68,8 @@ static int read_roll(struct db *d, int64_t *n, uint8_t chain[SUM], int *n_chain)
 int head_add(struct db *d, const char *what, const char *name, const void *sum, size_t n_sum)
 {
     uint8_t before[SUM], chain[SUM], mac[SUM];
-    int64_t n, ms = clock_unix_ms();
-    int n_before, rc = read_roll(d, &n, before, &n_before);
+    int64_t n = 0, ms = clock_unix_ms();
+    int n_before = 0, rc = read_roll(d, &n, before, &n_before);
     if (rc || n < 0)
         return rc;
     n++;
@@ -163,7 +163,7 @@ static int on_row(struct db *d, const char *table, int64_t id,
 {
     uint8_t sum[SUM];
     char name[24];
-    bool some;
+    bool some = false;
     int rc = sum_of_row(d, table, id, sum, &some);
     snprintf(name, sizeof name, "%lld", (long long)id);
     return rc || !some ? rc : fn(d, table, name, sum);
