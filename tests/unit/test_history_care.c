@@ -236,7 +236,7 @@ static void readable(const char *path)
     int turns = 0;
     for (int i = 1; i < 9; i++) {
         struct session_row r;
-        char name[8];
+        char name[12];
         snprintf(name, sizeof name, "%d", i);
         if (!hdb_find(d, name, &r, &e))
             continue;
