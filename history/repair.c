@@ -484,8 +484,8 @@ static bool repair_sessions(struct repair *r)
     static const char *const ways[] = {
         "SELECT id FROM session ORDER BY created_ms, id", "SELECT id FROM session NOT INDEXED",
         "SELECT id FROM session ORDER BY id", "SELECT DISTINCT session_id FROM turn",
-        "SELECT name FROM (SELECT name, length(sum) AS there, max(n) FROM head WHERE what='session' GROUP BY name)"
-        " WHERE there > 0",
+        ("SELECT name FROM (SELECT name, length(sum) AS there, max(n) FROM head WHERE what='session' GROUP BY name)"
+         " WHERE there > 0"),
     };
     const int64_t unread = INT64_C(1) << 40;
     struct sessions all = {0};

@@ -465,7 +465,7 @@ static char *find_bundled(void)
     char *found = NULL;
     for (int i = 0; i < 4; i++) {
         char *config = xasprintf("%s/target/config.json", try[i]);
-        bool has = i == 0 ? built : i < 3 || AERIE_SOURCE[0];
+        bool has = i == 0 ? built : i < 3 || AERIE_SOURCE[0] != 0;
         if (!found && has && access(config, R_OK) == 0)
             found = try[i];
         else
