@@ -38,7 +38,7 @@ first=$(ticks "$pid"); begin=$(now)
 tmux -L $socket send-keys "hello" Enter
 length=$(awk -v n=$((TOKENS + 17)) 'BEGIN { printf n < 1000 ? "%d" : n < 9950 ? "%.1fk" : "%.0fk", n < 1000 ? n : n / 1000 }')
 end=$((SECONDS + TOKENS * 3 / RATE + 20))
-until shown "ctx $length[/ ]"; do
+until shown "ctx ${length}[/ ]"; do
     [ $SECONDS -lt $end ] || { echo "screen.sh: the reply did not end" >&2; exit 1; }
     sleep 0.1
 done

@@ -3,7 +3,7 @@
 # /blocks in plain, JSON and the full screen.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-server= screen=
+server='' screen=''
 clean() { [ -z "$server" ] || kill $server 2>/dev/null; [ -z "$screen" ] || tmux -L "$screen" kill-server 2>/dev/null; }
 run doctor --json
 if grep -q "this build cannot read KV events" "$T/out"; then

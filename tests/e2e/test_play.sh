@@ -62,7 +62,7 @@ if command -v tmux >/dev/null; then
         S new-session -d -x "${size%x*}" -y "${size#*x}" "TERM=screen-256color $AERIE replay last"
         wait_for 'RECORDING 2\.[0-9]' && wait_for 'Hello!'; result "$size: a recording opens at its end, with its transcript" $?
         say /goto\ 1.2; wait_for 'RECORDING 1\.2 ' && S send-keys F2 && wait_for 'PAGES 1\.2 '; result "$size: /goto moves panes and status line" $?
-        S send-keys Escape; wait_for 'the pane has the keys'; S send-keys ]; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
+        S send-keys Escape; wait_for 'the pane has the keys'; S send-keys ']'; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
         S send-keys Escape; S send-keys F2; say hello; wait_for 'nothing is computed'; result "$size: a message is refused in words" $?
     done
 else
