@@ -112,7 +112,7 @@ key Escape; wait_gone "has the keys"; check "the message is empty" shows "› me
 key F3; check "F3 opens the tree below them" wait_for "TREE"
 mock && check "with its reason" wait_for "this backend does not tell its draft trees"
 key F5; check "F5 opens the pools" wait_for "$(mock && echo "this backend does not tell how full" || echo "sum ")"
-check "panes stand one above the other" eval 'shows PAGES && shows TREE && shows POOL'
+check "panes stand one above the other" eval 'wait_for PAGES && wait_for TREE && wait_for POOL'
 key F2; key F3; wait_gone TREE
 size 80 24; check "at 80x24 the pane takes the chat's place" wait_gone "What is a page table?"
 key Escape; wait_for "Esc returns"; key q
