@@ -3,7 +3,7 @@
  * that the copy engine fetches them like weights. A consumer warpgroup decodes weights into
  * registers, scales included, while the previous ones are multiplied.
  */
-#include "kernels/cuda/moe/experts.cuh"
+#include "kernels/cuda/moe/pair_tiles.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
 
 #include <limits.h>
@@ -38,62 +38,6 @@ struct prefill_experts {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* A tile: pairs [from, to) of an expert, outputs out .. out + OUTS. */
-struct tile_coord {
-    int tile, i; /* the i-th active expert */
-    int expert, from, to, out;
-};
-
-/* How the pairs of the active experts are divided into tiles. Tiles of one expert and the same
- * outputs are successive, and as wide as the expert's pairs need, since columns beyond them are
- * wasted. */
-struct pair_tiles {
-    int n;                     /* active experts */
-    int upto[MAX_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
-    int each[MAX_EXPERTS];     /* pairs of a tile of the i-th expert */
-    /* One warp. */
-    template <int TERMS> __device__ __forceinline__ void make(const prefill_experts &a)
-    {
-        enum { MAX_PAIRS = MAX_COLS / TERMS };
-        const int lane = (int)threadIdx.x, active = __ldcg(a.m.n_active);
-        int sum = 0;
-        for (int first = 0; first < active; first += 32) {
-            const int i = first + lane, at = min(i, active - 1);
-            const int pairs = __ldcg(a.m.begin + at + 1) - __ldcg(a.m.begin + at);
-            const int tiles = i < active ? (pairs + MAX_PAIRS - 1) / MAX_PAIRS : 0;
-            const int before = inclusive_scan(tiles);
-            if (i < active)
-                upto[i + 1] = sum + before, each[i] = (pairs + tiles - 1) / tiles;
-            sum += __shfl_sync(~0u, before, 31);
-        }
-        if (lane == 0)
-            n = active, upto[0] = 0;
-    }
-    /* Advances i to the expert of a tile; false if there is no such tile. */
-    __device__ __forceinline__ bool reach(const prefill_experts &a, int tile, int &i) const
-    {
-        if (tile >= upto[n] * a.tiles_out)
-            return false;
-        while (tile >= upto[i + 1] * a.tiles_out)
-            i++;
-        return true;
-    }
-};
-
-__device__ __forceinline__ bool locate(const prefill_experts &a, const pair_tiles &c,
-                                       struct tile_coord &at)
-{
-    if (!c.reach(a, at.tile, at.i))
-        return false;
-    const int tiles = c.upto[at.i + 1] - c.upto[at.i], in = at.tile - c.upto[at.i] * a.tiles_out;
-    const int begin = __ldcg(a.m.begin + at.i), end = __ldcg(a.m.begin + at.i + 1);
-    at.expert = __ldcg(a.m.active + at.i);
-    at.from = min(begin + in % tiles * c.each[at.i], end);
-    at.to = min(at.from + c.each[at.i], end);
-    at.out = in / tiles * OUTS;
-    return true;
-}
-
 __device__ __forceinline__ int chunks_of(const prefill_experts &a)
 {
     return (a.down ? a.m.h.kp : a.m.x.kp) / STAGE_K;
@@ -108,7 +52,7 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ri
 {
     const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
     struct tile_coord at = {(int)blockIdx.x};
-    for (; locate(a, tiling, at); at.tile += (int)gridDim.x) {
+    for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x) {
         const int first = at.expert * sixteens + at.out / 16;
         const bool wide = tiling.each[at.i] * TERMS > BOX_COLS;
         const int bytes = (wide ? 4 : 2) * BOX_COLS * 128 + OUTS_BYTES + SCALES_BYTES;
@@ -240,7 +184,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer
     const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
     const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
     uint32_t turn = 1;
-    for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a, tile, i);
+    for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a.tiles_out, tile, i);
          tile += (int)gridDim.x, turn ^= 1) {
         float acc[MAX_COLS / 2], sum[MAX_COLS / 2 / TERMS];
         const int cols = tiling.each[i] * TERMS;
@@ -387,7 +331,7 @@ __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair
     const struct vec b = a.m.gate_up_b;
     uint32_t turn = 0;
     struct tile_coord at = {(int)blockIdx.x};
-    for (; locate(a, tiling, at); at.tile += (int)gridDim.x, turn ^= 1) {
+    for (; tiling.locate(a.m, a.tiles_out, OUTS, at); at.tile += (int)gridDim.x, turn ^= 1) {
         const struct own_rows own(a, at, warp);
         float4 bias[STEPS]; /* a lane has the same outputs of all its rows */
 #pragma unroll
@@ -432,7 +376,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     pdl_wait_trigger();
     if (threadIdx.x < 32)
-        tiling.make<TERMS>(a);
+        tiling.make<MAX_COLS / TERMS>(a.m);
     __syncthreads();
     pointer_ring r = {stage, full, empty, STAGES, STAGE_SPAN, {}};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);

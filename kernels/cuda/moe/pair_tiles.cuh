@@ -1,5 +1,5 @@
 /* pair_tiles.cuh - how the pairs of the active experts are divided into tiles for the products of
- * prefill rows (experts_tile.cu).
+ * prefill rows (experts_prefill.cu, experts_tile.cu).
  */
 #ifndef AERIE_CUDA_PAIR_TILES_CUH
 #define AERIE_CUDA_PAIR_TILES_CUH
@@ -21,10 +21,10 @@ struct pair_tiles {
     int n;                     /* active experts */
     int upto[MAX_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
     int each[MAX_EXPERTS];     /* pairs of a tile of the i-th expert */
-    /* One warp. A tile has at most MOST pairs. */
+    /* By the first warp of a block. A tile has at most MOST pairs. */
     template <int MOST> __device__ __forceinline__ void make(const moe_args &m)
     {
-        const int lane = (int)threadIdx.x % 32, active = __ldcg(m.n_active);
+        const int lane = (int)threadIdx.x, active = __ldcg(m.n_active);
         int sum = 0;
         for (int first = 0; first < active; first += 32) {
             const int i = first + lane, at = min(i, active - 1);
