@@ -7,9 +7,9 @@
  * is not at its newest checksum is named.
  *
  * With a key (seal.c) each row is sealed when it is written: only who has the key can write a row
- * that passes. Without one, a program that changes the file can compute the whole chain again. In
- * neither case can a log be told from an earlier state of itself, unless a later head was noted
- * elsewhere.
+ * that passes. Without one, a program that changes the file can compute the whole chain again. Neither
+ * shows that the file was replaced by an older copy of itself; a head that was noted elsewhere does
+ * (`db check --head`).
  */
 #include "history/internal.h"
 

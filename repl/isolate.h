@@ -26,7 +26,8 @@ struct isolated {
     char writes_why_not[96], programs_why_not[96];
 };
 
-/* Isolates the process. What could not be had is told by *got alone: it is no error. */
+/* Isolates the process. *got receives which parts are in force. A part that the kernel lacks or refuses is not an
+ * error. */
 void isolate(const struct isolation *i, struct isolated *got);
 /* With NETWORK_UNTIL_LOADED: gives up socket() now, for all threads. The CUDA driver needs it once, when it starts. */
 void isolate_after_loading(void);

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 #include <ftw.h>
 #include <math.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,18 @@ KIT int scratch_end(void **state)
 {
     (void)state;
     return nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Changes the log as another program would. Triggers and checks of the schema hold. */
+KIT void change_log(const char *sql)
+{
+    sqlite3 *s;
+    char *why = NULL;
+    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
+    sqlite3_exec(s, sql, NULL, NULL, &why);
+    if (why)
+        fail_msg("%s: %s", sql, why);
+    sqlite3_close(s);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)

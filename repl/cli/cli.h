@@ -74,9 +74,9 @@ bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, str
 
 /* ---- what they share ---- */
 
-/* Starts the monitor (repl/monitor.h) and isolates the process (repl/isolate.h) as the command allows it.
- * Before any thread is started. False and *e: no process could be started. */
 struct command;
+/* Starts the monitor (repl/monitor.h) if the command needs it, and isolates the process (repl/isolate.h) as the
+ * command allows. Before any thread is started. False and *e: no process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
 /* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e: what
  * was asked for cannot be had. */

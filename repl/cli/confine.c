@@ -1,7 +1,8 @@
 /* confine.c - which command keeps which rights, see repl/isolate.h.
  *
- * A command writes in the folder of the session log, in that of the typed lines, and in that of the file it was told
- * to write. What the chat exports goes through the monitor. `bench` starts programs and is not isolated.
+ * A command may write in the folder of the session log, in the folder of the file that its command line names as
+ * output, and, if it is a chat, in the folder that keeps typed lines. A chat has the monitor create the files that
+ * /export names. `bench` starts programs and is not isolated.
  */
 #include "repl/cli/cli.h"
 
@@ -16,7 +17,9 @@
 #include "repl/tui/recall.h"
 
 enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP,
-       WRITES_LOG = IN_TALK | IN_SERVE | IN_IMPORT };
+       WRITES_LOG = IN_TALK | IN_SERVE | IN_IMPORT,
+       HAS_PROMPT = IN_TALK | IN_REPLAY,   /* commands of the chat can be typed */
+       HAS_MONITOR = HAS_PROMPT | IN_DB }; /* `db sql` */
 
 struct folders {
     char *v[FOLDERS];
@@ -69,21 +72,21 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
 {
     struct folders f = {0};
     struct isolated got;
-    if (!monitor_start(sql_child, e))
+    if ((cmd->bit & HAS_MONITOR) && !monitor_start(sql_child, e))
         return false;
     if (c->no_sandbox || (cmd->bit & NOT_ISOLATED))
         return true;
     char *db = cli_db_path(c);
     add_folder_of(&f, db, (cmd->bit & WRITES_LOG) && c->opt.level != LOG_OFF && !c->opt.readonly);
     free(db);
-    if (cmd->bit & (IN_TALK | IN_REPLAY))
+    if (cmd->bit & HAS_PROMPT)
         add_typed_lines(&f);
     if (cmd->bit & (IN_EXPORT | IN_PACK))
-        add_folder_of(&f, c->out ? c->out : "here", false);
+        add_folder_of(&f, c->out ? c->out : "./", false);
     if (cmd->bit == IN_DB && c->n_word > 1)
         add_folder_of(&f, c->word[1], false);
     isolate(&(struct isolation){(const char *const *)f.v, f.n, until_when(c, cmd)}, &got);
-    if (got.writes)
+    if (got.writes && (cmd->bit & HAS_PROMPT))
         hdb_create_through(monitor_create, monitor_discard);
     for (int i = 0; i < f.n; i++)
         free(f.v[i]);

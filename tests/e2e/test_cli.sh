@@ -233,6 +233,7 @@ LC_ALL=C grep -qv '^{[ -~]*}$' "$T/out"; [ $? = 1 ]; result "each record is a li
 expect "export as Markdown" 0 'What are you' export last --format md
 expect "export to a file" 0 '' export last -o "$T/new.jsonl"
 [ "$(stat -c %a "$T/new.jsonl")" = 600 ]; result "which is private" $?
+expect "export to a hidden file, which only a chat refuses" 0 '' export last -o "$T/.hidden.jsonl"
 run export last -o "$T/new.jsonl"; [ $rc != 0 ] && [ -s "$T/new.jsonl" ]; result "and never overwritten" $?
 [ "$(stat -c %a "$T/data/aerie" "$T/data/aerie/sessions.db" | tr '\n' ' ')" = "700 600 " ]
 result "the database is private" $?

@@ -43,17 +43,6 @@ static void id_of(int number, char id[SESSION_ID])
     hdb_close(d);
 }
 
-static void raw(const char *sql)
-{
-    sqlite3 *s;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
-    sqlite3_exec(s, sql, NULL, NULL, &why);
-    if (why)
-        fail_msg("%s: %s", sql, why);
-    sqlite3_close(s);
-}
-
 /* Sessions 1 to n, the longest unused first; 3 is a fork of 1. */
 static void make_log(int n)
 {
@@ -97,7 +86,7 @@ static void test_a_backup_in_use_is_whole_and_checked(void **state)
     }
     history_close(h);
     assert_false(history_backup(db_path, to, &e)); /* never over a file that exists */
-    raw("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')");
+    change_log("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')");
     snprintf(to, sizeof to, "%s/damaged.db", scratch);
     assert_false(history_backup(db_path, to, &e));
     assert_non_null(strstr(e.msg, "is copied, but what it holds is damaged"));
@@ -281,13 +270,13 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
     struct history *h = log_open(LOG_TREE);
     describe_texts(h);
     history_close(h);
-    raw("PRAGMA journal_mode=DELETE");
+    change_log("PRAGMA journal_mode=DELETE");
     assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         FILE *f = fopen(db_path, "wb");
         assert_int_equal(fwrite(good.p, 1, good.n, f), good.n);
         fclose(f);
-        raw(damage[i].sql);
+        change_log(damage[i].sql);
         int lost = 0;
         repaired(to, &report, &lost);
         if (strncmp(damage[i].sql, "UPDATE token", 12) != 0 && !strstr(report.p, damage[i].line))
@@ -310,7 +299,7 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
     char to[160];
     int tried = 0, opened = 0, all = 0;
     make_log(4);
-    raw("PRAGMA journal_mode=DELETE");
+    change_log("PRAGMA journal_mode=DELETE");
     assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     for (size_t page = 1; page < good.n / PAGE; page += 1 + page / 4) {
         struct err e = {0};
@@ -334,7 +323,7 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
         unlink(to);
         unlink(db_path);
         make_log(4);
-        raw("PRAGMA journal_mode=DELETE");
+        change_log("PRAGMA journal_mode=DELETE");
         assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     }
     print_message("%d pages damaged, %d logs repaired, %d with all sessions\n", tried, opened, all);
@@ -432,7 +421,7 @@ static void cut_everywhere(const struct operation *o, int *cuts)
         assert_true(buf_read_file(&base, o->log, 1 << 20, &e));
     } else {
         make_log(6);
-        raw("PRAGMA journal_mode=DELETE");
+        change_log("PRAGMA journal_mode=DELETE");
         assert_true(buf_read_file(&base, db_path, 64 << 20, &e));
     }
     for (long n = 0; n <= ops; n += n && ops > 25 ? ops / 25 : 1) {

@@ -127,17 +127,6 @@ static void test_a_fifo_as_database_is_refused_at_once(void **state)
 
 /* ---- a schema that was changed ---- */
 
-static void change(const char *sql)
-{
-    sqlite3 *s;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
-    sqlite3_exec(s, sql, NULL, NULL, &why);
-    if (why)
-        fail_msg("%s: %s", sql, why);
-    sqlite3_close(s);
-}
-
 static void make_log(int sessions)
 {
     struct history *h = log_open(LOG_FULL);
@@ -180,7 +169,7 @@ static void test_a_planted_view_or_trigger_never_runs(void **state)
         struct err e = {0};
         snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
         make_log(1);
-        change(plant[i].sql);
+        change_log(plant[i].sql);
         alarm(30); /* an endless view that runs dies here */
         assert_null(history_open(db_path, LOG_STEPS, &about, &e));
         assert_int_equal(e.kind, ERR_DB);
@@ -213,7 +202,7 @@ static void test_what_is_planted_in_an_open_log_never_runs(void **state)
     write_session(h, id, 1);
     assert_true(history_flush(h, 5000));
     long long events = sql_int(d, "SELECT count(*) AS n FROM event");
-    change("CREATE TRIGGER reset AFTER INSERT ON turn BEGIN DELETE FROM event; END;"
+    change_log("CREATE TRIGGER reset AFTER INSERT ON turn BEGIN DELETE FROM event; END;"
            "CREATE TRIGGER undo AFTER UPDATE ON turn BEGIN UPDATE turn SET text='forged' WHERE id=new.id; END");
     one_turn(h, id, 2, false);
     assert_true(history_flush(h, 5000));
@@ -221,7 +210,7 @@ static void test_what_is_planted_in_an_open_log_never_runs(void **state)
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE text='forged'"), 0);
     history_close(h);
     /* a reader that is open meets a view in a table's place */
-    change("DROP TRIGGER reset; DROP TRIGGER undo; ALTER TABLE session RENAME TO s2;"
+    change_log("DROP TRIGGER reset; DROP TRIGGER undo; ALTER TABLE session RENAME TO s2;"
            "CREATE VIEW session AS SELECT * FROM s2");
     assert_int_equal(hdb_sessions(d, NULL, NULL, 5, count_session, &n, &e), -1);
     assert_int_equal(n, 0);
@@ -257,7 +246,7 @@ static void test_every_flipped_bit_of_the_schema_text_is_found(void **state)
     struct buf good = {0};
     int flips = 0, missed = 0;
     make_log(1);
-    change("PRAGMA journal_mode=DELETE");
+    change_log("PRAGMA journal_mode=DELETE");
     assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     for (size_t at = 0; at + 12 < good.n; at++) {
         if (memcmp(good.p + at, "CREATE ", 7) != 0)
@@ -323,7 +312,7 @@ static void test_added_removed_and_edited_rows_are_named(void **state)
         if (!history_check(db_path, &report, &e))
             fail_msg("%s", report.p);
         buf_free(&report);
-        change(edit[i].sql);
+        change_log(edit[i].sql);
         check_says(edit[i].line);
     }
 }
@@ -364,7 +353,7 @@ static void test_a_log_of_version_1_is_migrated_and_sealed(void **state)
     assert_true(buf_read_file(&old, "tests/logs/version-2.db", 1 << 20, &e));
     assert_true(hdb_save(db_path, old.p, old.n, &e));
     buf_free(&old);
-    change("DROP TABLE roll; DROP TABLE held; DROP TABLE taken; ALTER TABLE session DROP COLUMN seal;"
+    change_log("DROP TABLE roll; DROP TABLE held; DROP TABLE taken; ALTER TABLE session DROP COLUMN seal;"
            " PRAGMA user_version=1");
     assert_null(hdb_open(db_path, &e));
     assert_non_null(strstr(e.msg, "schema version 1, older than 6"));
@@ -378,7 +367,7 @@ static void test_a_log_of_version_1_is_migrated_and_sealed(void **state)
     assert_int_equal(fscanf(f, "%d", &backups), 1);
     pclose(f);
     assert_int_equal(backups, 1);
-    change("UPDATE session SET title='edited'");
+    change_log("UPDATE session SET title='edited'");
     check_says("its title, number, pin, times or the ends");
     buf_free(&report);
 }

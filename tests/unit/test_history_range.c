@@ -12,17 +12,6 @@ static void make_log(void)
     history_close(h);
 }
 
-static void change(const char *sql)
-{
-    sqlite3 *s;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
-    sqlite3_exec(s, sql, NULL, NULL, &why);
-    if (why)
-        fail_msg("%s: %s", sql, why);
-    sqlite3_close(s);
-}
-
 static bool any_session(const struct session_row *r, void *arg) { (void)r, (void)arg; return true; }
 static bool any_turn(const struct turn_row *r, void *arg) { (void)r, (void)arg; return true; }
 static bool any_step(const struct step_row *r, void *arg) { (void)r, (void)arg; return true; }
@@ -71,7 +60,7 @@ static void test_numbers_out_of_range_are_named(void **state)
         snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
         make_log();
         assert_int_equal(refusals(), 0);
-        change(edit[i]);
+        change_log(edit[i]);
         if (!refusals())
             fail_msg("taken as it is: %s", edit[i]);
     }
@@ -91,7 +80,7 @@ static void test_the_writer_refuses_numbers_without_room(void **state)
         struct history_status s;
         snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
         make_log();
-        change(edit[i]);
+        change_log(edit[i]);
         struct history *h = log_open(LOG_STEPS);
         post_session(h, id, "", 0);
         one_turn(h, id, 4, false);
