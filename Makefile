@@ -83,6 +83,7 @@ PLAY  := $(B)/tests/play_server $(B)/tests/play_stream
 FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_TEST := $(B)/tests/test_fuzz
 TESTS := $(UNIT) $(GPU) $(MOCK) $(PLAY) $(FUZZ_TEST)
+SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
@@ -117,7 +118,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -153,6 +154,13 @@ fuzz: test-deps ## run every target of tests/fuzz for T seconds (T=60) with libF
 	$(MAKE) -s --no-print-directory MODE=fuzz CC=clang CUDA=0 fuzz-programs && tests/fuzz/run.sh build/fuzz-cpu-clang $(or $(T),60) $(ONLY)
 
 fuzz-programs: $(if $(filter fuzz,$(MODE)),$(FUZZ:%=$(B)/fuzz/%))
+
+soak: deps ## a day of heavy use in T seconds (T=600): two instances driven at random; SEED=N repeats a run (tests/soak)
+	@$(MAKE) --no-print-directory CUDA=0 all
+	@$(MAKE) -s --no-print-directory CUDA=0 TOLD=1 soak-programs
+	@build/release-cpu/tests/soak/soak build/release-cpu $(or $(T),600) $(or $(SEED),$$(date +%s)) $(if $(LEAK),--leak $(LEAK))
+
+soak-programs: $(SOAK)
 
 tests: all ## build the test programs and the benchmarks
 	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
@@ -239,6 +247,11 @@ $(FUZZ_TEST): $(FUZZ:%=$(B)/tests/fuzz/fuzz_%.o) $(B)/tests/fuzz/driver.o $(LIB)
 $(B)/fuzz/lib.a: $(LIB) ; @mkdir -p $(@D); rm -f $@; ar rcs $@ $^
 $(FUZZ:%=$(B)/fuzz/%): $(B)/fuzz/%: $(B)/tests/fuzz/fuzz_%.o $(B)/fuzz/lib.a $(B)/link.flags
 	@mkdir -p $(@D); echo "  LINK  $@"; $(LINK) $(LDFLAGS) -fsanitize=fuzzer $(filter %.o %.a,$^) $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
+# two instances, driven for long; the shim is loaded into them (tests/soak/soak.c)
+$(B)/tests/soak/soak: $(patsubst %.c,$(B)/%.o,$(filter-out %/shim.c,$(wildcard tests/soak/*.c))) $(LIB) $(B)/link.flags
+	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) -lutil $(LDLIBS) -o $@
+$(B)/tests/soak/shim.so: tests/soak/shim.c $(B)/c.flags
+	@mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(CFLAGS) -shared -fPIC $< -ldl -o $@
 $(BENCH) $(PLAY): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d $(B)/tests/*.d)

@@ -1,0 +1,393 @@
+/* soak.c - months of use in minutes: two instances of aerie on one log, driven at random without a pause.
+ *
+ *   soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]     (make soak T=600 SEED=7)
+ *
+ * One instance has the full screen on a pseudo-terminal, one reads plain lines from a pipe. Each is a process that lives
+ * through the whole run, and is given chats, commands, keys, resizes, forks, cancels, paused turns and historical faults
+ * (act.c). Beside them other processes read, export, check, back up and write the same log; some are killed. Sometimes
+ * the disk is full.
+ *
+ * 24 hours in simulated time: the programs' wall clock runs so fast that SECONDS are a day (shim.c), and the run has at
+ * least the turns of a day of heavy use, one a minute; the user's pauses are left out.
+ *
+ * Some fifty times the users rest (no turn, empty context, empty screen), and memory, descriptors, threads, pages and the
+ * log's size are taken. At the end: each is flat, or grows as explained; the ledgers add up, no checker rule is broken, the
+ * log passes `db check`, every printed turn is in it, every session replays.
+ */
+#include "tests/soak/soak.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+struct soak soak;
+
+enum { DAY = 86400, TURNS_A_DAY = 1440, SAMPLES = 50 };
+
+static uint64_t begin_ns;
+static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
+
+double seconds_since(uint64_t ns) { return (double)(clock_ns() - ns) / 1e9; }
+
+int roll(uint64_t *rng, int n)
+{
+    *rng += 0x9E3779B97F4A7C15ull;
+    return (int)(mix64(*rng) % (uint64_t)n);
+}
+
+void note(const char *who, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    pthread_mutex_lock(&noting);
+    fprintf(soak.journal, "%8.2f %-7s ", seconds_since(begin_ns), who);
+    vfprintf(soak.journal, fmt, ap);
+    fputc('\n', soak.journal);
+    fflush(soak.journal);
+    pthread_mutex_unlock(&noting);
+    va_end(ap);
+}
+
+void failed(const char *who, const char *fmt, ...)
+{
+    char text[2000];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' && *p != '\n')
+            *p = '.';
+    note(who, "FAILED: %s", text);
+    printf("FAILED after %.0f s: %s: %s\n", seconds_since(begin_ns), who, text);
+    fflush(stdout);
+    atomic_fetch_add(&soak.failures, 1);
+}
+
+/* ---- the place ------------------------------------------------------------------------------- */
+
+static void make_folder(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void make_folder(const char *fmt, ...)
+{
+    char path[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char *path = xasprintf("%s/%s", soak.small, name);
+    FILE *f = fopen(path, "we");
+    CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    free(path);
+}
+
+/* A file system of our own, seen by us and our children only, which can be made full; without the right to mount one,
+ * the limit of file sizes makes writes fail. */
+static void mount_small(void)
+{
+    uid_t uid = getuid();
+    gid_t gid = getgid();
+    if (unshare(CLONE_NEWNS) != 0) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+            return;
+        char map[64];
+        int fd = open("/proc/self/setgroups", O_WRONLY | O_CLOEXEC);
+        if (fd >= 0 && write(fd, "deny", 4) == 4)
+            close(fd);
+        snprintf(map, sizeof map, "%u %u 1", uid, uid);
+        fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || write(fd, map, strlen(map)) < 0)
+            return;
+        close(fd);
+        snprintf(map, sizeof map, "%u %u 1", gid, gid);
+        fd = open("/proc/self/gid_map", O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || write(fd, map, strlen(map)) < 0)
+            return;
+        close(fd);
+    }
+    soak.mounted = mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                   mount("soak", soak.small, "tmpfs", MS_NOSUID | MS_NODEV, "size=4g,mode=0700") == 0;
+}
+
+static void fill_disk(bool full)
+{
+    if (soak.mounted) {
+        struct statfs fs;
+        char size[64] = "size=4g,mode=0700";
+        if (full && statfs(soak.small, &fs) == 0)
+            snprintf(size, sizeof size, "size=%llu,mode=0700",
+                     (unsigned long long)(fs.f_blocks - fs.f_bfree) * (unsigned long long)fs.f_bsize);
+        if (mount(NULL, soak.small, NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, size) != 0)
+            note("disk", "%s: %s", size, strerror(errno));
+    } else {
+        for (int i = 0; i < 2; i++) {
+            struct rlimit l;
+            if (soak.user[i].pid && prlimit(soak.user[i].pid, RLIMIT_FSIZE, NULL, &l) == 0) {
+                l.rlim_cur = full ? 16384 : l.rlim_max;
+                prlimit(soak.user[i].pid, RLIMIT_FSIZE, &l, NULL);
+            }
+        }
+    }
+    atomic_store(&soak.full, full);
+    note("disk", full ? "full" : "has room");
+}
+
+static void set_place(void)
+{
+    char *base = xasprintf("%s/soak", soak.build);
+    make_folder("%s", base);
+    soak.folder = xasprintf("%s/%llu-%d", base, (unsigned long long)soak.seed, (int)getpid());
+    soak.small = xasprintf("%s/disk", soak.folder);
+    make_folder("%s", soak.folder);
+    make_folder("%s", soak.small);
+    char *path = xasprintf("%s/journal", soak.folder);
+    soak.journal = fopen(path, "we");
+    CHECK(soak.journal);
+    mount_small();
+    make_folder("%s/data", soak.small);
+    make_folder("%s/config", soak.small);
+    make_folder("%s/config/aerie", soak.small);
+    make_folder("%s/state", soak.small);
+    soak.log = xasprintf("%s/data/aerie/sessions.db", soak.small);
+    write_file("config/aerie/config", "device = cpu\nthreads = 1\n");
+    write_file("note.txt", "The capital of the moon is a crater.\n");
+    static const char *const var[] = {"data", "config", "state"}, *const name[] = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"};
+    for (int i = 0; i < 3; i++) {
+        char *v = xasprintf("%s/%s", soak.small, var[i]);
+        setenv(name[i], v, 1);
+        free(v);
+    }
+    setenv("HOME", soak.small, 1);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    setenv("TERM", "dumb", 1);
+    static const char *const unset[] = {"NO_COLOR", "VISUAL", "EDITOR", "TMUX"};
+    for (int i = 0; i < 4; i++)
+        unsetenv(unset[i]);
+    char *clock = xasprintf("%s/clock", soak.folder);
+    int fd = open(clock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, sizeof *soak.clock) == 0);
+    soak.clock = mmap(NULL, sizeof *soak.clock, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(soak.clock != MAP_FAILED);
+    close(fd);
+    free(clock);
+    free(path);
+    free(base);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static void start_users(void)
+{
+    static const char *const name[2] = {"screen", "plain"};
+    for (int i = 0; i < 2; i++) {
+        struct user *u = &soak.user[i];
+        char *path = xasprintf("%s/%s.acked", soak.folder, name[i]);
+        *u = (struct user){.name = name[i], .screen = i == 0, .rng = mix64(soak.seed * 2 + (uint64_t)i), .width = 120, .height = 45};
+        u->acked = fopen(path, "we");
+        CHECK(u->acked);
+        free(path);
+        user_start(u);
+    }
+}
+
+/* All users are at rest while fn runs. */
+static void at_rest(void (*fn)(void))
+{
+    atomic_store(&soak.resting, true);
+    pthread_barrier_wait(&soak.rest);
+    atomic_store(&soak.resting, false);
+    fn();
+    pthread_barrier_wait(&soak.go);
+}
+
+static void sleep_ms(int ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+    double ran = seconds_since(begin_ns);
+    atomic_store(soak.clock, (int64_t)(ran * (DAY / (double)soak.seconds - 1) * 1e9));
+}
+
+static bool day_is_over(void)
+{
+    return seconds_since(begin_ns) >= soak.seconds;
+}
+
+static void run_day(uint64_t *rng)
+{
+    double every = (double)soak.seconds / SAMPLES, next = every, full_at = soak.seconds * 0.1, full_for = every * 0.7;
+    while (!atomic_load(&soak.over) && !day_is_over()) {
+        double now = seconds_since(begin_ns);
+        if (!atomic_load(&soak.full) && now >= full_at && now < full_at + full_for)
+            fill_disk(true);
+        if (atomic_load(&soak.full) && now >= full_at + full_for) {
+            fill_disk(false);
+            full_at += soak.seconds * 0.15 + roll(rng, 100) * 0.001 * soak.seconds;
+        }
+        if (now >= next && !atomic_load(&soak.full)) {
+            at_rest(measure);
+            next = seconds_since(begin_ns) + every;
+        }
+        sleep_ms(50);
+    }
+    if (atomic_load(&soak.full))
+        fill_disk(false);
+}
+
+static void finish(void)
+{
+    measure();
+    atomic_store(&soak.stop, true);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void expect(const char *what, const char *const *argv, int ms)
+{
+    struct buf out = {0};
+    uint64_t begin = clock_ns();
+    int rc = run_program(argv, &out, ms);
+    note("end", "%s: status %d after %.1f s", what, rc, seconds_since(begin));
+    if (rc != 0)
+        failed("end", "%s: status %d: %.1200s", what, rc, out.n > 1200 ? out.p + out.n - 1200 : out.n ? out.p : "");
+    buf_free(&out);
+}
+
+static void check_printed_turns(void)
+{
+    sqlite3 *db;
+    sqlite3_stmt *st = NULL;
+    long turns = 0, lost = 0;
+    char *path = xasprintf("%s/plain.acked", soak.folder), *line = NULL;
+    size_t cap = 0;
+    FILE *f = fopen(path, "re");
+    CHECK(f && sqlite3_open_v2(soak.log, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK);
+    CHECK(sqlite3_prepare_v2(db, "select count(*) from turn where role = 'reply' and session_id = json_extract(?1, '$.session') and "
+                                 "n = json_extract(?1, '$.turn') and text = json_extract(?1, '$.text') and "
+                                 "stop = json_extract(?1, '$.stop')", -1, &st, NULL) == SQLITE_OK);
+    while (getline(&line, &cap, f) > 0) {
+        turns++;
+        sqlite3_bind_text(st, 1, line, -1, SQLITE_STATIC);
+        if (sqlite3_step(st) != SQLITE_ROW || sqlite3_column_int64(st, 0) == 0) {
+            if (lost++ == 0)
+                failed("log", "a turn that was printed is not in it: %.500s", line);
+        }
+        sqlite3_reset(st);
+    }
+    printf("printed turns: %ld, of which %ld are not in the log\n", turns, lost);
+    sqlite3_finalize(st);
+    sqlite3_close(db);
+    fclose(f);
+    free(line);
+    free(path);
+}
+
+static void replay_sessions(void)
+{
+    long most = log_number("select max(number) from session"), done = 0, equal = 0;
+    uint64_t begin = clock_ns();
+    long step = 1;
+    for (long n = 1; n <= most; n += step) {
+        char number[32], sql[128], what[64];
+        snprintf(number, sizeof number, "%ld", n);
+        snprintf(sql, sizeof sql, "select count(*) from session where number = %ld", n);
+        if (log_number(sql) != 1)
+            continue;
+        const char *argv[] = {soak.aerie, "replay", number, "--check", NULL};
+        snprintf(what, sizeof what, "replay %ld --check", n);
+        int before = atomic_load(&soak.failures);
+        expect(what, argv, 300000);
+        done++;
+        equal += before == atomic_load(&soak.failures);
+        /* a sample, if all of them would take longer than the run */
+        double each = seconds_since(begin) / (double)done, left = soak.seconds - seconds_since(begin);
+        if (done >= 20 && left > 0)
+            step = 1 + (long)((double)(most - n) * each / left);
+        if (done >= 20 && left <= 0)
+            break;
+    }
+    printf("sessions replayed: %ld of %ld, equal: %ld, in %.0f s\n", done, log_number("select count(*) from session"), equal,
+           seconds_since(begin));
+}
+
+static void end_checks(void)
+{
+    static const char *const no_fault = "select count(*) from turn where stop in ('crashed', 'device_failed') or "
+                                        "(role = 'reply' and stop = '')";
+    const char *check[] = {soak.aerie, "db", "check", NULL};
+    for (int i = 0; i < 2; i++) {
+        struct user *u = &soak.user[i];
+        if (u->pid == 0)
+            continue;
+        int rc = user_end(u);
+        note(u->name, "left with status %d", rc);
+        if (rc < 0 || rc > 5 || rc == 3 || rc == 4)
+            failed(u->name, "left with status %d (0, 1, 2 or 5 were expected)", rc);
+    }
+    expect("db check", check, 300000);
+    if (log_number(no_fault) != 0)
+        failed("log", "turns are open, crashed or lost their device");
+    check_printed_turns();
+    replay_sessions();
+    expect("db check after the replays", check, 300000);
+}
+
+static void give_up(int sig)
+{
+    (void)sig;
+    atomic_store(&soak.over, true);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4 && !(argc == 6 && strcmp(argv[4], "--leak") == 0)) {
+        fprintf(stderr, "usage: soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]\n");
+        return 2;
+    }
+    soak = (struct soak){.build = realpath(argv[1], NULL), .seconds = atoi(argv[2]), .seed = strtoull(argv[3], NULL, 10),
+                         .leak = argc == 6 ? argv[5] : ""};
+    CHECK(soak.build && soak.seconds > 0);
+    soak.aerie = xasprintf("%s/aerie", soak.build);
+    begin_ns = clock_ns();
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGINT, give_up);
+    signal(SIGTERM, give_up);
+    set_place();
+    printf("soak: %d s are 24 h, seed %llu, %s; journal: %s/journal\n", soak.seconds, (unsigned long long)soak.seed,
+           soak.mounted ? "the log on a file system of its own" : "no right to mount a file system: file sizes are limited instead",
+           soak.folder);
+    fflush(stdout);
+    start_users();
+    pthread_barrier_init(&soak.rest, NULL, 3);
+    pthread_barrier_init(&soak.go, NULL, 3);
+    uint64_t rng = mix64(soak.seed + 77);
+    for (int i = 0; i < 2; i++)
+        pthread_create(&soak.user[i].thread, NULL, user_main, &soak.user[i]);
+    at_rest(measure);
+    run_day(&rng);
+    at_rest(finish);
+    for (int i = 0; i < 2; i++)
+        pthread_join(soak.user[i].thread, NULL);
+    end_checks();
+    judge_samples();
+    printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults; %d failures\n",
+           atomic_load(&soak.messages), atomic_load(&soak.commands), atomic_load(&soak.refused), atomic_load(&soak.keys),
+           atomic_load(&soak.resizes), atomic_load(&soak.cancels), atomic_load(&soak.forks), atomic_load(&soak.faults),
+           atomic_load(&soak.failures));
+    return atomic_load(&soak.failures) > 0;
+}

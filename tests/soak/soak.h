@@ -1,0 +1,98 @@
+/* soak.h - what the files of the soak share (soak.c says what a soak does).
+ *
+ * A user is a thread that drives one process of aerie: the full screen over a pseudo-terminal, or plain lines over pipes.
+ * Everything that a user does follows from its seed; only moments (how far a reply had come) depend on the machine.
+ */
+#ifndef AERIE_TESTS_SOAK_H
+#define AERIE_TESTS_SOAK_H
+
+#include "kernels/base.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum { N_POOLS = 3 };
+
+/* What a pool's ledger says. */
+struct pool {
+    long total, used, shared, evictable, free;
+};
+
+struct user {
+    const char *name;
+    bool screen;
+    pid_t pid;
+    int in, out; /* the same descriptor for a screen */
+    uint64_t rng;
+    int width, height;
+    bool fault_on;      /* a historical fault was switched on since the last rest */
+    struct buf got;     /* output since the last forget_output(), its end only */
+    size_t scanned;     /* plain: bytes of `got` whose lines were read */
+    bool marked, said;  /* plain: the marker's answer has come; a line of commands was sent */
+    FILE *acked;        /* plain: the turns that it printed, a JSON object a line */
+    struct pool pool[N_POOLS];
+    bool pools_known, rules_hold;
+    pthread_t thread;
+};
+
+struct soak {
+    const char *aerie, *build, *leak; /* leak: what the run leaks on purpose, or "" */
+    uint64_t seed;
+    int seconds;
+    char *folder, *small, *log; /* everything; what lies on the small disk; the database */
+    FILE *journal;
+    bool mounted;               /* `small` is a file system of its own */
+    atomic_int_least64_t *clock; /* nanoseconds by which the programs' wall clock is ahead */
+    struct user user[2];
+    atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
+    atomic_bool full;           /* the disk is full now */
+    atomic_bool over, stop;     /* the run shall end; users end when they leave their rest */
+    pthread_barrier_t rest, go; /* users and the main thread, at rest */
+    atomic_bool resting;        /* users go to rest when they have ended what they do */
+    atomic_int failures;
+};
+
+extern struct soak soak;
+
+/* Writes a line to the journal: seconds, who, what. Any thread. */
+void note(const char *who, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A failure: a line on standard output and in the journal; the run goes on. Any thread. */
+void failed(const char *who, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* 0 .. n - 1, the next of a user's random numbers. */
+int roll(uint64_t *rng, int n);
+double seconds_since(uint64_t begin_ns);
+
+/* ---- processes (user.c) ---------------------------------------------------------------------- */
+
+void user_start(struct user *u);
+/* Ends it by /bye; its exit status, -1 if it had to be killed. */
+int user_end(struct user *u);
+/* Reads output for ms milliseconds. */
+void user_pump(struct user *u, int ms);
+void user_send(struct user *u, const char *bytes, size_t n);
+/* A line and Enter; user_settle() waits until it was answered and the program rests. */
+void user_line(struct user *u, const char *line);
+void user_settle(struct user *u);
+void user_resize(struct user *u, int width, int height);
+/* Full screen: makes the program draw everything; the text with blanks collapsed, valid until the next call. */
+const char *user_screen(struct user *u);
+/* Reads the ledgers and the checker's verdict. */
+void user_inspect(struct user *u);
+/* Runs a program to its end with its output in *out; its status, 128 + signal, or -1 after ms milliseconds (killed). */
+int run_program(const char *const *argv, struct buf *out, int ms);
+
+/* ---- what users do (act.c) ------------------------------------------------------------------- */
+
+void *user_main(void *arg);
+
+/* ---- measuring (measure.c) ------------------------------------------------------------------- */
+
+/* Takes a sample of all processes and of the log; users are at rest. */
+void measure(void);
+/* Prints the samples' summary and fails what is neither flat nor explained. */
+void judge_samples(void);
+/* One number of the log by SQL; -1 and a failure where that is not possible. */
+long log_number(const char *sql);
+
+#endif
