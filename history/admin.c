@@ -28,7 +28,7 @@ bool open_existing(struct db *d, const char *path, int flags, struct err *e)
 {
     if (!open_as(d, path, flags, schema_check, e))
         return false;
-    if ((flags & SQLITE_OPEN_READONLY) || seal_fits(d, e))
+    if ((flags & SQLITE_OPEN_READONLY) || (db_sync_all(d, e) && seal_fits(d, e)))
         return true;
     db_close(d);
     return false;
@@ -39,16 +39,16 @@ bool open_existing(struct db *d, const char *path, int flags, struct err *e)
 /* Makes a database one file, without a write-ahead log beside it. */
 static bool make_plain(struct db *d, struct err *e)
 {
-    return db_exec(d, "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL", e);
+    return db_exec(d, "PRAGMA journal_mode=DELETE", e);
 }
 
-bool db_copy(struct db *from, const char *to, struct err *e)
+static bool copy_pages(struct db *from, const char *to, struct err *e)
 {
     enum { TRIES = 500, WAIT_MS = 10 };
     struct db d;
     if (!db_open(&d, to, SQLITE_OPEN_READWRITE, e))
         return false;
-    sqlite3_backup *b = sqlite3_backup_init(d.h, "main", from->h, "main");
+    sqlite3_backup *b = db_sync_all(&d, e) ? sqlite3_backup_init(d.h, "main", from->h, "main") : NULL;
     int rc = b ? SQLITE_BUSY : SQLITE_ERROR;
     for (int i = 0; i < TRIES && ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED); i++) {
         if (i)
@@ -62,25 +62,23 @@ bool db_copy(struct db *from, const char *to, struct err *e)
     return ok;
 }
 
+bool db_copy(struct db *from, const char *to, struct err *e)
+{
+    char *part;
+    int fd = file_begin(to, &part, e);
+    return file_complete(fd, fd >= 0 && copy_pages(from, part, e), part, to, e);
+}
+
 bool history_backup(const char *path, const char *to, struct err *e)
 {
     struct db d;
     struct buf report = {0};
     if (!open_existing(&d, path, SQLITE_OPEN_READONLY, e))
         return false;
-    int fd = file_create(to, e); /* 0600; SQLite would apply the umask only */
-    bool ok = fd >= 0 && db_copy(&d, to, e);
-    if (ok && fsync(fd) != 0)
-        ok = err_set(e, ERR_DB, "cannot write %s: %s", to, strerror(errno));
+    bool ok = db_copy(&d, to, e);
     if (ok) /* a copy of a damaged log is kept, too: it may be all that is left */
         ok = history_check(to, &report, e) ||
              err_set(e, ERR_DB, "%s is copied, but what it holds is damaged: aerie db check says more", to);
-    else if (fd >= 0)
-        unlink(to);
-    if (fd >= 0)
-        close(fd);
-    if (ok)
-        file_sync_folder(to);
     buf_free(&report);
     db_close(&d);
     return ok;

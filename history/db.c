@@ -115,6 +115,11 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     return true;
 }
 
+bool db_sync_all(struct db *d, struct err *e)
+{
+    return db_exec(d, "PRAGMA synchronous=EXTRA", e);
+}
+
 char *db_immutable_uri(const char *path)
 {
     struct buf b = {0};

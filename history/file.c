@@ -66,7 +66,8 @@ static bool wal_is_ours(const char *path, bool *empty)
     return ours;
 }
 
-/* Whether PATH.live exists (live.c): a log with a damaged header is recognised by it. */
+/* Whether PATH.live exists (live.c): by it a log is recognised that has a damaged header, or whose creation
+ * was interrupted. */
 static bool has_companion(const char *path)
 {
     char *name = xasprintf("%s.live", path);
@@ -102,7 +103,7 @@ enum file_owner file_owner(const char *path, struct err *e)
     }
     if (database ? page_is_ours(head) : n == 0 || has_companion(path))
         return FILE_OURS;
-    if (database && page_is_blank(head) && (wal_is_ours(path, &empty) || empty))
+    if (database && page_is_blank(head) && (has_companion(path) || wal_is_ours(path, &empty) || empty))
         return FILE_OURS; /* a log whose creation was interrupted */
     err_set(e, ERR_DB, database ? "%s belongs to another program, it is no session log; expected "
                                   "another file with --db"
@@ -127,7 +128,9 @@ bool file_make_folder(const char *path, struct err *e)
     bool ok = true;
     for (char *p = strchr(copy + 1, '/'); ok && p; p = strchr(p + 1, '/')) {
         *p = '\0';
-        if (mkdir(copy, 0700) != 0 && errno != EEXIST)
+        if (mkdir(copy, 0700) == 0)
+            file_sync_folder(copy); /* else a power cut could take the folder with the log */
+        else if (errno != EEXIST)
             ok = err_set(e, ERR_DB, "cannot create the folder %s: %s", copy, strerror(errno));
         *p = '/';
     }
@@ -143,13 +146,58 @@ int file_create(const char *path, struct err *e)
     return fd;
 }
 
+/* Renames without replacing a file; -1 and errno (EEXIST). */
+static int rename_to_new(const char *from, const char *to)
+{
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS) /* both: the file system cannot do it in one step */
+        return -1;
+    if (access(to, F_OK) == 0) {
+        errno = EEXIST;
+        return -1;
+    }
+    return rename(from, to);
+}
+
+int file_begin(const char *path, char **part, struct err *e)
+{
+    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
+    *part = NULL;
+    if (access(path, F_OK) == 0) {
+        err_set(e, ERR_DB, "%s exists; expected the name of a new file", path);
+        return -1;
+    }
+    *part = xasprintf("%s.part", path);
+    for (int i = 0; i < 4; i++) { /* of a process that was interrupted */
+        char *name = xasprintf("%s%s", *part, tails[i]);
+        unlink(name);
+        free(name);
+    }
+    return file_create(*part, e);
+}
+
+bool file_complete(int fd, bool ok, char *part, const char *path, struct err *e)
+{
+    if (ok && (fsync(fd) != 0 || rename_to_new(part, path) != 0))
+        ok = err_set(e, ERR_DB, "cannot write %s: %s", path, strerror(errno));
+    if (!ok && fd >= 0)
+        unlink(part);
+    if (fd >= 0)
+        close(fd);
+    if (ok)
+        file_sync_folder(path);
+    free(part);
+    return ok;
+}
+
 /* Renames without replacing a file: if the name exists, "-1", "-2", ... is appended. */
 static bool rename_to_free_name(const char *from, char **to)
 {
     char *base = *to;
     for (int i = 0; i < 100; i++) {
         char *name = i ? xasprintf("%s-%d", base, i) : xstrdup(base);
-        if (renameat2(AT_FDCWD, from, AT_FDCWD, name, RENAME_NOREPLACE) == 0) {
+        if (rename_to_new(from, name) == 0) {
             free(base);
             *to = name;
             return true;

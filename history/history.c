@@ -3,7 +3,7 @@
  * Events wait in memory until they are committed; one transaction applies all waiting events. If it
  * fails for any reason (no space, a locked file, an I/O error), nothing is lost: the transaction is
  * rolled back, the cursor restored, and the same events are retried. Always true:
- *   (1) acked_turns counts turns whose transaction was committed with synchronous=FULL
+ *   (1) acked_turns counts turns whose transaction was committed with synchronous=EXTRA
  *   (2) the queue is emptied even while writing fails, so the engine never waits for the disk
  *   (3) waiting events are bounded: beyond the bound steps and text pieces are dropped first (the
  *       end of a turn repeats its whole text and ids), then the newest events; `error` counts them
@@ -52,7 +52,8 @@ struct history {
     int retry_ms;
     uint64_t failing_ns, retry_ns; /* since when commits fail, next retry; 0: none failed */
     uint64_t dropped;
-    int sync; /* the connection's synchronous: 1 NORMAL, 2 FULL */
+    int sync; /* the connection's synchronous: 1 NORMAL, 2 EXTRA (FULL, and the folder is synced where a
+                 journal is deleted); 0: not set */
     char why[160]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
     bool blocked;      /* turns that begin are not stored: the log is full */
@@ -242,7 +243,7 @@ static int set_sync(struct history *h, int sync)
 {
     if (h->sync == sync)
         return SQLITE_OK;
-    int rc = sync == 2 ? db_do(&h->w.db, "PRAGMA synchronous=FULL", "")
+    int rc = sync == 2 ? db_do(&h->w.db, "PRAGMA synchronous=EXTRA", "")
                        : db_do(&h->w.db, "PRAGMA synchronous=NORMAL", "");
     h->sync = rc ? 0 : sync;
     return rc;
@@ -287,7 +288,8 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     struct cursors_saved before;
     cursors_save(&h->w, &before);
     *bad = -1;
-    int rc = set_sync(h, has_turn_end(h) ? 2 : 1);
+    /* with a rollback journal, a commit that is not synced at once could damage the file */
+    int rc = set_sync(h, has_turn_end(h) || !h->w.has_wal ? 2 : 1);
     if (!rc)
         rc = apply_waiting(h, bad, ended, mark);
     texts_ended(&h->w.texts, !rc);

@@ -3,7 +3,7 @@
  * The writer consumes engine events from one queue (engine/event.h) and owns the writing
  * connection. Each reader opens its own read-only connection on the thread that uses it. An
  * acknowledged turn survives a crash and a power failure: the transaction that ends a turn is
- * committed with synchronous=FULL before the turn is acknowledged; the steps before it are
+ * committed with synchronous=EXTRA before the turn is acknowledged; the steps before it are
  * committed about every 100 ms with synchronous=NORMAL. Text is stored byte for byte; code that
  * shows it must sanitise it.
  *
@@ -89,7 +89,7 @@ bool history_seal_with(const char *file, struct err *e);
 /* State for the status line; any thread. */
 struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
-    uint64_t acked_turns; /* turns that were committed with synchronous=FULL */
+    uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
     uint64_t queued;      /* events waiting to be committed */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
     int64_t bytes;       /* of the database; 0: not known yet */

@@ -35,6 +35,9 @@ struct db {
  * on failure. */
 bool db_open(struct db *d, const char *path, int flags, struct err *e);
 void db_close(struct db *d);
+/* Makes each commit durable: as FULL, and where a journal is deleted, its folder is synced, too. Writers
+ * call it once the file is known to be a log: it reads the file. */
+bool db_sync_all(struct db *d, struct err *e);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
 /* Fills *e (ERR_DB) with "PATH: WHAT: sqlite's message", then rolls back; returns false. */
@@ -121,6 +124,12 @@ enum file_owner file_owner(const char *path, struct err *e);
 bool file_make_folder(const char *path, struct err *e); /* creates the folders above path, 0700 */
 /* Creates a file (0600) that must not exist; returns its descriptor, or -1 and *e (ERR_DB). */
 int file_create(const char *path, struct err *e);
+/* For a file that appears under its name only when it is complete, whatever interrupts its writing.
+ * Begin: creates PATH.part (its name, which the caller frees with file_complete(), in *part) and
+ * returns its descriptor; -1 and *e (ERR_DB) if that fails or PATH exists. Complete: if ok, syncs
+ * and renames it; else removes it. False: PATH does not exist (ok: and *e says why). */
+int file_begin(const char *path, char **part, struct err *e);
+bool file_complete(int fd, bool ok, char *part, const char *path, struct err *e);
 /* Renames a damaged database and its -wal and -shm to PATH.corrupt-YYYYMMDD-HHMMSS; *to is the new
  * name, which the caller frees. */
 bool file_rename_damaged(const char *path, char **to, struct err *e);
@@ -138,6 +147,9 @@ struct live {
     int64_t id;
     char *path; /* of the database */
 };
+/* Creates PATH.live, durably. Call it before a log is created: by this file a log is recognised
+ * whose creation was interrupted. */
+bool live_create(const char *path, struct err *e);
 bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
 enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
@@ -342,6 +354,7 @@ struct writer {
     struct cursor *parked; /* (n_parked) of the other open sessions. Of all cursors one at most is not
                               `beside`: the conversation's */
     int n_parked;
+    bool has_wal; /* false: a rollback journal */
     int64_t newest_ms; /* time of the last event, on the wall clock */
 };
 
@@ -393,7 +406,8 @@ bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db
  * (seal.c). */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 
-/* Copies a database, as of one moment, to an empty file, and leaves that without a journal. */
+/* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when it
+ * is complete. */
 bool db_copy(struct db *from, const char *to, struct err *e);
 
 /* ---- rows.c: functions of several readers ---------------------------------------------------- */

@@ -18,13 +18,30 @@ static struct flock byte_of(int64_t id)
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = id, .l_len = 1};
 }
 
-bool live_open(struct live *l, const char *path, struct err *e)
+/* Opens or creates PATH.live. */
+static int open_file(const char *path, struct err *e)
 {
     char *name = xasprintf("%s.live", path);
-    l->fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (l->fd < 0)
+    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
         err_set(e, ERR_DB, "cannot create %s: %s", name, strerror(errno));
     free(name);
+    return fd;
+}
+
+bool live_create(const char *path, struct err *e)
+{
+    int fd = open_file(path, e);
+    if (fd < 0)
+        return false;
+    close(fd);
+    file_sync_folder(path);
+    return true;
+}
+
+bool live_open(struct live *l, const char *path, struct err *e)
+{
+    l->fd = open_file(path, e);
     if (l->fd < 0)
         return false;
     uint64_t r;

@@ -17,7 +17,7 @@ static bool prepare_file(const char *path, struct err *e)
     enum file_owner owner = file_owner(path, e);
     if (owner != FILE_MISSING)
         return owner == FILE_OURS;
-    if (!file_make_folder(path, e))
+    if (!file_make_folder(path, e) || !live_create(path, e))
         return false;
     int fd = file_create(path, e);
     if (fd >= 0)
@@ -76,10 +76,11 @@ static bool open_once(struct writer *w, const char *path, char *notice, struct e
     ok = ok && schema_accept(&w->db, e);
     if (ok)
         restrict_permissions(path);
-    if (ok && !schema_wal(&w->db))
+    w->has_wal = ok && schema_wal(&w->db);
+    if (ok && !w->has_wal)
         set_notice(notice,
                    "the session log is on a file system without WAL: writing is slower there");
-    ok = ok && schema_open(&w->db, e) && seal_fits(&w->db, e) && live_open(&w->live, path, e);
+    ok = ok && db_sync_all(&w->db, e) && schema_open(&w->db, e) && seal_fits(&w->db, e) && live_open(&w->live, path, e);
     if (ok && seal_is_missing(&w->db))
         set_notice(notice, "this log is sealed, and --seal KEYFILE is missing: what is saved now has no seal");
     if (ok)

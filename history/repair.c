@@ -540,18 +540,14 @@ static bool open_copy(struct repair *r, const char *copy)
 
 static bool write_new(struct repair *r, const char *to)
 {
-    int fd = file_create(to, r->e);
-    if (fd < 0)
-        return false;
-    bool ok = db_open(&r->to, to, SQLITE_OPEN_READWRITE, r->e) && schema_open(&r->to, r->e) &&
+    char *part;
+    int fd = file_begin(to, &part, r->e);
+    bool ok = fd >= 0 && db_open(&r->to, part, SQLITE_OPEN_READWRITE, r->e) &&
+              db_sync_all(&r->to, r->e) && schema_open(&r->to, r->e) &&
               db_exec(&r->to, "PRAGMA foreign_keys=OFF; BEGIN IMMEDIATE", r->e) && copy_shared(r) && repair_sessions(r) &&
               finish(r) && db_exec(&r->to, "COMMIT", r->e);
-    ok = ok && (fsync(fd) == 0 || err_set(r->e, ERR_DB, "cannot write %s: %s", to, strerror(errno)));
-    close(fd);
     db_close(&r->to);
-    if (!ok)
-        unlink(to);
-    return ok;
+    return file_complete(fd, ok, part, to, r->e);
 }
 
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e)
@@ -581,7 +577,6 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     if (ok) {
         buf_printf(report, "%d record%s kept, %d of them without a comparison; %d lost or left out\n", r.kept,
                    plural(r.kept), r.guessed, r.lost);
-        file_sync_folder(to);
         ok = history_check(to, report, e);
     }
     return ok;

@@ -221,12 +221,7 @@ static bool backup_before(struct db *d, int64_t version, struct err *e)
         free(to);
         to = xasprintf("%s.v%lld-%s-%d", d->path, (long long)version, stamp, i);
     }
-    int fd = file_create(to, e);
-    bool ok = fd >= 0;
-    if (ok) {
-        close(fd);
-        ok = db_copy(d, to, e) || err_prefix(e, "cannot back up before a migration");
-    }
+    bool ok = db_copy(d, to, e) || err_prefix(e, "cannot back up before a migration");
     free(to);
     return ok;
 }

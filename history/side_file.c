@@ -522,9 +522,7 @@ static bool store_once(struct writer *w, struct io *io, int *turns, struct err *
 {
     struct db *d = &w->db;
     int64_t done = 0;
-    int rc = db_do(d, "PRAGMA synchronous=FULL", "");
-    if (!rc)
-        rc = db_do(d, "BEGIN IMMEDIATE", "");
+    int rc = db_do(d, "BEGIN IMMEDIATE", "");
     if (!rc)
         rc = db_int(d, &done, 0, "SELECT count(*) FROM taken WHERE id=?", "b", &w->live.id,
                     sizeof w->live.id);

@@ -6,16 +6,22 @@
 
 #include "tests/history_kit.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-enum { SECTOR = 512, MAX_DISK_FILES = 8 };
+enum { SECTOR = 512, MAX_DISK_FILES = 24 };
 
 /* A file as the disk has it for sure, and what was written since its last sync. */
 struct disk_file {
     char name[200];
-    bool gone; /* deleted: SQLite syncs the folder then */
+    enum {
+        THERE,
+        UNLINKED, /* deleted, but the folder is not synced: a power cut may bring the file back */
+        GONE,
+    } state;
+    bool synced;
     struct buf safe;
     struct late {
         sqlite3_int64 at;
@@ -28,11 +34,14 @@ static struct {
     pthread_mutex_t mu;
     bool track;
     long op, fail_at; /* the fail_at-th change of a file fails; 0: none */
-    long cut_at;      /* before the cut_at-th, cut_power(cut_to); 0: never */
-    const char *cut_to;
+    long first, step, last;     /* before each of these changes, cut_power(PREFIXn); step 0: never */
+    const char *prefix;
+    void (*on_cut)(long n);     /* called before; may be NULL */
+    bool no_wal;                /* as on a file system without shared memory */
+    uint64_t dice;              /* of what survives a cut */
     struct disk_file file[MAX_DISK_FILES];
     int n_files;
-} disk = {.mu = PTHREAD_MUTEX_INITIALIZER};
+} disk = {.mu = PTHREAD_MUTEX_INITIALIZER, .dice = 1};
 
 struct shim_file {
     sqlite3_file base;
@@ -47,14 +56,29 @@ static sqlite3_file *real_of(sqlite3_file *f)
 
 KIT void cut_power(const char *folder);
 
+KIT void cut_number(long n)
+{
+    char folder[300];
+    snprintf(folder, sizeof folder, "%s%ld", disk.prefix, n);
+    if (disk.on_cut)
+        disk.on_cut(n);
+    cut_power(folder);
+}
+
 KIT bool disk_fails(void)
 {
     pthread_mutex_lock(&disk.mu);
-    bool fails = ++disk.op == disk.fail_at, cut = disk.op == disk.cut_at;
+    long n = ++disk.op;
     pthread_mutex_unlock(&disk.mu);
-    if (cut)
-        cut_power(disk.cut_to);
-    return fails;
+    if (disk.step && n >= disk.first && n <= disk.last && (n - disk.first) % disk.step == 0)
+        cut_number(n);
+    return n == disk.fail_at;
+}
+
+static bool survives(void)
+{
+    disk.dice = mix64(disk.dice);
+    return disk.dice & 1;
 }
 
 static void add_late(struct disk_file *f, sqlite3_int64 at, const void *p, int n)
@@ -79,14 +103,22 @@ static void settle(const struct disk_file *f, struct buf *b, bool all)
 {
     for (int i = 0; i < f->n_late; i++) {
         const struct late *l = &f->late[i];
-        if (!l->bytes.n && (all || roll(2)) && b->n > (size_t)l->at)
+        if (!l->bytes.n && (all || survives()) && b->n > (size_t)l->at)
             b->n = (size_t)l->at;
         for (size_t k = 0; k < l->bytes.n; k += SECTOR) {
             size_t n = l->bytes.n - k < SECTOR ? l->bytes.n - k : SECTOR;
-            if (all || roll(2))
+            if (all || survives())
                 put(b, l->at + (sqlite3_int64)k, l->bytes.p + k, n);
         }
     }
+}
+
+KIT void put_file(const char *name, const struct buf *b)
+{
+    FILE *f = fopen(name, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(b->p, 1, b->n, f), b->n);
+    fclose(f);
 }
 
 static int shim_close(sqlite3_file *f)
@@ -123,6 +155,11 @@ static int shim_sync(sqlite3_file *f, int flags)
     struct disk_file *d = ((struct shim_file *)f)->disk;
     pthread_mutex_lock(&disk.mu);
     if (d && disk.track) {
+        bool fresh = !d->synced; /* SQLite's own VFS syncs the folder with the first sync of a new file */
+        for (int i = 0; fresh && i < disk.n_files; i++)
+            if (disk.file[i].state == UNLINKED)
+                disk.file[i].state = GONE;
+        d->synced = true;
         settle(d, &d->safe, true);
         for (int i = 0; i < d->n_late; i++)
             buf_free(&d->late[i].bytes);
@@ -196,29 +233,47 @@ static const sqlite3_io_methods shim_methods = {.iVersion = 2,
                                                 .xShmBarrier = shim_barrier,
                                                 .xShmUnmap = shim_unmap};
 
+static sqlite3_io_methods shim_without_wal;
 static sqlite3_vfs *real_vfs;
 
 static int shim_delete(sqlite3_vfs *v, const char *name, int sync_folder)
 {
     (void)v;
+    if (disk_fails())
+        return SQLITE_IOERR_DELETE;
     pthread_mutex_lock(&disk.mu);
     for (int i = 0; i < disk.n_files; i++)
         if (strcmp(disk.file[i].name, name) == 0)
-            disk.file[i].gone = true;
+            disk.file[i].state = sync_folder ? GONE : UNLINKED;
     pthread_mutex_unlock(&disk.mu);
     return real_vfs->xDelete(real_vfs, name, sync_folder);
 }
 
+static void forget_file(struct disk_file *f)
+{
+    for (int k = 0; k < f->n_late; k++)
+        buf_free(&f->late[k].bytes);
+    free(f->late);
+    buf_free(&f->safe);
+    *f = (struct disk_file){0};
+}
+
 static struct disk_file *disk_file_of(const char *name)
 {
-    for (int i = 0; i < disk.n_files; i++)
-        if (strcmp(disk.file[i].name, name) == 0 && !disk.file[i].gone)
-            return &disk.file[i];
-    if (disk.n_files == MAX_DISK_FILES)
-        return NULL;
-    struct disk_file *f = &disk.file[disk.n_files++];
+    struct disk_file *f = NULL;
+    for (int i = 0; !f && i < disk.n_files; i++)
+        if (strcmp(disk.file[i].name, name) == 0)
+            f = &disk.file[i];
+    if (f && f->state == THERE)
+        return f;
+    if (f)
+        forget_file(f);
+    else
+        f = &disk.file[disk.n_files++];
+    assert_true(disk.n_files < MAX_DISK_FILES);
     snprintf(f->name, sizeof f->name, "%s", name);
-    if (access(name, F_OK) == 0) /* what was there before is on the disk */
+    f->synced = access(name, F_OK) == 0;
+    if (f->synced) /* what was there before is on the disk */
         buf_read_file(&f->safe, name, 64 << 20, NULL);
     return f;
 }
@@ -232,7 +287,7 @@ static int shim_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     s->disk = name && disk.track ? disk_file_of(name) : NULL;
     int rc = real_vfs->xOpen(real_vfs, name, s->real, flags, out);
     if (!rc)
-        s->base.pMethods = &shim_methods;
+        s->base.pMethods = disk.no_wal ? &shim_without_wal : &shim_methods;
     return rc;
 }
 
@@ -245,42 +300,55 @@ KIT void shim_install(void)
     shim.szOsFile += (int)sizeof(struct shim_file);
     shim.xOpen = shim_open;
     shim.xDelete = shim_delete;
-    disk.op = disk.fail_at = disk.cut_at = disk.n_files = 0;
+    shim_without_wal = shim_methods;
+    shim_without_wal.iVersion = 1;
+    disk.op = disk.fail_at = disk.step = disk.n_files = 0;
     assert_int_equal(sqlite3_vfs_register(&shim, 1), SQLITE_OK);
 }
 
 KIT void shim_remove(void)
 {
     sqlite3_vfs_unregister(sqlite3_vfs_find("shim"));
-    for (int i = 0; i < disk.n_files; i++) {
-        for (int k = 0; k < disk.file[i].n_late; k++)
-            buf_free(&disk.file[i].late[k].bytes);
-        free(disk.file[i].late);
-        buf_free(&disk.file[i].safe);
-        disk.file[i] = (struct disk_file){0};
-    }
+    for (int i = 0; i < disk.n_files; i++)
+        forget_file(&disk.file[i]);
     disk.track = false;
-    disk.fail_at = disk.n_files = 0;
+    disk.fail_at = disk.step = disk.n_files = 0;
 }
 
-/* What the disk might hold if the power went out now, as files in a folder of its own. */
+/* What the disk might hold if the power went out now, as files in a folder of its own: of the files that SQLite
+ * wrote what was synced and some of the rest; of other files beside them all. */
 KIT void cut_power(const char *folder)
 {
+    char name[600], beside[200] = "";
     assert_int_equal(mkdir(folder, 0700), 0);
     pthread_mutex_lock(&disk.mu);
     for (int i = 0; i < disk.n_files; i++) {
-        if (disk.file[i].gone)
-            continue;
+        const struct disk_file *d = &disk.file[i];
         struct buf b = {0};
-        buf_add(&b, disk.file[i].safe.p, disk.file[i].safe.n);
-        settle(&disk.file[i], &b, false);
-        char name[300];
-        snprintf(name, sizeof name, "%s/%s", folder, strrchr(disk.file[i].name, '/') + 1);
-        FILE *f = fopen(name, "wb");
-        fwrite(b.p, 1, b.n, f);
-        fclose(f);
+        snprintf(beside, sizeof beside, "%.*s", (int)(strrchr(d->name, '/') - d->name), d->name);
+        if (d->state == GONE || (d->state == UNLINKED && !survives()) || (d->state == THERE && access(d->name, F_OK) != 0))
+            continue; /* the last: renamed or removed by aerie itself */
+        buf_add(&b, d->safe.p, d->safe.n);
+        settle(d, &b, false);
+        snprintf(name, sizeof name, "%s/%s", folder, strrchr(d->name, '/') + 1);
+        put_file(name, &b);
         buf_free(&b);
     }
+    DIR *dir = *beside ? opendir(beside) : NULL;
+    for (struct dirent *x; dir && (x = readdir(dir));) {
+        struct buf b = {0};
+        snprintf(name, sizeof name, "%s/%s", beside, x->d_name);
+        bool known = *x->d_name == '.' || strstr(x->d_name, "-shm");
+        for (int i = 0; i < disk.n_files; i++)
+            known |= strcmp(disk.file[i].name, name) == 0;
+        if (known || !buf_read_file(&b, name, 64 << 20, NULL))
+            continue;
+        snprintf(name, sizeof name, "%s/%s", folder, x->d_name);
+        put_file(name, &b);
+        buf_free(&b);
+    }
+    if (dir)
+        closedir(dir);
     pthread_mutex_unlock(&disk.mu);
 }
 

@@ -1,8 +1,8 @@
-/* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit, repair, and what
- * a power cut leaves of each. */
+/* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit, repair. */
 #include "history/internal.h"
-#include "tests/disk_kit.h"
 #include "tests/history_kit.h"
+
+#include <sys/stat.h>
 
 static void sound(const char *path)
 {
@@ -352,114 +352,6 @@ static void test_repair_refuses_a_log_in_use_and_never_overwrites(void **state)
     buf_free(&report);
 }
 
-/* ---- power cuts ---- */
-
-struct operation {
-    const char *name;
-    void (*run)(void);
-    const char *log;      /* the log before it; NULL: six sessions */
-    long long least, most; /* sessions that are left, whenever the power fails */
-};
-
-static void run_migration(void)
-{
-    history_close(log_open(LOG_STEPS));
-}
-
-static void run_prune(void)
-{
-    struct pruned gone;
-    struct err e = {0};
-    const struct prune_rule rule = {ANY_AGE, 3, -1, false};
-    history_prune_by(db_path, &rule, &gone, NULL, &e);
-}
-
-static void run_vacuum(void)
-{
-    int64_t a, b;
-    struct err e = {0};
-    history_vacuum(db_path, &a, &b, &e);
-}
-
-static void put_bytes(const struct buf *b)
-{
-    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
-    for (int i = 0; i < 4; i++) {
-        char name[200];
-        snprintf(name, sizeof name, "%s%s", db_path, tails[i]);
-        unlink(name);
-    }
-    FILE *f = fopen(db_path, "wb");
-    assert_int_equal(fwrite(b->p, 1, b->n, f), b->n);
-    fclose(f);
-}
-
-static void check_cut(const struct operation *o, const char *folder)
-{
-    char name[300], was[128];
-    snprintf(name, sizeof name, "%s/sessions.db", folder);
-    if (access(name, F_OK) != 0)
-        return;
-    snprintf(was, sizeof was, "%s", db_path);
-    snprintf(db_path, sizeof db_path, "%.127s", name);
-    history_close(log_open(LOG_STEPS)); /* migrates, recovers */
-    snprintf(db_path, sizeof db_path, "%s", was);
-    sound(name);
-    long long n = sessions(name);
-    if (n < o->least || n > o->most)
-        fail_msg("%s: %lld sessions are left", o->name, n);
-}
-
-static void cut_everywhere(const struct operation *o, int *cuts)
-{
-    char folder[200];
-    struct buf base = {0};
-    struct err e = {0};
-    long ops = 1;
-    if (o->log) {
-        history_close(log_open(LOG_OFF)); /* the folder */
-        assert_true(buf_read_file(&base, o->log, 1 << 20, &e));
-    } else {
-        make_log(6);
-        change_log("PRAGMA journal_mode=DELETE");
-        assert_true(buf_read_file(&base, db_path, 64 << 20, &e));
-    }
-    for (long n = 0; n <= ops; n += n && ops > 25 ? ops / 25 : 1) {
-        put_bytes(&base);
-        snprintf(folder, sizeof folder, "%s/%s-%ld", scratch, o->name, n);
-        shim_install();
-        disk.track = true;
-        disk.cut_at = n; /* 0: counts the changes */
-        disk.cut_to = folder;
-        o->run();
-        ops = n ? ops : disk.op;
-        shim_remove();
-        if (n) {
-            check_cut(o, folder);
-            ++*cuts;
-        }
-    }
-    buf_free(&base);
-}
-
-static void test_a_power_cut_leaves_the_log_before_or_after(void **state)
-{
-    (void)state;
-    static const struct operation list[] = {
-        {"migration", run_migration, "tests/logs/version-5.db", 3, 3},
-        {"old-migration", run_migration, "tests/logs/version-2.db", 2, 2},
-        {"prune", run_prune, NULL, 3, 6},
-        {"vacuum", run_vacuum, NULL, 6, 6},
-    };
-    int cuts = 0;
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
-        cut_everywhere(&list[i], &cuts);
-    }
-    print_message("%d power cuts\n", cuts);
-    assert_true(cuts > 60);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,7 +362,6 @@ int main(void)
         TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
         TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
-        TEST(test_a_power_cut_leaves_the_log_before_or_after),
     };
     return cmocka_run_group_tests_name("history_care", tests, NULL, NULL);
 }

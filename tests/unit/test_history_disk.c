@@ -1,4 +1,4 @@
-/* The session log on a disk that is full, locked, gone, failing, or loses its power. */
+/* The session log on a disk that is full, locked, gone or failing (power cuts: test_power.c). */
 #include "tests/disk_kit.h"
 #include "tests/history_kit.h"
 
@@ -210,64 +210,7 @@ static void test_a_deleted_file_is_noticed(void **state)
     history_close(h);
 }
 
-/* ---- power cuts and failures ---- */
-
-static void check_after_cut(const char *folder, uint64_t acked)
-{
-    char name[300];
-    struct err e = {0};
-    snprintf(name, sizeof name, "%s/sessions.db", folder);
-    struct history *h = history_open(name, LOG_STEPS, &about, &e);
-    if (!h)
-        fail_msg("%s", e.msg);
-    struct history_status s;
-    history_status(h, &s);
-    assert_null(strstr(s.notice, "damaged"));
-    struct hdb *d = hdb_open(name, &e);
-    assert_non_null(d);
-    long long ended = sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN"
-                                 " ('', 'crashed')");
-    if (ended < (long long)acked)
-        fail_msg("%llu turns were acknowledged, %lld are left", (unsigned long long)acked, ended);
-    int turns;
-    assert_int_equal(verify_bad(d, &turns), 0);
-    hdb_close(d);
-    history_close(h);
-}
-
-static void test_a_power_cut_loses_no_acknowledged_turn(void **state)
-{
-    (void)state;
-    enum { CUTS = 60 };
-    shim_install();
-    disk.track = true;
-    struct history *h = log_open(LOG_TREE);
-    char id[SESSION_ID], folder[160];
-    session_new_id(id);
-    post_session(h, id, "", 0);
-    uint64_t acked[CUTS];
-    for (int i = 0; i < CUTS; i++) {
-        struct ids context = {0};
-        struct made_turn t;
-        make_turn(&t, id, i + 1, &context);
-        post_turn(h, &t, t.n_steps, true);
-        sleep_ms((long)roll(8)); /* cut before, in the middle of, or after the commit */
-        struct history_status s;
-        history_status(h, &s);
-        acked[i] = s.acked_turns;
-        snprintf(folder, sizeof folder, "%s/cut%d", scratch, i);
-        cut_power(folder);
-        free_turn(&t);
-        ids_free(&context);
-    }
-    history_close(h);
-    shim_remove();
-    for (int i = 0; i < CUTS; i++) {
-        snprintf(folder, sizeof folder, "%s/cut%d", scratch, i);
-        check_after_cut(folder, acked[i]);
-    }
-    assert_true(acked[CUTS - 1] > CUTS / 2);
-}
+/* ---- failures ---- */
 
 /* One life of the log with the n-th change of a file failing: it cannot be opened, or both turns
  * are saved. Returns the changes it made. */
@@ -341,7 +284,6 @@ int main(void)
         TEST(test_a_refusing_disk_never_holds_the_engine),
         TEST(test_a_locked_file_is_waited_for),
         TEST(test_a_deleted_file_is_noticed),
-        TEST(test_a_power_cut_loses_no_acknowledged_turn),
         TEST(test_any_one_io_failure_is_survived),
     };
     return cmocka_run_group_tests_name("history_disk", tests, NULL, NULL);
