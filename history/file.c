@@ -77,25 +77,63 @@ static bool has_companion(const char *path)
     return has;
 }
 
+/* Why the file at path cannot be read; false: it can. Nothing is opened: see read_header(). */
+static bool is_unreadable(const char *path, const struct stat *st, struct err *e)
+{
+    if (!S_ISREG(st->st_mode))
+        return !err_set(e, ERR_DB, "cannot read %s: it is %s", path,
+                        S_ISDIR(st->st_mode)    ? "a folder"
+                        : S_ISFIFO(st->st_mode) ? "a FIFO; expected a regular file"
+                                                : "a device; expected a regular file");
+    return access(path, R_OK) != 0 && !err_set(e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
+}
+
+/* Reads the first bytes of a database, the rest of *head is 0; *n: how many there are.
+ *
+ * Through SQLite's own file system layer: when a process closes any descriptor of a file, the kernel drops all locks that
+ * this process has on the file, SQLite's too. Without its lock another process takes this one for gone, deletes the
+ * write-ahead log when it closes the database, and what is written from then on is lost. SQLite's layer knows of
+ * the connections of this process, and closes a descriptor when the last of them is gone. */
+static bool read_header(const char *path, unsigned char head[HEADER], size_t *n, struct err *e)
+{
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    sqlite3_file *f = xcalloc(1, (size_t)vfs->szOsFile);
+    char *full = xcalloc(1, (size_t)vfs->mxPathname + 1);
+    int rc = vfs->xFullPathname(vfs, path, vfs->mxPathname + 1, full) & 0xff;
+    const char *name = rc == SQLITE_OK ? sqlite3_create_filename(full, "", "", 0, NULL) : NULL;
+    sqlite3_int64 size = 0;
+    memset(head, 0, HEADER);
+    if (name)
+        rc = vfs->xOpen(vfs, name, f, SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB, NULL);
+    if (name && rc == SQLITE_OK)
+        rc = f->pMethods->xFileSize(f, &size);
+    if (name && rc == SQLITE_OK) {
+        rc = f->pMethods->xRead(f, head, HEADER, 0);
+        rc = rc == SQLITE_IOERR_SHORT_READ ? SQLITE_OK : rc;
+    }
+    if (f->pMethods)
+        f->pMethods->xClose(f);
+    if (name)
+        sqlite3_free_filename((char *)name);
+    free(full);
+    free(f);
+    *n = size < HEADER ? (size_t)size : HEADER;
+    return rc == SQLITE_OK || err_set(e, ERR_DB, "cannot read %s: %s", path, sqlite3_errstr(rc));
+}
+
 enum file_owner file_owner(const char *path, struct err *e)
 {
     struct stat st;
-    if (stat(path, &st) != 0 && errno == ENOENT)
-        return FILE_MISSING;
-    int fd = file_open_regular(path, e);
-    if (fd < 0) {
-        if (e)
-            e->kind = ERR_DB;
+    unsigned char head[HEADER];
+    size_t n;
+    if (stat(path, &st) != 0) {
+        if (errno == ENOENT)
+            return FILE_MISSING;
+        err_set(e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
         return FILE_REFUSED;
     }
-    unsigned char head[HEADER] = {0};
-    ssize_t n = pread(fd, head, sizeof head, 0);
-    int why = n < 0 ? errno : 0;
-    close(fd);
-    if (why) {
-        err_set(e, ERR_DB, "cannot read %s: %s", path, strerror(why));
+    if (is_unreadable(path, &st, e) || !read_header(path, head, &n, e))
         return FILE_REFUSED;
-    }
     bool empty = true, database = n == HEADER && memcmp(head, "SQLite format 3", 16) == 0;
     if (database && big_endian(head + AT_APPLICATION) == PACK_ID) {
         err_set(e, ERR_DB, "%s is a pack, which is only read; expected a session log", path);

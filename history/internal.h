@@ -112,7 +112,8 @@ bool schema_wal(struct db *d);
 
 /* ---- file.c ---------------------------------------------------------------------------------- */
 
-/* Whose file is at a path. Only reads its header: nothing is created, changed or waited for. */
+/* Whose file is at a path. Only reads its header: nothing is created, changed or waited for, and no lock of this process is
+ * lost. Of the files of a log, nothing but SQLite may open PATH in a process that writes or reads it (file.c). */
 enum file_owner {
     FILE_MISSING,
     FILE_OURS,    /* a session log, perhaps damaged, or an empty file */

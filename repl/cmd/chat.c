@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "repl/cmd/cmd.h"
 
@@ -228,6 +229,14 @@ bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct s
     return true;
 }
 
+/* Whether a path names the log that is written now. Reading it here would take away SQLite's locks (history/file.c). */
+static bool is_the_log(const struct app *a, const char *path)
+{
+    struct stat log, file;
+    return a->db_path && stat(a->db_path, &log) == 0 && stat(path, &file) == 0 && log.st_dev == file.st_dev &&
+           log.st_ino == file.st_ino;
+}
+
 bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
               struct buf *json, struct err *e)
 {
@@ -236,6 +245,8 @@ bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct she
     if (argc != 1)
         return arg_expected("read", "takes one file", e);
     struct buf text = {0};
+    if (is_the_log(a, argv[0]))
+        return err_set(e, ERR_USAGE, "%s is the session log; expected a text, as /export writes it", argv[0]);
     if (!buf_read_file(&text, argv[0], MAX_FILE, e))
         return false;
     const char *nul = text.n ? memchr(text.p, 0, text.n) : NULL;

@@ -200,9 +200,7 @@ static void meets_fault(struct user *u)
     for (int i = 1 + roll(&u->rng, 3); i > 0; i--)
         chat(u);
     sayf(u, "/bug %s off", f);
-    user_settle(u);
-    if (roll(&u->rng, 2))
-        say(u, "/clear");
+    say(u, "/clear"); /* with fresh pools: the damage stays until then */
     user_settle(u);
     u->fault_on = false;
 }
@@ -228,7 +226,7 @@ static void acts(struct user *u)
 /* To the state in which samples are comparable: no turn, no pause, an empty context and screen. */
 static void rests(struct user *u)
 {
-    static const char *const line[] = {"/delete", "/force off", "/drop", "/finish", "/set temperature 0", "/set top_k 0", "/set top_p 1",
+    static const char *const line[] = {"/delete", "/force off", "/drop", "/finish", "/at live", "/set temperature 0", "/set top_k 0", "/set top_p 1",
                                        "/set min_p 0", "/set max_tokens 0", "/set spec on", "/set draft.shape 5-1-6", "/set chunk 256",
                                        "/set check on", "/system", "/clear"};
     for (int i = 0; i < COUNT(line) && u->pid; i++)

@@ -153,8 +153,13 @@ static void set_place(void)
     make_folder("%s", base);
     soak.folder = xasprintf("%s/%llu-%d", base, (unsigned long long)soak.seed, (int)getpid());
     soak.small = xasprintf("%s/disk", soak.folder);
+    soak.kept = xasprintf("%s/kept", soak.folder);
     make_folder("%s", soak.folder);
     make_folder("%s", soak.small);
+    char *program = xasprintf("%s/aerie", soak.build);
+    soak.aerie = xasprintf("%s/aerie", soak.folder);
+    CHECK(link(program, soak.aerie) == 0); /* the same for the whole run, even if it is built anew meanwhile */
+    free(program);
     char *path = xasprintf("%s/journal", soak.folder);
     soak.journal = fopen(path, "we");
     CHECK(soak.journal);
@@ -175,7 +180,8 @@ static void set_place(void)
     setenv("HOME", soak.small, 1);
     setenv("LC_ALL", "C.UTF-8", 1);
     setenv("TERM", "dumb", 1);
-    static const char *const unset[] = {"NO_COLOR", "VISUAL", "EDITOR", "TMUX"};
+    setenv("EDITOR", "true", 1); /* Ctrl-G; it ends at once */
+    static const char *const unset[] = {"NO_COLOR", "VISUAL", "PAGER", "TMUX"};
     for (int i = 0; i < 4; i++)
         unsetenv(unset[i]);
     char *clock = xasprintf("%s/clock", soak.folder);
@@ -243,6 +249,8 @@ static void run_day(uint64_t *rng)
             at_rest(measure);
             next = seconds_since(begin_ns) + every;
         }
+        if (roll(rng, 10) == 0)
+            visit(rng);
         sleep_ms(50);
     }
     if (atomic_load(&soak.full))
@@ -261,10 +269,10 @@ static void expect(const char *what, const char *const *argv, int ms)
 {
     struct buf out = {0};
     uint64_t begin = clock_ns();
-    int rc = run_program(argv, &out, ms);
+    int rc = run_program(argv, &out, ms, SIGTERM);
     note("end", "%s: status %d after %.1f s", what, rc, seconds_since(begin));
     if (rc != 0)
-        failed("end", "%s: status %d: %.1200s", what, rc, out.n > 1200 ? out.p + out.n - 1200 : out.n ? out.p : "");
+        failed("end", "%s: status %d: %.1200s", what, rc, out.n > 1200 ? out.p + out.n - 1200 : out.p);
     buf_free(&out);
 }
 
@@ -327,8 +335,8 @@ static void replay_sessions(void)
 
 static void end_checks(void)
 {
-    static const char *const no_fault = "select count(*) from turn where stop in ('crashed', 'device_failed') or "
-                                        "(role = 'reply' and stop = '')";
+    static const char *const no_fault = "select count(*) from turn where stop = 'device_failed' or (role = 'reply' and stop = '')";
+    const char *start[] = {soak.aerie, "run", "--quiet", "-p", "max_tokens=8", "What are you?", NULL};
     const char *check[] = {soak.aerie, "db", "check", NULL};
     for (int i = 0; i < 2; i++) {
         struct user *u = &soak.user[i];
@@ -339,12 +347,44 @@ static void end_checks(void)
         if (rc < 0 || rc > 5 || rc == 3 || rc == 4)
             failed(u->name, "left with status %d (0, 1, 2 or 5 were expected)", rc);
     }
+    expect("a start after all", start, 60000); /* which closes what killed processes left open */
     expect("db check", check, 300000);
     if (log_number(no_fault) != 0)
-        failed("log", "turns are open, crashed or lost their device");
+        failed("log", "turns are open or lost their device");
+    if (log_number("select count(*) from turn where stop = 'crashed'") > soak.kills)
+        failed("log", "more turns are marked as crashed than processes were killed (%ld)", soak.kills);
     check_printed_turns();
     replay_sessions();
     expect("db check after the replays", check, 300000);
+}
+
+/* What a user does to a log that has become large. */
+static void prune_log(void)
+{
+    const char *prune[] = {soak.aerie, "db", "prune", "--keep", "10", NULL}, *vacuum[] = {soak.aerie, "db", "vacuum", NULL};
+    const char *check[] = {soak.aerie, "db", "check", NULL};
+    struct stat before, after;
+    if (stat(soak.log, &before) != 0)
+        return;
+    expect("db prune --keep 10", prune, 300000);
+    expect("db vacuum", vacuum, 300000);
+    expect("db check after both", check, 300000);
+    if (stat(soak.log, &after) == 0)
+        printf("log: %lld kB; with the 10 sessions used last: %lld kB\n", (long long)before.st_size / 1024, (long long)after.st_size / 1024);
+}
+
+/* A failure's evidence outlives the file system; without one only the journal stays. */
+static void keep_or_remove(void)
+{
+    const char *copy[] = {"/bin/cp", "-r", soak.small, soak.kept, NULL}, *remove[] = {"/bin/rm", "-rf", soak.small, soak.aerie, NULL};
+    struct buf out = {0};
+    if (atomic_load(&soak.failures) > 0) {
+        run_program(copy, &out, 60000, SIGTERM);
+        printf("the log and the journal are kept: %s\n", soak.folder);
+    } else {
+        run_program(remove, &out, 60000, SIGTERM);
+    }
+    buf_free(&out);
 }
 
 static void give_up(int sig)
@@ -362,7 +402,6 @@ int main(int argc, char **argv)
     soak = (struct soak){.build = realpath(argv[1], NULL), .seconds = atoi(argv[2]), .seed = strtoull(argv[3], NULL, 10),
                          .leak = argc == 6 ? argv[5] : ""};
     CHECK(soak.build && soak.seconds > 0);
-    soak.aerie = xasprintf("%s/aerie", soak.build);
     begin_ns = clock_ns();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, give_up);
@@ -384,10 +423,13 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++)
         pthread_join(soak.user[i].thread, NULL);
     end_checks();
+    prune_log();
     judge_samples();
-    printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults; %d failures\n",
+    printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults, "
+           "%ld other processes (%ld killed); %d failures\n",
            atomic_load(&soak.messages), atomic_load(&soak.commands), atomic_load(&soak.refused), atomic_load(&soak.keys),
            atomic_load(&soak.resizes), atomic_load(&soak.cancels), atomic_load(&soak.forks), atomic_load(&soak.faults),
-           atomic_load(&soak.failures));
+           soak.visits, soak.kills, atomic_load(&soak.failures));
+    keep_or_remove();
     return atomic_load(&soak.failures) > 0;
 }

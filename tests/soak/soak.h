@@ -37,14 +37,15 @@ struct user {
 };
 
 struct soak {
-    const char *aerie, *build, *leak; /* leak: what the run leaks on purpose, or "" */
+    const char *build, *leak; /* leak: what the run leaks on purpose, or "" */
     uint64_t seed;
     int seconds;
-    char *folder, *small, *log; /* everything; what lies on the small disk; the database */
+    char *aerie, *folder, *small, *kept, *log; /* the program; everything; the small disk, and its copy after a failure; the database */
     FILE *journal;
     bool mounted;               /* `small` is a file system of its own */
     atomic_int_least64_t *clock; /* nanoseconds by which the programs' wall clock is ahead */
     struct user user[2];
+    long visits, kills;         /* other processes that were run, and those that were killed */
     atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
     atomic_bool full;           /* the disk is full now */
     atomic_bool over, stop;     /* the run shall end; users end when they leave their rest */
@@ -79,12 +80,18 @@ void user_resize(struct user *u, int width, int height);
 const char *user_screen(struct user *u);
 /* Reads the ledgers and the checker's verdict. */
 void user_inspect(struct user *u);
-/* Runs a program to its end with its output in *out; its status, 128 + signal, or -1 after ms milliseconds (killed). */
-int run_program(const char *const *argv, struct buf *out, int ms);
+/* Runs a program to its end, with its output in *out; its status, or 128 + signal. After ms milliseconds it gets the
+ * signal `sig`, and SIGKILL (status -1) if it has not ended a minute later. */
+int run_program(const char *const *argv, struct buf *out, int ms, int sig);
 
 /* ---- what users do (act.c) ------------------------------------------------------------------- */
 
 void *user_main(void *arg);
+
+/* ---- other processes (visit.c) ---------------------------------------------------------------- */
+
+/* Runs one program of aerie beside the users, and fails if its status is none that it may have. */
+void visit(uint64_t *rng);
 
 /* ---- measuring (measure.c) ------------------------------------------------------------------- */
 

@@ -108,7 +108,7 @@ int user_end(struct user *u)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-int run_program(const char *const *argv, struct buf *out, int ms)
+int run_program(const char *const *argv, struct buf *out, int ms, int sig)
 {
     int fd[2], status;
     uint64_t begin = clock_ns();
@@ -123,15 +123,16 @@ int run_program(const char *const *argv, struct buf *out, int ms)
         become(argv);
     }
     close(fd[1]);
-    bool killed = false;
+    bool told = false, killed = false;
     for (;;) {
         char bytes[4096];
         struct pollfd p = {.fd = fd[0], .events = POLLIN};
-        if (!killed && seconds_since(begin) * 1000 > ms) {
-            kill(pid, SIGKILL);
-            killed = true;
-        }
-        if (poll(&p, 1, 20) == 0)
+        double ran = seconds_since(begin) * 1000;
+        if (!told && ran > ms)
+            told = kill(pid, sig) == 0;
+        if (!killed && ran > ms + PATIENCE)
+            killed = kill(pid, SIGKILL) == 0;
+        if (poll(&p, 1, 5) == 0)
             continue;
         ssize_t n = read(fd[0], bytes, sizeof bytes);
         if (n <= 0)
@@ -141,6 +142,7 @@ int run_program(const char *const *argv, struct buf *out, int ms)
     }
     close(fd[0]);
     waitpid(pid, &status, 0);
+    buf_str(out, "");
     return killed ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
