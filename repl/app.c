@@ -274,6 +274,7 @@ bool app_new_session(struct app *a, struct err *e)
 {
     session_new_id(a->session);
     a->turn = a->step = a->turns.n = 0;
+    a->at = (struct address){0}; /* the address was one of the session before */
     a->refused = false;
     return app_request(a, RQ_NEW, a->system, e);
 }

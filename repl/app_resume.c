@@ -64,6 +64,7 @@ static void set_session(struct app *a, const struct hdb_past *p, const char *id)
     memcpy(a->session, id, sizeof a->session);
     a->turn = p->last;
     a->step = a->turns.n = 0;
+    a->at = (struct address){0}; /* the address was one of the session before */
     a->refused = false;
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE)

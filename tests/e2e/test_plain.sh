@@ -128,6 +128,10 @@ fails 1 'no session' "/resume 00000000000000000000000000"
 fails 2 'nosuchfile' "/read $T/nosuchfile"
 fails 2 "is the session log" hello "/read $XDG_DATA_HOME/aerie/sessions.db"
 fails 2 'exists' hello "/export md $T/note"
+if ! mock; then
+    lines hello "/at 1.1" /clear /at hello "/at 1.1" /fork /at | chat -p max_tokens=1
+    [ "$(grep -c '^live: at the newest step' "$T/out")" = 2 ]; result "/clear and /fork leave the step that /at chose in the old session" $?
+fi
 fails 2 'only reading' "/sql delete from turn"
 fails 2 'turn 7 is not|from 0 to' hello "/fork 7"
 fails 2 'quote' '/help "x'
