@@ -78,11 +78,12 @@ LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
 MOCK  := $(B)/tests/mock_aerie
+HOOKED := $(B)/tests/hooked_aerie
 PLAY  := $(B)/tests/play_server $(B)/tests/play_stream
 # targets of fuzzing (tests/fuzz/README.md): each alone with libFuzzer, all of them in one test
 FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_TEST := $(B)/tests/test_fuzz
-TESTS := $(UNIT) $(GPU) $(MOCK) $(PLAY) $(FUZZ_TEST)
+TESTS := $(UNIT) $(GPU) $(MOCK) $(HOOKED) $(PLAY) $(FUZZ_TEST)
 SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
@@ -118,7 +119,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -161,6 +162,10 @@ soak: deps ## a day of heavy use in T seconds (T=600): two instances driven at r
 	@build/release-cpu/tests/soak/soak build/release-cpu $(or $(T),600) $(or $(SEED),$$(date +%s)) $(if $(LEAK),--leak $(LEAK))
 
 soak-programs: $(SOAK)
+
+crash: tests ## cut the power at every change of a file, and kill -9 at 1000 moments (half an hour on two cores)
+	@CUTS=all CMOCKA_MESSAGE_OUTPUT=STDOUT $(B)/tests/test_power
+	@AERIE=$(CURDIR)/$(B)/aerie BUILD=$(CURDIR)/$(B) KILLS=1000 RANDOM_KILLS=100 SECONDS_MOST=600 tests/e2e/test_kill.sh
 
 tests: all ## build the test programs and the benchmarks
 	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
@@ -235,6 +240,9 @@ $(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(LIB) $(B)/link.flags ; $(link-test)
 $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) $(B)/link.flags ; $(link-test)
 # the program over another backend: repl/open.c is all that it replaces
 $(MOCK): %: %.o $(filter-out $(B)/repl/open.o,$(OBJ)) $(B)/link.flags
+	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
+# the program with functions of the C library replaced
+$(HOOKED): %: %.o $(OBJ) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
 # all targets in one program: their functions get names of their own
 ifneq ($(MODE),fuzz)

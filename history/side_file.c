@@ -603,7 +603,7 @@ static void drop_old_notes(struct db *d, const char *path)
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e)
 {
     const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
-    char *folder = slash ? xasprintf("%.*s", (int)(slash - d->path) + 1, d->path) : xstrdup(".");
+    char *folder = slash ? xasprintf("%.*s", (int)(slash - d->path) + 1, d->path) : xstrdup("./");
     char *start = xasprintf("%s.unsaved-", base);
     size_t n = strlen(start);
     DIR *dir = opendir(folder);
@@ -611,13 +611,17 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
     *turns = 0;
     for (struct dirent *f; dir && (f = readdir(dir));) {
         char *end;
-        if (strncmp(f->d_name, start, n) != 0 || strlen(f->d_name) != n + 16)
+        if (strncmp(f->d_name, start, n) != 0 || strlen(f->d_name) < n + 16)
             continue;
         int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
-        if (*end || live_or_unknown(l, writer)) /* its process still retries */
+        bool part = strcmp(end, ".part") == 0; /* its process died before the file was complete */
+        if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer)) /* the last: it still retries */
             continue;
-        char *name = side_file_name(d->path, writer);
-        ok &= store_side_file(d->path, writer, name, turns, e);
+        char *name = xasprintf("%s%s", folder, f->d_name);
+        if (part)
+            unlink(name);
+        else
+            ok &= store_side_file(d->path, writer, name, turns, e);
         free(name);
     }
     if (dir)

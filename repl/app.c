@@ -236,8 +236,8 @@ bool app_close(struct app *a)
     backend_close(a->past.b);
     a->past.b = NULL;
     backend_close(a->backend);
+    hdb_close(a->hdb); /* before the writer: the last connection removes the write-ahead log */
     bool stored = close_log(a);
-    hdb_close(a->hdb);
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
