@@ -4,6 +4,10 @@
  * 512 begin at multiples of those numbers, whatever the visible range and the slots of the cells.
  * Each split is reduced separately, and the splits are combined in order, so the bits do not depend
  * on the number of threads.
+ *
+ * A thread's item is a tile: a few consecutive rows and one kv head. The rows of a prompt see mostly
+ * the same keys: a block of keys is turned into panels (wide.h) once for all rows of the tile that see
+ * it, if they are enough; the scores have the same bits either way.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/fp8.h"
@@ -14,8 +18,9 @@ struct attn_run {
     const struct k_attn *a;
     const struct cpu_isa *isa;
     int group, packed;     /* query heads of a kv head; cpu_packed(head_dim) */
+    int tile;              /* rows of a tile at most */
     int splits;            /* > 0: an item is one split, whose result is stored in `part` */
-    size_t softmax_floats; /* floats of one struct cpu_softmax */
+    size_t softmax_floats; /* floats of one tile's struct cpu_softmax */
     size_t thread_floats;
     float *part, *scratch;
     float *wide; /* KV_FP8: a block's cells in float32, wide_floats a thread; else NULL */
@@ -91,58 +96,194 @@ static void widen_block(const struct attn_run *run, int kv, bool keys, int d0, i
     }
 }
 
-/* ---- one row and kv head -------------------------------------------------------------------- */
+/* ---- a tile: consecutive rows and one kv head ------------------------------------------------ */
 
-static struct cpu_softmax softmax_at(const struct attn_run *run, float *p)
+enum {
+    TILE_ATTN = 16, /* rows of a tile at most */
+    LEAST_WIDE = 8, /* heads for which the keys of a block are worth turning into panels */
+};
+
+struct attn_tile {
+    int r, rows, kv, thread;
+    bool one_request;
+    int lo[TILE_ATTN], hi[TILE_ATTN], end[TILE_ATTN];
+    struct cpu_heads h; /* of all rows: (rows, group) */
+    float *wide_q;      /* the queries as score_wide() reads them; NULL: it is not used */
+    float *panels;
+    struct cpu_softmax all, one; /* (rows, group) */
+};
+
+static struct cpu_softmax softmax_at(const struct attn_run *run, int heads, float *p)
 {
-    return (struct cpu_softmax){.acc = p, .m = p + run->group * run->packed,
-                             .l = p + run->group * (run->packed + 1)};
+    return (struct cpu_softmax){.acc = p, .m = p + heads * run->packed,
+                             .l = p + heads * (run->packed + 1)};
 }
 
-/* Sets s to the softmax over the visible keys of one split. */
-static void attend_split(const struct attn_run *run, const struct cpu_heads *h, int r, int kv,
-                         int split, int thread, struct cpu_softmax *s)
+/* The part of a tile's softmax, or of its heads, that belongs to row i. */
+static struct cpu_softmax softmax_of(const struct attn_run *run, const struct cpu_softmax *s, int i)
 {
-    int lo, hi, end;
-    row_range(run->a->table, r, &lo, &hi, &end);
-    lo = max_int(lo, split * ATTN_SPLIT);
-    end = min_int(end, (split + 1) * ATTN_SPLIT);
-    for (int g = 0; g < run->group; g++)
+    int g = i * run->group;
+    return (struct cpu_softmax){.acc = s->acc + g * run->packed, .m = s->m + g, .l = s->l + g};
+}
+
+static struct cpu_heads heads_of(const struct attn_run *run, const struct cpu_heads *h, int i, int rows)
+{
+    struct cpu_heads one = *h;
+    one.n = rows * run->group;
+    one.q += i * run->group * run->packed;
+    one.p += i * run->group * ATTN_BLOCK;
+    return one;
+}
+
+/* The keys of a block that the rows of a tile see. */
+struct seen {
+    int from[TILE_ATTN], to[TILE_ATTN];
+    int row0, row1;  /* rows outside of [row0, row1) see none */
+    int first, last; /* some row sees keys in [first, last) */
+    int pairs;       /* of a row and a key */
+    bool in_pages;   /* no key is an expanded one */
+    bool same;       /* all of [row0, row1) see the same keys */
+};
+
+static struct seen seen_in(const struct attn_tile *t, int block)
+{
+    struct seen s = {.row0 = t->rows, .first = INT32_MAX, .in_pages = true, .same = true};
+    for (int i = 0; i < t->rows; i++) {
+        s.from[i] = max_int(t->lo[i], block);
+        s.to[i] = min_int(t->end[i], block + ATTN_BLOCK);
+        if (s.from[i] >= s.to[i])
+            continue;
+        s.row0 = min_int(s.row0, i), s.row1 = i + 1;
+        s.first = min_int(s.first, s.from[i]), s.last = max_int(s.last, s.to[i]);
+        s.pairs += s.to[i] - s.from[i];
+        s.in_pages &= s.to[i] <= t->hi[i];
+    }
+    s.same = s.pairs == (s.row1 - s.row0) * (s.last - s.first);
+    return s;
+}
+
+/* Adds keys [from, to) of the block `b`, which begins at key `first`, to the softmax of row i. */
+static void weigh_row(const struct attn_run *run, const struct attn_tile *t, const struct cpu_block *b,
+                      int first, int i, int from, int to, const struct cpu_softmax *s)
+{
+    struct cpu_heads h = heads_of(run, &t->h, i, 1);
+    struct cpu_softmax own = softmax_of(run, s, i);
+    struct cpu_block part = {.first = from % ATTN_BLOCK, .n = to - from};
+    memcpy(part.v, b->v + (from - first), (size_t)part.n * sizeof *part.v);
+    run->isa->weigh(&h, &part, &own, 0, h.head_dim);
+}
+
+/* A block whose keys are turned into panels once, for all rows that see some of them. */
+static void attend_together(const struct attn_run *run, const struct attn_tile *t, const struct seen *seen,
+                            const struct cpu_softmax *s)
+{
+    struct cpu_block b;
+    int rows = seen->row1 - seen->row0;
+    struct cpu_heads h = heads_of(run, &t->h, seen->row0, rows);
+    find_keys(run, t->r, seen->last, t->kv, seen->first, seen->last, &b);
+    widen_block(run, t->kv, true, 0, h.head_dim, t->thread, &b);
+    run->isa->key_panels(&b, h.type, h.head_dim, t->panels);
+    run->isa->score_wide(t->wide_q + seen->row0 * run->group, h.head_dim, t->panels, b.first, b.n, h.n, h.p);
+    if (seen->same) {
+        struct cpu_softmax own = softmax_of(run, s, seen->row0);
+        run->isa->weigh(&h, &b, &own, 0, h.head_dim);
+        return;
+    }
+    for (int i = seen->row0; i < seen->row1; i++)
+        if (seen->from[i] < seen->to[i])
+            weigh_row(run, t, &b, seen->first, i, seen->from[i], seen->to[i], s);
+}
+
+static void attend_alone(const struct attn_run *run, const struct attn_tile *t, const struct seen *seen, int i,
+                         const struct cpu_softmax *s)
+{
+    struct cpu_block b;
+    struct cpu_heads h = heads_of(run, &t->h, i, 1);
+    struct cpu_softmax own = softmax_of(run, s, i);
+    find_keys(run, t->r + i, t->hi[i], t->kv, seen->from[i], seen->to[i], &b);
+    widen_block(run, t->kv, true, 0, h.head_dim, t->thread, &b);
+    run->isa->score(&h, &b);
+    run->isa->weigh(&h, &b, &own, 0, h.head_dim);
+}
+
+/* Sets s to the softmax of each row over its visible keys of one split. The bits of a row do not depend
+ * on the other rows. */
+static void attend_split(const struct attn_run *run, const struct attn_tile *t, int split,
+                         const struct cpu_softmax *s)
+{
+    for (int g = 0; g < t->h.n; g++)
         s->m[g] = -INFINITY, s->l[g] = 0;
-    memset(s->acc, 0, (size_t)run->group * (size_t)run->packed * sizeof *s->acc);
-    for (int from = lo, to; from < end; from = to) {
-        struct cpu_block b;
-        to = min_int(end, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
-        find_keys(run, r, hi, kv, from, to, &b);
-        widen_block(run, kv, true, 0, h->head_dim, thread, &b);
-        run->isa->score(h, &b);
-        run->isa->weigh(h, &b, s, 0, h->head_dim);
+    memset(s->acc, 0, (size_t)t->h.n * (size_t)run->packed * sizeof *s->acc);
+    for (int block = split * ATTN_SPLIT; block < (split + 1) * ATTN_SPLIT; block += ATTN_BLOCK) {
+        struct seen seen = seen_in(t, block);
+        int rows = seen.row1 - seen.row0;
+        if (t->wide_q && t->one_request && seen.in_pages && rows * run->group >= LEAST_WIDE &&
+            2 * seen.pairs >= rows * ATTN_BLOCK)
+            attend_together(run, t, &seen, s);
+        else
+            for (int i = seen.row0; i < seen.row1; i++)
+                if (seen.from[i] < seen.to[i])
+                    attend_alone(run, t, &seen, i, s);
     }
 }
 
-/* Packs the heads' queries into the thread's scratch memory. */
-static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, float *scratch)
+/* Copies the queries of a row's heads to q as score() reads them. */
+static void load_queries(const struct attn_run *run, int r, int kv, float *q)
 {
     static const struct k_norm none = {.kind = NORM_NONE};
     const struct k_attn *a = run->a;
     int n = a->cells.head_dim;
-    const float *q = (const float *)a->q.p +
-                     ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
-    for (int g = 0; g < run->group; g++) {
-        float *to = scratch + g * run->packed;
+    const float *src = (const float *)a->q.p +
+                       ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
+    for (int g = 0; g < run->group; g++, src += n, q += run->packed) {
         if (a->cells.type == KV_BF16) {
-            run->isa->pack(q + g * n, n, &none, NULL, 1, to);
+            run->isa->pack(src, n, &none, NULL, 1, q);
             continue;
         }
-        memcpy(to, q + g * n, (size_t)n * sizeof *to);
-        memset(to + n, 0, (size_t)(run->packed - n) * sizeof *to);
+        memcpy(q, src, (size_t)n * sizeof *q);
+        memset(q + n, 0, (size_t)(run->packed - n) * sizeof *q);
     }
-    float *p = scratch + run->group * run->packed;
-    memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes without a key, too */
-    return (struct cpu_heads){
-        .n = run->group, .head_dim = n, .scale = a->scale, .softcap = a->softcap, .q = scratch,
+}
+
+/* The same for score_wide(). tmp: (rows, group, head_dim). */
+static void widen_queries(const struct attn_run *run, const struct attn_tile *t, float *tmp)
+{
+    const struct k_attn *a = run->a;
+    size_t n = (size_t)a->cells.head_dim, of_row = (size_t)run->group * n;
+    for (int i = 0; i < t->rows; i++)
+        memcpy(tmp + (size_t)i * of_row,
+               (const float *)a->q.p + ((size_t)(t->r + i) * (size_t)a->n_head) * n + (size_t)t->kv * of_row,
+               of_row * sizeof *tmp);
+    struct cpu_mat m = {.data = (const uint8_t *)tmp, .type = STORED_F32, .n = t->h.n, .k = (int)n,
+                        .pitch = n * sizeof *tmp};
+    run->isa->widen_tile(&m, 0, t->h.n, t->wide_q);
+}
+
+/* Loads the tile that begins at row r; its memory is the thread's scratch memory. */
+static void load_tile(const struct attn_run *run, int r, int kv, int thread, struct attn_tile *t)
+{
+    const struct k_attn *a = run->a;
+    int rows = min_int(run->tile, a->rows - r), heads = rows * run->group;
+    float *p = run->scratch + (size_t)thread * run->thread_floats;
+    t->r = r, t->rows = rows, t->kv = kv, t->thread = thread;
+    t->one_request = true;
+    t->h = (struct cpu_heads){
+        .n = heads, .head_dim = a->cells.head_dim, .scale = a->scale, .softcap = a->softcap, .q = p,
         .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32,
-        .p = p};
+        .p = p + heads * run->packed};
+    for (int i = 0; i < rows; i++) {
+        row_range(a->table, r + i, &t->lo[i], &t->hi[i], &t->end[i]);
+        t->one_request &= ints(a->table->req)[r + i] == ints(a->table->req)[r];
+        load_queries(run, r + i, kv, p + i * run->group * run->packed);
+    }
+    memset(t->h.p, 0, (size_t)heads * ATTN_BLOCK * sizeof *t->h.p); /* lanes without a key, too */
+    p = t->h.p + heads * ATTN_BLOCK;
+    t->all = softmax_at(run, heads, p);
+    t->one = softmax_at(run, heads, p + run->softmax_floats);
+    t->panels = p + 2 * run->softmax_floats;
+    t->wide_q = heads >= LEAST_WIDE && heads <= TILE_OUT ? t->panels + ATTN_BLOCK * run->packed : NULL;
+    if (t->wide_q)
+        widen_queries(run, t, t->panels);
 }
 
 /* Divides by the denominator, sinks included, and stores the heads in dst and lse. */
@@ -177,39 +318,53 @@ static void store_row(const struct attn_run *run, int r, int kv, const struct cp
     }
 }
 
+static void copy_softmax(const struct attn_run *run, const struct cpu_softmax *to,
+                         const struct cpu_softmax *from)
+{
+    memcpy(to->m, from->m, (size_t)run->group * sizeof *to->m);
+    memcpy(to->l, from->l, (size_t)run->group * sizeof *to->l);
+    memcpy(to->acc, from->acc, (size_t)(run->group * run->packed) * sizeof *to->acc);
+}
+
 static void attn_item(void *arg, int item, int thread)
 {
     const struct attn_run *run = arg;
-    int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
-    float *scratch = run->scratch + (size_t)thread * run->thread_floats;
-    struct cpu_heads h = load_heads(run, r, kv, scratch);
-    float *rest = h.p + run->group * ATTN_BLOCK;
-    struct cpu_softmax all = softmax_at(run, rest);
-    struct cpu_softmax one = softmax_at(run, rest + run->softmax_floats);
-    row_range(run->a->table, r, &lo, &hi, &end);
-    attend_split(run, &h, r, kv, lo / ATTN_SPLIT, thread, &all);
-    for (int split = lo / ATTN_SPLIT + 1; split * ATTN_SPLIT < end; split++) {
-        attend_split(run, &h, r, kv, split, thread, &one);
-        run->isa->combine(&all, &one, run->group, run->packed);
+    int n_kv = run->a->cells.n_kv, first = INT32_MAX, last = 0;
+    struct attn_tile t;
+    load_tile(run, item / n_kv * run->tile, item % n_kv, thread, &t);
+    for (int i = 0; i < t.rows; i++) {
+        first = min_int(first, t.lo[i] / ATTN_SPLIT);
+        last = max_int(last, max_int(t.lo[i] / ATTN_SPLIT, (t.end[i] - 1) / ATTN_SPLIT));
     }
-    store_row(run, r, kv, &all);
+    for (int split = first; split <= last; split++) {
+        attend_split(run, &t, split, &t.one);
+        for (int i = 0; i < t.rows; i++) {
+            struct cpu_softmax all = softmax_of(run, &t.all, i), one = softmax_of(run, &t.one, i);
+            if (split == t.lo[i] / ATTN_SPLIT)
+                copy_softmax(run, &all, &one);
+            else if (split > t.lo[i] / ATTN_SPLIT && split * ATTN_SPLIT < t.end[i])
+                run->isa->combine(&all, &one, run->group, run->packed);
+        }
+    }
+    for (int i = 0; i < t.rows; i++) {
+        struct cpu_softmax all = softmax_of(run, &t.all, i);
+        store_row(run, t.r + i, t.kv, &all);
+    }
 }
 
-/* ---- split-K: few rows with many keys, a split is an item ------------------------------------ */
+/* ---- split-K: few rows with many keys, a split of a row is an item ---------------------------- */
 
 static void split_item(void *arg, int item, int thread)
 {
     const struct attn_run *run = arg;
-    int n_kv = run->a->cells.n_kv, i = item / run->splits, lo, hi, end;
-    int r = i / n_kv, kv = i % n_kv;
-    row_range(run->a->table, r, &lo, &hi, &end);
-    int split = lo / ATTN_SPLIT + item % run->splits;
-    if (split * ATTN_SPLIT >= end && split != lo / ATTN_SPLIT)
+    int n_kv = run->a->cells.n_kv, i = item / run->splits;
+    struct attn_tile t;
+    load_tile(run, i / n_kv, i % n_kv, thread, &t);
+    int split = t.lo[0] / ATTN_SPLIT + item % run->splits;
+    if (split * ATTN_SPLIT >= t.end[0] && split != t.lo[0] / ATTN_SPLIT)
         return;
-    struct cpu_heads h =
-        load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
-    struct cpu_softmax s = softmax_at(run, run->part + (size_t)item * run->softmax_floats);
-    attend_split(run, &h, r, kv, split, thread, &s);
+    struct cpu_softmax s = softmax_at(run, run->group, run->part + (size_t)item * run->softmax_floats);
+    attend_split(run, &t, split, &s);
 }
 
 /* ---- fewer splits than threads: a block of scores is an item, then a part of the values ------ */
@@ -236,13 +391,13 @@ static void score_item(void *arg, int item, int thread)
     if (from >= to)
         return;
     struct cpu_block b;
-    struct cpu_heads h =
-        load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
-    h.p = block_scores(run, i, n);
-    memset(h.p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *h.p);
+    struct attn_tile t;
+    load_tile(run, r, kv, thread, &t);
+    t.h.p = block_scores(run, i, n);
+    memset(t.h.p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *t.h.p);
     find_keys(run, r, hi, kv, from, to, &b);
     widen_block(run, kv, true, 0, 0, thread, &b);
-    run->isa->score(&h, &b);
+    run->isa->score(&t.h, &b);
 }
 
 static void value_item(void *arg, int item, int thread)
@@ -261,8 +416,8 @@ static void value_item(void *arg, int item, int thread)
                           .softcap = a->softcap, .p = scratch,
                           .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32};
     float *part = run->part + (size_t)(item / dims) * run->softmax_floats;
-    struct cpu_softmax all = softmax_at(run, part);
-    struct cpu_softmax own = softmax_at(run, scratch + run->group * ATTN_BLOCK);
+    struct cpu_softmax all = softmax_at(run, run->group, part);
+    struct cpu_softmax own = softmax_at(run, run->group, scratch + run->group * ATTN_BLOCK);
     for (int g = 0; g < run->group; g++) {
         own.m[g] = -INFINITY, own.l[g] = 0;
         memset(all.acc + g * run->packed + d, 0, VALUE_DIMS * sizeof *all.acc);
@@ -290,9 +445,9 @@ static void combine_item(void *arg, int item, int thread)
     int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
     row_range(run->a->table, r, &lo, &hi, &end);
     float *part = run->part + (size_t)item * (size_t)run->splits * run->softmax_floats;
-    struct cpu_softmax all = softmax_at(run, part);
+    struct cpu_softmax all = softmax_at(run, run->group, part);
     for (int i = 1; (lo / ATTN_SPLIT + i) * ATTN_SPLIT < end; i++) {
-        struct cpu_softmax one = softmax_at(run, part + (size_t)i * run->softmax_floats);
+        struct cpu_softmax one = softmax_at(run, run->group, part + (size_t)i * run->softmax_floats);
         run->isa->combine(&all, &one, run->group, run->packed);
     }
     store_row(run, r, kv, &all);
@@ -320,6 +475,12 @@ static void check_attn(const struct k_attn *a)
         CHECK(a->sinks->dim[0] == a->n_head && cpu_store_of(a->sinks) < N_STORED);
 }
 
+/* Rows of a tile: as many as score_wide() takes, but not more than `most`. */
+static int tile_rows(int group, int most)
+{
+    return max_int(1, min_int(min_int(most, TILE_ATTN), TILE_OUT / group));
+}
+
 void cpu_attn(struct kdev *d, const struct k_attn *a)
 {
     check_attn(a);
@@ -337,8 +498,15 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
             blocks = max_int(blocks, (end - 1) / ATTN_BLOCK - lo / ATTN_BLOCK + 1);
         }
     }
-    run.softmax_floats = (group * (packed + 2) + 15) & ~(size_t)15;
-    run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
+    int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);
+    bool even = parts >= 4 * d->threads || parts % d->threads == 0;
+    bool whole = d->threads == 1 || (even && (splits == 1 || items >= 4 * d->threads));
+    run.tile = !whole ? 1 : tile_rows(run.group, d->threads == 1 ? TILE_ATTN : items / (4 * d->threads));
+    size_t heads = (size_t)run.tile * group;
+    run.softmax_floats = (heads * (packed + 2) + 15) & ~(size_t)15;
+    run.thread_floats = heads * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
+    if (heads >= LEAST_WIDE)
+        run.thread_floats += packed * (ATTN_BLOCK + TILE_OUT);
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
     run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
     if (a->cells.type == KV_FP8) {
@@ -347,10 +515,9 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     }
     double work = 3.0 * keys * a->n_head * run.packed;
     double of_row = (double)splits * run.group * run.packed;
-    int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);
-    bool even = parts >= 4 * d->threads || parts % d->threads == 0;
-    if (d->threads == 1 || (even && (splits == 1 || items >= 4 * d->threads))) {
-        cpu_each(d, items, work / max_int(items, 1), attn_item, &run);
+    if (whole) {
+        int tiles = div_up(a->rows, run.tile) * a->cells.n_kv;
+        cpu_each(d, tiles, work / max_int(tiles, 1), attn_item, &run);
         return;
     }
     run.splits = splits;

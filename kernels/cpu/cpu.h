@@ -234,6 +234,12 @@ struct cpu_isa {
     void (*score)(const struct cpu_heads *h, const struct cpu_block *b);
     void (*weigh)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
                   int from, int to);
+    /* The scores of many heads: the block's keys as panels (16 keys, packed head_dim) of float32, and
+     * the scores of n <= TILE_OUT heads, p (n, ATTN_BLOCK), for `keys` keys in the lanes from `first` on.
+     * q: the heads' queries by widen_tile(). The same bits as score(). */
+    void (*key_panels)(const struct cpu_block *b, enum cpu_store type, int head_dim, float *panels);
+    void (*score_wide)(const float *q, int head_dim, const float *panels, int first, int keys, int n,
+                       float *p);
     void (*combine)(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed);
     void (*unpack)(const float *packed, int n, float scale, float *dst);
     void (*mix)(float wa, float *a, float wb, const float *b, int n);

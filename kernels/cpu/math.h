@@ -595,7 +595,7 @@ const struct cpu_isa CPU_TABLE = {
     .axpy = row_axpy, .multiply = multiply, .panel = row_panel, .widen_tile = widen_tile,
     .multiply_wide = multiply_wide, .epilogue = epilogue, .gate = row_gate,
     .rotate = row_rotate, .to_bf16 = row_to_bf16, .score = score, .weigh = weigh,
-    .combine = combine,
+    .key_panels = key_panels, .score_wide = score_wide, .combine = combine,
     .unpack = row_unpack, .mix = row_mix,
     .exp = one_exp, .max = row_max, .sum_exp = row_sum_exp, .find = row_find,
 };

@@ -6,6 +6,8 @@
  * outputs. A result is the same as multiply()'s, bit for bit: 32 running sums over the inputs and
  * the tree of v_sum4(). Here a lane is a row, so the sums of a row cannot be held at once: they are
  * computed one after the other, in an order in which the tree needs few of them at a time.
+ *
+ * The scores of attention are such products, too: the keys are the rows, the queries the weights.
  */
 
 /* Panels and outputs of wide_block() at most. */
@@ -222,5 +224,78 @@ static void multiply_wide(const float *w, int k, const float *x, int panels, int
                 for (int r = 0; r < PANEL; r++)
                     v_store(tile + ((p + i) * PANEL + r) * TILE_OUT + o, v[r]);
             }
+    }
+}
+
+/* ---- scores of many query heads: the lanes of a vector are keys -------------------------------- */
+
+/* 16 keys, of which n exist (the others are 0), as a panel. */
+V_FN void key_panel(const uint8_t *const *key, int n, int head_dim, float *panel,
+                    const enum cpu_store type)
+{
+    const size_t size = type == STORED_F32 ? 4 : 2;
+    const int n32 = head_dim / 32, tail = head_dim % 32, groups = n32 + (tail > 0);
+    for (int g = 0; g < groups; g++) {
+        v16 even[PANEL], odd[PANEL];
+        UNROLL
+        for (int r = 0; r < PANEL; r++) {
+            const uint8_t *at = key[r < n ? r : 0] + (size_t)g * 32 * size;
+            if (r >= n)
+                even[r] = odd[r] = v_zero();
+            else if (g < n32)
+                v_split_any(at, type, &even[r], &odd[r]);
+            else
+                v_split_tail(at, type, tail, &even[r], &odd[r]);
+        }
+        v_transpose(even);
+        v_transpose(odd);
+        UNROLL
+        for (int l = 0; l < 16; l++) {
+            float *to = panel + (reversed[l] * groups + g) * 2 * PANEL;
+            v_store(to, even[l]);
+            v_store(to + PANEL, odd[l]);
+        }
+    }
+}
+
+static void key_panels(const struct cpu_block *b, enum cpu_store type, int head_dim, float *panels)
+{
+    const size_t floats = (size_t)cpu_packed(head_dim) * PANEL;
+    for (int j = 0; j < b->n; j += PANEL, panels += floats) {
+        if (type == STORED_BF16)
+            key_panel(b->k + j, b->n - j, head_dim, panels, STORED_BF16);
+        else
+            key_panel(b->k + j, b->n - j, head_dim, panels, STORED_F32);
+    }
+}
+
+/* Stores the sums of n heads and V panels as the scores of keys from `at` on, of which `keys` exist. */
+V_FN void store_scores(const struct wide_held *held, int n, int keys, float *at, const int V)
+{
+    for (int g = 0; g < n; g++)
+        for (int i = 0; i < V && i * PANEL < keys; i++) {
+            float *to = at + g * ATTN_BLOCK + i * PANEL;
+            v16 sum = held->level[LEVELS - 1][g][i];
+            if (keys - i * PANEL >= PANEL)
+                v_store(to, sum);
+            else
+                v_store_n(to, sum, keys - i * PANEL);
+        }
+}
+
+static void score_wide(const float *q, int head_dim, const float *panels, int first, int keys, int n,
+                       float *p)
+{
+    const int k = cpu_packed(head_dim);
+    struct wide_held held;
+    for (int j = 0; j < keys; j += PANELS * PANEL) {
+        const float *x = panels + (size_t)j * (size_t)k;
+        if (keys - j > PANEL) {
+            wide_tile(q, k, x, n, &held, PANELS);
+            store_scores(&held, n, keys - j, p + first + j, PANELS);
+        } else {
+            wide_tile(q, k, x, n, &held, 1);
+            store_scores(&held, n, keys - j, p + first + j, 1);
+        }
     }
 }
