@@ -703,8 +703,14 @@ void history_unlock_session(struct history *h, const char *session)
 
 bool history_flush(struct history *h, int ms)
 {
-    struct timespec until;
-    deadline(&until, ms);
+    return history_flush_unless(h, ms, NULL);
+}
+
+bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
+{
+    enum { SLICE_MS = 50 };
+    const uint64_t until = clock_ns() + (uint64_t)ms * 1000000;
+    struct timespec slice;
     pthread_mutex_lock(&h->mu);
     uint64_t mark = ++h->mark;
     pthread_mutex_unlock(&h->mu);
@@ -712,9 +718,11 @@ bool history_flush(struct history *h, int ms)
     if (!evq_put(h->q, &ev))
         return false;
     pthread_mutex_lock(&h->mu);
-    int rc = 0;
-    while (h->mark_done < mark && rc == 0)
-        rc = pthread_cond_timedwait(&h->flushed, &h->mu, &until);
+    while (h->mark_done < mark && clock_ns() < until && !(stop && stop())) {
+        int left = (int)((until - clock_ns()) / 1000000) + 1;
+        deadline(&slice, stop && left > SLICE_MS ? SLICE_MS : left);
+        pthread_cond_timedwait(&h->flushed, &h->mu, &slice);
+    }
     bool done = h->mark_done >= mark;
     pthread_mutex_unlock(&h->mu);
     return done;

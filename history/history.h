@@ -112,6 +112,8 @@ int history_fd(const struct history *h);
 /* Waits until every event posted before the call is committed. False: ms passed first. Any
  * thread. */
 bool history_flush(struct history *h, int ms);
+/* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
+bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
 
 /* A session is open for writing in one process at a time. A new session is locked with its first
  * row; call this before an existing session is continued. False and *e (ERR_DB: pid and time) if

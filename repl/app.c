@@ -205,6 +205,9 @@ static bool wait_for_log(struct app *a, struct history_left *left)
             name_unstored(left, what), is_or_are(left), left->why, most / 1000);
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
+    for (int got; (got = interrupt_next()) != 0;)
+        if (got != SIGINT) /* Ctrl-C ends the wait, as the line says; what is not stored decides the exit code */
+            a->exit_code = 128 + got;
     interrupt_close();
     return done;
 }
@@ -216,14 +219,15 @@ static bool close_log(struct app *a)
     if (!a->history)
         return true;
     struct history_status s;
-    bool stored = history_finish(a->history, 1500, &left);
+    const bool ended = a->exit_code >= 128; /* by a signal: such a process does not wait long */
+    bool stored = history_finish(a->history, ended ? 600 : 1500, &left);
     history_status(a->history, &s);
     if (s.left_out)
         fprintf(stderr, "aerie: %llu turn%s %s not saved: %s\n", (unsigned long long)s.left_out,
                 plural((long long)s.left_out), s.left_out == 1 ? "is" : "are", s.limit);
     else if (s.limit[0] && !a->log_limit[0] && !a->opt.quiet)
         fprintf(stderr, "aerie: %s\n", s.limit);
-    if (!stored && a->exit_code < 128) /* a process that a signal ends does not wait */
+    if (!stored && !ended)
         stored = wait_for_log(a, &left);
     if (!stored)
         print_unstored(&left);
@@ -254,7 +258,7 @@ bool app_close(struct app *a)
 struct hdb *app_hdb(struct app *a, struct err *e)
 {
     if (a->history)
-        history_flush(a->history, 2000);
+        history_flush_unless(a->history, 2000, interrupt_waits);
     hdb_stop_when(interrupt_waits);
     if (!a->hdb)
         a->hdb = hdb_open(a->db_path, e);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -18,9 +19,12 @@ static struct {
     int sig[16], n_sig;
     struct sigaction old[16];
     void (*restore)(void);
+    interrupt_first_fn *_Atomic first;
+    pthread_t main;
     struct stop *_Atomic stop;
+    atomic_bool leaving;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
-    _Atomic uint64_t since;      /* when the oldest waiting one was sent */
+    _Atomic uint64_t since;      /* when the oldest waiting one was sent; leaving: when that began */
 } in = {.pipe = {-1, -1}};
 
 static bool ends(int sig)
@@ -31,13 +35,23 @@ static bool ends(int sig)
 static void on_signal(int sig)
 {
     int keep = errno;
+    if (!pthread_equal(pthread_self(), in.main)) { /* whose system calls it is to interrupt */
+        pthread_kill(in.main, sig);
+        errno = keep;
+        return;
+    }
     unsigned char c = (unsigned char)sig;
     uint64_t now = clock_ns();
-    bool waits = atomic_load(&in.sent) != atomic_load(&in.taken);
+    bool waits = atomic_load(&in.sent) != atomic_load(&in.taken) || atomic_load(&in.leaving);
+    interrupt_first_fn *first = atomic_load(&in.first);
     if (ends(sig) && waits && now - atomic_load(&in.since) >= patience_ns) {
         if (in.restore)
             in.restore();
         _exit(128 + sig);
+    }
+    if (first && first(sig)) {
+        errno = keep;
+        return;
     }
     if (ends(sig) && !waits)
         atomic_store(&in.since, now);
@@ -57,6 +71,8 @@ bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), 
         return err_set(e, ERR_USAGE, "cannot make a pipe for signals: %s", strerror(errno));
     atomic_store(&in.sent, 0);
     atomic_store(&in.taken, 0);
+    atomic_store(&in.leaving, false);
+    in.main = pthread_self();
     in.restore = restore;
     in.open = true;
     in.n_sig = n;
@@ -74,11 +90,30 @@ void interrupt_cancels(struct stop *s)
     atomic_store(&in.stop, s);
 }
 
+interrupt_first_fn *interrupt_first(interrupt_first_fn *first)
+{
+    return atomic_exchange(&in.first, first);
+}
+
+void interrupt_leave(void)
+{
+    if (!in.open)
+        return;
+    interrupt_cancels(NULL);
+    interrupt_first(NULL);
+    for (int i = 0; i < in.n_sig; i++)
+        if (!ends(in.sig[i]))
+            sigaction(in.sig[i], &in.old[i], NULL);
+    atomic_store(&in.since, clock_ns());
+    atomic_store(&in.leaving, true);
+}
+
 void interrupt_close(void)
 {
     if (!in.open)
         return;
     interrupt_cancels(NULL);
+    interrupt_first(NULL);
     for (int i = 0; i < in.n_sig; i++)
         sigaction(in.sig[i], &in.old[i], NULL);
     in.open = false;

@@ -14,9 +14,18 @@
 /* Catches n signals. restart: system calls go on after a handler (SA_RESTART). restore: called in
  * the handler of a stuck program, async-signal-safe; or NULL. */
 bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e);
+/* first() sees each signal in the handler, on the main thread, before it is put into the pipe, for what cannot wait
+ * until the pipe is read. It is async-signal-safe; true: the signal is done with. Returns the function before; NULL:
+ * none. interrupt_close() and interrupt_leave() set none. */
+typedef bool interrupt_first_fn(int sig);
+interrupt_first_fn *interrupt_first(interrupt_first_fn *first);
 /* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also cancel what runs under *s. */
 void interrupt_cancels(struct stop *s);
 void interrupt_close(void); /* restores the former handlers; does nothing if not open */
+/* For a program that ends, instead of interrupt_close(): of signals that come from now on, SIGINT, SIGTERM and SIGHUP
+ * end the process at once with 128 + signal, but not within the first half second, because terminals, shells and
+ * service managers send several. Does nothing if not open. */
+void interrupt_leave(void);
 
 int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open */
 int interrupt_next(void); /* removes and returns the oldest waiting signal; 0: none */

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -13,9 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum op { OP_CREATE, OP_DISCARD, OP_EDIT, OP_QUERY, OP_END, OP_KILL };
+#include "repl/interrupt.h"
 
-/* Both are one datagram; a request may carry two descriptors, an answer one. */
+enum op { OP_CREATE, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
+
+/* Both are one datagram; a request may carry two descriptors, an answer one. OP_EDIT is answered when the editor has
+ * ended, OP_HANG_UP and OP_KILL_EDITOR are not. */
 struct ask {
     int32_t op;
     char path[PATH_MAX];
@@ -77,6 +82,8 @@ static struct {
     int link;
     int (*query)(void);
     pid_t child; /* of the query; 0: none */
+    pid_t editor; /* that runs; 0: none */
+    int end_editor; /* the signal that ends it and what it started; 0: none came */
     char *made;  /* the file created last */
     dev_t dev;
     ino_t ino;
@@ -148,9 +155,13 @@ static int wait_for(pid_t pid)
     return status;
 }
 
-/* Runs "EDITOR FILE" through the shell, because $EDITOR may hold options. */
-static void edit(const char *path, struct answer *a)
+/* Starts "EDITOR FILE" through the shell, because $EDITOR may hold options. */
+static bool edit(const char *path, struct answer *a)
 {
+    if (mon.editor) {
+        a->error = EINVAL;
+        return false;
+    }
     char *script = xasprintf("%s \"$1\"", monitor_editor());
     pid_t pid = fork();
     if (pid == 0) {
@@ -159,10 +170,52 @@ static void edit(const char *path, struct answer *a)
         _exit(127);
     }
     free(script);
-    if (pid < 0)
+    if (pid < 0) {
         a->error = errno;
-    else
-        a->value = wait_for(pid);
+        return false;
+    }
+    mon.editor = pid;
+    mon.end_editor = 0;
+    return true;
+}
+
+/* Sends a signal to the children, the query's apart. Programs of which an editor's shell was the parent are children
+ * when the shell has ended, because the monitor is their reaper. Returns how many there are. */
+static int signal_editor(int sig)
+{
+    char path[64];
+    int n = 0, pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    for (; f && fscanf(f, "%d", &pid) == 1; n++)
+        if (pid == mon.child)
+            n--;
+        else
+            kill(pid, sig);
+    if (f)
+        fclose(f);
+    else if (mon.editor)
+        kill(mon.editor, sig);
+    return n;
+}
+
+/* Takes the ends of children; answers OP_EDIT when the editor has ended. False: nobody reads the answer. */
+static bool watch_editor(void)
+{
+    static struct answer a; /* of the editor */
+    static bool ended;
+    int status;
+    for (pid_t pid; mon.editor && (pid = waitpid(ended ? -1 : mon.editor, &status, WNOHANG)) > 0;) {
+        if (pid == mon.editor) {
+            a = (struct answer){.value = status};
+            ended = true;
+        }
+    }
+    if (!mon.editor || (mon.end_editor && signal_editor(mon.end_editor) > 0) || !ended)
+        return true;
+    mon.editor = 0;
+    ended = false;
+    return send_with(mon.link, &a, sizeof a, NULL, 0);
 }
 
 static void query(const int fd[2], struct answer *a)
@@ -200,22 +253,48 @@ static void end_query(bool stop, struct answer *a)
     mon.child = 0;
 }
 
+static void on_child(int sig)
+{
+    (void)sig; /* it ends ppoll() */
+}
+
+/* Waits for a request, and meanwhile for the editor's end. False: the program has ended. */
+static bool next_request(struct ask *ask, int fd[2], const sigset_t *awake)
+{
+    struct pollfd link = {.fd = mon.link, .events = POLLIN};
+    while (watch_editor())
+        if (ppoll(&link, 1, NULL, awake) > 0)
+            return receive_with(mon.link, ask, sizeof *ask, fd);
+    return false;
+}
+
 static _Noreturn void serve(void)
 {
     prctl(PR_SET_NAME, "aerie-monitor");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     static struct ask ask;
     int fd[2];
+    sigset_t child, awake;
     for (int s = 1; s < NSIG; s++) /* the terminal's are for the program; the monitor ends with it */
-        if (s != SIGCHLD)
-            signal(s, SIG_IGN);
-    while (receive_with(mon.link, &ask, sizeof ask, fd)) {
+        signal(s, s == SIGCHLD ? on_child : SIG_IGN);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, &awake);
+    sigdelset(&awake, SIGCHLD);
+    while (next_request(&ask, fd, &awake)) {
         struct answer a = {0};
         int made = -1;
+        bool answered = true;
         ask.path[sizeof ask.path - 1] = '\0';
         switch (ask.op) {
         case OP_CREATE: made = create(ask.path, &a); break;
         case OP_DISCARD: discard(ask.path, &a); break;
-        case OP_EDIT: edit(ask.path, &a); break;
+        case OP_EDIT: answered = !edit(ask.path, &a); break;
+        case OP_HANG_UP:
+        case OP_KILL_EDITOR:
+            mon.end_editor = ask.op == OP_HANG_UP ? SIGHUP : SIGKILL;
+            answered = false;
+            break;
         case OP_QUERY: query(fd, &a); break;
         case OP_END: end_query(false, &a); break;
         case OP_KILL: end_query(true, &a); break;
@@ -224,7 +303,7 @@ static _Noreturn void serve(void)
         for (int i = 0; i < 2; i++)
             if (fd[i] >= 0)
                 close(fd[i]);
-        bool sent = send_with(mon.link, &a, sizeof a, &made, made >= 0);
+        bool sent = !answered || send_with(mon.link, &a, sizeof a, &made, made >= 0);
         if (made >= 0)
             close(made);
         if (!sent)
@@ -232,6 +311,8 @@ static _Noreturn void serve(void)
     }
     if (mon.child)
         kill(mon.child, SIGKILL);
+    if (mon.editor)
+        signal_editor(SIGHUP);
     _exit(0);
 }
 
@@ -261,12 +342,10 @@ bool monitor_start(int (*query_main)(void), struct err *e)
     return true;
 }
 
-/* Sends a request and waits for its answer. *made receives the descriptor that comes with it. False and errno. */
-static bool request(enum op op, const char *path, const int *fd, int n_fd, struct answer *a,
-                    int *made)
+/* False and errno. */
+static bool send_request(enum op op, const char *path, const int *fd, int n_fd)
 {
     static struct ask ask;
-    int got[2];
     memset(&ask, 0, sizeof ask);
     ask.op = (int32_t)op;
     CHECK(monitor_link >= 0);
@@ -276,9 +355,19 @@ static bool request(enum op op, const char *path, const int *fd, int n_fd, struc
     }
     if (path)
         memcpy(ask.path, path, strlen(path));
-    if (!send_with(monitor_link, &ask, sizeof ask, fd, n_fd) ||
-        !receive_with(monitor_link, a, sizeof *a, got)) {
+    if (!send_with(monitor_link, &ask, sizeof ask, fd, n_fd)) {
         errno = ESRCH; /* the monitor was killed */
+        return false;
+    }
+    return true;
+}
+
+/* Waits for an answer. *made receives the descriptor that comes with it. False and errno. */
+static bool receive_answer(struct answer *a, int *made)
+{
+    int got[2];
+    if (!receive_with(monitor_link, a, sizeof *a, got)) {
+        errno = ESRCH;
         return false;
     }
     if (made)
@@ -286,6 +375,11 @@ static bool request(enum op op, const char *path, const int *fd, int n_fd, struc
     if (a->error)
         errno = a->error;
     return a->error == 0;
+}
+
+static bool request(enum op op, const char *path, const int *fd, int n_fd, struct answer *a, int *made)
+{
+    return send_request(op, path, fd, n_fd) && receive_answer(a, made);
 }
 
 int monitor_create(const char *path)
@@ -303,8 +397,24 @@ bool monitor_discard(const char *path)
 
 int monitor_edit(const char *path)
 {
+    enum { PATIENCE_MS = 500, SLICE_MS = 50 };
     struct answer a;
-    return request(OP_EDIT, path, NULL, 0, &a, NULL) ? a.value : -1;
+    uint64_t asked_ns = 0; /* when the editor was asked to end */
+    bool killed = false;
+    if (!send_request(OP_EDIT, path, NULL, 0))
+        return -1;
+    struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN}, {.fd = interrupt_fd(), .events = POLLIN}};
+    for (;;) {
+        /* a signal that ends nothing, such as a resize, stays in the pipe: sleep in slices then */
+        bool slices = asked_ns || (p[1].revents && !interrupt_waits());
+        poll(p, slices ? 1 : 2, slices ? SLICE_MS : -1);
+        if (p[0].revents)
+            return receive_answer(&a, NULL) ? a.value : -1;
+        if (interrupt_waits() && !asked_ns && send_request(OP_HANG_UP, NULL, NULL, 0))
+            asked_ns = clock_ns();
+        if (asked_ns && !killed && clock_ns() - asked_ns > PATIENCE_MS * UINT64_C(1000000))
+            killed = send_request(OP_KILL_EDITOR, NULL, NULL, 0);
+    }
 }
 
 bool monitor_query(int in, int out)

@@ -8,7 +8,7 @@
  *   create   a new file: never an existing one, never through a symbolic link as the last part, and
  *            never one in a folder or with a name that begins with a dot (configuration, keys)
  *   discard  removes a file, only if it is the one that the monitor created last
- *   edit     runs $VISUAL or $EDITOR on a file
+ *   edit     runs $VISUAL or $EDITOR on a file; a signal that ends the program ends the editor, too
  *   query    runs the function given to monitor_start() in a process of its own
  *
  * Main thread only.
@@ -26,8 +26,9 @@ bool monitor_start(int (*query)(void), struct err *e);
 int monitor_create(const char *path);
 /* Removes the file that monitor_create() made last; false and errno. */
 bool monitor_discard(const char *path);
-/* Runs the user's editor on a file, in the foreground of the terminal. Returns its wait status, or -1 and errno:
- * it could not be started. */
+/* Runs the user's editor on a file, in the foreground of the terminal. If SIGINT, SIGTERM or SIGHUP waits
+ * (repl/interrupt.h), the editor and the programs that it started get SIGHUP, and SIGKILL half a second later. Returns
+ * its wait status, or -1 and errno: it could not be started. */
 int monitor_edit(const char *path);
 /* The command that monitor_edit() runs: $VISUAL, $EDITOR, or vi. */
 const char *monitor_editor(void);

@@ -593,7 +593,9 @@ static void read_all(struct app *a, struct reader *r)
             run_line(a, line.p ? line.p : "");
         if (g == GOT_ERROR)
             app_error(a, &e);
-        if (g == GOT_END)
+        if (g == GOT_END && plain_of(a)->terminal && reader_hung_up(r))
+            a->exit_code = 128 + SIGHUP;
+        else if (g == GOT_END)
             prompt(a, "\n");
         bool stop = handle_signals(a, g == GOT_SIGNAL) || g == GOT_END;
         buf_free(&line);
@@ -643,7 +645,7 @@ static int plain_end(struct app *a, struct plain *p)
     buf_free(&p->text);
     buf_free(&p->thought);
     buf_free(&p->forgot);
-    interrupt_close(); /* from here on signals have their default effect */
+    interrupt_leave();
     a->face = (struct face){0};
     return app_exit_code(a);
 }

@@ -65,6 +65,12 @@ enum got reader_line(struct reader *r, struct buf *out, struct err *e)
     }
 }
 
+bool reader_hung_up(const struct reader *r)
+{
+    struct pollfd in = {.fd = r->fd};
+    return poll(&in, 1, 0) == 1 && (in.revents & POLLHUP);
+}
+
 int reader_open(const char *path, const char *what, struct err *e)
 {
     struct stat st;

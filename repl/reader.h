@@ -24,6 +24,8 @@ enum got {
 
 /* Opens a regular file or a pipe without blocking; `what` names it in errors. -1 and *e. */
 int reader_open(const char *path, const char *what, struct err *e);
+/* Of a terminal that has no more input: whether it went away, and nobody typed Ctrl-D. */
+bool reader_hung_up(const struct reader *r);
 /* Reads more bytes into r->in, at most 64 MiB ahead of `at`, or sets r->eof: GOT_LINE either way. */
 enum got reader_more(struct reader *r, struct err *e);
 /* The next line without its end (\n or \r\n), appended to `out`. A NUL byte in it is an error. */

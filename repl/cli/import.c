@@ -280,8 +280,10 @@ static bool store(struct import *m, struct record *r, const char *file, int line
     memcpy(m->last, s.id, sizeof s.id);
     m->n++;
     m->no_reply += !r->reply;
-    if (history_flush(m->log, MS)) /* the next description is of the next session */
+    if (history_flush_unless(m->log, MS, interrupt_waits)) /* the next description is of the next session */
         return true;
+    if (interrupt_waits())
+        return false;
     struct history_status st;
     history_status(m->log, &st);
     return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %.200s",
@@ -342,18 +344,21 @@ static void take_line(struct import *m, const char *file, int line, const struct
     record_free(&r);
 }
 
-/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped. */
+/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped. A signal ends a line that
+ * does not end. */
 static int next_line(FILE *f, struct buf *line)
 {
+    enum { LOOK_BYTES = 1 << 16 };
     int c;
-    bool any = false;
+    uint64_t n = 0;
     buf_clear(line);
     while ((c = getc_unlocked(f)) != EOF && c != '\n') {
-        any = true;
+        if (++n % LOOK_BYTES == 0 && interrupt_waits())
+            return 0;
         if (line->n <= LINE_BYTES)
             buf_char(line, (char)c);
     }
-    return line->n > LINE_BYTES ? -1 : any || c == '\n';
+    return line->n > LINE_BYTES ? -1 : n > 0 || c == '\n';
 }
 
 static bool is_pickle(const struct buf *line)
@@ -432,8 +437,15 @@ static void store_rest(struct import *m)
 
 static bool close_log(struct import *m, struct err *e)
 {
+    enum { MOST_MS = 10000, SLICE_MS = 100, SIGNAL_MS = 700 }; /* the last: after a signal */
     struct history_left left;
-    bool ok = history_finish(m->log, 10000, &left);
+    bool ok = false;
+    int left_ms = MOST_MS;
+    for (; !ok && left_ms > 0; left_ms -= SLICE_MS) {
+        ok = history_finish(m->log, SLICE_MS, &left);
+        if (interrupt_waits())
+            left_ms = min_int(left_ms, SIGNAL_MS);
+    }
     history_close(m->log);
     return ok || err_set(e, ERR_DB, "the last sessions are %.200s", left.why);
 }

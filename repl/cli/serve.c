@@ -163,7 +163,7 @@ static int serve(struct app *a, const struct serve_opts *o, struct err *e)
         a->exit_code = e->kind;
     }
     serve_close(s);
-    interrupt_close();
+    interrupt_leave();
     return a->exit_code;
 }
 

@@ -20,6 +20,7 @@ static int leave(struct app *a, int rc)
     bool logged = a->log_error[0] == '\0';
     snprintf(e.msg, sizeof e.msg, "NOT SAVED: %s", a->log_error);
     bool stored = app_close(a);
+    rc = max_int(rc, a->exit_code); /* a signal may have ended the wait for the log */
     if (!logged && a->opt.tui) /* after the full screen; the plain mode printed it at its start */
         cli_fail(&e);
     return (!stored || !logged) && rc <= ERR_USAGE ? ERR_DB : rc;

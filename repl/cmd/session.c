@@ -8,6 +8,7 @@
 
 #include "history/hazards.h"
 #include "repl/cmd/cmd.h"
+#include "repl/interrupt.h"
 #include "repl/sessions.h"
 
 /* Local "2026-01-31 14:05". */
@@ -331,7 +332,7 @@ bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sh
         return arg_expected("title", "takes the new title", e);
     if (!need_log(a, "/title", e))
         return false;
-    history_flush(a->history, 2000);
+    history_flush_unless(a->history, 2000, interrupt_waits);
     if (!history_set_title(a->db_path, a->session, argv[0], e))
         return false;
     if (json) {
@@ -385,7 +386,7 @@ bool cmd_private(struct app *a, int argc, char **argv, const char *rest, struct 
     bool was = a->history != NULL;
     a->private_ = true;
     if (was) {
-        history_flush(a->history, 2000);
+        history_flush_unless(a->history, 2000, interrupt_waits);
         history_level(a->history, LOG_OFF);
     }
     if (json) {

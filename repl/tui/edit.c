@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "repl/interrupt.h"
 #include "repl/monitor.h"
 
 /* Creates a temporary file with the text; path receives its name. */
@@ -24,13 +25,21 @@ static bool write_file(const struct input *in, char *path, struct err *e)
     return true;
 }
 
+/* In the signal handler: Ctrl-Z in the editor stops both. */
+static bool stop_too(int sig)
+{
+    return sig == SIGTSTP && kill(getpid(), SIGSTOP) == 0;
+}
+
 /* Ctrl-C is for the editor. */
 static bool run_editor(const char *path, struct err *e)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, old[2];
     sigaction(SIGINT, &ignore, &old[0]);
     sigaction(SIGQUIT, &ignore, &old[1]);
+    interrupt_first_fn *before = interrupt_first(stop_too);
     int status = monitor_edit(path), why = errno;
+    interrupt_first(before);
     sigaction(SIGINT, &old[0], NULL);
     sigaction(SIGQUIT, &old[1], NULL);
     if (status == -1)

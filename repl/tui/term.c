@@ -24,6 +24,8 @@ static const char mouse_on[] = "\033[?1002h\033[?1006h", mouse_off[] = "\033[?10
 static struct {
     SCREEN *screen;
     volatile sig_atomic_t up;   /* the terminal is in curses' mode */
+    volatile sig_atomic_t working; /* no keys and no signals are read: see term_interruptible() */
+    volatile sig_atomic_t mute; /* the terminal takes no output: standard output is /dev/null */
     struct termios saved;       /* the modes before term_open() */
     char restore[256];          /* the bytes that restore it, for signal handlers */
     size_t n_restore;
@@ -66,21 +68,50 @@ static void make_restore(void)
     add_capability("rmcup");
 }
 
-/* Restores the terminal. Async-signal-safe. */
+static bool takes_output(int fd, int ms)
+{
+    struct pollfd out = {.fd = fd, .events = POLLOUT};
+    return poll(&out, 1, ms) == 1;
+}
+
+/* Restores the terminal, unless it reads nothing. Async-signal-safe. */
 static void restore_now(void)
 {
     if (!term.up)
         return;
     term.up = 0;
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 100) == 1) { /* do not block on a terminal that reads nothing */
-        ssize_t ignored = write(STDOUT_FILENO, term.restore, term.n_restore);
+    int fd = term.mute ? STDIN_FILENO : STDOUT_FILENO; /* mostly both are the terminal, for reading and writing */
+    if (takes_output(fd, 100)) {
+        ssize_t ignored = write(fd, term.restore, term.n_restore);
         (void)ignored;
     }
     tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
 }
 
 /* ---- signals ---- */
+
+/* Called first in the signal handler. Curses writes whole screens and does not give up: on a terminal that stands still
+ * it would never come back to the loop that obeys signals. Before the program ends, output that a terminal has not
+ * taken for a while goes to /dev/null, where the write that was interrupted continues. */
+static bool before_signal(int sig)
+{
+    enum { PATIENCE_MS = 300 };
+    bool suspends = sig == SIGTSTP && term.up;
+    if (!suspends && sig != SIGTERM && sig != SIGHUP)
+        return false;
+    bool still = !term.mute && !takes_output(STDOUT_FILENO, PATIENCE_MS);
+    if (suspends && (still || term.working)) {
+        restore_now();
+        kill(getpid(), SIGSTOP); /* a SIGCONT waits in the pipe then */
+        return true;
+    }
+    int fd = still ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        term.mute = dup2(fd, STDOUT_FILENO) >= 0;
+        close(fd);
+    }
+    return false;
+}
 
 /* Handles a fatal signal: restores the terminal, then lets the default action happen. */
 static void crash(int sig, siginfo_t *info, void *context)
@@ -241,20 +272,22 @@ bool term_open(bool color, struct err *e)
     const char *name = getenv("TERM");
     if (tcgetattr(STDIN_FILENO, &term.saved) != 0)
         return err_set(e, ERR_USAGE, "standard input is not a terminal: %s", strerror(errno));
+    /* Before newterm(), which leaves alone what is caught already: its own handlers end the program without storing
+     * anything, and it would ignore SIGTSTP while it draws. */
+    if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
+        return false;
     set_escdelay(25);
     term.screen = newterm(NULL, stdout, stdin);
-    if (!term.screen)
+    if (!term.screen) {
+        interrupt_close();
         return err_set(e, ERR_USAGE, "the terminal \"%s\" is unknown; expected a TERM with a "
                        "terminfo entry, or --plain", name ? name : "");
+    }
     make_restore();
     term.up = 1;
     die_hook(restore_now);
-    /* after newterm(), which installs its own handlers */
-    if (!interrupt_open(handled, COUNT(handled), true, restore_now, e)) {
-        term_close();
-        return false;
-    }
     catch_signals();
+    interrupt_first(before_signal);
     raw_mode();
     term.colors = color && has_colors() && start_color() == OK && use_default_colors() == OK;
     term.asked_ns = 0;
@@ -270,6 +303,8 @@ void term_close(void)
 {
     if (!term.screen)
         return;
+    if (term.mute)
+        restore_now();
     if (term.up) {
         await_answer();
         modes_off();
@@ -278,7 +313,7 @@ void term_close(void)
     }
     term.up = 0;
     die_hook(NULL);
-    interrupt_close();
+    interrupt_leave();
     release_signals();
     delscreen(term.screen);
     term.screen = NULL;
@@ -296,6 +331,8 @@ void term_release(void)
 
 void term_take(void)
 {
+    if (!term.up && !isendwin()) /* restore_now() gave the terminal back without curses */
+        endwin();
     term.up = 1;
     reset_prog_mode();
     raw_mode();
@@ -307,12 +344,14 @@ void term_take(void)
 void term_interruptible(bool on)
 {
     struct termios t;
+    term.working = on;
     if (!term.up || tcgetattr(STDIN_FILENO, &t) != 0)
         return;
     if (on) {
         t.c_lflag |= ISIG | NOFLSH;
         t.c_cc[VINTR] = 3;
-        t.c_cc[VQUIT] = t.c_cc[VSUSP] = _POSIX_VDISABLE;
+        t.c_cc[VSUSP] = 26;
+        t.c_cc[VQUIT] = _POSIX_VDISABLE;
     } else {
         t.c_lflag &= ~(tcflag_t)ISIG;
     }

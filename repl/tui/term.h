@@ -31,7 +31,8 @@ void term_redraw(void); /* the next term_draw() paints everything */
 /* Reads bytes from the terminal; 0: none now, -1: the terminal has hung up. */
 ptrdiff_t term_read(char *p, size_t n);
 
-/* While on, Ctrl-C is a SIGINT instead of a key, for work during which no keys are read. */
+/* While on, Ctrl-C and Ctrl-Z are signals instead of keys, for work during which no keys are read and nothing is
+ * drawn; SIGTSTP stops the process at once. */
 void term_interruptible(bool on);
 
 /* Restores the terminal for another program (an editor, the shell), and takes it over again. */

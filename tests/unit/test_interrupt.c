@@ -2,6 +2,7 @@
 #include "repl/interrupt.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <cmocka.h>
 #include <signal.h>
@@ -153,6 +154,82 @@ static void test_a_program_that_takes_its_signals_stays(void **state)
     close(marks[1]);
 }
 
+/* A program that closes its log: the signals that a terminal or a service manager sends besides the first one do not
+ * cut that short, one that comes later ends it at once. */
+static void test_a_program_that_leaves_is_not_cut_short(void **state)
+{
+    (void)state;
+    int status;
+    struct err e;
+    assert_int_equal(pipe(marks), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (!interrupt_open(caught, 4, true, NULL, &e))
+            _exit(1);
+        raise(SIGTERM);
+        while (interrupt_next())
+            ;
+        interrupt_leave();
+        if (write(marks[1], "l", 1) != 1)
+            _exit(1);
+        for (;;)
+            poll(NULL, 0, 1000);
+    }
+    assert_int_equal(next_mark(), 'l');
+    kill(pid, SIGHUP);
+    kill(pid, SIGTERM);
+    kill(pid, SIGWINCH);
+    poll(NULL, 0, 100);
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    poll(NULL, 0, 600);
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    kill(pid, SIGHUP);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGHUP);
+    close(marks[0]);
+    close(marks[1]);
+}
+
+static pthread_t seen_on;
+static int n_seen;
+
+static bool sees(int sig)
+{
+    seen_on = pthread_self();
+    n_seen++;
+    return sig == SIGWINCH;
+}
+
+static void *send_to_itself(void *sig)
+{
+    pthread_kill(pthread_self(), *(int *)sig);
+    return NULL;
+}
+
+/* Whichever thread the kernel gives a signal to: the main one's system calls are interrupted. */
+static void test_the_first_to_see_a_signal_runs_on_the_main_thread(void **state)
+{
+    (void)state;
+    static int sig[] = {SIGWINCH, SIGHUP};
+    pthread_t t;
+    open_all(true);
+    assert_null(interrupt_first(sees));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&t, NULL, send_to_itself, &sig[i]), 0);
+        pthread_join(t, NULL);
+    }
+    for (int i = 0; i < 1000 && n_seen < 2; i++)
+        poll(NULL, 0, 1);
+    assert_int_equal(n_seen, 2);
+    assert_true(pthread_equal(seen_on, pthread_self()));
+    assert_int_equal(interrupt_next(), SIGHUP); /* the other one was dealt with */
+    assert_int_equal(interrupt_next(), 0);
+    interrupt_close();
+    open_all(true);
+    assert_null(interrupt_first(NULL)); /* closing forgot the function */
+    interrupt_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +238,8 @@ int main(void)
         cmocka_unit_test(test_closing_puts_the_old_handlers_back),
         cmocka_unit_test(test_a_stuck_program_is_left_at_the_second_signal),
         cmocka_unit_test(test_a_program_that_takes_its_signals_stays),
+        cmocka_unit_test(test_a_program_that_leaves_is_not_cut_short),
+        cmocka_unit_test(test_the_first_to_see_a_signal_runs_on_the_main_thread),
     };
     return cmocka_run_group_tests_name("interrupt", tests, NULL, NULL);
 }

@@ -1,0 +1,400 @@
+/* signals_kit.h - a child on a terminal or on pipes, brought into a state and sent signals: for
+ * tests/unit/test_signal_states.c, whose header says what is tested.
+ *
+ * A worker is the leader of a session of its own, as a shell is: the child runs in the foreground of its
+ * terminal, so that SIGTSTP stops it (the kernel drops that signal for a session's leader).
+ */
+#ifndef AERIE_SIGNALS_KIT_H
+#define AERIE_SIGNALS_KIT_H
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "kernels/base.h"
+
+enum { HANG_MS = 20000, ROWS = 30, COLUMNS = 100 };
+
+struct child {
+    pid_t pid;
+    int tty, slave;      /* both ends of its terminal; -1: it has none */
+    int in, out, err;    /* this side of its pipes; -1 */
+    bool deaf;           /* nobody reads what it prints */
+    bool gone;           /* it has ended, with `status` */
+    bool stopped;
+    int status;
+    struct termios before;
+    struct buf text;     /* all that it printed */
+};
+
+static inline double ms_since(uint64_t t0)
+{
+    return (double)(clock_ns() - t0) * 1e-6;
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------- */
+
+static inline void copy_file(const char *from, const char *to)
+{
+    struct buf b;
+    struct err e;
+    if (!buf_read_file(&b, from, 1 << 30, &e))
+        die("%s", e.msg);
+    int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write_fully(fd, b.p, b.n) && close(fd) == 0);
+    buf_free(&b);
+}
+
+static inline void remove_tree(const char *path)
+{
+    DIR *d = opendir(path);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        char *name = xasprintf("%s/%s", path, f->d_name);
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && unlink(name))
+            remove_tree(name);
+        free(name);
+    }
+    if (d)
+        closedir(d);
+    rmdir(path);
+}
+
+/* The first column of the first row; -1: the database cannot be read (yet). */
+static inline long db_number(const char *path, const char *query)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *st = NULL;
+    long n = -1;
+    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+        sqlite3_prepare_v2(db, query, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
+        n = (long)sqlite3_column_int64(st, 0);
+    sqlite3_finalize(st);
+    sqlite3_close(db);
+    return n;
+}
+
+/* ---- processes -------------------------------------------------------------------------------------------- */
+
+/* A process named `name` (as ps says) in the group of the child; 0: there is none. */
+static inline pid_t in_group(pid_t group, const char *name)
+{
+    DIR *d = opendir("/proc");
+    pid_t found = 0;
+    for (struct dirent *f; d && !found && (f = readdir(d));) {
+        char path[64], line[512] = "", comm[64], state;
+        int pid, parent, pgrp;
+        if (f->d_name[0] < '1' || f->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%.20s/stat", f->d_name);
+        FILE *in = fopen(path, "re");
+        if (in && fgets(line, sizeof line, in) &&
+            sscanf(line, "%d (%63[^)]) %c %d %d", &pid, comm, &state, &parent, &pgrp) == 5 && pgrp == group &&
+            state != 'Z' && strcmp(comm, name) == 0)
+            found = pid;
+        if (in)
+            fclose(in);
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
+/* Whether the child has a file open, or mapped, whose path ends so. */
+static inline bool has_open(pid_t pid, const char *end)
+{
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *in = fopen(path, "re");
+    bool found = false;
+    while (in && !found && fgets(line, sizeof line, in)) {
+        line[strcspn(line, "\n")] = '\0';
+        size_t n = strlen(line), m = strlen(end);
+        found = n >= m && strcmp(line + n - m, end) == 0;
+    }
+    if (in)
+        fclose(in);
+    return found;
+}
+
+static inline void shut(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* On the child's side: the terminal or the pipes become its standard streams. */
+static inline _Noreturn void become(struct child *c, int in, int out, int err, const char *const *argv)
+{
+    sigset_t none;
+    setpgid(0, 0);
+    if (c->slave >= 0) {
+        tcsetpgrp(c->slave, getpid());
+        in = out = err = c->slave;
+    }
+    if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
+        _exit(126);
+    for (int s = 1; s < NSIG; s++)
+        signal(s, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execv(argv[0], (char **)(uintptr_t)argv);
+    _exit(127);
+}
+
+/* Starts argv. tty: on a new terminal, the controlling one of this process; else with pipes. */
+static inline void start_child(struct child *c, const char *const *argv, bool tty)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
+    *c = (struct child){.tty = -1, .slave = -1, .in = -1, .out = -1, .err = -1};
+    if (tty) {
+        struct winsize size = {.ws_row = ROWS, .ws_col = COLUMNS};
+        char name[64];
+        c->tty = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        CHECK(c->tty >= 0 && grantpt(c->tty) == 0 && unlockpt(c->tty) == 0 && ptsname_r(c->tty, name, sizeof name) == 0);
+        c->slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+        CHECK(c->slave >= 0 && ioctl(c->tty, TIOCSWINSZ, &size) == 0 && ioctl(c->slave, TIOCSCTTY, 0) == 0);
+        CHECK(tcgetattr(c->slave, &c->before) == 0);
+    } else {
+        CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0);
+    }
+    c->pid = fork();
+    CHECK(c->pid >= 0);
+    if (c->pid == 0)
+        become(c, in[0], out[1], err[1], argv);
+    setpgid(c->pid, c->pid);
+    if (tty)
+        tcsetpgrp(c->slave, c->pid);
+    shut(&in[0]);
+    shut(&out[1]);
+    shut(&err[1]);
+    c->in = tty ? dup(c->tty) : in[1];
+    c->out = out[0];
+    c->err = err[0];
+}
+
+static inline void look_at_child(struct child *c)
+{
+    int status;
+    if (!c->gone && waitpid(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == c->pid) {
+        c->stopped = WIFSTOPPED(status);
+        c->gone = WIFEXITED(status) || WIFSIGNALED(status);
+        c->status = status;
+    }
+}
+
+/* Reads what the child printed, for up to 2 ms, and looks whether it ended or was stopped. */
+static inline void pump(struct child *c)
+{
+    static char part[65536];
+    struct pollfd p[3] = {{.fd = c->tty, .events = POLLIN}, {.fd = c->out, .events = POLLIN}, {.fd = c->err, .events = POLLIN}};
+    if (c->deaf) {
+        poll(NULL, 0, 2);
+    } else if (poll(p, 3, 2) > 0) {
+        for (int i = 0; i < 3; i++) {
+            ssize_t n = p[i].revents ? read(p[i].fd, part, sizeof part) : 0;
+            if (n > 0)
+                buf_add(&c->text, part, (size_t)n);
+            else if (p[i].revents && n == 0)
+                shut(i == 1 ? &c->out : &c->err);
+        }
+    }
+    look_at_child(c);
+}
+
+/* What it printed from byte `from` on. */
+static inline bool printed(const struct child *c, size_t from, const char *text)
+{
+    return c->text.n > from && memmem(c->text.p + from, c->text.n - from, text, strlen(text));
+}
+
+/* Waits for an answer of a question; false: it did not come in HANG_MS. */
+#define AWAIT(c, condition)                                                                                            \
+    ({                                                                                                                 \
+        uint64_t t0_ = clock_ns();                                                                                     \
+        while (!(condition) && ms_since(t0_) < HANG_MS)                                                                \
+            pump(c);                                                                                                   \
+        (bool)(condition);                                                                                             \
+    })
+
+static inline void type_keys(struct child *c, const char *keys)
+{
+    CHECK(write_fully(c->in, keys, strlen(keys)));
+}
+
+/* Nothing of its group is left: no monitor, no query, no editor. */
+static inline bool alone(const struct child *c)
+{
+    return kill(-c->pid, 0) != 0 && errno == ESRCH;
+}
+
+static inline void end_child(struct child *c)
+{
+    kill(-c->pid, SIGKILL);
+    if (!c->gone)
+        waitpid(c->pid, NULL, 0);
+    if (c->slave >= 0)
+        ioctl(c->slave, TIOCNOTTY); /* the worker's next child has another terminal */
+    shut(&c->in);
+    shut(&c->out);
+    shut(&c->err);
+    shut(&c->tty);
+    shut(&c->slave);
+    buf_free(&c->text);
+}
+
+/* ---- a server that keeps its clients waiting -------------------------------------------------------------- */
+
+/* Reads to the end of a request's head, then answers a list of models; POST, and everything if `dumb`, gets no answer. */
+static inline void serve_one(int fd, bool dumb)
+{
+    static const char models[] = "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
+    char head[8192];
+    size_t n = 0;
+    for (ssize_t k; n + 1 < sizeof head && (k = read(fd, head + n, sizeof head - 1 - n)) > 0;) {
+        head[n += (size_t)k] = '\0';
+        if (strstr(head, "\r\n\r\n"))
+            break;
+    }
+    bool list = strncmp(head, "GET /v1/models ", 15) == 0;
+    while (dumb || strncmp(head, "POST ", 5) == 0)
+        if (read(fd, head, sizeof head) <= 0)
+            _exit(0);
+    dprintf(fd, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+            list ? "200 OK" : "404 Not Found", list ? sizeof models - 1 : 0, list ? models : "");
+    close(fd);
+    _exit(0);
+}
+
+/* Starts the server; *port receives its port. It ends with this process, or when killed. */
+static inline pid_t start_server(bool dumb, int *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, n) == 0 && listen(fd, 16) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&at, &n) == 0);
+    *port = ntohs(at.sin_port);
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGCHLD, SIG_IGN);
+        for (int client; (client = accept(fd, NULL, NULL)) >= 0; close(client))
+            if (fork() == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                serve_one(client, dumb);
+            }
+        _exit(0);
+    }
+    close(fd);
+    return pid;
+}
+
+/* ---- a model that is slow: zeros, and a token that always follows itself ----------------------------------- */
+
+enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, MORE = 545 /* " more" */ };
+
+/* Copies the bundled model's config and header with a wider MLP, and links its tokenizer. A decode step takes some
+ * 15 ms, a reply goes on to the end of the context, and the file has 200 MB of zeros, most of them a hole. */
+static inline void make_slow_model(const char *dir)
+{
+    static const char from[] = "models/nestling/target";
+    static const char *const same[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                       "generation_config.json"};
+    struct buf config, head = {0};
+    struct err e;
+    char *root = realpath(from, NULL), *path = xasprintf("%s/config.json", from), *at;
+    CHECK(root && mkdir(dir, 0700) == 0);
+    for (int i = 0; i < 4; i++) {
+        char *old = xasprintf("%s/%s", root, same[i]), *new = xasprintf("%s/%s", dir, same[i]);
+        CHECK(symlink(old, new) == 0);
+        free(old);
+        free(new);
+    }
+    CHECK(buf_read_file(&config, path, 1 << 20, &e));
+    free(path);
+    CHECK((at = strstr(config.p, "\"intermediate_size\": 896,")));
+    struct buf wide = {0};
+    buf_add(&wide, config.p, (size_t)(at - config.p));
+    buf_printf(&wide, "\"intermediate_size\": %d,", WIDE);
+    char *rest = at + strlen("\"intermediate_size\": 896,");
+    char *most = strstr(rest, "\"max_position_embeddings\": 4096,");
+    CHECK(most);
+    buf_add(&wide, rest, (size_t)(most - rest));
+    buf_printf(&wide, "\"max_position_embeddings\": 32768,%s", most + strlen("\"max_position_embeddings\": 4096,"));
+    path = xasprintf("%s/config.json", dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write_fully(fd, wide.p, wide.n) && close(fd) == 0);
+    free(path);
+    buf_free(&config);
+    buf_free(&wide);
+    /* the header */
+    size_t bytes = 0;
+    const char *sep = "";
+    buf_str(&head, "{");
+#define TENSOR(shape, count, ...)                                                                                      \
+    do {                                                                                                               \
+        buf_printf(&head, "%s\"", sep);                                                                                \
+        buf_printf(&head, __VA_ARGS__);                                                                                \
+        buf_printf(&head, "\":{\"dtype\":\"BF16\",\"shape\":" shape ",\"data_offsets\":[%zu,%zu]}", bytes,              \
+                   bytes + 2 * (size_t)(count));                                                                       \
+        bytes += 2 * (size_t)(count);                                                                                  \
+        sep = ",";                                                                                                     \
+    } while (0)
+    TENSOR("[4096,256]", VOCABULARY *HIDDEN, "model.embed_tokens.weight");
+    for (int l = 0; l < 8; l++) {
+        static const char *const norm[] = {"input_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
+                                           "pre_feedforward_layernorm"};
+        for (int i = 0; i < 4; i++)
+            TENSOR("[256]", HIDDEN, "model.layers.%d.%s.weight", l, norm[i]);
+        TENSOR("[256,16384]", HIDDEN *WIDE, "model.layers.%d.mlp.down_proj.weight", l);
+        TENSOR("[16384,256]", HIDDEN *WIDE, "model.layers.%d.mlp.gate_proj.weight", l);
+        TENSOR("[16384,256]", HIDDEN *WIDE, "model.layers.%d.mlp.up_proj.weight", l);
+        TENSOR("[64]", 64, "model.layers.%d.self_attn.k_norm.weight", l);
+        TENSOR("[64]", 64, "model.layers.%d.self_attn.q_norm.weight", l);
+        TENSOR("[128,256]", 128 * HIDDEN, "model.layers.%d.self_attn.k_proj.weight", l);
+        TENSOR("[128,256]", 128 * HIDDEN, "model.layers.%d.self_attn.v_proj.weight", l);
+        TENSOR("[256,256]", HIDDEN *HIDDEN, "model.layers.%d.self_attn.q_proj.weight", l);
+        TENSOR("[256,256]", HIDDEN *HIDDEN, "model.layers.%d.self_attn.o_proj.weight", l);
+    }
+    TENSOR("[256]", HIDDEN, "model.norm.weight");
+#undef TENSOR
+    buf_str(&head, "}");
+    while (head.n % 8)
+        buf_char(&head, ' ');
+    uint64_t n = head.n;
+    uint16_t row[2][HIDDEN];
+    for (int i = 0; i < HIDDEN; i++) {
+        row[0][i] = 0x3F80; /* 1: of token 0, which is chosen where all logits are 0 */
+        row[1][i] = 0x4000; /* 2: of " more", chosen from then on */
+    }
+    path = xasprintf("%s/model.safetensors", dir);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    off_t base = (off_t)(8 + head.n);
+    CHECK(fd >= 0 && write_fully(fd, (const char *)&n, 8) && write_fully(fd, head.p, head.n));
+    CHECK(ftruncate(fd, (off_t)(8 + head.n + bytes)) == 0);
+    CHECK(pwrite(fd, row[0], sizeof row[0], base) == sizeof row[0]);
+    CHECK(pwrite(fd, row[1], sizeof row[1], base + MORE * (off_t)sizeof row[1]) == sizeof row[1]);
+    CHECK(close(fd) == 0);
+    free(path);
+    free(root);
+    buf_free(&head);
+}
+
+#endif
