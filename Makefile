@@ -88,9 +88,11 @@ SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
-# one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h)
-$(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
-$(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+# one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h). Empty files on other processors
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
+  $(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
+  $(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+endif
 ifeq ($(MODE),fuzz)
   # kernels meet no input from outside; comparisons of buffers, UTF-8 and targets guide no mutation
   $(B)/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all -O1

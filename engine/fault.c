@@ -1,7 +1,8 @@
 /* fault.c - see fault.h. */
 #include "engine/fault.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static int number_after(const char *s, const char *name)
 {
     size_t n = strlen(name);
     for (const char *p = strstr(s, name); p; p = strstr(p + 1, name))
-        if ((p == s || p[-1] == ' ') && isdigit((unsigned char)p[n])) {
+        if ((p == s || p[-1] == ' ') && ascii_digit(p[n])) {
             long v = strtol(p + n, NULL, 10);
             return v <= INT32_MAX ? (int)v : -1;
         }

@@ -3,7 +3,8 @@
  */
 #include "history/internal.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -125,7 +126,7 @@ char *db_immutable_uri(const char *path)
     struct buf b = {0};
     buf_str(&b, "file:");
     for (const char *p = path; *p; p++) {
-        if (isalnum((unsigned char)*p) || strchr("/._-~", *p))
+        if (ascii_alnum(*p) || strchr("/._-~", *p))
             buf_char(&b, *p);
         else
             buf_printf(&b, "%%%02X", (unsigned char)*p);

@@ -5,7 +5,8 @@
  */
 #include "history/internal.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -97,12 +98,12 @@ static char *quote_words(const char *query)
 {
     struct buf b = {0};
     for (const char *p = query; *p;) {
-        while (isspace((unsigned char)*p))
+        while (ascii_space(*p))
             p++;
         if (!*p)
             break;
         buf_char(&b, '"');
-        for (; *p && !isspace((unsigned char)*p); p++) {
+        for (; *p && !ascii_space(*p); p++) {
             if (*p == '"')
                 buf_char(&b, '"');
             buf_char(&b, *p);
@@ -118,7 +119,7 @@ static char *typed_words(const char *words)
 {
     char *q = quote_words(words);
     size_t n = strlen(q), end = strlen(words);
-    if (n && !isspace((unsigned char)words[end - 1]))
+    if (n && !ascii_space(words[end - 1]))
         q[n - 1] = '*'; /* the blank after the last quote */
     return q;
 }
@@ -307,7 +308,7 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     char low[SESSION_ID] = "", high[SESSION_ID + 1];
     size_t n = strlen(id);
     for (size_t i = 0; i < n && i < SESSION_ID - 1; i++)
-        low[i] = (char)toupper((unsigned char)id[i]);
+        low[i] = ascii_upper(id[i]);
     if (n == 0 || n >= SESSION_ID || strspn(low, "0123456789ABCDEFGHJKMNPQRSTVWXYZ") != n)
         return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected a number or an id that "
                        "aerie logs or /sessions lists, the beginning of an id, or \"last\"", id);

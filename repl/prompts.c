@@ -1,7 +1,8 @@
 /* prompts.c - see prompts.h. */
 #include "repl/prompts.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,9 @@
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static bool digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool three_digits(const char *s)
 {
-    return digit(s[0]) && digit(s[1]) && digit(s[2]) && !digit(s[3]);
+    return ascii_digit(s[0]) && ascii_digit(s[1]) && ascii_digit(s[2]) && !ascii_digit(s[3]);
 }
 
 /* Reads the number at `s`, which begins with a digit, into out (digits and at most one point).
@@ -29,9 +25,9 @@ static const char *read_number(const char *s, char out[64])
     bool point = false, fits = true;
     for (;; s++) {
         bool comma = *s == ',' && !point && three_digits(s + 1);
-        if (*s == '.' && !point && digit(s[1]))
+        if (*s == '.' && !point && ascii_digit(s[1]))
             point = true;
-        else if (!digit(*s) && !comma)
+        else if (!ascii_digit(*s) && !comma)
             break;
         if (comma)
             continue;
@@ -54,7 +50,7 @@ static void trim_zeros(char *number)
         number[n] = '\0';
     }
     size_t lead = 0;
-    while (number[lead] == '0' && digit(number[lead + 1]))
+    while (number[lead] == '0' && ascii_digit(number[lead + 1]))
         lead++;
     memmove(number, number + lead, strlen(number + lead) + 1);
 }
@@ -64,11 +60,11 @@ static bool last_number(const char *text, char out[64])
     bool found = false;
     for (const char *s = text; *s;) {
         char one[64];
-        if (!digit(*s)) {
+        if (!ascii_digit(*s)) {
             s++;
             continue;
         }
-        bool minus = s > text && s[-1] == '-' && (s == text + 1 || !isalnum((unsigned char)s[-2]));
+        bool minus = s > text && s[-1] == '-' && (s == text + 1 || !ascii_alnum(s[-2]));
         s = read_number(s, one);
         found = one[0] != '\0';
         if (!found)

@@ -1,6 +1,8 @@
 /* sessions.c - see sessions.h. */
 #include "repl/sessions.h"
 
+#include "kernels/ascii.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,14 +119,14 @@ static bool word_fits(const char *word, const void *arg)
     const struct candidate *c = arg;
     const struct session_row *r = c->row;
     const char *number = word + (word[0] == '#');
-    return (r->title && strcasestr(r->title, word)) || (r->model && strcasestr(r->model, word)) ||
-           strncasecmp(r->id, word, strlen(word)) == 0 ||
+    return (r->title && ascii_contains(r->title, word)) || (r->model && ascii_contains(r->model, word)) ||
+           ascii_same_n(r->id, word, strlen(word)) ||
            (number[0] && strspn(number, "0123456789") == strlen(number) && atoi(number) == c->number);
 }
 
 static bool not_in(const char *word, const void *text)
 {
-    return !strcasestr(text, word);
+    return !ascii_contains(text, word);
 }
 
 bool filter_touches(const char *filter, const char *text)

@@ -80,7 +80,7 @@ static inline void mock_put(kbuf b, size_t row, size_t stride, uint64_t v)
     CHECK((row * stride + 2) * sizeof(float) <= b.n);
     memcpy((float *)b.p + row * stride, &v, sizeof v);
 }
-static inline int32_t mock_int(kbuf b, size_t i)
+static inline int32_t mock_index(kbuf b, size_t i)
 {
     CHECK((i + 1) * 4 <= b.n);
     return ((const int32_t *)b.p)[i];
@@ -96,7 +96,7 @@ static inline void mock_k_embed(struct kdev *d, const struct k_embed *a)
     (void)d;
     for (int r = 0; r < a->rows; r++)
         mock_put(a->dst, (size_t)r, (size_t)(a->dst_stride ? a->dst_stride : a->n),
-                 mock_embed(mock_int(a->ids, (size_t)r)));
+                 mock_embed(mock_index(a->ids, (size_t)r)));
 }
 static inline void mock_k_rope(struct kdev *d, const struct k_rope *a)
 {
@@ -115,7 +115,7 @@ static inline void mock_k_gather(struct kdev *d, const struct k_gather *a)
         const struct k_part *p = &a->part[i];
         kbuf to = kbuf_at(p->dst, (size_t)p->at * 4, p->dst.n - (size_t)p->at * 4);
         for (size_t r = 0; r < (size_t)a->rows; r++) {
-            int32_t from = p->idx.p ? mock_int(p->idx, r) : (int32_t)r;
+            int32_t from = p->idx.p ? mock_index(p->idx, r) : (int32_t)r;
             for (size_t j = 0; j < (size_t)p->n; j += 2) {
                 kbuf src = p->table ? to : kbuf_at(p->src, j * 4, p->src.n - j * 4);
                 uint64_t x = p->table ? mock_embed(from)
@@ -163,7 +163,7 @@ static inline void mock_k_qkv(struct kdev *d, const struct k_qkv *a)
             x = mock_join(mock_get(kbuf_at(a->src, 8, a->src.n - 8), r, (size_t)a->src_stride), x);
         mock_put(a->q, r, MOCK_H, x);
         if (a->wk && a->table->write.p) {
-            int32_t slot = mock_int(a->table->write, r);
+            int32_t slot = mock_index(a->table->write, r);
             CHECK(slot >= a->table->page_size && slot < a->cells.n_slots);
             mock_put(a->cells.k, (size_t)slot, MOCK_H, x);
         }
@@ -175,13 +175,13 @@ static inline void mock_k_attn(struct kdev *d, const struct k_attn *a)
     const struct k_table *t = a->table;
     for (size_t r = 0; r < (size_t)a->rows; r++) {
         uint64_t h = mock_get(a->q, r, MOCK_H);
-        int lo = mock_int(t->lo, r), hi = mock_int(t->hi, r);
-        int n = t->n_expand.p ? mock_int(t->n_expand, r) : 0;
+        int lo = mock_index(t->lo, r), hi = mock_index(t->hi, r);
+        int n = t->n_expand.p ? mock_index(t->n_expand, r) : 0;
         for (int j = lo; j < hi + n; j++) {
-            size_t cell = (size_t)mock_int(t->req, r) * (size_t)t->n_cols;
+            size_t cell = (size_t)mock_index(t->req, r) * (size_t)t->n_cols;
             int32_t slot = j >= hi
-                ? mock_int(t->expand, r * (size_t)t->expand_w + (size_t)(j - hi))
-                : mock_int(t->pages, cell + (size_t)(j / t->page_size)) * t->page_size +
+                ? mock_index(t->expand, r * (size_t)t->expand_w + (size_t)(j - hi))
+                : mock_index(t->pages, cell + (size_t)(j / t->page_size)) * t->page_size +
                       j % t->page_size;
             CHECK(slot >= 0 && slot < a->cells.n_slots);
             h = mock_see(h, mock_get(a->cells.k, (size_t)slot, MOCK_H), j);

@@ -1,14 +1,13 @@
 /* http.c - libcurl's multi interface: see http.h. */
 #include "engine/remote/http.h"
 
-#include <ctype.h>
 #include <curl/curl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/remote/answer.h"
+#include "kernels/ascii.h"
 
 enum { SHOWN = 160, HTTP_CALLS = 64 }; /* bytes of an error's body in a message */
 
@@ -164,12 +163,12 @@ static void fail(struct http_call *c, const char *fmt, ...)
 static const char *header_is(const char *line, size_t n, const char *name, size_t *len)
 {
     size_t k = strlen(name);
-    if (n <= k || line[k] != ':' || strncasecmp(line, name, k) != 0)
+    if (n <= k || line[k] != ':' || !ascii_same_n(line, name, k))
         return NULL;
     const char *v = line + k + 1, *end = line + n;
-    while (v < end && isspace((unsigned char)*v))
+    while (v < end && ascii_space(*v))
         v++;
-    while (end > v && isspace((unsigned char)end[-1]))
+    while (end > v && ascii_space(end[-1]))
         end--;
     *len = (size_t)(end - v);
     return v;
@@ -186,7 +185,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     size_t len;
     const char *v;
     (void)one;
-    if (n > 5 && !strncasecmp(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
+    if (n > 5 && ascii_same_n(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
         c->type[0] = c->agent[0] = c->moved[0] = '\0';
         c->retry_s = -1;
     } else if ((v = header_is(line, n, "content-type", &len))) {
@@ -195,12 +194,12 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
             stop++;
         copy_value(c->type, sizeof c->type, v, stop);
         for (char *p = c->type; *p; p++)
-            *p = (char)tolower((unsigned char)*p);
+            *p = ascii_lower(*p);
     } else if ((v = header_is(line, n, "server", &len))) {
         copy_value(c->agent, sizeof c->agent, v, len);
     } else if ((v = header_is(line, n, "location", &len))) {
         copy_value(c->moved, sizeof c->moved, v, len);
-    } else if ((v = header_is(line, n, "retry-after", &len)) && len && isdigit((unsigned char)*v)) {
+    } else if ((v = header_is(line, n, "retry-after", &len)) && len && ascii_digit(*v)) {
         c->retry_s = atoi(v);
     }
     return n;

@@ -1,14 +1,15 @@
 /* metrics.c - the Prometheus text format: see metrics.h. */
 #include "engine/remote/metrics.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static bool name_char(char c)
 {
-    return isalnum((unsigned char)c) || c == '_' || c == ':';
+    return ascii_alnum(c) || c == '_' || c == ':';
 }
 
 /* The end of a label set whose first byte is after the brace; NULL: it does not end. */
@@ -38,7 +39,7 @@ static bool read_value(const char *p, double *out)
         return false;
     while (*end == ' ' || *end == '\t')
         end++;
-    if (*end == '-' || isdigit((unsigned char)*end)) /* a time stamp */
+    if (*end == '-' || ascii_digit(*end)) /* a time stamp */
         strtoll(end, &end, 10);
     while (*end == ' ' || *end == '\t')
         end++;

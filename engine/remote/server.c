@@ -9,6 +9,7 @@
 
 #include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
+#include "kernels/ascii.h"
 #include "kernels/json.h"
 
 static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", "vLLM", "SGLang",
@@ -138,7 +139,7 @@ static bool is_secret(const char *name)
     static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret", "credential",
                                        "auth", "hf_token", "access_token"};
     for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        if (strcasestr(name, word[i]))
+        if (ascii_contains(name, word[i]))
             return true;
     return false;
 }

@@ -9,6 +9,7 @@
  *
  * The scores of attention are such products, too: the keys are the rows, the queries the weights.
  */
+#include "kernels/cpu/vec.h"
 
 /* Panels and outputs of wide_block() at most. */
 #if CPU_ISA == 2

@@ -8,7 +8,8 @@
  */
 #include "models/tokenizer/parts.h"
 
-#include <ctype.h>
+#include "kernels/ascii.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,16 +27,11 @@ static bool refuse_pattern(struct dialect *d, const char *what)
     return err_set(d->e, ERR_MODEL, "regular expression with %s", what);
 }
 
-static bool is_alnum(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* Emits the character at d->s as a literal. */
 static void literal(struct dialect *d)
 {
     size_t n = utf8_len(d->s);
-    if (n == 1 && ispunct((uint8_t)*d->s))
+    if (n == 1 && ascii_punct(*d->s))
         buf_char(d->out, '\\');
     buf_add(d->out, d->s, n);
     d->s += n;
@@ -89,7 +85,7 @@ static bool refuse_escape(struct dialect *d)
 static bool property(struct dialect *d)
 {
     const char *p = d->s + 3;
-    while (is_alnum(*p) || strchr("_ ^=-", *p ? *p : '.'))
+    while (ascii_alnum(*p) || strchr("_ ^=-", *p ? *p : '.'))
         p++;
     if (d->s[2] != '{' || *p != '}')
         return refuse_escape(d);
@@ -136,7 +132,7 @@ static bool translate_escape(struct dialect *d, bool in_class)
             d->s += 2;
             return true;
         }
-    if (is_alnum(c))
+    if (ascii_alnum(c))
         return refuse_escape(d);
     d->s++;
     literal(d);

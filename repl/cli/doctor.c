@@ -67,12 +67,14 @@ static void report(struct doctor *d, enum verdict v, int rc, const char *what, c
 static void features(struct buf *b)
 {
 #if defined(__x86_64__)
+#define SLOW "no AVX2: the model will be slow here"
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         buf_str(b, ", avx2 fma");
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         buf_str(b, " avx512");
 #else
+#define SLOW "vector code is for x86-64 with AVX2 only: the model will be slow here"
     (void)b;
 #endif
 }
@@ -104,7 +106,7 @@ static void check_machine(struct doctor *d)
     double gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 0x1p30;
     features(&b);
     bool wide = b.n > 0;
-    report(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
+    report(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : SLOW,
            "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
     buf_free(&b);
     list_devices(tell_device, d);

@@ -3,12 +3,13 @@
  * Every command stands in `table` and nowhere else; help, completion, the README's table and
  * commands.json come from it.
  */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
+
+#include "kernels/ascii.h"
 
 static const struct cmd table[] = {
     {"help", "?", "[topic]", "chat", "lists the commands, or explains one topic", "/help tree",
@@ -281,7 +282,7 @@ static bool read_word(const char **p, struct buf *w)
 {
     bool quoted = false;
     const char *s = *p;
-    for (; *s && (quoted || !isspace((unsigned char)*s)); s++) {
+    for (; *s && (quoted || !ascii_space(*s)); s++) {
         if (*s == '"')
             quoted = !quoted;
         else if (*s == '\\' && (s[1] == '"' || s[1] == '\\'))
@@ -327,7 +328,7 @@ bool arg_int(const char *s, const char *what, long min, long max, long *out, str
 {
     char *end;
     long v = strtol(s, &end, 10);
-    if (!*s || *end || isspace((unsigned char)*s) || v < min || v > max || strlen(s) > 18)
+    if (!*s || *end || ascii_space(*s) || v < min || v > max || strlen(s) > 18)
         return err_set(e, ERR_USAGE, "%s is a number from %ld to %ld, not \"%.40s\"", what, min,
                        max, s);
     *out = v;
@@ -410,7 +411,7 @@ bool cmd_run(struct app *a, const char *line, struct err *e)
     size_t n = strcspn(line, " \t\r\n");
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), line);
     char *rest = xstrdup(line + n + strspn(line + n, " \t\r\n"));
-    for (size_t end = strlen(rest); end > 0 && isspace((unsigned char)rest[end - 1]); end--)
+    for (size_t end = strlen(rest); end > 0 && ascii_space(rest[end - 1]); end--)
         rest[end - 1] = '\0';
 
     struct sheet out;

@@ -1,5 +1,4 @@
 /* session.c - the commands of the session log: list, search, resume, fork, name, export. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 #include <unistd.h>
 
 #include "history/hazards.h"
+#include "kernels/ascii.h"
 #include "repl/cmd/cmd.h"
 #include "repl/interrupt.h"
 #include "repl/sessions.h"
@@ -310,7 +310,7 @@ bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct she
     if (argc > 1)
         return arg_expected("fork", "takes at most one turn or session", e);
     char tail = argc == 1 ? argv[0][strspn(argv[0], "0123456789")] : '\0';
-    if (tail == '#' || isalpha((unsigned char)tail)) /* "#12" or an id; digits alone are a turn */
+    if (tail == '#' || ascii_alpha(tail)) /* "#12" or an id; digits alone are a turn */
         return fork_of(a, argv[0], out, json, e);
     if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
                               e))

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/ascii.h"
 #include "kernels/json.h"
 
 enum {
@@ -207,7 +208,7 @@ void front_news(struct front *f, void *call)
 static bool is_json(struct call *c)
 {
     const char *type = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Content-Type");
-    return type && strncasecmp(type, "application/json", 16) == 0 && strchr("; \t", type[16]);
+    return type && ascii_same_n(type, "application/json", 16) && strchr("; \t", type[16]);
 }
 
 /* The client's name for the request, as far as it fits an id. */
@@ -471,7 +472,7 @@ static bool may_enter(struct call *c)
     const char *said = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Authorization");
     if (!key || (c->route && c->route->open))
         return true;
-    bool bearer = said && strncasecmp(said, "Bearer ", 7) == 0;
+    bool bearer = said && ascii_same_n(said, "Bearer ", 7);
     return same_key(bearer ? said + 7 : "", key);
 }
 
@@ -488,7 +489,7 @@ static bool host_is_here(struct call *c)
     if (*host == '[')
         return true; /* a number, no name */
     snprintf(name, sizeof name, "%.*s", (int)(strcspn(host, ":") < 63 ? strcspn(host, ":") : 63), host);
-    return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &a4) == 1;
+    return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
 }
 
 /* Decides by the head of the request. */

@@ -21,7 +21,7 @@ without() { # title, pattern, exception, folders...
 }
 
 operations='kernels/(base|mapped|kernels|window|fp8|tree_rules)\.h' # what a backend may include
-base='kernels/(base|json|utf8|mapped)\.h' table='kernels/(base|mapped|json|utf8|kernels|window|fp8|tree_rules)\.h'
+base='kernels/(base|json|utf8|ascii|mapped)\.h' table='kernels/(base|mapped|json|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -73,4 +73,6 @@ without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|d
 without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
 without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
+without "characters are classified and compared by kernels/ascii.h, not by the locale" 'include <(ctype|strings|wctype)\.h>|\b(str(n?case(cmp|str)|coll|xfrm))\(' '' kernels models engine history repl
+without "the locale decides about the terminal's characters, and about nothing else" 'setlocale\(' '^repl/main\.c:.*LC_CTYPE' kernels models engine history repl
 exit $bad

@@ -8,7 +8,12 @@
 #define AERIE_TESTS_FUZZ_ARENA_H
 
 #include <jansson.h>
+#if __has_include(<sanitizer/asan_interface.h>)
 #include <sanitizer/asan_interface.h>
+#else /* a compiler without its sanitizers */
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
 
 #include "tests/fuzz/fuzz.h"
 

@@ -358,13 +358,11 @@ static void test_a_watch_sees_every_change(void **state)
 /* ---- going on -------------------------------------------------------------------------------- */
 
 static enum run_until script_until;
-static int script_pauses;
 
 static bool scripted(struct backend *g, const struct debug_view *v, int i)
 {
     (void)v;
     struct err e = {0};
-    script_pauses = i + 1;
     must(g->debug->run(g, i == 2 ? script_until : RUN_STEP, i == 0 ? 3 : 1, NULL, &e), &e);
     return true;
 }

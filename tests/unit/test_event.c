@@ -251,17 +251,17 @@ static void test_who_rests_sleeps_through_what_can_wait_and_nothing_else(void **
     enum { SHORT = 60, LONG = 30000 };
     /* half of LONG only tells who was woken from who slept to the end */
     assert_true(rest_through(8, 4, SHORT, patient, 3, false) >= SHORT - 1);
-    assert_in_range(rest_through(8, 3, LONG, patient, 3, false), 0, LONG / 2);
-    assert_in_range(rest_through(2, 9, LONG, patient, 2, false), 0, LONG / 2); /* it is full */
-    assert_in_range(rest_through(8, 9, LONG, last, 2, false), 0, LONG / 2);
-    assert_in_range(rest_through(8, 9, LONG, NULL, 0, true), 0, LONG / 2);
+    assert_true(rest_through(8, 3, LONG, patient, 3, false) <= LONG / 2);
+    assert_true(rest_through(2, 9, LONG, patient, 2, false) <= LONG / 2); /* it is full */
+    assert_true(rest_through(8, 9, LONG, last, 2, false) <= LONG / 2);
+    assert_true(rest_through(8, 9, LONG, NULL, 0, true) <= LONG / 2);
     struct rest flushed = {.q = evq_new(8), .n = 9, .ms = LONG};
     pthread_t t;
     pthread_create(&t, NULL, resting, &flushed);
     usleep(5000);
     evq_flush(flushed.q);
     pthread_join(t, NULL);
-    assert_in_range(flushed.took_ms, 0, LONG / 2);
+    assert_true(flushed.took_ms <= LONG / 2);
     evq_flush(flushed.q); /* while nobody rests: the next rest does not begin, the one after it does */
     evq_rest(flushed.q, 9, LONG);
     flushed.ms = SHORT;
@@ -273,7 +273,7 @@ static void test_who_rests_sleeps_through_what_can_wait_and_nothing_else(void **
     assert_true(evq_put(q, &ev));
     struct rest r = {.q = q, .n = 9, .ms = LONG};
     resting(&r);
-    assert_in_range(r.took_ms, 0, LONG / 2);
+    assert_true(r.took_ms <= LONG / 2);
     evq_free(q);
 }
 

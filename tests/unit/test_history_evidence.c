@@ -214,8 +214,8 @@ static int mutate_rows(const char *table, int *tried)
     static const char *const how[] = {
         "DELETE FROM \"%1$s\" WHERE rowid=(SELECT min(rowid) FROM \"%1$s\")",
         "DELETE FROM \"%1$s\" WHERE rowid=(SELECT max(rowid) FROM \"%1$s\")",
-        "DELETE FROM \"%1$s\" WHERE rowid=(SELECT rowid FROM \"%1$s\" ORDER BY rowid LIMIT 1 OFFSET"
-        " (SELECT count(*)/2 FROM \"%1$s\"))",
+        ("DELETE FROM \"%1$s\" WHERE rowid=(SELECT rowid FROM \"%1$s\" ORDER BY rowid LIMIT 1 OFFSET"
+         " (SELECT count(*)/2 FROM \"%1$s\"))"),
         "DELETE FROM \"%1$s\"",
         /* of a table without rowid */
         "DELETE FROM \"%1$s\" WHERE %2$s=(SELECT min(%2$s) FROM \"%1$s\")",

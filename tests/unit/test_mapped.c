@@ -166,7 +166,7 @@ static void test_other_bus_errors_are_still_fatal(void **state)
 {
     (void)state;
     for (int sent = 0; sent < 2; sent++) {
-        int fd = make_file(), status;
+        int fd = make_file(), status = 0;
         struct mapped *m = map(fd);
         pid_t child = fork();
         if (child == 0) {
@@ -273,7 +273,7 @@ static void test_unaligned_tensors_are_copied(void **state)
     for (size_t f = 0; f < 2; f++)
         for (size_t pad = 1; pad <= 3; pad++) {
             struct buf all = ck_read(folders[f], ST), config = ck_read(folders[f], "config.json");
-            char *folder = ck_temp(), spaces[3] = "   ";
+            char *folder = ck_temp(), spaces[] = "   ";
             uint64_t n = ck_u64(all.p);
             struct buf out = {0};
             for (int i = 0; i < 8; i++)

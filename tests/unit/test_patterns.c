@@ -232,7 +232,7 @@ static void test_published_expressions_need_a_few_units_a_byte(void **state)
                 buf_str(&text, unit[u]);
             assert_true(pattern_open(&p, true, pattern[k], strlen(pattern[k]), &e));
             assert_true(pattern_spans(&p, &f, text.p, text.n, &out, &e));
-            assert_in_range(f.spent, 1, 32 * text.n);
+            assert_true(f.spent >= 1 && f.spent <= 32 * text.n);
             matcher_done(&f, &out);
             pattern_free(&p);
             buf_free(&text);
@@ -355,7 +355,7 @@ static void test_spans_tile_any_text_for_any_expression(void **state)
         pattern_free(&p);
         buf_free(&b);
     }
-    assert_in_range(taken, ROUNDS / 8, ROUNDS - ROUNDS / 20); /* both ends were reached */
+    assert_true(taken >= ROUNDS / 8 && taken <= ROUNDS - ROUNDS / 20); /* both ends were reached */
 }
 
 int main(void)

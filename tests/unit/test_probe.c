@@ -111,7 +111,7 @@ static void check_chain(const struct bed *b, const struct probe *p)
         }
         assert_true((p->layer[l].expert != NULL) == b->m.layer[l].is_moe);
         for (int i = 0; p->layer[l].expert && i < p->n_row * p->top_k; i++)
-            assert_in_range(p->layer[l].expert[i], 0, b->m.cfg.n_expert - 1);
+            assert_true(p->layer[l].expert[i] >= 0 && p->layer[l].expert[i] < b->m.cfg.n_expert);
         if (same && !b->m.layer[l].layer_scalar.data)
             assert_memory_equal(p->layer[l].tap[PROBE_OUT], p->layer[l + 1].tap[PROBE_IN],
                                 (size_t)(p->n_row * p->hidden) * sizeof(float));

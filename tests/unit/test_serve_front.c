@@ -721,10 +721,10 @@ static void damage(struct buf *b, uint64_t luck)
 static void test_broken_bodies_are_read_or_refused(void **state)
 {
     static const char *const whole[] = {
-        "{\"model\":\"nestling\",\"stream\":true,\"stop\":[\"a\",\"\\u00e9\"],\"seed\":5,\"n\":2,\"logprobs\":true,"
-        "\"top_logprobs\":3,\"stream_options\":{\"include_usage\":true}," ASKED "}",
-        "{\"prompt\":[[2,4],[516,267]],\"max_tokens\":0,\"echo\":true,\"logprobs\":5,\"temperature\":0.5,\"top_p\":0.9,"
-        "\"stop_token_ids\":[5],\"logit_bias\":{},\"best_of\":1,\"prompt_logprobs\":null}",
+        ("{\"model\":\"nestling\",\"stream\":true,\"stop\":[\"a\",\"\\u00e9\"],\"seed\":5,\"n\":2,\"logprobs\":true,"
+         "\"top_logprobs\":3,\"stream_options\":{\"include_usage\":true}," ASKED "}"),
+        ("{\"prompt\":[[2,4],[516,267]],\"max_tokens\":0,\"echo\":true,\"logprobs\":5,\"temperature\":0.5,\"top_p\":0.9,"
+         "\"stop_token_ids\":[5],\"logit_bias\":{},\"best_of\":1,\"prompt_logprobs\":null}"),
         "{\"prompt\":[\"<bos>caf\\u00e9\",\"x\"],\"max_tokens\":4095,\"min_p\":0.1,\"top_k\":-1,\"ignore_eos\":false}",
     };
     struct desk d;

@@ -626,7 +626,7 @@ static void test_mutated_files_do_no_harm(void **state)
         tok_close(t);
         buf_free(&b);
     }
-    assert_in_range(opened, 100, 3000); /* both ends were reached */
+    assert_true(opened >= 100 && opened <= 3000); /* both ends were reached */
 }
 
 int main(void)
