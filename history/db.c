@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum {
@@ -133,6 +134,23 @@ char *db_immutable_uri(const char *path)
     }
     buf_str(&b, "?immutable=1");
     return b.p;
+}
+
+bool db_open_immutable(struct db *d, const char *path, struct err *e)
+{
+    char *uri = db_immutable_uri(path);
+    bool ok = db_open(d, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, e);
+    free(uri);
+    return ok;
+}
+
+bool db_wal_has_rows(const char *path)
+{
+    char *wal = xasprintf("%s-wal", path);
+    struct stat st;
+    bool some = stat(wal, &st) == 0 && st.st_size > 0;
+    free(wal);
+    return some;
 }
 
 void db_close(struct db *d)

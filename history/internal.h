@@ -40,6 +40,10 @@ void db_close(struct db *d);
 bool db_sync_all(struct db *d, struct err *e);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
+/* Opens such a URI: SQLite cannot open a WAL database in a read-only folder in any other way. What the
+ * write-ahead log holds is not seen. */
+bool db_open_immutable(struct db *d, const char *path, struct err *e);
+bool db_wal_has_rows(const char *path); /* it may: the log beside the database is not empty */
 /* Fills *e (ERR_DB) with "PATH: WHAT: sqlite's message", then rolls back; returns false. */
 bool db_fail(struct db *d, struct err *e, const char *what);
 void db_rollback(struct db *d); /* the open transaction, if there is one */

@@ -22,21 +22,9 @@ enum { READ_LIMIT = 5000000 };
 
 /* ---- opening ---- */
 
-static bool wal_has_rows(const char *path)
-{
-    char *wal = xasprintf("%s-wal", path);
-    struct stat st;
-    bool some = stat(wal, &st) == 0 && st.st_size > 0;
-    free(wal);
-    return some;
-}
-
-/* Opens as immutable: SQLite cannot open a WAL database in a read-only folder in any other way. */
 static bool open_immutable(struct hdb *h, struct err *e)
 {
-    char *uri = db_immutable_uri(h->path);
-    bool ok = db_open(&h->db, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, e);
-    free(uri);
+    bool ok = db_open_immutable(&h->db, h->path, e);
     if (ok)
         h->db.limit = READ_LIMIT;
     if (ok && !schema_check(&h->db, e)) {
@@ -45,7 +33,7 @@ static bool open_immutable(struct hdb *h, struct err *e)
     }
     if (ok)
         snprintf(h->warning, sizeof h->warning, "the session log cannot be written: view only%s",
-                 wal_has_rows(h->path) ? "; the newest turns may be missing" : "");
+                 db_wal_has_rows(h->path) ? "; the newest turns may be missing" : "");
     return ok;
 }
 

@@ -1,7 +1,10 @@
 /* main.c - what must be true of the process before anything else runs. */
 #include <fcntl.h>
 #include <locale.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,9 +22,36 @@ static void fill_standard_streams(void)
         close(fd);
 }
 
+/* The engine's frames have up to 0.4 MB, and how large a thread's stack is depends on the C library and on the limit of
+ * the main thread's. The main thread's limit is raised to STACK if the hard limit allows it; all threads, those of
+ * libraries too, get STACK. False, with a line on standard error: the hard limit is below LEAST. */
+static bool claim_stack(void)
+{
+    const rlim_t STACK = 8 << 20, LEAST = 1 << 20;
+    struct rlimit limit;
+    pthread_attr_t attr;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK) { /* RLIM_INFINITY is the largest number */
+        limit.rlim_cur = limit.rlim_max < STACK ? limit.rlim_max : STACK;
+        setrlimit(RLIMIT_STACK, &limit);
+        if (limit.rlim_max < LEAST) {
+            fprintf(stderr, "aerie: the stack is limited to %llu KiB; expected at least %llu (ulimit -Hs)\n",
+                    (unsigned long long)limit.rlim_max >> 10, (unsigned long long)LEAST >> 10);
+            return false;
+        }
+    }
+    if (pthread_attr_init(&attr) == 0) {
+        if (pthread_attr_setstacksize(&attr, STACK) == 0)
+            pthread_setattr_default_np(&attr);
+        pthread_attr_destroy(&attr);
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     fill_standard_streams();
+    if (!claim_stack())
+        return ERR_USAGE;
     setlocale(LC_CTYPE, ""); /* and no more: numbers are written and read the same everywhere */
     umask(077);              /* sessions are private, and so is all that is made beside them */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */

@@ -162,16 +162,36 @@ static bool count(const struct session_row *r, void *arg)
     return true;
 }
 
+/* Whether the nearest folder above a file that exists takes new entries; errno says why not. */
+static bool can_be_made(const char *path)
+{
+    char *folder = xstrdup(path), *slash;
+    int why = ENOENT;
+    while (why == ENOENT && (slash = strrchr(folder, '/'))) {
+        slash[slash == folder] = '\0'; /* "/" stays */
+        why = access(folder, W_OK | X_OK) == 0 ? 0 : errno;
+        if (slash == folder)
+            break;
+    }
+    free(folder);
+    errno = why;
+    return !why;
+}
+
 static void check_database(struct doctor *d)
 {
     struct err e = {0};
     struct stat st;
     char *path = cli_db_path(d->c);
     if (stat(path, &st) != 0) {
-        bool none = errno == ENOENT;
-        report(d, none ? V_OK : V_FAIL, ERR_DB, "database",
-               none ? NULL : "sessions cannot be saved",
-               none ? "%s is not there yet" : "%s cannot be reached", path);
+        if (errno != ENOENT)
+            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved", "%s cannot be reached: %s", path,
+                   strerror(errno));
+        else if (!can_be_made(path))
+            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved; --db or XDG_DATA_HOME names another place",
+                   "%s cannot be made: %s", path, strerror(errno));
+        else
+            report(d, V_OK, 0, "database", NULL, "%s is not there yet", path);
         free(path);
         return;
     }

@@ -1,6 +1,8 @@
 /* test_utf8.c - decoding against the table of well-formed sequences in the Unicode standard. */
+#include "kernels/ascii.h"
 #include "kernels/utf8.h"
 
+#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -101,12 +103,34 @@ static void test_texts_are_checked_to_their_end(void **state)
     assert_false(utf8_check("\xED\xA0\x80", 3)); /* a surrogate */
 }
 
+/* As the C library has it in the locale "C", in which a program begins. */
+static void test_ascii_has_the_classes_of_the_locale_c(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 256; i++) {
+        char c = (char)i, upper[] = {'x', ascii_upper(c), 0}, lower[] = {'X', ascii_lower(c), 0};
+        assert_int_equal(ascii_digit(c), !!isdigit(i));
+        assert_int_equal(ascii_alpha(c), !!isalpha(i));
+        assert_int_equal(ascii_alnum(c), !!isalnum(i));
+        assert_int_equal(ascii_space(c), !!isspace(i));
+        assert_int_equal(ascii_punct(c), !!ispunct(i));
+        assert_int_equal((uint8_t)ascii_lower(c), tolower(i));
+        assert_int_equal((uint8_t)ascii_upper(c), toupper(i));
+        assert_true(ascii_same(upper, lower) && ascii_same_n(upper, lower, 9));
+    }
+    assert_true(ascii_same("", "") && !ascii_same("a", "ab") && !ascii_same("ab", "a") && !ascii_same("I", "\xC4\xB1"));
+    assert_true(ascii_same_n("abc", "ABd", 2) && !ascii_same_n("abc", "ABd", 3) && ascii_same_n("a", "b", 0));
+    assert_true(ascii_contains("HF_API_KEY", "api_key") && ascii_contains("x", "") && ascii_contains("ends", "DS"));
+    assert_true(!ascii_contains("api_ke", "api_key") && !ascii_contains("", "a"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sequence_of_bytes_at_the_edges),
         cmocka_unit_test(test_every_code_point_comes_back),
         cmocka_unit_test(test_texts_are_checked_to_their_end),
+        cmocka_unit_test(test_ascii_has_the_classes_of_the_locale_c),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
