@@ -258,7 +258,7 @@ static int help_all(void)
     printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
            "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
            "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
-           "130 interrupted, 143 terminated. In the chat, /help lists its commands.\n");
+           "129 hung up, 130 interrupted, 143 terminated. /help lists the chat's commands.\n");
     return 0;
 }
 

@@ -117,7 +117,8 @@ static const struct topic {
     {"files", "where things are",
      "$XDG_DATA_HOME/aerie/sessions.db   the saved sessions (default ~/.local/share)\n"
      "$XDG_CONFIG_HOME/aerie/config      settings, a name=value line each (~/.config)\n"
-     "$XDG_STATE_HOME/aerie/history      the lines you typed (~/.local/state)\n"},
+     "$XDG_STATE_HOME/aerie/history      the lines you typed (~/.local/state)\n"
+     "$XDG_STATE_HOME/aerie/layout       which panes were open, and their sizes\n"},
     {"exit", "exit codes",
      "0              all went well\n"
      "1              the answer is no: nothing found, a replay differs\n"
@@ -125,7 +126,7 @@ static const struct topic {
      "3              the model or the device is not available, or the device failed\n"
      "4              the session database\n"
      "5              a checker rule was violated in this session\n"
-     "130, 143       stopped by Ctrl-C, by a termination signal\n"
+     "129, 130, 143  the terminal went away, Ctrl-C, a termination signal\n"
      "A script goes on after a failing command; its exit code is the highest that occurred.\n"},
     {"views", "what /sql can ask the log (man aerie, THE DATABASE, has examples)",
      "v_turn         a turn: prompt, tokens reused and what stopped the reuse, times\n"

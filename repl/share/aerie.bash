@@ -1,6 +1,9 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
+    # --flag=value is three words to readline
+    if [ "$cur" = = ]; then cur=
+    elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
     local commands="chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= draft.shape= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
@@ -26,7 +29,7 @@ _aerie() {
         show) flags="--db --json" ;;
         replay) flags="--check --verbose --plain --tui --script --theme --no-mouse --with --forced --goto --model --draft --device --precision --kv --weights --draft-weights --load --threads --db --json" ;;
         diff) flags="--with --log-only --forced --model --draft --device --precision --kv --weights --draft-weights --load --threads --db --json" ;;
-        parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --require-draft --eagle-capture --device --precision --kv
+        parity) flags="--a --b --control --api-key-file --header --limit --lanes --model --draft --eagle-capture --device --precision --kv
             --weights --draft-weights --load --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
@@ -38,10 +41,11 @@ _aerie() {
         bench) flags="--synthetic --cublas --short --model --draft --device --precision --kv --weights --draft-weights --load --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
         doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --kv --db --json" ;;
+        help) flags= ;;
     esac
     case $prev in
-        --draft) COMPREPLY=($(compgen -d -W ngram -- "$cur")); return ;;
-        -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
+        --draft) compopt -o dirnames 2>/dev/null; COMPREPLY=($(compgen -W ngram -- "$cur")); return ;;
+        -m|--model) [ "$cmd" = logs ] || compopt -o dirnames 2>/dev/null; return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
         --load) COMPREPLY=($(compgen -W "auto map copy" -- "$cur")); return ;;
@@ -50,25 +54,27 @@ _aerie() {
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --issue) COMPREPLY=($(compgen -W "sglang vllm llama.cpp" -- "$cur")); return ;;
         --at-limit) COMPREPLY=($(compgen -W "warn stop" -- "$cur")); return ;;
+        --check) [ "$cmd" = replay ] || { COMPREPLY=($(compgen -W "off on strict" -- "$cur")); return; } ;;
         --theme) COMPREPLY=($(compgen -W "auto dark light" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
-        -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
-        --a|--b) compopt -o nospace; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
-        -f|--file|--script|-o|--output|--db|--seal|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --session|show|replay|diff|export|pack)
-            COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
-                sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p')" -- "$cur")
-                $(compgen -f -X '!*.aerie' -- "$cur")); return ;;
-        help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-        db) COMPREPLY=($(compgen -W "path check repair backup sql prune vacuum pin unpin" -- "$cur")); return ;;
+        -p|--param) compopt -o nospace 2>/dev/null; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
+        --a|--b|--with) compopt -o nospace 2>/dev/null; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
+        --session) _aerie_sessions; return ;;
+        -f|--file|--batch|--script|-o|--output|--db|--seal|--api-key-file|--cublas) return ;;
     esac
-    case $cur in
-        -*) COMPREPLY=($(compgen -W "$flags $common" -- "$cur")) ;;
-        *) if [ -z "$cmd" ]; then COMPREPLY=($(compgen -W "$commands" -- "$cur"))
-           else COMPREPLY=($(compgen -f -- "$cur")); fi ;;
+    case $cmd,$cur in
+        *,-*) COMPREPLY=($(compgen -W "$flags $common" -- "$cur")) ;;
+        ,*|help,*) COMPREPLY=($(compgen -W "$commands" -- "$cur")) ;;
+        db,*) [ "$prev" != db ] || COMPREPLY=($(compgen -W "path check repair backup sql prune vacuum pin unpin" -- "$cur")) ;;
+        show,*|replay,*|diff,*|export,*|pack,*) _aerie_sessions ;;
     esac
 }
-complete -F _aerie aerie
+_aerie_sessions() {
+    COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
+        sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p')" -- "$cur"))
+}
+# default: file names where the function has no answer (files of flags, packs)
+complete -o default -F _aerie aerie

@@ -1,0 +1,108 @@
+#!/bin/bash
+# The completions of bash, zsh and fish against the program's own help: for each command the same flags, and for each flag
+# with a choice of values the same values. zsh and fish are asked where they are installed.
+. "$(dirname "$0")/kit.sh"
+ln -s "$AERIE" "$T/aerie"; export PATH=$T:$PATH
+run --help
+commands=$(sed -n '/^usage/,/^Commands/s/^  \([a-z]*\) .*/\1/p' "$T/out")
+run -n run "Hello!"; [ $rc = 0 ]; result "a reply that is not saved" $?
+run run "Hello!"; [ $rc = 0 ]; result "a session to complete" $?
+
+# What help lists: "COMMAND --flag", and "COMMAND --flag value" for a choice such as auto|cpu|cuda.
+for c in $commands; do
+    run help "$c"
+    sed -nE 's/^  (-.,|   ) (--[a-z-]+) ?(([a-z0-9]+\|)*[a-z0-9]*).*/\2 \3/p' "$T/out" | while read -r flag values; do
+        echo "$c $flag"
+        [[ $values != *\|* ]] || for v in ${values//|/ }; do echo "$c $flag $v"; done
+    done
+done | sort -u >"$T/help"
+[ "$(wc -l <"$T/help")" -gt 300 ] && grep -qx 'run --device cuda' "$T/help" && grep -qx 'export --format md' "$T/help"
+result "help lists flags and their values ($(wc -l <"$T/help"))" $?
+awk 'NF == 3 { print $1, $2 }' "$T/help" | sort -u >"$T/choices"
+
+same() { # shell; reads lines as in help. Values of flags for which help lists none (sizes, models) may be anything.
+    awk 'NR == FNR { choice[$0] = 1; next } NF < 3 || choice[$1 " " $2]' "$T/choices" - | sort -u >"$T/$1"
+    diff "$T/help" "$T/$1" >"$T/out"; local ok=$?
+    : >"$T/err"
+    result "$1: the flags and values of help, command by command" $ok
+}
+
+# ---- bash ----
+. repl/share/aerie.bash; result "bash loads the completion" $?
+complete_bash() { # word...: the last one is completed
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    _aerie
+    printf '%s\n' "${COMPREPLY[@]}"
+}
+{
+    for c in $commands; do complete_bash aerie "$c" -- | sed "s/^/$c /"; done
+    while read -r c flag; do complete_bash aerie "$c" "$flag" '' | sed "s/^/$c $flag /"; done <"$T/choices"
+} | same bash
+offers() { # title, expected, words
+    local title=$1 expected=$2; shift 2
+    complete_bash "$@" | tr '\n' ' ' >"$T/out"
+    [ "$(cat "$T/out")" = "$expected " ]; result "bash: $title" $?
+}
+offers "the beginning of a command" "replay" aerie re
+offers "a session" "last 1" aerie show ''
+offers "the second session of two" "last 1" aerie diff 1 ''
+offers "a session behind a flag" "last" aerie replay --check l
+offers "an action on the database" "path prune pin" aerie db p
+offers "a value behind =" "cuda" aerie run --device = cu
+offers "all values behind =" "auto cpu cuda" aerie run --device =
+offers "a setting" "top_k= top_p=" aerie run -p top
+
+# ---- zsh, with a stub in place of the function that reads the specifications ----
+tool() { PATH=$PATH:/usr/local/bin:/usr/bin:/bin command -v "$1"; }
+if zsh=$(tool zsh); then
+    cat >"$T/ask.zsh" <<'ZSH'
+emulate -L zsh; setopt extendedglob
+_arguments() { print -rl -- "$@" >>$out }
+_describe() { : }; compadd() { : }
+for c in ${=COMMANDS}; do
+    out=$T/specs; : >$out
+    words=(aerie $c --) CURRENT=3
+    source repl/share/aerie.zsh
+    for spec in ${(f)"$(<$out)"}; do
+        spec=${spec##\([^\)]#\)}; spec=${spec#\*}
+        [[ $spec == --* ]] || continue
+        flag=${spec%%[^a-z-]*}
+        print -r -- $c $flag
+        [[ $spec == *:\(*\) ]] && for v in ${=${${spec##*:\(}%\)}}; do print -r -- $c $flag $v; done
+    done
+done
+ZSH
+    COMMANDS=$commands T=$T "$zsh" -f "$T/ask.zsh" 2>"$T/err" | same zsh
+    # compinit takes the file by its first line
+    "$zsh" -f -c "mkdir $T/f && cp repl/share/aerie.zsh $T/f/_aerie && fpath=($T/f \$fpath) && autoload -U compinit && compinit -u -d $T/dump &&
+        print \$_comps[aerie]" >"$T/out" 2>"$T/err" && [ "$(cat "$T/out")" = _aerie ]
+    result "zsh: compinit finds the completion" $?
+else
+    result "zsh # SKIP not installed" 0
+fi
+
+# ---- fish ----
+if fish=$(tool fish); then
+    cat >"$T/ask.fish" <<'FISH'
+source repl/share/aerie.fish
+for c in (string split ' ' -- $COMMANDS)
+    for l in (complete -C "aerie $c --")
+        echo $c (string replace -r '[=\t].*' '' -- $l)
+    end
+end
+while read -l c flag
+    for l in (complete -C "aerie $c $flag ")
+        echo $c $flag (string replace -r '\t.*' '' -- $l)
+    end
+end <$T/choices
+for l in (complete -C "aerie show l"); echo SESSION (string replace -r '\t.*' '' -- $l); end
+for l in (complete -C "aerie db pr"); echo ACTION (string replace -r '\t.*' '' -- $l); end
+FISH
+    COMMANDS=$(echo $commands) T=$T PATH=$PATH:/usr/bin:/bin "$fish" -N "$T/ask.fish" >"$T/fish.all" 2>"$T/err"
+    grep -v '^[A-Z]' "$T/fish.all" | same fish
+    grep '^[A-Z]' "$T/fish.all" >"$T/out"; [ "$(tr '\n' ' ' <"$T/out")" = "SESSION last ACTION prune " ]
+    result "fish: a session, an action on the database" $?
+else
+    result "fish # SKIP not installed" 0
+fi
+plan
