@@ -121,7 +121,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -138,7 +138,7 @@ dist: deps ## make build/dist: a Debian package, a tar.zst and their checksums (
 	@$(MAKE) --no-print-directory $(DIST) check-deps build/$(if $(NVCC),package-cuda,package-cpu)/aerie
 	@rm -rf build/dist
 	@$(MAKE) -s --no-print-directory $(DIST) DESTDIR=$(CURDIR)/build/dist/root install
-	@repl/share/package.sh build/dist/root build/dist
+	@repl/share/package.sh build/dist/root build/dist $(if $(NVCC),cuda,cpu)
 	@rm -rf build/dist/root
 
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
@@ -268,19 +268,23 @@ $(BENCH) $(PLAY): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 .SECONDARY:
 
 # ---- installing ----------------------------------------------------------------------------------
-SHARE := $(DESTDIR)$(PREFIX)/share
-install: all ## install below PREFIX: program, bundled model, manual, completions
-	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/aerie/models/nestling/target \
-	  $(SHARE)/aerie/models/nestling/draft $(SHARE)/bash-completion/completions \
-	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	install -m 755 $(B)/aerie $(DESTDIR)$(PREFIX)/bin/aerie
-	install -m 644 models/nestling/target/* $(SHARE)/aerie/models/nestling/target/
-	install -m 644 models/nestling/draft/* $(SHARE)/aerie/models/nestling/draft/
-	install -m 644 repl/share/aerie.1 $(SHARE)/man/man1/aerie.1
-	install -m 644 repl/share/aerie.bash $(SHARE)/bash-completion/completions/aerie
-	install -m 644 repl/share/aerie.zsh $(SHARE)/zsh/site-functions/_aerie
-	install -m 644 repl/share/aerie.fish $(SHARE)/fish/vendor_completions.d/aerie.fish
-	install -m 644 repl/share/sglang_dump.py $(SHARE)/aerie/sglang_dump.py
+# SOURCE:TARGET below PREFIX, once for install and uninstall
+INSTALLED := repl/share/aerie.1:share/man/man1/aerie.1 repl/share/aerie.bash:share/bash-completion/completions/aerie \
+  repl/share/aerie.zsh:share/zsh/site-functions/_aerie repl/share/aerie.fish:share/fish/vendor_completions.d/aerie.fish \
+  repl/share/sglang_dump.py:share/aerie/sglang_dump.py \
+  $(foreach f,$(sort $(wildcard models/nestling/target/* models/nestling/draft/*)),$(f):share/aerie/$(f))
+define newline
+
+
+endef
+
+install: all ## install below PREFIX (/usr/local): program, bundled model, manual, completions
+	install -D -m 755 $(B)/aerie $(DESTDIR)$(PREFIX)/bin/aerie
+	$(foreach f,$(INSTALLED),install -D -m 644 $(subst :, $(DESTDIR)$(PREFIX)/,$(f))$(newline)	)
+
+uninstall: ## remove what install put below PREFIX; sessions and settings of users stay
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/aerie $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$(f)))))
+	[ ! -d $(DESTDIR)$(PREFIX)/share/aerie ] || find $(DESTDIR)$(PREFIX)/share/aerie -depth -type d -empty -delete
 
 # ---- the rest ------------------------------------------------------------------------------------
 clean: ## remove everything built

@@ -8,14 +8,16 @@
 #   --mirror NAME=URL   where a release's packages are (the mirror of this machine's own apt sources)
 #   --zmq               with the optional library libzmq, too (make ZMQ=1)
 #   --only COMMAND      run, test, install or dist; may be repeated (run, test and install). dist: `make dist` twice, in two folders,
-#                       compared; its package is installed in another bare system, and its tar.zst unpacked there
+#                       compared; its package is installed in another bare system, upgraded to that of a later commit, and
+#                       purged; its tar.zst is unpacked there
+#   --cuda DIR          the CUDA toolkit in DIR, for the system that builds: packages with code for GPUs
 #   --cache DIR         keeps downloaded packages and bare systems between runs (~/.cache/aerie-fresh)
 #   --keep              keeps the systems and their logs and says where they are
 # What is cloned is HEAD of this checkout: changes that are not committed are not tested.
 cd "$(dirname "$0")/.." || exit 2
 stop() { echo "fresh: $1" >&2; exit 2; }
 
-suites=() users=() only=() keep=0 make=make cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
+suites=() users=() only=() keep=0 make=make cuda='' cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
 declare -A mirrors
 while [ $# -gt 0 ]; do
     case $1 in
@@ -25,8 +27,9 @@ while [ $# -gt 0 ]; do
     --only) case $2 in run | test | install | dist) only+=("$2") ;; *) stop "--only $2: expected run, test, install or dist" ;; esac; shift ;;
     --cache) cache=$2; shift ;;
     --keep) keep=1 ;;
+    --cuda) [ -x "$2/bin/nvcc" ] || stop "--cuda $2: no bin/nvcc there"; cuda=$(realpath "$2"); shift ;;
     --zmq) make='make ZMQ=1' ;;
-    *) sed -n '2,16p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,18p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -70,17 +73,19 @@ bare_system() { # release, mirror
 # Runs a command line in a system, as a user of the system, in the user's home, with an environment of its own. Mounts
 # and processes end with the command.
 inside() { # release, tree, user, command line
-    local home=/home/$3 kept=$cache/$1.packages
+    local home=/home/$3 kept=$cache/$1.packages toolkit=$cuda
     [ "$3" = root ] && home=/root
     mkdir -p "$kept"
+    case $2 in *-clean) toolkit='' ;; esac
+    [ -z "$toolkit" ] || mkdir -p "$2/usr/local/cuda"
     # shellcheck disable=SC2016
     unshare --mount --pid --fork --kill-child bash -c '
         mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && mount -t tmpfs tmpfs "$1/dev/shm" &&
         mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$1/dev/pts" &&
-        mount --bind "$2" "$1/var/cache/apt/archives" && cp -L /etc/resolv.conf "$1/etc/resolv.conf" &&
+        mount --bind "$2" "$1/var/cache/apt/archives" && { [ -z "$6" ] || mount -o bind,ro "$6" "$1/usr/local/cuda"; } && cp -L /etc/resolv.conf "$1/etc/resolv.conf" &&
         exec chroot --userspec="$3" "$1" env -i HOME="$4" USER="$3" LOGNAME="$3" TERM=dumb \
             PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd; $5"' \
-        _ "$2" "$kept" "$3" "$home" "$4"
+        _ "$2" "$kept" "$3" "$home" "$4" "$toolkit"
 }
 
 failed=0
@@ -115,8 +120,19 @@ prove_packages() { # release, tree, as, user, home
     step "$1" "$clean" "$3" root "apt-get install .deb" 'Setting up aerie' 'apt-get update -qq && apt-get install -y --no-install-recommends /dist/*.deb zstd'
     step "$1" "$clean" "$3" guest "aerie run, from the .deb" '^[A-Z].*[.!?]$' 'aerie run "Hello!"'
     step "$1" "$clean" "$3" guest "aerie run, from the tar.zst" '^[A-Z].*[.!?]$' 'tar -xf /dist/*.tar.zst && aerie-*/bin/aerie run "Hello!" && cd aerie-*/bin && ./aerie doctor | grep "bundled.*aerie-"'
+    # what each shell and man find by themselves
+    step "$1" "$clean" "$3" root "man-db, bash, zsh, fish" 'Setting up fish' 'apt-get install -y --no-install-recommends man-db bash-completion zsh fish'
+    step "$1" "$clean" "$3" guest "manual" 'aerie.1.gz' 'man -w aerie'
+    step "$1" "$clean" "$3" guest "completion of bash" '_aerie aerie$' '. /usr/share/bash-completion/bash_completion; _completion_loader aerie; complete -p aerie'
+    step "$1" "$clean" "$3" guest "completion of zsh" '^_aerie$' "zsh -fc 'autoload -U compinit; compinit; print \$_comps[aerie]'"
+    step "$1" "$clean" "$3" guest "completion of fish" '^replay' "fish -c 'complete -C \"aerie re\"'"
     step "$1" "$clean" "$3" root "lintian" 'no errors' 'apt-get install -y -qq lintian >/dev/null 2>&1 && lintian --fail-on error /dist/*.deb && echo no errors'
-    step "$1" "$clean" "$3" root "apt-get remove" 'Removing aerie' 'apt-get remove -y aerie && ! command -v aerie && [ ! -e /usr/share/aerie ]'
+    step "$1" "$2" "$3" "$4" "make dist, a later commit" '^aerie: build/dist/aerie_.*MiB$' 'cd again && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m later && make dist'
+    mkdir "$clean/later" && cp "$5"/again/build/dist/*.deb "$clean/later/" || return 1
+    step "$1" "$clean" "$3" root "upgrade" 'Unpacking aerie .* over ' 'apt-get install -y --no-install-recommends /later/*.deb'
+    step "$1" "$clean" "$3" guest "the session from before" '1 turn' 'aerie db check && aerie logs'
+    step "$1" "$clean" "$3" root "apt-get purge" 'Removing aerie' 'apt-get purge -y aerie && ! command -v aerie && [ -e ~guest/.local/share/aerie/sessions.db ] &&
+        ! find / -xdev \( -path /home -o -path /dist -o -path /later -o -path /var/cache/apt \) -prune -o -name "*aerie*" -print | grep .'
     [ $keep = 1 ] || rm -rf --one-file-system "$clean"
 }
 
