@@ -30,14 +30,15 @@ export -f command_not_found_handle
 
 one() { # path of a test, log folder: one file with its output, one with its verdicts
     local name; name=$(basename "$1" .sh); local log=$2/$name.log start=$SECONDS
-    timeout "${TEST_TIMEOUT:-280}" "$1" >"$log" 2>&1; local rc=$?
-    local ok bad skip
+    local ok bad skip rc used TIMEFORMAT='%U %S'
+    { time timeout "${TEST_TIMEOUT:-280}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
+    used=$(awk '{ printf "%.1f", $1 + $2 }' "$2/$name.time")
     sed -i -E 's/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"
     ok=$(grep -c '^ok ' "$log"); bad=$(grep -c '^not ok ' "$log"); skip=$(grep -ciE '^ok .*# *skip' "$log")
     if [ $rc != 0 ] && [ "$bad" = 0 ]; then bad=1; echo "not ok - $name ended with status $rc" >>"$log"; fi
     if [ $((ok + bad)) = 0 ]; then bad=1; echo "not ok - $name printed no result" >>"$log"; fi
     echo "$((ok - skip)) $bad $skip" >"$2/$name.count"
-    printf '%-28s %4d passed %3d failed %3d skipped  %3ds\n' "$name" $((ok - skip)) "$bad" "$skip" $((SECONDS - start))
+    printf '%-28s %4d passed %3d failed %3d skipped  %3ds %6.1fs of processor time\n' "$name" $((ok - skip)) "$bad" "$skip" $((SECONDS - start)) "$used"
     [ "$bad" = 0 ] || grep -B4 -A3 '^not ok ' "$log" | head -n 40 | sed 's/^/    /'
 }
 export -f one

@@ -7,7 +7,7 @@ export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
 session() { # FLAGS: questions on standard input
-    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=90 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
+    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=64 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
 }
 # TITLE STATUS PATTERN ARGUMENTS...: the status and a line of the output
 says() {

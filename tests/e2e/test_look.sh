@@ -99,7 +99,7 @@ like '^ +digits +[0-9]+ +[0-9]+ +0\.[0-9]+ ' && has "rate = accepted/drafted, of
 has 'the grouping is depth, turn, context, window, page or kind, not "colour"' err; result "another grouping is refused" $?
 # the groupings add up to the same sums
 sums() { awk -v by="$1" '$1 == "ACCEPT" {on = $3 == by ","} on && NF > 5 && $NF ~ /^[0-9.]+$/ {c = 0; for (i = 1; i <= NF; i++) if ($i ~ /^[0-9]+$/ && $(i + 1) ~ /^[0-9]+$/ && $(i + 2) ~ /^[0-9]+$/ && $(i + 3) ~ /\./) c = i; if (c) {a += $c; d += $(c + 1); e += $(c + 2)}} END {print a, d, e}' "$T/out"; }
-[ "$(sums turn)" != "0 0 0" ] && [ "$(sums window)" = "$(sums turn)" ] && [ "$(sums page)" = "$(sums turn)" ]; result "all groupings count the same cycles ($(sums turn))" $?
+all=$(sums turn); [ "$all" != "0 0 0" ] && [ "$(sums window)" = "$all" ] && [ "$(sums page)" = "$all" ]; result "all groupings count the same cycles ($all)" $?
 chat -- "${wide[@]}" Hello. "Who are you?" "/accept turn" "/accept kind"
 kinds=$(awk '$1 == "ACCEPT" {on = /by kind/} on && NF == 7 && $2 ~ /^[0-9]+$/ {d += $2; e += $3; b += $6; m += $5} END {print d, e, e + b == m}' "$T/out")
 [ "$kinds" = "$(sums turn | cut -d' ' -f2-) 1" ]; result "kinds add up to the same tokens, each accepted or a bonus ($kinds)" $?

@@ -22,11 +22,12 @@ refuse() {
     result "refused: aerie $(printf '%s ' "$@" | sed "s,$T/,,g" | cut -c1-60)" $ok
 }
 
-# ---- a session of 100 turns, with everything a log can hold ----
+# ---- a session of 40 turns (100 with AERIE_TEST_LONG=1), with everything a log can hold ----
+if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then last=40 middle=20 from=10 early=12 tries=40; else last=100 middle=50 from=40 early=30 tries=200; fi
 {
     echo "/system You answer as a zookeeper called Bartholomew."
     echo "/set max_tokens 8"
-    for ((i = 1; i <= 97; i++)); do
+    for ((i = 1; i <= last - 3; i++)); do
         case $((i % 6)) in
             0) echo "My favourite number is $i." ;; 1) echo "What is my favourite number?" ;;
             2) echo "Tell me about pelicans." ;; 3) echo "/regen" ;;
@@ -40,7 +41,7 @@ refuse() {
 } >"$T/script"
 timeout -k 2 200 "$AERIE" --plain --quiet --log-level full -m "$T/model" --draft "$MODELS/draft" --script "$T/script" >"$T/chat" 2>&1
 turns=$(aerie db sql "SELECT max(n) AS n FROM turn" --json | grep -oE '[0-9]+' | head -n 1)
-[ "${turns:-0}" -ge 100 ]; result "a session of $turns turns" $?
+[ "${turns:-0}" -ge $last ]; result "a session of $turns turns" $?
 aerie show last >"$T/show"; aerie show last --json >"$T/show.json"
 cp "$T/show.json" "$T/was.json"
 cd "$T" || exit 2
@@ -60,11 +61,14 @@ result "without ids" $?
 # Every word of messages and replies that a pack of another conversation does not have, and that is no name of a setting.
 printf 'x\n' | timeout 60 "$AERIE" --plain -q >/dev/null 2>&1
 aerie pack last -o other.aerie >/dev/null
+# and the words of every report, whatever it is of
+for engine in sglang vllm llama.cpp; do aerie pack last --issue $engine -o other-$engine.aerie >/dev/null; done
 ID=${FILE%.aerie}
 printable() { LC_ALL=C tr -cs '[:print:]' '\n' <"$1"; }
 split() { tr -cs '[:alpha:]' '\n' | tr '[:upper:]' '[:lower:]' | awk 'length >= 4' | LC_ALL=C sort -u; }
 { cat "$T/chat"; sed 's,^/[a-z]* ,,' "$T/script"; } | split >"$T/words"
 { printable other.aerie; aerie help; echo target draft aerie; } | split >"$T/common"
+cat other*-*.md | split >"$T/report-words"
 LC_ALL=C comm -23 "$T/words" "$T/common" >"$T/secret"
 awk 'length >= 6' "$T/secret" >"$T/long"
 found() { { printable "$1" | split | LC_ALL=C comm -12 - "$T/secret"; LC_ALL=C grep -aoiFf "$T/long" "$1" | tr '[:upper:]' '[:lower:]'; } | sort -u; }
@@ -83,7 +87,7 @@ bare() { (cd nowhere && timeout -k 2 60 ./aerie "$@" 2>"$T/err" </dev/null); }
 chmod 400 "$FILE" "$TEXT" shape.aerie; mv model gone; before=$(ls -A . nowhere | grep -E "aerie|:$" | cksum; stat -c '%Y %s %a' "$FILE" "$TEXT" shape.aerie)
 missing=
 for f in "$FILE" "$TEXT" shape.aerie; do
-    for place in "" :1 :50 :100 :100.1 :100.2; do
+    for place in "" :1 :$middle :$last :$last.1 :$last.2; do
         bare show "../$f$place" >"$T/out" && [ -s "$T/out" ] || missing+=" show $f$place"
         bare show "../$f$place" --json >"$T/out" && grep -q '^{"id":' "$T/out" || missing+=" show --json $f$place"
     done
@@ -98,10 +102,10 @@ done
 [ -z "$missing" ]; result "every view of it opens, without a model$missing" $?
 # stepping through the recorded states
 missing=
-printf '%s\n' '/tree 100.2' '/pages' '/map 20' '/pool' '/stats' '/accept depth' '/at 50.1' '/pages swa' '/timing' >"$T/look"
+printf '%s\n' "/tree $last.2" '/pages' '/map 20' '/pool' '/stats' '/accept depth' "/at $middle.1" '/pages swa' '/timing' >"$T/look"
 for f in "$FILE" "$TEXT" shape.aerie; do
     (cd nowhere && timeout -k 2 60 ./aerie replay "../$f" --plain <"$T/look" >"$T/out" 2>"$T/err") || missing+=" status $f"
-    for p in '^TREE   step 100\.2' '^PAGES ' '^POSITION 20' '^POOL ' '^STATS ' '^ACCEPT ' 'at 50\.1' '^POOL swa'; do
+    for p in "^TREE   step $last\\.2" '^PAGES ' '^POSITION 20' '^POOL ' '^STATS ' '^ACCEPT ' "at $middle\\.1" '^POOL swa'; do
         grep -qE -- "$p" "$T/out" || missing+=" '$p' $f"
     done
 done
@@ -111,8 +115,8 @@ result "looking changes nothing, and leaves no file beside it" $?
 strip() { sed -E 's/"pack":(null|\{[^}]*\}),//; s/"about":\{[^}]*\},//' "$1"; }
 bare show "../$TEXT" --json >"$T/pack.json"
 cmp -s <(strip "$T/pack.json") <(strip "$T/was.json"); result "with text it shows what the log shows" $?
-bare show "../$FILE:100.2" --json | tr -d '\n' | grep -oE '"(page_digest|draft_digest|logit_digest|drafted|accepted)":[^,]*' >"$T/a"
-aerie show "$ID:100.2" --json | tr -d '\n' | grep -oE '"(page_digest|draft_digest|logit_digest|drafted|accepted)":[^,]*' >"$T/b"
+bare show "../$FILE:$last.2" --json | tr -d '\n' | grep -oE '"(page_digest|draft_digest|logit_digest|drafted|accepted)":[^,]*' >"$T/a"
+aerie show "$ID:$last.2" --json | tr -d '\n' | grep -oE '"(page_digest|draft_digest|logit_digest|drafted|accepted)":[^,]*' >"$T/b"
 [ -s "$T/a" ] && cmp -s "$T/a" "$T/b"; result "a step has the log's digests" $?
 bare show "../$TEXT" | grep -q walrus && ! bare show "../$FILE" | grep -q walrus
 result "show says where text was left out" $?
@@ -132,13 +136,13 @@ done
 refuse 2 'holds no token ids' replay shape.aerie --check
 
 # ---- slices ----
-aerie pack "$ID" --steps 40.1..50.2 -o slice.aerie >/dev/null &&
-    [ "$(aerie --db slice.aerie db sql "SELECT max(n) AS n FROM turn" --json | grep -oE '[0-9]+' | head -n 1)" = 50 ]
+aerie pack "$ID" --steps $from.1..$middle.2 -o slice.aerie >/dev/null &&
+    [ "$(aerie --db slice.aerie db sql "SELECT max(n) AS n FROM turn" --json | grep -oE '[0-9]+' | head -n 1)" = $middle ]
 result "a slice ends with its turn" $?
 [ "$(aerie --db slice.aerie db sql "SELECT min(turn) AS a, max(turn) AS b FROM v_node" --json | grep -oE '[0-9]+' | tr '\n' ' ')" != "1 $turns " ] &&
-    aerie --db slice.aerie db sql "SELECT count(*) AS n FROM v_node WHERE turn NOT BETWEEN 40 AND 50" --json | grep -q '"n":0'
+    aerie --db slice.aerie db sql "SELECT count(*) AS n FROM v_node WHERE turn NOT BETWEEN $from AND $middle" --json | grep -q '"n":0'
 result "a slice has the trees of its steps" $?
-aerie replay slice.aerie --check -m model --draft "$MODELS/draft" | grep -q '^equal: 50 turns'; result "a slice can be computed again" $?
+aerie replay slice.aerie --check -m model --draft "$MODELS/draft" | grep -q "^equal: $middle turns"; result "a slice can be computed again" $?
 refuse 1 'has no turn 900' pack "$ID" --steps 900.1 -o x.aerie
 refuse 2 'expected A..B' pack "$ID" --steps 5.1..4.1 -o x.aerie
 refuse 2 'expected it or --no-ids' pack "$ID" --with-text --no-ids -o x.aerie
@@ -152,7 +156,7 @@ result "a pack of schema version 3 is read and computed again" $?
 
 # ---- changed bytes ----
 RANDOM=15
-size=$(stat -c %s "$FILE"); noticed=0; tries=200
+size=$(stat -c %s "$FILE"); noticed=0
 cp "$FILE" flipped.aerie; chmod 600 flipped.aerie
 for ((i = 0; i < tries; i++)); do
     at=$(((RANDOM * 32768 + RANDOM) % size))
@@ -167,13 +171,14 @@ rm -f flipped.aerie
 
 # ---- a bug report ----
 for engine in sglang vllm llama.cpp; do
-    aerie pack "$ID" --issue $engine --steps 100.2 -o issue.aerie >"$T/out"; rc=$?; md=issue-$engine.md
+    aerie pack "$ID" --issue $engine --steps $last.2 -o issue.aerie >"$T/out"; rc=$?; md=issue-$engine.md
     missing=
-    for p in '^### ' 'Control run: the same prompt without drafting' '^\| 1 \| ' '^curl -s http' '"prompt":\[[0-9]+,' 'Step 100\.2 \(where' \
+    for p in '^### ' 'Control run: the same prompt without drafting' '^\| 1 \| ' '^curl -s http' '"prompt":\[[0-9]+,' "Step $last\\.2 \(where" \
         'Output ids of the reference' 'model_sha' 'temperature 0\.8'; do
         grep -qE -- "$p" $md || missing+=" '$p'"
     done
-    [ $rc = 0 ] && [ -z "$missing" ] && [ -z "$(found $md)" ]; result "a report for $engine$missing $(found $md | tr '\n' ' ')" $?
+    leaked=$(found $md | LC_ALL=C comm -23 - "$T/report-words" | tr '\n' ' ')
+    [ $rc = 0 ] && [ -z "$missing$leaked" ]; result "a report for $engine$missing $leaked" $?
     rm -f issue*
 done
 aerie pack "$ID" --issue vllm --no-ids -o issue.aerie >/dev/null && ! grep -qE '\[[0-9]+,[0-9]+' issue-vllm.md
@@ -182,10 +187,10 @@ rm -f issue*
 refuse 2 'expected sglang, vllm or llama.cpp' pack "$ID" --issue trt -o x.aerie
 
 # ---- a step's plans ----
-aerie pack "$ID" --plan 100.2 -o plan.aerie >"$T/out" && aerie pack "$ID" --plan 30.1 -o plan2.aerie >>"$T/out"
-[ $? = 0 ] && grep -q '"mode":"verify"' plan-100.2.json && grep -q '"equal":true' plan-100.2.json && grep -q '"mode":"extend"' plan2-30.1.json
+aerie pack "$ID" --plan $last.2 -o plan.aerie >"$T/out" && aerie pack "$ID" --plan $early.1 -o plan2.aerie >>"$T/out"
+[ $? = 0 ] && grep -q '"mode":"verify"' plan-$last.2.json && grep -q '"equal":true' plan-$last.2.json && grep -q '"mode":"extend"' plan2-$early.1.json
 result "the plans of a step" $?
-refuse 1 'has no step 999' pack "$ID" --plan 100.999 -o x.aerie
+refuse 1 'has no step 999' pack "$ID" --plan $last.999 -o x.aerie
 [ ! -e x.aerie ]; result "nothing is written when that fails" $?
 # a step that computes with a wrong page table
 printf '%s\n' "/set draft.topk 4" "/set draft.nodes 16" "Tell me a story about a fox." "/set check off" "/bug 24617 on" \
@@ -193,7 +198,7 @@ printf '%s\n' "/set draft.topk 4" "/set draft.nodes 16" "Tell me a story about a
 aerie pack last --plan 2.2 -o bug.aerie >/dev/null; result "the plan of a step with a fault" $?
 python=$(for p in /usr/bin/python3 /usr/local/bin/python3; do [ -x $p ] && echo $p; done | head -n 1)
 if [ -n "$python" ]; then
-    $python "$EXAMPLE" plan-100.2.json plan2-30.1.json >"$T/out" 2>&1; rc=$?
+    $python "$EXAMPLE" plan-$last.2.json plan2-$early.1.json >"$T/out" 2>&1; rc=$?
     [ $rc = 0 ] && grep -q 'verify swa (12 rows)' "$T/out"
     ok=$?; [ $ok = 0 ] || sed 's/^/# /' "$T/out"
     result "the Python example reads them, and every rule holds" $ok

@@ -2,6 +2,7 @@
  * through, conditions hold the turn at their exact step, and a paused engine can be looked at.
  *
  *   test_debug [DEVICE [PRECISION]]     cpu f32 */
+#include "tests/few.h"
 #include "tests/serve_kit.h"
 
 #include <math.h>
@@ -170,7 +171,7 @@ static void test_phases_yield_the_bits_of_running(void **state)
 {
     (void)state;
     static const int page_size[] = {1, 16, 64};
-    for (int i = 0; i < 3 * N_SHAPES; i++) {
+    for (int i = 0; i < 3 * N_SHAPES; i += one_in(5)) {
         int s = i % N_SHAPES;
         struct engine_opts o = opts_of(page_size[i / N_SHAPES], s, i % 2 ? 0.9 : 0);
         struct recorded plain = {0}, stepped = {0};
@@ -245,7 +246,7 @@ static void test_conditions_hold_the_turn_at_their_step(void **state)
              {"accepted>=2 and pos>30 and fault==0 and rows>0", many_draws}};
     struct engine_opts o = opts_of(16, 2, 0.9);
     struct err e = {0};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+    for (size_t i = 0; i < sizeof c / sizeof *c; i += (size_t)one_in(3)) {
         struct recorded r = {0};
         struct debug_view v;
         struct backend *g = open_engine(&o);
@@ -420,7 +421,7 @@ static void test_a_cancel_between_phases_leaves_the_conversation_sound(void **st
     struct engine_opts o = opts_of(16, 2, 0);
     o.settings.check = CHECK_STRICT;
     struct err e = {0};
-    for (cancel_at = 0; cancel_at < 14; cancel_at++) {
+    for (cancel_at = 0; cancel_at < 14; cancel_at += one_in(4)) {
         struct recorded r = {0}, after = {0};
         struct check_report report;
         struct backend *g = open_engine(&o);

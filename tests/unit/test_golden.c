@@ -6,6 +6,7 @@
  * cells; in float32 a table with noise of its own stands for a device whose sums run in another
  * order. */
 #include "tests/ckpt.h"
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include "engine/tools/golden.h"
@@ -400,7 +401,7 @@ static void test_a_stopped_comparison_reports_what_is_done(void **state)
         {G "gptoss-a", G "eagle3-gptoss-a"}, {G "gemma4-a", G "gemma4-a-assistant"}};
     for (int i = 0; i < 2; i++) {
         int most = 0;
-        for (int at = 1;; at += 1500) {
+        for (int at = 1;; at += rounds(6000, 1500)) {
             struct buf report = {0};
             struct err e = {0};
             int begun = 0;

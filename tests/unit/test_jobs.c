@@ -3,6 +3,7 @@
  * lane of its own that is fed token by token, and nothing stays behind.
  *
  *   test_jobs [DEVICE [PRECISION [FILTER]]]      cpu f32 */
+#include "tests/few.h"
 #include "tests/jobs_kit.h"
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -356,11 +357,11 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
 {
     int reused = 0, accepted = 0, cancelled = 0;
     (void)state;
-    for (int i = 0; i < N_WAYS; i++) {
+    for (int i = one_in(2) - 1; i < N_WAYS; i += one_in(4)) {
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         struct backend *g = open_engine(&o);
-        for (int again = 0; again < 1 + i % 2; again++) {
+        for (int again = 0; again <= i % 2 / one_in(2); again++) {
             run_jobs(g, all, 15 * (i % 2));
             compare_all(all, true);
             assert_whole(g);
@@ -382,7 +383,7 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
 static void test_jobs_bring_the_same_where_passes_are_queued(void **state)
 {
     (void)state;
-    for (int i = 3; i < 5; i++) {
+    for (int i = 3; i < 5; i += one_in(2)) {
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         spy_on(&o, true);

@@ -1,6 +1,7 @@
 /* test_mock.c - ten thousand random configurations of the whole engine over a model that is a hash
  * of what it reads: page sizes, pools, chunks, trees, drafters, forks, evictions, batches. Every
  * lane must say what the oracle says, which knows none of them. */
+#include "tests/few.h"
 #include "tests/mock.h"
 
 #include "engine/bugs.h"
@@ -206,18 +207,18 @@ static void one_configuration(struct mock *m, int config)
 static void test_every_configuration_says_what_the_oracle_says(void **state)
 {
     (void)state;
-    enum { CONFIGS = 10000 };
+    int configs = rounds(4000, 10000);
     struct mock m;
     mock_open(&m, 5);
     rng = 20;
-    for (int i = 0; i < CONFIGS; i++)
+    for (int i = 0; i < configs; i++)
         one_configuration(&m, i);
     print_message("%d configurations, %llu cycles, %llu of %llu drafted tokens accepted, %llu "
-                  "evictions, %llu shared heads\n", CONFIGS, (unsigned long long)steps,
+                  "evictions, %llu shared heads\n", configs, (unsigned long long)steps,
                   (unsigned long long)accepted, (unsigned long long)drafted,
                   (unsigned long long)evicted, (unsigned long long)forked);
     assert_true(accepted * 20 > drafted); /* the trees are walked, not only built */
-    assert_true(evicted > 1000 && forked > 1000);
+    assert_true(evicted > 400 && forked > 1000);
     mock_close(&m);
 }
 

@@ -1,5 +1,6 @@
 /* test_speculation.c - speculative decoding on the CPU yields what plain decoding yields, greedy
  * and sampled. */
+#include "tests/few.h"
 #include "tests/runtimes.h"
 
 #include <math.h>
@@ -17,7 +18,8 @@ struct parity {
     int runs, tokens;
 };
 
-/* Each prompt runs plain once and with every shape, each shape at another page size in turn. */
+/* Each prompt runs plain once and with one shape, or in the long form with every shape, each at another page size in
+ * turn: nine prompts have every pair of a shape and a page size. */
 static void parity_one(int i, const char *kind, const char *text, void *arg)
 {
     struct parity *p = arg;
@@ -29,8 +31,9 @@ static void parity_one(int i, const char *kind, const char *text, void *arg)
     struct runtime *r = &p->b[i % 3].r;
     lane_prompt(r, &plain, 256, NULL);
     lane_run(r, &plain, 40, NULL);
-    for (int s = 0; s < 3; s++) {
-        struct runtime *q = &p->b[(i + s) % 3].r;
+    for (int k = 0; k < rounds(1, 3); k++) {
+        int s = (i / 3 + k) % 3;
+        struct runtime *q = &p->b[(i + k) % 3].r;
         struct lane l = {.tap_row = -1};
         ids_cat(&l.tok, prompt.v, prompt.n);
         lane_prompt(q, &l, i % 2 ? 256 : 17, &shapes[s]);
@@ -109,7 +112,7 @@ static void test_sampled_speculation_draws_what_plain_sampling_draws(void **stat
     bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 256});
     for (int s = 0; s < 3; s++) {
         prepare_prompt(&b, &l, &shapes[s]);
-        for (uint64_t seed = 0; seed < 60; seed++) {
+        for (uint64_t seed = 0; seed < (uint64_t)rounds(20, 60); seed++) {
             int32_t plain[24], spec[24];
             sample_run(&b.r, &l, seed, 24, NULL, plain);
             sample_run(&b.r, &l, seed, 24, &shapes[s], spec);
@@ -130,7 +133,8 @@ static double chi_square_z(double x, int df)
 static void test_speculative_and_plain_samples_have_one_distribution(void **state)
 {
     (void)state;
-    enum { N = 5000, V = 512 };
+    enum { V = 512 };
+    int n = rounds(1500, 5000);
     struct bed b;
     struct lane l;
     static double count[2][V];
@@ -138,7 +142,7 @@ static void test_speculative_and_plain_samples_have_one_distribution(void **stat
     bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 256});
     memset(count, 0, sizeof count);
     prepare_prompt(&b, &l, &shapes[1]);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n; i++) {
         int32_t t[3];
         sample_run(&b.r, &l, 10000 + (uint64_t)i, 3, NULL, t);
         count[0][t[2]]++;
