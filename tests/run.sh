@@ -1,8 +1,9 @@
 #!/bin/bash
-# Runs every test of a build folder, JOBS at a time (three for two cores), and ends with "N passed, N failed".
+# Runs every test of a build folder, JOBS at a time (four for two cores), and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
-# "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies or prints no result has failed.
+# "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies, prints no result or
+# leaves a file in its TMPDIR has failed. AERIE_TEST_LONG=1 runs more cases of many tests (tests/few.h).
 cd "$(dirname "$0")/.." || exit 2
 build=$1; shift
 logs=$build/test-logs
@@ -31,11 +32,14 @@ export -f command_not_found_handle
 one() { # path of a test, log folder: one file with its output, one with its verdicts
     local name; name=$(basename "$1" .sh); local log=$2/$name.log start=$SECONDS
     local ok bad skip rc used TIMEFORMAT='%U %S'
-    { time timeout "${TEST_TIMEOUT:-280}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
+    local tmp left; tmp=$(mktemp -d "${TMPDIR:-/tmp}/aerie-XXXXXX")
+    { time TMPDIR=$tmp timeout "${TEST_TIMEOUT:-$((${AERIE_TEST_LONG:-0} ? 3600 : 600))}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
+    left=$(cd "$tmp" && echo *) ; rm -rf "$tmp"
     used=$(awk '{ printf "%.1f", $1 + $2 }' "$2/$name.time")
     sed -i -E 's/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"
     ok=$(grep -c '^ok ' "$log"); bad=$(grep -c '^not ok ' "$log"); skip=$(grep -ciE '^ok .*# *skip' "$log")
     if [ $rc != 0 ] && [ "$bad" = 0 ]; then bad=1; echo "not ok - $name ended with status $rc" >>"$log"; fi
+    if [ "$left" != '*' ]; then bad=$((bad + 1)); echo "not ok - $name left files in TMPDIR: $left" >>"$log"; fi
     if [ $((ok + bad)) = 0 ]; then bad=1; echo "not ok - $name printed no result" >>"$log"; fi
     echo "$((ok - skip)) $bad $skip" >"$2/$name.count"
     printf '%-28s %4d passed %3d failed %3d skipped  %3ds %6.1fs of processor time\n' "$name" $((ok - skip)) "$bad" "$skip" $((SECONDS - start)) "$used"
@@ -50,9 +54,9 @@ if [ $# -gt 0 ]; then
         case $n in *\$) grep -E -- "/${n%?}(\.sh)?\$" "$logs/list" ;; *) grep -F -- "$n" "$logs/list" ;; esac
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
-# three for two cores, because many tests wait for a screen; the longest first, so that none runs alone at the end
+# four for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
 slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer|time|log|signals|bench|back|verdict|diff|pack|parity)'
-{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(($(nproc) * 3 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(($(nproc) * 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'

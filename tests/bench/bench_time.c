@@ -10,6 +10,7 @@
 #include "engine/page_history.h"
 #include "repl/recorded.h"
 #include "tests/long_session.h"
+#include "tests/scratch.h"
 
 /* Time of this thread on a core: other programs on the machine do not count. */
 static uint64_t cpu_ns(void)
@@ -223,18 +224,20 @@ static void measure_recording(const char *path, int nodes)
 
 int main(int argc, char **argv)
 {
-    char path[] = "/tmp/aerie-bench-time-XXXXXX";
+    char *folder = scratch_folder(), *path = xasprintf("%s/sessions.db", folder);
     printf("the ring of page tables\n");
     measure_ring(16, 6);
     measure_ring(16, 64);
     measure_ring(1, 6);
     measure_ring(1, 64);
-    close(mkstemp(path));
-    unlink(path);
     printf("a recorded session of 50 turns of 200 steps, pages of 16\n");
     measure_recording(path, 64);
-    unlink(path);
+    scratch_remove(folder);
+    folder = scratch_folder();
+    free(path);
+    path = xasprintf("%s/sessions.db", folder);
     measure_recording(argc == 3 && strcmp(argv[1], "--keep") == 0 ? argv[2] : path, 6);
-    unlink(path);
+    scratch_remove(folder);
+    free(path);
     return 0;
 }

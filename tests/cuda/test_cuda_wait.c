@@ -2,6 +2,7 @@
  * device then counts as failed, the turn ends as for any lost device, and the process can end while
  * the kernel still runs. Each test is a process of its own, because nothing else can use the GPU
  * from that process afterwards. Without a GPU every test is skipped. */
+#include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
 enum { LIMIT_MS = 400, BUSY_MS = 1500 };
@@ -200,6 +201,9 @@ int main(void)
         cmocka_unit_test(test_a_wait_within_the_limit_is_no_failure),
         cmocka_unit_test(test_an_engine_reports_a_lost_device),
     };
-    setenv("XDG_STATE_HOME", "/tmp", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    char *state = scratch_folder();
+    setenv("XDG_STATE_HOME", state, 1);
+    int bad = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(state);
+    return bad;
 }

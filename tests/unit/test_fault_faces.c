@@ -1,29 +1,22 @@
 /* test_fault_faces.c - a device that fails for good, as users meet it: lines, batches, replays, the full
  * screen. Faces run in a process of their own, so that exit codes, standard error and the terminal
  * are what a user would see. */
+#include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
 /* ---- faces ----------------------------------------------------------------------------------- */
 
-static char *db; /* of the test at hand */
+static char *folder, *db; /* of the test at hand */
 
 static void new_db(void)
 {
-    db = xstrdup("/tmp/aerie-faults-XXXXXX");
-    int fd = mkstemp(db);
-    assert_true(fd >= 0);
-    close(fd);
-    unlink(db);
+    folder = scratch_folder();
+    db = xasprintf("%s/sessions.db", folder);
 }
 
 static void drop_db(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm", "-lock"};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        char *path = xasprintf("%s%s", db, ends[i]);
-        unlink(path);
-        free(path);
-    }
+    scratch_remove(folder);
     free(db);
 }
 
@@ -423,6 +416,9 @@ int main(void)
         cmocka_unit_test(test_a_replay_tells_a_lost_device_from_a_difference),
         cmocka_unit_test(test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn),
     };
-    setenv("XDG_STATE_HOME", "/tmp", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    char *state = scratch_folder();
+    setenv("XDG_STATE_HOME", state, 1);
+    int bad = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(state);
+    return bad;
 }

@@ -1,5 +1,6 @@
 /* test_faults.c - what happens when the device is too small, or fails for good: the engine alone. (With a
  * face: test_fault_faces.c.) */
+#include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
 /* ---- a model that does not fit --------------------------------------------------------------- */
@@ -410,6 +411,9 @@ int main(void)
         cmocka_unit_test(test_a_long_chunk_stops_between_layers),
         cmocka_unit_test(test_the_chunk_suits_the_device_unless_it_is_given),
     };
-    setenv("XDG_STATE_HOME", "/tmp", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    char *state = scratch_folder();
+    setenv("XDG_STATE_HOME", state, 1);
+    int bad = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(state);
+    return bad;
 }

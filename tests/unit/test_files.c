@@ -21,7 +21,7 @@ static int begin(void **state)
     snprintf(dir, sizeof dir, "/tmp/aerie-files-XXXXXX");
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/file", dir);
-    alarm(20); /* a test that waits for the other end of a FIFO dies here */
+    alarm(200); /* a test that waits for the other end of a FIFO dies here */
     return 0;
 }
 

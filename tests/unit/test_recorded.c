@@ -1,5 +1,6 @@
 /* A recording shows at every step what the live engine showed there: pages, trees, tokens and their
  * facts, counters; its debugger stops where the live one's conditions held. */
+#include "tests/scratch.h"
 #include "tests/serve_kit.h"
 
 #include <unistd.h>
@@ -278,11 +279,9 @@ static void nothing_is_computed(struct backend *b)
 static void record_and_compare(int page_size, bool forked)
 {
     static struct live w;
-    char path[] = "/tmp/aerie-recorded-XXXXXX";
+    char *folder = scratch_folder(), *path = xasprintf("%s/sessions.db", folder);
     struct err e = {0};
     struct engine_opts o = serve_opts();
-    close(mkstemp(path));
-    unlink(path);
     struct history *h = history_open(path, LOG_TREE, &(struct history_about){.version = "0", .device = "",
         .flags = "", .model_dir = "", .model_sha = "", .draft_dir = "", .draft_sha = "",
         .tokenizer_sha = "", .config = ""}, &e);
@@ -315,7 +314,8 @@ static void record_and_compare(int page_size, bool forked)
     for (int i = 0; i < w.n; i++)
         page_table_free(&w.seen[i].table);
     buf_free(&w.text);
-    unlink(path);
+    scratch_remove(folder);
+    free(path);
 }
 
 static void test_a_recording_shows_what_was_seen(void **state)
