@@ -24,8 +24,8 @@ result() { # NAME STATUS: one line of TAP; what was printed last explains a fail
 plan() { echo "1..$n"; exit $bad; }
 
 # Runs aerie; leaves $rc, $T/out and $T/err. feed: with standard input.
-run() { timeout 60 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
-feed() { timeout 120 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+run() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+feed() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 lines() { printf '%s\n' "$@"; }
 sql() { sqlite3 "$DB" "$1"; }
 caught() { # PID: waits until the process is aerie and has a handler for SIGINT
@@ -42,8 +42,8 @@ socket=aerie-${0##*/}-$$
 screen() { M capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
 hides() { ! shows "$1"; }
-until_ok() { # tries a command for 10 s
-    local end=$((SECONDS + 10))
+until_ok() { # tries a command for a minute, which only a failure takes
+    local end=$((SECONDS + 60))
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
 }
 wait_for() { until_ok shows "$1"; }

@@ -54,11 +54,11 @@ if command -v tmux >/dev/null; then
     socket=aerie-play-$$
     S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
     clean() { S kill-server; }
-    wait_for() { local end=$((SECONDS + 10)); until S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    wait_for() { local end=$((SECONDS + 60)); until S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     lines "Count to nine." "Hello!" | feed --plain
     for size in 80x24 200x60; do
-        S kill-server; sleep 0.1
+        S kill-server; while S list-sessions >/dev/null; do sleep 0.02; done
         S new-session -d -x "${size%x*}" -y "${size#*x}" "TERM=screen-256color $AERIE replay last"
         wait_for 'RECORDING 2\.[0-9]' && wait_for 'Hello!'; result "$size: a recording opens at its end, with its transcript" $?
         say /goto\ 1.2; wait_for 'RECORDING 1\.2 ' && S send-keys F2 && wait_for 'PAGES 1\.2 '; result "$size: /goto moves panes and status line" $?

@@ -19,7 +19,7 @@ check() { # title, command...: one TAP line
 }
 screen() { T capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
-until_ok() { local end=$((SECONDS + 10)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+until_ok() { local end=$((SECONDS + 60)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
 wait_for() { until_ok shows "$1"; }
 gone() { ! shows "$1"; }
 wait_gone() { until_ok gone "$1"; }

@@ -338,7 +338,7 @@ static void test_the_beginning_of_a_turn_is_always_kept(void **state)
     backend_close(g);
     g = open_session(&o);
     submit(g, RQ_SAY, question, 0);
-    while (walks.n_rec < 5 && backend_wait(g, &ev, 5000)) {
+    while (walks.n_rec < 5 && backend_wait(g, &ev, 60000)) {
         take(g, &ev, &walks, never);
         event_free(&ev);
     }

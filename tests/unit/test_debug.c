@@ -458,7 +458,7 @@ static void test_closing_ends_a_paused_turn(void **state)
     begin_session(g);
     must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
     submit(g, RQ_SAY, question, 0);
-    while (r.n_pause == 0 && backend_wait(g, &ev, 5000)) {
+    while (r.n_pause == 0 && backend_wait(g, &ev, 60000)) {
         take(g, &ev, &r, leave);
         event_free(&ev);
     }

@@ -109,7 +109,7 @@ static void test_what_is_posted_is_read_back(void **state)
         }
         ids_free(&context);
     }
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     struct err e = {0};
     for (int s = 0; s < 8; s++) {
@@ -146,12 +146,12 @@ static void test_each_level_stores_what_it_promises(void **state)
     struct history *h = log_open(LOG_OFF);
     char id[5][SESSION_ID];
     for (int i = 0; i < 5; i++) {
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         history_level(h, cases[i].level);
         session_new_id(id[i]);
         write_session(h, id[i], 5);
     }
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct history_status s;
     history_status(h, &s);
     assert_int_equal(s.acked_turns, 20);
@@ -188,10 +188,10 @@ static void test_a_turn_begun_before_off_is_still_ended(void **state)
     post_session(h, id, "", 0);
     make_turn(&t, id, 1, &context);
     post_turn(h, &t, t.n_steps, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     history_level(h, LOG_OFF);
     post_copy(h, &t.end);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE stop=''"), 0);
     hdb_close(d);
@@ -259,7 +259,7 @@ static void test_operations_keep_their_order_and_turns_their_marks(void **state)
     post_session(h, id, "", 0); /* back to the parent: the same session, a new run */
     post_op(h, id, OP_RESUME, 0, "temperature=1\n");
     one_turn(h, id, 5, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
 
     struct hdb *d = read_open();
     struct err e;
@@ -328,7 +328,7 @@ static void test_each_run_says_what_it_ran_with(void **state)
     struct history *h = log_open(LOG_STEPS);
     post_session(h, id, "", 0);
     one_turn(h, id, 1, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct history_about more = about;
     more.device = "cuda";
     more.draft_dir = NULL;
@@ -336,7 +336,7 @@ static void test_each_run_says_what_it_ran_with(void **state)
     history_describe(h, &more, NULL);
     post_session(h, id, "", 0);
     one_turn(h, id, 2, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     struct err e;
     struct seen_runs s = {0};
@@ -364,7 +364,7 @@ static void test_a_start_without_a_message_leaves_nothing(void **state)
     session_new_id(id);
     post_session(h, id, "", 0);
     post_op(h, id, OP_OPEN, 0, "temperature=0\n");
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     struct session_row r = {0};
     struct err e;
@@ -421,7 +421,7 @@ static void test_words_are_found_and_no_query_is_an_error(void **state)
     say(h, a, 2, "and a full-pool", "It holds every token; \"everything\", even foo:bar.");
     post_session(h, b, "", 0);
     say(h, b, 1, "Gr\xC3\xBC\xC3\x9F dich, \xD0\xBC\xD0\xB8\xD1\x80", "hello");
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     struct err e;
     struct hits x = {0};
@@ -482,7 +482,7 @@ static void test_a_reader_stops_when_asked(void **state)
     post_op(h, id, OP_OPEN, 0, "temperature=0\nseed=1\n");
     for (int i = 1; i <= 200; i++)
         say(h, id, i, "a question about pages", "an answer about pages");
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     for (int what = 0; what < 3; what++) {
         struct err e = {0};
@@ -527,7 +527,7 @@ static void test_a_title_is_the_first_line_that_says_something(void **state)
         post_session(h, id, "", 0);
         say(h, id, 1, cases[i].message, "reply");
         say(h, id, 2, "second", "reply");
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         struct session_row r;
         struct err e;
         assert_true(hdb_find(d, id, &r, &e));
@@ -561,7 +561,7 @@ static void test_ids_only_grow_and_their_beginnings_find_sessions(void **state)
         post_session(h, ids[i], "", 0);
         say(h, ids[i], 1, "hi", "hello");
     }
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     struct session_row r;
     struct err e;

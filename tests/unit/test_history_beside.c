@@ -272,8 +272,8 @@ static void test_alternating_sessions_are_kept_apart(void **state)
         struct history *h = log_open(LOG_FULL);
         while (post_some(h, p, 1 + (int)roll(40)))
             if (roll(3) == 0)
-                assert_true(history_flush(h, 10000));
-        assert_true(history_flush(h, 10000));
+                assert_true(history_flush(h, 60000));
+        assert_true(history_flush(h, 60000));
         struct hdb *d = read_open(); /* sessions whose turn has ended are closed while others go on */
         assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM held"), 1);
         hdb_close(d);
@@ -336,7 +336,7 @@ static void test_a_side_file_holds_all_open_sessions(void **state)
         struct history_left left = {0};
         sqlite3 *other;
         post_some(h, p, 20 + (int)roll(200));
-        assert_true(history_flush(h, 10000));
+        assert_true(history_flush(h, 60000));
         assert_int_equal(sqlite3_open(db_path, &other), SQLITE_OK);
         assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
         while (post_some(h, p, 50))
@@ -377,7 +377,7 @@ static void test_a_full_disk_loses_nothing_of_any(void **state)
     getrlimit(RLIMIT_FSIZE, &old);
     post_some(h, p, 10);
     for (bool more = true; more;) {
-        assert_true(history_flush(h, 20000));
+        assert_true(history_flush(h, 60000));
         limit = old;
         limit.rlim_cur = (rlim_t)(wal_bytes() + (off_t)roll(20000));
         setrlimit(RLIMIT_FSIZE, &limit);
@@ -387,7 +387,7 @@ static void test_a_full_disk_loses_nothing_of_any(void **state)
         failures += s.error[0] != '\0';
         setrlimit(RLIMIT_FSIZE, &old);
     }
-    assert_true(history_flush(h, 20000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
     assert_true(failures > 3);
     assert_int_equal(check_log(p), TURNS);

@@ -58,7 +58,7 @@ static void make_log(int n)
         } else {
             write_session(h, id, 2);
         }
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         sleep_ms(3);
     }
     history_close(h);
@@ -165,7 +165,7 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         assert_true(s.bytes > 0);
         session_new_id(id);
         write_session(h, id, 1);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         history_status(h, &s);
         history_set_limit(h, &(struct history_limit){s.bytes * 100 / 95, stop});
         history_status(h, &s);
@@ -173,7 +173,7 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         assert_true(s.recording && !s.error[0]);
         history_set_limit(h, &(struct history_limit){s.bytes, stop});
         one_turn(h, id, 2, false);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         history_status(h, &s);
         assert_non_null(strstr(s.limit, "the log is full"));
         assert_int_equal(s.left_out, stop);
@@ -182,7 +182,7 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 2 - stop);
         history_set_limit(h, &(struct history_limit){1 << 30, stop}); /* room again */
         one_turn(h, id, 3, false);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         history_status(h, &s);
         assert_true(s.recording && !s.error[0] && !s.limit[0]);
         history_close(h);

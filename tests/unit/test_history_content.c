@@ -462,7 +462,7 @@ static void test_backup_check_titles_and_prune(void **state)
     session_new_id(child);
     post_session(h, child, r.id, 1);
     one_turn(h, child, 2, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_int_equal(history_prune(db_path, 1, &e), 0);
     assert_int_equal(history_prune(db_path, -1, &e), 2); /* "older" than tomorrow */
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM session"), 2);

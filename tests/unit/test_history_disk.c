@@ -54,8 +54,8 @@ static void post_slow_turn(struct history *h, const char *id, int n)
 /* After the disk has room again: everything posted, before and while it was full, is there. */
 static void check_recovered(struct history *h, const char *id, int posted)
 {
-    assert_true(wait_until_acked(h, (uint64_t)posted, 5000));
-    assert_true(history_flush(h, 5000));
+    assert_true(wait_until_acked(h, (uint64_t)posted, 60000));
+    assert_true(history_flush(h, 60000));
     struct history_status s;
     history_status(h, &s);
     assert_string_equal(s.error, "");
@@ -156,7 +156,7 @@ static void test_a_refusing_disk_never_holds_the_engine(void **state)
     history_status(h, &s);
     assert_false(s.recording);
     sqlite3_exec(first_connection, "PRAGMA max_page_count=1000000", NULL, NULL, NULL);
-    assert_true(wait_until_acked(h, (uint64_t)posted + 1, 10000));
+    assert_true(wait_until_acked(h, (uint64_t)posted + 1, 60000));
     history_status(h, &s);
     assert_non_null(strstr(s.error, "not saved: ")); /* it says that details are missing */
     assert_true(s.recording);
@@ -225,7 +225,7 @@ static long life_with_failure(long n, bool *opened)
         char id[SESSION_ID];
         session_new_id(id);
         write_session(h, id, 2);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         struct history_status s;
         history_status(h, &s);
         assert_int_equal(s.acked_turns, 2);

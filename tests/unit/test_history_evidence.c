@@ -70,7 +70,7 @@ static void make_base(const char *log)
         free_turn(&t);
     }
     ids_free(&context);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
     struct db d;
     struct live l;
@@ -368,7 +368,7 @@ static void test_writing_on_covers_no_change(void **state)
         assert_true(history_lock_session(h, r.id, &e));
         post_session(h, r.id, "", 0);
         one_turn(h, r.id, 3, false);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         history_close(h);
         assert_true(history_set_title(db_path, r.id, "mine", &e));
         if (is_sound(&report))

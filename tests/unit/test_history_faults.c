@@ -311,7 +311,7 @@ static void test_files_are_private_whatever_the_umask(void **state)
         char id[SESSION_ID];
         session_new_id(id);
         write_session(h, id, 1);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
         snprintf(to, sizeof to, "%s/backup.db", folder);
         assert_true(history_backup(db_path, to, &e));
         struct hdb *d = read_open();
@@ -362,7 +362,7 @@ static void check_replaced(const struct buf *damaged, int asides)
     char id[SESSION_ID];
     session_new_id(id);
     write_session(h, id, 1);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
 }
 

@@ -116,7 +116,7 @@ static void test_a_fifo_as_database_is_refused_at_once(void **state)
     struct buf report = {0};
     snprintf(path, sizeof path, "%s/fifo", scratch);
     assert_int_equal(mkfifo(path, 0600), 0);
-    alarm(30);
+    alarm(300);
     assert_null(history_open(path, LOG_STEPS, &about, &e));
     assert_int_equal(e.kind, ERR_DB);
     assert_non_null(strstr(e.msg, "it is a FIFO"));
@@ -170,7 +170,7 @@ static void test_a_planted_view_or_trigger_never_runs(void **state)
         snprintf(db_path, sizeof db_path, "%s/%zu/sessions.db", scratch, i);
         make_log(1);
         change_log(plant[i].sql);
-        alarm(30); /* an endless view that runs dies here */
+        alarm(300); /* an endless view that runs dies here */
         assert_null(history_open(db_path, LOG_STEPS, &about, &e));
         assert_int_equal(e.kind, ERR_DB);
         assert_non_null(strstr(e.msg, "is not used: schema:"));
@@ -200,12 +200,12 @@ static void test_what_is_planted_in_an_open_log_never_runs(void **state)
     struct hdb *d = read_open();
     session_new_id(id);
     write_session(h, id, 1);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     long long events = sql_int(d, "SELECT count(*) AS n FROM event");
     change_log("CREATE TRIGGER reset AFTER INSERT ON turn BEGIN DELETE FROM event; END;"
            "CREATE TRIGGER undo AFTER UPDATE ON turn BEGIN UPDATE turn SET text='forged' WHERE id=new.id; END");
     one_turn(h, id, 2, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM event"), events);
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE text='forged'"), 0);
     history_close(h);
@@ -327,10 +327,10 @@ static void test_what_aerie_does_itself_passes(void **state)
     struct history *h = log_open(LOG_STEPS);
     session_new_id(id);
     write_session(h, id, 2);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_true(history_set_title(db_path, id, "a title", &e));
     one_turn(h, id, 3, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_true(history_check(db_path, &report, &e)); /* while the session is open */
     history_close(h);
     assert_int_equal(history_prune(db_path, -1, &e), 4);

@@ -80,7 +80,7 @@ static void test_readers_and_maintenance_keep_the_writers_lock(void **state)
     snprintf(copy, sizeof copy, "%s/copy.db", scratch);
     struct history *h = log_open(LOG_TREE);
     write_session(h, id[0], 2);
-    assert_true(history_flush(h, 20000));
+    assert_true(history_flush(h, 60000));
     ino_t wal = wal_file();
     assert_true(wal != 0);
     expect_locked("nothing", wal);
@@ -97,7 +97,7 @@ static void test_readers_and_maintenance_keep_the_writers_lock(void **state)
     assert_true(history_backup(db_path, copy, &e));
     expect_locked("a backup", wal);
     write_session(h, id[1], 2);
-    assert_true(history_flush(h, 20000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
     d = read_open();
     assert_int_equal(sql_int(d, "select count(*) from turn where role = 'reply'"), 4);
@@ -112,7 +112,7 @@ static void test_a_reader_keeps_its_own_lock(void **state)
     session_new_id(id);
     struct history *h = log_open(LOG_TREE);
     write_session(h, id, 1);
-    assert_true(history_flush(h, 20000));
+    assert_true(history_flush(h, 60000));
     ino_t wal = wal_file();
     struct hdb *d = read_open();
     assert_int_equal(sql_int(d, "select count(*) from turn where role = 'reply'"), 1); /* opens a second connection */

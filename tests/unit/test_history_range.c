@@ -106,7 +106,7 @@ static void test_a_reader_is_stopped(void **state)
                                   " x + 1 FROM c) SELECT max(x) FROM c", "");
     assert_non_null(st);
     hdb_stop_when(always);
-    alarm(60);
+    alarm(300);
     assert_int_equal(sqlite3_step(st), SQLITE_INTERRUPT);
     alarm(0);
     assert_false(db_fail(&d->db, &e, "cannot read"));

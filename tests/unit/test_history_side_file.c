@@ -30,7 +30,7 @@ static struct history *log_with_a_turn(void)
     struct history *h = log_open(LOG_FULL);
     session_new_id(id);
     write_session(h, id, 1);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     return h;
 }
 
@@ -196,7 +196,7 @@ static void test_a_turn_that_had_begun_is_ended(void **state)
     struct history *h = log_with_a_turn();
     make_turn(&t, id, 2, &context);
     post_turn(h, &t, t.n_steps, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     sqlite3 *other = hold_lock();
     post_copy(h, &t.end);
     finish_to_side_file(h, &left);

@@ -725,7 +725,7 @@ static void test_the_pool_runs_each_item_once(void **state)
     for (int threads = 1; threads <= 7; threads += 2) {
         struct cpu_pool *p = cpu_pool_open(threads);
         assert_int_equal(cpu_pool_threads(p), threads);
-        for (int region = 0; p && region < 3000; region++) {
+        for (int region = 0; p && region < 3000 / one_in(3); region++) {
             struct count_run c = {0};
             int n = 1 + rnd_int(region % 100 ? 20 : 300);
             cpu_pool_run(p, n, count_item, &c);
@@ -751,7 +751,7 @@ static void test_the_pool_runs_each_item_once_in_regions_alike(void **state)
 {
     (void)state;
     struct cpu_pool *p = cpu_pool_open(16);
-    for (int region = 0; region < 150000; region++) {
+    for (int region = 0; region < rounds(50000, 150000) / one_in(10); region++) {
         int n = 0;
         cpu_pool_run(p, 64, add_item, &n);
         assert_int_equal(n, 64);

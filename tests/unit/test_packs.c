@@ -41,7 +41,7 @@ static void make_log(int turns)
 {
     struct history *h = log_open(LOG_FULL);
     write_worded(h, ID, turns);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
     snprintf(pack_path, sizeof pack_path, "%s/some pack.aerie", scratch);
 }
@@ -241,7 +241,7 @@ static void test_a_fork_is_packed_with_its_parents(void **state)
     post_op(h, CHILD, OP_FORK, 3, "1 2 3");
     one_turn(h, CHILD, 4, false);
     one_turn(h, CHILD, 5, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     history_close(h);
     snprintf(pack_path, sizeof pack_path, "%s/fork.aerie", scratch);
     make_pack(PACK_IDS, CHILD, &a);

@@ -72,7 +72,7 @@ static void make_sessions(void)
         char id[SESSION_ID];
         session_new_id(id);
         write_session(h, id, 2);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
     }
     history_close(h);
 }
@@ -94,7 +94,7 @@ static void make_crashed(void)
     write_session(h, id, 2);
     make_turn(&t, id, 3, &context);
     post_turn(h, &t, t.n_steps, false);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     char folder[200];
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(db_path, '/') - db_path), db_path);
     shell("mkdir %s.crashed && cp %s/* %s.crashed && rm %s.crashed/*-shm", folder, folder, folder, folder);
@@ -113,7 +113,7 @@ static void make_side_file(void)
     struct history *h = log_open(LOG_TREE);
     session_new_id(id);
     write_session(h, id, 1);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_int_equal(sqlite3_open(db_path, &other), SQLITE_OK);
     assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     one_turn(h, id, 2, false);
@@ -152,16 +152,16 @@ static void chat(void)
     session_new_id(second);
     describe_texts(h);
     write_session(h, first, 1);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     post_op(h, first, OP_SET, 1, "temperature=0.5");
     one_turn(h, first, 2, true);
-    assert_true(history_flush(h, 5000));
+    assert_true(history_flush(h, 60000));
     assert_true(history_set_title(db_path, first, "A title", &e));
     post_session(h, second, first, 1);
     post_op(h, second, OP_OPEN, 0, "temperature=0\nseed=1\n");
     for (int i = 2; i < 6; i++) {
         one_turn(h, second, i, false);
-        assert_true(history_flush(h, 5000));
+        assert_true(history_flush(h, 60000));
     }
     struct event ev = event_of(EV_NOTICE, second, 5, "a notice");
     post(h, &ev);

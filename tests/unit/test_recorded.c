@@ -294,7 +294,7 @@ static void record_and_compare(int page_size, bool forked)
     o.log = history_queue(h);
     w.g = serve_open(&o);
     converse(&w, h, forked);
-    assert_true(history_flush(h, 10000));
+    assert_true(history_flush(h, 60000));
     struct hdb *d = hdb_open(path, &e);
     must(d != NULL, &e);
     struct backend *b = recorded_open(d, forked ? child : id, "12", false, &e);

@@ -169,7 +169,7 @@ static void trouble_is_said_while_it_lasts(void **state)
     assert_string_equal(v.trouble, "");
     submit(b, RQ_SAY, "hello", NULL);
     until(b, EV_NOTICE);
-    for (int i = 0; i < 200 && backend_busy(b); i++, usleep(5000)) {
+    for (int i = 0; i < 20000 && backend_busy(b); i++, usleep(5000)) {
         backend_chat(b, &v);
         seen |= strstr(v.trouble, "429") != NULL;
     }
@@ -177,7 +177,7 @@ static void trouble_is_said_while_it_lasts(void **state)
     backend_chat(b, &v);
     assert_true(seen && v.trouble[0] == '\0');
     play_close(&s.play); /* the server is gone: the next reading of its metrics finds out */
-    for (int i = 0; i < 2000 && !strstr(v.trouble, "cannot reach"); i++, usleep(5000))
+    for (int i = 0; i < 20000 && !strstr(v.trouble, "cannot reach"); i++, usleep(5000))
         backend_chat(b, &v);
     assert_non_null(strstr(v.trouble, "cannot reach"));
     backend_close(b);
@@ -192,18 +192,17 @@ static void metrics_are_read_beside_the_conversation(void **state)
     play_open(&s.play, choose, &s);
     struct backend *b = open_scene(&s);
     uint64_t begin = clock_ns();
-    for (int i = 0; i < 2000 && v.n_read < 5; i++, usleep(5000))
+    for (int i = 0; i < 20000 && v.n_read < 5; i++, usleep(5000))
         b->gauges->view(b, &v);
     assert_true(v.n_read >= 5 && v.ms == 20 && v.reported[GAUGE_RUNNING] && strcmp(v.unit, "blocks") == 0);
     assert_true(clock_ns() - begin >= 4 * 20 * 1000000ull); /* five readings are four intervals apart */
     submit(b, RQ_SET, "gauge.ms=0", NULL);
     until_idle(b);
-    usleep(100000); /* a reading may be on its way */
     b->gauges->view(b, &v);
     uint64_t n = v.n_read;
-    usleep(100000);
+    usleep(200000); /* ten intervals */
     b->gauges->view(b, &v);
-    assert_true(v.ms == 0 && v.n_read == n);
+    assert_true(v.ms == 0 && v.n_read <= n + 1); /* one reading may have been on its way */
     backend_close(b);
     play_close(&s.play);
 }

@@ -693,7 +693,7 @@ static void test_connections_that_stand_still_end(void **state)
     buf_str(&c[0].to, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le");
     c[1].most = 0;
     client_ask(&c[1], "POST", CHAT, "", "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20," ASKED "}", false);
-    for (int i = 0; i < 200 && !(c[0].closed && d.s->n_task == 0 && d.f.n_job); i++) {
+    for (int i = 0; i < 3000 && !(c[0].closed && d.s->n_task == 0 && d.f.n_job); i++) {
         desk_run(&d, c, 2, 50, NULL, NULL);
         usleep(20000);
     }
