@@ -7,7 +7,7 @@ export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
 session() { # FLAGS: questions on standard input
-    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=64 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
+    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=90 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
 }
 # TITLE STATUS PATTERN ARGUMENTS...: the status and a line of the output
 says() {
@@ -19,8 +19,7 @@ says() {
     [ $ok = 0 ] || { echo "# status $rc, expected $want, and /$pattern/ in:"; sed 's/^/# /' "$T/out" | head -n 12; }
     result "$title" $ok
 }
-printf '%s\n' 'Tell me a short story.' 'What are you?' 'Explain speculative decoding in detail.' \
-    'Tell me a story about Clara the owl.' | session -p draft.topk=4 -p draft.nodes=16
+printf '%s\n' 'Tell me a short story.' 'What are you?' 'Explain speculative decoding in detail.' | session -p draft.topk=4 -p draft.nodes=16
 result "a session without the checker" $?
 
 # ---- replay --with: what may not change ----
@@ -28,7 +27,7 @@ with() { # TITLE STATUS PATTERN CHANGE...
     local title=$1 status=$2 pattern=$3; shift 3
     says "replay: $title" "$status" "$pattern" replay last --with "$@"
 }
-equal='^equal: 4 turns, [0-9]+ tokens'
+equal='^equal: 3 turns, [0-9]+ tokens'
 with "the checker, after the fact" 0 "$equal, step by step" check=strict
 grep -qE '^checker: [0-9]+ plans checked, no rule violated' "$T/out"; result "plans were checked" $?
 with "another page size" 0 "$equal, step by step" page_size=4
@@ -102,7 +101,7 @@ diff_ "a leaked page" 1 'first at step 1\.3: page table' 'verdict +bug' 'equal t
     -- "$first" --with bug.27789=on
 says "pools with leaked pages can be emptied" 0 '.' --plain --quiet --check off --bug 27789 -p draft.topk=4 -p draft.nodes=16 \
     --script <(printf '%s\n' 'Tell me a short story.' /clear hello)
-diff_ "pages and trees" 0 'differs +nowhere: 4 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
+diff_ "pages and trees" 0 'differs +nowhere: 3 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
 diff_ "another temperature" 1 'verdict +changed on purpose' 'tokens: token' -- "$first" --with temperature=0.8
 diff_ "other weights" 1 'verdict +changed on purpose' '[0-9]+ runs of a with noise' 'margin +0\.' -- "$first" --with weights=fp8
 printf '%s\n' 'Tell me a short story.' 'What are you?' | session --page-size 4 -p draft.topk=2 -p draft.nodes=7
@@ -123,7 +122,7 @@ diff_ "a draft pool too small" 1 'first at step 3\.2: ' 'in b at step 1\.1: I14 
 # ---- packs: without text the prompts are ids ----
 "$AERIE" pack "$first" -o "$T/x.aerie" >/dev/null; result "a pack without text" $?
 bundled=(-m models/nestling/target --draft models/nestling/draft)
-says "replay: a pack" 0 '^equal: 4 turns' replay "$T/x.aerie" --check "${bundled[@]}"
+says "replay: a pack" 0 '^equal: 3 turns' replay "$T/x.aerie" --check "${bundled[@]}"
 diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bundled[@]}"
 diff_ "a pack and its changed replay" 1 'step 1\.10, layer 0 \(sliding\), attention: row 11' -- \
     "$T/x.aerie" --with bug.39287=on "${bundled[@]}"

@@ -18,14 +18,17 @@ struct parity {
     int runs, tokens;
 };
 
-/* Each prompt runs plain once and with one shape, or in the long form with every shape, each at another page size in
- * turn: nine prompts have every pair of a shape and a page size. */
+/* Each prompt runs plain once and with every shape, each shape at another page size in turn; usually every third prompt with
+ * one shape: nine of them have every pair of a shape and a page size. */
 static void parity_one(int i, const char *kind, const char *text, void *arg)
 {
     struct parity *p = arg;
     struct ids prompt = {0};
     struct lane plain = {.tap_row = -1};
     (void)kind;
+    if (i % rounds(3, 1) != 0)
+        return;
+    i /= rounds(3, 1);
     chat_prompt(&p->b[0], text, &prompt);
     ids_cat(&plain.tok, prompt.v, prompt.n);
     struct runtime *r = &p->b[i % 3].r;
@@ -133,8 +136,7 @@ static double chi_square_z(double x, int df)
 static void test_speculative_and_plain_samples_have_one_distribution(void **state)
 {
     (void)state;
-    enum { V = 512 };
-    int n = rounds(1500, 5000);
+    enum { N = 5000, V = 512 };
     struct bed b;
     struct lane l;
     static double count[2][V];
@@ -142,7 +144,7 @@ static void test_speculative_and_plain_samples_have_one_distribution(void **stat
     bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 256});
     memset(count, 0, sizeof count);
     prepare_prompt(&b, &l, &shapes[1]);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < N; i++) {
         int32_t t[3];
         sample_run(&b.r, &l, 10000 + (uint64_t)i, 3, NULL, t);
         count[0][t[2]]++;
