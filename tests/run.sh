@@ -30,7 +30,7 @@ command_not_found_handle() { echo "$1: not found; tests have the commands of the
 export -f command_not_found_handle
 
 one() { # path of a test, log folder: one file with its output, one with its verdicts
-    local name; name=$(basename "$1" .sh); local log=$2/$name.log start=$SECONDS
+    local name=${1##*/}; local log=$2/$name.log start=$SECONDS
     local ok bad skip rc used TIMEFORMAT='%U %S'
     local tmp left; tmp=$(mktemp -d "${TMPDIR:-/tmp}/aerie-XXXXXX")
     { time TMPDIR=$tmp timeout "${TEST_TIMEOUT:-$((${AERIE_TEST_LONG:-0} ? 3600 : 600))}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
