@@ -17,7 +17,7 @@ for c in $commands; do
     done
 done | sort -u >"$T/help"
 [ "$(wc -l <"$T/help")" -gt 300 ] && grep -qx 'run --device cuda' "$T/help" && grep -qx 'export --format md' "$T/help"
-result "help lists flags and their values ($(wc -l <"$T/help"))" $?
+ok=$? many=$(wc -l <"$T/help"); result "help lists flags and their values ($many)" $ok
 awk 'NF == 3 { print $1, $2 }' "$T/help" | sort -u >"$T/choices"
 
 same() { # shell; reads lines as in help. Values of flags for which help lists none (sizes, models) may be anything.
