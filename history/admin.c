@@ -165,11 +165,12 @@ static int prune_one(struct pruning *p, bool *more)
     int64_t used_ms = 0;
     int n = 0;
     *more = false;
-    sqlite3_stmt *st = db_cached(p->d, "SELECT id, updated_ms FROM session WHERE pinned IS NULL"
-                                 " AND id NOT IN (SELECT parent FROM session WHERE parent NOT NULL)"
-                                 " AND id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
-                                 " AND id NOT IN (SELECT session_id FROM held)"
-                                 " ORDER BY updated_ms, id LIMIT 1", "");
+    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s ON s.id = u.id"
+                                 " WHERE s.pinned IS NULL"
+                                 " AND s.id NOT IN (SELECT parent FROM session WHERE parent NOT NULL)"
+                                 " AND s.id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
+                                 " AND s.id NOT IN (SELECT session_id FROM held)"
+                                 " ORDER BY u.nth LIMIT 1", "");
     if (!st)
         return sqlite3_extended_errcode(p->d->h);
     int rc = sqlite3_step(st);
@@ -192,11 +193,41 @@ static int prune_one(struct pruning *p, bool *more)
     return rc;
 }
 
+/* Makes temp.used: the sessions in the order of their last use, and when that was. The clock may have been wrong: a
+ * time in the future is none, and a session was not used before one that precedes it. */
+static int list_used(struct db *d, int64_t now)
+{
+    int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, ms INTEGER NOT NULL)", "");
+    return rc ? rc : db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER BY nth), min(ms) OVER"
+                           " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), ?1) FROM"
+                           " (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
+                           "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, s.updated_ms AS ms,"
+                           "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i", now);
+}
+
+/* Whether the clock says that nothing was stored for over a year. If nobody asked for it, nothing is
+ * removed by age then: the clock may be wrong. */
+static int doubt_clock(struct pruning *p, int64_t now)
+{
+    enum { YEAR_DAYS = 366 };
+    int64_t newest;
+    int rc = db_int(p->d, &newest, now, "SELECT max(ms) FROM temp.used", "");
+    p->out->clock_doubted = p->rule->by_itself && p->rule->older_than != ANY_AGE &&
+                            now - newest > YEAR_DAYS * INT64_C(86400000);
+    if (p->out->clock_doubted)
+        p->before_ms = INT64_MIN;
+    return rc;
+}
+
 static int prune_transaction(struct pruning *p)
 {
     struct db *d = p->d;
-    int64_t before = 0, after = 0;
+    int64_t before = 0, after = 0, now = clock_unix_ms();
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
+    if (!rc)
+        rc = list_used(d, now);
+    if (!rc)
+        rc = doubt_clock(p, now);
     if (!rc)
         rc = db_bytes(d, true, &before);
     for (bool more = true; !rc && more;)

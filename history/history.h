@@ -380,10 +380,13 @@ struct prune_rule {
     int keep;
     int64_t to_bytes;
     bool dry; /* only counts and reports */
+    bool by_itself; /* nobody asks for it now: sessions are not removed by age if the clock says that nothing was
+                       stored for over a year */
 };
 struct pruned {
     int sessions, turns;
     int64_t bytes; /* of the rows that were deleted */
+    bool clock_doubted; /* see by_itself */
 };
 /* A line for each session in report (may be NULL). */
 bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,

@@ -428,6 +428,15 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
 void token_facts_pack(const struct token_fact *fact, int n, struct buf *out);
 bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out);
 
+/* The order in which sessions `s` were used last; "ORDER BY" SESSION_USED ", s.last_run". The wall clock
+ * may have been wrong, so a session's place is that of its latest turn in the order of storing; if its latest
+ * run has no turn, that of the latest turn of the runs before. */
+#define SESSION_USED                                                                               \
+    "coalesce((SELECT u.id FROM turn u WHERE u.session_id = s.id AND u.run_id = s.last_run"        \
+    " ORDER BY u.n DESC, u.role LIMIT 1), (SELECT u.id FROM run o JOIN turn u ON"                  \
+    " u.session_id = o.session_id AND u.run_id = o.id WHERE o.id < s.last_run"                     \
+    " ORDER BY o.id DESC, u.id DESC LIMIT 1), 0)"
+
 /* Updates the full-text index for a turn row. was: the row's previous text; NULL: the row is
  * new. */
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n);

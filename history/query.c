@@ -185,11 +185,12 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
         words ? db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
                            "AND (?1 IS NULL OR instr(m.dir, ?1)) AND s.id IN"
                            " (SELECT t.session_id FROM turn_fts f CROSS JOIN turn t ON t.id = f.rowid"
-                           "  WHERE turn_fts MATCH ?3) ORDER BY s.updated_ms DESC, s.last_run DESC LIMIT ?2", "sis",
+                           "  WHERE turn_fts MATCH ?3) ORDER BY " SESSION_USED " DESC, s.last_run DESC"
+                           " LIMIT ?2", "sis",
                            model, most, q)
               : db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
                            "AND (?1 IS NULL OR instr(m.dir, ?1))"
-                           " ORDER BY s.updated_ms DESC, s.last_run DESC LIMIT ?2", "si", model, most);
+                           " ORDER BY " SESSION_USED " DESC, s.last_run DESC LIMIT ?2", "si", model, most);
     int n = st ? each_session(&h->db, st, fn, arg, e) : -1;
     free(q);
     return n;

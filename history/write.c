@@ -23,6 +23,7 @@ static int64_t event_ms(struct writer *w, const struct event *ev)
     int64_t ms = clock_unix_ms() - (int64_t)((clock_ns() - ev->ns) / 1000000);
     if (ms < w->newest_ms && w->newest_ms - ms < WAVER_MS)
         ms = w->newest_ms;
+    ms = ms < 0 ? 0 : ms; /* a clock that is not set starts at 0 */
     return w->newest_ms = ms;
 }
 

@@ -67,14 +67,18 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
 static void retain(struct app *a)
 {
     const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
-                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1};
+                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1,
+                                    .by_itself = true};
     struct pruned gone;
     struct err e = {0};
     if (rule.older_than == ANY_AGE && rule.keep < 0)
         return;
     if (!history_prune_by(a->db_path, &rule, &gone, NULL, &e))
         buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);
-    else if (gone.sessions)
+    else if (gone.clock_doubted)
+        buf_str(&a->notes, "the clock is over a year past the newest session: no session was removed for its age"
+                           " (keep-days)\n");
+    if (gone.sessions)
         buf_printf(&a->notes, "%d old session%s removed from the log (keep-days, keep-sessions)\n", gone.sessions,
                    plural(gone.sessions));
 }

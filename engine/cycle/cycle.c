@@ -237,9 +237,9 @@ void cycle_commit(struct cycle *c)
     phase_end(c, CYCLE_COMMITTED, true);
 }
 
-static uint32_t microseconds(uint64_t ns)
+static uint32_t microseconds(uint64_t ns) /* at most 71 minutes: the process may have been stopped */
 {
-    return (uint32_t)(ns / 1000);
+    return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
 }
 
 /* What the record of a step says about the cycle as a whole. Times: follow counts as commit. */

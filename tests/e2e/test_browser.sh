@@ -31,7 +31,7 @@ sql "create temp table num as with recursive c(i) as (select 1 union all select 
         sql "select group_concat(', '||case name when 'number' then '1000+i' else 'src.'||name end, '') from pragma_table_info('session') where cid > 5") from num, src;
     create temp table old as select turn.* from turn, src where session_id = src.id;
     update old set id = null; update old set text = text||' zebra';
-    insert into turn select null, printf('01%08dABCDEFGHJKMNPQRS', i)$(sql "select group_concat(', old.'||name, '') from pragma_table_info('turn') where cid > 1") from num, old;
+    insert into turn select -8 * i + old.rowid, printf('01%08dABCDEFGHJKMNPQRS', i)$(sql "select group_concat(', old.'||name, '') from pragma_table_info('turn') where cid > 1") from num, old;
     insert into turn_fts(rowid, text) select id, text from turn where session_id glob '01*ABCDEFGHJKMNPQRS'"
 for wh in "80 24" "200 60"; do
     set -- $wh; at="$1x$2"

@@ -22,30 +22,34 @@ printf '%s\n' "What are you?" "/set temperature 0.8" "Say hello to Ada." "/regen
 printf '%s\n' "Say hello to Bo." "/undo" "What are you?" >"$T/more.txt"
 fresh() { exec "$HOOKED" --plain --json --quiet --threads 1 -p max_tokens=24 --script "$T/new.txt"; }
 more() { exec "$HOOKED" --plain --json --quiet --threads 1 -p max_tokens=24 --session "$id" --script "$T/more.txt"; }
-locked() { # another program holds the lock of the database for a while
-    (printf 'begin immediate;\n'; sleep 0.8; printf 'rollback;\n') | sqlite3 "$DB" 3>&- &
-    sleep 0.05
-    exec "$HOOKED" run --quiet --threads 1 -p max_tokens=8 "hello"
+locked() { exec "$HOOKED" run --quiet --threads 1 -p max_tokens=8 "hello"; }
+lock() { # for two seconds, or until unlock
+    { printf '.timeout 2000\nbegin immediate;\n'; exec sleep 2; } | sqlite3 "$DB" 2>/dev/null & locker=$!
+    sleep 0.1
 }
+unlock() { kill $locker 2>/dev/null; wait $locker 2>/dev/null; }
 changes() { # RUN: how many there are
     ("$1") >>"$T/out.whole" 2>>"$T/err.whole" 3>"$T/n" && cat "$T/n"
 }
 in_fresh=$(changes fresh)
 id=$(sed -n 's/^{"session":"\([^"]*\)".*/\1/p' "$T/out.whole" | tail -n 1)
-in_more=$(changes more); in_locked=$(changes locked)
+in_more=$(changes more)
+lock; in_locked=$(changes locked); unlock
 echo "# $in_fresh, $in_more and $in_locked changes of files"
 [ "${in_fresh:-0}" -gt 150 ] && [ "${in_more:-0}" -gt 80 ] && [ "${in_locked:-0}" -gt 60 ]; result "runs that nobody kills" $?
 
-n_locked=$((KILLS / 20)) kills=0 left=0 tries=0
+n_locked=$((KILLS / 30)) kills=0 left=0 tries=0
 n_more=$(((KILLS - n_locked) * 4 / 10)); n_fresh=$((KILLS - n_locked - n_more))
 kill_one() { # RUN I N: before the change that is I / N of the way through
     local all=in_$1 found
     tries=$((tries + 1))
+    [ "$1" != locked ] || lock
     (export KILL_AT=$((1 + $2 * ${!all} / $3)); "$1") >"$T/out.$1.$tries" 2>"$T/err.$1.$tries" 3>"$T/n"
     case $? in
         137) kills=$((kills + 1)) ;;
         0) printf -v "$all" '%s' "$(cat "$T/n")" ;; # more events shared a transaction than before
     esac
+    [ "$1" != locked ] || unlock
     [ "$1" != locked ] || ! ls "$DB".unsaved-* >/dev/null 2>&1 || left=$((left + 1))
     found=$(sed -n 's/^{"session":"\([^"]*\)".*/\1/p' "$T/out.$1.$tries" | tail -n 1)
     [ "$1" != fresh ] || id=${found:-$id}

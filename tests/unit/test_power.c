@@ -206,7 +206,7 @@ static void prune(void)
 {
     struct pruned gone;
     struct err e = {0};
-    const struct prune_rule rule = {ANY_AGE, 3, -1, false};
+    const struct prune_rule rule = {.older_than = ANY_AGE, .keep = 3, .to_bytes = -1};
     assert_true(history_prune_by(db_path, &rule, &gone, NULL, &e));
 }
 
