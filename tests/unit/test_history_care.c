@@ -122,14 +122,14 @@ static void test_prune_keeps_what_others_need(void **state)
     assert_int_equal(sessions(db_path), 6);
     sound(db_path);
     buf_free(&report);
-    assert_int_equal(prune((struct prune_rule){ANY_AGE, 4, -1, false}).sessions, 2);
+    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 4, .to_bytes = -1}).sessions, 2);
     assert_int_equal(count(db_path, "SELECT min(number) AS n FROM session"), 2);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){ANY_AGE, -1, 0, false}).sessions, 3); /* all but the pinned one */
+    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = 0}).sessions, 3); /* all but the pinned one */
     sound(db_path);
     assert_true(history_pin(db_path, second, false, &e));
-    assert_int_equal(prune((struct prune_rule){1, -1, -1, false}).sessions, 0); /* used today */
-    assert_int_equal(prune((struct prune_rule){0, 1, -1, false}).sessions, 1);
+    assert_int_equal(prune((struct prune_rule){.older_than = 1, .keep = -1, .to_bytes = -1}).sessions, 0); /* used today */
+    assert_int_equal(prune((struct prune_rule){.older_than = 0, .keep = 1, .to_bytes = -1}).sessions, 1);
     sound(db_path);
 }
 
@@ -142,8 +142,8 @@ static void test_prune_by_size_stops_at_the_size(void **state)
     assert_true(history_vacuum(db_path, &before, &after, &e));
     assert_true(after <= before);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){ANY_AGE, -1, after, false}).sessions, 0);
-    struct pruned gone = prune((struct prune_rule){ANY_AGE, -1, after - 40000, false});
+    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = after}).sessions, 0);
+    struct pruned gone = prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = after - 40000});
     assert_true(gone.sessions > 0 && gone.sessions < 10 && gone.bytes > 0 && gone.turns >= gone.sessions);
     assert_int_equal(sessions(db_path), 12 - gone.sessions);
     sound(db_path);
