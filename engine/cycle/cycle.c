@@ -128,12 +128,15 @@ bool cycle_draft(struct cycle *c, struct err *e)
 }
 
 /* Runs the target over a prepared pass. With `capture`, the states that the drafter reads replace
- * those of the pass before on the device, also if the pass is stopped. */
+ * those of the pass before on the device, also if the pass is stopped. So a pass that can be stopped
+ * parks them first: a stopped step leaves the lane as it was. */
 static bool forward(struct cycle *c, const struct plan *p, bool capture, struct err *e)
 {
     struct runtime *r = c->r;
     for (int b = 0; b < c->n && capture; b++) {
         c->lane[b].captured = c->lane[b].follows || c->lane[b].lags || p->mode == PLAN_EXTEND;
+        if (r->net.stop)
+            lane_park(r, c->lane[b].lane);
         c->lane[b].lane->tap_row = -1;
     }
     return net_forward(&r->net, p, &r->pass.kp, capture ? drafter_taps(r->drafter) : NULL) ||

@@ -153,11 +153,55 @@ static void test_a_batch_that_fails_changes_no_lane(void **state)
     }
 }
 
+/* The record of the first chunk of the next message after three steps, and a fourth that is stopped. */
+static struct step_rec next_message(bool stopped)
+{
+    static const char *const text[] = {"count to twenty", "Hello!"};
+    struct bed b;
+    struct err e = {0};
+    struct stop stop = {.running = 1};
+    struct step_limits lim = {100};
+    struct lane l = {.tap_row = -1}, *live = &l;
+    struct ids more = {0};
+    open_bed(&b, 1);
+    chat_prompt(&b, text[0], &l.tok);
+    lane_prompt(&b.r, &l, 256, &chain);
+    b.r.net.stop = &stop;
+    for (int k = 0; k < 3; k++)
+        must(lane_step(&b.r, &live, &lim, 1, &chain, &e), &e);
+    if (stopped) {
+        atomic_store(&stop.cancelled, 1);
+        assert_false(lane_step(&b.r, &live, &lim, 1, &chain, &e));
+        assert_int_equal(e.kind, ERR_NEGATIVE);
+        atomic_store(&stop.cancelled, 0);
+    }
+    lane_park(&b.r, &l);
+    l.tok.n = l.seq.committed; /* the pending token does not stay */
+    chat_prompt(&b, text[1], &more);
+    ids_cat(&l.tok, more.v, more.n);
+    must(lane_extend(&b.r, &l, l.tok.n, true, true, 1, &e), &e);
+    struct step_rec rec = l.rec;
+    b.r.net.stop = NULL;
+    ids_free(&more);
+    lane_free(&b.r, &l);
+    close_bed(&b);
+    return rec;
+}
+
+static void test_a_stopped_step_leaves_nothing_for_the_next_message(void **state)
+{
+    (void)state;
+    struct step_rec a = next_message(false), b = next_message(true);
+    assert_int_equal(a.page_digest, b.page_digest); /* of the plans of target and draft */
+    assert_int_equal(a.logit_digest, b.logit_digest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_prompt_chunk_that_fails_commits_nothing),
         cmocka_unit_test(test_a_batch_that_fails_changes_no_lane),
+        cmocka_unit_test(test_a_stopped_step_leaves_nothing_for_the_next_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
