@@ -42,11 +42,13 @@ static bool compare_words(struct db *d, struct buf *report, bool *clean, struct 
 }
 
 /* Whether a lookup finds each word as often as an index made anew: the check above trusts the
- * index's table of pages, where a lookup begins. */
+ * index's table of pages, where a lookup begins. In a read transaction: both are of one moment, also
+ * while another process writes. */
 static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
     sqlite3_stmt *all, *one = NULL;
-    bool ok = db_exec(d, "CREATE VIRTUAL TABLE temp.anew USING fts5(text, content='', tokenize='unicode61');"
+    bool ok = db_exec(d, "BEGIN; SELECT count(*) FROM turn;"
+                      "CREATE VIRTUAL TABLE temp.anew USING fts5(text, content='', tokenize='unicode61');"
                       "INSERT INTO temp.anew(rowid, text) SELECT id, text FROM turn;"
                       "CREATE VIRTUAL TABLE temp.word USING fts5vocab(temp, anew, row)", e);
     all = ok ? db_prepare(d, e, "SELECT '\"' || replace(term, '\"', '\"\"') || '\"', doc FROM temp.word", "") : NULL;
@@ -67,6 +69,7 @@ static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct 
     }
     sqlite3_finalize(all);
     sqlite3_finalize(one);
+    db_rollback(d);
     return ok;
 }
 

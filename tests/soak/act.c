@@ -117,7 +117,8 @@ static void resizes(struct user *u)
 static void back_to_input(struct user *u)
 {
     for (int i = 0; i < 8 && u->pid; i++) {
-        user_send(u, "\x15zqzq", 5);
+        user_pump(u, 60); /* an Esc stands for itself when nothing follows */
+        user_send(u, "\x1b[201~\x15zqzq", 11);
         user_settle(u);
         if (strstr(user_screen(u), "\xe2\x80\xba zqzq")) {
             user_send(u, "\x15", 1);
@@ -143,15 +144,18 @@ static void presses_keys(struct user *u)
     };
     if (!u->screen)
         return;
+    struct buf sent = {0};
     for (int i = 20 + roll(&u->rng, 60); i > 0; i--) {
         const char *k = ONE_OF(u, key);
         atomic_fetch_add(&soak.keys, 1);
+        for (const char *c = k; *c; c++)
+            buf_printf(&sent, (unsigned char)*c > ' ' && (unsigned char)*c < 0x7f ? "%c" : "\\x%02x", (unsigned char)*c);
+        buf_char(&sent, ' ');
         user_send(u, k, strlen(k));
         user_pump(u, roll(&u->rng, 5));
     }
-    note(u->name, "keys");
-    user_send(u, "\x1b[201~", 6);
-    user_settle(u);
+    note(u->name, "keys %s", sent.p);
+    buf_free(&sent);
     back_to_input(u);
     say(u, "/layout chat");
     say(u, "/at live");

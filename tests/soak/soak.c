@@ -169,7 +169,7 @@ static void set_place(void)
     make_folder("%s/config/aerie", soak.small);
     make_folder("%s/state", soak.small);
     soak.log = xasprintf("%s/data/aerie/sessions.db", soak.small);
-    write_file("config/aerie/config", "device = cpu\nthreads = 1\n");
+    write_file("config/aerie/config", "device = cpu\nthreads = 1\nring = 2\n");
     write_file("note.txt", "The capital of the moon is a crater.\n");
     static const char *const var[] = {"data", "config", "state"}, *const name[] = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"};
     for (int i = 0; i < 3; i++) {
@@ -305,35 +305,36 @@ static void check_printed_turns(void)
     free(path);
 }
 
-static void replay_sessions(void)
+/* All sessions in random order, or as many as can be replayed in the time of the run. */
+static void replay_sessions(uint64_t *rng)
 {
-    long most = log_number("select max(number) from session"), done = 0, equal = 0;
+    int most = (int)log_number("select max(number) from session"), done = 0, equal = 0;
     uint64_t begin = clock_ns();
-    long step = 1;
-    for (long n = 1; n <= most; n += step) {
-        char number[32], sql[128], what[64];
-        snprintf(number, sizeof number, "%ld", n);
-        snprintf(sql, sizeof sql, "select count(*) from session where number = %ld", n);
+    int *number = xcalloc((size_t)most + 1, sizeof *number);
+    for (int i = 0; i < most; i++) {
+        int k = roll(rng, i + 1);
+        number[i] = number[k];
+        number[k] = i + 1;
+    }
+    for (int i = 0; i < most && (done < 10 || seconds_since(begin) < soak.seconds); i++) {
+        char text[32], sql[128], what[64];
+        snprintf(text, sizeof text, "%d", number[i]);
+        snprintf(sql, sizeof sql, "select count(*) from session where number = %d", number[i]);
         if (log_number(sql) != 1)
             continue;
-        const char *argv[] = {soak.aerie, "replay", number, "--check", NULL};
-        snprintf(what, sizeof what, "replay %ld --check", n);
+        const char *argv[] = {soak.aerie, "replay", text, "--check", NULL};
+        snprintf(what, sizeof what, "replay %d --check", number[i]);
         int before = atomic_load(&soak.failures);
         expect(what, argv, 300000);
         done++;
         equal += before == atomic_load(&soak.failures);
-        /* a sample, if all of them would take longer than the run */
-        double each = seconds_since(begin) / (double)done, left = soak.seconds - seconds_since(begin);
-        if (done >= 20 && left > 0)
-            step = 1 + (long)((double)(most - n) * each / left);
-        if (done >= 20 && left <= 0)
-            break;
     }
-    printf("sessions replayed: %ld of %ld, equal: %ld, in %.0f s\n", done, log_number("select count(*) from session"), equal,
+    printf("sessions replayed: %d of %ld, equal: %d, in %.0f s\n", done, log_number("select count(*) from session"), equal,
            seconds_since(begin));
+    free(number);
 }
 
-static void end_checks(void)
+static void end_checks(uint64_t *rng)
 {
     static const char *const no_fault = "select count(*) from turn where stop = 'device_failed' or (role = 'reply' and stop = '')";
     const char *start[] = {soak.aerie, "run", "--quiet", "-p", "max_tokens=8", "What are you?", NULL};
@@ -354,7 +355,7 @@ static void end_checks(void)
     if (log_number("select count(*) from turn where stop = 'crashed'") > soak.kills)
         failed("log", "more turns are marked as crashed than processes were killed (%ld)", soak.kills);
     check_printed_turns();
-    replay_sessions();
+    replay_sessions(rng);
     expect("db check after the replays", check, 300000);
 }
 
@@ -427,7 +428,7 @@ int main(int argc, char **argv)
     at_rest(finish);
     for (int i = 0; i < 2; i++)
         pthread_join(soak.user[i].thread, NULL);
-    end_checks();
+    end_checks(&rng);
     prune_log();
     judge_samples();
     printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults, "

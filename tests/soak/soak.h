@@ -27,9 +27,11 @@ struct user {
     uint64_t rng;
     int width, height;
     bool fault_on;      /* a historical fault was switched on since the last rest */
+    size_t unanswered;  /* screen: bytes of output in all when something was sent last */
+    size_t n_out;       /* bytes of output in all */
     struct buf got;     /* output since the last forget_output(), its end only */
     size_t scanned;     /* plain: bytes of `got` whose lines were read */
-    bool marked, said;  /* plain: the marker's answer has come; a line of commands was sent */
+    bool marked;        /* plain: the marker's answer has come */
     FILE *acked;        /* plain: the turns that it printed, a JSON object a line */
     struct pool pool[N_POOLS];
     bool pools_known, rules_hold;

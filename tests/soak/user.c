@@ -225,6 +225,7 @@ static bool take_output(struct user *u)
     if (u->screen && u->got.n > KEEP)
         forget_output(u);
     buf_add(&u->got, bytes, (size_t)n);
+    u->n_out += (size_t)n;
     if (!u->screen)
         read_lines(u);
     return true;
@@ -248,6 +249,7 @@ void user_pump(struct user *u, int ms)
 
 void user_send(struct user *u, const char *bytes, size_t n)
 {
+    u->unanswered = u->n_out;
     /* a terminal takes no more than the program reads */
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = u->in, .events = POLLOUT};
@@ -268,7 +270,6 @@ void user_line(struct user *u, const char *line)
     atomic_fetch_add(line[0] == '/' ? &soak.commands : &soak.messages, 1);
     user_send(u, line, strlen(line));
     user_send(u, u->screen ? "\r" : "\n", 1);
-    u->said = true;
 }
 
 /* ---- rest ------------------------------------------------------------------------------------ */
@@ -320,8 +321,9 @@ static bool gone(struct user *u)
     return u->pid == 0;
 }
 
-/* No output, nobody ran, for three looks. */
-static bool rests_within(struct user *u, int ms)
+/* No output, nobody ran, for three looks; but what was sent last is given `answer` milliseconds to bring forth some
+ * output: on a machine under load the kernel hands it over late. */
+static bool rests_within(struct user *u, int ms, int answer)
 {
     uint64_t begin = clock_ns(), ran = 0;
     for (int calm = 0; seconds_since(begin) * 1000 < ms;) {
@@ -330,7 +332,8 @@ static bool rests_within(struct user *u, int ms)
         user_pump(u, 8);
         if (gone(u))
             return true;
-        bool sleep = all_sleep(u->pid, &now) && u->got.n == had && now == ran;
+        bool answered = u->n_out != u->unanswered || seconds_since(begin) * 1000 > answer;
+        bool sleep = all_sleep(u->pid, &now) && u->got.n == had && now == ran && answered;
         ran = now;
         calm = sleep ? calm + 1 : 0;
         if (calm == 3)
@@ -349,23 +352,27 @@ static bool marked_within(struct user *u, int ms)
     return u->marked || u->pid == 0;
 }
 
-void user_settle(struct user *u)
+static void settle(struct user *u, int answer)
 {
     if (gone(u))
         return;
-    u->said = false;
-    if (u->screen ? rests_within(u, PATIENCE) : marked_within(u, PATIENCE))
+    if (u->screen ? rests_within(u, PATIENCE, answer) : marked_within(u, PATIENCE))
         return;
     failed(u->name, "does not rest within %d s", PATIENCE / 1000);
     if (u->screen)
         user_send(u, "\x03", 1);
     else
         kill(u->pid, SIGINT);
-    if (u->screen ? rests_within(u, PATIENCE) : marked_within(u, PATIENCE))
+    if (u->screen ? rests_within(u, PATIENCE, 0) : marked_within(u, PATIENCE))
         return;
     failed(u->name, "not even %d s after Ctrl-C; killed", PATIENCE / 1000);
     kill(u->pid, SIGABRT);
     atomic_store(&soak.over, true);
+}
+
+void user_settle(struct user *u)
+{
+    settle(u, 500);
 }
 
 void user_resize(struct user *u, int width, int height)
@@ -403,7 +410,7 @@ const char *user_screen(struct user *u)
     static _Thread_local struct buf text;
     forget_output(u);
     user_send(u, "\x0c", 1);
-    user_settle(u);
+    settle(u, 10000);
     buf_clear(&text);
     bool blank = false;
     for (size_t i = 0; i < u->got.n;) {

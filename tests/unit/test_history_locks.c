@@ -122,11 +122,62 @@ static void test_a_reader_keeps_its_own_lock(void **state)
     history_close(h);
 }
 
+/* ---- a turn that is written in the middle of a check ---- */
+
+static struct {
+    struct history *h;
+    const char *after; /* the statement after which it is written */
+    int n_turn;        /* those in the log */
+    char id[SESSION_ID];
+} middle;
+
+static int statement_ended(unsigned kind, void *arg, void *statement, void *ns)
+{
+    (void)kind, (void)arg, (void)ns;
+    const char *sql = sqlite3_sql(statement);
+    if (middle.after && sql && strstr(sql, middle.after)) {
+        middle.after = NULL;
+        one_turn(middle.h, middle.id, ++middle.n_turn, false);
+        assert_true(history_flush(middle.h, 20000));
+    }
+    return 0;
+}
+
+static int watch_connection(sqlite3 *s, const char **why, const void *api)
+{
+    (void)why, (void)api;
+    return sqlite3_trace_v2(s, SQLITE_TRACE_PROFILE, statement_ended, NULL);
+}
+
+static void test_a_turn_that_ends_during_a_check_is_no_damage(void **state)
+{
+    static const char *const after[] = {"integrity_check", "INSERT INTO temp.anew", "fts5vocab", "FROM turn_fts_config", "SELECT id, session_id, n"};
+    (void)state;
+    session_new_id(middle.id);
+    middle.h = log_open(LOG_TEXT);
+    write_session(middle.h, middle.id, 2);
+    assert_true(history_flush(middle.h, 20000));
+    middle.n_turn = 2;
+    sqlite3_auto_extension((void (*)(void))watch_connection);
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        struct buf report = {0};
+        struct err e = {0};
+        middle.after = after[i];
+        if (!history_check(db_path, &report, &e))
+            fail_msg("after %s: %s\n%s", after[i], e.msg, report.p);
+        assert_null(middle.after); /* it was written */
+        buf_free(&report);
+    }
+    sqlite3_cancel_auto_extension((void (*)(void))watch_connection);
+    history_close(middle.h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_readers_and_maintenance_keep_the_writers_lock, other_begin, other_end),
         cmocka_unit_test_setup_teardown(test_a_reader_keeps_its_own_lock, other_begin, other_end),
+        TEST(test_a_turn_that_ends_during_a_check_is_no_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
