@@ -227,12 +227,27 @@ static void acts(struct user *u)
     act[at].run(u);
 }
 
-/* To the state in which samples are comparable: no turn, no pause, an empty context and screen. */
+/* A run that shall leak pages has this fault on, and nothing that stops the turns. */
+static void leak_pages(struct user *u)
+{
+    say(u, "/bug 27789 on");
+    say(u, "/set check off");
+    say(u, "/set draft.shape 4-2-12");
+}
+
+/* To the state in which samples are comparable: no turn, no pause, an empty context and screen. The ledgers and rules are
+ * looked at before the context is emptied, and after. */
 static void rests(struct user *u)
 {
-    static const char *const line[] = {"/delete", "/force off", "/drop", "/finish", "/at live", "/set temperature 0", "/set top_k 0", "/set top_p 1",
+    static const char *const first[] = {"/delete", "/force off", "/finish", "/at live", "/bug 27789 off"};
+    static const char *const line[] = {"/drop", "/set temperature 0", "/set top_k 0", "/set top_p 1",
                                        "/set min_p 0", "/set max_tokens 0", "/set spec on", "/set draft.shape 5-1-6", "/set chunk 256",
                                        "/set check on", "/system", "/clear"};
+    for (int i = 0; i < COUNT(first) && u->pid; i++)
+        say(u, first[i]);
+    user_settle(u);
+    if (u->pid)
+        user_inspect(u);
     for (int i = 0; i < COUNT(line) && u->pid; i++)
         say(u, line[i]);
     user_settle(u);
@@ -240,6 +255,8 @@ static void rests(struct user *u)
         user_inspect(u);
     if (u->pid)
         say(u, "/clear");
+    if (u->pid && strcmp(soak.leak, "pages") == 0)
+        leak_pages(u);
     user_settle(u);
 }
 
