@@ -126,7 +126,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -300,6 +300,9 @@ clean: ## remove everything built
 
 format: ## format the lines you changed (clang-format)
 	@git clang-format --force --quiet --extensions c,h,cu,cuh || true
+
+machines: ## build and try with other compilers, processors, C libraries, locales and page sizes (root; an hour; ONLY="gcc-15 aarch64")
+	@tests/machines.sh $(ONLY)
 
 docs: all ## make the generated parts of the documents new (tests/docs.sh)
 	@for f in $$(grep -lE '^(<!--|\.\\") make docs: ' README.md tests/bench/*.md repl/share/aerie.1); do \

@@ -13,8 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef RENAME_NOREPLACE /* a C library without the function: musl 1.2.3 */
+#define RENAME_NOREPLACE 1
+static int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+#endif
 
 /* ---- whose file it is ---- */
 

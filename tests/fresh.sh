@@ -37,9 +37,6 @@ done
 [ ${#users[@]} -gt 0 ] || users=(root sudo)
 [ ${#only[@]} -gt 0 ] || only=(run test install)
 [ "$(id -u)" = 0 ] || stop "needs root, to make bare systems and to enter them (sudo tests/fresh.sh)"
-for tool in debootstrap unshare chroot git; do
-    command -v $tool >/dev/null || stop "needs $tool (packages: debootstrap util-linux git)"
-done
 [ -z "$(git status --porcelain --untracked-files=no)" ] || echo "fresh: uncommitted changes are not tested"
 
 mkdir -p "$cache/downloads" && cache=$(realpath "$cache") && work=$(mktemp -d "$cache/run.XXXXXX") || exit 2
@@ -47,65 +44,9 @@ tidy() { [ $keep = 1 ] || rm -rf --one-file-system "$work"; }
 trap tidy EXIT
 trap 'exit 130' INT TERM
 
-distribution() { # of a release
-    case $1 in noble | jammy | questing | plucky | oracular) echo Ubuntu ;; *) echo Debian ;; esac
-}
+. tests/roots.sh
 
-# The mirror of a release: the one given, else the first of the same distribution in this machine's apt sources.
-mirror_of() {
-    echo "${mirrors[$1]:-$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
-        awk -v who="$(distribution "$1")" '$1 == who && $3 !~ /-/ { print $2; exit }')}"
-}
-
-# Makes the bare system of a release, once: minbase with make and git, and nothing else.
-bare_system() { # release, mirror
-    local tree=$work/$1.bare components=main script=
-    [ -s "$cache/$1.tar" ] && return
-    [ "$(distribution "$1")" = Ubuntu ] && components=main,universe
-    [ -e "/usr/share/debootstrap/scripts/$1" ] || script=$([ $components = main ] && echo sid || echo gutsy)
-    debootstrap --variant=minbase --include=make,git --components=$components --cache-dir="$cache/downloads" \
-        "$1" "$tree" "$2" ${script:+"$script"} >"$work/$1.debootstrap" 2>&1 || { tail -n 3 "$work/$1.debootstrap"; return 1; }
-    rm -f "$tree"/var/cache/apt/archives/*.deb
-    tar -C "$tree" -cf "$cache/$1.tar.part" . && mv "$cache/$1.tar.part" "$cache/$1.tar"
-    rm -rf --one-file-system "$tree"
-}
-
-# Runs a command line in a system, as a user of the system, in the user's home, with an environment of its own. Mounts
-# and processes end with the command.
-inside() { # release, tree, user, command line
-    local home=/home/$3 kept=$cache/$1.packages toolkit=$cuda
-    [ "$3" = root ] && home=/root
-    mkdir -p "$kept"
-    case $2 in *-clean) toolkit='' ;; esac
-    [ -z "$toolkit" ] || mkdir -p "$2/usr/local/cuda"
-    # shellcheck disable=SC2016
-    unshare --mount --pid --fork --kill-child bash -c '
-        mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && mount -t tmpfs tmpfs "$1/dev/shm" &&
-        mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$1/dev/pts" &&
-        mount --bind "$2" "$1/var/cache/apt/archives" && { [ -z "$6" ] || mount -o bind,ro "$6" "$1/usr/local/cuda"; } && cp -L /etc/resolv.conf "$1/etc/resolv.conf" &&
-        exec chroot --userspec="$3" "$1" env -i HOME="$4" USER="$3" LOGNAME="$3" TERM=dumb \
-            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd; $5"' \
-        _ "$2" "$kept" "$3" "$home" "$4" "$toolkit"
-}
-
-failed=0
 row() { printf '%-10s %-5s %-28s %7s  %s\n' "$@"; }
-# A row of the table: runs a command line, expects status 0 and a pattern in the output.
-step() { # release, tree, as, user, title, pattern, command line
-    local log=$work/$1-$3.log begin=$EPOCHREALTIME status seconds result=ok
-    inside "$1" "$2" "$4" "$7" >"$log.now" 2>&1 </dev/null
-    status=$?
-    seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
-    { echo "== $5 (as $4)"; cat "$log.now"; } >>"$log"
-    if [ $status != 0 ] || ! grep -qE -- "$6" "$log.now"; then
-        failed=1
-        result="FAILED: status $status, expected 0 and a line that matches $6"
-    fi
-    [ "$5" = "make test" ] && result="$result, $(tail -n 1 "$log.now")"
-    row "$1" "$3" "$5" "$seconds" "$result"
-    [[ $result == ok* ]] || { grep -E '^    |^make.*Error|: error' "$log.now" | tail -n 30; tail -n 12 "$log.now" | sed 's/^/    /'; }
-}
-
 wants() { [[ " ${only[*]} " == *" $1 "* ]]; }
 
 # Builds the packages in two folders, compares them, and tries them in a system that has seen no compiler.
@@ -114,8 +55,7 @@ prove_packages() { # release, tree, as, user, home
     cp -a "$5/aerie" "$5/again"
     step "$1" "$2" "$3" "$4" "make dist" '^aerie: build/dist/aerie_.*MiB$' 'cd aerie && make dist'
     step "$1" "$2" "$3" "$4" "make dist, another folder" OK 'cd again && make dist >/dev/null && cd build/dist && sha256sum -c ../../../aerie/build/dist/SHA256SUMS'
-    mkdir "$clean" && tar -C "$clean" -xf "$cache/$1.tar" && mkdir "$clean/dist" && cp "$5"/aerie/build/dist/* "$clean/dist/" || return 1
-    [ -z "$proxy" ] || echo "$proxy" >"$clean/etc/apt/apt.conf.d/01proxy"
+    unpack_system "$1" "$clean" && mkdir "$clean/dist" && cp "$5"/aerie/build/dist/* "$clean/dist/" || return 1
     inside "$1" "$clean" root 'useradd -m guest' || return 1
     step "$1" "$clean" "$3" root "apt-get install .deb" 'Setting up aerie' 'apt-get update -qq && apt-get install -y --no-install-recommends /dist/*.deb zstd'
     step "$1" "$clean" "$3" guest "aerie run, from the .deb" '^[A-Z].*[.!?]$' 'aerie run "Hello!"'
@@ -138,9 +78,7 @@ prove_packages() { # release, tree, as, user, home
 
 prove() { # release, root or sudo: every command in a system of its own
     local tree=$work/$1-$2 user=root sudo='' home
-    mkdir "$tree" && tar -C "$tree" -xf "$cache/$1.tar" || return 1
-    proxy=$(apt-config dump 2>/dev/null | grep -iE '^Acquire::https?::Proxy ')
-    [ -z "$proxy" ] || echo "$proxy" >"$tree/etc/apt/apt.conf.d/01proxy"
+    unpack_system "$1" "$tree" || return 1
     inside "$1" "$tree" root 'useradd -m guest' || return 1
     if [ "$2" = sudo ]; then
         user=dev sudo='sudo '
