@@ -84,8 +84,8 @@ PLAY  := $(B)/tests/play_server $(B)/tests/play_stream
 # targets of fuzzing (tests/fuzz/README.md): each alone with libFuzzer, all of them in one test
 FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_TEST := $(B)/tests/test_fuzz
-TESTS := $(UNIT) $(GPU) $(MOCK) $(HOOKED) $(PLAY) $(FUZZ_TEST)
 SOAK  := $(B)/tests/soak/soak $(B)/tests/soak/shim.so
+TESTS := $(UNIT) $(GPU) $(MOCK) $(HOOKED) $(PLAY) $(FUZZ_TEST)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
@@ -160,6 +160,12 @@ tsan-programs: ; @$(MAKE) -s --no-print-directory $(B)/aerie $(addprefix $(B)/te
 fuzz: test-deps ## run every target of tests/fuzz for T seconds (T=60) with libFuzzer (needs clang)
 	@command -v clang >/dev/null || { echo "aerie: 'make fuzz' needs clang, which was not found; skipped (make test feeds the same targets without it)"; exit 0; }; \
 	$(MAKE) -s --no-print-directory MODE=fuzz CC=clang CUDA=0 fuzz-programs && tests/fuzz/run.sh build/fuzz-cpu-clang $(or $(T),60) $(ONLY)
+
+FAULTS := $(B)/tests/test_every_call
+TESTS += $(FAULTS)
+.PHONY: faults
+faults: tests ## let every call fail in turn, one a run, in scripted sessions (hours; ONLY="chat write", JOBS=N)
+	@BUILD=$(B) EVERY_CALL=all $(FAULTS)
 
 fuzz-programs: $(if $(filter fuzz,$(MODE)),$(FUZZ:%=$(B)/fuzz/%))
 
@@ -265,6 +271,11 @@ endif
 $(FUZZ_TEST): $(FUZZ:%=$(B)/tests/fuzz/fuzz_%.o) $(B)/tests/fuzz/driver.o $(B)/lib.a $(B)/link.flags ; $(link-test)
 $(FUZZ:%=$(B)/fuzz/%): $(B)/fuzz/%: $(B)/tests/fuzz/fuzz_%.o $(B)/lib.a $(B)/link.flags
 	@mkdir -p $(@D); echo "  LINK  $@"; $(LINK) $(LDFLAGS) -fsanitize=fuzzer $(filter %.o %.a,$^) $(CMOCKA) $(LDLIBS) -o $@
+# every call fails in turn: one program, and a library that is loaded into the program under test
+$(FAULTS): $(patsubst tests/%.c,$(B)/tests/%.o,$(filter-out %/preload.c,$(wildcard tests/faults/*.c))) $(B)/lib.a $(B)/tests/faults/preload.so $(B)/link.flags
+	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o %.a,$^) $(LDLIBS) -o $@
+$(B)/tests/faults/preload.so: tests/faults/preload.c tests/faults/shared.h $(B)/c.flags
+	@mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(CFLAGS) -fPIC -shared $< -o $@
 # two instances, driven for long; the shim is loaded into them (tests/soak/soak.c)
 $(B)/tests/soak/soak: $(patsubst %.c,$(B)/%.o,$(filter-out %/shim.c,$(wildcard tests/soak/*.c))) $(B)/lib.a $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o %.a,$^) -lutil $(LDLIBS) -o $@

@@ -77,8 +77,7 @@ bool history_backup(const char *path, const char *to, struct err *e)
         return false;
     bool ok = db_copy(&d, to, e);
     if (ok) /* a copy of a damaged log is kept, too: it may be all that is left */
-        ok = history_check(to, &report, e) ||
-             err_set(e, ERR_DB, "%s is copied, but what it holds is damaged: aerie db check says more", to);
+        ok = history_check(to, &report, e) || err_prefix(e, "%s is copied, but its check says", to);
     buf_free(&report);
     db_close(&d);
     return ok;

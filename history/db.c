@@ -15,9 +15,18 @@ enum {
     PROGRESS_STEPS = 200, /* SQLite VM instructions between two calls of on_progress() */
 };
 
+void db_why(const struct db *d, char why[200])
+{
+    int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, error = d->h ? sqlite3_system_errno(d->h) : 0;
+    bool of_system = (rc & 0xff) == SQLITE_IOERR || (rc & 0xff) == SQLITE_CANTOPEN;
+    snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", of_system && error ? ": " : "",
+             of_system && error ? strerror(error) : "");
+}
+
 bool db_fail(struct db *d, struct err *e, const char *what)
 {
-    const char *why = d->h ? sqlite3_errmsg(d->h) : "out of memory";
+    char why[200];
+    db_why(d, why);
     d->failed = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
     if (d->failed == SQLITE_INTERRUPT)
         err_set(e, ERR_USAGE, d->limit && d->work > d->limit ? "reading %s took too long and was stopped"
@@ -95,7 +104,7 @@ static void set_limits(sqlite3 *h)
 bool db_open(struct db *d, const char *path, int flags, struct err *e)
 {
     *d = (struct db){.path = xstrdup(path)};
-    if (sqlite3_open_v2(path, &d->h, flags | SQLITE_OPEN_FULLMUTEX, NULL) != SQLITE_OK) {
+    if (sqlite3_open_v2(path, &d->h, flags | SQLITE_OPEN_FULLMUTEX, vfs_name()) != SQLITE_OK) {
         db_fail(d, e, "cannot open");
         db_close(d);
         return false;

@@ -61,10 +61,10 @@ static bool wal_is_ours(const char *path, bool *empty)
     int fd = file_open_regular(name, NULL);
     bool ours = false;
     *empty = true;
-    if (fd >= 0 && pread(fd, head, sizeof head, 0) == sizeof head) {
+    if (fd >= 0 && pread_fully(fd, head, sizeof head, 0) == sizeof head) {
         off_t step = WAL_FRAME + (off_t)big_endian(head + WAL_AT_PAGE_SIZE);
         for (off_t at = WAL_HEADER; step >= 512 && !ours &&
-                                    pread(fd, frame, sizeof frame, at) == sizeof frame; at += step) {
+                                    pread_fully(fd, frame, sizeof frame, (uint64_t)at) == sizeof frame; at += step) {
             *empty = false;
             ours = big_endian(frame) == 1 && page_is_ours(frame + WAL_FRAME);
         }
@@ -112,6 +112,7 @@ static bool read_header(const char *path, unsigned char head[HEADER], size_t *n,
     const char *name = rc == SQLITE_OK ? sqlite3_create_filename(full, "", "", 0, NULL) : NULL;
     sqlite3_int64 size = 0;
     memset(head, 0, HEADER);
+    rc = rc == SQLITE_OK && !name ? SQLITE_NOMEM : rc;
     if (name)
         rc = vfs->xOpen(vfs, name, f, SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB, NULL);
     if (name && rc == SQLITE_OK)
@@ -187,7 +188,7 @@ bool file_make_folder(const char *path, struct err *e)
 
 int file_create(const char *path, struct err *e)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = file_open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (fd < 0)
         err_set(e, ERR_DB, "cannot create %s: %s", path, strerror(errno));
     return fd;
@@ -200,7 +201,7 @@ static int rename_to_new(const char *from, const char *to)
         return 0;
     if (errno != EINVAL && errno != ENOSYS) /* both: the file system cannot do it in one step */
         return -1;
-    if (access(to, F_OK) == 0) {
+    if (!file_missing(to)) {
         errno = EEXIST;
         return -1;
     }
@@ -271,7 +272,7 @@ bool file_rename_damaged(const char *path, char **to, struct err *e)
     static const char *const tails[] = {"-wal", "-shm", "-journal"};
     for (int i = 0; i < 3; i++) {
         char *from = xasprintf("%s%s", path, tails[i]), *name = xasprintf("%s%s", *to, tails[i]);
-        if (access(from, F_OK) == 0)
+        if (!file_missing(from))
             rename_to_free_name(from, &name); /* best effort: the database itself is what matters */
         free(from);
         free(name);
@@ -284,7 +285,7 @@ void file_sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *folder = slash ? xasprintf("%.*s", (int)(slash - path) + 1, path) : xstrdup(".");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = file_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (fd >= 0) {
         fsync(fd);
         close(fd);

@@ -54,7 +54,7 @@ struct history {
     uint64_t dropped;
     int sync; /* the connection's synchronous: 1 NORMAL, 2 EXTRA (FULL, and the folder is synced where a
                  journal is deleted); 0: not set */
-    char why[160]; /* the last failure's reason */
+    char why[200]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
     bool blocked;      /* turns that begin are not stored: the log is full */
     bool limit_changed; /* status.limit, since set_status() */
@@ -62,7 +62,7 @@ struct history {
     /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
-    uint64_t mark, mark_done;
+    uint64_t mark, mark_done, mark_failed; /* the newest asked for, stored, and not stored for now */
     enum log_level level;
     bool closing;  /* history_finish() was called */
     bool give_up;  /* no more retries */
@@ -283,7 +283,7 @@ static bool has_turn_end(const struct history *h)
 /* Runs one transaction. On failure neither the database nor the cursor has changed, and why[] holds
  * the reason. */
 static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_t *mark,
-                           char why[160])
+                           char why[200])
 {
     struct cursors_saved before;
     cursors_save(&h->w, &before);
@@ -297,7 +297,7 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
         cursors_drop(&before);
         return rc;
     }
-    snprintf(why, 160, "%s", sqlite3_errmsg(h->w.db.h));
+    db_why(&h->w.db, why);
     db_rollback(&h->w.db);
     cursors_restore(&h->w, &before);
     return rc;
@@ -372,6 +372,17 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
     pthread_mutex_unlock(&h->mu);
 }
 
+/* Whoever waits in history_flush() for an event that is not stored now gets an answer. */
+static void give_up_marks(struct history *h)
+{
+    pthread_mutex_lock(&h->mu);
+    for (int i = 0; i < h->n_wait; i++)
+        if ((int)h->wait[i].ev.kind == EV_MARK)
+            h->mark_failed = h->wait[i].ev.seq;
+    pthread_cond_broadcast(&h->flushed);
+    pthread_mutex_unlock(&h->mu);
+}
+
 static void commit_failed(struct history *h, int rc, const char *why)
 {
     uint64_t now = clock_ns();
@@ -380,9 +391,11 @@ static void commit_failed(struct history *h, int rc, const char *why)
     h->retry_ms = h->retry_ms ? min_int(2 * h->retry_ms, RETRY_MAX_MS) : RETRY_MS;
     h->retry_ns = now + (uint64_t)h->retry_ms * 1000000;
     snprintf(h->why, sizeof h->why, "%s", why);
-    bool brief = (rc & 0xff) == SQLITE_BUSY && now - h->failing_ns < PATIENCE_MS * 1000000ull;
+    bool busy = (rc & 0xff) == SQLITE_BUSY, brief = busy && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
         set_status(h, why);
+    if (!busy) /* who waits for the lock of another process goes on waiting */
+        give_up_marks(h);
 }
 
 static void commit(struct history *h)
@@ -391,7 +404,7 @@ static void commit(struct history *h)
     for (;;) {
         uint64_t ended = 0, mark = 0;
         int bad = -1;
-        char why[160] = "the log's file was moved or deleted; restart aerie to begin a new one";
+        char why[200] = "the log's file was moved or deleted; restart aerie to begin a new one";
         int rc = file_moved(h) ? SQLITE_CANTOPEN : try_transaction(h, &bad, &ended, &mark, why);
         if (!rc) {
             commit_succeeded(h, ended, mark);
@@ -718,7 +731,7 @@ bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
     if (!evq_put(h->q, &ev))
         return false;
     pthread_mutex_lock(&h->mu);
-    while (h->mark_done < mark && clock_ns() < until && !(stop && stop())) {
+    while (h->mark_done < mark && h->mark_failed < mark && clock_ns() < until && !(stop && stop())) {
         int left = (int)((until - clock_ns()) / 1000000) + 1;
         deadline(&slice, stop && left > SLICE_MS ? SLICE_MS : left);
         pthread_cond_timedwait(&h->flushed, &h->mu, &slice);

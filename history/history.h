@@ -109,8 +109,8 @@ struct history_limit {
 void history_set_limit(struct history *h, const struct history_limit *l);
 /* A descriptor that becomes readable when the status changes, until history_status() is called. */
 int history_fd(const struct history *h);
-/* Waits until every event posted before the call is committed. False: ms passed first. Any
- * thread. */
+/* Waits until every event posted before the call is committed. False: ms passed first, or a commit failed
+ * for another reason than another process's lock; it is tried again. Any thread. */
 bool history_flush(struct history *h, int ms);
 /* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));

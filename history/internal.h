@@ -46,6 +46,12 @@ bool db_open_immutable(struct db *d, const char *path, struct err *e);
 bool db_wal_has_rows(const char *path); /* it may: the log beside the database is not empty */
 /* Fills *e (ERR_DB) with "PATH: WHAT: sqlite's message", then rolls back; returns false. */
 bool db_fail(struct db *d, struct err *e, const char *what);
+/* The text of the last failure, with the system's reason where there is one. */
+void db_why(const struct db *d, char why[200]);
+/* The file system layer of all connections (vfs.c); NULL: SQLite has none. */
+const char *vfs_name(void);
+/* The errno of the read that failed last in any connection of this process, since the last call; 0: none failed. */
+int vfs_read_error(void);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *

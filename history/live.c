@@ -22,7 +22,7 @@ static struct flock byte_of(int64_t id)
 static int open_file(const char *path, struct err *e)
 {
     char *name = xasprintf("%s.live", path);
-    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int fd = file_open(name, O_RDWR | O_CREAT, 0600);
     if (fd < 0)
         err_set(e, ERR_DB, "cannot create %s: %s", name, strerror(errno));
     free(name);

@@ -22,7 +22,7 @@ static bool prepare_file(const char *path, struct err *e)
     int fd = file_create(path, e);
     if (fd >= 0)
         close(fd);
-    return fd >= 0 || access(path, F_OK) == 0; /* or another process created it */
+    return fd >= 0 || !file_missing(path); /* or another process created it */
 }
 
 /* Removes the permissions of group and others, which logs of older versions may have. */

@@ -59,7 +59,7 @@ static bool copy_file(const char *from, const char *to, bool must, struct err *e
 {
     char bytes[1 << 16];
     ssize_t n = 1;
-    int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int in = file_open(from, O_RDONLY | O_NOFOLLOW, 0);
     if (in < 0)
         return !must || err_set(e, ERR_DB, "cannot read %s: %s", from, strerror(errno));
     int out = file_create(to, e);
@@ -101,7 +101,7 @@ static bool copy_log(const char *path, const char *copy, struct err *e)
 static bool is_at_rest(const char *path, struct err *e)
 {
     char *name = xasprintf("%s.live", path);
-    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(name, O_RDONLY, 0);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     bool used = fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     if (fd >= 0)

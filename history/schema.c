@@ -217,7 +217,7 @@ static bool backup_before(struct db *d, int64_t version, struct err *e)
     char stamp[16];
     time_stamp(stamp);
     char *to = xasprintf("%s.v%lld-%s", d->path, (long long)version, stamp);
-    for (int i = 1; access(to, F_OK) == 0 && i < 100; i++) { /* of a migration that was interrupted just now */
+    for (int i = 1; !file_missing(to) && i < 100; i++) { /* of a migration that was interrupted just now */
         free(to);
         to = xasprintf("%s.v%lld-%s-%d", d->path, (long long)version, stamp, i);
     }

@@ -453,7 +453,7 @@ void side_file_remove(const char *path, int64_t writer)
 bool side_file_exists(const char *path, int64_t writer)
 {
     char *name = side_file_name(path, writer);
-    bool there = access(name, F_OK) == 0;
+    bool there = !file_missing(name);
     free(name);
     return there;
 }

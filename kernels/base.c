@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,50 @@ void die_hook(void (*hook)(void))
     hook_before_death = hook;
 }
 
+static void write_message(const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t k = write(STDERR_FILENO, p, n);
+        struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (k < 0 && (errno != EINTR || poll(&room, 1, 0) != 1))
+            return;
+        p += k > 0 ? k : 0;
+        n -= k > 0 ? (size_t)k : 0;
+    }
+}
+
+static void print_message(const char *fmt, va_list ap)
+{
+    static const char name[] = "aerie: ";
+    const size_t at = sizeof name - 1;
+    char some[1024], *line = some;
+    va_list again;
+    va_copy(again, ap);
+    memcpy(some, name, at);
+    int n = vsnprintf(some + at, sizeof some - at, fmt, ap);
+    size_t whole = at + (size_t)max_int(n, 0) + 1, room = sizeof some;
+    if (whole > room && (line = malloc(whole)) != NULL) {
+        room = whole;
+        memcpy(line, name, at);
+        vsnprintf(line + at, room - at, fmt, again);
+    }
+    va_end(again);
+    line = line ? line : some; /* without memory, its beginning */
+    whole = whole < room ? whole : room;
+    line[whole - 1] = '\n';
+    write_message(line, whole);
+    if (line != some)
+        free(line);
+}
+
+void err_print(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message(fmt, ap);
+    va_end(ap);
+}
+
 _Noreturn void die(const char *fmt, ...)
 {
     void (*hook)(void) = hook_before_death;
@@ -54,9 +99,7 @@ _Noreturn void die(const char *fmt, ...)
         hook();
     va_list ap;
     va_start(ap, fmt);
-    fputs("aerie: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    print_message(fmt, ap);
     va_end(ap);
     abort();
 }
@@ -177,12 +220,18 @@ void buf_char(struct buf *b, char c)
 
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
-    size_t room = b->p ? b->cap - b->n : 0;
-    va_list ap, again;
+    va_list ap;
     va_start(ap, fmt);
+    buf_vprintf(b, fmt, ap);
+    va_end(ap);
+}
+
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
+{
+    size_t room = b->p ? b->cap - b->n : 0;
+    va_list again;
     va_copy(again, ap);
     int n = vsnprintf(room ? b->p + b->n : NULL, room, fmt, ap);
-    va_end(ap);
     CHECK(n >= 0);
     if ((size_t)n >= room) { /* it did not fit */
         buf_room(b, (size_t)n);
@@ -205,18 +254,34 @@ void buf_free(struct buf *b)
     *b = (struct buf){0};
 }
 
+bool file_missing(const char *path)
+{
+    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+int file_open(const char *path, int flags, unsigned mode)
+{
+    int fd;
+    do
+        fd = open(path, flags | O_CLOEXEC, mode);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 int file_open_regular(const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO opens at once */
+    int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* a FIFO opens at once */
     struct stat st;
     if (fd < 0) {
         err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
         return -1;
     }
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+    bool known = fstat(fd, &st) == 0;
+    if (known && S_ISREG(st.st_mode))
         return fd;
-    err_set(e, ERR_USAGE, "cannot read %s: it is %s", path,
-            S_ISDIR(st.st_mode)    ? "a folder"
+    err_set(e, ERR_USAGE, known ? "cannot read %s: it is %s" : "cannot read %s: %s", path,
+            !known                 ? strerror(errno)
+            : S_ISDIR(st.st_mode)  ? "a folder"
             : S_ISFIFO(st.st_mode) ? "a FIFO; expected a regular file"
                                    : "a device; expected a regular file");
     close(fd);
@@ -235,6 +300,22 @@ bool write_fully(int fd, const void *bytes, size_t n)
         n -= (size_t)k;
     }
     return true;
+}
+
+ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t k = pread(fd, (char *)bytes + done, n - done, (off_t)(at + done));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return -1;
+        if (k == 0)
+            break;
+        done += (size_t)k;
+    }
+    return (ptrdiff_t)done;
 }
 
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)

@@ -47,6 +47,9 @@ bool err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(print
 
 /* Prints a message on standard error and aborts. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Prints "aerie: TEXT" and a line end on standard error, in one write, without allocating if the line has at most 1,000
+ * bytes. A signal that interrupts the write loses the line only where the write would have to wait again. */
+void err_print(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets a function that runs once before die() prints; the repl restores the terminal there. */
 void die_hook(void (*hook)(void));
 
@@ -89,13 +92,21 @@ void buf_char(struct buf *b, char c);
 void hex_digits(char *out, const uint8_t *p, size_t n);
 void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits per byte */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
+/* Whether no file has this name. False also where the system cannot tell: opening the file then says why. */
+bool file_missing(const char *path);
+/* open() with O_CLOEXEC, tried again while signals interrupt it; -1 and errno. Not for what may block: a FIFO, a device. */
+int file_open(const char *path, int flags, unsigned mode);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
 /* Writes all n bytes, in as many calls as that takes. False: errno says why not. */
 bool write_fully(int fd, const void *bytes, size_t n);
+/* Reads n bytes from the file's offset `at`, in as many calls as that takes. Returns how many there are, fewer at the
+ * file's end; -1: errno says why not. */
+ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
  * cannot be read or has more than max bytes; *out is empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);

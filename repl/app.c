@@ -189,7 +189,7 @@ static void print_unstored(const struct history_left *left)
     else
         buf_str(&line, ", and no file beside the log could be written: it is lost");
     text_sanitise(&clean, line.p, line.n, false, NULL);
-    fprintf(stderr, "aerie: %s\n", clean.p);
+    err_print("%s", clean.p);
     buf_free(&line);
     buf_free(&clean);
 }
@@ -205,7 +205,7 @@ static bool wait_for_log(struct app *a, struct history_left *left)
     int most = left->kept[0] || !isatty(STDIN_FILENO) ? KEPT_MS : BARE_MS;
     interrupt_close();
     bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
-    fprintf(stderr, "aerie: %s %s %s; waiting up to %d s, Ctrl-C leaves\n",
+    err_print("%s %s %s; waiting up to %d s, Ctrl-C leaves",
             name_unstored(left, what), is_or_are(left), left->why, most / 1000);
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
@@ -227,10 +227,10 @@ static bool close_log(struct app *a)
     bool stored = history_finish(a->history, ended ? 600 : 1500, &left);
     history_status(a->history, &s);
     if (s.left_out)
-        fprintf(stderr, "aerie: %llu turn%s %s not saved: %s\n", (unsigned long long)s.left_out,
+        err_print("%llu turn%s %s not saved: %s", (unsigned long long)s.left_out,
                 plural((long long)s.left_out), s.left_out == 1 ? "is" : "are", s.limit);
     else if (s.limit[0] && !a->log_limit[0] && !a->opt.quiet)
-        fprintf(stderr, "aerie: %s\n", s.limit);
+        err_print("%s", s.limit);
     if (!stored && !ended)
         stored = wait_for_log(a, &left);
     if (!stored)
@@ -479,6 +479,18 @@ void app_watch_log(struct app *a, const struct history_status *s)
     if (s->limit[0] && strncmp(s->limit, a->log_limit, strcspn(s->limit, ":0123456789")) != 0)
         app_say(a, ST_WARN, "%s", s->limit);
     snprintf(a->log_limit, sizeof a->log_limit, "%s", s->limit);
+}
+
+bool app_saving_changed(struct app *a, char line[256])
+{
+    struct history_status now;
+    if (!a->history)
+        return false;
+    history_status(a->history, &now);
+    bool changed = strcmp(now.error, a->unsaved) != 0;
+    snprintf(line, 256, "%s", now.error[0] ? now.error : "the log is saved again");
+    memcpy(a->unsaved, now.error, sizeof a->unsaved);
+    return changed;
 }
 
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out)

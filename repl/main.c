@@ -1,9 +1,11 @@
 /* main.c - what must be true of the process before anything else runs. */
+#include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <locale.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +19,7 @@ static void fill_standard_streams(void)
     int fd;
     do
         fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
+    while (fd >= 0 ? fd <= STDERR_FILENO : errno == EINTR);
     if (fd >= 0)
         close(fd);
 }
@@ -34,8 +36,8 @@ static bool claim_stack(void)
         limit.rlim_cur = limit.rlim_max < STACK ? limit.rlim_max : STACK;
         setrlimit(RLIMIT_STACK, &limit);
         if (limit.rlim_max < LEAST) {
-            fprintf(stderr, "aerie: the stack is limited to %llu KiB; expected at least %llu (ulimit -Hs)\n",
-                    (unsigned long long)limit.rlim_max >> 10, (unsigned long long)LEAST >> 10);
+            err_print("the stack is limited to %llu KiB; expected at least %llu (ulimit -Hs)",
+                      (unsigned long long)limit.rlim_max >> 10, (unsigned long long)LEAST >> 10);
             return false;
         }
     }
@@ -56,6 +58,7 @@ int main(int argc, char **argv)
     umask(077);              /* sessions are private, and so is all that is made beside them */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */
     signal(SIGXFSZ, SIG_IGN);
+    json_set_alloc_funcs(xmalloc, free); /* no memory for a JSON value is not taken for bad JSON */
     mapped_catch(); /* before the screen's handler, which calls mapped_fault() itself */
     return cli_main(argc, argv);
 }

@@ -114,7 +114,7 @@ static int create(const char *path, struct answer *a)
     if (is_hidden(path))
         errno = EPERM;
     else
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        fd = file_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd < 0 || fstat(fd, &st) != 0) {
         a->error = errno;
         return fd;

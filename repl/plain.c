@@ -70,7 +70,7 @@ static void write_failed(struct app *a, int error)
 {
     plain_of(a)->broken = true;
     if (error != EPIPE && error != EINTR) /* no message when the reader closed the pipe */
-        fprintf(stderr, "aerie: cannot write to standard output: %s\n", strerror(error));
+        err_print("cannot write to standard output: %s", strerror(error));
     a->exit_code = max_int(a->exit_code, ERR_USAGE);
     a->quit = true;
     backend_cancel(a->backend);
@@ -106,7 +106,7 @@ static void print_notice(struct app *a, const char *text)
         p->mid_line = false;
     }
     text_sanitise(&clean, text, strlen(text), false, NULL);
-    fprintf(stderr, "aerie: %s\n", clean.p ? clean.p : "");
+    err_print("%s", clean.p ? clean.p : "");
     buf_free(&clean);
 }
 
@@ -255,12 +255,14 @@ static void reply_json(struct app *a, const struct event *ev)
 static void end_reply(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
-    char text[160];
+    char text[160], saving[256];
     p->answered = true;
     p->reason = ev->reason;
+    if (a->opt.json && a->history)
+        history_flush(a->history, 5000); /* a printed reply is stored, or the line before it says that it is not */
+    if (app_saving_changed(a, saving)) /* also under --quiet */
+        print_notice(a, saving);
     if (a->opt.json) {
-        if (a->history)
-            history_flush(a->history, 5000); /* a printed reply is stored */
         reply_json(a, ev);
     } else if (p->mid_line || ev->text.n == 0)
         write_out(a, "\n", 1);

@@ -18,8 +18,11 @@ enum got reader_more(struct reader *r, struct err *e)
     struct pollfd fd[2] = {{.fd = r->fd, .events = POLLIN},
                            {.fd = interrupt_fd(), .events = POLLIN}};
     for (;;) {
-        if (poll(fd, 2, -1) < 0 && errno != EINTR)
-            die("poll failed: %s", strerror(errno));
+        if (poll(fd, 2, -1) < 0 && errno != EINTR) {
+            err_set(e, ERR_USAGE, "cannot wait for the input: %s", strerror(errno));
+            r->eof = true;
+            return GOT_ERROR;
+        }
         if (interrupt_waits())
             return GOT_SIGNAL;
         ssize_t n = fd[0].revents ? read(r->fd, part, sizeof part) : -1;
@@ -74,14 +77,16 @@ bool reader_hung_up(const struct reader *r)
 int reader_open(const char *path, const char *what, struct err *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
     if (fd < 0) {
         err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
         return -1;
     }
-    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
+    bool known = fstat(fd, &st) == 0;
+    if (known && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
         return fd;
+    err_set(e, ERR_USAGE, "cannot read the %s %s: %s", what, path,
+            known ? "expected a regular file or a pipe" : strerror(errno));
     close(fd);
-    err_set(e, ERR_USAGE, "cannot read the %s %s: expected a regular file or a pipe", what, path);
     return -1;
 }

@@ -89,6 +89,7 @@ struct app {
                                 resumed session, faults that cannot fire */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     char log_limit[160]; /* history_status.limit, as far as it was shown */
+    char unsaved[256];   /* history_status.error, as app_saving_changed() told it last */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* from the options, the terminal and the locale */
     bool quit;
@@ -268,6 +269,8 @@ void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
 /* Shows once what the log's size limit says. Call it when the log's status has changed, or a turn ended. */
 void app_watch_log(struct app *a, const struct history_status *s);
+/* True and a line for the user if storing has begun to fail, or works again, since the last call. */
+bool app_saving_changed(struct app *a, char line[256]);
 /* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
  * continue. */
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out);

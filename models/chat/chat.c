@@ -366,7 +366,7 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     struct buf b = {0};
     json_error_t why;
     char *path = xasprintf("%s/%s", dir, file);
-    bool there = access(path, F_OK) == 0;
+    bool there = !file_missing(path);
     bool ok = !there || buf_read_file(&b, path, 64 << 20, e);
     json_t *top = ok && there ? json_loadb(b.p ? b.p : "", b.n, JSON_REJECT_DUPLICATES, &why)
                               : NULL;

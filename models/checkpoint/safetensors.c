@@ -81,22 +81,12 @@ static const struct type_name *type_find(const char *name)
 
 static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at, struct err *e)
 {
-    char *p = dst;
-    while (n) {
-        ssize_t got = pread(f->fd, p, n, (off_t)at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s,
-                           strerror(errno));
-        if (got == 0)
-            return err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected "
-                           "(did it shrink?)", show_path(f->path).s, at, n);
-        p += got;
-        at += (uint64_t)got;
-        n -= (size_t)got;
-    }
-    return true;
+    ptrdiff_t got = pread_fully(f->fd, dst, n, at);
+    if (got < 0)
+        return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s, strerror(errno));
+    return (size_t)got == n ||
+           err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected (did it shrink?)",
+                   show_path(f->path).s, at + (uint64_t)got, n - (size_t)got);
 }
 
 /* ---- one header entry ---- */
@@ -298,7 +288,7 @@ static bool shard_open(struct safetensors *s, struct shard *f, struct err *e)
 {
     struct stat st;
     /* O_NONBLOCK: opening a pipe must not wait for its other end */
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    f->fd = file_open(f->path, O_RDONLY | O_NONBLOCK, 0);
     if (f->fd < 0)
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
     if (fstat(f->fd, &st) || !S_ISREG(st.st_mode))
@@ -450,12 +440,12 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     char *single = xasprintf("%s/model.safetensors", dir);
     char *pickle = xasprintf("%s/pytorch_model.bin", dir);
     bool ok;
-    s->source = xstrdup(access(index, F_OK) == 0 ? index : single);
-    if (access(index, F_OK) == 0)
+    s->source = xstrdup(!file_missing(index) ? index : single);
+    if (!file_missing(index))
         ok = open_index(s, dir, index, e);
-    else if (access(single, F_OK) == 0)
+    else if (!file_missing(single))
         ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
-    else if (access(pickle, F_OK) == 0)
+    else if (!file_missing(pickle))
         ok = err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
                      "to model.safetensors (safetensors.torch.save_file) first",
                      show_path(pickle).s);

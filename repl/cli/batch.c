@@ -74,7 +74,7 @@ static void complain(const char *line)
     struct buf clean = {0};
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
-    fprintf(stderr, "aerie: %s\n", clean.p ? clean.p : "");
+    err_print("%s", clean.p ? clean.p : "");
     buf_free(&clean);
 }
 
@@ -87,7 +87,7 @@ static void print_reply(struct listener *l, const struct event *ev)
     buf_free(&line);
     if (ev->batch.refused)
         l->rc = max_int(l->rc, ERR_NEGATIVE);
-    if (fflush(stdout) != 0) { /* the reader closed the pipe: cancel the rest */
+    if (!out_flush()) { /* the reader closed the pipe: cancel the rest */
         l->rc = max_int(l->rc, ERR_USAGE);
         backend_cancel(l->g);
     }

@@ -19,11 +19,11 @@ static void about(void *arg, const char *device)
         jput_close(&b, '}');
         cli_json(&b);
     } else {
-        printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB", "R",
+        out_printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB", "R",
                "", "", "what");
     }
     buf_free(&b);
-    fflush(stdout);
+    out_flush();
 }
 
 static void number(struct buf *b, const char *key, bool there, double v)
@@ -66,7 +66,7 @@ static void tell_text(const struct bench_line *l)
         snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
     if (l->unit)
         snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
-    printf("%-26s %10s %9s %10s %5s %9s %-8s %s\n", l->name, ms, spread, mb, ratio, value,
+    out_printf("%-26s %10s %9s %10s %5s %9s %-8s %s\n", l->name, ms, spread, mb, ratio, value,
            l->unit ? l->unit : "", l->shape);
 }
 
@@ -74,7 +74,7 @@ static void print_bench_line(void *arg, const struct bench_line *l)
 {
     struct cli *c = arg;
     (c->opt.json ? tell_json : tell_text)(l);
-    fflush(stdout);
+    out_flush();
 }
 
 /* The name of a model in the results: the last part of its folder's path, "target" left out. */

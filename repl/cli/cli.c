@@ -184,7 +184,7 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
 static bool read_config(struct cli *c, int where, struct err *e)
 {
     c->config_path = config_path();
-    if (!c->config_path || access(c->config_path, F_OK) != 0)
+    if (!c->config_path || file_missing(c->config_path))
         return true;
     if (!buf_read_file(&c->config, c->config_path, 1 << 20, e))
         return false;
@@ -209,9 +209,9 @@ static bool read_config(struct cli *c, int where, struct err *e)
 static void help_line(const char *left, const char *text)
 {
     if (strlen(left) > 25)
-        printf("  %s\n%28s%s\n", left, "", text);
+        out_printf("  %s\n%28s%s\n", left, "", text);
     else
-        printf("  %-25s %s\n", left, text);
+        out_printf("  %-25s %s\n", left, text);
 }
 
 /* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
@@ -220,7 +220,7 @@ static void help_flags(int where, bool all)
     for (int i = 0; i < n_flags; i++) {
         const struct flag *f = &flags[i];
         if (all && f->group)
-            printf("\n%s:\n", f->group);
+            out_printf("\n%s:\n", f->group);
         if (!(f->where & where))
             continue;
         char left[80];
@@ -235,7 +235,7 @@ static void help_flags(int where, bool all)
 
 static void help_settings(void)
 {
-    printf("\nSettings, for -p, /set and the config file:\n");
+    out_printf("\nSettings, for -p, /set and the config file:\n");
     for (int i = 0; i < settings_count(); i++) {
         const struct setting *s = settings_at(i);
         char left[80];
@@ -246,7 +246,7 @@ static void help_settings(void)
 
 static int help_all(void)
 {
-    printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
+    out_printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
            "inside\n\nusage: aerie [COMMAND] [FLAGS]\n\n");
     for (int i = 0; i < n_commands; i++) {
         char left[64];
@@ -255,7 +255,7 @@ static int help_all(void)
     }
     help_flags(IN_ALL, true);
     help_settings();
-    printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
+    out_printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
            "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
            "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
            "129 hung up, 130 interrupted, 143 terminated. /help lists the chat's commands.\n");
@@ -264,7 +264,7 @@ static int help_all(void)
 
 static int help_command(const struct command *cmd)
 {
-    printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
+    out_printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
            cmd->help);
     help_flags(cmd->bit, false);
     if (find_flag("param", 5, 0, cmd->bit))
@@ -277,7 +277,7 @@ static int help_table(void)
 {
     struct buf b = {0};
     cmd_table_markdown(&b);
-    fputs(b.p, stdout);
+    out_bytes(b.p, b.n);
     buf_free(&b);
     return 0;
 }
@@ -546,7 +546,7 @@ void cli_free(struct cli *c)
 static int run_task(struct cli *c, const struct command *cmd, enum cli_task task)
 {
     if (task == CLI_VERSION) {
-        printf("aerie " AERIE_VERSION "\n");
+        out_printf("aerie " AERIE_VERSION "\n");
         return 0;
     }
     if (task == CLI_HELP)
@@ -562,9 +562,10 @@ int cli_main(int argc, char **argv)
     const struct command *cmd;
     enum cli_task task;
     int rc = cli_read(&c, argc, argv, &cmd, &task, &e) ? run_task(&c, cmd, task) : cli_fail(&e);
-    if (fflush(stdout) != 0 && errno != EPIPE) {
+    if (!out_flush() && errno != EPIPE) {
         err_set(&e, ERR_USAGE, "cannot write to standard output: %s", strerror(errno));
-        rc = rc ? rc : cli_fail(&e);
+        int code = cli_fail(&e);
+        rc = rc ? rc : code;
     }
     cli_free(&c);
     return rc;

@@ -82,6 +82,13 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
  * was asked for cannot be had. */
 bool cli_choose_face(struct cli *c, struct err *e);
 
+/* Standard output of subcommands; the main thread only. Bytes wait in a buffer of this file, not of stdio, which drops what
+ * it holds when a write is interrupted, and forgets an error once a later write succeeds. A terminal gets each line at
+ * once. Once a write has failed, nothing more is written. */
+void out_bytes(const char *bytes, size_t n);
+void out_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Writes what waits. False: this or an earlier write failed, and errno says why. */
+bool out_flush(void);
 /* Prints "aerie: message", sanitised, to standard error; returns the exit code of its kind. */
 int cli_fail(const struct err *e);
 bool cli_color(const struct cli *c); /* colours on standard output? */

@@ -44,7 +44,7 @@ static void complain(struct import *m, const char *file, int line, const char *w
         return;
     char *text = xasprintf("%s line %d: %s", file, line, why);
     text_sanitise(&clean, text, strlen(text), false, NULL);
-    fprintf(stderr, "aerie: %s\n", clean.p);
+    err_print("%s", clean.p);
     free(text);
     buf_free(&clean);
 }
@@ -416,12 +416,12 @@ static void print_result(const struct import *m)
         buf_free(&b);
         return;
     }
-    printf("%d session%s imported", m->n, plural(m->n));
+    out_printf("%d session%s imported", m->n, plural(m->n));
     if (m->no_reply)
-        printf(", %d without a reply", m->no_reply);
+        out_printf(", %d without a reply", m->no_reply);
     if (m->bad)
-        printf("; %d line%s left out", m->bad, plural(m->bad));
-    printf("\n");
+        out_printf("; %d line%s left out", m->bad, plural(m->bad));
+    out_printf("\n");
 }
 
 /* Requests that got no reply in any file. */
@@ -474,7 +474,7 @@ int cli_import(struct cli *c)
             e = m.fault;
         ok = close_log(&m, &e) && ok && !m.fault.kind;
         if (m.bad > COMPLAINTS)
-            fprintf(stderr, "aerie: %d more lines are no records\n", m.bad - COMPLAINTS);
+            err_print("%d more lines are no records", m.bad - COMPLAINTS);
         if (m.n || ok)
             print_result(&m);
     }

@@ -79,7 +79,7 @@ int cli_logs(struct cli *c)
     struct hdb *d = NULL;
     int n = 0;
     sheet_init(&l.sheet, c->opt.ascii);
-    if (c->opt.db || access(path, F_OK) == 0) { /* no log yet is no error */
+    if (c->opt.db || !file_missing(path)) { /* no log yet is no error */
         l.db = d = cli_open_db(c, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
                              c->opt.json ? session_json : list_line, &l, &e)
@@ -87,7 +87,7 @@ int cli_logs(struct cli *c)
     }
     hdb_close(d);
     if (n == 0 && !c->opt.quiet)
-        fprintf(stderr, "aerie: no session%s\n", c->query || c->model_filter ? " matches" : " yet");
+        err_print("no session%s", c->query || c->model_filter ? " matches" : " yet");
     sheet_free(&l.sheet);
     buf_free(&l.json);
     free(path);
@@ -129,7 +129,7 @@ static int db_show_path(const struct cli *c, const char *path, struct err *e)
         cli_json(&b);
         buf_free(&b);
     } else {
-        printf("%s\n", path); /* unsanitised: the path is for scripts */
+        out_printf("%s\n", path); /* unsanitised: the path is for scripts */
     }
     return 0;
 }
@@ -182,7 +182,7 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
     } else {
         if (rule.dry)
             cli_print_text(c, &report);
-        printf("%d session%s %sremoved\n", gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "");
+        out_printf("%d session%s %sremoved\n", gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "");
     }
     buf_free(&report);
     return 0;
@@ -199,7 +199,7 @@ static int db_vacuum(const struct cli *c, const char *path, struct err *e)
     if (!history_vacuum(path, &before, &after, e))
         return cli_fail(e);
     if (!c->opt.quiet)
-        printf("%.1f MB, was %.1f MB\n", (double)after / 1e6, (double)before / 1e6);
+        out_printf("%.1f MB, was %.1f MB\n", (double)after / 1e6, (double)before / 1e6);
     return 0;
 }
 
@@ -276,7 +276,7 @@ int cli_db(struct cli *c)
         ok = err_set(&e, ERR_USAGE, "db %.40s takes nothing behind it", x->name);
     else if (ok && x->word && c->n_word < 2)
         ok = err_set(&e, ERR_USAGE, "db %s: expected %s", x->name, x->word);
-    else if (ok && x->run != db_show_path && access(path, F_OK) != 0)
+    else if (ok && x->run != db_show_path && file_missing(path))
         ok = err_set(&e, ERR_DB, "%s does not exist: nothing has been saved yet", path);
     int rc = ok ? x->run(c, path, &e) : cli_fail(&e);
     free(path);

@@ -11,12 +11,55 @@
 
 #include "repl/interrupt.h"
 
+static struct {
+    struct buf text;
+    int error;  /* of the first write that failed */
+    int lines;  /* 1: a terminal; 0: not; -1: not known yet */
+} printed = {.lines = -1};
+
+bool out_flush(void)
+{
+    if (!printed.error && printed.text.n && !interrupt_write(STDOUT_FILENO, printed.text.p, printed.text.n))
+        printed.error = errno;
+    buf_clear(&printed.text);
+    errno = printed.error;
+    return !printed.error;
+}
+
+static void out_written(void)
+{
+    enum { MOST = 64 << 10 };
+    if (printed.lines < 0)
+        printed.lines = isatty(STDOUT_FILENO);
+    if (printed.text.n >= MOST || (printed.lines && printed.text.n && printed.text.p[printed.text.n - 1] == '\n'))
+        out_flush();
+}
+
+void out_bytes(const char *bytes, size_t n)
+{
+    if (printed.error)
+        return;
+    buf_add(&printed.text, bytes, n);
+    out_written();
+}
+
+void out_printf(const char *fmt, ...)
+{
+    va_list ap;
+    if (printed.error)
+        return;
+    va_start(ap, fmt);
+    buf_vprintf(&printed.text, fmt, ap);
+    va_end(ap);
+    out_written();
+}
+
 int cli_fail(const struct err *e)
 {
     struct buf b = {0};
     text_sanitise(&b, e->msg, strlen(e->msg), false, NULL);
-    fflush(stdout); /* so that what was printed stands above the error */
-    fprintf(stderr, "aerie: %s\n", b.n ? b.p : "it failed without saying why");
+    out_flush(); /* so that what was printed stands above the error */
+    err_print("%s", b.n ? b.p : "it failed without saying why");
     buf_free(&b);
     return e->kind ? (int)e->kind : ERR_USAGE;
 }
@@ -45,7 +88,7 @@ void cli_print(const struct cli *c, struct sheet *s)
     sheet_append_wrapped(&rows, s, cli_width());
     sheet_to_text(&rows, cli_color(c), &b);
     if (b.n)
-        fwrite(b.p, 1, b.n, stdout);
+        out_bytes(b.p, b.n);
     buf_free(&b);
     sheet_free(&rows);
     sheet_clear(s);
@@ -76,7 +119,7 @@ void cli_print_text(const struct cli *c, const struct buf *text)
 void cli_json(struct buf *b)
 {
     buf_char(b, '\n');
-    fwrite(b->p, 1, b->n, stdout);
+    out_bytes(b->p, b->n);
     buf_clear(b);
 }
 
@@ -115,7 +158,7 @@ struct hdb *cli_open_db(const struct cli *c, struct err *e)
     char *path = cli_db_path(c);
     struct hdb *d = hdb_open(path, e);
     if (d && hdb_warning(d)[0] && !c->opt.quiet)
-        fprintf(stderr, "aerie: %s\n", hdb_warning(d));
+        err_print("%s", hdb_warning(d));
     free(path);
     return d;
 }

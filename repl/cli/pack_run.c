@@ -216,7 +216,7 @@ void run_control(struct pack_job *j, struct buf *out)
                             : "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
                               "runs it.", j->path);
     if (!w.has_end && e.msg[0] && !j->c->opt.quiet)
-        fprintf(stderr, "aerie: no control run: %s\n", e.msg);
+        err_print("no control run: %s", e.msg);
     rerun_close(&r);
     event_free(&w.step);
     ids_free(&w.reply);

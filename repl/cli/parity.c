@@ -38,7 +38,7 @@ static void complain(void *arg, const char *line)
     struct buf clean = {0};
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
-    fprintf(stderr, "aerie: %s\n", clean.n ? clean.p : "");
+    err_print("%s", clean.n ? clean.p : "");
     buf_free(&clean);
 }
 

@@ -334,7 +334,7 @@ void parity_report(struct parity *p, const struct comparison *c)
         cli_progress_end();
         prompt_text(p, c);
     }
-    fflush(stdout);
+    out_flush();
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */

@@ -117,7 +117,7 @@ static void show_user(struct replay *r, const struct act *a)
     sheet_line(&r->sheet);
     cli_text(&r->sheet, ST_USER, a->user.text, a->user.text_n);
     cli_print(r->c, &r->sheet);
-    fflush(stdout);
+    out_flush();
 }
 
 static void show_reply(struct replay *r, const struct event *ev)
@@ -130,7 +130,7 @@ static void show_reply(struct replay *r, const struct event *ev)
     sheet_line(&r->sheet);
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
-    fflush(stdout);
+    out_flush();
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ static bool compare_engine(struct replay *r, const char *about, const char *now,
     else if (!same && strict(r->c))
         err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
     else if (!same && !r->c->opt.quiet)
-        fprintf(stderr, "aerie: the session was made with %s: its digests may differ\n",
+        err_print("the session was made with %s: its digests may differ",
                 differs.p);
     buf_free(&differs);
     return models && (same || !strict(r->c));
@@ -278,15 +278,15 @@ static int verdict(const struct replay *r)
     if (r->c->opt.json)
         check_json(r);
     else if (d->class && d->step[0])
-        printf("differs at step %d.%d: %s: %s\n", d->turn, d->step[0], what, d->why);
+        out_printf("differs at step %d.%d: %s: %s\n", d->turn, d->step[0], what, d->why);
     else if (d->class)
-        printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
     else
-        printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns),
+        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns),
                r->n_steps, plural(r->n_steps),
                r->text_only ? " (where the log has no steps, only the replies were compared)" : "");
     if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
-        fprintf(stderr, "aerie: the session was %s\n", r->other);
+        err_print("the session was %s", r->other);
     return d->class ? ERR_NEGATIVE : 0;
 }
 
@@ -335,12 +335,12 @@ static void difference_line(const struct difference *d)
 {
     const char *what = diff_class_name(d->class);
     if (!d->step[0] && !d->step[1])
-        printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
     else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
-        printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
+        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
                what, d->why);
     else
-        printf("differs at step %d.%d: %s: %s\n", d->turn, max_int(d->step[0], d->step[1]), what, d->why);
+        out_printf("differs at step %d.%d: %s: %s\n", d->turn, max_int(d->step[0], d->step[1]), what, d->why);
 }
 
 static void changes_text(const struct replay *r)
@@ -351,21 +351,21 @@ static void changes_text(const struct replay *r)
              r->counts.most_turn, r->counts.most_token);
     conditions_text(&r->conditions, r->diff.class ? ~0u : ~(unsigned)MAY_BUILD, &with);
     if (r->fault[0])
-        printf("rule violated at step %d.%d: %s\n", r->fault_turn, r->fault_step, r->fault);
+        out_printf("rule violated at step %d.%d: %s\n", r->fault_turn, r->fault_step, r->fault);
     if (r->diff.class)
         difference_line(&r->diff);
     else
-        printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
+        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
                plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens),
                r->counts.by_position ? " by position"
                : r->counts.meaning   ? ", step by step, page tables by the positions they hold"
                                      : ", step by step");
     if (with.n)
-        printf("changed: %s\n", with.p);
+        out_printf("changed: %s\n", with.p);
     if (!r->diff.class && r->counts.facts)
-        printf("log probabilities: %s\n", r->counts.most > 0 ? most : "equal");
+        out_printf("log probabilities: %s\n", r->counts.most > 0 ? most : "equal");
     if (r->checks.checks)
-        printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->checks.checks,
+        out_printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->checks.checks,
                plural((int)r->checks.checks), r->fault[0] ? "" : ", no rule violated");
     buf_free(&with);
 }

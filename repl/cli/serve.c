@@ -85,8 +85,8 @@ static void say(void *arg, const char *line)
     struct buf clean = {0};
     (void)arg;
     text_sanitise(&clean, line, strlen(line), false, NULL);
-    printf("%s\n", clean.p ? clean.p : "");
-    fflush(stdout);
+    out_printf("%s\n", clean.p ? clean.p : "");
+    out_flush();
     buf_free(&clean);
 }
 
@@ -109,10 +109,10 @@ static void watch_log(struct history *h, char last[256])
         return;
     history_status(h, &now);
     if (strcmp(now.error, last) != 0)
-        fprintf(stderr, "aerie: %s\n", now.error[0] ? now.error : "the log is saved again");
+        err_print("%s", now.error[0] ? now.error : "the log is saved again");
     snprintf(last, 256, "%s", now.error);
     if (now.limit[0] && strncmp(now.limit, limit, strcspn(now.limit, ":0123456789")) != 0)
-        fprintf(stderr, "aerie: %s\n", now.limit);
+        err_print("%s", now.limit);
     snprintf(limit, sizeof limit, "%s", now.limit);
 }
 
@@ -150,7 +150,7 @@ static int serve(struct app *a, const struct serve_opts *o, struct err *e)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     if (a->log_error[0] && !a->opt.quiet)
-        fprintf(stderr, "aerie: NOT SAVED: %s\n", a->log_error);
+        err_print("NOT SAVED: %s", a->log_error);
     signal(SIGPIPE, SIG_IGN);
     struct serve *s = serve_open(a->backend, a->history, o, e);
     if (!s)

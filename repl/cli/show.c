@@ -55,7 +55,7 @@ static bool read_place(const char *text, char **id, int *turn, int *step, struct
 {
     const char *colon = strrchr(text, ':');
     *turn = *step = 0;
-    if (cli_names_file(text) && access(text, F_OK) == 0)
+    if (cli_names_file(text) && !file_missing(text))
         colon = NULL; /* a pack with a colon in its name */
     *id = colon ? xasprintf("%.*s", (int)(colon - text), text) : xstrdup(text);
     if (!colon)

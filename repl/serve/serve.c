@@ -279,7 +279,7 @@ static void on_end(struct serve *s, struct task *t, struct job *j, struct event 
 
 static void complain(const struct event *ev)
 {
-    fprintf(stderr, "aerie: %s\n", ev->text.p ? ev->text.p : "the engine failed");
+    err_print("%s", ev->text.p ? ev->text.p : "the engine failed");
 }
 
 static void take_event(struct serve *s, struct event *ev)

@@ -46,7 +46,7 @@ static void save(struct tui *t)
     for (int i = 0; i < N_PANE_KINDS; i++)
         if (t->weight[i] > 0)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
-    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n); /* a layout that is not kept is no error */
     if (fd >= 0 && close(fd) == 0 && ok)
         ok = rename(temp, path) == 0;

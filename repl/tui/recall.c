@@ -93,7 +93,7 @@ static bool push(struct recall *r, const char *p, size_t n)
 static void rewrite(const struct recall *r)
 {
     char *temp = xasprintf("%s.%ld", r->path, (long)getpid());
-    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd >= 0) {
         struct buf b = {0};
         for (int i = 0; i < r->n; i++)
@@ -145,7 +145,7 @@ void recall_add(struct recall *r, const char *text, size_t n)
     if (!push(r, text, n) || !r->path)
         return;
     int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    int fd = open(r->path, how, 0600);
+    int fd = file_open(r->path, how, 0600);
     if (fd < 0)
         return; /* a missing history is not an error */
     struct buf b = {0};

@@ -74,6 +74,13 @@ static bool takes_output(int fd, int ms)
     return poll(&out, 1, ms) == 1;
 }
 
+/* Sets the line settings that the program found; an interrupted or failed call is tried again. Async-signal-safe. */
+static void restore_lines(void)
+{
+    for (int i = 0; i < 3 && tcsetattr(STDIN_FILENO, TCSANOW, &term.saved) != 0; i++)
+        ;
+}
+
 /* Restores the terminal, unless it reads nothing. Async-signal-safe. */
 static void restore_now(void)
 {
@@ -85,7 +92,7 @@ static void restore_now(void)
         ssize_t ignored = write(fd, term.restore, term.n_restore);
         (void)ignored;
     }
-    tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+    restore_lines();
 }
 
 /* ---- signals ---- */
@@ -255,7 +262,27 @@ static void await_answer(void)
 
 /* ---- opening and closing ---- */
 
-static void raw_mode(void)
+/* Curses reports no failure of most calls that set the mode, and goes by what it believes is set. */
+static bool check_raw(void)
+{
+    struct termios t;
+    for (int i = 0; i < 3; i++) {
+        if (tcgetattr(STDIN_FILENO, &t) != 0)
+            continue;
+        if (!(t.c_iflag & (ICRNL | INLCR | IGNCR)) && !(t.c_lflag & (ICANON | ECHO | ISIG)))
+            return true;
+        t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR | IXON | BRKINT | PARMRK);
+        t.c_oflag &= ~(tcflag_t)ONLCR;
+        t.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ECHONL | ISIG | IEXTEN);
+        t.c_cc[VMIN] = 1;
+        t.c_cc[VTIME] = 0;
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
+        def_prog_mode();
+    }
+    return false;
+}
+
+static bool raw_mode(void)
 {
     raw();
     noecho();
@@ -265,6 +292,7 @@ static void raw_mode(void)
     leaveok(stdscr, FALSE);
     intrflush(stdscr, FALSE);
     typeahead(-1);
+    return check_raw();
 }
 
 bool term_open(bool color, struct err *e)
@@ -277,9 +305,13 @@ bool term_open(bool color, struct err *e)
     if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
         return false;
     set_escdelay(25);
+    errno = 0;
     term.screen = newterm(NULL, stdout, stdin);
     if (!term.screen) {
+        int why = errno;
         interrupt_close();
+        if (why && why != ENOENT && why != ENOTTY && why != EACCES)
+            return err_set(e, ERR_USAGE, "cannot open the terminal \"%s\": %s", name ? name : "", strerror(why));
         return err_set(e, ERR_USAGE, "the terminal \"%s\" is unknown; expected a TERM with a "
                        "terminfo entry, or --plain", name ? name : "");
     }
@@ -288,7 +320,11 @@ bool term_open(bool color, struct err *e)
     die_hook(restore_now);
     catch_signals();
     interrupt_first(before_signal);
-    raw_mode();
+    if (!raw_mode()) {
+        err_set(e, ERR_USAGE, "cannot set the terminal's mode: %s", strerror(errno));
+        term_close();
+        return false;
+    }
     term.colors = color && has_colors() && start_color() == OK && use_default_colors() == OK;
     term.asked_ns = 0;
     term.mouse = false;
@@ -309,7 +345,7 @@ void term_close(void)
         await_answer();
         modes_off();
         endwin();
-        tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+        restore_lines();
     }
     term.up = 0;
     die_hook(NULL);
@@ -325,7 +361,7 @@ void term_release(void)
     await_answer();
     modes_off();
     endwin();
-    tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+    restore_lines();
     term.up = 0;
 }
 
@@ -451,7 +487,11 @@ void term_draw(const struct grid *g)
 ptrdiff_t term_read(char *p, size_t n)
 {
     struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
-    if (poll(&fd, 1, 0) <= 0)
+    int some;
+    do
+        some = poll(&fd, 1, 0);
+    while (some < 0 && errno == EINTR);
+    if (some <= 0)
         return 0;
     ssize_t k = read(STDIN_FILENO, p, n);
     if (k < 0 && (errno == EINTR || errno == EAGAIN))

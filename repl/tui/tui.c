@@ -534,8 +534,11 @@ static void turn_the_crank(struct tui *t)
         {.fd = t->app->history ? history_fd(t->app->history) : -1, .events = POLLIN},
     };
     int n = poll(fd, 4, idle_time(t, now));
-    if (n < 0 && errno != EINTR)
-        die("poll failed: %s", strerror(errno));
+    if (n < 0 && errno != EINTR) {
+        buf_printf(&t->last_words, "cannot wait for keys: %s", strerror(errno));
+        t->exit_code = ERR_USAGE;
+        t->quit = true;
+    }
     take_signals(t);
     if (t->quit)
         return;
@@ -646,7 +649,7 @@ int tui_run(struct app *a)
     struct err e = {0};
     struct tui *t = xcalloc(1, sizeof *t);
     if (!term_open(a->color, &e)) {
-        fprintf(stderr, "aerie: %s\n", e.msg);
+        err_print("%s", e.msg);
         free(t);
         return e.kind;
     }
@@ -671,7 +674,7 @@ int tui_run(struct app *a)
     if (t->last_words.n) {
         struct buf clean = {0};
         text_sanitise(&clean, t->last_words.p, t->last_words.n, false, NULL);
-        fprintf(stderr, "aerie: %s\n", clean.p);
+        err_print("%s", clean.p);
         buf_free(&clean);
     }
     int code = t->exit_code ? t->exit_code : app_exit_code(a);

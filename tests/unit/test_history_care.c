@@ -89,7 +89,7 @@ static void test_a_backup_in_use_is_whole_and_checked(void **state)
     change_log("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')");
     snprintf(to, sizeof to, "%s/damaged.db", scratch);
     assert_false(history_backup(db_path, to, &e));
-    assert_non_null(strstr(e.msg, "is copied, but what it holds is damaged"));
+    assert_non_null(strstr(e.msg, "is copied, but its check says: "));
 }
 
 /* ---- prune ---- */

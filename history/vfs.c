@@ -1,0 +1,88 @@
+/* vfs.c - SQLite's file system layer, with reads that fail told apart from damage.
+ *
+ * If the system cannot read a page (EIO), SQLite's own layer reports a corrupt file system, which SQLite turns into
+ * "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
+ * read may succeed. Here such a read is an I/O error, and its errno is kept. And if a database cannot be opened for
+ * writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends in "attempt to write a
+ * readonly database": here only a file without the permission is opened so.
+ */
+#include "history/internal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum { KINDS = 8 }; /* tables of functions that a layer may have; its other files are left as they are */
+
+static struct kind {
+    sqlite3_io_methods own; /* the first member: a file's methods point to it */
+    const sqlite3_io_methods *from;
+} kind[KINDS];
+static int n_kind;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static sqlite3_vfs own, *base; /* (mu) */
+static atomic_int read_error;
+
+static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+{
+    int rc = ((const struct kind *)(const void *)f->pMethods)->from->xRead(f, p, n, at);
+    if (rc != SQLITE_IOERR_CORRUPTFS && rc != SQLITE_IOERR_READ)
+        return rc;
+    atomic_store(&read_error, errno ? errno : EIO);
+    return SQLITE_IOERR_READ;
+}
+
+static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
+{
+    (void)v;
+    int got = 0, rc = base->xOpen(base, name, f, flags, &got);
+    for (int i = 0; rc == SQLITE_OK && (flags & SQLITE_OPEN_READWRITE) && (got & SQLITE_OPEN_READONLY) && name &&
+                    access(name, W_OK) == 0; i++) { /* opened for reading only, though it may be written: try again */
+        f->pMethods->xClose(f);
+        f->pMethods = NULL;
+        rc = i < 3 ? base->xOpen(base, name, f, flags, &got) : SQLITE_CANTOPEN;
+    }
+    if (out)
+        *out = got;
+    if (!f->pMethods)
+        return rc;
+    pthread_mutex_lock(&mu);
+    int i = 0;
+    while (i < n_kind && kind[i].from != f->pMethods)
+        i++;
+    if (i == n_kind && i < KINDS) {
+        kind[i] = (struct kind){*f->pMethods, f->pMethods};
+        kind[i].own.xRead = read_told;
+        n_kind++;
+    }
+    if (i < n_kind)
+        f->pMethods = &kind[i].own;
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+
+const char *vfs_name(void)
+{
+    static const char name[] = "aerie";
+    pthread_mutex_lock(&mu);
+    sqlite3_vfs *now = sqlite3_vfs_find(NULL);
+    if (now && now != base) { /* tests exchange the default layer */
+        if (base)
+            sqlite3_vfs_unregister(&own);
+        base = now;
+        own = *now;
+        own.zName = name;
+        own.pNext = NULL;
+        own.xOpen = open_told;
+        sqlite3_vfs_register(&own, 0);
+    }
+    pthread_mutex_unlock(&mu);
+    return now ? name : NULL;
+}
+
+int vfs_read_error(void)
+{
+    return atomic_exchange(&read_error, 0);
+}

@@ -1,0 +1,26 @@
+/* shared.h - a page of memory between preload.c, inside the program under test, and trace.c outside.
+ *
+ * All processes and threads of the program count in the same page, so that "the n-th" has one meaning.
+ */
+#ifndef AERIE_TESTS_FAULTS_SHARED_H
+#define AERIE_TESTS_FAULTS_SHARED_H
+
+#include <stdatomic.h>
+
+#define FAULTS_PAGE "AERIE_FAULTS_PAGE" /* environment: the file that holds the page */
+
+enum {
+    FAULTS_MARK = 0x61657269, /* prctl() with this number: the program's libraries are loaded */
+    FAULTS_FRAMES = 40,
+};
+
+struct faults_page {
+    atomic_long allocs;     /* allocations so far */
+    long fail;              /* the allocation that fails; 0: none */
+    int and_later;          /* nonzero: those after it fail, too */
+    atomic_int fired;
+    unsigned long frame[FAULTS_FRAMES]; /* return addresses of the first that failed */
+    int n_frame;
+};
+
+#endif

@@ -1,0 +1,847 @@
+/* test_every_call.c - every call of one class fails in turn while the program runs a scripted session.
+ *
+ *   test_every_call                       a sample of the calls of each session: part of make test
+ *   EVERY_CALL=all test_every_call        all of them (make faults); ONLY="chat write" (sessions, classes), JOBS=N
+ *   EVERY_CALL="chat write once 7"        one trial, with what it printed
+ *
+ * After each trial: no crash but SIGABRT with "out of memory", no hang, an exit status of those that the manual
+ * lists, messages that begin with "aerie: ", of which one names the cause if the program did not do all that it does
+ * otherwise; the next start is clean, the log is whole and has every turn that was printed as stored; files that the
+ * program says to have written are right; the terminal is as before. */
+#include "tests/faults/trace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { LIMIT_MS = 40000, MAX_ARGS = 24, SAMPLE = 2 };
+
+static const char *aerie, *preload;
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+#define QUICK "--threads", "2", "-p", "max_tokens=6"
+
+static const struct session {
+    const char *name;
+    const char *arg[MAX_ARGS];
+    const char *in;    /* standard input */
+    const char *made;  /* a file that it writes, in the scratch folder */
+    bool writes;       /* to the log */
+    bool sampled;      /* in make test */
+    bool screen;       /* on a terminal; what is typed is fixed */
+} sessions[] = {
+    {"chat", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n/search nestling\n", NULL, true, true, false},
+    {"run", {"run", "--json", QUICK, "hello"}, NULL, NULL, true, false, false},
+    {"search", {"logs", "-q", "nestling", "--json"}, NULL, NULL, false, true, false},
+    {"show", {"show", "last"}, NULL, NULL, false, false, false},
+    {"export", {"export", "last", "-o", "@made.jsonl"}, NULL, "made.jsonl", false, true, false},
+    {"markdown", {"export", "last", "--format", "md", "-o", "@made.md"}, NULL, "made.md", false, false, false},
+    {"replay", {"replay", "last", "--check", "--threads", "2"}, NULL, NULL, false, true, false},
+    {"pack", {"pack", "last", "-o", "@made.pack"}, NULL, "made.pack", false, true, false},
+    {"check", {"db", "check"}, NULL, NULL, false, false, false},
+    {"backup", {"db", "backup", "@made.db"}, NULL, "made.db", false, false, false},
+    {"screen", {"--threads", "2", "-p", "max_tokens=6", "--no-mouse"}, NULL, NULL, true, false, true},
+    {"prune", {"db", "prune", "--keep", "1"}, NULL, NULL, true, false, false},
+};
+
+#define N_SESSIONS (sizeof sessions / sizeof *sessions)
+
+/* ---- scratch folders ------------------------------------------------------------------------- */
+
+/* A folder of one worker: base/ is copied to data/ before each trial. */
+struct place {
+    char root[128];
+    struct trial *trial; /* shared with tracers */
+};
+
+static void path_of(const struct place *p, char out[256], const char *name)
+{
+    CHECK(snprintf(out, 256, "%s/%s", p->root, name) < 256);
+}
+
+static void remove_files(const char *folder)
+{
+    DIR *d = opendir(folder);
+    char name[512];
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+            if (unlink(name) != 0 && errno == EISDIR)
+                remove_files(name), rmdir(name);
+        }
+    if (d)
+        closedir(d);
+}
+
+static bool copy_file(const char *from, const char *to)
+{
+    struct buf b = {0};
+    struct err e;
+    if (!buf_read_file(&b, from, 64 << 20, &e))
+        return false;
+    int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    bool ok = fd >= 0 && write_fully(fd, b.p, b.n);
+    if (fd >= 0)
+        close(fd);
+    buf_free(&b);
+    return ok;
+}
+
+/* The log as it is before each trial. */
+static void fresh(const struct place *p)
+{
+    char data[256], from[256], to[300], name[256];
+    path_of(p, data, "data/aerie");
+    remove_files(data);
+    path_of(p, from, "base.db");
+    snprintf(to, sizeof to, "%s/sessions.db", data);
+    if (access(from, F_OK) == 0)
+        CHECK(copy_file(from, to));
+    for (const struct session *s = sessions; s < sessions + N_SESSIONS; s++)
+        if (s->made)
+            path_of(p, name, s->made), unlink(name);
+}
+
+/* The name of a copy of what a session made without faults: "out", "err", "made". */
+struct name {
+    char s[64];
+};
+
+static struct name golden_of(const struct session *s, const char *what)
+{
+    struct name n;
+    snprintf(n.s, sizeof n.s, "golden.%s.%s", s->name, what);
+    return n;
+}
+
+static void text_of(const struct place *p, const char *name, struct buf *out)
+{
+    char path[256];
+    struct err e;
+    path_of(p, path, name);
+    if (!buf_read_file(out, path, 64 << 20, &e))
+        buf_str(out, "");
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static void put_file(const struct place *p, const char *name, const char *bytes, size_t n)
+{
+    char path[256];
+    path_of(p, path, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0 && write_fully(fd, bytes, n));
+    close(fd);
+}
+
+/* ---- the full screen ------------------------------------------------------------------------- */
+
+/* What is typed: each line once the screen has been quiet for a while. */
+static const char *const typed[] = {"hello\r", "/bye\r", "\003", "\003"};
+enum { N_TYPED = 4, QUIET_MS = 500, PATIENCE_MS = 2500, COLUMNS = 100, ROWS = 30 };
+
+static int open_terminal(int *slave, struct termios *before)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    *slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    struct winsize size = {.ws_row = ROWS, .ws_col = COLUMNS};
+    CHECK(*slave >= 0 && ioctl(*slave, TIOCSWINSZ, &size) == 0 && tcgetattr(*slave, before) == 0);
+    return master;
+}
+
+static bool has_ended(pid_t tracer)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)tracer, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
+/* Appends what the terminal shows until the program ends; types meanwhile. */
+static void play_terminal(int master, pid_t tracer, struct buf *shown)
+{
+    int step = 0;
+    uint64_t typed_at = clock_ns(), seen_at = 0;
+    char part[4096];
+    for (bool ended = false; !ended;) {
+        ended = has_ended(tracer); /* what it wrote last is read below */
+        struct pollfd p = {.fd = master, .events = POLLIN};
+        while (poll(&p, 1, ended ? 0 : 20) == 1 && (p.revents & POLLIN)) {
+            ssize_t n = read(master, part, sizeof part);
+            if (n <= 0)
+                break;
+            buf_add(shown, part, (size_t)n);
+            seen_at = clock_ns();
+        }
+        uint64_t now = clock_ns(), patience = PATIENCE_MS * UINT64_C(1000000), quiet = QUIET_MS * UINT64_C(1000000);
+        bool answered = seen_at > typed_at && now - seen_at > quiet;
+        if (step < N_TYPED && (now - typed_at > patience || (step < 2 && answered))) {
+            if (write(master, typed[step], strlen(typed[step])) < 0)
+                break;
+            step++;
+            typed_at = now;
+        }
+    }
+    buf_str(shown, "");
+}
+
+/* Whether the last of two sequences that was sent is `off`, if any was. */
+static bool ends_with(const char *shown, const char *on, const char *off)
+{
+    const char *last_on = NULL, *last_off = NULL;
+    for (const char *p = shown; (p = strstr(p, on)); p++)
+        last_on = p;
+    for (const char *p = shown; (p = strstr(p, off)); p++)
+        last_off = p;
+    return !last_on || (last_off && last_off > last_on);
+}
+
+/* The terminal is as the program found it. */
+static bool check_terminal(const struct buf *shown, const struct termios *a, const struct termios *b, char why[200])
+{
+    static const char *const mode[][3] = {{"\033[?1049h", "\033[?1049l", "the other screen"},
+                                          {"\033[?2004h", "\033[?2004l", "bracketed paste"},
+                                          {"\033[?1000h", "\033[?1000l", "the mouse"},
+                                          {"\033[?25l", "\033[?25h", "a hidden cursor"}};
+    if (a->c_iflag != b->c_iflag || a->c_oflag != b->c_oflag || a->c_lflag != b->c_lflag ||
+        memcmp(a->c_cc, b->c_cc, sizeof a->c_cc) != 0) {
+        snprintf(why, 200, "the terminal's line settings were not restored");
+        return false;
+    }
+    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++)
+        if (!ends_with(shown->n ? shown->p : "", mode[i][0], mode[i][1])) {
+            snprintf(why, 200, "%s was left on", mode[i][2]);
+            return false;
+        }
+    return true;
+}
+
+/* Runs the program on a terminal; what it showed is in the file "out", and in "terminal" why it was not restored. */
+static void run_terminal(const struct place *p, struct command *c, const struct fault *f)
+{
+    struct termios before, after;
+    struct buf shown = {0};
+    char why[200] = "";
+    int slave, master = open_terminal(&slave, &before);
+    c->terminal = slave;
+    setenv("TERM", "screen-256color", 1);
+    pid_t tracer = trace_start(c, f, p->trial);
+    setenv("TERM", "dumb", 1);
+    play_terminal(master, tracer, &shown);
+    trace_wait(tracer);
+    if (tcgetattr(slave, &after) == 0)
+        check_terminal(&shown, &before, &after, why);
+    put_file(p, "out", shown.p, shown.n);
+    put_file(p, "terminal", why, strlen(why));
+    put_file(p, "err", "", 0);
+    close(master);
+    close(slave);
+    buf_free(&shown);
+}
+
+static void run_session(const struct place *p, const struct session *s, const struct fault *f)
+{
+    const char *argv[MAX_ARGS + 2] = {aerie};
+    char in[256], out[256], err[256], page[256], made[256];
+    for (int i = 0; s->arg[i]; i++) {
+        argv[i + 1] = s->arg[i];
+        if (s->arg[i][0] == '@') {
+            path_of(p, made, s->arg[i] + 1);
+            argv[i + 1] = made;
+        }
+    }
+    path_of(p, in, "in"), path_of(p, out, "out"), path_of(p, err, "err"), path_of(p, page, "page");
+    put_file(p, "in", s->in ? s->in : "", s->in ? strlen(s->in) : 0);
+    struct command c = {.argv = (char *const *)(uintptr_t)argv, .in = in, .out = out, .err = err, .terminal = -1,
+                        .limit_ms = LIMIT_MS, .page = page, .preload = preload};
+    if (s->screen)
+        run_terminal(p, &c, f);
+    else
+        trace_wait(trace_start(&c, f, p->trial));
+}
+
+/* Runs the program without faults; its exit status. */
+static int run_plain(const struct place *p, const char *const arg[])
+{
+    char out[256], err[256];
+    path_of(p, out, "after.out"), path_of(p, err, "after.err");
+    const char *argv[MAX_ARGS + 2] = {aerie};
+    for (int i = 0; arg[i]; i++)
+        argv[i + 1] = arg[i];
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_RDONLY), o = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int e = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        dup2(null, 0), dup2(o, 1), dup2(e, 2);
+        execv(aerie, (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    int st = -1;
+    waitpid(pid, &st, 0);
+    return WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
+}
+
+/* ---- what must be true after a trial --------------------------------------------------------- */
+
+/* Texts of which one must be among the messages if `error` was the cause. */
+static bool names_cause(const char *messages, int error)
+{
+    static const struct {
+        int error;
+        const char *text;
+    } also[] = {
+        {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"},
+        {ENOSPC, "database or disk is full"}, {ENOSPC, "disk I/O error"}, {EIO, "disk I/O error"},
+        {EMFILE, "unable to open database file"}, {EACCES, "unable to open database file"},
+        {EIO, "unable to open database file"}, {ENOLCK, "disk I/O error"}, {ENOLCK, "locking protocol"},
+    };
+    if (strstr(messages, strerror(error)))
+        return true;
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
+        if (also[i].error == error && strstr(messages, also[i].text))
+            return true;
+    return false;
+}
+
+/* Every line begins with "aerie: ". */
+static bool well_formed(const char *messages)
+{
+    for (const char *p = messages; *p; p = strchrnul(p, '\n'), p += *p == '\n')
+        if (strncmp(p, "aerie: ", 7) != 0)
+            return false;
+    return true;
+}
+
+struct verdict {
+    bool ok;
+    char why[300];
+};
+
+static bool bad(struct verdict *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool bad(struct verdict *v, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(v->why, sizeof v->why, fmt, ap);
+    va_end(ap);
+    return v->ok = false;
+}
+
+static bool check_end(const struct trial *t, const char *messages, struct verdict *v)
+{
+    if (t->timed_out)
+        return bad(v, "it did not end in %d s", LIMIT_MS / 1000);
+    if (!t->armed)
+        return bad(v, "it was not traced");
+    if (WIFSIGNALED(t->status) && !(WTERMSIG(t->status) == SIGABRT && strstr(messages, "out of memory") &&
+                                    t->error == ENOMEM))
+        return bad(v, "signal %d", WTERMSIG(t->status));
+    if (WIFEXITED(t->status) && WEXITSTATUS(t->status) > ERR_DB)
+        return bad(v, "exit status %d", WEXITSTATUS(t->status));
+    return true;
+}
+
+/* Every turn that the program printed is in the log, unless a message says that it was not saved. */
+static bool check_turns(const struct place *p, const char *out, const char *messages, struct verdict *v)
+{
+    char name[256];
+    sqlite3 *db;
+    sqlite3_stmt *s = NULL;
+    if (strstr(messages, "NOT SAVED") || strstr(messages, "it is lost") ||
+        (strstr(messages, "not saved") && !strstr(messages, "the next start stores it")))
+        return true;
+    path_of(p, name, "data/aerie/sessions.db");
+    bool ok = sqlite3_open_v2(name, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+              sqlite3_prepare_v2(db, "SELECT 1 FROM turn WHERE role='reply' AND session_id=? AND n=? AND text=?", -1, &s,
+                                 NULL) == SQLITE_OK;
+    for (const char *at = out, *end; ok && *at; at = end + (*end == '\n')) {
+        end = strchrnul(at, '\n');
+        json_t *j = json_loadb(at, (size_t)(end - at), 0, NULL);
+        const char *id = json_string_value(json_object_get(j, "session"));
+        const char *text = json_string_value(json_object_get(j, "text"));
+        if (id && text) {
+            sqlite3_bind_text(s, 1, id, -1, SQLITE_TRANSIENT);
+            sqlite3_bind_int64(s, 2, json_integer_value(json_object_get(j, "turn")));
+            sqlite3_bind_text(s, 3, text, -1, SQLITE_TRANSIENT);
+            ok = sqlite3_step(s) == SQLITE_ROW || bad(v, "a printed turn is not in the log: %.60s", text);
+            sqlite3_reset(s);
+        }
+        json_decref(j);
+    }
+    if (!ok && v->ok)
+        bad(v, "the log cannot be read: %s", sqlite3_errmsg(db));
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return v->ok;
+}
+
+/* The next start is clean, and the log whole. */
+static bool check_log(const struct place *p, const struct session *s, struct verdict *v)
+{
+    struct buf err = {0}, base = {0}, now = {0};
+    text_of(p, "base.db", &base);
+    text_of(p, "data/aerie/sessions.db", &now);
+    bool same = base.n == now.n && memcmp(base.p, now.p, now.n) == 0;
+    buf_free(&base);
+    buf_free(&now);
+    if (same && !s->writes)
+        return true;
+    int rc = run_plain(p, (const char *[]){"run", "--quiet", "--threads", "1", "-p", "max_tokens=1", "hi", NULL});
+    text_of(p, "after.err", &err);
+    if (rc != 0 || err.n)
+        bad(v, "the next start (%d): %.200s", rc, err.p);
+    buf_free(&err);
+    if (v->ok && (rc = run_plain(p, (const char *[]){"db", "check", NULL})) != 0)
+        bad(v, "db check: %d", rc);
+    return v->ok;
+}
+
+/* The file that a session makes is whole if the program succeeded, and is not there if it did not. */
+static bool check_made(const struct place *p, const struct session *s, bool success, const char *messages,
+                       struct verdict *v)
+{
+    char name[256];
+    struct buf golden = {0}, made = {0};
+    if (!s->made)
+        return true;
+    path_of(p, name, s->made);
+    if (!success && strstr(messages, "is copied")) /* a copy of a damaged log is kept */
+        return true;
+    if (!success)
+        return access(name, F_OK) != 0 || bad(v, "it failed, and left %s", s->made);
+    if (strstr(s->made, ".pack")) { /* with the time in it */
+        int rc = run_plain(p, (const char *[]){"db", "check", "--db", name, NULL});
+        return rc == 0 || bad(v, "db check of %s: %d", s->made, rc);
+    }
+    text_of(p, golden_of(s, "made").s, &golden);
+    text_of(p, s->made, &made);
+    if (golden.n != made.n || memcmp(golden.p, made.p, made.n) != 0)
+        bad(v, "%s has %zu bytes that are not the %zu of a run without faults", s->made, made.n, golden.n);
+    buf_free(&golden);
+    buf_free(&made);
+    return v->ok;
+}
+
+/* What a session prints without faults, for comparison: times, ids and speeds are not compared. */
+static void strip(struct buf *text)
+{
+    for (char *at = text->p; at && (at = strstr(at, "/aerie-faults-"));) /* the scratch folder of another worker */
+        for (int slashes = 0; *at && slashes < 3; at++) {
+            slashes += *at == '/';
+            *at = '.';
+        }
+    static const char *const varies[] = {"\"session\":", "\"parent\":", "\"us_prefill\":", "\"us_decode\":", "\"tok_s\":", "seal ",
+                                         /* cells that may be missing: */ ",\"parent_number\":"};
+    for (size_t i = 0; i < sizeof varies / sizeof *varies; i++)
+        for (char *at = text->p; at && (at = strstr(at, varies[i]));) {
+            at = (char *)memset(at, '.', strlen(varies[i])) + strlen(varies[i]);
+            while (*at && !strchr(",}\n", *at))
+                *at++ = '.';
+        }
+}
+
+/* Whether a trial printed the same as the run without faults, on one of the two streams. */
+static bool same_output(const struct place *p, const struct session *s, const char *name)
+{
+    struct buf a = {0}, b = {0};
+    text_of(p, golden_of(s, name).s, &a);
+    text_of(p, name, &b);
+    strip(&a), strip(&b);
+    /* numbers of stripped cells have different lengths */
+    size_t i = 0, j = 0;
+    bool same = true;
+    while (same && (i < a.n || j < b.n)) {
+        while (i < a.n && a.p[i] == '.')
+            i++;
+        while (j < b.n && b.p[j] == '.')
+            j++;
+        same = (i < a.n) == (j < b.n) && (i >= a.n || a.p[i] == b.p[j]);
+        i++, j++;
+    }
+    buf_free(&a);
+    buf_free(&b);
+    return same;
+}
+
+/* The number of complete replies in the log; -1: it cannot be read. */
+static int count_replies(const struct place *p, const char *log)
+{
+    char name[256];
+    sqlite3 *db;
+    sqlite3_stmt *s = NULL;
+    int n = -1;
+    path_of(p, name, log);
+    if (sqlite3_open_v2(name, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+        sqlite3_prepare_v2(db, "SELECT count(*) FROM turn WHERE role='reply' AND stop NOT IN ('', 'crashed')", -1, &s,
+                           NULL) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW)
+        n = sqlite3_column_int(s, 0);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return n;
+}
+
+/* The screen: what was typed is answered and stored, or the screen or the last line says why not; and the terminal is as
+ * before. */
+static void judge_screen(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
+{
+    enum { AFTER = 1 }; /* reply by check_log() */
+    struct buf shown = {0}, left = {0};
+    const struct trial *t = p->trial;
+    *v = (struct verdict){.ok = true};
+    text_of(p, "out", &shown);
+    text_of(p, "terminal", &left);
+    if (check_end(t, shown.p, v) && left.n)
+        bad(v, "%.100s", left.p);
+    bool clean = WIFEXITED(t->status) && WEXITSTATUS(t->status) == 0;
+    if (v->ok && check_log(p, s, v)) {
+        int n = count_replies(p, "data/aerie/sessions.db");
+        clean = clean && n == count_replies(p, "base.db") + AFTER + 1;
+        if (!clean && t->fired && f->how != INTERRUPT && f->how != SHORTEN && !names_cause(shown.p, t->error))
+            bad(v, "%d replies, and no message names the cause (%s)", n, strerror(t->error));
+        else if (!clean && (!t->fired || f->how == INTERRUPT || f->how == SHORTEN))
+            bad(v, "%d replies", n);
+    }
+    if (!v->ok) { /* what explain() prints */
+        const char *end = strstr(shown.p, "\033[?1049l");
+        put_file(p, "err", end ? end : "", end ? strlen(end) : 0);
+    }
+    buf_free(&shown);
+    buf_free(&left);
+}
+
+static void judge(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
+{
+    struct buf out = {0}, messages = {0};
+    const struct trial *t = p->trial;
+    *v = (struct verdict){.ok = true};
+    text_of(p, "out", &out);
+    text_of(p, "err", &messages);
+    bool whole = WIFEXITED(t->status) && WEXITSTATUS(t->status) == 0 && same_output(p, s, "out");
+    bool quiet = same_output(p, s, "err"), lost = strncmp(t->what, "write err ", 10) == 0;
+    check_end(t, messages.p, v);
+    if (v->ok && !well_formed(messages.p))
+        bad(v, "a message does not begin with \"aerie: \"");
+    if (v->ok && (f->how == INTERRUPT || f->how == SHORTEN) && !(whole && quiet))
+        bad(v, "an interrupted or short call changed what the program does");
+    if (v->ok && t->fired && !whole && !lost && !names_cause(messages.p, t->error))
+        bad(v, "no message names the cause (%s)", strerror(t->error));
+    if (v->ok && !t->fired && !(whole && quiet))
+        bad(v, "it differs from a run without a fault");
+    if (v->ok && WIFEXITED(t->status))
+        check_made(p, s, WEXITSTATUS(t->status) == 0, messages.p, v);
+    if (v->ok && check_log(p, s, v))
+        check_turns(p, out.p, messages.p, v);
+    buf_free(&out);
+    buf_free(&messages);
+}
+
+static const char *how_name(enum how h)
+{
+    return (const char *[]){"never", "once", "from", "interrupt", "shorten"}[h];
+}
+
+static void explain(const struct place *p, const struct session *s, const struct fault *f, const struct verdict *v)
+{
+    struct buf messages = {0};
+    const struct trial *t = p->trial;
+    text_of(p, "err", &messages);
+    printf("# %s %s %s %ld (%s; %s): %s; status 0x%x; said: %.300s\n", s->name, class_name(f->class),
+           how_name(f->how), f->n, t->what, strerror(t->error), v->why, (unsigned)t->status, messages.p);
+    fflush(stdout);
+    buf_free(&messages);
+}
+
+static bool try_fault(const struct place *p, const struct session *s, const struct fault *f)
+{
+    struct verdict v;
+    fresh(p);
+    run_session(p, s, f);
+    (s->screen ? judge_screen : judge)(p, s, f, &v);
+    if (!v.ok)
+        explain(p, s, f, &v);
+    return v.ok;
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------- */
+
+static void make_folder(const struct place *p, const char *name)
+{
+    char path[256];
+    path_of(p, path, name);
+    CHECK(mkdir(path, 0700) == 0);
+}
+
+static void make_place(struct place *p, const char *root, int i)
+{
+    char name[256];
+    CHECK(snprintf(p->root, sizeof p->root, "%s/%d", root, i) < (int)sizeof p->root);
+    CHECK(mkdir(p->root, 0700) == 0);
+    make_folder(p, "data"), make_folder(p, "config"), make_folder(p, "state");
+    make_folder(p, "data/aerie"), make_folder(p, "config/aerie");
+    path_of(p, name, "config/aerie/config");
+    int fd = open(name, O_WRONLY | O_CREAT, 0600);
+    CHECK(fd >= 0 && write_fully(fd, "device = cpu\n", 13));
+    close(fd);
+    p->trial = mmap(NULL, sizeof *p->trial, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(p->trial != MAP_FAILED);
+}
+
+/* The program's files lie in this place from here on. */
+static void enter(const struct place *p)
+{
+    static const char *const var[][2] = {{"XDG_DATA_HOME", "data"}, {"XDG_CONFIG_HOME", "config"},
+                                         {"XDG_STATE_HOME", "state"}, {"HOME", "."}};
+    char name[256];
+    for (size_t i = 0; i < sizeof var / sizeof *var; i++) {
+        path_of(p, name, var[i][1]);
+        setenv(var[i][0], name, 1);
+    }
+}
+
+static void share_file(const struct place *from, const struct place *to, const char *name)
+{
+    char a[256], b[256];
+    path_of(from, a, name), path_of(to, b, name);
+    if (strcmp(a, b) != 0)
+        CHECK(copy_file(a, b));
+}
+
+/* Trials of one session in which calls of one class fail one way. */
+struct sweep {
+    const struct session *s;
+    struct fault f; /* n: of its first trial */
+    long step, n_trial, total; /* total: calls of a run without a fault */
+    atomic_long fired, failed;
+};
+
+enum { MAX_SWEEPS = 2000 };
+
+/* All sweeps, shared by the workers: a worker that waits for a trial does not hold up the others. */
+struct queue {
+    struct sweep sweep[MAX_SWEEPS];
+    int n_sweep;
+    atomic_long next; /* trial, counted through all sweeps */
+};
+
+struct run {
+    struct place *place; /* of each worker */
+    int jobs;
+    bool all;
+    long calls[N_CLASS]; /* in the session that is being added, without a fault */
+    struct queue *q;
+};
+
+/* In a sweep of all, trials go on somewhat beyond `total`: threads may make more calls in one run than in another. */
+static void add_sweep(struct run *r, const struct session *s, enum fault_class k, enum how how, int error)
+{
+    CHECK(r->q->n_sweep < MAX_SWEEPS);
+    struct sweep *w = &r->q->sweep[r->q->n_sweep++];
+    long total = r->calls[k], most = r->all ? total : how == ONCE ? SAMPLE : 1;
+    *w = (struct sweep){.s = s, .f = {k, how, 1, error}, .total = total, .step = 1};
+    if (total == 0)
+        return;
+    if (how == INTERRUPT || how == SHORTEN) {
+        w->n_trial = 1;
+    } else if (total > most) {
+        w->step = total / most;
+        w->f.n = 1 + w->step / 2;
+        w->n_trial = most;
+    } else {
+        w->n_trial = total + (r->all ? 3 + total / 20 : 0);
+    }
+}
+
+static void work(const struct place *p, struct queue *q)
+{
+    for (;;) {
+        long i = atomic_fetch_add(&q->next, 1);
+        struct sweep *w = q->sweep, *end = q->sweep + q->n_sweep;
+        while (w < end && i >= w->n_trial)
+            i -= w++->n_trial;
+        if (w == end)
+            break;
+        struct fault f = w->f;
+        f.n += i * w->step;
+        bool ok = try_fault(p, w->s, &f);
+        atomic_fetch_add(&w->fired, p->trial->fired);
+        atomic_fetch_add(&w->failed, !ok);
+    }
+}
+
+/* Runs all trials; returns how many found a fault. */
+static long run_all(struct run *r)
+{
+    long failed = 0;
+    fflush(stdout);
+    for (int i = 0; i < r->jobs; i++)
+        if (fork() == 0) {
+            enter(&r->place[i]);
+            work(&r->place[i], r->q);
+            fflush(stdout);
+            _exit(0);
+        }
+    while (wait(NULL) > 0)
+        ;
+    for (int i = 0; i < r->q->n_sweep; i++) {
+        const struct sweep *w = &r->q->sweep[i];
+        bool ok = w->failed == 0 && (w->fired > 0 || w->total == 0);
+        printf("%sok %d - %s: %s %s (%s): %ld calls, %ld failed in turn, %ld faults found\n", ok ? "" : "not ", i + 1,
+               w->s->name, how_name(w->f.how), class_name(w->f.class),
+               w->f.how == SHORTEN ? "half the bytes" : strerror(w->f.error), w->total, w->fired, w->failed);
+        failed += !ok;
+    }
+    printf("1..%d\n", r->q->n_sweep);
+    return failed;
+}
+
+/* Whether ONLY names this; kinds of names that it does not use are not restricted by it. */
+static bool wanted(const char *name, const char *const all[], int n)
+{
+    const char *only = getenv("ONLY");
+    bool any = false;
+    for (int i = 0; only && i < n; i++) {
+        char *words = xstrdup(only);
+        for (char *save, *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+            any |= strcmp(word, all[i]) == 0;
+            if (strcmp(word, name) == 0 && strcmp(word, all[i]) == 0) {
+                free(words);
+                return true;
+            }
+        }
+        free(words);
+    }
+    return !any;
+}
+
+/* What the session does without faults: its output, its file and the numbers of its calls. */
+static void measure(struct run *r, const struct session *s)
+{
+    const struct place *p = &r->place[0];
+    char from[256], to[256];
+    for (enum fault_class k = 0; k < N_CLASS; k++) {
+        fresh(p);
+        run_session(p, s, &(struct fault){.class = k});
+        CHECK(p->trial->armed && WIFEXITED(p->trial->status) && WEXITSTATUS(p->trial->status) == 0);
+        r->calls[k] = p->trial->calls;
+    }
+    const char *const kept[] = {"out", "err", "made"};
+    for (int i = 0; i < (s->made ? 3 : 2); i++) {
+        path_of(p, from, i == 2 ? s->made : kept[i]);
+        path_of(p, to, golden_of(s, kept[i]).s);
+        CHECK(copy_file(from, to));
+        for (int j = 1; j < r->jobs; j++)
+            share_file(p, &r->place[j], golden_of(s, kept[i]).s);
+    }
+}
+
+static void add_session(struct run *r, const struct session *s)
+{
+    const char *classes[N_CLASS], *hows[] = {"once", "from", "interrupt", "shorten"};
+    for (int k = 0; k < N_CLASS; k++)
+        classes[k] = class_name((enum fault_class)k);
+    measure(r, s);
+    for (enum fault_class k = 0; k < N_CLASS; k++) {
+        if (!wanted(class_name(k), classes, N_CLASS))
+            continue;
+        for (int i = 0; class_error(k, i) && (i == 0 || r->all); i++) {
+            if (wanted("once", hows, 4))
+                add_sweep(r, s, k, ONCE, class_error(k, i));
+            if (wanted("from", hows, 4) && (r->all || k == CALLS_WRITE || k == CALLS_SYNC))
+                add_sweep(r, s, k, FROM, class_error(k, i));
+        }
+        if (class_interrupts(k) && wanted("interrupt", hows, 4))
+            add_sweep(r, s, k, INTERRUPT, EINTR);
+        if ((k == CALLS_READ || k == CALLS_WRITE) && wanted("shorten", hows, 4))
+            add_sweep(r, s, k, SHORTEN, 0);
+    }
+}
+
+/* One trial, with what it printed. */
+static int single(const struct place *p, const char *what)
+{
+    char name[32], cls[32], how[32];
+    struct fault f = {0};
+    if (sscanf(what, "%31s %31s %31s %ld %d", name, cls, how, &f.n, &f.error) < 4)
+        return 2;
+    for (f.class = 0; f.class < N_CLASS - 1 && strcmp(cls, class_name(f.class)) != 0;)
+        f.class++;
+    for (f.how = NEVER; f.how < SHORTEN && strcmp(how, how_name(f.how)) != 0;)
+        f.how++;
+    const struct session *s = sessions;
+    while (strcmp(s->name, name) != 0 && s < sessions + N_SESSIONS - 1)
+        s++;
+    bool ok = try_fault(p, s, &f);
+    for (int i = 0; i < 2; i++) {
+        struct buf b = {0};
+        text_of(p, (const char *[]){"out", "err"}[i], &b);
+        fwrite(b.p, 1, b.n, stdout);
+        buf_free(&b);
+    }
+    printf("%s: %s, status 0x%x, %s\n", ok ? "ok" : "not ok", p->trial->what, (unsigned)p->trial->status, p->root);
+    return !ok;
+}
+
+/* The log with which every session begins. */
+static void make_base(struct run *r)
+{
+    static const struct session first = {"first", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n", NULL, true, false, false};
+    const struct place *p = &r->place[0];
+    char from[256], to[256];
+    run_session(p, &first, &(struct fault){.class = CALLS_FORK});
+    CHECK(p->trial->armed && p->trial->status == 0);
+    path_of(p, from, "data/aerie/sessions.db"), path_of(p, to, "base.db");
+    CHECK(copy_file(from, to));
+    for (int i = 0; i < r->jobs; i++)
+        share_file(p, &r->place[i], "base.db");
+}
+
+int main(void)
+{
+    char root[64], name[300];
+    const char *build = getenv("BUILD"), *want = getenv("EVERY_CALL"), *jobs = getenv("JOBS"), *names[N_SESSIONS];
+    struct run r = {.jobs = jobs ? atoi(jobs) : 4, .all = want && strcmp(want, "all") == 0};
+    if (!trace_possible()) {
+        printf("ok 1 # SKIP needs x86-64, no sanitizer, and a kernel that lets a process trace its children\n1..1\n");
+        return 0;
+    }
+    snprintf(name, sizeof name, "%s/tests/faults/preload.so", build ? build : "build/release-cpu");
+    preload = realpath(name, NULL);
+    snprintf(name, sizeof name, "%s/aerie", build ? build : "build/release-cpu");
+    aerie = realpath(name, NULL);
+    CHECK(aerie && preload && r.jobs > 0 && r.jobs < 256);
+    setenv("TERM", "dumb", 1);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    snprintf(root, sizeof root, "%s/aerie-faults-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    CHECK(mkdtemp(root));
+    struct place place[256];
+    r.place = place;
+    for (int i = 0; i < r.jobs; i++)
+        make_place(&place[i], root, i);
+    r.q = mmap(NULL, sizeof *r.q, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(r.q != MAP_FAILED);
+    enter(&place[0]);
+    make_base(&r);
+    if (want && strcmp(want, "all") != 0)
+        return single(&place[0], want);
+    for (size_t i = 0; i < N_SESSIONS; i++)
+        names[i] = sessions[i].name;
+    for (size_t i = 0; i < N_SESSIONS; i++)
+        if (wanted(names[i], names, N_SESSIONS) && (r.all || sessions[i].sampled || getenv("ONLY")))
+            add_session(&r, &sessions[i]);
+    long failed = run_all(&r);
+    remove_files(root);
+    rmdir(root);
+    return failed != 0;
+}

@@ -1,0 +1,68 @@
+/* trace.h - runs a program in which calls of one class fail.
+ *
+ * A system call is stopped by a seccomp filter and answered by the tracer instead of the kernel, so calls
+ * of the C library's own (of stdio, of threads) fail like those of the program, whatever thread or child
+ * makes them. Allocations fail in preload.c. Calls are counted over all threads and processes from the
+ * moment at which all libraries are loaded. Which call is the n-th may differ from run to run where
+ * threads race; a sweep therefore goes on until a run has fewer than n calls.
+ */
+#ifndef AERIE_TESTS_FAULTS_TRACE_H
+#define AERIE_TESTS_FAULTS_TRACE_H
+
+#include "kernels/base.h"
+
+#include <sys/types.h>
+
+enum fault_class {
+    CALLS_ALLOC, CALLS_READ, CALLS_WRITE, CALLS_SYNC, CALLS_RENAME, CALLS_MMAP, CALLS_THREAD, CALLS_FORK, CALLS_POLL, CALLS_OPEN, CALLS_FILE,
+    CALLS_LOCK, CALLS_MESSAGE, CALLS_MAKE, CALLS_TERMINAL, N_CLASS,
+};
+
+/* How calls fail. */
+enum how {
+    NEVER,     /* they are counted */
+    ONCE,      /* the n-th */
+    FROM,      /* the n-th and all later ones */
+    INTERRUPT, /* every second one of each thread, with EINTR */
+    SHORTEN,   /* each moves about half of the bytes that it should, at least one (CALLS_READ, CALLS_WRITE) */
+};
+
+struct fault {
+    enum fault_class class;
+    enum how how;
+    long n;    /* from 1 */
+    int error; /* errno; 0: the first of the class */
+};
+
+const char *class_name(enum fault_class c);
+const char *class_help(enum fault_class c); /* the calls of which it consists */
+int class_error(enum fault_class c, int i); /* the i-th errno with which its calls fail; 0: no more */
+bool class_interrupts(enum fault_class c);  /* its calls may return EINTR */
+
+struct command {
+    char *const *argv;
+    const char *in, *out, *err; /* files; NULL: /dev/null (out, err: made anew) */
+    int terminal;  /* a pseudo-terminal's other end, instead of the files; -1: none */
+    int limit_ms;  /* the program is killed after this time */
+    const char *page;    /* a scratch file */
+    const char *preload; /* preload.c as a library */
+};
+
+struct trial {
+    int status;      /* as of waitpid() */
+    bool timed_out;
+    bool armed;      /* the program began */
+    long calls;      /* of the class */
+    bool fired;
+    int error;       /* with which it failed */
+    char what[160];  /* the call that failed first: "write sessions.db-wal" */
+};
+
+/* Starts the program; `t` lies in memory that is shared with the process that this function makes. */
+pid_t trace_start(const struct command *c, const struct fault *f, struct trial *t);
+/* Whether this is a machine on which it can be done: an x86-64 whose kernel lets a process trace its children. */
+bool trace_possible(void);
+/* Waits for its end. */
+void trace_wait(pid_t tracer);
+
+#endif
