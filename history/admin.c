@@ -85,8 +85,7 @@ bool history_backup(const char *path, const char *to, struct err *e)
 
 /* ---- vacuum ---- */
 
-/* Bytes of the database; used: without its free pages. */
-static int db_bytes(struct db *d, bool used, int64_t *out)
+int db_bytes(struct db *d, bool used, int64_t *out)
 {
     int64_t pages, size, unused;
     int rc = db_int(d, &pages, 0, "PRAGMA page_count", "");
@@ -98,13 +97,28 @@ static int db_bytes(struct db *d, bool used, int64_t *out)
     return rc;
 }
 
+/* VACUUM with its copy of the database in an unnamed file in the log's folder: in memory the copy would take as much
+ * as the log, and the folder for temporary files may be another disk, or out of reach (isolate.h). */
+static bool vacuum_in_place(struct db *d, struct err *e)
+{
+    const char *slash = strrchr(d->path, '/');
+    char *was = sqlite3_temp_directory;
+    sqlite3_temp_directory = slash ? sqlite3_mprintf("%.*s", max_int((int)(slash - d->path), 1), d->path)
+                                   : sqlite3_mprintf(".");
+    bool ok = db_exec(d, "PRAGMA temp_store=FILE", e) &&
+              (db_do(d, "VACUUM", "") == SQLITE_OK || db_fail(d, e, "cannot vacuum"));
+    sqlite3_free(sqlite3_temp_directory);
+    sqlite3_temp_directory = was;
+    return ok;
+}
+
 bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct err *e)
 {
     struct db d;
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;
-    bool ok = (!db_bytes(&d, false, before) && !db_do(&d, "VACUUM", "") && !db_bytes(&d, false, after)) ||
-              db_fail(&d, e, "cannot vacuum");
+    bool ok = (!db_bytes(&d, false, before) || db_fail(&d, e, "cannot vacuum")) && vacuum_in_place(&d, e) &&
+              (!db_bytes(&d, false, after) || db_fail(&d, e, "cannot vacuum"));
     if (ok)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     db_close(&d);
@@ -258,7 +272,6 @@ bool history_prune_by(const char *path, const struct prune_rule *rule, struct pr
     if (ok && (recover_dead(&d, &l, &closed) || prune_transaction(&p)))
         ok = db_fail(&d, e, "cannot prune");
     if (ok && !rule->dry) {
-        db_do(&d, "PRAGMA incremental_vacuum", "");
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     }
     live_close(&l);

@@ -111,12 +111,11 @@ static void set_status(struct history *h, const char *why);
 static void measure(struct history *h)
 {
     const double mb = 1e6;
-    int64_t pages = 0, size = 0;
-    db_int(&h->w.db, &pages, 0, "PRAGMA page_count", "");
-    db_int(&h->w.db, &size, 0, "PRAGMA page_size", "");
+    int64_t bytes;
+    db_bytes(&h->w.db, true, &bytes);
     pthread_mutex_lock(&h->mu);
     struct history_status *s = &h->status;
-    double have = (double)(s->bytes = pages * size), most = (double)h->limit.max_bytes;
+    double have = (double)(s->bytes = bytes), most = (double)h->limit.max_bytes;
     s->limit[0] = '\0';
     if (most > 0 && have >= most)
         snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); %s aerie db prune makes"

@@ -92,7 +92,7 @@ struct history_status {
     uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
     uint64_t queued;      /* events waiting to be committed */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
-    int64_t bytes;       /* of the database; 0: not known yet */
+    int64_t bytes;       /* of the database, without free pages; 0: not known yet */
     char limit[160];     /* a line about its size, from 90 % of max_bytes on; else "" */
     uint64_t left_out;   /* turns that were not stored, because the log is full */
     char notice[256];    /* one line about an unusual opening, e.g. a damaged log; constant */

@@ -417,6 +417,9 @@ bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db
  * (seal.c). */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 
+/* Bytes of the database; used: without its free pages, which new rows take first. */
+int db_bytes(struct db *d, bool used, int64_t *out);
+
 /* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when it
  * is complete. */
 bool db_copy(struct db *from, const char *to, struct err *e);

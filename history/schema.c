@@ -405,8 +405,6 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
         return false;
     if (version == list[n - 1].to)
         return true;
-    if (version == 0 && !db_exec(d, "PRAGMA auto_vacuum=INCREMENTAL", e))
-        return false; /* auto_vacuum can be set only before the first table */
     if (version > 0 && !backup_before(d, version, e))
         return false;
     /* another process may have migrated meanwhile, so the version is read under the lock */

@@ -149,7 +149,53 @@ static void test_prune_by_size_stops_at_the_size(void **state)
     sound(db_path);
 }
 
+static void test_vacuum_takes_no_memory_for_the_log(void **state)
+{
+    (void)state;
+    enum { MB = 1 << 20 };
+    struct err e = {0};
+    int64_t before = 0, after = 0;
+    char mark[200];
+    make_log(4);
+    change_log("UPDATE turn SET tokens=randomblob(900000)");
+    snprintf(mark, sizeof mark, "%s", sqlite3_temp_directory ? sqlite3_temp_directory : "");
+    sqlite3_int64 used = sqlite3_memory_used();
+    sqlite3_memory_highwater(1);
+    assert_true(history_vacuum(db_path, &before, &after, &e));
+    assert_true(after > 10 * MB);
+    assert_true(sqlite3_memory_highwater(0) - used < 8 * MB);
+    assert_string_equal(mark, sqlite3_temp_directory ? sqlite3_temp_directory : "");
+}
+
 /* ---- the size limit ---- */
+
+static void test_prune_makes_room_in_a_full_log(void **state)
+{
+    (void)state;
+    char id[SESSION_ID];
+    struct history_status s;
+    make_log(8);
+    struct history *h = log_open(LOG_TREE);
+    history_status(h, &s);
+    history_set_limit(h, &(struct history_limit){1 << 30, true});
+    history_status(h, &s);
+    history_set_limit(h, &(struct history_limit){s.bytes, true});
+    session_new_id(id);
+    write_session(h, id, 1);
+    assert_true(history_flush(h, 5000));
+    history_status(h, &s);
+    assert_int_equal(s.left_out, 1);
+    assert_true(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 2, .to_bytes = -1}).sessions > 4);
+    session_new_id(id);
+    write_session(h, id, 1);
+    assert_true(history_flush(h, 5000));
+    history_status(h, &s);
+    assert_int_equal(s.left_out, 1);
+    assert_true(s.recording && !s.error[0]);
+    history_close(h);
+    sound(db_path);
+}
+
 
 static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
 {
@@ -358,6 +404,8 @@ int main(void)
         TEST(test_a_backup_in_use_is_whole_and_checked),
         TEST(test_prune_keeps_what_others_need),
         TEST(test_prune_by_size_stops_at_the_size),
+        TEST(test_vacuum_takes_no_memory_for_the_log),
+        TEST(test_prune_makes_room_in_a_full_log),
         TEST(test_a_full_log_says_so_before_and_stops_or_goes_on),
         TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
