@@ -228,9 +228,10 @@ static inline bool printed(const struct child *c, size_t from, const char *text)
 #define AWAIT(c, condition)                                                                                            \
     ({                                                                                                                 \
         uint64_t t0_ = clock_ns();                                                                                     \
-        while (!(condition) && ms_since(t0_) < HANG_MS)                                                                \
+        bool held_;                                                                                                    \
+        while (!(held_ = (condition)) && ms_since(t0_) < HANG_MS)                                                      \
             pump(c);                                                                                                   \
-        (bool)(condition);                                                                                             \
+        held_;                                                                                                         \
     })
 
 static inline void type_keys(struct child *c, const char *keys)

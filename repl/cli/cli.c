@@ -9,6 +9,7 @@
 #include "engine/bugs.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -552,6 +553,8 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
     if (task == CLI_HELP)
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
+    if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS | IN_HELP))
+        signal(SIGPIPE, SIG_DFL); /* they print, and have nothing to store: they end with their reader, as cat does */
     return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
 }
 

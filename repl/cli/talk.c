@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "repl/tui/term.h"
+
 static bool have_model(const struct cli *c, struct err *e)
 {
     if (c->opt.engine.model || c->opt.engine.server.url)
@@ -61,7 +63,9 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
 
 /* ---- chat ---- */
 
-static bool terminal(struct err *e)
+/* Whether the full screen is possible. False and *e: why not; *unknown: terminfo does not know a terminal that is
+ * there, so that its user expects a screen. */
+static bool terminal(bool *unknown, struct err *e)
 {
     const char *term = getenv("TERM");
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
@@ -70,7 +74,9 @@ static bool terminal(struct err *e)
     if (!term || !*term || strcmp(term, "dumb") == 0)
         return err_set(e, ERR_USAGE, "--tui: TERM is \"%s\", a terminal without a screen; expected "
                        "--plain", term ? term : "");
-    return true;
+    *unknown = !term_known();
+    return !*unknown || err_set(e, ERR_USAGE, "--tui: TERM is \"%.80s\", which terminfo does not know; expected --plain, or a "
+                                "TERM such as xterm-256color", term);
 }
 
 static int screen_face(struct app *a, const char *unused)
@@ -89,7 +95,7 @@ bool cli_choose_face(struct cli *c, struct err *e)
 {
     struct err why = {0};
     struct options *o = &c->opt;
-    bool lines = o->plain || o->json || o->script, screen = terminal(&why);
+    bool lines = o->plain || o->json || o->script, unknown = false, screen = terminal(&unknown, &why);
     if (o->tui && lines)
         err_set(&why, ERR_USAGE, "--tui cannot go with %s",
                 o->plain ? "--plain" : o->json ? "--json" : "--script");
@@ -99,6 +105,10 @@ bool cli_choose_face(struct cli *c, struct err *e)
     }
     o->plain = lines || !screen;
     o->tui = !o->plain;
+    if (!lines && unknown && !o->quiet) {
+        err_set(&why, ERR_USAGE, "TERM is \"%.80s\", which terminfo does not know: lines instead of the full screen", getenv("TERM"));
+        cli_fail(&why);
+    }
     return true;
 }
 

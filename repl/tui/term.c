@@ -295,6 +295,15 @@ static bool raw_mode(void)
     return check_raw();
 }
 
+bool term_known(void)
+{
+    int status;
+    if (setupterm(NULL, STDOUT_FILENO, &status) != OK)
+        return false;
+    del_curterm(set_curterm(NULL));
+    return true;
+}
+
 bool term_open(bool color, struct err *e)
 {
     const char *name = getenv("TERM");

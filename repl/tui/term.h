@@ -10,6 +10,7 @@
 #include "repl/tui/frame.h"
 #include "repl/tui/theme.h"
 
+bool term_known(void); /* whether terminfo knows $TERM; before term_open() */
 bool term_open(bool color, struct err *e);
 void term_close(void); /* does nothing if the terminal is not open */
 

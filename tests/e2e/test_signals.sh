@@ -73,12 +73,34 @@ until_ok asleep; sleep 0.5; until_ok asleep; kill -TERM $p
 ends 143; result "SIGTERM ends a chat whose output nobody reads" $?
 exec 7<&-
 
-# ---- no descriptors left: a line for each thing that cannot be had, no abort ----
-for files in 5 6 7 8 10; do
-    (ulimit -c 0 -n $files; echo hello | timeout -s KILL 20 "$AERIE" --plain >"$T/out" 2>"$T/err"); rc=$?
-    { [ $rc = 0 ] || { [ $rc -lt 5 ] && [ "$(wc -l <"$T/err")" -le 2 ] && grep -q "^aerie: " "$T/err" && ! grep -qv "^aerie: " "$T/err"; }; } || break
+# ---- standard output that nobody reads any more: quiet, as other tools ----
+yes '{"text":"a"}' | timeout -s KILL 20 "$AERIE" tokenize --jsonl 2>"$T/err" | head -n 1 >"$T/out"; rc=${PIPESTATUS[1]}
+[ "$rc" = 141 ] && [ ! -s "$T/err" ] && [ -s "$T/out" ]; result "a command that only prints ends with its reader ($rc)" $?
+yes hello | timeout -s KILL 20 "$AERIE" --plain -n 2>"$T/err" | head -n 1 >"$T/out"; rc=${PIPESTATUS[1]}
+[ "$rc" = 2 ] && [ ! -s "$T/err" ] && [ -s "$T/out" ]; result "so does a chat, which closes its log first ($rc)" $?
+
+# ---- no descriptors left: one line about what cannot be had, no abort ----
+echo hello >"$T/hello"; few=0
+for files in 7 8 9 10 11 12 13; do
+    (ulimit -c 0 -n $files; exec timeout -s KILL 20 "$AERIE" --plain <"$T/hello" >"$T/out" 2>"$T/err" 8<&- 9<&-); rc=$?
+    [ $rc = 0 ] && continue
+    few=$((few + 1))
+    { [ $rc -lt 5 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "^aerie: " "$T/err"; } || break
 done
-[ $files = 10 ]; result "with 5 to 10 descriptors the program runs, or says in a line each what it cannot have ($files: $rc)" $?
+[ $files = 13 ] && [ $few -gt 2 ]; result "with 7 to 13 descriptors the program runs, or says in one line what it cannot have ($files: $rc)" $?
+
+# ---- a container without a terminal ----
+bare() { env -i XDG_DATA_HOME="$T/data" XDG_CONFIG_HOME="$T/config" XDG_STATE_HOME="$T/state" setsid -w timeout -s KILL 20 "$AERIE" "$@" 8<&-; }
+bare </dev/null >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ ! -s "$T/out" ] && [ ! -s "$T/err" ]
+result "no terminal, no environment, an empty standard input: nothing happens, with status 0" $?
+bare <&- >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ ! -s "$T/err" ]; result "the same with a closed standard input" $?
+echo hello | bare >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ "$(wc -l <"$T/out")" = 1 ] && [ ! -s "$T/err" ]; result "a line on standard input is answered" $?
+echo hello | bare 2>&- >"$T/out"; [ $? = 0 ] && [ "$(wc -l <"$T/out")" = 1 ]; result "also with a closed standard error" $?
+turns() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop='end'"; }
+before=$(turns); echo hello | bare >&- 2>"$T/err"; [ $? = 0 ] && [ "$(turns)" = $((before + 1)) ]
+result "with a closed standard output the turn is stored, and nothing else gets the output" $?
+echo hello | bare >/dev/full 2>"$T/err"; rc=$?; [ $rc = 2 ] && grep -q '^aerie: cannot write to standard output: No space' "$T/err" && [ "$(turns)" = $((before + 2)) ]
+result "a full disk behind standard output is one line, and the turn is stored ($rc)" $?
 
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
