@@ -96,11 +96,11 @@ result "no terminal, no environment, an empty standard input: nothing happens, w
 bare <&- >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ ! -s "$T/err" ]; result "the same with a closed standard input" $?
 echo hello | bare >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ "$(wc -l <"$T/out")" = 1 ] && [ ! -s "$T/err" ]; result "a line on standard input is answered" $?
 echo hello | bare 2>&- >"$T/out"; [ $? = 0 ] && [ "$(wc -l <"$T/out")" = 1 ]; result "also with a closed standard error" $?
-turns() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop='end'"; }
+turns() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop<>''"; }
 before=$(turns); echo hello | bare >&- 2>"$T/err"; [ $? = 0 ] && [ "$(turns)" = $((before + 1)) ]
 result "with a closed standard output the turn is stored, and nothing else gets the output" $?
 echo hello | bare >/dev/full 2>"$T/err"; rc=$?; [ $rc = 2 ] && grep -q '^aerie: cannot write to standard output: No space' "$T/err" && [ "$(turns)" = $((before + 2)) ]
-result "a full disk behind standard output is one line, and the turn is stored ($rc)" $?
+result "a full disk behind standard output is one line, and what was said is stored ($rc)" $?
 
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
