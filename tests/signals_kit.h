@@ -309,93 +309,120 @@ static inline pid_t start_server(bool dumb, int *port)
 
 /* ---- a model that is slow: zeros, and a token that always follows itself ----------------------------------- */
 
-enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, MORE = 545 /* " more" */ };
+enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8, MORE = 545 /* " more" */ };
 
-/* Copies the bundled model's config and header with a wider MLP, and links its tokenizer. A decode step takes some
- * 15 ms, a reply goes on to the end of the context, and the file has 200 MB of zeros, most of them a hole. */
+static inline void write_new(const char *dir, const char *name, const struct buf *b)
+{
+    char *path = xasprintf("%s/%s", dir, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write_fully(fd, b->p, b->n) && close(fd) == 0);
+    free(path);
+}
+
+/* Appends text with `from`, which it must hold, replaced; returns what is behind it. */
+static inline const char *put_with(struct buf *b, const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    CHECK(at);
+    buf_add(b, text, (size_t)(at - text));
+    buf_str(b, to);
+    return at + strlen(from);
+}
+
+/* Adds a tensor to the header of a checkpoint; returns where the next one begins. */
+static inline size_t put_tensor(struct buf *head, size_t at, int rows, int columns, const char *name)
+{
+    size_t end = at + 2 * (size_t)rows * (size_t)(columns ? columns : 1);
+    buf_printf(head, "%s\"model.%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%d", at ? "," : "", name, rows);
+    if (columns)
+        buf_printf(head, ",%d", columns);
+    buf_printf(head, "],\"data_offsets\":[%zu,%zu]}", at, end);
+    return end;
+}
+
+static inline size_t put_layer(struct buf *head, size_t at, int layer)
+{
+    static const struct {
+        const char *name;
+        int rows, columns;
+    } part[] = {
+        {"input_layernorm", HIDDEN, 0},
+        {"post_attention_layernorm", HIDDEN, 0},
+        {"post_feedforward_layernorm", HIDDEN, 0},
+        {"pre_feedforward_layernorm", HIDDEN, 0},
+        {"mlp.down_proj", HIDDEN, WIDE},
+        {"mlp.gate_proj", WIDE, HIDDEN},
+        {"mlp.up_proj", WIDE, HIDDEN},
+        {"self_attn.k_norm", HEAD, 0},
+        {"self_attn.q_norm", HEAD, 0},
+        {"self_attn.k_proj", 2 * HEAD, HIDDEN},
+        {"self_attn.v_proj", 2 * HEAD, HIDDEN},
+        {"self_attn.q_proj", 4 * HEAD, HIDDEN},
+        {"self_attn.o_proj", HIDDEN, 4 * HEAD},
+    };
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        char *name = xasprintf("layers.%d.%s", layer, part[i].name);
+        at = put_tensor(head, at, part[i].rows, part[i].columns, name);
+        free(name);
+    }
+    return at;
+}
+
+/* A file of 200 MB, most of it a hole. */
+static inline void make_zeros(const char *dir)
+{
+    struct buf head = {0};
+    uint16_t row[2][HIDDEN];
+    buf_str(&head, "{");
+    size_t bytes = put_tensor(&head, 0, VOCABULARY, HIDDEN, "embed_tokens"); /* at 0: see below */
+    for (int l = 0; l < LAYERS; l++)
+        bytes = put_layer(&head, bytes, l);
+    bytes = put_tensor(&head, bytes, HIDDEN, 0, "norm");
+    buf_str(&head, "}");
+    while (head.n % 8)
+        buf_char(&head, ' ');
+    for (int i = 0; i < HIDDEN; i++) {
+        row[0][i] = 0x3F80; /* 1: of token 0, which is chosen where all logits are 0 */
+        row[1][i] = 0x4000; /* 2: of " more", chosen from then on */
+    }
+    char *path = xasprintf("%s/model.safetensors", dir);
+    const uint64_t n = head.n;
+    const off_t base = (off_t)(sizeof n + head.n);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write_fully(fd, &n, sizeof n) && write_fully(fd, head.p, head.n));
+    CHECK(ftruncate(fd, base + (off_t)bytes) == 0);
+    CHECK(pwrite(fd, row[0], sizeof row[0], base) == sizeof row[0]);
+    CHECK(pwrite(fd, row[1], sizeof row[1], base + MORE * (off_t)sizeof row[1]) == sizeof row[1]);
+    CHECK(close(fd) == 0);
+    free(path);
+    buf_free(&head);
+}
+
+/* The bundled model with an MLP of WIDE: a decode step takes some 15 ms, a reply goes on to the end of the context. */
 static inline void make_slow_model(const char *dir)
 {
     static const char from[] = "models/nestling/target";
     static const char *const same[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                        "generation_config.json"};
-    struct buf config, head = {0};
+    struct buf config, wide = {0};
     struct err e;
-    char *root = realpath(from, NULL), *path = xasprintf("%s/config.json", from), *at;
-    CHECK(root && mkdir(dir, 0700) == 0);
+    char *root = realpath(from, NULL), *path = xasprintf("%s/config.json", from), number[64];
+    CHECK(root && mkdir(dir, 0700) == 0 && buf_read_file(&config, path, 1 << 20, &e));
     for (int i = 0; i < 4; i++) {
         char *old = xasprintf("%s/%s", root, same[i]), *new = xasprintf("%s/%s", dir, same[i]);
         CHECK(symlink(old, new) == 0);
         free(old);
         free(new);
     }
-    CHECK(buf_read_file(&config, path, 1 << 20, &e));
-    free(path);
-    CHECK((at = strstr(config.p, "\"intermediate_size\": 896,")));
-    struct buf wide = {0};
-    buf_add(&wide, config.p, (size_t)(at - config.p));
-    buf_printf(&wide, "\"intermediate_size\": %d,", WIDE);
-    char *rest = at + strlen("\"intermediate_size\": 896,");
-    char *most = strstr(rest, "\"max_position_embeddings\": 4096,");
-    CHECK(most);
-    buf_add(&wide, rest, (size_t)(most - rest));
-    buf_printf(&wide, "\"max_position_embeddings\": 32768,%s", most + strlen("\"max_position_embeddings\": 4096,"));
-    path = xasprintf("%s/config.json", dir);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    CHECK(fd >= 0 && write_fully(fd, wide.p, wide.n) && close(fd) == 0);
-    free(path);
+    snprintf(number, sizeof number, "\"intermediate_size\": %d,", WIDE);
+    const char *rest = put_with(&wide, config.p, "\"intermediate_size\": 896,", number);
+    buf_str(&wide, put_with(&wide, rest, "\"max_position_embeddings\": 4096,", "\"max_position_embeddings\": 32768,"));
+    write_new(dir, "config.json", &wide);
+    make_zeros(dir);
     buf_free(&config);
     buf_free(&wide);
-    /* the header */
-    size_t bytes = 0;
-    const char *sep = "";
-    buf_str(&head, "{");
-#define TENSOR(shape, count, ...)                                                                                      \
-    do {                                                                                                               \
-        buf_printf(&head, "%s\"", sep);                                                                                \
-        buf_printf(&head, __VA_ARGS__);                                                                                \
-        buf_printf(&head, "\":{\"dtype\":\"BF16\",\"shape\":" shape ",\"data_offsets\":[%zu,%zu]}", bytes,              \
-                   bytes + 2 * (size_t)(count));                                                                       \
-        bytes += 2 * (size_t)(count);                                                                                  \
-        sep = ",";                                                                                                     \
-    } while (0)
-    TENSOR("[4096,256]", VOCABULARY *HIDDEN, "model.embed_tokens.weight");
-    for (int l = 0; l < 8; l++) {
-        static const char *const norm[] = {"input_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
-                                           "pre_feedforward_layernorm"};
-        for (int i = 0; i < 4; i++)
-            TENSOR("[256]", HIDDEN, "model.layers.%d.%s.weight", l, norm[i]);
-        TENSOR("[256,16384]", HIDDEN *WIDE, "model.layers.%d.mlp.down_proj.weight", l);
-        TENSOR("[16384,256]", HIDDEN *WIDE, "model.layers.%d.mlp.gate_proj.weight", l);
-        TENSOR("[16384,256]", HIDDEN *WIDE, "model.layers.%d.mlp.up_proj.weight", l);
-        TENSOR("[64]", 64, "model.layers.%d.self_attn.k_norm.weight", l);
-        TENSOR("[64]", 64, "model.layers.%d.self_attn.q_norm.weight", l);
-        TENSOR("[128,256]", 128 * HIDDEN, "model.layers.%d.self_attn.k_proj.weight", l);
-        TENSOR("[128,256]", 128 * HIDDEN, "model.layers.%d.self_attn.v_proj.weight", l);
-        TENSOR("[256,256]", HIDDEN *HIDDEN, "model.layers.%d.self_attn.q_proj.weight", l);
-        TENSOR("[256,256]", HIDDEN *HIDDEN, "model.layers.%d.self_attn.o_proj.weight", l);
-    }
-    TENSOR("[256]", HIDDEN, "model.norm.weight");
-#undef TENSOR
-    buf_str(&head, "}");
-    while (head.n % 8)
-        buf_char(&head, ' ');
-    uint64_t n = head.n;
-    uint16_t row[2][HIDDEN];
-    for (int i = 0; i < HIDDEN; i++) {
-        row[0][i] = 0x3F80; /* 1: of token 0, which is chosen where all logits are 0 */
-        row[1][i] = 0x4000; /* 2: of " more", chosen from then on */
-    }
-    path = xasprintf("%s/model.safetensors", dir);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    off_t base = (off_t)(8 + head.n);
-    CHECK(fd >= 0 && write_fully(fd, (const char *)&n, 8) && write_fully(fd, head.p, head.n));
-    CHECK(ftruncate(fd, (off_t)(8 + head.n + bytes)) == 0);
-    CHECK(pwrite(fd, row[0], sizeof row[0], base) == sizeof row[0]);
-    CHECK(pwrite(fd, row[1], sizeof row[1], base + MORE * (off_t)sizeof row[1]) == sizeof row[1]);
-    CHECK(close(fd) == 0);
     free(path);
     free(root);
-    buf_free(&head);
 }
 
 #endif

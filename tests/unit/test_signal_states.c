@@ -545,10 +545,6 @@ static void run_case(const struct state *s, enum trial t, int number, struct out
     }
     if (wrong) {
         snprintf(o->wrong, sizeof o->wrong, "%s", wrong);
-        char *keep = xasprintf("%s/failed-%d", top, number);
-        if (getenv("AERIE_SIGNALS_KEEP"))
-            (void)!(write_fully(STDERR_FILENO, c.text.p ? c.text.p : "", c.text.n));
-        free(keep);
         free(wrong);
     }
     end_child(&c);
@@ -556,14 +552,6 @@ static void run_case(const struct state *s, enum trial t, int number, struct out
 }
 
 /* ---- fixtures --------------------------------------------------------------------------------------------------- */
-
-static void write_text_file(const char *name, const struct buf *b)
-{
-    char *path = xasprintf("%s/%s", top, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    CHECK(fd >= 0 && write_fully(fd, b->p, b->n) && close(fd) == 0);
-    free(path);
-}
 
 /* Runs the program to its end, with the log `name`.db. */
 static void make_log(const char *name, const char *a, const char *b, const char *c, const char *d, const char *f)
@@ -592,15 +580,15 @@ static void make_fixtures(void)
                    "{\"role\":\"assistant\",\"content\":\"%d: sleep, for the most part; and another line of text to fill pages, so that"
                    " an export takes a while\"},", i, i, i);
     buf_str(&b, "{\"role\":\"user\",\"content\":\"and?\"}],\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\":\"no\"}}]}\n");
-    write_text_file("big.jsonl", &b);
+    write_new(top, "big.jsonl", &b);
     buf_clear(&b);
     for (int i = 0; i < 64; i++)
         buf_printf(&b, "{\"prompt\":\"hello %d\"}\n", i);
-    write_text_file("prompts.jsonl", &b);
+    write_new(top, "prompts.jsonl", &b);
     buf_clear(&b);
     for (int i = 0; i < 8000; i++)
         buf_str(&b, "a fox ");
-    write_text_file("text", &b);
+    write_new(top, "text", &b);
     buf_free(&b);
     make_log("big", "import", big, NULL, NULL, NULL);
     char *model = xasprintf("--model=%s", slow);
