@@ -68,6 +68,8 @@ without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remo
 without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
+# a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
+without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/serve/load\.c:|repl/rerun\.c:.*chat_stops)' engine/serve engine/tools repl
 without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
@@ -77,6 +79,4 @@ without "characters are classified and compared by kernels/ascii.h, not by the l
 without "the locale decides about the terminal's characters, and about nothing else" 'setlocale\(' '^repl/main\.c:.*LC_CTYPE' kernels models engine history repl
 # A command substitution in the title of result sets the status that stands behind the title: such a test cannot fail.
 result "$(grep -nE 'result "[^;]*\$\([^(][^;]*" \$\?' tests/e2e/*.sh)" "no title sets the status that stands behind it"
-# a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
-without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels
 exit $bad
