@@ -55,8 +55,10 @@ if [ $# -gt 0 ]; then
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # four for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
-slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer|time|log|signals|bench|back|verdict|diff|pack|parity)'
-{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(($(nproc) * 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+first='diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
+    mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve history_care every_call history_disk'
+{ for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
+    xargs -r -P "${JOBS:-$(($(nproc) * 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'

@@ -103,7 +103,8 @@ static void loud_linear(struct kdev *d, const struct k_linear *a)
     kernels_cpu.linear(d, &b);
 }
 
-static void fail_at(const char *precision)
+/* Every fault, usually every second one from `first` on. */
+static void fail_at(const char *precision, size_t first)
 {
     static const struct {
         const char *dir;
@@ -118,7 +119,7 @@ static void fail_at(const char *precision)
         {G "gptoss-a", .attn = steep_attn}, {G "gptoss-a", .linear = loud_linear},
         {G "gptoss-a", .moe = narrow_moe}, {G "gptoss-mxfp4-b", .gather = wide_rope},
     };
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+    for (size_t i = first * (size_t)rounds(1, 0); i < sizeof faults / sizeof *faults; i += (size_t)rounds(2, 1)) {
         struct buf report = {0};
         table = kernels_cpu;
         table.attn = faults[i].attn ? faults[i].attn : table.attn;
@@ -133,11 +134,11 @@ static void fail_at(const char *precision)
 
 static void test_a_fault_is_no_rounding_of_bf16(void **state)
 {
-    (void)state, fail_at("bf16");
+    (void)state, fail_at("bf16", 0);
 }
 static void test_a_fault_is_no_rounding_of_float32(void **state)
 {
-    (void)state, fail_at("f32");
+    (void)state, fail_at("f32", 1);
 }
 
 /* A window one key short, which no table of kernels can have: the config says it. */

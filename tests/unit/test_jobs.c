@@ -361,7 +361,7 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
         struct engine_opts o = small_opts(&way[i]);
         struct told all[N_JOBS];
         struct backend *g = open_engine(&o);
-        for (int again = 0; again <= i % 2 / one_in(2); again++) {
+        for (int again = 0; again <= i % 2 * rounds(0, 1); again++) {
             run_jobs(g, all, 15 * (i % 2));
             compare_all(all, true);
             assert_whole(g);
