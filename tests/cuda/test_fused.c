@@ -79,6 +79,8 @@ static void cycles_agree(const char *device, const char *precision)
         for (int i = 0; i < N_TEXT; i += one_in(N_TEXT))
             for (int s = -1; s < N_SHAPE; s += one_in(4))
                 for (int hot = 0; hot < 2; hot += one_in(2)) {
+                    if (one_in(2) == 1 && rounds(1, 0) && (p + i + s + hot) % 2 != 0)
+                        continue; /* usually one of the two temperatures for each text and shape */
                     const struct tree_shape *shape = s < 0 ? NULL : &shapes[s];
                     struct buf want = {0};
                     reply(&b, texts[i], shape, STEPPED, hot * 0.9, &want);
@@ -97,7 +99,7 @@ static void cycles_agree(const char *device, const char *precision)
     }
     print_message("# %s: %d replies, %llu fused cycles, %llu replayed\n", device, runs,
                   (unsigned long long)fused, (unsigned long long)replayed);
-    assert_true(fused > 1000 || one_in(2) > 1);
+    assert_true(fused > (uint64_t)rounds(500, 1000) || one_in(2) > 1);
 }
 
 static void test_cycles_agree_on_the_cpu(void **state)
