@@ -270,6 +270,10 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
     for f in bin/aerie man/man1/aerie.1 completions/aerie site-functions/_aerie aerie.fish nestling/target nestling/draft; do
         grep -q -- "$T/root/usr.*$f" "$T/plan" || missing+=" $f"
     done; [ -z "$missing" ]; result "make install puts everything below DESTDIR$missing" $?
+    # install's last words are targets; uninstall removes the same files
+    grep '^install ' "$T/plan" | grep -o '[^ ]*$' | sort >"$T/put"
+    make -n uninstall DESTDIR="$T/root" PREFIX=/usr MODE=release 2>&1 | grep '^rm ' | tr ' ' '\n' | grep ^/ | sort >"$T/taken"
+    [ "$(wc -l <"$T/put")" -ge 10 ] && cmp -s "$T/put" "$T/taken"; result "make uninstall removes what make install puts there" $?
     # a program in PREFIX/bin has PREFIX's model, one in SOURCE/build/CONFIG has SOURCE's
     for place in inst/bin:inst/share/aerie src/build/x:src; do
         at=$T/${place%%:*} models=$T/${place##*:}/models
