@@ -44,7 +44,7 @@ bool mapped_fault(int sig, const siginfo_t *info)
         if (!base || at < base || at - base >= size)
             continue;
         int keep = errno;
-        uintptr_t from = at & ~(page - 1);
+        uintptr_t from = base + ((at - base) & ~(page - 1));
         void *p = mmap((void *)from, base + size - from, PROT_READ, /* raw system calls only */
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         errno = keep;

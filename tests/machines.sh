@@ -149,9 +149,9 @@ END
 echo "#include <sys/prctl.h>
 #include <unistd.h>
 int main(int n, char **v) { return prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) || (n && execv(v[1], v + 1)); }" >small.c
-gcc -shared -fPIC -o /pages.so pages.c && gcc -o /small small.c && cd aerie && make -s CUDA=0 TOLD=1 all build/release-cpu/tests/test_load build/release-cpu/tests/test_keep' || return 1
+gcc -shared -fPIC -o /pages.so pages.c && gcc -o /small small.c && cd aerie && make -s CUDA=0 TOLD=1 all build/release-cpu/tests/test_load build/release-cpu/tests/test_keep build/release-cpu/tests/test_mapped' || return 1
     same_bits bookworm "64 KiB" "env LD_PRELOAD=/pages.so build/release-cpu/aerie"
-    step bookworm "$tree" "64 KiB" root "tests" '^[0-9]+ passed, 0 failed' 'cd aerie && LD_PRELOAD=/pages.so tests/run.sh build/release-cpu test_load test_keep'
+    step bookworm "$tree" "64 KiB" root "tests" '^[0-9]+ passed, 0 failed' 'cd aerie && LD_PRELOAD=/pages.so tests/run.sh build/release-cpu test_load test_keep test_mapped\$'
     same_bits bookworm "not huge" "/small build/release-cpu/aerie"
 }
 
