@@ -19,7 +19,11 @@ struct served *served_copy(const struct served *s)
         return NULL;
     struct served *c = xmalloc(sizeof *c);
     *c = *s;
-    c->metric = s->n_metric ? xcalloc((size_t)s->n_metric, sizeof *c->metric) : NULL;
+    if (!s->n_metric) {
+        c->metric = NULL;
+        return c;
+    }
+    c->metric = xcalloc((size_t)s->n_metric, sizeof *c->metric);
     for (int i = 0; i < s->n_metric; i++) {
         c->metric[i] = s->metric[i];
         c->metric[i].name = xstrdup(s->metric[i].name);

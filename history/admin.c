@@ -87,7 +87,7 @@ bool history_backup(const char *path, const char *to, struct err *e)
 
 int db_bytes(struct db *d, bool used, int64_t *out)
 {
-    int64_t pages, size, unused;
+    int64_t pages = 0, size = 0, unused = 0;
     int rc = db_int(d, &pages, 0, "PRAGMA page_count", "");
     if (!rc)
         rc = db_int(d, &size, 0, "PRAGMA page_size", "");

@@ -383,7 +383,7 @@ static int verify_object(struct heads *v, const char *what, const char *name, co
         complain(v, "%s %.40s has no head: aerie did not write it", what, name);
     else if (!good || n_sum != SUM || memcmp(sum, have, SUM) != 0)
         complain(v, "%s %.40s is not as of its newest head, %lld", what, name, (long long)n);
-    return rc;
+    return SQLITE_OK;
 }
 
 static int verify_rows(struct heads *v, const char *table)

@@ -90,7 +90,7 @@ static int store_one(struct db *d, struct texts *t, int32_t id)
     t->stored[id] = 1;
     if (sqlite3_changes(d->h)) /* else another process has stored it */
         ids_add(&t->fresh, id);
-    return rc;
+    return SQLITE_OK;
 }
 
 int texts_store(struct db *d, struct texts *t, const char *sha, const int32_t *id, int n)

@@ -294,7 +294,7 @@ static int assign_turn_number(struct writer *w, const struct event *ev, int64_t 
         c->shift += (int)*last + 1 - c->n;
         c->n = (int)*last + 1;
     }
-    return rc;
+    return SQLITE_OK;
 }
 
 static int store_reuse(struct writer *w, const struct reuse *r, int64_t row)

@@ -165,6 +165,38 @@ char *xasprintf(const char *fmt, ...)
     return s;
 }
 
+/* ---- numbers in text ---- */
+
+bool int_at(const char **s, int *out)
+{
+    const char *at = *s;
+    bool negative = *at == '-';
+    int64_t v = 0;
+    at += negative;
+    if (*at < '0' || *at > '9')
+        return false;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        v = 10 * v + (*at - '0');
+        if (v > (int64_t)INT32_MAX + negative)
+            return false;
+    }
+    *out = (int)(negative ? -v : v);
+    *s = at;
+    return true;
+}
+
+bool address_at(const char **s, int *turn, int *step)
+{
+    const char *at = *s;
+    int t, n;
+    if (*at == '-' || !int_at(&at, &t) || *at++ != '.' || *at == '-' || !int_at(&at, &n))
+        return false;
+    *turn = t;
+    *step = n;
+    *s = at;
+    return true;
+}
+
 /* ---- byte buffers ---- */
 
 static void buf_room(struct buf *b, size_t more)

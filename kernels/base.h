@@ -55,12 +55,12 @@ void die_hook(void (*hook)(void));
 
 /* ---- memory: these functions die() if the system has no memory; callers free() -------------- */
 
-void *xmalloc(size_t n);
-void *xcalloc(size_t n, size_t size); /* zeroed; dies when n * size overflows */
-void *xrealloc(void *p, size_t n, size_t size);
-void *xaligned(size_t n); /* 64-byte aligned, freed with free() */
-char *xstrdup(const char *s);
-char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void *xmalloc(size_t n) __attribute__((malloc, returns_nonnull));
+void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull)); /* zeroed; dies when n * size overflows */
+void *xrealloc(void *p, size_t n, size_t size) __attribute__((returns_nonnull));
+void *xaligned(size_t n) __attribute__((malloc, returns_nonnull)); /* 64-byte aligned, freed with free() */
+char *xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
+char *xasprintf(const char *fmt, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
 /* False on overflow; *out is unchanged then. */
 static inline bool size_mul(size_t a, size_t b, size_t *out)
@@ -76,6 +76,14 @@ static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 /* For "%d turn%s": "" or "s". */
 static inline const char *plural(long long n) { return n == 1 ? "" : "s"; }
+
+/* ---- numbers in text ------------------------------------------------------------------------- */
+
+/* Reads a decimal number, "-" before it or not, as an int and moves *s behind it. False, with *s and *out
+ * unchanged, if *s begins with anything else (a blank, "+") or the number is no int. */
+bool int_at(const char **s, int *out);
+/* Reads "9.214": two of them, of digits alone, with a full stop between; *s, *turn and *step as above. */
+bool address_at(const char **s, int *turn, int *step);
 
 /* ---- a growable byte buffer; NUL-terminated after the first write; {0} is empty
  * --------------- */

@@ -117,7 +117,7 @@ struct tree_growth {
 /* The k best of candidates [first, end), best first; returns how many there are. */
 static inline int tree_best(const struct tree_growth *g, int first, int end, int k, int *out)
 {
-    uint32_t key[K_MAX_NODES];
+    uint32_t key[K_MAX_NODES] = {0};
     int n = 0;
     CHECK(k <= K_MAX_NODES);
     for (int i = first; i < end; i++) {

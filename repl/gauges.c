@@ -108,7 +108,7 @@ static void add_cell(struct sheet *out, enum gauge g, float v, float top)
         return;
     }
     double share = top > 0 ? fmin((double)v / (double)top, 1) : 0;
-    enum style st = v <= 0 ? ST_DIM : kind[g].share && g < GAUGE_RUNNING && v > 0.9f ? ST_WARN : ST_HOT;
+    enum style st = v <= 0 ? ST_DIM : g < GAUGE_RUNNING && kind[g].share && v > 0.9f ? ST_WARN : ST_HOT;
     if (out->ascii)
         sheet_printf(out, st, "%d", min_int((int)(share * 10), 9));
     else

@@ -46,6 +46,7 @@ static bool send_with(int to, const void *p, size_t n, const int *fd, int n_fd)
         m.msg_control = c.bytes;
         m.msg_controllen = CMSG_SPACE((size_t)n_fd * sizeof(int));
         struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+        CHECK(h);
         h->cmsg_level = SOL_SOCKET;
         h->cmsg_type = SCM_RIGHTS;
         h->cmsg_len = CMSG_LEN((size_t)n_fd * sizeof(int));

@@ -240,16 +240,17 @@ static FILE *keep(FILE *from, const char *name, struct err *e)
 static FILE *open_file(const char *asked, const char *name, struct err *e)
 {
     struct stat st;
-    FILE *f = strcmp(asked, "-") == 0 ? stdin : fopen(asked, "re"), *copy = NULL;
+    if (strcmp(asked, "-") == 0)
+        return keep(stdin, name, e);
+    FILE *f = fopen(asked, "re"), *copy = NULL;
     if (!f) {
         err_set(e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
         return NULL;
     }
-    if (f != stdin && fstat(fileno(f), &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+    if (fstat(fileno(f), &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return f; /* reading a folder fails, and says so */
     copy = keep(f, name, e);
-    if (f != stdin)
-        fclose(f);
+    fclose(f);
     return copy;
 }
 

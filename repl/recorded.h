@@ -23,9 +23,9 @@
  * NULL and *e (ERR_DB). d is not used after the call. */
 struct backend *recorded_open(struct hdb *d, const char *session, const char *name, bool file,
                               struct err *e);
-/* The recording; NULL: the backend is another one. */
+/* The recording of a backend that recorded_open() has made. */
 struct recorded;
-struct recorded *recorded_of(struct backend *b);
+struct recorded *recorded_of(struct backend *b) __attribute__((returns_nonnull));
 /* The state after step T.S becomes the present; (T, 0): where turn T begins; (0, 0): the end. False and
  * *e (ERR_NEGATIVE), nothing changed: the recording has no such step. No event is posted. */
 bool recorded_seek(struct backend *b, int turn, int step, struct err *e);

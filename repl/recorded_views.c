@@ -7,18 +7,11 @@
 #include "repl/facts.h"
 #include "repl/recorded_parts.h"
 
-static struct recorded *rec(struct backend *b)
-{
-    struct recorded *r = recorded_of(b);
-    CHECK(r);
-    return r;
-}
-
 /* ---- steps and trees ------------------------------------------------------------------------- */
 
 static int latest_steps(struct backend *b, struct step_info *out, int max)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     int n = min_int(r->at + 1, max);
     for (int i = 0; i < n; i++) {
         const struct rec_step *s = &r->step[r->at + 1 - n + i];
@@ -29,7 +22,7 @@ static int latest_steps(struct backend *b, struct step_info *out, int max)
 
 static void range(struct backend *b, struct step_range *v)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     *v = (struct step_range){.n = (uint64_t)r->n_step};
     if (r->n_step == 0)
         return;
@@ -52,7 +45,7 @@ static void fill_step(const struct recorded *r, const struct rec_step *s, struct
 
 static bool latest_tree(struct backend *b, struct step_view *v)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     for (int i = r->at; i >= 0; i--)
         if (r->step[i].n_node) {
             fill_step(r, &r->step[i], v);
@@ -63,7 +56,7 @@ static bool latest_tree(struct backend *b, struct step_view *v)
 
 static bool step_of(struct backend *b, int turn, int step, struct step_view *v)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     int i = recorded_find(r, turn, step);
     if (i >= 0)
         fill_step(r, &r->step[i], v);
@@ -87,7 +80,7 @@ static void fill_table(const struct recorded *r, const struct page_history *h, i
 
 static void table(struct backend *b, struct page_table *t)
 {
-    struct recorded *r = rec(b);
+    struct recorded *r = recorded_of(b);
     fill_table(r, recorded_fold(r, r->at), r->at_turn, r->at_step, t);
 }
 
@@ -104,7 +97,7 @@ static const struct page_history *fold_of(struct recorded *r, int turn, int step
 
 static bool table_at(struct backend *b, int turn, int step, struct page_table *t, struct err *e)
 {
-    struct recorded *r = rec(b);
+    struct recorded *r = recorded_of(b);
     const struct page_history *h = fold_of(r, turn, step, e);
     *t = (struct page_table){0};
     if (h)
@@ -127,7 +120,7 @@ static bool position_in(const struct recorded *r, const struct page_history *h, 
 static bool position_at(struct backend *b, int turn, int step, int position, struct pos_view *v,
                         struct err *e)
 {
-    struct recorded *r = rec(b);
+    struct recorded *r = recorded_of(b);
     const struct page_history *h = fold_of(r, turn, step, e);
     return h && position_in(r, h, turn, position, v, e);
 }
@@ -135,7 +128,7 @@ static bool position_at(struct backend *b, int turn, int step, int position, str
 /* Where a turn begins, the context is still that of the last step before it. */
 static bool position(struct backend *b, int at, struct pos_view *v, struct err *e)
 {
-    struct recorded *r = rec(b);
+    struct recorded *r = recorded_of(b);
     const struct page_history *h = recorded_fold(r, r->at);
     if (r->at < 0)
         return err_set(e, ERR_USAGE, "the context is empty: the recording's first step is still to come");
@@ -167,7 +160,7 @@ static int events_of_step(const struct recorded *r, int i, enum pool_id pool, in
 static int page_events(struct backend *b, enum pool_id pool, int page, struct page_event *out,
                        uint64_t *seq, int max)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     int n = 0;
     for (int i = r->at; i >= 0 && n < max; i--)
         n += events_of_step(r, i, pool, page, out + n, seq + n, max - n);
@@ -194,7 +187,7 @@ static void ledger(struct backend *b, struct pool_view pool[N_POOLS])
 
 static void faults_on(struct backend *b, struct bugs *on)
 {
-    const struct recorded *r = rec(b);
+    const struct recorded *r = recorded_of(b);
     const struct rec_turn *t = recorded_turn(r, r->at_turn);
     *on = (struct bugs){0};
     for (int i = 0; t && i < N_BUGS; i++) {

@@ -148,7 +148,10 @@ static bool run_text_request(struct rerun *r, enum request_kind kind, const char
 static int about_int(const char *about, const char *name)
 {
     char *v = facts_value(about, name);
-    int n = v ? atoi(v) : 0;
+    const char *at = v;
+    int n = 0;
+    if (v)
+        int_at(&at, &n);
     free(v);
     return n;
 }
@@ -527,8 +530,9 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
 {
     for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
         struct forced_token f;
-        if (op->op != OP_FORCE || op->turn != a->user.n ||
-            sscanf(op->text, "%d %d", &f.step, &f.token) != 2)
+        const char *at = op->text;
+        if (op->op != OP_FORCE || op->turn != a->user.n || !int_at(&at, &f.step) || *at++ != ' ' ||
+            !int_at(&at, &f.token))
             continue;
         rq->force = xrealloc(rq->force, (size_t)rq->n_force + 1, sizeof *rq->force);
         rq->force[rq->n_force++] = f;
@@ -546,12 +550,12 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
     for (const struct act *op = a + 1; op < end && !op->is_turn && !changed; op++) {
         struct shape_change s = {0};
         struct settings set;
-        char shape[16] = "";
+        const char *shape = op->text;
         if (op->op != OP_SHAPE || op->turn != a->user.n)
             continue;
         settings_init(&set);
-        bool plain = sscanf(op->text, "%d %15s", &s.step, shape) == 2 && !strcmp(shape, "0-0-1");
-        if (s.step < 1 || (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
+        bool stepped = int_at(&shape, &s.step) && *shape++ == ' ', plain = stepped && !strcmp(shape, "0-0-1");
+        if (!stepped || s.step < 1 || (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
             return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; expected a step "
                            "and a shape as 5-1-6", a->user.n, op->text);
         if (!plain)

@@ -128,7 +128,7 @@ static bool append(struct reader *r, struct err *e)
     struct script *s = r->s;
     if (r->n_entry)
         qsort(r->entry, (size_t)r->n_entry, sizeof *r->entry, by_order);
-    s->act = xrealloc(s->act, (size_t)(s->n + r->n_entry), sizeof *s->act);
+    s->act = xrealloc(s->act, (size_t)s->n + (size_t)r->n_entry, sizeof *s->act);
     for (int i = 0, run = -1; i < r->n_entry; i++) {
         while (run + 1 < r->n_run && r->run[run + 1].order < r->entry[i].order)
             run++;

@@ -118,10 +118,11 @@ static bool word_fits(const char *word, const void *arg)
 {
     const struct candidate *c = arg;
     const struct session_row *r = c->row;
-    const char *number = word + (word[0] == '#');
+    const char *at = word + (word[0] == '#');
+    int number;
     return (r->title && ascii_contains(r->title, word)) || (r->model && ascii_contains(r->model, word)) ||
            ascii_same_n(r->id, word, strlen(word)) ||
-           (number[0] && strspn(number, "0123456789") == strlen(number) && atoi(number) == c->number);
+           (int_at(&at, &number) && !*at && number == c->number);
 }
 
 static bool not_in(const char *word, const void *text)

@@ -78,8 +78,9 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
                 {"min_p", MAY_SAMPLE},       {"seed", MAY_SAMPLE},  {"max_tokens", MAY_END}};
     char *ta = facts_value(a->settings, "temperature"),
          *tb = facts_value(b->settings, "temperature");
-    bool greedy = (!ta || atof(ta) <= 0) && (!tb || atof(tb) <= 0);
-    j->r->sampled |= (ta && atof(ta) > 0) || (!j->r->forced && tb && atof(tb) > 0);
+    double heat_a = ta ? strtod(ta, NULL) : 0, heat_b = tb ? strtod(tb, NULL) : 0;
+    bool greedy = heat_a <= 0 && heat_b <= 0;
+    j->r->sampled |= heat_a > 0 || (!j->r->forced && heat_b > 0);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         char *x = facts_value(a->settings, same[i].name),
              *y = facts_value(b->settings, same[i].name);

@@ -321,9 +321,11 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
 
 int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best)
 {
-    int32_t id;
-    float u;
-    sample_rows(r, l, 0, 1, &(int8_t){0}, &id, &u);
-    best_of_rows(r, &(int32_t){0}, 1, best);
+    const int8_t depth = 0;
+    const int32_t row = 0;
+    int32_t id = -1;
+    float u = 0;
+    sample_rows(r, l, 0, 1, &depth, &id, &u);
+    best_of_rows(r, &row, 1, best);
     return id;
 }

@@ -70,6 +70,7 @@ static void keep_pages(struct kept *k, struct runtime *r, const struct seq *s)
 
 static size_t root_bytes(const struct head *h)
 {
+    CHECK(h);
     return (size_t)h->state_n * sizeof(float);
 }
 

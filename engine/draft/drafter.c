@@ -64,6 +64,7 @@ enum draft_kv drafter_kv_of(const struct draft *w)
 struct drafter *drafter_open(const struct drafter_setup *s, struct err *e)
 {
     const struct drafter_ops *ops = drafter_ops_of(s->w);
+    CHECK(ops);
     struct drafter *d = ops->open(s, e);
     if (d)
         d->ops = ops;

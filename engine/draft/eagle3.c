@@ -62,9 +62,9 @@ static bool open_buffers(struct eagle3 *d, struct err *e)
     const struct draft *w = d->base.w;
     const struct config *c = &w->cfg;
     size_t rows = (size_t)d->base.max_rows, heads = 0, ffn = 0, H = (size_t)c->hidden;
-    size_t wide = (size_t)(w->n_capture * w->target_hidden);
+    size_t wide = (size_t)w->n_capture * (size_t)w->target_hidden;
     for (int l = 0; l < c->n_layer; l++) {
-        size_t n = (size_t)(w->layer[l].n_head * w->layer[l].head_dim);
+        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
         heads = heads > n ? heads : n;
         ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
     }

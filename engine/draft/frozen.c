@@ -45,7 +45,7 @@ static bool open_buffers(struct frozen *d, struct err *e)
     const struct config *c = &w->cfg;
     size_t heads = 0, ffn = 0, H = (size_t)c->hidden, T = (size_t)w->target_hidden;
     for (int l = 0; l < c->n_layer; l++) {
-        size_t n = (size_t)(w->layer[l].n_head * w->layer[l].head_dim);
+        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
         heads = heads > n ? heads : n;
         ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
     }
@@ -150,7 +150,7 @@ static void keep_centroids(struct frozen *d, int rows)
                                       .w = &w->centroids, .scale = 1, .dst = d->scores});
     k->topk(dev, &(struct k_topk){.rows = rows, .n = w->n_centroid, .k = top, .logits = d->scores,
                                   .ids = d->top, .logp = d->topp});
-    k->get(dev, d->chosen, d->top, (size_t)(rows * top) * sizeof *d->chosen);
+    k->get(dev, d->chosen, d->top, (size_t)rows * (size_t)top * sizeof *d->chosen);
     for (int r = 0; r < rows; r++) {
         kbuf at = kbuf_at(d->base.logits, (size_t)r * bytes, bytes);
         float least = 0;

@@ -172,7 +172,8 @@ kbuf head_root(struct head *d, int slot)
 
 void head_copy_slot(struct head *d, int from, int to)
 {
-    scatter(d, head_root(d, from), &(int32_t){to}, 1, d->root);
+    const int32_t slot = to;
+    scatter(d, head_root(d, from), &slot, 1, d->root);
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
@@ -193,7 +194,7 @@ void head_topk(struct head *d, int n, int topk, kbuf ids, kbuf logp)
 static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
 {
     head_topk(d, n, topk, d->ids, d->logp);
-    d->dev.k->get(d->dev.d, ids, d->ids, (size_t)(n * topk) * sizeof *ids);
+    d->dev.k->get(d->dev.d, ids, d->ids, (size_t)n * (size_t)topk * sizeof *ids);
     d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
     for (int i = 0; i < n * topk; i++)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
@@ -235,7 +236,7 @@ struct growth {
 
 static void growth_init(struct growth *g, int topk, int steps)
 {
-    size_t n = (size_t)tree_candidates(topk, steps), front = (size_t)(steps * topk);
+    size_t n = (size_t)tree_candidates(topk, steps), front = (size_t)steps * (size_t)topk;
     int32_t *i32 = g->mem = xmalloc((5 * n + front) * 4);
     float *f32 = (float *)(i32 + 3 * n + front);
     g->c = (struct tree_growth){.topk = topk, .steps = steps, .token = i32, .parent = i32 + n,

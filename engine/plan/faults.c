@@ -25,8 +25,9 @@ static bool branches(const struct tree *t)
 static int tree_cells(const struct tree *t, int j, int prefix, int cells[TREE_MAX])
 {
     int node = j < t->n ? j : 0, n = t->depth[node] + 1;
-    for (int i = node, at = n - 1; i >= 0; i = t->parent[i], at--)
-        cells[at] = prefix + i;
+    CHECK(n >= 1 && n <= TREE_MAX);
+    for (int at = n - 1; at >= 0; node = t->parent[node], at--)
+        cells[at] = prefix + node;
     cells[n - 1] = prefix + j; /* rows past the last node copy the root, but have their own cell */
     return n;
 }
@@ -37,7 +38,7 @@ static void tree_window_by_index(struct plan *p, const struct kv *kv, const stru
                                  int b)
 {
     struct table *t = &p->table[TABLE_SWA];
-    int cells[TREE_MAX], prefix = p->prefix_len[b];
+    int cells[TREE_MAX] = {0}, prefix = p->prefix_len[b];
     for (int j = 0; j < q->n; j++) {
         int r = p->row0[b] + j, n = tree_cells(q->tree, j, prefix, cells);
         int first = window_first(prefix + j, t->window), skip = max_int(0, first - prefix);
@@ -54,7 +55,7 @@ static void tree_window_by_index(struct plan *p, const struct kv *kv, const stru
 static void swa_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
 {
     struct table *t = &p->table[TABLE_SWA];
-    int cells[TREE_MAX], n = div_up(p->prefix_len[b], kv->page_size);
+    int cells[TREE_MAX] = {0}, n = div_up(p->prefix_len[b], kv->page_size);
     for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
         *page_at(t, b, c) = q->seq->col[c].full.v;
     for (int j = 0; j < q->n; j++) {

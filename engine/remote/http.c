@@ -199,8 +199,12 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
         copy_value(c->agent, sizeof c->agent, v, len);
     } else if ((v = header_is(line, n, "location", &len))) {
         copy_value(c->moved, sizeof c->moved, v, len);
-    } else if ((v = header_is(line, n, "retry-after", &len)) && len && ascii_digit(*v)) {
-        c->retry_s = atoi(v);
+    } else if ((v = header_is(line, n, "retry-after", &len))) {
+        char told[12];
+        const char *at = told;
+        copy_value(told, sizeof told, v, len);
+        if (!int_at(&at, &c->retry_s) || c->retry_s < 0) /* a date, for example */
+            c->retry_s = -1;
     }
     return n;
 }

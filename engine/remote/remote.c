@@ -102,7 +102,7 @@ static void wake(struct talk *t)
  * frees *out. */
 static int messages(const struct talk *t, const char *question, struct said **out)
 {
-    struct said *said = xcalloc((size_t)(2 * t->n_said + 2), sizeof *said);
+    struct said *said = xcalloc(2 * (size_t)t->n_said + 2, sizeof *said);
     int n = 0;
     if (t->system)
         said[n++] = (struct said){"system", t->system};

@@ -36,7 +36,7 @@ static bool open_by_name(struct device *dev, const char *name, const struct k_op
 {
     struct err why = {0};
     bool any = !name || !strcmp(name, "auto");
-    if (!any && strcmp(name, "cpu") && strcmp(name, "cuda"))
+    if (!any && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0)
         return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda or auto", name);
     if (any ? HAVE_CUDA : !strcmp(name, "cuda")) {
         if (open_cuda(dev, o, &why))
@@ -56,9 +56,9 @@ bool device_choose(struct device *dev, const struct device_opts *w, struct err *
     struct k_opts o = {.threads = w->threads, .precision = f32 ? K_F32 : K_BF16};
     *dev = (struct device){0};
     bool fp8 = w->kv && !strcmp(w->kv, "fp8");
-    if (w->precision && !f32 && strcmp(w->precision, "bf16"))
+    if (w->precision && !f32 && strcmp(w->precision, "bf16") != 0)
         return err_set(e, ERR_USAGE, "unknown precision '%s': expected bf16 or f32", w->precision);
-    if (w->kv && !fp8 && strcmp(w->kv, "auto"))
+    if (w->kv && !fp8 && strcmp(w->kv, "auto") != 0)
         return err_set(e, ERR_USAGE, "unknown type of cells '%s': expected auto or fp8", w->kv);
     if (!(w->table ? open_on(w->table, &o, dev, e) : open_by_name(dev, w->name, &o, passed, e)))
         return false;

@@ -78,7 +78,8 @@ bool net_two_parts(struct net *n, struct err *e)
     size_t rows = (size_t)n->max_rows, wide = 0, heads = 0;
     for (int l = 0; l < n->m->cfg.n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
-        wide = wide > (size_t)(w->n_head * w->head_dim) ? wide : (size_t)(w->n_head * w->head_dim);
+        size_t queries = (size_t)w->n_head * (size_t)w->head_dim;
+        wide = wide > queries ? wide : queries;
         heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
     }
     return n->lse2.p || (alloc_floats(n, &n->o2, rows * wide, e) &&
@@ -92,8 +93,8 @@ static bool open_activations(struct net *n, struct err *e)
     size_t rows = (size_t)n->max_rows, heads = 0, ffn = 0;
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
-        heads =
-            heads > (size_t)(w->n_head * w->head_dim) ? heads : (size_t)(w->n_head * w->head_dim);
+        size_t queries = (size_t)w->n_head * (size_t)w->head_dim;
+        heads = heads > queries ? heads : queries;
         ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;
     }
     for (int i = 0; i < c->n_rope; i++)
@@ -103,7 +104,7 @@ static bool open_activations(struct net *n, struct err *e)
            alloc_floats(n, &n->y, rows * (size_t)c->hidden, e) &&
            alloc_floats(n, &n->q, rows * heads, e) &&
            alloc_floats(n, &n->o, rows * heads, e) && alloc_floats(n, &n->h, rows * ffn, e) &&
-           alloc_floats(n, &n->ple, rows * (size_t)(c->ple * c->n_layer), e) &&
+           alloc_floats(n, &n->ple, rows * (size_t)c->ple * (size_t)c->n_layer, e) &&
            alloc_floats(n, &n->ple_row, rows * (size_t)max_int(c->ple, c->ple * c->n_layer), e);
 }
 
@@ -159,7 +160,7 @@ static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int 
     for (int i = 0; t && i < t->n; i++)
         if (t->boundary[i] == boundary && skip-- == 0) {
             size_t off =
-                F32((size_t)t->row0 * (size_t)t->stride + (size_t)(i * n->m->cfg.hidden));
+                F32((size_t)t->row0 * (size_t)t->stride + (size_t)i * (size_t)n->m->cfg.hidden);
             return kbuf_at(t->dst, off, t->dst.n - off);
         }
     return (kbuf){0};
@@ -264,10 +265,12 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool no
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
+    const struct k_norm none = {NORM_NONE, NULL, c->eps};
+    const kbuf nowhere = {0};
     n->dev.k->qkv(n->dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = c->hidden, .src = normed ? n->y : n->x,
-        .norm = normed ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
-        .packed = normed && packs_first(w), .capture = normed ? (kbuf){0} : tap_of(n, taps, l, 0),
+        .norm = normed ? none : norm_of(c, &w->in_norm),
+        .packed = normed && packs_first(w), .capture = normed ? nowhere : tap_of(n, taps, l, 0),
         .capture_stride = taps ? taps->stride : 0,
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
@@ -275,7 +278,7 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool no
         .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
         .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
-        .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : (kbuf){0},
+        .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : nowhere,
         .q = n->q, .cells = n->cells[l], .table = &kp->table[target_table(w->window)]});
 }
 

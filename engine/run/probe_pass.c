@@ -26,7 +26,7 @@ bool probe_open(struct probe_pass *x, struct net *n, struct err *e)
         wide = max_int(wide, w->n_head * w->head_dim);
         heads = max_int(heads, w->n_head);
     }
-    size_t experts = (size_t)(c->n_layer * n->max_rows * c->top_k) * sizeof(int32_t);
+    size_t experts = (size_t)c->n_layer * (size_t)n->max_rows * (size_t)c->top_k * sizeof(int32_t);
     *x = (struct probe_pass){.row = -1, .key_layer = -1};
     if (want(n, &x->o, F32(PROBE_ROWS * wide), e) && want(n, &x->lse, F32(PROBE_ROWS * heads), e) &&
         want(n, &x->bare, F32(PROBE_ROWS * heads), e) &&
@@ -131,11 +131,11 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
         return;
     struct probe *p = n->probe->out;
     int V = n->m->cfg.vocab, k = min_int(PROBE_BEST, V);
-    int32_t *id = xmalloc((size_t)(rows * k) * sizeof *id);
+    int32_t *id = xmalloc((size_t)rows * (size_t)k * sizeof *id);
     float *lp = xmalloc(F32(rows * k));
     n->dev.k->topk(n->dev.d, &(struct k_topk){.rows = rows, .n = V, .k = k, .logits = logits,
                                               .ids = ids, .logp = logp});
-    n->dev.k->get(n->dev.d, id, ids, (size_t)(rows * k) * sizeof *id);
+    n->dev.k->get(n->dev.d, id, ids, (size_t)rows * (size_t)k * sizeof *id);
     n->dev.k->get(n->dev.d, lp, logp, F32(rows * k));
     for (int i = 0; i < rows; i++) {
         int row = first + i - p->row0;
@@ -152,7 +152,7 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
 
 static void widen_cell(const struct k_cells *c, const uint8_t *cell, float *dst)
 {
-    size_t n = (size_t)(c->n_kv * c->head_dim);
+    size_t n = (size_t)c->n_kv * (size_t)c->head_dim;
     if (c->type == KV_F32)
         memcpy(dst, cell, F32(n));
     for (int h = 0; c->type == KV_FP8 && h < c->n_kv; h++)
@@ -169,7 +169,7 @@ static void widen_cell(const struct k_cells *c, const uint8_t *cell, float *dst)
 static void get_cells(struct net *n, const struct k_cells *c, kbuf from, int32_t slot, int count,
                       float *dst)
 {
-    size_t numbers = (size_t)(c->n_kv * c->head_dim), floats = (size_t)count * numbers;
+    size_t numbers = (size_t)c->n_kv * (size_t)c->head_dim, floats = (size_t)count * numbers;
     size_t each = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     if (slot < 0 || count > c->n_slots - slot) { /* a historical fault's slot */
         for (size_t i = 0; i < floats; i++)
@@ -267,7 +267,7 @@ static void read_run(struct reading *a, const struct k_cells *c, int position, i
 static void read_keys(struct reading *a, const struct k_cells *c, const struct table *t, int row,
                       const int32_t *pages)
 {
-    size_t floats = (size_t)CELLS_AT_ONCE * (size_t)(c->n_kv * c->head_dim);
+    size_t floats = (size_t)CELLS_AT_ONCE * (size_t)c->n_kv * (size_t)c->head_dim;
     float *k = xmalloc(F32(floats)), *v = xmalloc(F32(floats));
     int P = t->page_size, hi = t->hi[row];
     for (int j = t->lo[row], n; j < hi; j += n) {
@@ -290,7 +290,7 @@ static void begin_keys(struct probe *p, const struct probe_layer *w, const struc
     p->n_key = t->hi[row] - lo + t->n_expand[row];
     p->key_pos = xmalloc((size_t)max_int(1, p->n_key) * sizeof *p->key_pos);
     p->key_slot = xcalloc((size_t)max_int(1, p->n_key), sizeof *p->key_slot);
-    p->key_p = xcalloc((size_t)(p->n_key * w->n_head) + 1, sizeof *p->key_p);
+    p->key_p = xcalloc((size_t)p->n_key * (size_t)w->n_head + 1, sizeof *p->key_p);
     for (int i = 0; i < p->n_key; i++)
         p->key_pos[i] = lo + i;
 }
@@ -333,7 +333,7 @@ static void share_row(struct net *n, int l, const float *lse, const float *bare)
     a.near = window_first(a.pos, p->window);
     a.sum = xcalloc((size_t)w->n_head, sizeof *a.sum);
     a.part = xcalloc((size_t)w->n_head, sizeof *a.part);
-    a.out = xcalloc((size_t)(w->n_head * w->head_dim), sizeof *a.out);
+    a.out = xcalloc((size_t)w->n_head * (size_t)w->head_dim, sizeof *a.out);
     w->share = xcalloc((size_t)w->n_head, sizeof *w->share);
     if (a.keys) {
         p->key_window_lo = a.near;

@@ -8,10 +8,10 @@
 
 static void drop_state(struct back *b, int i)
 {
-    if (i > 0)
+    if (i)
         b->bytes -= b->at[i].kept.bytes;
     keep_free(&b->at[i].kept);
-    memmove(&b->at[i], &b->at[i + 1], (size_t)(b->n - i - 1) * sizeof *b->at);
+    memmove(b->at + i, b->at + i + 1, (size_t)(b->n - i - 1) * sizeof *b->at);
     b->n--;
 }
 

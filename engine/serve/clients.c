@@ -68,7 +68,7 @@ static void post_step(struct jobs *js, struct job *j, const struct lane *l)
     ev.facts = facts_copy(l->fact, l->n_new);
     if (c->top) {
         ev.job->n_top = c->top;
-        ev.job->top = xcalloc((size_t)(l->n_new * c->top), sizeof *ev.job->top);
+        ev.job->top = xcalloc((size_t)l->n_new * (size_t)c->top, sizeof *ev.job->top);
         lane_best(js->r, l, c->top, ev.job->top);
     }
     if (l->tree.n > 1) {

@@ -483,34 +483,34 @@ static struct value apply(enum op op, const struct value *a, const struct value 
 
 static struct value value_for(const struct expr *x, const struct step_facts *s, int node, int token)
 {
-    struct value stack[EXPR_OPS];
-    int n = 0;
+    struct value stack[EXPR_OPS] = {{0}};
+    int used = 0;
     for (int i = 0; i < x->n_op; i++) {
         const struct expr_op *o = &x->op[i];
         switch (o->op) {
         case OP_NUMBER:
-            stack[n++] = (struct value){.number = o->number, .turn = o->turn, .step = o->step};
+            stack[used++] = (struct value){.number = o->number, .turn = o->turn, .step = o->step};
             break;
         case OP_STRING:
-            stack[n++] = (struct value){.number = NAN, .s = x->strings + o->at, .n = o->n};
+            stack[used++] = (struct value){.number = NAN, .s = x->strings + o->at, .n = o->n};
             break;
         case OP_NAME:
-            stack[n++] = name_value(s, o->name, node, token);
+            stack[used++] = name_value(s, o->name, node, token);
             break;
         case OP_NOT: {
-            int t = truth(&stack[n - 1]);
-            stack[n - 1] = number(t < 0 ? (double)NAN : !t);
+            int t = truth(&stack[used - 1]);
+            stack[used - 1] = number(t < 0 ? (double)NAN : !t);
             break;
         }
         case OP_NEG:
-            stack[n - 1] = number(stack[n - 1].s ? (double)NAN : -stack[n - 1].number);
+            stack[used - 1] = number(stack[used - 1].s ? (double)NAN : -stack[used - 1].number);
             break;
         default:
-            n--;
-            stack[n - 1] = apply((enum op)o->op, &stack[n - 1], &stack[n]);
+            used--;
+            stack[used - 1] = apply((enum op)o->op, &stack[used - 1], &stack[used]);
         }
     }
-    CHECK(n == 1);
+    CHECK(used == 1);
     return stack[0];
 }
 

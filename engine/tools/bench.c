@@ -127,16 +127,16 @@ static bool gate(struct bench *b, const struct work *w, struct err *e)
     const struct kernels *k = b->dev.k;
     if (!w->out.p)
         return true;
-    char *got[2] = {xmalloc(w->out.n), xmalloc(w->out.n)};
+    float *got[2] = {xmalloc(w->out.n), xmalloc(w->out.n)};
     for (int i = 0; i < 2; i++) {
         k->fill(b->dev.d, w->out, 0xff);
         w->run(b, w->arg);
         k->get(b->dev.d, got[i], w->out, w->out.n);
     }
     bool ok = k->sync(b->dev.d, e);
-    if (ok && memcmp(got[0], got[1], w->out.n))
+    if (ok && memcmp(got[0], got[1], w->out.n) != 0)
         ok = err_set(e, ERR_NEGATIVE, "two runs over the same input differ");
-    if (ok && w->numbers && !all_finite((float *)got[0], w->out.n / sizeof(float)))
+    if (ok && w->numbers && !all_finite(got[0], w->out.n / sizeof(float)))
         ok = err_set(e, ERR_NEGATIVE, "the result is not finite, or not all of it was written");
     free(got[0]);
     free(got[1]);
@@ -190,8 +190,9 @@ static bool sample(struct bench *b, const struct work *w, struct kgraph *g, stru
                    struct err *e)
 {
     double s[MAX_RUNS], first, least = b->o->brief ? 1e-3 : 4e-3;
-    if (!run_for(b, w, g, 1, &first, e) || !run_for(b, w, g, 1, &first, e))
-        return false;
+    for (int i = 0; i < 2; i++) /* the first run warms up */
+        if (!run_for(b, w, g, 1, &first, e))
+            return false;
     int repeat = first < least ? (int)(least / fmax(first, 1e-6)) + 1 : 1;
     double budget = b->o->brief ? 0.1 : 0.8;
     int most = w->samples ? w->samples : MAX_RUNS;

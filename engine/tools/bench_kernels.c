@@ -287,7 +287,7 @@ static double distinct(struct bench *b, const struct moe *m)
     int n = 0;
     for (int i = 0; i < m->sets; i++) {
         bool seen[512] = {false};
-        b->dev.k->get(b->dev.d, ids, m->chosen[i], (size_t)(m->rows * TOP_K) * sizeof *ids);
+        b->dev.k->get(b->dev.d, ids, m->chosen[i], (size_t)m->rows * (size_t)TOP_K * sizeof *ids);
         for (int j = 0; j < m->rows * TOP_K; j++) {
             CHECK(ids[j] >= 0 && ids[j] < m->n_expert);
             n += !seen[ids[j]];
@@ -301,13 +301,13 @@ static double distinct(struct bench *b, const struct moe *m)
  * rows of a text were seen to. */
 static kbuf near_rows(struct bench *b, int rows, int n, struct err *e)
 {
-    float *x = xmalloc((size_t)(rows * n) * sizeof *x), one = synthetic_step(1);
+    float *x = xmalloc((size_t)rows * (size_t)n * sizeof *x), one = synthetic_step(1);
     for (int i = 0; i < n; i++) {
         float shared = (float)(int16_t)bench_random(b) * one * 0.632456f;
         for (int r = 0; r < rows; r++)
             x[r * n + i] = shared + (float)(int16_t)bench_random(b) * one * 0.774597f;
     }
-    kbuf buf = bench_buffer(b, (size_t)(rows * n) * sizeof *x, x, e);
+    kbuf buf = bench_buffer(b, (size_t)rows * (size_t)n * sizeof *x, x, e);
     free(x);
     return buf;
 }
@@ -315,7 +315,7 @@ static kbuf near_rows(struct bench *b, int rows, int n, struct err *e)
 static bool time_moe(struct bench *b, struct moe *m, const char *name, struct err *e)
 {
     struct work w = {.run = run_moe, .arg = m, .times = m->sets, .numbers = true,
-                     .out = kbuf_at(m->dst, 0, (size_t)(m->rows * m->width) * 4)};
+                     .out = kbuf_at(m->dst, 0, (size_t)m->rows * (size_t)m->width * 4)};
     struct timing t;
     char shape[80];
     if (!bench_time(b, &w, &t, e))
@@ -357,9 +357,9 @@ static bool moe(struct bench *b, int n_expert, struct err *e)
         m->chosen[i] = bench_buffer(b, MAX_ROWS * TOP_K * 4, NULL, e);
         ok = m->chosen[i].p && open_experts(b, &m->w[i], n_expert, m->width, e);
     }
-    kbuf src[2] = {bench_floats(b, (size_t)(MAX_ROWS * m->width), e),
+    kbuf src[2] = {bench_floats(b, (size_t)MAX_ROWS * (size_t)m->width, e),
                    near_rows(b, MAX_ROWS, m->width, e)};
-    m->dst = bench_buffer(b, (size_t)(MAX_ROWS * m->width) * 4, NULL, e);
+    m->dst = bench_buffer(b, (size_t)MAX_ROWS * (size_t)m->width * 4, NULL, e);
     ok = ok && src[0].p && src[1].p && m->dst.p && moe_rows(b, m, name, src[0], 1, e) &&
          (b->o->brief || moe_rows(b, m, alike, src[1], 2, e));
     bench_release(b, m->chosen, m->sets);
@@ -395,7 +395,7 @@ static bool open_table(struct bench *b, struct attention *a, struct err *e)
     for (int i = 0; i < cols; i++)
         pages[i] = 1 + (int)((int64_t)i * 7919 % cols);
     for (int r = 0; r < rows; r++) {
-        int deep = 0, path[DEEP], first = (cols + 1) * PAGE;
+        int deep = 0, path[DEEP] = {0}, first = (cols + 1) * PAGE;
         for (int at = r; at >= 0; at = at ? (at - 1) / 2 : -1)
             path[deep++] = at;
         struct row_extent x = row_extent(a->n, deep, a->slides ? a->h.window : 0);
@@ -437,7 +437,7 @@ static void run_attention(struct bench *b, void *arg)
 static bool time_attention(struct bench *b, struct attention *a, const char *name, struct err *e)
 {
     struct work w = {.run = run_attention, .arg = a, .times = a->sets, .numbers = true,
-                     .out = kbuf_at(a->dst, 0, (size_t)(a->rows * a->h.n_head * a->h.dim) * 4)};
+                     .out = kbuf_at(a->dst, 0, (size_t)a->rows * (size_t)a->h.n_head * (size_t)a->h.dim * 4)};
     struct timing t;
     char shape[80];
     bool ok = open_table(b, a, e) && bench_time(b, &w, &t, e);
@@ -463,8 +463,8 @@ static bool attention(struct bench *b, struct heads h, bool slides, int n, struc
     struct attention a = {.h = h, .slides = slides, .n = n,
                           .type = b->dev.kv,
                           .slots = (div_up(n, PAGE) + 1) * PAGE + MAX_ROWS};
-    size_t bytes = (size_t)a.slots * (size_t)(h.n_kv * h.dim) * kv_type_size(a.type);
-    size_t wide = (size_t)(MAX_ROWS * h.n_head * h.dim);
+    size_t bytes = (size_t)a.slots * (size_t)h.n_kv * (size_t)h.dim * kv_type_size(a.type);
+    size_t wide = (size_t)MAX_ROWS * (size_t)h.n_head * (size_t)h.dim;
     a.sets = sets_for(b, 2 * (double)bytes);
     a.q = bench_floats(b, wide, e);
     a.dst = bench_buffer(b, wide * 4, NULL, e);

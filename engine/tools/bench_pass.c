@@ -27,7 +27,7 @@ static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows
 {
     const struct config *c = &r->m->cfg;
     size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
-    size_t n = (size_t)(rows * c->top_k);
+    size_t n = (size_t)rows * (size_t)c->top_k;
     int32_t *ids = xmalloc(n * sizeof *ids);
     bool *seen = xcalloc((size_t)c->n_expert, 1);
     int hit = 0;

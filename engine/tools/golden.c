@@ -89,7 +89,7 @@ static bool reference_open(struct reference *r, const char *dir, const struct mo
         r->greedy = golden_tensor(r->st, "greedy_ids", DT_I32, 1, (int64_t[]){-1}, e);
     if (r->greedy)
         r->margin = golden_tensor(r->st, "greedy_margin", DT_F32, 1, (int64_t[]){r->n_greedy}, e);
-    bool ok = r->margin != NULL;
+    bool ok = r->ids && r->logits && r->hidden && r->greedy && r->margin;
     for (int i = 0; ok && i < r->n; i++)
         if (r->ids[i] < 0 || r->ids[i] >= V)
             ok = err_set(e, ERR_MODEL, "golden.safetensors: input_ids[%d] = %d is no token", i,

@@ -162,26 +162,37 @@ static void check_leaves(struct golden *b, const struct tree *t, const char *pre
     free(idx);
 }
 
+/* "tree_60_5_10.draft_tokens" */
+static bool tree_name(const char *s, int *nodes, int *depth, int *topk)
+{
+    int *const out[] = {nodes, depth, topk};
+    if (strncmp(s, "tree", 4) != 0)
+        return false;
+    s += 4;
+    for (int i = 0; i < 3; i++)
+        if (*s++ != '_' || !int_at(&s, out[i]))
+            return false;
+    return strcmp(s, ".draft_tokens") == 0;
+}
+
 /* Every tensor group tree_{nodes}_{depth}_{topk}; depth counts forwards after the first top-k. */
 static bool check_trees(struct golden *b, struct runtime *r, struct lane *l, struct safetensors *st,
                         const struct guess *guess, struct err *e)
 {
     bool ok = true;
     for (int i = 0; i < st_count(st) && ok; i++) {
-        int nodes, depth, topk, used = 0;
-        const char *name = st_at(st, i)->name;
-        if (sscanf(name, "tree_%d_%d_%d.draft_tokens%n", &nodes, &depth, &topk, &used) != 3 ||
-            !used || name[used])
+        int nodes, depth, topk;
+        if (!tree_name(st_at(st, i)->name, &nodes, &depth, &topk))
             continue;
         struct tree t;
         struct guess g = *guess;
-        struct tree_shape shape = {depth + 1, topk, nodes};
         char prefix[64];
         snprintf(prefix, sizeof prefix, "tree_%d_%d_%d", nodes, depth, topk);
-        if (nodes > TREE_MAX || topk > g.n || depth + 1 > MAX_STEPS) {
-            check_line(&b->rep, false, prefix, "larger than this engine's trees");
+        if (nodes < 1 || nodes > TREE_MAX || topk < 1 || topk > g.n || depth < 0 || depth >= MAX_STEPS) {
+            check_line(&b->rep, false, prefix, "no shape of this engine's trees");
             continue;
         }
+        struct tree_shape shape = {depth + 1, topk, nodes};
         g.n = topk;
         tree_init(&t, l->tok.v[l->tok.n - 1]);
         struct drafting d = {&l->seq, &g, 0, depth + 1, &t, l->tok.v, l->tok.n};
@@ -273,15 +284,15 @@ static bool assistant_free_run(struct golden *b, struct runtime *r, struct lane 
 {
     struct guess guess;
     int32_t *got = xcalloc((size_t)a->steps + 1, sizeof *got), token = a->first[0];
+    const int32_t last = b->ref.n - 1, row = 0;
     struct plan_req req = {.seq = &l->seq, .n = 1, .token = &token};
     bool ok = pass_prepare(&r->pass, PLAN_FROZEN, &req, 1, e);
     for (int s = 0; s < a->steps && ok; s++) {
         if (s == 0) {
-            head_extend(r->drafter->head, &r->pass, &(int32_t){b->ref.n - 1}, &(int32_t){0}, 1,
-                           &guess);
+            head_extend(r->drafter->head, &r->pass, &last, &row, 1, &guess);
         } else {
             ok = assistant_pass(r, l, token, r->drafter->head->state,
-                                head_rows(r->drafter->head, &(int32_t){0}, 1), e);
+                                head_rows(r->drafter->head, &row, 1), e);
         }
         float *logits = xmalloc((size_t)head_vocab(r->drafter->head) * 4);
         head_logits(r->drafter->head, 0, logits);

@@ -15,7 +15,7 @@ static struct tree_growth growth_of(const struct k_tree *t)
     return (struct tree_growth){
         .topk = t->topk, .steps = t->steps, .token = cpu_i32(t->token, n),
         .parent = cpu_i32(t->parent, n), .cell = cpu_i32(t->cell, n),
-        .front = cpu_i32(t->front, (size_t)(t->steps * t->topk)), .logp = cpu_f32(t->logp, n),
+        .front = cpu_i32(t->front, (size_t)t->steps * (size_t)t->topk), .logp = cpu_f32(t->logp, n),
         .score = cpu_f32(t->score, n)};
 }
 
@@ -82,7 +82,7 @@ void cpu_grow(struct kdev *d, const struct k_grow *a)
         cpu_topk(d, a->topk);
     struct tree_growth g = growth_of(a->t);
     CHECK(a->level >= 1 && a->level <= g.steps);
-    size_t n = (size_t)((a->level == 1 ? 1 : g.topk) * g.topk);
+    size_t n = (size_t)(a->level == 1 ? 1 : g.topk) * (size_t)g.topk;
     tree_grow_level(&g, a->level, cpu_i32(a->ids, n), cpu_f32(a->logp, n), a->d2t.p,
                     (int)(a->d2t.n / sizeof(int32_t)));
     if (a->level < g.steps)

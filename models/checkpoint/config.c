@@ -81,7 +81,7 @@ static bool layer_slides(const struct arch *a, const json_t *types, int i, int p
     const char *t = json_string_value(json_array_get(types, (size_t)i));
     if (t && !strcmp(t, "sliding_attention"))
         return true;
-    if (!t || strcmp(t, "full_attention"))
+    if (!t || strcmp(t, "full_attention") != 0)
         conf_refuse(&a->c, "layer_types", "has \"%.60s\" for layer %d, expected full_attention or "
                     "sliding_attention", t ? show(t).s : "?", i);
     return false;
@@ -152,7 +152,7 @@ void arch_quantization(struct arch *a, const char *method)
     if (!conf_enter(c, "quantization_config", &q))
         return;
     const char *s = conf_str(&q, "quant_method", "?");
-    if (!method || strcmp(s, method))
+    if (!method || strcmp(s, method) != 0)
         conf_refuse(&q, "quant_method", "\"%.60s\" is not supported for this family, expected %s",
                     show(s).s, method ? method : "no quantisation");
 }

@@ -150,7 +150,7 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
     const char *key;
     json_t *field;
     json_object_foreach((json_t *)v, key, field)
-        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") != 0)
             return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     const struct type_name *type = dtype ? type_find(dtype) : NULL;
@@ -397,7 +397,7 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
     json_t *v;
     json_object_foreach((json_t *)map, tensor, v) {
         const struct entry *x = (const struct entry *)st_find(s, tensor);
-        if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)))
+        if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)) != 0)
             return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which lacks it",
                            show_path(path).s, show(tensor).s, show(json_string_value(v)).s);
     }

@@ -9,7 +9,7 @@
 static void configure_experts(const struct conf *c, struct config *g, const struct layer *first)
 {
     const char *act = conf_str(c, "hidden_act", "silu");
-    if (strcmp(act, "silu"))
+    if (strcmp(act, "silu") != 0)
         conf_refuse(c, "hidden_act", "\"%.60s\" is not supported, expected silu", show(act).s);
     double alpha = conf_num(c, "swiglu_alpha", 1.702, 0, 100);
     if (fabs(alpha - 1.702) > 1e-9)

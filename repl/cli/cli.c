@@ -97,6 +97,17 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     switch (f->kind) {
     case F_ON: *(bool *)at = true; return true;
     case F_CONST: *(int *)at = f->lo; return true;
+    case F_SET:
+        if (!value)
+            return take_param(c, f->words, e);
+        c->opt.given |= 1u << settings_index(f->words);
+        return settings_set(&c->opt.engine.settings, f->words, value, e);
+    case F_HELP:
+    case F_VERSION: return true; /* handled by parse() */
+    default: break;
+    }
+    CHECK(value);
+    switch (f->kind) {
     case F_TEXT: *(const char **)at = value; return true;
     case F_INT:
     case F_POW2: return take_int(at, f, value, e);
@@ -104,15 +115,8 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     case F_PARAM: return take_param(c, value, e);
     case F_TEXTS: return take_text(at, f, value, e);
     case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
-    case F_SET:
-        if (!value)
-            return take_param(c, f->words, e);
-        c->opt.given |= 1u << settings_index(f->words);
-        return settings_set(&c->opt.engine.settings, f->words, value, e);
-    case F_HELP:
-    case F_VERSION: break; /* handled by parse() */
+    default: die("flag %s has no kind", f->name);
     }
-    return true;
 }
 
 /* ---- the config file ---- */
@@ -226,7 +230,7 @@ static void help_flags(int where, bool all)
             continue;
         char left[80];
         char letter[6] = "    ";
-        if (f->letter && (all || find_flag(NULL, 0, f->letter, where) == f))
+        if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, f->name, f->arg ? " " : "",
                  f->arg ? f->arg : "");
@@ -348,7 +352,7 @@ static bool see_long(struct parse *p, char **argv, int *i, int where, struct err
 static bool see_letters(struct parse *p, char **argv, int *i, int where, struct err *e)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
-        const struct flag *f = find_flag(NULL, 0, *at, where);
+        const struct flag *f = find_flag("", 0, *at, where);
         char shown[3] = {'-', *at, '\0'};
         if (!f || (f->arg && at[1]))
             return record_flag(p, f, shown, f ? at + 1 : NULL, argv, i, e);
@@ -367,7 +371,7 @@ static int scope(const struct parse *p, const char *arg)
     int bit = p->cmd ? p->cmd->bit : IN_TALK;
     const char *name = arg + 1 + (arg[1] == '-');
     bool takes = arg[1] == '-' ? find_flag(name, strcspn(name, "="), 0, bit) != NULL
-                               : find_flag(NULL, 0, arg[1], bit) != NULL;
+                               : find_flag("", 0, arg[1], bit) != NULL;
     return takes ? bit : p->cmd ? IN_ALL : IN_ALL & ~IN_LOGS;
 }
 

@@ -35,8 +35,8 @@ static void on_held(void *arg, struct backend *b, bool done)
 
 static bool read_step(const char *s, int *turn, int *step, struct err *e)
 {
-    int used = 0;
-    return (sscanf(s, "%d.%d%n", turn, step, &used) == 2 && !s[used] && *turn > 0 && *step > 0) ||
+    const char *at = s;
+    return (address_at(&at, turn, step) && !*at && *turn > 0 && *step > 0) ||
            err_set(e, ERR_USAGE, "--goto %.40s: expected TURN.STEP, for example 9.214", s);
 }
 

@@ -371,7 +371,8 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
     const char *slash = strrchr(asked, '/'), *file = strcmp(asked, "-") == 0 ? "standard input"
                                                      : slash                 ? slash + 1
                                                                              : asked;
-    FILE *f = strcmp(asked, "-") == 0 ? stdin : fopen(asked, "re");
+    bool piped = strcmp(asked, "-") == 0;
+    FILE *f = piped ? stdin : fopen(asked, "re");
     struct buf line = {0};
     int got = 1;
     if (!f)
@@ -392,7 +393,7 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
     }
     if (ferror(f) && !m->fault.kind)
         err_set(&m->fault, ERR_USAGE, "cannot read %s: %s", asked, strerror(errno));
-    if (f != stdin)
+    if (!piped)
         fclose(f);
     buf_free(&line);
     *e = m->fault;

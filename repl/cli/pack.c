@@ -16,16 +16,7 @@
 /* Reads TURN.STEP at *p and moves *p behind it. */
 static bool read_address(const char **p, int *turn, int *step)
 {
-    char *end;
-    long t = **p >= '0' && **p <= '9' ? strtol(*p, &end, 10) : 0, s = 0;
-    if (t > 0 && *end == '.' && end[1] >= '0' && end[1] <= '9')
-        s = strtol(end + 1, &end, 10);
-    if (t < 1 || s < 1 || t > 100000000 || s > 100000000)
-        return false;
-    *turn = (int)t;
-    *step = (int)s;
-    *p = end;
-    return true;
+    return address_at(p, turn, step) && *turn > 0 && *turn <= 100000000 && *step > 0 && *step <= 100000000;
 }
 
 static bool read_range(const char *text, struct pack_opts *o, struct err *e)

@@ -203,7 +203,7 @@ static void sampling_json(const struct pack_job *j, int form, struct buf *out)
     static const char *const name[] = {"temperature", "top_p", "top_k", "min_p", "seed"};
     static const char *const usual[] = {"0", "1", "0", "0", ""};
     char *heat = value_or(j->user.sampling, "temperature", "0");
-    bool greedy = atof(heat) == 0;
+    bool greedy = strtod(heat, NULL) == 0;
     for (int i = 0; i < 5; i++) {
         char *v = value_or(j->user.sampling, name[i], usual[i]);
         bool shown = i == 0 || (!greedy && strcmp(v, usual[i]) != 0 && !(i == 4 && form == SGLANG));

@@ -18,7 +18,7 @@ static bool take_server_option(struct side *s, const char *text, struct err *e)
     const char *eq = strchr(text, '=');
     char name[64];
     snprintf(name, sizeof name, "%.*s", eq ? (int)(eq - text) : 0, text);
-    if (strcmp(name, "model") == 0 || strcmp(name, "api_key_file") == 0) {
+    if (eq && (strcmp(name, "model") == 0 || strcmp(name, "api_key_file") == 0)) {
         if (!eq[1])
             return err_set(e, ERR_USAGE, "%s cannot be empty", name);
         *(name[0] == 'm' ? &s->opts.model : &s->opts.server.key_file) = eq + 1;

@@ -100,7 +100,8 @@ void app_forced_line(struct app *a, const struct event *ev, struct buf *out)
 {
     int step = 0, id = 0;
     size_t n;
-    if (sscanf(ev->text.p ? ev->text.p : "", "%d %d", &step, &id) != 2)
+    const char *at = ev->text.p ? ev->text.p : "";
+    if (!int_at(&at, &step) || *at++ != ' ' || !int_at(&at, &id))
         return;
     const char *text = backend_token(a->backend, id, &n);
     buf_printf(out, "step %d.%d begins with #%d \"", ev->turn, step, id);

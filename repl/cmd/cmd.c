@@ -405,7 +405,7 @@ static bool run_found(struct app *a, const struct cmd *c, const char *rest, stru
 
 bool cmd_run(struct app *a, const char *line, struct err *e)
 {
-    struct err none;
+    struct err none = {0};
     e = e ? e : &none;
     char name[64];
     size_t n = strcspn(line, " \t\r\n");

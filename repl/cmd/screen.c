@@ -54,6 +54,7 @@ bool screen_setting(struct app *a, const char *name, const char *value, struct s
                     struct buf *json, struct err *e)
 {
     const struct screen_setting *s = setting_find(name);
+    CHECK(s);
     char *what = xasprintf("the %s", name);
     int v = value ? arg_choice(value, what, s->word, s->n, e) : *value_of(a, s);
     free(what);

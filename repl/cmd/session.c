@@ -224,8 +224,10 @@ static void report_session(struct app *a, const char *parent, int turn, struct s
         jput_open(json, '{');
         jput_kstr(json, "session", a->session);
         jput_kstr(json, "parent", parent);
-        if (*name == '#')
-            jput_kint(json, parent ? "parent_number" : "number", atoi(name + 1));
+        const char *digits = name + 1;
+        int number;
+        if (*name == '#' && int_at(&digits, &number))
+            jput_kint(json, parent ? "parent_number" : "number", number);
         if (parent)
             jput_kint(json, "fork_turn", turn);
         jput_kint(json, "turns", a->turns.n);

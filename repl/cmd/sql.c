@@ -88,7 +88,10 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
 static bool take_answer(const struct buf *answer, int status, struct buf *out, struct err *e)
 {
     const char *nl = answer->n ? memchr(answer->p, '\n', answer->n) : NULL;
-    int kind = nl ? atoi(answer->p) : ERR_USAGE;
+    const char *at = answer->p;
+    int kind = ERR_USAGE;
+    if (nl)
+        int_at(&at, &kind);
     int killed = !nl && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (killed == SIGXCPU || killed == SIGKILL) /* at the limit of processor time: either of them */
         return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
@@ -159,7 +162,7 @@ int sql_child(void)
     struct buf b = {0}, out = {0};
     struct err e = {0};
     char part[4096], kind[16];
-    int json = 0, max_rows = 0, at = 0;
+    int json = 0, max_rows = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     limit(RLIMIT_CPU, CHILD_CPU_S);
     limit(RLIMIT_CORE, 0);
@@ -169,8 +172,9 @@ int sql_child(void)
     buf_str(&b, "");
     for (ssize_t n; (n = read(STDIN_FILENO, part, sizeof part)) > 0;)
         buf_add(&b, part, (size_t)n);
-    const char *db = sscanf(b.p, "%d %d%n", &json, &max_rows, &at) == 2 ? b.p + at + 1 : NULL;
-    CHECK(db && (size_t)at < b.n && memchr(db, '\0', b.n - (size_t)at - 1));
+    const char *db = b.p, *end = b.p + b.n;
+    CHECK(int_at(&db, &json) && *db++ == ' ' && int_at(&db, &max_rows) && *db++ == '\n');
+    CHECK(db < end && memchr(db, '\0', (size_t)(end - db)));
     isolate_query(db);
     struct hdb *d = hdb_open(db, &e);
     bool ok = d && hdb_sql(d, db + strlen(db) + 1, json, max_rows, &out, &e);

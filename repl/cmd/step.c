@@ -9,16 +9,14 @@
 
 bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e)
 {
-    int used = 0, t = a->turn, n = 0, x = -1;
-    bool ok = strspn(s, "0123456789.") == strlen(s) && strlen(s) < 24;
-    const char *dot = strchr(s, '.');
-    if (ok && dot && strchr(dot + 1, '.'))
-        ok = third && sscanf(s, "%d.%d.%d%n", &t, &n, &x, &used) == 3 && !s[used];
-    else if (ok && dot)
-        ok = sscanf(s, "%d.%d%n", &t, &n, &used) == 2 && !s[used];
+    int t = a->turn, n = 0, x = -1;
+    const char *at = s;
+    bool ok = strspn(s, "0123456789.") == strlen(s);
+    if (!strchr(s, '.'))
+        ok = ok && int_at(&at, &n);
     else
-        ok = ok && sscanf(s, "%d%n", &n, &used) == 1 && !s[used];
-    if (!ok || t < 1 || n < 1)
+        ok = ok && address_at(&at, &t, &n) && (*at != '.' || (third && (at++, int_at(&at, &x))));
+    if (!ok || *at || t < 1 || n < 1)
         return err_set(e, ERR_USAGE,
                        "a step is written TURN.STEP, for example 9.214, or STEP of this "
                        "turn, not \"%.40s\"", s);

@@ -149,13 +149,14 @@ static void add_node(const struct drawing *d, int node)
                 [FATE_CUT] = {ST_DIM, "–", "-"}};
     const struct tree *t = d->t;
     struct sheet *out = d->out;
+    CHECK(node >= 0 && node < TREE_MAX);
     int fate = t->fate[node] & 3;
     bool in = fate == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
     view_token(out, in ? ST_TEXT : ST_DIM, d->backend, t->token[node], d->cells);
     sheet_tab(out, d->column);
-    if (node > 0) {
+    if (node) {
         view_probability(out, ST_DRAFT, "q", t->q[node]);
         sheet_add(out, ST_TEXT, " ");
         view_probability(out, ST_TEXT, "p", t->p[node]);

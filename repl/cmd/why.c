@@ -71,12 +71,13 @@ static void look_at(struct app *a, const struct step_view *v, int node, struct w
 {
     const struct backend_info *info = backend_info(a->backend);
     const struct tree *t = &v->tree;
+    CHECK(node >= 0 && node < TREE_MAX);
     *w = (struct why){.v = v, .node = node, .wrong = -1, .W = info->window,
                       .P = max_int(1, info->page_size)};
-    w->parent = node > 0 ? t->parent[node] : -1;
-    w->depth = node > 0 ? t->depth[node] : 0;
+    w->parent = node ? t->parent[node] : -1;
+    w->depth = node ? t->depth[node] : 0;
     w->pos = v->rec.pos0 + w->depth;
-    w->p = node > 0 ? t->p[node] : NAN;
+    w->p = node ? t->p[node] : NAN;
     w->u = w->parent >= 0 ? t->u[w->parent] : NAN;
     w->window_first = window_first(w->pos, w->W);
     choice_of(v, max_int(0, w->parent), w);
@@ -123,8 +124,10 @@ static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
                 a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, v) &&
                 has_rejection(v);
     free(step);
-    return found || err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"
-                                               : "there is no step yet: send a message first");
+    if (!found)
+        err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"
+                                   : "there is no step yet: send a message first");
+    return found;
 }
 
 /* ---- pages that changed hands ---------------------------------------------------------------- */

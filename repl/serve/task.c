@@ -283,7 +283,7 @@ static void put_logprobs(const struct task *t, const struct reply *r, bool echo,
         jput_null(b);
         return;
     }
-    struct row *w = xcalloc((size_t)(r->prompt->n + n), sizeof *w);
+    struct row *w = xcalloc((size_t)r->prompt->n + (size_t)n, sizeof *w);
     if (t->ask.echo)
         chars = prompt_rows(t, r, w);
     for (int i = 0; i < n; i++) {

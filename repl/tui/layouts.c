@@ -86,23 +86,31 @@ bool layout_set(struct app *a, const char *name, struct err *e)
     return err_set(e, ERR_USAGE, "there is no layout %.40s", name);
 }
 
+/* What follows `word` at the start of a line; NULL: the line begins with something else. */
+static const char *after(const char *line, const char *word)
+{
+    size_t n = strlen(word);
+    return strncmp(line, word, n) == 0 ? line + n : NULL;
+}
+
 static void read_line(struct tui *t, const char *line)
 {
-    char word[16];
     int n;
-    if (sscanf(line, "layout %15s", word) == 1) {
+    const char *at;
+    if ((at = after(line, "layout "))) {
         for (int i = 0; i < N_LAYOUT; i++)
-            if (strcmp(layouts[i].name, word) == 0)
+            if (strcmp(layouts[i].name, at) == 0)
                 apply(t, i);
         struct layout l;
         tui_layout(t, t->n_open, &l);
         if (l.pane_only) /* they would hide the chat that begins */
             t->n_open = 0;
-    } else if (sscanf(line, "side %d", &n) == 1) {
-        t->side = max_int(SIDE_MIN, min_int(n, SIDE_MAX));
-    } else if (sscanf(line, "rows %15s %d", word, &n) == 2) {
+    } else if ((at = after(line, "side "))) {
+        if (int_at(&at, &n))
+            t->side = max_int(SIDE_MIN, min_int(n, SIDE_MAX));
+    } else if ((line = after(line, "rows "))) {
         for (int i = 0; i < N_PANE_KINDS; i++)
-            if (strcmp(pane_name[i], word) == 0)
+            if ((at = after(line, pane_name[i])) && *at++ == ' ' && int_at(&at, &n))
                 t->weight[i] = max_int(1, min_int(n, 100));
     }
 }

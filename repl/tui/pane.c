@@ -213,7 +213,7 @@ static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
     int all = max_int(v->total - v->reserved, 1), sum = 0, at = 0;
     for (int i = 0; i < 4; i++) {
         int end = (int)((int64_t)(sum += part[i]) * cells / all);
-        if (part[i] > 0 && i < 3)
+        if (i < 3 && part[i] > 0)
             end = max_int(end, at + 1); /* at least one cell, so that it is visible */
         for (; at < end && at < cells; at++)
             sheet_add(s, shade[i], s->ascii ? ascii[i] : block[i]);

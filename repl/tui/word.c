@@ -97,16 +97,13 @@ static bool next_step(struct tui *t, int by, struct word *w)
 }
 
 /* Runs a command about the word, as if it were typed. */
-static void command(struct tui *t, const char *name, const char *fmt, int a, int b)
+static void command(struct tui *t, const char *name, const char *argument)
 {
-    char line[64];
-    int n = snprintf(line, sizeof line, "/%s ", name);
     if (!cmd_find(name, NULL)) {
         tui_hint(t, "there is no command /%s", name);
         return;
     }
-    snprintf(line + n, sizeof line - (size_t)n, fmt, a, b);
-    tui_submit(t, xstrdup(line));
+    tui_submit(t, xasprintf("/%s %s", name, argument));
 }
 
 bool word_key(struct tui *t, const struct key *k)
@@ -128,12 +125,15 @@ bool word_key(struct tui *t, const struct key *k)
         tui_pane_open_key(t, K_F6);
     else if (letter && strchr("mty", letter)) {
         const struct token_mark *m = token_here(t);
+        char argument[32];
         if (!m)
             tui_hint(t, "no step of this process produced this word, so nothing is known of its token");
         else if (letter == 'm')
-            command(t, "map", "%d", m->position, 0);
+            snprintf(argument, sizeof argument, "%d", m->position);
         else
-            command(t, letter == 't' ? "tree" : "why", "%d.%d", t->talk.entry[w.entry].turn, m->step);
+            snprintf(argument, sizeof argument, "%d.%d", t->talk.entry[w.entry].turn, m->step);
+        if (m)
+            command(t, letter == 'm' ? "map" : letter == 't' ? "tree" : "why", argument);
         return true;
     } else if (time_key(t, k)) {
         if (t->app->at.turn && words_of_step(&t->talk, t->app->at.turn, t->app->at.step, &w)) {

@@ -13,10 +13,10 @@ result() { # NAME STATUS
     if [ "$2" = 0 ]; then echo "ok $n - $1"; else
         echo "not ok $n - $1"; bad=1; { head -n 40 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-170 | sed 's/^/# /'; fi
 }
-# Feeds the lines to a chat; leaves $rc, $T/out and $T/err.
+# Feeds the lines to a chat; leaves $T/out and $T/err.
 chat() { # options -- lines
     local o=(); while [ "$1" != -- ]; do o+=("$1"); shift; done; shift
-    printf '%s\n' "$@" | timeout 250 "$AERIE" --plain --seed 1 "${o[@]}" >"$T/out" 2>"$T/err"; rc=$?
+    printf '%s\n' "$@" | timeout 250 "$AERIE" --plain --seed 1 "${o[@]}" >"$T/out" 2>"$T/err"
 }
 has() { grep -qF -- "$1" "$T/${2:-out}"; }
 like() { grep -qE -- "$1" "$T/${2:-out}"; }
@@ -24,7 +24,7 @@ fox="Tell me a story about a fox."
 wide=("/set draft.topk 3" "/set draft.nodes 12" "/set max_tokens 90")
 
 # ---- /why ----
-chat -- "${wide[@]}" "$fox" /why "/why 1.3.2" "/why 1.1" "/why 1.3.40" "/why 7.1" "/tree 1.3" "/why x"
+chat -- "${wide[@]}" "$fox" /why "/why 1.3.2" "/why 1.1" "/why 1.3.40" "/why 7.1" "/tree 1.3" "/why x" "/why 4294967297.3"
 like '^WHY  step 1\.[0-9]+  node [0-9]+ ".*" at [0-9]+  rejected$'; result "/why shows the newest rejection" $?
 like '^target   p 0\.[0-9]+ \(p/q [0-9.]+\); it chose ".*", p 0\.[0-9]+: margin [0-9.]+ nats'; result "with what the target chose, and the margin" $?
 has 'rule     greedy: the child that holds the target'"'"'s best token is accepted'; result "with the rule" $?
@@ -36,6 +36,7 @@ result "and the window, the page and what pages changed" $?
 has "step 1.1 was a prompt chunk: nothing was drafted or judged" err; result "a prompt chunk is refused" $?
 has "step 1.3 has no node 40: its nodes are 0 to 11" err; result "so is a node that is not there" $?
 has "there is no step 7.1 yet" err && has 'a step is written TURN.STEP, for example 9.214, or STEP of this turn, not "x"' err; result "and a step" $?
+has 'not "4294967297.3"' err; result "a turn beyond an int is not another turn" $?
 chat --json -- "${wide[@]}" "$fox" /why "/why 1.3.2"
 like '^\{"command":"why","result":\{"turn":1,"step":3,"node":2,"parent":[0-9]+,"depth":[0-9]+,"position":25,.*"fate":"accepted","q":[0-9.e-]+,"p":[0-9.e-]+,"rank":[0-9]+,"guesses":[0-9]+,"rule":"greedy","u":null,"first_wrong":null,"choice":\{"token":[0-9]+,"text":".*","p":[0-9.e-]+\},"rival":'
 result "the same in JSON" $?

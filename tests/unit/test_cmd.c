@@ -173,6 +173,22 @@ static void test_bad_words_are_errors(void **state)
     words_free(word, 1);
 }
 
+static void test_a_step_beyond_an_int_is_not_another_step(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"4294967297.1", "1.4294967297", "1.2.4294967299", "4294967297",
+                                      "1.2.", "1..2", "1.2.3.4", ".", ""};
+    struct app *a = new_app(false);
+    struct err e = {0};
+    int turn = 0, step = 0, third = 0;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(arg_step(a, bad[i], &turn, &step, &third, &e));
+    assert_true(arg_step(a, "1.2.3", &turn, &step, &third, &e) && turn == 1 && step == 2 && third == 3);
+    assert_true(arg_step(a, "4.5", &turn, &step, &third, &e) && turn == 4 && step == 5 && third == -1);
+    assert_false(arg_step(a, "1.2.3", &turn, &step, NULL, &e));
+    free(a);
+}
+
 static void test_numbers_are_whole_and_in_range(void **state)
 {
     (void)state;
@@ -620,6 +636,7 @@ int main(void)
         cmocka_unit_test(test_words_are_split_and_unquoted),
         cmocka_unit_test(test_bad_words_are_errors),
         cmocka_unit_test(test_numbers_are_whole_and_in_range),
+        cmocka_unit_test(test_a_step_beyond_an_int_is_not_another_step),
         cmocka_unit_test(test_choices_may_be_cut_short),
         cmocka_unit_test(test_arguments_are_checked_before_anything_is_done),
         cmocka_unit_test(test_help_names_every_command_once_and_fits_80_columns),

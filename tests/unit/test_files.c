@@ -1,4 +1,4 @@
-/* Files from outside: only a regular file is read, and nothing else is ever waited for. */
+/* Input from outside: only a regular file is read, and nothing else is ever waited for; numbers in text. */
 #include "kernels/base.h"
 
 #include <setjmp.h>
@@ -74,6 +74,46 @@ static void test_a_regular_file_is_read_whole(void **state)
     assert_false(buf_read_file(&b, path, 8, &e));
 }
 
+/* A number that is no int is refused, and not another number. */
+static void test_numbers_are_ints_or_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool ok;
+        int value;
+    } row[] = {{"0", true, 0},  {"007x", true, 7}, {"-3", true, -3},
+               {"2147483647", true, INT32_MAX}, {"-2147483648", true, INT32_MIN},
+               {"2147483648", false, 0}, {"-2147483649", false, 0}, {"4294967297", false, 0},
+               {"18446744073709551617", false, 0}, {"99999999999999999999999999", false, 0},
+               {"", false, 0}, {"-", false, 0}, {" 1", false, 0}, {"+1", false, 0}, {"x", false, 0}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *at = row[i].text;
+        int v = 77;
+        assert_int_equal(int_at(&at, &v), row[i].ok);
+        assert_int_equal(v, row[i].ok ? row[i].value : 77);
+        assert_int_equal(at - row[i].text, row[i].ok ? strspn(row[i].text, "-0123456789") : 0);
+    }
+}
+
+static void test_an_address_is_two_numbers_with_a_full_stop(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "9", "9.", ".2", "9.-2", "-9.2", "9. 2", "9,2",
+                                      "4294967305.214", "9.4294967510"};
+    int turn = 7, step = 8;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *at = bad[i];
+        assert_false(address_at(&at, &turn, &step));
+        assert_true(at == bad[i] && turn == 7 && step == 8);
+    }
+    const char *at = "9.214.3";
+    assert_true(address_at(&at, &turn, &step));
+    assert_string_equal(at, ".3");
+    assert_int_equal(turn, 9);
+    assert_int_equal(step, 214);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void)
@@ -82,6 +122,8 @@ int main(void)
         TEST(test_a_fifo_is_refused_at_once),
         TEST(test_devices_and_folders_are_refused),
         TEST(test_a_regular_file_is_read_whole),
+        cmocka_unit_test(test_numbers_are_ints_or_refused),
+        cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
