@@ -39,6 +39,7 @@ TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl
 PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl libmicrohttpd
 # what the program does without: libzmq receives the KV events of servers (--kv-events)
 OPTIONAL := libzmq3-dev
+LINT_PACKAGES := clang-tidy cppcheck shellcheck
 WITH_ZMQ := $(if $(filter auto,$(ZMQ)),$(shell pkg-config --exists libzmq 2>/dev/null && echo 1 || echo 0),$(ZMQ))
 PKGS     += $(if $(filter 1,$(WITH_ZMQ)),libzmq)
 PACKAGES += $(if $(filter 1,$(ZMQ)),$(OPTIONAL))
@@ -126,7 +127,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: crash resources docs all run dist test test-tsan tsan-programs fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
+.PHONY: crash resources docs all run dist test test-tsan tsan-programs lint lint-deps fuzz fuzz-programs soak soak-programs tests gpu-tests bench install machines uninstall deps test-deps packages optional-packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -179,6 +180,12 @@ soak-programs: $(SOAK)
 crash: tests ## cut the power at every change of a file, and kill -9 at 1000 moments (half an hour on two cores)
 	@CUTS=all CMOCKA_MESSAGE_OUTPUT=STDOUT $(B)/tests/test_power
 	@AERIE=$(CURDIR)/$(B)/aerie BUILD=$(CURDIR)/$(B) KILLS=1000 RANDOM_KILLS=100 SECONDS_MOST=600 tests/e2e/test_kill.sh
+
+lint: deps ## static analysis: fails on every finding that the code does not answer (tests/lint.sh)
+	@tests/lint.sh $(CFLAGS)
+
+lint-deps: ## install what 'make lint' runs
+	@{ command -v clang-tidy && command -v cppcheck && command -v shellcheck; } >/dev/null || { $(call apt-install,$(LINT_PACKAGES)); }
 
 tests: all ## build the test programs and the benchmarks
 	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)

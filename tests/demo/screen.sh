@@ -12,7 +12,7 @@ unset NO_COLOR
 cols=162 rows=27
 $tmux -f /dev/null new-session -d -x $cols -y $rows "TERM=tmux-256color COLORFGBG='15;0' exec '$aerie'"
 screen() { $tmux capture-pane -p "$@"; }
-wait_for() { local i; for i in $(seq 300); do screen | grep -qF -- "$1" && return; sleep 0.1; done; echo "screen.sh: no '$1'" >&2; screen >&2; exit 1; }
+wait_for() { for _ in $(seq 300); do screen | grep -qF -- "$1" && return; sleep 0.1; done; echo "screen.sh: no '$1'" >&2; screen >&2; exit 1; }
 say() { $tmux send-keys -l "$1"; $tmux send-keys Enter; }
 wait_for "message, or /help"
 say "My dog is called Rex."; wait_for "step 1."

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034 # $rc is for the scripts
 # kit.sh - what every script of this folder begins with:
 #   . "$(dirname "$0")/kit.sh"
 # It changes to the project's root, makes a scratch folder $T, in which all files of the program lie, and defines the

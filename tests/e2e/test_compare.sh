@@ -3,7 +3,7 @@
 # recorded answers of the bundled model, whole and with one thing changed.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers=
+servers='' vllm='' changed='' llama='' listed='' right='' locked='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     local name=$1 kind=$2 file=$T/$1.log url; shift 2

@@ -48,7 +48,7 @@ head -c 32 /dev/urandom >"$T/other"; chmod 600 "$T/other"; run run --seal "$T/ot
 
 # ---- retention and limits ----
 DB=$T/limit.db
-for i in 1 2 3; do run run --db "$DB" hello; done
+for _ in 1 2 3; do run run --db "$DB" hello; done
 run run --db "$DB" --keep-sessions 1 hello; fails '2 old sessions removed from the log' && [ "$(sql 'SELECT count(*) FROM session')" = 2 ]; result "a start keeps the sessions used last, and adds its own" $?
 fill() { sql "CREATE TABLE pad(x); INSERT INTO pad VALUES(zeroblob($1)); DROP TABLE pad"; }
 fill 700000; run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'the log is (full|9[0-9]% full): '; result "a log that fills up says so" $?

@@ -83,7 +83,7 @@ ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
 [ "$(grep -c 'begins with #.* by hand' "$dir/err")" = 2 ] && grep -q '^ *Once' "$dir/out"
 result "forced tokens begin their step, and a line says so" $?
 timeout 250 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a replay repeats forced tokens bit for bit" $?
-script /where "/rstep 2" "/tree" "/goto 1.4" "/what-if page_size=1" /continue; reply=$("$AERIE" show "$ID:1" | grep -m1 Once)
+script /where "/rstep 2" "/tree" "/goto 1.4" "/what-if page_size=1" /continue
 timeout 250 "$AERIE" replay "$ID" --goto 1.4 --script "$dir/script" >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^paused: after step 1.4$' "$dir/out" && grep -q '^paused: after step 1.2 (of 1.4)$' "$dir/out" && grep -q 'tree of step 1.2\|TREE.*1\.2' "$dir/out"
 result "replay --goto runs a saved session again and hands the chat over, paused after the step" $?

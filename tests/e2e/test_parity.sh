@@ -82,7 +82,7 @@ parity "$T/long"; [ $rc = 2 ] && has '^prompt 2 is refused: the prompt needs' &&
 result "a prompt that is too long is not called equal" $?
 
 # ---- Ctrl-C ----
-for i in $(seq 3000); do echo "Tell me a story about a fox."; done >"$T/many"
+for _ in $(seq 3000); do echo "Tell me a story about a fox."; done >"$T/many"
 for sides in "" "--b page_size=4"; do
     : >"$T/out"; "$AERIE" parity "$T/many" --json $sides >"$T/out" 2>"$T/err" & pid=$!
     [ -n "$sides" ] || until [ "$(wc -l <"$T/out")" -ge 8 ]; do sleep 0.02; done

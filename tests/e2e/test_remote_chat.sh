@@ -3,7 +3,7 @@
 # the plain chat, the log, and the full screen.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers=
+servers='' vllm='' llama='' locked='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; [ -z "$screen" ] || tmux -L "$screen" kill-server 2>/dev/null; }
 screen=
 serve() { # NAME KIND [KEY]: sets the variable NAME to the address

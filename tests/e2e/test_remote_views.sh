@@ -3,7 +3,7 @@
 # (tests/play_stream.c), of every kind that reports something of its own.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers=
+servers='' vllm='' llama='' openai='' sglang='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; M kill-server; }
 serve() { # NAME [ARGS]: a server of this kind, its address in the variable of the name
     local file=$T/$1.log kind=${1//_/-}; local name=$1; shift
@@ -92,6 +92,6 @@ open_screen 100 30 --no-log --remote "$vllm"
 text hello; key Enter; wait_for "old pages."
 key F4; check "steps of a server that lists them" wait_for "spec "
 key F4; key F6; check "the Word pane: draft and rival" wait_for "accepted at depth"
-kill "${servers%% *}" $(echo $servers | cut -d' ' -f1) 2>/dev/null
+read -r first _ <<<"$servers"; kill "$first" 2>/dev/null
 check "a server that is gone shows in the status line" wait_for "cannot reach"
 plan

@@ -9,6 +9,7 @@ DB=$T/aerie/sessions.db
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
 if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then want=40 RANDOM=9; else want=100 RANDOM=27360; fi # the same sessions every time
+picked=
 pick() { eval "picked=\${$((1 + RANDOM % $#))}"; }
 
 # ---- sessions ----

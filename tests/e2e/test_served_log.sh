@@ -3,7 +3,7 @@
 # export, packs and reports; what it did not send is absent; and such sessions go on here and there.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers=
+servers='' vllm='' llama='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME KIND: sets the variable NAME to the address
     local file=$T/$1.log

@@ -110,14 +110,19 @@ mouse press 4 "$row"; mouse drag 6 "$row"; check "a drag scrubs" wait_at 1.4
 mouse drag 8 "$row"; check "further" wait_at 1.6; mouse release 8 "$row"
 check "the panes show that step" eval 'wait_for "PAGES 1.6" && wait_for "TREE   step 1.6" && wait_for "▶1.6"'
 mouse down 8 "$row"; check "the wheel on it steps" wait_at 1.7
+# shellcheck disable=SC2046 # two words
 set -- $(third); mouse press "$2" "$3"; mouse release "$2" "$3"; key Enter
 check "a click selects a word" wait_for "WORD   \"$1\""
 key Enter; wait_gone "WORD "
+# shellcheck disable=SC2046 # two words
 set -- $(screen | awk '{ i = index($0, "1.2  "); if (i) { print 150, NR; exit } }')
 mouse press "$1" "$2"; check "a click selects a step in the Steps pane" wait_at 1.2; mouse release "$1" "$2"
 mouse up 20 10; mouse down 20 10
 side() { screen | grep -m 1 PAGES | sed 's/│.*//' | awk '{ print length($0) }'; }
-mouse press 150 1; mouse release 150 1; wait_for "has the keys"; before=$(side); key '<'; key '<'
+mouse press 150 1; mouse release 150 1; wait_for "has the keys"
+# shellcheck disable=SC2034 # for eval
+before=$(side)
+key '<'; key '<'
 check "< makes the panes wider" until_ok eval '[ "$(side)" -lt "$before" ]'
 key '+'; check "and the file knows it" until_ok grep -qE "^rows pages" "$dir/state/aerie/layout"
 key Escape; wait_gone "has the keys"; text "/at live"; key Enter; live

@@ -66,6 +66,7 @@ for f in config generation_config; do
 done
 endless="-m $dir/endless --draft models/nestling/draft --raw -p temperature=1 -p seed=5"
 counted='step 1\.[1-9]' many='step 1\.[0-9]{2,}' # in the status line: a reply has begun, and goes on
+# shellcheck disable=SC2034 # for eval
 mock && counted='turn 1 ' many='more more more more'
 
 # ---- chat, panes, commands ----
@@ -181,7 +182,7 @@ key C-u; text "/stats"; key Enter; check "commands that only look run at once" w
 key PPage; key PPage
 check "scrolling leaves the tail" wait_for "lines below"
 key End; check "End returns to it" wait_gone "lines below"
-for i in $(seq 60); do resize $((1 + RANDOM % 160)) $((1 + RANDOM % 50)); done
+for _ in $(seq 60); do resize $((1 + RANDOM % 160)) $((1 + RANDOM % 50)); done
 size 1 1; size 39 9; check "a tiny terminal says so" wait_for "terminal too small"
 size 1 1; size 100 30
 check "and back it is whole again" wait_for "F1 help"
@@ -238,8 +239,8 @@ text clear; key Enter; wait_gone left; env="COLORFGBG='0;15'" run "-n"
 check "a light background by COLORFGBG" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
 key C-d; left 0
 # a terminal that answers: the colour is taken, and not typed
-text clear; key Enter; wait_gone left; env= run "-n"
-tty=$(T display -p '#{pane_tty}'); T send-keys -l "$(printf '\033]11;rgb:ffff/ffff/f0f0\033\\')"
+text clear; key Enter; wait_gone left; env="" run "-n"
+T send-keys -l "$(printf '\033]11;rgb:ffff/ffff/f0f0\033\\')"
 check "a light background by the terminal's answer" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
 check "which is not typed" shows "› message, or /help"
 key C-d; left 0

@@ -1,0 +1,62 @@
+#!/bin/bash
+# Static analysis of the product's C files and of all scripts: tests/lint.sh FLAGS... (`make lint` gives the compiler's).
+# Fails on every finding; the answer to a finding is in the code. A tool that is not there is skipped. The findings of
+# versions other than those below have not been looked at: they are printed, and do not count.
+#   headers     each alone, as C11 with -pedantic; not kernels/cpu/math.h and wide.h, which are parts of a file
+#   gcc         -fanalyzer at -O1, which follows values into functions; not the vector code (kernels/cpu/avx2.c, avx512.c
+#               and scalar.c, one source): gcc loses what loops over 16 lanes have written
+#   clang-tidy  the checks of .clang-tidy; and clang's analyzer, shallow, for the files that read bytes from outside: whole,
+#               it would take as long as all the rest
+#   cppcheck    warnings and portability, but for invalidPointerCast: kernels read bytes as floats
+#   scripts     shellcheck at level warning (.shellcheckrc)
+cd "$(dirname "$0")/.." || exit 2
+flags=()
+for f in "$@"; do case $f in -O? | -W*) ;; *) flags+=("$f") ;; esac; done
+files() { git ls-files "$@" | grep -v '^kernels/cuda/'; }
+mapfile -t headers < <(files {kernels,models,engine,history,repl}/'*.h' | grep -vE '^kernels/cpu/(math|wide)\.h$')
+mapfile -t sources < <(files {kernels,models,engine,history,repl}/'*.c' | grep -vE '^kernels/cpu/(avx2|avx512|scalar)\.c$')
+pkg-config --exists libzmq || mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '/kv_socket\.c$')
+mapfile -t outside < <(printf '%s\n' "${sources[@]}" | grep -E '^(kernels/[^/]*|models/(checkpoint|tokenizer|chat)/.*|engine/(remote/.*|serve/expr)|history/.*|repl/(serve|text)/.*)$')
+mapfile -t scripts < <(files '*.sh' '*.bash' .ci/run | grep -v '^repl/share/')
+[ ${#sources[@]} -gt 0 ] || { echo "lint: git does not list the files of this folder" >&2; exit 2; }
+
+each() { # a command with {} for the file; the files are in standard input
+    xargs -d '\n' -P "$(nproc)" -I '{}' "$@"
+}
+alone() { printf '%s\n' "${headers[@]}" | each gcc "${flags[@]}" -pedantic -Wall -Wextra -fsyntax-only -x c -include '{}' /dev/null; }
+follow() { printf '%s\n' "${sources[@]}" | each gcc "${flags[@]}" -O1 -fanalyzer -S -o /dev/null '{}'; }
+tidy() {
+    printf '%s\n' "${sources[@]}" | each clang-tidy --quiet '{}' -- "${flags[@]}" 2>/dev/null
+    printf '%s\n' "${outside[@]}" | each clang-tidy --quiet --extra-arg={-Xclang,-analyzer-config,-Xclang,mode=shallow} \
+        --checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' '{}' -- "${flags[@]}" 2>/dev/null
+}
+check() {
+    local f defines=()
+    for f in "${flags[@]}"; do case $f in -DHAVE_*) defines+=("$f") ;; esac; done
+    cppcheck -q -j "$(nproc)" --enable=warning,portability --std=c11 -I. --inline-suppr --suppress=invalidPointerCast \
+        -D__GNUC__ -D__x86_64__ "${defines[@]}" "${sources[@]}"
+}
+scripts() { shellcheck -S warning -f gcc "${scripts[@]}"; }
+
+found=$(mktemp) || exit 2
+trap 'rm -f "$found"' EXIT
+bad=0
+look() { # NAME COMMAND VERSION FUNCTION: what it finds counts if the command has that version
+    local name=$1 version n start=$SECONDS
+    if ! command -v "$2" >/dev/null; then echo "lint: $name skipped: there is no $2"; return; fi
+    version=$("$2" --version | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1)
+    "$4" >"$found" 2>&1
+    n=$(grep -cE '(error|warning|portability|style|performance): ' "$found")
+    case $version in
+        $3*) [ "$n" = 0 ] || bad=1 ;;
+        *) name="$name, not looked at in this version ($3 was)" ;;
+    esac
+    cat "$found"
+    echo "lint: $name: $n findings of $2 $version, $((SECONDS - start)) s"
+}
+look headers gcc 12 alone
+look scripts shellcheck 0.9 scripts
+look cppcheck cppcheck 2.10 check
+look clang-tidy clang-tidy 14 tidy
+look "gcc -fanalyzer" gcc 12 follow
+exit $bad
