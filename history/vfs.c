@@ -4,7 +4,7 @@
  * "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
  * read may succeed. Here such a read is an I/O error, and its errno is kept. And if a database cannot be opened for
  * writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends in "attempt to write a
- * readonly database": here only a file without the permission is opened so.
+ * readonly database": here only a file without the permission is opened so. An unlocking that fails is tried again.
  */
 #include "history/internal.h"
 
@@ -34,6 +34,25 @@ static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
     return SQLITE_IOERR_READ;
 }
 
+/* SQLite ignores that a lock could not be given up, and everyone would wait for it from then on. */
+static int shm_lock_told(sqlite3_file *f, int at, int n, int flags)
+{
+    const sqlite3_io_methods *from = ((const struct kind *)(const void *)f->pMethods)->from;
+    int rc = from->xShmLock(f, at, n, flags);
+    for (int i = 0; i < 3 && rc != SQLITE_OK && (flags & SQLITE_SHM_UNLOCK); i++)
+        rc = from->xShmLock(f, at, n, flags);
+    return rc;
+}
+
+static int unlock_told(sqlite3_file *f, int level)
+{
+    const sqlite3_io_methods *from = ((const struct kind *)(const void *)f->pMethods)->from;
+    int rc = from->xUnlock(f, level);
+    for (int i = 0; i < 3 && rc != SQLITE_OK; i++)
+        rc = from->xUnlock(f, level);
+    return rc;
+}
+
 static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
 {
     (void)v;
@@ -55,6 +74,9 @@ static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     if (i == n_kind && i < KINDS) {
         kind[i] = (struct kind){*f->pMethods, f->pMethods};
         kind[i].own.xRead = read_told;
+        kind[i].own.xUnlock = unlock_told;
+        if (kind[i].from->iVersion >= 2)
+            kind[i].own.xShmLock = shm_lock_told;
         n_kind++;
     }
     if (i < n_kind)

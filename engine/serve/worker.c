@@ -436,15 +436,16 @@ static char *print_sharing(const struct engine *g)
     return all.p;
 }
 
-static void tokenizer_sha(struct engine *g, const char *dir)
+static bool tokenizer_sha(struct engine *g, const char *dir, struct err *e)
 {
-    struct buf b;
+    struct buf b = {0};
     char *path = xasprintf("%s/tokenizer.json", dir);
-    if (buf_read_file(&b, path, (size_t)1 << 30, NULL)) {
+    bool there = !file_missing(path), ok = !there || buf_read_file(&b, path, (size_t)1 << 30, e);
+    if (ok && there)
         sha256_hex(b.p, b.n, g->info.tokenizer_sha);
-        buf_free(&b);
-    }
+    buf_free(&b);
     free(path);
+    return ok;
 }
 
 static void fill_info(struct engine *g, const struct engine_opts *o)
@@ -476,7 +477,6 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     memcpy(i->model_sha, l->model.sha, sizeof i->model_sha);
     if (l->has_draft)
         memcpy(i->draft_sha, l->draft.sha, sizeof i->draft_sha);
-    tokenizer_sha(g, o->model);
     i->backend = l->dev.k->name;
     i->precision = l->dev.kv == KV_BF16 ? "bf16" : "f32"; /* cells in FP8: on the CPU only */
     i->kv = l->dev.kv == KV_FP8 ? "fp8" : i->precision;
@@ -580,7 +580,7 @@ struct backend *engine_open(const struct engine_opts *o, struct err *e)
     g->shared.set = o->settings;
     g->attended = o->attended;
     g->lanes = o->lanes;
-    ok = ok && load(g, o, e);
+    ok = ok && load(g, o, e) && tokenizer_sha(g, o->model, e);
     if (ok) {
         fill_info(g, o);
         int rc = pthread_create(&g->thread, NULL, run, g);

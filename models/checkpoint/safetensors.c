@@ -291,7 +291,9 @@ static bool shard_open(struct safetensors *s, struct shard *f, struct err *e)
     f->fd = file_open(f->path, O_RDONLY | O_NONBLOCK, 0);
     if (f->fd < 0)
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
-    if (fstat(f->fd, &st) || !S_ISREG(st.st_mode))
+    if (fstat(f->fd, &st) != 0)
+        return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s, strerror(errno));
+    if (!S_ISREG(st.st_mode))
         return err_set(e, ERR_MODEL, "%s: not a regular file", show_path(f->path).s);
     f->size = (uint64_t)st.st_size;
     posix_fadvise(f->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
@@ -439,9 +441,12 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     char *index = xasprintf("%s/model.safetensors.index.json", dir);
     char *single = xasprintf("%s/model.safetensors", dir);
     char *pickle = xasprintf("%s/pytorch_model.bin", dir);
-    bool ok;
-    s->source = xstrdup(!file_missing(index) ? index : single);
-    if (!file_missing(index))
+    bool ok, sharded = access(index, F_OK) == 0;
+    int why = sharded ? 0 : errno;
+    s->source = xstrdup(sharded ? index : single);
+    if (why && why != ENOENT && why != ENOTDIR)
+        ok = err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(index).s, strerror(why));
+    else if (sharded)
         ok = open_index(s, dir, index, e);
     else if (!file_missing(single))
         ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);

@@ -1,6 +1,7 @@
 /* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
 #include "models/tokenizer/parts.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,7 +9,11 @@
 struct tokenizer *tok_open(const char *dir, struct err *e)
 {
     struct stat st;
-    bool folder = stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
+    bool known = stat(dir, &st) == 0, folder = known && S_ISDIR(st.st_mode);
+    if (!known && errno != ENOENT) {
+        err_set(e, ERR_MODEL, "cannot open %s: %s", dir, strerror(errno));
+        return NULL;
+    }
     char *path = folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
     struct tokenizer *t = xcalloc(1, sizeof *t);
     if (!tokenizer_load(t, path, e)) {

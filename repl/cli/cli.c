@@ -471,7 +471,8 @@ static char *find_bundled(void)
     for (int i = 0; i < 4; i++) {
         char *config = xasprintf("%s/target/config.json", try[i]);
         bool has = i == 0 ? built : i < 3 || AERIE_SOURCE[0] != 0;
-        if (!found && has && access(config, R_OK) == 0)
+        bool there = access(config, R_OK) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != EACCES);
+        if (!found && has && there) /* where the system cannot tell, loading it says why */
             found = try[i];
         else
             free(try[i]);

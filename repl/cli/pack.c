@@ -229,7 +229,7 @@ static bool name_files(struct packing *p, const char *path, struct err *e)
     }
     const char *all[] = {path, p->file[PLAN].path, p->file[ISSUE].path};
     for (int i = 0; i < 3; i++)
-        if (all[i] && !file_missing(all[i]))
+        if (all[i] && access(all[i], F_OK) == 0)
             return err_set(e, ERR_USAGE, "%s exists; -o FILE names another", all[i]);
     return true;
 }

@@ -142,13 +142,15 @@ static bool strict(const struct cli *c)
     return c->check && !c->opt.verbose;
 }
 
-static bool compare_engine(struct replay *r, const char *about, const char *now, struct err *e)
+static bool compare_engine(struct replay *r, struct backend *b, const char *about, const char *now, struct err *e)
 {
+    const char *off = backend_info(b)->draft_off;
     struct buf differs = {0};
     facts_compare(about, now, &differs);
     bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
     if (!models)
-        err_set(e, ERR_USAGE, "the session was made with %s", differs.p);
+        err_set(e, ERR_USAGE, "the session was made with %s%s%s", differs.p, off ? "; drafting is off here: " : "",
+                off ? off : "");
     else if (!same && strict(r->c))
         err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
     else if (!same && !r->c->opt.quiet)
@@ -178,7 +180,7 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     struct replay *r = arg;
     cli_progress_end();
     note_build(r, b, about);
-    return r->c->with.n > 0 || r->c->forced || compare_engine(r, about, now, e);
+    return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
 static void on_turn(void *arg, const struct act *a)
