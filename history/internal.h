@@ -105,6 +105,8 @@ bool schema_check(struct db *d, struct err *e);
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
+/* Makes the tables of a version in an empty database. */
+bool schema_make_version(struct db *d, int64_t version, struct err *e);
 /* Migrates a log without a backup: of a copy. */
 bool schema_renew_log(struct db *d, struct err *e);
 /* A digest of the schema's text, and the one that a new log or pack of this version has. */
@@ -191,6 +193,12 @@ int side_file_note_stored(struct db *d, int64_t writer);
 /* Stores the side files of dead writers, each in one transaction; *turns counts the replies. False
  * and *e if one could not be stored: its file stays, or is renamed if damaged. */
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e);
+
+/* ---- salvage.c ---- */
+
+/* Copies what can be read of the tables in the database file `path`, whose schema is damaged, to `log`, an empty
+ * database that becomes a log of the same version. */
+bool salvage(const char *path, struct db *log, struct err *e);
 
 /* ---- session_lock.c: a session is open for writing in one process at a time
  * -------------------- */

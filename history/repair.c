@@ -1,6 +1,7 @@
 /* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
  *
- * The damaged file is only read: a copy of it and of its journals is examined, beside the new log.
+ * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. If
+ * its schema cannot be read, salvage.c finds the tables.
  * A record is sound if its content has the checksum that was stored with it; a record behind a
  * missing one cannot be compared and is kept. What is lost is named in the report, and in a notice
  * that the repaired session ends with. The new log has checksums of its own.
@@ -538,6 +539,15 @@ static bool open_copy(struct repair *r, const char *copy)
            tables_are_ours(r);
 }
 
+/* The same where the schema cannot be read. */
+static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
+{
+    db_close(&r->from);
+    note(r, NULL, "the pages that say which tables there are are damaged: tables were found by what they hold");
+    return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) && salvage(copy, &r->from, r->e) &&
+           schema_renew_log(&r->from, r->e);
+}
+
 static bool write_new(struct repair *r, const char *to)
 {
     char *part;
@@ -560,19 +570,18 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
         return false;
     if (access(to, F_OK) == 0)
         return err_set(e, ERR_DB, "%s exists; expected the name of a new file", to);
-    char *copy = xasprintf("%s.examined", to);
+    char *copy = xasprintf("%s.examined", to), *rows = xasprintf("%s.rows", copy);
     remove_copy(copy);
+    remove_copy(rows);
     bool ok = copy_log(path, copy, e);
-    if (ok && !open_copy(&r, copy)) {
-        ok = false;
-        if (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB)
-            err_set(e, ERR_DB, "%s cannot be repaired: the pages that say which tables it has are damaged; expected a"
-                    " backup of it", path);
-    }
+    if (ok && !open_copy(&r, copy))
+        ok = (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB) && open_salvaged(&r, copy, rows);
     ok = ok && write_new(&r, to);
     db_close(&r.from);
     remove_copy(copy);
+    remove_copy(rows);
     free(copy);
+    free(rows);
     *lost = r.lost;
     if (ok) {
         buf_printf(report, "%d record%s kept, %d of them without a comparison; %d lost or left out\n", r.kept,

@@ -438,6 +438,16 @@ bool schema_renew_log(struct db *d, struct err *e)
     return false;
 }
 
+bool schema_make_version(struct db *d, int64_t version, struct err *e)
+{
+    char set[96];
+    bool ok = db_exec(d, "BEGIN", e);
+    for (int i = 0; ok && i < N_MIGRATIONS && migrations[i].to <= version; i++)
+        ok = db_exec(d, migrations[i].sql, e);
+    snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT", APPLICATION_ID, (int)version);
+    return ok && db_exec(d, set, e);
+}
+
 static bool check_version(struct db *d, struct err *e)
 {
     int64_t version;

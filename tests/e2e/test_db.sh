@@ -50,9 +50,16 @@ head -c 32 /dev/urandom >"$T/other"; chmod 600 "$T/other"; run run --seal "$T/ot
 DB=$T/limit.db
 for _ in 1 2 3; do run run --db "$DB" hello; done
 run run --db "$DB" --keep-sessions 1 hello; fails '2 old sessions removed from the log' && [ "$(sql 'SELECT count(*) FROM session')" = 2 ]; result "a start keeps the sessions used last, and adds its own" $?
-fill() { sql "CREATE TABLE pad(x); INSERT INTO pad VALUES(zeroblob($1)); DROP TABLE pad"; }
-fill 700000; run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'the log is (full|9[0-9]% full): '; result "a log that fills up says so" $?
-fill 1200000; run run --db "$DB" --max-size 1 --at-limit stop -q hello
+used() { sql 'SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size'; }
+fill() { # with messages that are too long for the context, until so many bytes are used; free pages are room
+    local missing
+    for ((missing = $1 - $(used); missing > 0; missing = $1 - $(used))); do
+        yes "word and word" | head -c $((missing / 3 + 2000)) >"$T/long"
+        "$AERIE" run -q --db "$DB" - <"$T/long" >/dev/null 2>&1
+    done
+}
+fill 920000; run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'the log is (full|9[0-9]% full): '; result "a log that fills up says so" $?
+fill 1050000; run run --db "$DB" --max-size 1 --at-limit stop -q hello
 [ $rc = 4 ] && has Hello && fails '^aerie: 1 turn is not saved: the log is full: 1.[0-9] of 1.0 MB'; result "at the limit nothing is lost in silence" $?
 lines hello hello hello | feed --plain --db "$DB" --max-size 1; [ $rc = 0 ] && [ "$(grep -c 'the log is full' "$T/err")" = 1 ]; result "a chat says so once" $?
 run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'saving goes on'; result "by default saving goes on" $?

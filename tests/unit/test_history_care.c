@@ -336,7 +336,8 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
     buf_free(&good);
 }
 
-/* Pages of the file are overwritten, one after the other: whatever can still be opened is repaired. */
+/* Pages of the file are overwritten, one after the other (all of them with CUTS=all): every log is repaired, and
+ * a page of the schema costs no session. */
 static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
 {
     (void)state;
@@ -347,7 +348,8 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
     make_log(4);
     change_log("PRAGMA journal_mode=DELETE");
     assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
-    for (size_t page = 1; page < good.n / PAGE; page += 1 + page / 4) {
+    bool each = getenv("CUTS") && strcmp(getenv("CUTS"), "all") == 0;
+    for (size_t page = 0; page < good.n / PAGE; page += each ? 1 : 1 + page / 4) {
         struct err e = {0};
         int lost = 0;
         snprintf(to, sizeof to, "%s/page%zu.db", scratch, page);
@@ -361,10 +363,11 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
         if (history_repair(db_path, to, &report, &lost, &e)) {
             opened++;
             all += sessions(to) == 4;
+            if (strstr(report.p, "tables were found by what they hold") && sessions(to) != 4)
+                fail_msg("page %zu: %lld sessions\n%s", page, sessions(to), report.p);
             readable(to);
         } else {
-            if (access(to, F_OK) == 0) /* half of a log is left behind */
-                fail_msg("page %zu: %s\n%s", page, e.msg, report.p);
+            fail_msg("page %zu: %s\n%s", page, e.msg, report.p);
         }
         unlink(to);
         unlink(db_path);
@@ -373,7 +376,7 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
         assert_true(buf_read_file(&good, db_path, 64 << 20, NULL));
     }
     print_message("%d pages damaged, %d logs repaired, %d with all sessions\n", tried, opened, all);
-    assert_true(opened > tried / 2 && all > 0);
+    assert_true(opened == tried && all > tried / 2);
     buf_free(&report);
     buf_free(&good);
 }
