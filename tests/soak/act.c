@@ -260,9 +260,20 @@ static void rests(struct user *u)
     user_settle(u);
 }
 
+/* Opens what is opened on first use, such as connections for reading the log: later samples are compared with each other. */
+static void warms_up(struct user *u)
+{
+    say(u, message[0]);
+    for (int i = 0; i < COUNT(look) && u->pid; i++)
+        say(u, look[i]);
+    say(u, "/title a title");
+    say(u, "/clear");
+}
+
 void *user_main(void *arg)
 {
     struct user *u = arg;
+    warms_up(u);
     for (;;) {
         for (int i = 1 + roll(&u->rng, 3); i > 0 && u->pid; i--)
             acts(u);

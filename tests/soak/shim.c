@@ -69,7 +69,7 @@ static void *sleep_for_ever(void *arg)
 
 static void lose(void)
 {
-    enum { BYTES = 8192 };
+    enum { BYTES = 524288 };
     pthread_t thread;
     char *p;
     if (leak == 'm' && (p = malloc(BYTES)) != NULL)

@@ -248,14 +248,15 @@ static bool day_is_over(void)
 
 static void run_day(uint64_t *rng)
 {
-    double every = (double)soak.seconds / SAMPLES, next = every, full_at = soak.seconds * 0.1, full_for = every * 0.7;
+    double every = (double)soak.seconds / SAMPLES, next = every, full_at = soak.seconds * 0.1, room_at = 0;
     while (!atomic_load(&soak.over) && !day_is_over()) {
         double now = seconds_since(begin_ns);
-        if (!atomic_load(&soak.full) && now >= full_at && now < full_at + full_for)
+        if (!atomic_load(&soak.full) && now >= full_at) {
             fill_disk(true);
-        if (atomic_load(&soak.full) && now >= full_at + full_for) {
+            room_at = now + every * 0.7;
+        } else if (atomic_load(&soak.full) && now >= room_at) {
             fill_disk(false);
-            full_at += soak.seconds * 0.15 + roll(rng, 100) * 0.001 * soak.seconds;
+            full_at = now + soak.seconds * (0.1 + 0.001 * roll(rng, 100));
         }
         if (now >= next && !atomic_load(&soak.full)) {
             at_rest(measure);
@@ -442,10 +443,10 @@ int main(int argc, char **argv)
     at_rest(finish);
     for (int i = 0; i < 2; i++)
         pthread_join(soak.user[i].thread, NULL);
-    long turns = log_number("select count(*) from turn where role = 'reply'");
+    const long turns = log_number("select count(*) from turn where role = 'reply'");
+    judge_samples();
     end_checks(&rng);
     prune_log();
-    judge_samples();
     printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults, "
            "%ld other processes (%ld killed); %d failures\n",
            atomic_load(&soak.messages), atomic_load(&soak.commands), atomic_load(&soak.refused), atomic_load(&soak.keys),
