@@ -5,8 +5,7 @@
 #   headers     each alone, as C11 with -pedantic; not kernels/cpu/math.h and wide.h, which are parts of a file
 #   gcc         -fanalyzer at -O1, which follows values into functions; not the vector code (kernels/cpu/avx2.c, avx512.c
 #               and scalar.c, one source): gcc loses what loops over 16 lanes have written
-#   clang-tidy  the checks of .clang-tidy; and clang's analyzer, shallow, for the files that read bytes from outside: whole,
-#               it would take as long as all the rest
+#   clang-tidy  the checks of .clang-tidy, without clang's analyzer, which takes longer than all the rest
 #   cppcheck    warnings and portability, but for invalidPointerCast: kernels read bytes as floats
 #   scripts     shellcheck at level warning (.shellcheckrc)
 cd "$(dirname "$0")/.." || exit 2
@@ -16,7 +15,6 @@ files() { git ls-files "$@" | grep -v '^kernels/cuda/'; }
 mapfile -t headers < <(files {kernels,models,engine,history,repl}/'*.h' | grep -vE '^kernels/cpu/(math|wide)\.h$')
 mapfile -t sources < <(files {kernels,models,engine,history,repl}/'*.c' | grep -vE '^kernels/cpu/(avx2|avx512|scalar)\.c$')
 pkg-config --exists libzmq || mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '/kv_socket\.c$')
-mapfile -t outside < <(printf '%s\n' "${sources[@]}" | grep -E '^(kernels/[^/]*|models/(checkpoint|tokenizer|chat)/.*|engine/(remote/.*|serve/expr)|history/.*|repl/(serve|text)/.*)$')
 mapfile -t scripts < <(files '*.sh' '*.bash' .ci/run | grep -v '^repl/share/')
 [ ${#sources[@]} -gt 0 ] || { echo "lint: git does not list the files of this folder" >&2; exit 2; }
 
@@ -25,11 +23,7 @@ each() { # a command with {} for the file; the files are in standard input
 }
 alone() { printf '%s\n' "${headers[@]}" | each gcc "${flags[@]}" -pedantic -Wall -Wextra -fsyntax-only -x c -include '{}' /dev/null; }
 follow() { printf '%s\n' "${sources[@]}" | each gcc "${flags[@]}" -O1 -fanalyzer -S -o /dev/null '{}'; }
-tidy() {
-    printf '%s\n' "${sources[@]}" | each clang-tidy --quiet '{}' -- "${flags[@]}" 2>/dev/null
-    printf '%s\n' "${outside[@]}" | each clang-tidy --quiet --extra-arg={-Xclang,-analyzer-config,-Xclang,mode=shallow} \
-        --checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' '{}' -- "${flags[@]}" 2>/dev/null
-}
+tidy() { printf '%s\n' "${sources[@]}" | each clang-tidy --quiet '{}' -- "${flags[@]}" 2>/dev/null; }
 check() {
     local f defines=()
     for f in "${flags[@]}"; do case $f in -DHAVE_*) defines+=("$f") ;; esac; done

@@ -72,6 +72,7 @@ for c in ${=COMMANDS}; do
     done
 done
 ZSH
+    # shellcheck disable=SC2097,SC2098 # T for the program is the script's
     COMMANDS=$commands T=$T "$zsh" -f "$T/ask.zsh" 2>"$T/err" | same zsh
     # compinit takes the file by its first line
     "$zsh" -f -c "mkdir $T/f && cp repl/share/aerie.zsh $T/f/_aerie && fpath=($T/f \$fpath) && autoload -U compinit && compinit -u -d $T/dump &&
@@ -98,6 +99,7 @@ end <$T/choices
 for l in (complete -C "aerie show l"); echo SESSION (string replace -r '\t.*' '' -- $l); end
 for l in (complete -C "aerie db pr"); echo ACTION (string replace -r '\t.*' '' -- $l); end
 FISH
+    # shellcheck disable=SC2097,SC2098 # T for the program is the script's
     COMMANDS=$(echo $commands) T=$T PATH=$PATH:/usr/bin:/bin "$fish" -N "$T/ask.fish" >"$T/fish.all" 2>"$T/err"
     grep -v '^[A-Z]' "$T/fish.all" | same fish
     grep '^[A-Z]' "$T/fish.all" >"$T/out"; [ "$(tr '\n' ' ' <"$T/out")" = "SESSION last ACTION prune " ]
