@@ -187,10 +187,10 @@ static void play_terminal(int master, pid_t tracer, struct buf *shown)
         }
         uint64_t now = clock_ns(), patience = PATIENCE_MS * UINT64_C(1000000), quiet = QUIET_MS * UINT64_C(1000000);
         bool answered = seen_at > typed_at && now - seen_at > quiet;
-        if (step < N_TYPED && (now - typed_at > patience || (step < 2 && answered))) {
+        if (now - typed_at > patience || (step < 2 && answered)) {
             if (write(master, typed[step], strlen(typed[step])) < 0)
                 break;
-            step++;
+            step = step + 1 < N_TYPED ? step + 1 : 1; /* what was typed before the screen was there is lost */
             typed_at = now;
         }
     }
