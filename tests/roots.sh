@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that read this file, and for them
 # roots.sh - bare Debian and Ubuntu systems, and commands in them; sourced by fresh.sh and machines.sh, as root. They set
 #   $cache  where downloaded packages and bare systems are kept   $work     a folder of this run
 #   $cuda   a CUDA toolkit that systems see, or nothing           $mirrors  releases to URLs, where given
