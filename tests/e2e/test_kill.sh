@@ -66,7 +66,9 @@ while [ $kills -lt "$KILLS" ] && [ $tries -lt $((KILLS * 2)) ]; do kill_one fres
 wait
 echo "# $kills kills before changes of files; $left left a side file, or a part of one"
 [ "$kills" = "$KILLS" ] && { [ "$KILLS" -lt 500 ] || [ "$left" -gt 2 ]; }; result "$kills kills before changes of files" $?
-cat "$T"/err.* >"$T/errors"; head -n 3 "$T/errors" | sed 's/^/# /'
+# the only line that is meant: the log is locked, and the reply is not yet killed
+cat "$T"/err.* | grep -v "^aerie: 1 turn is not saved: database is locked; waiting up to 10 s" >"$T/errors"
+head -n 3 "$T/errors" | sed 's/^/# /'
 [ ! -s "$T/errors" ]; result "no start after such a kill complained" $?
 moments=$kills
 

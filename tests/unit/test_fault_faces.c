@@ -77,6 +77,7 @@ static void in_child(int (*child)(void), const char *input, struct shown *s)
         dup2(in[0], 0), dup2(out[1], 1), dup2(err[1], 2);
         close(in[1]), close(out[0]), close(err[0]);
         int rc = child();
+        out_flush(); /* as main() does */
         fflush(NULL);
         _exit(rc);
     }
