@@ -182,7 +182,7 @@ crash: tests ## cut the power at every change of a file, and kill -9 at 1000 mom
 	@AERIE=$(CURDIR)/$(B)/aerie BUILD=$(CURDIR)/$(B) KILLS=1000 RANDOM_KILLS=100 SECONDS_MOST=600 tests/e2e/test_kill.sh
 
 lint: deps ## static analysis: fails on every finding that the code does not answer (tests/lint.sh)
-	@tests/lint.sh $(CFLAGS)
+	@tests/lint.sh $(CFLAGS) $(PATHS)
 
 lint-deps: ## install what 'make lint' runs
 	@{ command -v clang-tidy && command -v cppcheck && command -v shellcheck; } >/dev/null || { $(call apt-install,$(LINT_PACKAGES)); }
