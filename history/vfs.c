@@ -90,6 +90,7 @@ const char *vfs_name(void)
     static const char name[] = "aerie";
     pthread_mutex_lock(&mu);
     sqlite3_vfs *now = sqlite3_vfs_find(NULL);
+    CHECK(now != &own); /* a layer above itself would call itself for ever */
     if (now && now != base) { /* tests exchange the default layer */
         if (base)
             sqlite3_vfs_unregister(&own);
@@ -99,6 +100,8 @@ const char *vfs_name(void)
         own.pNext = NULL;
         own.xOpen = open_told;
         sqlite3_vfs_register(&own, 0);
+        if (own.pNext) /* before this layer in the list, so that this one is not the default when `now` is removed */
+            sqlite3_vfs_register(own.pNext, 0);
     }
     pthread_mutex_unlock(&mu);
     return now ? name : NULL;

@@ -35,7 +35,7 @@ one() { # path of a test, log folder: one file with its output, one with its ver
     local tmp left; tmp=$(mktemp -d "${TMPDIR:-/tmp}/aerie-XXXXXX")
     { time TMPDIR=$tmp timeout "${TEST_TIMEOUT:-$((${AERIE_TEST_LONG:-0} ? 3600 : 600))}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
     left=$(cd "$tmp" && echo *) ; rm -rf "$tmp"
-    used=$(awk '{ printf "%.1f", $1 + $2 }' "$2/$name.time")
+    used=$(awk '/^[0-9.]+ [0-9.]+$/ { printf "%.1f", $1 + $2 }' "$2/$name.time") # bash names a signal there too
     sed -i -E 's/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"
     ok=$(grep -c '^ok ' "$log"); bad=$(grep -c '^not ok ' "$log"); skip=$(grep -ciE '^ok .*# *skip' "$log")
     if [ $rc != 0 ] && [ "$bad" = 0 ]; then bad=1; echo "not ok - $name ended with status $rc" >>"$log"; fi
