@@ -22,7 +22,10 @@ result() { # NAME STATUS: one line of TAP; what was printed last explains a fail
     echo "not ok $n - $1"; bad=1
     { head -n 20 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'
 }
-plan() { echo "1..$n"; exit $bad; }
+plan() {
+    if [ -s "$T/late" ]; then cp "$T/late" "$T/out"; : >"$T/err"; result "no wait ended at its limit" 1; fi
+    echo "1..$n"; exit $bad
+}
 
 # Runs aerie; leaves $rc, $T/out and $T/err. feed: with standard input.
 run() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
@@ -43,9 +46,12 @@ socket=aerie-${0##*/}-$$
 screen() { M capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
 hides() { ! shows "$1"; }
-until_ok() { # tries a command for a minute, which only a failure takes
+until_ok() { # tries a command for a minute; a wait that ends there is a failure, whoever asked for it
     local end=$((SECONDS + 60))
-    while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { echo "waited a minute, at line ${BASH_LINENO[-2]}, for: $*" >>"$T/late"; return 1; }
+        sleep 0.03
+    done
 }
 wait_for() { until_ok shows "$1"; }
 wait_gone() { until_ok hides "$1"; }

@@ -11,7 +11,7 @@ export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/co
 unset NO_COLOR VISUAL EDITOR TMUX
 T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
 trap 'T kill-server; rm -rf "$dir"' EXIT
-count=0 bad=0
+count=0 bad=0 late=0
 check() { # title, command...: one TAP line
     local title=$1; shift; count=$((count + 1))
     if "$@"; then echo "ok $count - $title"; return; fi
@@ -19,7 +19,13 @@ check() { # title, command...: one TAP line
 }
 screen() { T capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
-until_ok() { local end=$((SECONDS + 60)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+until_ok() { # tries a command for a minute; a wait that ends there is a failure, whoever asked for it
+    local end=$((SECONDS + 60))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { echo "# waited a minute, at line ${BASH_LINENO[-2]}, for: $*"; bad=1; late=$((late + 1)); return 1; }
+        sleep 0.03
+    done
+}
 wait_for() { until_ok shows "$1"; }
 gone() { ! shows "$1"; }
 wait_gone() { until_ok gone "$1"; }
@@ -27,10 +33,11 @@ key() { T send-keys "$@"; }
 text() { T send-keys -l -- "$1"; }
 term=screen-256color; infocmp tmux-256color >/dev/null 2>&1 && term=tmux-256color
 reports() { [ "$(T display -p '#{mouse_any_flag}')" = "$1" ]; }
+prompt() { until_ok eval 'screen | grep -v "^$" | tail -n 1 | grep -qx "[$]"'; } # of the shell: tmux cuts its blank off
 no_server() { ! T list-sessions >/dev/null; }
 open_at() { # width height flags
     T kill-server; until_ok no_server
-    T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"; wait_for '$'
+    T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"; prompt
     text "cd $PWD; clear; $AERIE $3"; key Enter; wait_for 'ctx '
 }
 say() { text "$1"; key Enter; until_ok eval "screen | grep -qE 'step $2\.[0-9]+.*REC' && shows '$3'"; }
@@ -51,7 +58,7 @@ third() { # the third word of the reply, its column and its row, from 1
 # ---- 80 x 24 ----
 open_at 80 24 ""
 check "no timeline before the first step" gone "◷"
-say "What is a page table?" 1 "in order."
+say "What is a page table?" 1 "order."
 say "What is a draft model?" 2 "check."
 last=$(screen | tail -n 1 | grep -oE 'step 2\.[0-9]+' | cut -d' ' -f2); n=${last#2.}
 check "a timeline stands above the input, a cell a step" until_ok eval 'screen | grep -qE "◷ │.*│.* [0-9]+ steps"'
@@ -96,7 +103,7 @@ key F1; check "F1 explains the keys of time" eval 'key NPage; key NPage; wait_fo
 key Escape; wait_gone "a turn begins"
 text "/set timeline off"; key Enter; key C-l; wait_for "timeline = off"; text "/at live"; key Enter
 check "/set timeline off hides it" wait_gone "◷"
-text "/bye"; key Enter; wait_for '$ '
+text "/bye"; key Enter; prompt
 
 # ---- 200 x 60, mouse, layouts ----
 open_at 200 60 ""
@@ -132,7 +139,7 @@ text "/layout x"; key Enter; check "an unknown layout names those there are" wai
 key C-x; key c; check "Ctrl-X c tints words by acceptance" until_ok eval 'screen -e | grep -qP "\x1b\[[0-9;]*38;5;(151|114|78|222)m"'
 text "/set mouse off"; key Enter; wait_for "mouse = off"
 check "/set mouse off: the terminal reports nothing" until_ok reports 0
-text "/bye"; key Enter; wait_for '$ '
+text "/bye"; key Enter; prompt
 text clear; key Enter; wait_gone "ctx"; text "$AERIE"; key Enter; wait_for "ctx "
 text "What is a slot?"; key Enter
 check "the layout chosen last opens again" eval 'wait_for "TREE" && wait_for "STEPS"'
@@ -143,5 +150,6 @@ check "and off after a crash" until_ok reports 0
 text clear; key Enter; text "$AERIE --no-mouse -n"; key Enter; wait_for "ctx "
 check "--no-mouse leaves it off" reports 0
 key C-d
+check "no wait ended at its limit ($late did)" test $late = 0
 echo "1..$count"
 exit $bad
