@@ -158,7 +158,7 @@ static struct seen seen_in(const struct attn_tile *t, int block)
         s.pairs += s.to[i] - s.from[i];
         s.in_pages &= s.to[i] <= t->hi[i];
     }
-    s.same = s.pairs == (s.row1 - s.row0) * (s.last - s.first);
+    s.same = s.pairs > 0 && s.pairs == (s.row1 - s.row0) * (s.last - s.first); /* without pairs, first is no key */
     return s;
 }
 
