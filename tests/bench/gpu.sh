@@ -22,6 +22,8 @@ ldd "$build/tests/test_cuda" | grep 'not found'
 # what uses a GPU, the longest first: a program and which of its tests
 parts='test_cuda engine
 test_cuda_back
+test_cuda_jobs
+test_cuda_behind
 test_cuda_wait
 test_cuda_share *gpu*
 test_cuda_debug
@@ -91,7 +93,7 @@ sanitize() { # tool program arguments
 }
 # Whole models run the kernels of the other programs a thousand times; racecheck needs minutes for each. A GPU that
 # does not finish in time (test_cuda_wait) is nothing for these tools.
-too_slow='test_cuda_wait|^racecheck (test_cuda engine|test_cuda_full|test_cuda_share|test_poison)'
+too_slow='test_cuda_wait|^racecheck (test_cuda engine|test_cuda_jobs|test_cuda_behind|test_cuda_full|test_cuda_share|test_poison)'
 export -f run_test sanitize lane
 export false_races
 
