@@ -22,6 +22,8 @@ static struct {
     interrupt_first_fn *_Atomic first;
     pthread_t main;
     struct stop *_Atomic stop;
+    void (*continued)(void);
+    atomic_bool was_continued; /* SIGCONT came, and neither interrupt_next() nor interrupt_waits() has seen it */
     atomic_bool leaving;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
     _Atomic uint64_t since;      /* when the oldest waiting one was sent; leaving: when that began */
@@ -53,6 +55,8 @@ static void on_signal(int sig)
         errno = keep;
         return;
     }
+    if (sig == SIGCONT)
+        atomic_store(&in.was_continued, true);
     if (ends(sig) && !waits)
         atomic_store(&in.since, now);
     struct stop *stop = atomic_load(&in.stop);
@@ -72,6 +76,7 @@ bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), 
     atomic_store(&in.sent, 0);
     atomic_store(&in.taken, 0);
     atomic_store(&in.leaving, false);
+    atomic_store(&in.was_continued, false);
     in.main = pthread_self();
     in.restore = restore;
     in.open = true;
@@ -95,11 +100,17 @@ interrupt_first_fn *interrupt_first(interrupt_first_fn *first)
     return atomic_exchange(&in.first, first);
 }
 
+void interrupt_continued(void (*continued)(void))
+{
+    in.continued = continued;
+}
+
 void interrupt_leave(void)
 {
     if (!in.open)
         return;
     interrupt_cancels(NULL);
+    interrupt_continued(NULL);
     interrupt_first(NULL);
     for (int i = 0; i < in.n_sig; i++)
         if (!ends(in.sig[i]))
@@ -113,6 +124,7 @@ void interrupt_close(void)
     if (!in.open)
         return;
     interrupt_cancels(NULL);
+    interrupt_continued(NULL);
     interrupt_first(NULL);
     for (int i = 0; i < in.n_sig; i++)
         sigaction(in.sig[i], &in.old[i], NULL);
@@ -134,11 +146,15 @@ int interrupt_next(void)
         return 0;
     if (ends(c))
         atomic_fetch_add(&in.taken, 1);
+    if (c == SIGCONT)
+        atomic_store(&in.was_continued, false);
     return c;
 }
 
 bool interrupt_waits(void)
 {
+    if (in.open && in.continued && atomic_exchange(&in.was_continued, false))
+        in.continued();
     return in.open && atomic_load(&in.sent) != atomic_load(&in.taken);
 }
 

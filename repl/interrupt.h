@@ -19,6 +19,9 @@ bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), 
  * none. interrupt_close() and interrupt_leave() set none. */
 typedef bool interrupt_first_fn(int sig);
 interrupt_first_fn *interrupt_first(interrupt_first_fn *first);
+/* Until interrupt_close() or interrupt_leave(), the first interrupt_waits() after a SIGCONT calls continued(), on the main
+ * thread, for what cannot wait until the work is done and the pipe is read: the screen. NULL: nothing is called. */
+void interrupt_continued(void (*continued)(void));
 /* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also cancel what runs under *s. */
 void interrupt_cancels(struct stop *s);
 void interrupt_close(void); /* restores the former handlers; does nothing if not open */

@@ -120,6 +120,15 @@ static bool before_signal(int sig)
     return false;
 }
 
+/* After SIGCONT, while a command runs: takes the terminal again and shows what it showed. */
+static void show_again(void)
+{
+    if (!term.working || isendwin()) /* isendwin(): another program has the terminal */
+        return;
+    term_take();
+    term_interruptible(true);
+}
+
 /* Handles a fatal signal: restores the terminal, then lets the default action happen. */
 static void crash(int sig, siginfo_t *info, void *context)
 {
@@ -329,6 +338,7 @@ bool term_open(bool color, struct err *e)
     die_hook(restore_now);
     catch_signals();
     interrupt_first(before_signal);
+    interrupt_continued(show_again);
     if (!raw_mode()) {
         err_set(e, ERR_USAGE, "cannot set the terminal's mode: %s", strerror(errno));
         term_close();

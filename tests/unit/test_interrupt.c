@@ -231,6 +231,35 @@ static void test_the_first_to_see_a_signal_runs_on_the_main_thread(void **state)
     interrupt_close();
 }
 
+static int n_continued;
+
+static void counts(void)
+{
+    n_continued++;
+}
+
+static void test_long_work_is_told_once_that_it_was_continued(void **state)
+{
+    (void)state;
+    const int sig = SIGCONT;
+    struct err e = {0};
+    assert_true(interrupt_open(&sig, 1, true, NULL, &e));
+    interrupt_continued(counts);
+    assert_false(interrupt_waits());
+    assert_int_equal(n_continued, 0);
+    raise(SIGCONT);
+    assert_int_equal(n_continued, 0); /* not in the handler */
+    assert_false(interrupt_waits());
+    assert_false(interrupt_waits());
+    assert_int_equal(n_continued, 1);
+    raise(SIGCONT);
+    assert_int_equal(interrupt_next(), SIGCONT);
+    assert_int_equal(interrupt_next(), SIGCONT);
+    assert_false(interrupt_waits()); /* who reads the pipe needs no call */
+    assert_int_equal(n_continued, 1);
+    interrupt_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_a_stuck_program_is_left_at_the_second_signal),
         cmocka_unit_test(test_a_program_that_takes_its_signals_stays),
         cmocka_unit_test(test_a_program_that_leaves_is_not_cut_short),
+        cmocka_unit_test(test_long_work_is_told_once_that_it_was_continued),
         cmocka_unit_test(test_the_first_to_see_a_signal_runs_on_the_main_thread),
     };
     return cmocka_run_group_tests_name("interrupt", tests, NULL, NULL);

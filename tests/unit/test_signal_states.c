@@ -446,6 +446,8 @@ static void harmless(const struct state *s, struct child *c, struct outcome *o)
     need(AWAIT(c, !c->stopped || c->gone), "SIGCONT did not continue it");
     if (s->face == SCREEN && !s->deaf && !s->elsewhere && last_of(c, "\033[?1049l") > 0)
         need(AWAIT(c, c->gone || printed(c, from, "\033[?1049h")), "the screen was not drawn again");
+    need(s->face != SCREEN || s->reached != runs_a_query || runs_a_query(c, NULL) || c->gone,
+         "the screen was drawn when the query had ended");
     o->back = ms_since(t0);
     need(!c->gone || s->by_itself, "it ended when it was continued");
 }
