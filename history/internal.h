@@ -200,6 +200,18 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
  * database that becomes a log of the same version. */
 bool salvage(const char *path, struct db *log, struct err *e);
 
+/* ---- parents.c: for repair.c ---- */
+
+/* Makes temporary tables with the rows of `build`, `model`, `server` and `tokenizer` that can be read in any way; all
+ * statements on d read these from then on. broken(arg, table): no way reads all rows of a table. False and *e: there is
+ * no memory for them. */
+bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e);
+/* For the rows that a run of `from` refers to and that are lost, adds placeholders to both logs; *lost receives the
+ * names of what is lost, or nothing. Returns a result code of SQLite. */
+int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost);
+/* Adds a placeholder for a run that is lost to `to`, and those of a build and a model that it refers to to both logs. */
+int parents_lost_run(struct db *from, struct db *to, const char *session, int64_t run, int64_t created_ms);
+
 /* ---- session_lock.c: a session is open for writing in one process at a time
  * -------------------- */
 

@@ -30,12 +30,18 @@ struct record {
     int64_t id, link;
     int n;         /* of a turn row: the turn */
     bool is_user;
+    bool no_parent; /* a run whose build, model or server is lost: placeholders stand in for them */
     enum { SOUND, UNKNOWN, BAD, UNREADABLE } state;
 };
 
 struct records {
     struct record *v;
     int n, cap;
+};
+
+struct sessions {
+    char (*v)[SESSION_ID];
+    int n;
 };
 
 static void note(struct repair *r, struct buf *of_session, const char *fmt, ...)
@@ -113,6 +119,11 @@ static bool is_at_rest(const char *path, struct err *e)
 
 /* ---- rows as they are ---- */
 
+static bool put(struct repair *r, int rc)
+{
+    return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
+}
+
 /* Inserts the row that `st` is at into a table of the same columns. */
 static int insert_row(struct repair *r, const char *table, sqlite3_stmt *st)
 {
@@ -155,18 +166,23 @@ static bool copy_rows(struct repair *r, const char *table, const char *where, in
     return put == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
 }
 
-/* Builds, models, servers, and the texts of tokens. A table that ends in a damaged page is kept up
- * to there. */
+static void note_broken(void *arg, const char *table)
+{
+    struct repair *r = arg;
+    note(r, NULL, "the table %s cannot be read as a whole", table);
+    r->lost++;
+}
+
+/* Builds, models, servers, and the texts of tokens. */
 static bool copy_shared(struct repair *r)
 {
     static const char *const table[] = {"build", "model", "server", "tokenizer"};
     bool whole;
-    for (int i = 0; i < 4; i++) {
+    if (!parents_read(&r->from, note_broken, r, r->e))
+        return false;
+    for (int i = 0; i < 4; i++)
         if (!copy_rows(r, table[i], "1", 0, &whole))
             return false;
-        if (!whole)
-            note(r, NULL, "the table %s cannot be read to its end", table[i]), r->lost++;
-    }
     struct ids good = {0};
     if (!chain_sound_texts(&r->from, &good))
         note(r, NULL, "the texts of tokens cannot be read"), r->lost++;
@@ -175,7 +191,7 @@ static bool copy_shared(struct repair *r)
     for (int i = 0; ok && i < good.n; i++)
         ok = copy_rows(r, "token", "tokenizer=?1", good.v[i], &whole);
     int64_t all = 0;
-    db_int(&r->from, &all, 0, "SELECT count(*) FROM tokenizer", "");
+    db_int(&r->from, &all, 0, "SELECT count(*) FROM (SELECT id FROM tokenizer UNION SELECT tokenizer FROM token)", "");
     if (all != good.n)
         note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out", (long long)all - good.n,
              all - good.n == 1 ? "" : "s"), r->lost++;
@@ -252,7 +268,19 @@ static bool stored_chain(struct repair *r, const struct record *x, uint8_t out[3
     return some;
 }
 
-static void judge_records(struct repair *r, const char *session, struct records *a)
+/* Placeholders for what a run refers to and is lost. */
+static bool stand_in(struct repair *r, const char *session, struct record *x, struct buf *lines)
+{
+    struct buf lost = {0};
+    bool ok = put(r, parents_of_run(&r->from, &r->to, x->id, &lost));
+    x->no_parent = lost.n > 0;
+    if (x->no_parent)
+        note(r, lines, "session %s: of run %lld these facts are lost: %s", session, (long long)x->id, lost.p), r->lost++;
+    buf_free(&lost);
+    return ok;
+}
+
+static bool judge_records(struct repair *r, const char *session, struct records *a, struct buf *lines)
 {
     uint8_t before[32], want[32], have[32];
     int64_t link = 0;
@@ -261,8 +289,12 @@ static void judge_records(struct repair *r, const char *session, struct records 
         struct record *x = &a->v[i];
         bool follows = known && x->link == link + 1;
         bool some = stored_chain(r, x, have);
+        if (x->kind == LINK_RUN && !stand_in(r, session, x, lines))
+            return false;
         int rc = chain_of_link(&r->from, x->kind, x->id, x->link, before, want);
         x->state = rc || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
+        if (x->state == BAD && x->no_parent)
+            x->state = UNKNOWN;
         link = x->link;
         known = some;
         memcpy(before, have, 32);
@@ -270,6 +302,7 @@ static void judge_records(struct repair *r, const char *session, struct records 
     /* a changed session row makes the first record look changed: it is kept, as unknown */
     if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
         a->v[0].state = UNKNOWN;
+    return true;
 }
 
 /* ---- one session ---- */
@@ -297,15 +330,14 @@ static bool has_message(const struct records *a, int turn)
     return false;
 }
 
-/* A reply without its message cannot be shown; records of a session without a run cannot be read.
- */
+/* A reply without its message cannot be shown, nor events without a run and a turn. */
 static void drop_orphans(struct records *a)
 {
-    bool run = false;
+    bool some = false;
     for (int i = 0; i < a->n; i++)
-        run |= a->v[i].kind == LINK_RUN && is_kept(&a->v[i]);
+        some |= a->v[i].kind != LINK_EVENT && is_kept(&a->v[i]);
     for (int i = 0; i < a->n; i++)
-        if (!run || (a->v[i].kind == LINK_TURN && !a->v[i].is_user && !has_message(a, a->v[i].n)))
+        if (!some || (a->v[i].kind == LINK_TURN && !a->v[i].is_user && !has_message(a, a->v[i].n)))
             a->v[i].state = a->v[i].state == UNREADABLE ? UNREADABLE : BAD;
 }
 
@@ -327,22 +359,33 @@ static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
     return ok;
 }
 
-static bool put(struct repair *r, int rc)
-{
-    return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
-}
-
 /* The ids of a prompt are stored relative to the turn before: without it they are not known. */
 static bool empty_prompt(struct repair *r, int64_t turn)
 {
     return put(r, db_do(&r->to, "UPDATE turn SET shared=0, tokens=x'' WHERE id=?", "i", turn));
 }
 
-static bool copy_record(struct repair *r, const char *session, const struct record *x, bool gap)
+/* If the run of a turn is lost, a placeholder for it. */
+static bool run_of_turn(struct repair *r, const char *session, int64_t turn, struct buf *lines)
+{
+    int64_t run, lost, ms;
+    if (!put(r, db_int(&r->to, &run, 0, "SELECT run_id FROM turn WHERE id=?", "i", turn)) ||
+        !put(r, db_int(&r->to, &ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", turn)) ||
+        !put(r, db_int(&r->to, &lost, 0, "SELECT NOT EXISTS(SELECT 1 FROM run WHERE id=?)", "i", run)))
+        return false;
+    if (!lost)
+        return true;
+    note(r, lines, "session %s: run %lld is lost: its build, model and settings are not known", session, (long long)run);
+    r->lost++;
+    return put(r, parents_lost_run(&r->from, &r->to, session, run, ms)) &&
+           put(r, chain_add(&r->to, session, LINK_RUN, run));
+}
+
+static bool copy_record(struct repair *r, const char *session, const struct record *x, bool gap, struct buf *lines)
 {
     bool whole = true;
     if (x->kind == LINK_TURN) {
-        if (!copy_turn(r, x->id, &whole) ||
+        if (!copy_turn(r, x->id, &whole) || !run_of_turn(r, session, x->id, lines) ||
             !put(r, db_do(&r->to, "UPDATE turn SET link=NULL, chain=NULL WHERE id=?", "i", x->id)) ||
             (gap && x->is_user && !empty_prompt(r, x->id)))
             return false;
@@ -379,7 +422,7 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
             r->lost++;
         }
         gap |= missing || (!is_kept(x) && x->kind == LINK_TURN);
-        if (is_kept(x) && !copy_record(r, session, x, gap))
+        if (is_kept(x) && !copy_record(r, session, x, gap, lines))
             return false;
     }
     if (link < links)
@@ -402,6 +445,34 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
         note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are kept, but are not what was"
              " written", session);
     return put(r, rc);
+}
+
+/* A row for a session whose own is lost; its number is given when those of all others are known. */
+static bool add_session_row(struct repair *r, const char *session, const struct records *a, struct buf *lines)
+{
+    int64_t first = 0, last = 0;
+    for (int i = 0; i < a->n; i++) {
+        int64_t ms = 0;
+        if (a->v[i].kind == LINK_TURN && is_kept(&a->v[i]))
+            db_int(&r->from, &ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", a->v[i].id);
+        first = ms && (!first || ms < first) ? ms : first;
+        last = ms > last ? ms : last;
+    }
+    note(r, lines, "session %s: its row is lost: its title, number, pin and what it was forked from are not known", session);
+    r->lost++;
+    return put(r, db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, updated_ms) VALUES(?,0,?,?)", "sii",
+                        session, first, last));
+}
+
+/* Numbers for sessions whose rows are lost. */
+static bool number_sessions(struct repair *r, const struct sessions *all)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < all->n; i++)
+        ok = put(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), 0) + 1 FROM session)"
+                          " WHERE id=? AND number IS NULL", "s", all->v[i])) &&
+             put(r, chain_seal(&r->to, all->v[i]));
+    return ok;
 }
 
 /* A fork of a session that is lost becomes a session of its own turns. */
@@ -437,14 +508,17 @@ static bool repair_session(struct repair *r, const char *session)
     bool some, kept = false;
     int64_t links = 0;
     list_records(r, session, &a);
-    judge_records(r, session, &a);
+    bool ok = judge_records(r, session, &a, &lines);
     drop_orphans(&a);
     for (int i = 0; i < a.n; i++)
         kept |= is_kept(&a.v[i]);
     db_int(&r->from, &links, 0, "SELECT links FROM session WHERE id=?", "s", session);
-    bool ok = copy_session_row(r, session, &lines, &some);
-    if (ok && (!some || !kept)) {
-        note(r, NULL, "session %s: %s, and left out", session, some ? "none of its records is sound" : "its row cannot be read");
+    ok = ok && copy_session_row(r, session, &lines, &some);
+    if (ok && !some && kept)
+        ok = add_session_row(r, session, &a, &lines);
+    if (ok && !kept) {
+        note(r, NULL, "session %s: %s, and left out", session,
+             some ? "none of its records is sound" : "neither its row nor any of its records can be read");
         r->lost++;
         ok = put(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
     } else if (ok) {
@@ -457,11 +531,6 @@ static bool repair_session(struct repair *r, const char *session)
 }
 
 /* ---- all sessions ---- */
-
-struct sessions {
-    char (*v)[SESSION_ID];
-    int n;
-};
 
 static void find_sessions(struct repair *r, const char *sql, struct sessions *out)
 {
@@ -498,6 +567,7 @@ static bool repair_sessions(struct repair *r)
         find_sessions(r, ways[i], &all);
     for (int i = 0; ok && i < all.n; i++)
         ok = repair_session(r, all.v[i]);
+    ok = ok && number_sessions(r, &all);
     free(all.v);
     return ok;
 }

@@ -1,0 +1,133 @@
+/* parents.c - for repair.c: the rows of a damaged log to which runs refer (builds, models, servers) and the tokenizers.
+ *
+ * One damaged page of such a table would take every session with it, because a run is not read without its build and
+ * its model. Each table is read in every way there is, forwards, backwards and through an index that has its columns,
+ * into a temporary table of the same name, which SQLite prefers to the log's own. For a row that is lost in all of these
+ * ways, a placeholder is added there and to the new log.
+ */
+#include "history/internal.h"
+
+#include <stdio.h>
+
+#define LOST "(lost)" /* each text of a placeholder that says what the row was */
+
+#define IS_LOST(table, column) "SELECT substr(" column ", 1, 6)='" LOST "' FROM temp." table " WHERE id=?"
+
+static const struct table {
+    const char *name;
+    const char *what;        /* for people; NULL: runs do not refer to it */
+    const char *columns;     /* of the table; NULL: it is read already */
+    const char *indexed;     /* a query through an index that has what matters, or NULL */
+    const char *of_run;      /* its row that a run refers to */
+    const char *is_lost;     /* whether a row is a placeholder */
+    const char *placeholder; /* ?1: id */
+} tables[] = {
+    {"build", "build", "id INTEGER PRIMARY KEY, version, device, flags",
+     "SELECT id, version, device, flags FROM main.build INDEXED BY sqlite_autoindex_build_1",
+     "SELECT build_id FROM run WHERE id=?", IS_LOST("build", "version"),
+     "INSERT INTO build(id, version, device, flags) VALUES(?1, '" LOST "', '" LOST "', '" LOST " '||?1)"},
+    {"model", "model", "id INTEGER PRIMARY KEY, role, dir, weights_sha, tokenizer_sha",
+     "SELECT id, role, dir, weights_sha, tokenizer_sha FROM main.model INDEXED BY sqlite_autoindex_model_1",
+     "SELECT target_id FROM run WHERE id=?", IS_LOST("model", "dir"),
+     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'target', '" LOST "', '" LOST " '||?1, '')"},
+    {"model", "draft model", NULL, NULL, "SELECT draft_id FROM run WHERE id=?", IS_LOST("model", "dir"),
+     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'draft', '" LOST "', '" LOST " '||?1, '')"},
+    {"server", "server", "id INTEGER PRIMARY KEY, kind, version, url, model, facts", NULL,
+     "SELECT server_id FROM run WHERE id=?", IS_LOST("server", "url"),
+     "INSERT INTO server(id, kind, version, url, model, facts) VALUES(?1, '" LOST "', '', '" LOST "', '" LOST "', '{}')"},
+    /* the texts of tokens are compared with `sum`: without it they are left out */
+    {"tokenizer", NULL, "id INTEGER PRIMARY KEY, sha, texts, sum",
+     "SELECT id, sha, 0 AS texts, x'' AS sum FROM main.tokenizer INDEXED BY sqlite_autoindex_tokenizer_1", NULL, NULL, NULL},
+};
+enum { N_TABLES = sizeof tables / sizeof *tables };
+
+/* Adds the rows of a query to temp.NAME up to the first that cannot be read. True: all were. */
+static bool add_rows(struct db *d, const char *name, const char *query)
+{
+    char sql[200];
+    sqlite3_stmt *to = NULL, *from = db_prepare(d, NULL, query, "");
+    int n = from ? sqlite3_column_count(from) : 0, rc = from ? SQLITE_OK : SQLITE_ERROR;
+    int at = snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO temp.%s VALUES(", name);
+    for (int i = 0; i < n; i++)
+        at += snprintf(sql + at, sizeof sql - (size_t)at, i ? ",?" : "?");
+    snprintf(sql + at, sizeof sql - (size_t)at, ")");
+    if (!rc)
+        rc = sqlite3_prepare_v2(d->h, sql, -1, &to, NULL);
+    while (!rc && (rc = sqlite3_step(from)) == SQLITE_ROW) {
+        for (int i = 0; i < n; i++)
+            sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
+        sqlite3_step(to);
+        rc = sqlite3_reset(to);
+    }
+    sqlite3_finalize(from);
+    sqlite3_finalize(to);
+    return rc == SQLITE_DONE;
+}
+
+bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e)
+{
+    char sql[200];
+    bool ok = db_exec(d, "PRAGMA temp_store=MEMORY", e); /* the process may write beside the new log only */
+    for (int i = 0; ok && i < N_TABLES; i++) {
+        const struct table *t = &tables[i];
+        if (!t->columns)
+            continue;
+        snprintf(sql, sizeof sql, "CREATE TEMP TABLE %s(%s)", t->name, t->columns);
+        ok = db_exec(d, sql, e);
+        snprintf(sql, sizeof sql, "SELECT * FROM main.%s NOT INDEXED ORDER BY id", t->name);
+        bool whole = ok && add_rows(d, t->name, sql);
+        snprintf(sql, sizeof sql, "SELECT * FROM main.%s NOT INDEXED ORDER BY id DESC", t->name);
+        if (ok && !whole)
+            add_rows(d, t->name, sql);
+        if (ok && !whole && t->indexed)
+            whole = add_rows(d, t->name, t->indexed);
+        if (ok && !whole)
+            broken(arg, t->name);
+    }
+    return ok;
+}
+
+/* ---- placeholders ---- */
+
+static int add_placeholder(const struct table *t, struct db *from, struct db *to, int64_t id)
+{
+    int rc = db_do(from, t->placeholder, "i", id);
+    return rc ? rc : db_do(to, t->placeholder, "i", id);
+}
+
+/* The row `id` of a table is lost: adds a placeholder if there is none yet. *lost: it is one. */
+static int stand_in(const struct table *t, struct db *from, struct db *to, int64_t id, bool *lost)
+{
+    int64_t is;
+    int rc = db_int(from, &is, 2, t->is_lost, "i", id);
+    *lost = is != 0;
+    return rc || is != 2 ? rc : add_placeholder(t, from, to, id);
+}
+
+int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost)
+{
+    int rc = SQLITE_OK;
+    for (int i = 0; !rc && i < N_TABLES; i++) {
+        int64_t id;
+        bool is = false;
+        if (tables[i].what && db_int(from, &id, 0, tables[i].of_run, "i", run) == SQLITE_OK && id)
+            rc = stand_in(&tables[i], from, to, id, &is);
+        if (is)
+            buf_printf(lost, "%s%s", lost->n ? ", " : "", tables[i].what);
+    }
+    return rc;
+}
+
+int parents_lost_run(struct db *from, struct db *to, const char *session, int64_t run, int64_t created_ms)
+{
+    enum { BUILD, TARGET };
+    int64_t id[2];
+    bool lost;
+    int rc = db_int(from, &id[BUILD], 1, "SELECT coalesce(max(id), 0) + 1 FROM temp.build WHERE version<>'" LOST "'", "");
+    if (!rc)
+        rc = db_int(from, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM temp.model WHERE dir<>'" LOST "'", "");
+    for (int i = BUILD; !rc && i <= TARGET; i++)
+        rc = stand_in(&tables[i], from, to, id[i], &lost);
+    return rc ? rc : db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, writer, ended, created_ms)"
+                           " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD], id[TARGET], created_ms);
+}
