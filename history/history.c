@@ -691,12 +691,16 @@ void history_describe(struct history *h, const struct history_about *about,
 bool history_lock_session(struct history *h, const char *session, struct err *e)
 {
     struct db d;
-    int turns;
+    int turns, closed;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
         return false;
-    /* the process that wrote the session last may have left a side file */
+    /* the process that wrote the session last may have been killed since this one began, and have
+     * left a side file, an open turn */
     side_files_store(&d, &h->w.live, &turns, NULL);
-    bool ok = session_lock(&d, &h->w.live, session, e);
+    bool ok = recover_dead(&d, &h->w.live, &closed) == SQLITE_OK ||
+              db_fail(&d, e, "cannot close what a killed process left");
+    db_rollback(&d);
+    ok = ok && session_lock(&d, &h->w.live, session, e);
     db_close(&d);
     return ok;
 }

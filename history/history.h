@@ -289,6 +289,8 @@ struct hdb_past {
     } *part;
     int n_part;
     int last;            /* the highest turn number used, undone turns included */
+    int complete;        /* the same of turns whose reply is complete: another process may be
+                            writing the last one */
     uint64_t draws;      /* uniform random numbers drawn so far */
     char *system;        /* the last system prompt set, or NULL */
     struct buf settings; /* "name=value" lines in force at the end */

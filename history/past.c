@@ -157,6 +157,8 @@ static bool add_turn(const struct turn_row *row, void *arg)
         return false;
     p->last = max_int(p->last, row->n);
     r->last_order = row->order;
+    if (!row->is_user && row->stop && *row->stop)
+        p->complete = max_int(p->complete, row->n);
     p->draws = row->draws1 > p->draws ? row->draws1 : p->draws;
     if (!row->is_user) {
         if (p->n > 0 && p->turn[p->n - 1].user.n == row->n)
@@ -255,8 +257,10 @@ static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int 
     if (ok && s.parent[0])
         ok = read_session(h, p, s.parent, fork, before_fork, before_fork ? INT64_MAX : r.first_run,
                           depth + 1, e);
-    if (ok && s.parent[0])
+    if (ok && s.parent[0]) {
         p->last = max_int(p->last, fork);
+        p->complete = max_int(p->complete, fork);
+    }
     ok = ok && (before_fork || read_rows(&r));
     for (int i = 0; i < r.n_change; i++)
         free(r.change[i].text);
@@ -268,7 +272,10 @@ static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int 
 bool hdb_past(struct hdb *h, const char *session, int upto, struct hdb_past *p, struct err *e)
 {
     *p = (struct hdb_past){0};
+    if (!db_exec(&h->db, "SAVEPOINT past", e)) /* all of one moment, while another process writes */
+        return false;
     bool ok = read_session(h, p, session, upto, upto < INT_MAX, INT64_MAX, 0, e);
+    db_exec(&h->db, "RELEASE past", NULL);
     const char *own = p->n_part ? p->part[p->n_part - 1].session : "";
     for (int i = 0; i < p->n; i++)
         p->turn[i].inherited = strcmp(p->turn[i].user.session, own) != 0;

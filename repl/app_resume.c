@@ -274,6 +274,8 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     bool ok = copy || lock_session(a, id, e);
     bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
     ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
+    if (copy) /* a copy names only what it holds, not the turn that another process is writing */
+        p.last = p.complete;
     char *was = a->system;
     if (ok && !a->opt.system)
         a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
@@ -323,7 +325,7 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 
 static void show_past(struct app *a, const struct hdb_past *p)
 {
-    for (int i = 0; a->face.replay_turn && i < p->n; i++) {
+    for (int i = 0; a->face.replay_turn && i < p->n && p->turn[i].user.n <= a->turn; i++) {
         enum past_state is = p->turn[i].state;
         if (is == PAST_LIVE || is == PAST_FAILED || is == PAST_LEFT_OUT) {
             a->face.replay_turn(a, &p->turn[i].user, past_mark(is));

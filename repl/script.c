@@ -122,7 +122,13 @@ static int by_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Moves the entries to the script, each with the run it belongs to. */
+/* Whether a process is writing the turn now: its steps are not all there. */
+static bool is_open_turn(const struct act *a)
+{
+    return a->is_turn && a->reply.n && !(a->reply.stop && *a->reply.stop);
+}
+
+/* Moves the entries to the script, each with the run it belongs to; open turns stay out. */
 static bool append(struct reader *r, struct err *e)
 {
     struct script *s = r->s;
@@ -134,6 +140,11 @@ static bool append(struct reader *r, struct err *e)
             run++;
         if (run < 0)
             return err_set(e, ERR_DB, "session %s: its log does not begin with a run", r->session);
+        if (is_open_turn(&r->entry[i].act)) {
+            act_free(&r->entry[i].act);
+            r->entry[i].act = (struct act){0};
+            continue;
+        }
         r->entry[i].act.about = r->run[run].about;
         s->act[s->n++] = r->entry[i].act;
         r->entry[i].act = (struct act){0};

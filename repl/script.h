@@ -22,7 +22,7 @@ struct act {
 };
 
 struct script {
-    struct act *act; /* in the order they happened */
+    struct act *act; /* in the order they happened; without a turn that another process writes now */
     int n;
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;

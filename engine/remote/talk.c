@@ -85,8 +85,8 @@ static void post_session(struct talk *t, enum op_kind op, const char *parent)
         buf_clear(&lines);
         settings_print(&t->view.settings, &lines);
         post_op(t, op, lines.p, 0);
-        if (t->system)
-            post_op(t, OP_SYSTEM, t->system, 0);
+        if (t->system || op == OP_RESUME) /* an empty one, too: do_resume() in serve/worker.c */
+            post_op(t, OP_SYSTEM, t->system ? t->system : "", 0);
     }
     buf_free(&lines);
 }

@@ -134,7 +134,7 @@ static void do_resume(struct engine *g, const struct request *rq)
     if (rq->parent[0])
         post_fork(g);
     post_settings(g, OP_RESUME);
-    if (g->own.ses.system[0])
+    if (rq->text) /* an empty one, too: the log may have another, a copy's parent since the copy */
         engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
 }
 

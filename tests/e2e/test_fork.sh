@@ -63,6 +63,31 @@ grep -q 'TREE *step 1.2 ' "$T/out"; result "/tree draws any step of the live ses
 grep -q 'step 3.2 did not draft, so it has no tree' "$T/err"; result "or says that the step did not draft" $?
 show last; grep -q '^now: temperature 0.5, check off$' "$T/out"; result "show prints settings where they change" $?
 
+# ---- a session that another process is writing ----
+begin() { # NAME FLAGS...: a process that reads lines from descriptor $to; $writer is its id
+    mkfifo "$T/$1"; "$AERIE" --plain --quiet -p max_tokens=12 "${@:2}" <"$T/$1" >"$T/$1.out" 2>&1 &
+    writer=$!; exec {to}>"$T/$1"
+}
+in_a_turn() { [ "$(sql "select count(*) from step join turn t on t.id=turn_id where t.stop=''")" = 3 ]; }
+begin first -p temperature=0.8
+lines hello "/step" "Tell me a story." "/step 3" >&"$to"; until_ok in_a_turn
+first=$(sql "select max(number) from session")
+lines "What are you?" | chat --session "$first" --fork; copy=$(sql "select max(number) from session")
+[ "$(sql "select fork_turn from session where number=$copy")" = 1 ]; result "a copy of a session whose turn runs is one of the turns before" $?
+equal "$copy"; result "it replays equal while the turn runs" $?
+lines "/continue" "/system Answer in one word." "What is 7 + 5?" >&"$to"; exec {to}>&-; wait "$writer"
+equal "$copy"; result "and when the turn has ended and the system prompt is another" $?
+lines "And then?" | chat --session "$copy"; equal "$copy"; result "also when the copy was resumed then" $?
+begin second; second=$to
+begin first2 -p temperature=0.8
+lines hello "/step" "Tell me a story." "/step 3" >&"$to"; until_ok in_a_turn
+kill -9 "$writer"; wait "$writer" 2>"$T/err"; exec {to}>&-
+first=$(sql "select max(number) from session")
+lines "/resume $first" "And then?" >&"$second"; exec {second}>&-; wait
+[ "$(sql "select group_concat(stop) from turn where role='reply' and session_id=(select id from session where number=$first)")" = max_tokens,crashed,max_tokens ]
+result "what a killed process left open is closed when another process takes the session up" $?
+equal "$first"; result "and the session replays equal" $?
+
 # ---- what cannot be forked ----
 lines "hello" "/fork" | chat -n; grep -q '/fork needs the log' "$T/err"
 result "without a log there is nothing to fork from" $?

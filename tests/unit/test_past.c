@@ -100,6 +100,37 @@ static void test_settings_and_draws_are_those_at_the_end(void **state)
     hdb_close(d);
 }
 
+static void test_a_turn_that_is_being_written_is_the_last_and_not_complete(void **state)
+{
+    (void)state;
+    struct history *h = log_open(LOG_STEPS);
+    char id[SESSION_ID], child[SESSION_ID];
+    session_new_id(id);
+    session_new_id(child);
+    post_session(h, id, "", 0);
+    say(h, id, 1, "x", false);
+    struct event begin = event_of(EV_TURN_BEGIN, id, 2, "x");
+    ids_add(&begin.tokens, 2);
+    post(h, &begin);
+    assert_true(history_flush(h, 5000));
+    struct history *other = log_open(LOG_STEPS);
+    post_session(other, child, id, 1);
+    post_op(other, child, OP_FORK, 1, "1");
+    history_close(other);
+    static const int want[2][2] = {{2, 1}, {1, 1}};
+    struct hdb *d = read_open();
+    for (int i = 0; i < 2; i++) {
+        struct hdb_past p;
+        struct err e = {0};
+        assert_true(hdb_past(d, i ? child : id, INT_MAX, &p, &e));
+        assert_int_equal(p.last, want[i][0]);
+        assert_int_equal(p.complete, want[i][1]);
+        hdb_past_free(&p);
+    }
+    hdb_close(d);
+    history_close(h);
+}
+
 /* Two processes: the session that was opened first is used last. */
 static bool keep_first(const struct session_row *r, void *arg)
 {
@@ -196,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_the_past_is_as_it_stood_after_a_turn),
         TEST(test_settings_and_draws_are_those_at_the_end),
+        TEST(test_a_turn_that_is_being_written_is_the_last_and_not_complete),
         TEST(test_tokens_that_no_step_yielded_are_found),
         TEST(test_sessions_are_sorted_by_when_they_were_used),
     };
