@@ -68,6 +68,9 @@ struct shape_change {
     int steps, topk, nodes;
 };
 
+/* Where a turn was cancelled that has no step: before its prompt was encoded (RQ_SAY), or after. */
+enum stop_before { STOP_BEFORE_PROMPT = -2, STOP_BEFORE_STEPS = -1 };
+
 struct request {
     enum request_kind kind;
     char *text;
@@ -79,8 +82,8 @@ struct request {
     uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
     int count;           /* RQ_SEVERAL: 1 .. 16; RQ_BATCH: prompts */
     char **prompts;      /* RQ_BATCH */
-    int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
-                            first */
+    int stop_after_step; /* replay: cancel the turn after this step, or an enum stop_before; 0: do
+                            not */
     struct ids prompt;   /* RQ_SAY, RQ_REGEN: all token ids of the prompt. The conversation is not
                             rendered then, so its texts may be missing. Empty: it is rendered */
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place

@@ -567,12 +567,16 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
     return true;
 }
 
+bool act_refused(const struct act *a)
+{
+    return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
+}
+
 /* The prompt of a turn; of one that was refused because it did not fit, one that does not fit,
  * because the log has none. */
 static void logged_prompt(const struct rerun *r, const struct act *a, struct ids *out)
 {
-    bool refused = a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) &&
-                   !a->reply.n_steps;
+    bool refused = act_refused(a);
     for (int i = 0; refused && i < backend_info(r->backend)->context; i++)
         ids_add(out, 0);
     if (!refused)
@@ -600,7 +604,7 @@ static bool set_served(struct rerun *r, const struct act *a, struct request *rq,
         return false;
     ids_cat(&rq->prompt, a->user.tokens.v, a->user.tokens.n);
     if (r->how.forced && !rq->given.n)
-        rq->stop_after_step = -1;
+        rq->stop_after_step = STOP_BEFORE_STEPS;
     return true;
 }
 
@@ -627,7 +631,9 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
     r->turn = a;
     r->ended = false;
     if (act_cut_short(a) && !r->how.forced)
-        rq.stop_after_step = a->reply.n_steps ? a->reply.n_steps : -1;
+        rq.stop_after_step = a->reply.n_steps    ? a->reply.n_steps
+                             : a->user.tokens.n ? STOP_BEFORE_STEPS
+                                                : STOP_BEFORE_PROMPT;
     if (r->how.forced) {
         const struct ids *given = given_tokens(r, a);
         ids_cat(&rq.given, given->v, given->n);

@@ -37,5 +37,8 @@ bool script_read(struct script *s, struct hdb *d, const char *session, struct er
 void script_free(struct script *s);
 /* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
 bool act_cut_short(const struct act *a);
+/* Whether the message did not fit the context, so that the turn has no prompt: logs of earlier
+ * versions have the ids of the turn before it there. */
+bool act_refused(const struct act *a);
 
 #endif

@@ -63,7 +63,8 @@ static void take_act(struct trace *t, const struct act *a)
     }
     x->cut = act_cut_short(a);
     snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
-    ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
+    if (!act_refused(a))
+        ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
     ids_cat(&x->reply, a->reply.tokens.v, a->reply.tokens.n);
     for (int i = 0; i < a->n_step; i++)
         add_step(x, &a->step[i]);

@@ -452,14 +452,15 @@ static enum stop_reason run_steps(struct engine *g, struct turn *t)
     return (enum stop_reason)why;
 }
 
-static void begin(struct engine *g, bool regen, const char *text, const struct reuse *why)
+/* prompt: empty for a turn that is refused before it has one. */
+static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt, int reused,
+                  const struct reuse *why)
 {
-    struct lane *l = &g->own.ses.lane;
     struct event ev = engine_event(g, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
-    ids_cat(&ev.tokens, l->tok.v, l->tok.n);
+    ids_cat(&ev.tokens, prompt->v, prompt->n);
     ev.n_tokens = ev.tokens.n;
-    ev.n_reused = l->seq.committed;
+    ev.n_reused = reused;
     ev.reuse = *why;
     ev.seed = g->shared.set.seed;
     ev.regen = regen;
@@ -514,7 +515,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
     g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
     shared_unlock(&g->shared);
-    begin(g, regen, s->msg[s->n_msg - 1].text, &why);
+    begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
 }
 
 /* The reply joins the conversation; a turn without one leaves no trace in it. */
@@ -635,14 +636,21 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
     return session_render(&g->own.ses, text, &r->prompt, e);
 }
 
-/* Posts a turn without a reply and the reason as a notice; the conversation does not change. */
-static void refuse(struct engine *g, const char *text, const struct err *e)
+/* Posts a turn without a prompt and a reply, and the reason as a notice; the conversation does not
+ * change. */
+static void refuse(struct engine *g, const char *text, enum stop_reason reason, const char *why)
 {
-    struct turn t = {.first = g->own.ses.lane.tok.n};
-    t.reason = e->kind == ERR_NEGATIVE && stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
-    begin(g, false, text, &(struct reuse){0});
-    engine_post_text(g, EV_NOTICE, e->msg);
+    struct turn t = {.first = g->own.ses.lane.tok.n, .reason = reason};
+    begin(g, false, text, &(struct ids){0}, 0, &(struct reuse){0});
+    engine_post_text(g, EV_NOTICE, why);
     end(g, &t);
+}
+
+/* The same of a message whose encoding the user stopped, or which does not fit the context. */
+static void refuse_prompt(struct engine *g, const char *text, const struct err *e)
+{
+    bool cancelled = e->kind == ERR_NEGATIVE && stop_asked(&g->stop);
+    refuse(g, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
 }
 
 /* The behaviour before OP_FORGET, for replaying logs of that time. */
@@ -658,7 +666,7 @@ static void say_eagerly(struct engine *g, const struct request *rq, const char *
     if (fits) {
         run_turn(g, &prompt, rq);
     } else {
-        refuse(g, text, &e);
+        refuse_prompt(g, text, &e);
         session_rewind(s, 1, CHANGE_SILENT);
     }
     ids_free(&prompt);
@@ -701,6 +709,11 @@ void engine_say(struct engine *g, const struct request *rq)
     struct err e = {0};
     if (!given_exist(g, rq))
         return;
+    if (rq->stop_after_step == STOP_BEFORE_PROMPT) {
+        number_turn(g);
+        refuse(g, text, STOP_CANCEL, "encoding was stopped");
+        return;
+    }
     if (g->shared.set.forget == FORGET_EAGER && !rq->prompt.n) {
         say_eagerly(g, rq, text);
         return;
@@ -719,7 +732,7 @@ void engine_say(struct engine *g, const struct request *rq)
         }
         run_turn(g, &r.prompt, rq);
     } else {
-        refuse(g, text, &e);
+        refuse_prompt(g, text, &e);
     }
     room_free(&r);
 }

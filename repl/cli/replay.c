@@ -219,7 +219,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
         return true;
     if (changed(r))
         return keep_event(r, ev);
-    if (ev->kind == EV_TURN_BEGIN)
+    if (ev->kind == EV_TURN_BEGIN && !act_refused(a))
         compare_ids(r, a, DIFF_PROMPT, &a->user.tokens, &ev->tokens);
     else if (ev->kind == EV_STEP)
         compare_step(r, a, ev);

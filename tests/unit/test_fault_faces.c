@@ -293,6 +293,73 @@ static void test_a_replay_tells_a_lost_device_from_a_difference(void **state)
     drop_db();
 }
 
+/* Submits a message, as a face does. */
+static void tell(struct app *a, const char *text)
+{
+    struct request rq = {.kind = RQ_SAY, .text = xstrdup(text)};
+    memcpy(rq.session, a->session, sizeof rq.session);
+    CHECK(backend_submit(a->backend, &rq, NULL));
+}
+
+static void until_idle(struct app *a)
+{
+    for (bool busy = true; busy;) {
+        struct event ev;
+        busy = backend_busy(a->backend);
+        while (backend_wait(a->backend, &ev, busy ? 2 : 0))
+            event_free(&ev);
+    }
+}
+
+/* A Ctrl-C within the second turn, when the third one's message waits to be encoded. */
+static int face_stopped(struct app *a)
+{
+    tell(a, "Hello!");
+    until_idle(a);
+    spy.engine = a->backend;
+    spy.k.attn = spy_attn;
+    spy.cancel_at = 60;
+    tell(a, "count to twenty");
+    tell(a, "What is a page table?");
+    until_idle(a);
+    tell(a, "What are you?");
+    until_idle(a);
+    return 0;
+}
+
+static int child_stopped(void)
+{
+    struct options o = options();
+    return with_app(&o, -1, face_stopped);
+}
+
+static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(void **state)
+{
+    (void)state;
+    struct shown s = {0};
+    struct buf turns = {0};
+    struct err e = {0};
+    new_db();
+    new_spy(false);
+    in_child(child_stopped, "", &s);
+    assert_int_equal(s.rc, 0);
+    shown_free(&s);
+    struct hdb *d = hdb_open(db, &e);
+    assert_non_null(d);
+    assert_true(hdb_sql(d, "SELECT group_concat(r.stop || ' ' || (r.n_steps > 0) || ' ' || (u.shared + length(u.tokens) > 0)) AS stops FROM turn r"
+                           " JOIN turn u ON u.n = r.n AND u.role = 'user' WHERE r.role = 'reply'", true, 10, &turns, &e));
+    if (!strstr(turns.p, "\"end 1 1,cancel 1 1,cancel 0 0,end 1 1\""))
+        fail_msg("%s", turns.p);
+    hdb_close(d);
+    replay_waits = -1;
+    in_child(child_replay, "", &s);
+    assert_string_equal(s.err.p, "");
+    assert_int_equal(strncmp(s.out.p, "equal: 4 turns,", 15), 0);
+    shown_free(&s);
+    buf_free(&turns);
+    drop_db();
+}
+
 /* ---- the full screen ------------------------------------------------------------------------- */
 
 /* Reads the terminal until `until` appears, the child is gone or 20 s have passed. */
@@ -415,6 +482,7 @@ int main(void)
         cmocka_unit_test(test_a_batch_keeps_the_results_it_has_told),
         cmocka_unit_test(test_a_batch_records_cycles_unless_graphs_are_off),
         cmocka_unit_test(test_a_replay_tells_a_lost_device_from_a_difference),
+        cmocka_unit_test(test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal),
         cmocka_unit_test(test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn),
     };
     char *state = scratch_folder();
