@@ -314,7 +314,8 @@ struct desk {
     struct serve *s;
 };
 
-static void desk_open_as(struct desk *d, const struct serve_opts *more, const char *dir, const char *family)
+static void desk_open_as(struct desk *d, const struct serve_opts *more, const char *dir, const char *family,
+                         struct history *h)
 {
     struct err e = {0};
     struct serve_opts o = more ? *more : (struct serve_opts){0};
@@ -323,14 +324,14 @@ static void desk_open_as(struct desk *d, const struct serve_opts *more, const ch
     o.temperature = o.top_p = 1;
     o.lanes = 8;
     fake_open_as(&d->f, dir, family);
-    d->s = serve_open(&d->f.base, NULL, &o, &e);
+    d->s = serve_open(&d->f.base, h, &o, &e);
     if (!d->s)
         fail_msg("%s", e.msg);
 }
 
 static void desk_open(struct desk *d, const struct serve_opts *more)
 {
-    desk_open_as(d, more, NESTLING, "gemma3");
+    desk_open_as(d, more, NESTLING, "gemma3", NULL);
 }
 
 static void desk_close(struct desk *d)

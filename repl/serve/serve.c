@@ -101,7 +101,8 @@ static void log_end(struct serve *s, struct job *j, const struct event *of)
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
     ev.ns = of->ns;
-    ev.reason = r->ask->most == 0 ? STOP_CANCEL : of->reason; /* a replay must not generate either */
+    /* a replay must not generate either; nor go on where the engine did until the cancel came */
+    ev.reason = r->ask->most == 0 || j->cut ? STOP_CANCEL : of->reason;
     buf_add(&ev.text, r->text.p, r->text.n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);
     ev.n_tokens = ev.tokens.n;
@@ -246,7 +247,8 @@ static void on_step(struct serve *s, struct task *t, struct job *j, struct event
     j->n_accepted += ev->rec.accepted;
     ids_cat(&j->all, ev->tokens.v, ev->tokens.n);
     log_step(s, j, ev);
-    if (reply_step(&j->reply, ev))
+    j->cut = reply_step(&j->reply, ev);
+    if (j->cut)
         s->b->jobs->cancel(s->b, j->id);
     ids_add(&t->order, j->reply.index);
 }

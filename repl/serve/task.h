@@ -12,6 +12,7 @@ struct job {
     char session[SESSION_ID];
     struct reply reply;
     bool started, begun, ended; /* begun: EV_JOB_BEGIN came */
+    bool cut;                   /* cancelled, because the reply has one of the client's stops */
     int n_step;                 /* posted to the log */
     int n_drafted, n_accepted;
     struct ids all;             /* tokens of all steps, those behind a stop text included */

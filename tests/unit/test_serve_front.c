@@ -3,6 +3,7 @@
 #include "tests/serve_front.h"
 
 #include "engine/remote/metrics.h"
+#include "tests/scratch.h"
 
 #define CHAT "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -278,7 +279,7 @@ static void test_thoughts_are_apart(void **state)
     (void)state;
     assert_non_null(mkdtemp(folder));
     write_thinking(folder);
-    desk_open_as(&d, NULL, folder, "qwen3");
+    desk_open_as(&d, NULL, folder, "qwen3", NULL);
     fake_script(&d.f, "<think>\nthe stored keys\n</think>\n\nIt stores keys.<|im_end|>");
     for (int step = 1; step < 5; step++) {
         struct buf b = {0}, text[2] = {{0}};
@@ -645,6 +646,62 @@ static void test_failed_jobs_are_errors(void **state)
     desk_close(&d);
 }
 
+static bool keep_stop(const struct turn_row *r, void *arg)
+{
+    struct turn_row *reply = arg;
+    if (!r->is_user)
+        turn_row_copy(reply, r);
+    return true;
+}
+
+static bool keep_id(const struct session_row *r, void *arg)
+{
+    memcpy(arg, r->id, SESSION_ID);
+    return false;
+}
+
+/* The engine computes on until it hears of the cancel, perhaps to the reply's own end. */
+static void test_what_follows_a_stop_text_is_not_in_the_log(void **state)
+{
+    struct desk d;
+    struct client c, *list[2] = {&c, NULL};
+    struct err e = {0};
+    struct turn_row reply = {0};
+    static const struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = "m",
+                                               .model_sha = "a", .draft_dir = "", .draft_sha = "",
+                                               .tokenizer_sha = "t", .config = "served=chat\n"};
+    char *folder = scratch_folder(), *db = xasprintf("%s/log.db", folder), id[SESSION_ID];
+    struct history *h = history_open(db, LOG_STEPS, &about, &e);
+    (void)state;
+    assert_non_null(h);
+    desk_open_as(&d, NULL, NESTLING, "gemma3", h);
+    d.f.held = 1;
+    client_open(&c, serve_port(d.s));
+    client_ask(&c, "POST", CHAT, "", "{\"stop\":[\" values\"]," ASKED "}", true);
+    desk_run(&d, &c, 1, 50, NULL, NULL);
+    struct fake_job *j = &d.f.job[0];
+    fake_begin(&d.f, j);
+    while (j->at < d.f.script.n)
+        fake_step(&d.f, j, 1);
+    fake_end(&d.f, j, STOP_END);
+    assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+    client_close(&c);
+    desk_close(&d);
+    history_close(h);
+    struct hdb *log = hdb_open(db, &e);
+    assert_non_null(log);
+    assert_int_equal(hdb_sessions(log, NULL, NULL, 0, keep_id, id, &e), 1);
+    assert_int_equal(hdb_turns(log, id, 0, keep_stop, &reply, &e), 2);
+    assert_string_equal(reply.text, "The KV cache stores the keys and");
+    assert_string_equal(reply.stop, "cancel");
+    assert_int_equal(reply.tokens.n, 8);
+    assert_int_equal(reply.n_steps, 8);
+    turn_row_free(&reply);
+    hdb_close(log);
+    scratch_remove(folder);
+    free(db);
+}
+
 static void test_the_end_of_the_server_ends_replies(void **state)
 {
     struct desk d;
@@ -812,6 +869,7 @@ int main(void)
         cmocka_unit_test(test_many_clients_at_once),
         cmocka_unit_test(test_too_many_jobs_are_told_to_wait),
         cmocka_unit_test(test_failed_jobs_are_errors),
+        cmocka_unit_test(test_what_follows_a_stop_text_is_not_in_the_log),
         cmocka_unit_test(test_the_end_of_the_server_ends_replies),
         cmocka_unit_test(test_connections_that_stand_still_end),
         cmocka_unit_test(test_broken_bodies_are_read_or_refused),
