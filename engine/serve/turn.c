@@ -266,7 +266,11 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
     if (e->kind == ERR_NEGATIVE && stop_asked(&g->stop))
         return STOP_CANCEL;
     if (e->kind == ERR_NEGATIVE) {
-        engine_post_text(g, EV_NOTICE, e->msg);
+        /* earlier turns hold the pages, or after historical fault 27789 nobody does */
+        char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
+                               "oldest N turns, /clear empties the pools");
+        engine_post_text(g, EV_NOTICE, line);
+        free(line);
         return STOP_KV_FULL;
     }
     if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
@@ -636,8 +640,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
     return session_render(&g->own.ses, text, &r->prompt, e);
 }
 
-/* Posts a turn without a prompt and a reply, and the reason as a notice; the conversation does not
- * change. */
+/* Posts a turn without prompt and reply, and a notice why; the conversation does not change. */
 static void refuse(struct engine *g, const char *text, enum stop_reason reason, const char *why)
 {
     struct turn t = {.first = g->own.ses.lane.tok.n, .reason = reason};

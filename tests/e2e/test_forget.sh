@@ -50,6 +50,14 @@ lines "/resume $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^>>> ' "$T/out")" = 2 ]
 >>> My name is Ada." ]; result "/resume shows it, marked" $?
 lines "/fork $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^\[left out of the context\]$' "$T/out")" = 1 ]; result "a fork, too" $?
 
+# pages that nobody gives back
+stories() { for ((i = 0; i < 9; i++)); do echo "Tell me a story."; done; }
+{ lines "/set max_tokens 60" "/set check off" "/set draft.shape 4-2-12" "/bug 27789 on"; stories
+  lines "/bug 27789 off" "Say hello." "/clear" "Say hello."; } | chat --swa-pages 12
+tail -n 1 "$T/out" | grep -q "^Hello! " && [ "$(grep 'short of pages' "$T/err" | tail -n 1)" = \
+    "aerie: the swa pool is short of pages: 1 needed, 0 free; /forget N leaves out the oldest N turns, /clear empties the pools" ]
+result "after fault 27789 a message names the way out, and that way is one" $?
+
 # logs from before there was a choice: no such line among the settings, no such operation
 lines "$A" "$A" "$A" "$A" "$B" "$LONG" "Say hello." "/regen" | chat -p forget=eager
 [ $rc = 2 ]; result "turns left without a word then" $?
