@@ -168,6 +168,50 @@ static void add_act(struct recorded *r, struct room *c, struct act *a, struct pa
         x->op_text = take(&a->text);
 }
 
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+/* Whether a fork has the turn, or does not know of it. Forks of earlier versions list no turns: what
+ * took a turn away stands behind them, too. */
+static bool is_unchanged(const struct act *fork, int turn)
+{
+    bool lists = strlen(fork->text) != SESSION_ID - 1 || strchr(fork->text, ' ');
+    return turn > fork->turn || (lists && turn_listed(fork->text, turn));
+}
+
+/* Whether an operation before a fork took away no turn that the fork is without. */
+static bool is_undone_by(const struct act *a, const struct act *fork)
+{
+    if (a->op == OP_UNDO)
+        return is_unchanged(fork, a->turn);
+    bool undone = a->op == OP_FORGET;
+    const char *at = a->text;
+    for (int n; undone && int_at(&at, &n); at += *at == ' ')
+        undone = is_unchanged(fork, n);
+    return undone;
+}
+
+/* Leaves out of the script what a fork did not take over: its parent's later turns, and what took a
+ * turn out of the parent's context that the fork has. A fork's first step has a whole page table. */
+static void leave_out(struct script *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        const struct act fork = s->act[i];
+        int kept = 0;
+        for (int k = 0; !fork.is_turn && fork.op == OP_FORK && k < i; k++) {
+            struct act *a = &s->act[k];
+            if (a->is_turn ? a->user.n > fork.turn : is_undone_by(a, &fork))
+                act_free(a);
+            else
+                s->act[kept++] = *a;
+        }
+        if (fork.is_turn || fork.op != OP_FORK)
+            continue;
+        memmove(s->act + kept, s->act + i, (size_t)(s->n - i) * sizeof *s->act);
+        s->n -= i - kept;
+        i = kept;
+    }
+}
+
 /* Turn numbers ascend, and so do the numbers of a turn's steps: the arrays are searched by them. */
 static bool check_order(const struct script *s, const char *session, struct err *e)
 {
@@ -217,6 +261,7 @@ bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struc
         return false;
     }
     r->about = about.p ? about.p : xstrdup("");
+    leave_out(&s);
     bool ok = check_order(&s, session, e) && hdb_token_texts(d, session, add_text, &texts, e) >= 0;
     for (int i = 0; ok && i < s.n; i++)
         add_act(r, &c, &s.act[i], &p);

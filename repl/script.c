@@ -24,7 +24,7 @@ struct reader {
     int n_entry, cap_entry;
 };
 
-static void act_free(struct act *a)
+void act_free(struct act *a)
 {
     free(a->text);
     turn_row_free(&a->user);

@@ -35,6 +35,7 @@ struct script {
 /* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e);
 void script_free(struct script *s);
+void act_free(struct act *a); /* what it owns */
 /* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
 bool act_cut_short(const struct act *a);
 /* Whether the message did not fit the context, so that the turn has no prompt: logs of earlier

@@ -63,6 +63,15 @@ grep -q 'TREE *step 1.2 ' "$T/out"; result "/tree draws any step of the live ses
 grep -q 'step 3.2 did not draft, so it has no tree' "$T/err"; result "or says that the step did not draft" $?
 show last; grep -q '^now: temperature 0.5, check off$' "$T/out"; result "show prints settings where they change" $?
 
+# ---- a fork at an earlier turn as a recording: its parent went on ----
+looks=("/at 2.2" /pages "/pages swa" "/map 20" "/tokens 1 40" /tree "/at 1.2" "/pages draft")
+lines "My name is Ada." hello "Tell me a story." "/fork 1" "What is my name?" "${looks[@]}" | chat
+sed '1,/^Your name is/d; /^at \|^TOKENS/d' "$T/out" >"$T/live"
+lines "${looks[@]}" | feed replay last --plain; [ $rc = 0 ] && sed '/^at \|^TOKENS/d' "$T/out" | diff "$T/live" - >"$T/differs"; result "the recording shows the same pages, tokens and tree" $?
+lines "/at 3.1" | feed replay last --plain; grep -q 'no step 3.1 yet: 2.[0-9]* is the newest' "$T/err"; result "and has no later turn of the parent" $?
+lines "My name is Ada." hello "/undo" "/undo" hi "/fork 1" "What is my name?" | chat
+lines /stats "/page 2" | feed replay last --plain; [ $rc = 0 ]; result "an undo that the fork did not take over" $?
+
 # ---- a session that another process is writing ----
 begin() { # NAME FLAGS...: a process that reads lines from descriptor $to; $writer is its id
     mkfifo "$T/$1"; "$AERIE" --plain --quiet -p max_tokens=12 "${@:2}" <"$T/$1" >"$T/$1.out" 2>&1 &
