@@ -7,12 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST = 4000 };
 
 /* What one user's processes hold: the program and its monitor. */
 struct held {
-    long kb, descriptors, threads, processes;
+    long kb, data_kb; /* RssAnon, VmData: what was touched of private memory, and all of it */
+    long descriptors, threads, processes;
+    long log_descriptors; /* of the log's file: SQLite closes one only when the process has no lock on the file left */
+    long heap, heap_held; /* kB of the program's heap that are in use, and that its allocator holds */
     long used, evictable; /* pages of all pools */
 };
 
@@ -49,6 +53,8 @@ static void add_process(pid_t pid, struct held *h)
     while (fgets(line, sizeof line, f))
         if (strncmp(line, "RssAnon:", 8) == 0)
             h->kb += strtol(line + 8, NULL, 10);
+        else if (strncmp(line, "VmData:", 7) == 0)
+            h->data_kb += strtol(line + 7, NULL, 10);
     fclose(f);
     h->processes++;
     h->descriptors += count_entries(pid, "fd");
@@ -59,6 +65,53 @@ static void add_process(pid_t pid, struct held *h)
         add_process(child, h);
     if (f)
         fclose(f);
+}
+
+/* Takes the descriptors of the log's file out of the others, and writes all to the journal if their number has changed. */
+static void tell_descriptors(const struct user *u, struct held *h, const struct held *before)
+{
+    char folder[64], path[400], to[400];
+    struct buf list = {0};
+    snprintf(folder, sizeof folder, "/proc/%d/fd", (int)u->pid);
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        ssize_t n = readlink(path, to, sizeof to - 1);
+        to[n > 0 ? n : 0] = 0;
+        if (n > 0)
+            buf_printf(&list, " %s %s", e->d_name, strncmp(to, soak.folder, strlen(soak.folder)) ? to : to + strlen(soak.folder));
+        h->log_descriptors += n > 0 && strcmp(to, soak.log) == 0;
+    }
+    if (d)
+        closedir(d);
+    h->descriptors -= h->log_descriptors;
+    if (!before || h->descriptors != before->descriptors || h->log_descriptors != before->log_descriptors)
+        note(u->name, "descriptors:%s", list.n ? list.p : " none");
+    buf_free(&list);
+}
+
+/* A user's mappings with more than 256 kB of memory of its own, for the journal: of how much how much was touched. */
+static void note_mappings(const struct user *u)
+{
+    char path[64], line[512], name[128] = "";
+    struct buf list = {0};
+    unsigned long from = 0, to = 0;
+    snprintf(path, sizeof path, "/proc/%d/smaps", (int)u->pid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long a, b, kb;
+        char at[128] = "anonymous";
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %127s", &a, &b, at) >= 2) {
+            from = a, to = b;
+            snprintf(name, sizeof name, "%s", strrchr(at, '/') ? strrchr(at, '/') + 1 : at);
+        } else if (sscanf(line, "Anonymous: %lu", &kb) == 1 && kb > 256) {
+            buf_printf(&list, " %s %lu of %lu,", name, kb, (to - from) / 1024);
+        }
+    }
+    if (f)
+        fclose(f);
+    note(u->name, "kB touched:%s", list.n ? list.p : " unknown");
+    buf_free(&list);
 }
 
 static long file_kb(const char *suffix)
@@ -99,19 +152,30 @@ void measure(void)
     for (int i = 0; i < 2; i++) {
         struct user *u = &soak.user[i];
         add_process(u->pid, &s->user[i]);
+        s->user[i].heap = (long)(u->heap[0] / 1024);
+        s->user[i].heap_held = (long)(u->heap[1] / 1024);
         for (int k = 0; k < N_POOLS; k++) {
             s->user[i].used += u->pool[k].used + u->pool[k].shared;
             s->user[i].evictable += u->pool[k].evictable;
         }
     }
+    for (int i = 0; i < 2; i++)
+        tell_descriptors(&soak.user[i], &s->user[i], n_sample > 1 ? &sample[n_sample - 2].user[i] : NULL);
+    for (int i = 0; i < 2; i++)
+        if (n_sample % 10 == 1 || atomic_load(&soak.over))
+            note_mappings(&soak.user[i]);
     s->turns = log_number("select count(*) from turn where role = 'reply'");
     s->steps = log_number("select count(*) from step");
     s->log_kb = file_kb("");
     s->wal_kb = file_kb("-wal");
-    const struct held *a = &s->user[0], *b = &s->user[1];
-    note("sample", "%.0f s: screen %ld kB %ld fds %ld threads %ld+%ld pages; plain %ld kB %ld fds %ld threads %ld+%ld pages; log %ld kB, "
-         "WAL %ld kB, %ld turns, %ld steps", s->at, a->kb, a->descriptors, a->threads, a->used, a->evictable, b->kb, b->descriptors,
-         b->threads, b->used, b->evictable, s->log_kb, s->wal_kb, s->turns, s->steps);
+    struct buf line = {0};
+    for (int i = 0; i < 2; i++) {
+        const struct held *h = &s->user[i];
+        buf_printf(&line, "%s %ld of %ld kB (heap %ld of %ld) %ld+%ld fds %ld threads %ld+%ld pages; ", soak.user[i].name, h->kb, h->data_kb,
+                   h->heap, h->heap_held, h->descriptors, h->log_descriptors, h->threads, h->used, h->evictable);
+    }
+    note("sample", "%.0f s: %slog %ld kB, WAL %ld kB, %ld turns, %ld steps", s->at, line.p, s->log_kb, s->wal_kb, s->turns, s->steps);
+    buf_free(&line);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -135,22 +199,29 @@ static double median(double (*of)(const struct sample *s, int user), int user, i
 }
 
 static double kb_of(const struct sample *s, int user) { return (double)s->user[user].kb; }
+static double data_of(const struct sample *s, int user) { return (double)s->user[user].data_kb; }
 static double descriptors_of(const struct sample *s, int user) { return (double)s->user[user].descriptors; }
+static double log_descriptors_of(const struct sample *s, int user) { return (double)s->user[user].log_descriptors; }
+static double heap_of(const struct sample *s, int user) { return (double)s->user[user].heap; }
 static double threads_of(const struct sample *s, int user) { return (double)s->user[user].threads; }
 static double used_of(const struct sample *s, int user) { return (double)s->user[user].used; }
 static double evictable_of(const struct sample *s, int user) { return (double)s->user[user].evictable; }
 static double wal_of(const struct sample *s, int user) { return (double)s->wal_kb + 0 * user; }
 
-/* Compares the last third of the samples with the second; the first third warms up. */
-static void judge(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, double may_grow)
+/* Prints the first sample and the medians of the second and the last third; returns by how much the last is above the second. */
+static double show(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, const char *why)
 {
     int third = n_sample / 3;
     double first = of(&sample[0], user), middle = median(of, user, third, 2 * third), last = median(of, user, 2 * third, n_sample);
-    bool flat = last - middle <= may_grow;
-    printf("  %-7s %-12s %8.0f %8.0f %8.0f   %s\n", who, what, first, middle, last, flat ? "flat" : "GROWS");
-    if (!flat)
-        failed(who, "%s grew from %.0f to %.0f between the second and the last third of the run (at most %.0f is flat)", what, middle,
-               last, may_grow);
+    printf("  %-7s %-12s %8.0f %8.0f %8.0f   %s\n", who, what, first, middle, last, why);
+    return last - middle;
+}
+
+static void judge(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, double may_grow)
+{
+    double grew = show(who, what, of, user, "");
+    if (grew > may_grow)
+        failed(who, "%s grew by %.0f between the second and the last third of the run (at most %.0f is flat)", what, grew, may_grow);
 }
 
 void judge_samples(void)
@@ -162,8 +233,11 @@ void judge_samples(void)
     printf("at rest:                first   second    third (medians of thirds; kB, numbers)\n");
     for (int i = 0; i < 2; i++) {
         const char *who = soak.user[i].name;
-        judge(who, "memory", kb_of, i, 1024 + 0.02 * median(kb_of, i, n_sample / 3, n_sample));
+        judge(who, "heap in use", heap_of, i, 512);
+        judge(who, "mapped", data_of, i, 4096 + 0.02 * median(kb_of, i, n_sample / 3, n_sample));
+        show(who, "touched", kb_of, i, "of the mapped; the pools' cells from their first use on");
         judge(who, "descriptors", descriptors_of, i, 0);
+        judge(who, "of the log", log_descriptors_of, i, 1); /* as many as were ever open at once */
         judge(who, "threads", threads_of, i, 0);
         judge(who, "pages used", used_of, i, 0);
         judge(who, "pages kept", evictable_of, i, 64);

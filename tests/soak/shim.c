@@ -2,10 +2,13 @@
  *
  * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead. Monotonic time is the
  * kernel's, because waits end by it. AERIE_SOAK_LEAK=memory, descriptors or threads loses some at every sync of a file,
- * so that it can be seen that the soak finds it.
+ * so that it can be seen that the soak finds it. AERIE_SOAK_HEAP names a file of two 64-bit numbers, the bytes of the
+ * heap that are in use and those that the allocator holds, written before each wait for input.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,18 +20,37 @@
 #include <unistd.h>
 
 static const volatile int64_t *ahead;
+static volatile int64_t *heap;
+static pid_t of; /* whose heap; not its monitor's */
 static char leak;
+
+static void *map_file(const char *path, int access, int protection, size_t size)
+{
+    int fd = path ? open(path, access | O_CLOEXEC) : -1;
+    void *p = fd >= 0 ? mmap(NULL, size, protection, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (fd >= 0)
+        close(fd);
+    return p == MAP_FAILED ? NULL : p;
+}
 
 __attribute__((constructor)) static void begin(void)
 {
-    const char *path = getenv("AERIE_SOAK_CLOCK"), *what = getenv("AERIE_SOAK_LEAK");
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        void *p = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
-        ahead = p == MAP_FAILED ? NULL : p;
-        close(fd);
-    }
+    const char *what = getenv("AERIE_SOAK_LEAK");
+    ahead = map_file(getenv("AERIE_SOAK_CLOCK"), O_RDONLY, PROT_READ, sizeof *ahead);
+    heap = map_file(getenv("AERIE_SOAK_HEAP"), O_RDWR, PROT_READ | PROT_WRITE, 2 * sizeof *heap);
+    of = getpid();
     leak = what ? what[0] : 0;
+}
+
+int poll(struct pollfd *fd, nfds_t n, int ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    if (heap && ms != 0 && getpid() == of) {
+        struct mallinfo2 m = mallinfo2();
+        heap[0] = (int64_t)(m.uordblks + m.hblkhd);
+        heap[1] = (int64_t)(m.arena + m.hblkhd);
+    }
+    return ppoll(fd, n, ms < 0 ? NULL : &t, NULL);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t)

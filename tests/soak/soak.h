@@ -27,6 +27,7 @@ struct user {
     uint64_t rng;
     int width, height;
     bool fault_on;      /* a historical fault was switched on since the last rest */
+    bool log_refused;   /* plain: the log failed a command, which its status at the end says */
     size_t unanswered;  /* screen: bytes of output in all when something was sent last */
     size_t n_out;       /* bytes of output in all */
     struct buf got;     /* output since the last forget_output(), its end only */
@@ -36,6 +37,7 @@ struct user {
     struct pool pool[N_POOLS];
     bool pools_known, rules_hold;
     pthread_t thread;
+    const volatile int64_t *heap; /* bytes of its heap in use, and held by its allocator (shim.c) */
 };
 
 struct soak {
@@ -50,6 +52,7 @@ struct soak {
     long visits, kills;         /* other processes that were run, and those that were killed */
     atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
     atomic_bool full;           /* the disk is full now */
+    atomic_uint_least64_t room_ns; /* when it had room again */
     atomic_bool over, stop;     /* the run shall end; users end when they leave their rest */
     pthread_barrier_t rest, go; /* users and the main thread, at rest */
     atomic_bool resting;        /* users go to rest when they have ended what they do */
@@ -65,6 +68,8 @@ void failed(const char *who, const char *fmt, ...) __attribute__((format(printf,
 /* 0 .. n - 1, the next of a user's random numbers. */
 int roll(uint64_t *rng, int n);
 double seconds_since(uint64_t begin_ns);
+/* Whether an answer may be one of a full disk: it is full, or was seconds ago. */
+bool disk_was_full(void);
 
 /* ---- processes (user.c) ---------------------------------------------------------------------- */
 

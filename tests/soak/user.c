@@ -34,9 +34,11 @@ static _Noreturn void become(const char *const *argv)
     _exit(127);
 }
 
-/* Only the two users leak, not the programs of run_program(). */
-static void leak_here(void)
+/* Only the two users leak and tell their heap, not the programs of run_program(). */
+static void is_user(const struct user *u)
 {
+    char *heap = xasprintf("%s/%s.heap", soak.folder, u->name);
+    setenv("AERIE_SOAK_HEAP", heap, 1);
     if (soak.leak[0])
         setenv("AERIE_SOAK_LEAK", soak.leak, 1);
 }
@@ -48,7 +50,7 @@ static void start_screen(struct user *u, const char *const *argv)
     CHECK(u->pid >= 0);
     if (u->pid == 0) {
         setenv("TERM", "screen-256color", 1);
-        leak_here();
+        is_user(u);
         become(argv);
     }
     u->out = u->in;
@@ -66,7 +68,7 @@ static void start_plain(struct user *u, const char *const *argv)
         if (err < 0 || dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0 || dup2(err, 2) < 0)
             _exit(126);
         setenv("TERM", "dumb", 1);
-        leak_here();
+        is_user(u);
         become(argv);
     }
     close(in[0]);
@@ -196,8 +198,10 @@ static void read_line(struct user *u, const char *line)
             note(u->name, "%.600s", line);
     } else if (strncmp(line, "{\"command\":", 11) == 0 && strstr(line, "\",\"error\":")) {
         atomic_fetch_add(&soak.refused, 1);
-        if (strstr(line, "\"code\":4") && !atomic_load(&soak.full))
-            note(u->name, "%.300s", line);
+        bool log = strstr(line, "\"code\":4") != NULL, held = strstr(line, "is open in another aerie") != NULL;
+        u->log_refused |= log;
+        if (log && !held && !disk_was_full())
+            failed(u->name, "the log failed without a reason of ours: %.300s", line);
     } else if (line[0] != '{') {
         failed(u->name, "a line of --json is no object: %.200s", line);
     }

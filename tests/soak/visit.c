@@ -64,7 +64,7 @@ void visit(uint64_t *rng)
     const char *a = soak.aerie, *n = numbered(rng);
     static const int signals[] = {SIGKILL, SIGKILL, SIGTERM, SIGINT, SIGHUP};
     int sig = signals[roll(rng, 5)];
-    switch (roll(rng, 14)) {
+    switch (roll(rng, 15)) {
     case 0: run((const char *[]){a, "run", "--quiet", "-p", "max_tokens=20", "Hello!", NULL}, LONG, SIGTERM, " 0 "); break;
     case 1: run((const char *[]){a, "logs", "-n", "5", NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 2: run((const char *[]){a, "logs", "-q", "fox", NULL}, LONG, SIGTERM, " 0 1 "); break;
@@ -76,6 +76,7 @@ void visit(uint64_t *rng)
     case 8: run((const char *[]){a, "replay", n, "--check", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 9: run((const char *[]){a, "pack", n, "-o", fresh_file(), NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 10: run((const char *[]){a, "run", "--quiet", "-c", "-p", "max_tokens=20", "Go on.", NULL}, LONG, SIGTERM, " 0 4 "); break;
+    case 11: run((const char *[]){a, "replay", n, "--plain", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
     default: /* one that does not live long */
         soak.kills += sig == SIGKILL;
         run((const char *[]){a, "--plain", "--json", "--quiet", "--script", script(), NULL}, 30 + roll(rng, 600), sig,
