@@ -15,6 +15,38 @@ enum {
     PROGRESS_STEPS = 200, /* SQLite VM instructions between two calls of on_progress() */
 };
 
+/* ---- memory ---- */
+
+static sqlite3_mem_methods plain;
+
+static void *sqlite_malloc(int n)
+{
+    void *p = plain.xMalloc(n);
+    if (!p)
+        no_memory("%d bytes for SQLite", n);
+    return p;
+}
+
+static void *sqlite_realloc(void *old, int n)
+{
+    void *p = plain.xRealloc(old, n);
+    if (!p)
+        no_memory("%d bytes for SQLite", n);
+    return p;
+}
+
+void history_claim_memory(void)
+{
+    if (sqlite3_config(SQLITE_CONFIG_GETMALLOC, &plain) != SQLITE_OK)
+        return;
+    sqlite3_mem_methods m = plain;
+    m.xMalloc = sqlite_malloc;
+    m.xRealloc = sqlite_realloc;
+    CHECK(sqlite3_config(SQLITE_CONFIG_MALLOC, &m) == SQLITE_OK);
+}
+
+/* ---- connections ---- */
+
 void db_why(const struct db *d, char why[200])
 {
     int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, error = d->h ? sqlite3_system_errno(d->h) : 0;

@@ -235,12 +235,12 @@ static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
 /* ---- the whole export ---- */
 
 static int (*create_file)(const char *path);
-static bool (*discard_file)(const char *path);
+static bool (*settle_file)(const char *path, bool keep);
 
-void hdb_create_through(int (*create)(const char *path), bool (*discard)(const char *path))
+void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep))
 {
     create_file = create;
-    discard_file = discard;
+    settle_file = settle;
 }
 
 /* In a process that may not write there itself, through another. */
@@ -258,6 +258,8 @@ static bool sink_open(struct sink *s, const char *path, struct err *e)
     bool out = strcmp(path, "-") == 0;
     *s = (struct sink){.path = out ? "standard output" : path, .e = e, .ok = true};
     s->fd = out ? STDOUT_FILENO : create_output(path, e);
+    if (!out && !create_file && s->fd >= 0)
+        die_removes(path);
     return s->fd >= 0;
 }
 
@@ -271,10 +273,12 @@ static bool sink_close(struct sink *s)
     if (s->ok && fsync(s->fd) != 0)
         s->ok = err_set(s->e, ERR_USAGE, "cannot write %s: %s", s->path, strerror(errno));
     close(s->fd);
-    if (!s->ok && discard_file)
-        discard_file(s->path);
-    else if (!s->ok)
+    bool settled = !settle_file || settle_file(s->path, s->ok);
+    if (!settled && s->ok)
+        s->ok = err_set(s->e, ERR_USAGE, "cannot keep %s: %s", s->path, strerror(errno));
+    if (!settle_file && !s->ok)
         unlink(s->path);
+    die_removes(NULL);
     return s->ok;
 }
 

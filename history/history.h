@@ -16,6 +16,10 @@
 
 #include "engine/event.h"
 
+/* From now on an allocation of SQLite that fails ends the program (no_memory()): a statement that failed so would look like
+ * one that has no more rows. Call once, before any other function that uses SQLite. A value has at most 256 MiB. */
+void history_claim_memory(void);
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Each level stores what the previous one does, and: */
@@ -320,9 +324,9 @@ bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct
 bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struct buf *report,
                  struct err *e);
 
-/* From now on, hdb_save() and hdb_export() have files created, and incomplete ones removed, by these: both return what
- * open() and unlink() would, and set errno. Before the first of them is called. */
-void hdb_create_through(int (*create)(const char *path), bool (*discard)(const char *path));
+/* From now on, hdb_save() and hdb_export() have files created by `create`, which returns what open() would, and kept when
+ * they are whole or else removed by `settle`; both set errno. Before the first of them is called. */
+void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep));
 
 /* Writes a session ("last", an id or its beginning) as JSON lines in ASCII: the schema version,
  * then one record per row; a fork includes the turns before it. The file is created 0600 and must

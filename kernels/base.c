@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +42,16 @@ bool err_prefix(struct err *e, const char *fmt, ...)
 }
 
 static void (*hook_before_death)(void);
+static const char *_Atomic removed_at_death;
 
 void die_hook(void (*hook)(void))
 {
     hook_before_death = hook;
+}
+
+void die_removes(const char *path)
+{
+    atomic_store(&removed_at_death, path);
 }
 
 static void write_message(const char *p, size_t n)
@@ -91,12 +98,27 @@ void err_print(const char *fmt, ...)
     va_end(ap);
 }
 
-_Noreturn void die(const char *fmt, ...)
+/* Lets one thread say why the program ends, and no other end it before the terminal is restored. */
+static void begin_to_die(void)
 {
+    static atomic_bool dying;
+    static _Thread_local bool mine;
+    if (atomic_exchange(&dying, true) && !mine)
+        for (;;)
+            pause();
+    mine = true;
     void (*hook)(void) = hook_before_death;
     hook_before_death = NULL;
     if (hook)
         hook();
+    const char *path = atomic_load(&removed_at_death);
+    if (path)
+        unlink(path);
+}
+
+_Noreturn void die(const char *fmt, ...)
+{
+    begin_to_die();
     va_list ap;
     va_start(ap, fmt);
     print_message(fmt, ap);
@@ -106,11 +128,32 @@ _Noreturn void die(const char *fmt, ...)
 
 /* ---- memory ---- */
 
+_Noreturn void no_memory(const char *fmt, ...)
+{
+    char what[64];
+    va_list ap;
+    begin_to_die();
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    err_print("out of memory (%s)", what);
+    _exit(ERR_USAGE);
+}
+
+/* The length of formatted text; the C library may need memory to find it. */
+static size_t formatted(int n)
+{
+    if (n < 0 && errno == ENOMEM)
+        no_memory("formatting");
+    CHECK(n >= 0);
+    return (size_t)n;
+}
+
 void *xmalloc(size_t n)
 {
     void *p = malloc(n ? n : 1);
     if (!p)
-        die("out of memory (%zu bytes)", n);
+        no_memory("%zu bytes", n);
     return p;
 }
 
@@ -118,7 +161,7 @@ void *xcalloc(size_t n, size_t size)
 {
     void *p = calloc(n ? n : 1, size ? size : 1);
     if (!p)
-        die("out of memory (%zu x %zu bytes)", n, size);
+        no_memory("%zu x %zu bytes", n, size);
     return p;
 }
 
@@ -126,10 +169,10 @@ void *xrealloc(void *p, size_t n, size_t size)
 {
     size_t bytes;
     if (!size_mul(n, size, &bytes))
-        die("out of memory (%zu x %zu bytes)", n, size);
+        no_memory("%zu x %zu bytes", n, size);
     p = realloc(p, bytes ? bytes : 1);
     if (!p)
-        die("out of memory (%zu bytes)", bytes);
+        no_memory("%zu bytes", bytes);
     return p;
 }
 
@@ -137,11 +180,11 @@ void *xaligned(size_t n)
 {
     size_t rounded;
     if (!size_add(n, 63, &rounded))
-        die("out of memory (%zu bytes)", n);
+        no_memory("%zu bytes", n);
     rounded &= ~(size_t)63;
     void *p = aligned_alloc(64, rounded ? rounded : 64);
     if (!p)
-        die("out of memory (%zu bytes)", n);
+        no_memory("%zu bytes", n);
     return p;
 }
 
@@ -156,11 +199,10 @@ char *xasprintf(const char *fmt, ...)
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    size_t n = formatted(vsnprintf(NULL, 0, fmt, ap));
     va_end(ap);
-    CHECK(n >= 0);
-    char *s = xmalloc((size_t)n + 1);
-    vsnprintf(s, (size_t)n + 1, fmt, again);
+    char *s = xmalloc(n + 1);
+    formatted(vsnprintf(s, n + 1, fmt, again));
     va_end(again);
     return s;
 }
@@ -203,7 +245,7 @@ static void buf_room(struct buf *b, size_t more)
 {
     size_t need;
     if (!size_add(b->n, more, &need) || !size_add(need, 1, &need))
-        die("out of memory (buffer)");
+        no_memory("buffer");
     if (need <= b->cap)
         return;
     size_t cap = b->cap ? b->cap : 64;
@@ -263,14 +305,13 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     size_t room = b->p ? b->cap - b->n : 0;
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(room ? b->p + b->n : NULL, room, fmt, ap);
-    CHECK(n >= 0);
-    if ((size_t)n >= room) { /* it did not fit */
-        buf_room(b, (size_t)n);
-        vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+    size_t n = formatted(vsnprintf(room ? b->p + b->n : NULL, room, fmt, ap));
+    if (n >= room) { /* it did not fit */
+        buf_room(b, n);
+        formatted(vsnprintf(b->p + b->n, n + 1, fmt, again));
     }
     va_end(again);
-    b->n += (size_t)n;
+    b->n += n;
 }
 
 void buf_clear(struct buf *b)

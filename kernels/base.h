@@ -50,10 +50,16 @@ _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Prints "aerie: TEXT" and a line end on standard error, in one write, without allocating if the line has at most 1,000
  * bytes. A signal that interrupts the write loses the line only where the write would have to wait again. */
 void err_print(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Sets a function that runs once before die() prints; the repl restores the terminal there. */
+/* Sets a function that runs once before die() or no_memory() prints; the repl restores the terminal there. */
 void die_hook(void (*hook)(void));
+/* The file, unfinished, that they then remove; NULL: none. The path stays the caller's. One file at a time. */
+void die_removes(const char *path);
 
-/* ---- memory: these functions die() if the system has no memory; callers free() -------------- */
+/* ---- memory: these functions end the program if the system has none; callers free() ---------- */
+
+/* Prints "aerie: out of memory (WHAT)" and ends the process with ERR_USAGE. It runs no exit handlers: other threads go on
+ * until then, and what the log has acknowledged is on the disk. */
+_Noreturn void no_memory(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
 void *xmalloc(size_t n) __attribute__((malloc, returns_nonnull));
 void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull)); /* zeroed; dies when n * size overflows */

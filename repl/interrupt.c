@@ -142,7 +142,10 @@ int interrupt_fd(void)
 int interrupt_next(void)
 {
     unsigned char c;
-    if (!in.open || read(in.pipe[0], &c, 1) != 1)
+    ssize_t n = 0;
+    while (in.open && (n = read(in.pipe[0], &c, 1)) < 0 && errno == EINTR)
+        ;
+    if (n != 1)
         return 0;
     if (ends(c))
         atomic_fetch_add(&in.taken, 1);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "history/history.h"
 #include "kernels/mapped.h"
 #include "repl/repl.h"
 
@@ -59,6 +60,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */
     signal(SIGXFSZ, SIG_IGN);
     json_set_alloc_funcs(xmalloc, free); /* no memory for a JSON value is not taken for bad JSON */
+    history_claim_memory();
     mapped_catch(); /* before the screen's handler, which calls mapped_fault() itself */
     return cli_main(argc, argv);
 }

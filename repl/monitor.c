@@ -17,7 +17,7 @@
 
 #include "repl/interrupt.h"
 
-enum op { OP_CREATE, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
+enum op { OP_CREATE, OP_KEEP, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
 
 /* Both are one datagram; a request may carry two descriptors, an answer one. OP_EDIT is answered when the editor has
  * ended, OP_HANG_UP and OP_KILL_EDITOR are not. */
@@ -86,6 +86,7 @@ static struct {
     pid_t editor; /* that runs; 0: none */
     int end_editor; /* the signal that ends it and what it started; 0: none came */
     char *made;  /* the file created last */
+    bool kept;   /* it is whole, or removed */
     dev_t dev;
     ino_t ino;
 } mon;
@@ -122,6 +123,7 @@ static int create(const char *path, struct answer *a)
     }
     free(mon.made);
     mon.made = xstrdup(path);
+    mon.kept = false;
     mon.dev = st.st_dev;
     mon.ino = st.st_ino;
     return fd;
@@ -135,6 +137,7 @@ static void discard(const char *path, struct answer *a)
         a->error = EPERM;
     else if (unlink(path) != 0)
         a->error = errno;
+    mon.kept = true; /* nothing is left to remove */
 }
 
 /* Signals as a program expects them at its start. */
@@ -289,6 +292,7 @@ static _Noreturn void serve(void)
         ask.path[sizeof ask.path - 1] = '\0';
         switch (ask.op) {
         case OP_CREATE: made = create(ask.path, &a); break;
+        case OP_KEEP: mon.kept = true; break;
         case OP_DISCARD: discard(ask.path, &a); break;
         case OP_EDIT: answered = !edit(ask.path, &a); break;
         case OP_HANG_UP:
@@ -310,6 +314,8 @@ static _Noreturn void serve(void)
         if (!sent)
             break;
     }
+    if (mon.made && !mon.kept)
+        discard(mon.made, &(struct answer){0});
     if (mon.child)
         kill(mon.child, SIGKILL);
     if (mon.editor)
@@ -390,10 +396,10 @@ int monitor_create(const char *path)
     return request(OP_CREATE, path, NULL, 0, &a, &fd) ? fd : -1;
 }
 
-bool monitor_discard(const char *path)
+bool monitor_settle(const char *path, bool keep)
 {
     struct answer a;
-    return request(OP_DISCARD, path, NULL, 0, &a, NULL);
+    return request(keep ? OP_KEEP : OP_DISCARD, path, NULL, 0, &a, NULL);
 }
 
 int monitor_edit(const char *path)

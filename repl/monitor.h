@@ -2,11 +2,13 @@
  * process may not do itself.
  *
  * The monitor is forked before the first thread, and before the isolation. It reads no file of a
- * model, of a log or of a server; it obeys the four requests below, from the one process that
+ * model, of a log or of a server; it obeys the requests below, from the one process that
  * started it, and ends with that process. What it refuses even then:
  *
  *   create   a new file: never an existing one, never through a symbolic link as the last part, and
  *            never one in a folder or with a name that begins with a dot (configuration, keys)
+ *   keep     the file that the monitor created last is whole; one that is not kept is removed when the program ends,
+ *            however it ends
  *   discard  removes a file, only if it is the one that the monitor created last
  *   edit     runs $VISUAL or $EDITOR on a file; a signal that ends the program ends the editor, too
  *   query    runs the function given to monitor_start() in a process of its own
@@ -24,8 +26,8 @@ bool monitor_start(int (*query)(void), struct err *e);
 
 /* A descriptor of a new, empty file, readable and writable, mode 0600; -1 and errno. */
 int monitor_create(const char *path);
-/* Removes the file that monitor_create() made last; false and errno. */
-bool monitor_discard(const char *path);
+/* Keeps the file that monitor_create() made last, or removes it; false and errno. */
+bool monitor_settle(const char *path, bool keep);
 /* Runs the user's editor on a file, in the foreground of the terminal. If SIGINT, SIGTERM or SIGHUP waits
  * (repl/interrupt.h), the editor and the programs that it started get SIGHUP, and SIGKILL half a second later. Returns
  * its wait status, or -1 and errno: it could not be started. */

@@ -106,10 +106,15 @@ static bool add_headers(struct http *h, const struct http_opts *o, struct err *e
     return true;
 }
 
+static void *resize(void *p, size_t n)
+{
+    return xrealloc(p, n, 1);
+}
+
 bool http_open(struct http **out, const struct http_opts *o, struct err *e)
 {
     static bool once; /* before the first thread */
-    if (!once && curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+    if (!once && curl_global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup, xcalloc) != CURLE_OK)
         return err_set(e, ERR_MODEL, "libcurl cannot start");
     once = true;
     struct http *h = xcalloc(1, sizeof *h);

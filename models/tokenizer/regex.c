@@ -12,8 +12,37 @@
  */
 #include "models/tokenizer/parts.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- memory: a match that fails for want of memory would be taken for a slow pattern ---- */
+
+static void *pcre_malloc(PCRE2_SIZE n, void *unused)
+{
+    (void)unused;
+    return xmalloc(n);
+}
+
+static void pcre_free(void *p, void *unused)
+{
+    (void)unused;
+    free(p);
+}
+
+static pcre2_general_context *memory;
+
+static void make_memory(void)
+{
+    memory = pcre2_general_context_create(pcre_malloc, pcre_free, NULL);
+}
+
+static pcre2_general_context *claimed(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_memory);
+    return memory;
+}
 
 /* ---- compiling ---- */
 
@@ -30,9 +59,7 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
     }
     int code;
     PCRE2_SIZE at;
-    pcre2_compile_context *c = pcre2_compile_context_create(NULL);
-    if (!c)
-        die("out of memory (pattern)");
+    pcre2_compile_context *c = pcre2_compile_context_create(claimed());
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(c, 200); /* onig_to_pcre() allows 64 and adds a few */
     p->re = pcre2_compile((PCRE2_SPTR)(text.p ? text.p : ""), text.n, OPTIONS, &code, &at, c);
@@ -106,10 +133,8 @@ static void matcher_ready(struct matcher *f)
 {
     if (f->match)
         return;
-    f->match = pcre2_match_data_create(1, NULL); /* the offsets of the whole match only */
-    f->limits = pcre2_match_context_create(NULL);
-    if (!f->match || !f->limits)
-        die("out of memory (matching)");
+    f->match = pcre2_match_data_create(1, claimed()); /* the offsets of the whole match only */
+    f->limits = pcre2_match_context_create(claimed());
     pcre2_set_heap_limit(f->limits, HEAP_KIB);
     pcre2_set_callout(f->limits, count_work, f);
     f->allowed = WORK_BASE;
@@ -123,7 +148,7 @@ static int match_once(const struct pattern *p, struct matcher *f, const char *s,
     f->at = from;
     int rc = pcre2_match(p->re, text, n, from, PCRE2_NO_UTF_CHECK, f->match, f->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !f->stack) {
-        f->stack = pcre2_jit_stack_create(1 << 16, BIG_STACK, NULL);
+        f->stack = pcre2_jit_stack_create(1 << 16, BIG_STACK, claimed());
         pcre2_jit_stack_assign(f->limits, NULL, f->stack);
         rc = pcre2_match(p->re, text, n, from, PCRE2_NO_UTF_CHECK, f->match, f->limits);
     }

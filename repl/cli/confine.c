@@ -87,7 +87,7 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
         add_folder_of(&f, c->word[1], false);
     isolate(&(struct isolation){(const char *const *)f.v, f.n, until_when(c, cmd)}, &got);
     if (got.writes && (cmd->bit & HAS_PROMPT))
-        hdb_create_through(monitor_create, monitor_discard);
+        hdb_create_through(monitor_create, monitor_settle);
     for (int i = 0; i < f.n; i++)
         free(f.v[i]);
     return true;

@@ -709,7 +709,8 @@ void markdown_render_part(const char *text, size_t n, size_t n_own, int width, s
     m.source = shown.p;
     m.source_n = shown.n - (n - n_own);
     line_init(&m);
-    CHECK(md_parse(shown.p, (MD_SIZE)shown.n, &parser, &m) == 0);
+    if (md_parse(shown.p, (MD_SIZE)shown.n, &parser, &m) != 0) /* no callback fails */
+        no_memory("Markdown");
     flush_line(&m);
     unescape_sources(out, from, text, n, &shown);
     sheet_free(&m.line);

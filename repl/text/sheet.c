@@ -238,14 +238,13 @@ void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, in
 
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
 {
-    char *text;
+    struct buf text = {0};
     va_list ap;
     va_start(ap, fmt);
-    int n = vasprintf(&text, fmt, ap);
+    buf_vprintf(&text, fmt, ap);
     va_end(ap);
-    CHECK(n >= 0);
-    sheet_addn(s, st, text, (size_t)n);
-    free(text);
+    sheet_addn(s, st, text.p, text.n);
+    buf_free(&text);
 }
 
 void sheet_line(struct sheet *s)

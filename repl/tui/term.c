@@ -512,8 +512,11 @@ ptrdiff_t term_read(char *p, size_t n)
     while (some < 0 && errno == EINTR);
     if (some <= 0)
         return 0;
-    ssize_t k = read(STDIN_FILENO, p, n);
-    if (k < 0 && (errno == EINTR || errno == EAGAIN))
+    ssize_t k;
+    do /* to the caller, no bytes now would mean that a key sequence has ended */
+        k = read(STDIN_FILENO, p, n);
+    while (k < 0 && errno == EINTR);
+    if (k < 0 && errno == EAGAIN)
         return 0;
     return k > 0 ? k : -1;
 }

@@ -139,7 +139,7 @@ static _Noreturn void become(const struct command *c, const struct class *k, int
     setenv("LD_PRELOAD", c->preload, 1);
     setenv(FAULTS_PAGE, c->page, 1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (ok && install_filter(k))
+    if (ok && (!k->call[0].name || install_filter(k)))
         execv(c->argv[0], c->argv);
     _exit(126);
 }
@@ -214,11 +214,16 @@ static bool is_thread(pid_t pid, const struct user_regs_struct *r)
     return r->orig_rax == SYS_clone && (r->rdi & CLONE_THREAD);
 }
 
-/* True at every second call of a thread, so that each goes on whatever the others do. */
-static bool toggle(pid_t thread)
+/* Whether a call is interrupted: every second one of a thread, from its first or second on, so that each thread goes on
+ * whatever the others do; or each but those that repeat the thread's last, which was. */
+static bool interrupts(pid_t thread, enum interrupted which, const struct user_regs_struct *r)
 {
-    static bool was[1 << 12];
-    return was[thread & 4095] = !was[thread & 4095];
+    static struct { bool was; unsigned long nr, on; } last[1 << 12], *l;
+    l = &last[thread & 4095];
+    bool again = l->was && l->nr == r->orig_rax && l->on == r->rdi;
+    l->nr = r->orig_rax, l->on = r->rdi;
+    l->was = which == FIRST_TRIES ? !again : !l->was;
+    return l->was != (which == EVEN_CALLS);
 }
 
 /* A call that the filter stopped: it counts, and may fail. */
@@ -236,7 +241,7 @@ static void at_call(pid_t pid, const struct fault *f, struct trial *t)
         cannot_fail(pid, f, &r) || (f->class == CALLS_THREAD && !is_thread(pid, &r)) || (f->class == CALLS_FORK && is_thread(pid, &r)))
         return;
     long n = ++t->calls;
-    bool fails = (f->how == ONCE && n == f->n) || (f->how == FROM && n >= f->n) || (f->how == INTERRUPT && toggle(pid));
+    bool fails = (f->how == ONCE && n == f->n) || (f->how == FROM && n >= f->n) || (f->how == INTERRUPT && interrupts(pid, (enum interrupted)f->n, &r));
     bool shortens = f->how == SHORTEN && may_be_short(pid, &r);
     if (!fails && !shortens)
         return;
@@ -340,7 +345,8 @@ pid_t trace_start(const struct command *c, const struct fault *f, struct trial *
         close(c->terminal);
     struct sigaction act = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &act, NULL);
-    if (ptrace(PTRACE_SEIZE, traced, NULL, options) != 0 || write(go[1], "", 1) != 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* allocations are not traced: whatever the program leaves behind is waited for, too */
+    if ((f->class != CALLS_ALLOC && ptrace(PTRACE_SEIZE, traced, NULL, options) != 0) || write(go[1], "", 1) != 1)
         _exit(1);
     alarm((unsigned)(c->limit_ms + 999) / 1000);
     serve(traced, f, t);

@@ -1,10 +1,10 @@
 /* trace.h - runs a program in which calls of one class fail.
  *
- * A system call is stopped by a seccomp filter and answered by the tracer instead of the kernel, so calls
- * of the C library's own (of stdio, of threads) fail like those of the program, whatever thread or child
- * makes them. Allocations fail in preload.c. Calls are counted over all threads and processes from the
- * moment at which all libraries are loaded. Which call is the n-th may differ from run to run where
- * threads race; a sweep therefore goes on until a run has fewer than n calls.
+ * Allocations fail in preload.c, without a tracer. A system call is stopped by a seccomp filter and answered by the
+ * tracer instead of the kernel, so calls of the C library's own (of stdio, of threads) fail like those of the program,
+ * whatever thread or child makes them. Calls are counted over all threads and processes from the moment at which all
+ * libraries are loaded. Which call is the n-th may differ from run to run where threads race; a sweep therefore goes on
+ * until a run has fewer than n calls.
  */
 #ifndef AERIE_TESTS_FAULTS_TRACE_H
 #define AERIE_TESTS_FAULTS_TRACE_H
@@ -23,14 +23,18 @@ enum how {
     NEVER,     /* they are counted */
     ONCE,      /* the n-th */
     FROM,      /* the n-th and all later ones */
-    INTERRUPT, /* every second one of each thread, with EINTR */
+    INTERRUPT, /* with EINTR; n: which (enum interrupted) */
     SHORTEN,   /* each moves about half of the bytes that it should, at least one (CALLS_READ, CALLS_WRITE) */
 };
+
+/* Which calls of a thread are interrupted. A loop of two calls that tries neither again at once stands still in one of
+ * the first two, according to the number of calls before it; in the third always. */
+enum interrupted { ODD_CALLS = 1, EVEN_CALLS, FIRST_TRIES };
 
 struct fault {
     enum fault_class class;
     enum how how;
-    long n;    /* from 1 */
+    long n;    /* from 1; INTERRUPT: enum interrupted */
     int error; /* errno; 0: the first of the class */
 };
 

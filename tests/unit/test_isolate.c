@@ -357,13 +357,13 @@ static void test_monitor(void **unused)
     assert_int_equal(errno, ENAMETOOLONG);
     free(far);
 
-    assert_false(monitor_discard(in(outside, "old"))); /* not the monitor's */
+    assert_false(monitor_settle(in(outside, "old"), false)); /* not the monitor's */
     snprintf(path, sizeof path, "%s", in(outside, "export.md"));
     assert_int_equal(rename(path, in(outside, "kept")), 0);
     assert_true(make(path));
-    assert_false(monitor_discard(path)); /* the same name, another file */
+    assert_false(monitor_settle(path, false)); /* the same name, another file */
     assert_int_equal(rename(in(outside, "kept"), path), 0);
-    assert_true(monitor_discard(path));
+    assert_true(monitor_settle(path, false));
     assert_int_equal(access(path, F_OK), -1);
 
     int status = ask_query("abc", false);

@@ -1,0 +1,40 @@
+/* sweep.h - the trials of many faults, made by several processes, in one run or in more.
+ *
+ * A sweep is the same fault at each n of one session. All sweeps form one queue: a process that waits for a trial does
+ * not hold up the others. If the queue lies in a file, a run that ended at its time limit is continued by the next one.
+ */
+#ifndef AERIE_TESTS_FAULTS_SWEEP_H
+#define AERIE_TESTS_FAULTS_SWEEP_H
+
+#include "tests/faults/trace.h"
+
+#include <stdatomic.h>
+
+struct sweep {
+    int session;
+    struct fault f;      /* n: of its first trial */
+    long step, n_trial;
+    long total;          /* calls of a run without a fault */
+    atomic_long tried, fired, failed;
+};
+
+enum { MAX_SWEEPS = 2000 };
+
+struct queue {
+    uint64_t of;         /* which program and which sweeps */
+    bool whole;          /* all sweeps were added */
+    int n_sweep;
+    struct sweep sweep[MAX_SWEEPS];
+    atomic_long next;    /* trial, counted through all sweeps */
+};
+
+/* The queue in a file (NULL: in memory), empty unless the file has one for the same `of`. */
+struct queue *queue_open(const char *file, uint64_t of);
+void queue_add(struct queue *q, const struct sweep *w);
+/* Takes trials until none is left or the time of clock_ns() has come: one process's share. `trial` returns whether all
+ * was right, and in *fired whether a call failed. */
+void queue_work(struct queue *q, uint64_t until_ns, bool (*trial)(void *, const struct sweep *, const struct fault *, bool *fired), void *arg);
+/* Prints a line of TAP for each sweep. Returns how many sweeps found a fault. */
+long queue_print(const struct queue *q, const char *(*session)(int), const char *(*how)(enum how));
+
+#endif
