@@ -150,7 +150,7 @@ dist: deps ## make build/dist: a Debian package, a tar.zst and their checksums (
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory TOLD=1 tests
-	@$(if $(filter tsan,$(MODE)),TEST_TIMEOUT=1800) tests/run.sh $(B)
+	@$(if $(filter tsan debug,$(MODE)),TEST_TIMEOUT=1800) tests/run.sh $(B)
 
 test-tsan: deps test-deps ## build with ThreadSanitizer and run the tests in which threads meet (two minutes on two cores)
 	@$(MAKE) --no-print-directory MODE=tsan CUDA=0 TOLD=1 tsan-programs

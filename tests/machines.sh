@@ -4,9 +4,10 @@
 #   tests/machines.sh [OPTION...] [NAME...]
 #   NAME: a compiler (gcc-12 to gcc-16, clang-14 to clang-23), headers, locales, pages, no-avx2, aarch64 or musl; without a name: all
 #         A compiler must build the program without a warning and read the sources of the tests without one. The program must
-#         replay a session of this machine's program with the same tokens, pages and logits, and pass a few tests.
+#         replay a session of this machine's program with the same tokens, pages and logits, and pass the tests that decide:
+#         those of kernels, goldens, tokenizers, page caches, checker and replay compare with references, bit by bit.
 #   --quick             compilers read the sources of program and tests only
-#   --tests "NAME..."   tests to run (test_kernels$ test_models test_history$ test_plain.sh test_demo; with aarch64 10 minutes)
+#   --tests "NAME..."   tests to run (those that decide; aarch64: fewer, see below)
 #   --mirror NAME=URL   where a release's packages are (the mirror of this machine's own apt sources)
 #   --cache DIR         keeps downloaded packages and bare systems between runs (~/.cache/aerie-fresh)
 #   --keep              keeps the systems and their logs and says where they are
@@ -14,7 +15,10 @@
 cd "$(dirname "$0")/.." || exit 2
 stop() { echo "machines: $1" >&2; exit 2; }
 
-names=() quick=0 keep=0 cuda='' tests='test_kernels$ test_models test_history$ test_plain.sh test_demo'
+decide='test_kernels$ test_kernels_attn$ test_kernels_sample$ test_fp8$ test_kv_fp8$ test_tree_ops$ test_sheet$ test_golden$ test_vectors$
+    test_tokenizer$ test_patterns$ test_chat$ test_models$ test_kvcache$ test_check$ test_rings$ test_cycle$ test_back$ test_poison$ test_bugs$
+    test_verdict$ test_lanes$ test_history$ test_history_evidence$ test_replay.sh test_plain.sh test_demo.sh'
+names=() quick=0 keep=0 cuda='' tests=$decide
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
 declare -A mirrors ready
 while [ $# -gt 0 ]; do
@@ -25,7 +29,7 @@ while [ $# -gt 0 ]; do
     --cache) cache=$2; shift ;;
     --keep) keep=1 ;;
     gcc-1[2-6] | clang-1[4-9] | clang-2[0-3] | headers | locales | pages | no-avx2 | aarch64 | musl) names+=("$1") ;;
-    *) sed -n '2,13p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,14p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -167,6 +171,8 @@ prove_processors() { # without AVX, and without AVX-512: qemu's processors
 
 prove_aarch64() {
     local cc=aarch64-linux-gnu-gcc here b dev
+    # what qemu does in ten minutes
+    [ "$tests" != "$decide" ] || local tests='test_kernels$ test_kernels_sample$ test_tree_ops$ test_tokenizer$ test_models$ test_kvcache$ test_history$ test_demo.sh'
     enter bookworm || return 1
     dev=$(make -s packages optional-packages | tr ' ' '\n' | grep -E '^lib.*-dev' | sed 's/$/:arm64/' | tr '\n' ' ')
     inside bookworm "$tree" root 'dpkg --add-architecture arm64' && add bookworm "gcc-aarch64-linux-gnu qemu-user $dev" || return 1
