@@ -3,11 +3,14 @@
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies, prints no result or
-# leaves a file in its TMPDIR has failed. AERIE_TEST_LONG=1 runs more cases of many tests (tests/few.h).
+# leaves a file in its TMPDIR has failed. AERIE_TEST_LONG=1 runs more cases of many tests (tests/few.h). A test has TEST_TIMEOUT
+# seconds (600), a program that it starts five twelfths of them, a wait for a screen a tenth.
 cd "$(dirname "$0")/.." || exit 2
 build=$1; shift
 logs=$build/test-logs
 rm -rf "$logs"; mkdir -p "$logs"
+TEST_TIMEOUT=${TEST_TIMEOUT:-$((${AERIE_TEST_LONG:-0} ? 3600 : 600))}
+export TEST_TIMEOUT TEST_LIMIT=$((TEST_TIMEOUT * 5 / 12)) TEST_WAIT=$((TEST_TIMEOUT / 10))
 export AERIE=$PWD/$build/aerie BUILD=$PWD/$build CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8 SHELL=$BASH # with which tmux runs commands
 unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME NO_COLOR
 
@@ -33,7 +36,7 @@ one() { # path of a test, log folder: one file with its output, one with its ver
     local name=${1##*/}; local log=$2/$name.log start=$SECONDS
     local ok bad skip rc used TIMEFORMAT='%U %S'
     local tmp left; tmp=$(mktemp -d "${TMPDIR:-/tmp}/aerie-XXXXXX")
-    { time TMPDIR=$tmp timeout "${TEST_TIMEOUT:-$((${AERIE_TEST_LONG:-0} ? 3600 : 600))}" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
+    { time TMPDIR=$tmp timeout "$TEST_TIMEOUT" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
     left=$(cd "$tmp" && echo *) ; rm -rf "$tmp"
     used=$(awk '/^[0-9.]+ [0-9.]+$/ { printf "%.1f", $1 + $2 }' "$2/$name.time") # bash names a signal there too
     sed -i -E 's/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"

@@ -28,8 +28,8 @@ plan() {
 }
 
 # Runs aerie; leaves $rc, $T/out and $T/err. feed: with standard input.
-run() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
-feed() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+run() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+feed() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 lines() { printf '%s\n' "$@"; }
 sql() { sqlite3 "$DB" "$1"; }
 caught() { # PID: waits until the process is aerie and has a handler for SIGINT
@@ -46,10 +46,10 @@ socket=aerie-${0##*/}-$$
 screen() { M capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
 hides() { ! shows "$1"; }
-until_ok() { # tries a command for a minute; a wait that ends there is a failure, whoever asked for it
-    local end=$((SECONDS + 60))
+until_ok() { # tries a command for a minute (TEST_WAIT seconds); a wait that ends there is a failure, whoever asked for it
+    local end=$((SECONDS + ${TEST_WAIT:-60}))
     until "$@"; do
-        [ $SECONDS -lt $end ] || { echo "waited a minute, at line ${BASH_LINENO[-2]}, for: $*" >>"$T/late"; return 1; }
+        [ $SECONDS -lt $end ] || { echo "waited ${TEST_WAIT:-60} s, at line ${BASH_LINENO[-2]}, for: $*" >>"$T/late"; return 1; }
         sleep 0.03
     done
 }

@@ -10,7 +10,7 @@ result() { # NAME STATUS
     n=$((n + 1))
     if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
 }
-bench() { timeout 250 "$AERIE" bench --device cpu "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+bench() { timeout "${TEST_LIMIT:-250}" "$AERIE" bench --device cpu "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
 field() { sed -n "s/.*\"$1\":\(\"[^\"]*\"\|[^,}]*\).*/\1/p"; } # of JSON lines
 refuse() { # STATUS ERROR-PATTERN ARGS...
     local want=$1 pattern=$2 ok=0; shift 2

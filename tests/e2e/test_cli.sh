@@ -10,7 +10,7 @@ result() { # NAME STATUS
     if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
 }
 # Runs aerie; leaves $rc, $T/out and $T/err.
-run() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+run() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
 # expect NAME STATUS OUT-PATTERN ARGS...: status, and a pattern in the output ("" = none printed)
 expect() {
     local name=$1 want=$2 pattern=$3 ok=0; shift 3

@@ -16,7 +16,7 @@ result() { # NAME STATUS
         echo "not ok $n - $1"; bad=1; { head -n 20 "$dir/out"; head -n 5 "$dir/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
 }
 script() { printf '%s\n' "$@" >"$dir/script"; }
-run() { timeout 250 "$AERIE" --script "$dir/script" "$@" >"$dir/out" 2>"$dir/err" </dev/null; rc=$?; }
+run() { timeout "${TEST_LIMIT:-250}" "$AERIE" --script "$dir/script" "$@" >"$dir/out" 2>"$dir/err" </dev/null; rc=$?; }
 question="Count to nine."
 
 # ---- lines ----
@@ -43,10 +43,10 @@ grep -q '"number":1,"kind":"break","condition":"accepted>=2","hits":0' "$dir/out
 result "--json: a pause, breakpoints and the place are objects" $?
 script "/help conditions"; run --no-log; grep -q 'pool.swa.free *free pages of the sliding-window pool' "$dir/out"; result "/help conditions lists the names" $?
 
-timeout 250 "$AERIE" run --no-log --break "accept<4" --break 'token=="5" if accepted>0' "$question" >"$dir/out" 2>"$dir/err"
+timeout "${TEST_LIMIT:-250}" "$AERIE" run --no-log --break "accept<4" --break 'token=="5" if accepted>0' "$question" >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && [ "$(cat "$dir/out")" = "$plain" ] && grep -q '^aerie: after step 1.3: breakpoint 2: ' "$dir/err" && grep -q '1.6: breakpoint 1: accept<4$' "$dir/err"
 result "run --break says where the conditions hold; steps that drafted nothing accept nothing" $?
-timeout 250 "$AERIE" run --no-log --break "acept<4" "$question" >"$dir/out" 2>"$dir/err"; [ $? = 2 ] && grep -q '^aerie: --break: condition .*expected a name' "$dir/err"
+timeout "${TEST_LIMIT:-250}" "$AERIE" run --no-log --break "acept<4" "$question" >"$dir/out" 2>"$dir/err"; [ $? = 2 ] && grep -q '^aerie: --break: condition .*expected a name' "$dir/err"
 result "run --break refuses a wrong condition" $?
 script "$question" /breaks /continue; run --no-log --break "accepted<3"; grep -q '^paused: after step 1.6: breakpoint 1: accepted<3$' "$dir/out"
 result "chat --break pauses" $?
@@ -82,22 +82,22 @@ script "/force \" Once\"" "/break step==1.4" "$question" "/force \" the\"" "/rst
 ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
 [ "$(grep -c 'begins with #.* by hand' "$dir/err")" = 2 ] && grep -q '^ *Once' "$dir/out"
 result "forced tokens begin their step, and a line says so" $?
-timeout 250 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a replay repeats forced tokens bit for bit" $?
+timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a replay repeats forced tokens bit for bit" $?
 script /where "/rstep 2" "/tree" "/goto 1.4" "/what-if page_size=1" /continue
-timeout 250 "$AERIE" replay "$ID" --goto 1.4 --script "$dir/script" >"$dir/out" 2>"$dir/err"
+timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$ID" --goto 1.4 --script "$dir/script" >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^paused: after step 1.4$' "$dir/out" && grep -q '^paused: after step 1.2 (of 1.4)$' "$dir/out" && grep -q 'tree of step 1.2\|TREE.*1\.2' "$dir/out"
 result "replay --goto runs a saved session again and hands the chat over, paused after the step" $?
-timeout 250 "$AERIE" replay "$ID" --goto 1.77 --plain >"$dir/out" 2>"$dir/err" </dev/null; [ $? = 2 ] && grep -q '^aerie: --goto 1.77: the session has no such step$' "$dir/err"
+timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$ID" --goto 1.77 --plain >"$dir/out" 2>"$dir/err" </dev/null; [ $? = 2 ] && grep -q '^aerie: --goto 1.77: the session has no such step$' "$dir/err"
 result "replay --goto says that there is no such step" $?
 script "/break accepted<4" "$question" /phase /phase /phase /continue /delete /continue "Who are you?"; run
 ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
-timeout 250 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a session that was stepped replays bit for bit" $?
+timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a session that was stepped replays bit for bit" $?
 
 # ---- the full screen ----
 if command -v tmux >/dev/null; then
     shows() { T capture-pane -p | grep -qF -- "$1"; }
-    wait_for() { local end=$((SECONDS + 60)); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
-    gone() { local end=$((SECONDS + 60)); while shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
+    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
+    gone() { local end=$((SECONDS + ${TEST_WAIT:-60})); while shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
     line() { T send-keys -l -- "$1"; T send-keys Enter; }
     for size in 80x24 200x60; do
         T kill-server; while T list-sessions >/dev/null 2>&1; do sleep 0.02; done

@@ -12,7 +12,7 @@ session() { # FLAGS: questions on standard input
 # TITLE STATUS PATTERN ARGUMENTS...: the status and a line of the output
 says() {
     local title=$1 want=$2 pattern=$3; shift 3
-    timeout 250 "$AERIE" "$@" >"$T/out" 2>&1
+    timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>&1
     local rc=$?
     [ $rc = "$want" ] && grep -qE -- "$pattern" "$T/out"
     local ok=$?
@@ -72,7 +72,7 @@ diff_() { # TITLE STATUS PATTERN...: each matches a line
     local patterns=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do patterns+=("$1"); shift; done
     shift
-    timeout 250 "$AERIE" diff "$@" >"$T/out" 2>&1
+    timeout "${TEST_LIMIT:-250}" "$AERIE" diff "$@" >"$T/out" 2>&1
     local rc=$? ok=0 p
     [ $rc = "$want" ] || ok=1
     for p in "${patterns[@]}"; do grep -qE -- "$p" "$T/out" || { ok=1; echo "# no line matches /$p/"; }; done

@@ -3,9 +3,9 @@
 # sessions in which turns left the context replay equal, also those of logs without such operations.
 . "$(dirname "$0")/kit.sh"
 words() { for ((i = 0; i < $1; i++)); do printf 'This is line %d. ' $i; done; }
-chat() { timeout 250 "$AERIE" --plain --context 512 -p max_tokens=12 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --context 512 -p max_tokens=12 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 last() { "$AERIE" logs -n 1 --json | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
-equal() { timeout 250 "$AERIE" replay --check "$(last)" >"$T/out" 2>"$T/err" && grep -q '^equal' "$T/out"; result "$1" $?; }
+equal() { timeout "${TEST_LIMIT:-250}" "$AERIE" replay --check "$(last)" >"$T/out" 2>"$T/err" && grep -q '^equal' "$T/out"; result "$1" $?; }
 shopt -s lastpipe
 A="$(words 11)"; B="$(words 22)"; LONG="$(words 150)"
 

@@ -2,9 +2,9 @@
 # A fork begins with the turns that the log holds up to its turn, whatever has left the context since;
 # it replays equal, and can itself be resumed and forked.
 . "$(dirname "$0")/kit.sh"
-chat() { timeout 250 "$AERIE" --plain -p max_tokens=30 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -p max_tokens=30 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 last() { tail -n 1 "$T/out"; }
-equal() { timeout 250 "$AERIE" replay --check "${1:-last}" >"$T/out" 2>"$T/err"; }
+equal() { timeout "${TEST_LIMIT:-250}" "$AERIE" replay --check "${1:-last}" >"$T/out" 2>"$T/err"; }
 many() { for ((i = 0; i < $1; i++)); do echo "Tell me a short story."; done; }
 
 # ---- turns that the context has lost ----

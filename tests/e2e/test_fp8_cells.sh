@@ -6,8 +6,8 @@ T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
-chat() { timeout -k 2 250 "$AERIE" --plain --quiet --device cpu --threads 2 -p max_tokens=24 "$@" >"$T/out" 2>"$T/err"; }
-equal() { timeout -k 2 250 "$AERIE" replay last --check "$@" >"$T/r" 2>&1; local rc=$?; [ $rc = 0 ] || sed 's/^/# /' "$T/r"; return $rc; }
+chat() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet --device cpu --threads 2 -p max_tokens=24 "$@" >"$T/out" 2>"$T/err"; }
+equal() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" replay last --check "$@" >"$T/r" 2>&1; local rc=$?; [ $rc = 0 ] || sed 's/^/# /' "$T/r"; return $rc; }
 lines() { printf "%s\n" "What is a page table?" "/regen"; }
 
 lines | chat --kv fp8 -p spec=off; rc=$?; cp "$T/out" "$T/plain"; [ $rc = 0 ] && [ -s "$T/plain" ]; result "a chat with cells in FP8" $?

@@ -15,8 +15,8 @@ result() { # NAME STATUS
         echo "not ok $n - $1"; bad=1; { head -n 30 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
 }
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
-chat() { timeout 250 "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-cli() { timeout 250 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+cli() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 lines() { printf '%s\n' "$@"; }
 has() { grep -qF -- "$1" "$T/${2:-out}"; }
 dragons="Tell me a story about a dog called Rex and dragons."
@@ -50,7 +50,7 @@ lines "/bug 24617 on" "$dragons" | chat
 [ $rc = 0 ] && has "cannot fire now; needs draft.topk 2 (now 1)"; result "a tree fault at topk 1 says that it needs topk 2" $?
 lines "/stats" | chat --bug 24617; [ $rc = 0 ] && [ "$(grep -c '^aerie: 24617 swa-untranslated is on, but cannot fire now; needs draft.topk 2 (now 1)$' "$T/err")" = 1 ]
 result "--bug says so at the start" $?
-run_bug() { timeout 250 "$AERIE" run -n --bug 24617 "$@" "Say hello." >"$T/out" 2>"$T/err"; }
+run_bug() { timeout "${TEST_LIMIT:-250}" "$AERIE" run -n --bug 24617 "$@" "Say hello." >"$T/out" 2>"$T/err"; }
 run_bug; grep -q 'cannot fire now; needs draft.topk 2 (now 1)$' "$T/err"; result "aerie run, too" $?
 run_bug -q; [ ! -s "$T/err" ]; result "-q does not" $?
 run_bug -p draft.topk=2 -p draft.nodes=3; ! grep -q 'cannot fire' "$T/err"; result "nor what can fire" $?
@@ -111,7 +111,7 @@ if command -v tmux >/dev/null; then
     S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
     trap 'S kill-server; rm -rf "$T"' EXIT
     shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
-    wait_for() { local end=$((SECONDS + 60)); until shows "$1"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
     say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'

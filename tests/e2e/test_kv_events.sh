@@ -49,7 +49,7 @@ result "/blocks without --kv-events: why not" $?
 
 screen=aerie-kv-$$
 tmux -L "$screen" -f /dev/null new-session -d -x 120 -y 40 "$AERIE --remote $url --kv-events $events"
-shown() { for _ in $(seq 600); do tmux -L "$screen" capture-pane -p >"$T/out"; grep -qF -- "$1" "$T/out" && return 0; sleep 0.1; done; return 1; }
+shown() { for _ in $(seq $((${TEST_WAIT:-60} * 10))); do tmux -L "$screen" capture-pane -p >"$T/out"; grep -qF -- "$1" "$T/out" && return 0; sleep 0.1; done; return 1; }
 shown "ctx" && tmux -L "$screen" send-keys "What is a KV cache?" Enter && shown "The KV cache stores the keys" &&
     tmux -L "$screen" send-keys F5 && shown "blocks, reconstructed from events" && shown "full_attention"
 result "the Pool pane shows them" $?

@@ -3,7 +3,7 @@
 # at the end, databases that are not ours.
 . "$(dirname "$0")/kit.sh"
 clean() { exec 7>&- 8>&-; }
-until_there() { for _ in $(seq 1200); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
+until_there() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
 sessions() { "$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/'; }
 
 # ---- two processes, one session ----

@@ -16,7 +16,7 @@ result() { # NAME STATUS
 # Feeds the lines to a chat; leaves $T/out and $T/err.
 chat() { # options -- lines
     local o=(); while [ "$1" != -- ]; do o+=("$1"); shift; done; shift
-    printf '%s\n' "$@" | timeout 250 "$AERIE" --plain --seed 1 "${o[@]}" >"$T/out" 2>"$T/err"
+    printf '%s\n' "$@" | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --seed 1 "${o[@]}" >"$T/out" 2>"$T/err"
 }
 has() { grep -qF -- "$1" "$T/${2:-out}"; }
 like() { grep -qE -- "$1" "$T/${2:-out}"; }
@@ -81,7 +81,7 @@ result "the same in JSON" $?
 # a session with probes has the steps of one without
 chat -- "${wide[@]}" "$fox" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/a"
 chat -- "${wide[@]}" "$fox" /layers "/top 1.2" "/attn 1.5 3" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/b"
-[ -s "$T/a" ] && cmp -s "$T/a" "$T/b" && timeout 250 "$AERIE" replay last --check >"$T/out" 2>"$T/err"; result "probes leave no trace in the session's digests, and it replays" $?
+[ -s "$T/a" ] && cmp -s "$T/a" "$T/b" && timeout "${TEST_LIMIT:-250}" "$AERIE" replay last --check >"$T/out" 2>"$T/err"; result "probes leave no trace in the session's digests, and it replays" $?
 chat -- /phase "$fox" /phase /phase /top /phase "/layers 1.1" /finish
 has "TOP  what follows step 1.1" && has "needs the logits: /phase first" err && ! has "is computed again when"; result "a paused turn is looked into, too" $?
 
@@ -123,7 +123,7 @@ like '^sum of p v over these keys reproduces' && has "the logits are those recor
 
 # ---- a backend without an engine that runs steps ----
 "$BUILD/tests/mock_aerie" --help >/dev/null 2>&1 && {
-    printf '%s\n' hello /layers /why /top "/attn 1" /tokens "/accept kind" | timeout 250 "$BUILD/tests/mock_aerie" --plain -n >"$T/out" 2>"$T/err"
+    printf '%s\n' hello /layers /why /top "/attn 1" /tokens "/accept kind" | timeout "${TEST_LIMIT:-250}" "$BUILD/tests/mock_aerie" --plain -n >"$T/out" 2>"$T/err"
     has "/layers: this backend cannot run a step with taps" err && has "/why: this backend does not tell its draft trees" err && has "/tokens: this backend" err
     result "a backend that lacks it says so" $?
 }
@@ -132,7 +132,7 @@ socket=aerie-look-$$
 S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
 trap 'S kill-server; rm -rf "$T"' EXIT
 shows() { S capture-pane -p | grep -qE -- "$1"; }
-wait_for() { local end=$((SECONDS + 60)); until shows "$1"; do [ $SECONDS -lt $end ] || { S capture-pane -p >"$T/out"; return 1; }; sleep 0.03; done; }
+wait_for() { local end=$((SECONDS + ${TEST_WAIT:-60})); until shows "$1"; do [ $SECONDS -lt $end ] || { S capture-pane -p >"$T/out"; return 1; }; sleep 0.03; done; }
 line() { S send-keys -l -- "$1"; S send-keys Enter; }
 for size in "80 24" "200 60"; do
     command -v tmux >/dev/null || break

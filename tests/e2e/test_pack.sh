@@ -11,7 +11,7 @@ cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
 n=0; bad=0
 result() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi; }
-aerie() { timeout -k 2 250 "$AERIE" "$@" 2>"$T/err" </dev/null; }
+aerie() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" "$@" 2>"$T/err" </dev/null; }
 # refuse STATUS PATTERN ARGS...: one line on standard error, nothing on standard output
 refuse() {
     local want=$1 pattern=$2 rc; shift 2
@@ -39,7 +39,7 @@ if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then last=40 middle=20 from=10 early=12 trie
     echo "/undo"; echo "Say hello to Bartholomew."; echo "/regen"
     echo "/title The walrus / confidential"
 } >"$T/script"
-timeout -k 2 200 "$AERIE" --plain --quiet --log-level full -m "$T/model" --draft "$MODELS/draft" --script "$T/script" >"$T/chat" 2>&1
+timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet --log-level full -m "$T/model" --draft "$MODELS/draft" --script "$T/script" >"$T/chat" 2>&1
 turns=$(aerie db sql "SELECT max(n) AS n FROM turn" --json | grep -oE '[0-9]+' | head -n 1)
 [ "${turns:-0}" -ge $last ]; result "a session of $turns turns" $?
 aerie show last >"$T/show"; aerie show last --json >"$T/show.json"
@@ -59,7 +59,7 @@ aerie pack last --no-ids -o shape.aerie --json | grep -q '^{"file":"shape.aerie"
 result "without ids" $?
 
 # Every word of messages and replies that a pack of another conversation does not have, and that is no name of a setting.
-printf 'x\n' | timeout 250 "$AERIE" --plain -q >/dev/null 2>&1
+printf 'x\n' | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q >/dev/null 2>&1
 aerie pack last -o other.aerie >/dev/null
 # and the words of every report, whatever it is of
 for engine in sglang vllm llama.cpp; do aerie pack last --issue $engine -o other-$engine.aerie >/dev/null; done
@@ -83,7 +83,7 @@ done
 
 # ---- opened where there is no model ----
 mkdir nowhere; cp "$AERIE" nowhere/aerie # no model beside this program
-bare() { (cd nowhere && timeout -k 2 250 ./aerie "$@" 2>"$T/err" </dev/null); }
+bare() { (cd nowhere && timeout -k 2 "${TEST_LIMIT:-250}" ./aerie "$@" 2>"$T/err" </dev/null); }
 chmod 400 "$FILE" "$TEXT" shape.aerie; mv model gone; before=$(ls -A . nowhere | grep -E "aerie|:$" | cksum; stat -c '%Y %s %a' "$FILE" "$TEXT" shape.aerie)
 missing=
 for f in "$FILE" "$TEXT" shape.aerie; do
@@ -104,7 +104,7 @@ done
 missing=
 printf '%s\n' "/tree $last.2" '/pages' '/map 20' '/pool' '/stats' '/accept depth' "/at $middle.1" '/pages swa' '/timing' >"$T/look"
 for f in "$FILE" "$TEXT" shape.aerie; do
-    (cd nowhere && timeout -k 2 250 ./aerie replay "../$f" --plain <"$T/look" >"$T/out" 2>"$T/err") || missing+=" status $f"
+    (cd nowhere && timeout -k 2 "${TEST_LIMIT:-250}" ./aerie replay "../$f" --plain <"$T/look" >"$T/out" 2>"$T/err") || missing+=" status $f"
     for p in "^TREE   step $last\\.2" '^PAGES ' '^POSITION 20' '^POOL ' '^STATS ' '^ACCEPT ' "at $middle\\.1" '^POOL swa'; do
         grep -qE -- "$p" "$T/out" || missing+=" '$p' $f"
     done
@@ -194,7 +194,7 @@ refuse 1 'has no step 999' pack "$ID" --plan $last.999 -o x.aerie
 [ ! -e x.aerie ]; result "nothing is written when that fails" $?
 # a step that computes with a wrong page table
 printf '%s\n' "/set draft.topk 4" "/set draft.nodes 16" "Tell me a story about a fox." "/set check off" "/bug 24617 on" \
-    "And now one about a cat, please." | timeout 250 "$AERIE" --plain -q --log-level full >/dev/null 2>&1
+    "And now one about a cat, please." | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q --log-level full >/dev/null 2>&1
 aerie pack last --plan 2.2 -o bug.aerie >/dev/null; result "the plan of a step with a fault" $?
 python=$(for p in /usr/bin/python3 /usr/local/bin/python3; do [ -x $p ] && echo $p; done | head -n 1)
 if [ -n "$python" ]; then

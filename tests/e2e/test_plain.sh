@@ -16,8 +16,8 @@ result() { # NAME STATUS
         echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
 }
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
-chat() { timeout 250 "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
-once() { timeout 250 "$AERIE" run "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
+chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
+once() { timeout "${TEST_LIMIT:-250}" "$AERIE" run "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
 lines() { printf '%s\n' "$@"; }
 mock() { [ -n "$MOCK" ]; } # over a backend without optional views: test_plain_mock.sh
 
@@ -29,9 +29,9 @@ lines hello | chat; [ $rc = 0 ] && cmp -s "$T/out" "$T/hello"; result "a pipe ge
 printf 'hello' | chat; cmp -s "$T/out" "$T/hello"; result "a last line needs no line end" $?
 printf 'hello\r\n' | chat; cmp -s "$T/out" "$T/hello"; result "CRLF lines are lines" $?
 once --no-spec hello; cmp -s "$T/out" "$T/hello"; result "the same reply without drafting" $?
-printf 'hello' | timeout 250 "$AERIE" run >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
+printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
 result "run takes the prompt from a pipe" $?
-printf 'hello' | timeout 250 "$AERIE" run - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
+printf 'hello' | timeout "${TEST_LIMIT:-250}" "$AERIE" run - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
 result "run takes the prompt from -" $?
 once -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ "$(cat "$T/err")" = "aerie: stopped: max_tokens" ]
 result "a reply that did not end says why, on standard error" $?
@@ -43,9 +43,9 @@ field() { sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$T/out"; }
 awk -v n="$(field tokens)" -v us="$(field us_decode)" -v s="$(field tok_s)" 'BEGIN {
     w = (n - 1) * 1e6 / us; exit !(n == 3 && s > 0.999 * w && s < 1.001 * w) }'
 result "its speed is that of the tokens after the first, which the prompt yields" $?
-timeout 250 "$AERIE" run "tell me a story" 2>"$T/err" | head -c 1 >"$T/out"; [ "$(wc -c <"$T/out")" = 1 ] && [ ! -s "$T/err" ]
+timeout "${TEST_LIMIT:-250}" "$AERIE" run "tell me a story" 2>"$T/err" | head -c 1 >"$T/out"; [ "$(wc -c <"$T/out")" = 1 ] && [ ! -s "$T/err" ]
 result "a closed pipe ends the reply without a word" $?
-timeout 250 "$AERIE" run hello >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'aerie: cannot write' "$T/err"
+timeout "${TEST_LIMIT:-250}" "$AERIE" run hello >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'aerie: cannot write' "$T/err"
 result "a full disk is an error" $?
 
 # ---- every command, as text: what it prints ----
@@ -152,13 +152,13 @@ if mock; then # what a backend does not do is refused by name, and nothing chang
 fi
 lines "/search zebrafish" "/bogus" "/search zebrafish" hello | chat
 [ $rc = 2 ] && cmp -s "$T/out" "$T/hello"; result "a script goes on after failures; the highest code stays" $?
-lines hello >"$T/s"; timeout 250 "$AERIE" --script "$T/s" >"$T/out" 2>"$T/err" </dev/null; cmp -s "$T/out" "$T/hello"
+lines hello >"$T/s"; timeout "${TEST_LIMIT:-250}" "$AERIE" --script "$T/s" >"$T/out" 2>"$T/err" </dev/null; cmp -s "$T/out" "$T/hello"
 result "--script reads a file" $?
 chat --script "$T/nosuch" </dev/null; [ $rc = 2 ] && grep -q "cannot open" "$T/err"; result "a missing script" $?
 
 # ---- how lines are read ----
 told() { # NAME EXPECTED-USER-MESSAGE: what the log holds as the first message of the latest session
-    timeout 250 "$AERIE" show last --json >"$T/show" 2>/dev/null
+    timeout "${TEST_LIMIT:-250}" "$AERIE" show last --json >"$T/show" 2>/dev/null
     grep -qF -- "$2" "$T/show"; result "$1" $?
 }
 printf 'one\\\ntwo\\\nthree\n' | chat -p max_tokens=1; told 'a \ at the end joins lines' 'one\ntwo\nthree'
@@ -221,22 +221,22 @@ result "a log that cannot be opened is a notice, the chat goes on, and the statu
 # ---- signals ----
 forever="-p temperature=100 -p max_tokens=0 -n"
 "$AERIE" run $forever "hello" >"$T/out" 2>"$T/err" & p=$!
-for _ in $(seq 1200); do [ -s "$T/out" ] && break; sleep 0.05; done
+for _ in $(seq $((${TEST_WAIT:-60} * 20))); do [ -s "$T/out" ] && break; sleep 0.05; done
 kill -INT $p; wait $p; rc=$?
 [ $rc = 130 ] && grep -q 'stopped: ' "$T/err" && [ -s "$T/out" ]; result "Ctrl-C stops a reply; run ends with 130 ($rc)" $?
 cat "$T/out" >>"$T/all"
 lines hello "/bogus" hello >"$T/s"
 mkfifo "$T/fifo"; exec 9<>"$T/fifo"; cat "$T/s" >&9
 "$AERIE" --plain -n <"$T/fifo" >"$T/out" 2>"$T/err" & p=$!
-for _ in $(seq 1200); do [ "$(wc -l <"$T/out")" = 2 ] && break; sleep 0.05; done
+for _ in $(seq $((${TEST_WAIT:-60} * 20))); do [ "$(wc -l <"$T/out")" = 2 ] && break; sleep 0.05; done
 kill -TERM $p; wait $p; rc=$?; exec 9>&-
 [ $rc = 143 ]; result "SIGTERM ends an idle chat with 143 ($rc)" $?
 
 # ---- typed lines ----
 if command -v tmux >/dev/null; then
     tm() { tmux -L "aerie-plain-$$" "$@"; }
-    seen() { for _ in $(seq 1200); do tm capture-pane -p -S -200 >"$T/out"; grep -qE -- "$1" "$T/out" && return 0; sleep 0.05; done; return 1; }
-    until_pane() { for _ in $(seq 1200); do tm capture-pane -p | awk "$1 END { exit !found }" && return 0; sleep 0.05; done; return 1; } # a program of awk that sets found
+    seen() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do tm capture-pane -p -S -200 >"$T/out"; grep -qE -- "$1" "$T/out" && return 0; sleep 0.05; done; return 1; }
+    until_pane() { for _ in $(seq $((${TEST_WAIT:-60} * 20))); do tm capture-pane -p | awk "$1 END { exit !found }" && return 0; sleep 0.05; done; return 1; } # a program of awk that sets found
     : >"$T/err"
     tm -f /dev/null new-session -d -x 80 -y 24 "$AERIE --plain $forever; echo status \$?; sleep 20"
     seen '^>>>'; result "a terminal gets a prompt" $?

@@ -81,7 +81,7 @@ mv "$T/kept" "$XDG_CONFIG_HOME/aerie/config"
 
 screen=aerie-remote-$$
 tmux -L "$screen" -f /dev/null new-session -d -x 100 -y 30 "$AERIE --remote $vllm"
-shown() { for _ in $(seq 600); do tmux -L "$screen" capture-pane -p >"$T/out"; grep -qF -- "$1" "$T/out" && return 0; sleep 0.1; done; return 1; }
+shown() { for _ in $(seq $((${TEST_WAIT:-60} * 10))); do tmux -L "$screen" capture-pane -p >"$T/out"; grep -qF -- "$1" "$T/out" && return 0; sleep 0.1; done; return 1; }
 shown "ctx" && tmux -L "$screen" send-keys "What is a KV cache?" Enter && shown "The KV cache stores the keys"
 result "the full screen shows the reply" $?
 tmux -L "$screen" send-keys "/bye" Enter

@@ -48,7 +48,7 @@ while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt $wan
     pick "" "" "-c" "-p temperature=0.7"; flags+=" $picked"
     [ $runs = 1 ] && flags=${flags%-c} # there is nothing to take up yet
     # an /undo or /regen too many is an error, and a small pool may be full: no more than that
-    timeout -k 2 250 "$AERIE" --plain --quiet $flags --script "$T/script" >"$T/out" 2>&1 </dev/null ||
+    timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet $flags --script "$T/script" >"$T/out" 2>&1 </dev/null ||
         grep -qE '^aerie: (there is no|stopped: kv_full)' "$T/out" ||
         { failed=1; echo "# failed: $flags"; tail -n 3 "$T/out" | sed 's/^/# /'; }
 done
@@ -71,7 +71,7 @@ done
 
 # ---- every one is equal ----
 check() {
-    timeout -k 2 250 "$AERIE" replay --check "$1" >"$T/r-$1" 2>&1
+    timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" replay --check "$1" >"$T/r-$1" 2>&1
     rc=$?
     [ $rc = 0 ] || echo "# $1: status $rc: $(tail -n 1 "$T/r-$1")"
 }
@@ -98,7 +98,7 @@ read -r turn step row < <(sql "select t.n, s.n, s.id from step s join turn t on 
 forge() { # NAME SQL STATUS PATTERN
     cp "$DB" "$T/forged.db"; rm -f "$T"/forged.db-*
     sqlite3 "$T/forged.db" "$2"
-    timeout -k 2 250 "$AERIE" --db "$T/forged.db" replay --check "$id" >"$T/out" 2>&1
+    timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --db "$T/forged.db" replay --check "$id" >"$T/out" 2>&1
     rc=$?
     [ $rc = "$3" ] && grep -qE -- "$4" "$T/out"
     local ok=$?

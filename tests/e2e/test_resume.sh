@@ -8,8 +8,8 @@ export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; tail -n 4 "$T/out" "$T/err" | sed 's/^/# /'; bad=1; }; }
 lines() { printf '%s\n' "$@"; }
-chat() { timeout 250 "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; }
-replay() { timeout 250 "$AERIE" replay "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; }
+replay() { timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 sql() { sqlite3 "$T/aerie/sessions.db" "$1"; }
 has() { grep -qE -- "$1" "$T/out"; }
 err() { grep -qE -- "$1" "$T/err"; }
@@ -30,7 +30,7 @@ result "the log holds the settings that were taken over" $?
 replay --check "$id"; [ $rc = 0 ]; result "the whole replays equal" $?
 lines "/set temperature 0.2" "/resume $id" "/set" | chat; has '^temperature  0\.7 ' && err 'settings of the session: .*temperature 0.7'
 result "/resume does the same" $?
-timeout 250 "$AERIE" run --session "$id" -p max_tokens=3 hi >"$T/out" 2>"$T/err"; err 'settings of the session: temperature 0.7'
+timeout "${TEST_LIMIT:-250}" "$AERIE" run --session "$id" -p max_tokens=3 hi >"$T/out" 2>"$T/err"; err 'settings of the session: temperature 0.7'
 result "and run --session" $?
 lines hello | chat -c -q; [ ! -s "$T/err" ]; result "--quiet says nothing" $?
 lines hello | chat -p max_tokens=5; lines "/set" | chat -c; ! err 'not as in|not of the session' ; result "nothing is said where nothing differs" $?
@@ -64,7 +64,7 @@ lines hello | chat -p max_tokens=5
 replay --check last --weights fp8; [ $rc = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
     err '^aerie: cannot check: the session was made with weights stored, here fp8$'; result "--check with other weights is refused by name" $?
 replay --check -v last --weights fp8; [ $rc -le 1 ] && err 'its digests may differ'; result "with -v it is a warning" $?
-if timeout 250 "$AERIE" doctor | grep -q 'cuda: .*GiB'; then
+if timeout "${TEST_LIMIT:-250}" "$AERIE" doctor | grep -q 'cuda: .*GiB'; then
     echo "ok $((n += 1)) - a session of another backend # SKIP there is a GPU"
 else
     sql "update run set config = replace(replace(config, 'backend=cpu', 'backend=cuda'), 'f32', 'bf16')

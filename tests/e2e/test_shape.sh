@@ -9,8 +9,8 @@ DB=$T/aerie/sessions.db
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
 sql() { sqlite3 "$DB" "$1"; }
-chat() { timeout -k 2 250 "$AERIE" --plain --quiet "$@" >"$T/out" 2>"$T/err"; }
-equal() { timeout -k 2 250 "$AERIE" replay last --check "$@" >"$T/r" 2>&1; local rc=$?; [ $rc = 0 ] || sed 's/^/# /' "$T/r"; return $rc; }
+chat() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet "$@" >"$T/out" 2>"$T/err"; }
+equal() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" replay last --check "$@" >"$T/r" 2>&1; local rc=$?; [ $rc = 0 ] || sed 's/^/# /' "$T/r"; return $rc; }
 fox="Tell me a story about a fox."
 
 # ---- replies ----
@@ -53,7 +53,7 @@ for text in "2 99-1-6" "2 auto" "x" "0 5-1-6" "-1 3-1-4" "2 0-0-0"; do
     cp "$DB" "$T/forged.db"; rm -f "$T"/forged.db-*
     sqlite3 "$DB" 'pragma wal_checkpoint(truncate)' >/dev/null; cp "$DB" "$T/forged.db"
     sqlite3 "$T/forged.db" "update event set text='$text' where op='shape'"
-    timeout 250 "$AERIE" --db "$T/forged.db" replay last --check >"$T/out" 2>&1; rc=$?
+    timeout "${TEST_LIMIT:-250}" "$AERIE" --db "$T/forged.db" replay last --check >"$T/out" 2>&1; rc=$?
     [ $rc -gt 0 ] && [ $rc -lt 5 ] && [ "$(wc -l <"$T/out")" -le 3 ]; result "refused: shape \"$text\"" $?
 done
 echo "1..$n"

@@ -20,9 +20,9 @@ check() { # title, command...: one TAP line
 screen() { T capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
 until_ok() { # tries a command for a minute; a wait that ends there is a failure, whoever asked for it
-    local end=$((SECONDS + 60))
+    local end=$((SECONDS + ${TEST_WAIT:-60}))
     until "$@"; do
-        [ $SECONDS -lt $end ] || { echo "# waited a minute, at line ${BASH_LINENO[-2]}, for: $*"; bad=1; late=$((late + 1)); return 1; }
+        [ $SECONDS -lt $end ] || { echo "# waited ${TEST_WAIT:-60} s, at line ${BASH_LINENO[-2]}, for: $*"; bad=1; late=$((late + 1)); return 1; }
         sleep 0.03
     done
 }

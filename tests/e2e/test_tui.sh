@@ -23,7 +23,7 @@ screen() { T capture-pane -p "$@"; }
 shows() { screen | grep -qF -- "$1"; }
 hides() { ! shows "$1"; }
 until_ok() { # tries a command for a minute, which only a failure takes
-    local end=$((SECONDS + 60))
+    local end=$((SECONDS + ${TEST_WAIT:-60}))
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
 }
 wait_for() { until_ok shows "$1"; }
