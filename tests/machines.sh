@@ -54,7 +54,7 @@ release_of() { # of the system in which a check runs
 # A session of this machine's program, which the others replay: two drafted turns, one of them sampled.
 record() {
     [ -n "${ready[session]}" ] && return
-    make -s CUDA=0 TOLD=1 all && mkdir -p "$work/session" || return 1
+    make -s CUDA=0 TOLD=1 all >/dev/null && mkdir -p "$work/session" || return 1
     printf '%s\n' 'My dog is called Rex.' '/set temperature 0.8' 'Tell me a story about a fox.' |
         XDG_DATA_HOME=$work/session XDG_STATE_HOME=$work/session XDG_CONFIG_HOME=$work/session \
         build/release-cpu/aerie --plain -q --device cpu -p max_tokens=12 -p seed=7 >"$work/session.log" 2>&1
@@ -87,7 +87,7 @@ read_sources='
     read_all() { # compiler, file with the flags of a make
         local flags; flags=$(sed "s/^[^ ]* //" "$2")
         { ls kernels/*.c models/*/*.c engine/*.c engine/*/*.c history/*.c repl/*.c repl/*/*.c tests/*/*.c tests/*.c; ls kernels/cpu/*.c | grep -v avx; } |
-            grep -v tests/cuda | eval "xargs -P $(nproc) -n 8 $1 $flags -DFUZZ_LIST=\\\"/dev/null\\\" -fsyntax-only" && echo all sources read
+            grep -v tests/cuda | eval "xargs -P $(nproc) -n 8 $1 $flags -DFUZZ_LIST=\\\"/dev/null\\\" -DAERIE_SHARE=\\\"\\\" -DAERIE_SOURCE=\\\"\\\" -fsyntax-only" && echo all sources read
     }'
 
 session="XDG_DATA_HOME=/session XDG_STATE_HOME=/session XDG_CONFIG_HOME=/session LC_ALL=C.UTF-8"
