@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Runs a check whose result rows are problems, except the row "ok", and reports them. */
 static bool complaints(struct db *d, const char *what, const char *sql, struct buf *report,
@@ -144,6 +145,16 @@ bool history_check(const char *path, struct buf *report, struct err *e)
     return history_check_head(path, NULL, report, e);
 }
 
+/* Whether the file and its folder may be written: then it is for another reason that the log was not opened. */
+static bool can_be_written(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? xstrdup(".") : xasprintf("%.*s", max_int((int)(slash - path), 1), path);
+    bool can = access(path, W_OK) == 0 && access(folder, W_OK) == 0;
+    free(folder);
+    return can;
+}
+
 /* Opens for the whole check, or, where nothing can be written, without what a write-ahead log holds. */
 static bool open_to_check(struct db *d, const char *path, struct buf *report, struct err *e)
 {
@@ -153,6 +164,11 @@ static bool open_to_check(struct db *d, const char *path, struct buf *report, st
     int rc = db_int(d, &n, 0, "SELECT count(*) FROM sqlite_schema", "") & 0xff;
     if (rc != SQLITE_READONLY && rc != SQLITE_CANTOPEN)
         return true;
+    if (can_be_written(path)) {
+        db_fail(d, e, "cannot open");
+        db_close(d);
+        return false;
+    }
     db_close(d);
     if (db_wal_has_rows(path))
         buf_str(report, "the newest turns were not checked: they are in a write-ahead log that cannot be read here\n");

@@ -50,7 +50,9 @@ void history_claim_memory(void)
 void db_why(const struct db *d, char why[200])
 {
     int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, error = d->h ? sqlite3_system_errno(d->h) : 0;
-    bool of_system = (rc & 0xff) == SQLITE_IOERR || (rc & 0xff) == SQLITE_CANTOPEN;
+    bool of_system = (rc & 0xff) == SQLITE_IOERR || (rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_BUSY;
+    if ((rc & 0xff) == SQLITE_BUSY)
+        error = vfs_lock_error();
     snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", of_system && error ? ": " : "",
              of_system && error ? strerror(error) : "");
 }

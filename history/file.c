@@ -99,22 +99,23 @@ static bool is_unreadable(const char *path, const struct stat *st, struct err *e
 
 /* Reads the first bytes of a database, the rest of *head is 0; *n: how many there are.
  *
- * Through SQLite's own file system layer: when a process closes any descriptor of a file, the kernel drops all locks that
+ * Through the file system layer of all connections: when a process closes any descriptor of a file, the kernel drops all locks that
  * this process has on the file, SQLite's too. Without its lock another process takes this one for gone, deletes the
  * write-ahead log when it closes the database, and what is written from then on is lost. SQLite's layer knows of
  * the connections of this process, and closes a descriptor when the last of them is gone. */
 static bool read_header(const char *path, unsigned char head[HEADER], size_t *n, struct err *e)
 {
-    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    sqlite3_vfs *vfs = sqlite3_vfs_find(vfs_name());
     sqlite3_file *f = xcalloc(1, (size_t)vfs->szOsFile);
     char *full = xcalloc(1, (size_t)vfs->mxPathname + 1);
-    int rc = vfs->xFullPathname(vfs, path, vfs->mxPathname + 1, full) & 0xff;
+    int open_error = 0, rc = vfs->xFullPathname(vfs, path, vfs->mxPathname + 1, full) & 0xff;
     const char *name = rc == SQLITE_OK ? sqlite3_create_filename(full, "", "", 0, NULL) : NULL;
     sqlite3_int64 size = 0;
     memset(head, 0, HEADER);
     rc = rc == SQLITE_OK && !name ? SQLITE_NOMEM : rc;
     if (name)
         rc = vfs->xOpen(vfs, name, f, SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB, NULL);
+    open_error = rc == SQLITE_OK ? 0 : errno;
     if (name && rc == SQLITE_OK)
         rc = f->pMethods->xFileSize(f, &size);
     if (name && rc == SQLITE_OK) {
@@ -128,7 +129,10 @@ static bool read_header(const char *path, unsigned char head[HEADER], size_t *n,
     free(full);
     free(f);
     *n = size < HEADER ? (size_t)size : HEADER;
-    return rc == SQLITE_OK || err_set(e, ERR_DB, "cannot read %s: %s", path, sqlite3_errstr(rc));
+    if (rc == SQLITE_OK)
+        return true;
+    int why = open_error ? open_error : vfs_read_error();
+    return err_set(e, ERR_DB, "cannot read %s: %s", path, why ? strerror(why) : sqlite3_errstr(rc));
 }
 
 enum file_owner file_owner(const char *path, struct err *e)

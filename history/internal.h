@@ -52,6 +52,8 @@ void db_why(const struct db *d, char why[200]);
 const char *vfs_name(void);
 /* The errno of the read that failed last in any connection of this process, since the last call; 0: none failed. */
 int vfs_read_error(void);
+/* The errno with which the system refused the lock that was asked for last; 0: it refused none. */
+int vfs_lock_error(void);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *

@@ -23,7 +23,7 @@ static int n_kind;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
-static atomic_int read_error;
+static atomic_int read_error, lock_error;
 
 static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 {
@@ -34,13 +34,30 @@ static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
     return SQLITE_IOERR_READ;
 }
 
+/* To SQLite a lock that the system refused is one that somebody else has. */
+static void note_lock(int rc)
+{
+    bool refused = rc != SQLITE_OK && errno != 0 && errno != EAGAIN && errno != EACCES;
+    atomic_store(&lock_error, refused ? errno : 0);
+}
+
 /* SQLite ignores that a lock could not be given up, and everyone would wait for it from then on. */
 static int shm_lock_told(sqlite3_file *f, int at, int n, int flags)
 {
     const sqlite3_io_methods *from = ((const struct kind *)(const void *)f->pMethods)->from;
+    errno = 0;
     int rc = from->xShmLock(f, at, n, flags);
     for (int i = 0; i < 3 && rc != SQLITE_OK && (flags & SQLITE_SHM_UNLOCK); i++)
         rc = from->xShmLock(f, at, n, flags);
+    note_lock(rc);
+    return rc;
+}
+
+static int lock_told(sqlite3_file *f, int level)
+{
+    errno = 0;
+    int rc = ((const struct kind *)(const void *)f->pMethods)->from->xLock(f, level);
+    note_lock(rc);
     return rc;
 }
 
@@ -74,6 +91,7 @@ static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     if (i == n_kind && i < KINDS) {
         kind[i] = (struct kind){*f->pMethods, f->pMethods};
         kind[i].own.xRead = read_told;
+        kind[i].own.xLock = lock_told;
         kind[i].own.xUnlock = unlock_told;
         if (kind[i].from->iVersion >= 2)
             kind[i].own.xShmLock = shm_lock_told;
@@ -110,4 +128,9 @@ const char *vfs_name(void)
 int vfs_read_error(void)
 {
     return atomic_exchange(&read_error, 0);
+}
+
+int vfs_lock_error(void)
+{
+    return atomic_load(&lock_error);
 }

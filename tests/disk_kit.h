@@ -7,6 +7,7 @@
 #include "tests/history_kit.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -37,6 +38,8 @@ static struct {
     long first, step, last;     /* before each of these changes, cut_power(PREFIXn); step 0: never */
     const char *prefix;
     void (*on_cut)(long n);     /* called before; may be NULL */
+    bool unreadable;            /* every read fails with EIO */
+    bool no_locks;              /* every lock is refused with ENOLCK, which SQLite takes for a lock of others */
     bool no_wal;                /* as on a file system without shared memory */
     uint64_t dice;              /* of what survives a cut */
     struct disk_file file[MAX_DISK_FILES];
@@ -127,6 +130,10 @@ static int shim_close(sqlite3_file *f)
 }
 static int shim_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 {
+    if (disk.unreadable) {
+        errno = EIO;
+        return SQLITE_IOERR_READ;
+    }
     return real_of(f)->pMethods->xRead(real_of(f), p, n, at);
 }
 static int shim_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
@@ -174,6 +181,10 @@ static int shim_size(sqlite3_file *f, sqlite3_int64 *n)
 }
 static int shim_lock(sqlite3_file *f, int l)
 {
+    if (disk.no_locks) {
+        errno = ENOLCK;
+        return SQLITE_BUSY;
+    }
     return real_of(f)->pMethods->xLock(real_of(f), l);
 }
 static int shim_unlock(sqlite3_file *f, int l)

@@ -289,6 +289,27 @@ static void test_any_one_io_failure_is_survived(void **state)
     assert_true(lives > 5);
 }
 
+static void test_refused_reads_and_locks_are_named(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf report = {0};
+    history_close(log_open(LOG_STEPS));
+    shim_install();
+    disk.unreadable = true;
+    assert_null(hdb_open(db_path, &e));
+    assert_int_equal(e.kind, ERR_DB);
+    assert_non_null(strstr(e.msg, strerror(EIO)));
+    disk.unreadable = false;
+    disk.no_locks = true;
+    assert_false(history_check(db_path, &report, &e));
+    assert_non_null(strstr(e.msg, strerror(ENOLCK)));
+    disk.no_locks = false;
+    shim_remove();
+    assert_true(history_check(db_path, &report, &e));
+    buf_free(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +319,7 @@ int main(void)
         TEST(test_a_locked_file_is_waited_for),
         TEST(test_a_deleted_file_is_noticed),
         TEST(test_any_one_io_failure_is_survived),
+        TEST(test_refused_reads_and_locks_are_named),
     };
     return cmocka_run_group_tests_name("history_disk", tests, NULL, NULL);
 }
