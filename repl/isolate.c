@@ -22,6 +22,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/sanitizers.h"
+
 /* ---- Landlock: writes ------------------------------------------------------------------------ */
 
 /* linux/landlock.h of an older kernel lacks the newer rights: their numbers are part of the ABI. */
@@ -144,7 +146,7 @@ static bool confine_writes(const struct isolation *i, char why[96])
 /* System calls that nothing in aerie or the CUDA driver makes. */
 static const int16_t unused_calls[] = {
     SYS_execve, SYS_execveat,
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* the leak checker traces */
+#if !HAS_ASAN && !HAS_TSAN /* the leak checker traces */
     SYS_ptrace,
 #endif
     SYS_process_vm_readv, SYS_process_vm_writev, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,

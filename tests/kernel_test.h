@@ -10,6 +10,7 @@
 #include "tests/few.h"
 #include "tests/kernel_cases.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/sanitizers.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ static struct case_dev T; /* the device at hand */
 
 typedef void scenario(const void *arg, float *out); /* out: host memory */
 
-#ifdef __SANITIZE_THREAD__ /* only more than one thread can race, and only scalar.o is instrumented */
+#if HAS_TSAN /* only more than one thread can race, and only scalar.o is instrumented */
 static const struct { const char *isa; int threads; } configs[] = {{"scalar", 3}, {NULL, 2}};
 enum { FEW_CONFIGS = 1 };
 #else

@@ -7,17 +7,13 @@
  * NaN.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/sanitizers.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define KERNELS_POISON 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) && !defined(KERNELS_POISON)
+#if HAS_ASAN && !defined(KERNELS_POISON)
 #define KERNELS_POISON 1
 #endif
 

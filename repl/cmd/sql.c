@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "history/history.h"
+#include "kernels/sanitizers.h"
 #include "repl/interrupt.h"
 #include "repl/isolate.h"
 #include "repl/monitor.h"
@@ -166,7 +167,7 @@ int sql_child(void)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     limit(RLIMIT_CPU, CHILD_CPU_S);
     limit(RLIMIT_CORE, 0);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* shadow memory needs more */
+#if !HAS_ASAN && !HAS_TSAN /* shadow memory needs more */
     limit(RLIMIT_AS, (rlim_t)2 << 30);
 #endif
     buf_str(&b, "");

@@ -20,8 +20,8 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-operations='kernels/(base|mapped|kernels|window|fp8|tree_rules)\.h' # what a backend may include
-base='kernels/(base|json|utf8|ascii|mapped)\.h' table='kernels/(base|mapped|json|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
+operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|tree_rules)\.h' # what a backend may include
+base='kernels/(base|json|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|json|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'

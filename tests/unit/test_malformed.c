@@ -6,6 +6,7 @@
  */
 #include "tests/ckpt.h"
 
+#include "kernels/sanitizers.h"
 #include "models/models.h"
 
 #include <setjmp.h>
@@ -17,16 +18,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define LIMITED 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LIMITED 0
-#endif
-#endif
-#ifndef LIMITED
-#define LIMITED 1 /* an address sanitizer reserves terabytes, so there is no limit to set there */
-#endif
+enum { LIMITED = !HAS_ASAN }; /* an address sanitizer reserves terabytes, so there is no limit to set there */
 
 enum { SLACK = 24 << 20 }; /* of address space: the allocator's arenas, a thread's stack */
 

@@ -4,6 +4,7 @@
  */
 #include "kernels/kernels.h"
 #include "kernels/mapped.h"
+#include "kernels/sanitizers.h"
 #include "tests/model_kit.h"
 
 #include <fcntl.h>
@@ -340,13 +341,7 @@ static void test_a_filled_buffer_holds_the_byte_and_takes_writes(void **state)
     kernels_cpu.close(d);
 }
 
-#if defined(__has_feature)
-#define HAS(f) __has_feature(f)
-#else
-#define HAS(f) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(KERNELS_POISON) ||              \
-    HAS(address_sanitizer) || HAS(thread_sanitizer)
+#if HAS_ASAN || HAS_TSAN || defined(KERNELS_POISON)
 enum { BUFFERS_ARE_WRITTEN = 1 };
 #else
 enum { BUFFERS_ARE_WRITTEN = 0 };

@@ -4,6 +4,7 @@
  * each, and small ones that use every option; a text of a megabyte; files broken one by one and at
  * random; decoding in a stream against decoding as a whole.
  */
+#include "kernels/sanitizers.h"
 #include "models/tokenizer/tokenizer.h"
 #include "tests/few.h"
 
@@ -181,12 +182,7 @@ static void test_every_option_equals_the_reference(void **state)
 /* ---- size ---- */
 
 /* An unoptimised or sanitised build is not measured, only kept from hanging. */
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define __SANITIZE_ADDRESS__ 1 /* as gcc says it */
-#endif
-#endif
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__OPTIMIZE__) && !HAS_ASAN && !HAS_TSAN
 enum { SLOW = 1 };
 #else
 enum { SLOW = 20 };

@@ -1,0 +1,25 @@
+/* sanitizers.h - which sanitizers a build has: HAS_ASAN and HAS_TSAN, 0 or 1. gcc says so by macros, clang by
+ * __has_feature().
+ */
+#ifndef AERIE_KERNELS_SANITIZERS_H
+#define AERIE_KERNELS_SANITIZERS_H
+
+#if defined(__has_feature)
+#define HAS_FEATURE_OF_CLANG(f) __has_feature(f)
+#else
+#define HAS_FEATURE_OF_CLANG(f) 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || HAS_FEATURE_OF_CLANG(address_sanitizer)
+#define HAS_ASAN 1
+#else
+#define HAS_ASAN 0
+#endif
+
+#if defined(__SANITIZE_THREAD__) || HAS_FEATURE_OF_CLANG(thread_sanitizer)
+#define HAS_TSAN 1
+#else
+#define HAS_TSAN 0
+#endif
+
+#endif
