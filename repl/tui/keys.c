@@ -1,5 +1,6 @@
 /* keys.c - see keys.h. */
 #include "repl/tui/keys.h"
+#include "kernels/ascii.h"
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
@@ -50,16 +51,21 @@ static size_t answer_length(const char *p, size_t n)
     return 0;
 }
 
+static int hex_digit(char c)
+{
+    char small = ascii_lower(c);
+    return ascii_digit(c) ? c - '0' : small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
+}
+
 /* Reads a component of a colour, 1 to 4 hexadecimal digits, as 8 bits. */
 static bool read_component(const char **p, const char *end, uint32_t *out)
 {
-    static const char digits[] = "0123456789abcdef";
     uint32_t v = 0, most = 0;
     for (; *p < end && most < 0xFFFF; ++*p) {
-        const char *d = memchr(digits, **p | 0x20, 16);
-        if (!d)
+        int digit = hex_digit(**p);
+        if (digit < 0)
             break;
-        v = v << 4 | (uint32_t)(d - digits);
+        v = v << 4 | (uint32_t)digit;
         most = most << 4 | 15;
     }
     if (most == 0)

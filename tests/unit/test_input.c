@@ -110,6 +110,16 @@ static void test_answers_of_the_terminal_are_not_typed(void **state)
             assert_int_equal(key.cp, 'x');
             keys_free(&k);
         }
+    for (char c = 1; c > 0; c++) { /* only hexadecimal digits are digits */
+        char bytes[] = "\033]11;rgb:1?/1/1\007";
+        struct keys k = {0};
+        struct key key = {0};
+        bytes[10] = c;
+        keys_feed(&k, bytes, sizeof bytes - 1);
+        bool is_color = keys_next(&k, true, &key) && key.code == K_BACKGROUND;
+        assert_int_equal(is_color, strchr("0123456789abcdefABCDEF/", c) && c != '/');
+        keys_free(&k);
+    }
     struct buf out = {0}; /* an answer that is none, one that a key cuts short, and the keys beside */
     read_keys("a\033]11;?\007b\033]11;rgb:12/\033[Ac\033]", 27, SIZE_MAX / 2, &out);
     assert_string_equal(out.p, "a ? C-g b up c M-]");
