@@ -1,13 +1,17 @@
 /* face.c - the part of `aerie bench` that measures the whole program: a child process runs the full
  * screen on a pseudo-terminal, or the plain mode, answers the same question in one session after
  * another, and its log gives the engine's time for each reply. No file of the user is read or
- * written: the child's files are in a temporary folder.
+ * written: the child's files are in a temporary folder. Between both stands a process that ends the
+ * child and removes the folder as soon as this process has ended or closed a pipe, in whatever way: also
+ * by SIGKILL.
  */
 #include "repl/cli/cli.h"
 
 #include "engine/tools/bench.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -21,7 +25,8 @@
 enum { TIMES = 5, PATIENCE_MS = 60000, QUIET_MS = 250, LOOK_MS = 20 };
 
 struct child {
-    pid_t pid;
+    pid_t keeper; /* the process between */
+    int hold;     /* the pipe that the keeper reads: nothing is written to it */
     int link; /* our end: keys are written to it, the screen is read from it */
     char *dir, *db;
     size_t shown; /* bytes written to the screen so far */
@@ -64,36 +69,6 @@ static bool open_link(bool screen, int end[2])
                   : socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0;
 }
 
-static bool start_child(const struct cli *c, struct child *k, bool screen, bool draft,
-                        struct err *e)
-{
-    int end[2];
-    k->dir = xasprintf("%s/aerie-bench-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (!mkdtemp(k->dir)) {
-        free(k->dir);
-        k->dir = NULL;
-        return err_set(e, ERR_MODEL, "no folder for a chat's files could be made");
-    }
-    k->db = xasprintf("%s/log.db", k->dir);
-    if (!open_link(screen, end))
-        return err_set(e, ERR_MODEL, "no pseudo-terminal could be opened");
-    k->pid = fork();
-    if (k->pid == 0) {
-        setsid();
-        if (screen)
-            ioctl(end[1], TIOCSCTTY, 0);
-        for (int fd = 0; fd < 3; fd++)
-            dup2(end[1], fd);
-        close(end[0]);
-        if (end[1] > 2)
-            close(end[1]);
-        exec_program(c, k, screen, draft);
-    }
-    close(end[1]);
-    k->link = end[0];
-    return k->pid > 0 || err_set(e, ERR_MODEL, "no process could be started");
-}
-
 /* Removes a folder and the files in it. */
 static void remove_folder(const char *path)
 {
@@ -109,15 +84,79 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
+/* The process between: starts the child; when the other end of `hold` is closed, ends it and removes its folder. */
+static _Noreturn void keep_child(const struct cli *c, const struct child *k, bool screen, bool draft, int hold,
+                                 const int end[2])
+{
+    char none;
+    setsid(); /* signals of the terminal are for the program; this process ends with it */
+    pid_t pid = fork();
+    if (pid == 0) {
+        setsid();
+        if (screen)
+            ioctl(end[1], TIOCSCTTY, 0);
+        for (int fd = 0; fd < 3; fd++)
+            dup2(end[1], fd);
+        close(end[0]);
+        if (end[1] > 2)
+            close(end[1]);
+        exec_program(c, k, screen, draft);
+    }
+    close(end[0]);
+    close(end[1]);
+    for (int s = 1; s < NSIG; s++)
+        signal(s, s == SIGCHLD ? SIG_DFL : SIG_IGN);
+    while (read(hold, &none, 1) < 0 && errno == EINTR)
+        ;
+    if (pid > 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    remove_folder(k->dir);
+    _exit(0);
+}
+
+static bool start_child(const struct cli *c, struct child *k, bool screen, bool draft,
+                        struct err *e)
+{
+    int end[2], hold[2];
+    k->dir = xasprintf("%s/aerie-bench-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(k->dir)) {
+        err_set(e, ERR_MODEL, "the folder %s for a chat's files cannot be made: %s", k->dir, strerror(errno));
+        free(k->dir);
+        k->dir = NULL;
+        return false;
+    }
+    k->db = xasprintf("%s/log.db", k->dir);
+    if (!open_link(screen, end))
+        return err_set(e, ERR_MODEL, "no pseudo-terminal could be opened: %s", strerror(errno));
+    if (pipe2(hold, O_CLOEXEC) != 0) {
+        close(end[0]);
+        close(end[1]);
+        return err_set(e, ERR_MODEL, "no pipe could be made: %s", strerror(errno));
+    }
+    k->keeper = fork();
+    if (k->keeper == 0) {
+        close(hold[1]);
+        keep_child(c, k, screen, draft, hold[0], end);
+    }
+    int why = errno;
+    close(end[1]);
+    close(hold[0]);
+    k->link = end[0];
+    k->hold = hold[1];
+    return k->keeper > 0 || err_set(e, ERR_MODEL, "no process could be started: %s", strerror(why));
+}
+
 static void end_child(struct child *k)
 {
-    if (k->pid > 0) {
-        kill(k->pid, SIGKILL);
-        waitpid(k->pid, NULL, 0);
-    }
     if (k->link > 0)
         close(k->link);
-    if (k->dir)
+    if (k->hold > 0)
+        close(k->hold);
+    if (k->keeper > 0)
+        waitpid(k->keeper, NULL, 0);
+    else if (k->dir)
         remove_folder(k->dir);
     free(k->dir);
     free(k->db);

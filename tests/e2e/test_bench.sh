@@ -65,6 +65,14 @@ result "the program around a cycle is held against the cycle" $?
 drafted=$(grep '"name":"cycle.nestling.3-1-4"' "$T/out" | field shape)
 [[ $drafted == *" 2.35 tokens a cycle"* ]]; result "acceptance follows its script ($drafted)" $?
 
+# ---- a killed benchmark leaves no process and no folder ----
+mkdir "$T/tmp"
+TMPDIR=$T/tmp "$AERIE" bench --device cpu --short 'repl.lines.*' >"$T/out" 2>"$T/err" </dev/null & pid=$!
+until ls "$T"/tmp/aerie-bench-*/log.db >"$T/made" 2>&1 || ! kill -0 $pid 2>"$T/err"; do sleep 0.05; done
+kill -9 $pid; wait $pid 2>"$T/err"
+for _ in $(seq 600); do [ -n "$(ls "$T/tmp")" ] || break; sleep 0.1; done
+grep -q log.db "$T/made" && [ -z "$(ls "$T/tmp")" ]; result "kill -9 leaves no folder behind" $?
+
 # ---- text, and the choice of lines ----
 bench --short gemv.o 'sample.*.T1'
 awk 'NR > 2 { print $1 }' "$T/out" | grep -vx mem.cache | tr '\n' ' ' | grep -qx 'mem.read gemv.o.T1 gemv.o.T4 sample.argmax.201088.T1 sample.topk_p.201088.T1 '
