@@ -138,8 +138,10 @@ run: deps ## install what is missing, build, and open the chat
 	@$(B)/aerie
 
 # GPUs: machine code for the common ones, PTX for the others; needs nvcc, and no GPU. Its program needs the driver alone.
-dist: DIST := PACKAGE=1 PREFIX=/usr CUDA=$(if $(NVCC),1,0)
-dist: deps ## make build/dist: a Debian package, a tar.zst and their checksums (for GPUs, too, if there is nvcc)
+# ZMQ=1: what a package can do and what it depends on must not hang on the machine that makes it.
+dist: DIST := PACKAGE=1 PREFIX=/usr ZMQ=1 CUDA=$(if $(NVCC),1,0)
+dist: ## make build/dist: a Debian package, a tar.zst and their checksums (for GPUs, too, if there is nvcc)
+	@$(MAKE) --no-print-directory $(DIST) deps
 	@{ command -v dpkg-deb && command -v zstd; } >/dev/null || { $(call apt-install,dpkg-dev zstd); }
 	@$(MAKE) --no-print-directory $(DIST) check-deps build/$(if $(NVCC),package-cuda,package-cpu)/aerie
 	@rm -rf build/dist
@@ -257,7 +259,7 @@ $(B)/aerie: $(OBJ) $(B)/link.flags
 # Tests are linked with the files that they need only: a fifth of the time, and libFuzzer looks at the counters of all files
 # that are linked after every input.
 CMOCKA := $(shell pkg-config --libs cmocka 2>/dev/null)
-$(B)/lib.a: $(LIB) ; @rm -f $@; ar rcsT $@ $^
+$(B)/lib.a: $(LIB) ; @rm -f $@.new; ar rcsT $@.new $^ && mv $@.new $@
 define link-test
   @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o %.a,$^) $(CMOCKA) $(LDLIBS) -o $@
 endef

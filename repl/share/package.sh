@@ -59,8 +59,8 @@ Upstream-Name: aerie
 
 Files: *
 Copyright: 2026 the aerie authors
-License: none-yet
- The authors have not chosen a licence yet; all rights are theirs.
+License: all-rights-reserved
+ No licence has been granted yet: all rights are reserved by the authors.
 END
 # the libraries' packages, as this distribution names them
 stub=$(mktemp -d)
