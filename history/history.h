@@ -404,6 +404,8 @@ bool history_pin(const char *path, const char *session, bool pinned, struct err 
  * only read: a copy beside `to` is examined, which is removed afterwards. *lost: records left out. */
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
+/* Whether the log at path is of an earlier version, which opening it for writing migrates. False also if it cannot be read. */
+bool history_is_older(const char *path);
 /* The same; head: a head that an earlier report named, "12:5f..." (NULL: none), which the log's past must
  * have. ERR_USAGE if it is no head. */
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);

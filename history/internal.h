@@ -104,6 +104,7 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
 bool schema_accept(struct db *d, struct err *e);
 bool schema_open(struct db *d, struct err *e);
 bool schema_check(struct db *d, struct err *e);
+bool schema_is_older(struct db *d, struct err *e); /* a log of an earlier version, which schema_open() would migrate */
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);

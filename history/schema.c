@@ -423,6 +423,13 @@ bool schema_accept(struct db *d, struct err *e)
            (version == 0 || require_schema(d, migrations, N_MIGRATIONS, version, e));
 }
 
+bool schema_is_older(struct db *d, struct err *e)
+{
+    int64_t version;
+    return read_version(d, &version, e) && version > 0 && version < SCHEMA_VERSION &&
+           require_schema(d, migrations, N_MIGRATIONS, version, e);
+}
+
 bool schema_open(struct db *d, struct err *e)
 {
     return schema_migrate(d, migrations, N_MIGRATIONS, e);

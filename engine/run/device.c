@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define NO_CUDA                                                                                    \
-    "this build has no CUDA: 'make CUDA=1', or 'make' on a machine with a GPU, builds for GPUs"
+    "this build has no CUDA; a package made where the CUDA toolkit is has it, and the sources build it: 'make CUDA=1'"
 
 static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
                     struct err *e)

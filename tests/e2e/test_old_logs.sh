@@ -6,6 +6,8 @@
 DB=$T/old.db; install -m 600 tests/logs/version-2.db "$DB"
 run logs --db "$DB"; [ $rc = 4 ] && grep -q 'has schema version 2, older than 6: start aerie once' "$T/err"
 result "a reader leaves an older database alone, and says what to do" $?
+run doctor --device cpu --db "$DB"; [ $rc = 0 ] && grep -qE '^warn +database .* is of an earlier version of aerie$' "$T/out"
+result "doctor says that it is older, not that it fails" $?
 cmp -s "$DB" tests/logs/version-2.db; result "not a byte of it is changed" $?
 run run --db "$DB" hello; [ $rc = 0 ] && [ "$("$AERIE" logs --db "$DB" --json | wc -l)" = 3 ]
 result "the next start migrates it" $?
