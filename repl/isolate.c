@@ -20,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "kernels/sanitizers.h"
@@ -82,7 +83,8 @@ static uint64_t rights_of(int abi)
     return all & ~(uint64_t)((abi < 2 ? FS_REFER : 0) | (abi < 3 ? FS_TRUNCATE : 0));
 }
 
-/* Allows `rights` on a file or in a folder; one that does not exist, or that nobody here may open, needs no rule. */
+/* Allows `rights` on a file or in a folder. One that does not exist, or that nobody here may open, needs no rule; nor does
+ * one of no mountable file system (EBADFD), such as a pipe that is the standard output: Landlock leaves it alone. */
 static bool allow(int ruleset, const char *path, uint64_t rights)
 {
     struct stat st;
@@ -92,8 +94,10 @@ static bool allow(int ruleset, const char *path, uint64_t rights)
     if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
         rights &= FS_WRITE_FILE | FS_TRUNCATE;
     struct path_attr a = {rights, fd};
-    bool ok = syscall(SYS_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &a, 0) == 0;
+    bool ok = syscall(SYS_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &a, 0) == 0 || errno == EBADFD;
+    int why = errno;
     close(fd);
+    errno = why;
     return ok;
 }
 
@@ -113,9 +117,11 @@ static bool allow_devices(int ruleset, uint64_t rights)
     return ok;
 }
 
-static bool confine_writes(const struct isolation *i, char why[96])
+/* *failed: the kernel has Landlock, but a call failed. */
+static bool confine_writes(const struct isolation *i, char why[96], bool *failed)
 {
     int abi = landlock_abi(why);
+    *failed = false;
     if (!abi)
         return false;
     uint64_t rights = rights_of(abi);
@@ -128,6 +134,7 @@ static bool confine_writes(const struct isolation *i, char why[96])
         ok = allow(ruleset, i->folder[f], rights & IN_FOLDER);
     ok = ok && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
+    *failed = !ok;
     if (!ok)
         snprintf(why, 96, "Landlock failed: %s", strerror(errno));
     if (ruleset >= 0)
@@ -258,8 +265,9 @@ void isolate(const struct isolation *i, struct isolated *got)
     *got = (struct isolated){0};
     if (not_now(got))
         return;
-    got->writes = confine_writes(i, got->writes_why_not);
-    got->programs = install(true, i->network == NETWORK_NEVER, got->programs_why_not);
+    got->writes = confine_writes(i, got->writes_why_not, &got->failed);
+    got->programs = can_filter(got->programs_why_not) &&
+                    (install(true, i->network == NETWORK_NEVER, got->programs_why_not) || !(got->failed = true));
     got->network = got->programs && i->network != NETWORK_KEPT;
     filtered = got->programs;
     until_loaded = filtered && i->network == NETWORK_UNTIL_LOADED;
@@ -281,9 +289,27 @@ void isolate_from_network(void)
 
 void isolation_probe(struct isolated *got)
 {
+    int end[2], status;
+    ssize_t n = -1;
     *got = (struct isolated){0};
-    if (not_now(got))
+    pid_t pid = pipe2(end, O_CLOEXEC) == 0 ? fork() : (end[0] = end[1] = -1);
+    if (pid == 0) {
+        isolate(&(struct isolation){.network = NETWORK_NEVER}, got);
+        _exit(write(end[1], got, sizeof *got) != sizeof *got);
+    }
+    int why = errno;
+    if (end[1] >= 0)
+        close(end[1]);
+    if (pid > 0) {
+        n = read(end[0], got, sizeof *got);
+        waitpid(pid, &status, 0);
+        why = ECHILD;
+    }
+    if (end[0] >= 0)
+        close(end[0]);
+    if (n == sizeof *got)
         return;
-    got->writes = landlock_abi(got->writes_why_not) > 0;
-    got->programs = got->network = can_filter(got->programs_why_not);
+    *got = (struct isolated){.failed = true};
+    snprintf(got->writes_why_not, sizeof got->writes_why_not, "cannot be tried: %s", strerror(why));
+    memcpy(got->programs_why_not, got->writes_why_not, sizeof got->programs_why_not);
 }

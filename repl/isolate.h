@@ -23,18 +23,19 @@ struct isolation {
 /* What holds, or could hold, in this process. */
 struct isolated {
     bool writes, programs, network; /* confined */
+    bool failed; /* something is not confined although the kernel has what it takes: a call failed */
     char writes_why_not[96], programs_why_not[96];
 };
 
 /* Isolates the process. *got receives which parts are in force. A part that the kernel lacks or refuses is not an
- * error. */
+ * error; if got->failed, say so. */
 void isolate(const struct isolation *i, struct isolated *got);
 /* With NETWORK_UNTIL_LOADED: gives up socket() now, for all threads. The CUDA driver needs it once, when it starts. */
 void isolate_after_loading(void);
 /* Gives up socket() later, for all threads of a process that isolate() confined: a server whose port is open
  * needs no other. */
 void isolate_from_network(void);
-/* What this kernel would grant; changes nothing. */
+/* What isolate() would do here and now, tried in a child; nothing changes for this process. */
 void isolation_probe(struct isolated *got);
 
 #endif

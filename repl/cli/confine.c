@@ -86,6 +86,10 @@ bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
     if (cmd->bit == IN_DB && c->n_word > 1)
         add_folder_of(&f, c->word[1], false);
     isolate(&(struct isolation){(const char *const *)f.v, f.n, until_when(c, cmd)}, &got);
+    if (got.failed && !got.writes)
+        err_print("writes are not confined: %s", got.writes_why_not);
+    if (got.failed && !got.programs)
+        err_print("programs and the network are not given up: %s", got.programs_why_not);
     if (got.writes && (cmd->bit & HAS_PROMPT))
         hdb_create_through(monitor_create, monitor_settle);
     for (int i = 0; i < f.n; i++)

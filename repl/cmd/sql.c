@@ -148,14 +148,16 @@ static void answer_all(const char *kind, const char *text, size_t n)
 }
 
 /* A query writes nothing but the index of a WAL that others write, beside the database. */
-static void isolate_query(const char *db)
+static bool isolate_query(const char *db, struct err *e)
 {
     const char *slash = strrchr(db, '/');
     char *folder = slash ? xasprintf("%.*s/", (int)(slash - db), db) : xstrdup(".");
     const char *const name[] = {folder};
-    struct isolated unused;
-    isolate(&(struct isolation){name, 1, NETWORK_NEVER}, &unused);
+    struct isolated got;
+    isolate(&(struct isolation){name, 1, NETWORK_NEVER}, &got);
     free(folder);
+    return !got.failed || err_set(e, ERR_USAGE, "cannot isolate the query's process: %s",
+                                  got.writes ? got.programs_why_not : got.writes_why_not);
 }
 
 int sql_child(void)
@@ -176,8 +178,7 @@ int sql_child(void)
     const char *db = b.p, *end = b.p + b.n;
     CHECK(int_at(&db, &json) && *db++ == ' ' && int_at(&db, &max_rows) && *db++ == '\n');
     CHECK(db < end && memchr(db, '\0', (size_t)(end - db)));
-    isolate_query(db);
-    struct hdb *d = hdb_open(db, &e);
+    struct hdb *d = isolate_query(db, &e) ? hdb_open(db, &e) : NULL;
     bool ok = d && hdb_sql(d, db + strlen(db) + 1, json, max_rows, &out, &e);
     snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);
     answer_all(kind, ok ? out.p ? out.p : "" : e.msg, ok ? out.n : strlen(e.msg));

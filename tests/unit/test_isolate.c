@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -173,10 +176,10 @@ static bool works(const struct way *w, enum how how, enum from from)
         struct isolated got = {0};
         if (how != FREE)
             isolate(&(struct isolation){own, 2, how == WITH_NETWORK ? NETWORK_KEPT : NETWORK_NEVER}, &got);
-        _exit(attempt(w, from) ? 1 : 0);
+        _exit(got.failed ? 2 : attempt(w, from) ? 1 : 0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
     return WEXITSTATUS(status) == 1;
 }
 
@@ -202,6 +205,74 @@ static void test_files_outside(void **unused)
 {
     (void)unused;
     all_refused(files, COUNT(files), can.writes);
+}
+
+/* What standard input, output and error may be. -1: closed. */
+static int stream(int kind)
+{
+    int end[2] = {-1, -1};
+    switch (kind) {
+    case 0: return pipe(end) == 0 ? end[1] : -2;
+    case 1: return socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0 ? end[1] : -2;
+    case 2: return open("/dev/null", O_RDWR);
+    case 3: return memfd_create("stream", 0);
+    case 4: end[0] = open(in(inside, "own"), O_RDWR); return unlink(in(inside, "own")) == 0 ? end[0] : -2;
+    case 5: return open(in(outside, "old"), O_RDWR);
+    case 6: return posix_openpt(O_RDWR | O_NOCTTY);
+    case 7: return eventfd(0, 0);
+    default: return -1;
+    }
+}
+
+/* In a child: 0: isolated, no file outside can be created, and the stream still takes bytes. */
+static int isolated_with(int kind)
+{
+    const char *const own[] = {inside};
+    struct isolated got;
+    int fd = stream(kind);
+    for (int i = 0; i < 3; i++)
+        if (fd < 0 ? (close(i), fd == -2) : dup2(fd, i) != i)
+            return 1;
+    isolate(&(struct isolation){own, 1, NETWORK_NEVER}, &got);
+    bool takes = fd < 0 || write(STDOUT_FILENO, "12345678", 8) == 8;
+    return !got.writes + 2 * got.failed + 4 * create_outside() + 8 * !takes;
+}
+
+static void test_whatever_the_standard_streams_are(void **unused)
+{
+    (void)unused;
+    if (!can.writes)
+        skip();
+    for (int kind = 0; kind < 9; kind++) {
+        int status = 0;
+        fresh_folders();
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(isolated_with(kind));
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (status)
+            fail_msg("stream %d: status %x", kind, status);
+    }
+}
+
+/* Without a descriptor for a rule nothing is confined in part, and *got says so. */
+static void test_a_failure_is_told(void **unused)
+{
+    (void)unused;
+    if (!can.writes)
+        skip();
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct isolated got;
+        int fd = open("/dev/null", O_RDONLY);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)fd + 1, (rlim_t)fd + 1});
+        close(fd); /* one descriptor is left */
+        isolate(&(struct isolation){.network = NETWORK_NEVER}, &got);
+        _exit(got.writes || !got.failed || !strstr(got.writes_why_not, strerror(EMFILE)));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 static void test_programs(void **unused)
@@ -392,8 +463,12 @@ int main(void)
     if (!monitor_start(upper, &e))
         fail_msg("%s", e.msg);
     isolation_probe(&can);
+    if (can.failed)
+        fail_msg("%s; %s", can.writes_why_not, can.programs_why_not);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_outside),
+        cmocka_unit_test(test_whatever_the_standard_streams_are),
+        cmocka_unit_test(test_a_failure_is_told),
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_what_must_work),
