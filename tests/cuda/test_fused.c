@@ -7,6 +7,7 @@
 #include "engine/cycle/fused.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #define TARGET "models/nestling/target"
 #define DRAFT "models/nestling/draft"
@@ -352,6 +353,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cycles_agree_on_a_gpu),
         cmocka_unit_test(test_cycles_agree_on_a_gpu_in_float32),
     };
+    if (access(TARGET "/config.json", R_OK) != 0 || access(DRAFT "/config.json", R_OK) != 0) {
+        printf("ok 1 # SKIP needs models/nestling, from the project's root\n1..1\n");
+        return 0;
+    }
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
