@@ -30,7 +30,7 @@ static bool all_fit(const struct world *w, int i)
 static struct page_list list;
 static int listed;
 
-static kbuf no_memory(struct kdev *d, size_t bytes, const char *what, struct err *e)
+static kbuf no_room(struct kdev *d, size_t bytes, const char *what, struct err *e)
 {
     (void)d, (void)what, (void)e;
     return (kbuf){&list, bytes}; /* nobody follows it: nothing is sent */
@@ -39,7 +39,7 @@ static void no_release(struct kdev *d, kbuf b)
 {
     (void)d, (void)b;
 }
-static const struct kernels no_device = {.alloc = no_memory, .release = no_release};
+static const struct kernels no_device = {.alloc = no_room, .release = no_release};
 
 /* Builds a plan of `mode` over reserved cells; a tree may have fewer nodes than rows. */
 static bool shoot(struct shot *s, enum plan_mode mode, int parts)
