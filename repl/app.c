@@ -241,8 +241,7 @@ static bool close_log(struct app *a)
 
 bool app_close(struct app *a)
 {
-    backend_close(a->past.b);
-    a->past.b = NULL;
+    app_drop_past(a);
     backend_close(a->backend);
     hdb_close(a->hdb); /* before the writer: the last connection removes the write-ahead log */
     bool stored = close_log(a);
@@ -426,6 +425,7 @@ void app_event(struct app *a, const struct event *ev)
         }
         break;
     case EV_SESSION:
+        app_drop_past(a);
         a->violated = false;
         break;
     case EV_FAULT:

@@ -61,6 +61,12 @@ static struct backend *past_of(struct app *a, struct err *e)
     return p->b;
 }
 
+void app_drop_past(struct app *a)
+{
+    backend_close(a->past.b);
+    a->past = (struct app_past){0};
+}
+
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e)
 {
     struct backend *b = a->backend;

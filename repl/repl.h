@@ -199,6 +199,8 @@ bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
                       const char *session);
 bool app_recording(const struct app *a); /* whether the backend is such a recording */
+/* Drops what was read of the session's log for them: another session begins. */
+void app_drop_past(struct app *a);
 /* The page table and a position as they were after step T.S, (0, 0): now: from the backend, and what has
  * left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For backends with
  * VIEW_PAGES. */

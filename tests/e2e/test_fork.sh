@@ -96,6 +96,12 @@ lines "/resume $first" "And then?" >&"$second"; exec {second}>&-; wait
 [ "$(sql "select group_concat(stop) from turn where role='reply' and session_id=(select id from session where number=$first)")" = max_tokens,crashed,max_tokens ]
 result "what a killed process left open is closed when another process takes the session up" $?
 equal "$first"; result "and the session replays equal" $?
+readings() { [ "$(find "/proc/$writer/fd" -lname '*eventfd*' | wc -l)" = "$1" ]; }
+begin third --session "$first"
+until_ok readings 3; lines "/at 1.1" /pages >&"$to"; until_ok readings 4
+result "an earlier step is read from the log" $?
+lines /clear hello >&"$to"; until_ok readings 3; result "and what was read goes with the session" $?
+exec {to}>&-; wait
 
 # ---- what cannot be forked ----
 lines "hello" "/fork" | chat -n; grep -q '/fork needs the log' "$T/err"
