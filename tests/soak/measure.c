@@ -16,7 +16,7 @@ struct held {
     long kb, data_kb; /* RssAnon, VmData: what was touched of private memory, and all of it */
     long descriptors, threads, processes;
     long log_descriptors; /* of the log's file: SQLite closes one only when the process has no lock on the file left */
-    long heap, heap_held; /* kB of the program's heap that are in use, and that its allocator holds */
+    long heap, heap_held, sqlite; /* kB of the program's heap: in use, held by its allocator, in use by SQLite */
     long used, evictable; /* pages of all pools */
 };
 
@@ -153,6 +153,7 @@ void measure(void)
         struct user *u = &soak.user[i];
         add_process(u->pid, &s->user[i]);
         s->user[i].heap = (long)(u->heap[0] / 1024);
+        s->user[i].sqlite = (long)(u->heap[2] / 1024);
         s->user[i].heap_held = (long)(u->heap[1] / 1024);
         for (int k = 0; k < N_POOLS; k++) {
             s->user[i].used += u->pool[k].used + u->pool[k].shared;
@@ -171,8 +172,9 @@ void measure(void)
     struct buf line = {0};
     for (int i = 0; i < 2; i++) {
         const struct held *h = &s->user[i];
-        buf_printf(&line, "%s %ld of %ld kB (heap %ld of %ld) %ld+%ld fds %ld threads %ld+%ld pages; ", soak.user[i].name, h->kb, h->data_kb,
-                   h->heap, h->heap_held, h->descriptors, h->log_descriptors, h->threads, h->used, h->evictable);
+        buf_printf(&line, "%s %ld of %ld kB (heap %ld of %ld, SQLite %ld) %ld+%ld fds %ld threads %ld+%ld pages; ", soak.user[i].name,
+                   h->kb, h->data_kb, h->heap, h->heap_held, h->sqlite, h->descriptors, h->log_descriptors, h->threads, h->used,
+                   h->evictable);
     }
     note("sample", "%.0f s: %slog %ld kB, WAL %ld kB, %ld turns, %ld steps", s->at, line.p, s->log_kb, s->wal_kb, s->turns, s->steps);
     buf_free(&line);

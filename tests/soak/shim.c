@@ -2,8 +2,8 @@
  *
  * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead. Monotonic time is the
  * kernel's, because waits end by it. AERIE_SOAK_LEAK=memory, descriptors or threads loses some at every sync of a file,
- * so that it can be seen that the soak finds it. AERIE_SOAK_HEAP names a file of two 64-bit numbers, the bytes of the
- * heap that are in use and those that the allocator holds, written before each wait for input.
+ * so that it can be seen that the soak finds it. AERIE_SOAK_HEAP names a file of three 64-bit numbers, written before each
+ * wait for input: the bytes of the heap that are in use, those that the allocator holds, and SQLite's of the first.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ __attribute__((constructor)) static void begin(void)
 {
     const char *what = getenv("AERIE_SOAK_LEAK");
     ahead = map_file(getenv("AERIE_SOAK_CLOCK"), O_RDONLY, PROT_READ, sizeof *ahead);
-    heap = map_file(getenv("AERIE_SOAK_HEAP"), O_RDWR, PROT_READ | PROT_WRITE, 2 * sizeof *heap);
+    heap = map_file(getenv("AERIE_SOAK_HEAP"), O_RDWR, PROT_READ | PROT_WRITE, 3 * sizeof *heap);
     of = getpid();
     leak = what ? what[0] : 0;
 }
@@ -47,7 +47,9 @@ int poll(struct pollfd *fd, nfds_t n, int ms)
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
     if (heap && ms != 0 && getpid() == of) {
         struct mallinfo2 m = mallinfo2();
+        int64_t (*sqlite)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, "sqlite3_memory_used");
         heap[0] = (int64_t)(m.uordblks + m.hblkhd);
+        heap[2] = sqlite ? sqlite() : 0;
         heap[1] = (int64_t)(m.arena + m.hblkhd);
     }
     return ppoll(fd, n, ms < 0 ? NULL : &t, NULL);

@@ -226,7 +226,7 @@ static void start_users(void)
         CHECK(u->acked);
         free(path);
         path = xasprintf("%s.heap", name[i]);
-        u->heap = shared_file(path, 2 * sizeof *u->heap);
+        u->heap = shared_file(path, 3 * sizeof *u->heap);
         free(path);
         user_start(u);
     }

@@ -37,7 +37,7 @@ struct user {
     struct pool pool[N_POOLS];
     bool pools_known, rules_hold;
     pthread_t thread;
-    const volatile int64_t *heap; /* bytes of its heap in use, and held by its allocator (shim.c) */
+    const volatile int64_t *heap; /* bytes of its heap in use, held by its allocator, SQLite's (shim.c) */
 };
 
 struct soak {
