@@ -260,13 +260,17 @@ static void rests(struct user *u)
     user_settle(u);
 }
 
-/* Opens what is opened on first use, such as connections for reading the log: later samples are compared with each other. */
+/* Opens what is opened on first use, such as connections for reading the log, and fills what keeps its room once it was
+ * needed, such as the ring of steps: later samples are compared with each other. */
 static void warms_up(struct user *u)
 {
     say(u, message[0]);
     for (int i = 0; i < COUNT(look) && u->pid; i++)
         say(u, look[i]);
     say(u, "/title a title");
+    for (int i = 0; i < 12 && u->pid; i++)
+        say(u, i % 3 ? "Count to two hundred." : "Tell me a story.");
+    say(u, "/n 4 Tell me a story.");
     say(u, "/clear");
 }
 
