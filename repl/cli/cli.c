@@ -467,17 +467,21 @@ static char *find_bundled(void)
                    xasprintf("%s/share/aerie/models/nestling", prefix),
                    xasprintf("%s/models/nestling", AERIE_SHARE),
                    xasprintf("%s/models/nestling", AERIE_SOURCE)};
-    char *found = NULL;
+    char *found = NULL, *maybe = NULL;
     for (int i = 0; i < 4; i++) {
         char *config = xasprintf("%s/target/config.json", try[i]);
         bool has = i == 0 ? built : i < 3 || AERIE_SOURCE[0] != 0;
-        bool there = access(config, R_OK) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != EACCES);
-        if (!found && has && there) /* where the system cannot tell, loading it says why */
-            found = try[i];
+        int error = access(config, R_OK) == 0 ? 0 : errno;
+        bool unsure = error && error != ENOENT && error != ENOTDIR && error != EACCES;
+        if (has && (!error ? !found : unsure && !maybe))
+            *(error ? &maybe : &found) = try[i];
         else
             free(try[i]);
         free(config);
     }
+    if (!found) /* where the system cannot tell, loading it says why */
+        return maybe;
+    free(maybe);
     return found;
 }
 

@@ -192,15 +192,16 @@ void term_mouse(bool on)
     send_now(on ? mouse_on : mouse_off);
 }
 
+/* A terminal may refuse one write and take the next: the modes that programs find later depend on it. */
 static void send_now(const char *s)
 {
     size_t n = strlen(s);
-    while (n > 0) {
+    for (int failed = 0; n > 0 && failed < 3;) {
         ssize_t k = write(STDOUT_FILENO, s, n);
-        if (k < 0 && errno == EINTR)
+        if (k <= 0) {
+            failed += k == 0 || errno != EINTR;
             continue;
-        if (k <= 0)
-            return;
+        }
         s += k;
         n -= (size_t)k;
     }
@@ -354,6 +355,17 @@ bool term_open(bool color, struct err *e)
     return true;
 }
 
+/* Curses does not report that its last write failed. */
+static void leave_screen(void)
+{
+    modes_off();
+    errno = 0;
+    endwin();
+    if (errno)
+        send_now(term.restore);
+    restore_lines();
+}
+
 void term_close(void)
 {
     if (!term.screen)
@@ -362,9 +374,7 @@ void term_close(void)
         restore_now();
     if (term.up) {
         await_answer();
-        modes_off();
-        endwin();
-        restore_lines();
+        leave_screen();
     }
     term.up = 0;
     die_hook(NULL);
@@ -378,9 +388,7 @@ void term_close(void)
 void term_release(void)
 {
     await_answer();
-    modes_off();
-    endwin();
-    restore_lines();
+    leave_screen();
     term.up = 0;
 }
 

@@ -2,8 +2,12 @@
  *
  * An allocation is a call of malloc(), calloc(), realloc(), aligned_alloc(), posix_memalign() or
  * memalign() by the program, by a library of its or by the C library itself. Counting begins when all
- * libraries are loaded and stays off in programs that the program starts. trace.c learns of that
+ * libraries are loaded, and stays off in programs that the program starts. trace.c learns of that
  * moment from a call of prctl() that the kernel refuses.
+ *
+ * Or each allocation fails, in a process that is forked just before it and has no other thread: most end there, for want
+ * of memory, whatever came before. One that goes on (it allocates again, takes long, ends otherwise) is ended, and its
+ * number listed: this allocation has to fail in a whole run.
  */
 #include "tests/faults/shared.h"
 
@@ -11,15 +15,22 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct faults_page *page;
+static int null_device;
+static bool failed_here; /* in a forked process */
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -32,6 +43,9 @@ __attribute__((constructor)) static void begin(void)
         return;
     void *first[2]; /* loads what backtrace() needs, here where allocations are not counted */
     backtrace(first, 2);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    null_device = fcntl(null, F_DUPFD_CLOEXEC, 200);
+    close(null);
     unsetenv("LD_PRELOAD");
     unsetenv(FAULTS_PAGE);
     page = p;
@@ -45,12 +59,77 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 
+/* What a process says that may write to no file, and then its end. */
+static bool ended_well(pid_t pid, int from)
+{
+    static const char head[] = "aerie: out of memory (", tail[] = ")\n";
+    char said[512];
+    size_t n = 0;
+    ssize_t k = 0;
+    int status = 0;
+    struct pollfd p = {.fd = from, .events = POLLIN};
+    for (int r; n < sizeof said - 1; n += (size_t)k) {
+        while ((r = poll(&p, 1, 5000)) < 0 && errno == EINTR)
+            ;
+        if (r != 1)
+            kill(pid, SIGKILL);
+        while ((k = read(from, said + n, sizeof said - 1 - n)) < 0 && errno == EINTR)
+            ;
+        if (k <= 0)
+            break;
+    }
+    said[n] = '\0';
+    if (k > 0)
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(said, head, sizeof head - 1) == 0 &&
+           strchr(said, '\n') == said + n - 1 && strcmp(said + n - (sizeof tail - 1), tail) == 0;
+}
+
+/* True in the process where the allocation is to fail. */
+static bool fails_in_fork(long n)
+{
+    int end[2] = {-1, -1}, keep = errno;
+    bool ok = pipe2(end, O_CLOEXEC) == 0;
+    pid_t pid = ok ? _Fork() : -1;
+    if (pid == 0) {
+        struct rlimit none = {0, 0};
+        dup2(null_device, 0), dup2(null_device, 1), dup2(end[1], 2);
+        close(end[0]), close(end[1]);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setrlimit(RLIMIT_FSIZE, &none);
+        failed_here = true;
+        errno = ENOMEM;
+        return true;
+    }
+    close(end[1]);
+    if (pid > 0 && ended_well(pid, end[0])) {
+        atomic_fetch_add(&page->ended, 1);
+    } else {
+        long i = atomic_fetch_add(&page->n_other, 1);
+        if (i < FAULTS_LISTED)
+            page->other[i] = n;
+    }
+    close(end[0]);
+    errno = keep;
+    return false;
+}
+
 static bool fails(void)
 {
     static _Thread_local bool inside __attribute__((tls_model("initial-exec")));
     if (!page || inside)
         return false;
+    if (failed_here)
+        _exit(77);
     long n = atomic_fetch_add(&page->allocs, 1) + 1;
+    if (page->forks) {
+        inside = true;
+        bool here = fails_in_fork(n);
+        inside = false;
+        return here;
+    }
     if (page->fail == 0 || n < page->fail || (n > page->fail && !page->and_later))
         return false;
     if (atomic_exchange(&page->fired, 1) == 0) {

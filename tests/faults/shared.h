@@ -12,6 +12,7 @@
 enum {
     FAULTS_MARK = 0x61657269, /* prctl() with this number: the program's libraries are loaded */
     FAULTS_FRAMES = 40,
+    FAULTS_LISTED = 1 << 16,
 };
 
 struct faults_page {
@@ -21,6 +22,10 @@ struct faults_page {
     atomic_int fired;
     unsigned long frame[FAULTS_FRAMES]; /* return addresses of the first that failed */
     int n_frame;
+    int forks;              /* nonzero: each allocation fails in a process forked for it, which is to end there */
+    atomic_long ended;      /* so many did: with status 2 and one line that says why */
+    atomic_long n_other;    /* the others did not */
+    long other[FAULTS_LISTED];
 };
 
 #endif

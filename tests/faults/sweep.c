@@ -17,6 +17,7 @@ struct queue *queue_open(const char *file, uint64_t of)
     if (q->of != of || !q->whole) {
         memset(q, 0, sizeof *q);
         q->of = of;
+        q->n_listed = 1;
     }
     return q;
 }
@@ -52,7 +53,8 @@ void queue_work(struct queue *q, uint64_t until_ns, bool (*trial)(void *, const 
             break;
         struct fault f = w->f;
         bool fired = false;
-        f.n += spread(i, w->n_trial) * w->step;
+        i = spread(i, w->n_trial);
+        f.n = w->listed ? q->list[w->listed + i] : f.n + i * w->step;
         bool ok = trial(arg, w, &f, &fired);
         atomic_fetch_add(&w->tried, 1);
         atomic_fetch_add(&w->fired, fired);
@@ -65,7 +67,7 @@ long queue_print(const struct queue *q, const char *(*session)(int), const char 
     long failed = 0, tried = 0, trials = 0;
     for (int i = 0; i < q->n_sweep; i++) {
         const struct sweep *w = &q->sweep[i];
-        bool ok = w->failed == 0 && (w->fired > 0 || w->total == 0 || w->tried < w->n_trial);
+        bool ok = w->failed == 0 && (w->fired > 0 || w->tried < w->n_trial || w->n_trial == 0);
         printf("%sok %d - %s: %s %s (%s): %ld calls, %ld of %ld tried, %ld failed in turn, %ld faults found\n", ok ? "" : "not ",
                i + 1, session(w->session), how(w->f.how), class_name(w->f.class),
                w->f.how == SHORTEN ? "half the bytes" : strerror(w->f.error), w->total, w->tried, w->n_trial, w->fired, w->failed);

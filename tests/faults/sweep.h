@@ -14,11 +14,12 @@ struct sweep {
     int session;
     struct fault f;      /* n: of its first trial */
     long step, n_trial;
+    int listed;          /* not 0: the trials' n are those of queue.list from here on */
     long total;          /* calls of a run without a fault */
     atomic_long tried, fired, failed;
 };
 
-enum { MAX_SWEEPS = 2000 };
+enum { MAX_SWEEPS = 2000, MAX_LISTED = 1 << 18 };
 
 struct queue {
     uint64_t of;         /* which program and which sweeps */
@@ -26,6 +27,8 @@ struct queue {
     int n_sweep;
     struct sweep sweep[MAX_SWEEPS];
     atomic_long next;    /* trial, counted through all sweeps */
+    int n_listed;        /* from 1 */
+    int list[MAX_LISTED];
 };
 
 /* The queue in a file (NULL: in memory), empty unless the file has one for the same `of`. */

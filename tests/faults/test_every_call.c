@@ -9,6 +9,7 @@
  * lists, messages that begin with "aerie: ", of which one names the cause if the program did not do all that it does
  * otherwise; the next start is clean, the log is whole and has every turn that was printed as stored; files that the
  * program says to have written are right; the terminal is as before. */
+#include "tests/faults/shared.h"
 #include "tests/faults/sweep.h"
 
 #include <dirent.h>
@@ -152,7 +153,8 @@ static void put_file(const struct place *p, const char *name, const char *bytes,
 
 /* What is typed: each line once the screen has been quiet for a while. */
 static const char *const typed[] = {"hello\r", "/bye\r", "\003", "\003"};
-enum { N_TYPED = 4, QUIET_MS = 500, PATIENCE_MS = 2500, COLUMNS = 100, ROWS = 30 };
+enum { N_TYPED = 4, QUIET_MS = 500, PATIENCE_MS = 2500, COLUMNS = 100, ROWS = 30, SLOWER = 40 };
+static bool slowly; /* each allocation takes the time of a process */
 
 static int open_terminal(int *slave, struct termios *before)
 {
@@ -186,7 +188,8 @@ static void play_terminal(int master, pid_t tracer, struct buf *shown)
             buf_add(shown, part, (size_t)n);
             seen_at = clock_ns();
         }
-        uint64_t now = clock_ns(), patience = PATIENCE_MS * UINT64_C(1000000), quiet = QUIET_MS * UINT64_C(1000000);
+        uint64_t now = clock_ns(), slower = slowly ? SLOWER : 1;
+        uint64_t patience = slower * PATIENCE_MS * 1000000, quiet = (slowly ? 10 : 1) * QUIET_MS * UINT64_C(1000000);
         bool answered = seen_at > typed_at && now - seen_at > quiet;
         if (now - typed_at > patience || (step < 2 && answered)) {
             if (write(master, typed[step], strlen(typed[step])) < 0)
@@ -266,7 +269,7 @@ static void run_session(const struct place *p, const struct session *s, const st
     path_of(p, in, "in"), path_of(p, out, "out"), path_of(p, err, "err"), path_of(p, page, "page");
     put_file(p, "in", s->in ? s->in : "", s->in ? strlen(s->in) : 0);
     struct command c = {.argv = (char *const *)(uintptr_t)argv, .in = in, .out = out, .err = err, .terminal = -1,
-                        .limit_ms = LIMIT_MS, .page = page, .preload = preload};
+                        .limit_ms = slowly ? SLOWER * LIMIT_MS : LIMIT_MS, .page = page, .preload = preload};
     if (s->screen)
         run_terminal(p, &c, f);
     else
@@ -519,7 +522,9 @@ static void judge_screen(const struct place *p, const struct session *s, const s
     *v = (struct verdict){.ok = true};
     text_of(p, "out", &shown);
     text_of(p, "terminal", &left);
-    if (check_end(t, v) && left.n)
+    bool hung_up = strncmp(t->what, "read ", 5) == 0 && strspn(t->what + 5, "0123456789") > 0 && t->what[5 + strspn(t->what + 5, "0123456789")] == ' ' &&
+                   t->error == EIO && WIFEXITED(t->status) && WEXITSTATUS(t->status) == 129; /* from the terminal */
+    if ((hung_up || check_end(t, v)) && left.n)
         bad(v, "%.100s", left.p);
     bool clean = WIFEXITED(t->status) && WEXITSTATUS(t->status) == 0;
     if (v->ok && check_log(p, s, v)) {
@@ -568,7 +573,7 @@ static void judge(const struct place *p, const struct session *s, const struct f
 
 static const char *how_name(enum how h)
 {
-    return (const char *[]){"never", "once", "from", "interrupt", "shorten"}[h];
+    return (const char *[]){"never", "forked", "once", "from", "interrupt", "shorten"}[h];
 }
 
 static void explain(const struct place *p, const struct session *s, const struct fault *f, const struct verdict *v)
@@ -642,7 +647,8 @@ struct run {
     int jobs;
     bool all;
     uint64_t until_ns;
-    long calls[N_CLASS]; /* in the session that is being added, without a fault; -1: not counted */
+    int listed, n_listed; /* allocations that do not end the program, of the session that is being added */
+    long calls[N_CLASS]; /* in the session that is being added, without a fault */
     struct queue *q;
 };
 
@@ -662,7 +668,34 @@ static void add_sweep(struct run *r, const struct session *s, enum fault_class k
     } else {
         w.n_trial = total + (r->all ? 3 + total / 20 : 0);
     }
+    if (k == CALLS_ALLOC && r->all)
+        w.step = 1, w.listed = r->listed, w.n_trial = r->n_listed;
     queue_add(r->q, &w);
+}
+
+/* Lets each allocation of a session fail where it ends the program, and lists those that do not. */
+static void list_others(struct run *r, const struct session *s)
+{
+    const struct place *p = &r->place[0];
+    char name[256];
+    fresh(p);
+    slowly = true;
+    run_session(p, s, &(struct fault){.class = CALLS_ALLOC, .how = FORKED});
+    slowly = false;
+    path_of(p, name, "page");
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    const struct faults_page *page = mmap(NULL, sizeof *page, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(fd >= 0 && page != MAP_FAILED);
+    close(fd);
+    r->listed = r->q->n_listed;
+    r->n_listed = (int)page->n_other;
+    CHECK(r->n_listed <= FAULTS_LISTED && r->listed + r->n_listed <= MAX_LISTED);
+    for (int i = 0; i < r->n_listed; i++)
+        r->q->list[r->q->n_listed++] = (int)page->other[i];
+    printf("# %s: %ld allocations, %ld end the program with one line, %ld others; status 0x%x%s\n", s->name, (long)page->allocs, (long)page->ended,
+           (long)page->n_other, (unsigned)p->trial->status, p->trial->timed_out ? ", time out" : "");
+    fflush(stdout);
+    munmap((void *)(uintptr_t)page, sizeof *page);
 }
 
 static bool trial(void *place, const struct sweep *w, const struct fault *f, bool *fired)
@@ -759,6 +792,8 @@ static void measure(struct run *r, const struct session *s)
         for (int j = 1; j < r->jobs; j++)
             share_file(p, &r->place[j], golden_of(s, kept[i]).s);
     }
+    if (r->all && !r->q->whole && (way_wanted(r, s, CALLS_ALLOC, ONCE) || way_wanted(r, s, CALLS_ALLOC, FROM)))
+        list_others(r, s);
 }
 
 static void add_session(struct run *r, const struct session *s)
@@ -830,7 +865,8 @@ int main(void)
 {
     char root[64], name[300];
     const char *build = getenv("BUILD"), *want = getenv("EVERY_CALL"), *jobs = getenv("JOBS"), *minutes = getenv("MINUTES"), *names[N_SESSIONS];
-    struct run r = {.jobs = jobs ? atoi(jobs) : 4, .all = want && strcmp(want, "all") == 0};
+    struct run r = {.jobs = jobs ? atoi(jobs) : 4};
+    r.all = want && strcmp(want, "all") == 0;
     bool traced = !want;
     for (enum fault_class k = CALLS_ALLOC + 1; k < N_CLASS; k++)
         traced |= class_wanted(k);
@@ -855,7 +891,7 @@ int main(void)
     r.q = queue_open(getenv("STATE"), identity());
     enter(&place[0]);
     make_base(&r);
-    if (want && strcmp(want, "all") != 0)
+    if (want && !r.all)
         return single(&place[0], want);
     for (size_t i = 0; i < N_SESSIONS; i++)
         names[i] = sessions[i].name;

@@ -287,6 +287,7 @@ static struct faults_page *make_page(const char *name, const struct fault *f)
         return NULL;
     p->fail = f->class == CALLS_ALLOC && (f->how == ONCE || f->how == FROM) ? f->n : 0;
     p->and_later = f->how == FROM;
+    p->forks = f->how == FORKED;
     return p;
 }
 

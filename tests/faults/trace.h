@@ -21,6 +21,7 @@ enum fault_class {
 /* How calls fail. */
 enum how {
     NEVER,     /* they are counted */
+    FORKED,    /* CALLS_ALLOC: each, in a process that is forked for it (preload.c) */
     ONCE,      /* the n-th */
     FROM,      /* the n-th and all later ones */
     INTERRUPT, /* with EINTR; n: which (enum interrupted) */
@@ -48,7 +49,7 @@ struct command {
     const char *in, *out, *err; /* files; NULL: /dev/null (out, err: made anew) */
     int terminal;  /* a pseudo-terminal's other end, instead of the files; -1: none */
     int limit_ms;  /* the program is killed after this time */
-    const char *page;    /* a scratch file */
+    const char *page;    /* a scratch file, of struct faults_page (shared.h) */
     const char *preload; /* preload.c as a library */
 };
 
