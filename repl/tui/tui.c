@@ -658,6 +658,7 @@ int tui_run(struct app *a)
     t->asked_ns = clock_ns();
     resized(t);
     layout_read(t, a->opt.level != LOG_OFF && !a->opt.readonly);
+    draw(t, clock_ns()); /* keys act on the frame that was drawn last */
     tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);

@@ -176,6 +176,7 @@ static bool has_ended(pid_t tracer)
 static void play_terminal(int master, pid_t tracer, struct buf *shown)
 {
     int step = 0;
+    bool early = false; /* a key was pressed as soon as the terminal is in curses' mode, before the first frame */
     uint64_t typed_at = clock_ns(), seen_at = 0;
     char part[4096];
     for (bool ended = false; !ended;) {
@@ -187,6 +188,9 @@ static void play_terminal(int master, pid_t tracer, struct buf *shown)
                 break;
             buf_add(shown, part, (size_t)n);
             seen_at = clock_ns();
+            buf_str(shown, "");
+            if (!early && strstr(shown->p, "\033[?2004h"))
+                early = write(master, "\033[5~", 4) == 4; /* Page Up */
         }
         uint64_t now = clock_ns(), slower = slowly ? SLOWER : 1;
         uint64_t patience = slower * PATIENCE_MS * 1000000, quiet = (slowly ? 10 : 1) * QUIET_MS * UINT64_C(1000000);
