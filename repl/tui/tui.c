@@ -522,6 +522,15 @@ static void watch_gauges(struct tui *t, uint64_t now)
     t->view_old |= v.n_read + v.n_failed != t->now.gauge.n_read + t->now.gauge.n_failed;
 }
 
+/* Says as a whole, once, what the status line has room for in part. */
+static void tell_saving(struct app *a)
+{
+    char line[256];
+    bool was = a->unsaved[0] != '\0';
+    if (app_saving_changed(a, line) && was != (a->unsaved[0] != '\0'))
+        app_say(a, was ? ST_GOOD : ST_BAD, "%s", line);
+}
+
 static void turn_the_crank(struct tui *t)
 {
     uint64_t now = clock_ns();
@@ -546,6 +555,7 @@ static void turn_the_crank(struct tui *t)
     if (n > 0 && fd[3].revents) { /* the log's status has changed: REC or NOT SAVED */
         history_status(t->app->history, &log);
         app_watch_log(t->app, &log);
+        tell_saving(t->app);
         t->view_old = t->dirty = true;
     }
     if (keys || keys_wait(&t->keys) >= 0)
@@ -663,6 +673,8 @@ int tui_run(struct app *a)
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);
     app_tell(a);
+    if (a->log_error[0])
+        app_say(a, ST_BAD, "NOT SAVED: %s", a->log_error);
     if (backend_info(a->backend)->passed)
         app_say(a, ST_WARN, "computing on the CPU: %s", backend_info(a->backend)->passed);
     tui_work(t, false);
