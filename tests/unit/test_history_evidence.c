@@ -308,7 +308,8 @@ static void test_a_changed_search_index_is_found(void **state)
     static const char *const change[] = {
         "DELETE FROM turn_fts_idx WHERE term=(SELECT max(term) FROM turn_fts_idx)",
         "UPDATE turn_fts_idx SET pgno=pgno+2 WHERE length(term)>0", "UPDATE turn_fts_idx SET term=x'30' || term",
-        "UPDATE turn_fts_config SET v=3", "INSERT INTO turn_fts_config VALUES('rank', 'bm25(0)')",
+        "UPDATE turn_fts_config SET v=3", "UPDATE turn_fts_config SET v=5",
+        "INSERT INTO turn_fts_config VALUES('rank', 'bm25(0)')",
         "UPDATE turn_fts_docsize SET sz=x'00' WHERE id=1", "DELETE FROM turn_fts_data WHERE id>10",
         "UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM turn_fts_data)",
     };
