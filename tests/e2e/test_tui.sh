@@ -206,6 +206,12 @@ text 'echo "left $?"; stty -a >'"$dir/after"; key Enter
 check "Ctrl-C twice leaves" left 130
 check "and restores the terminal" restored
 
+# ---- keys typed before the screen is there ----
+text clear; key Enter; wait_gone left
+text "sleep 0.5; $AERIE -n; echo \"left \$?\""; key Enter; text "typed ahead"; key PgUp; wait_for 'ctx '
+check "keys that were typed before the screen was there do no harm" wait_for "› typed ahead"
+key C-c; key C-d; check "and the program goes on until it is left" left 0
+
 # ---- every other way out ----
 way_out() { # signal, status
     rm -f "$dir/after"; text clear; key Enter; wait_gone left; run "-n"; kill "-$1" "$(pid)"; left "$2" && restored
