@@ -268,8 +268,10 @@ static void warms_up(struct user *u)
     for (int i = 0; i < COUNT(look) && u->pid; i++)
         say(u, look[i]);
     say(u, "/title a title");
-    for (int i = 0; i < 12 && u->pid; i++)
+    for (int i = 0; i < 12 && u->pid; i++) {
         say(u, i % 3 ? "Count to two hundred." : "Tell me a story.");
+        user_settle(u);
+    }
     say(u, "/n 4 Tell me a story.");
     say(u, "/clear");
 }
