@@ -305,9 +305,17 @@ static bool raw_mode(void)
     return check_raw();
 }
 
+/* Curses does not check all of its small allocations: without memory the program ends here, with a word. What is freed
+ * stays with the process. */
+static void claim_memory(void)
+{
+    free(xmalloc(64 << 10));
+}
+
 bool term_known(void)
 {
     int status;
+    claim_memory();
     if (setupterm(NULL, STDOUT_FILENO, &status) != OK)
         return false;
     del_curterm(set_curterm(NULL));
@@ -324,6 +332,7 @@ bool term_open(bool color, struct err *e)
     if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
         return false;
     set_escdelay(25);
+    claim_memory();
     errno = 0;
     term.screen = newterm(NULL, stdout, stdin);
     if (!term.screen) {

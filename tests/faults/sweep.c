@@ -42,7 +42,7 @@ static long spread(long i, long n)
     return (long)((__int128)i * stride % n);
 }
 
-void queue_work(struct queue *q, uint64_t until_ns, bool (*trial)(void *, const struct sweep *, const struct fault *, bool *fired), void *arg)
+void queue_work(struct queue *q, uint64_t until_ns, trial_fn *trial, void *arg)
 {
     while (!until_ns || clock_ns() < until_ns) {
         long i = atomic_fetch_add(&q->next, 1);

@@ -34,9 +34,10 @@ struct queue {
 /* The queue in a file (NULL: in memory), empty unless the file has one for the same `of`. */
 struct queue *queue_open(const char *file, uint64_t of);
 void queue_add(struct queue *q, const struct sweep *w);
-/* Takes trials until none is left or the time of clock_ns() has come: one process's share. `trial` returns whether all
- * was right, and in *fired whether a call failed. */
-void queue_work(struct queue *q, uint64_t until_ns, bool (*trial)(void *, const struct sweep *, const struct fault *, bool *fired), void *arg);
+/* A trial: whether all was right; *fired: whether a call failed. */
+typedef bool trial_fn(void *arg, const struct sweep *w, const struct fault *f, bool *fired);
+/* Takes trials until none is left or the time of clock_ns() has come: one process's share. */
+void queue_work(struct queue *q, uint64_t until_ns, trial_fn *trial, void *arg);
 /* Prints a line of TAP for each sweep. Returns how many sweeps found a fault. */
 long queue_print(const struct queue *q, const char *(*session)(int), const char *(*how)(enum how));
 

@@ -11,21 +11,19 @@
  * program says to have written are right; the terminal is as before. */
 #include "tests/faults/shared.h"
 #include "tests/faults/sweep.h"
+#include "tests/faults/terminal.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <poll.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 enum { LIMIT_MS = 40000, MAX_ARGS = 24, SAMPLE = 2 };
@@ -151,90 +149,8 @@ static void put_file(const struct place *p, const char *name, const char *bytes,
 
 /* ---- the full screen ------------------------------------------------------------------------- */
 
-/* What is typed: each line once the screen has been quiet for a while. */
-static const char *const typed[] = {"hello\r", "/bye\r", "\003", "\003"};
-enum { N_TYPED = 4, QUIET_MS = 500, PATIENCE_MS = 2500, COLUMNS = 100, ROWS = 30, SLOWER = 40 };
+enum { SLOWER = 10 };
 static bool slowly; /* each allocation takes the time of a process */
-
-static int open_terminal(int *slave, struct termios *before)
-{
-    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
-    *slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    struct winsize size = {.ws_row = ROWS, .ws_col = COLUMNS};
-    CHECK(*slave >= 0 && ioctl(*slave, TIOCSWINSZ, &size) == 0 && tcgetattr(*slave, before) == 0);
-    return master;
-}
-
-static bool has_ended(pid_t tracer)
-{
-    siginfo_t info = {0};
-    return waitid(P_PID, (id_t)tracer, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
-}
-
-/* Appends what the terminal shows until the program ends; types meanwhile. */
-static void play_terminal(int master, pid_t tracer, struct buf *shown)
-{
-    int step = 0;
-    bool early = false; /* a key was pressed as soon as the terminal is in curses' mode, before the first frame */
-    uint64_t typed_at = clock_ns(), seen_at = 0;
-    char part[4096];
-    for (bool ended = false; !ended;) {
-        ended = has_ended(tracer); /* what it wrote last is read below */
-        struct pollfd p = {.fd = master, .events = POLLIN};
-        while (poll(&p, 1, ended ? 0 : 20) == 1 && (p.revents & POLLIN)) {
-            ssize_t n = read(master, part, sizeof part);
-            if (n <= 0)
-                break;
-            buf_add(shown, part, (size_t)n);
-            seen_at = clock_ns();
-            buf_str(shown, "");
-            if (!early && strstr(shown->p, "\033[?2004h"))
-                early = write(master, "\033[5~", 4) == 4; /* Page Up */
-        }
-        uint64_t now = clock_ns(), slower = slowly ? SLOWER : 1;
-        uint64_t patience = slower * PATIENCE_MS * 1000000, quiet = (slowly ? 10 : 1) * QUIET_MS * UINT64_C(1000000);
-        bool answered = seen_at > typed_at && now - seen_at > quiet;
-        if (now - typed_at > patience || (step < 2 && answered)) {
-            if (write(master, typed[step], strlen(typed[step])) < 0)
-                break;
-            step = step + 1 < N_TYPED ? step + 1 : 1; /* what was typed before the screen was there is lost */
-            typed_at = now;
-        }
-    }
-    buf_str(shown, "");
-}
-
-/* Whether the last of two sequences that was sent is `off`, if any was. */
-static bool ends_with(const char *shown, const char *on, const char *off)
-{
-    const char *last_on = NULL, *last_off = NULL;
-    for (const char *p = shown; (p = strstr(p, on)); p++)
-        last_on = p;
-    for (const char *p = shown; (p = strstr(p, off)); p++)
-        last_off = p;
-    return !last_on || (last_off && last_off > last_on);
-}
-
-/* The terminal is as the program found it. */
-static bool check_terminal(const struct buf *shown, const struct termios *a, const struct termios *b, char why[200])
-{
-    static const char *const mode[][3] = {{"\033[?1049h", "\033[?1049l", "the other screen"},
-                                          {"\033[?2004h", "\033[?2004l", "bracketed paste"},
-                                          {"\033[?1000h", "\033[?1000l", "the mouse"},
-                                          {"\033[?25l", "\033[?25h", "a hidden cursor"}};
-    if (a->c_iflag != b->c_iflag || a->c_oflag != b->c_oflag || a->c_lflag != b->c_lflag ||
-        memcmp(a->c_cc, b->c_cc, sizeof a->c_cc) != 0) {
-        snprintf(why, 200, "the terminal's line settings were not restored");
-        return false;
-    }
-    for (size_t i = 0; i < sizeof mode / sizeof *mode; i++)
-        if (!ends_with(shown->n ? shown->p : "", mode[i][0], mode[i][1])) {
-            snprintf(why, 200, "%s was left on", mode[i][2]);
-            return false;
-        }
-    return true;
-}
 
 /* Runs the program on a terminal; what it showed is in the file "out", and in "terminal" why it was not restored. */
 static void run_terminal(const struct place *p, struct command *c, const struct fault *f)
@@ -242,15 +158,15 @@ static void run_terminal(const struct place *p, struct command *c, const struct 
     struct termios before, after;
     struct buf shown = {0};
     char why[200] = "";
-    int slave, master = open_terminal(&slave, &before);
+    int slave, master = terminal_open(&slave, &before);
     c->terminal = slave;
     setenv("TERM", "screen-256color", 1);
     pid_t tracer = trace_start(c, f, p->trial);
     setenv("TERM", "dumb", 1);
-    play_terminal(master, tracer, &shown);
+    terminal_play(master, tracer, slowly ? SLOWER : 1, &shown);
     trace_wait(tracer);
     if (tcgetattr(slave, &after) == 0)
-        check_terminal(&shown, &before, &after, why);
+        terminal_restored(&shown, &before, &after, why);
     put_file(p, "out", shown.p, shown.n);
     put_file(p, "terminal", why, strlen(why));
     put_file(p, "err", "", 0);
@@ -273,7 +189,7 @@ static void run_session(const struct place *p, const struct session *s, const st
     path_of(p, in, "in"), path_of(p, out, "out"), path_of(p, err, "err"), path_of(p, page, "page");
     put_file(p, "in", s->in ? s->in : "", s->in ? strlen(s->in) : 0);
     struct command c = {.argv = (char *const *)(uintptr_t)argv, .in = in, .out = out, .err = err, .terminal = -1,
-                        .limit_ms = slowly ? SLOWER * LIMIT_MS : LIMIT_MS, .page = page, .preload = preload};
+                        .limit_ms = slowly ? 4 * SLOWER * LIMIT_MS : LIMIT_MS, .page = page, .preload = preload};
     if (s->screen)
         run_terminal(p, &c, f);
     else
@@ -516,6 +432,14 @@ static int count_replies(const struct place *p, const char *log)
     return n;
 }
 
+/* Whether a read of the terminal failed, which tells the program that the terminal has gone. */
+static bool read_terminal(const struct trial *t)
+{
+    static const char head[] = "read ";
+    size_t n = strspn(t->what + sizeof head - 1, "0123456789"); /* /dev/pts/N */
+    return strncmp(t->what, head, sizeof head - 1) == 0 && n > 0 && t->what[sizeof head - 1 + n] == ' ' && t->error == EIO;
+}
+
 /* The screen: what was typed is answered and stored, or the screen or the last line says why not; and the terminal is as
  * before. */
 static void judge_screen(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
@@ -526,15 +450,14 @@ static void judge_screen(const struct place *p, const struct session *s, const s
     *v = (struct verdict){.ok = true};
     text_of(p, "out", &shown);
     text_of(p, "terminal", &left);
-    bool hung_up = strncmp(t->what, "read ", 5) == 0 && strspn(t->what + 5, "0123456789") > 0 && t->what[5 + strspn(t->what + 5, "0123456789")] == ' ' &&
-                   t->error == EIO && WIFEXITED(t->status) && WEXITSTATUS(t->status) == 129; /* from the terminal */
+    bool hung_up = read_terminal(t) && WIFEXITED(t->status) && WEXITSTATUS(t->status) == 128 + SIGHUP;
     if ((hung_up || check_end(t, v)) && left.n)
         bad(v, "%.100s", left.p);
     bool clean = WIFEXITED(t->status) && WEXITSTATUS(t->status) == 0;
     if (v->ok && check_log(p, s, v)) {
         int n = count_replies(p, "data/aerie/sessions.db");
         clean = clean && n == count_replies(p, "base.db") + AFTER + 1;
-        if (!clean && t->fired && f->how != INTERRUPT && f->how != SHORTEN && !names_cause(shown.p, t->error))
+        if (!clean && !hung_up && t->fired && f->how != INTERRUPT && f->how != SHORTEN && !names_cause(shown.p, t->error))
             bad(v, "%d replies, and no message names the cause (%s)", n, strerror(t->error));
         else if (!clean && (!t->fired || f->how == INTERRUPT || f->how == SHORTEN))
             bad(v, "%d replies", n);
@@ -696,8 +619,8 @@ static void list_others(struct run *r, const struct session *s)
     CHECK(r->n_listed <= FAULTS_LISTED && r->listed + r->n_listed <= MAX_LISTED);
     for (int i = 0; i < r->n_listed; i++)
         r->q->list[r->q->n_listed++] = (int)page->other[i];
-    printf("# %s: %ld allocations, %ld end the program with one line, %ld others; status 0x%x%s\n", s->name, (long)page->allocs, (long)page->ended,
-           (long)page->n_other, (unsigned)p->trial->status, p->trial->timed_out ? ", time out" : "");
+    printf("# %s: %ld allocations, %ld end the program with one line, %ld others; status 0x%x%s\n", s->name,
+           (long)page->allocs, (long)page->ended, (long)page->n_other, (unsigned)p->trial->status, p->trial->timed_out ? ", time out" : "");
     fflush(stdout);
     munmap((void *)(uintptr_t)page, sizeof *page);
 }

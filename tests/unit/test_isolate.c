@@ -452,6 +452,37 @@ static void test_monitor(void **unused)
     close(fd);
 }
 
+/* A program that has a file of each kind made, and then ends without a word to its monitor. Before this one's is started. */
+static pid_t start_one_that_ends(void)
+{
+    struct err e = {0};
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    bool ok = mkdir(outside, 0700) == 0 && monitor_start(upper, &e);
+    const char *const name[] = {"whole", "dropped", "unfinished"};
+    for (int i = 0; i < 3; i++) {
+        int fd = ok ? monitor_create(in(outside, name[i])) : -1;
+        ok = fd >= 0 && write(fd, "text", 4) == 4 && (i == 2 || monitor_settle(in(outside, name[i]), i == 0));
+    }
+    _exit(!ok);
+}
+
+static pid_t ended;
+
+static void test_an_unfinished_file_goes_with_the_program(void **unused)
+{
+    (void)unused;
+    int status;
+    assert_int_equal(waitpid(ended, &status, 0), ended);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < 500 && access(in(outside, "unfinished"), F_OK) == 0; i++)
+        usleep(10000);
+    assert_int_equal(access(in(outside, "unfinished"), F_OK), -1);
+    assert_int_equal(access(in(outside, "dropped"), F_OK), -1);
+    assert_int_equal(access(in(outside, "whole"), F_OK), 0);
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -460,12 +491,14 @@ int main(void)
     snprintf(outside, sizeof outside, "%s/outside", top);
     unsetenv("VISUAL");
     setenv("EDITOR", "f() { printf edited > \"$1\"; }; f", 1);
+    ended = start_one_that_ends();
     if (!monitor_start(upper, &e))
         fail_msg("%s", e.msg);
     isolation_probe(&can);
     if (can.failed)
         fail_msg("%s; %s", can.writes_why_not, can.programs_why_not);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_unfinished_file_goes_with_the_program), /* before the folders are made anew */
         cmocka_unit_test(test_files_outside),
         cmocka_unit_test(test_whatever_the_standard_streams_are),
         cmocka_unit_test(test_a_failure_is_told),
