@@ -5,7 +5,8 @@
 #   headers     each alone, as C11 with -pedantic; not kernels/cpu/math.h and wide.h, which are parts of a file
 #   gcc         -fanalyzer at -O1, which follows values into functions; not the vector code (kernels/cpu/avx2.c, avx512.c
 #               and scalar.c, one source): gcc loses what loops over 16 lanes have written
-#   clang-tidy  the checks of .clang-tidy, without clang's analyzer, which takes longer than all the rest
+#   clang-tidy  the checks of .clang-tidy, without clang's analyzer
+#   clang       its analyzer, which takes longer than all the rest: with AERIE_TEST_LONG=1 only
 #   cppcheck    warnings and portability, but for invalidPointerCast: kernels read bytes as floats
 #   scripts     shellcheck at level warning (.shellcheckrc)
 cd "$(dirname "$0")/.." || exit 2
@@ -24,6 +25,11 @@ each() { # a command with {} for the file; the files are in standard input
 alone() { printf '%s\n' "${headers[@]}" | each gcc "${flags[@]}" -pedantic -Wall -Wextra -fsyntax-only -x c -include '{}' /dev/null; }
 follow() { printf '%s\n' "${sources[@]}" | each gcc "${flags[@]}" -O1 -fanalyzer -S -o /dev/null '{}'; }
 tidy() { printf '%s\n' "${sources[@]}" | each clang-tidy --quiet '{}' -- "${flags[@]}" 2>/dev/null; }
+analyze() {
+    local told=(clang --analyze --analyzer-output text "${flags[@]}")
+    "${told[@]}" kernels/base.c
+    printf '%s\n' "${sources[@]}" | grep -vx kernels/base.c | each "${told[@]}" -include tests/analyze.h '{}'
+}
 check() {
     local f defines=()
     for f in "${flags[@]}"; do case $f in -DHAVE_*) defines+=("$f") ;; esac; done
@@ -53,4 +59,5 @@ look scripts shellcheck 0.9 scripts
 look cppcheck cppcheck 2.10 check
 look clang-tidy clang-tidy 14 tidy
 look "gcc -fanalyzer" gcc 12 follow
+[ "${AERIE_TEST_LONG:-0}" = 0 ] || look "clang's analyzer" clang 14 analyze
 exit $bad

@@ -25,6 +25,7 @@ static void grow_levels(struct fused_cycle *x)
         struct k_plan kp = {0};
         a.n_reach = 0;
         if (a.level < x->key.steps) {
+            CHECK(x->draft); /* of every shape with two steps or more */
             kp = plan_rows(&all, (a.level - 1) * K, K);
             a.token = kp.token;
             for (int i = TABLE_DRAFT; i < N_TABLES; i++)

@@ -201,7 +201,7 @@ struct cells {
 static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
                        const struct seq *s, int base, int n)
 {
-    CHECK(n <= CELLS_AT_ONCE);
+    CHECK(n <= CELLS_AT_ONCE && (p->table[TABLE_FULL].used || !p->table[TABLE_SWA].used));
     c->base = base;
     for (int i = 0; i < n && p->table[TABLE_FULL].used; i++)
         c->full[i] = kv_full_slot(kv, s, base + i);
@@ -236,6 +236,7 @@ static void put_target_row(struct plan *p, const struct cells *c, int r, const s
 static void put_draft_row(struct plan *p, enum table_id id, const struct cells *c, int r,
                           const struct row *row)
 {
+    CHECK(is_draft(p->mode)); /* find_cells() has found the draft's cells */
     draft_put_write(p, id, r, c->draft[row->cell - c->base]);
     int skip = put_row_extent(&p->table[id], r, row);
     for (int i = skip; i < row->n_seen; i++)
@@ -314,6 +315,7 @@ static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req
     const int prefix = p->prefix_len[b];
     int32_t *token = p->token + r0, *pos = p->pos + r0, *req = p->req + r0, *up = p->up + r0;
     struct cells c;
+    CHECK(p->table[TABLE_FULL].used);
     find_cells(&c, p, kv, q->seq, prefix, q->n);
     for (int j = 0; j < q->n; j++) {
         int node = j < t->n ? j : 0;

@@ -62,6 +62,7 @@ static void set_unsigned(struct msgpack_value *v, uint64_t u)
 static void set_signed(struct msgpack_value *v, uint64_t u, int bytes)
 {
     int unused = 64 - 8 * bytes;
+    CHECK(unused < 64);
     set_int(v, (int64_t)(u << unused) >> unused);
 }
 
