@@ -424,8 +424,8 @@ static void stats_auto(const struct auto_view *v, struct sheet *out)
     if (v->n == 0)
         return;
     begin_line(out, "auto");
-    sheet_printf(out, ST_TEXT, "  %s: %s; %llu changes", view_shape(&v->at[v->now], name),
-                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches);
+    sheet_printf(out, ST_TEXT, "  %s: %s; %llu change%s", view_shape(&v->at[v->now], name),
+                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches, v->switches == 1 ? "" : "s");
     sheet_line(out);
     for (int k = 0; k < v->n; k++) {
         const struct auto_view_shape *x = &v->at[k];

@@ -32,7 +32,7 @@ done
 
 # ---- views ----
 printf '%s\n' "$fox" /stats | chat -p draft.shape=auto
-grep -q '^spec .*: shape auto$' "$T/out" && grep -qE '^auto +[0-9p].*changes$' "$T/out" && grep -qE ' auto ([0-9]-[0-9]-[0-9]+|plain) ' "$T/out"
+grep -q '^spec .*: shape auto$' "$T/out" && grep -qE '^auto +[0-9p].*changes?$' "$T/out" && grep -qE ' auto ([0-9]+-[0-9]+-[0-9]+|plain) ' "$T/out"
 result "/stats says what was chosen" $?
 printf '%s\n' "$fox" /stats | chat -p draft.shape=auto --json; grep -q '"auto":{"shape":"' "$T/out"; result "and in JSON" $?
 printf '%s\n' "/set draft.shape auto" "/set draft.topk 4" "/set draft.shape" "/set draft.shape 2-x-3" | chat; grep -q '5-4-6' "$T/out" "$T/err"
