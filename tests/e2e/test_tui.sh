@@ -220,7 +220,7 @@ check "SIGTERM restores the terminal" way_out TERM 143
 check "SIGSEGV restores the terminal" way_out SEGV "" # a sanitizer ends it with a status of its own
 check "SIGABRT restores the terminal" way_out ABRT 134
 echo milk >"$dir/notes.txt"; text clear; key Enter; wait_gone left; run "--db $dir/notes.txt"
-check "a log that is not used is said in a line of its own" shows "  NOT SAVED: "; key C-d; left 4
+check "a log that is not used is said in a line of its own" wait_for "  NOT SAVED: "; key C-d; left 4
 check "what was not saved is said where it stays on the screen, with status 4" shows "aerie: NOT SAVED: $dir/notes.txt is no session log"
 text clear; key Enter; wait_gone left; run "-n"; key C-d
 check "Ctrl-D on an empty line leaves" left 0
