@@ -122,15 +122,18 @@ static struct token_fact fact_of(int32_t token, const int32_t *id, const float *
     return f;
 }
 
-/* The log probabilities of tokens that are not among the best of their rows. Waits for the
- * device. */
-static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *row)
+/* The log probabilities of tokens that are not among the best of their rows: those of nodes are
+ * known; for others, which are rare, waits for the device. */
+static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *row,
+                           const float *node_logp)
 {
     int32_t at[MAX_STEPS + 1], id[MAX_STEPS + 1], of[MAX_STEPS + 1], rows = 0;
     float logp[MAX_STEPS + 1];
     int n = 0;
     for (int i = 0; i < o->n_new; i++)
-        if (isnan(o->fact[i].logp)) {
+        if (isnan(o->fact[i].logp) && node_logp && i + 1 < o->n_cells) {
+            o->fact[i].logp = node_logp[o->path[i + 1] - 1];
+        } else if (isnan(o->fact[i].logp)) {
             at[n] = row[i];
             id[n] = o->token[i];
             of[n++] = i;
@@ -155,7 +158,7 @@ uint64_t best_digest(const struct best_logits *b)
 }
 
 void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_logits *b,
-                        const int32_t *row)
+                        const int32_t *row, const float *node_logp)
 {
     if (b->rows == 0)
         return;
@@ -165,7 +168,7 @@ void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_
     o->rec.margin = b->k > 1 ? last[0] - last[1] : NAN;
     for (int i = 0; i < o->n_new; i++)
         o->fact[i] = fact_of(o->token[i], b->id + i * b->k, b->logp + i * b->k, b->k);
-    complete_facts(r, o, row);
+    complete_facts(r, o, row, node_logp);
 }
 
 /* ---- on the device, operation by operation --------------------------------------------------- */
@@ -262,11 +265,11 @@ void score_prompt(struct runtime *r, const struct lane *l, int at, int n)
     }
 }
 
-/* Sets t->p: the target's probability of every node after its parent, for display. */
-static void node_probabilities(struct runtime *r, int first, struct tree *t)
+/* The target's log probability of every node after its parent, without the root; sets t->p for
+ * display. */
+static void node_probabilities(struct runtime *r, int first, struct tree *t, float logp[TREE_MAX])
 {
     int32_t row[TREE_MAX], id[TREE_MAX];
-    float logp[TREE_MAX];
     int n = t->n - 1;
     if (n <= 0)
         return;
@@ -302,7 +305,7 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
                  struct outcome *out, struct err *e)
 {
     int32_t choice[TREE_MAX], row[MAX_STEPS + 1];
-    float u[TREE_MAX];
+    float u[TREE_MAX], node_logp[TREE_MAX];
     struct best_logits best;
     sample_rows(r, l, first, tree->n, tree->depth, choice, u);
     if (!r->dev.k->sync(r->dev.d, e)) /* a failed device returns zeros, which are no choices */
@@ -312,9 +315,9 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     out->first_row = first;
     for (int i = 0; i < out->n_cells; i++)
         row[i] = first + out->path[i];
-    node_probabilities(r, first, tree);
+    node_probabilities(r, first, tree, node_logp);
     best_of_rows(r, row, out->n_cells, &best);
-    outcome_set_logits(r, out, &best, row);
+    outcome_set_logits(r, out, &best, row, node_logp);
     move_cells(r, l, out);
     return true;
 }

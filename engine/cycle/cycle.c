@@ -462,7 +462,7 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
         phase_begin(&c, CYCLE_VERIFIED);
         ok = accept_prompt(l, n, last, &choice, &x->out, e) && follow_plan(r, &c.follow, e);
         if (ok)
-            outcome_set_logits(r, &x->out, &best, &(int32_t){0});
+            outcome_set_logits(r, &x->out, &best, &(int32_t){0}, NULL);
         phase_end(&c, CYCLE_ACCEPTED, ok);
     }
     return finish(&c, ok);

@@ -110,7 +110,7 @@ static void read_logits(const struct fused_cycle *x)
         memcpy(b.id + i * k, best + o->path[i] * k, (size_t)k * 4);
         memcpy(b.logp + i * k, best_logp + o->path[i] * k, (size_t)k * 4);
     }
-    outcome_set_logits(x->r, o, &b, o->path);
+    outcome_set_logits(x->r, o, &b, o->path, x->nodes > 1 ? fused_out(x, x->at.node_logp) : NULL);
 }
 
 static void read_guess(const struct fused_cycle *x, struct guess *g)
