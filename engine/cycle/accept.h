@@ -37,9 +37,9 @@ struct best_logits {
 };
 uint64_t best_digest(const struct best_logits *b);
 /* Sets the digest, the margin and the facts of the new tokens. node_logp: the log probability of
- * each node after its parent, without the root, whose tokens lie on the path (NULL: no tree). That of
- * another token that is not among the best is computed on the device from its row of the logits,
- * row[i] for token i, and waited for. */
+ * each node after its parent, without the root, whose tokens lie on the path (NULL: no tree). The
+ * log probability of another token that is not among the best is computed on the device from its
+ * row of the logits, row[i] for token i, and waited for. */
 void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_logits *b,
                         const int32_t *row, const float *node_logp);
 
