@@ -82,9 +82,10 @@ bool net_two_parts(struct net *n, struct err *e)
         wide = wide > queries ? wide : queries;
         heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
     }
-    return n->lse2.p || (alloc_floats(n, &n->o2, rows * wide, e) &&
-                         alloc_floats(n, &n->lse, rows * heads, e) &&
-                         alloc_floats(n, &n->lse2, rows * heads, e));
+    /* after a failure the next call goes on with what is missing */
+    return (n->o2.p || alloc_floats(n, &n->o2, rows * wide, e)) &&
+           (n->lse.p || alloc_floats(n, &n->lse, rows * heads, e)) &&
+           (n->lse2.p || alloc_floats(n, &n->lse2, rows * heads, e));
 }
 
 static bool open_activations(struct net *n, struct err *e)

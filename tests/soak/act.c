@@ -192,9 +192,8 @@ static void debugs(struct user *u)
 }
 
 /* A historical fault is on for a few turns. */
-static void meets_fault(struct user *u)
+static void turns_with_fault(struct user *u, const char *f)
 {
-    const char *f = ONE_OF(u, fault);
     atomic_fetch_add(&soak.faults, 1);
     user_settle(u);
     u->fault_on = true;
@@ -207,6 +206,11 @@ static void meets_fault(struct user *u)
     say(u, "/clear"); /* with fresh pools: the damage stays until then */
     user_settle(u);
     u->fault_on = false;
+}
+
+static void meets_fault(struct user *u)
+{
+    turns_with_fault(u, ONE_OF(u, fault));
 }
 
 static const struct act {
@@ -274,6 +278,7 @@ static void warms_up(struct user *u)
     }
     say(u, "/n 4 Tell me a story.");
     say(u, "/clear");
+    turns_with_fault(u, "26513"); /* the fault whose passes need buffers of their own */
 }
 
 void *user_main(void *arg)

@@ -271,6 +271,43 @@ static void test_two_parts_of_an_extend_equal_one(void **state)
     }
 }
 
+static int allocated, refused; /* buffers held; the n-th allocation from now on fails */
+
+static kbuf alloc_counted(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    if (refused && --refused == 0) {
+        err_set(e, ERR_MODEL, "out of memory: %s", what);
+        return (kbuf){0};
+    }
+    allocated++;
+    return kernels_cpu.alloc(d, bytes, what, e);
+}
+
+/* Each of the three buffers fails once: the next extend allocates what is missing, and nothing twice. */
+static void test_two_parts_without_memory(void **state)
+{
+    (void)state;
+    struct kernels counted = kernels_cpu;
+    counted.alloc = alloc_counted;
+    for (int nth = 1; nth <= 3; nth++) {
+        struct bed b;
+        struct err e = {0};
+        bed_models(&b, "tests/golden/gptoss-a", NULL);
+        bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 64, .max_rows = 16});
+        b.r.net.dev.k = &counted;
+        allocated = 0;
+        refused = nth;
+        assert_false(net_two_parts(&b.r.net, &e));
+        assert_string_equal(e.msg, "out of memory: activations");
+        e = (struct err){0};
+        must(net_two_parts(&b.r.net, &e), &e);
+        assert_int_equal(allocated, 3);
+        must(net_two_parts(&b.r.net, &e), &e);
+        assert_int_equal(allocated, 3);
+        bed_close(&b);
+    }
+}
+
 /* ---- what a user would have seen ------------------------------------------------------------- */
 
 struct talk {
@@ -555,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_untranslated_tables_are_silent_at_low_use_and_fault_at_high_use),
         cmocka_unit_test(test_a_stale_pool_is_silent_at_low_use_and_faults_at_high_use),
         cmocka_unit_test(test_two_parts_of_an_extend_equal_one),
+        cmocka_unit_test(test_two_parts_without_memory),
         cmocka_unit_test(test_draft_faults_cost_acceptance_and_leave_the_text_alone),
         cmocka_unit_test(test_target_faults_change_the_text),
         cmocka_unit_test(test_faults_of_one_runtime_leave_another_alone),
