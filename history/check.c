@@ -184,14 +184,14 @@ bool history_check_head(const char *path, const char *head, struct buf *report, 
         return check_pack(path, report, e);
     if (!open_to_check(&d, path, report, e))
         return false;
-    vfs_read_error();
+    vfs_forget();
     bool ok = schema_report(&d, report, &differ, e);
     if (ok && differ) /* a foreign view or trigger must not run */
         buf_str(report, "the rows were not checked: the schema is not aerie's\n");
     if (ok && !differ)
         ok = check_content(&d, report, &clean, e) && head_report(&d, head, report, &clean, e);
     db_close(&d);
-    int unread = vfs_read_error();
+    int unread = vfs_cause(SQLITE_IOERR);
     if (unread) /* what else was found may come of this */
         return err_set(e, ERR_DB, "cannot read all of %s: %s", path, strerror(unread));
     return ok && ((clean && !differ) || err_set(e, ERR_DB, "%s is damaged", path));

@@ -49,12 +49,10 @@ void history_claim_memory(void)
 
 void db_why(const struct db *d, char why[200])
 {
-    int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, error = d->h ? sqlite3_system_errno(d->h) : 0;
-    bool of_system = (rc & 0xff) == SQLITE_IOERR || (rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_BUSY;
-    if ((rc & 0xff) == SQLITE_BUSY)
-        error = vfs_lock_error();
-    snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", of_system && error ? ": " : "",
-             of_system && error ? strerror(error) : "");
+    int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, primary = rc & 0xff;
+    bool of_system = primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN || primary == SQLITE_BUSY || primary == SQLITE_PROTOCOL;
+    int error = of_system ? vfs_cause(rc) : 0;
+    snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", error ? ": " : "", error ? strerror(error) : "");
 }
 
 bool db_fail(struct db *d, struct err *e, const char *what)

@@ -108,14 +108,13 @@ static bool read_header(const char *path, unsigned char head[HEADER], size_t *n,
     sqlite3_vfs *vfs = sqlite3_vfs_find(vfs_name());
     sqlite3_file *f = xcalloc(1, (size_t)vfs->szOsFile);
     char *full = xcalloc(1, (size_t)vfs->mxPathname + 1);
-    int open_error = 0, rc = vfs->xFullPathname(vfs, path, vfs->mxPathname + 1, full) & 0xff;
+    int rc = vfs->xFullPathname(vfs, path, vfs->mxPathname + 1, full) & 0xff;
     const char *name = rc == SQLITE_OK ? sqlite3_create_filename(full, "", "", 0, NULL) : NULL;
     sqlite3_int64 size = 0;
     memset(head, 0, HEADER);
     rc = rc == SQLITE_OK && !name ? SQLITE_NOMEM : rc;
     if (name)
         rc = vfs->xOpen(vfs, name, f, SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB, NULL);
-    open_error = rc == SQLITE_OK ? 0 : errno;
     if (name && rc == SQLITE_OK)
         rc = f->pMethods->xFileSize(f, &size);
     if (name && rc == SQLITE_OK) {
@@ -131,7 +130,7 @@ static bool read_header(const char *path, unsigned char head[HEADER], size_t *n,
     *n = size < HEADER ? (size_t)size : HEADER;
     if (rc == SQLITE_OK)
         return true;
-    int why = open_error ? open_error : vfs_read_error();
+    int why = vfs_cause(rc);
     return err_set(e, ERR_DB, "cannot read %s: %s", path, why ? strerror(why) : sqlite3_errstr(rc));
 }
 

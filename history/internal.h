@@ -50,10 +50,10 @@ bool db_fail(struct db *d, struct err *e, const char *what);
 void db_why(const struct db *d, char why[200]);
 /* The file system layer of all connections (vfs.c); NULL: SQLite has none. */
 const char *vfs_name(void);
-/* The errno of the read that failed last in any connection of this process, since the last call; 0: none failed. */
-int vfs_read_error(void);
-/* The errno with which the system refused the lock that was asked for last; 0: it refused none. */
-int vfs_lock_error(void);
+/* The errno of the operation of a file that failed last with a result code of this kind in this thread; 0: none did since
+ * vfs_forget(), or the system was not the cause (a lock that somebody else has). */
+int vfs_cause(int rc);
+void vfs_forget(void);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *

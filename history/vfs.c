@@ -1,16 +1,19 @@
-/* vfs.c - SQLite's file system layer, with reads that fail told apart from damage.
+/* vfs.c - SQLite's file system layer, which keeps why an operation of a file failed.
  *
- * If the system cannot read a page (EIO), SQLite's own layer reports a corrupt file system, which SQLite turns into
- * "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
- * read may succeed. Here such a read is an I/O error, and its errno is kept. And if a database cannot be opened for
- * writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends in "attempt to write a
- * readonly database": here only a file without the permission is opened so. An unlocking that fails is tried again.
+ * SQLite keeps the system's errno for some result codes, and until the next call only. This layer keeps it for each,
+ * in the thread in which the operation failed; messages name it (db_why()). Three failures are changed:
+ * - A page that the system cannot read (EIO) is reported by SQLite's own layer as a corrupt file system, which SQLite turns
+ *   into "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
+ *   read may succeed. Here such a read is an I/O error.
+ * - If a database cannot be opened for writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends
+ *   in "attempt to write a readonly database". Here only a file without the permission is opened so.
+ * - An unlocking that fails is tried again.
  */
 #include "history/internal.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { KINDS = 8 }; /* tables of functions that a layer may have; its other files are left as they are */
@@ -23,62 +26,124 @@ static int n_kind;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
-static atomic_int read_error, lock_error;
+enum { RESULTS = 32 };
+static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure with it */
 
-static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+/* Clears errno, too: an operation that fails without the system leaves none. */
+static const sqlite3_io_methods *below(const sqlite3_file *f)
 {
-    int rc = ((const struct kind *)(const void *)f->pMethods)->from->xRead(f, p, n, at);
-    if (rc != SQLITE_IOERR_CORRUPTFS && rc != SQLITE_IOERR_READ)
-        return rc;
-    atomic_store(&read_error, errno ? errno : EIO);
-    return SQLITE_IOERR_READ;
+    errno = 0;
+    return ((const struct kind *)(const void *)f->pMethods)->from;
+}
+
+static int keep(int rc)
+{
+    int primary = rc & 0xff;
+    if (primary != SQLITE_OK && primary < RESULTS)
+        cause[primary] = errno;
+    return rc;
 }
 
 /* To SQLite a lock that the system refused is one that somebody else has. */
-static void note_lock(int rc)
+static int keep_lock(int rc)
 {
-    bool refused = rc != SQLITE_OK && errno != 0 && errno != EAGAIN && errno != EACCES;
-    atomic_store(&lock_error, refused ? errno : 0);
+    if (errno == EAGAIN || errno == EACCES)
+        errno = 0;
+    if (rc == SQLITE_OK)
+        cause[SQLITE_BUSY] = 0;
+    return keep(rc);
+}
+
+static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+{
+    int rc = below(f)->xRead(f, p, n, at);
+    if (rc == SQLITE_IOERR_SHORT_READ) /* the file ends here */
+        return rc;
+    return keep(rc == SQLITE_IOERR_CORRUPTFS ? SQLITE_IOERR_READ : rc);
+}
+
+static int write_told(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+{
+    return keep(below(f)->xWrite(f, p, n, at));
+}
+
+static int truncate_told(sqlite3_file *f, sqlite3_int64 n)
+{
+    return keep(below(f)->xTruncate(f, n));
+}
+
+static int sync_told(sqlite3_file *f, int flags)
+{
+    return keep(below(f)->xSync(f, flags));
+}
+
+static int size_told(sqlite3_file *f, sqlite3_int64 *n)
+{
+    return keep(below(f)->xFileSize(f, n));
+}
+
+static int map_told(sqlite3_file *f, int part, int bytes, int extend, void volatile **at)
+{
+    return keep(below(f)->xShmMap(f, part, bytes, extend, at));
+}
+
+static int lock_told(sqlite3_file *f, int level)
+{
+    return keep_lock(below(f)->xLock(f, level));
+}
+
+static int reserved_told(sqlite3_file *f, int *out)
+{
+    return keep(below(f)->xCheckReservedLock(f, out));
+}
+
+static int unlock_told(sqlite3_file *f, int level)
+{
+    int rc = below(f)->xUnlock(f, level);
+    for (int i = 0; i < 3 && rc != SQLITE_OK; i++)
+        rc = below(f)->xUnlock(f, level);
+    return keep(rc);
 }
 
 /* SQLite ignores that a lock could not be given up, and everyone would wait for it from then on. */
 static int shm_lock_told(sqlite3_file *f, int at, int n, int flags)
 {
-    const sqlite3_io_methods *from = ((const struct kind *)(const void *)f->pMethods)->from;
-    errno = 0;
-    int rc = from->xShmLock(f, at, n, flags);
-    for (int i = 0; i < 3 && rc != SQLITE_OK && (flags & SQLITE_SHM_UNLOCK); i++)
-        rc = from->xShmLock(f, at, n, flags);
-    note_lock(rc);
-    return rc;
-}
-
-static int lock_told(sqlite3_file *f, int level)
-{
-    errno = 0;
-    int rc = ((const struct kind *)(const void *)f->pMethods)->from->xLock(f, level);
-    note_lock(rc);
-    return rc;
-}
-
-static int unlock_told(sqlite3_file *f, int level)
-{
-    const sqlite3_io_methods *from = ((const struct kind *)(const void *)f->pMethods)->from;
-    int rc = from->xUnlock(f, level);
+    int rc = below(f)->xShmLock(f, at, n, flags);
+    if (!(flags & SQLITE_SHM_UNLOCK))
+        return keep_lock(rc);
     for (int i = 0; i < 3 && rc != SQLITE_OK; i++)
-        rc = from->xUnlock(f, level);
-    return rc;
+        rc = below(f)->xShmLock(f, at, n, flags);
+    return keep(rc);
+}
+
+static int delete_told(sqlite3_vfs *v, const char *name, int sync_folder)
+{
+    (void)v;
+    errno = 0;
+    int rc = base->xDelete(base, name, sync_folder);
+    return rc == SQLITE_IOERR_DELETE_NOENT ? rc : keep(rc);
+}
+
+static int full_name_told(sqlite3_vfs *v, const char *name, int n, char *out)
+{
+    (void)v;
+    errno = 0;
+    return keep(base->xFullPathname(base, name, n, out));
 }
 
 static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
 {
     (void)v;
-    int got = 0, rc = base->xOpen(base, name, f, flags, &got);
-    for (int i = 0; rc == SQLITE_OK && (flags & SQLITE_OPEN_READWRITE) && (got & SQLITE_OPEN_READONLY) && name &&
-                    access(name, W_OK) == 0; i++) { /* opened for reading only, though it may be written: try again */
+    errno = 0;
+    int got = 0, rc = keep(base->xOpen(base, name, f, flags, &got));
+    for (int i = 0; rc == SQLITE_OK && (flags & SQLITE_OPEN_READWRITE) && (got & SQLITE_OPEN_READONLY) && name; i++) {
+        int why = errno; /* of the opening for writing */
+        if (access(name, W_OK) != 0)
+            break;
         f->pMethods->xClose(f);
         f->pMethods = NULL;
-        rc = i < 3 ? base->xOpen(base, name, f, flags, &got) : SQLITE_CANTOPEN;
+        errno = i < 3 ? 0 : why;
+        rc = keep(i < 3 ? base->xOpen(base, name, f, flags, &got) : SQLITE_CANTOPEN);
     }
     if (out)
         *out = got;
@@ -90,11 +155,11 @@ static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
         i++;
     if (i == n_kind && i < KINDS) {
         kind[i] = (struct kind){*f->pMethods, f->pMethods};
-        kind[i].own.xRead = read_told;
-        kind[i].own.xLock = lock_told;
-        kind[i].own.xUnlock = unlock_told;
-        if (kind[i].from->iVersion >= 2)
-            kind[i].own.xShmLock = shm_lock_told;
+        sqlite3_io_methods *m = &kind[i].own;
+        m->xRead = read_told, m->xWrite = write_told, m->xTruncate = truncate_told, m->xSync = sync_told;
+        m->xFileSize = size_told, m->xLock = lock_told, m->xUnlock = unlock_told, m->xCheckReservedLock = reserved_told;
+        if (m->iVersion >= 2)
+            m->xShmMap = map_told, m->xShmLock = shm_lock_told;
         n_kind++;
     }
     if (i < n_kind)
@@ -117,6 +182,8 @@ const char *vfs_name(void)
         own.zName = name;
         own.pNext = NULL;
         own.xOpen = open_told;
+        own.xDelete = delete_told;
+        own.xFullPathname = full_name_told;
         sqlite3_vfs_register(&own, 0);
         if (own.pNext) /* before this layer in the list, so that this one is not the default when `now` is removed */
             sqlite3_vfs_register(own.pNext, 0);
@@ -125,12 +192,13 @@ const char *vfs_name(void)
     return now ? name : NULL;
 }
 
-int vfs_read_error(void)
+int vfs_cause(int rc)
 {
-    return atomic_exchange(&read_error, 0);
+    int primary = (rc & 0xff) == SQLITE_PROTOCOL ? SQLITE_BUSY : rc & 0xff; /* SQLite gave up waiting for a lock */
+    return primary < RESULTS ? cause[primary] : 0;
 }
 
-int vfs_lock_error(void)
+void vfs_forget(void)
 {
-    return atomic_load(&lock_error);
+    memset(cause, 0, sizeof cause);
 }

@@ -38,8 +38,20 @@ static struct {
     long first, step, last;     /* before each of these changes, cut_power(PREFIXn); step 0: never */
     const char *prefix;
     void (*on_cut)(long n);     /* called before; may be NULL */
-    bool unreadable;            /* every read fails with EIO */
-    bool no_locks;              /* every lock is refused with ENOLCK, which SQLite takes for a lock of others */
+    enum disk_op {
+        REFUSE_NONE,
+        REFUSE_READ,
+        REFUSE_WRITE,
+        REFUSE_TRUNCATE,
+        REFUSE_SYNC,
+        REFUSE_SIZE,
+        REFUSE_LOCK, /* SQLite takes this one and the next for a lock of others */
+        REFUSE_SHM_LOCK,
+        REFUSE_SHM_MAP,
+        REFUSE_DELETE,
+        REFUSE_OPEN,
+    } refused;                  /* every such operation fails */
+    int refused_with;           /* errno */
     bool no_wal;                /* as on a file system without shared memory */
     uint64_t dice;              /* of what survives a cut */
     struct disk_file file[MAX_DISK_FILES];
@@ -76,6 +88,14 @@ KIT bool disk_fails(void)
     if (disk.step && n >= disk.first && n <= disk.last && (n - disk.first) % disk.step == 0)
         cut_number(n);
     return n == disk.fail_at;
+}
+
+static bool refuses(enum disk_op op)
+{
+    if (disk.refused != op)
+        return false;
+    errno = disk.refused_with;
+    return true;
 }
 
 static bool survives(void)
@@ -130,15 +150,13 @@ static int shim_close(sqlite3_file *f)
 }
 static int shim_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 {
-    if (disk.unreadable) {
-        errno = EIO;
+    if (refuses(REFUSE_READ))
         return SQLITE_IOERR_READ;
-    }
     return real_of(f)->pMethods->xRead(real_of(f), p, n, at);
 }
 static int shim_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 {
-    if (disk_fails())
+    if (disk_fails() || refuses(REFUSE_WRITE))
         return SQLITE_IOERR_WRITE;
     pthread_mutex_lock(&disk.mu);
     add_late(((struct shim_file *)f)->disk, at, p, n);
@@ -147,7 +165,7 @@ static int shim_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 }
 static int shim_truncate(sqlite3_file *f, sqlite3_int64 n)
 {
-    if (disk_fails())
+    if (disk_fails() || refuses(REFUSE_TRUNCATE))
         return SQLITE_IOERR_TRUNCATE;
     pthread_mutex_lock(&disk.mu);
     add_late(((struct shim_file *)f)->disk, n, "", 0);
@@ -157,7 +175,7 @@ static int shim_truncate(sqlite3_file *f, sqlite3_int64 n)
 static int shim_sync(sqlite3_file *f, int flags)
 {
     (void)flags;
-    if (disk_fails())
+    if (disk_fails() || refuses(REFUSE_SYNC))
         return SQLITE_IOERR_FSYNC;
     struct disk_file *d = ((struct shim_file *)f)->disk;
     pthread_mutex_lock(&disk.mu);
@@ -177,14 +195,12 @@ static int shim_sync(sqlite3_file *f, int flags)
 }
 static int shim_size(sqlite3_file *f, sqlite3_int64 *n)
 {
-    return real_of(f)->pMethods->xFileSize(real_of(f), n);
+    return refuses(REFUSE_SIZE) ? SQLITE_IOERR_FSTAT : real_of(f)->pMethods->xFileSize(real_of(f), n);
 }
 static int shim_lock(sqlite3_file *f, int l)
 {
-    if (disk.no_locks) {
-        errno = ENOLCK;
+    if (refuses(REFUSE_LOCK))
         return SQLITE_BUSY;
-    }
     return real_of(f)->pMethods->xLock(real_of(f), l);
 }
 static int shim_unlock(sqlite3_file *f, int l)
@@ -211,10 +227,12 @@ static int shim_traits(sqlite3_file *f)
 }
 static int shim_map(sqlite3_file *f, int i, int n, int extend, void volatile **p)
 {
-    return real_of(f)->pMethods->xShmMap(real_of(f), i, n, extend, p);
+    return refuses(REFUSE_SHM_MAP) ? SQLITE_IOERR_SHMMAP : real_of(f)->pMethods->xShmMap(real_of(f), i, n, extend, p);
 }
 static int shim_shm_lock(sqlite3_file *f, int at, int n, int flags)
 {
+    if (!(flags & SQLITE_SHM_UNLOCK) && refuses(REFUSE_SHM_LOCK))
+        return SQLITE_BUSY;
     return real_of(f)->pMethods->xShmLock(real_of(f), at, n, flags);
 }
 static void shim_barrier(sqlite3_file *f)
@@ -250,7 +268,7 @@ static sqlite3_vfs *real_vfs;
 static int shim_delete(sqlite3_vfs *v, const char *name, int sync_folder)
 {
     (void)v;
-    if (disk_fails())
+    if (disk_fails() || refuses(REFUSE_DELETE))
         return SQLITE_IOERR_DELETE;
     pthread_mutex_lock(&disk.mu);
     for (int i = 0; i < disk.n_files; i++)
@@ -294,6 +312,8 @@ static int shim_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     struct shim_file *s = (struct shim_file *)f;
     (void)v;
     s->base.pMethods = NULL;
+    if (refuses(REFUSE_OPEN))
+        return SQLITE_CANTOPEN;
     s->real = (sqlite3_file *)(s + 1);
     s->disk = name && disk.track ? disk_file_of(name) : NULL;
     int rc = real_vfs->xOpen(real_vfs, name, s->real, flags, out);
@@ -324,6 +344,7 @@ KIT void shim_remove(void)
         forget_file(&disk.file[i]);
     disk.track = false;
     disk.fail_at = disk.step = disk.n_files = 0;
+    disk.refused = REFUSE_NONE;
 }
 
 /* What the disk might hold if the power went out now, as files in a folder of its own: of the files that SQLite

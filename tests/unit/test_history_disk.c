@@ -1,4 +1,5 @@
 /* The session log on a disk that is full, locked, gone or failing (power cuts: test_power.c). */
+#include "history/internal.h"
 #include "tests/disk_kit.h"
 #include "tests/history_kit.h"
 
@@ -289,25 +290,102 @@ static void test_any_one_io_failure_is_survived(void **state)
     assert_true(lives > 5);
 }
 
-static void test_refused_reads_and_locks_are_named(void **state)
+/* Fails unless the message names why the disk refused. */
+static void expect_named(const char *operation, const char *message)
 {
+    if (!strstr(message, strerror(disk.refused_with)))
+        fail_msg("%s: \"%s\" does not name \"%s\"", operation, message, strerror(disk.refused_with));
+}
+
+/* Each operation is refused with an errno of its own, so that none can be taken for another's. */
+static void test_what_reading_needs_and_is_refused_is_named(void **state)
+{
+    static const struct {
+        enum disk_op op;
+        int with;
+        const char *name;
+    } refused[] = {{REFUSE_READ, EIO, "read"}, {REFUSE_SIZE, ESTALE, "size"},
+                   {REFUSE_SHM_MAP, ENOMEM, "map"}, {REFUSE_OPEN, EMFILE, "open"}};
     (void)state;
     struct err e = {0};
     struct buf report = {0};
     history_close(log_open(LOG_STEPS));
     shim_install();
-    disk.unreadable = true;
-    assert_null(hdb_open(db_path, &e));
-    assert_int_equal(e.kind, ERR_DB);
-    assert_non_null(strstr(e.msg, strerror(EIO)));
-    disk.unreadable = false;
-    disk.no_locks = true;
-    assert_false(history_check(db_path, &report, &e));
-    assert_non_null(strstr(e.msg, strerror(ENOLCK)));
-    disk.no_locks = false;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        disk.refused = refused[i].op;
+        disk.refused_with = refused[i].with;
+        assert_false(history_check(db_path, &report, &e));
+        assert_int_equal(e.kind, ERR_DB);
+        expect_named(refused[i].name, e.msg);
+        assert_null(hdb_open(db_path, &e));
+        expect_named(refused[i].name, e.msg);
+    }
     shim_remove();
     assert_true(history_check(db_path, &report, &e));
     buf_free(&report);
+}
+
+static void test_what_writing_needs_and_is_refused_is_named(void **state)
+{
+    static const struct {
+        enum disk_op op;
+        int with;
+        const char *name;
+        bool no_wal;
+    } refused[] = {{REFUSE_WRITE, EDQUOT, "write", false}, {REFUSE_SYNC, EIO, "sync", false}, {REFUSE_WRITE, EFBIG, "write", true},
+                   {REFUSE_DELETE, EROFS, "delete", true}};
+    (void)state;
+    shim_install();
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char id[SESSION_ID];
+        struct history_status s;
+        disk.no_wal = refused[i].no_wal;
+        snprintf(db_path, sizeof db_path, "%s/%zu.db", scratch, i);
+        struct history *h = log_open(LOG_STEPS);
+        session_new_id(id);
+        disk.refused_with = refused[i].with;
+        disk.refused = refused[i].op;
+        write_session(h, id, 1);
+        for (*s.error = '\0'; !*s.error; history_status(h, &s))
+            history_flush(h, 600);
+        expect_named(refused[i].name, s.error);
+        disk.refused = REFUSE_NONE;
+        check_recovered(h, id, 1);
+        history_close(h);
+    }
+    disk.no_wal = false;
+    shim_remove();
+}
+
+/* A lock that somebody else has, and one that the system refuses, are the same result code. */
+static void test_only_a_lock_that_the_system_refuses_has_a_cause(void **state)
+{
+    (void)state;
+    struct db d;
+    struct err e = {0};
+    sqlite3 *other;
+    history_close(log_open(LOG_STEPS));
+    shim_install();
+    assert_true(db_open(&d, db_path, SQLITE_OPEN_READWRITE, &e));
+    sqlite3_busy_timeout(d.h, 0);
+    disk.refused = REFUSE_LOCK;
+    disk.refused_with = ENOLCK;
+    assert_false(db_exec(&d, "BEGIN IMMEDIATE", &e));
+    expect_named("lock", e.msg);
+    disk.refused = REFUSE_NONE;
+    assert_true(db_exec(&d, "BEGIN; SELECT count(*) FROM turn", &e));
+    disk.refused = REFUSE_SHM_LOCK;
+    assert_false(db_exec(&d, "DELETE FROM turn", &e));
+    expect_named("lock of the index", e.msg);
+    disk.refused = REFUSE_NONE;
+    assert_int_equal(sqlite3_open(db_path, &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    assert_false(db_exec(&d, "BEGIN IMMEDIATE", &e));
+    assert_non_null(strstr(e.msg, "database is locked"));
+    assert_null(strstr(e.msg, strerror(ENOLCK)));
+    sqlite3_close(other);
+    db_close(&d);
+    shim_remove();
 }
 
 int main(void)
@@ -319,7 +397,9 @@ int main(void)
         TEST(test_a_locked_file_is_waited_for),
         TEST(test_a_deleted_file_is_noticed),
         TEST(test_any_one_io_failure_is_survived),
-        TEST(test_refused_reads_and_locks_are_named),
+        TEST(test_what_reading_needs_and_is_refused_is_named),
+        TEST(test_what_writing_needs_and_is_refused_is_named),
+        TEST(test_only_a_lock_that_the_system_refuses_has_a_cause),
     };
     return cmocka_run_group_tests_name("history_disk", tests, NULL, NULL);
 }
