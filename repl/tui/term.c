@@ -312,14 +312,30 @@ static void claim_memory(void)
     free(xmalloc(64 << 10));
 }
 
+/* Curses passes over an entry that cannot be read, and then knows none: what fails once is tried again. */
+enum { TRIES = 3 };
+
 bool term_known(void)
 {
     int status;
     claim_memory();
-    if (setupterm(NULL, STDOUT_FILENO, &status) != OK)
-        return false;
-    del_curterm(set_curterm(NULL));
-    return true;
+    for (int i = 0; i < TRIES; i++)
+        if (setupterm(NULL, STDOUT_FILENO, &status) == OK) {
+            del_curterm(set_curterm(NULL));
+            return true;
+        }
+    return false;
+}
+
+static SCREEN *new_screen(void)
+{
+    SCREEN *s = NULL;
+    claim_memory();
+    for (int i = 0; i < TRIES && !s; i++) {
+        errno = 0;
+        s = newterm(NULL, stdout, stdin);
+    }
+    return s;
 }
 
 bool term_open(bool color, struct err *e)
@@ -332,9 +348,7 @@ bool term_open(bool color, struct err *e)
     if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
         return false;
     set_escdelay(25);
-    claim_memory();
-    errno = 0;
-    term.screen = newterm(NULL, stdout, stdin);
+    term.screen = new_screen();
     if (!term.screen) {
         int why = errno;
         interrupt_close();

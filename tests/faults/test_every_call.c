@@ -219,7 +219,7 @@ static int run_plain(const struct place *p, const char *const arg[])
 
 /* ---- what must be true after a trial --------------------------------------------------------- */
 
-/* Texts of which one must be among the messages if `error` was the cause. */
+/* Whether the cause is among the messages: the system's text, or one that says the same. */
 static bool names_cause(const char *messages, int error)
 {
     static const struct {
@@ -227,11 +227,7 @@ static bool names_cause(const char *messages, int error)
         const char *text;
     } also[] = {
         {ENOMEM, "Resource temporarily unavailable"}, /* the C library's word for threads without memory */
-        {EACCES, "readonly database"},
-        {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"},
-        {ENOSPC, "database or disk is full"}, {ENOSPC, "disk I/O error"}, {EIO, "disk I/O error"},
-        {EMFILE, "unable to open database file"}, {EACCES, "unable to open database file"},
-        {EIO, "unable to open database file"}, {ENOLCK, "disk I/O error"}, {ENOLCK, "locking protocol"},
+        {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"}, {ENOSPC, "database or disk is full"},
     };
     if (strstr(messages, strerror(error)))
         return true;
