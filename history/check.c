@@ -191,8 +191,7 @@ bool history_check_head(const char *path, const char *head, struct buf *report, 
     if (ok && !differ)
         ok = check_content(&d, report, &clean, e) && head_report(&d, head, report, &clean, e);
     db_close(&d);
-    int unread = vfs_cause(SQLITE_IOERR);
-    if (unread) /* what else was found may come of this */
-        return err_set(e, ERR_DB, "cannot read all of %s: %s", path, strerror(unread));
+    if (!db_whole(path, e)) /* what else was found may come of this */
+        return false;
     return ok && ((clean && !differ) || err_set(e, ERR_DB, "%s is damaged", path));
 }

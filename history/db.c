@@ -49,8 +49,8 @@ void history_claim_memory(void)
 
 void db_why(const struct db *d, char why[200])
 {
-    int rc = d->h ? sqlite3_extended_errcode(d->h) : SQLITE_NOMEM, primary = rc & 0xff;
-    bool of_system = primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN || primary == SQLITE_BUSY || primary == SQLITE_PROTOCOL;
+    int rc = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
+    bool of_system = rc == SQLITE_IOERR || rc == SQLITE_CANTOPEN || rc == SQLITE_READONLY || rc == SQLITE_BUSY || rc == SQLITE_PROTOCOL;
     int error = of_system ? vfs_cause(rc) : 0;
     snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", error ? ": " : "", error ? strerror(error) : "");
 }
@@ -73,6 +73,12 @@ void db_rollback(struct db *d)
 {
     if (d->h && !sqlite3_get_autocommit(d->h))
         sqlite3_exec(d->h, "ROLLBACK", NULL, NULL, NULL);
+}
+
+bool db_whole(const char *path, struct err *e)
+{
+    int why = vfs_cause(SQLITE_IOERR);
+    return !why || err_set(e, ERR_DB, "cannot read all of %s: %s", path, strerror(why));
 }
 
 bool db_exec(struct db *d, const char *sql, struct err *e)

@@ -146,6 +146,9 @@ void hdb_stop_when(bool (*stop)(void));
  * an immutable file, and hdb_warning() says so. A pack is read into memory, and refused unless
  * its seal matches; "last" names the session in it. The caller closes. */
 struct hdb *hdb_open(const char *path, struct err *e);
+/* False and *e (ERR_DB) if the system refused any operation of a log's file in this thread since hdb_open(), and what was
+ * read may lack something. */
+bool hdb_whole(const struct hdb *d, struct err *e);
 void hdb_close(struct hdb *d);
 const char *hdb_warning(const struct hdb *d); /* "" when there is none */
 

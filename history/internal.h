@@ -54,6 +54,9 @@ const char *vfs_name(void);
  * vfs_forget(), or the system was not the cause (a lock that somebody else has). */
 int vfs_cause(int rc);
 void vfs_forget(void);
+/* False and *e if an operation of a file failed in this thread since vfs_forget(), as SQLite's search index and readers that
+ * can do without a row do not tell. */
+bool db_whole(const char *path, struct err *e);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *

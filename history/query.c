@@ -22,8 +22,19 @@ enum { READ_LIMIT = 5000000 };
 
 /* ---- opening ---- */
 
-static bool open_immutable(struct hdb *h, struct err *e)
+/* Whether a log that could not be opened is one that may not be written, and can be viewed: no other cause, such as a
+ * want of descriptors, may leave out its newest turns. */
+static bool is_denied(int failed)
 {
+    int why = vfs_cause(failed);
+    return (failed == SQLITE_READONLY || failed == SQLITE_CANTOPEN) &&
+           (!why || why == EACCES || why == EPERM || why == EROFS || why == ENOENT);
+}
+
+/* why: errno, or 0. */
+static bool open_immutable(struct hdb *h, int why, struct err *e)
+{
+    vfs_forget(); /* this is another connection */
     bool ok = db_open_immutable(&h->db, h->path, e);
     if (ok)
         h->db.limit = READ_LIMIT;
@@ -32,13 +43,14 @@ static bool open_immutable(struct hdb *h, struct err *e)
         return false;
     }
     if (ok)
-        snprintf(h->warning, sizeof h->warning, "the session log cannot be written: view only%s",
-                 db_wal_has_rows(h->path) ? "; the newest turns may be missing" : "");
+        snprintf(h->warning, sizeof h->warning, "the session log cannot be written%s%s: view only%s", why ? ": " : "",
+                 why ? strerror(why) : "", db_wal_has_rows(h->path) ? "; the newest turns may be missing" : "");
     return ok;
 }
 
 struct hdb *hdb_open(const char *path, struct err *e)
 {
+    vfs_forget();
     enum file_owner owner = file_owner(path, e);
     if (owner == FILE_MISSING)
         err_set(e, ERR_NEGATIVE, "there is no session log at %s yet", path);
@@ -52,15 +64,21 @@ struct hdb *hdb_open(const char *path, struct err *e)
     if (ok)
         h->db.limit = READ_LIMIT;
     if (ok && !schema_check(&h->db, e)) {
-        int why = h->db.failed;
+        int why = vfs_cause(h->db.failed);
+        ok = is_denied(h->db.failed);
         db_close(&h->db);
-        ok = (why == SQLITE_READONLY || why == SQLITE_CANTOPEN) && open_immutable(h, e);
+        ok = ok && open_immutable(h, why, e);
     }
     if (ok)
         return h;
     free(h->path);
     free(h);
     return NULL;
+}
+
+bool hdb_whole(const struct hdb *h, struct err *e)
+{
+    return db_whole(h->path, e);
 }
 
 void hdb_close(struct hdb *h)

@@ -1,17 +1,19 @@
 /* vfs.c - SQLite's file system layer, which keeps why an operation of a file failed.
  *
  * SQLite keeps the system's errno for some result codes, and until the next call only. This layer keeps it for each,
- * in the thread in which the operation failed; messages name it (db_why()). Three failures are changed:
+ * in the thread in which the operation failed; messages name it (db_why()). Four failures are changed:
  * - A page that the system cannot read (EIO) is reported by SQLite's own layer as a corrupt file system, which SQLite turns
  *   into "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
  *   read may succeed. Here such a read is an I/O error.
  * - If a database cannot be opened for writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends
  *   in "attempt to write a readonly database". Here only a file without the permission is opened so.
+ * - A file that could not be looked at (EIO) is taken for a file that was moved. Here it is looked at again.
  * - An unlocking that fails is tried again.
  */
 #include "history/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,13 +28,28 @@ static int n_kind;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
-enum { RESULTS = 32 };
+enum { RESULTS = 32, TRIES = 3 };
 static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure with it */
+static _Thread_local int open_error;     /* of the first open() of an operation that failed */
 
-/* Clears errno, too: an operation that fails without the system leaves none. */
+/* SQLite tries to open in a second way what it could not open, and its errno is that of the second. */
+static int open_kept(const char *name, int flags, int mode)
+{
+    int fd = open(name, flags, mode);
+    if (fd < 0 && errno != EINTR && !open_error)
+        open_error = errno;
+    return fd;
+}
+
+/* An operation that fails without the system leaves no errno. */
+static void begin(void)
+{
+    errno = open_error = 0;
+}
+
 static const sqlite3_io_methods *below(const sqlite3_file *f)
 {
-    errno = 0;
+    begin();
     return ((const struct kind *)(const void *)f->pMethods)->from;
 }
 
@@ -40,7 +57,7 @@ static int keep(int rc)
 {
     int primary = rc & 0xff;
     if (primary != SQLITE_OK && primary < RESULTS)
-        cause[primary] = errno;
+        cause[primary] = open_error ? open_error : errno;
     return rc;
 }
 
@@ -100,7 +117,7 @@ static int reserved_told(sqlite3_file *f, int *out)
 static int unlock_told(sqlite3_file *f, int level)
 {
     int rc = below(f)->xUnlock(f, level);
-    for (int i = 0; i < 3 && rc != SQLITE_OK; i++)
+    for (int i = 0; i < TRIES && rc != SQLITE_OK; i++)
         rc = below(f)->xUnlock(f, level);
     return keep(rc);
 }
@@ -111,15 +128,28 @@ static int shm_lock_told(sqlite3_file *f, int at, int n, int flags)
     int rc = below(f)->xShmLock(f, at, n, flags);
     if (!(flags & SQLITE_SHM_UNLOCK))
         return keep_lock(rc);
-    for (int i = 0; i < 3 && rc != SQLITE_OK; i++)
+    for (int i = 0; i < TRIES && rc != SQLITE_OK; i++)
         rc = below(f)->xShmLock(f, at, n, flags);
     return keep(rc);
+}
+
+/* SQLITE_FCNTL_HAS_MOVED alone has a failure that must be told apart; *moved then stays 1. */
+static int control_told(sqlite3_file *f, int op, void *arg)
+{
+    int rc = below(f)->xFileControl(f, op, arg);
+    if (op != SQLITE_FCNTL_HAS_MOVED || rc != SQLITE_OK)
+        return rc;
+    for (int i = 0; i < TRIES && *(int *)arg && errno && errno != ENOENT; i++)
+        rc = below(f)->xFileControl(f, op, arg);
+    if (*(int *)arg)
+        cause[SQLITE_READONLY] = errno;
+    return rc;
 }
 
 static int delete_told(sqlite3_vfs *v, const char *name, int sync_folder)
 {
     (void)v;
-    errno = 0;
+    begin();
     int rc = base->xDelete(base, name, sync_folder);
     return rc == SQLITE_IOERR_DELETE_NOENT ? rc : keep(rc);
 }
@@ -127,24 +157,26 @@ static int delete_told(sqlite3_vfs *v, const char *name, int sync_folder)
 static int full_name_told(sqlite3_vfs *v, const char *name, int n, char *out)
 {
     (void)v;
-    errno = 0;
+    begin();
     return keep(base->xFullPathname(base, name, n, out));
 }
 
 static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
 {
     (void)v;
-    errno = 0;
+    begin();
     int got = 0, rc = keep(base->xOpen(base, name, f, flags, &got));
-    for (int i = 0; rc == SQLITE_OK && (flags & SQLITE_OPEN_READWRITE) && (got & SQLITE_OPEN_READONLY) && name; i++) {
-        int why = errno; /* of the opening for writing */
-        if (access(name, W_OK) != 0)
-            break;
-        f->pMethods->xClose(f);
+    bool writes = flags & SQLITE_OPEN_READWRITE;
+    for (int i = 0; rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY) && name && access(name, W_OK) == 0; i++) {
+        f->pMethods->xClose(f); /* opened for reading only, though it may be written: try again */
         f->pMethods = NULL;
-        errno = i < 3 ? 0 : why;
-        rc = keep(i < 3 ? base->xOpen(base, name, f, flags, &got) : SQLITE_CANTOPEN);
+        if (i == TRIES)
+            return keep(SQLITE_CANTOPEN);
+        begin();
+        rc = keep(base->xOpen(base, name, f, flags, &got));
     }
+    if (rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY))
+        cause[SQLITE_READONLY] = open_error;
     if (out)
         *out = got;
     if (!f->pMethods)
@@ -158,6 +190,7 @@ static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
         sqlite3_io_methods *m = &kind[i].own;
         m->xRead = read_told, m->xWrite = write_told, m->xTruncate = truncate_told, m->xSync = sync_told;
         m->xFileSize = size_told, m->xLock = lock_told, m->xUnlock = unlock_told, m->xCheckReservedLock = reserved_told;
+        m->xFileControl = control_told;
         if (m->iVersion >= 2)
             m->xShmMap = map_told, m->xShmLock = shm_lock_told;
         n_kind++;
@@ -184,6 +217,8 @@ const char *vfs_name(void)
         own.xOpen = open_told;
         own.xDelete = delete_told;
         own.xFullPathname = full_name_told;
+        if (now->iVersion >= 3 && now->xSetSystemCall)
+            now->xSetSystemCall(now, "open", (sqlite3_syscall_ptr)open_kept);
         sqlite3_vfs_register(&own, 0);
         if (own.pNext) /* before this layer in the list, so that this one is not the default when `now` is removed */
             sqlite3_vfs_register(own.pNext, 0);

@@ -559,7 +559,7 @@ int cli_show(struct cli *c)
     /* a pack's folder is of another machine */
     if (ok && !w.pack && (dir = facts_value(w.about.p, "model_dir")))
         w.tok = tok_open(dir, NULL); /* only to show text beside ids: without it, ids */
-    ok = ok && show_all(&w, d, &e);
+    ok = ok && show_all(&w, d, &e) && hdb_whole(d, &e);
     if (ok && c->opt.json)
         cli_json(&w.json);
     else if (ok)

@@ -3,6 +3,7 @@
 #include "tests/disk_kit.h"
 #include "tests/history_kit.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -388,6 +389,54 @@ static void test_only_a_lock_that_the_system_refuses_has_a_cause(void **state)
     shim_remove();
 }
 
+/* Takes the place of the C library's: fails once for a file whose name ends so. */
+static const char *not_opened;
+
+int open(const char *name, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    size_t n = strlen(name), k = not_opened ? strlen(not_opened) : 0;
+    if (!k || n < k || strcmp(name + n - k, not_opened) != 0)
+        return openat(AT_FDCWD, name, flags, mode);
+    not_opened = NULL;
+    errno = disk.refused_with;
+    return -1;
+}
+
+/* SQLite opens in a second way what it could not open, and then there is no such file; that is not the cause. Nor is such a
+ * log one that may only be viewed. */
+static void test_the_first_cause_of_a_file_not_opened_is_named(void **state)
+{
+    static const char *const part[] = {"-wal", "-shm"};
+    (void)state;
+    struct db d;
+    struct err e = {0};
+    history_close(log_open(LOG_STEPS));
+    for (int i = 0; i < 2; i++) {
+        assert_true(db_open(&d, db_path, SQLITE_OPEN_READWRITE, &e));
+        disk.refused_with = EMFILE;
+        not_opened = part[i];
+        assert_false(db_exec(&d, "SELECT count(*) FROM turn", &e));
+        assert_null(not_opened);
+        expect_named(part[i], e.msg);
+        assert_true(db_exec(&d, "SELECT count(*) FROM turn", &e));
+        db_close(&d);
+        not_opened = part[i];
+        assert_null(hdb_open(db_path, &e));
+        expect_named(part[i], e.msg);
+        disk.refused_with = EACCES;
+        not_opened = part[i];
+        struct hdb *view = hdb_open(db_path, &e);
+        assert_non_null(view);
+        expect_named(part[i], hdb_warning(view));
+        assert_true(hdb_whole(view, &e));
+        hdb_close(view);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +449,7 @@ int main(void)
         TEST(test_what_reading_needs_and_is_refused_is_named),
         TEST(test_what_writing_needs_and_is_refused_is_named),
         TEST(test_only_a_lock_that_the_system_refuses_has_a_cause),
+        TEST(test_the_first_cause_of_a_file_not_opened_is_named),
     };
     return cmocka_run_group_tests_name("history_disk", tests, NULL, NULL);
 }
