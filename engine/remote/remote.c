@@ -29,7 +29,8 @@ struct remote {
     struct server server;
     struct gauges gauges;
     struct kept kept;
-    bool stalled, unreachable; /* what view.trouble says */
+    bool stalled;          /* view.trouble says so */
+    char unreachable[200]; /* what view.trouble says: why the server cannot be asked; "": it can */
     struct page_pair pages; /* metrics before and after a turn */
     struct blocks blocks;
     int at_once;  /* replies of a batch at the same time */
@@ -56,9 +57,10 @@ static void set_trouble(struct remote *r, const char *text)
 static int look_at_metrics(struct remote *r)
 {
     int ms = gauges_look(&r->gauges, r->http, &r->server, r->talk.view.settings.gauge_ms);
-    if (r->gauges.unreachable != r->unreachable) {
-        r->unreachable = r->gauges.unreachable;
-        set_trouble(r, r->unreachable ? r->gauges.view.fault : "");
+    const char *why = r->gauges.unreachable ? r->gauges.view.fault : "";
+    if (strcmp(why, r->unreachable) != 0) {
+        snprintf(r->unreachable, sizeof r->unreachable, "%s", why);
+        set_trouble(r, why);
     }
     return ms;
 }

@@ -8,6 +8,7 @@
 struct scene {
     struct play play;
     int refuse; /* so many chat requests are answered with 429 */
+    bool hang_up; /* requests for metrics get no answer */
 };
 
 static void choose(void *arg, const struct play_request *rq, struct play_answer *a)
@@ -21,6 +22,10 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
         s->refuse--;
         *a = (struct play_answer){.status = 429, .type = "application/json", .header = "Retry-After: 1\r\n"};
         buf_str(&a->body, "{\"error\":{\"message\":\"busy\"}}");
+        return;
+    }
+    if (s->hang_up && strcmp(rq->path, "/metrics") == 0) {
+        *a = (struct play_answer){0};
         return;
     }
     for (size_t i = 0; i < sizeof at / sizeof *at; i++)
@@ -157,6 +162,15 @@ static void sessions_begin_empty_and_forks_go_on(void **state)
     play_close(&s.play);
 }
 
+static void wait_for_trouble(struct backend *b, const char *part)
+{
+    struct chat_view v = {0};
+    for (int i = 0; i < 4000 && !strstr(v.trouble, part); i++, usleep(5000))
+        backend_chat(b, &v);
+    if (!strstr(v.trouble, part))
+        fail_msg("expected a trouble with \"%s\" within 20 s, there is: \"%s\"", part, v.trouble);
+}
+
 static void trouble_is_said_while_it_lasts(void **state)
 {
     (void)state;
@@ -176,10 +190,12 @@ static void trouble_is_said_while_it_lasts(void **state)
     until(b, EV_TURN_END);
     backend_chat(b, &v);
     assert_true(seen && v.trouble[0] == '\0');
-    play_close(&s.play); /* the server is gone: the next reading of its metrics finds out */
-    for (int i = 0; i < 20000 && !strstr(v.trouble, "cannot reach"); i++, usleep(5000))
-        backend_chat(b, &v);
-    assert_non_null(strstr(v.trouble, "cannot reach"));
+    pthread_mutex_lock(&s.play.mu); /* the server ends within a reading of its metrics */
+    s.hang_up = true;
+    pthread_mutex_unlock(&s.play.mu);
+    wait_for_trouble(b, "before an answer");
+    play_close(&s.play); /* the next reading finds no server */
+    wait_for_trouble(b, "cannot reach");
     backend_close(b);
 }
 
