@@ -74,7 +74,8 @@ struct moe_args {
     float *weight;         /* (rows, top_k) */
     int32_t *n_active, *active; /* jobs: expert active[j] has order[begin[j] .. begin[j + 1]) */
     int32_t *begin, *order;
-    int32_t *place;        /* (pairs): order[place[p]] == p; only if prefill */
+    int32_t *first, *number; /* only if prefill. (E): position in `order` of an expert's first pair;
+                              (pairs): the pair's number among those of its expert */
     float *up, *down;      /* (pairs, 2 ffn), (pairs, in) */
     unsigned *counters;
 };

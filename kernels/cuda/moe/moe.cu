@@ -230,10 +230,10 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
     m.down = (float *)cuda_take(d, pairs * (size_t)a->in * sizeof(float));
-    int32_t *ints = (int32_t *)cuda_take(d, (5 * pairs + 2 * e + 2) * sizeof *ints);
+    int32_t *ints = (int32_t *)cuda_take(d, (5 * pairs + 3 * e + 2) * sizeof *ints);
     m.chosen = ints, m.order = ints + pairs, m.active = ints + 2 * pairs;
     m.begin = m.active + e + pairs, m.n_active = m.begin + e + pairs + 1;
-    m.place = m.n_active + 1;
+    m.number = m.n_active + 1, m.first = m.number + pairs;
     float *floats = (float *)cuda_take(d, (pairs + n) * sizeof *floats);
     m.weight = floats, m.x_inv = floats + pairs;
 

@@ -225,7 +225,7 @@ __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, u
     for (int r = r0 + (int)threadIdx.x / 32; r < r1; r += WARPS)
         select_and_store(a, r);
     if (last_to_arrive(a.counters, gridDim.y))
-        group_pairs<1>(a); /* rarely many pairs: little code */
+        group_pairs(a); /* rarely many pairs: little code */
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */

@@ -125,8 +125,9 @@ __device__ __forceinline__ void store_logit(const moe_args &a, const struct norm
 
 /* ---- selection and grouping ----------------------------------------------------------------- */
 
-/* Selects the experts of row r and stores them. One warp. */
-__device__ __forceinline__ void select_and_store(const moe_args &a, int r)
+/* Selects the experts of row r and stores them. One warp; a lane below top_k gets its rank's
+ * expert. */
+__device__ __forceinline__ int select_and_store(const moe_args &a, int r)
 {
     const int lane = (int)threadIdx.x % 32;
     int e = 0;
@@ -140,6 +141,7 @@ __device__ __forceinline__ void select_and_store(const moe_args &a, int r)
         if (a.chosen_out)
             a.chosen_out[at] = e;
     }
+    return e;
 }
 
 /* Divides the experts' pairs into jobs. One warp. at: the number of pairs of each expert; becomes
@@ -165,26 +167,24 @@ __device__ __forceinline__ void begin_jobs(const moe_args &a, int *at)
 
 /* Groups the pairs into jobs by expert, within an expert in any order: a pair's results do not
  * depend on its position. One block of ROUTE_THREADS. */
-template <int UNROLL> __device__ __forceinline__ void group_pairs(const moe_args &a)
+__device__ __forceinline__ void group_pairs(const moe_args &a)
 {
     __shared__ int at[MAX_EXPERTS];
     const int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
     for (int e = tid; e < a.n_expert; e += ROUTE_THREADS)
         at[e] = 0;
     __syncthreads();
-#pragma unroll UNROLL
+#pragma unroll 1
     for (int p = tid; p < pairs; p += ROUTE_THREADS)
         atomicAdd(&at[__ldcg(a.chosen + p)], 1);
     __syncthreads();
     if (tid < 32)
         begin_jobs(a, at);
     __syncthreads();
-#pragma unroll UNROLL
+#pragma unroll 1
     for (int p = tid; p < pairs; p += ROUTE_THREADS) {
         const int place = atomicAdd(&at[__ldcg(a.chosen + p)], 1);
         a.order[place] = p;
-        if (a.prefill)
-            a.place[p] = place;
     }
 }
 

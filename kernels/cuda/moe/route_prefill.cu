@@ -1,6 +1,6 @@
 /* route_prefill.cu - a mixture of experts for prefill rows, before and after its products: router,
- * selection and grouping (route_prefill), packing in the order of the groups (pack_pairs), sum
- * (sum_prefill). The results equal those of route.cu to the bit: an element belongs to the same
+ * selection and grouping (route_prefill), order of the pairs and packing in that order (pack_pairs),
+ * sum (sum_prefill). The results equal those of route.cu to the bit: an element belongs to the same
  * thread, and sums follow the same tree.
  */
 #include "kernels/cuda/moe/route.cuh"
@@ -28,21 +28,46 @@ __device__ __forceinline__ float warp_sums(float (&v)[32])
     return v[0];
 }
 
+/* One weight as raw bits, or 0 without weights; nothing branches, so that the loads that follow do not
+ * wait for it. */
+__device__ __forceinline__ uint32_t fetch_raw(const struct vec &v, int i)
+{
+    const bool whole = v.p && v.type == DT_F32, half = v.p && v.type != DT_F32;
+    return fetch((const uint32_t *)v.p + i, whole) | fetch((const uint16_t *)v.p + i, half);
+}
+
 /* Multiplies rows r0 .. of the input by all factors besides 1 / rms, into y (ROWS, in). ss: the
  * squares of this thread's elements, for each row. */
 template <int ROWS>
 __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm &norm, int r0,
                                            float *y, float (&ss)[ROWS])
 {
-    for (int i = (int)threadIdx.x; i < a.in; i += THREADS) {
-        float f = normed_by(norm.kind, 1, 1, norm.w.p ? weight_at(norm.w, (size_t)i) : 0.f);
-        if (a.router_in.p)
-            f *= weight_at(a.router_in, (size_t)i);
+    enum { TOGETHER = 16 / ROWS }; /* of a thread's elements, loaded together */
+#pragma unroll 1
+    for (int from = (int)threadIdx.x; from < a.in; from += TOGETHER * THREADS) {
+        float x[TOGETHER][ROWS];
+        uint32_t w[TOGETHER], in[TOGETHER];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            float x = __ldcg(a.src + (size_t)min(r0 + r, a.rows - 1) * (size_t)a.in + (size_t)i);
-            ss[r] = fmaf(x, x, ss[r]);
-            y[r * a.in + i] = x * f;
+        for (int j = 0; j < TOGETHER; j++) {
+            const int i = min(from + j * THREADS, a.in - 1);
+            w[j] = fetch_raw(norm.w, i), in[j] = fetch_raw(a.router_in, i);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                x[j][r] = fetch(a.src + (size_t)min(r0 + r, a.rows - 1) * (size_t)a.in + i, true);
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            const int i = from + j * THREADS;
+            if (i >= a.in)
+                break;
+            float f = normed_by(norm.kind, 1, 1, raw_value(norm.w.type, w[j]));
+            if (a.router_in.p)
+                f *= raw_value(a.router_in.type, in[j]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                ss[r] = fmaf(x[j][r], x[j][r], ss[r]);
+                y[r * a.in + i] = x[j][r] * f;
+            }
         }
     }
 }
@@ -116,7 +141,22 @@ template <int ROWS> __device__ __forceinline__ void logits_of(const moe_args &a,
     __syncthreads();
 }
 
-/* A block has ROWS rows; the last block groups the pairs. */
+/* The last block, when all pairs have their numbers (in a.number) and the experts their numbers of
+ * pairs (in `pairs`, which becomes zero again): makes the jobs and the experts' first positions. */
+__device__ __forceinline__ void place_experts(const moe_args &a, unsigned *pairs)
+{
+    __shared__ int at[MAX_EXPERTS];
+    for (int e = (int)threadIdx.x; e < a.n_expert; e += THREADS)
+        at[e] = (int)__ldcg(pairs + e), pairs[e] = 0;
+    __syncthreads();
+    if (threadIdx.x < 32)
+        begin_jobs(a, at);
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < a.n_expert; e += THREADS)
+        a.first[e] = at[e];
+}
+
+/* A block has ROWS rows. */
 template <int ROWS>
 __global__ void __launch_bounds__(THREADS, 2)
     route_prefill(const __grid_constant__ struct moe_args a)
@@ -126,10 +166,14 @@ __global__ void __launch_bounds__(THREADS, 2)
     pdl_trigger();
     pdl_wait_trigger();
     logits_of<ROWS>(a, r0, y);
-    if (warp < ROWS && r < a.rows)
-        select_and_store(a, r);
+    unsigned *const pairs = a.counters + 1;
+    if (warp < ROWS && r < a.rows) {
+        const int lane = (int)threadIdx.x % 32, e = select_and_store(a, r);
+        if (lane < a.top_k) /* in any order: a pair's results do not depend on its position */
+            a.number[r * a.top_k + lane] = (int)atomicAdd(pairs + e, 1);
+    }
     if (last_to_arrive(a.counters, gridDim.x))
-        group_pairs<8>(a);
+        place_experts(a, pairs);
 }
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -183,14 +227,21 @@ __device__ __forceinline__ uint4 next_eight(float (&v)[8])
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
-/* One block a row: packs the row at the position of each of its pairs. Shared: the row. */
+/* One block a row: packs the row at the position of each of its pairs, and stores the pairs in
+ * `order`. Shared: the row. */
 __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
     __shared__ float scratch[2 * WARPS];
+    __shared__ int place[MAX_TOP_K];
     const int r = (int)blockIdx.x, kp = a.x.kp;
     pdl_trigger();
     pdl_wait_trigger();
+    if ((int)threadIdx.x < a.top_k) {
+        const int pair = r * a.top_k + (int)threadIdx.x;
+        const int at = __ldcg(a.first + __ldcg(a.chosen + pair)) + __ldcg(a.number + pair);
+        place[threadIdx.x] = at, a.order[at] = pair;
+    }
     const float s = f16_scale_of(norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch));
     if (threadIdx.x == 0)
         a.x_inv[r] = inverse_scale(s);
@@ -204,7 +255,7 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
         for (int t = 0; t < a.terms; t++) {
             const uint4 eight = next_eight(v);
             for (int k = 0; k < a.top_k; k++) {
-                const int row = __ldcg(a.place + r * a.top_k + k) * a.terms + t;
+                const int row = place[k] * a.terms + t;
                 *(uint4 *)(a.x_to + (size_t)row * (size_t)kp + (size_t)u * 8) = eight;
             }
         }
