@@ -315,31 +315,35 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-/* One thread copies eight elements of one of n panels, or with FP8 their codes; src: the panels' rows, of k elements each. An
- * infinite weight becomes NaN: some products multiply a weight with zeros, too (decode_pipeline.cuh,
- * and the second terms of activations), so only a NaN gives the same output everywhere. */
+/* One thread copies a unit of a row of one of n panels, or with FP8 the codes of eight successive
+ * elements; src: the panels' rows, of k elements each. An infinite weight becomes NaN: some
+ * products multiply a weight with zeros, too (decode_pipeline.cuh, and the second terms of
+ * activations), so only a NaN gives the same output everywhere. */
 template <bool FP8>
 __global__ void repack_panels(const uint16_t *src, int rows, int k,
-                              const __grid_constant__ struct panels p, int n, int unit,
+                              const __grid_constant__ struct panels p, int n, int scale,
                               uint8_t *dst)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     size_t pieces = panel_bytes(p) / 16;
     if (i >= (size_t)n * pieces)
         return;
-    int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
-    int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.ksplit.chunks), panel = (int)(i / pieces);
-    int r = panel * p.rows + row, from = chunk_at(p.ksplit, place) * K_CHUNK + q * 8;
+    const size_t chunk = i / UNITS / (size_t)p.rows;
+    int unit = (int)(i % UNITS), row = (int)(i / UNITS % (size_t)p.rows);
+    int place = (int)(chunk % (size_t)p.ksplit.chunks), panel = (int)(i / pieces);
+    int r = panel * p.rows + row, from = chunk_at(p.ksplit, place) * K_CHUNK;
     uint16_t v[8];
     for (int e = 0; e < 8; e++) {
-        v[e] = r < rows && from + e < k ? src[(size_t)r * (size_t)k + (size_t)(from + e)] : 0;
+        const int at = from + (FP8 ? unit * 8 + e : tile_element(unit * 8 + e));
+        v[e] = r < rows && at < k ? src[(size_t)r * (size_t)k + (size_t)at] : 0;
         if ((v[e] & 0x7fff) == 0x7f80) /* infinite */
             v[e] = 0x7fff;
     }
     if (FP8)
-        ((uint2 *)dst)[i] = fp8_codes(v, unit);
+        ((uint2 *)dst)[i] = fp8_codes(v, scale);
     else
-        memcpy(dst + i * 16, v, 16);
+        memcpy(dst + (chunk * UNITS * (size_t)p.rows + (size_t)(unit * p.rows + row)) * UNIT_BYTES,
+               v, UNIT_BYTES);
 }
 
 /* Device bytes of a panel: of bf16, or of FP8 if the matrix is quantized. */
@@ -370,8 +374,8 @@ static cudaError_t fetch_rows(struct kdev *d, const struct tensor *t, const stru
                            d->stream);
 }
 
-/* Sets t->unit. The first panels remain in the arena if they are all (*there). False and *e: a weight
- * is not finite, or the device failed. */
+/* Sets t->unit. The first panels remain in the arena if they are all (*there). False and *e: a
+ * weight is not finite, or the device failed. */
 static bool find_unit(struct kdev *d, struct tensor *t, const struct panels &p, bool *there,
                       struct err *e)
 {

@@ -7,10 +7,16 @@
  * A panel is a few successive rows of the matrix (outputs). Its chunks are stored in the order in
  * which a block multiplies them (dense/decode.cu), so that the block reads one contiguous range of
  * memory: first the first chunk of every split, then the second chunk of every split, and so on.
- * The index within a split is called the position. A chunk of a panel is 64 bytes of one row after
- * the other:
+ * The index within a split is called the position. Of the 32 elements of each row, a chunk of a
+ * panel has four units of 16 bytes, in the order of tile_place() (base/row.cuh): the first unit of
+ * all rows, then the second, and so on:
  *
- *     (panels, positions, splits, rows of a panel, 32)
+ *     (panels, positions, splits, 4 units, rows of a panel, 8)
+ *
+ * So eight rows of a unit are 128 successive bytes. That is what wgmma reads as an operand in
+ * shared memory, whatever the panels that a tile begins and ends in (dense/prefill.cu); and
+ * ldmatrix gives a lane the same four words of a row that it would have loaded as elements 8q ..
+ * 8q + 7 of the row, without bank conflicts.
  *
  * Rows behind the matrix's last row and elements behind k are zeros. The number of rows of a panel
  * depends on the matrix's rows and on the number of multiprocessors, so that every multiprocessor
@@ -26,6 +32,7 @@ enum {
     PANEL_MAX_ROWS = 24,
     PANEL_SHORT_ROWS = 8, /* of a matrix with at most two rows a multiprocessor */
     K_CHUNK = 32, K_CHUNK_BYTES = 64,
+    UNITS = 4, UNIT_BYTES = 16, /* of a row's chunk */
 };
 
 /* The number of rows of a panel of a matrix of n rows, on n_sm multiprocessors. */
@@ -93,12 +100,14 @@ static inline __host__ __device__ size_t panel_bytes(const struct panels &p)
 {
     return (size_t)p.ksplit.chunks * (size_t)p.rows * K_CHUNK_BYTES;
 }
-/* Where chunk `chunk` of row `row` begins, in bytes from the first panel. */
-static inline __host__ __device__ size_t panel_chunk(const struct panels &p, int row, int chunk)
+/* Where elements i and i + 1 of the first row of a panel are, in bytes from the panel on; i is a
+ * multiple of 4. Elements i + 2 and i + 3 are one unit of all rows further, and the next row's are
+ * UNIT_BYTES further. */
+static inline __host__ __device__ uint32_t panel_place(const struct panels &p, int i)
 {
-    size_t at =
-        (size_t)(row / p.rows) * (size_t)p.ksplit.chunks + (size_t)chunk_place(p.ksplit, chunk);
-    return (at * (size_t)p.rows + (size_t)(row % p.rows)) * K_CHUNK_BYTES;
+    const int unit = i / 4 % 2 * 2, word = i % K_CHUNK / 8;
+    return (uint32_t)(chunk_place(p.ksplit, i / K_CHUNK) * p.rows * K_CHUNK_BYTES +
+                      unit * p.rows * UNIT_BYTES + word * 4);
 }
 
 /* Whether the device stores the tensor in panels. */
@@ -112,4 +121,18 @@ static inline struct panels cuda_panels(const struct kdev *d, const struct tenso
     return panels_of((int)t->dim[0], (int)t->dim[1], d->n_sm);
 }
 
+#ifdef __CUDACC__
+
+/* A lane's four words of eight rows, from shared memory; at: where row lane % 8 has unit lane / 8.
+ * Lane l gets word l % 4 of each unit of row l / 4: elements 8 * (l % 4) and the next seven. */
+__device__ __forceinline__ uint4 shared_units(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+#endif
 #endif

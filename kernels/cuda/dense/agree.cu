@@ -1,6 +1,7 @@
-/* agree.cu - whether wgmma and mma.sync of this GPU give the same bits, on which the kernels for many
- * rows rely (wgmma.cuh). Checked once when the device is opened: a product of random numbers by
- * both instructions, in bf16 and in f16, for four kinds of numbers.
+/* agree.cu - whether wgmma and mma.sync of this GPU give the same bits, on which the kernels for
+ * many rows rely (wgmma.cuh). Checked once when the device is opened: a product of random numbers
+ * by both instructions, in bf16 and in f16, for four kinds of numbers; in bf16 also by wgmma with
+ * both operands in shared memory, the weights in units of 16 bytes as panels have them.
  */
 #include "kernels/cuda/dense/wgmma.cuh"
 
@@ -14,7 +15,9 @@ enum {
     STAGE_K = 64,
     COLS = 64,   /* compared */
     THREADS = 128,
+    UNIT = HALF_OUT * 16, /* bytes of eight elements of every weight's row */
 };
+static_assert((int)COLS == (int)HALF_OUT);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -62,30 +65,54 @@ __device__ __forceinline__ void multiply_16(float (&acc)[COLS / 2], const uint32
               ACC32(acc, 0));
 }
 
-/* Counts the accumulators that differ. */
-template <bool F16> __device__ void compare(int kind, uint32_t seed, uint8_t *stage, unsigned *out)
+/* The same in bf16 with the weights in shared memory. */
+__device__ __forceinline__ void multiply_shared(float (&acc)[COLS / 2], uint64_t weights,
+                                                uint64_t rows, int onto)
+{
+    WGMMA_SHARED("m64n64k16.f32.bf16.bf16", REG32, "%32", "%33", "%34", ACC32(acc, 0));
+}
+
+/* Where elements k and k + 1 are: of a row, with the 128-byte swizzle; of a weight's row, in units
+ * (wgmma_units()). */
+__device__ __forceinline__ int place_in_rows(int row, int k)
+{
+    return row * 128 + ((k / 8 ^ row % 8) * 16) + k % 8 * 2;
+}
+__device__ __forceinline__ int place_in_units(int row, int k)
+{
+    return k / 8 * UNIT + row * 16 + k % 8 * 2;
+}
+
+/* Counts the accumulators that differ. stage: of rows; weights: of weights. */
+template <bool F16>
+__device__ void compare(int kind, uint32_t seed, uint8_t *stage, uint8_t *weights, unsigned *out)
 {
     const int tid = (int)threadIdx.x, lane = tid % 32, g = lane / 4, q = lane % 4;
-    float acc[COLS / 2] = {}, sums[COLS / 8][4] = {};
+    float acc[COLS / 2] = {}, both[COLS / 2] = {}, sums[COLS / 8][4] = {};
     for (int round = 0; round < ROUNDS; round++) {
         __syncthreads();
         for (int i = tid; i < COLS * STAGE_K / 2; i += THREADS) {
             const int col = i / (STAGE_K / 2), k = i % (STAGE_K / 2) * 2;
-            const int at = col * 128 + ((k / 8 ^ col % 8) * 16) + k % 8 * 2;
-            *(uint32_t *)(stage + at) =
+            *(uint32_t *)(stage + place_in_rows(col, k)) =
                 two_numbers<F16>(kind, seed + (uint32_t)(round * COLS + col), k, true);
+            *(uint32_t *)(weights + place_in_units(col, k)) = /* as many weights as columns */
+                two_numbers<F16>(kind, ~seed - (uint32_t)(round * HALF_OUT + col), k, false);
         }
         fence_async_proxy_shared();
         __syncthreads();
         for (int step = 0; step < STAGE_K / 16; step++) {
             uint32_t w[4];
             for (int i = 0; i < 4; i++)
-                w[i] = two_numbers<F16>(kind, ~seed - (uint32_t)(round * 64 + tid / 32 * 16 + g +
-                                                                 i % 2 * 8),
-                                        step * 16 + q * 2 + i / 2 * 8, false);
+                w[i] = two_numbers<F16>(
+                    kind, ~seed - (uint32_t)(round * HALF_OUT + tid / 32 * 16 + g + i % 2 * 8),
+                    step * 16 + q * 2 + i / 2 * 8, false);
             wgmma_fence();
-            multiply_16(acc, w, wgmma_descriptor(shared_at(stage)) + (uint64_t)(step * 2), F16,
-                        round || step);
+            const uint64_t rows = wgmma_descriptor(shared_at(stage)) + (uint64_t)(step * 2);
+            multiply_16(acc, w, rows, F16, round || step);
+            if (!F16)
+                multiply_shared(
+                    both, wgmma_units(shared_at(weights) + (uint32_t)(step * 2 * UNIT), UNIT), rows,
+                    round || step);
             wgmma_commit();
             wgmma_wait<0>();
 #pragma unroll
@@ -103,8 +130,11 @@ template <bool F16> __device__ void compare(int kind, uint32_t seed, uint8_t *st
     }
     int differ = 0;
 #pragma unroll
-    for (int i = 0; i < COLS / 2; i++)
-        differ += __float_as_uint(acc[i]) != __float_as_uint(sums[i / 4][i % 4]);
+    for (int i = 0; i < COLS / 2; i++) {
+        const uint32_t want = __float_as_uint(sums[i / 4][i % 4]);
+        differ += __float_as_uint(acc[i]) != want;
+        differ += !F16 && __float_as_uint(both[i]) != want;
+    }
     if (differ)
         atomicAdd(out, (unsigned)differ);
 }
@@ -115,13 +145,13 @@ template <bool F16> __device__ void compare(int kind, uint32_t seed, uint8_t *st
 __global__ void __launch_bounds__(THREADS) agree_kernel(unsigned *out)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    __shared__ __align__(1024) uint8_t stage[COLS * STAGE_K * 2];
+    __shared__ __align__(1024) uint8_t stage[COLS * STAGE_K * 2], weights[HALF_OUT * STAGE_K * 2];
     const uint32_t seed = 1 + blockIdx.x * 65536 + blockIdx.y * 4096;
     pdl_wait_trigger();
     if (blockIdx.z)
-        compare<true>((int)blockIdx.y, seed, stage, out);
+        compare<true>((int)blockIdx.y, seed, stage, weights, out);
     else
-        compare<false>((int)blockIdx.y, seed, stage, out);
+        compare<false>((int)blockIdx.y, seed, stage, weights, out);
 #endif
 }
 

@@ -370,16 +370,23 @@ static size_t sums_bytes(const struct decode_args *f, int tiles)
            sizeof(float);
 }
 
-/* Sets where each part is in a stage. */
+/* Bytes of a stage beside its weights and rows: those before parts (place_parts()). */
+static int skew_bytes(bool joined, int bytes) { return joined && bytes == 2 ? MAX_PARTS * 128 : 0; }
+
+/* Sets where each part is in a stage. JOINED with bf16: output i of a unit begins at bank 4 * (i %
+ * 8), so that a tile of outputs of two panels is loaded without bank conflicts if their numbers of
+ * rows are the same modulo 8. */
 static void place_parts(struct unit_set *set, bool joined, int bytes)
 {
     uint32_t at = 0;
     int n = 0;
     for (int j = 0; j < set->parts; j++) {
         struct part *a = &set->part[j];
+        if (skew_bytes(joined, bytes))
+            at += ((uint32_t)n - at / UNIT_BYTES) % 8 * UNIT_BYTES;
         a->at = at;
         for (int row = 0; joined && row < a->rows; row++) {
-            uint32_t from = at + (uint32_t)(row * K_CHUNK * bytes);
+            uint32_t from = at + (uint32_t)(row * (bytes == 2 ? (int)UNIT_BYTES : K_CHUNK));
             CHECK(n < JOINED_MAX && from / 16 <= 0xffff);
             set->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
         }
@@ -410,8 +417,8 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
     size_t left = d->smem_max - SLACK - sums - rows - own;
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES));
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
-    f.rows_at = positions * of_weights;
-    f.stage = positions * (of_weights + of_rows);
+    f.rows_at = positions * of_weights + skew_bytes(joined, bytes);
+    f.stage = positions * (of_weights + of_rows) + skew_bytes(joined, bytes);
     for (int i = 0; i < f.n_sets; i++) {
         struct unit_set *set = &f.set[i];
         int fit = positions * wide / set->rows;

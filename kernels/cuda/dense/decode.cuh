@@ -53,8 +53,9 @@ struct unit_set {
 };
 
 /* One output of a JOINED unit in one word, so that each lane finds its output without a branch:
- * where its weights begin in a stage (bits 0 to 15, in 16 bytes), the rows of its panel (5 bits),
- * its row in the panel (5), its part (2). Entries behind the unit's last output repeat it. */
+ * where its first weights begin in a stage (bits 0 to 15, in 16 bytes), the rows of its panel (5
+ * bits), its row in the panel (5), its part (2). Entries behind the unit's last output
+ * repeat it. */
 struct output {
     uint32_t bits;
     __host__ __device__ __forceinline__ uint32_t at() const { return (bits & 0xffff) * 16; }

@@ -39,12 +39,13 @@ static constexpr inline __host__ __device__ int sums_of(int nt, int rows)
     return is_narrow(rows) ? (nt + 1) / 2 : nt;
 }
 
-/* Eight weights of a row as stored: bf16, or FP8, which is converted to bf16 before the
- * multiplication. */
+/* A lane's eight weights of a row of a tile as stored: bf16, or FP8, which is converted to bf16
+ * before the multiplication. at: bf16: where row lane % 8 has unit lane / 8 (panel.cuh); FP8: where
+ * row lane / 4 has elements 8 * (lane % 4) and the following. */
 template <int BYTES> struct eight;
 template <> struct eight<2> {
     uint4 w;
-    __device__ __forceinline__ void fetch(uint32_t at) { w = shared16(at); }
+    __device__ __forceinline__ void fetch(uint32_t at) { w = shared_units(at); }
     __device__ __forceinline__ uint4 as_bf16(uint32_t) const { return w; }
 };
 template <> struct eight<1> {
@@ -73,7 +74,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles of a panel */
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* bytes of a row's chunk of weights */
-    static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MAX_AT_ONCE = 2;
+    static constexpr int TILE_BYTES = 8 * (BYTES == 2 ? (int)UNIT_BYTES : ROW_BYTES);
+    static constexpr int MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int SCALES = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
@@ -81,9 +83,11 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     int i, end, each, have, rest; /* positions: the next, the stage's end, all; chunks of this
                                      split, of the last split */
     int positions, splits, tiles;
-    bool last, column; /* whether the lane has a row in a panel's last tile; has a column */
+    bool last, column; /* FP8: whether the lane has a row in a panel's last tile (bf16: an absent
+                          row's weights are any bytes behind); has a column */
     uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of a chunk, where the
                                      second part begins */
+    uint32_t own; /* where the lane's weights are in a chunk (see eight; not JOINED) */
     uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, where each tile is
                                                           in it, bytes of its chunk */
     uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* where the next chunks are (JOINED: their
@@ -104,7 +108,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
         column = (int)g < cols_of<ROWS>(f);
         chunk = KIND == JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
-        from = warp * chunk + (KIND == JOINED ? 0 : lane * LANE_BYTES);
+        own = KIND == JOINED ? 0 : lane_bytes(lane, d.part[0].rows);
+        from = warp * chunk + own;
         second = d.part[1].at;
         place = 0;
         if (KIND == JOINED)
@@ -116,14 +121,21 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         resident = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
+    /* Where a lane's weights are in a chunk of a panel of `rows` rows, whose first row is meant. */
+    __device__ __forceinline__ static uint32_t lane_bytes(uint32_t lane, int rows)
+    {
+        return BYTES == 2 ? lane % 8 * UNIT_BYTES + lane / 8 * (uint32_t)(rows * UNIT_BYTES)
+                          : lane / 4 * ROW_BYTES + lane % 4 * (ROW_BYTES / 4);
+    }
     /* JOINED: a unit's outputs in their order are the rows of the tiles. */
     __device__ __forceinline__ void find_tiles(const decode_args &f, const struct unit_set &d)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int n = 0; n < APART; n++) {
-            const struct output o = {d.output[n * 8 + lane / 4]};
-            tile_at[n] = o.at() + (uint32_t)(lane % 4 * LANE_BYTES);
+            const struct output o = {d.output[n * 8 + (BYTES == 2 ? lane % 8 : lane / 4)]};
+            tile_at[n] = o.at() + (uint32_t)(BYTES == 2 ? lane / 8 * o.rows() * UNIT_BYTES
+                                                        : lane % 4 * (ROW_BYTES / 4));
             tile_chunk[n] = (uint32_t)(o.rows() * ROW_BYTES);
             if (BYTES == 1)
                 scale[n] = f.scale[d.part[o.part()].mat];
@@ -169,7 +181,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             place = to;
             w[0] = i < have ? from : 0;
         } else {
-            w[0] = r.place() + (i < have ? from : lane * LANE_BYTES);
+            w[0] = r.place() + (i < have ? from : own);
         }
         x[0] = RESIDENT ? resident + (uint32_t)i * col
                     : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane * 16;
@@ -187,7 +199,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         for (int u = 0; u < b.AT_ONCE; u++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                if (KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
+                if (BYTES == 2 || KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
                     b.w[u][n].fetch(tile(w[u], n));
     }
     template <int TILES>

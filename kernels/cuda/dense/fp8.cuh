@@ -1,6 +1,7 @@
-/* fp8.cuh - FP8 weights (fp8.h) on the device. A quantized matrix is stored in FP8 only, in the panels
- * of a bf16 matrix (base/panel.cuh) with a byte a weight. The kernels of all products read the codes
- * and widen them to bf16 in registers.
+/* fp8.cuh - FP8 weights (fp8.h) on the device. A quantized matrix is stored in FP8 only, in the
+ * panels of a bf16 matrix (base/panel.cuh) with a byte a weight, but without units: a chunk has
+ * the elements of one row after the other. The kernels of all products read the codes and widen
+ * them to bf16 in registers.
  *
  *     (panels, positions, splits, rows of a panel, 32), a byte each
  *
@@ -35,6 +36,12 @@ static inline __host__ __device__ size_t fp8_panel_bytes(const struct panels &p)
 {
     return panel_bytes(p) / 2;
 }
+/* Where elements i .. i + 3 of the first row of a panel are, in bytes from the panel on; i is a
+ * multiple of 4. The next row's are K_CHUNK bytes further. */
+static inline __host__ __device__ uint32_t fp8_place(const struct panels &p, int i)
+{
+    return (uint32_t)(chunk_place(p.ksplit, i / K_CHUNK) * p.rows * K_CHUNK + i % K_CHUNK);
+}
 /* The pair of bf16 by which fp8_pair() multiplies: the scale 2^unit, times 2^120 because the bits
  * of an E4M3 exponent (bias 7) are read as those of a bf16 exponent (bias 127). */
 static inline __host__ __device__ uint32_t fp8_factor(int unit)
@@ -42,8 +49,8 @@ static inline __host__ __device__ uint32_t fp8_factor(int unit)
     return (uint32_t)(unit + 120 + 127) << 7 | (uint32_t)(unit + 120 + 127) << 23;
 }
 
-/* Raises *most, on the device, to the largest magnitude of n bf16 at w, as its bits. w is a multiple
- * of 16 and may be overwritten with zeros up to the next such multiple behind its end. */
+/* Raises *most, on the device, to the largest magnitude of n bf16 at w, as its bits. w is a
+ * multiple of 16 and may be overwritten with zeros up to the next such multiple behind its end. */
 void cuda_find_largest(struct kdev *d, void *w, size_t n, unsigned *most);
 
 #ifdef __CUDACC__

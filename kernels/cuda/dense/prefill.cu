@@ -3,8 +3,9 @@
  *
  * The kernel is persistent: one block a multiprocessor takes tile after tile (128 outputs by COLS
  * columns). TMA fetches stages of 64 of k. With GLU one of a block's two consumer warpgroups
- * multiplies with the gate matrix and the other with the up matrix. A matrix quantized to FP8
- * (fp8.cuh) is read in that form (BYTES 1) and widened in registers.
+ * multiplies with the gate matrix and the other with the up matrix. wgmma reads weights and rows
+ * from shared memory: panels are stored in the order of its operands (base/panel.cuh). A matrix
+ * quantized to FP8 (fp8.cuh) is read in that form (BYTES 1) and widened in registers.
  */
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
@@ -72,17 +73,25 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* Fetches a tile's weights. For each of its two chunks of k a stage has 64 bytes of each output,
- * one output after the other; with GLU it has both chunks of the gate's outputs, then both of
- * up's. */
+/* Fetches a tile's weights: for each of a stage's two chunks of k, 16 bytes of each output, one
+ * output after the other, four times (the units of a panel); of FP8, 32 bytes of each output. With
+ * GLU a stage has both chunks of the gate's outputs, then both of up's. */
 template <int BYTES> struct tile_weights {
     const CUtensorMap *map;
-    int panel, from, bytes; /* the first panel; where each panel's run begins; bytes of one chunk */
+    int panel, row, bytes; /* the first panel; the first row in each; bytes of one chunk */
     bool glu;
     __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
-        : map(&a.w[at.mat]), panel(at.panel), from(at.row * (K_CHUNK * BYTES / 8)),
+        : map(&a.w[at.mat]), panel(at.panel), row(at.row),
           bytes(a.wide[at.mat] * K_CHUNK * BYTES), glu(a.p.glu)
     {
+    }
+    __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap *from, int place,
+                                         uint64_t *full) const
+    {
+        if (BYTES == 2)
+            copy_units(to, from, place, panel, full, row);
+        else
+            copy_pieces(to, from, place, panel, full, row * (K_CHUNK / 8));
     }
     __device__ __forceinline__ void fetch(uint8_t *to, const k_stages &k, int rows_bytes,
                                           uint64_t *full) const
@@ -93,9 +102,9 @@ template <int BYTES> struct tile_weights {
         for (int i = 0; i < 2; i++) {
             if (i == k.n)
                 break;
-            copy_pieces(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full, from);
+            copy(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], full);
             if (glu)
-                copy_pieces(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full, from);
+                copy(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], full);
         }
     }
 };
@@ -160,6 +169,8 @@ template <int COLS> struct consumer_ring {
     {
         return (wgmma_descriptor(0) & ~(uint64_t)UINT32_MAX) | rows;
     }
+    /* The address of the stage's rows, in 16 bytes. */
+    __device__ __forceinline__ uint32_t rows_at() const { return rows & 0xffff; }
     __device__ __forceinline__ void wait() const { mbarrier_wait(full, phase); }
     /* Releases the stage whose full barrier is at `of`. */
     __device__ __forceinline__ void release(uint32_t of) const
@@ -168,17 +179,87 @@ template <int COLS> struct consumer_ring {
     }
 };
 
-/* A thread's weights of two outputs, one chunk (32 of k). scale: of FP8. */
-template <int BYTES> struct weights {
+/* The first of a thread's two outputs among the 64 of its warpgroup; the second is + 8. */
+__device__ __forceinline__ int own_output()
+{
+    int t = (int)threadIdx.x % 128;
+    return t / 32 * 16 + t % 32 / 4;
+}
+
+/* Where the weights of a warpgroup's outputs are, for the tile at hand. bf16: the descriptor of
+ * those of the first sixteen of a stage's k, relative to the address of the stage's rows; from
+ * there on, in 16 bytes, those of the second sixteen, and the second chunk. Without GLU the
+ * outputs of both warpgroups are successive. */
+template <int BYTES> struct own_weights {
+    uint64_t first;
+    uint32_t sixteen, second;
+    int place; /* bytes from the stage on */
+    __device__ __forceinline__ own_weights(int half, bool glu)
+        : first(0), sixteen(0), second(CHUNK_BYTES * (glu ? 1 : 2) / 16),
+          place(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * (int)UNIT_BYTES))
+    {
+    }
+    __device__ __forceinline__ void begin(const prefill_args &a, int mat, int)
+    {
+        const int unit = a.wide[mat] * UNIT_BYTES;
+        first = wgmma_units(0, unit) - (uint64_t)((2 * HALF_BYTES - place) / 16);
+        sixteen = (uint32_t)(2 * unit / 16);
+    }
+};
+
+/* Issues the products of the first CHUNKS chunks of a stage, when it has arrived. */
+template <int COLS, int CHUNKS>
+__device__ __forceinline__ void multiply_stage(float (&acc)[COLS / 2],
+                                               const consumer_ring<COLS> &r,
+                                               const own_weights<2> &own, bool onto)
+{
+    const uint64_t rows = r.descriptor(), w = r.rows_at() + own.first;
+    r.wait();
+    wgmma_fence();
+    wgmma_bf16(acc, w, rows, onto);
+    wgmma_bf16(acc, w + own.sixteen, rows + 2, 1);
+    if constexpr (CHUNKS == 2) {
+        wgmma_bf16(acc, w + own.second, rows + 4, 1);
+        wgmma_bf16(acc, w + own.second + own.sixteen, rows + 6, 1);
+    }
+    wgmma_commit();
+}
+
+/* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies a stage, the next
+ * stage's products are issued. A stage is released when no wgmma reads it any more. */
+template <int COLS>
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
+                                               int n, const own_weights<2> &own)
+{
+    uint32_t last = 0;
+#pragma unroll 1
+    for (int i = 0; i + 1 < n; i += 2) {
+        multiply_stage<COLS, 2>(acc, r, own, i > 0);
+        wgmma_wait<1>(); /* the previous stage has been read */
+        if (i > 0)
+            r.release(last);
+        last = r.full;
+        r.next();
+    }
+    if (n % 2) {
+        multiply_stage<COLS, 1>(acc, r, own, n > 1);
+        wgmma_wait<1>();
+        if (n > 1)
+            r.release(last);
+        last = r.full;
+        r.next();
+    }
+    wgmma_wait<0>();
+    r.release(last);
+}
+
+/* FP8: a thread's weights of two outputs, one chunk (32 of k). */
+struct widened {
     uint4 r0, r1;
     __device__ __forceinline__ void load(uint32_t at, uint32_t scale)
     {
-        if (BYTES == 1) {
-            const uint2 v0 = shared8(at), v1 = shared8(at + 8 * K_CHUNK);
-            r0 = fp8_eight(v0, scale), r1 = fp8_eight(v1, scale);
-        } else {
-            r0 = shared16(at), r1 = shared16(at + 8 * K_CHUNK_BYTES);
-        }
+        const uint2 v0 = shared8(at), v1 = shared8(at + 8 * K_CHUNK);
+        r0 = fp8_eight(v0, scale), r1 = fp8_eight(v1, scale);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
@@ -190,32 +271,29 @@ template <int BYTES> struct weights {
     }
 };
 
-/* The first of a thread's two outputs among the 64 of its warpgroup; the second is + 8. */
-__device__ __forceinline__ int own_output()
-{
-    int t = (int)threadIdx.x % 128;
-    return t / 32 * 16 + t % 32 / 4;
-}
-
-/* Where a thread's weights are: those of a stage's first chunk, from the stage on; those of the
- * second chunk, from there on. Without GLU the outputs of both warpgroups are successive. */
-template <int BYTES> struct own_weights {
+/* FP8: where a thread's weights are: those of a stage's first chunk, from the stage on; those of
+ * the second chunk, from there on. Without GLU the outputs of both warpgroups are successive. */
+template <> struct own_weights<1> {
     uint32_t first, second, scale;
     __device__ __forceinline__ own_weights(int half, bool glu)
-        : first((uint32_t)(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * K_CHUNK * BYTES) +
-                           (own_output() * K_CHUNK + (int)threadIdx.x % 4 * 8) * BYTES)),
+        : first((uint32_t)(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * K_CHUNK) +
+                           own_output() * K_CHUNK + (int)threadIdx.x % 4 * 8)),
           second(CHUNK_BYTES * (glu ? 1 : 2)), scale(0)
     {
     }
+    __device__ __forceinline__ void begin(const prefill_args &a, int mat, int half)
+    {
+        scale = a.scale[a.p.glu ? half : mat];
+    }
 };
 
-/* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
- * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
-template <int COLS, int BYTES>
+/* The same with FP8. While wgmma multiplies one chunk, the next one's weights are loaded and
+ * widened. */
+template <int COLS>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], consumer_ring<COLS> &r,
-                                               int n, const own_weights<BYTES> &own)
+                                               int n, const own_weights<1> &own)
 {
-    struct weights<BYTES> even, odd;
+    struct widened even, odd;
     uint32_t last = 0;
 #pragma unroll 1
     for (int i = 0; i + 1 < n; i += 2) {
@@ -258,8 +336,10 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
     uint32_t parity = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        if (BYTES == 1)
-            own.scale = a.scale[a.p.glu ? half : place_of<COLS>(a, tile).mat];
+        own.begin(a, place_of<COLS>(a, tile).mat, half);
+#pragma unroll
+        for (int i = 0; i < COLS / 2 / TERMS; i++)
+            sum[i] = -0.f; /* the only number that changes no bit when it is added */
         for (int split = 0; split < K_SPLITS; split++) {
             int n = min(c.chunks - split * c.each, c.each);
             if (n <= 0) { /* as product_kernel, which adds zero for an empty split: -0 becomes 0 */
@@ -268,12 +348,10 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_split<COLS, BYTES>(acc, ring, n, own);
+            multiply_split(acc, ring, n, own);
 #pragma unroll
-            for (int i = 0; i < COLS / 2 / TERMS; i++) {
-                float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
-                sum[i] = split ? sum[i] + v : v;
-            }
+            for (int i = 0; i < COLS / 2 / TERMS; i++)
+                sum[i] += TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
         }
         mbarrier_wait(e.drained, parity);
         store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_output());
@@ -543,19 +621,37 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, in
         cuda_fail(d, "a tensor map was refused");
 }
 
+/* A map of words of 8 bytes; dim, stride (in bytes) and box as the driver takes them. */
+static void word_map(struct kdev *d, CUtensorMap *map, const void *p, int n_dim,
+                     const cuuint64_t *dim, const cuuint64_t *stride, const cuuint32_t *box)
+{
+    const cuuint32_t one[] = {1, 1, 1, 1};
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, (cuuint32_t)n_dim, (void *)p, dim, stride,
+                  box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        cuda_fail(d, "a tensor map was refused");
+}
+
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
                     int rows, int box_rows, int box_bytes)
 {
     const cuuint64_t dim[] = {(cuuint64_t)bytes / 8, (cuuint64_t)pieces, (cuuint64_t)rows},
                      stride[] = {(cuuint64_t)bytes, (cuuint64_t)bytes * (cuuint64_t)pieces};
     const cuuint32_t box[] = {(cuuint32_t)(box_bytes ? box_bytes : bytes) / 8, 1,
-                              (cuuint32_t)box_rows},
-                     one[] = {1, 1, 1};
-    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)p, dim, stride, box, one,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-        cuda_fail(d, "a tensor map was refused");
+                              (cuuint32_t)box_rows};
+    word_map(d, map, p, 3, dim, stride, box);
+}
+
+void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struct panels *l,
+                    int box_panels, int box_rows)
+{
+    const cuuint64_t unit = (cuuint64_t)(l->rows * UNIT_BYTES);
+    const cuuint64_t dim[] = {unit / 8, (cuuint64_t)l->n, UNITS, (cuuint64_t)l->ksplit.chunks},
+                     stride[] = {panel_bytes(*l), unit, unit * UNITS};
+    const cuuint32_t box[] = {(cuuint32_t)(box_rows * UNIT_BYTES / 8), (cuuint32_t)box_panels,
+                              UNITS, 1};
+    word_map(d, map, p, 4, dim, stride, box);
 }
 
 /* The outputs that a tile of at most `most` outputs takes from each of its panels: all, or an equal
@@ -600,8 +696,11 @@ static void run_bytes(struct kdev *d, const struct product *p)
     a.tiles_out = tiles_of(p, a.p.first, a.run, a.wide);
     for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of a tile's outputs */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK * BYTES, l->ksplit.chunks, l->n,
-                       a.wide[i] / a.run[i], a.run[i] * K_CHUNK * BYTES);
+        if (BYTES == 2)
+            cuda_panel_map(d, &a.w[i], p->m[i].w, l, a.wide[i] / a.run[i], a.run[i]);
+        else
+            cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK, l->ksplit.chunks, l->n,
+                           a.wide[i] / a.run[i], a.run[i] * K_CHUNK);
         a.scale[i] = BYTES == 1 ? fp8_factor(p->m[i].unit) : 0;
     }
     a.tiles_row = div_up(p->rows * TERMS, COLS);

@@ -16,20 +16,38 @@ struct table {
     int n_rows;
 };
 
-/* Four elements whose first is in byte `at` of a row or panel if that has bf16. */
-__device__ __forceinline__ float4 four_at(const char *row, uint32_t at, uint32_t factor)
+/* Four successive elements: of FP8 as stored in a panel; of bf16 two at `at`, and two `apart` bytes
+ * from there on. */
+__device__ __forceinline__ float4 four_at(const char *at, uint32_t apart, uint32_t factor)
 {
-    return floats_of(factor ? fp8_four(__ldg((const uint32_t *)(row + at / 2)), factor)
-                            : __ldg((const uint2 *)(row + at)));
+    return floats_of(factor ? fp8_four(__ldg((const uint32_t *)at), factor)
+                            : make_uint2(__ldg((const uint32_t *)at),
+                                         __ldg((const uint32_t *)(at + apart))));
+}
+/* Where row `id` begins in a table of panels; its elements are panel_place() or fp8_place() from
+ * there on. */
+__device__ __forceinline__ const char *paneled_row(const table &t, int id)
+{
+    const struct panels &l = t.panels;
+    const size_t panel = t.factor ? fp8_panel_bytes(l) : panel_bytes(l);
+    return (const char *)t.rows.p + (size_t)(id / l.rows) * panel +
+           (size_t)(id % l.rows * (t.factor ? (int)K_CHUNK : (int)UNIT_BYTES));
+}
+__device__ __forceinline__ uint32_t paneled_place(const table &t, int i)
+{
+    return t.factor ? fp8_place(t.panels, i) : panel_place(t.panels, i);
+}
+__device__ __forceinline__ uint32_t apart_in(const table &t)
+{
+    return t.paneled ? (uint32_t)(t.panels.rows * UNIT_BYTES) : 4;
 }
 
 __device__ __forceinline__ float table_at(const table &t, int id, int i)
 {
     if (!t.paneled)
         return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
-    const size_t at = panel_chunk(t.panels, id, i / K_CHUNK);
-    const float4 v = four_at((const char *)t.rows.p + (t.factor ? at / 2 : at),
-                             (uint32_t)(i % K_CHUNK / 4 * 8), t.factor);
+    const float4 v =
+        four_at(paneled_row(t, id) + paneled_place(t, i / 4 * 4), apart_in(t), t.factor);
     return (&v.x)[i % 4];
 }
 
@@ -247,16 +265,14 @@ __device__ __forceinline__ float4 four_of(const part &p, int id, int i)
     const table &t = p.table;
     if (!t.rows.p)
         return four_of(p.src + (size_t)id * p.stride, p.n, i);
-    if (t.factor) {
-        const float4 v = four_at((const char *)t.rows.p + panel_chunk(t.panels, id, i / K_CHUNK) / 2,
-                                 (uint32_t)(i % K_CHUNK * 2), t.factor);
-        return make_float4(v.x * p.scale, v.y * p.scale, v.z * p.scale, v.w * p.scale);
+    float4 w;
+    if (t.paneled) {
+        w = four_at(paneled_row(t, id) + paneled_place(t, i), apart_in(t), t.factor);
+    } else {
+        const size_t size = t.rows.type == DT_F32 ? 4 : 2;
+        const struct vec v = {(const char *)t.rows.p + (size_t)id * t.pitch * size, t.rows.type};
+        w = four_weights(v, p.n, i);
     }
-    const int size = t.rows.type == DT_F32 ? 4 : 2, in = t.paneled ? i % K_CHUNK : i;
-    const size_t row = t.paneled ? panel_chunk(t.panels, id, i / K_CHUNK)
-                                 : (size_t)id * t.pitch * (size_t)size;
-    const struct vec v = {(const char *)t.rows.p + row, t.rows.type};
-    float4 w = four_weights(v, p.n - i + in, in);
     return make_float4(w.x * p.scale, w.y * p.scale, w.z * p.scale, w.w * p.scale);
 }
 
@@ -338,12 +354,10 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
 {
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
-    const panels &l = p.table.panels;
-    const uint32_t factor = tabled ? p.table.factor : 0;
-    const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) / (factor ? 2 : 1) : 0;
+    const uint32_t factor = tabled ? p.table.factor : 0, apart = tabled ? apart_in(p.table) : 0;
     short_weights w;
     struct row_part x;
-    uint32_t off[ROW_REGS]; /* bytes from the row's first element; of a table: if it has bf16 */
+    uint32_t off[ROW_REGS]; /* bytes from the row's first element */
     void *to[ROW_REGS];
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++) {
@@ -353,8 +367,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
                                      : make_uint2(0, 0); /* fetch_short() of this block's part */
         off[j] = (uint32_t)i * (tabled ? 2 : 4);
         if (tabled && p.table.paneled && there)
-            off[j] = (uint32_t)(chunk_place(l.ksplit, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
-                                i % K_CHUNK * 2);
+            off[j] = paneled_place(p.table, i);
         to[j] = !p.terms ? (void *)((float *)p.dst + (size_t)r * (size_t)p.width + at)
                 : there  ? (void *)packed_at(p.f, (uint16_t *)p.dst, r, at)
                          : NULL;
@@ -363,18 +376,17 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     const int id = p.idx ? __ldcg(p.idx + r) : r;
     const bool is = id >= 0 && id < p.limit;
     const char *row = (const char *)(tabled ? p.table.rows.p : p.src);
-    row += !tabled ? (size_t)id * p.stride * 4
-           : !p.table.paneled
-               ? (size_t)id * p.table.pitch * 2
-               : (size_t)(id / l.rows) * panel +
-                     (size_t)(id % l.rows) * (factor ? K_CHUNK_BYTES / 2 : K_CHUNK_BYTES);
+    if (tabled && p.table.paneled)
+        row = paneled_row(p.table, id);
+    else
+        row += tabled ? (size_t)id * p.table.pitch * 2 : (size_t)id * p.stride * 4;
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++) {
         const bool there = is && row_index(from, j) < end;
         const float none = row_index(from, j) < end ? NAN : 0.f;
         x.v[j] = make_float4(none, none, none, none);
         if (there && tabled) {
-            const float4 v = four_at(row, off[j], factor);
+            const float4 v = four_at(row + off[j], apart, factor);
             x.v[j] = make_float4(v.x * p.scale, v.y * p.scale, v.z * p.scale, v.w * p.scale);
         } else if (there) {
             x.v[j] = __ldcg((const float4 *)(row + off[j]));

@@ -9,8 +9,8 @@
  *
  * A matrix quantized to FP8 is read in that form and converted to bf16 in registers (fp8.cuh).
  *
- * With GLU, every second output of a tile belongs to the up matrix, so that one thread has both sums
- * of an output.
+ * With GLU, every second output of a tile belongs to the up matrix, so that one thread has both
+ * sums of an output.
  */
 #include "kernels/cuda/dense/fp8.cuh"
 #include "kernels/cuda/dense/tile.cuh"
@@ -58,14 +58,18 @@ template <class S> __device__ __forceinline__ struct place place_of(const tiled_
 
 /* ---- copies --------------------------------------------------------------------------------- */
 
-/* A thread's pieces of every stage. Offsets are in units of 16 bytes. */
+/* A thread's pieces of every stage. Offsets are in units of 16 bytes. A stage has the weights as a
+ * panel has a chunk's: first unit 0 of all outputs, and so on; with FP8 one output after the
+ * other. */
 template <int BYTES, class S> struct copier {
     /* Pieces of an output's chunk; of all weights, of all columns of a stage; of a thread. */
     static constexpr int WEIGHT_PIECES = (int)K_CHUNK * BYTES / 16, W = S::OUTS * WEIGHT_PIECES,
                          X = S::COLS * 4, EACH_W = (W + S::THREADS - 1) / S::THREADS,
                          EACH_X = X / S::THREADS, WEIGHTS_BYTES = W * 16,
                          STAGE = WEIGHTS_BYTES + X * 16;
-    static_assert(S::THREADS / WEIGHT_PIECES % 2 == 0, "a thread copies for one matrix");
+    /* Outputs of which a piece is copied at once; a thread copies the same piece of several. */
+    static constexpr int AT_ONCE = S::THREADS / WEIGHT_PIECES;
+    static_assert(AT_ONCE % 2 == 0, "a thread copies for one matrix");
     static_assert(X % S::THREADS == 0);
     /* Of columns behind the last nothing is copied: what they give is not used, and thousands of
      * copies of the same line would wait for each other. */
@@ -75,12 +79,14 @@ template <int BYTES, class S> struct copier {
     uint32_t step;                 /* from a chunk of a panel to the next */
     uint32_t to_w, to_x;
     struct ksplit c;
-    int split, in, place, chunk; /* of the next chunk */
+    int split, in, place; /* of the next chunk */
     __device__ __forceinline__ copier(const tiled_product &a, const struct place &at, uint32_t shared,
                                       int first)
-        : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first), chunk(first * c.each)
+        : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first)
     {
-        const int tid = (int)threadIdx.x, row = tid / WEIGHT_PIECES;
+        const int tid = (int)threadIdx.x;
+        const int row = BYTES == 2 ? tid % AT_ONCE : tid / WEIGHT_PIECES;
+        const int piece = BYTES == 2 ? tid / AT_ONCE : tid % WEIGHT_PIECES;
         const mat &m = a.p.m[a.p.glu ? row % 2 : at.mat];
         const struct panels &l = m.panels;
         weights = (const uint4 *)m.w;
@@ -88,10 +94,10 @@ template <int BYTES, class S> struct copier {
         step = (uint32_t)(l.rows * WEIGHT_PIECES);
 #pragma unroll
         for (int i = 0; i < EACH_W; i++) {
-            const int r = row + i * (S::THREADS / WEIGHT_PIECES);
-            const int o = min(at.out + (a.p.glu ? r / 2 : r), m.n - 1);
+            const int r = row + i * AT_ONCE, o = min(at.out + (a.p.glu ? r / 2 : r), m.n - 1);
             w[i] = (uint32_t)(o / l.rows * l.ksplit.chunks) * step +
-                   (uint32_t)(o % l.rows * WEIGHT_PIECES + tid % WEIGHT_PIECES);
+                   (uint32_t)(BYTES == 2 ? o % l.rows + piece * l.rows
+                                         : o % l.rows * WEIGHT_PIECES + piece);
         }
         const int cols = a.p.rows * a.p.x.terms;
 #pragma unroll
@@ -102,23 +108,24 @@ template <int BYTES, class S> struct copier {
                                        : NO_COLUMN;
         }
         to_x = shared + WEIGHTS_BYTES + (uint32_t)piece_at<4>(tid / 4, tid % 4);
-        to_w = shared + (uint32_t)tid * 16;
+        to_w = shared + (uint32_t)(BYTES == 2 ? row + piece * S::OUTS : tid) * 16;
     }
     /* Copies the next chunk to a stage. */
     __device__ __forceinline__ void copy(int stage)
     {
         const uint32_t at = (uint32_t)(stage * STAGE), from = (uint32_t)place * step;
+        const uint32_t chunk = (uint32_t)(split * c.each + in);
 #pragma unroll
         for (int i = 0; i < EACH_W; i++)
             if (W % S::THREADS == 0 || i + 1 < EACH_W ||
                 (int)threadIdx.x + i * S::THREADS < W)
-                cp_async16(to_w + at + (uint32_t)(i * S::THREADS * 16), weights + (w[i] + from), 0);
+                cp_async16(to_w + at + (uint32_t)(i * (BYTES == 2 ? AT_ONCE : S::THREADS) * 16),
+                           weights + (w[i] + from), 0);
 #pragma unroll
         for (int i = 0; i < EACH_X; i++)
             if (x[i] != NO_COLUMN)
                 cp_async16(to_x + at + (uint32_t)(i * S::THREADS * 16),
-                           columns + (x[i] + (uint32_t)chunk * 4), 0);
-        chunk++;
+                           columns + (x[i] + chunk * 4), 0);
         if (++in == (split == c.splits - 1 ? c.rest : c.each))
             place = ++split, in = 0;
         else
@@ -133,7 +140,17 @@ template <int BYTES> __device__ __forceinline__ uint4 load_weights(uint32_t at, 
     if constexpr (BYTES == 1)
         return fp8_eight(shared8(at), scale);
     else
-        return shared16(at);
+        return shared_units(at);
+}
+/* Where a lane's weights of the first of a warp's tiles of eight outputs are; the next tile's are
+ * 8 * WEIGHTS_APART<BYTES> bytes further. */
+template <int BYTES>
+constexpr uint32_t WEIGHTS_APART = BYTES == 2 ? (uint32_t)UNIT_BYTES : (uint32_t)K_CHUNK;
+template <int BYTES, class S>
+__device__ __forceinline__ uint32_t lane_weights(int first, int lane)
+{
+    return BYTES == 2 ? (uint32_t)((first + lane % 8 + lane / 8 * S::OUTS) * UNIT_BYTES)
+                      : (uint32_t)(first * K_CHUNK + lane * 8);
 }
 
 /* acc += columns * weights, one chunk. w, x: the addresses of the lane's first weights and of its
@@ -145,7 +162,7 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[S::MT][S::NT][4], ui
     uint4 b[S::NT];
 #pragma unroll
     for (int j = 0; j < S::NT; j++)
-        b[j] = load_weights<BYTES>(w + (uint32_t)(j * 8 * K_CHUNK * BYTES), scale);
+        b[j] = load_weights<BYTES>(w + (uint32_t)j * 8 * WEIGHTS_APART<BYTES>, scale);
 #pragma unroll
     for (int i = 0; i < S::MT; i++) {
         uint32_t a[4], c[4];
@@ -365,23 +382,21 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         pdl_wait_trigger();
         return;
     }
-    const int chunks = (last - first) * c.each - (last == c.splits ? c.each - c.rest : 0);
     C copies(a, at, shared_at(shared), first);
     const uint32_t scale = BYTES == 1 ? a.scale[a.p.glu ? lane / 4 % 2 : at.mat] : 0;
     const int col = warp % S::WARPS_COL * S::WARP_COLS + lane_column();
-    const uint32_t w = shared_at(shared) + (uint32_t)((warp / S::WARPS_COL * S::WARP_OUTS * K_CHUNK +
-                                                       lane * 8) * BYTES);
+    const uint32_t w = shared_at(shared) +
+                       lane_weights<BYTES, S>(warp / S::WARPS_COL * S::WARP_OUTS, lane);
     const uint32_t x =
         shared_at(shared) + C::WEIGHTS_BYTES + (uint32_t)piece_at<4>(col, lane_piece());
     pdl_wait_trigger();
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < chunks)
+        if (copies.split < last)
             copies.copy(i);
         cp_async_commit();
     }
     float acc[S::MT][S::NT][4], sum[S::MT][S::NT][4 / TERMS];
-    int left = chunks - (STAGES - 1); /* chunks to copy */
     unsigned stage = 0;
     set_sums(sum, -0.f);
 #pragma unroll 1
@@ -391,7 +406,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         for (int i = split == c.splits - 1 ? c.rest : c.each; i > 0; i--) {
             cp_async_wait<STAGES - 2>();
             __syncthreads(); /* the chunk has arrived, and nobody reads the one before */
-            if (left-- > 0)
+            if (copies.split < last)
                 copies.copy((int)((stage + STAGES - 1) % STAGES));
             cp_async_commit();
             const uint32_t in = stage * C::STAGE;

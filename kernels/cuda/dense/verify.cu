@@ -95,10 +95,19 @@ template <int COLS, int BYTES> struct fetcher {
                 break;
             const uint32_t at = to + (uint32_t)a.place[m];
             const int panel = group * a.panels[m];
-            copy_pieces_once(at, &a.w[m], k.place[0], panel, full, once);
+            copy(at, &a.w[m], k.place[0], panel, full);
             if (k.n > 1)
-                copy_pieces_once(at + (uint32_t)a.chunk, &a.w[m], k.place[1], panel, full, once);
+                copy(at + (uint32_t)a.chunk, &a.w[m], k.place[1], panel, full);
         }
+    }
+    /* One chunk of the group's panels of a matrix. */
+    __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap *map, int place, int panel,
+                                         uint32_t full) const
+    {
+        if (BYTES == 2)
+            copy_units_once(to, map, place, panel, full, once);
+        else
+            copy_pieces_once(to, map, place, panel, full, once);
     }
     __device__ __forceinline__ void rows(const k_stages &k, const struct ksplit &c)
     {
@@ -149,16 +158,17 @@ __device__ __forceinline__ void wgmma_narrow(float (&acc)[32], uint32_t w0, uint
           ACC32(acc, 0));
 }
 
-/* A thread's two outputs of a group. With GLU: the same output of both matrices. SPLIT (k_blocks >
- * 1): two neighbours, in every second thread the later one first, so that no two threads read the
- * same bank. */
+/* The two outputs of a group that quad g of a warp has. With GLU: the same output of both matrices.
+ * SPLIT (k_blocks > 1): two neighbours, in the last four quads the later one first, so that the
+ * eight quads' outputs begin in different banks (shared_units()). */
 template <bool SPLIT> struct outputs {
     int o[2], warp;
-    __device__ __forceinline__ outputs(const verify_args &a, int w) : warp(w)
+    __device__ __forceinline__ outputs(const verify_args &a, int w,
+                                       int g = (int)threadIdx.x % 32 / 4)
+        : warp(w)
     {
-        const int lane = (int)threadIdx.x % 32, g = lane / 4;
         if (SPLIT) {
-            o[0] = warp * 16 + 2 * g + g % 2;
+            o[0] = warp * 16 + 2 * g + g / 4;
             o[1] = o[0] ^ 1;
         } else {
             o[0] = warp * (a.p.glu ? 8 : 16) + g;
@@ -167,20 +177,26 @@ template <bool SPLIT> struct outputs {
     }
 };
 
-/* Where a thread's weights of two outputs are in a chunk, in bytes, and their scales. */
+/* Where a thread loads weights of two outputs of a chunk, in bytes, and their scales. FP8: the
+ * weights of its own outputs. bf16: one unit of the outputs of quad lane % 8 (shared_units()); a
+ * chunk of a matrix has unit 0 of the group's outputs, then unit 1 and so on. */
 template <int BYTES> struct own_weights {
     int row[2];
     uint32_t scale[2];
-    __device__ __forceinline__ own_weights(const verify_args &a, const int (&o)[2])
+    template <bool SPLIT>
+    __device__ __forceinline__ own_weights(const verify_args &a, const outputs<SPLIT> &own)
     {
+        const int lane = (int)threadIdx.x % 32;
+        const outputs<SPLIT> of(a, own.warp, BYTES == 2 ? lane % 8 : lane / 4);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int mat = 0;
 #pragma unroll
             for (int m = 1; m < MAX_MATS; m++)
-                mat = m < a.p.n_mats && o[i] >= a.at[m] ? m : mat;
-            row[i] = (BYTES == 2 ? o[i] : o[i] - a.at[mat]) * K_CHUNK * BYTES +
-                     (int)threadIdx.x % 4 * 8 * BYTES + (BYTES == 2 ? 0 : a.place[mat]);
+                mat = m < a.p.n_mats && of.o[i] >= a.at[m] ? m : mat;
+            const int out = of.o[i] - a.at[mat], outs = a.panels[mat] * a.p.m[mat].panels.rows;
+            row[i] = a.place[mat] + (BYTES == 2 ? (out + lane / 8 * outs) * (int)UNIT_BYTES
+                                                : out * K_CHUNK + lane % 4 * 8);
             scale[i] = BYTES == 2 ? 0 : a.scale[mat];
         }
     }
@@ -191,8 +207,8 @@ struct weights {
     uint4 v[2];
     __device__ __forceinline__ void load(const uint8_t *at, const own_weights<2> &own)
     {
-        v[0] = *(const uint4 *)(at + own.row[0]);
-        v[1] = *(const uint4 *)(at + own.row[1]);
+        v[0] = shared_units(shared_at(at) + (uint32_t)own.row[0]);
+        v[1] = shared_units(shared_at(at) + (uint32_t)own.row[1]);
     }
     __device__ __forceinline__ void load(const uint8_t *at, const own_weights<1> &own)
     {
@@ -280,7 +296,7 @@ template <int COLS>
 __device__ __forceinline__ void store_partial(const verify_args &a, const float (&acc)[COLS / 2],
                                               float *to)
 {
-    const bool turned = (int)threadIdx.x / 4 % 2;
+    const bool turned = (int)threadIdx.x / 16 % 2; /* see outputs */
 #pragma unroll
     for (int i = 0; i < COLS / 8; i++) {
         if (i * 8 >= a.p.rows)
@@ -437,7 +453,7 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, pointer_ri
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<false> own(a, warp);
-    const own_weights<BYTES> weights(a, own.o);
+    const own_weights<BYTES> weights(a, own);
     const work w(a);
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
@@ -460,7 +476,7 @@ __device__ __forceinline__ void multiply_splits(const verify_args &a, pointer_ri
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<true> own(a, warp);
-    const own_weights<BYTES> weights(a, own.o);
+    const own_weights<BYTES> weights(a, own);
     const work w(a);
     float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
     for (int split = w.from; split < w.to; split++) {
@@ -626,8 +642,11 @@ static int run(struct kdev *d, const struct product *p, bool defers)
     const int splits = a.k_blocks > 1 ? p->m[0].panels.ksplit.splits : 0;
     for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of the panels of a group */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK * BYTES, l->ksplit.chunks, l->n,
-                       a.panels[i]);
+        if (BYTES == 2)
+            cuda_panel_map(d, &a.w[i], p->m[i].w, l, a.panels[i], l->rows);
+        else
+            cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK, l->ksplit.chunks, l->n,
+                           a.panels[i]);
     }
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     place_weights(&a);

@@ -3,9 +3,9 @@
  *
  * In a block of the prefill kernels one thread fetches stages of weights and rows into a ring in
  * shared memory. Two consumer warpgroups multiply, 64 outputs each by the columns of a tile (a
- * column is a term of a packed row): wgmma with the weights from registers and the rows from shared
- * memory. They put their sums into a buffer in shared memory, from which the remaining warps
- * (writers) store them while the consumers multiply the next tile.
+ * column is a term of a packed row): wgmma with the weights from registers or shared memory and
+ * the rows from shared memory. They put their sums into a buffer in shared memory, from which the
+ * remaining warps (writers) store them while the consumers multiply the next tile.
  *
  * The bits are those of product_kernel (product.cuh): k is divided into the same splits, and wgmma
  * adds sixteen products to an accumulator exactly as mma.sync does, whatever their order among the
@@ -32,6 +32,28 @@ enum {
 __device__ __forceinline__ uint8_t *align_stages(uint8_t *dynamic)
 {
     return dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+}
+
+/* ---- copies of panels ------------------------------------------------------------------------ */
+
+/* Copies the chunk at place `place` of a box of panels of bf16 (cuda_panel_map()): unit 0 of all
+ * their rows, then unit 1, and so on. from: the first row in each panel. */
+__device__ __forceinline__ void copy_units(uint32_t to, const CUtensorMap *map, int place,
+                                           int panel, mbarrier full, int from)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, 0, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(from * 2), "r"(panel), "r"(place), "r"(full.at)
+                 : "memory");
+}
+/* copy_units() of data that is read once (evict_first_policy()). */
+__device__ __forceinline__ void copy_units_once(uint32_t to, const CUtensorMap *map, int place,
+                                                int panel, mbarrier full, uint64_t once)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {0, %2, 0, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(panel), "r"(place), "r"(full.at), "l"(once)
+                 : "memory");
 }
 
 /* ---- iteration over k ------------------------------------------------------------------------ */
@@ -81,7 +103,25 @@ struct k_stages {
                  : __VA_ARGS__                                                                     \
                  : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "l"(rows), "r"(onto))
 
-/* acc (64 outputs, 128 or 160 or 192 columns) = or += weights (bf16, of 16 k) * rows */
+#define WGMMA_SHARED(shape, regs, w, desc, onto_, ...)                                             \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred p;\n"                                                                 \
+                 "setp.ne.b32 p, " onto_ ", 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned." shape " {" regs "}, " w ", " desc                 \
+                 ", p, 1, 1, 0, 0;\n"                                                              \
+                 "}\n"                                                                             \
+                 : __VA_ARGS__                                                                     \
+                 : "l"(weights), "l"(rows), "r"(onto))
+
+/* The descriptor of weights that are stored as units of a panel: 16 bytes of one output after the
+ * other. apart: bytes from a unit to the next. */
+__device__ __forceinline__ uint64_t wgmma_units(uint32_t at, int apart)
+{
+    return (uint64_t)(at >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)8 << 32;
+}
+
+/* acc (64 outputs, 128 or 160 or 192 columns) = or += weights (bf16, of 16 k) * rows, the weights
+ * from registers or from shared memory (wgmma_units()) */
 __device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
@@ -99,6 +139,24 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32
 {
     WGMMA("m64n192k16.f32.bf16.bf16", REG96, "%96", "%97", "%98", "%99", "%100", "%101",
           ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint64_t weights, uint64_t rows,
+                                           int onto)
+{
+    WGMMA_SHARED("m64n128k16.f32.bf16.bf16", REG64, "%64", "%65", "%66", ACC32(acc, 0),
+                 ACC32(acc, 32));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[80], uint64_t weights, uint64_t rows,
+                                           int onto)
+{
+    WGMMA_SHARED("m64n160k16.f32.bf16.bf16", REG80, "%80", "%81", "%82", ACC32(acc, 0),
+                 ACC32(acc, 32), ACC8(acc, 64), ACC8(acc, 72));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint64_t weights, uint64_t rows,
+                                           int onto)
+{
+    WGMMA_SHARED("m64n192k16.f32.bf16.bf16", REG96, "%96", "%97", "%98", ACC32(acc, 0),
+                 ACC32(acc, 32), ACC32(acc, 64));
 }
 
 /* f16: acc (64 outputs, the first N columns) */
@@ -172,5 +230,9 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, in
  * piece of box_rows rows, or box_bytes of the piece. */
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
                     int rows, int box_rows, int box_bytes = 0);
+/* The tensor map of a matrix of bf16 in panels, for copy_units(): a box is one chunk of box_rows
+ * rows of box_panels panels. */
+void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struct panels *l,
+                    int box_panels, int box_rows);
 
 #endif
