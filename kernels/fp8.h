@@ -86,8 +86,26 @@ enum {
     FP8_CELL_NAN = 0xff, /* in place of a scale: the head is NaN, as in a cell that was never written */
 };
 
-/* The byte that stands for the scale of a head's n numbers: 448 times the scale is at least the largest
- * magnitude, half of that is not. A number that is not finite makes the head NaN. */
+/* The byte that stands for the scale of a head whose largest magnitude has these bits as float32:
+ * 448 times the scale is at least that magnitude, half of that is not. A number that is not finite
+ * makes the head NaN. */
+static inline FP8_BOTH uint8_t fp8_cell_scale_of(uint32_t most)
+{
+    if (most >= 0x7f800000)
+        return FP8_CELL_NAN;
+    int unit = (int)(most >> 23) - 127 - 8 + ((most & 0x7fffff) > 0x600000);
+    unit = unit < FP8_CELL_LEAST ? (int)FP8_CELL_LEAST : unit > FP8_CELL_MOST ? (int)FP8_CELL_MOST : unit;
+    return (uint8_t)(unit + 127);
+}
+
+/* The code of a number of a head that has this scale. */
+static inline FP8_BOTH uint8_t fp8_cell_code(float x, uint8_t scale)
+{
+    union { float v; uint32_t bits; } u = {x};
+    return scale == FP8_CELL_NAN ? 0xff : fp8_code(u.bits, scale - 127);
+}
+
+/* The byte that stands for the scale of a head's n numbers. */
 static inline uint8_t fp8_cell_scale(const float *x, int n)
 {
     uint32_t most = 0;
@@ -96,20 +114,14 @@ static inline uint8_t fp8_cell_scale(const float *x, int n)
         uint32_t magnitude = u.bits & 0x7fffffff;
         most = magnitude > most ? magnitude : most;
     }
-    if (most >= 0x7f800000)
-        return FP8_CELL_NAN;
-    int unit = (int)(most >> 23) - 127 - 8 + ((most & 0x7fffff) > 0x600000);
-    unit = unit < FP8_CELL_LEAST ? (int)FP8_CELL_LEAST : unit > FP8_CELL_MOST ? (int)FP8_CELL_MOST : unit;
-    return (uint8_t)(unit + 127);
+    return fp8_cell_scale_of(most);
 }
 
 static inline void fp8_cell_write(const float *x, int n, uint8_t *code, uint8_t *scale)
 {
     *scale = fp8_cell_scale(x, n);
-    for (int i = 0; i < n; i++) {
-        union { float v; uint32_t bits; } u = {x[i]};
-        code[i] = *scale == FP8_CELL_NAN ? 0xff : fp8_code(u.bits, *scale - 127);
-    }
+    for (int i = 0; i < n; i++)
+        code[i] = fp8_cell_code(x[i], *scale);
 }
 
 /* The bits of a code are those of a float32 with another exponent, subnormal numbers included. A head that

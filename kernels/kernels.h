@@ -40,7 +40,9 @@ static inline kbuf kbuf_at(kbuf b, size_t off, size_t n)
 }
 
 /* How a pool stores keys and values. KV_FP8: the numbers of a head of a cell are E4M3 codes with one scale,
- * a power of two (fp8.h: fp8_cell_scale()), so a cell depends on no other. Not on every device. */
+ * a power of two (fp8.h: fp8_cell_scale()), so a cell depends on no other. Every number of such a
+ * cell is a bf16 number, too; on CUDA attention has the bits that it has over bf16 cells of these
+ * numbers. */
 enum kv_type { KV_F32, KV_BF16, KV_FP8 };
 
 /* Of one number; not of KV_FP8. */

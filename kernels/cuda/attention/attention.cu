@@ -7,9 +7,11 @@
  * the bits of a row depend on its keys alone: not on the other rows, the page size, the slots, or
  * how many blocks share the work.
  *
- * This file serves K_F32, float32 cells, and heads that have no tiles (tile.cu).
+ * This file serves K_F32, float32 cells, and heads that have no tiles (tile.cu). FP8 cells are read
+ * as the bf16 numbers that they stand for, in the order of bf16 cells.
  */
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/base/cell.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
@@ -74,11 +76,47 @@ template <> struct cell_load<bf16, 8> {
     }
 };
 
+/* The codes of one kv head in a slot of FP8 cells, and the head's scale (fp8_cell_factor()). */
+struct fp8_codes_of {
+    const uint8_t *code;
+    uint32_t factor;
+    __device__ __forceinline__ fp8_codes_of operator+(int i) const { return {code + i, factor}; }
+};
+template <> struct cell_load<fp8_codes_of, 1> {
+    static __device__ __forceinline__ void get(const fp8_codes_of &p, float (&x)[1])
+    {
+        const uint32_t code = *p.code;
+        const float small = __uint_as_float((code & 0x7f) << 20 | (code & 0x80) << 24);
+        x[0] = small * 0x1p120f * __uint_as_float(p.factor & 0xffff0000u);
+    }
+};
+template <> struct cell_load<fp8_codes_of, 8> {
+    static __device__ __forceinline__ void get(const fp8_codes_of &p, float (&x)[8])
+    {
+        const uint4 v = fp8_cell_eight(*(const uint2 *)p.code, p.factor);
+        cell_load<bf16, 8>::get((const bf16 *)&v, x);
+    }
+};
+
+/* Where element i of the n of a kv head in a slot is. */
+template <class T>
+__device__ __forceinline__ const T *element_at(const attn_args &a, const T *pool, int slot, int kv,
+                                               int n, int i)
+{
+    return pool + ((size_t)slot * (size_t)a.n_kv + (size_t)kv) * (size_t)n + (size_t)i;
+}
+__device__ __forceinline__ fp8_codes_of element_at(const attn_args &a, const fp8_codes_of *pool,
+                                                   int slot, int kv, int n, int i)
+{
+    const uint8_t *cell = (const uint8_t *)pool + (size_t)slot * (size_t)a.cell_bytes;
+    return {cell + kv * n + i, fp8_cell_factor(cell[a.n_kv * n + kv])};
+}
+
 /* ---- one split ------------------------------------------------------------------------------ */
 
 /* Scores of this thread's key for HG heads; each sum runs over the dimensions in order. */
-template <class T, int N, int HG>
-__device__ __forceinline__ void score_key(const T *key, const float *q, int n, float (&s)[HG])
+template <class T, int N, int HG, class Key>
+__device__ __forceinline__ void score_key(Key key, const float *q, int n, float (&s)[HG])
 {
 #pragma unroll
     for (int g = 0; g < HG; g++)
@@ -142,10 +180,7 @@ __device__ __forceinline__ void add_values(const attn_args &a, int kv, const int
                 if (j < from)
                     continue;
                 float x[N];
-                cell_load<T, N>::get(
-                    (const T *)a.v + ((size_t)slot[j] * (size_t)a.n_kv + (size_t)kv) * (size_t)n +
-                        (size_t)(u * N),
-                    x);
+                cell_load<T, N>::get(element_at(a, (const T *)a.v, slot[j], kv, n, u * N), x);
 #pragma unroll
                 for (int g = 0; g < HG; g++)
 #pragma unroll
@@ -265,8 +300,7 @@ __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ s
         int base = (x.first + s) * SPLIT, from = max(x.lo - base, 0), to = min(x.end - base, SPLIT);
         int here = tid >= from && tid < to ? slot_of(a, x, r, base + tid) : -1;
         here = here < a.n_slots ? here : -1;
-        const T *key =
-            (const T *)a.k + ((size_t)max(here, 0) * (size_t)a.n_kv + (size_t)kv) * (size_t)n;
+        const auto key = element_at(a, (const T *)a.k, max(here, 0), kv, n, 0);
         __syncthreads(); /* q is complete; the previous split is no longer read */
         slot[tid] = max(here, 0);
         float score[HG];
@@ -318,8 +352,12 @@ static void attn_rows(struct kdev *d, const struct k_attn *k, const struct attn_
     d->arena_at = 0;
     a.part = (float *)cuda_take(d, (size_t)rows * (size_t)a.n_head * (size_t)a.most_splits *
                                        (size_t)(a.head_dim + 2) * sizeof(float));
-    bool bf = k->cells.type == KV_BF16;
-    if (bf && a.head_dim % 8 == 0)
+    const bool bf = k->cells.type == KV_BF16, fp8 = k->cells.type == KV_FP8;
+    if (fp8 && a.head_dim % 8 == 0)
+        run<fp8_codes_of, 8>(d, a, rows);
+    else if (fp8)
+        run<fp8_codes_of, 1>(d, a, rows);
+    else if (bf && a.head_dim % 8 == 0)
         run<bf16, 8>(d, a, rows);
     else if (bf)
         run<bf16, 1>(d, a, rows);
@@ -333,8 +371,7 @@ static void check_attn(const struct k_attn *a)
 {
     const struct k_table *t = a->table;
     const struct k_cells *c = &a->cells;
-    size_t need =
-        (size_t)c->n_slots * (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    size_t need = (size_t)c->n_slots * kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     size_t rows = (size_t)a->rows, heads = rows * (size_t)a->n_head;
     CHECK(c->n_kv > 0 && a->n_head % c->n_kv == 0 && t->page_size > 0);
     CHECK(c->k.n >= need && c->v.n >= need);
@@ -359,6 +396,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     struct attn_args a = {};
     a.q = (const float *)k->q.p;
     a.k = c->k.p, a.v = c->v.p;
+    a.cell_bytes = c->type == KV_FP8 ? (int)kv_cell_bytes(c->type, c->n_kv, c->head_dim) : 0;
     a.req = (const int32_t *)t->req.p, a.pages = (const int32_t *)t->pages.p;
     a.lo = (const int32_t *)t->lo.p, a.hi = (const int32_t *)t->hi.p;
     a.expand = (const int32_t *)t->expand.p, a.n_expand = (const int32_t *)t->n_expand.p;
@@ -379,7 +417,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
         a.pack_to = (uint16_t *)a.dst;
         a.pack_as = cuda_rows_format(d, k->rows, outs);
     }
-    const bool tiles = c->type == KV_BF16 && d->terms == 1 && cuda_attn_tiles(d, &a);
+    const bool tiles = c->type != KV_F32 && d->terms == 1 && cuda_attn_tiles(d, &a);
     if (k->packed)
         d->packed = tiles ? a.pack_to : NULL;
     if (tiles)

@@ -14,7 +14,7 @@
 #define AERIE_CUDA_ATTN_CONFIG_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/base/copy.cuh"
+#include "kernels/cuda/base/cell.cuh"
 #include "kernels/cuda/base/mma.cuh"
 
 #include <limits.h>
@@ -50,19 +50,23 @@ struct tile_args {
 
 /* The shape of a block: WM groups of WN warps. A group takes MI * 16 packed rows; its warps divide
  * the keys for the scores and the dimensions for the values. WGMMA: a group is one warp, each four
- * groups multiply together, and the queries are in shared memory. */
-template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_, bool WGMMA_ = false>
+ * groups multiply together, and the queries are in shared memory. FP8: of the cells. */
+template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_, bool WGMMA_ = false,
+          bool FP8_ = false>
 struct tile_config {
+    using with_fp8 = tile_config<HD_, MI_, WM_, WN_, STAGES_, BLOCKS_, WGMMA_, true>;
     static_assert(!WGMMA_ || (MI_ == 1 && WN_ == 1 && WM_ % 4 == 0));
     enum : int {
         HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_, WGMMA = WGMMA_,
+        FP8 = FP8_,
         NT = 32 * WM * WN,
         WARPS = WN,                      /* warps of a group */
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
-        CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell */
-        EACH = TK * CHUNKS / NT,         /* chunks of K (and of V) that a thread fetches */
-        STEP = NT / CHUNKS,              /* keys between two successive chunks of a thread */
+        CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell in shared memory */
+        PARTS = HD / (FP8 ? 16 : 8),     /* parts of 16 bytes of a cell in its pool */
+        EACH = TK * PARTS / NT,          /* parts of K (and of V) that a thread fetches */
+        STEP = NT / PARTS,               /* keys between two successive parts of a thread */
         LOOKUPS = (4 * TK + NT - 1) / NT, /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* n8 tiles of keys of a warp */
         DT = HD / 8 / WN,                /* n8 tiles of dimensions of a warp */

@@ -1,5 +1,5 @@
-/* decode.cu - attention of at most 64 packed rows over paged bf16 cells: decode rows and small
- * trees.
+/* decode.cu - attention of at most 64 packed rows over paged bf16 or FP8 cells: decode rows and
+ * small trees.
  *
  * Latency decides here, not throughput: the time until the first cell arrives, and from the last
  * cell to the row's result. A block walks rounds of up to four tiles, and its warps share a round:
@@ -20,21 +20,22 @@
 #include "kernels/cuda/attention/combine.cuh"
 
 /* MI * 16 packed rows. WHOLE: a block walks all keys of its rows; else blocks share the keys and
- * send segments to each other. */
-template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_> struct round_config {
+ * send segments to each other. FP8: of the cells. */
+template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct round_config {
     enum : int {
         HD = HD_, MI = MI_, G = G_, BLOCKS = BLOCKS_,
         WARPS = 2 * G,              /* each scores half a tile */
         WN = 1,                     /* a warp's sums run over all keys */
         IN_REGS = 1, LG = 2,
-        WHOLE = WHOLE_, WGMMA = 0,
+        WHOLE = WHOLE_, WGMMA = 0, FP8 = FP8_,
         NT = 32 * WARPS,
         ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,
         KEYS = G * TK,              /* keys of a round */
-        CHUNKS = HD / 8,            /* chunks of 16 bytes of a cell */
-        EACH = KEYS * CHUNKS / NT,  /* chunks of K that a thread fetches; as many of V */
-        STEP = NT / CHUNKS,         /* keys between two of its chunks */
+        CHUNKS = HD / 8,            /* chunks of 16 bytes of a cell in shared memory */
+        PARTS = HD / (FP8 ? 16 : 8), /* parts of 16 bytes of a cell in its pool */
+        EACH = KEYS * PARTS / NT,   /* parts of K that a thread fetches; as many of V */
+        STEP = NT / PARTS,          /* keys between two of its parts */
         KT = KEYS / 8 / WARPS,      /* n8 tiles of keys of a warp */
         DT = HD / 8 / WARPS,        /* n8 tiles of dimensions of a warp */
         V_AT = KEYS * HD * 2,
@@ -97,7 +98,7 @@ __device__ __forceinline__ int look_up_round(const tile_args &t, const cell_look
                                              int tile)
 {
     int key = (int)threadIdx.x;
-    return key < S::KEYS ? cell_of(t, c, kv, tile * S::TK + key) : -1;
+    return key < S::KEYS ? cell_of<S::FP8>(t, c, kv, tile * S::TK + key) : -1;
 }
 
 /* Stores a cell so that the keys that a thread fetches are adjacent. */
@@ -108,29 +109,46 @@ template <class S> __device__ __forceinline__ void store_round(int *to, int cell
         to[key % S::STEP * S::EACH + key / S::STEP] = cell;
 }
 
+/* Where a thread's part of a key is among the keys of a round; first: the thread's first key. */
+template <class S> __device__ __forceinline__ uint32_t round_part_at(int first, int part, int key)
+{
+    const int turn = S::STEP % 8 ? key : first;
+    return (uint32_t)(key * S::HD * 2 + ((chunk_of<S>(part) ^ (turn & 7)) << 4));
+}
+
 /* Starts the copies of keys [a, b) of a round, of K or V. Issuing the copies takes most of the
  * time, so little is computed for each. */
 template <class S>
-__device__ __forceinline__ void fetch_round(const void *from, const int *cells, int a, int b,
-                                            uint32_t to)
+__device__ __forceinline__ void fetch_round(const tile_args &t, int kv, const void *from,
+                                            const int *cells, int a, int b, uint32_t to)
 {
     constexpr int N = S::EACH < 4 ? S::EACH : 4; /* cells read together */
-    const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
-    const char *x = (const char *)from + chunk * 16;
+    const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+    const char *x = part_of<S>(from, kv, part);
+    const int scales = scales_after<S>(t, kv, part);
     asm volatile("" : "+l"(x)); /* from here on one addition for each chunk */
 #pragma unroll 1
     for (int i = 0; i < S::EACH; i += N) {
         int cell[N];
-#pragma unroll
-        for (int j = 0; j < N; j += 2)
-            *(int2 *)(cell + j) = *(const int2 *)(cells + first * S::EACH + i + j);
+        read_cells<N>(cells + first * S::EACH + i, cell);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            const int key = first + (i + j) * S::STEP, turn = S::STEP % 8 ? key : first;
+            const int key = first + (i + j) * S::STEP;
             if ((unsigned)(key - a) < (unsigned)(b - a))
-                cp_async16(to + (uint32_t)(key * S::HD * 2 + ((chunk ^ (turn & 7)) << 4)),
-                           x + (size_t)(unsigned)max(cell[j], 0) * (S::HD * 2), cell[j]);
+                copy_part<S>(t, to + round_part_at<S>(first, part, key), x, scales, cell[j]);
         }
+    }
+}
+
+/* FP8: widens what this thread has fetched of the first n keys of a round, of K or V, which has
+ * arrived. */
+template <class S> __device__ __forceinline__ void widen_round(int kv, int n, uint32_t at)
+{
+    if constexpr (S::FP8) {
+        const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+#pragma unroll 2
+        for (int key = first; key < n; key += S::STEP)
+            fp8_cell_widen(at + round_part_at<S>(first, part, key), scale_of(kv));
     }
 }
 
@@ -442,12 +460,12 @@ template <class S> __device__ __forceinline__ kv_buffers buffers_of(const place<
 
 /* Starts the copies of keys [a, b) of a round, of K and then of V. */
 template <class S>
-__device__ __forceinline__ void fetch_both(const tile_args &t, const int *cells, int a, int b,
-                                           const kv_buffers &to, bool commits)
+__device__ __forceinline__ void fetch_both(const tile_args &t, int kv, const int *cells, int a,
+                                           int b, const kv_buffers &to, bool commits)
 {
 #pragma unroll 1
     for (int side = 0; side < 2; side++) {
-        fetch_round<S>(side ? t.a.v : t.a.k, cells, a, b, side ? to.v : to.k);
+        fetch_round<S>(t, kv, side ? t.a.v : t.a.k, cells, a, b, side ? to.v : to.k);
         if (commits && !side)
             cp_async_commit();
     }
@@ -480,22 +498,22 @@ __device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p
     const kv_buffers to = buffers_of<S>(p, false);
     queries<S> q;
     if constexpr (S::MI > 1) {
-        fetch_round<S>(t.a.k, p.ring, 0, old, to.k);
+        fetch_round<S>(t, p.kv, t.a.k, p.ring, 0, old, to.k);
         if (first)
             wait_for_queries<S>(t, p, q, sinks);
         if (old < n)
-            fetch_round<S>(t.a.k, p.ring, old, n, to.k);
+            fetch_round<S>(t, p.kv, t.a.k, p.ring, old, n, to.k);
         cp_async_commit();
-        fetch_round<S>(t.a.v, p.ring, 0, n, to.v);
+        fetch_round<S>(t, p.kv, t.a.v, p.ring, 0, n, to.v);
     } else {
-        fetch_both<S>(t, p.ring, 0, old, to, old == n);
+        fetch_both<S>(t, p.kv, p.ring, 0, old, to, old == n);
         if (first)
             wait_for_queries<S>(t, p, q, sinks);
         if (old < n)
-            fetch_both<S>(t, p.ring, old, n, to, true);
+            fetch_both<S>(t, p.kv, p.ring, old, n, to, true);
     }
     if (ahead)
-        fetch_both<S>(t, p.ring + 2 * S::KEYS, 0, ahead, buffers_of<S>(p, true), false);
+        fetch_both<S>(t, p.kv, p.ring + 2 * S::KEYS, 0, ahead, buffers_of<S>(p, true), false);
     cp_async_commit();
     if (first)
         store_queries<S>(p, q);
@@ -546,8 +564,10 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
     for (int k = j.from, turn = 0; k < j.to; k += S::G, turn ^= 1) {
         const int next = k + S::G, own = k + p.wn / 2;
         const int coming = max(j.to - next, 0) * S::TK; /* keys of the next round */
+        const int keys = min((int)S::G, j.to - k) * S::TK; /* keys of this round */
         const int *more = ring + (turn ^ 1) * S::KEYS;
         cp_async_wait<1>();
+        widen_round<S>(p.kv, keys, in.k);
         __syncthreads(); /* keys and queries have arrived */
         if (next + S::G < j.to)
             cell = look_up_round<S>(t, c, p.kv, next + S::G);
@@ -562,13 +582,14 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         }
         __syncthreads(); /* no thread reads these keys any more; all maxima are stored */
         if (coming > 0) /* skips the loop's instructions in the last round */
-            fetch_round<S>(t.a.k, more, 0, coming, in.k);
+            fetch_round<S>(t, p.kv, t.a.k, more, 0, coming, in.k);
         cp_async_commit();
         if (next + S::G < j.to)
             store_round<S>(ring + turn * S::KEYS, cell);
         if (own < j.to)
             softmax_round<S>(t, p, k, e, x, s);
         cp_async_wait<1>();
+        widen_round<S>(p.kv, keys, in.v);
         __syncthreads(); /* values have arrived; weights are stored */
 #pragma unroll 1
         for (int g = 0; g < min(S::G, j.to - k); g++) {
@@ -586,7 +607,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         }
         __syncthreads(); /* no thread reads these values any more */
         if (coming > 0)
-            fetch_round<S>(t.a.v, more, 0, coming, in.v);
+            fetch_round<S>(t, p.kv, t.a.v, more, 0, coming, in.v);
         cp_async_commit();
     }
 }
@@ -701,10 +722,11 @@ template <class S> static int resident_blocks(const struct kdev *d)
            min_int(S::BLOCKS, (int)(d->smem_max + STATIC_SHARED) / (S::BYTES + STATIC_SHARED));
 }
 
-template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, tile_args t)
+template <int HD, int MI, int G, int BLOCKS, bool FP8>
+static void run_cells(struct kdev *d, tile_args t)
 {
-    using S = round_config<HD, MI, G, BLOCKS, false>;
-    using W = round_config<HD, MI, G, BLOCKS, true>;
+    using S = round_config<HD, MI, G, BLOCKS, false, FP8>;
+    using W = round_config<HD, MI, G, BLOCKS, true, FP8>;
     const size_t slices = (size_t)(t.a.rows * t.a.n_head * HD / SLICE);
     const size_t bytes = slices * (size_t)t.a.most_splits * SLICE_CHUNKS * sizeof *t.partials;
     const int most = bytes > ATTN_EXCHANGE_BYTES ? 0 : resident_blocks<S>(d) / (t.a.n_kv * t.tiles);
@@ -720,6 +742,12 @@ template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, til
         cuda_launch_resident(d, round_kernel<S>, grid, S::NT, shared, t, ahead);
     else
         cuda_launch(d, round_kernel<W>, grid, S::NT, shared, t, ahead);
+}
+
+template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, const tile_args &t)
+{
+    t.a.cell_bytes ? run_cells<HD, MI, G, BLOCKS, true>(d, t)
+                   : run_cells<HD, MI, G, BLOCKS, false>(d, t);
 }
 
 /* Long contexts are faster with two blocks a multiprocessor, short ones with all cells in flight at

@@ -152,7 +152,8 @@ struct cell_lookup {
     int lo, stop, hi;
 };
 
-/* The cell of key j; -1 if no row of the span sees j or the slot is invalid. */
+/* The cell of key j (FP8: its slot); -1 if no row of the span sees j or the slot is invalid. */
+template <bool FP8>
 __device__ __forceinline__ int cell_of(const tile_args &t, const cell_lookup &c, int kv, int j)
 {
     const attn_args &a = t.a;
@@ -162,7 +163,7 @@ __device__ __forceinline__ int cell_of(const tile_args &t, const cell_lookup &c,
         slot = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
         slot = paged ? (slot << t.page_shift) + (j & (a.page_size - 1)) : slot;
     }
-    return (unsigned)slot < (unsigned)a.n_slots ? slot * a.n_kv + kv : -1;
+    return (unsigned)slot < (unsigned)a.n_slots ? FP8 ? slot : slot * a.n_kv + kv : -1;
 }
 
 /* Looks up the cells of four tiles of keys, LOOKUPS keys a thread. */
@@ -172,7 +173,7 @@ __device__ __forceinline__ void look_up_cells(const tile_args &t, const cell_loo
 {
 #pragma unroll
     for (int i = 0; i < S::LOOKUPS; i++)
-        cell[i] = cell_of(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
+        cell[i] = cell_of<S::FP8>(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
 }
 
 /* Stores the looked-up cells in the ring, in which the keys of a tile that one thread fetches are
@@ -198,26 +199,86 @@ template <class S> __device__ __forceinline__ uint32_t chunk_at(int key, int chu
         return (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
 }
 
+/* Of K or V (pool): where part `part` of cell 0 begins; FP8: of slot 0. */
 template <class S>
-__device__ __forceinline__ void fetch_tile(const tile_args &t, const int *ring, int tile,
+__device__ __forceinline__ const char *part_of(const void *pool, int kv, int part)
+{
+    return (const char *)pool + part * 16 + (S::FP8 ? kv * S::HD : 0);
+}
+
+/* FP8: bytes from there to the 16 scales among which the head's is (scale_of()). */
+template <class S>
+__device__ __forceinline__ int scales_after(const tile_args &t, int kv, int part)
+{
+    return S::FP8 ? t.a.n_kv * S::HD + (kv & ~15) - kv * S::HD - part * 16 : 0;
+}
+__device__ __forceinline__ int scale_of(int kv) { return kv & 15; }
+
+/* Starts the copy of a thread's part of a cell to its place (FP8: codes to the first of the part's
+ * two chunks, `to`, and scales to the second, to ^ 16); zeros if there is no cell. from: part_of();
+ * scales: scales_after(). */
+template <class S>
+__device__ __forceinline__ void copy_part(const tile_args &t, uint32_t to, const char *from,
+                                          int scales, int cell)
+{
+    if constexpr (S::FP8) {
+        from += (size_t)(unsigned)max(cell, 0) * (unsigned)t.a.cell_bytes;
+        cp_async16(to, from, cell);
+        cp_async16(to ^ 16, from + scales, cell);
+    } else {
+        cp_async16(to, from + (size_t)(unsigned)max(cell, 0) * (S::HD * 2), cell);
+    }
+}
+
+/* The first chunk of a part in shared memory. */
+template <class S> __device__ __forceinline__ int chunk_of(int part)
+{
+    return S::FP8 ? 2 * part : part;
+}
+
+/* Successive cells of the ring. */
+template <int N> __device__ __forceinline__ void read_cells(const int *from, int (&cell)[N])
+{
+    if constexpr (N == 1)
+        cell[0] = from[0];
+    else
+#pragma unroll
+        for (int j = 0; j < N; j += 2)
+            *(int2 *)(cell + j) = *(const int2 *)(from + j);
+}
+
+template <class S>
+__device__ __forceinline__ void fetch_tile(const tile_args &t, int kv, const int *ring, int tile,
                                            uint32_t stage)
 {
-    const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
-    const char *k = (const char *)t.a.k + chunk * 16, *v = (const char *)t.a.v + chunk * 16;
+    const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+    const char *k = part_of<S>(t.a.k, kv, part), *v = part_of<S>(t.a.v, kv, part);
+    const int scales = scales_after<S>(t, kv, part);
     const int *cells = ring + tile % RING_TILES * S::TK + first * S::EACH;
     constexpr int N = S::EACH < 4 ? S::EACH : 4; /* cells read from the ring together */
 #pragma unroll
     for (int i = 0; i < S::EACH; i += N) {
         int cell[N];
-#pragma unroll
-        for (int j = 0; j < N; j += 2)
-            *(int2 *)(cell + j) = *(const int2 *)(cells + i + j);
+        read_cells<N>(cells + i, cell);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            const size_t from = (size_t)(unsigned)max(cell[j], 0) * (S::HD * 2);
-            const uint32_t to = stage + chunk_at<S>(first + (i + j) * S::STEP, chunk);
-            cp_async16(to, k + from, cell[j]);
-            cp_async16(to + S::TILE_BYTES, v + from, cell[j]);
+            const uint32_t to = stage + chunk_at<S>(first + (i + j) * S::STEP, chunk_of<S>(part));
+            copy_part<S>(t, to, k, scales, cell[j]);
+            copy_part<S>(t, to + S::TILE_BYTES, v, scales, cell[j]);
+        }
+    }
+}
+
+/* FP8: widens what this thread has fetched of the tile, which has arrived. */
+template <class S> __device__ __forceinline__ void widen_tile(int kv, uint32_t stage)
+{
+    if constexpr (S::FP8) {
+        const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) {
+            const uint32_t at = stage + chunk_at<S>(first + i * S::STEP, chunk_of<S>(part));
+            fp8_cell_widen(at, scale_of(kv));
+            fp8_cell_widen(at + S::TILE_BYTES, scale_of(kv));
         }
     }
 }

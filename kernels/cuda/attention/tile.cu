@@ -1,5 +1,5 @@
-/* tile.cu - attention over paged bf16 cells on the tensor cores, for large trees and prefill rows.
- * cuda_attn_tiles() also decides when decode.cu serves instead (decode rows, small trees).
+/* tile.cu - attention over paged bf16 or FP8 cells on the tensor cores, for large trees and prefill
+ * rows. cuda_attn_tiles() also decides when decode.cu serves instead (decode rows, small trees).
  *
  * A block packs rows of one request times the query heads of one kv head into tiles of 16 rows
  * (mma.m16n8k16), or on Hopper of 64 rows (wgmma), so that a cell is read once for all of them. It
@@ -80,7 +80,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         if (from + i < to)
-            fetch_tile<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
+            fetch_tile<S>(t, p.kv, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
         if (i == 0 || i < S::STAGES - 1) /* the last stage's group is committed in the loop */
             cp_async_commit();
     }
@@ -93,6 +93,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         wait_queries(t);
     for (int k = from, stage = 0; k < to; k++) {
         cp_async_wait<S::STAGES - 2>();
+        widen_tile<S>(p.kv, p.base + (uint32_t)(stage * S::PAIR_BYTES));
         if constexpr (S::WGMMA)
             fence_async_proxy_shared();
         __syncthreads(); /* tile k has arrived, and no thread reads the stage before it */
@@ -103,7 +104,8 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         if (look)
             look_up_cells<S>(t, c, p.kv, k + 4, cell);
         if (i && k + S::STAGES - 1 < to)
-            fetch_tile<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
+            fetch_tile<S>(t, p.kv, p.ring, i + S::STAGES - 1,
+                          p.base + (uint32_t)(next * S::PAIR_BYTES));
         cp_async_commit();
         bool over = false;
 #pragma unroll
@@ -213,9 +215,9 @@ template <class S> static void share_splits(struct kdev *d, tile_args &t)
     t.merge_splits = splits > t.split_blocks + 2;
 }
 
-template <class S> static void run(struct kdev *d, tile_args t)
+template <class S> static void run_cells(struct kdev *d, tile_args t)
 {
-    typedef tree_config<S::HD> E;
+    typedef tree_config<S::HD, S::FP8> E;
     if (t.split_blocks)
         share_splits<S>(d, t);
     dim3 grid((unsigned)max_int(t.split_blocks, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
@@ -226,6 +228,11 @@ template <class S> static void run(struct kdev *d, tile_args t)
     } else {
         cuda_launch(d, tile_kernel<S, true>, grid, S::NT, S::BYTES, t);
     }
+}
+
+template <class S> static void run(struct kdev *d, const tile_args &t)
+{
+    t.a.cell_bytes ? run_cells<typename S::with_fp8>(d, t) : run_cells<S>(d, t);
 }
 
 /* Bounds the splits of a row and takes scratch for their segments. One block walks all keys

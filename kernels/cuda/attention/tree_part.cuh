@@ -20,15 +20,16 @@ static_assert((int)FETCH_DEPTH == 2, "parts take turns");
 /* A tree part is one tile of keys, half of which each warp scores, and at most 16 keys of the next
  * tile, which the first warp scores: it begins with the tile of the key TREE_KEYS before the row's
  * end. Each warp has half the dimensions of the values. The weights overwrite the keys. */
-template <int HD_> struct tree_config {
+template <int HD_, bool FP8_> struct tree_config {
     static_assert((int)TREE_KEYS <= 17);
     enum : int {
-        HD = HD_, MI = 1, NT = 64, ROWS = 16,
+        HD = HD_, MI = 1, NT = 64, ROWS = 16, FP8 = FP8_,
         TK = HD > 128 ? 32 : 64,
         KEYS = TK + 16,
         CELLS = (KEYS + 31) / 32,    /* keys that a lane looks up */
-        CHUNKS = HD / 8,             /* chunks of 16 bytes of a cell */
-        STEP = NT / CHUNKS, STEPS = 2, /* keys fetched at once; unrolled steps */
+        CHUNKS = HD / 8,             /* chunks of 16 bytes of a cell in shared memory */
+        PARTS = HD / (FP8 ? 16 : 8), /* parts of 16 bytes of a cell in its pool */
+        STEP = NT / PARTS, STEPS = FP8 ? 1 : 2, /* keys fetched at once; unrolled steps */
         KT = TK / 16,                /* n8 tiles of keys of a warp */
         DT = HD / 16,                /* n8 tiles of dimensions of a warp */
         P_PITCH = KEYS * 2 + 16,     /* bytes between rows of weights */
@@ -43,6 +44,8 @@ template <int HD_> struct tree_config {
         SCALES_AT = HEAD_MAXIMA_AT + MAX_GROUP * 4,
     };
     static_assert(ROWS * P_PITCH <= V_AT && Q_AT % 128 == 0);
+    static_assert(KEYS % (STEP * STEPS) == 0 && TK % (STEP * STEPS) == 0 &&
+                  32 % (STEP * STEPS) == 0);
 };
 
 /* Bytes of shared memory for a tree part and the combination. */
@@ -79,34 +82,52 @@ __device__ __forceinline__ tree_part<S> tree_of(const tile_args &t, int r, unsig
                      t.a.expand + (size_t)r * (size_t)t.a.expand_w, max(x.lo, y.from), x.end, x.hi};
 #pragma unroll
     for (int i = 0; i < S::CELLS; i++)
-        y.cell[i] = cell_of(t, c, p.kv, y.from + i * 32 + p.lane);
+        y.cell[i] = cell_of<S::FP8>(t, c, p.kv, y.from + i * 32 + p.lane);
     return y;
+}
+
+/* Where the thread's part of a key is in shared memory. */
+template <class S> __device__ __forceinline__ uint32_t tree_part_at(const tree_part<S> &y, int key)
+{
+    const int chunk = chunk_of<S>((int)threadIdx.x % S::PARTS);
+    return y.p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
 }
 
 /* Starts the copies of the cells. */
 template <class S>
 __device__ __forceinline__ void fetch_tree(const tile_args &t, const tree_part<S> &y)
 {
-    const int thread = (int)threadIdx.x, chunk = thread % S::CHUNKS;
-    const char *k = (const char *)t.a.k + chunk * 16, *v = (const char *)t.a.v + chunk * 16;
-    const uint32_t to = y.p.base + (uint32_t)(thread / S::CHUNKS * S::HD * 2);
+    const int thread = (int)threadIdx.x, part = thread % S::PARTS, kv = y.p.kv;
+    const char *k = part_of<S>(t.a.k, kv, part), *v = part_of<S>(t.a.v, kv, part);
+    const int scales = scales_after<S>(t, kv, part);
 #pragma unroll 1
     for (int first = 0; first < (y.two ? S::KEYS : S::TK); first += S::STEPS * S::STEP)
 #pragma unroll
         for (int i = 0; i < S::STEPS; i++) {
-            const int key = first + i * S::STEP + thread / S::CHUNKS;
+            const int key = first + i * S::STEP + thread / S::PARTS;
             int cell = y.cell[0];
 #pragma unroll
             for (int j = 1; j < S::CELLS; j++)
                 cell = first < j * 32 ? cell : y.cell[j];
             cell = __shfl_sync(~0u, cell, key % 32);
-            const size_t from = (size_t)(unsigned)max(cell, 0) * (S::HD * 2);
-            const uint32_t at = to + (uint32_t)((first + i * S::STEP) * S::HD * 2 +
-                                                ((chunk ^ (key & 7)) << 4));
-            cp_async16(at, k + from, cell);
-            cp_async16(at + S::V_AT, v + from, cell);
+            const uint32_t at = tree_part_at<S>(y, key);
+            copy_part<S>(t, at, k, scales, cell);
+            copy_part<S>(t, at + S::V_AT, v, scales, cell);
         }
     cp_async_commit();
+}
+
+/* FP8: widens what this thread has fetched, which has arrived. */
+template <class S> __device__ __forceinline__ void widen_tree(const tree_part<S> &y)
+{
+    const int keys = y.two ? S::KEYS : S::TK;
+    if constexpr (S::FP8)
+#pragma unroll 1
+        for (int key = (int)threadIdx.x / S::PARTS; key < keys; key += S::STEP) {
+            const uint32_t at = tree_part_at<S>(y, key);
+            fp8_cell_widen(at, scale_of(y.p.kv));
+            fp8_cell_widen(at + S::V_AT, scale_of(y.p.kv));
+        }
 }
 
 /* Copies the row's queries to shared memory as bf16. */
@@ -308,6 +329,7 @@ __device__ __forceinline__ void walk_tree(const tile_args &t, const tree_part<S>
     float s[S::KT + 2][4], acc[S::DT][4];
     tree_sums x;
     cp_async_wait<0>();
+    widen_tree<S>(y);
     __syncthreads(); /* all cells and queries have arrived */
     score_tree<S>(t, y, s);
     if (t.a.softcap > 0)

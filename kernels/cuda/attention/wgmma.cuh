@@ -123,10 +123,11 @@ __device__ __forceinline__ void share_queries(const tile_args &t, const place<S>
     const uint32_t to = (uint32_t)(S::Q_AT + chunk / 8 * (S::ROWS * 128));
     const size_t first = ((size_t)p.r0 * (size_t)a.n_head + (size_t)(p.kv * a.group)) * S::HD +
                          (size_t)(chunk * 8);
+    constexpr int STEP = S::NT / S::CHUNKS;
     const int row0 = (int)threadIdx.x / S::CHUNKS, more = a.n_head - a.group;
     if (a.q_bf16) {
 #pragma unroll 2
-        for (int row = row0; row < S::ROWS; row += S::STEP) {
+        for (int row = row0; row < S::ROWS; row += STEP) {
             const int r = row_of(t, row), there = r < p.n ? 0 : -1;
             const uint16_t *from = a.q_bf16 + first + (r < p.n ? (r * more + row) * S::HD : 0);
             cp_async16(p.base + to + row * 128 + ((chunk % 8 ^ (row & 7)) << 4), from, there);
@@ -135,7 +136,7 @@ __device__ __forceinline__ void share_queries(const tile_args &t, const place<S>
         return;
     }
 #pragma unroll 8
-    for (int row = row0; row < S::ROWS; row += S::STEP) {
+    for (int row = row0; row < S::ROWS; row += STEP) {
         const int r = row_of(t, row);
         float4 x = {0, 0, 0, 0}, y = x;
         if (r < p.n) {

@@ -18,6 +18,12 @@
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
+__device__ __forceinline__ uint32_t shared1(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
 __device__ __forceinline__ uint32_t shared4(uint32_t at)
 {
     uint32_t v;
@@ -37,6 +43,13 @@ __device__ __forceinline__ uint4 shared16(uint32_t at)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(at));
     return v;
+}
+
+__device__ __forceinline__ void store_shared16(uint32_t at, uint4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 /* ---- copies by each thread ------------------------------------------------------------------- */

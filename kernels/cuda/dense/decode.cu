@@ -511,13 +511,15 @@ bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
 }
 
 /* Heads and panels must be powers of two, a head must consist of pairs of panels, and with a norm
- * one warp must be able to read all of a head's sums of squares. */
+ * one warp must be able to read all of a head's sums of squares. FP8 cells need the largest number
+ * of a head, which no block has. */
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
 {
     const struct heads *h = &p->row_epilogue.heads;
     size_t lists = 0;
-    if (!p->row_epilogue.is_qkv || h->whole || h->v_from_k || (h->rot && h->rot != h->head_dim) ||
-        h->head_dim & (h->head_dim - 1) || (uintptr_t)h->cs % 8 ||
+    if (!p->row_epilogue.is_qkv || h->whole || h->v_from_k || stores_fp8(h) ||
+        (h->rot && h->rot != h->head_dim) || h->head_dim & (h->head_dim - 1) ||
+        (uintptr_t)h->cs % 8 ||
         !fits_resident(d, p->rows * p->x.terms, p->x.kp))
         return false;
     for (int i = 0; i < p->n_mats; i++) {

@@ -205,7 +205,7 @@ __device__ __forceinline__ void finish_head_element(const product &p, const deco
     if (s.mat == HEAD_Q)
         a.dst[(size_t)s.row * (size_t)(a.n_head * a.head_dim) + at] = y;
     else if (s.slot >= 0 && s.slot < a.n_slots)
-        put_cell(s.mat == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+        put_cell(s.mat == HEAD_K ? a.cell_k : a.cell_v, a.kv == KV_BF16,
                  (size_t)s.slot * (size_t)(a.n_kv * a.head_dim) + at, y);
 }
 

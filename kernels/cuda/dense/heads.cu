@@ -142,10 +142,43 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
     *(uint2 *)((bf16 *)pool + at) = bf16_four(y);
 }
 
+/* Stores a lane's elements of a head of K or V as FP8. The whole warp calls; heads that are not of K
+ * or V, or have no cell, store nothing. */
+template <int DIM>
+__device__ __forceinline__ void store_fp8(const heads &a, int kind, int slot, int h, bool stores,
+                                          const float4 (&y)[head_lanes<DIM>::EACH])
+{
+    using S = head_lanes<DIM>;
+    const int lane = (int)threadIdx.x % S::LANES;
+    uint32_t most = 0;
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            most = max(most, magnitude_of((&y[j].x)[e]));
+#pragma unroll
+    for (int d = 1; d < S::LANES; d *= 2)
+        most = max(most, __shfl_xor_sync(~0u, most, d));
+    if (!stores)
+        return;
+    const uint8_t scale = fp8_cell_scale_of(most);
+    const fp8_head to = fp8_head_of(a, kind, slot, h);
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++) {
+        uint32_t codes = 0;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            codes |= (uint32_t)fp8_cell_code((&y[j].x)[e], scale) << 8 * e;
+        *(uint32_t *)(to.codes + (lane + j * S::LANES) * 4) = codes;
+    }
+    if (lane == 0)
+        *to.scale = scale;
+}
+
 /* Blocks (heads, rows). A block has one row or, for few rows, several, so that all blocks are
  * resident before the previous product ends; the next kernel can start only when all of them have
  * started. triggers_late: kdev, cuda.h. */
-template <int DIM, bool ADDS>
+template <int DIM, bool ADDS, bool FP8>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
     heads_by_warp(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
 {
@@ -187,14 +220,22 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, rotation[j].other);
-    if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
+    const bool stores = mine && slot >= 0 && (kind == HEAD_Q || slot < a.n_slots);
+    if (!FP8 && !stores)
         return;
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        if (kind != HEAD_V && rotation[j].i < a.rot)
+            y[j] = rotation[j].rotated(a, y[j], z[j]);
+    if constexpr (FP8) {
+        store_fp8<DIM>(a, kind, slot, h, stores && kind != HEAD_Q, y);
+        if (!stores)
+            return;
+    }
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
         const size_t i = (size_t)rotation[j].i;
-        float4 v = y[j];
-        if (kind != HEAD_V && rotation[j].i < a.rot)
-            v = rotation[j].rotated(a, v, z[j]);
+        const float4 v = y[j];
         const size_t at = ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i;
         if (kind == HEAD_Q) {
             put_four(a.dst, false, at, v);
@@ -202,7 +243,8 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
                 put_four(a.bits, true, at, v);
             continue;
         }
-        put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+        if (!FP8)
+            put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv == KV_BF16,
                      ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
     }
     if (ADDS)
@@ -212,15 +254,20 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
         discard_splits(x + j * step, apart, a.splits);
 }
 
-template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
+template <int DIM, bool FP8> static void run_cells(struct kdev *d, const struct heads *h, int rows)
 {
     const int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
     const int together = h->splits || rows > EARLY ? 1 : min_int(rows, TOGETHER);
     dim3 grid((unsigned)div_up(all, (int)head_lanes<DIM>::OF_BLOCK),
               (unsigned)div_up(rows, together));
-    cuda_launch(d, h->splits ? heads_by_warp<DIM, true> : heads_by_warp<DIM, false>, grid,
+    cuda_launch(d, h->splits ? heads_by_warp<DIM, true, FP8> : heads_by_warp<DIM, false, FP8>, grid,
                 dim3(ROW_THREADS, (unsigned)together),
                 cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
+}
+
+template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
+{
+    stores_fp8(h) ? run_cells<DIM, true>(d, h, rows) : run_cells<DIM, false>(d, h, rows);
 }
 
 static bool handles(const struct heads *h)

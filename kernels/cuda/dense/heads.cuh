@@ -11,6 +11,7 @@
 #define AERIE_CUDA_HEADS_CUH
 
 #include "kernels/cuda/base/row.cuh"
+#include "kernels/fp8.h"
 
 struct heads {
     const float *q, *k, *v; /* projections, before the norm; k NULL: only q */
@@ -22,7 +23,9 @@ struct heads {
     uint16_t *bits;       /* out: dst as bf16; or NULL */
     const int32_t *write; /* the slot of each row's k and v; NULL: none */
     void *cell_k, *cell_v;
-    int kv_bf16, n_slots;
+    enum kv_type kv;
+    int n_slots;
+    size_t cell_bytes; /* kv_cell_bytes() */
     int splits;      /* q holds this many partial sums of all heads (partial_at()), to be
                         reduced and biased here; 0: q, k, v hold the elements */
     struct vec b[3]; /* with splits: the biases */
@@ -34,7 +37,31 @@ struct heads {
 bool cuda_heads(struct kdev *d, const struct heads *h, int rows);
 bool cuda_heads_reduce(const struct heads *h);
 
+/* Whether keys and values become FP8. Then a head is normalised and rotated as a whole before any of
+ * it is stored: its largest number gives the scale. */
+static inline __host__ __device__ bool stores_fp8(const struct heads *h)
+{
+    return h->k && h->kv == KV_FP8;
+}
+
 #ifdef __CUDACC__
+
+enum { HEAD_Q, HEAD_K, HEAD_V };
+
+__device__ __forceinline__ uint32_t magnitude_of(float x)
+{
+    return __float_as_uint(x) & 0x7fffffff;
+}
+
+/* A head's part of a cell. */
+struct fp8_head {
+    uint8_t *codes, *scale;
+};
+__device__ __forceinline__ fp8_head fp8_head_of(const heads &a, int kind, int slot, int h)
+{
+    uint8_t *cell = (uint8_t *)(kind == HEAD_K ? a.cell_k : a.cell_v) + (size_t)slot * a.cell_bytes;
+    return {cell + h * a.head_dim, cell + a.n_kv * a.head_dim + h};
+}
 
 __device__ __forceinline__ void put_cell(void *pool, int type_bf16, size_t at, float x)
 {
@@ -50,8 +77,6 @@ struct head_part {
     float w, w_other, c, s;
     int slot; /* of k and v; -1: the row is not stored */
 };
-
-enum { HEAD_Q, HEAD_K, HEAD_V };
 
 /* The heads of q are numbered first, then those of k, then of v. */
 __device__ __forceinline__ int kind_of_head(const heads &a, int h, int &of_kind)
@@ -118,6 +143,14 @@ __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
     return 1 / sqrtf(head_sum(ss, scratch) / (float)n + norm.eps);
 }
 
+/* The largest of the block's threads' magnitudes. */
+__device__ __forceinline__ uint32_t largest_of_row(uint32_t most, float *scratch)
+{
+    row_barrier(); /* no thread reads scratch any more */
+    const float x = __uint_as_float(most);
+    return __float_as_uint(block_max_positive<ROW_WARPS>(x, scratch, row_barrier));
+}
+
 /* Finishes one head of row r; with v_from_k a head of v has the same projection as that of k. */
 __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int h,
                                             const struct head_part &first, float *scratch)
@@ -132,22 +165,41 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
     float x0 = __ldcg(x + i0), z0 = __ldcg(x + rope_partner(a, i0)); /* in flight during the sum */
     float first_of_all = whole ? __ldcg(row + min(i, n_of * n - 1)) : x0;
     float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, scratch);
-    struct head_part p = first;
-    for (; i < n && p.slot >= 0; i += ROW_THREADS) {
+    if (first.slot < 0)
+        return;
+    const auto finished = [&](int i) {
+        struct head_part p = first;
+        float xi = x0, zi = z0;
         if (i >= ROW_THREADS) {
             load_element(a, r, kind, h, i, p);
-            x0 = __ldcg(x + i), z0 = __ldcg(x + rope_partner(a, i));
+            xi = __ldcg(x + i), zi = __ldcg(x + rope_partner(a, i));
         }
-        float y = normed_by(norm.kind, x0, inv, p.w);
+        float y = normed_by(norm.kind, xi, inv, p.w);
         if (kind != HEAD_V && i < a.rot) {
-            float z = normed_by(norm.kind, z0, inv, p.w_other);
+            float z = normed_by(norm.kind, zi, inv, p.w_other);
             y = i < a.rot / 2 ? fmaf(y, p.c, -(z * p.s)) : fmaf(y, p.c, z * p.s);
         }
+        return y;
+    };
+    if (kind != HEAD_Q && stores_fp8(&a)) {
+        uint32_t most = 0;
+        for (int j = i; j < n; j += ROW_THREADS)
+            most = max(most, magnitude_of(finished(j)));
+        const uint8_t scale = fp8_cell_scale_of(largest_of_row(most, scratch));
+        const fp8_head to = fp8_head_of(a, kind, first.slot, h);
+        for (int j = i; j < n; j += ROW_THREADS)
+            to.codes[j] = fp8_cell_code(finished(j), scale);
+        if (i == 0)
+            *to.scale = scale;
+        return;
+    }
+    for (; i < n; i += ROW_THREADS) {
+        const float y = finished(i);
         if (kind == HEAD_Q)
             a.dst[((size_t)r * (size_t)a.n_head + (size_t)h) * (size_t)n + (size_t)i] = y;
         else
-            put_cell(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
-                     ((size_t)p.slot * (size_t)a.n_kv + (size_t)h) * (size_t)n + (size_t)i, y);
+            put_cell(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv == KV_BF16,
+                     ((size_t)first.slot * (size_t)a.n_kv + (size_t)h) * (size_t)n + (size_t)i, y);
     }
 }
 

@@ -296,8 +296,7 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
 
 static void check_cells(const struct k_cells *c)
 {
-    size_t need =
-        (size_t)c->n_slots * (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    size_t need = (size_t)c->n_slots * kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
 }
 
@@ -318,7 +317,7 @@ static struct heads heads_of(const struct k_qkv *a, int r0, const float *q, cons
     if (k) {
         h.write = (const int32_t *)a->table->write.p + r0;
         h.cell_k = a->cells.k.p, h.cell_v = a->cells.v.p;
-        h.kv_bf16 = a->cells.type == KV_BF16;
+        h.kv = a->cells.type, h.cell_bytes = kv_cell_bytes(h.kv, h.n_kv, h.head_dim);
         h.n_slots = a->cells.n_slots;
     }
     return h;

@@ -592,7 +592,7 @@ void cuda_move(struct kdev *d, const struct k_move *a)
         m.dst[p] = cuda_i32(pool->dst, (size_t)a->pairs);
         for (int l = 0; l < pool->n_layers; l++) {
             const struct k_cells *c = &pool->cells[l];
-            size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+            size_t cell = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
             size_t all = (size_t)c->n_slots * cell;
             CHECK(c->k.n >= all && c->v.n >= all);
             m.layer[n++] = {(char *)c->k.p, (char *)c->v.p, (uint32_t)cell, c->n_slots, p};
