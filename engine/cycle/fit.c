@@ -83,7 +83,7 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
         .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
     struct count c = {.real = dev};
-    struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv};
+    struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv, dev.precision};
     struct runtime r;
     struct err e = {0};
     if (runtime_open(&r, counting, m, draft, shape, &e))

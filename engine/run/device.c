@@ -11,7 +11,8 @@ static bool open_on(const struct kernels *k, const struct k_opts *o, struct devi
 {
     dev->k = k;
     dev->d = k->open(o, e);
-    dev->kv = k != &kernels_cpu && o->precision == K_BF16 ? KV_BF16 : KV_F32;
+    dev->precision = k != &kernels_cpu ? o->precision : K_F32;
+    dev->kv = dev->precision == K_BF16 ? KV_BF16 : KV_F32;
     return dev->d != NULL;
 }
 
@@ -62,11 +63,6 @@ bool device_choose(struct device *dev, const struct device_opts *w, struct err *
         return err_set(e, ERR_USAGE, "unknown type of cells '%s': expected auto or fp8", w->kv);
     if (!(w->table ? open_on(w->table, &o, dev, e) : open_by_name(dev, w->name, &o, passed, e)))
         return false;
-    if (fp8 && strcmp(dev->k->name, "cpu") != 0) {
-        device_close(dev);
-        return err_set(e, ERR_USAGE, "--kv fp8: CUDA keeps keys and values in bf16 or float32; fp8 cells need "
-                       "--device cpu");
-    }
     dev->kv = fp8 ? KV_FP8 : dev->kv;
     return true;
 }

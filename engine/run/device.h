@@ -15,7 +15,7 @@ struct device_opts {
     int threads;
     const char *precision;
     const struct kernels *table; /* used whatever `name` says; NULL: chosen by name */
-    const char *kv; /* type of the cells: "auto" (NULL too): that of the activations; "fp8": on the CPU only */
+    const char *kv; /* type of the cells: "auto" (NULL too): that of the activations; or "fp8" */
 };
 /* As device_open(). If "auto" chose the CPU because CUDA failed, *passed says why; else *passed
  * does not change, also in a build without CUDA. */

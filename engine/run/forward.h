@@ -14,6 +14,7 @@ struct device {
     const struct kernels *k;
     struct kdev *d;
     enum kv_type kv; /* type of the keys and values in the pools */
+    enum k_precision precision; /* of the activations; K_F32 on the CPU */
 };
 
 /* Captures of the residual stream (taps): boundary b is the input of layer b, boundary n_layer the

@@ -478,7 +478,7 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     if (l->has_draft)
         memcpy(i->draft_sha, l->draft.sha, sizeof i->draft_sha);
     i->backend = l->dev.k->name;
-    i->precision = l->dev.kv == KV_BF16 ? "bf16" : "f32"; /* cells in FP8: on the CPU only */
+    i->precision = l->dev.precision == K_BF16 ? "bf16" : "f32";
     i->kv = l->dev.kv == KV_FP8 ? "fp8" : i->precision;
     i->rows = g->own.runtime.max_rows;
     for (int k = 0; l->has_draft && k < l->draft.n_capture; k++) {

@@ -446,10 +446,10 @@ static bool time_attention(struct bench *b, struct attention *a, const char *nam
         return err_prefix(e, "%s", name);
     double cells = (a->slides ? min_int(a->n, a->h.window) : a->n) + (a->rows > 1 ? a->rows : 0);
     snprintf(shape, sizeof shape, "%d/%d heads of %d, %s, %d sets", a->h.n_head, a->h.n_kv,
-             a->h.dim, a->type == KV_BF16 ? "bf16" : "f32", a->sets);
+             a->h.dim, a->type == KV_FP8 ? "fp8" : a->type == KV_BF16 ? "bf16" : "f32", a->sets);
     bench_tell(b, name, shape, &t,
-               &(struct figure){cells * 2 * a->h.n_kv * a->h.dim * (double)kv_type_size(a->type),
-                                0, t.ms * 1e3, "us"});
+               &(struct figure){cells * 2 * (double)kv_cell_bytes(a->type, a->h.n_kv, a->h.dim), 0,
+                                t.ms * 1e3, "us"});
     return true;
 }
 
@@ -463,7 +463,7 @@ static bool attention(struct bench *b, struct heads h, bool slides, int n, struc
     struct attention a = {.h = h, .slides = slides, .n = n,
                           .type = b->dev.kv,
                           .slots = (div_up(n, PAGE) + 1) * PAGE + MAX_ROWS};
-    size_t bytes = (size_t)a.slots * (size_t)h.n_kv * (size_t)h.dim * kv_type_size(a.type);
+    size_t bytes = (size_t)a.slots * kv_cell_bytes(a.type, h.n_kv, h.dim);
     size_t wide = (size_t)MAX_ROWS * (size_t)h.n_head * (size_t)h.dim;
     a.sets = sets_for(b, 2 * (double)bytes);
     a.q = bench_floats(b, wide, e);

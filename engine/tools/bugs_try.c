@@ -358,7 +358,8 @@ static bool play(struct stage *st, struct device dev, struct model *m, struct dr
     struct runtime_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
                                   .bugs = &bugs,
                                   .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
-    if (!runtime_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
+    dev.k = &st->spy;
+    if (!runtime_open(&st->r, dev, m, draft, &shape, e))
         return false;
     st->W = W;
     st->lane = (struct lane){.tap_row = -1};

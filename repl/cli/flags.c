@@ -126,7 +126,7 @@ const struct flag flags[] = {
     {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.precision),
      0, 0, NULL, NULL, "CUDA: type of activations and KV cells (bf16)"},
     {"kv", 0, "auto|fp8", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.kv), 0, 0, NULL, NULL,
-     "fp8: keys and values in 8 bits (CPU only)"},
+     "fp8: keys and values in 8 bits"},
     {"weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.weights), 0, 0, NULL, NULL,
      "fp8: quantize bf16 matrices to 8 bits on loading"},
