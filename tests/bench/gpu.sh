@@ -24,6 +24,7 @@ parts='test_cuda engine
 test_cuda_back
 test_cuda_jobs
 test_cuda_behind
+test_cuda_kv
 test_cuda_wait
 test_cuda_share *gpu*
 test_cuda_debug

@@ -317,14 +317,16 @@ struct pair {
 static void test_equals_its_reference(void **state)
 {
     const struct pair *p = *state;
-    static const char *const precisions[] = {"f32", "bf16"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const precisions[] = {"f32", "bf16", "bf16", "f32"};
+    static const char *const cells[] = {NULL, NULL, "fp8", "fp8"};
+    for (int i = 0; i < 4; i++) {
         struct buf report = {0};
         struct err e = {0};
         struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda",
-                                .precision = precisions[i]};
+                                .precision = precisions[i], .kv = cells[i]};
         if (!golden_run(&o, &report, &e))
-            fail_msg("%s: %s\n%s", precisions[i], e.msg, report.p ? report.p : "");
+            fail_msg("%s%s: %s\n%s", precisions[i], cells[i] ? ", fp8 cells" : "", e.msg,
+                     report.p ? report.p : "");
         if (strstr(report.p, "bits differ"))
             fail_msg("%s", report.p);
         buf_free(&report);

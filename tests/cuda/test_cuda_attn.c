@@ -1,13 +1,16 @@
 /* test_cuda_attn.c - attention on the tensor cores (kernels/cuda/attention/tile.cu), at one 16-bit
- * number an activation and bf16 cells. Without a GPU every test is skipped.
+ * number an activation, over bf16 cells and over FP8 cells, and attention over FP8 cells in float32.
+ * Without a GPU every test is skipped.
  *
  * A world says what each row sees: keys of its request, then keys of its own. A layout says where
  * the cells lie and how the table names them. Each world runs on the CPU in one layout, which is
  * the reference, and on the GPU in many: page sizes, orders of pages, rows alone, some and turned
  * around, own keys named by expand or copied into pages that are the row's alone (so that a tree's
  * row stands beside the same row decoded plainly). On the GPU all must have the same bits. Every
- * cell that no row of a run sees holds NaN, and so does the output before.
+ * cell that no row of a run sees holds NaN, and so does the output before. FP8 cells must give the
+ * bits of bf16 cells that hold the same numbers.
  */
+#include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 #include <setjmp.h>
@@ -26,7 +29,7 @@ enum { MOST_ROWS = 400 };
 struct world {
     int rows, n_head, n_kv, dim, n_req, len;
     float scale, softcap, spread; /* spread: rms of the scores */
-    bool sinks;
+    bool sinks, fp8; /* fp8: FP8 cells, and the numbers of a head are rounded to such a cell's */
     int req[MOST_ROWS], lo[MOST_ROWS], end[MOST_ROWS], own[MOST_ROWS]; /* own: of the last keys */
     float *q;
     struct tensor sink;
@@ -48,7 +51,7 @@ struct layout {
 /* ---- what lies where ------------------------------------------------------------------------ */
 
 /* One element of the key or value (side) of a logical key: own keys have an id of their own. */
-static uint16_t element(const struct world *w, int r, int j, int side, int i)
+static float element(const struct world *w, int r, int j, int side, int i)
 {
     uint64_t id = j < w->end[r] - w->own[r] ? (uint64_t)w->req[r] << 32 | (uint64_t)j
                                             : (uint64_t)(r + 1) << 48 | (uint64_t)j;
@@ -56,7 +59,25 @@ static uint16_t element(const struct world *w, int r, int j, int side, int i)
     float sum = -2;
     for (int k = 0; k < 4; k++, x >>= 16)
         sum += (float)(x & 0xFFFF) * 0x1p-16f;
-    return f32_to_bf16(sum * 1.7320508f); /* four uniforms: nearly normal, of variance 1 */
+    /* four uniforms: nearly normal, of variance 1 */
+    return bf16_to_f32(f32_to_bf16(sum * 1.7320508f));
+}
+
+/* A head of a cell: dim numbers; of FP8 cells also their codes and the scale. Values of different
+ * FP8 cells have different sizes. */
+struct head_of {
+    float x[256];
+    uint8_t code[256], scale;
+};
+static void make_head(const struct world *w, int r, int j, int side, int h, struct head_of *to)
+{
+    const float size = w->fp8 && side ? ldexpf(1, (j * 5 + h) % 6 - 3) : 1;
+    for (int i = 0; i < w->dim; i++)
+        to->x[i] = size * element(w, r, j, side, h * w->dim + i);
+    if (!w->fp8)
+        return;
+    fp8_cell_write(to->x, w->dim, to->code, &to->scale);
+    fp8_cell_read(to->code, to->scale, w->dim, to->x);
 }
 
 struct run {
@@ -65,18 +86,30 @@ struct run {
     const int *order;
     int n, cols, wide, n_req, n_pages;
     int32_t *pages, *expand, *page; /* page: the order of pages */
-    uint16_t *k, *v;
+    enum kv_type type;
+    size_t cell; /* bytes */
+    uint8_t *k, *v;
+    bool *there; /* by slot */
 };
 
 static void put_cell(struct run *x, int r, int j, int slot)
 {
     const struct world *w = x->w;
-    size_t cell = (size_t)(w->n_kv * w->dim), at = (size_t)slot * cell;
-    if (x->k[at] != 0xFFFF)
-        return; /* it is there, from a row before */
-    for (size_t i = 0; i < cell; i++) {
-        x->k[at + i] = element(w, r, j, 0, (int)i);
-        x->v[at + i] = element(w, r, j, 1, (int)i);
+    struct head_of head;
+    if (x->there[slot])
+        return; /* from a row before */
+    x->there[slot] = true;
+    for (int i = 0; i < 2 * w->n_kv; i++) {
+        const int side = i % 2, h = i / 2;
+        uint8_t *cell = (side ? x->v : x->k) + (size_t)slot * x->cell;
+        make_head(w, r, j, side, h, &head);
+        if (x->type == KV_FP8) {
+            memcpy(cell + h * w->dim, head.code, (size_t)w->dim);
+            cell[w->n_kv * w->dim + h] = head.scale;
+        } else {
+            for (int d = 0; d < w->dim; d++)
+                ((uint16_t *)(void *)cell)[h * w->dim + d] = f32_to_bf16(head.x[d]);
+        }
     }
 }
 
@@ -131,18 +164,20 @@ static void shape_run(struct run *x)
         spare += own;
     }
     x->n_pages = 1 + x->n_req * x->cols + div_up(spare, x->l->page_size);
-    size_t cells = (size_t)(x->n_pages * x->l->page_size) * (size_t)(w->n_kv * w->dim);
-    x->k = xmalloc(cells * 2), x->v = xmalloc(cells * 2);
-    memset(x->k, 0xFF, cells * 2), memset(x->v, 0xFF, cells * 2);
+    size_t slots = (size_t)(x->n_pages * x->l->page_size);
+    x->cell = kv_cell_bytes(x->type, w->n_kv, w->dim);
+    x->k = xmalloc(slots * x->cell), x->v = xmalloc(slots * x->cell);
+    memset(x->k, 0xFF, slots * x->cell), memset(x->v, 0xFF, slots * x->cell);
+    x->there = xcalloc(slots, sizeof *x->there);
     x->pages = xcalloc((size_t)(x->n_req * x->cols), sizeof *x->pages);
     x->expand = xcalloc((size_t)(x->n * x->wide), sizeof *x->expand);
     x->page = xcalloc((size_t)x->n_pages, sizeof *x->page);
 }
 
-static void run_on(struct case_dev *b, const struct world *w, const struct layout *l,
-                   const int *order, int n, float *out, float *lse)
+static void run_cells(struct case_dev *b, const struct world *w, const struct layout *l,
+                      enum kv_type type, const int *order, int n, float *out, float *lse)
 {
-    struct run x = {.w = w, .l = l, .order = order, .n = n};
+    struct run x = {.w = w, .l = l, .type = type, .order = order, .n = n};
     size_t row = (size_t)(w->n_head * w->dim), R = (size_t)n * 4;
     int32_t req[MOST_ROWS], lo[MOST_ROWS], hi[MOST_ROWS], extra[MOST_ROWS];
     float *q = xmalloc((size_t)n * row * sizeof *q);
@@ -165,7 +200,7 @@ static void run_on(struct case_dev *b, const struct world *w, const struct layou
         t.expand = dev_buf(b, x.expand, R * (size_t)x.wide);
     }
     int slots = x.n_pages * l->page_size;
-    size_t bytes = (size_t)slots * (size_t)(w->n_kv * w->dim) * 2, heads = (size_t)(n * w->n_head);
+    size_t bytes = (size_t)slots * x.cell, heads = (size_t)(n * w->n_head);
     struct tensor sink = w->sink;
     struct err e;
     if (w->sinks && b == &G)
@@ -173,7 +208,7 @@ static void run_on(struct case_dev *b, const struct world *w, const struct layou
     struct k_attn a = {.rows = n, .n_head = w->n_head, .scale = w->scale, .softcap = w->softcap,
                        .sinks = w->sinks ? &sink : NULL,
                        .q = dev_buf(b, q, (size_t)n * row * sizeof *q),
-                       .cells = {dev_buf(b, x.k, bytes), dev_buf(b, x.v, bytes), KV_BF16, slots,
+                       .cells = {dev_buf(b, x.k, bytes), dev_buf(b, x.v, bytes), type, slots,
                                  w->n_kv, w->dim},
                        .table = &t, .dst = dev_buf(b, NULL, (size_t)n * row * 4)};
     if (lse)
@@ -184,8 +219,14 @@ static void run_on(struct case_dev *b, const struct world *w, const struct layou
         b->k->get(b->d, lse, a.lse, heads * 4);
     if (!b->k->sync(b->d, &e))
         fail_msg("%s", e.msg);
-    free(q), free(x.k), free(x.v), free(x.pages), free(x.expand), free(x.page);
+    free(q), free(x.k), free(x.v), free(x.pages), free(x.expand), free(x.page), free(x.there);
     dev_release(b);
+}
+
+static void run_on(struct case_dev *b, const struct world *w, const struct layout *l,
+                   const int *order, int n, float *out, float *lse)
+{
+    run_cells(b, w, l, w->fp8 ? KV_FP8 : KV_BF16, order, n, out, lse);
 }
 
 /* ---- worlds --------------------------------------------------------------------------------- */
@@ -315,6 +356,11 @@ static void check_world(struct world *w)
     run_on(&C, w, &plain, order, w->rows, want, want + n);
     run_on(&G, w, &plain, order, w->rows, out, out + n);
     compare(w, out, want, out + n, want + n);
+    if (w->fp8) {
+        run_cells(&G, w, &plain, KV_BF16, order, w->rows, want, want + n);
+        must_equal(w, order, w->rows, out, want, n / (size_t)w->rows, "FP8 cells");
+        must_equal(w, order, w->rows, out + n, want + n, (size_t)w->n_head, "the lse of FP8 cells");
+    }
     layouts_agree(w, out, out + n);
     free(want);
     free_world(w);
@@ -324,7 +370,6 @@ static void check_world(struct world *w)
 
 static void test_any_rows_at_all(void **state)
 {
-    (void)state;
     static const int shapes[][5] = {/* rows, heads, kv heads, dim, keys */
                                     {1, 8, 1, 64, 70},    {9, 16, 2, 64, 700},
                                     {70, 8, 1, 64, 300},  {5, 5, 1, 64, 2000},
@@ -339,6 +384,7 @@ static void test_any_rows_at_all(void **state)
         w.softcap = i % 4 == 1 ? 5 : 0;
         w.sinks = i % 3 == 0;
         w.spread = i % 5 == 0 ? 4 : 1;
+        w.fp8 = *state != NULL;
         finish_world(&w);
         check_world(&w);
     }
@@ -346,7 +392,6 @@ static void test_any_rows_at_all(void **state)
 
 static void test_a_tree_is_its_paths_decoded_alone(void **state)
 {
-    (void)state;
     static const int heads[][3] = {{16, 2, 64}, {4, 2, 256}, {8, 2, 128}, {16, 1, 64}};
     static const int prefixes[] = {3, 63, 64, 129, 600, 2047, 2049};
     static const int rows[] = {2, 4, 8, 16, 60};
@@ -355,6 +400,7 @@ static void test_a_tree_is_its_paths_decoded_alone(void **state)
         struct world w = rows_world(rows[i % 5], h[0], h[1], h[2], prefixes[i % 7],
                                     i % 3 == 2 ? 128 : i % 3 == 1 ? 1024 : 0, true);
         w.sinks = i % 2;
+        w.fp8 = *state != NULL;
         finish_world(&w);
         check_world(&w);
     }
@@ -362,7 +408,6 @@ static void test_a_tree_is_its_paths_decoded_alone(void **state)
 
 static void test_chunks_of_a_prompt(void **state)
 {
-    (void)state;
     static const int cases[][6] = {/* rows, heads, kv heads, dim, keys, window */
                                    {300, 8, 1, 64, 700, 0},   {400, 16, 2, 64, 400, 128},
                                    {100, 8, 8, 64, 1500, 0},  {130, 4, 2, 256, 500, 0},
@@ -372,6 +417,7 @@ static void test_chunks_of_a_prompt(void **state)
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], c[5], false);
         w.sinks = i % 2;
+        w.fp8 = *state != NULL;
         finish_world(&w);
         check_world(&w);
     }
@@ -379,7 +425,6 @@ static void test_chunks_of_a_prompt(void **state)
 
 static void test_long_contexts(void **state)
 {
-    (void)state;
     static const int cases[][6] = {/* rows, heads, kv heads, dim, keys, tree */
                                    {1, 8, 1, 64, 20000, 0}, {8, 8, 1, 64, 20000, 1},
                                    {1, 2, 1, 256, 9000, 0}, {16, 2, 1, 256, 9000, 1},
@@ -389,6 +434,7 @@ static void test_long_contexts(void **state)
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
         w.sinks = i % 2;
+        w.fp8 = *state != NULL;
         finish_world(&w);
         check_world(&w);
     }
@@ -403,6 +449,7 @@ enum { BEHIND_KEYS = 900, BEHIND_IN = 2880, BEHIND_PAGE = 16 };
 struct layer {
     int rows, dim;
     bool tree;
+    enum kv_type type;
     struct tensor w[3];
     struct k_table table;
     struct k_cells cells;
@@ -440,14 +487,21 @@ static void make_table(struct layer *x)
 /* Old cells hold numbers, the others NaN. */
 static void fill_cells(struct layer *x, kbuf pool, uint64_t seed)
 {
-    size_t cell = (size_t)(BEHIND_KV * x->dim);
-    uint16_t *v = xmalloc(pool.n);
+    const int cell = BEHIND_KV * x->dim;
+    uint8_t *v = xmalloc(pool.n);
     memset(v, 0xFF, pool.n);
     for (int j = 0; j < BEHIND_KEYS; j++) {
         int page = 1 + (j / BEHIND_PAGE * 7) % x->table.n_cols;
-        for (size_t i = 0; i < cell; i++)
-            v[(size_t)(page * BEHIND_PAGE + j % BEHIND_PAGE) * cell + i] =
-                f32_to_bf16((float)(mix64(seed + (size_t)j * cell + i) >> 40) * 0x1p-23f - 1);
+        uint8_t *at = v + (size_t)(page * BEHIND_PAGE + j % BEHIND_PAGE) *
+                              kv_cell_bytes(x->type, BEHIND_KV, x->dim);
+        float n[BEHIND_KV * 256];
+        for (int i = 0; i < cell; i++) {
+            n[i] = (float)(mix64(seed + (size_t)(j * cell + i)) >> 40) * 0x1p-23f - 1;
+            if (x->type == KV_BF16)
+                ((uint16_t *)(void *)at)[i] = f32_to_bf16(n[i]);
+        }
+        for (int h = 0; h < BEHIND_KV && x->type == KV_FP8; h++)
+            fp8_cell_write(n + h * x->dim, x->dim, at + h * x->dim, at + cell + h);
     }
     G.k->put(G.d, pool, v, pool.n);
     free(v);
@@ -457,9 +511,9 @@ static void make_layer(struct layer *x)
 {
     struct err e;
     make_table(x);
-    size_t bytes = (size_t)x->cells.n_slots * (size_t)(BEHIND_KV * x->dim) * 2;
+    size_t bytes = (size_t)x->cells.n_slots * kv_cell_bytes(x->type, BEHIND_KV, x->dim);
     size_t q = (size_t)(x->rows * BEHIND_HEADS * x->dim), in = (size_t)x->rows * BEHIND_IN;
-    x->cells.type = KV_BF16, x->cells.n_kv = BEHIND_KV, x->cells.head_dim = x->dim;
+    x->cells.type = x->type, x->cells.n_kv = BEHIND_KV, x->cells.head_dim = x->dim;
     x->cells.k = dev_buf(&G, NULL, bytes), x->cells.v = dev_buf(&G, NULL, bytes);
     for (int i = 0; i < 3; i++) {
         x->w[i] = TENSOR(DT_BF16, 0.02f, (i ? BEHIND_KV : BEHIND_HEADS) * x->dim, BEHIND_IN);
@@ -493,12 +547,12 @@ static void attend(struct layer *x)
  * NaN. */
 static void test_right_behind_the_product(void **state)
 {
-    (void)state;
     static const int shapes[][3] = {/* rows, dim, tree */
                                     {1, 64, 0}, {1, 256, 0}, {5, 64, 0}, {17, 128, 0},
                                     {4, 64, 1}, {17, 64, 1}, {8, 256, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        struct layer x = {.rows = shapes[i][0], .dim = shapes[i][1], .tree = shapes[i][2]};
+        struct layer x = {.rows = shapes[i][0], .dim = shapes[i][1], .tree = shapes[i][2],
+                          .type = *state ? KV_FP8 : KV_BF16};
         struct err e;
         make_layer(&x);
         float *out[2] = {xmalloc(x.dst.n), xmalloc(x.dst.n)};
@@ -533,12 +587,24 @@ static void test_right_behind_the_product(void **state)
 
 int main(int argc, char **argv)
 {
+    static bool yes = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_rows_at_all),
         cmocka_unit_test(test_a_tree_is_its_paths_decoded_alone),
         cmocka_unit_test(test_chunks_of_a_prompt),
         cmocka_unit_test(test_long_contexts),
         cmocka_unit_test(test_right_behind_the_product),
+    };
+    const struct CMUnitTest fp8[] = {
+        {"fp8 any rows at all", test_any_rows_at_all, NULL, NULL, &yes},
+        {"fp8 a tree is its paths", test_a_tree_is_its_paths_decoded_alone, NULL, NULL, &yes},
+        {"fp8 chunks of a prompt", test_chunks_of_a_prompt, NULL, NULL, &yes},
+        {"fp8 long contexts", test_long_contexts, NULL, NULL, &yes},
+        {"fp8 right behind the product", test_right_behind_the_product, NULL, NULL, &yes},
+    };
+    const struct CMUnitTest float32[] = {
+        {"fp8 float32 any rows at all", test_any_rows_at_all, NULL, NULL, &yes},
+        {"fp8 float32 right behind the product", test_right_behind_the_product, NULL, NULL, &yes},
     };
     struct err e = {0};
     if (argc > 1)
@@ -551,6 +617,12 @@ int main(int argc, char **argv)
     }
     dev_open(&C, &kernels_cpu, NULL, 0);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    failed += cmocka_run_group_tests(fp8, NULL, NULL);
+    dev_close(&G);
+    G.d = kernels_cuda.open(&(struct k_opts){.precision = K_F32}, &e);
+    if (!G.d)
+        die("%s", e.msg);
+    failed += cmocka_run_group_tests_name("float32", float32, NULL, NULL);
     dev_close(&C);
     dev_close(&G);
     return failed != 0;

@@ -18,6 +18,7 @@ static const char *const configs[] = {
     "\"tie_word_embeddings\":false,\"eos_token_id\":1}"};
 static const struct tree_shape shapes[] = {{3, 1, 4}, {5, 4, 16}, {5, 8, 60}};
 static const char *precision;
+static bool fp8; /* cells */
 enum { PROMPT = 300, REPLY = 24 };
 
 static void open_bed(struct bed *b, const char *config, int page_size)
@@ -25,6 +26,7 @@ static void open_bed(struct bed *b, const char *config, int page_size)
     struct err e = {0};
     if (!bed_device(b, "cuda", precision))
         skip();
+    b->dev.kv = fp8 ? KV_FP8 : b->dev.kv;
     must(model_shaped(&b->m, config, &e), &e);
     must(draft_shaped(&b->d, &b->m, b->m.layer[0].ffn, 32000, &e), &e);
     for (int i = 0; i < 3; i++)
@@ -87,6 +89,15 @@ static void test_gemma_3(void **state)
     every_way(configs[1]);
 }
 
+static void test_fp8_cells(void **state)
+{
+    precision = *state;
+    fp8 = true;
+    every_way(configs[0]);
+    every_way(configs[1]);
+    fp8 = false;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +105,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(test_gemma_3, (void *)(uintptr_t)"bf16"),
         cmocka_unit_test_prestate(test_gpt_oss, (void *)(uintptr_t)"f32"),
         cmocka_unit_test_prestate(test_gemma_3, (void *)(uintptr_t)"f32"),
+        cmocka_unit_test_prestate(test_fp8_cells, (void *)(uintptr_t)"bf16"),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

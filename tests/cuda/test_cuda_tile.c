@@ -5,6 +5,7 @@
  *
  * Experts have theirs in test_cuda_moe.c.
  */
+#include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 #if HAVE_CUDA
@@ -273,15 +274,13 @@ static void widen(float *to, const void *cells, size_t at, size_t n, enum kv_typ
     }
 }
 
-/* out: of each row q, k, v */
-static void run_qkv(const void *arg, int first, int rows, float *out)
+/* Projects rows; k and v: their cells, of rows * kv_cell_bytes(). */
+static void project(const struct heads *h, int first, int rows, enum kv_type type, float *q,
+                    void *k, void *v)
 {
-    const struct heads *h = arg;
     size_t r = (size_t)rows, f = (size_t)first, dim = (size_t)h->a.head_dim, nq = HEADS * dim,
-           nkv = KV * dim, turn = (size_t)h->a.rot;
+           turn = (size_t)h->a.rot, cells = r * kv_cell_bytes(type, KV, (int)dim);
     int32_t slot[MOST];
-    float *q = xmalloc(r * nq * sizeof *q), *k = xmalloc(r * nkv * sizeof *k),
-          *v = xmalloc(r * nkv * sizeof *v);
     for (int i = 0; i < rows; i++)
         slot[i] = i;
     struct k_table t = {.write = ints(slot, r)};
@@ -291,10 +290,23 @@ static void run_qkv(const void *arg, int first, int rows, float *out)
     if (turn)
         a.cs = floats(h->cs + f * turn, r * turn);
     a.q = blank(r * nq);
-    a.cells = (struct k_cells){blank(r * nkv), blank(r * nkv), h->type, rows, KV, (int)dim};
+    a.cells = (struct k_cells){dev_buf(&T, NULL, cells), dev_buf(&T, NULL, cells), type, rows, KV,
+                               (int)dim};
     T.k->qkv(T.d, &a);
     take(q, a.q, r * nq);
-    take(k, a.cells.k, r * nkv), take(v, a.cells.v, r * nkv);
+    T.k->get(T.d, k, a.cells.k, cells);
+    T.k->get(T.d, v, a.cells.v, cells);
+    dev_release(&T);
+}
+
+/* out: of each row q, k, v */
+static void run_qkv(const void *arg, int first, int rows, float *out)
+{
+    const struct heads *h = arg;
+    size_t r = (size_t)rows, dim = (size_t)h->a.head_dim, nq = HEADS * dim, nkv = KV * dim;
+    float *q = xmalloc(r * nq * sizeof *q), *k = xmalloc(r * nkv * sizeof *k),
+          *v = xmalloc(r * nkv * sizeof *v);
+    project(h, first, rows, h->type, q, k, v);
     for (size_t i = 0; i < r; i++) {
         float *to = out + i * (nq + 2 * nkv);
         memcpy(to, q + i * nq, nq * sizeof *q);
@@ -302,7 +314,84 @@ static void run_qkv(const void *arg, int first, int rows, float *out)
         widen(to + nq + nkv, v, i * nkv, nkv, h->type);
     }
     free(q), free(k), free(v);
-    dev_release(&T);
+}
+
+/* FP8 cells are those that the CPU makes of the float32 cells; the padding of a slot is left as it
+ * was. */
+static void check_fp8_cells(const struct heads *h)
+{
+    static const int counts[] = {1, 2, 3, 4, 5, 8, 9, 17, 33, 64, 65, 200};
+    const int dim = h->a.head_dim;
+    const size_t nq = (size_t)(HEADS * dim), nkv = (size_t)(KV * dim),
+                 wide = kv_cell_bytes(KV_FP8, KV, dim);
+    float *q[2] = {xmalloc(MOST * nq * 4), xmalloc(MOST * nq * 4)},
+          *cells[2] = {xmalloc(MOST * nkv * 4), xmalloc(MOST * nkv * 4)};
+    uint8_t *got[2] = {xmalloc(MOST * wide), xmalloc(MOST * wide)}, *want = xmalloc(wide);
+    int nan = 0, scales = 0;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c += (size_t)one_in(3)) {
+        const int rows = counts[c];
+        project(h, 0, rows, KV_F32, q[0], cells[0], cells[1]);
+        project(h, 0, rows, KV_FP8, q[1], got[0], got[1]);
+        same_bits(q[1], q[0], (size_t)min_int(rows, 2) * nq, "queries beside FP8 cells");
+        for (int i = 0; i < 2 * rows; i++) {
+            const int side = i % 2, r = i / 2;
+            memset(want, 0xFF, wide);
+            for (int j = 0; j < KV; j++)
+                fp8_cell_write(cells[side] + (size_t)r * nkv + (size_t)(j * dim), dim,
+                               want + j * dim, want + KV * dim + j);
+            nan += want[KV * dim] == FP8_CELL_NAN;
+            scales |= 1 << want[KV * dim] % 31;
+            for (size_t b = 0; b < wide; b++)
+                if (got[side][(size_t)r * wide + b] != want[b])
+                    fail_msg("heads of %d, row %d of %d, %s: byte %zu is %02x, not %02x", dim, r,
+                             rows, side ? "value" : "key", b, got[side][(size_t)r * wide + b],
+                             want[b]);
+        }
+    }
+    assert_true(one_in(3) > 1 || (nan > 0 && __builtin_popcount((unsigned)scales) > 5));
+    for (int i = 0; i < 2; i++)
+        free(q[i]), free(cells[i]), free(got[i]);
+    free(want);
+}
+
+/* Heads that one kernel or the other takes. Rows of all sizes, from those whose heads have the least
+ * scale to those that are infinite. */
+static void test_fp8_cells(void **state)
+{
+    (void)state;
+    static const struct {
+        int dim, rot;
+        bool norms, v_from_k, whole;
+    } cases[] = {{40, 40, false, false, false},   {64, 64, false, false, false},
+                 {64, 32, true, false, false},    {128, 128, true, true, false},
+                 {128, 0, false, false, false},   {256, 256, false, false, false},
+                 {512, 0, false, false, false},   {64, 64, true, false, true},
+                 {21, 6, false, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)one_in(2)) {
+        int dim = cases[i].dim, nq = HEADS * dim, nkv = KV * dim;
+        struct tensor wq = TENSOR(DT_BF16, .05f, nq, IN), wk = TENSOR(DT_BF16, .05f, nkv, IN),
+                      wv = TENSOR(DT_BF16, .05f, nkv, IN),
+                      head = TENSOR(DT_BF16, 1, cases[i].whole ? nq : dim);
+        float *x = rnd_floats(MOST * IN, 1), *cs = rnd_floats(MOST * MOST_DIM, 1);
+        for (int r = 1; r < MOST; r++)
+            for (int k = 0; k < IN; k++)
+                x[r * IN + k] = ldexpf(x[r * IN + k], (r * 37) % 270 - 140);
+        for (int k = 0; k < IN; k++)
+            x[2 * IN + k] = k % 7 ? 1 : INFINITY;
+        struct heads h = {{.wq = up(&wq), .wk = up(&wk), .n_head = HEADS, .n_kv = KV,
+                           .head_dim = dim, .rot = cases[i].rot, .v_from_k = cases[i].v_from_k,
+                           .norm_whole = cases[i].whole, .norm = {.kind = NORM_NONE}},
+                          KV_FP8, x, cs};
+        up(&wv), up(&head);
+        if (!cases[i].v_from_k)
+            h.a.wv = &wv;
+        if (cases[i].norms)
+            h.a.q_norm = h.a.k_norm = (struct k_norm){NORM_RMS, &head, 1e-5f};
+        if (cases[i].norms && cases[i].v_from_k)
+            h.a.v_norm = (struct k_norm){NORM_PLAIN, NULL, 1e-5f};
+        check_fp8_cells(&h);
+        free(x), free(cs);
+    }
 }
 
 /* Heads of a length that warps take, in its variants, and of one that they do not. */
@@ -347,7 +436,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_linear_shapes), cmocka_unit_test(test_what_follows_a_sum),
         cmocka_unit_test(test_norm_left_to_the_next_product),
         cmocka_unit_test(test_glu), cmocka_unit_test(test_packed_between),
-        cmocka_unit_test(test_qkv),
+        cmocka_unit_test(test_qkv), cmocka_unit_test(test_fp8_cells),
     };
     static const char *const classes[] = {"", "8.6", "8.0"};
     const char *as = getenv("AERIE_GPU_AS");

@@ -63,7 +63,7 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     lane_free(&b->r, &l);
 }
 
-static void cycles_agree(const char *device, const char *precision)
+static void cycles_agree(const char *device, const char *precision, bool fp8)
 {
     static const int page_sizes[] = {1, 16};
     int runs = 0;
@@ -72,6 +72,7 @@ static void cycles_agree(const char *device, const char *precision)
         struct bed b;
         if (!bed_device(&b, device, precision))
             skip();
+        b.dev.kv = fp8 ? KV_FP8 : b.dev.kv;
         bed_load(&b, TARGET, DRAFT);
         bed_chat(&b, TARGET);
         bed_runtime(&b, &(struct runtime_shape){.page_size = page_sizes[p], .context = 512,
@@ -106,19 +107,25 @@ static void cycles_agree(const char *device, const char *precision)
 static void test_cycles_agree_on_the_cpu(void **state)
 {
     (void)state;
-    cycles_agree("cpu", NULL);
+    cycles_agree("cpu", NULL, false);
 }
 
 static void test_cycles_agree_on_a_gpu(void **state)
 {
     (void)state;
-    cycles_agree("cuda", "bf16");
+    cycles_agree("cuda", "bf16", false);
 }
 
 static void test_cycles_agree_on_a_gpu_in_float32(void **state)
 {
     (void)state;
-    cycles_agree("cuda", "f32");
+    cycles_agree("cuda", "f32", false);
+}
+
+static void test_cycles_agree_on_a_gpu_with_fp8_cells(void **state)
+{
+    (void)state;
+    cycles_agree("cuda", "bf16", true);
 }
 
 /* ---- what the device fills in is checked ----------------------------------------------------- */
@@ -352,6 +359,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_forced_acceptance),
         cmocka_unit_test(test_cycles_agree_on_a_gpu),
         cmocka_unit_test(test_cycles_agree_on_a_gpu_in_float32),
+        cmocka_unit_test(test_cycles_agree_on_a_gpu_with_fp8_cells),
     };
     if (access(TARGET "/config.json", R_OK) != 0 || access(DRAFT "/config.json", R_OK) != 0) {
         printf("ok 1 # SKIP needs models/nestling, from the project's root\n1..1\n");
