@@ -28,7 +28,8 @@ only kernels/cuda "$operations" 'kernels/cuda/.*'
 only kernels/cuda/base 'kernels/cuda/cuda\.h'
 device='kernels/cuda/(cuda|timeline)\.h'
 only kernels/cuda/dense "$device" 'kernels/fp8\.h' 'kernels/cuda/base/.*'
-for d in moe attention; do only kernels/cuda/$d "$device" 'kernels/cuda/(base|dense)/.*'; done
+only kernels/cuda/moe "$device" 'kernels/cuda/(base|dense)/.*'
+only kernels/cuda/attention "$device" 'kernels/fp8\.h' 'kernels/cuda/(base|dense)/.*'
 only kernels/cuda/sampling "$device" 'kernels/cuda/base/.*'
 only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/tree_rules\.h' 'kernels/cuda/sampling/.*'
 

@@ -11,7 +11,7 @@
  * as the bf16 numbers that they stand for, in the order of bf16 cells.
  */
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/base/cell.cuh"
+#include "kernels/cuda/attention/cell.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum {

@@ -1,7 +1,7 @@
 /* attention.cuh - what the two attention implementations of the CUDA backend share. attention.cu
  * accumulates with float32 FMA, for cells of any type and heads of any width; tile.cu and decode.cu
  * multiply tiles of bf16 cells on the tensor cores, and of FP8 cells, which they widen to bf16 in
- * shared memory (base/cell.cuh): their bits are those of bf16 cells that hold the same numbers.
+ * shared memory (cell.cuh): their bits are those of bf16 cells that hold the same numbers.
  */
 #ifndef AERIE_CUDA_ATTN_CUH
 #define AERIE_CUDA_ATTN_CUH

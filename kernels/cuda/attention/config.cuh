@@ -14,7 +14,7 @@
 #define AERIE_CUDA_ATTN_CONFIG_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/base/cell.cuh"
+#include "kernels/cuda/attention/cell.cuh"
 #include "kernels/cuda/base/mma.cuh"
 
 #include <limits.h>
