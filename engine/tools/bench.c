@@ -271,7 +271,11 @@ bool bench_reopen(struct bench *b, struct err *e)
     const struct bench_opts *o = b->o;
     if (b->dev.k)
         device_close(&b->dev);
-    return device_open(&b->dev, o->device, o->threads, o->precision, e);
+    if (!device_open(&b->dev, o->device, o->threads, o->precision, e))
+        return false;
+    if (o->kv && strcmp(o->kv, "fp8") == 0) /* of attention's lines; models open a device with it */
+        b->dev.kv = KV_FP8;
+    return true;
 }
 
 static bool kernel_part(struct bench *b, struct err *e)
