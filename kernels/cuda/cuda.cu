@@ -44,6 +44,9 @@ void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows,
         here = d->ordinal;
     if (d->pending.x != src || d->pending.rows != rows || d->pending.n != n)
         cuda_apply_pending(d);
+    const struct fresh_cells fresh = d->fresh;
+    d->fresh = {};
+    cuda_store_fresh(d, &fresh);
     d->op = op;
     d->arena_at = 0;
     d->pending_rows_used = d->pending.src && d->pending.src == d->pending_rows;
@@ -211,6 +214,17 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess && d->has_wgmma)
         rc = cudaMalloc((void **)&d->pending_rows, PENDING_BYTES);
     if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->fresh_pool,
+                        (size_t)2 * MAX_FRESH_ROWS * MAX_FRESH_WIDTH * sizeof *d->fresh_pool);
+    int32_t slots[MAX_FRESH_ROWS];
+    for (int i = 0; i < MAX_FRESH_ROWS; i++)
+        slots[i] = i;
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->fresh_slots, sizeof slots);
+    if (rc == cudaSuccess) /* of pageable memory: slots has been read when the call returns */
+        rc = cudaMemcpyAsync(d->fresh_slots, slots, sizeof slots, cudaMemcpyHostToDevice,
+                             d->stream);
+    if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES + LAND_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
@@ -241,6 +255,8 @@ static void close_memory(struct kdev *d)
     cudaFree(d->pending_buf[0]);
     cudaFree(d->pending_buf[1]);
     cudaFree(d->pending_rows);
+    cudaFree(d->fresh_pool);
+    cudaFree(d->fresh_slots);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     cuda_close_stream(d);

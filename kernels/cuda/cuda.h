@@ -57,6 +57,7 @@ enum {
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
+    MAX_FRESH_ROWS = 8, MAX_FRESH_WIDTH = 4096, /* struct fresh_cells: rows, n_kv * head_dim */
     MAX_FITS = 64,
     LARGE = 160 << 10, /* shared memory of a block on 8.0, 9.0 and 10.0; other GPUs have 99 KiB */
 };
@@ -95,6 +96,18 @@ struct pending {
 struct query_copy {
     const float *q; /* NULL: none */
     int rows, n;
+};
+
+/* Keys and values of decode rows, in float32, that are yet to be stored as FP8 cells. The blocks of
+ * the product have parts of heads, and the scale of a head needs all of it; attention, which reads
+ * these cells next, has whole heads and stores them. If another operation follows, cuda_begin()
+ * launches a kernel that does. */
+struct fresh_cells {
+    const float *k, *v;   /* (rows, n_kv, head_dim); k NULL: none */
+    const int32_t *write; /* the slot of each row */
+    void *cell_k, *cell_v;
+    size_t cell_bytes; /* kv_cell_bytes() */
+    int rows, n_kv, head_dim, n_slots;
 };
 
 /* How many blocks of a kernel a multiprocessor holds, as asked before. */
@@ -156,18 +169,24 @@ struct kdev {
                             kernel exchange */
     bool restricted; /* used as another GPU (AERIE_GPU_AS): launches are checked against its limits */
     void *withheld;  /* device memory that nothing may use (AERIE_GPU_MEMORY), or NULL */
+    struct fresh_cells fresh;
+    float *fresh_pool; /* K, then V: (MAX_FRESH_ROWS, MAX_FRESH_WIDTH) each; a row's slot is its
+                          number */
+    int32_t *fresh_slots; /* (MAX_FRESH_ROWS): 0, 1, 2, ... */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
 
 /* Begins an operation: sets its name for messages, empties the arena, selects the device on this
- * thread and applies a pending residual update. */
+ * thread, applies a pending residual update and stores fresh cells. */
 void cuda_begin(struct kdev *d, const char *op);
 /* As cuda_begin(), for an operation that can apply a pending update in its prologue: an update of
  * rows of n elements at src stays pending. */
 void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n);
 /* Launches the kernels that apply the pending residual update, if there is one. */
 void cuda_apply_pending(struct kdev *d);
+/* Stores cells; f->k NULL: nothing (dense/fresh.cu). */
+void cuda_store_fresh(struct kdev *d, const struct fresh_cells *f);
 /* Reduces the split-K partial sums of a pending update (dense/verify.cu). */
 void cuda_reduce_pending(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */

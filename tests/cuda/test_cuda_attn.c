@@ -30,6 +30,7 @@ struct world {
     int rows, n_head, n_kv, dim, n_req, len;
     float scale, softcap, spread; /* spread: rms of the scores */
     bool sinks, fp8; /* fp8: FP8 cells, and the numbers of a head are rounded to such a cell's */
+    int size; /* exponent: all keys and values are this much larger, the scores are not */
     int req[MOST_ROWS], lo[MOST_ROWS], end[MOST_ROWS], own[MOST_ROWS]; /* own: of the last keys */
     float *q;
     struct tensor sink;
@@ -64,14 +65,15 @@ static float element(const struct world *w, int r, int j, int side, int i)
 }
 
 /* A head of a cell: dim numbers; of FP8 cells also their codes and the scale. Values of different
- * FP8 cells have different sizes. */
+ * FP8 cells have different sizes; in a large world most cells have scales that are widened in two
+ * products (FP8_CELL_FAR). */
 struct head_of {
     float x[256];
     uint8_t code[256], scale;
 };
 static void make_head(const struct world *w, int r, int j, int side, int h, struct head_of *to)
 {
-    const float size = w->fp8 && side ? ldexpf(1, (j * 5 + h) % 6 - 3) : 1;
+    const float size = ldexpf(1, w->size + (w->fp8 && side ? (j * 5 + h) % 6 - 3 : 0));
     for (int i = 0; i < w->dim; i++)
         to->x[i] = size * element(w, r, j, side, h * w->dim + i);
     if (!w->fp8)
@@ -235,7 +237,8 @@ static void finish_world(struct world *w)
 {
     size_t n = (size_t)(w->rows * w->n_head * w->dim);
     w->seed = rnd();
-    w->scale = 1 / sqrtf((float)w->dim);
+    w->size = w->fp8 && w->seed % 4 == 0 ? 15 : 0;
+    w->scale = ldexpf(1 / sqrtf((float)w->dim), -w->size);
     w->q = rnd_floats(n, w->spread);
     w->sink = TENSOR(DT_BF16, 1, w->n_head);
 }
@@ -544,7 +547,7 @@ static void attend(struct layer *x)
 
 /* Attention reads what is old before it waits for the product. With a wait between the two, and
  * right behind it in a recorded run, the bits are the same; a new cell that is read too early is
- * NaN. */
+ * NaN. So are the cells, which the product stores, or attention if it is right behind it. */
 static void test_right_behind_the_product(void **state)
 {
     static const int shapes[][3] = {/* rows, dim, tree */
@@ -555,7 +558,9 @@ static void test_right_behind_the_product(void **state)
                           .type = *state ? KV_FP8 : KV_BF16};
         struct err e;
         make_layer(&x);
+        const size_t pool = x.cells.k.n;
         float *out[2] = {xmalloc(x.dst.n), xmalloc(x.dst.n)};
+        uint8_t *cells[2] = {xmalloc(2 * pool), xmalloc(2 * pool)};
         for (int behind = 0; behind < 2; behind++) {
             fill_cells(&x, x.cells.k, 1), fill_cells(&x, x.cells.v, 2);
             G.k->fill(G.d, x.q, 0xFF);
@@ -573,14 +578,20 @@ static void test_right_behind_the_product(void **state)
                 G.k->graph_launch(G.d, g);
             }
             G.k->get(G.d, out[behind], x.dst, x.dst.n);
+            G.k->get(G.d, cells[behind], x.cells.k, pool);
+            G.k->get(G.d, cells[behind] + pool, x.cells.v, pool);
             G.k->graph_free(G.d, g);
         }
+        if (memcmp(cells[0], cells[1], 2 * pool) != 0)
+            fail_msg("%d rows of %d, %s: the cells behind the product are not those after a wait",
+                     x.rows, x.dim, x.tree ? "a tree" : "a chunk");
         for (size_t j = 0; j < x.dst.n / 4; j++)
             if (!(isfinite(out[0][j]) && memcmp(&out[0][j], &out[1][j], sizeof(float)) == 0))
                 fail_msg("%d rows of %d, %s: element %zu is %.9g behind the product, %.9g after "
                          "a wait", x.rows, x.dim, x.tree ? "a tree" : "a chunk", j,
                          (double)out[1][j], (double)out[0][j]);
         free(out[0]), free(out[1]);
+        free(cells[0]), free(cells[1]);
         dev_release(&G);
     }
 }

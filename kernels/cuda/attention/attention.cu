@@ -93,7 +93,7 @@ template <> struct cell_load<fp8_codes_of, 1> {
 template <> struct cell_load<fp8_codes_of, 8> {
     static __device__ __forceinline__ void get(const fp8_codes_of &p, float (&x)[8])
     {
-        const uint4 v = fp8_cell_eight(*(const uint2 *)p.code, p.factor);
+        const uint4 v = fp8_cell_eight<true>(*(const uint2 *)p.code, p.factor);
         cell_load<bf16, 8>::get((const bf16 *)&v, x);
     }
 };
@@ -387,13 +387,26 @@ static void check_attn(const struct k_attn *a)
     CHECK(!a->sinks || a->sinks->dim[0] == a->n_head);
 }
 
+/* Takes the device's fresh cells, if these rows have just written them to these cells. */
+static struct fresh_cells take_fresh(struct kdev *d, const struct k_attn *k)
+{
+    const struct fresh_cells f = d->fresh;
+    if (!f.k || f.cell_k != k->cells.k.p || f.cell_v != k->cells.v.p || f.rows != k->rows ||
+        f.write != k->table->write.p)
+        return {};
+    d->fresh = {};
+    return f;
+}
+
 void cuda_attn(struct kdev *d, const struct k_attn *k)
 {
+    const struct fresh_cells fresh = take_fresh(d, k);
     cuda_begin(d, "attn");
     check_attn(k);
     const struct k_table *t = k->table;
     const struct k_cells *c = &k->cells;
     struct attn_args a = {};
+    a.fresh = fresh;
     a.q = (const float *)k->q.p;
     a.k = c->k.p, a.v = c->v.p;
     a.cell_bytes = c->type == KV_FP8 ? (int)kv_cell_bytes(c->type, c->n_kv, c->head_dim) : 0;
@@ -422,6 +435,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
         d->packed = tiles ? a.pack_to : NULL;
     if (tiles)
         return;
+    cuda_store_fresh(d, &fresh);
     a.pack_to = NULL;
     /* No key has a logical index beyond the table's columns and the expanded keys. */
     size_t keys =

@@ -1,7 +1,7 @@
 /* attention.cuh - what the two attention implementations of the CUDA backend share. attention.cu
  * accumulates with float32 FMA, for cells of any type and heads of any width; tile.cu and decode.cu
- * multiply tiles of bf16 cells on the tensor cores, and of FP8 cells, which they widen to bf16 in
- * shared memory (cell.cuh): their bits are those of bf16 cells that hold the same numbers.
+ * multiply tiles of bf16 cells on the tensor cores, and of FP8 cells, which they widen to bf16
+ * (cell.cuh): their bits are those of bf16 cells that hold the same numbers.
  */
 #ifndef AERIE_CUDA_ATTN_CUH
 #define AERIE_CUDA_ATTN_CUH
@@ -13,6 +13,7 @@ struct attn_args {
     const uint16_t *q_bf16; /* the same rounded to bf16; or NULL */
     const void *k, *v; /* (n_slots, n_kv, head_dim) */
     int cell_bytes;    /* FP8 cells: bytes of a slot's keys, or values (kv_cell_bytes()); else 0 */
+    struct fresh_cells fresh; /* those of its cells that it is to store itself, or to have stored */
     /* n_expand NULL: no row has expanded keys */
     const int32_t *req, *pages, *lo, *hi, *expand, *n_expand;
     int rows, n_req, page_size, n_cols, expand_w, n_slots;

@@ -72,10 +72,15 @@ __device__ __forceinline__ uint4 *slice_of(const tile_args &t, int row, int head
     return t.partials + (unsigned)(at * t.a.most_splits * SLICE_CHUNKS);
 }
 
-/* A thread holds pairs of dimensions that are 8 apart, and sends two pairs in one store. The
- * dimension that is then at place i of a slice: */
+/* A thread holds pairs of dimensions that are 8 apart, and sends two pairs in one store. With CODES
+ * an n8 tile has the even or the odd dimensions of 16: the pairs of a thread are two apart, and the
+ * tile of the odd ones is the next one, or the next warp's. The dimension that is then at place i of
+ * a slice: */
 template <class S> __device__ __forceinline__ int dim_at(int i)
 {
+    if (S::CODES)
+        return S::DT == 1 ? (i & ~15) + (i & 7) * 2 + (i >> 3 & 1)
+                          : (i & ~3) + (i & 1) * 2 + (i >> 1 & 1);
     return S::DT == 1 ? i : (i & ~15) + (i & 2) * 4 + (i & 12) / 2 + (i & 1);
 }
 
@@ -478,11 +483,19 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, ui
                 by = final_scale(t, sink, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
             else if (t.a.lse && writes)
                 t.a.lse[at] = -INFINITY;
-            const int out = p.head[mi][h] * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+            const int head = p.head[mi][h] * S::HD, first = p.wn * S::DT * 8;
+            const int out = head + first + p.lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < S::DT; n++) {
                 int i = (mi * S::DT + n) * 4 + 2 * h;
-                put_output<2>(t, row, out + n * 8, {all.at(i) * by, all.at(i + 1) * by});
+                if constexpr (S::CODES) {
+                    const int at = first + (S::DT == 1 ? p.lane % 4 * 2
+                                                       : n / 2 * 16 + p.lane % 4 * 4 + n % 2 * 2);
+                    put_output<1>(t, row, head + dim_at<S>(at), {all.at(i) * by});
+                    put_output<1>(t, row, head + dim_at<S>(at + 1), {all.at(i + 1) * by});
+                } else {
+                    put_output<2>(t, row, out + n * 8, {all.at(i) * by, all.at(i + 1) * by});
+                }
             }
         }
 }

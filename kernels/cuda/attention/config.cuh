@@ -58,7 +58,7 @@ struct tile_config {
     static_assert(!WGMMA_ || (MI_ == 1 && WN_ == 1 && WM_ % 4 == 0));
     enum : int {
         HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_, WGMMA = WGMMA_,
-        FP8 = FP8_,
+        FP8 = FP8_, CODES = 0,
         NT = 32 * WM * WN,
         WARPS = WN,                      /* warps of a group */
         ROWS = 16 * MI * WM,

@@ -18,37 +18,46 @@
  * block's tree part are copied together with those of its split.
  */
 #include "kernels/cuda/attention/combine.cuh"
+#include "kernels/cuda/dense/fresh.cuh"
 
 /* MI * 16 packed rows. WHOLE: a block walks all keys of its rows; else blocks share the keys and
- * send segments to each other. FP8: of the cells. */
+ * send segments to each other. FP8: of the cells. Shared memory holds their codes, which are
+ * widened between ldmatrix and the product; so twice as many keys fit (DEPTH). */
 template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct round_config {
     enum : int {
         HD = HD_, MI = MI_, G = G_, BLOCKS = BLOCKS_,
         WARPS = 2 * G,              /* each scores half a tile */
         WN = 1,                     /* a warp's sums run over all keys */
         IN_REGS = 1, LG = 2,
-        WHOLE = WHOLE_, WGMMA = 0, FP8 = FP8_,
+        WHOLE = WHOLE_, WGMMA = 0, FP8 = FP8_, CODES = FP8_,
+        /* Rounds that are walked or being copied; 32 packed rows have few rounds, and on some GPUs
+         * no room for two. */
+        DEPTH = FP8 && MI == 1 ? 2 : 1,
         NT = 32 * WARPS,
         ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,
         KEYS = G * TK,              /* keys of a round */
-        CHUNKS = HD / 8,            /* chunks of 16 bytes of a cell in shared memory */
-        PARTS = HD / (FP8 ? 16 : 8), /* parts of 16 bytes of a cell in its pool */
+        CHUNKS = HD / 8,            /* chunks of 16 bytes of a query */
+        KEY_BYTES = FP8 ? HD : 2 * HD, /* of K, and of V */
+        PARTS = KEY_BYTES / 16,     /* parts of 16 bytes of a key */
         EACH = KEYS * PARTS / NT,   /* parts of K that a thread fetches; as many of V */
         STEP = NT / PARTS,          /* keys between two of its parts */
         KT = KEYS / 8 / WARPS,      /* n8 tiles of keys of a warp */
         DT = HD / 8 / WARPS,        /* n8 tiles of dimensions of a warp */
-        V_AT = KEYS * HD * 2,
-        Q_AT = 2 * V_AT,
+        V_AT = KEYS * KEY_BYTES,
+        ROUND_BYTES = 2 * V_AT,
+        Q_AT = DEPTH * ROUND_BYTES,
         P_AT = Q_AT + ROWS * HD * 2,
         MAXIMA_AT = P_AT + ROWS * KEYS * 2,
         L_AT = MAXIMA_AT + WARPS * ROWS * 4,
         RUN_AT = L_AT + WARPS * ROWS * 16,
-        CELL_AT = RUN_AT + G * ROWS * 8,
-        BYTES = CELL_AT + 3 * KEYS * 4,
+        CELL_AT = RUN_AT + G * ROWS * 8, /* cells of DEPTH + 1 rounds and of a tree part */
         TREE_AHEAD = !WHOLE && BLOCKS == 1 ? 2 * TK : 0, /* keys of a tree part beside a round */
+        SCALE_AT = CELL_AT + (DEPTH + 2) * KEYS * 4, /* words with the scale of K, and of V */
+        FACTOR_AT = SCALE_AT + (FP8 ? (DEPTH + (TREE_AHEAD > 0)) * 2 * KEYS * 4 : 0),
+        BYTES = FACTOR_AT + (FP8 ? 2 * KEYS * 2 : 0),
         TREE_AHEAD_AT = (BYTES + 127) / 128 * 128,
-        TREE_AHEAD_BYTES = TREE_AHEAD_AT + 2 * TREE_AHEAD * HD * 2,
+        TREE_AHEAD_BYTES = TREE_AHEAD_AT + 2 * TREE_AHEAD * KEY_BYTES,
     };
     static_assert(KEYS <= NT && ROWS <= 32 && (int)TREE_KEYS < (int)TK);
 };
@@ -109,23 +118,53 @@ template <class S> __device__ __forceinline__ void store_round(int *to, int cell
         to[key % S::STEP * S::EACH + key / S::STEP] = cell;
 }
 
-/* Where a thread's part of a key is among the keys of a round; first: the thread's first key. */
-template <class S> __device__ __forceinline__ uint32_t round_part_at(int first, int part, int key)
+/* Where 16 bytes of a key are among the keys of a round: in any eight successive keys the same part
+ * lies in eight different parts of a line. turn: the key, or one that is a multiple of 8 away. */
+template <class S> __device__ __forceinline__ uint32_t part_at(int key, int part, int turn)
 {
-    const int turn = S::STEP % 8 ? key : first;
-    return (uint32_t)(key * S::HD * 2 + ((chunk_of<S>(part) ^ (turn & 7)) << 4));
+    turn = S::KEY_BYTES == 64 ? turn >> 1 & 3 : turn & 7;
+    return (uint32_t)(key * S::KEY_BYTES + ((part ^ turn) << 4));
+}
+
+/* The keys and values of a round in shared memory; FP8: and the words with their scales. */
+struct kv_buffers {
+    uint32_t k, v, k_scales, v_scales;
+};
+/* turn: of round % DEPTH; DEPTH: of the tree part that is copied ahead. */
+template <class S> __device__ __forceinline__ kv_buffers buffers_of(const place<S> &p, int turn)
+{
+    const bool ahead = turn == S::DEPTH;
+    const uint32_t at = p.base + (ahead ? (uint32_t)S::TREE_AHEAD_AT
+                                        : (uint32_t)turn * (uint32_t)S::ROUND_BYTES);
+    const uint32_t scales = p.base + (uint32_t)(S::SCALE_AT + turn * 2 * S::KEYS * 4);
+    return {at, at + (ahead ? (uint32_t)(S::TREE_AHEAD * S::KEY_BYTES) : (uint32_t)S::V_AT),
+            scales, scales + S::KEYS * 4};
+}
+
+/* Starts the copies of the words that hold the scales of keys [a, b), one key a thread. */
+template <class S>
+__device__ __forceinline__ void fetch_scales(const tile_args &t, int kv, const void *from,
+                                             const int *cells, int a, int b, uint32_t to)
+{
+    const int key = (int)threadIdx.x;
+    if (key >= S::KEYS || (unsigned)(key - a) >= (unsigned)(b - a))
+        return;
+    const int cell = cells[key % S::STEP * S::EACH + key / S::STEP];
+    const char *x = (const char *)from + t.a.n_kv * S::HD + (kv & ~3);
+    cp_async4(to + (uint32_t)key * 4,
+              x + (size_t)(unsigned)max(cell, 0) * (unsigned)t.a.cell_bytes, cell);
 }
 
 /* Starts the copies of keys [a, b) of a round, of K or V. Issuing the copies takes most of the
  * time, so little is computed for each. */
 template <class S>
 __device__ __forceinline__ void fetch_round(const tile_args &t, int kv, const void *from,
-                                            const int *cells, int a, int b, uint32_t to)
+                                            const int *cells, int a, int b, uint32_t to,
+                                            uint32_t scales)
 {
     constexpr int N = S::EACH < 4 ? S::EACH : 4; /* cells read together */
     const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
     const char *x = part_of<S>(from, kv, part);
-    const int scales = scales_after<S>(t, kv, part);
     asm volatile("" : "+l"(x)); /* from here on one addition for each chunk */
 #pragma unroll 1
     for (int i = 0; i < S::EACH; i += N) {
@@ -135,20 +174,38 @@ __device__ __forceinline__ void fetch_round(const tile_args &t, int kv, const vo
         for (int j = 0; j < N; j++) {
             const int key = first + (i + j) * S::STEP;
             if ((unsigned)(key - a) < (unsigned)(b - a))
-                copy_part<S>(t, to + round_part_at<S>(first, part, key), x, scales, cell[j]);
+                copy_part<S>(t, to + part_at<S>(key, part, S::STEP % 8 ? key : first), x, 0,
+                             cell[j]);
         }
     }
+    if constexpr (S::FP8)
+        fetch_scales<S>(t, kv, from, cells, a, b, scales);
 }
 
-/* FP8: widens what this thread has fetched of the first n keys of a round, of K or V, which has
- * arrived. */
-template <class S> __device__ __forceinline__ void widen_round(int kv, int n, uint32_t at)
+template <class S> __device__ __forceinline__ uint32_t factors_at(bool v)
 {
-    if constexpr (S::FP8) {
-        const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
-#pragma unroll 2
-        for (int key = first; key < n; key += S::STEP)
-            fp8_cell_widen(at + round_part_at<S>(first, part, key), scale_of(kv));
+    return (uint32_t)(S::FACTOR_AT + (v ? S::KEYS * 2 : 0));
+}
+
+/* Barrier after which all have what each thread has fetched of K or V, which has arrived. FP8:
+ * stores the bf16 that the scales of n keys stand for. Returns whether one of these is at least
+ * FP8_CELL_FAR. */
+template <class S>
+__device__ __forceinline__ bool round_arrived(const place<S> &p, int n, uint32_t scales, bool v)
+{
+    if constexpr (!S::FP8) {
+        __syncthreads();
+        return false;
+    } else {
+        const int key = (int)threadIdx.x;
+        bool far = false;
+        if (key < n && key < S::KEYS) {
+            const uint32_t scale = shared1(scales + (uint32_t)key * 4 + (uint32_t)(p.kv & 3));
+            far = scale >= FP8_CELL_FAR;
+            *(uint16_t *)(p.shared + factors_at<S>(v) + key * 2) =
+                (uint16_t)fp8_cell_factor(scale);
+        }
+        return __syncthreads_or(far);
     }
 }
 
@@ -195,11 +252,19 @@ __device__ __forceinline__ void store_queries(const place<S> &p, const queries<S
 {
 #pragma unroll
     for (int n = 0; n < queries<S>::N; n++) {
-        const int i = (int)threadIdx.x + n * S::NT;
+        const int i = (int)threadIdx.x + n * S::NT, row = i / S::CHUNKS, chunk = i % S::CHUNKS;
         const float4 x = q.x[n][0], y = q.x[n][1];
-        if (i < S::ROWS * S::CHUNKS)
-            *(uint4 *)(p.shared + query_at<S>(i / S::CHUNKS, i % S::CHUNKS)) = make_uint4(
+        if (i >= S::ROWS * S::CHUNKS)
+            continue;
+        if constexpr (S::CODES && CODES_IN_ANY_ORDER) { /* as fp8_cell_four() places keys */
+            unsigned char *even = p.shared + query_at<S>(row, chunk & ~1) + chunk % 2 * 8;
+            unsigned char *odd = p.shared + query_at<S>(row, chunk | 1) + chunk % 2 * 8;
+            *(uint2 *)even = make_uint2(bf16_two(x.x, x.z), bf16_two(y.x, y.z));
+            *(uint2 *)odd = make_uint2(bf16_two(x.y, x.w), bf16_two(y.y, y.w));
+        } else {
+            *(uint4 *)(p.shared + query_at<S>(row, chunk)) = make_uint4(
                 bf16_two(x.x, x.y), bf16_two(x.z, x.w), bf16_two(y.x, y.y), bf16_two(y.z, y.w));
+        }
     }
 }
 
@@ -221,7 +286,7 @@ __device__ __forceinline__ step_places step_places_of(const place<S> &p, uint32_
     for (int k = 0; k < 4; k++) {
         const int chunk = 2 * k + p.lane / 8 % 2;
         at.q[k] = p.base + query_at<S>(p.lane % 16, 2 * k + p.lane / 16);
-        at.k[k] = keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
+        at.k[k] = keys + part_at<S>(key, chunk, key);
     }
     return at;
 }
@@ -270,6 +335,75 @@ __device__ __forceinline__ void score_round(const place<S> &p, uint32_t keys,
             for (int mi = 0; mi < S::MI; mi++) {
                 mma_bf16(s[mi][2 * n], now.a[mi], now.b[n][0], now.b[n][1]);
                 mma_bf16(s[mi][2 * n + 1], now.a[mi], now.b[n][2], now.b[n][3]);
+            }
+    }
+}
+
+/* The factors (fp8_cell_factor()) of one key, or of two. FAR: see fp8_cell_pair(). */
+template <bool FAR> __device__ __forceinline__ uint32_t factor_of_key(uint32_t at)
+{
+    const uint32_t x = shared2(at);
+    return fp8_cell_by<FAR>(x | x << 16);
+}
+template <bool FAR> __device__ __forceinline__ uint32_t factor_of_keys(uint32_t at)
+{
+    return fp8_cell_by<FAR>(shared4(at));
+}
+
+/* The operands of two steps: queries and the codes of this warp's keys. */
+template <class S> struct code_parts {
+    uint32_t a[2][S::MI][4], b[S::KT / 2][4];
+};
+
+template <class S>
+__device__ __forceinline__ void load_codes(const step_places &at, int k, code_parts<S> &x)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+            ldmatrix_x4(x.a[i][mi], at.q[(2 * k + i) % 4] +
+                                        (uint32_t)((2 * k + i) / 4 * STEPS_APART) +
+                                        (uint32_t)(mi * 16 * S::HD * 2));
+#pragma unroll
+    for (int n = 0; n < S::KT / 2; n++)
+        ldmatrix_x4(x.b[n], at.k[k % 4] + (uint32_t)(k / 4 * STEPS_APART) +
+                                (uint32_t)(n * 16 * S::KEY_BYTES));
+}
+
+/* score_round() of codes. 16 bytes of a key are a step, so ldmatrix loads two steps at once. */
+template <class S, bool FAR>
+__device__ __forceinline__ void score_codes(const place<S> &p, uint32_t keys,
+                                            float (&s)[S::MI][S::KT][4])
+{
+    constexpr int PAIRS = S::HD / 32;
+    const step_places at = step_places_of<S>(p, keys);
+    const uint32_t factors =
+        p.base + factors_at<S>(false) + (uint32_t)(p.wn * S::KT * 8 + p.lane / 4) * 2;
+    uint32_t by[S::KT];
+    code_parts<S> x[2];
+#pragma unroll
+    for (int n = 0; n < S::KT; n++)
+        by[n] = factor_of_key<FAR>(factors + (uint32_t)n * 16);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+    load_codes<S>(at, 0, x[0]);
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+        if (k + 1 < PAIRS)
+            load_codes<S>(at, k + 1, x[(k + 1) % 2]);
+        const code_parts<S> &now = x[k % 2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int n = 0; n < S::KT; n++) {
+                const uint2 b = fp8_cell_four<FAR>(now.b[n / 2][n % 2 * 2 + i], by[n]);
+#pragma unroll
+                for (int mi = 0; mi < S::MI; mi++)
+                    mma_bf16(s[mi][n], now.a[i][mi], b.x, b.y);
             }
     }
 }
@@ -378,14 +512,76 @@ __device__ __forceinline__ void softmax_round(const tile_args &t, const place<S>
         }
 }
 
+/* A warp's values of a tile, as ldmatrix.trans loads them. Of codes it takes pairs of successive
+ * dimensions for numbers, so 16 dimensions are loaded at once: the n8 tile of the even ones and that
+ * of the odd ones (dim_at()). A warp with one n8 tile shares them with its neighbour. */
+template <class S> struct tile_values {
+    enum { N = S::CODES ? (S::DT + 1) / 2 : (int)S::DT };
+    uint32_t v[S::TK / 32][N][4];
+};
+
+template <class S>
+__device__ __forceinline__ void load_values(const place<S> &p, uint32_t values, int g,
+                                            tile_values<S> &x)
+{
+#pragma unroll
+    for (int k = 0; k < S::TK / 32; k++)
+#pragma unroll
+        for (int n = 0; n < tile_values<S>::N; n++) {
+            const int key = g * S::TK + k * 32 + p.lane;
+            const int part = S::CODES ? p.wn * S::DT / 2 + n : p.wn * S::DT + n;
+            ldmatrix_x4_trans(x.v[k][n], values + part_at<S>(key, part, key));
+        }
+}
+
+/* acc += weights v */
+template <class S, bool FAR>
+__device__ __forceinline__ void add_products(const place<S> &p, int g,
+                                             const uint32_t (&w)[S::MI][S::TK / 16][4],
+                                             const tile_values<S> &x, sums<S> &to)
+{
+    if constexpr (!S::CODES) {
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int k = 0; k < S::TK / 16; k++)
+#pragma unroll
+                for (int n = 0; n < S::DT; n++)
+                    mma_bf16(to.acc[mi][n], w[mi][k], x.v[k / 2][n][k % 2 * 2],
+                             x.v[k / 2][n][k % 2 * 2 + 1]);
+    } else {
+        const uint32_t factors =
+            p.base + factors_at<S>(true) + (uint32_t)(g * S::TK + p.lane % 4 * 2) * 2;
+        const int up = S::DT == 1 && p.wn % 2 ? 0 : 8; /* bits: even dimensions become high bytes */
+#pragma unroll
+        for (int k = 0; k < S::TK / 16; k++) {
+            const uint32_t by[2] = {factor_of_keys<FAR>(factors + (uint32_t)k * 32),
+                                    factor_of_keys<FAR>(factors + (uint32_t)k * 32 + 16)};
+#pragma unroll
+            for (int n = 0; n < S::DT; n++) {
+                uint32_t b[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    b[i] = fp8_cell_pair<FAR>(x.v[k / 2][n / 2][k % 2 * 2 + i] << (n % 2 ? 0 : up),
+                                              by[i]);
+#pragma unroll
+                for (int mi = 0; mi < S::MI; mi++)
+                    mma_bf16(to.acc[mi][n], w[mi][k], b[0], b[1]);
+            }
+        }
+    }
+}
+
 /* Adds tile g of the round, whose values begin at address `values`, to the sums. All loads from
  * shared memory are issued before the first is used: waiting for one takes as long as two MMAs. */
 template <class S>
-__device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int g, sums<S> &x)
+__device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int g, bool far,
+                                         sums<S> &x)
 {
     const float *sum = (const float *)(p.shared + S::L_AT) + p.lane % 4;
     const float2 *run = (const float2 *)(p.shared + S::RUN_AT) + g * S::ROWS;
-    uint32_t w[S::MI][S::TK / 16][4], v[S::TK / 32][S::DT][4];
+    uint32_t w[S::MI][S::TK / 16][4];
+    tile_values<S> v;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -393,14 +589,7 @@ __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int
             const int row = mi * 16 + p.lane % 16, chunk = g * S::TK / 8 + 2 * k + p.lane / 16;
             ldmatrix_x4(w[mi][k], p.base + (uint32_t)weight_at<S>(row, chunk));
         }
-#pragma unroll
-    for (int k = 0; k < S::TK / 32; k++)
-#pragma unroll
-        for (int n = 0; n < S::DT; n++) {
-            int key = g * S::TK + k * 32 + p.lane, chunk = p.wn * S::DT + n;
-            ldmatrix_x4_trans(v[k][n],
-                              values + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
-        }
+    load_values<S>(p, values, g, v);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -415,14 +604,10 @@ __device__ __forceinline__ void add_tile(const place<S> &p, uint32_t values, int
             for (int n = 0; n < S::DT; n++)
                 x.acc[mi][n][2 * h] *= r.x, x.acc[mi][n][2 * h + 1] *= r.x;
         }
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int k = 0; k < S::TK / 16; k++)
-#pragma unroll
-            for (int n = 0; n < S::DT; n++)
-                mma_bf16(x.acc[mi][n], w[mi][k], v[k / 2][n][k % 2 * 2],
-                         v[k / 2][n][k % 2 * 2 + 1]);
+    if (S::CODES && far)
+        add_products<S, true>(p, g, w, v, x);
+    else
+        add_products<S, false>(p, g, w, v, x);
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -448,16 +633,6 @@ __device__ __forceinline__ void prefetch_places(const tile_args &t, const place<
     }
 }
 
-/* Addresses of the keys and values of a job's round in shared memory. */
-struct kv_buffers {
-    uint32_t k, v;
-};
-template <class S> __device__ __forceinline__ kv_buffers buffers_of(const place<S> &p, bool ahead)
-{
-    const uint32_t at = p.base + (ahead ? (uint32_t)S::TREE_AHEAD_AT : 0u);
-    return {at, at + (ahead ? (uint32_t)(S::TREE_AHEAD * S::HD * 2) : (uint32_t)S::V_AT)};
-}
-
 /* Starts the copies of keys [a, b) of a round, of K and then of V. */
 template <class S>
 __device__ __forceinline__ void fetch_both(const tile_args &t, int kv, const int *cells, int a,
@@ -465,7 +640,8 @@ __device__ __forceinline__ void fetch_both(const tile_args &t, int kv, const int
 {
 #pragma unroll 1
     for (int side = 0; side < 2; side++) {
-        fetch_round<S>(t, kv, side ? t.a.v : t.a.k, cells, a, b, side ? to.v : to.k);
+        fetch_round<S>(t, kv, side ? t.a.v : t.a.k, cells, a, b, side ? to.v : to.k,
+                       side ? to.v_scales : to.k_scales);
         if (commits && !side)
             cp_async_commit();
     }
@@ -484,59 +660,96 @@ __device__ __forceinline__ void wait_for_queries(const tile_args &t, const place
     load_queries<S>(q);
 }
 
+/* What a block does once. */
+struct block_state {
+    bool first;  /* has not waited for the kernels before */
+    bool stores; /* there are fresh cells (struct fresh_cells), and the block has not stored them */
+    uint32_t sinks;
+};
+
+/* Stores the fresh cells of the block's kv head. Every block that reads one does, because blocks
+ * do not wait for each other; they store the same bytes. */
+template <class S>
+__device__ __forceinline__ void store_fresh(const tile_args &t, int kv, block_state &b)
+{
+    if constexpr (S::FP8) {
+#pragma unroll 1
+        for (int i = (int)threadIdx.x / 32; i < 2 * t.a.fresh.rows; i += S::WARPS)
+            store_fresh_head<S::HD>(t.a.fresh, i / 2, i % 2, kv);
+        __syncthreads();
+        b.stores = false;
+    }
+}
+
 /* Starts the copies of the first round's cells and of `ahead` keys of the tree part that is walked
  * next, and loads queries and sinks before the block's first walk. Cells that this pass writes are
  * fetched after the wait. So are the values if MI > 1: otherwise the queries would queue behind
- * them, and values are needed later. Two commit groups: the keys, and everything else. */
+ * them, and values are needed later. Two commit groups: the keys, and everything else; then two for
+ * each round more of DEPTH. */
 template <class S>
 __device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p, const job &j,
-                                           int ahead, bool &first, uint32_t &sinks)
+                                           int ahead, block_state &b)
 {
     const int n = min(S::G, j.to - j.from) * S::TK;
-    const int old = first && t.wait == WAIT_BEFORE_NEW
-                        ? max(0, min(n, first_new<S>(p, j.w) - j.from * S::TK)) : n;
-    const kv_buffers to = buffers_of<S>(p, false);
+    const bool waits = b.first && t.wait == WAIT_BEFORE_NEW, may_store = S::FP8 && b.stores;
+    const int new_from = waits || may_store ? first_new<S>(p, j.w) - j.from * S::TK : n;
+    const bool stores = may_store && (ahead || new_from < (j.to - j.from) * S::TK);
+    const int old = waits || stores ? max(0, min(n, new_from)) : n;
+    const kv_buffers to = buffers_of<S>(p, 0);
     queries<S> q;
     if constexpr (S::MI > 1) {
-        fetch_round<S>(t, p.kv, t.a.k, p.ring, 0, old, to.k);
-        if (first)
-            wait_for_queries<S>(t, p, q, sinks);
+        fetch_round<S>(t, p.kv, t.a.k, p.ring, 0, old, to.k, to.k_scales);
+        if (b.first)
+            wait_for_queries<S>(t, p, q, b.sinks);
+        if (stores)
+            store_fresh<S>(t, p.kv, b);
         if (old < n)
-            fetch_round<S>(t, p.kv, t.a.k, p.ring, old, n, to.k);
+            fetch_round<S>(t, p.kv, t.a.k, p.ring, old, n, to.k, to.k_scales);
         cp_async_commit();
-        fetch_round<S>(t, p.kv, t.a.v, p.ring, 0, n, to.v);
+        fetch_round<S>(t, p.kv, t.a.v, p.ring, 0, n, to.v, to.v_scales);
     } else {
         fetch_both<S>(t, p.kv, p.ring, 0, old, to, old == n);
-        if (first)
-            wait_for_queries<S>(t, p, q, sinks);
+        if (b.first)
+            wait_for_queries<S>(t, p, q, b.sinks);
+        if (stores)
+            store_fresh<S>(t, p.kv, b);
         if (old < n)
             fetch_both<S>(t, p.kv, p.ring, old, n, to, true);
     }
     if (ahead)
-        fetch_both<S>(t, p.kv, p.ring + 2 * S::KEYS, 0, ahead, buffers_of<S>(p, true), false);
+        fetch_both<S>(t, p.kv, p.ring + (S::DEPTH + 1) * S::KEYS, 0, ahead,
+                      buffers_of<S>(p, S::DEPTH), false);
     cp_async_commit();
-    if (first)
+#pragma unroll
+    for (int i = 1; i < S::DEPTH; i++) {
+        const int more = max(j.to - j.from - i * S::G, 0) * S::TK;
+        fetch_both<S>(t, p.kv, p.ring + i * S::KEYS, 0, more, buffers_of<S>(p, i), true);
+        cp_async_commit();
+    }
+    if (b.first)
         store_queries<S>(p, q);
-    first = false;
+    b.first = false;
 }
 
-/* Looks up the cells of a job's first two rounds and of the tree part that is walked next, and
+/* Looks up the cells of a job's first rounds and of the tree part that is walked next, and
  * starts their copies. The extents are computed while the look-ups are in flight. */
 template <class S>
 __device__ __forceinline__ void start_walk(const tile_args &t, const place<S> &p, const job &j,
                                            const job &next, int ahead, const cell_lookup &c,
-                                           round_extent<S> &e, bool &first, uint32_t &sinks)
+                                           round_extent<S> &e, block_state &b)
 {
     const int cell = look_up_round<S>(t, c, p.kv, j.from);
     e = round_extent_of<S>(t, p, j);
     store_round<S>(p.ring, cell);
-    if (j.from + S::G < j.to)
-        store_round<S>(p.ring + S::KEYS, look_up_round<S>(t, c, p.kv, j.from + S::G));
+#pragma unroll
+    for (int i = 1; i <= S::DEPTH; i++)
+        if (j.from + i * S::G < j.to)
+            store_round<S>(p.ring + i * S::KEYS, look_up_round<S>(t, c, p.kv, j.from + i * S::G));
     if (ahead)
-        store_round<S>(p.ring + 2 * S::KEYS,
+        store_round<S>(p.ring + (S::DEPTH + 1) * S::KEYS,
                        look_up_round<S>(t, lookup_of<S>(t, p, next), p.kv, next.from));
     __syncthreads();
-    begin_walk<S>(t, p, j, ahead, first, sinks);
+    begin_walk<S>(t, p, j, ahead, b);
 }
 
 /* Walks the tiles of a job in rounds; the same sums as walk() of tile.cu. here: its cells were
@@ -544,12 +757,12 @@ __device__ __forceinline__ void start_walk(const tile_args &t, const place<S> &p
  * one. */
 template <class S>
 __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &p, const job &j,
-                                            bool here, const job &then, int ahead, bool &first,
-                                            uint32_t &sinks, totals<S> &all)
+                                            bool here, const job &then, int ahead,
+                                            block_state &b, totals<S> &all)
 {
     sums<S> x;
     const cell_lookup c = lookup_of<S>(t, p, j);
-    const kv_buffers in = buffers_of<S>(p, here);
+    constexpr int BEFORE = 2 * S::DEPTH - 1; /* commit groups after the one that is waited for */
     int *ring = p.ring, cell = 0;
     round_extent<S> e;
 #pragma unroll
@@ -558,22 +771,28 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
     if (here)
         e = round_extent_of<S>(t, p, j);
     else
-        start_walk<S>(t, p, j, then, ahead, c, e, first, sinks);
+        start_walk<S>(t, p, j, then, ahead, c, e, b);
 
+    /* slot: of this round's cells among DEPTH + 1; turn: of its buffers */
 #pragma unroll 1
-    for (int k = j.from, turn = 0; k < j.to; k += S::G, turn ^= 1) {
-        const int next = k + S::G, own = k + p.wn / 2;
-        const int coming = max(j.to - next, 0) * S::TK; /* keys of the next round */
+    for (int k = j.from, slot = 0, turn = 0; k < j.to; k += S::G) {
+        const kv_buffers in = buffers_of<S>(p, here ? (int)S::DEPTH : turn);
+        const int next = k + S::DEPTH * S::G, own = k + p.wn / 2;
+        const int coming = max(j.to - next, 0) * S::TK; /* keys of the round that is fetched */
         const int keys = min((int)S::G, j.to - k) * S::TK; /* keys of this round */
-        const int *more = ring + (turn ^ 1) * S::KEYS;
-        cp_async_wait<1>();
-        widen_round<S>(p.kv, keys, in.k);
-        __syncthreads(); /* keys and queries have arrived */
+        const int *more = ring + (slot ? slot - 1 : (int)S::DEPTH) * S::KEYS;
+        cp_async_wait<BEFORE>();
+        bool far = round_arrived<S>(p, keys, in.k_scales, false); /* queries have arrived, too */
         if (next + S::G < j.to)
             cell = look_up_round<S>(t, c, p.kv, next + S::G);
         float s[S::MI][S::KT][4];
         if (own < j.to) {
-            score_round<S>(p, in.k, s);
+            if constexpr (!S::CODES)
+                score_round<S>(p, in.k, s);
+            else if (far)
+                score_codes<S, true>(p, in.k, s);
+            else
+                score_codes<S, false>(p, in.k, s);
             if (t.a.softcap > 0)
                 softcap_scores<S>(t.a.scale, t.a.softcap, s);
             if (own * S::TK < j.w.max_lo || (own + 1) * S::TK > j.w.min_stop)
@@ -582,18 +801,17 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         }
         __syncthreads(); /* no thread reads these keys any more; all maxima are stored */
         if (coming > 0) /* skips the loop's instructions in the last round */
-            fetch_round<S>(t, p.kv, t.a.k, more, 0, coming, in.k);
+            fetch_round<S>(t, p.kv, t.a.k, more, 0, coming, in.k, in.k_scales);
         cp_async_commit();
         if (next + S::G < j.to)
-            store_round<S>(ring + turn * S::KEYS, cell);
+            store_round<S>(ring + slot * S::KEYS, cell);
         if (own < j.to)
             softmax_round<S>(t, p, k, e, x, s);
-        cp_async_wait<1>();
-        widen_round<S>(p.kv, keys, in.v);
-        __syncthreads(); /* values have arrived; weights are stored */
+        cp_async_wait<BEFORE>();
+        far = round_arrived<S>(p, keys, in.v_scales, true); /* weights are stored, too */
 #pragma unroll 1
         for (int g = 0; g < min(S::G, j.to - k); g++) {
-            add_tile<S>(p, in.v, g, x);
+            add_tile<S>(p, in.v, g, far, x);
             bool over = false;
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++)
@@ -607,8 +825,10 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         }
         __syncthreads(); /* no thread reads these values any more */
         if (coming > 0)
-            fetch_round<S>(t, p.kv, t.a.v, more, 0, coming, in.v);
+            fetch_round<S>(t, p.kv, t.a.v, more, 0, coming, in.v, in.v_scales);
         cp_async_commit();
+        slot = slot == S::DEPTH ? 0 : slot + 1;
+        turn = turn + 1 == S::DEPTH ? 0 : turn + 1;
     }
 }
 
@@ -625,7 +845,7 @@ template <class S> __device__ __forceinline__ bool tree_is_next(const place<S> &
  * (ahead), its cells are fetched together with the first job's. */
 template <class S>
 __device__ __forceinline__ void walk_all(const tile_args &t, const place<S> &p, bool ahead,
-                                         bool &first, uint32_t &sinks, totals<S> &all)
+                                         block_state &b, totals<S> &all)
 {
     schedule c = {};
     c.last = -1;
@@ -634,9 +854,9 @@ __device__ __forceinline__ void walk_all(const tile_args &t, const place<S> &p, 
     for (bool here = false; here || next_job<S>(t, p, S::WHOLE, c);) {
         const job now = c.now;
         int keys = 0;
-        if (S::TREE_AHEAD > 0 && ahead && first && tree_is_next<S>(p, c))
+        if (S::TREE_AHEAD > 0 && ahead && b.first && tree_is_next<S>(p, c))
             keys = (c.now.to - c.now.from) * S::TK;
-        walk_rounds<S>(t, p, now, here, c.now, keys, first, sinks, all);
+        walk_rounds<S>(t, p, now, here, c.now, keys, b, all);
         here = keys > 0;
     }
 }
@@ -680,22 +900,24 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         rows[threadIdx.x] = x;
     }
     __syncthreads();
-    bool first = true;
-    uint32_t sinks = 0;
+    block_state b = {true, S::FP8 && t.a.fresh.k, 0};
     totals<S> all;
     if (S::WHOLE)
         start_totals<S>(p, all);
-    walk_all<S>(t, p, ahead, first, sinks, all);
-    if (first) { /* the block had no job */
-        if (!S::WHOLE && first_slice<S>(t, p, 0) >= slices_of<S>(t, p))
+    walk_all<S>(t, p, ahead, b, all);
+    const bool stores = b.stores && blockIdx.x == 0; /* also cells that no row reads */
+    if (b.first) { /* the block had no job */
+        if (!S::WHOLE && !stores && first_slice<S>(t, p, 0) >= slices_of<S>(t, p))
             return; /* no slice to combine either: the block makes room */
-        sinks = fetch_sinks(t, p);
+        b.sinks = fetch_sinks(t, p);
         pdl_wait();
     }
+    if (stores)
+        store_fresh<S>(t, p.kv, b);
     if constexpr (S::WHOLE)
-        finish<S>(t, p, sinks, all);
+        finish<S>(t, p, b.sinks, all);
     else
-        combine_slices<S>(t, p, sinks);
+        combine_slices<S>(t, p, b.sinks);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */

@@ -215,8 +215,8 @@ __device__ __forceinline__ int scales_after(const tile_args &t, int kv, int part
 __device__ __forceinline__ int scale_of(int kv) { return kv & 15; }
 
 /* Starts the copy of a thread's part of a cell to its place (FP8: codes to the first of the part's
- * two chunks, `to`, and scales to the second, to ^ 16); zeros if there is no cell. from: part_of();
- * scales: scales_after(). */
+ * two chunks, `to`, and scales to the second, to ^ 16; CODES: codes alone); zeros if there is no
+ * cell. from: part_of(); scales: scales_after(). */
 template <class S>
 __device__ __forceinline__ void copy_part(const tile_args &t, uint32_t to, const char *from,
                                           int scales, int cell)
@@ -224,7 +224,8 @@ __device__ __forceinline__ void copy_part(const tile_args &t, uint32_t to, const
     if constexpr (S::FP8) {
         from += (size_t)(unsigned)max(cell, 0) * (unsigned)t.a.cell_bytes;
         cp_async16(to, from, cell);
-        cp_async16(to ^ 16, from + scales, cell);
+        if (!S::CODES)
+            cp_async16(to ^ 16, from + scales, cell);
     } else {
         cp_async16(to, from + (size_t)(unsigned)max(cell, 0) * (S::HD * 2), cell);
     }

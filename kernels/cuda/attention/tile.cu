@@ -340,6 +340,8 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
         plan_tiles(d, t, most = 64);
     t.wait = d->prev_triggers_late && (!rounds || a->rows <= TREE_KEYS) ? WAIT_BEFORE_NEW
                                                                         : WAIT_AT_START;
+    if (!rounds)
+        cuda_store_fresh(d, &a->fresh);
     if (rounds)
         cuda_attn_rounds(d, t);
     else if (row_blocks)

@@ -23,7 +23,7 @@ static_assert((int)FETCH_DEPTH == 2, "parts take turns");
 template <int HD_, bool FP8_> struct tree_config {
     static_assert((int)TREE_KEYS <= 17);
     enum : int {
-        HD = HD_, MI = 1, NT = 64, ROWS = 16, FP8 = FP8_,
+        HD = HD_, MI = 1, NT = 64, ROWS = 16, FP8 = FP8_, CODES = 0,
         TK = HD > 128 ? 32 : 64,
         KEYS = TK + 16,
         CELLS = (KEYS + 31) / 32,    /* keys that a lane looks up */

@@ -24,6 +24,12 @@ __device__ __forceinline__ uint32_t shared1(uint32_t at)
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
+__device__ __forceinline__ uint32_t shared2(uint32_t at)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    return v;
+}
 __device__ __forceinline__ uint32_t shared4(uint32_t at)
 {
     uint32_t v;
@@ -77,6 +83,17 @@ __device__ __forceinline__ void cp_async16_if(uint32_t to, const void *from, boo
 __device__ __forceinline__ void cp_async4(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+/* The same; stores zeros if cell < 0. */
+__device__ __forceinline__ void cp_async4(uint32_t to, const void *from, int cell)
+{
+    asm volatile("{\n"
+                 ".reg .pred none;\n"
+                 "setp.lt.s32 none, %2, 0;\n"
+                 "cp.async.ca.shared.global [%0], [%1], 4, none;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"(cell)
+                 : "memory");
 }
 __device__ __forceinline__ void cp_async_commit()
 {

@@ -80,6 +80,38 @@ static void defer_norm(struct kdev *d, const struct product *p, int splits)
     d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, splits};
 }
 
+/* The float32 cells, with a slot for each row, in which the product's kernel stores keys and values
+ * that are to become FP8; h: the heads as they are to be stored. False if there are none. */
+static bool fresh_heads(const struct kdev *d, const struct heads *h, int rows, struct heads *to)
+{
+    const int n = h->n_kv * h->head_dim;
+    *to = *h;
+    if (!stores_fp8(h) || rows > MAX_FRESH_ROWS || n > MAX_FRESH_WIDTH ||
+        (h->head_dim != 64 && h->head_dim != 128 && h->head_dim != 256))
+        return false;
+    to->kv = KV_F32, to->write = d->fresh_slots, to->n_slots = MAX_FRESH_ROWS;
+    to->cell_k = d->fresh_pool, to->cell_v = d->fresh_pool + MAX_FRESH_ROWS * MAX_FRESH_WIDTH;
+    return true;
+}
+
+/* Whether the product's kernel finishes its heads; FP8 cells become the device's fresh cells. */
+static bool fuse_heads(struct kdev *d, struct product *p)
+{
+    const struct heads h = p->row_epilogue.heads;
+    struct heads to;
+    if (!p->row_epilogue.is_qkv || !fresh_heads(d, &h, p->rows, &to))
+        return cuda_fuses_heads(d, p);
+    p->row_epilogue.heads = to;
+    if (!cuda_fuses_heads(d, p)) {
+        p->row_epilogue.heads = h;
+        return false;
+    }
+    cuda_store_fresh(d, &d->fresh); /* of the group of rows before */
+    d->fresh = {(const float *)to.cell_k, (const float *)to.cell_v, h.write, h.cell_k, h.cell_v,
+                h.cell_bytes, p->rows, h.n_kv, h.head_dim, h.n_slots};
+    return true;
+}
+
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
 {
     bool dense = store == STORE_BF16;
@@ -92,7 +124,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     struct row_format rows = dense ? cuda_rows_format(d, whole_rows, p->x.kp)
                                    : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fused_pack = decode && cuda_fuses_pack(d, p);
-    p->fused_heads = decode && cuda_fuses_heads(d, p);
+    p->fused_heads = decode && fuse_heads(d, p);
     const bool packs = !p->fused_pack && !ready && cuda_packs_short(p),
                captures = p->in.capture && !packs;
     if (!captures &&
