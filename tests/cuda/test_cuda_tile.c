@@ -99,7 +99,8 @@ static void check_linear(int out, int in, struct k_linear a, bool mul, const cha
 }
 
 /* Outputs and inputs that fill tiles, and that do not; splits of an even, an odd number of chunks, of
- * one, and empty ones; tiles of whole panels and of 11, 4 and 2 rows of each. */
+ * one, and empty ones; tiles of whole panels, and of 16 and 4, 14 and 8, 16 and 6 rows of each (132
+ * multiprocessors). */
 static void test_linear_shapes(void **state)
 {
     (void)state;
@@ -117,7 +118,7 @@ static void test_what_follows_a_sum(void **state)
     check_linear(264, 512, biased, false, "bias, add");
     check_linear(263, 512, biased, false, "unaligned");
     check_linear(2560, 96, biased, false, "bias, add, parts of panels");
-    check_linear(2880, 96, biased, false, "bias, add, odd parts of panels");
+    check_linear(2880, 96, biased, false, "bias, add, other parts of panels");
     check_linear(264, 512, (struct k_linear){.scale = .5f, .b = &some, .act = ACT_GELU_TANH,
                                              .softcap = 3, .add = true}, true, "everything");
     check_linear(264, 512, (struct k_linear){.scale = 1, .post = {NORM_RMS, NULL, 1e-5f},
@@ -195,9 +196,9 @@ static void run_glu(const void *arg, int first, int rows, float *out)
 static void test_glu(void **state)
 {
     (void)state;
-    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2816, 96}, {3072, 96},
-                                    {3168, 1536}};
-    for (int i = 0; i < 6; i++) {
+    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}, {2560, 96}, {2816, 96},
+                                    {3072, 96}, {3168, 1536}};
+    for (int i = 0; i < 7; i++) {
         int ffn = shapes[i][0], in = shapes[i][1];
         struct tensor g = TENSOR(DT_BF16, .05f, ffn, in), u = TENSOR(DT_BF16, .05f, ffn, in);
         float *x = rnd_floats((size_t)(MOST * in), 1);

@@ -17,7 +17,7 @@ enum {
     HALF_BYTES = 2 * CHUNK_BYTES,
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
-    MAX_BOX = 256, /* rows of a box of a tensor map */
+    PARTS = 2,
     BATCH = 2, /* rows whose old values a writer loads together */
 };
 
@@ -38,11 +38,18 @@ template <int COLS> struct form {
     };
 };
 
+/* How a matrix's outputs are divided into tiles. The rows of its panels are divided into one part
+ * or two: the first run[0] rows, and the others. A tile has one part of successive panels. */
+struct division {
+    int run[PARTS];    /* rows of a part: successive outputs of a tile */
+    int panels[PARTS]; /* panels of a tile */
+    int n, first;      /* number of tiles; of these, tiles of the first part */
+};
+
 struct prefill_args {
-    CUtensorMap w[MAX_MATS], x;
+    CUtensorMap w[MAX_MATS][PARTS], x;
     struct product p;
-    int run[MAX_MATS];  /* successive outputs of a tile, from one panel */
-    int wide[MAX_MATS]; /* outputs of a tile (GLU: of each matrix): runs of successive panels */
+    struct division of[MAX_MATS];
     int tiles_out, tiles_row;
     uint32_t scale[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
 };
@@ -52,9 +59,13 @@ struct prefill_args {
 /* ---- device: tiles -------------------------------------------------------------------------- */
 
 struct place {
-    int mat, panel, row; /* the tile's outputs: its matrix, first panel, first row in each panel */
-    int col;             /* its first column */
+    int mat, part;  /* the tile's outputs: their matrix, their part of its panels, */
+    int panel, row; /* the first panel, the first row in each panel, */
+    int run, wide;  /* how many are successive, how many there are (GLU: of each matrix) */
+    int col;        /* the tile's first column */
 };
+/* Tiles of both parts take turns in proportion to their numbers, so that a panel's parts are read
+ * close to each other. */
 template <int COLS>
 __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile)
 {
@@ -65,9 +76,13 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
     while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
     t -= a.p.first[at.mat];
-    const int run = a.run[at.mat], runs = a.p.m[at.mat].panels.rows / run;
-    at.panel = t / runs * (a.wide[at.mat] / run);
-    at.row = t % runs * run;
+    const struct division &of = a.of[at.mat];
+    const int before = t * of.first / of.n; /* tiles of the first part */
+    at.part = (t + 1) * of.first / of.n == before;
+    at.panel = (at.part ? t - before : before) * of.panels[at.part];
+    at.row = at.part ? of.run[0] : 0;
+    at.run = of.run[at.part];
+    at.wide = at.run * of.panels[at.part];
     return at;
 }
 
@@ -81,8 +96,8 @@ template <int BYTES> struct tile_weights {
     int panel, row, bytes; /* the first panel; the first row in each; bytes of one chunk */
     bool glu;
     __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
-        : map(&a.w[at.mat]), panel(at.panel), row(at.row),
-          bytes(a.wide[at.mat] * K_CHUNK * BYTES), glu(a.p.glu)
+        : map(&a.w[at.mat][at.part]), panel(at.panel), row(at.row),
+          bytes(at.wide * K_CHUNK * BYTES), glu(a.p.glu)
     {
     }
     __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap *from, int place,
@@ -104,7 +119,7 @@ template <int BYTES> struct tile_weights {
                 break;
             copy(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], full);
             if (glu)
-                copy(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], full);
+                copy(at + (2 + i) * CHUNK_BYTES, map + PARTS, k.place[i], full);
         }
     }
 };
@@ -193,16 +208,16 @@ __device__ __forceinline__ int own_output()
 template <int BYTES> struct own_weights {
     uint64_t first;
     uint32_t sixteen, second;
-    int place; /* bytes from the stage on */
+    int behind; /* bytes from the stage on */
     __device__ __forceinline__ own_weights(int half, bool glu)
         : first(0), sixteen(0), second(CHUNK_BYTES * (glu ? 1 : 2) / 16),
-          place(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * (int)UNIT_BYTES))
+          behind(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * (int)UNIT_BYTES))
     {
     }
-    __device__ __forceinline__ void begin(const prefill_args &a, int mat, int)
+    __device__ __forceinline__ void begin(const prefill_args &, const place &at, int)
     {
-        const int unit = a.wide[mat] * UNIT_BYTES;
-        first = wgmma_units(0, unit) - (uint64_t)((2 * HALF_BYTES - place) / 16);
+        const int unit = at.wide * UNIT_BYTES;
+        first = wgmma_units(0, unit) - (uint64_t)((2 * HALF_BYTES - behind) / 16);
         sixteen = (uint32_t)(2 * unit / 16);
     }
 };
@@ -281,9 +296,9 @@ template <> struct own_weights<1> {
           second(CHUNK_BYTES * (glu ? 1 : 2)), scale(0)
     {
     }
-    __device__ __forceinline__ void begin(const prefill_args &a, int mat, int half)
+    __device__ __forceinline__ void begin(const prefill_args &a, const place &at, int half)
     {
-        scale = a.scale[a.p.glu ? half : mat];
+        scale = a.scale[a.p.glu ? half : at.mat];
     }
 };
 
@@ -336,7 +351,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
     uint32_t parity = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        own.begin(a, place_of<COLS>(a, tile).mat, half);
+        own.begin(a, place_of<COLS>(a, tile), half);
 #pragma unroll
         for (int i = 0; i < COLS / 2 / TERMS; i++)
             sum[i] = -0.f; /* the only number that changes no bit when it is added */
@@ -367,8 +382,8 @@ struct strip {
     int panel, row, run, wide, high; /* the outputs: see place, prefill_args; rows of a panel */
     int n;                          /* outputs of the matrix */
     int warp;
-    /* The output at a place of the tile; n or more: none. If runs are even, outputs at an even place
-     * and the next one are successive. */
+    /* The output at a place of the tile; n or more: none. The output at an even place and the next
+     * one are successive. */
     __device__ __forceinline__ int output(int at) const
     {
         return at < wide ? (panel + at / run) * high + row + at % run : n;
@@ -423,7 +438,7 @@ __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
     }
 }
 
-/* The same for runs of an odd number of outputs, one output a lane. */
+/* The same one output a lane, where outputs cannot be stored 16 bytes at once. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_single(const strip &s, const epilogue &f)
 {
@@ -524,10 +539,10 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
         const struct epilogue &f = a.p.f[at.mat];
         const struct mat &m = a.p.m[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
-        const struct strip s = {e.sums, first, rows, at.panel, at.row, a.run[at.mat],
-                                a.wide[at.mat], m.panels.rows, m.n, warp};
+        const struct strip s = {e.sums, first, rows, at.panel, at.row, at.run,
+                                at.wide, m.panels.rows, m.n, warp};
         const bool plain = f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul;
-        const bool wide = plain && s.n % 4 == 0 && s.run % 2 == 0 &&
+        const bool wide = plain && s.n % 4 == 0 &&
                           ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         mbarrier_wait(e.filled, parity);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
@@ -654,37 +669,63 @@ void cuda_panel_map(struct kdev *d, CUtensorMap *map, const void *p, const struc
     word_map(d, map, p, 4, dim, stride, box);
 }
 
-/* The outputs that a tile of at most `most` outputs takes from each of its panels: all, or an equal
- * part if the matrix then has clearly fewer tiles. even: an even number. *tiles: their number. */
-static int run_of(const struct panels *l, int most, bool even, int *tiles)
+/* The division into parts of all but `rest` rows and of `rest` rows (0: one part). */
+static struct division division_of(const struct panels *l, int most, int rest)
 {
-    const int clearly = even ? 10 : 3; /* percent; short runs of packed outputs are stored slowly */
-    int best = l->rows;
-    *tiles = div_up(l->n, most / best);
-    for (int run = l->rows - 1; run >= 2; run--) {
-        const int n = l->rows / run * div_up(l->n, most / run);
-        const bool fits = l->rows % run == 0 && !(even && run % 2) && most / run <= MAX_BOX;
-        if (fits && n * (100 + clearly) < *tiles * 100)
-            best = run, *tiles = n;
+    struct division d = {};
+    d.run[0] = l->rows - rest, d.run[1] = rest;
+    d.panels[0] = most / d.run[0];
+    d.n = d.first = div_up(l->n, d.panels[0]);
+    if (rest) {
+        d.panels[1] = most / rest;
+        d.n += div_up(l->n, d.panels[1]);
+    }
+    return d;
+}
+
+/* Divides a matrix into the fewest tiles of at most `most` outputs; of divisions into as many,
+ * takes one part before two, then the longest second part. TMA copies a part as pieces of 16 bytes
+ * a row. A stage of 192 columns takes about 0.65 us with pieces of 320 bytes, 0.73 with 176, which
+ * are no whole sectors of 32 bytes, 0.93 with 32; one of 160 columns 0.58 with 64 (one H200; from
+ * products of two lengths of k). So parts have an even number of rows, at least four. Panels of 20
+ * rows become parts of 16 and 4, of 22 rows 14 and 8 or 16 and 6, of 24 rows with GLU 16 and 8:
+ * these fill 126 to 128 of a tile's outputs, where whole panels fill 120, 110 and 96. */
+static struct division divide(const struct panels *l, int most)
+{
+    enum { LEAST = 4 };
+    struct division best = division_of(l, most, 0);
+    for (int rest = LEAST; rest <= l->rows / 2; rest += 2) {
+        const struct division d = division_of(l, most, rest);
+        if (d.n < best.n || (d.n == best.n && best.run[1]))
+            best = d;
     }
     return best;
 }
 
 /* Divides the outputs into tiles. first: the first tile of each matrix. Returns the number of
  * tiles. */
-static int tiles_of(const struct product *p, int *first, int *run, int *wide)
+static int tiles_of(const struct product *p, int *first, struct division *of)
 {
-    const int most = p->glu ? HALF_OUT : TILE_OUT;
     int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
-        int n = 0;
-        run[i] = run_of(&p->m[i].panels, most, p->glu, &n);
-        wide[i] = most / run[i] * run[i];
+        of[i] = divide(&p->m[i].panels, p->glu ? HALF_OUT : TILE_OUT);
         first[i] = tiles;
         if (!p->glu || i == 0)
-            tiles += n;
+            tiles += of[i].n;
     }
     return tiles;
+}
+
+/* Describes to TMA the boxes of one part of a matrix: one chunk of a tile's outputs. */
+template <int BYTES>
+static void part_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int panels, int run)
+{
+    const struct panels *l = &m->panels;
+    if (BYTES == 2)
+        cuda_panel_map(d, map, m->w, l, panels, run);
+    else
+        cuda_piece_map(d, map, m->w, l->rows * K_CHUNK, l->ksplit.chunks, l->n, panels,
+                       run * K_CHUNK);
 }
 
 template <int TERMS, int COLS, int BYTES>
@@ -693,14 +734,10 @@ static void run_bytes(struct kdev *d, const struct product *p)
     using F = form<COLS>;
     struct prefill_args a = {};
     a.p = *p;
-    a.tiles_out = tiles_of(p, a.p.first, a.run, a.wide);
-    for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of a tile's outputs */
-        const struct panels *l = &p->m[i].panels;
-        if (BYTES == 2)
-            cuda_panel_map(d, &a.w[i], p->m[i].w, l, a.wide[i] / a.run[i], a.run[i]);
-        else
-            cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK, l->ksplit.chunks, l->n,
-                           a.wide[i] / a.run[i], a.run[i] * K_CHUNK);
+    a.tiles_out = tiles_of(p, a.p.first, a.of);
+    for (int i = 0; i < p->n_mats; i++) {
+        for (int part = 0; part < PARTS && a.of[i].run[part]; part++)
+            part_map<BYTES>(d, &a.w[i][part], &p->m[i], a.of[i].panels[part], a.of[i].run[part]);
         a.scale[i] = BYTES == 1 ? fp8_factor(p->m[i].unit) : 0;
     }
     a.tiles_row = div_up(p->rows * TERMS, COLS);
@@ -720,8 +757,9 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
 static int cost_of(const struct kdev *d, const struct product *p, int cols)
 {
     enum { BEGIN = 8 }; /* overhead of a tile, in columns */
-    int first[MAX_MATS], run[MAX_MATS], wide[MAX_MATS];
-    int tiles = tiles_of(p, first, run, wide) * div_up(p->rows * d->terms, cols);
+    int first[MAX_MATS];
+    struct division of[MAX_MATS];
+    int tiles = tiles_of(p, first, of) * div_up(p->rows * d->terms, cols);
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 
