@@ -25,6 +25,7 @@ enum {
     QUEUE = 4096,            /* events between the engine and this thread */
     BATCH_MS = 100,          /* an event waits at most this long for its commit */
     BATCH_MAX = 4096,        /* events of one transaction, approximately */
+    ROOM_KEPT = 1024,        /* room for waiting events that is kept once none waits */
     RETRY_MS = 250,          /* delay before a retry; doubles with each failure ... */
     RETRY_MAX_MS = 500,      /* ... up to this */
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
@@ -341,6 +342,7 @@ static void set_status(struct history *h, const char *why)
     else
         snprintf(s->error, sizeof s->error, "not saved: %s", why);
     s->queued = (uint64_t)h->n_wait;
+    s->room = (uint64_t)h->cap_wait;
     s->recording = h->level != LOG_OFF && !why && !h->blocked;
     bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0 || h->limit_changed;
     h->limit_changed = false;
@@ -355,6 +357,11 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
         event_free(&h->wait[i].ev);
     h->n_wait = 0;
     h->bytes = 0;
+    if (h->cap_wait > ROOM_KEPT) { /* many waited, for example for a full disk: up to 32 MB */
+        free(h->wait);
+        h->wait = NULL;
+        h->cap_wait = 0;
+    }
     h->urgent = false;
     h->failing_ns = h->retry_ns = 0;
     h->retry_ms = 0;

@@ -95,6 +95,7 @@ struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
     uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
     uint64_t queued;      /* events waiting to be committed */
+    uint64_t room;        /* events that the memory held for waiting ones has room for */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
     int64_t bytes;       /* of the database, without free pages; 0: not known yet */
     char limit[160];     /* a line about its size, from 90 % of max_bytes on; else "" */

@@ -157,11 +157,14 @@ static void test_a_refusing_disk_never_holds_the_engine(void **state)
     /* the disk still refuses, and each post has returned: a writer that waited for it would hang here */
     history_status(h, &s);
     assert_false(s.recording);
+    assert_true(s.room >= s.queued);
     sqlite3_exec(first_connection, "PRAGMA max_page_count=1000000", NULL, NULL, NULL);
     assert_true(wait_until_acked(h, (uint64_t)posted + 1, 60000));
     history_status(h, &s);
     assert_non_null(strstr(s.error, "not saved: ")); /* it says that details are missing */
     assert_true(s.recording);
+    assert_int_equal(s.queued, 0);
+    assert_true(s.room <= 1024); /* the memory of those that waited is given back */
     struct hdb *d = read_open();
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE text='the whole reply'"), 1);
     int turns;
