@@ -264,6 +264,18 @@ static void rests(struct user *u)
     user_settle(u);
 }
 
+/* A prompt of more tokens than a pass has rows: the kernels' working buffers are then as large as they become. */
+static void has_widest_pass(struct user *u)
+{
+    struct buf text = {0};
+    say(u, "/set chunk 256");
+    for (int i = 0; i < 70; i++)
+        buf_str(&text, "window page slot draft ");
+    say(u, text.p);
+    buf_free(&text);
+    say(u, "/clear");
+}
+
 /* Opens what is opened on first use, such as connections for reading the log, and fills what keeps its room once it was
  * needed, such as the ring of steps: later samples are compared with each other. */
 static void warms_up(struct user *u)
@@ -279,6 +291,7 @@ static void warms_up(struct user *u)
     say(u, "/n 4 Tell me a story.");
     say(u, "/clear");
     turns_with_fault(u, "26513"); /* the fault whose passes need buffers of their own */
+    has_widest_pass(u);
 }
 
 void *user_main(void *arg)

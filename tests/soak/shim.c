@@ -94,10 +94,10 @@ static void *sleep_for_ever(void *arg)
 static void lose(void)
 {
     enum { BYTES = 524288 };
+    static char *volatile lost; /* the compiler omits an allocation that nothing sees */
     pthread_t thread;
-    char *p;
-    if (leak == 'm' && (p = malloc(BYTES)) != NULL)
-        memset(p, 1, BYTES);
+    if (leak == 'm' && (lost = malloc(BYTES)) != NULL)
+        memset(lost, 1, BYTES);
     if (leak == 'd' && dup(0) < 0)
         leak = 0;
     if (leak == 't' && pthread_create(&thread, NULL, sleep_for_ever, NULL) != 0)

@@ -335,7 +335,8 @@ static void check_printed_turns(void)
     free(path);
 }
 
-/* All sessions in random order, or on a machine under load as many as can be replayed in three times the time of the run. */
+/* All sessions with a number (the others, parents of forks, have no turn) in random order, or on a machine under load as
+ * many as can be replayed in three times the time of the run. */
 static void replay_sessions(uint64_t *rng)
 {
     int most = (int)log_number("select max(number) from session"), done = 0, equal = 0;
@@ -359,7 +360,7 @@ static void replay_sessions(uint64_t *rng)
         done++;
         equal += before == atomic_load(&soak.failures);
     }
-    printf("sessions replayed: %d of %ld, equal: %d, in %.0f s\n", done, log_number("select count(*) from session"), equal,
+    printf("sessions replayed: %d of %ld, equal: %d, in %.0f s\n", done, log_number("select count(number) from session"), equal,
            seconds_since(begin));
     free(number);
 }

@@ -53,6 +53,8 @@ static void run(const char *const *argv, int ms, int sig, const char *may)
     note("visitor", "%sstatus %d%s", line.p, rc, full ? ", disk full" : "");
     /* a full disk is an error of the log (4) or of the file that was asked for (2) */
     full |= atomic_load(&soak.full);
+    if (strcmp(argv[1], "replay") == 0 && out.n && (strstr(out.p, "differs at step") || strstr(out.p, "differs in turn")))
+        failed("visitor", "%s: %.800s", line.p, out.p); /* also of a session in which another process writes */
     if (!allowed(rc, may) && !(full && (rc == 2 || rc == 4)))
         failed("visitor", "%sended with status %d, expected one of%s: %.800s", line.p, rc, may, out.p);
     buf_free(&out);
@@ -73,7 +75,7 @@ void visit(uint64_t *rng)
     case 5: run((const char *[]){a, "db", "check", NULL}, LONG, SIGTERM, " 0 "); break;
     case 6: run((const char *[]){a, "db", "backup", fresh_file(), NULL}, LONG, SIGTERM, " 0 "); break;
     case 7: run((const char *[]){a, "db", "sql", "select count(*), sum(n_steps) from turn", NULL}, LONG, SIGTERM, " 0 "); break;
-    case 8: run((const char *[]){a, "replay", n, "--check", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
+    case 8: run((const char *[]){a, "replay", n, "--check", NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 9: run((const char *[]){a, "pack", n, "-o", fresh_file(), NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 10: run((const char *[]){a, "run", "--quiet", "-c", "-p", "max_tokens=20", "Go on.", NULL}, LONG, SIGTERM, " 0 4 "); break;
     case 11: run((const char *[]){a, "replay", n, "--plain", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
