@@ -491,7 +491,8 @@ KIT void keep_results(struct script *s, const struct trace *t)
         if (!a->is_turn)
             continue;
         if (k == t->n) { /* the run ended before it */
-            s->n = i;
+            while (s->n > i)
+                act_free(&s->act[--s->n]);
             break;
         }
         const struct trace_turn *x = &t->turn[k++];
