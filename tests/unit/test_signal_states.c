@@ -389,7 +389,7 @@ static double needs_end(const struct state *s, struct child *c, int sig, uint64_
 {
     bool ended = AWAIT(c, c->gone);
     double ms = ms_since(t0);
-    need(ended, "it did not end within %d s", HANG_MS / 1000);
+    need(ended, "it did not end within %d s", hang_ms() / 1000);
     int status = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 128 + WTERMSIG(c->status);
     int expected = sig == SIGINT && s->int_code ? s->int_code : 128 + sig;
     if (ended && !(s->by_itself && status == 0))
