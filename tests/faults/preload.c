@@ -30,7 +30,6 @@
 
 static struct faults_page *page;
 static int null_device;
-static bool failed_here; /* in a forked process */
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -53,6 +52,8 @@ __attribute__((constructor)) static void begin(void)
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+static bool failed_here; /* in a forked process */
 
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
