@@ -113,6 +113,7 @@ ifeq ($(WITH_CUDA),1)
   # ARCH: a number is machine code for a compute capability and the later ones of its generation (90: as 90a, with
   # wgmma, for 9.0 alone), N+ptx is PTX, which a driver compiles for any GPU from N on when the program first starts.
   # CUDA=auto: the GPUs of this machine. CUDA=1: Ampere with Ada, Hopper, desktop Blackwell; PTX for the others.
+  NVCC_IS   := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
   KNOWN     := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
   ARCH      ?= $(if $(filter auto,$(CUDA)),$(foreach g,$(GPUS),$(if $(filter $(g),$(KNOWN)),$(g),90+ptx)),$(filter $(KNOWN),80 90 120) 90+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -250,8 +251,9 @@ $(B)/%.o: %.c $(B)/c.flags
 	@mkdir -p $(@D); echo "  CC    $<"; $(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/%.cu.o: %.cu $(B)/cu.flags
-	@mkdir -p $(@D); echo "  NVCC  $<"; $(NVCC) $(NVFLAGS) -Xptxas -v -MMD -MP -c $< -o $@ 2>$(@:.o=.ptxas); rc=$$?; \
-	  grep -vE '^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; exit $$rc
+	@mkdir -p $(@D); echo "  NVCC  $<"; echo "compiler $(NVCC_IS)" >$(@:.o=.ptxas); \
+	  $(NVCC) $(NVFLAGS) -Xptxas -v -MMD -MP -c $< -o $@ 2>>$(@:.o=.ptxas); rc=$$?; \
+	  grep -vE '^compiler |^ptxas info|bytes stack frame|^$$' $(@:.o=.ptxas) >&2; exit $$rc
 
 $(B)/aerie: $(OBJ) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@

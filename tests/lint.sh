@@ -22,7 +22,7 @@ mapfile -t scripts < <(files '*.sh' '*.bash' .ci/run | grep -v '^repl/share/')
 each() { # a command with {} for the file; the files are in standard input
     xargs -d '\n' -P "$(nproc)" -I '{}' "$@"
 }
-alone() { printf '%s\n' "${headers[@]}" | each gcc "${flags[@]}" -pedantic -Wall -Wextra -fsyntax-only -x c -include '{}' /dev/null; }
+alone() { printf '%s\n' "${headers[@]}" | each gcc "${flags[@]}" -pedantic -Wall -Wextra -fsyntax-only -x c -include '{}' "$declared"; }
 follow() { printf '%s\n' "${sources[@]}" | each gcc "${flags[@]}" -O1 -fanalyzer -S -o /dev/null '{}'; }
 tidy() { printf '%s\n' "${sources[@]}" | each clang-tidy --quiet '{}' -- "${flags[@]}" 2>/dev/null; }
 analyze() {
@@ -38,8 +38,9 @@ check() {
 }
 scripts() { shellcheck -S warning -f gcc "${scripts[@]}"; }
 
-found=$(mktemp) || exit 2
-trap 'rm -f "$found"' EXIT
+found=$(mktemp) && declared=$(mktemp --suffix=.c) || exit 2
+trap 'rm -f "$found" "$declared"' EXIT
+echo 'extern int declared;' >"$declared" # a file with nothing is no C, and some headers have macros only
 bad=0
 look() { # NAME COMMAND VERSION FUNCTION: what it finds counts if the command has that version
     local name=$1 version n start=$SECONDS
