@@ -276,7 +276,7 @@ static inline void mock_frozen(struct mock *m)
 
 static inline struct device mock_device(struct mock *m)
 {
-    return (struct device){&m->k, m->dev.d, m->dev.kv};
+    return (struct device){&m->k, m->dev.d, m->dev.kv, m->dev.precision};
 }
 
 static inline void mock_close(struct mock *m)
