@@ -176,6 +176,22 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side)
 
 /* ---- reserving ---- */
 
+/* Column c is about to be replaced by a copy. An swa page that only this sequence holds is free
+ * afterwards and may be written, so that such a column cannot be shared again. */
+static void note_replaced(const struct kv *kv, struct seq *s, enum side side, int c)
+{
+    struct replaced_column was = {.side = side, .c = c};
+    if (side == SIDE_DRAFT) {
+        was.page[POOL_DRAFT] = s->dcol[c].v;
+    } else {
+        was.page[POOL_FULL] = s->col[c].full.v;
+        was.page[POOL_SWA] = s->col[c].swa.v;
+    }
+    bool alone = was.page[POOL_SWA] && kv->pool[POOL_SWA].ref[was.page[POOL_SWA]] == 1;
+    if (!alone && s->n_replaced < MAX_REPLACED)
+        s->replaced[s->n_replaced++] = was;
+}
+
 int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto)
 {
     int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_col);
@@ -197,6 +213,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
     for (int c = s->committed / P; c < min_int(need, s->n_col); c++) {
         if (!shared(kv, &s->col[c]))
             continue;
+        note_replaced(kv, s, SIDE_TARGET, c);
         struct column old = s->col[c], col = take_column(kv, s, c);
         mark_dirty(s, SIDE_TARGET, c);
         if (c * P < s->committed) {
@@ -234,6 +251,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
         int32_t old = s->dcol[c].v;
         if (pool->ref[old] <= 1)
             continue;
+        note_replaced(kv, s, SIDE_DRAFT, c);
         mark_dirty(s, SIDE_DRAFT, c);
         s->dcol[c].v = take_page(kv, POOL_DRAFT, s, c);
         if (c * P < final) /* also cells from `from` on: a rollback makes them final again */
@@ -264,6 +282,7 @@ void kv_commit(struct kv *kv, struct seq *s, int n)
     CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
     s->tail = chain_at(kv, s, n);
     s->committed = n;
+    s->n_replaced = 0;
 }
 
 /* How many leading columns have swa pages that no later pass reads once n cells are committed. */
@@ -285,6 +304,11 @@ void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after
 void kv_commit_draft(struct kv *kv, struct seq *s, int n)
 {
     CHECK(n >= s->drafted && n <= s->n_dcol * kv->page_size);
+    int kept = 0;
+    for (int i = 0; i < s->n_replaced; i++)
+        if (s->replaced[i].side != SIDE_DRAFT)
+            s->replaced[kept++] = s->replaced[i];
+    s->n_replaced = kept;
     s->drafted = n;
 }
 
@@ -301,6 +325,50 @@ void kv_rollback(struct kv *kv, struct seq *s)
     while (s->n_dcol > keep) {
         mark_dirty(s, SIDE_DRAFT, --s->n_dcol);
         drop_page(kv, POOL_DRAFT, s, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
+    }
+}
+
+/* A copy to the page that has not been carried out yet is left out. */
+static void cancel_copy(struct kv *kv, enum pool_id pool, int32_t dst)
+{
+    int n = 0;
+    for (int i = 0; i < kv->n_copy; i++)
+        if (kv->copy[i].pool != pool || kv->copy[i].dst != dst)
+            kv->copy[n++] = kv->copy[i];
+    kv->n_copy = n;
+}
+
+/* Page `now` of column c goes, and the one that it replaced comes back. */
+static void share_again(struct kv *kv, struct seq *s, enum pool_id pool, const struct replaced_column *was,
+                        int32_t now)
+{
+    if (!was->page[pool])
+        return;
+    cancel_copy(kv, pool, now);
+    share_page(kv, pool, s, was->page[pool], was->c);
+}
+
+void kv_undo(struct kv *kv, struct seq *s)
+{
+    kv_rollback(kv, s);
+    while (s->n_replaced) {
+        const struct replaced_column *was = &s->replaced[--s->n_replaced];
+        int c = was->c;
+        if (c >= (was->side == SIDE_DRAFT ? s->n_dcol : s->n_col))
+            continue; /* it held no final cell */
+        mark_dirty(s, was->side, c);
+        if (was->side == SIDE_DRAFT) {
+            int32_t now = s->dcol[c].v;
+            share_again(kv, s, POOL_DRAFT, was, now);
+            s->dcol[c].v = was->page[POOL_DRAFT];
+            drop_page(kv, POOL_DRAFT, s, now, c, PAGE_DROP);
+        } else {
+            struct column now = s->col[c];
+            share_again(kv, s, POOL_FULL, was, now.full.v);
+            share_again(kv, s, POOL_SWA, was, now.swa.v);
+            s->col[c] = (struct column){{was->page[POOL_FULL]}, {was->page[POOL_SWA]}};
+            drop_column(kv, s, &now, c);
+        }
     }
 }
 

@@ -38,6 +38,14 @@ static inline enum side side_of(enum pool_id p)
     return p == POOL_DRAFT ? SIDE_DRAFT : SIDE_TARGET;
 }
 
+/* A shared column that a reservation has replaced by a copy. Pages: of the side's pools, else 0. */
+struct replaced_column {
+    enum side side;
+    int c;
+    int32_t page[N_POOLS]; /* that it held before */
+};
+enum { MAX_REPLACED = 4 }; /* a step replaces the last column of each side */
+
 struct seq {
     enum page_holder holder; /* whose columns these are, for the page log; stays until the end */
     struct column *col;
@@ -51,6 +59,8 @@ struct seq {
      * since the kv_mark_clean() that returned `stamp`; 0: none. */
     uint64_t stamp[N_SIDES];
     int clean[N_SIDES];
+    struct replaced_column replaced[MAX_REPLACED]; /* since the last commit, for kv_undo() */
+    int n_replaced;
 };
 
 /* What the last pass wrote to a cell of the target's pools: the token, its position, and a digest
@@ -133,8 +143,12 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
 /* *after: s as it will be after kv_commit(kv, s, n), to plan the pass that follows the commit. It
  * shares the columns of s: read only, valid until s changes. */
 void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after);
-/* Drops the columns that hold no final cell, of both sides. */
+/* Drops the columns that hold no final cell, of both sides. Columns replaced by copies stay. */
 void kv_rollback(struct kv *kv, struct seq *s);
+/* The same, and columns that were replaced since the last commit are shared again: the sequence has
+ * the pages, and the pools the order of free pages, that they had before the reservations. Only while
+ * no other sequence has taken, dropped or written pages since. */
+void kv_undo(struct kv *kv, struct seq *s);
 /* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
 void kv_release_window(struct kv *kv, struct seq *s);
 /* Marks the side's columns of final cells as clean: from now on clean[side] is the number of

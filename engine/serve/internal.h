@@ -51,6 +51,7 @@ struct engine_own {
     int window_released;    /* pages that left the window in the last step */
     struct forcing force;   /* of the turn */
     struct shapes shapes;
+    uint64_t undo_given_up; /* ses.given_up before the step */
     int first;              /* tokens of the turn's prompt */
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
@@ -177,6 +178,15 @@ void probe_step_ended(struct engine *g, bool ok);
 void probe_turn_ended(struct engine *g);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
+
+/* undo.c; the engine's thread. undo_begin() before each step; undo_step() after one that was stopped:
+ * the page tables and the order of free pages are as before the step. A step that has given up a
+ * checkpoint cannot be undone, so it is not stopped: undo_possible(). undo_wanted(): the user stops,
+ * and the step can be undone. */
+void undo_begin(struct engine *g);
+bool undo_possible(const struct engine *g);
+bool undo_wanted(const struct engine *g);
+void undo_step(struct engine *g);
 
 /* plans.c; the engine's thread, around each step of a turn. */
 void plans_step_begins(struct engine *g);

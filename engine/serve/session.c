@@ -444,6 +444,18 @@ bool session_has_turn(const struct session *s, int turn)
     return found;
 }
 
+void session_print_turns(const struct ids *turns, struct buf *out)
+{
+    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
+    for (int i = 0, last; i < turns->n; i = last + 1) {
+        for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
+            ;
+        buf_printf(out, "%s %d", i ? "," : "", turns->v[i]);
+        if (last > i)
+            buf_printf(out, "-%d", turns->v[last]);
+    }
+}
+
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e)
 {

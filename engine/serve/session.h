@@ -99,6 +99,8 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
  * back to the newest resident turn end before them. */
 int session_forget(struct session *s, const struct ids *turns);
 bool session_has_turn(const struct session *s, int turn);
+/* "turn 3", "turns 1-3, 5": of numbers that ascend. */
+void session_print_turns(const struct ids *turns, struct buf *out);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e);

@@ -263,8 +263,10 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
 {
     if (debug_back_asked(g))
         return GOES_BACK;
-    if (e->kind == ERR_NEGATIVE && stop_asked(&g->stop))
+    if (e->kind == ERR_NEGATIVE && undo_wanted(g)) {
+        undo_step(g);
         return STOP_CANCEL;
+    }
     if (e->kind == ERR_NEGATIVE) {
         /* earlier turns hold the pages, or after historical fault 27789 nobody does */
         char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
@@ -305,7 +307,7 @@ static int step_done(struct engine *g, struct turn *t, uint64_t began)
 static void begin_step(struct engine *g, const struct turn *t)
 {
     struct runtime *r = &g->own.runtime;
-    bool stoppable = !r->dev.k->queued && !back_silent(g, &t->back);
+    bool stoppable = !r->dev.k->queued && !back_silent(g, &t->back) && undo_possible(g);
     r->net.stop = stoppable ? &g->stop : NULL; /* see worker.c */
     probe_step_begins(g);
     plans_step_begins(g);
@@ -327,11 +329,13 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     if (g->shared.step > 0 && l->seq.committed + *chunk >= l->tok.n)
         session_mark(&g->own.ses, false); /* so that /regen need not run the earlier chunks again */
     for (;;) {
+        if (!undo_possible(g))
+            g->own.runtime.net.stop = NULL;
         int upto = min_int(l->seq.committed + *chunk, l->tok.n);
         bool last = upto == l->tok.n;
         if (lane_extend(&g->own.runtime, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
             return true;
-        if (e->kind != ERR_NEGATIVE || stop_asked(&g->stop))
+        if (e->kind != ERR_NEGATIVE || undo_wanted(g))
             return false;
         if (session_reclaim(&g->own.ses))
             continue;
@@ -359,6 +363,7 @@ static int prefill(struct engine *g, struct turn *t)
         uint64_t began = clock_ns();
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
+        undo_begin(g);
         begin_step(g, t);
         bool ok = extend(g, &t->chunk, &e);
         end_step(g, ok);
@@ -375,10 +380,11 @@ static int prefill(struct engine *g, struct turn *t)
     return finished(g, t);
 }
 
-/* A cancel while the turn was paused. */
-static bool stopped(struct err *e)
+/* A phase is done. False: the turn was paused, and the user stopped it. */
+static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
 {
-    return err_set(e, ERR_NEGATIVE, "the step was stopped");
+    return debug_phase_done(g, c) || (!undo_possible(g) && !debug_back_asked(g)) ||
+           err_set(e, ERR_NEGATIVE, "the step was stopped");
 }
 
 /* One cycle, at once or phase by phase. */
@@ -393,10 +399,9 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     if (!lane_ready_for(&g->own.runtime, l, shape, e))
         return false;
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
-    bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) &&
-              cycle_verify(&c, e) && (debug_phase_done(g, &c) || stopped(e));
+    bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) && phase_done(g, &c, e);
     force_step_begins(g);
-    ok = ok && cycle_accept(&c, e) && (debug_phase_done(g, &c) || stopped(e));
+    ok = ok && cycle_accept(&c, e) && phase_done(g, &c, e);
     if (!ok) {
         cycle_abandon(&c);
         return false;
@@ -413,6 +418,7 @@ static int decode(struct engine *g, struct turn *t)
     struct err e = {0};
     uint64_t start = clock_ns() - t->decode_ns, paused = g->own.paused_ns;
     int why = GOES_ON;
+    undo_begin(g);
     while (why == GOES_ON) {
         uint64_t began = clock_ns(), was_paused = g->own.paused_ns;
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
@@ -432,9 +438,10 @@ static int decode(struct engine *g, struct turn *t)
             why = step_done(g, t, began);
             if (why == GOES_ON)
                 why = finished(g, t);
+            undo_begin(g);
         } else if (e.kind == ERR_NEGATIVE && stop_asked(&g->stop) && back_silent(g, &t->back)) {
             continue; /* between two phases; steps that were posted come first */
-        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) || debug_back_asked(g) ||
+        } else if (e.kind != ERR_NEGATIVE || undo_wanted(g) || debug_back_asked(g) ||
                    !session_reclaim(&g->own.ses)) {
             why = failed(g, t, g->shared.step + 1, &e);
         }
@@ -579,25 +586,12 @@ static int least(const struct engine *g)
     return min_int(64, g->own.runtime.context / 16);
 }
 
-/* "turn 3", "turns 1-3, 5" */
-static void print_turns(const struct ids *turns, struct buf *out)
-{
-    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
-    for (int i = 0, last; i < turns->n; i = last + 1) {
-        for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
-            ;
-        buf_printf(out, "%s %d", i ? "," : "", turns->v[i]);
-        if (last > i)
-            buf_printf(out, "-%d", turns->v[last]);
-    }
-}
-
 /* Takes turns out of the context after a notice and a log entry. */
 static void leave_out(struct engine *g, const struct ids *turns, int tokens, const char *why)
 {
     struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
-    print_turns(turns, &b);
+    session_print_turns(turns, &b);
     buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
     engine_post_text(g, EV_NOTICE, b.p);
     for (int i = 0; i < turns->n; i++)
@@ -629,7 +623,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
     bool tight = r->n_all + (policy == FORGET_ASK ? least(g) : 1) > context;
     if (tight) {
         struct buf b = {0};
-        print_turns(&r->turns, &b);
+        session_print_turns(&r->turns, &b);
         err_set(e, ERR_USAGE, "not sent, nothing has changed: with the message the context would "
                 "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it",
                 r->n_all, context, b.p, r->n_all - r->prompt.n);

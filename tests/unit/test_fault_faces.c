@@ -1,6 +1,7 @@
 /* test_fault_faces.c - a device that fails for good, as users meet it: lines, batches, replays, the full
  * screen. Faces run in a process of their own, so that exit codes, standard error and the terminal
  * are what a user would see. */
+#include "engine/serve/session.h"
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
@@ -360,6 +361,97 @@ static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(vo
     drop_db();
 }
 
+static int cancel_attn; /* the attention of the stopped prompt behind which the user stops */
+static int n_hello;     /* turns before it */
+
+/* Some turns, then a prompt of several chunks that is stopped, and the same again. */
+static int face_stopped_in_chunk(struct app *a)
+{
+    static const char *const question = "What is a page table, and what does a cache of keys and values hold?";
+    static const char *const set[] = {"chunk=7", "max_tokens=2"};
+    for (int i = 0; i < 2; i++) {
+        struct request rq = {.kind = RQ_SET, .text = xstrdup(set[i])};
+        memcpy(rq.session, a->session, sizeof rq.session);
+        CHECK(backend_submit(a->backend, &rq, NULL));
+    }
+    for (int i = 0; i < n_hello; i++) {
+        tell(a, "Hello!");
+        until_idle(a);
+    }
+    spy.engine = a->backend;
+    spy.k.attn = spy_attn;
+    for (int i = 0; i < 2; i++) {
+        spy.cancel_at = i ? 0 : cancel_attn;
+        tell(a, question);
+        until_idle(a);
+    }
+    return 0;
+}
+
+static int child_stopped_in_chunk(void)
+{
+    struct options o = options();
+    return with_app(&o, -1, face_stopped_in_chunk);
+}
+
+/* The steps and the reply's tokens of the turn that was stopped; its session replays equal. */
+static void stop_in_chunk(int *steps, int *tokens)
+{
+    struct shown s = {0};
+    struct buf n = {0};
+    struct err e = {0};
+    new_db();
+    new_spy(false);
+    in_child(child_stopped_in_chunk, "", &s);
+    assert_int_equal(s.rc, 0);
+    shown_free(&s);
+    struct hdb *d = hdb_open(db, &e);
+    assert_non_null(d);
+    char *sql = xasprintf("SELECT 'stop ' || n_steps || ' ' || (length(tokens) / 4) AS n FROM turn"
+                          " WHERE role = 'reply' AND n = %d AND stop = 'cancel'", n_hello + 1);
+    assert_true(hdb_sql(d, sql, true, 1, &n, &e));
+    free(sql);
+    const char *at = strstr(n.p, "stop ");
+    if (!at || sscanf(at, "stop %d %d", steps, tokens) != 2)
+        fail_msg("%s", n.p);
+    hdb_close(d);
+    replay_waits = -1;
+    in_child(child_replay, "", &s);
+    assert_string_equal(s.err.p, "");
+    if (strncmp(s.out.p, "equal: ", 7) != 0)
+        fail_msg("stopped behind attention %d: %s", cancel_attn, s.out.p);
+    shown_free(&s);
+    buf_free(&n);
+    drop_db();
+}
+
+/* Within each chunk of a prompt, and between two: the last one has made a checkpoint and copied the
+ * page that it shares. */
+static void test_a_turn_that_was_stopped_within_a_chunk_replays_equal(void **state)
+{
+    (void)state;
+    int steps, tokens, stopped = 0;
+    n_hello = 1;
+    for (cancel_attn = 1; cancel_attn < 44; cancel_attn += 5) {
+        stop_in_chunk(&steps, &tokens);
+        assert_int_equal(tokens, 0);
+        stopped |= 1 << steps;
+    }
+    assert_true(stopped == 31);
+}
+
+/* Where the last chunk's checkpoint takes the place of another one, which is gone for good, the chunk is
+ * not stopped. */
+static void test_a_chunk_that_gave_up_a_checkpoint_runs_to_its_end(void **state)
+{
+    (void)state;
+    int steps, tokens;
+    n_hello = MAX_POINTS / 2; /* each of them makes two */
+    cancel_attn = 40;
+    stop_in_chunk(&steps, &tokens);
+    assert_true(steps == 5 && tokens == 1);
+}
+
 /* ---- the full screen ------------------------------------------------------------------------- */
 
 /* Reads the terminal until `until` appears, the child is gone or 20 s have passed. */
@@ -483,6 +575,8 @@ int main(void)
         cmocka_unit_test(test_a_batch_records_cycles_unless_graphs_are_off),
         cmocka_unit_test(test_a_replay_tells_a_lost_device_from_a_difference),
         cmocka_unit_test(test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal),
+        cmocka_unit_test(test_a_turn_that_was_stopped_within_a_chunk_replays_equal),
+        cmocka_unit_test(test_a_chunk_that_gave_up_a_checkpoint_runs_to_its_end),
         cmocka_unit_test(test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn),
     };
     char *state = scratch_folder();

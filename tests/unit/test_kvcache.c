@@ -232,6 +232,97 @@ static void test_a_clean_column_that_changed_is_found(void **state)
     w_close(&w);
 }
 
+/* Whether all that kv_reserve() would replace can be shared again: kv_undo() promises no more. */
+static bool can_be_undone(const struct world *w, const struct seq *s, int upto)
+{
+    int P = w->kv.page_size;
+    for (int c = s->committed / P; c < min_int(div_up(upto, P), s->n_col); c++)
+        if (w->kv.pool[POOL_FULL].ref[s->col[c].full.v] > 1 && w->kv.has_swa &&
+            w->kv.pool[POOL_SWA].ref[s->col[c].swa.v] == 1)
+            return false;
+    return true;
+}
+
+/* What the allocator and a sequence's page table are: to be compared as bytes. */
+static void bytes_of(const struct world *w, const struct seq *s, struct buf *out)
+{
+    out->n = 0;
+    for (int p = 0; p < N_POOLS; p++) {
+        const struct pages *pool = &w->kv.pool[p];
+        buf_add(out, pool->free, (size_t)pool->n_free * sizeof *pool->free);
+        buf_add(out, pool->ref, (size_t)pool->total * sizeof *pool->ref);
+        buf_printf(out, "%d %d %d,", pool->n_free, pool->n_owned, w->kv.held[p]);
+    }
+    buf_add(out, w->kv.swa_of, (size_t)w->kv.pool[POOL_FULL].total * sizeof *w->kv.swa_of);
+    if (w->kv.has_swa)
+        buf_add(out, w->kv.full_of, (size_t)w->kv.pool[POOL_SWA].total * sizeof *w->kv.full_of);
+    buf_add(out, s->col, (size_t)s->n_col * sizeof *s->col);
+    buf_add(out, s->dcol, (size_t)s->n_dcol * sizeof *s->dcol);
+    buf_printf(out, "%d %d %d %llu", s->committed, s->drafted, s->swa_lo, (unsigned long long)s->tail);
+}
+
+/* A pass of the target and one of the draft, whose cells nobody commits, of a random sequence. Returns the
+ * columns that it has replaced. */
+static int undo_pass(struct world *w, int i)
+{
+    struct seq *s = &w->seq[i];
+    int32_t tok[TREE_MAX];
+    int rows = 1 + w_below(w, TREE_MAX), drafted = s->drafted, from = max_int(0, drafted - w_below(w, 2));
+    struct plan_req req = {.seq = s, .n = rows, .token = tok};
+    for (int k = 0; k < rows; k++)
+        tok[k] = 1 + w_below(w, 1000);
+    s->n_replaced = 0;
+    if (w_reserve(w, i, s->committed + rows) && w_below(w, 4))
+        w_pass(w, PLAN_EXTEND, &req, 1);
+    if (w->kv.has_draft && s->committed > from && w_below(w, 2)) {
+        req = (struct plan_req){.seq = s, .n = min_int(rows, s->committed - from), .token = tok,
+                                .draft_from = from};
+        /* the engine writes final cells of the draft only after the commit */
+        if (w_reserve_draft(w, i, from, from + req.n) && from == drafted)
+            w_pass(w, PLAN_DRAFT_EXTEND, &req, 1);
+    }
+    int n = s->n_replaced;
+    s->drafted = drafted; /* as follow_abandon() */
+    kv_undo(&w->kv, s);
+    return n;
+}
+
+/* A stopped step leaves the pages, their order and all cells as they were: a replay does not repeat it. */
+static void test_what_is_undone_leaves_no_trace(void **state)
+{
+    (void)state;
+    int replaced = 0, undone = 0;
+    for (int P = 1; P <= 16; P *= 4)
+        for (int window = 0; window <= 20; window += 10) {
+            struct world w;
+            struct buf before = {0}, after = {0};
+            w_open(&w, P, window, false, P == 4, 700 + (uint64_t)(P + window));
+            for (int k = 0; k < 1500; k++) {
+                int i = w_below(&w, N_SEQ);
+                w_op(&w);
+                if (!w_room(&w, i) || !can_be_undone(&w, &w.seq[i], w.seq[i].committed + TREE_MAX))
+                    continue;
+                w_copies(&w);
+                kv_rollback(&w.kv, &w.seq[i]);
+                bytes_of(&w, &w.seq[i], &before);
+                replaced += undo_pass(&w, i);
+                undone++;
+                bytes_of(&w, &w.seq[i], &after);
+                assert_int_equal(before.n, after.n);
+                assert_memory_equal(before.p, after.p, before.n);
+                assert_int_equal(w.seq[i].n_replaced, 0);
+                if (k % 16 == 0)
+                    w_check_all(&w);
+            }
+            w_check_all(&w);
+            buf_free(&before);
+            buf_free(&after);
+            w_close(&w);
+        }
+    print_message("%d undone, %d columns shared again\n", undone, replaced);
+    assert_true(undone > 5000 && replaced > 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_the_same_operations_give_the_same_pages),
         cmocka_unit_test(test_a_list_follows_its_sequence),
         cmocka_unit_test(test_a_clean_column_that_changed_is_found),
+        cmocka_unit_test(test_what_is_undone_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
