@@ -80,7 +80,7 @@ void visit(uint64_t *rng)
     case 10: run((const char *[]){a, "run", "--quiet", "-c", "-p", "max_tokens=20", "Go on.", NULL}, LONG, SIGTERM, " 0 4 "); break;
     case 11: run((const char *[]){a, "replay", n, "--plain", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
     default: /* one that does not live long */
-        soak.kills += sig == SIGKILL;
+        soak.kills += sig == SIGKILL || atomic_load(&soak.full); /* a full disk cannot store the end of a turn */
         run((const char *[]){a, "--plain", "--json", "--quiet", "--script", script(), NULL}, 30 + roll(rng, 600), sig,
             sig == SIGKILL ? " 0 1 2 137 " : sig == SIGTERM ? " 0 1 2 143 " : sig == SIGINT ? " 0 1 2 130 " : " 0 1 2 129 ");
     }
