@@ -3,7 +3,7 @@
  * bf16 numbers, so products of bf16 have the bits that they have with bf16 cells.
  *
  * Kernels of many rows copy 16 codes and 16 scales to where the 16 bf16 numbers belong, 32 bytes, and
- * widen them there: all that reads them afterwards is the code for bf16 cells. In decode (decode.cu)
+ * widen them there: all that reads them afterwards is the code for bf16 cells. In decode (round.cuh)
  * shared memory holds the codes, and each is widened once, in the registers of the warp that
  * multiplies it.
  */
