@@ -206,7 +206,7 @@ __device__ __forceinline__ void copy_pieces(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
-/* The L2 policy for copy_pieces_once(). */
+/* The L2 policy for copy_pieces_once() and copy_units_once(). */
 __device__ __forceinline__ uint64_t evict_first_policy()
 {
     uint64_t once;
@@ -220,6 +220,26 @@ __device__ __forceinline__ void copy_pieces_once(uint32_t to, const CUtensorMap 
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to),
                  "l"(map), "r"(piece), "r"(row), "r"(full.at), "l"(once)
+                 : "memory");
+}
+
+/* Copies the chunk at place `place` of a box of panels of bf16 (cuda_panel_map()): unit 0 of all
+ * their rows, then unit 1, and so on. from: the first row in each panel. */
+__device__ __forceinline__ void copy_units(uint32_t to, const CUtensorMap *map, int place,
+                                           int panel, mbarrier full, int from)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, 0, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(from * 2), "r"(panel), "r"(place), "r"(full.at)
+                 : "memory");
+}
+/* copy_units() of data that is read once (evict_first_policy()). */
+__device__ __forceinline__ void copy_units_once(uint32_t to, const CUtensorMap *map, int place,
+                                                int panel, mbarrier full, uint64_t once)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {0, %2, 0, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(panel), "r"(place), "r"(full.at), "l"(once)
                  : "memory");
 }
 
