@@ -276,6 +276,15 @@ __device__ __forceinline__ step_places step_places_of(const place<S> &p, uint32_
     return at;
 }
 
+template <class S> __device__ __forceinline__ void clear_scores(float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+}
+
 /* The operands of a step: queries and this warp's keys. */
 template <class S> struct step_parts {
     uint32_t a[S::MI][4], b[S::KT / 2][4];
@@ -303,11 +312,7 @@ __device__ __forceinline__ void score_round(const place<S> &p, uint32_t keys,
     constexpr int STEPS = S::HD / 16;
     const step_places at = step_places_of<S>(p, keys);
     step_parts<S> x[2];
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int n = 0; n < S::KT; n++)
-            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+    clear_scores<S>(s);
     load_step<S>(at, 0, x[0]);
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
@@ -370,11 +375,7 @@ __device__ __forceinline__ void score_codes(const place<S> &p, uint32_t keys,
 #pragma unroll
     for (int n = 0; n < S::KT; n++)
         by[n] = factor_of_key<FAR>(factors + (uint32_t)n * 16);
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int n = 0; n < S::KT; n++)
-            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+    clear_scores<S>(s);
     load_codes<S>(at, 0, x[0]);
 #pragma unroll
     for (int k = 0; k < PAIRS; k++) {
