@@ -4,11 +4,12 @@
 
 #include <string.h>
 
-#define GPT_OSS(layers, experts)                                                                   \
-    "{\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"                 \
+#define GPT_OSS(hidden, layers, experts, heads, kv, vocab)                                         \
+    "{\"model_type\":\"gpt_oss\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #hidden ","   \
     "\"num_hidden_layers\":" #layers ",\"num_local_experts\":" #experts ","                        \
-    "\"num_experts_per_tok\":4,\"num_attention_heads\":64,\"num_key_value_heads\":8,"              \
-    "\"head_dim\":64,\"vocab_size\":201088,\"max_position_embeddings\":131072,"                    \
+    "\"num_experts_per_tok\":4,\"num_attention_heads\":" #heads ","                                \
+    "\"num_key_value_heads\":" #kv ",\"head_dim\":64,\"vocab_size\":" #vocab ","                   \
+    "\"max_position_embeddings\":131072,"                                                          \
     "\"sliding_window\":128,\"rope_theta\":150000,\"rope_scaling\":{\"rope_type\":\"yarn\","       \
     "\"factor\":32,\"beta_fast\":32,\"beta_slow\":1,\"truncate\":false,"                           \
     "\"original_max_position_embeddings\":4096},\"eos_token_id\":200002}"
@@ -27,8 +28,8 @@ static const struct {
     int draft_ffn; /* 0: as wide as the target's */
     const char *config;
 } known[] = {
-    {"gpt-oss-20b", "20b", 17280, GPT_OSS(24, 32)},
-    {"gpt-oss-120b", "120b", 17280, GPT_OSS(36, 128)},
+    {"gpt-oss-20b", "20b", 17280, GPT_OSS(2880, 24, 32, 64, 8, 201088)},
+    {"gpt-oss-120b", "120b", 17280, GPT_OSS(2880, 36, 128, 64, 8, 201088)},
     {"gemma-3-270m", "g270m", 0, GEMMA_3(640, 2048, 18, 4, 1, 256, 512, 256, 32768, 262144, "")},
     {"gemma-3-1b", "g1b", 0, GEMMA_3(1152, 6912, 26, 4, 1, 256, 512, 256, 32768, 262144, "")},
     {"gemma-3-4b", "g4b", 0,
@@ -42,6 +43,9 @@ static const struct {
      "\"num_kv_shared_layers\":18,\"hidden_size_per_layer_input\":256,"
      "\"final_logit_softcapping\":30,\"vocab_size\":262144,"
      "\"max_position_embeddings\":131072,\"eos_token_id\":1}"},
+    /* not published: the layers and experts of gpt-oss, so narrow that a processor runs them */
+    {"small-moe-32", "m32", 512, GPT_OSS(128, 24, 32, 4, 2, 2048)},
+    {"small-moe-128", "m128", 512, GPT_OSS(128, 36, 128, 4, 2, 2048)},
 };
 enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
 
@@ -51,7 +55,8 @@ static int find(const char *name, struct err *e)
         if (!strcmp(known[i].name, name))
             return i;
     err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
-            "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B", name);
+            "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B, "
+            "small-moe-32, small-moe-128", name);
     return -1;
 }
 
@@ -70,7 +75,7 @@ bool synthetic_open(struct model *m, struct draft *d, const char *name, const ch
     if (!model_shaped(m, known[i].config, e))
         return false;
     int ffn = known[i].draft_ffn ? known[i].draft_ffn : m->layer[0].ffn;
-    if (draft_shaped(d, m, ffn, DRAFT_VOCAB, e))
+    if (draft_shaped(d, m, ffn, min_int(DRAFT_VOCAB, m->cfg.vocab), e))
         return true;
     model_free(m);
     return false;

@@ -14,7 +14,7 @@ _aerie() {
         --remote --api-key-file --kv-events --header --break"
     local changes="model= draft= eagle_capture= device= precision= kv= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
-    local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
+    local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B small-moe-32 small-moe-128"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case " $commands " in *" $word "*) cmd=$word; break ;; esac
     done

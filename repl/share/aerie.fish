@@ -132,7 +132,7 @@ complete -c aerie -n "$talk; or __aerie_in serve" -l keep-days -x -d 'remove old
 complete -c aerie -n "$talk; or __aerie_in serve" -l keep-sessions -x -d 'remove all but N'
 complete -c aerie -n "$talk; or __aerie_in serve" -l max-size -x -d 'limit of the log in MB'
 complete -c aerie -n "$talk; or __aerie_in serve" -l at-limit -x -a 'warn stop' -d 'what the limit does'
-complete -c aerie -n '__aerie_in bench' -l synthetic -x -a 'gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B' -d 'a model with made-up weights'
+complete -c aerie -n '__aerie_in bench' -l synthetic -x -a 'gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B small-moe-32 small-moe-128' -d 'a model with made-up weights'
 complete -c aerie -n '__aerie_in bench' -l cublas -r -F -d 'the cuBLASLt to measure against'
 complete -c aerie -n '__aerie_in bench' -l short -d 'fewer lines'
 complete -c aerie -n '__aerie_in bugs' -l try -x -d 'run its smallest input'

@@ -99,7 +99,7 @@ _aerie() {
                 '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '--kv[keys and values]:type:(auto fp8)' '1::' '2:folder:_files -/' ;;
         bench) _arguments $common $model $cut '--threads[CPU threads]:number:' '--short[fewer lines]' \
                 '--cublas[the cuBLASLt to measure against]:file:_files' \
-                '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
+                '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B small-moe-32 small-moe-128)' '1::' '*:name:' ;;
         bugs) _arguments $common $folders $json '--try[run its smallest input]:bug:' ;;
         doctor) _arguments $common $model $log $server '*::' ;;
         help) _arguments $common '1::' '2:command:{_describe command commands}' ;;
