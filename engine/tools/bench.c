@@ -223,11 +223,11 @@ bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct 
 
 /* floor: the least time in seconds, to which the ratio compares. */
 static void tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                 const struct figure *f, double floor)
+                 const struct figure *f, double experts, double floor)
 {
     double s = t->ms * 1e-3;
     struct bench_line line = {.name = name, .shape = shape, .runs = t->runs, .ms = t->ms,
-                              .spread = t->spread, .bytes = f->bytes,
+                              .spread = t->spread, .bytes = f->bytes, .experts = experts,
                               .ratio = s > 0 ? floor / s : 0, .value = f->value, .unit = f->unit};
     if (f->flops > 0 && s > 0 && !f->unit) {
         line.value = f->flops / s * 1e-12;
@@ -237,15 +237,21 @@ static void tell(struct bench *b, const char *name, const char *shape, const str
     b->o->tell(b->o->arg, &line);
 }
 
-void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                const struct figure *f)
+void bench_tell_pass(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                     const struct figure *f, double experts)
 {
     double rate = b->cache_rate > 0 && f->bytes <= (double)b->cache_bytes ? b->cache_rate
                                                                           : b->read_rate;
     double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
                    : f->flops > 0 || rate == 0        ? 0
                                                       : f->bytes / rate;
-    tell(b, name, shape, t, f, floor);
+    tell(b, name, shape, t, f, experts, floor);
+}
+
+void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                const struct figure *f)
+{
+    bench_tell_pass(b, name, shape, t, f, 0);
 }
 
 void bench_tell_beside(struct bench *b, const char *name, const char *shape,
@@ -253,7 +259,7 @@ void bench_tell_beside(struct bench *b, const char *name, const char *shape,
 {
     const struct figure f = {0, flops, 0, NULL};
     if (peer_ms > 0)
-        tell(b, name, shape, t, &f, peer_ms * 1e-3);
+        tell(b, name, shape, t, &f, 0, peer_ms * 1e-3);
     else
         bench_tell(b, name, shape, t, &f);
 }
@@ -261,7 +267,7 @@ void bench_tell_beside(struct bench *b, const char *name, const char *shape,
 void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
                       double tok_s, double other_ms)
 {
-    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, other_ms * 1e-3);
+    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, 0, other_ms * 1e-3);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ struct bench_line {
     int runs;          /* timed; 0: it could not be, and the shape says why */
     double ms, spread; /* of one operation: median, median absolute deviation */
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
+    double experts;    /* different ones that the rows chose, the layers' mean; 0: not of experts */
     double ratio;      /* R: the time of those bytes at mem.read over ms (prefill and products: of
                           the same products in cuBLASLt, or of their arithmetic at gemm.peak;
                           repl: of the same without the part that the line adds); 0: none */
@@ -47,6 +48,7 @@ struct bench_opts {
     const char *kv;             /* as of struct device_opts */
     struct quant_opts quant;        /* weights in FP8 */
     const char *load;               /* as engine_opts */
+    const struct kernels *table;    /* of models' lines, whatever `device` says; NULL: none */
     int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */

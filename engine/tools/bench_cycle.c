@@ -106,7 +106,8 @@ static bool plain(struct bench *b, struct subject *s, struct err *e)
         bench_describe(shape, sizeof shape, s, s->usual, hit);
         s->plain_ms = t.ms;
         if (bench_wanted(b, name))
-            bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
+            bench_tell_pass(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"},
+                            hit);
         ok = !bench_wanted(b, host) || host_share(b, s, &l, NULL, host, e);
     }
     lane_free(&s->runtime, &l);
@@ -117,10 +118,10 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
                   struct err *e)
 {
     struct runtime *r = &s->runtime;
-    char of[40], name[64], host[64], text[96];
+    char of[40], name[64], host[64], text[128], experts[32] = "";
     struct lane l;
     struct timing t;
-    double mean;
+    double mean, hit;
     snprintf(of, sizeof of, "%.26s.%d-%d-%d", s->name, shape.steps, shape.topk, shape.nodes);
     snprintf(name, sizeof name, "cycle.%s", of);
     snprintf(host, sizeof host, "cycle.host.%s", of);
@@ -130,16 +131,18 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
               time_cycles(b, s, &l, &shape, accepted, &t, &mean, e);
     if (ok) {
         int n = l.seq.committed;
-        double bytes = bench_pass_bytes(b, r, shape.nodes, n, NULL);
+        double bytes = bench_pass_bytes(b, r, shape.nodes, n, &hit);
         if (drafter_owns_kv(r->drafter))
             for (int i = 0; i < shape.steps; i++)
                 bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
         const char *cut = models_quant_text(&s->quant);
-        snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s%s%s", s->usual, mean,
-                 mean / t.ms * 1e3, cut ? ", " : "", cut ? cut : "");
+        if (hit > 0) /* of the last cycle's verify pass */
+            snprintf(experts, sizeof experts, ", %.1f experts a layer", hit);
+        snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s%s%s%s", s->usual,
+                 mean, mean / t.ms * 1e3, cut ? ", " : "", cut ? cut : "", experts);
         if (bench_wanted(b, name))
-            bench_tell(b, name, text, &t, &(struct figure){bytes, 0, mean * s->plain_ms / t.ms,
-                                                           "x plain"});
+            bench_tell_pass(b, name, text, &t,
+                            &(struct figure){bytes, 0, mean * s->plain_ms / t.ms, "x plain"}, hit);
         ok = !bench_wanted(b, host) || host_share(b, s, &l, &shape, host, e);
     }
     lane_free(r, &l);

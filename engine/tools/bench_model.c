@@ -80,6 +80,7 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     const struct engine_opts load = {.model = o->model, .draft = o->draft,
                                      .require_draft = o->draft != NULL, .device = o->device,
                                      .threads = o->threads, .precision = o->precision, .kv = o->kv,
+                                     .backend = o->table,
                                      .quant = o->quant, .load = o->load,
                                      .make = o->synthetic ? make_up : NULL,
                                      .make_arg = s};

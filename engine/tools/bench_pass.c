@@ -2,9 +2,12 @@
  * device's operations alone, recorded where that can be done. See bench_model.h.
  */
 #include "engine/tools/bench_model.h"
+#include "engine/tools/bench_routing.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
@@ -29,16 +32,9 @@ static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows
     size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
     size_t n = (size_t)rows * (size_t)c->top_k;
     int32_t *ids = xmalloc(n * sizeof *ids);
-    bool *seen = xcalloc((size_t)c->n_expert, 1);
-    int hit = 0;
     b->dev.k->get(b->dev.d, ids, kbuf_at(r->net.chosen, (size_t)l * each, each), n * sizeof *ids);
-    for (size_t i = 0; i < n; i++) {
-        CHECK(ids[i] >= 0 && ids[i] < c->n_expert);
-        hit += !seen[ids[i]];
-        seen[ids[i]] = true;
-    }
+    int hit = routing_hit(ids, (int)n, c->n_expert);
     free(ids);
-    free(seen);
     return hit;
 }
 
@@ -47,13 +43,15 @@ double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, dou
     struct model *m = r->m;
     const struct config *c = &m->cfg;
     double all = 0, bytes = 0;
+    int layers = 0; /* of experts */
     for (int l = 0; l < c->n_layer; l++) {
         int now = m->layer[l].is_moe ? experts_hit(b, r, l, rows) : 0;
         all += now;
+        layers += m->layer[l].is_moe;
         bytes += layer_bytes(&m->layer[l], c, r->net.cells[l].type, rows, n, now);
     }
     if (hit)
-        *hit = all / c->n_layer;
+        *hit = all / max_int(layers, 1);
     double embedded = (double)c->hidden * (double)dtype_size(m->embed.type) +
                       2.0 * c->ple * c->n_layer;
     return bytes + bench_weight_bytes(&m->head) +
@@ -117,7 +115,7 @@ static bool step(struct bench *b, struct subject *s, int n, struct err *e)
     if (ok) {
         double hit, bytes = bench_pass_bytes(b, r, 1, n, &hit);
         bench_describe(shape, sizeof shape, s, n, hit);
-        bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
+        bench_tell_pass(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"}, hit);
         if (n == s->usual)
             s->step_ms = t.ms;
     }
@@ -135,13 +133,39 @@ static void grow(struct bench *b, struct subject *s, struct tree *t, int32_t roo
     }
 }
 
-static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
+/* Fits the deviation of the biases such that the prepared pass hits as many experts as a text's
+ * rows: the best of some halvings. */
+static bool fit_text(struct bench *b, struct pass_run *p, struct text_routing *text, double want,
+                     struct err *e)
+{
+    struct runtime *r = p->r;
+    double lo = 0, hi = 4, best = 0, least = INFINITY, hit;
+    for (int i = 0; i < 10; i++) {
+        double now = (lo + hi) / 2;
+        if (!text_routing_set(text, &b->dev, now, e))
+            return false;
+        net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
+        if (!b->dev.k->sync(b->dev.d, e))
+            return false;
+        bench_pass_bytes(b, r, p->rows, 0, &hit);
+        if (fabs(hit - want) < least)
+            least = fabs(hit - want), best = now;
+        if (hit > want)
+            lo = now;
+        else
+            hi = now;
+    }
+    return text_routing_set(text, &b->dev, best, e);
+}
+
+/* A verify pass; text: NULL, or its rows share experts as those of a text do. */
+static bool time_verify(struct bench *b, struct subject *s, const char *name, int rows,
+                        struct text_routing *text, struct err *e)
 {
     struct runtime *r = &s->runtime;
-    char name[64], shape[64];
-    snprintf(name, sizeof name, "verify.%s.T%d", s->name, rows);
-    if (!bench_wanted(b, name))
-        return true;
+    const struct config *c = &s->l.model.cfg;
+    const double want = text ? routing_of_text(c->n_expert, c->top_k, rows) : 0;
+    char shape[128];
     struct lane l;
     struct timing t;
     struct pass_run p = {r, PLAN_VERIFY, rows};
@@ -150,17 +174,46 @@ static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
     if (ok) {
         grow(b, s, &l.tree, l.tok.v[n], rows);
         struct plan_req req = {.seq = &l.seq, .n = rows, .token = l.tree.token, .tree = &l.tree};
-        ok = pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e) && time_pass(b, s, &p, &t, e);
+        ok = pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e) &&
+             (!text || fit_text(b, &p, text, want, e)) && time_pass(b, s, &p, &t, e);
     }
     if (ok) {
         double hit, bytes = bench_pass_bytes(b, r, rows, n, &hit);
         bench_describe(shape, sizeof shape, s, n, hit);
-        bench_tell(b, name, shape, &t,
-                   &(struct figure){bytes, 0, s->step_ms > 0 ? t.ms / s->step_ms : 0,
-                                    s->step_ms > 0 ? "x step" : NULL});
+        size_t at = strlen(shape);
+        if (text)
+            snprintf(shape + at, sizeof shape - at, " (text: %.1f; router biases +-%.2f)", want,
+                     text->deviation);
+        bench_tell_pass(b, name, shape, &t,
+                        &(struct figure){bytes, 0, s->step_ms > 0 ? t.ms / s->step_ms : 0,
+                                         s->step_ms > 0 ? "x step" : NULL},
+                        hit);
     }
     lane_free(r, &l);
     return ok || err_prefix(e, "%s", name);
+}
+
+static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
+{
+    char name[64];
+    snprintf(name, sizeof name, "verify.%s.T%d", s->name, rows);
+    return !bench_wanted(b, name) || time_verify(b, s, name, rows, NULL, e);
+}
+
+/* For made-up models with experts. The lines behind this one have the same random numbers with and
+ * without it. */
+static bool verify_text(struct bench *b, struct subject *s, int rows, struct err *e)
+{
+    struct text_routing text;
+    uint64_t random = b->random;
+    char name[64];
+    snprintf(name, sizeof name, "verify.%s.text.T%d", s->name, rows);
+    if (!s->synthetic || !bench_wanted(b, name) || !text_routing_open(&text, &s->l.model))
+        return true;
+    bool ok = time_verify(b, s, name, rows, &text, e);
+    text_routing_close(&text);
+    b->random = random;
+    return ok;
 }
 
 /* ---- one pass of the draft ------------------------------------------------------------------- */
@@ -212,11 +265,14 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
 
 bool bench_passes(struct bench *b, struct subject *s, struct err *e)
 {
-    static const int steps[] = {512, 4096, 32768, 131072}, rows[] = {3, 4, 8, 16, 60};
+    static const int steps[] = {512, 4096, 32768, 131072}, rows[] = {3, 4, 8, 16, 60},
+                     text[] = {2, 4, 8, 16, 32, 60};
     bool brief = b->o->brief, ok = true;
     for (int i = 0; i < 4 && ok; i++)
         ok = (brief && steps[i] != s->usual) || step(b, s, steps[i], e);
     for (int i = 0; i < 5 && ok; i++)
         ok = (brief && rows[i] != 4 && rows[i] != 16) || verify(b, s, rows[i], e);
+    for (int i = 0; i < 6 && ok; i++)
+        ok = (brief && text[i] != 4 && text[i] != 16) || verify_text(b, s, text[i], e);
     return ok && draft_step(b, s, e);
 }

@@ -56,11 +56,15 @@ struct figure {
 };
 void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                 const struct figure *f);
-/* As above, with the time `peer_ms` of another implementation of the same arithmetic, which gives
- * the ratio (0: not known, as above). */
+/* As bench_tell() for a pass or operation whose rows chose so many different experts a layer; 0: it
+ * has no experts. */
+void bench_tell_pass(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                     const struct figure *f, double experts);
+/* As bench_tell(), with the time `peer_ms` of another implementation of the same arithmetic, which
+ * gives the ratio (0: not known, as above). */
 void bench_tell_beside(struct bench *b, const char *name, const char *shape,
                        const struct timing *t, double flops, double peer_ms);
-/* As above for a token that takes other_ms (0: not known) without the part that the line
+/* As bench_tell() for a token that takes other_ms (0: not known) without the part that the line
  * measures. */
 void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
                       double tok_s, double other_ms);

@@ -44,6 +44,7 @@ static void tell_json(const struct bench_line *l)
     number(&b, "spread", l->runs > 0, l->spread);
     jput_kint(&b, "runs", l->runs);
     number(&b, "bytes", l->bytes > 0, l->bytes);
+    number(&b, "experts", l->experts > 0, l->experts);
     number(&b, "ratio", l->ratio > 0, l->ratio);
     number(&b, "value", l->unit != NULL, l->value);
     jput_kstr(&b, "unit", l->unit);

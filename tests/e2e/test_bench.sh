@@ -28,7 +28,7 @@ bench --short --json "${lines[@]}"
 [ $rc = 0 ] && [ ! -s "$T/err" ]; result "the short form runs" $?
 head -n 1 "$T/out" | grep -qE '^\{"device":"[^"]+","version":"[0-9.]+"\}$'
 result "the first object says where" $?
-object='^\{"name":"[^"]+","ms":[-0-9.e]+,"spread":[0-9.e-]+,"runs":[0-9]+,"bytes":([0-9.e+]+|null),"ratio":([0-9.e-]+|null),"value":([-0-9.e+]+|null),"unit":("[^"]+"|null),"shape":"[^"]+"\}$'
+object='^\{"name":"[^"]+","ms":[-0-9.e]+,"spread":[0-9.e-]+,"runs":[0-9]+,"bytes":([0-9.e+]+|null),"experts":([0-9.e+]+|null),"ratio":([0-9.e-]+|null),"value":([-0-9.e+]+|null),"unit":("[^"]+"|null),"shape":"[^"]+"\}$'
 [ "$(tail -n +2 "$T/out" | grep -cvE "$object")" = 0 ] && [ "$(wc -l <"$T/out")" -gt 20 ]; result "every other one has the promised keys" $?
 missing=
 promised='mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemm.peak moe.e32.T1 moe.e32.T16
@@ -85,10 +85,15 @@ bench --short --json --synthetic gemma-3-270m step ${long:+cycle.g270m}
 [ $rc = 0 ] && bytes=$(grep '"name":"step.g270m.512"' "$T/out" | field bytes) && [ "${bytes%.*}" -gt 536000000 ] && [ "${bytes%.*}" -lt 570000000 ]
 result "a synthetic step reads what the model's floor counts ($bytes)" $?
 if [ -n "$long" ]; then grep -q '"name":"cycle.g270m.3-1-4"' "$T/out"; result "its head drafts" $?; fi
+bench --short --json --synthetic small-moe-32 verify.m32
+own=$(grep '"name":"verify.m32.T4"' "$T/out" | field experts) text=$(grep '"name":"verify.m32.text.T4"' "$T/out" | field experts)
+[ $rc = 0 ] && awk -v own="$own" -v text="$text" 'BEGIN { exit !(text >= 4 && text < own && own <= 16) }'
+result "rows of a text hit fewer experts than independent ones ($text, $own)" $?
 
 # ---- what is refused ----
 refuse 2 'no line that begins with or matches "cublas"' --short cublas
 refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem step --synthetic gpt-9
+refuse 2 'no line that begins with or matches "verify.nestling.text"' --short verify.nestling.text
 refuse 2 'two models' --synthetic gemma-3-1b -m models/nestling/target
 refuse 2 'no line that begins with or matches "nonsense"' --short nonsense
 refuse 3 '.' --short step -m "$T/none"
