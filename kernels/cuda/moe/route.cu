@@ -1,7 +1,8 @@
-/* route.cu - the router of a mixture of experts for decode and verify rows, in one kernel: some
- * blocks normalise and pack the rows for the experts, the others compute the logits of up to four
- * experts each. experts.cuh describes who selects the experts; route.cuh has what the router for
- * prefill rows shares.
+/* route.cu - the router of a mixture of experts for decode and verify rows, and for prefill rows
+ * that do not go through the prefill kernels (moe.cu), in one kernel: some blocks normalise and
+ * pack the rows for the experts, the others compute the logits of one or four experts each.
+ * experts.cuh describes who selects the experts; route.cuh has what the router for prefill rows
+ * shares.
  *
  * The blocks start before the rows are complete and load their weights meanwhile. They are small,
  * so that they fit beside the kernel before, and have little code, because code is fetched from
@@ -216,8 +217,8 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
 
 /* ---- selection by the last block ------------------------------------------------------------ */
 
-/* The last block of a group of rows selects the group's experts; the last block of all groups the
- * pairs. */
+/* The last block of a group of rows selects the group's experts; the last block of all groups
+ * groups the pairs by expert. */
 __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, unsigned blocks)
 {
     if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
@@ -231,7 +232,7 @@ __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, u
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Blocks (i < each, group of rows) pack row i of the group; the others compute the logits of X
- * experts for all rows of the group. Shared: see router_product(). */
+ * experts for all rows of the group. Shared memory: `part` of multiply_rows(). */
 template <int X, bool BF16>
 __global__ void __launch_bounds__(THREADS, 2)
     route_rows(const __grid_constant__ struct moe_args a, int each)
