@@ -173,6 +173,9 @@ struct kdev {
     float *fresh_pool; /* K, then V: (MAX_FRESH_ROWS, MAX_FRESH_WIDTH) each; a row's slot is its
                           number */
     int32_t *fresh_slots; /* (MAX_FRESH_ROWS): 0, 1, 2, ... */
+#ifdef STRESS
+    struct tally *recorded; /* the kernels of the graph being recorded (cuda_count()) */
+#endif
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
@@ -294,6 +297,14 @@ static inline size_t cuda_span(int rows, int stride, int n)
  * fails. */
 bool cuda_within_limits(struct kdev *d, const void *kernel, int threads, size_t shared);
 
+/* A build with STRESS=1 counts how often each kernel runs, in replayed graphs, too, and at the
+ * process's end appends lines "COUNT KERNEL" to the file that AERIE_LAUNCHES names (stream.cu). */
+#ifdef STRESS
+void cuda_count(struct kdev *d, const void *kernel);
+#else
+static inline void cuda_count(struct kdev *, const void *) {}
+#endif
+
 /* Launches a kernel on the device's stream, with PDL if the device has it. shared: bytes of dynamic
  * shared memory. Launches nothing after a failure or for an empty grid. */
 template <class... Params, class... Args>
@@ -319,7 +330,8 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.attrs = attr;
     c.numAttrs = d->has_pdl ? 2 : 1;
     cuda_allow_shared(d, (const void *)kernel, shared);
-    cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...));
+    if (cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...)))
+        cuda_count(d, (const void *)kernel);
 }
 
 /* cuda_launch() for a kernel whose blocks wait for each other: launches it only if all its blocks are
@@ -378,6 +390,13 @@ void cuda_move(struct kdev *d, const struct k_move *a);
 void cuda_grow(struct kdev *d, const struct k_grow *a);
 void cuda_select(struct kdev *d, const struct k_select *a);
 void cuda_accept(struct kdev *d, const struct k_accept *a);
+
+/* stream.cu, in a build with STRESS=1: the counts of the graph that was recorded, which the graph
+ * keeps; adds them for one launch of the graph. */
+#ifdef STRESS
+struct tally *cuda_tally_of_graph(struct kdev *d);
+void cuda_tally_add(const struct tally *t);
+#endif
 
 /* graph.cu */
 cudaError_t cuda_open_ports(struct kdev *d);

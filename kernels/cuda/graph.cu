@@ -10,6 +10,9 @@
 struct kgraph {
     cudaGraphExec_t run;
     uint32_t gives; /* give operations of one launch */
+#ifdef STRESS
+    struct tally *tally; /* its kernels */
+#endif
 };
 
 /* ---- ports ----------------------------------------------------------------------------------- */
@@ -150,14 +153,21 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
     struct kgraph *g = (struct kgraph *)xcalloc(1, sizeof *g);
     g->run = run;
     g->gives = d->recorded_gives;
+#ifdef STRESS
+    g->tally = cuda_tally_of_graph(d);
+#endif
     return g;
 }
 
 void cuda_graph_launch(struct kdev *d, struct kgraph *g)
 {
     cuda_begin(d, "graph_launch");
-    if (!d->failed && cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
-        d->launched_gives += g->gives;
+    if (d->failed || !cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
+        return;
+    d->launched_gives += g->gives;
+#ifdef STRESS
+    cuda_tally_add(g->tally);
+#endif
 }
 
 void cuda_graph_free(struct kdev *d, struct kgraph *g)
@@ -168,5 +178,8 @@ void cuda_graph_free(struct kdev *d, struct kgraph *g)
     cuda_finish(d);
     if (!cuda_hung(d))
         cuda_ok(d, cudaGraphExecDestroy(g->run));
+#ifdef STRESS
+    free(g->tally);
+#endif
     free(g);
 }

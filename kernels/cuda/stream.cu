@@ -18,6 +18,9 @@
  */
 #include "kernels/cuda/cuda.h"
 
+#ifdef STRESS
+#include <cxxabi.h>
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -191,6 +194,85 @@ bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threa
     cuda_fail(d, why);
     return false;
 }
+
+/* ---- how often kernels have run, in a build with STRESS=1 ------------------------------------- */
+
+#ifdef STRESS
+/* Counts by kernel, in the order in which kernels were first launched. */
+struct tally {
+    uint64_t n[MAX_KERNELS];
+};
+static struct tally ran; /* guarded by `mutex` */
+static struct counted {
+    const void *kernel;
+    char *name;
+} counted[MAX_KERNELS];
+static int n_counted;
+
+/* "void decode_kernel<(int)1>(decode_args)" is decode_kernel<(int)1>. */
+static char *name_of(const void *kernel)
+{
+    const char *mangled = NULL;
+    int status = -1;
+    if (cudaFuncGetName(&mangled, kernel) != cudaSuccess)
+        cudaGetLastError(), mangled = NULL;
+    char *name = mangled ? abi::__cxa_demangle(mangled, NULL, NULL, &status) : NULL;
+    if (!name)
+        return strdup(mangled ? mangled : "unknown");
+    char *from = strncmp(name, "void ", 5) ? name : name + 5, *end = strrchr(from, '>');
+    end = end ? end + 1 : strchr(from, '(');
+    char *part = strndup(from, end ? (size_t)(end - from) : strlen(from));
+    free(name);
+    return part;
+}
+
+static void write_counts(void)
+{
+    const char *path = getenv("AERIE_LAUNCHES");
+    FILE *f = path ? fopen(path, "ae") : NULL;
+    for (int i = 0; f && i < n_counted; i++)
+        fprintf(f, "%llu %s\n", (unsigned long long)ran.n[i], counted[i].name);
+    if (f)
+        fclose(f);
+}
+
+void cuda_count(struct kdev *d, const void *kernel)
+{
+    int i = 0;
+    pthread_mutex_lock(&mutex);
+    while (i < n_counted && counted[i].kernel != kernel)
+        i++;
+    if (i == n_counted) {
+        CHECK(n_counted < MAX_KERNELS);
+        if (n_counted++ == 0)
+            atexit(write_counts);
+        counted[i] = {kernel, name_of(kernel)};
+    }
+    if (!d->recording) {
+        ran.n[i]++;
+    } else {
+        if (!d->recorded)
+            d->recorded = (struct tally *)xcalloc(1, sizeof *d->recorded);
+        d->recorded->n[i]++;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+struct tally *cuda_tally_of_graph(struct kdev *d)
+{
+    struct tally *t = d->recorded;
+    d->recorded = NULL;
+    return t;
+}
+
+void cuda_tally_add(const struct tally *t)
+{
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; t && i < n_counted; i++)
+        ran.n[i] += t->n[i];
+    pthread_mutex_unlock(&mutex);
+}
+#endif
 
 /* ---- waits of the host ------------------------------------------------------------------------ */
 

@@ -1,12 +1,16 @@
 #!/bin/bash
 # One pass over a GPU: the tests that use it, compute-sanitizer on all of them, the benchmarks.
-#   tests/bench/gpu.sh BUILD LOGS [STAGE...]      stages: tests check bench (all)
+#   tests/bench/gpu.sh BUILD LOGS [STAGE...]      stages: tests check stress bench (all but stress)
 # Needs only what is built: BUILD/aerie and the test programs named below. A folder BUILD/lib with shared
 # libraries is used if it is there. A log a program below LOGS, a line each on standard output, and
 # status 1 if anything failed. GPUS: numbers of those to use (all; tests and benchmarks take the first).
 #   check   TOOLS (all four) over every program, JOBS processes at a time: one a GPU, for processes that share
 #           one wait for each other at every call (ten times as long, with eight). AERIE_FEW=1 thins the tests'
 #           cases (tests/few.h). ONLY: a pattern of lines "TOOL PROGRAM ARGUMENTS"; LIMIT: seconds each.
+#           EXCLUDE=none: racecheck leaves out no kernel.
+#   stress  BUILD of STRESS=1, which delays warps at random: the same passes again and again must give the bits of PLAIN, an
+#           ordinary build (BUILD without -stress), and each kernel that racecheck leaves out must have run LAUNCHES times
+#           (100000). Counts of all kernels as LOGS/launches. PASSES: as test_cuda_stress (2100); LIMIT: seconds a program.
 #   bench   lines for the bundled model and those of MODELS, as LOGS/bench.jsonl (see table.sh; as
 #           tests/bench/h200.jsonl it gives the README its figures). ONLY: names of lines; CUBLAS: a cuBLASLt.
 cd "$(dirname "$0")/../.." || exit 2
@@ -24,6 +28,7 @@ parts='test_cuda engine
 test_cuda_back
 test_cuda_jobs
 test_cuda_behind
+test_cuda_stress 2
 test_cuda_kv
 test_cuda_wait
 test_cuda_share *gpu*
@@ -71,6 +76,7 @@ case $build in
 *) false_races="$false_races --kernel-name-exclude kns=prefill_kernel --kernel-name-exclude kns=prefill_experts_kernel
              --kernel-name-exclude kns=decode_kernel --kernel-name-exclude kns=expert_kernel" ;;
 esac
+[ "$EXCLUDE" != none ] || false_races=
 
 # synccheck is told how many barriers in memory a block may have: left to find out, it asks for more memory
 # than there is and checks nothing of a kernel with a ring. A ring has at most 33.
@@ -106,6 +112,40 @@ check() {
     done | grep -vE "$too_slow" | grep -e "${ONLY:-.}" | xargs --process-slot-var=SLOT -P "$jobs" -I{} bash -c 'set -f; sanitize {}'
 }
 
+# The kernels that racecheck leaves out, and verify_kernel, which has a ring, too.
+left_out='decode_kernel< verify_kernel< prefill_kernel< expert_kernel< prefill_experts_kernel< tile_kernel<tile_config<256,1,4,2,'
+digest() { sed -nE 's/^# cuda: digest ([0-9a-f]+),.*/\1/p' "$1"; }
+
+twice() { # ordinary build, program, its amount, its tests: the same digest from both builds?
+    local program=$2 amount=$3 log start=$SECONDS bad=0
+    log=$logs/$2$(tr -dc 'a-zA-Z0-9' <<<"$4")
+    timeout "${LIMIT:-500}" "$1/tests/$program" 1 ${4:+"$4"} >"$log-plain.log" 2>&1 || bad=1
+    AERIE_LAUNCHES=$logs/launches.each timeout "${LIMIT:-500}" "$build/tests/$program" "$amount" ${4:+"$4"} >"$log-stress.log" 2>&1 || bad=1
+    echo "$program $4: $(digest "$log-plain.log") in an ordinary build, $(digest "$log-stress.log") in one of STRESS=1," \
+         "$(cat "$log"-*.log | grep -c '^not ok') not ok, $((SECONDS - start)) s"
+    grep -hA4 '^not ok' "$log"-*.log | cut -c1-300 | head -20
+    [ $bad = 0 ] && [ -n "$(digest "$log-plain.log")" ] && [ "$(digest "$log-plain.log")" = "$(digest "$log-stress.log")" ]
+}
+
+stress() {
+    local plain=${PLAIN:-${build%-stress}} bad=0 kind name
+    [ "$plain" != "$build" ] || { echo "stress needs a build of STRESS=1 and an ordinary one" >&2; return 1; }
+    rm -f "$logs/launches.each"
+    for kind in 'heads*bf16' 'heads*FP8' 'heads*f32' 'experts*bf16' 'experts*FP8' 'experts*f32'; do
+        twice "$plain" test_cuda_stress "${PASSES:-2100}" "$kind" || bad=1
+    done
+    twice "$plain" test_cuda_share 10 || bad=1
+    awk '{ n = $1; sub(/^[0-9]+ /, ""); gsub(/ /, ""); sum[$0] += n } END { for (k in sum) print sum[k], k }' \
+        "$logs/launches.each" | sort -rn >"$logs/launches"
+    awk '{ sub(/<.*/, "", $2); sum[$2] += $1; all += $1 } END { for (k in sum) print sum[k], k; print all, "launches" }' \
+        "$logs/launches" | sort -rn
+    for name in $left_out; do
+        awk -v least="${LAUNCHES:-100000}" -v name="$name" 'index($2, name) == 1 { n += $1 }
+            END { printf "%s...: %d launches\n", name, n; exit n < least }' "$logs/launches" || bad=1
+    done
+    return $bad
+}
+
 bench() { # aerie bench's arguments
     timeout "${LIMIT:-120}" "$build/aerie" bench --device cuda --json ${CUBLAS:+--cublas "$CUBLAS"} "$@" >>"$logs/bench.jsonl" 2>>"$logs/bench.log"
     local status=$?
@@ -123,6 +163,8 @@ for stage; do
         echo "racecheck leaves out the kernels $(grep -o 'kns=[A-Za-z0-9_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')" \
              "and the programs $(tr -dc 'a-z_ |' <<<"${too_slow#*(}" | tr '|' ',')"
         check || failed=1 ;;
+    stress)
+        stress || failed=1 ;;
     bench)
         rm -f "$logs/bench.jsonl" "$logs/bench.log"
         models='step. verify. draft. cycle. cublas. product. prefill.'
@@ -132,7 +174,7 @@ for stage; do
         done
         tests/bench/table.sh lines "$logs/bench.jsonl" ;;
     *)
-        echo "no stage $stage; expected tests, check or bench" >&2; exit 2 ;;
+        echo "no stage $stage; expected tests, check, stress or bench" >&2; exit 2 ;;
     esac
     echo "-- $stage took $((SECONDS - start)) s"
 done
