@@ -447,12 +447,10 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
     }
 }
 
-/* Totals of no segment. */
-template <class S>
-__device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
+/* Totals of no segment. rest: (ROWS, HD), unless they are in registers. */
+template <class S> __device__ __forceinline__ void start_totals(float *rest, totals<S> &all)
 {
-    if constexpr (!S::IN_REGS)
-        all.rest = (float *)(p.shared + S::TOTAL_AT);
+    all.rest = rest;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll

@@ -37,6 +37,7 @@ struct tile_args {
     float2 *ml;         /* (rows, n_head, most_splits): maximum as an exponent of two, and sum of
                            weights */
     uint4 *partials;    /* segments sent from block to block (combine.cuh) */
+    float *totals;      /* IN_SCRATCH: the combined sums of each block that walks all keys */
     enum wait_when wait;
     float factor;       /* score * factor is the exponent of two of a weight */
     /* log2 of the page size; of the least tiles of a split; of the most splits of a row, up to
@@ -48,19 +49,22 @@ struct tile_args {
     bool merge_splits;  /* a block walks successive splits as one stretch of tiles */
 };
 
-/* The shape of a block: WM groups of WN warps. A group takes MI * 16 packed rows; its warps divide
- * the keys for the scores and the dimensions for the values. WGMMA: a group is one warp, each four
- * groups multiply together, and the queries are in shared memory. FP8: of the cells. */
-template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_, bool WGMMA_ = false,
+/* The shape of a block: WM groups of WARPS warps. A group takes MI * 16 packed rows; its warps
+ * divide the keys for the scores and the dimensions for the values. WGMMA: warps of four groups
+ * multiply together, and the queries are in shared memory; each warp of a group computes the scores
+ * of all keys, so that the warps exchange nothing, and the values of its share of the dimensions.
+ * FP8: of the cells. */
+template <int HD_, int MI_, int WM_, int WARPS_, int STAGES_, int BLOCKS_, bool WGMMA_ = false,
           bool FP8_ = false>
 struct tile_config {
-    using with_fp8 = tile_config<HD_, MI_, WM_, WN_, STAGES_, BLOCKS_, WGMMA_, true>;
-    static_assert(!WGMMA_ || (MI_ == 1 && WN_ == 1 && WM_ % 4 == 0));
+    using with_fp8 = tile_config<HD_, MI_, WM_, WARPS_, STAGES_, BLOCKS_, WGMMA_, true>;
+    static_assert(!WGMMA_ || (MI_ == 1 && WM_ % 4 == 0));
     enum : int {
-        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_, WGMMA = WGMMA_,
+        HD = HD_, MI = MI_, WM = WM_, STAGES = STAGES_, BLOCKS = BLOCKS_, WGMMA = WGMMA_,
         FP8 = FP8_, CODES = 0,
-        NT = 32 * WM * WN,
-        WARPS = WN,                      /* warps of a group */
+        WARPS = WARPS_,                  /* warps of a group */
+        WN = WGMMA ? 1 : WARPS,          /* warps among which the keys are divided */
+        NT = 32 * WM * WARPS,
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
         CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell in shared memory */
@@ -69,11 +73,13 @@ struct tile_config {
         STEP = NT / PARTS,               /* keys between two successive parts of a thread */
         LOOKUPS = (4 * TK + NT - 1) / NT, /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* n8 tiles of keys of a warp */
-        DT = HD / 8 / WN,                /* n8 tiles of dimensions of a warp */
+        DT = HD / 8 / WARPS,             /* n8 tiles of dimensions of a warp */
         LG = 2 / WN,                     /* parts of a warp's keys, each in one half tile */
         LT = KT / LG,                    /* n8 tiles of such a part */
-        /* The combined sums stay in registers. */
-        IN_REGS = !WGMMA && MI * DT * 4 <= (BLOCKS == 1 ? 64 : 32),
+        /* The combined sums stay in registers, or lie in device memory, or in shared memory. */
+        IN_REGS = (!WGMMA || BLOCKS == 1) && MI * DT * 4 <= (BLOCKS == 1 ? 64 : 32),
+        IN_SCRATCH = ROWS * HD > 16384,
+        AHEAD = WGMMA && BLOCKS == 1,    /* scores are computed one tile ahead */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,
@@ -82,7 +88,7 @@ struct tile_config {
         Q_AT = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
         TOTAL_AT = Q_AT + (WGMMA ? ROWS * HD * 2 : 0),
         SPLIT_BYTES = TOTAL_AT,         /* shared memory if segments are stored: no combined sums */
-        BYTES = TOTAL_AT + (IN_REGS ? 0 : ROWS * HD * 4),
+        BYTES = TOTAL_AT + (IN_REGS || IN_SCRATCH ? 0 : ROWS * HD * 4),
     };
 };
 

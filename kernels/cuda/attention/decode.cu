@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     block_state b = {true, S::FP8 && t.a.fresh.k, 0};
     totals<S> all;
     if (S::WHOLE)
-        start_totals<S>(p, all);
+        start_totals<S>(NULL, all);
     walk_all<S>(t, p, ahead, b, all);
     const bool stores = b.stores && blockIdx.x == 0; /* also cells that no row reads */
     if (b.first) { /* the block had no job */

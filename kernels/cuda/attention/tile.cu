@@ -61,6 +61,89 @@ __device__ __forceinline__ void run_prologue(const tile_args &t, const place<S> 
     o.over = true;
 }
 
+/* The address of tile i of a job in shared memory. */
+template <class S> __device__ __forceinline__ uint32_t tile_at(const place<S> &p, int i)
+{
+    return p.base + (uint32_t)(i % S::STAGES * S::PAIR_BYTES);
+}
+
+/* Looks up the cells of a job's first eight tiles, and starts the copies of its first n tiles. */
+template <class S>
+__device__ __forceinline__ void start_job(const tile_args &t, const place<S> &p, const job &j,
+                                          const cell_lookup &c, int n)
+{
+    int cell[S::LOOKUPS];
+    for (int i = 0; i < 8 && (i == 0 || j.from + i < j.to); i += 4) {
+        look_up_cells<S>(t, c, p.kv, j.from + i, cell);
+        store_cells<S>(p.ring, i, cell);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        if (j.from + i < j.to)
+            fetch_tile<S>(t, p.kv, p.ring, i, tile_at<S>(p, i));
+        cp_async_commit();
+    }
+}
+
+/* Walks the tiles of a job with the scores one tile ahead (AHEAD): wgmma multiplies the queries by
+ * the next tile's keys while the softmax of this tile is computed, and this tile's weights by its
+ * values while a further tile is fetched. */
+template <class S>
+__device__ __forceinline__ void walk_ahead(const tile_args &t, const place<S> &p, const job &j,
+                                           bool whole, block_prologue<S> &first, totals<S> &all)
+{
+    static_assert(S::STAGES == 4);
+    enum { FETCH = 3 }; /* tiles from the one at hand to the one that is fetched */
+    sums<S> x;
+    float s[1][S::KT][4], next[1][S::KT][4];
+    int cell[S::LOOKUPS];
+    const int from = j.from, to = j.to;
+    const cell_lookup c = lookup_of<S>(t, p, j);
+    start_job<S>(t, p, j, c, FETCH);
+    run_prologue<S>(t, p, first);
+    extent<S> e = extent_of<S>(p, j);
+    clear<S>(x, 0, 0), clear<S>(x, 0, 1);
+    cp_async_wait<0>(); /* the first tiles; the queries, if they are copied asynchronously */
+    widen_tile<S>(p.kv, tile_at<S>(p, 0)), widen_tile<S>(p.kv, tile_at<S>(p, 1));
+    fence_async_proxy_shared();
+    __syncthreads();
+    start_scores<S>(p, tile_at<S>(p, 0), s);
+    wgmma_wait<0>();
+    for (int k = from; k < to; k++) {
+        const int i = k - from;
+        start_scores<S>(p, tile_at<S>(p, i + 1), next); /* unused behind the last tile */
+        /* Look up four more tiles, four tiles ahead. */
+        const bool look = i % 4 == 0 && i && k + 4 < to;
+        if (look)
+            look_up_cells<S>(t, c, p.kv, k + 4, cell);
+        if (__any_sync(~0u, e.ends[0][0] == k || e.ends[0][1] == k))
+            end_segments<S>(t, p, k, e.stop, e.ends, x, whole, all);
+        if (t.a.softcap > 0)
+            softcap_scores<S>(t.a.scale, t.a.softcap, s);
+        if (k * S::TK < j.w.max_lo || (k + 1) * S::TK > j.w.min_stop)
+            mask<S>(e.lo, e.stop, k * S::TK + p.lane % 4 * 2, s);
+        softmax_tile<S>(t, p, x, s);
+        start_values<S>(p, tile_at<S>(p, i) + S::TILE_BYTES, s, x);
+        cp_async_wait<0>();
+        widen_tile<S>(p.kv, tile_at<S>(p, i + 2));
+        fence_async_proxy_shared(); /* would wait for copies: none is on its way */
+        if (k + FETCH < to) /* to the place of tile k - 1 */
+            fetch_tile<S>(t, p.kv, p.ring, i + FETCH, tile_at<S>(p, i + FETCH));
+        cp_async_commit();
+        if (look)
+            store_cells<S>(p.ring, i + 4, cell);
+        wgmma_wait<0>();
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+#pragma unroll
+            for (int v = 0; v < 4; v++)
+                s[0][n][v] = next[0][n][v];
+        __syncthreads(); /* tile k + 2 has arrived, and no warp multiplies tile k */
+    }
+    end_segments<S>(t, p, to, e.stop, e.ends, x, whole, all);
+}
+
 /* Walks the tiles of a job. Segments that end are combined into `all` (whole) or stored. */
 template <class S>
 __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const job &j,
@@ -117,18 +200,18 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         uint32_t at = p.base + (uint32_t)(stage * S::PAIR_BYTES);
         float s[S::MI][S::KT][4];
         if constexpr (S::WGMMA)
-            score_wgmma<S>(p, at, s);
+            start_scores<S>(p, at, s), wgmma_wait<0>();
         else
             score_tile<S>(first.q, at, p.wn, p.lane, s);
         if (t.a.softcap > 0)
             softcap_scores<S>(t.a.scale, t.a.softcap, s);
         if (k * S::TK < j.w.max_lo || (k + 1) * S::TK > j.w.min_stop)
-            mask<S>(e.lo, e.stop, k * S::TK + p.wn * S::KT * 8 + p.lane % 4 * 2, s);
+            mask<S>(e.lo, e.stop, k * S::TK + p.wn % S::WN * S::KT * 8 + p.lane % 4 * 2, s);
         softmax_tile<S>(t, p, x, s);
         if constexpr (S::WN > 1)
             share_weights<S>(p, s);
         if constexpr (S::WGMMA)
-            add_values_wgmma<S>(at + S::TILE_BYTES, s, x);
+            start_values<S>(p, at + S::TILE_BYTES, s, x), wgmma_wait<0>();
         else
             add_values<S>(p, at + S::TILE_BYTES, s, x);
         if (look)
@@ -138,6 +221,13 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     end_segments<S>(t, p, to, e.stop, e.ends, x, whole, all);
     cp_async_wait<0>();
     __syncthreads();
+}
+
+/* Where the block's combined sums lie, unless they are in registers. */
+template <class S> __device__ __forceinline__ float *totals_of(const tile_args &t, const place<S> &p)
+{
+    const size_t block = blockIdx.z * gridDim.y + blockIdx.y;
+    return S::IN_SCRATCH ? t.totals + block * (S::ROWS * S::HD) : (float *)(p.shared + S::TOTAL_AT);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
@@ -161,7 +251,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     first.waits = t.wait == WAIT_BEFORE_NEW && !whole && t.a.n_expand, first.over = false;
     if (!first.waits)
         pdl_wait_trigger(); /* a later kernel may rely on all kernels before this one */
-    bool old_cells = true;
+    bool old_cells = true, trees = false;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         visible_keys x = visible_to<S::TK>(t, p.r0 + r);
         old_cells &= x.hi < x.end;
@@ -169,22 +259,28 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
             x.stop = prefix_end<S::TK>(x);
         else if (p.n == 1)
             x.stop = x.end; /* no other row walks with it */
+        trees |= x.stop < x.end;
         rows[r] = x;
     }
-    if (!__syncthreads_and(old_cells) && first.waits) { /* the splits may hold cells of this pass */
+    if (whole) {
+        trees = __syncthreads_or(trees);
+    } else if (!__syncthreads_and(old_cells) && first.waits) { /* may be cells of this pass */
         pdl_wait_trigger();
         first.waits = false;
     }
     schedule c = {};
     c.last = -1;
     c.stride = whole ? 1 : t.split_blocks;
-    c.last_tree = whole ? p.n : 0;
+    c.last_tree = whole && trees ? p.n : 0;
     const uint32_t sinks = whole ? fetch_sinks(t, p) : 0;
     totals<S> all;
     if (whole)
-        start_totals<S>(p, all);
+        start_totals<S>(totals_of<S>(t, p), all);
     while (next_job<S>(t, p, whole, c))
-        walk<S>(t, p, c.now, whole, first, all);
+        if constexpr (S::AHEAD)
+            walk_ahead<S>(t, p, c.now, whole, first, all);
+        else
+            walk<S>(t, p, c.now, whole, first, all);
     if (first.waits && !first.over)
         pdl_wait_trigger();
     if (whole)
@@ -280,18 +376,45 @@ static void plan_tiles(struct kdev *d, tile_args &t, int packed)
     plan_splits(d, t);
 }
 
+enum { WIDE_ROWS = 128 }; /* packed rows of the largest tile */
+
+/* Whether blocks that walk all keys of WIDE_ROWS packed rows with heads of 256 dimensions are faster
+ * than blocks of 64, although their combined sums lie in device memory: segments must be long, since
+ * the sums are read and written at the end of each, and the blocks must fill the device. */
+static bool scratch_pays(const struct kdev *d, const attn_args &a)
+{
+    enum { LONG_KEYS = 32768 };
+    const size_t blocks = (size_t)(a.rows / (WIDE_ROWS / a.group)) * (size_t)a.n_kv;
+    return d->has_wgmma && a.head_dim == 256 && !a.window && a.rows > 64 &&
+           (size_t)a.n_cols * (size_t)a.page_size >= LONG_KEYS && 2 * blocks >= (size_t)d->n_sm;
+}
+
+/* Takes scratch for the combined sums of blocks of WIDE_ROWS packed rows; false if there is no
+ * room. */
+static bool take_totals(struct kdev *d, tile_args &t)
+{
+    const size_t each = (size_t)(WIDE_ROWS * t.a.head_dim) * sizeof(float);
+    const size_t bytes = (size_t)t.tiles * (size_t)t.a.n_kv * each;
+    if (bytes > ARENA_BYTES / 2)
+        return false;
+    t.totals = (float *)cuda_take(d, bytes);
+    return true;
+}
+
 /* Launches the kernel for tiles of `packed` packed rows. */
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     constexpr size_t THREE_STAGES = (size_t)tile_config<256, 1, 4, 2, 3, 1>::BYTES + 2048;
     if (t.a.head_dim == 256)
-        packed == 128                ? run<tile_config<256, 1, 8, 1, 3, 1, true>>(d, t)
+        packed == WIDE_ROWS          ? run<tile_config<256, 1, 8, 1, 4, 1, true>>(d, t)
         : t.split_blocks && d->has_wgmma ? run<tile_config<256, 1, 4, 1, 2, 2, true>>(d, t)
+        : d->has_wgmma               ? run<tile_config<256, 1, 4, 2, 4, 1, true>>(d, t)
         : d->smem_max > THREE_STAGES ? run<tile_config<256, 1, 4, 2, 3, 1>>(d, t)
                                      : run<tile_config<256, 1, 4, 2, 2, 1>>(d, t);
     else if (t.a.head_dim == 128)
-        packed == 64 ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
-                     : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
+        packed == 64     ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
+        : d->has_wgmma ? run<tile_config<128, 1, 8, 1, 4, 1, true>>(d, t)
+                       : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
         run<tile_config<64, 1, 4, 1, 4, 2>>(d, t);
     else if (d->has_wgmma)
@@ -330,13 +453,15 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     bool row_blocks = a->rows <= 64 && a->window && a->window <= ONE_BLOCK_WINDOW;
     /* row_blocks: rounds only if they are at most two blocks a multiprocessor */
     bool rounds = row_blocks ? a->rows * a->n_kv <= 2 * d->n_sm : small;
-    bool wide =
-        packed > 64 && (a->head_dim < 256 || (d->has_wgmma && a->rows <= 64 && !short_window));
+    const bool long_scratch = scratch_pays(d, *a);
+    bool wide = packed > 64 && (a->head_dim < 256 || long_scratch ||
+                                (d->has_wgmma && a->rows <= 64 && !short_window));
     /* 32 packed rows; with heads of 64 dimensions they would lack registers */
     bool rows_32 = packed > 16 && a->head_dim > 64;
-    int most = row_blocks ? a->group : small ? (rows_32 ? 32 : 16) : wide ? 128 : 64;
+    int most = row_blocks ? a->group : small ? (rows_32 ? 32 : 16) : wide ? WIDE_ROWS : 64;
     plan_tiles(d, t, most);
-    if (!t.split_blocks && a->head_dim == 256 && most > 64) /* the sums do not fit */
+    if (!t.split_blocks && a->head_dim == 256 && most == WIDE_ROWS &&
+        !(long_scratch && take_totals(d, t))) /* the sums do not fit into shared memory */
         plan_tiles(d, t, most = 64);
     t.wait = d->prev_triggers_late && (!rounds || a->rows <= TREE_KEYS) ? WAIT_BEFORE_NEW
                                                                         : WAIT_AT_START;

@@ -16,7 +16,7 @@ template <class S> struct sums {
 /* Combined sums of the segments so far; in registers if IN_REGS. */
 template <class S> struct totals {
     float m[S::MI][2], l[S::MI][2], acc[S::IN_REGS ? S::MI * S::DT * 4 : 1];
-    float *rest; /* else: shared memory, element i at i * NT + thread */
+    float *rest; /* else: element i at i * NT + thread */
     __device__ __forceinline__ float &at(int i)
     {
         if constexpr (S::IN_REGS)
@@ -87,7 +87,7 @@ template <class S> struct place {
     uint32_t base;        /* address of shared memory */
     unsigned char *shared;
     int *ring;            /* (RING_TILES, TK): cells of the tiles ahead */
-    int wm, wn, lane;
+    int wm, wn, lane;     /* the warp's group, its number in the group */
     int row[S::MI][2], head[S::MI][2]; /* row within the tile, -1: none; query head */
 };
 
@@ -106,7 +106,11 @@ __device__ __forceinline__ place<S> place_of(const tile_args &t, const visible_k
     p.kv = (int)blockIdx.y, p.r0 = p.tile * t.tile_rows, p.n = min(t.tile_rows, t.a.rows - p.r0);
     p.rows = rows, p.shared = shared, p.ring = ring;
     p.base = shared_at(shared);
-    p.lane = tid % 32, p.wn = tid / 32 % S::WARPS, p.wm = tid / 32 / S::WARPS;
+    p.lane = tid % 32;
+    if constexpr (S::WGMMA) /* warps that multiply together are successive */
+        p.wm = tid / 32 % S::WM, p.wn = tid / 32 / S::WM;
+    else
+        p.wn = tid / 32 % S::WARPS, p.wm = tid / 32 / S::WARPS;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -290,7 +294,7 @@ __device__ __forceinline__ void softmax_tile(const tile_args &t, const place<S> 
         for (int h = 0; h < 2; h++) {
             float was = x.m[mi][h], m = fmaxf(was, top[mi][h]);
             by[mi][h] = was == m ? 1.f : exp2_approx((was - m) * t.factor);
-            moved |= was != m;
+            moved |= was != m && was != -INFINITY; /* sums of no key are 0 */
             x.m[mi][h] = m;
             float at = m == -INFINITY ? 0.f : m * t.factor;
 #pragma unroll

@@ -19,13 +19,6 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Commits the products and waits for them. */
-__device__ __forceinline__ void wgmma_finish()
-{
-    wgmma_commit();
-    wgmma_wait<0>();
-}
-
 /* s = queries * keys, or s += queries * keys if `onto`; 64 rows by 16 dimensions */
 #define WGMMA_SCORES(shape, names, queries, keys, more, ...)                                       \
     asm volatile("{\n"                                                                             \
@@ -57,6 +50,11 @@ __device__ __forceinline__ void wgmma_values(float (&x)[32], const uint32_t (&w)
 {
     WGMMA_VALUES("m64n64k16", REG32, "%32", "%33", "%34", "%35", "%36", ACC32(x, 0));
 }
+__device__ __forceinline__ void wgmma_values(float (&x)[64], const uint32_t (&w)[4], uint64_t v)
+{
+    WGMMA_VALUES("m64n128k16", REG64, "%64", "%65", "%66", "%67", "%68", ACC32(x, 0),
+                 ACC32(x, 32));
+}
 __device__ __forceinline__ void wgmma_values(float (&x)[128], const uint32_t (&w)[4], uint64_t v)
 {
     WGMMA_VALUES("m64n256k16", REG128, "%128", "%129", "%130", "%131", "%132", ACC64(x, 0),
@@ -66,26 +64,42 @@ __device__ __forceinline__ void wgmma_values(float (&x)[128], const uint32_t (&w
 #undef WGMMA_SCORES
 #undef WGMMA_VALUES
 
-/* s = q k for this warp's rows */
-template <class S>
-__device__ __forceinline__ void score_wgmma(const place<S> &p, uint32_t keys,
-                                            float (&s)[1][S::KT][4])
+/* wgmma_descriptor() of an address that is the same in all lanes: kept in uniform registers, from
+ * which wgmma takes descriptors. */
+__device__ __forceinline__ uint64_t uniform_descriptor(uint32_t at, int apart)
 {
-    const uint32_t queries = p.base + (uint32_t)(S::Q_AT + p.wm / 4 * 64 * 128);
+    return wgmma_descriptor(__shfl_sync(~0u, at, 0), apart);
+}
+
+/* The descriptor of what lies `bytes` behind. */
+__device__ __forceinline__ uint64_t descriptor_after(uint64_t d, int bytes)
+{
+    return (d & ~(uint64_t)UINT32_MAX) | ((uint32_t)d + (uint32_t)(bytes / 16));
+}
+
+/* Starts s = q k for this warp's rows; wgmma_wait() waits. */
+template <class S>
+__device__ __forceinline__ void start_scores(const place<S> &p, uint32_t keys,
+                                             float (&s)[1][S::KT][4])
+{
+    const uint64_t q = uniform_descriptor(p.base + (uint32_t)(S::Q_AT + p.wm / 4 * 64 * 128), 16),
+                   of = uniform_descriptor(keys, 16);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < S::HD / 16; k++)
         wgmma_scores(reinterpret_cast<float(&)[S::KT * 4]>(s[0]),
-                     wgmma_descriptor(queries + (uint32_t)(k / 4 * S::ROWS * 128 + k % 4 * 32), 16),
-                     wgmma_descriptor(keys + (uint32_t)(k / 4 * S::TK * 128 + k % 4 * 32), 16), k);
-    wgmma_finish();
+                     descriptor_after(q, k / 4 * S::ROWS * 128 + k % 4 * 32),
+                     descriptor_after(of, k / 4 * S::TK * 128 + k % 4 * 32), k);
+    wgmma_commit();
 }
 
-/* acc += weights v */
+/* Starts acc += weights v, for this warp's dimensions; wgmma_wait() waits. */
 template <class S>
-__device__ __forceinline__ void add_values_wgmma(uint32_t values, const float (&s)[1][S::KT][4],
-                                                 sums<S> &x)
+__device__ __forceinline__ void start_values(const place<S> &p, uint32_t values,
+                                             const float (&s)[1][S::KT][4], sums<S> &x)
 {
+    values += (uint32_t)(p.wn * (S::DT / 8) * S::TK * 128); /* 64 dimensions a panel */
+    const uint64_t of = uniform_descriptor(values, S::TK * 128);
     uint32_t w[S::TK / 16][4];
 #pragma unroll
     for (int k = 0; k < S::TK / 16; k++)
@@ -96,20 +110,22 @@ __device__ __forceinline__ void add_values_wgmma(uint32_t values, const float (&
 #pragma unroll
     for (int k = 0; k < S::TK / 16; k++)
         wgmma_values(reinterpret_cast<float(&)[S::DT * 4]>(x.acc[0]), w[k],
-                     wgmma_descriptor(values + (uint32_t)(k * 16 * 128), S::TK * 128));
-    wgmma_finish();
+                     descriptor_after(of, k * 16 * 128));
+    wgmma_commit();
 }
 
 #else
 
 template <class S>
-__device__ __forceinline__ void score_wgmma(const place<S> &, uint32_t, float (&)[1][S::KT][4])
+__device__ __forceinline__ void start_scores(const place<S> &, uint32_t, float (&)[1][S::KT][4])
 {
 }
 template <class S>
-__device__ __forceinline__ void add_values_wgmma(uint32_t, const float (&)[1][S::KT][4], sums<S> &)
+__device__ __forceinline__ void start_values(const place<S> &, uint32_t,
+                                             const float (&)[1][S::KT][4], sums<S> &)
 {
 }
+template <int LEFT> __device__ __forceinline__ void wgmma_wait() {}
 
 #endif
 
