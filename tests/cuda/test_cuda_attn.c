@@ -294,8 +294,10 @@ static void must_equal(const struct world *w, const int *order, int n, const flo
 /* A weight rounded to bf16 is off by 2^-9 / sqrt 3 of itself, rms; a rounded query moves a score by
  * that times the scores' spread, and so the weight. Errors of many keys are independent, as are the
  * values they multiply, so the whole is off by 2^-9 sqrt((1 + spread^2) / 3); twice that is
- * allowed. One key of 4096 left out would be 2^-6. Logarithms of sums see the queries only, as much
- * as one key has weight: 2^-8 (1 + spread) is the largest a score moves, over all heads. */
+ * allowed. One key of 4096 left out would be 2^-6. Logarithms of sums see the queries only, and move
+ * by no more than a score does, 2^-9 spread / sqrt 3 rms; seven times that, 2^-7 spread, is allowed,
+ * since many heads are compared (on the CPU, with rounded queries, one of 3,900 was off by 4.7
+ * times as much). */
 static void compare(const struct world *w, const float *got, const float *want, const float *lse,
                     const float *want_lse)
 {
@@ -312,7 +314,7 @@ static void compare(const struct world *w, const float *got, const float *want, 
     for (size_t i = 0; i < (size_t)(w->rows * w->n_head); i++)
         assert_true(isinf(want_lse[i])
                         ? lse[i] == -INFINITY
-                        : fabs((double)lse[i] - (double)want_lse[i]) < 0x1p-8 * (1 + spread));
+                        : fabs((double)lse[i] - (double)want_lse[i]) < 0x1p-7 * spread);
 }
 
 static void layouts_agree(const struct world *w, const float *out, const float *lse)
@@ -415,8 +417,11 @@ static void test_chunks_of_a_prompt(void **state)
                                    {300, 8, 1, 64, 700, 0},   {400, 16, 2, 64, 400, 128},
                                    {100, 8, 8, 64, 1500, 0},  {130, 4, 2, 256, 500, 0},
                                    {200, 2, 1, 256, 800, 128}, {150, 8, 2, 128, 400, 0},
-                                   {90, 16, 1, 128, 90, 0},   {30, 64, 8, 64, 800, 128}};
-    for (int i = 0; i < 8; i += one_in(5)) {
+                                   {90, 16, 1, 128, 90, 0},   {30, 64, 8, 64, 800, 128},
+                                   /* so many tiles of rows that one block walks all keys */
+                                   {320, 16, 4, 256, 1300, 1024}, {400, 16, 4, 256, 450, 0},
+                                   {400, 32, 4, 128, 700, 300}};
+    for (int i = 0; i < 11; i += one_in(5)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], c[5], false);
         w.sinks = i % 2;
@@ -432,8 +437,10 @@ static void test_long_contexts(void **state)
                                    {1, 8, 1, 64, 20000, 0}, {8, 8, 1, 64, 20000, 1},
                                    {1, 2, 1, 256, 9000, 0}, {16, 2, 1, 256, 9000, 1},
                                    {3, 16, 8, 64, 4500, 1}, {70, 8, 1, 64, 9000, 0},
-                                   {1, 16, 8, 64, 4097, 0}, {16, 4, 2, 256, 4097, 1}};
-    for (int i = 0; i < 8; i += one_in(4)) {
+                                   {1, 16, 8, 64, 4097, 0},
+                                   {280, 32, 2, 256, 33000, 0}, /* sums in device memory */
+                                   {16, 4, 2, 256, 4097, 1}};
+    for (int i = 0; i < 9; i += one_in(4)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
         w.sinks = i % 2;
