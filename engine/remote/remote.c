@@ -11,12 +11,11 @@
 #include "engine/remote/incoming.h"
 #include "engine/remote/kept.h"
 #include "engine/remote/page_pair.h"
+#include "engine/remote/reply_events.h"
 #include "engine/remote/server.h"
-#include "engine/remote/server_steps.h"
 #include "engine/remote/talk.h"
 
 enum {
-    MOST_STEPS = 1 << 16,
     AT_ONCE = 8,
     METRICS_MS = 1000, /* the end of a turn waits at most this long for the metrics after it */
     STOPPED_METRICS_MS = 100,
@@ -119,125 +118,6 @@ static int messages(const struct talk *t, const char *question, struct said **ou
     return n;
 }
 
-static enum stop_reason stop_of(const struct incoming *in)
-{
-    return in->stopped                      ? STOP_CANCEL
-           : in->failed                     ? STOP_FAULT
-           : in->finish == FINISH_LENGTH    ? STOP_MAX
-           : in->finish == FINISH_ABORT     ? STOP_FAULT
-                                            : STOP_END;
-}
-
-static int count(int64_t v)
-{
-    return v < 0 ? 0 : v > INT32_MAX ? INT32_MAX : (int)v;
-}
-
-/* What the server says of n tokens from `first` on; NULL where n is 0. The caller frees. */
-static struct token_fact *reply_facts(const struct incoming *in, int first, int n)
-{
-    struct token_fact *fact = n ? xcalloc((size_t)n, sizeof *fact) : NULL;
-    for (int i = 0; i < n; i++) {
-        const struct answer_token *k = &in->token[first + i];
-        fact[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp, .rival = k->rival};
-    }
-    return fact;
-}
-
-/* Appends the ids of the whole reply as the server sent them; none where it sent fewer or none. */
-static void reply_ids(const struct incoming *in, struct ids *out)
-{
-    if (in->reply.n)
-        ids_cat(out, in->reply.v, in->reply.n);
-    else
-        for (int i = 0; in->ids && i < in->n_token; i++)
-            ids_add(out, in->token[i].id);
-}
-
-/* ---- steps ----------------------------------------------------------------------------------- */
-
-/* Tokens without ids are not posted: event.tokens holds ids, and only those that the server sent. */
-static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
-                      const struct step_rec *rec)
-{
-    struct event ev = talk_event(t, EV_STEP);
-    ev.step = step;
-    ev.rec = *rec;
-    ev.rec.bonus = -1;
-    ev.rec.margin = NAN;
-    if (in->ids && n) {
-        ev.facts = reply_facts(in, first, n);
-        for (int i = 0; i < n; i++)
-            ids_add(&ev.tokens, in->token[first + i].id);
-        ev.rec.bonus = in->token[first + n - 1].id;
-    }
-    if (n) { /* NAN where one is not reported */
-        const struct answer_token *last = &in->token[first + n - 1];
-        ev.rec.margin = last->logp - last->rival_logp;
-        ev.tops = xcalloc(1, sizeof *ev.tops);
-        tops_slice(ev.tops, &in->tops, first, n);
-    }
-    talk_post(t, &ev);
-}
-
-/* Microseconds from sending the request until a piece came. */
-static uint64_t arrived(const struct incoming *in, const struct piece *p)
-{
-    return p->ns > in->call.ns_begin ? (p->ns - in->call.ns_begin) / 1000 : 0;
-}
-
-/* The context's length before the step that yields token `at` of the reply: the token before it is not
- * in the context yet, because its own pass is the step (see struct step_rec). */
-static int pos_before(const struct incoming *in, int at)
-{
-    return max_int(0, count(in->count.prompt) + at - 1);
-}
-
-/* The steps of the server, where it lists the accepted drafts of each: step i yields accepted[i] + 1
- * tokens, the last one clipped; the `lead` tokens before come from the prompt's pass. Returns how many
- * there are. */
-static int post_server_steps(struct talk *t, const struct incoming *in, int lead)
-{
-    int at = lead, step = 0, piece = 0;
-    if (lead)
-        post_step(t, in, ++step, 0, lead,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, 0), .source = STEP_PIECE,
-                                     .us_arrived = arrived(in, &in->piece[0])});
-    for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
-        int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
-        while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
-            piece++;
-        int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
-        post_step(t, in, ++step, at, n,
-                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos_before(in, at),
-                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1,
-                                     .source = STEP_REPORTED,
-                                     .us_arrived = arrived(in, &in->piece[piece])});
-        at += n;
-    }
-    return step;
-}
-
-/* Else the pieces as they came. Whether a piece is a step of the server is not known, so nothing is
- * said about drafts. */
-static int post_pieces(struct talk *t, const struct incoming *in)
-{
-    int n = min_int(in->n_piece, MOST_STEPS);
-    for (int i = 0; i < n; i++) {
-        const struct piece *p = &in->piece[i];
-        post_step(t, in, i + 1, p->first, p->n,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, p->first),
-                                     .source = STEP_PIECE, .us_arrived = arrived(in, p)});
-    }
-    return n;
-}
-
-static int post_steps(struct talk *t, const struct incoming *in)
-{
-    int lead = in->accepted.n && in->ids && in->n_piece ? server_steps_lead(in) : -1;
-    return lead >= 0 ? post_server_steps(t, in, lead) : post_pieces(t, in);
-}
-
 /* ---- a turn ---------------------------------------------------------------------------------- */
 
 static void note_seen(struct remote *r, const struct incoming *in)
@@ -271,19 +151,19 @@ static void count_reply(struct talk *t, const struct incoming *in, int n_prompt,
     pthread_mutex_lock(&t->mu);
     struct chat_view *v = &t->view;
     v->generated += (uint64_t)out->n_tokens;
-    v->prompt_tokens += (uint64_t)max_int(0, count(in->count.prompt) - n_prompt);
-    v->reused_tokens += (uint64_t)count(in->count.cached);
+    v->prompt_tokens += (uint64_t)max_int(0, reply_count(in->count.prompt) - n_prompt);
+    v->reused_tokens += (uint64_t)reply_count(in->count.cached);
     v->us_prefill += out->us_prefill;
     t->accepts |= in->count.drafted >= 0;
     v->drafted += (uint64_t)out->n_drafted;
     v->accepted += (uint64_t)out->n_accepted;
-    int cycles = in->accepted.n ? in->accepted.n : count(in->count.verifies);
+    int cycles = in->accepted.n ? in->accepted.n : reply_count(in->count.verifies);
     v->cycles += (uint64_t)cycles;
     v->turn_mal = cycles ? 1 + (double)out->n_accepted / cycles : 0;
     v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
     count_depths(v, in);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);
-    v->length = in->count.prompt >= 0 ? count(in->count.prompt) + out->n_tokens : talk_words(t);
+    v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens : talk_words(t);
     pthread_mutex_unlock(&t->mu);
 }
 
@@ -321,14 +201,14 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
 {
     if (in->prompt.n && !ids_equal(&in->prompt, prompt))
         ids_cat(&out->prompt, in->prompt.v, in->prompt.n);
-    out->why = in->failed ? talk_fault(&r->talk, in->why.msg, false) : stop_of(in);
+    out->why = in->failed ? talk_fault(&r->talk, in->why.msg, false) : reply_stop(in);
     if (!in->failed && !in->stopped && incoming_doubt(in))
         talk_notice(&r->talk, incoming_doubt(in));
-    out->n_steps = post_steps(&r->talk, in);
+    out->n_steps = reply_post_steps(&r->talk, in);
     reply_ids(in, &out->ids);
     out->n_tokens = incoming_tokens(in);
-    out->n_drafted = count(in->count.drafted);
-    out->n_accepted = count(in->count.accepted);
+    out->n_drafted = reply_count(in->count.drafted);
+    out->n_accepted = reply_count(in->count.accepted);
     if (in->ns_first) {
         out->us_prefill = (in->ns_first - in->call.ns_begin) / 1000;
         out->us_decode = (in->ns_last - in->ns_first) / 1000;
@@ -517,11 +397,11 @@ static void post_batch_reply(struct batch *b, int i, struct event *end)
 {
     const struct incoming *in = &b->in[i];
     struct event ev = talk_event(b->talk, EV_BATCH_REPLY);
-    ev.batch = (struct batch_rec){.index = i, .count = b->n, .n_prompt = count(in->count.prompt),
-                                  .n_reused = count(in->count.cached), .n_tokens = incoming_tokens(in),
+    ev.batch = (struct batch_rec){.index = i, .count = b->n, .n_prompt = reply_count(in->count.prompt),
+                                  .n_reused = reply_count(in->count.cached), .n_tokens = incoming_tokens(in),
                                   .refused = in->failed && in->ns_first == 0};
     ev.batch.n_computed = max_int(0, ev.batch.n_prompt - ev.batch.n_reused);
-    ev.reason = stop_of(in);
+    ev.reason = reply_stop(in);
     if (ev.batch.refused)
         buf_str(&ev.text, in->why.msg);
     else if (b->text[i].n)
@@ -530,9 +410,9 @@ static void post_batch_reply(struct batch *b, int i, struct event *end)
     if (ev.tokens.n == in->n_token)
         ev.facts = reply_facts(in, 0, in->n_token);
     ids_cat(&ev.prompt, in->prompt.v, in->prompt.n);
-    ev.n_drafted = count(in->count.drafted);
-    ev.n_accepted = count(in->count.accepted);
-    ev.n_steps = in->accepted.n ? in->accepted.n : count(in->count.verifies);
+    ev.n_drafted = reply_count(in->count.drafted);
+    ev.n_accepted = reply_count(in->count.accepted);
+    ev.n_steps = in->accepted.n ? in->accepted.n : reply_count(in->count.verifies);
     for (int k = 0; k < in->drafted.n; k++)
         ev.batch.n_spec += in->drafted.v[k] > 0;
     if (in->failed && !ev.batch.refused) { /* its text is what had come */

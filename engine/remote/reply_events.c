@@ -1,0 +1,124 @@
+/* reply_events.c - see reply_events.h. */
+#include "engine/remote/reply_events.h"
+
+#include <math.h>
+
+#include "engine/remote/server_steps.h"
+
+enum { MOST_STEPS = 1 << 16 };
+
+enum stop_reason reply_stop(const struct incoming *in)
+{
+    return in->stopped                      ? STOP_CANCEL
+           : in->failed                     ? STOP_FAULT
+           : in->finish == FINISH_LENGTH    ? STOP_MAX
+           : in->finish == FINISH_ABORT     ? STOP_FAULT
+                                            : STOP_END;
+}
+
+int reply_count(int64_t v)
+{
+    return v < 0 ? 0 : v > INT32_MAX ? INT32_MAX : (int)v;
+}
+
+struct token_fact *reply_facts(const struct incoming *in, int first, int n)
+{
+    struct token_fact *fact = n ? xcalloc((size_t)n, sizeof *fact) : NULL;
+    for (int i = 0; i < n; i++) {
+        const struct answer_token *k = &in->token[first + i];
+        fact[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp, .rival = k->rival};
+    }
+    return fact;
+}
+
+void reply_ids(const struct incoming *in, struct ids *out)
+{
+    if (in->reply.n)
+        ids_cat(out, in->reply.v, in->reply.n);
+    else
+        for (int i = 0; in->ids && i < in->n_token; i++)
+            ids_add(out, in->token[i].id);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Tokens without ids are not posted: event.tokens holds ids, and only those that the server sent. */
+static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
+                      const struct step_rec *rec)
+{
+    struct event ev = talk_event(t, EV_STEP);
+    ev.step = step;
+    ev.rec = *rec;
+    ev.rec.bonus = -1;
+    ev.rec.margin = NAN;
+    if (in->ids && n) {
+        ev.facts = reply_facts(in, first, n);
+        for (int i = 0; i < n; i++)
+            ids_add(&ev.tokens, in->token[first + i].id);
+        ev.rec.bonus = in->token[first + n - 1].id;
+    }
+    if (n) { /* the margin is NAN if one of the two is not reported */
+        const struct answer_token *last = &in->token[first + n - 1];
+        ev.rec.margin = last->logp - last->rival_logp;
+        ev.tops = xcalloc(1, sizeof *ev.tops);
+        tops_slice(ev.tops, &in->tops, first, n);
+    }
+    talk_post(t, &ev);
+}
+
+/* Microseconds from sending the request until a piece came. */
+static uint64_t arrived(const struct incoming *in, const struct piece *p)
+{
+    return p->ns > in->call.ns_begin ? (p->ns - in->call.ns_begin) / 1000 : 0;
+}
+
+/* The context's length before the step that yields token `at` of the reply: the token before it is not
+ * in the context yet, because its own pass is the step (see struct step_rec). */
+static int pos_before(const struct incoming *in, int at)
+{
+    return max_int(0, reply_count(in->count.prompt) + at - 1);
+}
+
+/* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1 tokens, the last
+ * step perhaps fewer. The `lead` tokens before them come from the prompt's pass. */
+static int post_server_steps(struct talk *t, const struct incoming *in, int lead)
+{
+    int at = lead, step = 0, piece = 0;
+    if (lead)
+        post_step(t, in, ++step, 0, lead,
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, 0), .source = STEP_PIECE,
+                                     .us_arrived = arrived(in, &in->piece[0])});
+    for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
+        int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
+        while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
+            piece++;
+        int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
+        post_step(t, in, ++step, at, n,
+                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos_before(in, at),
+                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1,
+                                     .source = STEP_REPORTED,
+                                     .us_arrived = arrived(in, &in->piece[piece])});
+        at += n;
+    }
+    return step;
+}
+
+/* Posts the pieces of the stream as steps. A piece need not be a step of the server, so nothing is reported
+ * about drafts. */
+static int post_pieces(struct talk *t, const struct incoming *in)
+{
+    int n = min_int(in->n_piece, MOST_STEPS);
+    for (int i = 0; i < n; i++) {
+        const struct piece *p = &in->piece[i];
+        post_step(t, in, i + 1, p->first, p->n,
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, p->first),
+                                     .source = STEP_PIECE, .us_arrived = arrived(in, p)});
+    }
+    return n;
+}
+
+int reply_post_steps(struct talk *t, const struct incoming *in)
+{
+    int lead = in->accepted.n && in->ids && in->n_piece ? server_steps_lead(in) : -1;
+    return lead >= 0 ? post_server_steps(t, in, lead) : post_pieces(t, in);
+}
