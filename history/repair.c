@@ -2,9 +2,9 @@
  *
  * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. If
  * its schema cannot be read, salvage.c finds the tables.
- * A record is sound if its content has the checksum that was stored with it; a record behind a
- * missing one cannot be compared and is kept. What is lost is named in the report, and in a notice
- * that the repaired session ends with. The new log has checksums of its own.
+ * A record is sound if its content has the checksum that was stored with it. That checksum covers the record before,
+ * so a record after a missing one cannot be compared; it is kept. The report names what is lost, and so does a notice
+ * at the end of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
 
@@ -30,7 +30,7 @@ struct record {
     int64_t id, link;
     int n;         /* of a turn row: the turn */
     bool is_user;
-    bool no_parent; /* a run whose build, model or server is lost: placeholders stand in for them */
+    bool no_parent; /* a run whose build, model or server is lost: it refers to placeholders */
     enum { SOUND, UNKNOWN, BAD, UNREADABLE } state;
 };
 
@@ -117,9 +117,10 @@ static bool is_at_rest(const char *path, struct err *e)
     return !used || err_set(e, ERR_DB, "%s is open in another aerie; close it first", path);
 }
 
-/* ---- rows as they are ---- */
+/* ---- copying rows ---- */
 
-static bool put(struct repair *r, int rc)
+/* Takes the result code of a write to the new log. False and *e: it failed. */
+static bool written(struct repair *r, int rc)
 {
     return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
 }
@@ -147,23 +148,23 @@ static int insert_row(struct repair *r, const char *table, sqlite3_stmt *st)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* Copies the rows of a table for which `where` holds (?1: key). A read that fails ends it, and
- * *whole is false then. False: the new log cannot be written. */
+/* Copies the rows of a table for which `where` holds (?1: key), up to the first row that cannot be
+ * read; *whole: all were read. False and *e: the new log cannot be written. */
 static bool copy_rows(struct repair *r, const char *table, const char *where, int64_t key, bool *whole)
 {
     char sql[256];
     sqlite3_stmt *st = NULL;
     snprintf(sql, sizeof sql, "SELECT * FROM %s WHERE %s", table, where);
-    int rc = sqlite3_prepare_v2(r->from.h, sql, -1, &st, NULL), put = SQLITE_OK;
+    int rc = sqlite3_prepare_v2(r->from.h, sql, -1, &st, NULL), write_rc = SQLITE_OK;
     if (!rc && sqlite3_bind_parameter_count(st))
         sqlite3_bind_int64(st, 1, key);
-    while (!rc && !put && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        put = insert_row(r, table, st);
+    while (!rc && !write_rc && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        write_rc = insert_row(r, table, st);
         rc = SQLITE_OK;
     }
     *whole = rc == SQLITE_DONE;
     sqlite3_finalize(st);
-    return put == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
+    return written(r, write_rc);
 }
 
 static void note_broken(void *arg, const char *table)
@@ -186,8 +187,7 @@ static bool copy_shared(struct repair *r)
     struct ids good = {0};
     if (!chain_sound_texts(&r->from, &good))
         note(r, NULL, "the texts of tokens cannot be read"), r->lost++;
-    bool ok = db_do(&r->to, "UPDATE tokenizer SET texts=0, sum=x''", "") == SQLITE_OK ||
-              db_fail(&r->to, r->e, "cannot write");
+    bool ok = written(r, db_do(&r->to, "UPDATE tokenizer SET texts=0, sum=x''", ""));
     for (int i = 0; ok && i < good.n; i++)
         ok = copy_rows(r, "token", "tokenizer=?1", good.v[i], &whole);
     int64_t all = 0;
@@ -213,7 +213,7 @@ static void add_record(struct records *a, struct record x)
     a->v[a->n++] = x;
 }
 
-/* Adds what a statement finds: id, link, turn number, role. It may end early at a damaged page. */
+/* Adds the records that a query returns (id, link, turn number, role), up to the first damaged page. */
 static void find_records(struct repair *r, const char *sql, enum link_kind kind, const char *session,
                          struct records *out)
 {
@@ -234,7 +234,7 @@ static int by_link(const void *a, const void *b)
     return (x->link > y->link) - (x->link < y->link);
 }
 
-/* By the index and by the table: a damaged page of one does not hide what the other has. */
+/* Reads through the index and through the table: records on a damaged page of one are found in the other. */
 static void list_records(struct repair *r, const char *session, struct records *out)
 {
     static const struct {
@@ -268,11 +268,11 @@ static bool stored_chain(struct repair *r, const struct record *x, uint8_t out[3
     return some;
 }
 
-/* Placeholders for what a run refers to and is lost. */
-static bool stand_in(struct repair *r, const char *session, struct record *x, struct buf *lines)
+/* Adds placeholders for the lost rows (build, models, server) that a run refers to. */
+static bool add_placeholders(struct repair *r, const char *session, struct record *x, struct buf *lines)
 {
     struct buf lost = {0};
-    bool ok = put(r, parents_of_run(&r->from, &r->to, x->id, &lost));
+    bool ok = written(r, parents_of_run(&r->from, &r->to, x->id, &lost));
     x->no_parent = lost.n > 0;
     if (x->no_parent)
         note(r, lines, "session %s: of run %lld these facts are lost: %s", session, (long long)x->id, lost.p), r->lost++;
@@ -289,7 +289,7 @@ static bool judge_records(struct repair *r, const char *session, struct records 
         struct record *x = &a->v[i];
         bool follows = known && x->link == link + 1;
         bool some = stored_chain(r, x, have);
-        if (x->kind == LINK_RUN && !stand_in(r, session, x, lines))
+        if (x->kind == LINK_RUN && !add_placeholders(r, session, x, lines))
             return false;
         int rc = chain_of_link(&r->from, x->kind, x->id, x->link, before, want);
         x->state = rc || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
@@ -299,7 +299,7 @@ static bool judge_records(struct repair *r, const char *session, struct records 
         known = some;
         memcpy(before, have, 32);
     }
-    /* a changed session row makes the first record look changed: it is kept, as unknown */
+    /* the first record's checksum covers the session's row, which may be what changed: the record is kept */
     if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
         a->v[0].state = UNKNOWN;
     return true;
@@ -341,7 +341,7 @@ static void drop_orphans(struct records *a)
             a->v[i].state = a->v[i].state == UNREADABLE ? UNREADABLE : BAD;
 }
 
-/* The rows of a turn in other tables. */
+/* Copies a turn's row and its rows in other tables. */
 static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
 {
     static const char *const of_turn[] = {"turn_part", "step", "served", "metric"};
@@ -359,26 +359,26 @@ static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
     return ok;
 }
 
-/* The ids of a prompt are stored relative to the turn before: without it they are not known. */
+/* A prompt's ids are stored relative to the turn before; if that turn is lost, they are unknown. */
 static bool empty_prompt(struct repair *r, int64_t turn)
 {
-    return put(r, db_do(&r->to, "UPDATE turn SET shared=0, tokens=x'' WHERE id=?", "i", turn));
+    return written(r, db_do(&r->to, "UPDATE turn SET shared=0, tokens=x'' WHERE id=?", "i", turn));
 }
 
-/* If the run of a turn is lost, a placeholder for it. */
+/* If the run of a turn is lost, adds a placeholder for the run. */
 static bool run_of_turn(struct repair *r, const char *session, int64_t turn, struct buf *lines)
 {
     int64_t run, lost, ms;
-    if (!put(r, db_int(&r->to, &run, 0, "SELECT run_id FROM turn WHERE id=?", "i", turn)) ||
-        !put(r, db_int(&r->to, &ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", turn)) ||
-        !put(r, db_int(&r->to, &lost, 0, "SELECT NOT EXISTS(SELECT 1 FROM run WHERE id=?)", "i", run)))
+    if (!written(r, db_int(&r->to, &run, 0, "SELECT run_id FROM turn WHERE id=?", "i", turn)) ||
+        !written(r, db_int(&r->to, &ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", turn)) ||
+        !written(r, db_int(&r->to, &lost, 0, "SELECT NOT EXISTS(SELECT 1 FROM run WHERE id=?)", "i", run)))
         return false;
     if (!lost)
         return true;
     note(r, lines, "session %s: run %lld is lost: its build, model and settings are not known", session, (long long)run);
     r->lost++;
-    return put(r, parents_lost_run(&r->from, &r->to, session, run, ms)) &&
-           put(r, chain_add(&r->to, session, LINK_RUN, run));
+    return written(r, parents_lost_run(&r->from, &r->to, session, run, ms)) &&
+           written(r, chain_add(&r->to, session, LINK_RUN, run));
 }
 
 static bool copy_record(struct repair *r, const char *session, const struct record *x, bool gap, struct buf *lines)
@@ -386,20 +386,20 @@ static bool copy_record(struct repair *r, const char *session, const struct reco
     bool whole = true;
     if (x->kind == LINK_TURN) {
         if (!copy_turn(r, x->id, &whole) || !run_of_turn(r, session, x->id, lines) ||
-            !put(r, db_do(&r->to, "UPDATE turn SET link=NULL, chain=NULL WHERE id=?", "i", x->id)) ||
+            !written(r, db_do(&r->to, "UPDATE turn SET link=NULL, chain=NULL WHERE id=?", "i", x->id)) ||
             (gap && x->is_user && !empty_prompt(r, x->id)))
             return false;
     } else if (x->kind == LINK_RUN) {
         if (!copy_rows(r, "run", "id=?1", x->id, &whole) ||
-            !put(r, db_do(&r->to, "UPDATE run SET link=NULL, chain=NULL, ended=max(ended,1) WHERE id=?", "i", x->id)))
+            !written(r, db_do(&r->to, "UPDATE run SET link=NULL, chain=NULL, ended=max(ended,1) WHERE id=?", "i", x->id)))
             return false;
     } else if (!copy_rows(r, "event", "id=?1", x->id, &whole) ||
-               !put(r, db_do(&r->to, "UPDATE event SET link=NULL, chain=NULL WHERE id=?", "i", x->id))) {
+               !written(r, db_do(&r->to, "UPDATE event SET link=NULL, chain=NULL WHERE id=?", "i", x->id))) {
         return false;
     }
     r->kept++;
     r->guessed += x->state == UNKNOWN;
-    return put(r, chain_add(&r->to, session, x->kind, x->id));
+    return written(r, chain_add(&r->to, session, x->kind, x->id));
 }
 
 static bool copy_records(struct repair *r, const char *session, const struct records *a, int64_t links,
@@ -432,7 +432,7 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
     return true;
 }
 
-/* The session's row. Its title and times are kept also where they do not have their checksum. */
+/* Copies the session's row, even if its checksum does not match its title and times. *some: it could be read. */
 static bool copy_session_row(struct repair *r, const char *session, struct buf *lines, bool *some)
 {
     bool same = false;
@@ -444,10 +444,10 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
     if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
         note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are kept, but are not what was"
              " written", session);
-    return put(r, rc);
+    return written(r, rc);
 }
 
-/* A row for a session whose own is lost; its number is given when those of all others are known. */
+/* Adds a row for a session whose row is lost. number_sessions() gives it a number once all other numbers are known. */
 static bool add_session_row(struct repair *r, const char *session, const struct records *a, struct buf *lines)
 {
     int64_t first = 0, last = 0;
@@ -460,8 +460,8 @@ static bool add_session_row(struct repair *r, const char *session, const struct 
     }
     note(r, lines, "session %s: its row is lost: its title, number, pin and what it was forked from are not known", session);
     r->lost++;
-    return put(r, db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, updated_ms) VALUES(?,0,?,?)", "sii",
-                        session, first, last));
+    return written(r, db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, updated_ms) VALUES(?,0,?,?)", "sii",
+                            session, first, last));
 }
 
 /* Numbers for sessions whose rows are lost. */
@@ -469,9 +469,9 @@ static bool number_sessions(struct repair *r, const struct sessions *all)
 {
     bool ok = true;
     for (int i = 0; ok && i < all->n; i++)
-        ok = put(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), 0) + 1 FROM session)"
-                          " WHERE id=? AND number IS NULL", "s", all->v[i])) &&
-             put(r, chain_seal(&r->to, all->v[i]));
+        ok = written(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), 0) + 1 FROM session)"
+                              " WHERE id=? AND number IS NULL", "s", all->v[i])) &&
+             written(r, chain_seal(&r->to, all->v[i]));
     return ok;
 }
 
@@ -482,7 +482,7 @@ static bool cut_fork(struct repair *r, const char *session, struct buf *lines)
                    " (SELECT id FROM session)", "s", session);
     if (!rc && sqlite3_changes(r->to.h))
         note(r, lines, "session %s was forked from one that is lost: it begins with its own turns", session);
-    return put(r, rc);
+    return written(r, rc);
 }
 
 static bool finish_session(struct repair *r, const char *session, const struct buf *lines)
@@ -498,7 +498,7 @@ static bool finish_session(struct repair *r, const char *session, const struct b
         if (!rc)
             rc = chain_add(d, session, LINK_EVENT, r->next_event++);
     }
-    return put(r, rc ? rc : chain_seal(d, session));
+    return written(r, rc ? rc : chain_seal(d, session));
 }
 
 static bool repair_session(struct repair *r, const char *session)
@@ -520,10 +520,10 @@ static bool repair_session(struct repair *r, const char *session)
         note(r, NULL, "session %s: %s, and left out", session,
              some ? "none of its records is sound" : "neither its row nor any of its records can be read");
         r->lost++;
-        ok = put(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
+        ok = written(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
     } else if (ok) {
-        ok = cut_fork(r, session, &lines) && put(r, chain_begin(&r->to, session)) && copy_records(r, session, &a, links, &lines) &&
-             finish_session(r, session, &lines);
+        ok = cut_fork(r, session, &lines) && written(r, chain_begin(&r->to, session)) &&
+             copy_records(r, session, &a, links, &lines) && finish_session(r, session, &lines);
     }
     free(a.v);
     buf_free(&lines);
@@ -585,11 +585,11 @@ static bool finish(struct repair *r)
         rc = head_add_table(d, table[i]);
     if (!rc)
         rc = head_state(d);
-    return put(r, rc);
+    return written(r, rc);
 }
 
-/* Whether the tables are as aerie made them; *e names the first that is not. What else was added is
- * not read. */
+/* Whether aerie's tables have the schema's text; *e names the first that differs. Objects that another
+ * program added to the schema are not read. */
 static bool tables_are_ours(struct repair *r)
 {
     struct buf lines = {0};
@@ -609,7 +609,7 @@ static bool open_copy(struct repair *r, const char *copy)
            tables_are_ours(r);
 }
 
-/* The same where the schema cannot be read. */
+/* If the schema cannot be read: lets salvage() write the rows of the copy to the new database `rows`, and opens that. */
 static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
 {
     db_close(&r->from);
