@@ -1,14 +1,15 @@
-/* vfs.c - SQLite's file system layer, which keeps why an operation of a file failed.
+/* vfs.c - wraps SQLite's file system layer (its VFS) and keeps the errno of file operations that failed.
  *
- * SQLite keeps the system's errno for some result codes, and until the next call only. This layer keeps it for each,
- * in the thread in which the operation failed; messages name it (db_why()). Four failures are changed:
- * - A page that the system cannot read (EIO) is reported by SQLite's own layer as a corrupt file system, which SQLite turns
- *   into "database disk image is malformed". A log for which this is said is set aside as damaged, although the next
- *   read may succeed. Here such a read is an I/O error.
- * - If a database cannot be opened for writing for any reason (no descriptors), SQLite's layer opens it for reading, which ends
- *   in "attempt to write a readonly database". Here only a file without the permission is opened so.
- * - A file that could not be looked at (EIO) is taken for a file that was moved. Here it is looked at again.
- * - An unlocking that fails is tried again.
+ * SQLite keeps errno for some result codes only, and only until the next call. This wrapper keeps the last errno of
+ * each result code and thread; db_why() adds it to messages. It treats four failures unlike SQLite's own layer:
+ * - SQLite's layer reports a page that the system cannot read (EIO) as a corrupt file system, which SQLite turns into
+ *   "database disk image is malformed". history_open() would set such a log aside as damaged, although the next read
+ *   may succeed. The wrapper reports an I/O error.
+ * - If a database cannot be opened for writing, e.g. because no descriptor is left, SQLite's layer opens it for reading,
+ *   and writes fail with "attempt to write a readonly database". The wrapper opens a file for reading only if the
+ *   process may not write it.
+ * - If stat() of the open database fails (EIO), SQLite's layer says that the file was moved. The wrapper calls it again.
+ * - If unlocking fails, the wrapper tries again.
  */
 #include "history/internal.h"
 
@@ -18,11 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = 8 }; /* tables of functions that a layer may have; its other files are left as they are */
+enum { KINDS = 8 }; /* method tables that are wrapped; files with yet another table stay unwrapped */
 
 static struct kind {
-    sqlite3_io_methods own; /* the first member: a file's methods point to it */
-    const sqlite3_io_methods *from;
+    sqlite3_io_methods own; /* the first member: wrapped() casts a file's method pointer to this struct */
+    const sqlite3_io_methods *from; /* the table that `own` wraps */
 } kind[KINDS];
 static int n_kind;
 
@@ -30,10 +31,10 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
 enum { RESULTS = 32, TRIES = 3 };
 static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure with it */
-static _Thread_local int open_error;     /* of the first open() of an operation that failed */
+static _Thread_local int open_error;     /* errno of the first open() that failed in this operation; 0: none did */
 
-/* SQLite tries to open in a second way what it could not open, and its errno is that of the second. */
-static int open_kept(const char *name, int flags, int mode)
+/* In place of open(): if it fails, SQLite opens the file with other flags, and errno is that of the second attempt. */
+static int open_keeping_errno(const char *name, int flags, int mode)
 {
     int fd = open(name, flags, mode);
     if (fd < 0 && errno != EINTR && !open_error)
@@ -41,19 +42,20 @@ static int open_kept(const char *name, int flags, int mode)
     return fd;
 }
 
-/* An operation that fails without the system leaves no errno. */
-static void begin(void)
+/* Call before an operation: if it fails although no system call failed, errno is 0 afterwards. */
+static void clear_errno(void)
 {
     errno = open_error = 0;
 }
 
-static const sqlite3_io_methods *below(const sqlite3_file *f)
+/* Begins an operation on an open file: the methods of SQLite's own layer. */
+static const sqlite3_io_methods *wrapped(const sqlite3_file *f)
 {
-    begin();
+    clear_errno();
     return ((const struct kind *)(const void *)f->pMethods)->from;
 }
 
-static int keep(int rc)
+static int keep_errno(int rc)
 {
     int primary = rc & 0xff;
     if (primary != SQLITE_OK && primary < RESULTS)
@@ -61,119 +63,121 @@ static int keep(int rc)
     return rc;
 }
 
-/* To SQLite a lock that the system refused is one that somebody else has. */
-static int keep_lock(int rc)
+/* SQLITE_BUSY means that another process has the lock (EAGAIN, EACCES), or that the system refused one (ENOLCK, ...).
+ * Only the latter leaves an errno. */
+static int keep_lock_errno(int rc)
 {
     if (errno == EAGAIN || errno == EACCES)
         errno = 0;
     if (rc == SQLITE_OK)
         cause[SQLITE_BUSY] = 0;
-    return keep(rc);
+    return keep_errno(rc);
 }
 
-static int read_told(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+static int wrap_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
 {
-    int rc = below(f)->xRead(f, p, n, at);
+    int rc = wrapped(f)->xRead(f, p, n, at);
     if (rc == SQLITE_IOERR_SHORT_READ) /* the file ends here */
         return rc;
-    return keep(rc == SQLITE_IOERR_CORRUPTFS ? SQLITE_IOERR_READ : rc);
+    return keep_errno(rc == SQLITE_IOERR_CORRUPTFS ? SQLITE_IOERR_READ : rc);
 }
 
-static int write_told(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+static int wrap_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 {
-    return keep(below(f)->xWrite(f, p, n, at));
+    return keep_errno(wrapped(f)->xWrite(f, p, n, at));
 }
 
-static int truncate_told(sqlite3_file *f, sqlite3_int64 n)
+static int wrap_truncate(sqlite3_file *f, sqlite3_int64 n)
 {
-    return keep(below(f)->xTruncate(f, n));
+    return keep_errno(wrapped(f)->xTruncate(f, n));
 }
 
-static int sync_told(sqlite3_file *f, int flags)
+static int wrap_sync(sqlite3_file *f, int flags)
 {
-    return keep(below(f)->xSync(f, flags));
+    return keep_errno(wrapped(f)->xSync(f, flags));
 }
 
-static int size_told(sqlite3_file *f, sqlite3_int64 *n)
+static int wrap_size(sqlite3_file *f, sqlite3_int64 *n)
 {
-    return keep(below(f)->xFileSize(f, n));
+    return keep_errno(wrapped(f)->xFileSize(f, n));
 }
 
-static int map_told(sqlite3_file *f, int part, int bytes, int extend, void volatile **at)
+static int wrap_map(sqlite3_file *f, int part, int bytes, int extend, void volatile **at)
 {
-    return keep(below(f)->xShmMap(f, part, bytes, extend, at));
+    return keep_errno(wrapped(f)->xShmMap(f, part, bytes, extend, at));
 }
 
-static int lock_told(sqlite3_file *f, int level)
+static int wrap_lock(sqlite3_file *f, int level)
 {
-    return keep_lock(below(f)->xLock(f, level));
+    return keep_lock_errno(wrapped(f)->xLock(f, level));
 }
 
-static int reserved_told(sqlite3_file *f, int *out)
+static int wrap_reserved(sqlite3_file *f, int *out)
 {
-    return keep(below(f)->xCheckReservedLock(f, out));
+    return keep_errno(wrapped(f)->xCheckReservedLock(f, out));
 }
 
-static int unlock_told(sqlite3_file *f, int level)
+static int wrap_unlock(sqlite3_file *f, int level)
 {
-    int rc = below(f)->xUnlock(f, level);
+    int rc = wrapped(f)->xUnlock(f, level);
     for (int i = 0; i < TRIES && rc != SQLITE_OK; i++)
-        rc = below(f)->xUnlock(f, level);
-    return keep(rc);
+        rc = wrapped(f)->xUnlock(f, level);
+    return keep_errno(rc);
 }
 
-/* SQLite ignores that a lock could not be given up, and everyone would wait for it from then on. */
-static int shm_lock_told(sqlite3_file *f, int at, int n, int flags)
+/* SQLite ignores that unlocking failed; every process would wait for that lock from then on. */
+static int wrap_shm_lock(sqlite3_file *f, int at, int n, int flags)
 {
-    int rc = below(f)->xShmLock(f, at, n, flags);
+    int rc = wrapped(f)->xShmLock(f, at, n, flags);
     if (!(flags & SQLITE_SHM_UNLOCK))
-        return keep_lock(rc);
+        return keep_lock_errno(rc);
     for (int i = 0; i < TRIES && rc != SQLITE_OK; i++)
-        rc = below(f)->xShmLock(f, at, n, flags);
-    return keep(rc);
+        rc = wrapped(f)->xShmLock(f, at, n, flags);
+    return keep_errno(rc);
 }
 
-/* SQLITE_FCNTL_HAS_MOVED alone has a failure that must be told apart; *moved then stays 1. */
-static int control_told(sqlite3_file *f, int op, void *arg)
+/* SQLITE_FCNTL_HAS_MOVED also sets *(int *)arg to 1 if stat() failed, with an errno other than ENOENT. If that
+ * persists, errno is kept for SQLITE_READONLY, which SQLite returns for a moved file. */
+static int wrap_control(sqlite3_file *f, int op, void *arg)
 {
-    int rc = below(f)->xFileControl(f, op, arg);
+    int rc = wrapped(f)->xFileControl(f, op, arg);
     if (op != SQLITE_FCNTL_HAS_MOVED || rc != SQLITE_OK)
         return rc;
     for (int i = 0; i < TRIES && *(int *)arg && errno && errno != ENOENT; i++)
-        rc = below(f)->xFileControl(f, op, arg);
+        rc = wrapped(f)->xFileControl(f, op, arg);
     if (*(int *)arg)
         cause[SQLITE_READONLY] = errno;
     return rc;
 }
 
-static int delete_told(sqlite3_vfs *v, const char *name, int sync_folder)
+static int wrap_delete(sqlite3_vfs *v, const char *name, int sync_folder)
 {
     (void)v;
-    begin();
+    clear_errno();
     int rc = base->xDelete(base, name, sync_folder);
-    return rc == SQLITE_IOERR_DELETE_NOENT ? rc : keep(rc);
+    return rc == SQLITE_IOERR_DELETE_NOENT ? rc : keep_errno(rc);
 }
 
-static int full_name_told(sqlite3_vfs *v, const char *name, int n, char *out)
+static int wrap_full_name(sqlite3_vfs *v, const char *name, int n, char *out)
 {
     (void)v;
-    begin();
-    return keep(base->xFullPathname(base, name, n, out));
+    clear_errno();
+    return keep_errno(base->xFullPathname(base, name, n, out));
 }
 
-static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
+static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
 {
     (void)v;
-    begin();
-    int got = 0, rc = keep(base->xOpen(base, name, f, flags, &got));
+    clear_errno();
+    int got = 0, rc = keep_errno(base->xOpen(base, name, f, flags, &got));
     bool writes = flags & SQLITE_OPEN_READWRITE;
     for (int i = 0; rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY) && name && access(name, W_OK) == 0; i++) {
         f->pMethods->xClose(f); /* opened for reading only, though it may be written: try again */
         f->pMethods = NULL;
         if (i == TRIES)
-            return keep(SQLITE_CANTOPEN);
-        begin();
-        rc = keep(base->xOpen(base, name, f, flags, &got));
+            return keep_errno(SQLITE_CANTOPEN);
+        clear_errno();
+        rc = keep_errno(base->xOpen(base, name, f, flags, &got));
     }
     if (rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY))
         cause[SQLITE_READONLY] = open_error;
@@ -188,11 +192,11 @@ static int open_told(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     if (i == n_kind && i < KINDS) {
         kind[i] = (struct kind){*f->pMethods, f->pMethods};
         sqlite3_io_methods *m = &kind[i].own;
-        m->xRead = read_told, m->xWrite = write_told, m->xTruncate = truncate_told, m->xSync = sync_told;
-        m->xFileSize = size_told, m->xLock = lock_told, m->xUnlock = unlock_told, m->xCheckReservedLock = reserved_told;
-        m->xFileControl = control_told;
+        m->xRead = wrap_read, m->xWrite = wrap_write, m->xTruncate = wrap_truncate, m->xSync = wrap_sync;
+        m->xFileSize = wrap_size, m->xLock = wrap_lock, m->xUnlock = wrap_unlock, m->xCheckReservedLock = wrap_reserved;
+        m->xFileControl = wrap_control;
         if (m->iVersion >= 2)
-            m->xShmMap = map_told, m->xShmLock = shm_lock_told;
+            m->xShmMap = wrap_map, m->xShmLock = wrap_shm_lock;
         n_kind++;
     }
     if (i < n_kind)
@@ -206,7 +210,7 @@ const char *vfs_name(void)
     static const char name[] = "aerie";
     pthread_mutex_lock(&mu);
     sqlite3_vfs *now = sqlite3_vfs_find(NULL);
-    CHECK(now != &own); /* a layer above itself would call itself for ever */
+    CHECK(now != &own); /* else the wrapper would wrap itself and recurse without end */
     if (now && now != base) { /* tests exchange the default layer */
         if (base)
             sqlite3_vfs_unregister(&own);
@@ -214,13 +218,13 @@ const char *vfs_name(void)
         own = *now;
         own.zName = name;
         own.pNext = NULL;
-        own.xOpen = open_told;
-        own.xDelete = delete_told;
-        own.xFullPathname = full_name_told;
+        own.xOpen = wrap_open;
+        own.xDelete = wrap_delete;
+        own.xFullPathname = wrap_full_name;
         if (now->iVersion >= 3 && now->xSetSystemCall)
-            now->xSetSystemCall(now, "open", (sqlite3_syscall_ptr)open_kept);
+            now->xSetSystemCall(now, "open", (sqlite3_syscall_ptr)open_keeping_errno);
         sqlite3_vfs_register(&own, 0);
-        if (own.pNext) /* before this layer in the list, so that this one is not the default when `now` is removed */
+        if (own.pNext) /* moved before the wrapper, which must not become the default if `now` is removed */
             sqlite3_vfs_register(own.pNext, 0);
     }
     pthread_mutex_unlock(&mu);
