@@ -1,5 +1,5 @@
-/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins (check.c, repair.c:
- * the rest). Each call opens its own connection.
+/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins; check.c and repair.c
+ * have the rest. Each call opens its own connection.
  */
 #include "history/internal.h"
 
@@ -45,7 +45,7 @@ bool history_is_older(const char *path)
 
 /* ---- backup ---- */
 
-/* Makes a database one file, without a write-ahead log beside it. */
+/* Leaves WAL mode, so that the database is one file without a write-ahead log beside it. */
 static bool make_plain(struct db *d, struct err *e)
 {
     return db_exec(d, "PRAGMA journal_mode=DELETE", e);
@@ -141,7 +141,7 @@ struct pruning {
     const struct prune_rule *rule;
     struct pruned *out;
     struct buf *report;
-    int64_t before_ms; /* sessions used last before that are too old */
+    int64_t before_ms; /* sessions last used before this time are too old */
 };
 
 static int report_session(struct pruning *p, const char *id)
@@ -168,7 +168,7 @@ static int report_session(struct pruning *p, const char *id)
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* Whether the session unused longest, last used at used_ms, is to go. */
+/* *due: the rule deletes the session that was unused longest, last used at used_ms. */
 static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
     int64_t n = 0, bytes = 0;
@@ -180,7 +180,8 @@ static int is_due(struct pruning *p, int64_t used_ms, bool *due)
     return rc;
 }
 
-/* Deletes one session, that was unused longest of those that may go. *more: one was deleted. */
+/* Of the sessions that may be deleted (not pinned, no parent, not open), deletes the one unused longest if the rule
+ * demands it. *more: one was deleted. */
 static int prune_one(struct pruning *p, bool *more)
 {
     char id[SESSION_ID] = "";
@@ -215,8 +216,8 @@ static int prune_one(struct pruning *p, bool *more)
     return rc;
 }
 
-/* Makes temp.used: the sessions in the order of their last use, and when that was. The clock may have been wrong: a
- * time in the future is none, and a session was not used before one that precedes it. */
+/* Makes temp.used: the sessions in the order of their last use, with its time. The clock may have been wrong, so a time
+ * in the future counts as unknown, and no session has an earlier time than the one before it in that order. */
 static int list_used(struct db *d, int64_t now)
 {
     int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, ms INTEGER NOT NULL)", "");
@@ -227,8 +228,8 @@ static int list_used(struct db *d, int64_t now)
                            "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i", now);
 }
 
-/* Whether the clock says that nothing was stored for over a year. If nobody asked for it, nothing is
- * removed by age then: the clock may be wrong. */
+/* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the start
+ * (by_itself) then removes nothing by age. */
 static int doubt_clock(struct pruning *p, int64_t now)
 {
     enum { YEAR_DAYS = 366 };

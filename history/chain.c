@@ -38,7 +38,7 @@ static int hash_event(struct sha256 *s, struct db *d, int64_t id)
         "i", id));
 }
 
-/* Of a turn row, what version 4 of the schema added. */
+/* Hashes the columns and rows of a turn that version 4 of the schema added. */
 static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
 {
     int rc = hash_added(s, d, db_cached(d,
@@ -56,7 +56,7 @@ static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
     return rc;
 }
 
-/* The same of version 5. */
+/* As above, for version 5. */
 static int hash_turn_5(struct sha256 *s, struct db *d, int64_t id)
 {
     int rc = hash_added(s, d, db_cached(d, "SELECT * FROM served WHERE turn_id = ?", "i", id));
@@ -127,7 +127,7 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
 
 /* ---- the seal of a session, and `roll` over all sessions ---- */
 
-/* With what a version of the schema has: the session's number since 4, its pin since 6. */
+/* Hashes what the schema's version has: the session's number since version 4, its pin since 6. */
 static int seal_hash(struct db *d, const char *session, int version, uint8_t out[32])
 {
     struct sha256 s;
@@ -153,7 +153,7 @@ static int seal(struct db *d, const char *session, const uint8_t sum[32])
     return db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, (size_t)32, session);
 }
 
-/* *same: the stored seal is that of the session, sum. *some: there is such a session. */
+/* *same: the stored seal equals sum, that of the session's content. *some: there is such a session. */
 static int seal_matches(struct db *d, const char *session, int version, uint8_t sum[32], bool *same,
                         bool *some)
 {

@@ -42,9 +42,9 @@ static bool compare_words(struct db *d, struct buf *report, bool *clean, struct 
     return rc == SQLITE_OK || db_fail(d, e, "cannot check the search index");
 }
 
-/* Whether a lookup finds each word as often as an index made anew: the check above trusts the
- * index's table of pages, where a lookup begins. In a read transaction: both are of one moment, also
- * while another process writes. */
+/* Whether a lookup finds each word as often as in an index that is built anew. The check above trusts the
+ * index's table of pages, where a lookup begins. In a read transaction, so that text and index are of one
+ * moment while another process writes. */
 static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
     sqlite3_stmt *all, *one = NULL;
@@ -100,7 +100,7 @@ static bool accept_any(struct db *d, struct err *e)
     return true;
 }
 
-/* What no checksum covers yet. */
+/* Reports the replies that no checksum covers yet. */
 static bool count_open(struct db *d, struct buf *report, struct err *e)
 {
     int64_t n;
@@ -145,7 +145,7 @@ bool history_check(const char *path, struct buf *report, struct err *e)
     return history_check_head(path, NULL, report, e);
 }
 
-/* Whether the file and its folder may be written: then it is for another reason that the log was not opened. */
+/* Whether the file and its folder may be written. If so, the log could not be opened for another reason. */
 static bool can_be_written(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -155,7 +155,8 @@ static bool can_be_written(const char *path)
     return can;
 }
 
-/* Opens for the whole check, or, where nothing can be written, without what a write-ahead log holds. */
+/* Opens the log for the whole check. If nothing may be written there, opens it as immutable, without the turns in the
+ * write-ahead log. */
 static bool open_to_check(struct db *d, const char *path, struct buf *report, struct err *e)
 {
     int64_t n;
@@ -191,7 +192,7 @@ bool history_check_head(const char *path, const char *head, struct buf *report, 
     if (ok && !differ)
         ok = check_content(&d, report, &clean, e) && head_report(&d, head, report, &clean, e);
     db_close(&d);
-    if (!db_whole(path, e)) /* what else was found may come of this */
+    if (!db_whole(path, e)) /* a read failed: it may have caused the other findings */
         return false;
     return ok && ((clean && !differ) || err_set(e, ERR_DB, "%s is damaged", path));
 }

@@ -1,7 +1,7 @@
-/* cursors.c - the sessions that a writer has open: one cursor each, of which one is at work.
+/* cursors.c - the sessions that a writer has open, one cursor each. w->cur is the one in use, the others are parked.
  *
- * The conversation of a process has one cursor; sessions beside it (event.beside), each a request of a
- * client, have one until their turn ends. They are few, so they are looked up one by one.
+ * The conversation of a process has one cursor. Each session beside it (event.beside: a request of a client) has one
+ * until its turn ends. There are few, so lookups are linear.
  */
 #include "history/internal.h"
 
@@ -44,7 +44,7 @@ void cursors_park(struct writer *w)
     w->cur = (struct cursor){0};
 }
 
-/* The i-th parked cursor is taken out, to be w->cur. */
+/* Parks w->cur and makes the i-th parked cursor w->cur. */
 static void take(struct writer *w, int i)
 {
     struct cursor c = w->parked[i];

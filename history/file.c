@@ -75,8 +75,8 @@ static bool wal_is_ours(const char *path, bool *empty)
     return ours;
 }
 
-/* Whether PATH.live exists (live.c): by it a log is recognised that has a damaged header, or whose creation
- * was interrupted. */
+/* Whether PATH.live exists (live.c). It shows that PATH is a log even if the header is damaged or the log's
+ * creation was interrupted. */
 static bool has_companion(const char *path)
 {
     char *name = xasprintf("%s.live", path);
@@ -97,12 +97,12 @@ static bool is_unreadable(const char *path, const struct stat *st, struct err *e
     return access(path, R_OK) != 0 && !err_set(e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
 }
 
-/* Reads the first bytes of a database, the rest of *head is 0; *n: how many there are.
+/* Reads the first *n bytes of a database; the rest of *head is 0.
  *
- * Through the file system layer of all connections: when a process closes any descriptor of a file, the kernel drops all locks that
- * this process has on the file, SQLite's too. Without its lock another process takes this one for gone, deletes the
- * write-ahead log when it closes the database, and what is written from then on is lost. SQLite's layer knows of
- * the connections of this process, and closes a descriptor when the last of them is gone. */
+ * It reads through SQLite's file system layer, not with open() and close(): when a process closes any descriptor of a
+ * file, the kernel drops all POSIX locks of the process on that file, those of SQLite's connections, too. Another process
+ * would then miss this one's lock, delete the write-ahead log when it closes the database, and later writes would be lost.
+ * SQLite's layer knows the connections of this process, and closes descriptors only when the last connection is closed. */
 static bool read_header(const char *path, unsigned char head[HEADER], size_t *n, struct err *e)
 {
     sqlite3_vfs *vfs = sqlite3_vfs_find(vfs_name());
@@ -163,7 +163,7 @@ enum file_owner file_owner(const char *path, struct err *e)
     return FILE_REFUSED;
 }
 
-/* ---- files beside it ---- */
+/* ---- creating and renaming ---- */
 
 void time_stamp(char out[16])
 {

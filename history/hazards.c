@@ -68,7 +68,8 @@ struct hazards {
     int64_t steps; /* of the turn */
 };
 
-static void end_stretch(struct hazard *h)
+/* Appends the last range to the list of ranges. */
+static void end_range(struct hazard *h)
 {
     buf_printf(&h->turns, "%s%d", h->turns.n ? ", " : "", h->first);
     if (h->last > h->first)
@@ -86,7 +87,7 @@ static void count_turn(void *arg, const char *name)
         h = &all->v[all->n++];
         *h = (struct hazard){.name = xstrdup(name), .first = all->turn, .last = all->turn};
     } else if (all->turn > h->last + 1) {
-        end_stretch(h);
+        end_range(h);
         h->first = all->turn;
     }
     h->last = all->turn;
@@ -98,7 +99,7 @@ static void print_hazard(struct hazard *h, bool turns, struct buf *out)
     buf_str(out, h->name);
     if (!turns)
         return;
-    end_stretch(h);
+    end_range(h);
     bool several = strpbrk(h->turns.p, "-,") != NULL;
     buf_printf(out, " in turn%s %s", several ? "s" : "", h->turns.p);
     if (!strcmp(h->name, "CHECK OFF"))

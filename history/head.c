@@ -58,7 +58,7 @@ static int read_roll(struct db *d, int64_t *n, uint8_t chain[SUM], int *n_chain)
     if (rc != SQLITE_ROW)
         return rc == SQLITE_DONE ? SQLITE_OK : rc;
     rc = db_int(d, &last, 0, "SELECT max(n) FROM head", "");
-    if (*n < last) /* a damaged row of `roll`, which head_verify() reports: no turn is lost by it */
+    if (*n < last) /* `roll` is damaged, which head_verify() reports; writing goes on, so that no turn is lost */
         *n = last;
     if (*n < 0 || *n > INT64_MAX / 2)
         *n = -1;
@@ -135,7 +135,7 @@ static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
 static const char *const tables[] = {"build", "model", "server", "tokenizer"};
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
-/* Of the row that a statement is at. */
+/* The checksum of the row that a statement is at. */
 static void row_sum(sqlite3_stmt *st, uint8_t out[SUM])
 {
     struct sha256 s;
@@ -263,7 +263,7 @@ struct heads {
     int *bad;
     int64_t n;              /* of the last head verified */
     uint8_t chain[SUM];
-    int64_t first_sealed, broken, open_from; /* open_from: the first without seal after a sealed one */
+    int64_t first_sealed, broken, open_from; /* open_from: the first head without seal after a sealed one */
 };
 
 static void complain(struct heads *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -286,7 +286,7 @@ static const char *text_at(sqlite3_stmt *st, int i)
     return s ? s : "";
 }
 
-/* With a key: the seal of the head that the statement is at. */
+/* If there is a key, verifies the seal of the head that the statement is at. */
 static void verify_head_seal(struct heads *v, sqlite3_stmt *st, int64_t n)
 {
     bool some = sqlite3_column_type(st, 6) != SQLITE_NULL;
@@ -307,8 +307,8 @@ static void verify_head_seal(struct heads *v, sqlite3_stmt *st, int64_t n)
         complain(v, "the seal of head %lld is not of this key", (long long)n);
 }
 
-/* The head that the statement is at: n, what, name, sum, made_ms, chain, seal. After a mismatch the
- * stored chain goes on, so that one change is reported once. */
+/* Verifies the head that the statement is at: n, what, name, sum, made_ms, chain, seal. After a mismatch it
+ * continues from the stored chain value, so that one change is reported once. */
 static void verify_head(struct heads *v, sqlite3_stmt *st)
 {
     uint8_t want[SUM];

@@ -25,7 +25,7 @@ enum {
     QUEUE = 4096,            /* events between the engine and this thread */
     BATCH_MS = 100,          /* an event waits at most this long for its commit */
     BATCH_MAX = 4096,        /* events of one transaction, approximately */
-    ROOM_KEPT = 1024,        /* room for waiting events that is kept once none waits */
+    ROOM_KEPT = 1024,        /* a larger array of waiting events is freed when none waits */
     RETRY_MS = 250,          /* delay before a retry; doubles with each failure ... */
     RETRY_MAX_MS = 500,      /* ... up to this */
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
@@ -57,13 +57,13 @@ struct history {
                  journal is deleted); 0: not set */
     char why[200]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
-    bool blocked;      /* turns that begin are not stored: the log is full */
-    bool limit_changed; /* status.limit, since set_status() */
+    bool blocked;      /* the log is full: turns that begin now are not stored */
+    bool limit_changed; /* status.limit changed since set_status() */
 
     /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
-    uint64_t mark, mark_done, mark_failed; /* the newest asked for, stored, and not stored for now */
+    uint64_t mark, mark_done, mark_failed; /* EV_MARK: the newest queued; committed; whose commit failed */
     enum log_level level;
     bool closing;  /* history_finish() was called */
     bool give_up;  /* no more retries */
@@ -108,7 +108,7 @@ static void deadline(struct timespec *t, int ms)
 
 static void set_status(struct history *h, const char *why);
 
-/* Reads the size, and says what follows from it. */
+/* Reads the database's size and updates status.bytes and status.limit. */
 static void measure(struct history *h)
 {
     const double mb = 1e6;
@@ -127,7 +127,7 @@ static void measure(struct history *h)
     pthread_mutex_unlock(&h->mu);
 }
 
-/* Before a turn: whether it is stored. */
+/* Before a turn: sets `blocked`. */
 static void judge_size(struct history *h)
 {
     bool was = h->blocked;
@@ -357,7 +357,7 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
         event_free(&h->wait[i].ev);
     h->n_wait = 0;
     h->bytes = 0;
-    if (h->cap_wait > ROOM_KEPT) { /* many waited, for example for a full disk: up to 32 MB */
+    if (h->cap_wait > ROOM_KEPT) { /* up to 32 MB after a time in which nothing could be stored */
         free(h->wait);
         h->wait = NULL;
         h->cap_wait = 0;
@@ -378,7 +378,7 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
     pthread_mutex_unlock(&h->mu);
 }
 
-/* Whoever waits in history_flush() for an event that is not stored now gets an answer. */
+/* Ends the waits in history_flush() for events whose commit failed. */
 static void give_up_marks(struct history *h)
 {
     pthread_mutex_lock(&h->mu);
@@ -400,7 +400,7 @@ static void commit_failed(struct history *h, int rc, const char *why)
     bool busy = (rc & 0xff) == SQLITE_BUSY, brief = busy && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
         set_status(h, why);
-    if (!busy) /* who waits for the lock of another process goes on waiting */
+    if (!busy) /* if another process has the lock, history_flush() waits on */
         give_up_marks(h);
 }
 
@@ -440,8 +440,8 @@ static int time_left(const struct history *h)
 
 /* ---- closing ---- */
 
-/* Counts the replies among the waiting events. *some: any event of a session that has rows, or will
- * have. */
+/* Counts the replies among the waiting events. *some: there is an event of a session that has rows, or that
+ * has rows once the events are stored. */
 static int count_waiting(const struct history *h, bool *some)
 {
     int turns = 0;
@@ -542,7 +542,7 @@ static void *writer_main(void *arg)
     while (!evq_closed(h->q)) {
         struct event ev;
         int left = time_left(h);
-        if (left > 0) /* a batch is open: events that join it need not wake this thread */
+        if (left > 0) /* events are waiting for their commit: those that join them need not wake this thread */
             evq_rest(h->q, BATCH_MAX / 2, left);
         bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
         for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))

@@ -16,8 +16,9 @@
 
 #include "engine/event.h"
 
-/* From now on an allocation of SQLite that fails ends the program (no_memory()): a statement that failed so would look like
- * one that has no more rows. Call once, before any other function that uses SQLite. A value has at most 256 MiB. */
+/* From now on, if SQLite cannot allocate memory, the program ends (no_memory()), because a statement that failed in this
+ * way would look like one that has no more rows. A value has at most 256 MiB (db_open()). Call it once,
+ * before any other function that uses SQLite. */
 void history_claim_memory(void);
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -28,7 +29,7 @@ enum log_level {
     LOG_TEXT,  /* sessions, turns (text, ids, settings, seed), operations, notices, faults */
     LOG_STEPS, /* every cycle with its ids, digests, margin and times */
     LOG_TREE,  /* draft trees, page events, facts of emitted tokens: the default */
-    LOG_FULL,  /* the same; a name of earlier versions, whose `tree` had no page events */
+    LOG_FULL,  /* nothing more: kept because `tree` had no page events in earlier versions */
 };
 
 struct history; /* the writer */
@@ -67,15 +68,15 @@ struct history_texts {
  * engine may be closed while events of it still wait. */
 void history_describe(struct history *h, const struct history_about *about,
                       const struct history_texts *texts);
-/* The events that could not be stored when the log was closed. */
+/* The events that are not stored yet when the log is closed. */
 struct history_left {
-    bool some;       /* there are any; turns is 0 if they are operations and notices only */
+    bool some;       /* there is such an event; turns is 0 if all are operations and notices */
     int turns;       /* replies among them */
     char why[256];   /* "not saved: ..." */
-    char kept[512];  /* side file with all of them, which the next start stores; "": none */
+    char kept[512];  /* the side file with all of them, which the next start stores; "": there is none */
 };
-/* Closes the queue and waits up to ms until all events are stored. True: they are. False: *left
- * describes the others; the writer keeps retrying, and the caller may call again to wait longer. */
+/* Closes the queue and waits up to ms until all events are stored. False: *left describes those that are
+ * not; the writer keeps retrying, and the caller may call again to wait longer. */
 bool history_finish(struct history *h, int ms, struct history_left *left);
 /* Stores all queued events, checkpoints the WAL, ends the thread and frees *h. Events that cannot
  * be stored within 2 s (after history_finish(): at once) are written to a side file. NULL is
@@ -85,9 +86,9 @@ struct evq *history_queue(struct history *h); /* give this to engine_opts.log */
 /* Sets the level of the events that are queued from now on; any thread. */
 void history_level(struct history *h, enum log_level level);
 
-/* What this process records from now on in any log is sealed with the key in a file, and checks
- * verify the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the
- * file is no regular file, others can read it, or it has not 16 to 4096 bytes. */
+/* Seals everything that this process records in any log with the key in a file; checks then verify
+ * the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the file is not a
+ * regular file, not private to its owner, or not 16 to 4096 bytes long. */
 bool history_seal_with(const char *file, struct err *e);
 
 /* State for the status line; any thread. */
@@ -95,7 +96,7 @@ struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
     uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
     uint64_t queued;      /* events waiting to be committed */
-    uint64_t room;        /* events that the memory held for waiting ones has room for */
+    uint64_t room;        /* capacity of the array of waiting events */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
     int64_t bytes;       /* of the database, without free pages; 0: not known yet */
     char limit[160];     /* a line about its size, from 90 % of max_bytes on; else "" */
@@ -114,8 +115,8 @@ struct history_limit {
 void history_set_limit(struct history *h, const struct history_limit *l);
 /* A descriptor that becomes readable when the status changes, until history_status() is called. */
 int history_fd(const struct history *h);
-/* Waits until every event posted before the call is committed. False: ms passed first, or a commit failed
- * for another reason than another process's lock; it is tried again. Any thread. */
+/* Waits until every event posted before the call is committed. False: ms passed first, or a commit failed for
+ * another reason than the lock of another process; the writer tries that commit again. Any thread. */
 bool history_flush(struct history *h, int ms);
 /* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
@@ -125,7 +126,7 @@ bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
  * another process has the session open. The lock ends when the writer begins another session or is
  * closed, or when the process dies. Any thread. */
 bool history_lock_session(struct history *h, const char *session, struct err *e);
-/* Gives up a lock whose session is not continued. */
+/* Releases the lock of history_lock_session() if the session is not continued after all. */
 void history_unlock_session(struct history *h, const char *session);
 
 /* A new session id: ULID (48 bits of milliseconds, 80 random bits, Crockford base 32). The ids of
@@ -147,8 +148,8 @@ void hdb_stop_when(bool (*stop)(void));
  * an immutable file, and hdb_warning() says so. A pack is read into memory, and refused unless
  * its seal matches; "last" names the session in it. The caller closes. */
 struct hdb *hdb_open(const char *path, struct err *e);
-/* False and *e (ERR_DB) if the system refused any operation of a log's file in this thread since hdb_open(), and what was
- * read may lack something. */
+/* False and *e (ERR_DB) if a system call on a log's file failed in this thread since hdb_open(): rows that were read since
+ * may be incomplete. */
 bool hdb_whole(const struct hdb *d, struct err *e);
 void hdb_close(struct hdb *d);
 const char *hdb_warning(const struct hdb *d); /* "" when there is none */
@@ -202,7 +203,7 @@ struct op_row {
     char *text;
 };
 void session_row_free(struct session_row *r);
-/* Makes *dst a copy of src without its snippet; turn_row_free() frees the copy. */
+/* Copies src to *dst, without the snippet; turn_row_free() frees the copy. */
 void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
 void step_row_copy(struct step_row *dst, const struct step_row *src); /* deep; step_row_free() */
@@ -228,7 +229,7 @@ int hdb_turn_ids(struct hdb *d, bool (*fn)(int64_t turn, const char *session, vo
  * beginning of one, unless a blank follows. */
 int hdb_turns_with(struct hdb *d, const char *words,
                    bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg, struct err *e);
-/* What the replies of a session (those before a fork not included) add up to. */
+/* Sums over the replies of a session, without those that a fork inherited. */
 struct session_sums {
     int replies;
     int64_t tokens, steps, drafted, accepted;
@@ -250,7 +251,7 @@ int hdb_steps(struct hdb *d, const char *session, int turn,
 int hdb_token_texts(struct hdb *d, const char *session,
                     bool (*fn)(int32_t id, const char *text, size_t n, void *arg), void *arg,
                     struct err *e);
-/* Appends the text of one of them. False: the log does not know it. */
+/* Appends the text of one such token. False: the log does not know it. */
 bool hdb_token_text(struct hdb *d, const char *session, int32_t id, struct buf *out);
 int hdb_ops(struct hdb *d, const char *session,
             bool (*fn)(const struct op_row *r, void *arg), void *arg, struct err *e);
@@ -297,14 +298,14 @@ struct hdb_past {
     } *part;
     int n_part;
     int last;            /* the highest turn number used, undone turns included */
-    int complete;        /* the same of turns whose reply is complete: another process may be
-                            writing the last one */
+    int complete;        /* the highest whose reply is complete: another process may be writing the
+                            last turn */
     uint64_t draws;      /* uniform random numbers drawn so far */
     char *system;        /* the last system prompt set, or NULL */
     struct buf settings; /* "name=value" lines in force at the end */
 };
 /* Reads the conversation as it is now (upto INT_MAX), or as it was when turn `upto` had ended (0:
- * before the first turn). The latter need not be a prefix of the former: turns may have been undone
+ * before the first turn), which need not be a prefix of the present one: turns may have been undone
  * since. False and *e (ERR_DB) for an inconsistent log; *p is empty then. The caller frees *p. */
 bool hdb_past(struct hdb *d, const char *session, int upto, struct hdb_past *p, struct err *e);
 void hdb_past_free(struct hdb_past *p);
@@ -328,8 +329,9 @@ bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct
 bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struct buf *report,
                  struct err *e);
 
-/* From now on, hdb_save() and hdb_export() have files created by `create`, which returns what open() would, and kept when
- * they are whole or else removed by `settle`; both set errno. Before the first of them is called. */
+/* From now on, hdb_save() and hdb_export() create files with `create`, which returns what open() would. When a file is
+ * complete (keep) or has failed, they call `settle`, which keeps or removes it. Both functions set errno. Call it before
+ * the first export. */
 void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep));
 
 /* Writes a session ("last", an id or its beginning) as JSON lines in ASCII: the schema version,
@@ -369,10 +371,10 @@ struct pack_opts {
  * than the first. */
 bool hdb_pack(struct hdb *d, const char *session, const struct pack_opts *o, const char *path,
               struct pack_about *out, struct err *e);
-/* Appends a server's launch facts (a JSON object, about's server_facts) as packs without text have them:
- * without what names its machine and its folders. False: they are no JSON. */
+/* Appends a server's launch facts (a JSON object, about's server_facts) as a pack without text holds them:
+ * without names of its machine and folders. False: `facts` is not JSON. */
 bool hdb_plain_launch(struct hdb *d, const char *facts, struct buf *out);
-/* What an open pack says of itself; NULL: d is a log. */
+/* The description in an open pack; NULL: d is a log. */
 const struct pack_about *hdb_packed(const struct hdb *d);
 
 /* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy of
@@ -390,13 +392,13 @@ struct prune_rule {
     int keep;
     int64_t to_bytes;
     bool dry; /* only counts and reports */
-    bool by_itself; /* nobody asks for it now: sessions are not removed by age if the clock says that nothing was
-                       stored for over a year */
+    bool by_itself; /* the prune at each start (keep-days), not a user's command: no session is removed by age if, by the
+                       clock, nothing was stored for over a year */
 };
 struct pruned {
     int sessions, turns;
     int64_t bytes; /* of the rows that were deleted */
-    bool clock_doubted; /* see by_itself */
+    bool clock_doubted; /* nothing was removed by age: see by_itself */
 };
 /* A line for each session in report (may be NULL). */
 bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
@@ -404,14 +406,15 @@ bool history_prune_by(const char *path, const struct prune_rule *rule, struct pr
 int history_prune(const char *path, int older_than_days, struct err *e); /* sessions removed, -1 */
 /* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
-/* Writes what is sound in a damaged log to a new log `to`, and to report what is not. The damaged file is
- * only read: a copy beside `to` is examined, which is removed afterwards. *lost: records left out. */
+/* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged file is
+ * only read: a copy of it beside `to` is examined, and removed afterwards. *lost: records left out. */
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
-/* Whether the log at path is of an earlier version, which opening it for writing migrates. False also if it cannot be read. */
+/* Whether the log at path has an earlier version, which opening it for writing migrates. False also if the log cannot
+ * be read. */
 bool history_is_older(const char *path);
-/* The same; head: a head that an earlier report named, "12:5f..." (NULL: none), which the log's past must
- * have. ERR_USAGE if it is no head. */
+/* As history_check(), and the log must have had the head "12:5f..." that an earlier report named (NULL: any).
+ * ERR_USAGE if `head` does not have this form. */
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e);
 

@@ -199,7 +199,7 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
         if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
-            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* else: more of its turns */
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* a side file holds more of its events */
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }

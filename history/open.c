@@ -1,4 +1,4 @@
-/* open.c - opens the writer's database: creates or migrates it, recovers what dead processes left.
+/* open.c - opens the writer's database: creates or migrates it, and recovers the turns of dead processes.
  *
  * A damaged database is renamed, never deleted, and a new one takes its place.
  */

@@ -1,8 +1,8 @@
 /* pack.c - writes a pack: the rows of a session and of those that it was forked from, without text.
  *
  * Nothing is removed from a copy of the log: the pack is a fresh database, and what it must not
- * hold is never inserted. A table is copied only if it has a rule below, which sorts every
- * column: what no rule names is emptied. So a column that is added to the schema stays out of
+ * hold is never inserted. A table is copied only if it has a rule below, which classifies every
+ * column; a column that no rule names is emptied. So a column that is added to the schema stays out of
  * packs until a rule says what it holds (tests/unit/test_pack.c requires that). / */
 #include "history/internal.h"
 
@@ -63,7 +63,7 @@ static const struct pack_rule rules[] = {
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
      .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
     {.table = "tokenizer", .where = TOKENIZERS, .facts = "id sha", .never = "texts sum"},
-    /* last: the ids that the rows before it hold; a log has those of its other sessions, too */
+    /* must be last: only ids in the rows copied before are kept; the log has texts for other sessions, too */
     {.table = "token", .where = "tokenizer IN (SELECT id FROM tokenizer WHERE " TOKENIZERS ")",
      .facts = "tokenizer id", .text = "text", .of_id = "id"},
 };
@@ -110,8 +110,8 @@ static bool is_op(sqlite3_stmt *st)
     return false;
 }
 
-/* An operation's text is settings and numbers, except that of a system prompt; a fault's is the
- * checker's or the device's. Notices quote replies. */
+/* An operation's text holds settings and numbers, except that of a system prompt; a fault's text is the
+ * message of the checker or the device. Notices quote replies. */
 static bool is_technical(sqlite3_stmt *st, enum pack_level level)
 {
     bool op = false, fault = false, prompt = false;
@@ -175,8 +175,8 @@ static int bind_last_name(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     return sqlite3_bind_text(to, at, slash ? slash + 1 : path, -1, SQLITE_TRANSIENT);
 }
 
-/* What a server reported of its launch, without what names its machine or its folders: of a path the
- * last component, of an address nothing. Numbers, flags and plain words stay. */
+/* The launch facts of a server without names of its machine or folders: a path keeps its last component,
+ * an address is removed; numbers, flags and plain words stay. */
 static bool plain_launch(sqlite3 *h, const char *facts, struct buf *out)
 {
     static const char sql[] =
@@ -211,7 +211,7 @@ static int bind_launch(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     return rc;
 }
 
-/* A tree whose tokens are -1; its shape, fates and probabilities stay. */
+/* Binds a tree with all tokens -1; its shape, fates and probabilities stay. */
 static int bind_bare_tree(sqlite3_stmt *to, int at, const void *p, int n)
 {
     struct tree t;
@@ -226,7 +226,7 @@ static int bind_bare_tree(sqlite3_stmt *to, int at, const void *p, int n)
     return rc;
 }
 
-/* As many ids as there were, each -1; a single id -1; no digest. */
+/* Binds as many ids as there are, each -1; -1 for a single id; 0 for a digest. */
 static int bind_no_ids(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
 {
     const char *name = sqlite3_column_name(from, i);
@@ -242,7 +242,7 @@ static int bind_no_ids(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     return sqlite3_bind_blob64(to, at, none, (sqlite3_uint64)n, free);
 }
 
-/* Notes the ids of a column, for their texts. */
+/* Adds the ids of a column to those whose texts are copied. */
 static void note_ids(struct ids *used, sqlite3_stmt *from, int i)
 {
     const char *name = sqlite3_column_name(from, i);
@@ -285,12 +285,12 @@ struct part {
     char session[SESSION_ID];
     bool served; /* a server computed one of its runs */
     int upto;    /* the packed session builds on its turns up to this one */
-    int64_t cut; /* rows from this order on belong to no turn of the pack */
+    int64_t cut; /* rows with this `order` or a later one belong to no turn of the pack */
 };
 
 struct packer {
     struct hdb *from;
-    struct ids used; /* every id that was copied so far; sorted once of_id asks for them */
+    struct ids used; /* every id that was copied so far; sorted when the first rule with of_id is reached */
     struct db to;
     struct pack_opts o;
     struct part *part; /* the oldest parent first, the session itself last */
@@ -335,7 +335,7 @@ static int compare_ids(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the ids and removes the second of two equal ones. */
+/* Sorts the ids and removes duplicates. */
 static void sort_ids(struct ids *a)
 {
     int n = 0;
@@ -347,8 +347,7 @@ static void sort_ids(struct ids *a)
     a->n = n;
 }
 
-/* Whether a row belongs to the pack: of the texts of tokens those of its ids, and only with
- * text. */
+/* Whether a row belongs to the pack. Token texts do if the pack has text and holds their id. */
 static bool wanted(const struct packer *p, const struct pack_rule *r, sqlite3_stmt *from)
 {
     if (!r->of_id)
@@ -395,9 +394,9 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
 
 /* ---- which rows ---- */
 
-/* The order at which a later session began: the first run of `session` that is newer than the
- * child's first. A parent's turns after the fork, up to there, stay in: computing the child
- * again needs the state that they left. */
+/* Up to which `order` the rows of a parent are packed: that of the first run of `session` that is newer than
+ * the child's first. Turns of the parent after the fork are packed up to there, because computing the child
+ * again needs the state of the caches that they left. */
 static int64_t order_of_fork(struct packer *p, const char *session, const char *child)
 {
     int64_t cut = INT64_MAX;
@@ -430,7 +429,7 @@ static bool find_parts(struct packer *p, const char *session)
     return true;
 }
 
-/* Cuts the last part behind the reply of the slice's last turn. */
+/* Cuts the last part after the reply of the slice's last turn. */
 static bool cut_slice(struct packer *p)
 {
     struct pack_opts *o = &p->o;
@@ -516,7 +515,7 @@ static bool save(struct packer *p, const char *path, struct pack_about *a)
     bool ok = pack_write(path, bytes, (size_t)n, p->e);
     sqlite3_free(bytes);
     if (ok) {
-        struct hdb *h = hdb_open(path, p->e); /* what was written is read back */
+        struct hdb *h = hdb_open(path, p->e); /* reads the written pack back */
         ok = h != NULL;
         if (ok)
             *a = h->pack->about;

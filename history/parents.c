@@ -1,26 +1,26 @@
 /* parents.c - for repair.c: the rows of a damaged log to which runs refer (builds, models, servers) and the tokenizers.
  *
- * One damaged page of such a table would take every session with it, because a run is not read without its build and
- * its model. Each table is read in every way there is, forwards, backwards and through an index that has its columns,
- * into a temporary table of the same name, which SQLite prefers to the log's own. For a row that is lost in all of these
- * ways, a placeholder is added there and to the new log.
+ * One damaged page of such a table would lose every session, because a run is not read without its build and its model.
+ * Each table is read forwards, backwards and through an index that has its columns, into a temporary table of the same
+ * name, which SQLite prefers to the log's own. If none of these reads finds a row that a run refers to, a placeholder
+ * is added to the temporary table and to the new log.
  */
 #include "history/internal.h"
 
 #include <stdio.h>
 
-#define LOST "(lost)" /* each text of a placeholder that says what the row was */
+#define LOST "(lost)" /* the text in the columns of a placeholder that would describe the row */
 
 #define IS_LOST(table, column) "SELECT substr(" column ", 1, 6)='" LOST "' FROM temp." table " WHERE id=?"
 
 static const struct table {
     const char *name;
-    const char *what;        /* for people; NULL: runs do not refer to it */
-    const char *columns;     /* of the table; NULL: it is read already */
-    const char *indexed;     /* a query through an index that has what matters, or NULL */
-    const char *of_run;      /* its row that a run refers to */
-    const char *is_lost;     /* whether a row is a placeholder */
-    const char *placeholder; /* ?1: id */
+    const char *what;        /* its name in the report; NULL: runs do not refer to this table */
+    const char *columns;     /* of the temporary table; NULL: an entry before this one reads the same table */
+    const char *indexed;     /* a query through an index that has the columns needed, or NULL */
+    const char *of_run;      /* a query for the id of the row that a run refers to */
+    const char *is_lost;     /* a query whether the row with an id is a placeholder */
+    const char *placeholder; /* inserts one; ?1: id */
 } tables[] = {
     {"build", "build", "id INTEGER PRIMARY KEY, version, device, flags",
      "SELECT id, version, device, flags FROM main.build INDEXED BY sqlite_autoindex_build_1",
@@ -35,13 +35,13 @@ static const struct table {
     {"server", "server", "id INTEGER PRIMARY KEY, kind, version, url, model, facts", NULL,
      "SELECT server_id FROM run WHERE id=?", IS_LOST("server", "url"),
      "INSERT INTO server(id, kind, version, url, model, facts) VALUES(?1, '" LOST "', '', '" LOST "', '" LOST "', '{}')"},
-    /* the texts of tokens are compared with `sum`: without it they are left out */
+    /* the index lacks `sum`; without it, token texts cannot be compared and are left out */
     {"tokenizer", NULL, "id INTEGER PRIMARY KEY, sha, texts, sum",
      "SELECT id, sha, 0 AS texts, x'' AS sum FROM main.tokenizer INDEXED BY sqlite_autoindex_tokenizer_1", NULL, NULL, NULL},
 };
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
-/* Adds the rows of a query to temp.NAME up to the first that cannot be read. True: all were. */
+/* Adds the rows of a query to temp.NAME, up to the first row that cannot be read. True: all rows were read. */
 static bool add_rows(struct db *d, const char *name, const char *query)
 {
     char sql[200];
@@ -67,7 +67,8 @@ static bool add_rows(struct db *d, const char *name, const char *query)
 bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e)
 {
     char sql[200];
-    bool ok = db_exec(d, "PRAGMA temp_store=MEMORY", e); /* the process may write beside the new log only */
+    /* in memory: the isolated process may create files beside the new log only (isolate.h) */
+    bool ok = db_exec(d, "PRAGMA temp_store=MEMORY", e);
     for (int i = 0; ok && i < N_TABLES; i++) {
         const struct table *t = &tables[i];
         if (!t->columns)
@@ -95,8 +96,8 @@ static int add_placeholder(const struct table *t, struct db *from, struct db *to
     return rc ? rc : db_do(to, t->placeholder, "i", id);
 }
 
-/* The row `id` of a table is lost: adds a placeholder if there is none yet. *lost: it is one. */
-static int stand_in(const struct table *t, struct db *from, struct db *to, int64_t id, bool *lost)
+/* If the table has no row `id`, adds a placeholder to both logs. *lost: the row is a placeholder now. */
+static int add_if_lost(const struct table *t, struct db *from, struct db *to, int64_t id, bool *lost)
 {
     int64_t is;
     int rc = db_int(from, &is, 2, t->is_lost, "i", id);
@@ -111,7 +112,7 @@ int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost
         int64_t id;
         bool is = false;
         if (tables[i].what && db_int(from, &id, 0, tables[i].of_run, "i", run) == SQLITE_OK && id)
-            rc = stand_in(&tables[i], from, to, id, &is);
+            rc = add_if_lost(&tables[i], from, to, id, &is);
         if (is)
             buf_printf(lost, "%s%s", lost->n ? ", " : "", tables[i].what);
     }
@@ -127,7 +128,7 @@ int parents_lost_run(struct db *from, struct db *to, const char *session, int64_
     if (!rc)
         rc = db_int(from, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM temp.model WHERE dir<>'" LOST "'", "");
     for (int i = BUILD; !rc && i <= TARGET; i++)
-        rc = stand_in(&tables[i], from, to, id[i], &lost);
+        rc = add_if_lost(&tables[i], from, to, id[i], &lost);
     return rc ? rc : db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, writer, ended, created_ms)"
                            " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD], id[TARGET], created_ms);
 }

@@ -22,8 +22,8 @@ enum { READ_LIMIT = 5000000 };
 
 /* ---- opening ---- */
 
-/* Whether a log that could not be opened is one that may not be written, and can be viewed: no other cause, such as a
- * want of descriptors, may leave out its newest turns. */
+/* Whether a log could not be opened because this process may not write it. Only then it is opened as immutable, which
+ * leaves out the turns in the write-ahead log; after another failure, such as no free descriptor, it is not. */
 static bool is_denied(int failed)
 {
     int why = vfs_cause(failed);
@@ -34,7 +34,7 @@ static bool is_denied(int failed)
 /* why: errno, or 0. */
 static bool open_immutable(struct hdb *h, int why, struct err *e)
 {
-    vfs_forget(); /* this is another connection */
+    vfs_forget(); /* the failures of the connection before */
     bool ok = db_open_immutable(&h->db, h->path, e);
     if (ok)
         h->db.limit = READ_LIMIT;
@@ -285,7 +285,7 @@ static bool keep_first(const struct session_row *r, void *arg)
     return true;
 }
 
-/* "12", "#12": *n. A ULID of today begins with 0. */
+/* Reads "12" or "#12" to *n. A leading 0 is refused: it begins a ULID. */
 static bool is_number(const char *id, int64_t *n)
 {
     id += *id == '#';

@@ -7,13 +7,13 @@
 
 static const char *const names[] = {"version",   "device",    "flags",     "model_dir",
                                     "model_sha", "draft_dir", "draft_sha", "tokenizer_sha"};
-/* Those of the server, only where one computed. */
+/* Names of the server's facts; only of runs that a server computed. */
 static const char *const of_server[] = {"server_kind", "server_version", "server_url",
                                         "server_facts"};
 enum { N_NAMES = sizeof names / sizeof *names, N_OF_SERVER = sizeof of_server / sizeof *of_server };
 
-/* Formats the statement's columns from `at` on as "name=value" lines: names, those of the server,
- * config. */
+/* Formats the statement's columns from `at` on as "name=value" lines: the facts of the run, those of its
+ * server, config. */
 static char *about_lines(sqlite3_stmt *st, int at)
 {
     struct buf b = {0};

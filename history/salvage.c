@@ -1,10 +1,10 @@
 /* salvage.c - reads the tables of a log whose schema cannot be read.
  *
  * SQLite finds a table through the schema; if the schema's pages are damaged, the tables' b-trees are still there.
- * In a copy of the file with a new schema, each b-tree that no page refers to becomes a table of columns without
- * types. The types of the values in its first rows tell which of aerie's tables it is: no two tables have the same,
- * except trees and page events, whose content differs. The rows are copied to an empty log of the same version. The
- * search index is not read, because a repaired log has a new one.
+ * A root page is one that no other page refers to. In a copy of the file with a new schema, each b-tree becomes a
+ * table of columns without types. The types of the values in its first rows tell which of aerie's tables it is: no
+ * two tables have the same types, except trees and page events, whose content differs. The rows are copied to an
+ * empty log of the same version. The search index is not read, because a repaired log gets a new one.
  */
 #include "history/internal.h"
 
@@ -17,7 +17,7 @@
 
 enum {
     COLUMNS = 40, /* more than any table has */
-    SAMPLE = 16,  /* rows that tell which table it is */
+    SAMPLE = 16,  /* rows from which the table is recognised */
     PAGE_1_HEADER = 100,
     INNER_INDEX = 2, INNER_TABLE = 5, LEAF_INDEX = 10, LEAF_TABLE = 13,
 };
@@ -79,8 +79,8 @@ static void find_trees(const struct image *m, struct ids *out)
 
 /* ---- the copy with a new schema ---- */
 
-/* Writes a database whose pages up to the image's last are free for the image's, and in whose schema each tree is a
- * table tN(c0, c1, ...), N its root. */
+/* Writes a database in whose schema each tree is a table tN(c0, c1, ...), N its root page. Its own pages come after the
+ * last page of the image, so that the image's pages can be copied over it. */
 static bool write_schema(const struct image *m, const struct ids *trees, const char *to)
 {
     sqlite3 *h = NULL;
@@ -167,7 +167,7 @@ static void shape_of(struct db *log, const char *table, bool keyed, struct shape
         buf_str(&s->fits, " AND coalesce(c3,c4,c5) NOT NULL");
 }
 
-/* Trees and page events: the same types, other contents. */
+/* Tells draft trees from page events, whose columns have the same types, by their content. */
 static bool content_fits(struct db *trees, int32_t root, const char *table)
 {
     char sql[100];
@@ -215,7 +215,7 @@ static void copy_tree(struct db *trees, struct db *log, int32_t root, const char
     while (!rc && from && sqlite3_step(from) == SQLITE_ROW) {
         for (int i = 0; i < sqlite3_column_count(from); i++)
             sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
-        sqlite3_step(to); /* a row that breaks a rule of the table is none of it */
+        sqlite3_step(to); /* a row that breaks a constraint of the table does not belong to it */
         sqlite3_reset(to);
     }
     sqlite3_finalize(from);

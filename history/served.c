@@ -71,7 +71,7 @@ bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err 
         if (!*out)
             *out = xcalloc(1, sizeof **out);
         int k = col_int(st, 0, 0, &fits);
-        fits = fits && k < SERVED_TOKENS; /* views have a row for each token up to the last */
+        fits = fits && k < SERVED_TOKENS; /* views allocate a row for each token up to the last */
         int64_t id = count_at(st, 1);
         bool said = sqlite3_column_type(st, 3) != SQLITE_NULL;
         const char *text = said ? sqlite3_column_blob(st, 3) : NULL;

@@ -1,4 +1,4 @@
-/* side_file.c - keeps the turns that could not be stored at the end in a file beside the log.
+/* side_file.c - keeps turns that could not be stored when the log was closed in a file beside the log.
  *
  * The file PATH.unsaved-WRITER (0600) holds the waiting events, the cursor before them, and a
  * checksum; it is written under a temporary name, synced and renamed. The next start applies the
@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-/* Version 2 added what version 4 of the schema stores, version 3 what version 5 does; older files are
- * read, too. */
+/* Version 2 added the fields of version 4 of the schema, version 3 those of version 5; older files can
+ * still be read. */
 enum { VERSION = 3 };
 static const char magic[] = "aerie unsaved 3\n";
 
-/* ---- values: the same functions write and read ---- */
+/* ---- values: one function for each type both writes and reads ---- */
 
 /* Writes to `out`, or, if out is NULL, reads from p. ok becomes false at the first invalid
  * value. */
@@ -141,7 +141,7 @@ static void io_float(struct io *io, float *f)
     io_bytes(io, f, sizeof *f);
 }
 
-/* Of the tokens of the event, which are there. */
+/* The facts of the event's tokens; call it after io_ids() of the tokens. */
 static void io_facts(struct io *io, struct event *ev)
 {
     int n = ev->facts ? ev->tokens.n : 0;
@@ -615,7 +615,7 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
             continue;
         int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
         bool part = strcmp(end, ".part") == 0; /* its process died before the file was complete */
-        if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer)) /* the last: it still retries */
+        if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer)) /* alive: it retries */
             continue;
         char *name = xasprintf("%s%s", folder, f->d_name);
         if (part)

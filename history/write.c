@@ -69,7 +69,7 @@ static int touch(struct writer *w)
     return first && c->stored ? chain_touch(&w->db, c->session) : SQLITE_OK;
 }
 
-/* A head for a row that was just inserted, unless it was there already. */
+/* Adds a head for a row that was just inserted; none if the row was there already. */
 static int head_of_new(struct db *d, int rc, const char *table, int64_t id)
 {
     return rc || !id ? rc : head_add_row(d, table, id);
@@ -223,7 +223,8 @@ int write_end_all(struct writer *w)
     return cursors_each(w, end_bare_run);
 }
 
-/* The session of the event becomes that of w->cur: beside all others, or in the conversation's place. */
+/* Makes the event's session the one of w->cur. A session beside the others (event.beside) gets a further cursor; any other
+ * replaces the conversation's session. */
 static int begin_session(struct writer *w, const struct event *ev, enum log_level level)
 {
     struct cursor *c = &w->cur;
@@ -516,7 +517,7 @@ static int write_turn_end(struct writer *w, const struct event *ev)
     struct cursor *c = &w->cur;
     struct db *d = &w->db;
     int rc = c->text_channel == 0 ? SQLITE_OK : write_pending_text(w);
-    buf_clear(&c->text); /* text of the final channel, which the event holds completely */
+    buf_clear(&c->text); /* pending text of the final channel: the event has the whole text */
     if (!rc)
         rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", c->reply);
     if (!rc)
