@@ -26,7 +26,7 @@ static struct options options(void)
     return (struct options){.engine = spy_opts(), .level = LOG_STEPS, .db = db, .color = 2};
 }
 
-/* In the child: a face on an app whose device fails `waits` waits after it is open. */
+/* In the child: runs a face on an app whose device fails at the `waits`-th wait after it is open (-1: never). */
 static int with_app(struct options *o, int waits, int (*face)(struct app *a))
 {
     struct err e = {0};
@@ -267,30 +267,44 @@ static int child_healthy(void)
     return with_app(&o, -1, face_run);
 }
 
+/* Runs a child without input and expects its exit status. */
+static void expect_status(int (*child)(void), int rc)
+{
+    struct shown s = {0};
+    in_child(child, "", &s);
+    assert_int_equal(s.rc, rc);
+    shown_free(&s);
+}
+
+/* Replays the last session on a device that does not fail. The session must be equal, and the output must begin with
+ * `begin`; session: which one it is, for the message of a failure. */
+static void expect_equal_replay(const char *session, const char *begin)
+{
+    struct shown s = {0};
+    replay_waits = -1;
+    in_child(child_replay, "", &s);
+    assert_string_equal(s.err.p, "");
+    if (strncmp(s.out.p, begin, strlen(begin)) != 0)
+        fail_msg("%s: %s", session, s.out.p);
+    assert_int_equal(s.rc, 0);
+    shown_free(&s);
+}
+
 static void test_a_replay_tells_a_lost_device_from_a_difference(void **state)
 {
     (void)state;
     struct shown s = {0};
     new_db();
     new_spy(false);
-    in_child(child_healthy, "", &s);
-    assert_int_equal(s.rc, 0);
-    shown_free(&s);
+    expect_status(child_healthy, 0);
     replay_waits = 5;
     in_child(child_replay, "", &s);
     assert_int_equal(s.rc, 3);
     assert_int_equal(lines_of(s.err.p), 1);
     assert_non_null(strstr(s.err.p, STICKY));
     shown_free(&s);
-    in_child(child_once, "", &s); /* a second session, cut short by its device */
-    assert_int_equal(s.rc, 3);
-    shown_free(&s);
-    replay_waits = -1;
-    in_child(child_replay, "", &s); /* is the same up to there */
-    assert_string_equal(s.err.p, "");
-    assert_int_equal(strncmp(s.out.p, "equal: 1 turn,", 14), 0);
-    assert_int_equal(s.rc, 0);
-    shown_free(&s);
+    expect_status(child_once, 3);
+    expect_equal_replay("cut short by its device", "equal: 1 turn,");
     drop_db();
 }
 
@@ -337,14 +351,11 @@ static int child_stopped(void)
 static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(void **state)
 {
     (void)state;
-    struct shown s = {0};
     struct buf turns = {0};
     struct err e = {0};
     new_db();
     new_spy(false);
-    in_child(child_stopped, "", &s);
-    assert_int_equal(s.rc, 0);
-    shown_free(&s);
+    expect_status(child_stopped, 0);
     struct hdb *d = hdb_open(db, &e);
     assert_non_null(d);
     assert_true(hdb_sql(d, "SELECT group_concat(r.stop || ' ' || (r.n_steps > 0) || ' ' || (u.shared + length(u.tokens) > 0)) AS stops FROM turn r"
@@ -352,19 +363,15 @@ static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(vo
     if (!strstr(turns.p, "\"end 1 1,cancel 1 1,cancel 0 0,end 1 1\""))
         fail_msg("%s", turns.p);
     hdb_close(d);
-    replay_waits = -1;
-    in_child(child_replay, "", &s);
-    assert_string_equal(s.err.p, "");
-    assert_int_equal(strncmp(s.out.p, "equal: 4 turns,", 15), 0);
-    shown_free(&s);
+    expect_equal_replay("stopped while a message waits", "equal: 4 turns,");
     buf_free(&turns);
     drop_db();
 }
 
-static int cancel_attn; /* the attention of the stopped prompt behind which the user stops */
-static int n_hello;     /* turns before it */
+static int cancel_attn; /* the user stops the prompt after this many attention operations */
+static int n_hello;     /* turns before that prompt */
 
-/* Some turns, then a prompt of several chunks that is stopped, and the same again. */
+/* n_hello turns, then a prompt of several chunks that is stopped, and the same prompt again, which is not. */
 static int face_stopped_in_chunk(struct app *a)
 {
     static const char *const question = "What is a page table, and what does a cache of keys and values hold?";
@@ -394,17 +401,16 @@ static int child_stopped_in_chunk(void)
     return with_app(&o, -1, face_stopped_in_chunk);
 }
 
-/* The steps and the reply's tokens of the turn that was stopped; its session replays equal. */
+/* Stops a prompt after cancel_attn attention operations; the session must replay equal. Sets the steps and the
+ * reply's tokens of the stopped turn. */
 static void stop_in_chunk(int *steps, int *tokens)
 {
-    struct shown s = {0};
+    char stopped[64];
     struct buf n = {0};
     struct err e = {0};
     new_db();
     new_spy(false);
-    in_child(child_stopped_in_chunk, "", &s);
-    assert_int_equal(s.rc, 0);
-    shown_free(&s);
+    expect_status(child_stopped_in_chunk, 0);
     struct hdb *d = hdb_open(db, &e);
     assert_non_null(d);
     char *sql = xasprintf("SELECT 'stop ' || n_steps || ' ' || (length(tokens) / 4) AS n FROM turn"
@@ -415,18 +421,14 @@ static void stop_in_chunk(int *steps, int *tokens)
     if (!at || sscanf(at, "stop %d %d", steps, tokens) != 2)
         fail_msg("%s", n.p);
     hdb_close(d);
-    replay_waits = -1;
-    in_child(child_replay, "", &s);
-    assert_string_equal(s.err.p, "");
-    if (strncmp(s.out.p, "equal: ", 7) != 0)
-        fail_msg("stopped behind attention %d: %s", cancel_attn, s.out.p);
-    shown_free(&s);
+    snprintf(stopped, sizeof stopped, "stopped after attention %d", cancel_attn);
+    expect_equal_replay(stopped, "equal: ");
     buf_free(&n);
     drop_db();
 }
 
-/* Within each chunk of a prompt, and between two: the last one has made a checkpoint and copied the
- * page that it shares. */
+/* Stops within each chunk of a prompt and between chunks. The last stop comes after a checkpoint was made and the page
+ * that it shares was copied. */
 static void test_a_turn_that_was_stopped_within_a_chunk_replays_equal(void **state)
 {
     (void)state;
