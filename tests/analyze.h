@@ -1,5 +1,5 @@
-/* analyze.h - what clang's analyzer is told beside a source file (tests/lint.sh): functions of other files whose result it
- * cannot know. */
+/* analyze.h - tests/lint.sh includes it before each source file for clang's analyzer, which does not see the bodies of
+ * functions in other files: err_set() and err_prefix() always return false. */
 #ifndef AERIE_ANALYZE_H
 #define AERIE_ANALYZE_H
 
