@@ -22,7 +22,7 @@
 enum { KINDS = 8 }; /* method tables that are wrapped; files with yet another table stay unwrapped */
 
 static struct kind {
-    sqlite3_io_methods own; /* the first member: wrapped() casts a file's method pointer to this struct */
+    sqlite3_io_methods own;         /* the first member: wrapped() casts a file's method pointer to this struct */
     const sqlite3_io_methods *from; /* the table that `own` wraps */
 } kind[KINDS];
 static int n_kind;

@@ -28,8 +28,8 @@ int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
     return max_int(1, min_int(max_new, r->context - l->tok.n));
 }
 
-/* Rows of the path. It ends early where a stop token is emitted; the fates of nodes after that
- * token stay those of the whole path. */
+/* Returns the length of the accepted path. The path ends early at a stop token; nodes after that token keep
+ * the fates that they have on the whole path. */
 static int walk(const struct runtime *r, const struct lane *l, struct tree *t, int limit,
                 const int32_t *choice, int path[TREE_MAX])
 {
@@ -40,7 +40,7 @@ static int walk(const struct runtime *r, const struct lane *l, struct tree *t, i
     return n;
 }
 
-/* What the row `depth` places below the root emits: the given token, or the choice. */
+/* The token that the row at this depth emits: the given token, or the target's choice. */
 static int32_t emitted(const struct lane *l, int depth, int32_t choice)
 {
     return depth < l->n_given ? l->given[depth] : choice;
@@ -122,8 +122,8 @@ static struct token_fact fact_of(int32_t token, const int32_t *id, const float *
     return f;
 }
 
-/* The log probabilities of tokens that are not among the best of their rows: those of nodes are
- * known; for others, which are rare, waits for the device. */
+/* Sets the log probabilities of tokens that are not among the best of their rows. Those of tree nodes are
+ * known; for other tokens, which are rare, it waits for the device. */
 static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *row,
                            const float *node_logp)
 {
@@ -197,7 +197,7 @@ static void topk_rows(struct runtime *r, kbuf logits, int n, int k, int32_t *id,
     r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
 }
 
-/* The same of any rows, at most MAX_STEPS + 1. */
+/* As above, for n rows in any order, at most MAX_STEPS + 1. */
 static void topk_of(struct runtime *r, const int32_t *row, int n, int k, int32_t *id, float *logp)
 {
     int V = r->m->cfg.vocab;
@@ -308,7 +308,7 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     float u[TREE_MAX], node_logp[TREE_MAX];
     struct best_logits best;
     sample_rows(r, l, first, tree->n, tree->depth, choice, u);
-    if (!r->dev.k->sync(r->dev.d, e)) /* a failed device returns zeros, which are no choices */
+    if (!r->dev.k->sync(r->dev.d, e)) /* after a failure the choices are zeros, not results */
         return false;
     if (!accept_tree(r, l, tree, max_new, choice, u, out, e))
         return false;

@@ -7,7 +7,7 @@
 #include "engine/cycle/lane.h"
 #include "kernels/tree_rules.h"
 
-/* What a lane's pass yields. Nothing of it is final before the cycle's commit. */
+/* The result of a lane's pass. It becomes final with the cycle's commit. */
 struct outcome {
     struct step_rec rec; /* without times and digests of plans and trees */
     int n_cells;     /* of the target that become final, from the committed length on */
@@ -21,7 +21,7 @@ struct outcome {
     int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
 };
 
-/* The row in the pass of new cell i: its captured states lie there. */
+/* The row of the pass that computed new cell i, which is also the row of the cell's captured states. */
 static inline int outcome_row(const struct outcome *o, int i)
 {
     return o->rec.kind == STEP_PREFILL ? i : o->first_row + o->path[i];
@@ -53,13 +53,12 @@ int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
  * pass's lock. */
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
-/* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or the first
+/* As accept_tree(), for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or the first
  * given one. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e);
-/* Slots between which the accepted rows' cells are moved, so that they are next to the committed
- * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes
- * the pass's lock. */
+/* Lists the moves (source and destination slots, by POOL_FULL and POOL_SWA) that put the accepted rows' cells right
+ * after the committed cells; moves the cells' marks and returns the number of pairs. Takes the pass's lock. */
 int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *out,
                  int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1]);
 
@@ -75,7 +74,7 @@ int score_rows(const struct runtime *r);
 /* The k best tokens of each row that gave one of the lane's last n_new tokens: (n_new, k), best
  * first, padded with id -1. Before the runtime's next pass. */
 void lane_best(struct runtime *r, const struct lane *l, int k, struct job_token *out);
-/* Samples one token from row 0 of the logits; *best is that row's. */
+/* Samples one token from row 0 of the logits; *best: the best logits of that row. */
 int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best);
 
 #endif

@@ -127,9 +127,9 @@ bool cycle_draft(struct cycle *c, struct err *e)
     return ok;
 }
 
-/* Runs the target over a prepared pass. With `capture`, the states that the drafter reads replace
- * those of the pass before on the device, also if the pass is stopped. So a pass that can be stopped
- * parks them first: a stopped step leaves the lane as it was. */
+/* Runs the target over a prepared pass. With `capture`, the states that the drafter reads overwrite those of
+ * the previous pass on the device, even if the pass is stopped halfway. A pass that can be stopped therefore parks
+ * the old states first, so that a stopped step leaves the lane unchanged. */
 static bool forward(struct cycle *c, const struct plan *p, bool capture, struct err *e)
 {
     struct runtime *r = c->r;
@@ -245,7 +245,7 @@ static uint32_t microseconds(uint64_t ns) /* at most 71 minutes: the process may
     return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
 }
 
-/* What the record of a step says about the cycle as a whole. Times: follow counts as commit. */
+/* Fills the fields of a step's record that describe the whole cycle. The time of follow is part of us_commit. */
 static void finish_record(const struct cycle *c, const struct tree *t, struct step_rec *rec)
 {
     uint64_t taken = c->ns_draft + c->ns_verify;
@@ -362,7 +362,7 @@ static bool draft_on_host(struct cycle *c, struct err *e)
     return ok;
 }
 
-/* The phases up to accept at once on the device; after draft_on_host() without the draft phase. */
+/* Runs the phases up to accept as one run of device operations; without draft if draft_on_host() has drafted. */
 static bool run_fused(struct cycle *c, struct err *e)
 {
     phase_begin(c, c->phase);
@@ -433,7 +433,7 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
         *choice = sample_prompt(r, l, best);
         probe_logits(&r->net, row, 1, r->logits, r->ids, r->p);
     }
-    return r->dev.k->sync(r->dev.d, e); /* a failed device returns zeros, which are no choices */
+    return r->dev.k->sync(r->dev.d, e); /* after a failure the choices are zeros, not results */
 }
 
 bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool draft, int topk,

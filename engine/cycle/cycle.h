@@ -11,10 +11,10 @@
  *       |         |          |           |
  *       +---------+----+-----+-----------+---> ABANDONED (after a phase that failed, too)
  *
- * What the phases hand to each other lies in struct cycle; nothing of a lane is changed before the
- * commit but its reservations and the captured states on the device, and nothing can fail from the
- * commit on. lane_step() runs all phases, or the first three of them at once on the device
- * (fused.h). Between two phases the runtime must not run another pass. Engine thread.
+ * The phases pass their results in struct cycle. Before the commit only a lane's reservations and the captured
+ * states on the device change; from the commit on nothing can fail. lane_step() runs all phases; it may run the
+ * first three as one run of device operations (fused.h). Between two phases the runtime must not run another pass.
+ * Engine thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
@@ -32,11 +32,11 @@ enum cycle_phase {
     CYCLE_ABANDONED,
 };
 
-/* What a cycle holds of one lane. */
+/* The state of one lane in a cycle. */
 struct cycle_lane {
     struct lane *lane;
     int max_new;    /* most tokens it may append, >= 1 */
-    bool follows;   /* the drafter takes in its new cells */
+    bool follows;   /* the drafter runs over its new cells after the commit */
     bool lags;      /* the new cell's captured states join the lane's backlog instead */
     bool captured;  /* the pass leaves its captured states on the device */
     bool took_slot; /* of the drafter, in this cycle */
@@ -83,8 +83,8 @@ void cycle_abandon(struct cycle *c);
  * that is not behind stays as it is. topk: as of lane_guesses(). False: the lane is as it was
  * (*e as of cycle_draft()). */
 bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e);
-/* The same if the next cycle has this shape and needs it: because it drafts, or because the backlog
- * is full. Before cycle_begin(); lane_step() does it itself. */
+/* Calls lane_catch_up() if the next cycle, of this shape, needs it: because it drafts, or because the backlog
+ * is full. Call it before cycle_begin(); lane_step() calls it itself. */
 bool lane_ready_for(struct runtime *r, struct lane *l, const struct tree_shape *shape,
                     struct err *e);
 

@@ -98,7 +98,7 @@ struct fit {
     struct model *m;
     struct draft *draft;
     size_t room; /* bytes */
-    bool fp8;    /* with the matrices quantized that `--weights fp8` quantizes */
+    bool fp8;    /* assume that the weights were quantized as by `--weights fp8` */
 };
 
 static size_t sum(const struct need *n)

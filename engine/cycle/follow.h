@@ -1,6 +1,6 @@
-/* follow.h - the drafter takes in the cells that a cycle commits (draft extend).
+/* follow.h - the drafter's pass over the cells that a cycle commits (draft extend).
  *
- * Reserved, planned and checked before the commit, run after it. Engine thread.
+ * The pass is reserved, planned and checked before the commit, and runs after it. Engine thread.
  */
 #ifndef AERIE_FOLLOW_H
 #define AERIE_FOLLOW_H
@@ -13,8 +13,8 @@ struct follow_lane {
     struct outcome *out; /* what is about to be committed */
     bool redo;           /* compute the draft's last cell again, from the lane's parked states,
                             because the token after it may have changed */
-    int behind;          /* run over as many cells before the new ones first: the lane's backlog */
-    int base, drafted;   /* lengths before: of the target's cells, of the draft's */
+    int behind;          /* the cells of the lane's backlog, over which the drafter runs first */
+    int base, drafted;   /* committed target cells and draft cells before the cycle */
 };
 
 struct follow {

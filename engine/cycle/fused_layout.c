@@ -40,7 +40,7 @@ static void layout_inbox(struct fused_cycle *x)
     at->in = at->end;
 }
 
-/* The part that the host reads, then the part that stays on the device. */
+/* Assigns the buffers that the host reads, then those that only the device uses. */
 static void layout_outbox(struct fused_cycle *x)
 {
     struct layout *at = &x->at;
@@ -95,7 +95,7 @@ bool fused_layout(struct fused_cycle *x, struct err *e)
         x->f->mem = r->dev.k->alloc(r->dev.d, x->at.end * 2, "cycle", e);
         if (!x->f->mem.p)
             return false;
-        /* the outbox also returns the ends of tables, which no cycle writes */
+        /* the outbox also returns the unused ends of tables, which no cycle writes */
         r->dev.k->fill(r->dev.d, x->f->mem, 0);
         layout_buffers(x);
     }

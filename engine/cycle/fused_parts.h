@@ -10,7 +10,7 @@
 enum { MAX_RECORDINGS = 16 };
 enum { TIME_BEGIN, TIME_GROWN, TIME_SAMPLED, N_TIMES };
 
-/* What a recorded run depends on besides the contents of buffers. */
+/* The key of a recorded run: everything it depends on besides the contents of buffers. */
 struct graph_key {
     int steps, topk, nodes; /* steps 0: plain */
     int guesses;            /* of the drafter's pass after the tree */
@@ -26,7 +26,7 @@ struct recording {
     uint64_t used;        /* clock of the last use, 0: this entry is free */
 };
 
-/* What outlives a cycle. */
+/* State that is kept from one fused cycle to the next. */
 struct fused {
     struct page_list list;    /* the pages of all plans */
     enum check_level checked; /* level at which the list's unchanged columns were checked */

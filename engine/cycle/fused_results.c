@@ -86,7 +86,7 @@ static bool check_grown(struct fused_cycle *x, struct err *e)
     return true;
 }
 
-/* The device has accepted the same rows as the host. */
+/* Whether the device has accepted the same rows as the host. */
 static bool check_path(const struct fused_cycle *x, struct err *e)
 {
     const struct outcome *o = &x->lane->out;
@@ -151,7 +151,7 @@ static bool accept(struct fused_cycle *x, struct err *e)
                        x->key.steps ? fused_out(x, x->at.u) : &first, &x->lane->out, e);
 }
 
-/* What only a cycle with a draft has: checked, then read. */
+/* Checks and reads the results that only a cycle with a draft has. */
 static bool read_drafting(struct fused_cycle *x, struct err *e)
 {
     struct outcome *o = &x->lane->out;

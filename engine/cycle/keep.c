@@ -51,7 +51,7 @@ static void write_cells(struct runtime *r, kbuf on_device, uint8_t *kept, size_t
     r->dev.k->put(r->dev.d, on_device, kept, bytes);
 }
 
-/* The swa pages that only this lane holds: once released, they are written again. */
+/* Keeps the swa pages that only this lane holds: once released, they may be overwritten. */
 static void keep_pages(struct kept *k, struct runtime *r, const struct seq *s)
 {
     k->page = xmalloc((size_t)max_int(1, s->n_col) * sizeof *k->page);

@@ -1,12 +1,11 @@
-/* keep.h - a state between two steps of a lane, kept so that the lane can go back to it and compute
- * the same bits again.
+/* keep.h - a copy of a lane's state between two steps, so that the lane can go back to it and compute the same bits
+ * again.
  *
- * What lives here: the bookkeeping of the cache (kv_state.h), the lane's page table, lengths,
- * guesses, draws and last step, the drafter's state after the last cell, the captured states of that
- * cell and of those that the drafter is behind, and the contents of the sliding-window pages that no other sequence holds. All other cells
- * that a later step reads stay as they are by themselves: cells of the full and draft pools are
- * final from the commit on and their pages are not given back while the lane lives, and pages with
- * another holder are never written (kvcache.h).
+ * The copy holds the bookkeeping of the cache (kv_state.h); the lane's page table, lengths, guesses, draws and last step;
+ * the drafter's state after the last cell; the captured states of that cell and of the lane's backlog; and the contents
+ * of the sliding-window pages that no other sequence holds. All other cells that a later step reads do not change: cells
+ * of the full and draft pools are final from the commit on, their pages are not freed while the lane lives, and pages
+ * with another holder are never written (kvcache.h).
  *
  * Therefore a kept state is valid as long as every sequence that shared pages with the lane still
  * exists, no sequence has been added, and the lane has not gone back to an earlier state: the steps
@@ -20,7 +19,7 @@
 
 struct kept {
     struct kv_state kv;
-    struct lane lane; /* seq.col, seq.dcol and tap owned; of tok only n: tokens only join a lane */
+    struct lane lane; /* seq.col, seq.dcol and tap are owned; of tok only n is kept: tokens are only appended */
     uint64_t slots;   /* of the runtime */
     float *root;      /* the drafter's state of the lane's slot; NULL: none. Owned */
     float *backlog;   /* (lane.behind) captured states, row by row; NULL: none. Owned */
@@ -33,7 +32,7 @@ struct kept {
 /* Keeps the present state of a lane between two steps. Reads from the device, and waits for that:
  * not under the pass's lock. The caller ends it with keep_free(). */
 void keep_state(struct kept *k, struct runtime *r, const struct lane *l);
-/* The lane, the pools and the cells are as they were. Takes the pass's lock. */
+/* Restores the lane, the pools and the cells. Takes the pass's lock. */
 void keep_restore(const struct kept *k, struct runtime *r, struct lane *l);
 void keep_free(struct kept *k); /* an empty one is fine */
 

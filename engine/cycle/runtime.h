@@ -12,9 +12,9 @@
 struct runtime;
 struct lane;
 
-/* Where historical faults (faults.c) get into a cycle. A NULL member is not called. */
+/* Replacements by which historical faults (faults.c) change a cycle. NULL: nothing is replaced. */
 struct cycle_hooks {
-    /* Replaces the cells of src that a fork shares: those that are committed. */
+    /* In place of the number of cells of src that a fork shares: its committed cells. */
     int (*shared)(const struct runtime *r, const struct lane *src);
 };
 

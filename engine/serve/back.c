@@ -21,7 +21,7 @@ static void drop_after(struct back *b, int step)
         drop_state(b, b->n - 1);
 }
 
-/* Makes room: every second state goes, but for the first two. */
+/* Frees places: drops every second state except the first two. */
 static void thin_out(struct back *b)
 {
     for (int i = 2; i < b->n; i++)
@@ -42,8 +42,8 @@ static void keep_one(struct engine *g, struct back *b, int chunk)
         b->bytes += s->kept.bytes;
 }
 
-/* States that were kept before the session gave up another state share pages with it that are free
- * now. */
+/* Drops the states that were kept before the session dropped a checkpoint: they may refer to pages of it that are
+ * free now. */
 static void drop_invalid(struct engine *g, struct back *b)
 {
     if (b->given_up == g->own.ses.given_up)
@@ -61,7 +61,7 @@ void back_begin(struct engine *g, struct back *b, int chunk)
     debug_set_span(&g->debug, g->shared.turn, 0, 0);
 }
 
-/* The beginning of the first cycle is kept at any distance, so that the prompt need not run again. */
+/* The state before the first cycle is always kept, so that the prompt need not run again. */
 static bool due(struct engine *g, const struct back *b)
 {
     const struct lane *l = &g->own.ses.lane;
@@ -104,7 +104,7 @@ static bool differs(struct engine *g, const char *what, uint64_t first, uint64_t
                    (unsigned long long)now);
 }
 
-/* In the order of cause and effect. A fused cycle has another page digest (struct step_rec). */
+/* Compares causes before effects. A fused cycle has another page digest than a stepped one (struct step_rec). */
 static bool same_record(struct engine *g, const struct step_rec *a, const struct step_rec *b,
                         struct err *e)
 {

@@ -5,16 +5,14 @@
  * places are taken, every second one becomes free and the distance doubles. To go back to step N,
  * the newest kept state at or before N is restored and the steps up to N run again.
  *
- * The frontier is the newest step that was posted. Steps up to the frontier that run again are
- * silent: nothing of them is posted, logged or counted. Each one is compared with what the ring of
- * steps holds of its first run: page tables, draft, logits, tokens, draws. If one differs the turn
- * ends with a fault, so that going back never changes what was said. Past the frontier the turn
- * goes on as if it had never gone back. A cancel behind the frontier first runs the steps up to the
- * frontier, because the log has them.
+ * The frontier is the newest step that was posted. Steps up to the frontier that run again are silent: they are not
+ * posted, logged or counted. Each is compared with the record of its first run in the ring of steps: page tables, draft,
+ * logits, tokens, draws. If one differs, the turn ends with a fault, so that going back never changes tokens that were
+ * posted. Past the frontier the turn goes on as if it had never gone back. A cancel before the frontier first runs the
+ * steps up to the frontier, because the log has them.
  *
- * A kept state is valid while the session's other states are those of the time when it was kept
- * (session.h counts the ones that were given up; those that were added since are taken away again).
- * The engine's thread. */
+ * A kept state is valid while the session has the checkpoints and idle states that it had when the state was kept:
+ * session.h counts those dropped since; those added since are removed when the state is restored. The engine's thread. */
 #ifndef AERIE_BACK_H
 #define AERIE_BACK_H
 
@@ -25,12 +23,12 @@ struct engine;
 enum {
     BACK_STATES = 9,           /* kept at the same time, the turn's beginning among them */
     BACK_EVERY = 8,            /* steps between two of them, at first */
-    BACK_BYTES = 192 << 20,    /* of all together; the turn's beginning does not count */
+    BACK_BYTES = 192 << 20,    /* of all states together, without the turn's beginning */
 };
 
 struct back_state {
     struct kept kept;
-    int step;  /* after this one; 0: before the first */
+    int step;  /* the state after this step; 0: before the first */
     int chunk; /* of the prompt's passes */
     int n_point; /* checkpoints of the session */
     int window_released;
@@ -54,12 +52,12 @@ void back_end(struct engine *g, struct back *b); /* of the turn: frees all state
 
 /* Whether the steps that run next were posted already. */
 bool back_silent(const struct engine *g, const struct back *b);
-/* Takes a silent step in: the step's number and page events. False: it differs from its first run
- * (*e, ERR_INVARIANT). */
+/* After a silent step: counts it, drops its page events, and compares it with its first run. False and *e
+ * (ERR_INVARIANT): it differs. */
 bool back_compare(struct engine *g, struct err *e);
-/* Goes to the state that the debugger's user asked for, or to the nearest kept state before it: the
- * steps in between have to run. *chunk: as at that step. False: no state before it is kept any
- * more; a notice says so, and the turn stands where it stood. */
+/* Restores the state at the step that the debugger's user asked for, or the nearest kept state before it; the steps in
+ * between then have to run. *chunk: the chunk size at that step. False: no state before it is kept any more; a notice
+ * says so, and nothing changes. */
 bool back_go(struct engine *g, struct back *b, int *chunk);
 
 #endif

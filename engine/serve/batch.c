@@ -1,9 +1,9 @@
 /* batch.c - several replies at once, outside the conversation: the chat's /n (RQ_SEVERAL) and
  * `aerie run --batch` (RQ_BATCH). Every reply is a job (jobs.h).
  *
- * What all prompts begin with is the head: a fork of the conversation's newest state that fits (its
- * pages are shared, nothing of it is computed again), extended by what else the prompts have in
- * common; lanes fork the head. The engine's thread. */
+ * The head is the common prefix of all prompts: a fork of the conversation's newest state that all prompts begin with
+ * (its pages are shared, nothing of it is computed again), extended by the other tokens that the prompts have in common.
+ * Lanes fork the head. The engine's thread. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct batch {
     struct reply *reply; /* (n) */
     int n;
     int n_reported; /* replies [0, n_reported) have had their EV_BATCH_REPLY */
-    int n_shared;   /* pages of the head as it was */
+    int n_shared;   /* pages of the head, which all lanes share when they begin */
     uint64_t ns;
 };
 
@@ -45,7 +45,7 @@ static bool stopped(const struct batch *b)
     return stop_asked(&b->g->stop);
 }
 
-/* Keeps what the target gave for the tokens that the lane's last pass appended. */
+/* Keeps the facts of the tokens that the lane's last pass appended. */
 static void take_facts(struct reply *x, const struct lane *l)
 {
     if (x->n_fact + l->n_new > x->cap_fact) {
@@ -137,7 +137,7 @@ static void report_reply(struct batch *b, const struct reply *x)
     engine_post(b->g, &ev);
 }
 
-/* In the order of the prompts: a reply waits for those before it. */
+/* Posts complete replies in the order of the prompts: a reply waits for those before it. */
 static void report_done(struct batch *b)
 {
     for (; b->n_reported < b->n && b->jobs.job[b->n_reported]->state == JOB_DONE; b->n_reported++)
@@ -146,7 +146,8 @@ static void report_done(struct batch *b)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* Tokens that all prompts begin with, less each one's last; *first: a prompt. 0: there is none. */
+/* The number of tokens that all prompts have in common, at most all but the last of each; *first: one of the
+ * prompts. */
 static int common(const struct batch *b, const struct job **first)
 {
     int n = 0;
@@ -165,8 +166,8 @@ static int common(const struct batch *b, const struct job **first)
     return n;
 }
 
-/* The head: the conversation's state, and what else all prompts have in common if that is a whole
- * prompt or worth a page. A pool that is short ends the head early. */
+/* Makes the head. It is extended beyond the conversation's state if the other common tokens are a whole prompt or at
+ * least a page. If a pool is short, the head ends early. */
 static bool share_head(struct batch *b, struct err *e)
 {
     struct jobs *js = &b->jobs;
@@ -334,7 +335,7 @@ void engine_several(struct engine *g, const struct request *rq)
         if (j->how.temperature <= 0) /* greedy replies would all be the same */
             j->how.temperature = 0.8f;
     }
-    if (b->reply[0].rec.refused) /* it is the same for all */
+    if (b->reply[0].rec.refused) /* RQ_SEVERAL: all prompts are the same */
         engine_post_text(g, EV_NOTICE, b->reply[0].text.p);
     else
         serve(b, ok && !stopped(b), &e);

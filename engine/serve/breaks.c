@@ -66,7 +66,7 @@ static bool value_changed(struct breakpoint *b, const struct step_facts *s, char
     return true;
 }
 
-/* A watch of nodes or tokens: where it comes true or false. */
+/* A watch of nodes or tokens: whether its truth changed. */
 static bool truth_changed(struct breakpoint *b, bool holds, char *why, size_t n)
 {
     double was = b->last;

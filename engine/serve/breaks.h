@@ -23,10 +23,10 @@ struct breaks {
 int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *e);
 /* number 0: all. False and *e: there is no such breakpoint. */
 bool breaks_remove(struct breaks *b, int number, struct err *e);
-/* The watches know no step before the next one. */
+/* Watches compare the next step with no step before it. */
 void breaks_forget(struct breaks *b);
-/* Whether one of them asks for a pause after this step; why receives a line that says which. All watches
- * see every step, also those whose pause another condition takes. past: nothing pauses, watches follow. */
+/* Whether a breakpoint or watch asks for a pause after this step; `why` receives a line that names it. All watches are
+ * updated, also if another one causes the pause. past: only updates the watches. */
 bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, char *why, size_t n);
 
 #endif

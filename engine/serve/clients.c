@@ -1,8 +1,8 @@
 /* clients.c - jobs of clients (engine/job.h): from jobs_ops.start() to EV_JOB_END.
  *
- * Clients' jobs and the conversation's requests take turns: while a request waits, no further job
- * is admitted; when no job runs any more, the request is served, and then the jobs that wait go
- * on. A request finds the pools as before the first job: the jobs' resident states go first. */
+ * Clients' jobs and the conversation's requests alternate: while a request waits, no further job is admitted; when no
+ * job runs any more, the request is served, and then the waiting jobs go on. A request finds the pools as before the
+ * first job: the jobs' resident states are freed first. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -123,7 +123,8 @@ static struct jobs *open_jobs(struct engine *g)
     return &g->own.clients->jobs;
 }
 
-/* Takes in the jobs that were started since. Returns whether a request waits, or the end. */
+/* Takes over the jobs that were started since the last call. Returns whether a request or the end of the thread
+ * waits. */
 static bool take_arrived(struct engine *g, struct jobs *js)
 {
     struct inbox *in = &g->inbox;
@@ -147,7 +148,7 @@ static void free_client(struct client *c)
     free(c);
 }
 
-/* Jobs that have ended leave. */
+/* Removes the jobs that have ended. */
 static void drop_ended(struct engine *g, struct jobs *js)
 {
     struct inbox *in = &g->inbox;
@@ -180,7 +181,7 @@ static void end_stopped(struct engine *g, struct jobs *js)
             jobs_end(js, js->job[i], STOP_CANCEL);
 }
 
-/* A round has failed: the jobs that it ran end, the others go on if the device can. */
+/* After a round that failed: ends the jobs that it ran; the others go on unless the device is lost. */
 static void fail(struct engine *g, struct jobs *js, const struct err *e)
 {
     g->own.clients->why = *e;

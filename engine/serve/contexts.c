@@ -35,7 +35,7 @@ static void head_of(const struct contexts *c, int i, int n, struct ids *out)
     ids_cat(out, x->rest.v, min_int(n, x->common + x->rest.n) - common);
 }
 
-/* The oldest turn leaves: the next one keeps all of its ids itself. */
+/* Removes the oldest turn; the next turn then holds all of its ids itself. */
 static void drop_first(struct contexts *c)
 {
     struct ids whole = {0};

@@ -42,7 +42,7 @@ static void wait_for_run(struct engine *g)
             until.tv_sec++;
         }
         pthread_cond_timedwait(&d->go, &d->mu, &until);
-        bool logits = strcmp(d->view.phase, "verify") == 0; /* the accept phase reads them */
+        bool logits = strcmp(d->view.phase, "verify") == 0; /* the accept phase still reads the logits */
         pthread_mutex_unlock(&d->mu);
         engine_serve_paused(g, logits);
         pthread_mutex_lock(&d->mu);
@@ -146,7 +146,7 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
     return !stop_asked(&g->stop) && !debug_back_asked(g);
 }
 
-/* Nothing is asked for: the usual case, which must cost nothing. */
+/* Whether the debugger is not in use: the usual case, which must cost nothing. */
 static bool idle(struct debugger *d)
 {
     pthread_mutex_lock(&d->mu);
@@ -161,7 +161,7 @@ static const char *text_of(void *arg, int32_t id, size_t *n)
     return backend_token(arg, id, n);
 }
 
-/* What a step has in common with one that was not committed: where it is, and the pools. */
+/* The facts that also a step without a commit has: its turn and number, and the pools. */
 static struct step_facts facts_now(struct engine *g, int step)
 {
     static const enum fact free_of[N_POOLS] = {FACT_FULL_FREE, FACT_SWA_FREE, FACT_DRAFT_FREE};
@@ -196,7 +196,8 @@ static struct step_facts facts_of_step(struct engine *g)
     return s;
 }
 
-/* Pauses where what was asked for has come. On the way back conditions are not looked at. */
+/* Pauses if the steps asked for are done or a condition holds. While steps run again to go back, conditions are not
+ * tested. */
 static void consider(struct engine *g, const struct step_facts *s, const char *what)
 {
     struct debugger *d = &g->debug;
@@ -248,7 +249,7 @@ void debug_force(struct debugger *d, int32_t id)
     pthread_mutex_unlock(&d->mu);
 }
 
-/* Under mu: the newest committed step where the turn is paused. */
+/* The newest committed step of the paused turn. Call it under mu. */
 static int stands_at(const struct debugger *d)
 {
     const struct debug_view *v = &d->view;

@@ -26,7 +26,7 @@ struct debugger {
     enum run_until until;
     int left; /* steps still to run, with RUN_STEP */
     int target; /* with RUN_BACK: pause after this step */
-    bool asked; /* to go back; the engine's thread has not seen that yet */
+    bool asked; /* the user asked to go back, and the engine's thread has not seen it yet */
     int turn, first, last; /* see struct debug_view; turn 0: none runs */
     int32_t forced; /* token that the next step emits, -1: none */
     struct breaks breaks;
@@ -48,23 +48,23 @@ void debug_turn_begins(struct engine *g);
 bool debug_phase_done(struct engine *g, const struct cycle *c);
 /* After a committed step: pauses if the steps asked for are done or a condition holds. */
 void debug_step_done(struct engine *g);
-/* The same after a step that a rule or the device stopped; of its facts only fault, turn, step and
- * the pools are known. */
+/* As above, after a step that a rule or the device stopped. Of its facts only fault, turn, step and the pools are
+ * known. */
 void debug_step_failed(struct engine *g, int step);
 void debug_turn_ended(struct engine *g);
 
 /* Whether states are to be kept for going back: there is a breakpoint, or the turn is stepped. */
 bool debug_in_use(struct debugger *d);
-/* How far back the turn can go, and its newest step. */
+/* Sets the range of steps to which the turn can go back. */
 void debug_set_span(struct debugger *d, int turn, int first, int last);
 /* Whether the turn has been asked to go back (debug_ops.back), and was not cancelled since. */
 bool debug_back_asked(struct engine *g);
-/* After which step it is to pause; from now on it is on its way. */
+/* The step after which to pause; from now on the turn is going back. */
 int debug_take_target(struct debugger *d);
-/* The turn stands where it was to go back to: pauses. */
+/* The turn has gone back to that step: pauses. */
 void debug_arrived(struct engine *g);
 
-/* The token that waits to be emitted by hand, -1: none; and sets it. Any thread. */
+/* The forced token that the next step emits, -1: none; and sets it. Any thread. */
 int32_t debug_forced(struct debugger *d);
 void debug_force(struct debugger *d, int32_t id);
 /* Whether the turn is paused between two steps, so that a step can be computed and dropped. */

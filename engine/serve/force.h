@@ -15,8 +15,8 @@ struct engine;
 struct forcing {
     struct forced_token *at; /* (n) of the turn; owned */
     int n;
-    int32_t id;  /* given to the lane now */
-    bool on;     /* ... it is */
+    int32_t id;  /* the token given to the lane, if `on` */
+    bool on;
     bool by_user;
     bool silent; /* the step was posted before: the user's token waits for a new one */
 };

@@ -41,13 +41,13 @@ enum {
 struct client; /* clients.c */
 struct clients;
 
-/* Of runtime and ses, what struct engine_shared points at changes between pass_lock() and
- * pass_unlock() only: they lock and unlock engine_shared.mu. */
+/* The parts of runtime and ses to which struct engine_shared points are changed only between pass_lock() and
+ * pass_unlock(), which lock and unlock engine_shared.mu. */
 struct engine_own {
     struct runtime runtime;
     struct session ses;
     uint64_t seq;           /* events posted */
-    bool lost;              /* the device failed for good */
+    bool lost;              /* the device has failed and cannot be used any more */
     int window_released;    /* pages that left the window in the last step */
     struct forcing force;   /* of the turn */
     struct shapes shapes;
@@ -65,7 +65,7 @@ struct turn_count {
     uint64_t cycles, accepted, generated, decode_ns;
 };
 
-/* What views copy. The engine's thread holds `mu` while host-side state changes, never while the
+/* The state that views copy. The engine's thread holds `mu` while it changes host-side state, never while the
  * device computes, so a view waits for microseconds. */
 struct engine_shared {
     pthread_mutex_t mu;
@@ -85,11 +85,11 @@ struct engine_shared {
     struct violation violation; /* the latest of this process */
 };
 
-/* The plans of the step that a caller named; plans.c. */
+/* The plans of the one step whose plans a caller asked for (plans.c). */
 struct plan_keeper {
-    pthread_mutex_t mu; /* of all, but that the engine's thread alone writes json while `running` */
+    pthread_mutex_t mu; /* guards all members; while `running`, the engine's thread writes json without it */
     int turn, step;     /* 0.0: none */
-    bool running, done; /* the step is computed now; json holds its plans */
+    bool running, done; /* running: the step is being computed; done: json holds its plans */
     struct buf json;
 };
 
@@ -100,7 +100,7 @@ struct inbox {
     int n;
     struct client *client[MAX_JOBS]; /* jobs that have not ended; the engine's thread frees them */
     int n_client;
-    int n_taken; /* client[0 .. n_taken) are known to the engine's thread */
+    int n_taken; /* the engine's thread has taken over client[0 .. n_taken) */
     bool closing, working; /* working: a request has been taken out and is not done */
 };
 
@@ -160,18 +160,18 @@ bool engine_sweep(struct engine *g, struct err *e);
  * appended to *text. */
 void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
                         struct buf *text, const struct batch_rec *of);
-/* The same for text that the reader still held back, e.g. half a character; ends the reader. */
+/* Posts the text that the reader still holds back, e.g. an incomplete character; ends the reader. */
 void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
 void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
 /* Answers a message (RQ_SAY), or the last one again (RQ_REGEN). */
 void engine_say(struct engine *g, const struct request *rq);
 void engine_regen(struct engine *g, const struct request *rq);
-/* Takes turns out of the context, after saying which, and how many tokens that gives. */
+/* Posts which turns leave the context and how many tokens that frees, then removes them. */
 void engine_forget(struct engine *g, const char *turns);
 
-/* probe.c; the engine's thread. RQ_PROBE; and around each step of a turn: where the step is the
- * armed one, begin sets the net's taps and end posts them. */
+/* probe.c; the engine's thread. engine_probe() serves RQ_PROBE. The others are called around each step of a turn: if it
+ * is the armed step, begin sets the net's taps and end posts them. */
 void engine_probe(struct engine *g, const struct probe_ask *ask);
 void probe_step_begins(struct engine *g);
 void probe_step_ended(struct engine *g, bool ok);
@@ -179,10 +179,9 @@ void probe_turn_ended(struct engine *g);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
 
-/* undo.c; the engine's thread. undo_begin() before each step; undo_step() after one that was stopped:
- * the page tables and the order of free pages are as before the step. A step that has given up a
- * checkpoint cannot be undone, so it is not stopped: undo_possible(). undo_wanted(): the user stops,
- * and the step can be undone. */
+/* undo.c; the engine's thread. Call undo_begin() before each step. undo_step() restores the page tables and the order of
+ * free pages after a step that was stopped. undo_possible(): the step has dropped no checkpoint; a step that has cannot
+ * be undone, so it is not stopped. undo_wanted(): the user stops the turn, and the step can be undone. */
 void undo_begin(struct engine *g);
 bool undo_possible(const struct engine *g);
 bool undo_wanted(const struct engine *g);
@@ -200,16 +199,15 @@ struct step_pages {
     struct page_event *ev; /* (n) owned */
     int n;
     struct context_lengths lengths;
-    struct buf packed; /* owned; for the tape: the change, or the whole state where it wants that */
+    struct buf packed; /* owned; for the tape: the change, or the whole state if the tape needs one */
 };
 void engine_take_pages(struct engine *g, struct step_pages *out);
-/* The next step's page events will yield the present state from nothing: at the beginning of a
- * session, and where events have been left out. */
+/* The next step's page events then describe the whole present state, not a change: at the beginning of a
+ * session, and after events were left out. */
 void engine_log_pages(struct engine *g);
 
-/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits: those
- * of the device are still needed, so a past step cannot be computed again now, and the answer says
- * so. */
+/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits: the accept phase
+ * still needs the logits on the device, so probes of past steps are refused. */
 void engine_serve_paused(struct engine *g, bool logits);
 /* Posts EV_PROBE without a probe. */
 void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why);
@@ -221,9 +219,9 @@ bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e
 void engine_batch(struct engine *g, const struct request *rq);
 void engine_several(struct engine *g, const struct request *rq);
 
-/* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job
- * runs. Before a request: jobs that wait stay, their resident states go, the pools are as before the
- * first job. */
+/* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job runs. Before it
+ * returns for a request, it frees the jobs' resident states, so that the pools are as before the first job; waiting
+ * jobs stay in the queue. */
 void engine_jobs(struct engine *g);
 void engine_jobs_rest(struct engine *g);
 void engine_jobs_free(struct engine *g); /* at the end of the thread */

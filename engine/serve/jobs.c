@@ -143,13 +143,13 @@ bool jobs_give_state(struct jobs *js)
     return true;
 }
 
-/* Gives up a state for its pages. The head goes last. */
+/* Drops a state to free its pages; the head is dropped last. */
 static bool give_up_state(struct jobs *js)
 {
     return !js->head && jobs_give_state(js);
 }
 
-/* The state whose KV a job can begin with; *n: for so many of its tokens. -1: none. */
+/* The state whose KV a job can begin with, and *n, the number of the job's tokens that the state holds. -1: none. */
 static int find_state(const struct jobs *js, const struct job *j, int *n)
 {
     int best = -1;
@@ -192,7 +192,7 @@ static void add_state(struct jobs *js, struct lane *l)
         drop_state(js, 0);
     struct lane *s = &js->state[js->n_state++];
     lane_fork_as(js->r, l, s, HOLDER_BATCH);
-    lane_give_slot(js->r, s); /* of the drafter: it goes on from the captured states */
+    lane_give_slot(js->r, s); /* drafting goes on from the captured states */
     s->guess.n = 0;
     pass_unlock(&js->r->pass);
 }
@@ -244,7 +244,7 @@ static void leave(struct jobs *js, int k)
     pass_unlock(&js->r->pass);
 }
 
-/* The job takes over its lane's tokens, unless the lane still computes known ones again. */
+/* Copies the lane's tokens to its job, unless the lane is still recomputing tokens that the job has. */
 static void take_tokens(struct job *j, const struct lane *l)
 {
     if (l->tok.n < j->tok.n || l->n_given)
@@ -254,7 +254,7 @@ static void take_tokens(struct job *j, const struct lane *l)
     j->draws = l->draws;
 }
 
-/* Lane k gives its pages back; its job waits and keeps its tokens. */
+/* Preempts lane k: frees its pages; its job waits and keeps its tokens. */
 static void set_aside(struct jobs *js, int k)
 {
     struct job *j = js->of[k];
@@ -279,7 +279,7 @@ void jobs_end(struct jobs *js, struct job *j, enum stop_reason why)
     js->owner->ended(js, j);
 }
 
-/* Pages of the full pool (and of the draft's) that a job takes beside those that it begins with. */
+/* Pages of the full pool (and of the draft's) that a job needs in addition to those of the state it begins with. */
 static int own_pages(const struct jobs *js, const struct job *j)
 {
     int P = js->r->kv.page_size, n;
@@ -300,8 +300,8 @@ static bool has_room(const struct jobs *js, const struct job *j)
            (!kv->has_draft || kv_left(kv, POOL_DRAFT) >= full);
 }
 
-/* A job for which there are too few pages although no other lane has any: it ends with what it has
- * said, or is refused. */
+/* Ends a job for which there are too few pages although no other lane runs: with the tokens generated so far, or, if
+ * there are none, as refused. */
 static void end_short(struct jobs *js, struct job *j, const char *why)
 {
     if (job_generated(j, &j->tok) > 0) {
@@ -338,7 +338,7 @@ static void begin_lane(struct jobs *js, struct job *j)
 {
     struct lane *l = &js->lane[js->n_live];
     int n, from = find_state(js, j, &n);
-    /* what was generated is computed by cycles where a prompt's pass may round otherwise */
+    /* cycles recompute the generated tokens if a prompt's pass may round differently */
     int known = js->r->dev.k->queued ? j->prompt.n : j->tok.n;
     pass_lock(&js->r->pass);
     *l = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
@@ -411,8 +411,8 @@ static void collect(struct jobs *js)
             jobs_end(js, js->of[k], (enum stop_reason)ended(js, k));
 }
 
-/* Makes a job a lane. False with *retry: the same job may try again; without: nobody else may
- * now. */
+/* Admits a job to a lane. False with *retry: the same job may try again; without: no job is admitted in this
+ * round. */
 static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e)
 {
     *retry = false;
@@ -430,7 +430,7 @@ static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e
     bool stopped = job_stopped(js, j);
     if (!stopped && js->n_live > 0)
         js->crowded = true;
-    else if (!stopped && js->n_state) /* the head: the last thing that can be given up */
+    else if (!stopped && js->n_state) /* the head, which is dropped last */
         *retry = jobs_give_state(js);
     else if (!stopped)
         end_short(js, j, e->msg);
@@ -455,8 +455,8 @@ static bool admit(struct jobs *js, struct err *e)
 
 /* ---- cycles ---------------------------------------------------------------------------------- */
 
-/* A pool is short in a cycle: a state goes, or the youngest lane waits, or the head goes, or the
- * only reply ends. */
+/* A pool is short in a cycle: drops a state, else preempts the youngest lane, else drops the head, else ends the only
+ * reply. */
 static void give_up_one(struct jobs *js)
 {
     if (give_up_state(js))

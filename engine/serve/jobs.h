@@ -1,20 +1,18 @@
 /* jobs.h - replies to prompts that run beside each other, outside the conversation: the core that
  * batches (batch.c) and clients' jobs (clients.c) share.
  *
- * Every job that runs is a lane of the conversation's runtime. Jobs wait in their order. A job is
- * admitted when the pools have the pages for its prompt and for one more cycle of every lane; else
- * it waits for a lane to end. When a pool is short all the same, the youngest lane gives its pages
- * back and is computed again later. A job whose prompt cannot fit even alone is refused, the
- * others go on. Checkpoints of the conversation are not given up for a job.
+ * Every job that runs is a lane of the conversation's runtime. Jobs wait in order. A job is admitted when the pools have
+ * the pages for its prompt and for one more cycle of every lane; else it waits until a lane ends. If a pool is short
+ * nevertheless, the youngest lane is preempted: its pages are freed, and it is computed again later. A job whose prompt
+ * does not fit even alone is refused; the others go on. Checkpoints of the conversation are not dropped for a job.
  *
- * A lane's tokens and log probabilities are those of its run alone, because a row does not depend
- * on its neighbours (kernels.h). On a device that queues passes a prompt's pass may round
- * otherwise than a cycle; so what a lane there has generated is computed again by cycles, with its
- * tokens given.
+ * A lane yields the tokens and log probabilities that it would yield alone, because a row does not depend on its
+ * neighbours (kernels.h). On a device that queues passes, a prompt's pass may round differently from a cycle. There,
+ * cycles with given tokens recompute the tokens that a preempted lane had generated.
  *
- * Resident states (checkpoints of prompts, ends of replies) let a job begin behind the tokens
- * whose KV they hold. In the end the pools are as before, the order of their free pages included,
- * so that a replay, which knows nothing of jobs, finds the same pages. The engine's thread. */
+ * Resident states (checkpoints of prompts, ends of replies) let a job begin after the tokens whose KV they hold. When all
+ * jobs have ended, the pools are as before, including the order of their free pages, so that a replay, which does not run
+ * jobs, finds the same pages. The engine's thread. */
 #ifndef AERIE_JOBS_H
 #define AERIE_JOBS_H
 
@@ -37,7 +35,7 @@ struct job {
     struct sampling how;
     uint64_t seed;
     int most; /* tokens of the reply; 0: the prompt alone; INT_MAX: what the context holds */
-    bool run_on; /* end tokens do not end the reply */
+    bool run_on; /* stop tokens do not end the reply */
     struct prompt_scores *scores; /* written while the prompt is computed, all of it; or NULL */
     /* kept by the core */
     enum job_state state;
@@ -54,7 +52,7 @@ struct job {
     struct buf why;
 };
 
-/* Whom the jobs belong to. */
+/* The owner of the jobs: batch.c or clients.c. */
 struct job_owner {
     /* Tokens were appended: by the prompt's pass or by a cycle (l->rec.kind). Not called for tokens
      * that are computed again. */
@@ -71,8 +69,8 @@ struct jobs {
     const struct settings *set; /* drafting and chunks */
     const struct job_owner *owner;
     int lanes;
-    /* One state, made by the owner, begins every job: given up last, counted as in use. Else states
-     * are made at the end of prompts and replies, and the oldest ones are given up first. */
+    /* true: one state, made by the owner, begins every job; it is dropped last and counts as in use. false: states are
+     * made at the ends of prompts and replies, and the oldest are dropped first. */
     bool head;
     struct job **job; /* (n) in their order, those that wait and run among them; the owner's */
     int n;
@@ -81,8 +79,8 @@ struct jobs {
     struct lane lane[JOB_LANES];
     struct job *of[JOB_LANES]; /* job of each lane; oldest first */
     int n_live;
-    bool crowded; /* a lane found too few pages: none is admitted before one has ended */
-    struct job *failed; /* in whose prompt the last round failed; NULL: not in a prompt */
+    bool crowded; /* a lane found too few pages: no job is admitted until one has ended */
+    struct job *failed; /* the job in whose prompt the last round failed; NULL: it failed in a cycle */
     int n_computed; /* prompt tokens */
     struct kv_order *order; /* of the free pages before; NULL: closed */
 };
@@ -101,13 +99,13 @@ static inline bool jobs_opened(const struct jobs *js)
 bool job_stopped(const struct jobs *js, const struct job *j);
 /* Whether the runtime drafts for jobs. */
 bool jobs_draft(const struct jobs *js);
-/* A prompt that the context cannot hold: the job is refused, owner->ended() is not called. */
+/* Refuses a job whose prompt does not fit the context; owner->ended() is not called. */
 bool job_fits_context(const struct jobs *js, struct job *j);
 /* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was stopped. */
 bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
                  struct err *e);
-/* Admits what has room, if it may; then one cycle of every lane; ends what is done. Jobs that were
- * stopped stay where they are. False: a rule is violated or the device failed (*e); the lanes are
+/* One round: admits the waiting jobs that have room, if `admit`, runs one cycle of every lane, and ends the jobs that
+ * are done. Jobs that were stopped stay as they are. False: a rule is violated or the device failed (*e); the lanes are
  * as before. */
 bool jobs_round(struct jobs *js, bool admit, struct err *e);
 /* The job's tokens, whether it runs or waits. */

@@ -38,7 +38,7 @@ static bool load_device(struct loaded *l, const struct engine_opts *o, struct er
     return true;
 }
 
-/* A draft that does not fit is a notice and plain decoding, unless it is required. */
+/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is required. */
 static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct loading *p,
                        struct err *e)
 {
@@ -59,8 +59,8 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
     return true;
 }
 
-/* A device that computes in main memory uses weights where they lie, but rounds them there if they are
- * to be FP8. Other devices make copies of their own. */
+/* A device that computes in main memory uses the mapped weights in place, and quantizes them there for --weights fp8.
+ * Other devices copy the weights. */
 static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
 {
     size_t left, all = 0;
@@ -88,7 +88,7 @@ static bool load_models(struct loaded *l, const struct engine_opts *o, struct er
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Ids that stand for no text: padding of the vocabulary. */
+/* Masks ids without text: padding of the vocabulary. */
 static void find_mask(struct loaded *l)
 {
     int n = l->model.cfg.vocab, found = 0;

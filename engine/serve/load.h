@@ -22,8 +22,8 @@ struct loaded {
     struct model model;
     struct draft draft;
     bool has_draft;
-    char *draft_off; /* why there is no drafting; NULL: there is */
-    char *passed;    /* why "auto" chose the CPU although the build has CUDA; NULL: it did not */
+    char *draft_off; /* why there is no drafting; NULL: drafting works */
+    char *passed;    /* why "auto" chose the CPU although the build has CUDA; NULL: otherwise */
     struct tokenizer *tok; /* these and the next four only with LOAD_TEXT */
     struct chat *chat;
     char date[11]; /* that the chat format was given */
@@ -32,7 +32,7 @@ struct loaded {
     uint8_t *mask; /* (vocab) 1: an id without text, never sampled; NULL: every id has text */
 };
 
-/* Reads what the options name. What a user should know meanwhile goes to o->notice: a draft that
+/* Reads what the options name. Messages for the user go to o->notice: a draft that
  * does not fit (unless o->require_draft makes that an error), a template that is not known, a slow
  * start. On failure *l is empty and *e says why. The caller ends it with engine_unload(). */
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e);

@@ -1,8 +1,7 @@
-/* plans.c - keeps the plans of one step of a turn, which was named before it runs, as JSON.
+/* plans.c - keeps the plans of one step of a turn, named before it runs, as JSON.
  *
- * Without this a plan is gone with the next pass of its mode, and its page tables with the commit.
- * The step is computed pass by pass, also where cycles are graphs: only then each plan is one that
- * pass_prepare() built. */
+ * Otherwise the next pass of the same mode overwrites a plan, and the commit changes its page tables. The step runs as a
+ * stepped cycle, never fused, so that pass_prepare() builds each of its plans. */
 #include "engine/serve/internal.h"
 #include "kernels/json.h"
 

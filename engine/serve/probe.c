@@ -1,14 +1,13 @@
 /* probe.c - steps with taps: the armed step of a turn, and past steps computed again (RQ_PROBE).
  *
- * To compute a past step again its context is put back on a scratch sequence: cells that the session
- * still has are shared, the others are computed from the tokens that the turn held (contexts.h), and
- * then the rows of the step, with the tree that it drafted then. Where the step's logits come out as
- * they were recorded, the taps show what happened; the probe says whether they do. They may differ on
- * a device where a row of a long prompt pass has other bits than the same row of a short pass, and
- * after a setting, a fault switch or another mechanism of the engine has changed since.
+ * A past step is computed again on a scratch sequence with the step's context: cells that the session still has are
+ * shared, the others are computed from the tokens that the turn held (contexts.h). Then the rows of the step run, with
+ * the tree that it drafted. If the logits equal the recorded ones, the taps show what happened; the probe reports
+ * whether they do. They may differ on a device on which a row of a long prompt pass has other bits than the same row of
+ * a short pass, and if a setting, a fault switch or the engine has changed since.
  *
- * Afterwards the pools are as before, the order of their free pages included (as after a batch), so
- * that a replay, which knows nothing of probes, finds the same pages. */
+ * Afterwards the pools are as before, including the order of their free pages (as after a batch), so that a replay, which
+ * does not run probes, finds the same pages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 
 enum { DECODE_CHUNK = 64 }; /* rows of passes that compute generated tokens again: verify rows */
 
-/* Posts the probe, or with *p NULL the reason why there is none. Takes the probe. */
+/* Posts the probe and takes it over, or, with *p NULL, posts why there is none. */
 static void post(struct engine *g, int turn, int step, struct probe *p, const char *why)
 {
     struct event ev = engine_event(g, EV_PROBE);
@@ -26,10 +25,10 @@ static void post(struct engine *g, int turn, int step, struct probe *p, const ch
     ev.probe = p;
     if (!p)
         buf_str(&ev.text, why);
-    evq_put(g->screen, &ev); /* not the log's: it keeps none */
+    evq_put(g->screen, &ev); /* not to the log, which stores no probes */
 }
 
-/* What the taps do not know of a step. */
+/* Fills in the facts of a step that the taps do not record. */
 static void describe(const struct engine *g, struct probe *p, int turn, int step,
                      const struct step_rec *rec)
 {
@@ -40,8 +39,8 @@ static void describe(const struct engine *g, struct probe *p, int turn, int step
     p->page_size = g->own.runtime.kv.page_size;
 }
 
-/* The tokens of the keys: of committed positions, and of a prompt, those of the context; of a tree the
- * row's ancestors. */
+/* The tokens of the keys: those of the context for committed positions and for a prompt; for a tree those of the row's
+ * ancestors. */
 static void name_keys(struct probe *p, const struct ids *context)
 {
     if (p->key_layer < 0 || p->n_key == 0) /* a pass in two parts has no keys */
@@ -187,17 +186,17 @@ static bool find_step(struct again *a, const struct probe_ask *ask, struct err *
     return (ask->past || recall_step(a, ask->turn, ask->step, e)) && step_fits(a, ask, e);
 }
 
-/* The accepted rows, root first; returns how many. */
+/* Lists the accepted rows, root first; returns how many there are. */
 static int path_of(const struct again *a, int path[TREE_MAX])
 {
-    int n = 0, most = a->rec.accepted + 1; /* fewer than accepted nodes where a stop token came */
+    int n = 0, most = a->rec.accepted + 1; /* fewer rows than accepted nodes after a stop token */
     for (int i = 0; i < a->tree.n && n < most; i++)
         if (i == 0 || a->tree.fate[i] == FATE_ACCEPTED)
             path[n++] = i;
     return n;
 }
 
-/* Shares the session's cells of the longest head of the context that some state of it still has. */
+/* Shares the cells of the longest prefix of the context that a resident state of the session holds. */
 static void share_cells(struct again *a)
 {
     const struct session *s = &a->g->own.ses;
@@ -329,7 +328,7 @@ static void show_scratch(struct engine *g, const struct seq *s)
     shared_unlock(&g->shared);
 }
 
-/* The scratch sequence's passes: plans and counts apart from the session's. */
+/* Sets up the passes of the scratch sequence, whose plans and counts are separate from the session's. */
 static void open_pass(struct again *a)
 {
     const struct pass *of = &a->r->pass;

@@ -83,8 +83,8 @@ void session_set_system(struct session *s, const char *text)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* Messages from number msg on have changed or gone: the first change is what the next prompt
- * meets. */
+/* Notes that messages from number msg on have changed or were removed. Only the first change is kept: the next
+ * prompt differs from there on. */
 static void note_change(struct session *s, enum reuse_change why, int turn, int msg)
 {
     struct held *h = &s->held;
@@ -279,7 +279,7 @@ int session_seqs(const struct session *s, const struct seq **out, int max)
 
 /* ---- preparing a turn ------------------------------------------------------------------------ */
 
-/* The messages that are not `gone` (NULL: all), and `text` as one more question. */
+/* Renders the messages that are not `gone` (NULL: all), and `text` as one more question. */
 static bool render(const struct session *s, const bool *gone, const char *text, struct ids *out,
                    struct err *e)
 {
@@ -323,7 +323,7 @@ static bool message_too_long(const struct session *s, int n, struct err *e)
 /* A question and its reply. */
 struct exchange {
     int first, n; /* messages */
-    int turn;     /* the number of its reply: a reply generated again has a number of its own */
+    int turn;     /* of its reply: /regen gives the new reply a turn number of its own */
     int tokens;   /* approximate: rendered alone */
 };
 
@@ -365,8 +365,8 @@ static void leave_out(const struct exchange *x, bool *gone)
         gone[x->first + i] = true;
 }
 
-/* Marks the oldest exchanges that are there and at most `most` tokens long, until `need` tokens are
- * gained. Returns what is still needed. */
+/* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens. Returns the number of
+ * tokens still missing. */
 static int leave_oldest(const struct exchange *x, int n, int most, int need, bool *gone)
 {
     for (int i = 0; i < n && need > 0; i++)
@@ -386,7 +386,7 @@ static bool choose(const struct session *s, const char *text, int reserve, int l
     int need = out->n_all + reserve - context;
     need = leave_oldest(x, n, long_text, need, gone);
     leave_oldest(x, n, INT_MAX, need - reserve + least, gone);
-    for (;;) { /* exchanges were measured one by one: their sum may be off by a few tokens */
+    for (;;) { /* exchanges were measured one by one: the sum may be a few tokens off */
         int left = 0;
         out->prompt.n = 0;
         if (!render(s, gone, text, &out->prompt, e))
@@ -548,12 +548,12 @@ void session_hold(struct session *s)
     h->turn = h->msg = 0;
 }
 
-/* Fewer tokens than these between a state's end and the place where the prompt changes are those
- * that a chat format puts between two messages. */
+/* A chat format puts fewer tokens than this between two messages. A smaller distance between the end of a state and
+ * the first changed token of the prompt therefore counts as none. */
 enum { FRAME_TOKENS = 16 };
 
-/* Of a prompt that reuses fewer of the first `same` tokens than there were. Cells of a state that
- * cannot draft count as well. */
+/* Sets r->limit: why a prompt does not reuse all of its first `same` tokens, which are unchanged. LIMIT_DRAFT: a state
+ * that cannot draft holds more of them. */
 static void find_limit(const struct session *s, const struct ids *prompt, int reused,
                        struct reuse *r)
 {
@@ -578,7 +578,7 @@ static void find_limit(const struct session *s, const struct ids *prompt, int re
     r->to = r->limit == LIMIT_WINDOW ? min_int(s->held.swa_lo, r->same) - 1 : r->same;
 }
 
-/* Why a prompt reuses so many tokens. */
+/* Why a prompt reuses this many tokens. */
 static struct reuse explain(const struct session *s, const struct ids *prompt, int reused)
 {
     const struct held *h = &s->held;

@@ -49,7 +49,7 @@ void shapes_turn_ended(struct engine *g)
         l->behind = 0; /* the next turn computes the prompt's end again */
 }
 
-/* The shape that a step of this number has, as far as the turn knows; false: it is still open. */
+/* The shape of the step with this number; false: it has not been chosen yet. */
 static bool known(const struct shapes *s, int step, struct tree_shape *out)
 {
     int i = s->n - 1;

@@ -14,26 +14,26 @@
 struct engine;
 
 struct shapes {
-    struct auto_shape chooser; /* of the engine: it knows more with each turn */
+    struct auto_shape chooser; /* keeps its measurements from turn to turn */
     struct shape_change *at;   /* (n) of the turn, by step; owned */
     int n;
     int decided; /* the newest step that has a shape; 0: none */
-    bool logged; /* the request brought them */
+    bool logged; /* the shapes come from the request (a replay) */
 };
 
 /* The turn begins with the shapes that its request names. */
 void shapes_turn_begins(struct engine *g, const struct request *rq);
-/* Lets the drafter run over the cells that it is behind. A probe of the chooser ends. */
+/* At the turn's end: runs the drafter over the cells that it is behind, and ends a probe of the chooser. */
 void shapes_turn_ended(struct engine *g);
-/* The shape of the next step; posts OP_SHAPE where that has to be said. NULL: plain decoding without
- * a drafter. *room: for the shape. */
+/* The shape of the next step, in *room; posts OP_SHAPE if it differs from the one before. NULL: plain decoding without
+ * a drafter. */
 const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room);
-/* The same with other settings, if the next step had them; posts nothing. */
+/* The shape that the next step would have with other settings; posts nothing. */
 const struct tree_shape *shapes_peek(const struct engine *g, const struct settings *set,
                                      struct tree_shape *room);
-/* The step has run for so many nanoseconds of wall time. */
+/* Call it after a step, with the nanoseconds of wall time that it took. */
 void shapes_measure(struct engine *g, uint64_t ns);
-/* What the chooser knows, for views; under the lock of engine_shared. */
+/* Copies the chooser's measurements for views; under the lock of engine_shared. */
 void shapes_view(const struct engine *g, struct auto_view *v);
 
 #endif

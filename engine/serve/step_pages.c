@@ -1,4 +1,4 @@
-/* step_pages.c - what a step reports about pages: to the log by its event, to the views by the tape. */
+/* step_pages.c - reports the page events of a step: to the log in the step's event, to the views through the tape. */
 #include <stdlib.h>
 #include <string.h>
 

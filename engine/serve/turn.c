@@ -154,7 +154,7 @@ struct turn {
     enum stop_reason reason;
 };
 
-/* What a part of the turn returns if it does not end the turn with a stop reason. */
+/* Returned by parts of the turn in place of a stop reason, if the turn does not end. */
 enum { GOES_ON = -1, GOES_BACK = -2 };
 
 static int generated(const struct engine *g, const struct turn *t)
@@ -234,8 +234,8 @@ static bool gave_all(const struct engine *g, const struct turn *t)
     return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
 }
 
-/* Now, or by a replay at the step where it happened then (-1: before the first). A turn that has
- * gone back first runs the steps that were posted. */
+/* Whether the user stops the turn, or, in a replay, stopped it after this step (stop_after_step; -1: before the first).
+ * A turn that has gone back first runs the steps that were posted. */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
     int after = t->rq->stop_after_step;
@@ -257,8 +257,8 @@ static int finished(struct engine *g, const struct turn *t)
     return stopped_by_user(g, t) ? STOP_CANCEL : GOES_ON;
 }
 
-/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that a turn
- * meets again after going back was posted. */
+/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that occurs again after going
+ * back is not posted twice. */
 static int failed(struct engine *g, struct turn *t, int step, const struct err *e)
 {
     if (debug_back_asked(g))
@@ -268,7 +268,7 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
         return STOP_CANCEL;
     }
     if (e->kind == ERR_NEGATIVE) {
-        /* earlier turns hold the pages, or after historical fault 27789 nobody does */
+        /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked them */
         char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
                                "oldest N turns, /clear empties the pools");
         engine_post_text(g, EV_NOTICE, line);
@@ -284,8 +284,8 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
     return g->own.lost ? STOP_DEVICE : STOP_FAULT;
 }
 
-/* A step is committed: posts it, or compares it with its first run; then the checker, the debugger.
- * GOES_ON, GOES_BACK or the stop reason of a step that failed. */
+/* After a committed step: posts it or, if it is silent, compares it with its first run; then runs the checker and the
+ * debugger. Returns GOES_ON, GOES_BACK or the stop reason of a step that failed. */
 static int step_done(struct engine *g, struct turn *t, uint64_t began)
 {
     struct err e = {0};
@@ -303,7 +303,7 @@ static int step_done(struct engine *g, struct turn *t, uint64_t began)
     return debug_back_asked(g) ? GOES_BACK : GOES_ON;
 }
 
-/* A step of a turn that has gone back is not ended by a cancel: see stopped_by_user(). */
+/* A cancel does not end a silent step of a turn that has gone back: see stopped_by_user(). */
 static void begin_step(struct engine *g, const struct turn *t)
 {
     struct runtime *r = &g->own.runtime;
@@ -322,7 +322,7 @@ static void end_step(struct engine *g, bool ok)
     force_step_ended(g, ok);
 }
 
-/* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
+/* Runs one prompt chunk. If a pool is short, checkpoints are dropped first, then the chunk gets smaller. */
 static bool extend(struct engine *g, int *chunk, struct err *e)
 {
     struct lane *l = &g->own.ses.lane;
@@ -380,7 +380,7 @@ static int prefill(struct engine *g, struct turn *t)
     return finished(g, t);
 }
 
-/* A phase is done. False: the turn was paused, and the user stopped it. */
+/* After a phase: pauses if the debugger asks for it. False: the user stopped the paused turn. */
 static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
 {
     return debug_phase_done(g, c) || (!undo_possible(g) && !debug_back_asked(g)) ||
@@ -440,7 +440,7 @@ static int decode(struct engine *g, struct turn *t)
                 why = finished(g, t);
             undo_begin(g);
         } else if (e.kind == ERR_NEGATIVE && stop_asked(&g->stop) && back_silent(g, &t->back)) {
-            continue; /* between two phases; steps that were posted come first */
+            continue; /* stopped between two phases: posted steps are run again first */
         } else if (e.kind != ERR_NEGATIVE || undo_wanted(g) || debug_back_asked(g) ||
                    !session_reclaim(&g->own.ses)) {
             why = failed(g, t, g->shared.step + 1, &e);
@@ -463,7 +463,7 @@ static enum stop_reason run_steps(struct engine *g, struct turn *t)
     return (enum stop_reason)why;
 }
 
-/* prompt: empty for a turn that is refused before it has one. */
+/* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */
 static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt, int reused,
                   const struct reuse *why)
 {
@@ -529,7 +529,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
 }
 
-/* The reply joins the conversation; a turn without one leaves no trace in it. */
+/* Adds the reply to the conversation; a turn without a reply is removed from it. */
 static void close_turn(struct engine *g, struct turn *t, int n_reply)
 {
     struct session *s = &g->own.ses;
@@ -546,7 +546,7 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
     end(g, t);
     session_hold(s);
     if (n_reply == 0 && (t->reason == STOP_FAULT || g->own.lost))
-        session_unsay(s); /* the pages stay as they are, to be looked at */
+        session_unsay(s); /* the pages stay, so that the user can inspect them */
     else if (n_reply == 0)
         session_rewind(s, 1, CHANGE_SILENT);
 }
@@ -574,8 +574,8 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* reserve(): tokens kept free for the reply if possible. least(): a long text leaves the context
- * only if fewer tokens than this were free otherwise. */
+/* The arguments of session_room(): tokens kept free for the reply if possible; the number of free tokens below which a
+ * long text leaves the context. */
 static int reserve(const struct engine *g)
 {
     return min_int(512, g->own.runtime.context / 8);
@@ -630,7 +630,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
         buf_free(&b);
         return false;
     }
-    r->prompt.n = 0; /* there is room for a short reply: nothing leaves */
+    r->prompt.n = 0; /* there is room for a short reply: no turn leaves */
     return session_render(&g->own.ses, text, &r->prompt, e);
 }
 
@@ -643,14 +643,14 @@ static void refuse(struct engine *g, const char *text, enum stop_reason reason, 
     end(g, &t);
 }
 
-/* The same of a message whose encoding the user stopped, or which does not fit the context. */
+/* Refuses a message whose encoding the user stopped, or which does not fit the context. */
 static void refuse_prompt(struct engine *g, const char *text, const struct err *e)
 {
     bool cancelled = e->kind == ERR_NEGATIVE && stop_asked(&g->stop);
     refuse(g, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
 }
 
-/* The behaviour before OP_FORGET, for replaying logs of that time. */
+/* The behaviour of versions before OP_FORGET, for replays of their logs. */
 static void say_eagerly(struct engine *g, const struct request *rq, const char *text)
 {
     struct session *s = &g->own.ses;

@@ -1,12 +1,13 @@
-/* undo.c - what a step that the user stops leaves behind: nothing. A replay stops the turn before
- * the step. The checkpoint that a prompt's last chunk makes goes with the turn, which has no reply; a
- * drafter that has caught up for the step would have done so at the turn's end (shapes.c). */
+/* undo.c - undoes a step that the user stops, because a replay stops the turn before that step: page tables and the order
+ * of free pages must be the same afterwards. Two effects need no undo. The checkpoint before a prompt's last chunk is
+ * dropped with the turn, which has no reply. The drafter's catch-up pass before the step is one that the turn's end runs
+ * otherwise (shapes.c). */
 #include "engine/serve/internal.h"
 
 void undo_begin(struct engine *g)
 {
     g->own.undo_given_up = g->own.ses.given_up;
-    g->own.ses.lane.seq.n_replaced = 0; /* by a step that failed */
+    g->own.ses.lane.seq.n_replaced = 0; /* a step that failed may have left some */
 }
 
 bool undo_possible(const struct engine *g)

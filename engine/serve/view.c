@@ -48,7 +48,7 @@ static int32_t column_page(const struct seq *s, enum pool_id p, int c)
     return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
 }
 
-/* Who holds a page, as bits; a checkpoint and a job's resident state set none. BATCH: a job. */
+/* Bits for the holders of a page; BATCH: a job. Checkpoints and jobs' resident states have no bit. */
 enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2, HELD_BY_BATCH = 4 };
 
 static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
@@ -59,10 +59,9 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
             held[column_page(s, p, c)] |= bit;
 }
 
-/* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool
- * does not exist. used: only the current session's own, or of a batch that runs; protected: the
- * session's, and also held by a fork or by the batch; evictable: held by checkpoints or idle
- * sessions only. */
+/* The ledger of a pool, and in *held an allocated array (total) with the holders of each page; NULL if the pool does not
+ * exist. used: held by the current session or a running batch alone; protected: held by the session and also by a fork
+ * or the batch; evictable: held by checkpoints or idle sessions only. */
 static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
                       uint8_t **held)
 {
@@ -284,7 +283,7 @@ static int local_steps(struct backend *b, struct step_info *out, int max)
     return n;
 }
 
-/* The newest step that drafted; of a turn that has gone back, as of the step where it stands. */
+/* The newest step that drafted, at or before the present step of a turn that has gone back. */
 static const struct ring_entry *latest_drafted(const struct engine_shared *s)
 {
     const struct ring_entry *e = ring_drafted(&s->ring);

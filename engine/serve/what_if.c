@@ -160,7 +160,7 @@ static void run_here(struct engine *g, const struct changed *c, struct what_if_s
 
 /* ---- on pools of its own --------------------------------------------------------------------- */
 
-/* The context up to the token before the pending one, which is then given as it was. */
+/* Computes the context up to the token before the pending one, and gives the pending token to the lane. */
 static bool run_context(struct engine *g, struct runtime *r, struct lane *l,
                         const struct settings *set, struct err *e)
 {
@@ -181,8 +181,7 @@ static bool run_context(struct engine *g, struct runtime *r, struct lane *l,
     return true;
 }
 
-/* The models as they are, but for the width of the window. The layers are a copy; the weights are
- * the same ones. */
+/* The models with another window width. The layers are copied; the weights are shared. */
 static struct model with_window(const struct model *m, int window, struct layer **layers)
 {
     struct model other = *m;
@@ -198,7 +197,7 @@ static struct model with_window(const struct model *m, int window, struct layer 
 static void run_elsewhere(struct engine *g, const struct changed *c, struct what_if *w)
 {
     const struct runtime *mine = &g->own.runtime;
-    struct loaded other = g->loaded; /* on loan: only the model may differ */
+    struct loaded other = g->loaded; /* not owned; only the model may differ */
     struct layer *layers = NULL;
     struct what_if_side *s = &w->side[1];
     struct err e = {0};

@@ -22,7 +22,7 @@ static void post_settings(struct engine *g, enum op_kind op)
     settings_print(&g->shared.set, &b);
     engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
-    for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
+    for (int i = 0; i < N_BUGS; i++) /* fault switches outlive sessions: each session's log names those that are on */
         if (bug_on(&g->own.runtime.bugs, (enum bug)i)) {
             buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number,
                        bug_state_name((enum bug)i, bug_on(&g->own.runtime.bugs, (enum bug)i)));
@@ -86,7 +86,7 @@ static void take_past(struct engine *g, const struct request *rq)
     for (int i = 0; i < rq->n_past; i++) {
         const struct past_turn *p = &rq->past[i];
         if (p->ids.n == 0 && (!p->reply || !p->reply[0]))
-            continue; /* a turn without a reply left no trace in the context */
+            continue; /* a turn without a reply is not in the context */
         session_add(s, ROLE_USER, p->turn, p->user, NULL, 0);
         session_add(s, ROLE_ASSISTANT, p->turn, p->reply ? p->reply : "", p->ids.v, p->ids.n);
     }
@@ -97,7 +97,7 @@ static void take_past(struct engine *g, const struct request *rq)
     s->draws = rq->draws;
 }
 
-/* The sender has already refused lines that do not apply. */
+/* The sender has already refused settings that do not apply. */
 static void take_settings(struct engine *g, const char *lines)
 {
     struct err e = {0};
@@ -134,7 +134,7 @@ static void do_resume(struct engine *g, const struct request *rq)
     if (rq->parent[0])
         post_fork(g);
     post_settings(g, OP_RESUME);
-    if (rq->text) /* an empty one, too: the log may have another, a copy's parent since the copy */
+    if (rq->text) /* also if it is empty: the system prompt in the log may be another */
         engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
 }
 
@@ -143,7 +143,7 @@ static void do_fork(struct engine *g, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, g->own.ses.id, sizeof parent);
     session_fork(&g->own.ses, rq->session);
-    if (g->shared.set.forget != FORGET_EAGER) { /* before OP_FORGET the context stayed as it was */
+    if (g->shared.set.forget != FORGET_EAGER) { /* versions before OP_FORGET left the context unchanged here */
         struct replaced old = session_take_messages(&g->own.ses);
         take_past(g, rq);
         session_fit_states(&g->own.ses, &old);
@@ -195,7 +195,7 @@ static void do_set(struct engine *g, const char *line)
     buf_printf(&done, "%s=", name);
     if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
-    else if (settings_get(&g->shared.set, name, &done)) /* the value after resolving */
+    else if (settings_get(&g->shared.set, name, &done)) /* the value in place of `auto` */
         engine_post_op(g, OP_SET, done.p, 0);
     else
         engine_post_op(g, OP_SET, line, 0);
@@ -203,7 +203,7 @@ static void do_set(struct engine *g, const char *line)
     free(name);
 }
 
-/* Scores the captures on the conversation, on a runtime of its own. */
+/* Scores the ways to read the draft's captured layers on the conversation, on a runtime of its own. */
 static void do_calibrate(struct engine *g)
 {
     struct err e = {0};
@@ -246,7 +246,7 @@ static void serve(struct engine *g, const struct request *rq)
 
 enum work { WORK_REQUEST, WORK_JOBS, WORK_OVER };
 
-/* Waits for a request or for jobs; where both wait, they take turns. */
+/* Waits for a request or for jobs; if both are there, they are served alternately. */
 static enum work next_work(struct engine *g, enum work last, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);
@@ -266,7 +266,7 @@ static enum work next_work(struct engine *g, enum work last, struct request *rq)
     return work;
 }
 
-/* Takes the first request out of the queue that a paused turn can serve. False: none waits. */
+/* Takes the first request that a paused turn can serve out of the queue. False: there is none. */
 static bool next_for_pause(struct engine *g, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);
@@ -395,7 +395,7 @@ static bool load(struct engine *g, const struct engine_opts *asked, struct err *
     return true;
 }
 
-/* "15,17-19": the layers that read the cells of `owner` without being it. False: none. */
+/* "15,17-19": the layers other than `owner` that read its cells. False: there are none. */
 static bool print_readers(const struct model *m, int owner, struct buf *out)
 {
     int n = m->cfg.n_layer, found = 0;
@@ -412,7 +412,8 @@ static bool print_readers(const struct model *m, int owner, struct buf *out)
     return found > 0;
 }
 
-/* Which layers own no slots, and whose they read. Allocated; NULL: all own theirs. */
+/* Describes which layers have no KV cells of their own, and whose cells they read. Allocated; NULL: all layers have
+ * their own. */
 static char *print_sharing(const struct engine *g)
 {
     const struct loaded *l = &g->loaded;
@@ -498,7 +499,7 @@ static void init_locks(struct engine *g)
     debug_open(&g->debug);
 }
 
-/* Stops and frees an engine, also one that is open in part. */
+/* Stops and frees an engine, also one that was opened only in part. */
 static void local_close(struct backend *b)
 {
     struct engine *g = engine_of(b);
