@@ -1,6 +1,6 @@
-/* behind_kit.h - for tests of lanes whose drafter is behind: steps of changing shapes, plain ones in between that the
- * drafter takes in later, yield the tokens of plain decoding, and the guesses that the drafter has after
- * every step when it is never behind. */
+/* behind_kit.h - for tests of lanes whose drafter is behind: the shapes of steps change, and the drafter runs over the
+ * cells of plain steps only later. Such a lane must yield the tokens of plain decoding, and, whenever the drafter has
+ * caught up, the guesses of a drafter that was never behind. */
 #ifndef AERIE_TESTS_BEHIND_KIT_H
 #define AERIE_TESTS_BEHIND_KIT_H
 
@@ -16,13 +16,13 @@ static int below(int n)
 
 enum { LENGTH = 150, GUESSES = 4 };
 
-/* What a drafter guesses at each length, and the tokens. */
+/* The reference: the tokens, and the drafter's guesses at each length. */
 struct reference {
     struct ids tok;
     struct guess at[LENGTH + 1];
 };
 
-/* One token a step, and the drafter takes it in at once. */
+/* Computes the reference: one token a step, over which the drafter runs at once. */
 static void run_reference(struct runtime *r, const struct lane *begin, struct reference *ref)
 {
     static const struct tree_shape one = {1, 1, 2};
@@ -53,7 +53,7 @@ static void same_guess(const struct reference *ref, const struct lane *l)
 
 static int caught_up, longest, full;
 
-/* Runs of plain steps are long enough to fill the backlog now and then. */
+/* Plain steps follow each other often enough to fill the backlog now and then. */
 static void run_changing(struct runtime *r, const struct lane *begin, const struct reference *ref)
 {
     static const struct tree_shape shapes[] = {{0, 0, 1}, {1, 1, 2}, {3, 1, 4}, {2, 3, 7}, {4, 4, 12}};

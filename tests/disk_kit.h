@@ -1,5 +1,5 @@
-/* disk_kit.h - a disk of the tests' own: a VFS of SQLite that fails on demand and knows what a power cut
- * would leave.
+/* disk_kit.h - a simulated disk: an SQLite VFS that fails on demand, and that can write out the files as a power
+ * cut might leave them.
  */
 #ifndef AERIE_TESTS_DISK_KIT_H
 #define AERIE_TESTS_DISK_KIT_H
@@ -14,7 +14,7 @@
 
 enum { SECTOR = 512, MAX_DISK_FILES = 24 };
 
-/* A file as the disk has it for sure, and what was written since its last sync. */
+/* A file: its synced content, and the writes since its last sync. */
 struct disk_file {
     char name[200];
     enum {
@@ -45,7 +45,7 @@ static struct {
         REFUSE_TRUNCATE,
         REFUSE_SYNC,
         REFUSE_SIZE,
-        REFUSE_LOCK, /* SQLite takes this one and the next for a lock of others */
+        REFUSE_LOCK, /* SQLite reports this and the next as SQLITE_BUSY */
         REFUSE_SHM_LOCK,
         REFUSE_SHM_MAP,
         REFUSE_DELETE,
@@ -53,7 +53,7 @@ static struct {
     } refused;                  /* every such operation fails */
     int refused_with;           /* errno */
     bool no_wal;                /* as on a file system without shared memory */
-    uint64_t dice;              /* of what survives a cut */
+    uint64_t dice;              /* random numbers: which unsynced writes survive a power cut */
     struct disk_file file[MAX_DISK_FILES];
     int n_files;
 } disk = {.mu = PTHREAD_MUTEX_INITIALIZER, .dice = 1};
@@ -121,7 +121,7 @@ static void put(struct buf *b, sqlite3_int64 at, const char *p, size_t n)
     memcpy(b->p + at, p, n);
 }
 
-/* Brings late writes to `b`: all of them, or sector by sector as luck will have it. */
+/* Applies the unsynced writes to `b`: all of them, or a random choice of sectors. */
 static void settle(const struct disk_file *f, struct buf *b, bool all)
 {
     for (int i = 0; i < f->n_late; i++) {
@@ -302,7 +302,7 @@ static struct disk_file *disk_file_of(const char *name)
     assert_true(disk.n_files < MAX_DISK_FILES);
     snprintf(f->name, sizeof f->name, "%s", name);
     f->synced = access(name, F_OK) == 0;
-    if (f->synced) /* what was there before is on the disk */
+    if (f->synced) /* the content before this open is on the disk */
         buf_read_file(&f->safe, name, 64 << 20, NULL);
     return f;
 }
@@ -347,8 +347,8 @@ KIT void shim_remove(void)
     disk.refused = REFUSE_NONE;
 }
 
-/* What the disk might hold if the power went out now, as files in a folder of its own: of the files that SQLite
- * wrote what was synced and some of the rest; of other files beside them all. */
+/* Writes to a new folder the files that the disk might hold if the power failed now: of files that SQLite wrote, the
+ * synced content and some of the unsynced writes; other files of the same folder completely. */
 KIT void cut_power(const char *folder)
 {
     char name[600], beside[200] = "";
@@ -359,7 +359,7 @@ KIT void cut_power(const char *folder)
         struct buf b = {0};
         snprintf(beside, sizeof beside, "%.*s", (int)(strrchr(d->name, '/') - d->name), d->name);
         if (d->state == GONE || (d->state == UNLINKED && !survives()) || (d->state == THERE && access(d->name, F_OK) != 0))
-            continue; /* the last: renamed or removed by aerie itself */
+            continue; /* gone, or (access() fails) renamed or removed by aerie itself */
         buf_add(&b, d->safe.p, d->safe.n);
         settle(d, &b, false);
         snprintf(name, sizeof name, "%s/%s", folder, strrchr(d->name, '/') + 1);

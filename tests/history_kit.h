@@ -23,7 +23,7 @@
 
 #define KIT static __attribute__((unused))
 
-static char scratch[64];  /* a folder of this test's own */
+static char scratch[64];  /* this test's folder */
 static char db_path[128]; /* in a folder that does not exist yet */
 static uint64_t dice = 1;
 
@@ -36,7 +36,7 @@ KIT uint64_t roll(uint64_t n)
 KIT int scratch_begin(void **state)
 {
     (void)state;
-    snprintf(scratch, sizeof scratch, "%s/aerie-history-XXXXXX", /* memory, where there is some */
+    snprintf(scratch, sizeof scratch, "%s/aerie-history-XXXXXX", /* in memory if possible */
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(scratch));
     snprintf(db_path, sizeof db_path, "%s/data/aerie/sessions.db", scratch);
@@ -55,7 +55,7 @@ KIT int scratch_end(void **state)
     return nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Changes the log as another program would. Triggers and checks of the schema hold. */
+/* Changes the log as another program would: the schema's triggers run and its constraints are checked. */
 KIT void change_log(const char *sql)
 {
     sqlite3 *s;
@@ -260,7 +260,7 @@ KIT struct event random_step(const char *session, int turn, int n)
     return ev;
 }
 
-/* The prompt goes on from *context, which afterwards holds prompt and reply. */
+/* The turn's prompt continues *context, which afterwards holds prompt and reply. */
 KIT void make_turn(struct made_turn *t, const char *session, int n, struct ids *context)
 {
     *t = (struct made_turn){.begin = event_of(EV_TURN_BEGIN, session, n, NULL),
@@ -271,7 +271,7 @@ KIT void make_turn(struct made_turn *t, const char *session, int n, struct ids *
     random_ids(context, (int)roll(20));
     ids_cat(&t->begin.tokens, context->v, context->n);
     t->begin.n_reused = (int)roll(100);
-    if (roll(4)) /* else a refused message, or another backend */
+    if (roll(4)) /* else as for a refused message, or from another backend */
         t->begin.reuse = (struct reuse){(enum reuse_change)(1 + roll(CHANGE_FORMAT)),
                                         (enum reuse_limit)roll(LIMIT_STATE + 1), (int)roll(9999),
                                         (int)roll(9999), (int)roll(9), (int)roll(9999),

@@ -1,5 +1,4 @@
-/* jobs_kit.h - an engine that takes jobs, for tests: what each job brought, and a spy on the
- * kernels. */
+/* jobs_kit.h - for tests of jobs: an engine, the results of each job, and kernels that a test can hold or falsify. */
 #ifndef AERIE_TESTS_JOBS_KIT_H
 #define AERIE_TESTS_JOBS_KIT_H
 
@@ -19,8 +18,8 @@ enum { N_JOBS = 20, CONTEXT = 224, REPLY = 40 };
 
 static struct {
     struct kernels k;
-    atomic_int calls, hold_at; /* the attention that waits; 0: none */
-    bool spoils;               /* the last of several rows depends on its neighbours */
+    atomic_int calls, hold_at; /* the number of the attention call that waits; 0: none */
+    bool spoils;               /* falsify: the last of several rows depends on its neighbours */
 } spy;
 
 static inline void spy_attn(struct kdev *d, const struct k_attn *a)
@@ -62,7 +61,7 @@ static inline void let_go(void)
     atomic_store(&spy.hold_at, 0);
 }
 
-/* ---- what a job brought ---------------------------------------------------------------------- */
+/* ---- the results of a job ---------------------------------------------------------------------- */
 
 struct told {
     struct job_ask ask; /* its prompt is a copy */
@@ -125,7 +124,7 @@ static inline void take_end(struct told *k, const struct event *ev)
     assert_true(ev->job->us_wait >= 0 && ev->job->us_prefill >= 0 && ev->job->us_decode >= 0);
 }
 
-/* Takes one event in; false: it is none of a job. */
+/* Adds an event to the results of its job; false: it belongs to no job. */
 static inline bool take(struct told *all, const struct event *ev)
 {
     if (ev->kind != EV_JOB_BEGIN && ev->kind != EV_JOB_STEP && ev->kind != EV_JOB_END) {
@@ -144,7 +143,7 @@ static inline bool take(struct told *all, const struct event *ev)
     return true;
 }
 
-/* Until all jobs have ended. */
+/* Waits until all jobs have ended. */
 static inline void take_all(struct backend *g, struct told *all)
 {
     struct event ev;
@@ -206,7 +205,7 @@ static inline void assert_whole(struct backend *g)
     must(g->check->sweep(g, &r, &e), &e);
 }
 
-/* A request gives all pages back that jobs have held. */
+/* After a request, no page is held by a job. */
 static inline void assert_empty(struct backend *g)
 {
     struct pool_view pool[N_POOLS];

@@ -1,8 +1,8 @@
-/* kv_kit.h - a small world over the page cache: sequences whose cells are known one by one.
+/* kv_kit.h - a model of the page cache's users: sequences whose cells are known one by one.
  *
- * mem[pool][slot] stands for the device's cells: a token where a pass has written one. Beside it the
- * kit keeps, for every sequence, the tokens that ought to be there, in plain arrays that know nothing
- * of pages. Every pass goes the engine's way: reserve, plan, check, copies, marks, writes, commit.
+ * mem[pool][slot] stands for the device's cells and holds the token that a pass has written there. The kit also keeps
+ * the expected tokens of every sequence in plain arrays without pages. Every pass takes the engine's steps: reserve,
+ * plan, check, copies, marks, writes, commit.
  */
 #ifndef AERIE_TESTS_KV_KIT_H
 #define AERIE_TESTS_KV_KIT_H
@@ -179,7 +179,7 @@ static inline int w_batch(struct world *w, bool (*fit)(const struct world *w, in
     return n;
 }
 
-/* A refusal is right, and nothing has changed. */
+/* Reserves cells. A refusal is right only if a pool is short, and must leave everything unchanged. */
 static inline bool w_reserve(struct world *w, int i, int upto)
 {
     struct seq *s = &w->seq[i], before = *s;
@@ -230,7 +230,7 @@ static inline void w_end_pass(struct world *w, const int *which, int n)
     }
 }
 
-/* Rolls back whoever was reserved when another could not be. */
+/* Rolls back the sequences that were reserved before another could not be. */
 static inline int w_reserve_batch(struct world *w, int *which, int n, const int *rows)
 {
     int got = 0;
@@ -321,7 +321,7 @@ static inline void w_verify(struct world *w)
                                    .tree = &tree[b]};
     w_pass(w, PLAN_VERIFY, req, n);
     for (int b = 0; b < n; b++)
-        if (w_below(w, 8)) /* else never accepted: a cancelled step */
+        if (w_below(w, 8)) /* else the step is cancelled: nothing is accepted */
             w_accept(w, which[b], &tree[b]);
     w_end_pass(w, which, n);
 }

@@ -55,7 +55,7 @@ KIT struct draft load_draft(const struct ck *c, const struct model *target, cons
     return d;
 }
 
-/* The tensor is the one of that name in the file, byte for byte, with those dimensions. */
+/* The tensor has the bytes of the tensor of that name in the file, and these dimensions. */
 KIT void assert_tensor(struct safetensors *s, const struct tensor *t, const char *name, int d0,
                           int d1, int d2, int d3)
 {
@@ -98,7 +98,7 @@ KIT int assert_layer(struct safetensors *s, struct layer *l, const char *prefix,
     struct tensor *t = layer_tensors(l, &all);
     for (int i = 0; i < all; i++)
         there += t[i].data != NULL;
-    assert_int_equal(there, n); /* and no other */
+    assert_int_equal(there, n); /* the file has no other tensor of this layer */
     return n;
 }
 

@@ -1,6 +1,6 @@
 /* rounding_kit.h - kernel tables over the CPU's that differ from it by rounding only, for tests of
- * verdicts: activations rounded to bf16, sums in another order, noise of either size, other
- * instruction sets. There is one table at a time.
+ * verdicts: activations rounded to bf16, sums in another order, noise of the size of float32's or bf16's rounding,
+ * other instruction sets. There is one table at a time.
  */
 #ifndef AERIE_TESTS_ROUNDING_KIT_H
 #define AERIE_TESTS_ROUNDING_KIT_H
@@ -15,8 +15,8 @@ enum other {
     R_JITTER_F32,  /* noise of float32's size */
     R_JITTER_BF16, /* noise of bf16's size */
     R_ISA,         /* another instruction set: no bit may differ */
-    R_THREADS,     /* the same */
-    R_PAGES, R_CHUNKS, R_TREES, /* the same */
+    R_THREADS,     /* another number of threads: no bit may differ */
+    R_PAGES, R_CHUNKS, R_TREES, /* other pages, chunks, trees: no bit may differ */
     N_OTHERS
 };
 
@@ -143,7 +143,7 @@ KIT struct kdev *open_isa(const struct k_opts *opts, struct err *e)
     d = rounding.base->open(&o, e);
     if (d)
         return d;
-    o.isa = "scalar"; /* this machine lacks the other */
+    o.isa = "scalar"; /* this machine lacks the other instruction set */
     return rounding.base->open(&o, e);
 }
 

@@ -1,4 +1,4 @@
-/* serve_kit.h - an engine over the bundled model for tests: requests in, what they brought out. */
+/* serve_kit.h - an engine over the bundled model for tests: sends requests and collects their results. */
 #ifndef AERIE_TESTS_SERVE_KIT_H
 #define AERIE_TESTS_SERVE_KIT_H
 
@@ -27,7 +27,7 @@ static inline struct backend *serve_open(const struct engine_opts *o)
     return g;
 }
 
-/* The tables of two backends after the same step, the session and what the context can hold left out. */
+/* Compares the page tables of two backends after the same step, without the session's id and the context's capacity. */
 static inline void same_tables(const struct page_table *a, const struct page_table *b)
 {
     assert_int_equal(a->turn, b->turn);
@@ -59,7 +59,7 @@ struct brought_reply {
     int n_drafted, n_accepted;
 };
 
-/* What requests brought. */
+/* The events of requests, collected. */
 struct brought {
     struct buf text, notices, ops, faults; /* ops: "name:text|" */
     struct buf order;                      /* n: a notice, f: OP_FORGET, b: a turn begins */
@@ -194,7 +194,7 @@ static inline void settle(struct backend *g, struct brought *b)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(g); /* before the queue: what it posted is then in there */
+        busy = backend_busy(g); /* asked before the queue is read, so that the queue has all its events */
         while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             bring(b, &ev);
             event_free(&ev);

@@ -1,4 +1,5 @@
-/* server_kit.h - kinds of servers played back, and a client that tells what screen and log got of a turn.
+/* server_kit.h - plays servers of each kind from recordings, and a client that collects the events of a turn, as the screen
+ * and as the log received them.
  *
  * vLLM and llama-server answer as recorded, SGLang, ollama and a plain OpenAI server as documented.
  */
@@ -44,11 +45,11 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 enum outcome {
-    WHOLE,    /* the reply, and nothing said */
-    DOUBTED,  /* a beginning of the reply, which ends as if whole; a notice says that it may not be */
-    BROKEN,   /* a beginning of the reply, at least its first piece, then a failure in one line */
-    RESET,    /* the same, or no piece */
-    REFUSED,  /* no reply, a failure in one line */
+    WHOLE,    /* the whole reply, no notice */
+    DOUBTED,  /* the beginning of the reply, which ends without an error; a notice says that it may be incomplete */
+    BROKEN,   /* the beginning of the reply, at least its first piece, then an error of one line */
+    RESET,    /* as BROKEN, but perhaps without any piece */
+    REFUSED,  /* no reply, an error of one line */
     REPLACED, /* the reply with U+FFFD in it */
 };
 
@@ -57,11 +58,11 @@ struct fault {
     const char *name;
     void (*make)(const struct kind *k, struct play_answer *a);
     enum outcome outcome;
-    const char *line; /* the failure or the notice begins so; NULL: any */
+    const char *line; /* the beginning of the error or the notice; NULL: any */
     int sent;         /* requests for the reply; 0: one */
 };
 
-/* The end of the n-th event, n from 1; of the last one for n beyond. */
+/* The end of the n-th event, n from 1; if there are fewer, of the last one. */
 static inline size_t event_end(const struct kind *k, const struct buf *b, int n)
 {
     const char *at = b->p, *sign = k->lines ? "\n" : "\n\n";
@@ -70,7 +71,7 @@ static inline size_t event_end(const struct kind *k, const struct buf *b, int n)
     return (size_t)(at - b->p);
 }
 
-/* How many events the first piece of text takes, with the one behind it. */
+/* How many events the first piece of text takes, with the event after it. */
 static inline int middle(const struct kind *k, const struct buf *b)
 {
     const char *word = strstr(b->p, k->word);
@@ -105,7 +106,7 @@ struct scene {
     const struct kind *kind;
     const struct fault *fault; /* of the next replies; NULL: none */
     int n_chat;
-    bool vanish; /* no path is known any more: another server */
+    bool vanish; /* every path is unknown, as on another server */
 };
 
 static inline void choose(void *arg, const struct play_request *rq, struct play_answer *a)
@@ -144,7 +145,7 @@ static inline void set_fault(struct scene *s, const struct fault *f)
 
 /* ---- the client ------------------------------------------------------------------------------ */
 
-/* What the screen, or the log, got of one turn. */
+/* The events of one turn, collected from the queue of the screen or of the log. */
 struct heard {
     struct buf text, notices, faults, end; /* end: the text of EV_TURN_END */
     struct ids prompt, ids;
@@ -177,7 +178,7 @@ static inline void hear(struct heard *h, struct event *ev)
         h->why = ev->reason;
         buf_add(&h->end, ev->text.p, ev->text.n);
         ids_cat(&h->ids, ev->tokens.v, ev->tokens.n);
-        if (ev->prompt.n) { /* SGLang tells the prompt's ids with the end of the reply */
+        if (ev->prompt.n) { /* SGLang sends the prompt's ids at the end of the reply */
             h->prompt.n = 0;
             ids_cat(&h->prompt, ev->prompt.v, ev->prompt.n);
         }
@@ -220,7 +221,7 @@ static inline void client_close(struct client *c)
     evq_free(c->log);
 }
 
-/* All events of the screen until a turn has ended; then what the log got of the same. */
+/* Collects the events for the screen until a turn has ended, then those of the same turn for the log. */
 static inline void wait_end(struct client *c, struct heard *screen, struct heard *log)
 {
     struct event ev;
@@ -238,7 +239,7 @@ static inline void wait_end(struct client *c, struct heard *screen, struct heard
     buf_str(&log->end, "");
 }
 
-/* What the log holds is what was shown. */
+/* The log received the same as the screen. */
 static inline void compare_log(const char *what, const struct heard *screen, const struct heard *log)
 {
     if (log->n_begin != 1 || log->n_end != 1 || log->why != screen->why || log->prompt.n != screen->prompt.n ||
@@ -252,7 +253,7 @@ static inline bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* One line: no line end but the separator of lines at its end. */
+/* Whether the text is one line: no line end but one at its end. */
 static inline bool one_line(const struct buf *lines, const char *begin)
 {
     const char *end = strchr(lines->p, '|');
@@ -299,7 +300,7 @@ static inline void one_turn(struct client *c, struct scene *s, const struct kind
     heard_free(&log);
 }
 
-/* The text of llama-server's recorded reply is in the recording only. */
+/* Reads the text of llama-server's reply from the recording: it is nowhere else. */
 static inline void read_text(struct kind *k)
 {
     struct play_request rq = {.method = "POST"};

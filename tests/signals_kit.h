@@ -41,12 +41,12 @@ struct child {
     pid_t pid;
     int tty, slave;      /* both ends of its terminal; -1: it has none */
     int in, out, err;    /* this side of its pipes; -1 */
-    bool deaf;           /* nobody reads what it prints */
+    bool deaf;           /* this side does not read the child's output */
     bool gone;           /* it has ended, with `status` */
     bool stopped;
     int status;
     struct termios before;
-    struct buf text;     /* all that it printed */
+    struct buf text;     /* all output so far */
 };
 
 static inline double ms_since(uint64_t t0)
@@ -97,7 +97,7 @@ static inline long db_number(const char *path, const char *query)
 
 /* ---- processes -------------------------------------------------------------------------------------------- */
 
-/* A process named `name` (as ps says) in the group of the child; 0: there is none. */
+/* The id of a process named `name` (as in ps) in the child's process group; 0: there is none. */
 static inline pid_t in_group(pid_t group, const char *name)
 {
     DIR *d = opendir("/proc");
@@ -145,7 +145,7 @@ static inline void shut(int *fd)
     *fd = -1;
 }
 
-/* On the child's side: the terminal or the pipes become its standard streams. */
+/* In the child: makes the terminal or the pipes its standard streams. */
 static inline _Noreturn void become(struct child *c, int in, int out, int err, const char *const *argv)
 {
     sigset_t none;
@@ -206,7 +206,7 @@ static inline void look_at_child(struct child *c)
     }
 }
 
-/* Reads what the child printed, for up to 2 ms, and looks whether it ended or was stopped. */
+/* Reads the child's output for up to 2 ms, and notes whether the child has ended or was stopped. */
 static inline void pump(struct child *c)
 {
     static char part[65536];
@@ -225,13 +225,13 @@ static inline void pump(struct child *c)
     look_at_child(c);
 }
 
-/* What it printed from byte `from` on. */
+/* The output from byte `from` on. */
 static inline bool printed(const struct child *c, size_t from, const char *text)
 {
     return c->text.n > from && memmem(c->text.p + from, c->text.n - from, text, strlen(text));
 }
 
-/* Waits for an answer of a question; false: it did not come in hang_ms(). */
+/* Waits until a condition holds; false: it did not within hang_ms(). */
 #define AWAIT(c, condition)                                                                                            \
     ({                                                                                                                 \
         uint64_t t0_ = clock_ns();                                                                                     \
@@ -246,7 +246,7 @@ static inline void type_keys(struct child *c, const char *keys)
     CHECK(write_fully(c->in, keys, strlen(keys)));
 }
 
-/* Nothing of its group is left: no monitor, no query, no editor. */
+/* No process of the child's group may be left: no monitor, no query, no editor. */
 static inline bool alone(const struct child *c)
 {
     return kill(-c->pid, 0) != 0 && errno == ESRCH;
@@ -314,7 +314,7 @@ static inline pid_t start_server(bool dumb, int *port)
     return pid;
 }
 
-/* ---- a model that is slow: zeros, and a token that always follows itself ----------------------------------- */
+/* ---- a slow model: mostly zeros, with one token that always follows itself ----------------------------------- */
 
 enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8, MORE = 545 /* " more" */ };
 
@@ -326,7 +326,7 @@ static inline void write_new(const char *dir, const char *name, const struct buf
     free(path);
 }
 
-/* Appends text with `from`, which it must hold, replaced; returns what is behind it. */
+/* Appends the part of text before `from`, which must occur in it, then `to`; returns the part after `from`. */
 static inline const char *put_with(struct buf *b, const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);

@@ -1,6 +1,5 @@
-/* spy_kit.h - a device that is too small, or fails for good: the CPU's kernel table, which claims little
- * memory or fails after so many waits, and from then on for ever, as a GPU with a sticky error does;
- * and an engine on it. */
+/* spy_kit.h - an engine on a device that is too small, or that fails: the CPU's kernel table, which reports little memory,
+ * or fails at the n-th wait and at every later one, as a GPU with a sticky error does. */
 #ifndef AERIE_TESTS_SPY_KIT_H
 #define AERIE_TESTS_SPY_KIT_H
 
@@ -34,12 +33,12 @@ static struct {
     size_t taken;        /* bytes allocated and uploaded */
     int n_alloc;         /* calls of alloc and upload */
     const char *refuse;  /* alloc fails for this purpose, once */
-    int waits;           /* until the device fails; < 0: never */
-    int gets;            /* the same, of copies to the host: it fails before it is waited for */
+    int waits;           /* waits until the device fails; < 0: never */
+    int gets;            /* copies to the host until the device fails; < 0: never */
     bool failed;
     struct backend *engine;
-    int cancel_at; /* attentions until the user stops, 0: never; after it there is none of ... */
-    bool cancelled; /* ... a prompt's many rows */
+    int cancel_at;  /* attention operations until the user stops the turn; 0: never */
+    bool cancelled; /* the user has: no prompt pass may compute attention any more */
 } spy;
 
 KIT kbuf spy_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
@@ -104,7 +103,7 @@ KIT void spy_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
 
 KIT void spy_attn(struct kdev *d, const struct k_attn *a)
 {
-    assert_false(spy.cancelled && a->rows > 64); /* of the long prompt: nothing more */
+    assert_false(spy.cancelled && a->rows > 64); /* a stopped prompt computes no further attention */
     kernels_cpu.attn(d, a);
     if (spy.cancel_at && --spy.cancel_at == 0) {
         spy.cancelled = true;
@@ -112,7 +111,7 @@ KIT void spy_attn(struct kdev *d, const struct k_attn *a)
     }
 }
 
-/* queued: cycles run as one, and the engine waits at the outbox. */
+/* queued: as a device with a queue: cycles are fused, and the engine waits at the outbox. */
 KIT const struct kernels *new_spy(bool queued)
 {
     memset(&spy, 0, sizeof spy);
@@ -144,7 +143,7 @@ KIT struct engine_opts spy_opts(void)
     return o;
 }
 
-/* What a request brought. */
+/* The events of a request, collected. */
 struct answer {
     struct buf text, faults, notices;
     struct ids tokens;
@@ -194,7 +193,7 @@ KIT void submit_and_take(struct backend *g, struct request *rq, struct answer *a
     struct event ev;
     must(backend_submit(g, rq, &e), &e);
     for (bool busy = true; busy;) {
-        busy = backend_busy(g); /* before the queue: what it posted is then in there */
+        busy = backend_busy(g); /* asked before the queue is read, so that the queue has all its events */
         while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             take(a, &ev);
             event_free(&ev);

@@ -1,5 +1,5 @@
-/* verdict_kit.h - sessions in memory for tests of verdicts, and seeded faults of every kind: each knows
- * when it struck, which rule names it, and in which layer and operation it reaches the target.
+/* verdict_kit.h - sessions in memory for tests of verdicts, and seeded faults of every kind. A fault records when it
+ * struck, which rules may name it, and in which layer and operation it first changes the target's numbers.
  */
 #ifndef AERIE_TESTS_VERDICT_KIT_H
 #define AERIE_TESTS_VERDICT_KIT_H
@@ -44,7 +44,7 @@ enum strike {
     S_FREE_LIST,    /* two free pages change places */
     S_KEY_CELL,     /* a key of a cell that a row reads */
     S_VALUE_CELL,   /* a value */
-    S_MARK,         /* the mark of a cell: what it is said to hold */
+    S_MARK,         /* the mark of a cell (which token it should hold) */
     S_WEIGHT,       /* one bit of a weight */
     S_SAMPLER,      /* the second best token is chosen */
     S_CAPTURE,      /* the drafter reads another captured row */
@@ -63,11 +63,11 @@ KIT const char *strike_name(enum strike s)
     return name[s];
 }
 
-/* What a fault does when it strikes; filled in by the code that strikes. */
+/* A fault and its effect, which the code that causes it fills in. */
 struct fault {
     enum strike kind;
     uint64_t seed;
-    int after;  /* strikes in the first fitting pass whose prefix is at least so long */
+    int after;  /* strikes in the first suitable pass with a prefix of at least this many cells */
     /* results */
     bool struck;
     int turn, step;  /* in which step */
@@ -171,7 +171,7 @@ KIT void strike_node(struct plan *p, enum table_id id, const struct plan_req *q,
             *own = t->write[r - 1];
         }
         strikes(draft ? -1 : sliding_layer(id == TABLE_SWA), PROBE_ATTN, "I12 I13 I4 I7");
-        live.f.may_be_silent = draft; /* its guesses may be the same */
+        live.f.may_be_silent = draft; /* the drafter's guesses may stay the same */
         return;
     }
 }
@@ -186,7 +186,7 @@ KIT void strike_write(struct plan *p, const struct kv *kv, const struct plan_req
     strikes(sliding_layer(true), PROBE_ATTN, "I4");
 }
 
-/* Of the cell of a position that row r reads in layer l: changes 8 numbers. */
+/* Changes 8 numbers in the cell of a position that row r reads in layer l. */
 KIT void strike_cell(struct plan *p, const struct kv *kv, const struct plan_req *q, bool key)
 {
     const struct model *m = &live.g->loaded.model;
@@ -210,7 +210,7 @@ KIT void strike_cell(struct plan *p, const struct kv *kv, const struct plan_req 
     strikes(l, PROBE_ATTN, "");
 }
 
-/* What a cell is said to hold, which only the strict checker reads. */
+/* Changes the mark of a cell, which only the strict checker reads. */
 KIT void strike_mark(const struct kv *kv, const struct plan_req *q)
 {
     if (q->seq->committed < 8)
@@ -314,7 +314,7 @@ KIT void on_built(const struct bugs *on, struct plan *p, const struct kv *kv_, c
     }
 }
 
-/* The second best token of the first row. */
+/* Makes the first row choose its second best token. */
 KIT void second_best(struct kdev *d, const struct k_sample *a)
 {
     live.base->sample(d, a);
@@ -453,7 +453,7 @@ KIT void script_make(struct script *s, const struct scene *c)
     buf_free(&lines);
 }
 
-/* A session that was run: its script with the results, and these as a trace. */
+/* A session that was run: its script with the results, and the results as a trace. */
 struct recorded {
     struct script script;
     struct trace log;

@@ -18,13 +18,13 @@ enum {
 struct faults_page {
     atomic_long allocs;     /* allocations so far */
     long fail;              /* the allocation that fails; 0: none */
-    int and_later;          /* nonzero: those after it fail, too */
+    int and_later;          /* nonzero: all later allocations fail, too */
     atomic_int fired;
     unsigned long frame[FAULTS_FRAMES]; /* return addresses of the first that failed */
     int n_frame;
-    int forks;              /* nonzero: each allocation fails in a process forked for it, which is to end there */
-    atomic_long ended;      /* so many did: with status 2 and one line that says why */
-    atomic_long n_other;    /* the others did not */
+    int forks;              /* nonzero: each allocation fails in a process forked for it */
+    atomic_long ended;      /* forked processes that ended with status 2 and one line "out of memory" */
+    atomic_long n_other;    /* forked processes that did not */
     long other[FAULTS_LISTED];
 };
 

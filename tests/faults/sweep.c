@@ -33,7 +33,7 @@ static long common_divisor(long a, long b)
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* The i-th trial's place among n, so that the first trials of a sweep lie all over it: a permutation. */
+/* A permutation of n trials that spreads the first trials evenly over the sweep. */
 static long spread(long i, long n)
 {
     long stride = n * 618 / 1000 + 1;

@@ -32,11 +32,11 @@ static bool has_ended(pid_t tracer)
 void terminal_play(int master, pid_t tracer, int slower, struct buf *shown)
 {
     int step = 0;
-    bool early = false; /* a key was pressed as soon as the terminal is in curses' mode, before the first frame */
+    bool early = false; /* a key was pressed when curses had set up the terminal, before the first frame */
     uint64_t typed_at = clock_ns(), seen_at = 0;
     char part[4096];
     for (bool ended = false; !ended;) {
-        ended = has_ended(tracer); /* what it wrote last is read below */
+        ended = has_ended(tracer); /* asked before its last output is read below */
         struct pollfd p = {.fd = master, .events = POLLIN};
         while (poll(&p, 1, ended ? 0 : 20) == 1 && (p.revents & POLLIN)) {
             ssize_t n = read(master, part, sizeof part);
@@ -53,14 +53,14 @@ void terminal_play(int master, pid_t tracer, int slower, struct buf *shown)
         if (now - typed_at > patience || (step < 2 && answered)) {
             if (write(master, typed[step], strlen(typed[step])) < 0)
                 break;
-            step = step + 1 < N_TYPED ? step + 1 : 1; /* what was typed before the screen was there is lost */
+            step = step + 1 < N_TYPED ? step + 1 : 1; /* again: input that was typed before the screen was set up is lost */
             typed_at = now;
         }
     }
     buf_str(shown, "");
 }
 
-/* Whether the last of two sequences that was sent is `off`, if any was. */
+/* Whether, of the sequences `on` and `off`, the last one sent is `off`, or none was sent. */
 static bool ends_with(const char *shown, const char *on, const char *off)
 {
     const char *last_on = NULL, *last_off = NULL;

@@ -5,10 +5,10 @@
  *                                         MINUTES=N STATE=FILE: for so long; the next run goes on with the rest
  *   EVERY_CALL="chat write once 7"        one trial, with what it printed
  *
- * After each trial: no signal, no hang, an exit status of those that the manual
- * lists, messages that begin with "aerie: ", of which one names the cause if the program did not do all that it does
- * otherwise; the next start is clean, the log is whole and has every turn that was printed as stored; files that the
- * program says to have written are right; the terminal is as before. */
+ * Each trial must meet these conditions: no signal, no hang, an exit status that the manual lists; every message begins
+ * with "aerie: ", and one names the cause if the program did not do everything that it does without a fault; the next
+ * start is clean, the log is intact and has every turn that was reported as stored; the files that the program reported
+ * as written are correct; the terminal is restored. */
 #include "tests/faults/shared.h"
 #include "tests/faults/sweep.h"
 #include "tests/faults/terminal.h"
@@ -100,7 +100,7 @@ static bool copy_file(const char *from, const char *to)
     return ok;
 }
 
-/* The log as it is before each trial. */
+/* Restores the log and removes written files before a trial. */
 static void fresh(const struct place *p)
 {
     char data[256], from[256], to[300], name[256];
@@ -115,7 +115,7 @@ static void fresh(const struct place *p)
             path_of(p, name, s->made), unlink(name);
 }
 
-/* The name of a copy of what a session made without faults: "out", "err", "made". */
+/* The name of the copy of a session's output or file without faults: "out", "err", "made". */
 struct name {
     char s[64];
 };
@@ -150,9 +150,9 @@ static void put_file(const struct place *p, const char *name, const char *bytes,
 /* ---- the full screen ------------------------------------------------------------------------- */
 
 enum { SLOWER = 10 };
-static bool slowly; /* each allocation takes the time of a process */
+static bool slowly; /* a process is forked for each allocation: the program is much slower */
 
-/* Runs the program on a terminal; what it showed is in the file "out", and in "terminal" why it was not restored. */
+/* Runs the program on a terminal. Its output is in the file "out"; the file "terminal" says what was not restored. */
 static void run_terminal(const struct place *p, struct command *c, const struct fault *f)
 {
     struct termios before, after;
@@ -219,14 +219,14 @@ static int run_plain(const struct place *p, const char *const arg[])
 
 /* ---- what must be true after a trial --------------------------------------------------------- */
 
-/* Whether the cause is among the messages: the system's text, or one that says the same. */
+/* Whether a message names the cause: with the text of strerror(), or another that says the same. */
 static bool names_cause(const char *messages, int error)
 {
     static const struct {
         int error;
         const char *text;
     } also[] = {
-        {ENOMEM, "Resource temporarily unavailable"}, /* the C library's word for threads without memory */
+        {ENOMEM, "Resource temporarily unavailable"}, /* pthread_create() without memory */
         {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"}, {ENOSPC, "database or disk is full"},
     };
     if (strstr(messages, strerror(error)))
@@ -237,7 +237,7 @@ static bool names_cause(const char *messages, int error)
     return false;
 }
 
-/* Every line begins with "aerie: ". */
+/* Checks that every line begins with "aerie: ". */
 static bool well_formed(const char *messages)
 {
     for (const char *p = messages; *p; p = strchrnul(p, '\n'), p += *p == '\n')
@@ -274,7 +274,7 @@ static bool check_end(const struct trial *t, struct verdict *v)
     return true;
 }
 
-/* Every turn that the program printed is in the log, unless a message says that it was not saved. */
+/* Checks that every turn that the program printed is in the log, unless a message says that it was not saved. */
 static bool check_turns(const struct place *p, const char *out, const char *messages, struct verdict *v)
 {
     char name[256];
@@ -308,7 +308,7 @@ static bool check_turns(const struct place *p, const char *out, const char *mess
     return v->ok;
 }
 
-/* Whether nothing but the log's own file holds anything: no write-ahead log, no side file. */
+/* Whether the log is in one file: no write-ahead log with content, no side file. */
 static bool log_alone(const struct place *p)
 {
     char folder[256], name[600];
@@ -326,7 +326,7 @@ static bool log_alone(const struct place *p)
     return d && alone;
 }
 
-/* The next start is clean, and the log whole. */
+/* Checks that the next start is clean and the log intact. */
 static bool check_log(const struct place *p, const struct session *s, struct verdict *v)
 {
     struct buf err = {0}, base = {0}, now = {0};
@@ -347,7 +347,7 @@ static bool check_log(const struct place *p, const struct session *s, struct ver
     return v->ok;
 }
 
-/* The file that a session makes is whole, or is not there, which is a failure. */
+/* Checks that the file that a session writes is complete, or is missing after a failure was reported. */
 static bool check_made(const struct place *p, const struct session *s, bool success, struct verdict *v)
 {
     char name[256];
@@ -357,7 +357,7 @@ static bool check_made(const struct place *p, const struct session *s, bool succ
     path_of(p, name, s->made);
     if (!success && access(name, F_OK) != 0)
         return true;
-    if (strstr(s->made, ".pack")) { /* with the time in it */
+    if (strstr(s->made, ".pack")) { /* a pack contains the time: it cannot be compared */
         int rc = run_plain(p, (const char *[]){"db", "check", "--db", name, NULL});
         return rc == 0 || bad(v, "db check of %s: %d", s->made, rc);
     }
@@ -370,7 +370,7 @@ static bool check_made(const struct place *p, const struct session *s, bool succ
     return v->ok;
 }
 
-/* What a session prints without faults, for comparison: times, ids and speeds are not compared. */
+/* Overwrites the parts of a session's output that differ from run to run: times, ids, speeds, folders. */
 static void strip(struct buf *text)
 {
     for (char *at = text->p; at && (at = strstr(at, "/aerie-faults-"));) /* the scratch folder of another worker */
@@ -379,7 +379,7 @@ static void strip(struct buf *text)
             *at = '.';
         }
     static const char *const varies[] = {"\"session\":", "\"parent\":", "\"us_prefill\":", "\"us_decode\":", "\"tok_s\":", "seal ",
-                                         /* cells that may be missing: */ ",\"parent_number\":"};
+                                         /* members that may be missing: */ ",\"parent_number\":"};
     for (size_t i = 0; i < sizeof varies / sizeof *varies; i++)
         for (char *at = text->p; at && (at = strstr(at, varies[i]));) {
             at = (char *)memset(at, '.', strlen(varies[i])) + strlen(varies[i]);
@@ -388,14 +388,14 @@ static void strip(struct buf *text)
         }
 }
 
-/* Whether a trial printed the same as the run without faults, on one of the two streams. */
+/* Whether a trial's output on one stream equals that of the run without faults. */
 static bool same_output(const struct place *p, const struct session *s, const char *name)
 {
     struct buf a = {0}, b = {0};
     text_of(p, golden_of(s, name).s, &a);
     text_of(p, name, &b);
     strip(&a), strip(&b);
-    /* numbers of stripped cells have different lengths */
+    /* overwritten parts have different lengths: their dots are skipped */
     size_t i = 0, j = 0;
     bool same = true;
     while (same && (i < a.n || j < b.n)) {
@@ -428,7 +428,7 @@ static int count_replies(const struct place *p, const char *log)
     return n;
 }
 
-/* Whether a read of the terminal failed, which tells the program that the terminal has gone. */
+/* Whether a read of the terminal failed with EIO, which means to the program that the terminal has hung up. */
 static bool read_terminal(const struct trial *t)
 {
     static const char head[] = "read ";
@@ -436,11 +436,11 @@ static bool read_terminal(const struct trial *t)
     return strncmp(t->what, head, sizeof head - 1) == 0 && n > 0 && t->what[sizeof head - 1 + n] == ' ' && t->error == EIO;
 }
 
-/* The screen: what was typed is answered and stored, or the screen or the last line says why not; and the terminal is as
- * before. */
+/* Judges a trial on the full screen: the typed message is answered and stored, or the screen or the last line says why
+ * not; and the terminal is restored. */
 static void judge_screen(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
 {
-    enum { AFTER = 1 }; /* reply by check_log() */
+    enum { AFTER = 1 }; /* check_log() has added one reply */
     struct buf shown = {0}, left = {0};
     const struct trial *t = p->trial;
     *v = (struct verdict){.ok = true};
@@ -458,7 +458,7 @@ static void judge_screen(const struct place *p, const struct session *s, const s
         else if (!clean && (!t->fired || f->how == INTERRUPT || f->how == SHORTEN))
             bad(v, "%d replies", n);
     }
-    if (!v->ok) { /* what explain() prints */
+    if (!v->ok) { /* the messages after the screen was closed, for explain() */
         const char *end = strstr(shown.p, "\033[?1049l");
         put_file(p, "err", end ? end : "", end ? strlen(end) : 0);
     }
@@ -545,7 +545,7 @@ static void make_place(struct place *p, const char *root, int i)
     CHECK(p->trial != MAP_FAILED);
 }
 
-/* The program's files lie in this place from here on. */
+/* Makes this place the home of the program's files. */
 static void enter(const struct place *p)
 {
     static const char *const var[][2] = {{"XDG_DATA_HOME", "data"}, {"XDG_CONFIG_HOME", "config"},
@@ -570,12 +570,13 @@ struct run {
     int jobs;
     bool all;
     uint64_t until_ns;
-    int listed, n_listed; /* allocations that do not end the program, of the session that is being added */
-    long calls[N_CLASS]; /* in the session that is being added, without a fault */
+    /* of the session that is being added */
+    int listed, n_listed; /* in q->list: the allocations after whose failure the program goes on */
+    long calls[N_CLASS];  /* calls of each class without a fault */
     struct queue *q;
 };
 
-/* In a sweep of all, trials go on somewhat beyond the number of calls: threads may make more in one run than in another. */
+/* If all calls are tried, a sweep goes on somewhat beyond their number, which varies from run to run with the threads. */
 static void add_sweep(struct run *r, const struct session *s, enum fault_class k, enum how how, int error)
 {
     long total = r->calls[k], most = r->all ? total : how == ONCE ? SAMPLE : 1;
@@ -596,7 +597,7 @@ static void add_sweep(struct run *r, const struct session *s, enum fault_class k
     queue_add(r->q, &w);
 }
 
-/* Lets each allocation of a session fail where it ends the program, and lists those that do not. */
+/* Makes each allocation of a session fail in a forked process (FORKED), and lists those that did not end it. */
 static void list_others(struct run *r, const struct session *s)
 {
     const struct place *p = &r->place[0];
@@ -631,7 +632,7 @@ static bool trial(void *place, const struct sweep *w, const struct fault *f, boo
 
 static const char *session_name(int i) { return sessions[i].name; }
 
-/* Makes all trials, or as many as there is time for; returns how many sweeps found a fault. */
+/* Runs all trials, or as many as the time allows; returns how many sweeps found a fault. */
 static long run_all(struct run *r)
 {
     fflush(stdout);
@@ -647,7 +648,7 @@ static long run_all(struct run *r)
     return queue_print(r->q, session_name, how_name);
 }
 
-/* Whether ONLY names this; kinds of names that it does not use are not restricted by it. */
+/* Whether ONLY names this one of `all`, or none of them: it restricts only the kinds that it names. */
 static bool wanted(const char *name, const char *const all[], int n)
 {
     const char *only = getenv("ONLY");
@@ -674,7 +675,7 @@ static bool class_wanted(enum fault_class k)
     return wanted(class_name(k), classes, N_CLASS);
 }
 
-/* Whether calls are to fail so in this session. */
+/* Whether calls of a class are to fail in this way in this session. */
 static bool way_wanted(const struct run *r, const struct session *s, enum fault_class k, enum how how)
 {
     static const char *const hows[] = {"once", "from", "interrupt", "shorten"};
@@ -691,7 +692,7 @@ static bool way_wanted(const struct run *r, const struct session *s, enum fault_
     }
 }
 
-/* What the session does without faults: its output, its file and the numbers of its calls. */
+/* Runs the session without faults: keeps its output, its file and the numbers of its calls. */
 static void measure(struct run *r, const struct session *s)
 {
     const struct place *p = &r->place[0];
@@ -722,7 +723,7 @@ static void measure(struct run *r, const struct session *s)
 static void add_session(struct run *r, const struct session *s)
 {
     measure(r, s);
-    if (r->q->whole) /* they were added by an earlier run */
+    if (r->q->whole) /* an earlier run has added the sweeps */
         return;
     for (enum fault_class k = 0; k < N_CLASS; k++)
         for (int i = 0; i == 0 || (r->all && class_error(k, i)); i++)
@@ -731,7 +732,7 @@ static void add_session(struct run *r, const struct session *s)
                     add_sweep(r, s, k, how, how == INTERRUPT ? EINTR : how == SHORTEN ? 0 : class_error(k, i));
 }
 
-/* Tells runs apart that cannot continue each other. */
+/* A hash of the program and of ONLY: a run can continue only one with the same. */
 static uint64_t identity(void)
 {
     struct buf b = {0};

@@ -29,7 +29,7 @@
 struct call {
     short nr;
     const char *name;
-    enum { ON_FD, ON_PATH, ON_PATH_AT, ON_NOTHING } on; /* of what its first argument is (the second) */
+    enum { ON_FD, ON_PATH, ON_PATH_AT, ON_NOTHING } on; /* kind of the first argument; ON_PATH_AT: a path is the second */
 };
 
 static const struct class {
@@ -94,9 +94,9 @@ int class_error(enum fault_class c, int i) { return i < 3 ? class[c].error[i] : 
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-/* ---- the program's side ---------------------------------------------------------------------- */
+/* ---- in the program's process ---------------------------------------------------------------------- */
 
-/* Stops the calls of the class and prctl(). */
+/* Installs a filter that stops the calls of the class, and prctl(). */
 static bool install_filter(const struct class *k)
 {
     struct sock_filter f[64];
@@ -156,7 +156,7 @@ static const char *path_at(pid_t pid, uintptr_t at, char out[256])
     return out;
 }
 
-/* What the call is about: the file of its descriptor, or its path, without the folder. */
+/* Describes a call: its name, and the file of its descriptor or its path, without the folder. */
 static void describe(pid_t pid, const struct call *c, const struct user_regs_struct *r, char out[160])
 {
     char link[64], path[256] = "";
@@ -178,9 +178,9 @@ static void describe(pid_t pid, const struct call *c, const struct user_regs_str
     snprintf(out, 160, "%s%s%.80s (%s)", c->name, *name ? " " : "", *name ? name : *path ? path : "", comm);
 }
 
-/* Whether the kernel never lets the call fail so: of an eventfd that does not block; of a pipe, but with EINTR; with EINTR, of a file of the
- * terminal's library, which does not expect it and reads before any handler is set. And, if calls go on to fail,
- * whether it writes to standard error, where messages must come through. */
+/* Whether a call is left alone, because the kernel never fails it in this way: on an eventfd, which does not block; on a
+ * pipe, except with EINTR; with EINTR on a file of terminfo, which the terminal's library reads before any signal handler
+ * is set. With FROM, writes to standard error are left alone, too, so that messages get through. */
 static bool cannot_fail(pid_t pid, const struct fault *f, const struct user_regs_struct *r)
 {
     char link[64], to[256];
@@ -196,7 +196,7 @@ static bool cannot_fail(pid_t pid, const struct fault *f, const struct user_regs
     return strstr(to, "eventfd") || (f->how != INTERRUPT && strncmp(to, "pipe:", 5) == 0) || (f->how == INTERRUPT && strstr(to, "/terminfo/"));
 }
 
-/* Whether the call moves bytes of which a kernel may move fewer: of a file, a pipe or a terminal. */
+/* Whether a kernel may transfer fewer bytes than the call asks for: on a file, a pipe or a terminal. */
 static bool may_be_short(pid_t pid, const struct user_regs_struct *r)
 {
     char link[64];
@@ -214,8 +214,8 @@ static bool is_thread(pid_t pid, const struct user_regs_struct *r)
     return r->orig_rax == SYS_clone && (r->rdi & CLONE_THREAD);
 }
 
-/* Whether a call is interrupted: every second one of a thread, from its first or second on, so that each thread goes on
- * whatever the others do; or each but those that repeat the thread's last, which was. */
+/* Whether a call is interrupted. ODD_CALLS and EVEN_CALLS: every second call of a thread, counted by thread, so that each
+ * thread makes progress. FIRST_TRIES: every call, except one that repeats the thread's last, interrupted call. */
 static bool interrupts(pid_t thread, enum interrupted which, const struct user_regs_struct *r)
 {
     static struct { bool was; unsigned long nr, on; } last[1 << 12], *l;
@@ -226,7 +226,7 @@ static bool interrupts(pid_t thread, enum interrupted which, const struct user_r
     return l->was != (which == EVEN_CALLS);
 }
 
-/* A call that the filter stopped: it counts, and may fail. */
+/* Counts a call that the filter stopped, and makes it fail if the fault says so. */
 static void at_call(pid_t pid, const struct fault *f, struct trial *t)
 {
     struct user_regs_struct r;

@@ -20,16 +20,17 @@ enum fault_class {
 
 /* How calls fail. */
 enum how {
-    NEVER,     /* they are counted */
-    FORKED,    /* CALLS_ALLOC: each, in a process that is forked for it (preload.c) */
-    ONCE,      /* the n-th */
-    FROM,      /* the n-th and all later ones */
-    INTERRUPT, /* with EINTR; n: which (enum interrupted) */
-    SHORTEN,   /* each moves about half of the bytes that it should, at least one (CALLS_READ, CALLS_WRITE) */
+    NEVER,     /* not at all: calls are only counted */
+    FORKED,    /* CALLS_ALLOC: each call, in a process that is forked for it (preload.c) */
+    ONCE,      /* the n-th call */
+    FROM,      /* the n-th call and all later ones */
+    INTERRUPT, /* with EINTR; n says which calls (enum interrupted) */
+    SHORTEN,   /* each call transfers about half of the bytes asked for, at least one (CALLS_READ, CALLS_WRITE) */
 };
 
-/* Which calls of a thread are interrupted. A loop of two calls that tries neither again at once stands still in one of
- * the first two, according to the number of calls before it; in the third always. */
+/* Which calls of a thread are interrupted. A faulty loop of two calls that starts over after EINTR, instead of repeating
+ * the call, makes no progress with ODD_CALLS or EVEN_CALLS (one of the two, depending on the calls before it), and never
+ * with FIRST_TRIES. */
 enum interrupted { ODD_CALLS = 1, EVEN_CALLS, FIRST_TRIES };
 
 struct fault {
@@ -41,7 +42,7 @@ struct fault {
 
 const char *class_name(enum fault_class c);
 const char *class_help(enum fault_class c); /* the calls of which it consists */
-int class_error(enum fault_class c, int i); /* the i-th errno with which its calls fail; 0: no more */
+int class_error(enum fault_class c, int i); /* the i-th errno that calls of the class may return; 0: no more */
 bool class_interrupts(enum fault_class c);  /* its calls may return EINTR */
 
 struct command {
@@ -56,18 +57,18 @@ struct command {
 struct trial {
     int status;      /* as of waitpid() */
     bool timed_out;
-    bool armed;      /* the program began */
+    bool armed;      /* the program's libraries are loaded: calls are counted from here on */
     long calls;      /* of the class */
     bool fired;
-    int error;       /* with which it failed */
+    int error;       /* the errno of the failed calls */
     char what[160];  /* the call that failed first: "write sessions.db-wal" */
 };
 
-/* Starts the program; `t` lies in memory that is shared with the process that this function makes. */
+/* Starts the program under a tracer process, whose id is returned; `t` must be in memory shared with child processes. */
 pid_t trace_start(const struct command *c, const struct fault *f, struct trial *t);
-/* Whether this is a machine on which it can be done: an x86-64 whose kernel lets a process trace its children. */
+/* Whether this machine can trace: an x86-64 whose kernel lets a process trace its children. */
 bool trace_possible(void);
-/* Waits for its end. */
+/* Waits until the tracer ends. */
 void trace_wait(pid_t tracer);
 
 #endif

@@ -1,4 +1,4 @@
-/* act.c - what a user of a soak does: one act after another, chosen by the user's random numbers. */
+/* act.c - the actions of a soak's user, chosen by the user's random numbers. */
 #include "tests/soak/soak.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const char *const setting[] = {
     "chunk 256", "check strict", "check on", "forget oldest", "graph off", "graph on",
 };
 
-/* Commands that look, and leave the session as it is. */
+/* Commands that show something and do not change the session. */
 static const char *const look[] = {
     "/stats", "/timing", "/accept", "/accept kind", "/accept window", "/tree", "/pages", "/pages swa", "/pages draft", "/page 3",
     "/page 2 swa", "/map 20", "/pool", "/check", "/why", "/tokens", "/tokens 1 30", "/top", "/layers", "/attn 3", "/attn 5",
@@ -39,7 +39,7 @@ static void say(struct user *u, const char *line)
 {
     user_line(u, line);
     if (u->screen)
-        user_settle(u); /* plain lines are answered in order anyway */
+        user_settle(u); /* lines of the plain mode are answered in order without waiting */
 }
 
 static void sayf(struct user *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -84,7 +84,7 @@ static void forks(struct user *u)
     chat(u);
 }
 
-/* A reply that is stopped: on the screen by Ctrl-C, wherever it has come to. */
+/* Stops replies with Ctrl-C at random moments; on the screen only. */
 static void cancels(struct user *u)
 {
     if (!u->screen)
@@ -113,11 +113,11 @@ static void resizes(struct user *u)
     user_settle(u);
 }
 
-/* Takes the keys back to the input line, whatever has them. */
+/* Returns the focus to the input line, whatever pane or overlay has it. */
 static void back_to_input(struct user *u)
 {
     for (int i = 0; i < 8 && u->pid; i++) {
-        user_pump(u, 60); /* an Esc stands for itself when nothing follows */
+        user_pump(u, 60); /* an Esc is a key of its own if no byte follows for a while */
         user_send(u, "\x1b[201~\x15zqzq", 11);
         user_settle(u);
         if (strstr(user_screen(u), "\xe2\x80\xba zqzq")) {
@@ -171,7 +171,7 @@ static void opens_panes(struct user *u)
     say(u, "/layout chat");
 }
 
-/* A turn that is paused, looked at, taken back, changed, and run to its end. */
+/* Pauses a turn, inspects it, steps back, changes it, and runs it to its end. */
 static void debugs(struct user *u)
 {
     static const char *const condition[] = {"accept==0", "accept>=3", "drafted>0", "pool.swa.free<100"};
@@ -191,7 +191,7 @@ static void debugs(struct user *u)
     say(u, "/continue");
 }
 
-/* A historical fault is on for a few turns. */
+/* Switches a historical fault on for a few turns. */
 static void turns_with_fault(struct user *u, const char *f)
 {
     atomic_fetch_add(&soak.faults, 1);
@@ -203,7 +203,7 @@ static void turns_with_fault(struct user *u, const char *f)
     for (int i = 1 + roll(&u->rng, 3); i > 0; i--)
         chat(u);
     sayf(u, "/bug %s off", f);
-    say(u, "/clear"); /* with fresh pools: the damage stays until then */
+    say(u, "/clear"); /* empties the pools: the fault's damage stays in them until then */
     user_settle(u);
     u->fault_on = false;
 }
@@ -231,7 +231,7 @@ static void acts(struct user *u)
     act[at].run(u);
 }
 
-/* A run that shall leak pages has this fault on, and nothing that stops the turns. */
+/* For a run that leaks pages on purpose: a historical fault that leaks them, with the checker off so that turns go on. */
 static void leak_pages(struct user *u)
 {
     say(u, "/bug 27789 on");
@@ -239,8 +239,8 @@ static void leak_pages(struct user *u)
     say(u, "/set draft.shape 4-2-12");
 }
 
-/* To the state in which samples are comparable: no turn, no pause, an empty context and screen. The ledgers and rules are
- * looked at before the context is emptied, and after. */
+/* Brings the program into the state in which samples are comparable: no turn, no pause, an empty context and screen. Checks
+ * ledgers and rules before and after the context is emptied. */
 static void rests(struct user *u)
 {
     static const char *const first[] = {"/delete", "/force off", "/finish", "/at live", "/bug 27789 off"};
@@ -264,7 +264,7 @@ static void rests(struct user *u)
     user_settle(u);
 }
 
-/* A prompt of more tokens than a pass has rows: the kernels' working buffers are then as large as they become. */
+/* Sends a prompt of more tokens than a pass has rows, after which the kernels' working buffers have their final size. */
 static void has_widest_pass(struct user *u)
 {
     struct buf text = {0};
@@ -276,8 +276,8 @@ static void has_widest_pass(struct user *u)
     say(u, "/clear");
 }
 
-/* Opens what is opened on first use, such as connections for reading the log, and fills what keeps its room once it was
- * needed, such as the ring of steps: later samples are compared with each other. */
+/* Before the first sample: uses everything that is opened on first use (such as connections for reading the log), and fills
+ * buffers that are never shrunk (such as the ring of steps), so that they do not count as growth. */
 static void warms_up(struct user *u)
 {
     say(u, message[0]);
@@ -290,7 +290,7 @@ static void warms_up(struct user *u)
     }
     say(u, "/n 4 Tell me a story.");
     say(u, "/clear");
-    turns_with_fault(u, "26513"); /* the fault whose passes need buffers of their own */
+    turns_with_fault(u, "26513"); /* its passes need additional buffers */
     has_widest_pass(u);
 }
 

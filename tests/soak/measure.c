@@ -11,11 +11,11 @@
 
 enum { MOST = 4000 };
 
-/* What one user's processes hold: the program and its monitor. */
+/* What one user's processes (the program and its monitor) hold. */
 struct held {
-    long kb, data_kb; /* RssAnon, VmData: what was touched of private memory, and all of it */
+    long kb, data_kb; /* RssAnon, VmData: private memory, touched and in all */
     long descriptors, threads, processes;
-    long log_descriptors; /* of the log's file: SQLite closes one only when the process has no lock on the file left */
+    long log_descriptors; /* of the log's file: SQLite keeps one open while the process has any lock on the file */
     long heap, heap_held, sqlite; /* kB of the program's heap: in use, held by its allocator, in use by SQLite */
     long used, evictable; /* pages of all pools */
 };
@@ -67,7 +67,8 @@ static void add_process(pid_t pid, struct held *h)
         fclose(f);
 }
 
-/* Takes the descriptors of the log's file out of the others, and writes all to the journal if their number has changed. */
+/* Counts the descriptors of the log's file apart from the others, and notes all of them in the journal if a number has
+ * changed. */
 static void tell_descriptors(const struct user *u, struct held *h, const struct held *before)
 {
     char folder[64], path[400], to[400];
@@ -90,7 +91,7 @@ static void tell_descriptors(const struct user *u, struct held *h, const struct 
     buf_free(&list);
 }
 
-/* A user's mappings with more than 256 kB of memory of its own, for the journal: of how much how much was touched. */
+/* Notes in the journal a user's mappings with more than 256 kB of private memory: touched size and size. */
 static void note_mappings(const struct user *u)
 {
     char path[64], line[512], name[128] = "";
@@ -211,7 +212,7 @@ static double used_of(const struct sample *s, int user) { return (double)s->user
 static double evictable_of(const struct sample *s, int user) { return (double)s->user[user].evictable; }
 static double wal_of(const struct sample *s, int user) { return (double)s->wal_kb + 0 * user; }
 
-/* Prints the first sample and the medians of the second and the last third; returns by how much the last is above the second. */
+/* Prints the first sample and the medians of the second and the last third; returns the difference of the two medians. */
 static double show(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, const char *why)
 {
     int third = n_sample / 3;
@@ -238,10 +239,10 @@ void judge_samples(void)
         const char *who = soak.user[i].name;
         judge(who, "heap in use", heap_of, i, 512);
         judge(who, "SQLite", sqlite_of, i, 2048); /* pages of the log in its cache: 2 MB a connection */
-        judge(who, "mapped", data_of, i, 12288); /* the C library keeps a stack of 8 MB for the next thread */
+        judge(who, "mapped", data_of, i, 12288); /* the C library keeps an 8 MB stack for the next thread */
         show(who, "touched", kb_of, i, "of the mapped; the pools' cells from their first use on");
         judge(who, "descriptors", descriptors_of, i, 0);
-        judge(who, "of the log", log_descriptors_of, i, 1); /* as many as were ever open at once */
+        judge(who, "of the log", log_descriptors_of, i, 1); /* at most as many as were ever open at once */
         judge(who, "threads", threads_of, i, 0);
         judge(who, "pages used", used_of, i, 0);
         judge(who, "pages kept", evictable_of, i, 64);

@@ -1,9 +1,9 @@
 /* shim.c - loaded into the programs of a soak with LD_PRELOAD: a wall clock that runs faster, and leaks on purpose.
  *
- * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead. Monotonic time is the
- * kernel's, because waits end by it. AERIE_SOAK_LEAK=memory, descriptors or threads loses some at every sync of a file,
- * so that it can be seen that the soak finds it. AERIE_SOAK_HEAP names a file of three 64-bit numbers, written before each
- * wait for input: the bytes of the heap that are in use, those that the allocator holds, and SQLite's of the first.
+ * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead. Monotonic time is
+ * unchanged, because waits use it. AERIE_SOAK_LEAK=memory, descriptors or threads leaks some at every sync of a file, to
+ * show that the soak finds a leak. AERIE_SOAK_HEAP names a file of three 64-bit numbers, written before each wait for
+ * input: the bytes of the heap that are in use, those that the allocator holds, and those in use that are SQLite's.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 static const volatile int64_t *ahead;
 static volatile int64_t *heap;
-static pid_t of; /* whose heap; not its monitor's */
+static pid_t of; /* the process whose heap is measured: not its monitor */
 static char leak;
 
 static void *map_file(const char *path, int access, int protection, size_t size)
@@ -94,7 +94,7 @@ static void *sleep_for_ever(void *arg)
 static void lose(void)
 {
     enum { BYTES = 524288 };
-    static char *volatile lost; /* the compiler omits an allocation that nothing sees */
+    static char *volatile lost; /* volatile: else the compiler omits the allocation */
     pthread_t thread;
     if (leak == 'm' && (lost = malloc(BYTES)) != NULL)
         memset(lost, 1, BYTES);

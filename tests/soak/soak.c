@@ -3,17 +3,17 @@
  *   soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]     (make soak T=600 SEED=7)
  *
  * One instance has the full screen on a pseudo-terminal, one reads plain lines from a pipe. Each is a process that lives
- * through the whole run, and is given chats, commands, keys, resizes, forks, cancels, paused turns and historical faults
- * (act.c). Beside them other processes read, export, check, back up and write the same log; some are killed. Sometimes
+ * through the whole run and receives chats, commands, keys, resizes, forks, cancels, paused turns and historical faults
+ * (act.c). At the same time other processes read, export, check, back up and write the same log; some are killed. Sometimes
  * the disk is full.
  *
  * 24 hours in simulated time: the programs' wall clock runs so fast that SECONDS are a day (shim.c), and the users type
  * without the pauses in which a person reads and thinks. The last lines say how many turns, commands, keys and resizes the
- * day had: 1,440 turns are one a minute, day and night. Monotonic time is not changed, because waits end by it.
+ * day had: 1,440 turns are one a minute, day and night. Monotonic time is not changed, because waits use it.
  *
  * Some fifty times the users rest (no turn, empty context, empty screen), and memory, descriptors, threads, pages and the
- * log's size are taken. At the end: each is flat, or grows as explained; the ledgers add up, no checker rule is broken, the
- * log passes `db check`, every printed turn is in it, every session replays.
+ * log's size are measured. The run passes if each of them is flat or grows as explained, the ledgers add up, no checker
+ * rule is broken, the log passes `db check` and has every printed turn, and every session replays.
  */
 #include "tests/soak/soak.h"
 
@@ -100,8 +100,8 @@ static void write_file(const char *name, const char *text)
     free(path);
 }
 
-/* A file system of our own, seen by us and our children only, which can be made full; without the right to mount one,
- * the limit of file sizes makes writes fail. */
+/* Mounts a small file system, visible to this process and its children only, which can be filled. Without the right to
+ * mount one, the limit of file sizes makes writes fail instead. */
 static void mount_small(void)
 {
     uid_t uid = getuid();
@@ -158,7 +158,7 @@ bool disk_was_full(void)
     return atomic_load(&soak.full) || (room && seconds_since(room) < 5);
 }
 
-/* Memory that programs share by a file of this name. */
+/* Memory that is shared with the programs through a file of this name. */
 static void *shared_file(const char *name, size_t size)
 {
     char *path = xasprintf("%s/%s", soak.folder, name);
@@ -182,7 +182,7 @@ static void set_place(void)
     make_folder("%s", soak.small);
     char *program = xasprintf("%s/aerie", soak.build);
     soak.aerie = xasprintf("%s/aerie", soak.folder);
-    CHECK(link(program, soak.aerie) == 0); /* the same for the whole run, even if it is built anew meanwhile */
+    CHECK(link(program, soak.aerie) == 0); /* a link: the same program for the whole run, even if it is rebuilt meanwhile */
     free(program);
     char *path = xasprintf("%s/journal", soak.folder);
     soak.journal = fopen(path, "we");
@@ -232,7 +232,7 @@ static void start_users(void)
     }
 }
 
-/* A reader that never ends: the write-ahead log cannot begin anew. */
+/* A read transaction that never ends, so that the write-ahead log cannot be reset. */
 static void leak_wal(void)
 {
     static sqlite3 *reader;
@@ -240,7 +240,7 @@ static void leak_wal(void)
           sqlite3_exec(reader, "BEGIN; SELECT count(*) FROM turn", NULL, NULL, NULL) == SQLITE_OK);
 }
 
-/* All users are at rest while fn runs. */
+/* Runs fn while all users are at rest. */
 static void at_rest(void (*fn)(void))
 {
     atomic_store(&soak.resting, true);
@@ -335,8 +335,8 @@ static void check_printed_turns(void)
     free(path);
 }
 
-/* All sessions with a number (the others, parents of forks, have no turn) in random order, or on a machine under load as
- * many as can be replayed in three times the time of the run. */
+/* Replays all sessions with a number (those without are parents of forks and have no turn) in random order; on a machine
+ * under load as many as three times the duration of the run allows. */
 static void replay_sessions(uint64_t *rng)
 {
     int most = (int)log_number("select max(number) from session"), done = 0, equal = 0;
@@ -379,7 +379,7 @@ static void end_checks(uint64_t *rng)
         if (rc < 0 || rc > 5 || rc == 3 || (rc == 4 && !u->log_refused))
             failed(u->name, "left with status %d (0, 1, 2 or 5 were expected)", rc);
     }
-    expect("a start after all", start, 60000); /* which closes what killed processes left open */
+    expect("a start after all", start, 60000); /* this start closes the turns that killed processes left open */
     expect("db check", check, 300000);
     if (log_number(no_fault) != 0)
         failed("log", "turns are open or lost their device");
@@ -390,7 +390,7 @@ static void end_checks(uint64_t *rng)
     expect("db check after the replays", check, 300000);
 }
 
-/* What a user does to a log that has become large. */
+/* The commands with which a user reduces a large log. */
 static void prune_log(void)
 {
     const char *prune[] = {soak.aerie, "db", "prune", "--keep", "10", NULL}, *vacuum[] = {soak.aerie, "db", "vacuum", NULL};
@@ -398,7 +398,7 @@ static void prune_log(void)
     struct stat before, after;
     if (stat(soak.log, &before) != 0)
         return;
-    if (atomic_load(&soak.failures) > 0) { /* the whole log, as evidence */
+    if (atomic_load(&soak.failures) > 0) { /* keeps the whole log as evidence */
         char *whole = xasprintf("%s/whole.db", soak.folder);
         expect("db backup", (const char *[]){soak.aerie, "db", "backup", whole, NULL}, 300000);
         free(whole);
@@ -410,7 +410,7 @@ static void prune_log(void)
         printf("log: %lld kB; with the 10 sessions used last: %lld kB\n", (long long)before.st_size / 1024, (long long)after.st_size / 1024);
 }
 
-/* A failure's evidence outlives the file system; without one only the journal stays. */
+/* After a failure, copies the evidence from the small file system before it is unmounted; else keeps only the journal. */
 static void keep_or_remove(void)
 {
     const char *copy[] = {"/bin/cp", "-r", soak.small, soak.kept, NULL}, *remove[] = {"/bin/rm", "-rf", soak.small, soak.aerie, NULL};

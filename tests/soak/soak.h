@@ -1,7 +1,7 @@
 /* soak.h - what the files of the soak share (soak.c says what a soak does).
  *
  * A user is a thread that drives one process of aerie: the full screen over a pseudo-terminal, or plain lines over pipes.
- * Everything that a user does follows from its seed; only moments (how far a reply had come) depend on the machine.
+ * The seed determines everything that a user does; only timing (how far a reply had come) depends on the machine.
  */
 #ifndef AERIE_TESTS_SOAK_H
 #define AERIE_TESTS_SOAK_H
@@ -14,7 +14,7 @@
 
 enum { N_POOLS = 3 };
 
-/* What a pool's ledger says. */
+/* Counts of a pool's ledger. */
 struct pool {
     long total, used, shared, evictable, free;
 };
@@ -27,10 +27,10 @@ struct user {
     uint64_t rng;
     int width, height;
     bool fault_on;      /* a historical fault was switched on since the last rest */
-    bool log_refused;   /* plain: the log failed a command, which its status at the end says */
-    size_t unanswered;  /* screen: bytes of output in all when something was sent last */
-    size_t n_out;       /* bytes of output in all */
-    struct buf got;     /* output since the last forget_output(), its end only */
+    bool log_refused;   /* plain: a command failed because of the log, which the exit status reports */
+    size_t unanswered;  /* screen: n_out when input was sent last */
+    size_t n_out;       /* bytes of output so far */
+    struct buf got;     /* the end of the output since the last forget_output() */
     size_t scanned;     /* plain: bytes of `got` whose lines were read */
     bool marked;        /* plain: the marker's answer has come */
     FILE *acked;        /* plain: the turns that it printed, a JSON object a line */
@@ -52,10 +52,10 @@ struct soak {
     long visits, kills;         /* other processes that were run, and those that were killed */
     atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
     atomic_bool full;           /* the disk is full now */
-    atomic_uint_least64_t room_ns; /* when it had room again */
-    atomic_bool over, stop;     /* the run shall end; users end when they leave their rest */
+    atomic_uint_least64_t room_ns; /* when the disk last had room again */
+    atomic_bool over, stop;     /* over: the run shall end; stop: users end when they leave their rest */
     pthread_barrier_t rest, go; /* users and the main thread, at rest */
-    atomic_bool resting;        /* users go to rest when they have ended what they do */
+    atomic_bool resting;        /* users rest after their present action */
     atomic_int failures;
 };
 
@@ -68,7 +68,7 @@ void failed(const char *who, const char *fmt, ...) __attribute__((format(printf,
 /* 0 .. n - 1, the next of a user's random numbers. */
 int roll(uint64_t *rng, int n);
 double seconds_since(uint64_t begin_ns);
-/* Whether an answer may be one of a full disk: it is full, or was seconds ago. */
+/* Whether an answer may report a full disk: it is full, or was seconds ago. */
 bool disk_was_full(void);
 
 /* ---- processes (user.c) ---------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ void user_send(struct user *u, const char *bytes, size_t n);
 void user_line(struct user *u, const char *line);
 void user_settle(struct user *u);
 void user_resize(struct user *u, int width, int height);
-/* Full screen: makes the program draw everything; the text with blanks collapsed, valid until the next call. */
+/* Full screen: makes the program redraw, and returns the text with blanks collapsed, valid until the next call. */
 const char *user_screen(struct user *u);
 /* Reads the ledgers and the checker's verdict. */
 void user_inspect(struct user *u);
@@ -97,7 +97,7 @@ void *user_main(void *arg);
 
 /* ---- other processes (visit.c) ---------------------------------------------------------------- */
 
-/* Runs one program of aerie beside the users, and fails if its status is none that it may have. */
+/* Runs one command of aerie while the users run, and fails if its exit status is not one of those allowed. */
 void visit(uint64_t *rng);
 
 /* ---- measuring (measure.c) ------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ void visit(uint64_t *rng);
 void measure(void);
 /* Prints the samples' summary and fails what is neither flat nor explained. */
 void judge_samples(void);
-/* One number of the log by SQL; -1 and a failure where that is not possible. */
+/* A number from the log by SQL; -1 and a failure if the query fails. */
 long log_number(const char *sql);
 
 #endif

@@ -22,7 +22,7 @@ enum {
 
 /* ---- starting and ending --------------------------------------------------------------------- */
 
-/* In the child: its terminal or pipes are in place. */
+/* In the child, after its terminal or pipes are its standard streams. */
 static _Noreturn void become(const char *const *argv)
 {
     char *shim = xasprintf("%s/tests/soak/shim.so", soak.build), *clock = xasprintf("%s/clock", soak.folder);
@@ -34,7 +34,7 @@ static _Noreturn void become(const char *const *argv)
     _exit(127);
 }
 
-/* Only the two users leak and tell their heap, not the programs of run_program(). */
+/* Only the two users leak and report their heap, not the programs of run_program(). */
 static void is_user(const struct user *u)
 {
     char *heap = xasprintf("%s/%s.heap", soak.folder, u->name);
@@ -219,7 +219,7 @@ static void read_lines(struct user *u)
         forget_output(u);
 }
 
-/* Reads what there is; false: nothing. */
+/* Reads the available output; false: there is none. */
 static bool take_output(struct user *u)
 {
     char bytes[65536];
@@ -243,7 +243,7 @@ void user_pump(struct user *u, int ms)
         struct pollfd p = {.fd = u->out, .events = POLLIN};
         if (left <= 0 || poll(&p, 1, left) < 0)
             return;
-        if ((p.revents & POLLIN) == 0 && p.revents) { /* it is gone */
+        if ((p.revents & POLLIN) == 0 && p.revents) { /* the program has ended */
             struct timespec t = {.tv_nsec = 5000000};
             nanosleep(&t, NULL);
         }
@@ -254,11 +254,11 @@ void user_pump(struct user *u, int ms)
 void user_send(struct user *u, const char *bytes, size_t n)
 {
     u->unanswered = u->n_out;
-    /* a terminal takes no more than the program reads */
+    /* a terminal's buffer is limited: it accepts more only as the program reads */
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = u->in, .events = POLLOUT};
         if (poll(&p, 1, 1000) == 1 && (p.revents & POLLOUT) == 0)
-            return; /* it is gone; user_settle() says so */
+            return; /* the program has ended, which user_settle() reports */
         size_t part = n - at < 1024 ? n - at : 1024;
         ssize_t w = write(u->in, bytes + at, part);
         if (w < 0 && errno != EAGAIN && errno != EINTR)
@@ -278,7 +278,8 @@ void user_line(struct user *u, const char *line)
 
 /* ---- rest ------------------------------------------------------------------------------------ */
 
-/* Adds up the time that the threads of a process and of its children ran; false: one of them runs or waits for a disk. */
+/* Adds up the CPU time of the threads of a process and of its children; false: one of them is running or waits for a
+ * disk. */
 static bool all_sleep(pid_t pid, uint64_t *ran)
 {
     char path[300], text[600];
@@ -325,8 +326,8 @@ static bool gone(struct user *u)
     return u->pid == 0;
 }
 
-/* No output, nobody ran, for three looks; but what was sent last is given `answer` milliseconds to bring forth some
- * output: on a machine under load the kernel hands it over late. */
+/* Waits until three checks in a row find no output and no CPU time used. After input, it first waits up to `answer`
+ * milliseconds for some output, because the kernel may deliver the input late on a machine under load. */
 static bool rests_within(struct user *u, int ms, int answer)
 {
     uint64_t begin = clock_ns(), ran = 0;

@@ -1,4 +1,4 @@
-/* visit.c - other processes of aerie on the log of a soak: short ones that read it, write to it, or are killed. */
+/* visit.c - other, short-lived processes of aerie on the log of a soak, which read it, write to it, or are killed. */
 #include "tests/soak/soak.h"
 
 #include <signal.h>
@@ -14,7 +14,7 @@ static const char *numbered(uint64_t *rng)
     return text;
 }
 
-/* A file that does not exist yet. */
+/* A name for a new file. */
 static const char *fresh_file(void)
 {
     static char path[512];
@@ -22,7 +22,7 @@ static const char *fresh_file(void)
     return path;
 }
 
-/* A script that keeps a chat busy for a second, for those that are killed. */
+/* A script that keeps a chat busy for a second, so that it can be killed meanwhile. */
 static const char *script(void)
 {
     static char *path;
@@ -51,10 +51,10 @@ static void run(const char *const *argv, int ms, int sig, const char *may)
         buf_printf(&line, "%s ", argv[i]);
     int rc = run_program(argv, &out, ms, sig);
     note("visitor", "%sstatus %d%s", line.p, rc, full ? ", disk full" : "");
-    /* a full disk is an error of the log (4) or of the file that was asked for (2) */
+    /* a full disk is an error of the log (exit status 4) or of the output file (2) */
     full |= atomic_load(&soak.full);
     if (strcmp(argv[1], "replay") == 0 && out.n && (strstr(out.p, "differs at step") || strstr(out.p, "differs in turn")))
-        failed("visitor", "%s: %.800s", line.p, out.p); /* also of a session in which another process writes */
+        failed("visitor", "%s: %.800s", line.p, out.p); /* not even for a session that another process writes */
     if (!allowed(rc, may) && !(full && (rc == 2 || rc == 4)))
         failed("visitor", "%sended with status %d, expected one of%s: %.800s", line.p, rc, may, out.p);
     buf_free(&out);
@@ -79,7 +79,7 @@ void visit(uint64_t *rng)
     case 9: run((const char *[]){a, "pack", n, "-o", fresh_file(), NULL}, LONG, SIGTERM, " 0 1 "); break;
     case 10: run((const char *[]){a, "run", "--quiet", "-c", "-p", "max_tokens=20", "Go on.", NULL}, LONG, SIGTERM, " 0 4 "); break;
     case 11: run((const char *[]){a, "replay", n, "--plain", "--quiet", NULL}, LONG, SIGTERM, " 0 1 "); break;
-    default: /* one that does not live long */
+    default: /* a chat that is killed soon */
         soak.kills += sig == SIGKILL || atomic_load(&soak.full); /* a full disk cannot store the end of a turn */
         run((const char *[]){a, "--plain", "--json", "--quiet", "--script", script(), NULL}, 30 + roll(rng, 600), sig,
             sig == SIGKILL ? " 0 1 2 137 " : sig == SIGTERM ? " 0 1 2 143 " : sig == SIGINT ? " 0 1 2 130 " : " 0 1 2 129 ");
