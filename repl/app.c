@@ -1,8 +1,8 @@
-/* app.c - the program's state: log, engine and session opened together, messages and events passed
- * on, the status line.
+/* app.c - the program's state: opens log, engine and session together, passes messages and events on, and writes the
+ * status line.
  *
  * The log is opened before the engine, because the engine posts into its queue. A log that cannot
- * be opened is a notice and a badge in the status line, never an end of the chat.
+ * be opened causes a notice and a badge in the status line; the chat goes on.
  */
 #include <math.h>
 #include <langinfo.h>
@@ -28,7 +28,7 @@ static bool color_wanted(const struct options *o)
     return !(no && *no) && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* What the log records about this process; `i` is NULL before the engine is open. */
+/* The facts of this process for the log; `i` is NULL before the engine is open. */
 static struct history_about about(const struct app *a, const struct backend_info *i,
                                   const char *config)
 {
@@ -55,7 +55,7 @@ static const char *token_text(void *backend, int32_t id, size_t *n)
     return backend_token(backend, id, n);
 }
 
-/* The options that a replay needs; of a server also that the prompts are those of clients. */
+/* Appends the options that a replay needs; for `aerie serve` also a line that the prompts are clients'. */
 static void describe(const struct app *a, const struct backend_info *i, struct buf *out)
 {
     facts_config(&a->opt.engine, i, out);
@@ -63,7 +63,7 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
         buf_str(out, "served=yes\n");
 }
 
-/* Removes what the options say is no longer kept; a line about it is shown once. */
+/* Removes the sessions that the options keep-days and keep-sessions no longer keep; adds a line to `notes`. */
 static void retain(struct app *a)
 {
     const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
@@ -133,7 +133,7 @@ static bool open_session(struct app *a, const char *id, struct err *e)
 
 bool app_open(struct app *a, const struct options *o, struct err *e)
 {
-    struct face face = a->face; /* a face that is already there shows the loading */
+    struct face face = a->face; /* kept: it shows the progress of loading */
     memset(a, 0, sizeof *a);
     a->face = face;
     a->opt = *o;
@@ -178,7 +178,7 @@ static const char *is_or_are(const struct history_left *left)
     return left->turns == 1 ? "is" : "are";
 }
 
-/* Prints on standard error, also under --quiet: the line is about lost messages of the user. */
+/* Prints on standard error, also under --quiet, because the line is about lost messages of the user. */
 static void print_unstored(const struct history_left *left)
 {
     char what[40];
@@ -194,8 +194,7 @@ static void print_unstored(const struct history_left *left)
     buf_free(&clean);
 }
 
-/* Retries while the disk refuses writes; longer when no file beside the log could keep the
- * turns. */
+/* Waits while the disk refuses writes; longer if the turns could not be kept in a side file either. */
 static bool wait_for_log(struct app *a, struct history_left *left)
 {
     enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
@@ -210,7 +209,7 @@ static bool wait_for_log(struct app *a, struct history_left *left)
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
     for (int got; (got = interrupt_next()) != 0;)
-        if (got != SIGINT) /* Ctrl-C ends the wait, as the line says; what is not stored decides the exit code */
+        if (got != SIGINT) /* Ctrl-C only ends the wait; the exit code depends on what was stored */
             a->exit_code = 128 + got;
     interrupt_close();
     return done;
@@ -223,7 +222,7 @@ static bool close_log(struct app *a)
     if (!a->history)
         return true;
     struct history_status s;
-    const bool ended = a->exit_code >= 128; /* by a signal: such a process does not wait long */
+    const bool ended = a->exit_code >= 128; /* ended by a signal: do not wait long */
     bool stored = history_finish(a->history, ended ? 600 : 1500, &left);
     history_status(a->history, &s);
     if (s.left_out)
@@ -268,7 +267,7 @@ struct hdb *app_hdb(struct app *a, struct err *e)
     return a->hdb;
 }
 
-/* ---- what goes to the engine ----------------------------------------------------------------- */
+/* ---- requests to the engine ----------------------------------------------------------------- */
 
 bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e)
 {
@@ -281,7 +280,7 @@ bool app_new_session(struct app *a, struct err *e)
 {
     session_new_id(a->session);
     a->turn = a->step = a->turns.n = 0;
-    a->at = (struct address){0}; /* the address was one of the session before */
+    a->at = (struct address){0}; /* it was an address in the session before */
     a->refused = false;
     return app_request(a, RQ_NEW, a->system, e);
 }
@@ -377,7 +376,7 @@ bool app_input(struct app *a, const char *line, struct err *e)
     return ok;
 }
 
-/* ---- what comes from the engine -------------------------------------------------------------- */
+/* ---- events from the engine -------------------------------------------------------------- */
 
 void app_forget_turn(struct app *a)
 {

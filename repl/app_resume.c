@@ -1,6 +1,6 @@
-/* app_resume.c - resumes and forks saved sessions: the turns are read from the log, those before a
- * fork from the parents' logs, and sent to the engine. /fork of the open session does the same, so
- * that the copy holds what the log says, also turns that have left the engine's context since.
+/* app_resume.c - resumes and forks saved sessions: reads the turns from the log, those before a fork from the parent
+ * sessions, and sends them to the engine. /fork of the open session does the same, so that the copy has the turns of the
+ * log, including those that have left the engine's context since.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -25,8 +25,8 @@ static bool look_at_run(const struct run_row *r, void *arg)
     return !v->differ;
 }
 
-/* Whether the ids of replies that were computed here are of the open model's vocabulary: those of all
- * runs of the sessions that the past is of. */
+/* Whether the ids of replies computed here belong to the open model's vocabulary, in all runs of the sessions that
+ * contribute to the past. */
 static bool knows_ids(struct app *a, const struct hdb_past *p)
 {
     struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
@@ -36,8 +36,8 @@ static bool knows_ids(struct app *a, const struct hdb_past *p)
     return !v.differ;
 }
 
-/* The request with the turns that are in the context. ids: those of replies computed here are known to
- * the open model; a server's are of its own vocabulary, so its replies are given as text. */
+/* The request with the turns in the context. ids: replies computed here are given as ids, which the open model knows; a
+ * server's ids belong to its own vocabulary, so its replies are given as text. */
 static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id,
                                    bool ids)
 {
@@ -58,13 +58,13 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
     return rq;
 }
 
-/* The app's own state of the session, once the engine has the request. */
+/* Sets the app's own state of the session, once the engine has accepted the request. */
 static void set_session(struct app *a, const struct hdb_past *p, const char *id)
 {
     memcpy(a->session, id, sizeof a->session);
     a->turn = p->last;
     a->step = a->turns.n = 0;
-    a->at = (struct address){0}; /* the address was one of the session before */
+    a->at = (struct address){0}; /* it was an address in the session before */
     a->refused = false;
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE)
@@ -77,7 +77,7 @@ static void set_session(struct app *a, const struct hdb_past *p, const char *id)
 struct adoption {
     struct app *a;
     const struct settings *now;
-    bool same_device; /* else the length of a chunk is not adopted: devices choose their own */
+    bool same_device; /* if not, `chunk` is not adopted: each device chooses its own */
     struct buf lines; /* for the engine */
     struct buf adopted, refused; /* for people */
 };
@@ -102,7 +102,7 @@ static void adopt_setting(struct adoption *t, int i, const char *value)
     struct err e;
     settings_get(t->now, name, &now);
     bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
-    /* ask or oldest follows from whether a person is at the terminal now */
+    /* whether `forget` is ask or oldest depends on whether a person is at the terminal now */
     bool is_asking = strcmp(name, "forget") == 0 && strcmp(value, "never") != 0;
     if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking)
         ;
@@ -145,8 +145,8 @@ static void say_who(const char *kind, const char *version, const char *url, cons
         buf_printf(out, "%s, computed here", model && *model ? model : "a local model");
 }
 
-/* Notes that another engine answers from here on, where a server computed the session or computes now.
- * False: none did, or it is the same server and model. */
+/* If a server computed the session or computes now: notes that another engine answers from here on. False: no server is
+ * involved, or it is the same server and model. */
 static bool note_server(struct app *a, const char *log)
 {
     const struct backend_info *i = backend_info(a->backend);
@@ -183,7 +183,7 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     char *was = facts_value(log.p, "backend");
     *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
     free(was);
-    /* expected to differ: the date is today's; pools and rows follow from context and chunk */
+    /* not reported: the date is today's; pools and rows follow from context and chunk */
     static const char *const of_course[] = {"date ", "full_pages ", "swa_pages ", "rows "};
     for (char *p = differs.p, *end; p && *p; p = end) {
         end = strstr(p, "; ");
@@ -255,7 +255,7 @@ static bool lock_session(struct app *a, const char *id, struct err *e)
 {
     if (!a->history || a->private_ || history_lock_session(a->history, id, e))
         return true;
-    if (strstr(e->msg, "is open in")) { /* no session yet: the command line asked for this one */
+    if (strstr(e->msg, "is open in")) { /* at the start: the command line asked for this session */
         size_t n = strlen(e->msg);
         snprintf(e->msg + n, sizeof e->msg - n, a->session[0] ? "; /fork %s goes on in a copy"
                                                               : "; add --fork to go on in a copy",
@@ -274,7 +274,7 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     bool ok = copy || lock_session(a, id, e);
     bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
     ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
-    if (copy) /* a copy names only what it holds, not the turn that another process is writing */
+    if (copy) /* a copy begins with complete turns only, without one that another process is writing */
         p.last = p.complete;
     char *was = a->system;
     if (ok && !a->opt.system)

@@ -1,4 +1,4 @@
-/* change.h - "NAME=VALUE": one thing that a run changes in what an engine is opened with.
+/* change.h - "NAME=VALUE": one change of the options with which an engine is opened.
  *
  * NAME is a setting, "bug.NUMBER" or "bug.NAME", or an option of opening: a flag of the command
  * line without its dashes, with _ for -. One table lists the options. Plain data; any thread.

@@ -9,11 +9,11 @@
 
 #include "repl/trace.h"
 
-/* In the order in which one causes the next. */
+/* In the order of cause and effect. */
 enum diff_class {
     DIFF_NONE,
     DIFF_PROMPT,  /* the turn's tokens before the reply */
-    DIFF_PAGES,   /* what a step's plans say: positions, pages, slots, extents */
+    DIFF_PAGES,   /* the plans of a step: positions, pages, slots, extents */
     DIFF_DRAFT,   /* the tree that was drafted */
     DIFF_LOGITS,  /* of the target */
     DIFF_SAMPLER, /* the tokens chosen from equal logits; accepted nodes, uniforms */
@@ -22,7 +22,7 @@ enum diff_class {
 };
 const char *diff_class_name(enum diff_class c); /* "page table", ... */
 
-/* What a condition may change by its nature, and what follows from that. */
+/* What a changed condition may change in the results by its nature. */
 enum {
     MAY_NUMBER = 1,  /* which pages hold a position */
     MAY_STEP = 2,    /* how the work is cut into steps: drafted trees, prompt chunks */
@@ -32,33 +32,33 @@ enum {
     MAY_PROMPT = 32, /* the tokens of a message */
     MAY_END = 64,    /* where a reply ends */
     MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
-    MAY_BUILD = 256, /* the last bits of every number, though builds and machines agree as a rule: such
-                        runs are compared bit by bit */
+    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such runs are
+                        compared bit by bit nevertheless */
 };
 
-/* Something that the two runs were computed with differently. */
+/* A condition that differs between the two runs. */
 struct condition {
     char name[32];
-    char *a, *b; /* owned; "" where one run does not say */
+    char *a, *b; /* its values, owned; "" if the run does not record one */
     unsigned may;
 };
 struct conditions {
     struct condition *at;
     int n;
-    unsigned may; /* of all */
+    unsigned may; /* `may` of all conditions together */
 };
 /* about: facts of the run; settings: lines in force. Either may be NULL. */
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
                      const char *about_b, const char *settings_b);
-/* Adds one by hand, unless there is one of this name. */
+/* Adds a condition, unless there is one of this name. */
 void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may);
 void conditions_free(struct conditions *c);
 /* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
 /* Appends what `may` stands for, as "trees and chunks, page numbers". */
 void may_text(unsigned may, struct buf *out);
-/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: what the two runs are
- * called there. */
+/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: the keys for the values of the two
+ * runs. */
 void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json);
 
 struct difference {
@@ -70,12 +70,12 @@ struct difference {
     char why[256];
 };
 
-/* How the runs are called in messages: "in the log", "now". */
+/* The names of the runs in messages: "in the log", "now". */
 struct diff_names {
     const char *a, *b;
 };
 
-/* Compares two records of the same step. pages: page digests are of the same numbering. */
+/* Compares two records of the same step. pages: both runs number pages alike, so page digests can be compared. */
 bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
                  const struct diff_names *in, struct difference *d);
 /* Compares two lists of ids, as part of a class. */
@@ -87,7 +87,7 @@ struct diff_counts {
     int turns, steps, tokens;
     bool by_position; /* tokens by position, not step by step */
     bool pages;       /* page tables were compared, by number */
-    bool meaning;     /* the same by what they mean: which positions are held */
+    bool meaning;     /* page tables were compared by the positions that are held, not by page numbers */
     bool facts;       /* by position: log probabilities were compared */
     bool text_only;   /* a turn without steps was compared by its reply */
     double most;      /* by position: largest difference of two log probabilities of one token, */
@@ -97,7 +97,7 @@ struct diff_counts {
  * The caller frees *all. */
 void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
                    struct difference *d, struct conditions *all, struct diff_counts *n);
-/* The same of the tokens and their log probabilities alone, by position. */
+/* As above, but compares only the tokens and their log probabilities, by position. */
 void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
                         struct difference *d, struct conditions *all, struct diff_counts *n);
 

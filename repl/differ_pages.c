@@ -26,7 +26,7 @@ static int by_page(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The columns from `first` to that of position `last` have a page each, no two the same one. */
+/* Whether the columns from `first` to that of position `last` have a page each, all different. */
 static bool columns_wrong(const struct page_history *h, enum pool_id p, int first, int last, const char *in,
                           char *why, size_t n)
 {
@@ -54,8 +54,8 @@ static bool columns_wrong(const struct page_history *h, enum pool_id p, int firs
     return wrong;
 }
 
-/* Whether the first positions still held in the swa pool may follow from one window: pages are released
- * whole, so each is rounded down to its page. */
+/* Whether the first positions that the two sides still hold in the swa pool are consistent with one window: pages are
+ * released as a whole, so each position is rounded down to its page. */
 static bool windows_meet(const struct page_history *a, const struct page_history *b)
 {
     int x = a->lengths.window_lo, y = b->lengths.window_lo;

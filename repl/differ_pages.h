@@ -1,5 +1,5 @@
-/* differ_pages.h - compares the page tables of two runs whose pages are numbered differently, by what they
- * mean: which positions are held in which pool, and that no two of them share a slot. Main thread only.
+/* differ_pages.h - compares the page tables of two runs whose pages are numbered differently by their meaning: which
+ * positions are held in which pool, and that no two positions share a slot. Main thread only.
  */
 #ifndef AERIE_DIFFER_PAGES_H
 #define AERIE_DIFFER_PAGES_H
@@ -10,10 +10,10 @@
 /* The tables of both sides after the steps so far; {0} at the beginning. */
 struct page_meaning {
     struct page_history h[2];
-    bool unknown; /* a step without page events: nothing is compared from there on */
+    bool unknown; /* there was a step without page events: no comparison from there on */
 };
 
-/* Takes in the same step of both sides. True: the tables mean different things; why says what. */
+/* Applies the page events of the same step of both sides. True: the tables differ in meaning; `why` says how. */
 bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,
                   const struct diff_names *in, char *why, size_t n);
 void page_meaning_free(struct page_meaning *m);

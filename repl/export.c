@@ -1,7 +1,7 @@
 /* export.c - a session as Markdown, for people. JSON lines, for machines, are history/export.c.
  *
  * Text passes the same sanitiser as everything that reaches a terminal (repl/text/text.c), except
- * that tabs stay tabs: a chat's code is to be copied out of the file.
+ * that tabs stay tabs, because users copy code out of the file.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ static bool hazards(struct buf *b, struct hdb *d, const char *session, struct er
     return ok;
 }
 
-/* Of the first turn all settings, then changes only; hazards in every turn. */
+/* All settings for the first turn, then changes only; hazards for every turn. */
 static void settings(struct buf *b, const char *before, const char *lines)
 {
     struct buf text = {0}, danger = {0};

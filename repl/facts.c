@@ -241,7 +241,7 @@ struct compare {
     struct buf *out;
 };
 
-/* An empty value in a log of an earlier version means: not asked for. */
+/* In logs of earlier versions an empty value means that the option was not given. */
 static void compare_line(const char *name, const char *log, void *arg)
 {
     static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",

@@ -1,5 +1,5 @@
-/* facts.h - what a session was computed with, in words: settings, checker, historical faults,
- * device and models, from the "name=value" lines of the log. Main thread only.
+/* facts.h - describes what computed a session: settings, checker, historical faults, device and models, from the
+ * "name=value" lines of the log. Main thread only.
  */
 #ifndef AERIE_FACTS_H
 #define AERIE_FACTS_H
@@ -16,7 +16,7 @@ char *facts_value(const char *lines, const char *name);
 bool facts_served(const char *about);
 /* "seed 1, temperature 0, check on" and every setting that is not the default. */
 void facts_settings(const char *lines, struct buf *out);
-/* Appends what differs from the lines `before`: "temperature 0.7, check off, fault 24617 on". */
+/* Appends the differences from the lines `before`: "temperature 0.7, check off, fault 24617 on". */
 void facts_changes(const char *before, const char *lines, struct buf *out);
 /* "cpu, 2 threads, AVX-512; f32 activations, f32 cells; page size 16; context 4096 ...". */
 void facts_computed(const char *about, struct buf *out);
@@ -26,16 +26,14 @@ void facts_computed(const char *about, struct buf *out);
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out);
 /* The compiler and the build's id: "gcc 12.2.0, build 3fa9c01b2d4e". Constant. */
 const char *facts_build(void);
-/* Appends what decides the bits of a reply and differs: "page_size 4, here 16". Lines that only one
- * of them has are not compared, nor are version, device and flags, with which bits may still be
- * equal. */
+/* Appends the differing facts that decide the bits of a reply: "page_size 4, here 16". Not compared: lines that only one
+ * side has, and version, device and flags, which need not change bits. */
 void facts_compare(const char *log, const char *now, struct buf *out);
 /* "no text, token ids kept; 12 turns, 340 steps; trees of 9.3..9.40; seal 3fa9c01b2d4e". */
 void facts_pack(const struct pack_about *a, struct buf *out);
-/* Of an open pack the same as a JSON object; of a log null. */
+/* The description of an open pack as a JSON object; null for a log. */
 void facts_pack_json(const struct pack_about *a, struct buf *json);
-/* Appends what keeps a fault from firing with the open model under these settings. False: nothing
- * does. */
+/* Appends why a fault cannot fire with the open model under these settings. False: it can. */
 bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
                        struct buf *out);
 /* The lines as a JSON object of strings. */

@@ -23,10 +23,10 @@ static struct {
     pthread_t main;
     struct stop *_Atomic stop;
     void (*continued)(void);
-    atomic_bool was_continued; /* SIGCONT came, and neither interrupt_next() nor interrupt_waits() has seen it */
+    atomic_bool was_continued; /* SIGCONT came, and neither interrupt_next() nor interrupt_waits() was called since */
     atomic_bool leaving;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
-    _Atomic uint64_t since;      /* when the oldest waiting one was sent; leaving: when that began */
+    _Atomic uint64_t since;      /* when the oldest waiting signal was sent; leaving: when interrupt_leave() was called */
 } in = {.pipe = {-1, -1}};
 
 static bool ends(int sig)
@@ -37,7 +37,7 @@ static bool ends(int sig)
 static void on_signal(int sig)
 {
     int keep = errno;
-    if (!pthread_equal(pthread_self(), in.main)) { /* whose system calls it is to interrupt */
+    if (!pthread_equal(pthread_self(), in.main)) { /* the signal must interrupt the main thread's system calls */
         pthread_kill(in.main, sig);
         errno = keep;
         return;
@@ -63,7 +63,7 @@ static void on_signal(int sig)
     if (ends(sig) && stop)
         stop_all(stop);
     if (write(in.pipe[1], &c, 1) == 1 &&
-        ends(sig)) /* if the pipe is full, enough signals wait in it */
+        ends(sig)) /* a full pipe holds enough signals */
         atomic_fetch_add(&in.sent, 1);
     errno = keep;
 }

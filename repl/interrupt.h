@@ -4,7 +4,7 @@
  * that no signal is lost between a check and the sleep; long work asks interrupt_waits(). A SIGINT,
  * SIGTERM or SIGHUP that comes half a second or more after one that still waits means that the
  * program is stuck: the handler restores the terminal and ends the process with 128 + signal. One
- * instance a process; everything but the handler runs on the main thread.
+ * instance per process; everything but the handler runs on the main thread.
  */
 #ifndef AERIE_INTERRUPT_H
 #define AERIE_INTERRUPT_H
@@ -14,15 +14,15 @@
 /* Catches n signals. restart: system calls go on after a handler (SA_RESTART). restore: called in
  * the handler of a stuck program, async-signal-safe; or NULL. */
 bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e);
-/* first() sees each signal in the handler, on the main thread, before it is put into the pipe, for what cannot wait
- * until the pipe is read. It is async-signal-safe; true: the signal is done with. Returns the function before; NULL:
- * none. interrupt_close() and interrupt_leave() set none. */
+/* Sets a function that the handler calls on the main thread with each signal before it is put into the pipe, for actions
+ * that cannot wait until the pipe is read. It must be async-signal-safe; if it returns true, the signal is not put into
+ * the pipe. NULL: none. Returns the function set before. interrupt_close() and interrupt_leave() remove it. */
 typedef bool interrupt_first_fn(int sig);
 interrupt_first_fn *interrupt_first(interrupt_first_fn *first);
-/* Until interrupt_close() or interrupt_leave(), the first interrupt_waits() after a SIGCONT calls continued(), on the main
- * thread, for what cannot wait until the work is done and the pipe is read: the screen. NULL: nothing is called. */
+/* Until interrupt_close() or interrupt_leave(), the first interrupt_waits() after a SIGCONT calls continued() on the main
+ * thread: the screen must be redrawn before the running work is done and the pipe is read. NULL: nothing is called. */
 void interrupt_continued(void (*continued)(void));
-/* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also cancel what runs under *s. */
+/* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also set *s. */
 void interrupt_cancels(struct stop *s);
 void interrupt_close(void); /* restores the former handlers; does nothing if not open */
 /* For a program that ends, instead of interrupt_close(): of signals that come from now on, SIGINT, SIGTERM and SIGHUP
@@ -32,7 +32,7 @@ void interrupt_leave(void);
 
 int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open */
 int interrupt_next(void); /* removes and returns the oldest waiting signal; 0: none */
-/* SIGINT, SIGTERM or SIGHUP waits: the work that runs now should end. */
+/* Whether SIGINT, SIGTERM or SIGHUP waits, so that the running work should end. */
 bool interrupt_waits(void);
 /* Writes all bytes to a descriptor that may block, such as a pipe that nobody reads. False and errno: they could
  * not be written; EINTR: one of these signals waits. */

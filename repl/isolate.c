@@ -27,7 +27,7 @@
 
 /* ---- Landlock: writes ------------------------------------------------------------------------ */
 
-/* linux/landlock.h of an older kernel lacks the newer rights: their numbers are part of the ABI. */
+/* Not from linux/landlock.h: that of an older kernel lacks the newer rights. The numbers are part of the ABI. */
 enum {
     FS_WRITE_FILE = 1 << 1,
     FS_REMOVE_DIR = 1 << 4,
@@ -64,7 +64,7 @@ struct path_attr {
     int32_t fd;
 } __attribute__((packed));
 
-/* The version of Landlock's interface; 0 and why where there is none. */
+/* The version of Landlock's ABI; 0 and why[] if Landlock cannot be used. */
 static int landlock_abi(char why[96])
 {
     long abi = syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, QUERY_VERSION);
@@ -83,13 +83,14 @@ static uint64_t rights_of(int abi)
     return all & ~(uint64_t)((abi < 2 ? FS_REFER : 0) | (abi < 3 ? FS_TRUNCATE : 0));
 }
 
-/* Allows `rights` on a file or in a folder. One that does not exist, or that nobody here may open, needs no rule; nor does
- * one of no mountable file system (EBADFD), such as a pipe that is the standard output: Landlock leaves it alone. */
+/* Allows `rights` on a file or in a folder. A path that does not exist, or that this process may not open, needs no rule.
+ * Neither does a file outside of mounted file systems (EBADFD), such as a pipe that is the standard output: Landlock does
+ * not restrict it. */
 static bool allow(int ruleset, const char *path, uint64_t rights)
 {
     struct stat st;
     int fd = file_open(path, O_PATH, 0);
-    if (fd < 0) /* any other failure would take a right away that the program relies on */
+    if (fd < 0) /* after any other error a right that the program needs would be missing */
         return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EPERM;
     if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
         rights &= FS_WRITE_FILE | FS_TRUNCATE;
@@ -117,7 +118,7 @@ static bool allow_devices(int ruleset, uint64_t rights)
     return ok;
 }
 
-/* *failed: the kernel has Landlock, but a call failed. */
+/* Puts Landlock's part in force. False and why[]; *failed: the kernel has Landlock, but a call failed. */
 static bool confine_writes(const struct isolation *i, char why[96], bool *failed)
 {
     int abi = landlock_abi(why);
@@ -153,7 +154,7 @@ static bool confine_writes(const struct isolation *i, char why[96], bool *failed
 /* System calls that nothing in aerie or the CUDA driver makes. */
 static const int16_t unused_calls[] = {
     SYS_execve, SYS_execveat,
-#if !HAS_ASAN && !HAS_TSAN /* the leak checker traces */
+#if !HAS_ASAN && !HAS_TSAN /* the sanitizers' leak checker needs it */
     SYS_ptrace,
 #endif
     SYS_process_vm_readv, SYS_process_vm_writev, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
@@ -161,7 +162,7 @@ static const int16_t unused_calls[] = {
     SYS_mount, SYS_umount2, SYS_swapon, SYS_swapoff, SYS_reboot, SYS_init_module, SYS_finit_module,
     SYS_delete_module, SYS_kexec_load, SYS_acct, SYS_settimeofday, SYS_clock_settime,
     SYS_sethostname, SYS_setdomainname, SYS_open_by_handle_at, SYS_mknodat,
-    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, /* would open sockets unseen */
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, /* could open sockets without socket() */
     SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_pidfd_getfd,
 #if defined(SYS_mknod)
     SYS_mknod,
@@ -172,14 +173,14 @@ static const int16_t unused_calls[] = {
 
 #define WORD(field) ((uint32_t)offsetof(struct seccomp_data, field))
 #define LOAD(field) (struct sock_filter) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, WORD(field))
-/* ends with `verdict` if the loaded word equals (at least) `value` */
+/* executes the next instruction if the loaded word equals `value` (BPF_JGE: is at least `value`), else skips it */
 #define IF(how, value) (struct sock_filter) BPF_JUMP(BPF_JMP | (how) | BPF_K, (uint32_t)(value), 0, 1)
 #define RETURN(verdict) (struct sock_filter) BPF_STMT(BPF_RET | BPF_K, (uint32_t)(verdict))
 #define REFUSE RETURN(SECCOMP_RET_ERRNO | EPERM)
 
 enum { X32 = 0x40000000, N_UNUSED = sizeof unused_calls / sizeof *unused_calls };
 
-/* Installs the filter: the unused calls, if `programs`; socket(), if `network`. */
+/* Installs a filter that refuses the unused calls, if `programs`, and socket(), if `network`. */
 static bool install(bool programs, bool network, char why[96])
 {
     struct sock_filter f[2 * N_UNUSED + 32];
@@ -195,7 +196,7 @@ static bool install(bool programs, bool network, char why[96])
         f[n++] = IF(BPF_JEQ, unused_calls[i]), f[n++] = REFUSE;
     if (network)
         f[n++] = IF(BPF_JEQ, SYS_socket), f[n++] = REFUSE;
-    if (programs) { /* ioctl()s that type into the terminal on the user's behalf */
+    if (programs) { /* ioctl()s that put input into the terminal, as if the user had typed it */
         f[n++] = (struct sock_filter) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 5);
         f[n++] = LOAD(args[1]);
         f[n++] = IF(BPF_JEQ, TIOCSTI), f[n++] = REFUSE;
@@ -238,18 +239,19 @@ static bool can_filter(char why[96])
 
 #endif
 
-static bool filtered, until_loaded; /* by isolate() */
+static bool filtered, until_loaded; /* set by isolate(): a filter is installed; socket() works until the model is loaded */
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-/* The driver's files are made by a program with more rights, nvidia-modprobe, which cuInit() runs when
- * they are missing: an isolated process could not start it, and would find no GPU. */
+/* If the driver's device files are missing, cuInit() runs a setuid program, nvidia-modprobe, to make them. An isolated
+ * process could not start it and would find no GPU. */
 static bool gpu_files_missing(void)
 {
     return access("/proc/driver/nvidia/version", F_OK) == 0 &&
            (access("/dev/nvidiactl", F_OK) != 0 || access("/dev/nvidia-uvm", F_OK) != 0);
 }
 
+/* Whether the process must not be isolated now; then got says why. */
 static bool not_now(struct isolated *got)
 {
     if (!gpu_files_missing())

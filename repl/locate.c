@@ -75,7 +75,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     return false;
 }
 
-/* The side's changes and those of the run. Returns how many. */
+/* Lists the side's changes and those of the run; returns how many there are. */
 static int add_changes(const struct running *x, const char **with, int room)
 {
     int n = 0;
@@ -92,8 +92,8 @@ static int add_changes(const struct running *x, const char **with, int room)
     return n;
 }
 
-/* Noise is added to float32 rows on the CPU, wherever the side itself is computed: a GPU packs its rows as
- * its products want them, and noise on packed rows is no noise of roundings. */
+/* Noise is added to float32 rows on the CPU, even if the side was computed on a GPU, whose packed activation rows cannot
+ * take noise of the size of roundings. */
 static bool add_noise(struct running *x, struct err *e)
 {
     x->how.engine.precision = "f32";
@@ -183,7 +183,7 @@ const char *place_operation(const struct place *p)
     return "final norm and LM head";
 }
 
-/* Relative distance of two rows; infinite where one of them is no number. */
+/* Relative distance of two rows; infinite if a value is NaN or infinite. */
 static double distance(const float *a, const float *b, int n)
 {
     double diff = 0, norm = 0;

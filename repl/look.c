@@ -1,4 +1,4 @@
-/* look.c - what the app asks of the backend that is open: single facts, and the status. */
+/* look.c - queries of the open backend: single facts, and the status. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)
 {
     struct chat_view now;
-    if (v == VIEW_ACCEPT) /* what a server reports shows in its answers: see struct backend */
+    if (v == VIEW_ACCEPT) /* known only from a server's answers: see struct backend */
         backend_chat(a->backend, &now);
     const char *why = a->backend->lacks[v];
     return !why || err_set(e, ERR_NEGATIVE, "/%s: %s", command, why);

@@ -1,4 +1,4 @@
-/* main.c - what must be true of the process before anything else runs. */
+/* main.c - sets up the process: descriptors, stacks, locale, umask, signals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -14,7 +14,8 @@
 #include "kernels/mapped.h"
 #include "repl/repl.h"
 
-/* A file opened as descriptor 1 or 2 would take what is printed: the log, of all things. */
+/* Opens descriptors 0 to 2 if they are closed: a file that got one of them, such as the log, would receive the program's
+ * output. */
 static void fill_standard_streams(void)
 {
     int fd;
@@ -25,9 +26,9 @@ static void fill_standard_streams(void)
         close(fd);
 }
 
-/* The engine's frames have up to 0.4 MB, and how large a thread's stack is depends on the C library and on the limit of
- * the main thread's. The main thread's limit is raised to STACK if the hard limit allows it; all threads, those of
- * libraries too, get STACK. False, with a line on standard error: the hard limit is below LEAST. */
+/* The engine's stack frames take up to 0.4 MB, and the stack size of a thread depends on the C library and on the limit
+ * of the main thread. Raises the main thread's limit to STACK if the hard limit allows it; all other threads, also those
+ * of libraries, get STACK. False, with a line on standard error: the hard limit is below LEAST. */
 static bool claim_stack(void)
 {
     const rlim_t STACK = 8 << 20, LEAST = 1 << 20;
@@ -55,11 +56,11 @@ int main(int argc, char **argv)
     fill_standard_streams();
     if (!claim_stack())
         return ERR_USAGE;
-    setlocale(LC_CTYPE, ""); /* and no more: numbers are written and read the same everywhere */
-    umask(077);              /* sessions are private, and so is all that is made beside them */
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error to report, not a death */
+    setlocale(LC_CTYPE, ""); /* LC_NUMERIC stays "C": numbers are written and read the same everywhere */
+    umask(077);              /* sessions and all files beside them are private */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write(), which is reported */
     signal(SIGXFSZ, SIG_IGN);
-    json_set_alloc_funcs(xmalloc, free); /* no memory for a JSON value is not taken for bad JSON */
+    json_set_alloc_funcs(xmalloc, free); /* else jansson would report a failed allocation as bad JSON */
     history_claim_memory();
     mapped_catch(); /* before the screen's handler, which calls mapped_fault() itself */
     return cli_main(argc, argv);

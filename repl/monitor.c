@@ -19,8 +19,8 @@
 
 enum op { OP_CREATE, OP_KEEP, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
 
-/* Both are one datagram; a request may carry two descriptors, an answer one. OP_EDIT is answered when the editor has
- * ended, OP_HANG_UP and OP_KILL_EDITOR are not. */
+/* A request and an answer are one datagram each; a request may carry two descriptors, an answer one. OP_EDIT is answered
+ * when the editor has ended; OP_HANG_UP and OP_KILL_EDITOR have no answer. */
 struct ask {
     int32_t op;
     char path[PATH_MAX];
@@ -82,11 +82,11 @@ static bool receive_with(int from, void *p, size_t n, int fd[2])
 static struct {
     int link;
     int (*query)(void);
-    pid_t child; /* of the query; 0: none */
-    pid_t editor; /* that runs; 0: none */
-    int end_editor; /* the signal that ends it and what it started; 0: none came */
+    pid_t child; /* the query's process; 0: none */
+    pid_t editor; /* the editor's process; 0: none */
+    int end_editor; /* the signal to be sent to the editor and to the programs that it started; 0: none */
     char *made;  /* the file created last */
-    bool kept;   /* it is whole, or removed */
+    bool kept;   /* that file is complete, or was removed: nothing to remove at the end */
     dev_t dev;
     ino_t ino;
 } mon;
@@ -97,7 +97,7 @@ const char *monitor_editor(void)
     return visual && *visual ? visual : editor && *editor ? editor : "vi";
 }
 
-/* A name or a folder that begins with a dot, "." and ".." apart. */
+/* Whether any component of the path begins with a dot, except "." and "..". */
 static bool is_hidden(const char *path)
 {
     for (const char *p = path; *p; p += strspn(p, "/")) {
@@ -137,10 +137,10 @@ static void discard(const char *path, struct answer *a)
         a->error = EPERM;
     else if (unlink(path) != 0)
         a->error = errno;
-    mon.kept = true; /* nothing is left to remove */
+    mon.kept = true; /* the file was removed */
 }
 
-/* Signals as a program expects them at its start. */
+/* Resets signal handlers and the signal mask to those that a program expects at its start. */
 static void default_signals(void)
 {
     sigset_t none;
@@ -183,8 +183,8 @@ static bool edit(const char *path, struct answer *a)
     return true;
 }
 
-/* Sends a signal to the children, the query's apart. Programs of which an editor's shell was the parent are children
- * when the shell has ended, because the monitor is their reaper. Returns how many there are. */
+/* Sends a signal to all children except the query's process. Programs that the editor's shell has started become
+ * children of the monitor when the shell ends, because the monitor is a subreaper. Returns the number of children. */
 static int signal_editor(int sig)
 {
     char path[64];
@@ -203,7 +203,7 @@ static int signal_editor(int sig)
     return n;
 }
 
-/* Takes the ends of children; answers OP_EDIT when the editor has ended. False: nobody reads the answer. */
+/* Reaps children that have ended; answers OP_EDIT when the editor has. False: the answer could not be sent. */
 static bool watch_editor(void)
 {
     static struct answer a; /* of the editor */
@@ -259,7 +259,7 @@ static void end_query(bool stop, struct answer *a)
 
 static void on_child(int sig)
 {
-    (void)sig; /* it ends ppoll() */
+    (void)sig; /* the handler's only purpose is to interrupt ppoll() */
 }
 
 /* Waits for a request, and meanwhile for the editor's end. False: the program has ended. */
@@ -279,7 +279,7 @@ static _Noreturn void serve(void)
     static struct ask ask;
     int fd[2];
     sigset_t child, awake;
-    for (int s = 1; s < NSIG; s++) /* the terminal's are for the program; the monitor ends with it */
+    for (int s = 1; s < NSIG; s++) /* the terminal's signals are meant for the program, with which the monitor ends */
         signal(s, s == SIGCHLD ? on_child : SIG_IGN);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -412,7 +412,7 @@ int monitor_edit(const char *path)
         return -1;
     struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN}, {.fd = interrupt_fd(), .events = POLLIN}};
     for (;;) {
-        /* a signal that ends nothing, such as a resize, stays in the pipe: sleep in slices then */
+        /* a signal that does not end the program, such as a resize, stays in the pipe: then poll in slices */
         bool slices = asked_ns || (p[1].revents && !interrupt_waits());
         poll(p, slices ? 1 : 2, slices ? SLICE_MS : -1);
         if (p[0].revents)

@@ -1,4 +1,4 @@
-/* plain.c - the program without a screen: lines in, lines out, no escapes; and `aerie run`.
+/* plain.c - the plain mode: reads and prints lines, without escape sequences; and `aerie run`.
  *
  * Replies and results go to standard output, everything else to standard error. Under --json every
  * line of standard output is one JSON object. The next line is read when the engine is idle, so a
@@ -23,7 +23,7 @@ struct plain {
     bool sanitise, think, verbose;
     bool mid_line;           /* the printed part of the reply does not end with a line break */
     bool broken;             /* writing to standard output failed */
-    bool lost;               /* the device failed for good */
+    bool lost;               /* the device has failed and cannot be used any more */
     bool answered;           /* a turn ended since the last message */
     uint64_t paused;         /* number of the latest pause that was shown */
     bool interrupted;        /* by Ctrl-C, since the last line */
@@ -32,7 +32,7 @@ struct plain {
     struct reuse_view reuse; /* of the running turn */
     struct buf forgot; /* numbers of the turns that left the context to make room, for --json */
     struct buf tail;   /* unsanitised bytes of the reply's last character and its marks */
-    struct buf text;   /* of the reply, to be written with the last event that waits */
+    struct buf text;   /* of the reply, to be written after the last waiting event was handled */
     struct buf thought;      /* reasoning, for --json */
 };
 
@@ -52,7 +52,7 @@ static void catch_signals(struct app *a)
         app_error(a, &e);
 }
 
-/* Records the signals that wait. */
+/* Takes the waiting signals from the pipe. */
 static void record_signals(struct plain *p)
 {
     for (int sig; (sig = interrupt_next()) != 0;) {
@@ -69,7 +69,7 @@ static void record_signals(struct plain *p)
 static void write_failed(struct app *a, int error)
 {
     plain_of(a)->broken = true;
-    if (error != EPIPE && error != EINTR) /* no message when the reader closed the pipe */
+    if (error != EPIPE && error != EINTR) /* without a message if the reader has closed the pipe */
         err_print("cannot write to standard output: %s", strerror(error));
     a->exit_code = max_int(a->exit_code, ERR_USAGE);
     a->quit = true;
@@ -167,7 +167,7 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
     if (clean.n == 0 || clean.p[clean.n - 1] != '\n')
         buf_char(&clean, '\n');
     if (!r->is_user && r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0) {
-        buf_str(&clean, "[stopped: "); /* from the file, so not to be trusted */
+        buf_str(&clean, "[stopped: "); /* the text comes from a file, which is not trusted */
         text_sanitise(&clean, r->stop, strlen(r->stop), false, NULL);
         buf_str(&clean, "]\n");
     }
@@ -259,7 +259,7 @@ static void end_reply(struct app *a, const struct event *ev)
     p->answered = true;
     p->reason = ev->reason;
     if (a->opt.json && a->history)
-        history_flush(a->history, 5000); /* a printed reply is stored, or the line before it says that it is not */
+        history_flush(a->history, 5000); /* a reply is printed after it was stored, or after a line that it was not */
     if (app_saving_changed(a, saving)) /* also under --quiet */
         print_notice(a, saving);
     if (a->opt.json) {
@@ -294,12 +294,12 @@ static void end_reply(struct app *a, const struct event *ev)
         count_failure(a, ERR_USAGE);
 }
 
-/* After a violated rule the chat goes on; when the device is lost, the chat ends. */
+/* After a violated rule the chat goes on; if the device is lost, the chat ends. */
 static void show_fault(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
     struct buf line = {0};
-    if (p->lost) /* printed already */
+    if (p->lost) /* the fault was printed already */
         return;
     p->lost = ev->lost;
     if (p->lost)
@@ -359,7 +359,7 @@ static void pass_pause(struct app *a)
     a->backend->debug->run(a->backend, RUN_ON, 1, NULL, &e);
 }
 
-/* A turn that the debugger holds ends the printed line, and the prompt returns. */
+/* When the debugger pauses the turn: ends the printed line, so that the prompt can be shown. */
 static void show_pause(struct app *a)
 {
     if (plain_of(a)->once) {
@@ -388,7 +388,7 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_PAUSE: show_pause(a); break;
     case EV_PROBE: app_show_probe(a, ev); break;
     case EV_WHAT_IF: app_show_what_if(a, ev); break;
-    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* of a server */
+    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* `aerie serve` only */
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
@@ -400,16 +400,16 @@ static void handle_event(struct app *a, struct event *ev)
     event_free(ev);
 }
 
-/* Handles events until every request is done, or until a turn is paused, the pause was shown, and all
- * that was asked about steps is answered. Busy is read before the queue is: when the engine is idle,
- * all its events are in the queue. While text streams, events are handled in batches of 10 ms; whatever
- * comes after another event, such as the first text after a turn's begin, is handled at once. */
+/* Handles events until every request is done, or until a turn is paused, the pause was shown, and all requested probes are
+ * answered. Whether the engine is busy is asked before the queue is read, so that the queue has all events of an idle
+ * engine. While text streams, events are handled in batches of 10 ms; an event after another kind, such as the first text
+ * after a turn's beginning, is handled at once. */
 static void wait_idle(struct app *a)
 {
     struct event ev;
     for (bool waited = false;;) {
         bool busy = backend_busy(a->backend), any = false, streams = false;
-        if (busy && interrupt_waits()) /* repeated: a cancel ends only requests before it */
+        if (busy && interrupt_waits()) /* in each round: a cancel ends only requests sent before it */
             backend_cancel(a->backend);
         for (; waited || backend_next(a->backend, &ev); waited = false) {
             streams = ev.kind == EV_TEXT || ev.kind == EV_STEP || ev.kind == EV_BATCH_TEXT;
@@ -552,7 +552,7 @@ static bool handle_signals(struct app *a, bool waiting)
         a->exit_code = 128 + (p->terminated ? p->terminated : SIGINT);
         return true;
     }
-    if (interrupted && waiting && app_paused(a)) { /* as while it runs: the turn ends */
+    if (interrupted && waiting && app_paused(a)) { /* ends the paused turn, as it ends a running one */
         backend_cancel(a->backend);
         wait_idle(a);
     } else if (interrupted && waiting) {
@@ -606,7 +606,7 @@ static void read_all(struct app *a, struct reader *r)
     }
 }
 
-/* A script that ends while a turn is paused gets the rest of the reply. */
+/* If a script ends while a turn is paused, lets the turn run to its end. */
 static void finish_paused(struct app *a)
 {
     struct err e;
@@ -716,7 +716,7 @@ int plain_run(struct app *a)
 
 /* ---- aerie run ------------------------------------------------------------------------------- */
 
-/* All of standard input, without its last line end. */
+/* Reads all of standard input, without its last line end. */
 static bool read_prompt(struct buf *out, struct err *e)
 {
     struct reader r = {.fd = STDIN_FILENO};
@@ -729,7 +729,7 @@ static bool read_prompt(struct buf *out, struct err *e)
     return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
 }
 
-/* Appends a file's text, below what is there. */
+/* Appends a file's text, on a new line. */
 static bool read_file(const char *path, struct buf *out, struct err *e)
 {
     struct reader r = {.fd = reader_open(path, "file", e)};

@@ -39,7 +39,7 @@ static const char *read_number(const char *s, char out[64])
     return s;
 }
 
-/* Removes zeros that say nothing. */
+/* Removes needless zeros. */
 static void trim_zeros(char *number)
 {
     if (strchr(number, '.')) {
@@ -114,7 +114,7 @@ bool prompt_same_past(const struct prompt *a, const struct prompt *b)
     return true;
 }
 
-/* A message's text; NULL and *e: it has none. */
+/* The text of a message; NULL and *e: the message has none. */
 static const char *content(json_t *message, int number, struct err *e)
 {
     json_t *text = json_object_get(message, "content");
@@ -125,7 +125,7 @@ static const char *content(json_t *message, int number, struct err *e)
     return s && *s ? s : NULL;
 }
 
-/* system?, then user and assistant in turn, a user's last. */
+/* Reads messages: perhaps one of the system, then user and assistant alternately; the last is a user's. */
 static bool take_messages(struct prompt *p, json_t *all, struct err *e)
 {
     int n = (int)json_array_size(all), at = 0;
@@ -220,7 +220,7 @@ static bool read_prompt(struct prompts *p, const struct buf *line, struct prompt
     return ok;
 }
 
-/* A copy of what can be read once only, such as a pipe, in a file without a name. */
+/* Copies input that can be read only once, such as a pipe, to an unnamed file. */
 static FILE *keep(FILE *from, const char *name, struct err *e)
 {
     char part[65536];
@@ -248,7 +248,7 @@ static FILE *open_file(const char *asked, const char *name, struct err *e)
         return NULL;
     }
     if (fstat(fileno(f), &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
-        return f; /* reading a folder fails, and says so */
+        return f; /* if it is a folder, reading it fails with a message */
     copy = keep(f, name, e);
     fclose(f);
     return copy;

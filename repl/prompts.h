@@ -18,10 +18,10 @@ struct prompt {
     char *system;           /* or NULL: the line has none */
     struct past_turn *past; /* (n_past) exchanges before the text, without ids */
     int n_past;
-    char *answer;           /* the number that is right, as number_find() writes it; or NULL */
+    char *answer;           /* the correct number, in the form of number_find(); or NULL */
 };
 void prompt_free(struct prompt *p); /* what it owns; zeroes it */
-/* Whether both come after the same system prompt and the same exchanges. */
+/* Whether both prompts have the same system prompt and the same exchanges before them. */
 bool prompt_same_past(const struct prompt *a, const struct prompt *b);
 
 struct prompts {
@@ -30,7 +30,7 @@ struct prompts {
     bool json;
     int line; /* read last */
     int n;    /* prompts of the file, at most `limit` */
-    int next; /* how many were given out */
+    int next; /* number of prompts returned so far */
 };
 /* Opens the file ("-": standard input) and reads all of it once: each line that is no prompt is
  * passed to complain() as one line of text ("FILE line 3: expected ..."). limit: use no more than so

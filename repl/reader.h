@@ -1,4 +1,4 @@
-/* reader.h - lines from a descriptor; a signal ends the wait for them.
+/* reader.h - reads lines from a descriptor; a signal ends the wait.
  *
  * Input may be a terminal, a file or a pipe. While a reader waits it also waits for the signals of
  * repl/interrupt.h. Main thread.
@@ -11,7 +11,7 @@
 struct reader {
     int fd;        /* the caller closes it */
     struct buf in; /* bytes read; the caller frees it */
-    size_t at;     /* the first of them that no line has taken */
+    size_t at;     /* the first byte that was not returned in a line yet */
     bool eof;
 };
 
@@ -24,7 +24,7 @@ enum got {
 
 /* Opens a regular file or a pipe without blocking; `what` names it in errors. -1 and *e. */
 int reader_open(const char *path, const char *what, struct err *e);
-/* Of a terminal that has no more input: whether it went away, and nobody typed Ctrl-D. */
+/* At the end of a terminal's input: whether the terminal has hung up (not Ctrl-D). */
 bool reader_hung_up(const struct reader *r);
 /* Reads more bytes into r->in, at most 64 MiB ahead of `at`, or sets r->eof: GOT_LINE either way. */
 enum got reader_more(struct reader *r, struct err *e);

@@ -89,7 +89,7 @@ const struct page_history *recorded_fold(struct recorded *r, int step)
     }
     size_t from = r->step[r->fold_at + 1].pages, to = r->step[step + 1].pages;
     ok = ok && page_history_apply(&r->fold, r->pages.p + from, to - from, NULL);
-    CHECK(ok); /* the same events were applied when the log was read */
+    CHECK(ok); /* it succeeded with the same events when the log was read */
     r->fold_at = step;
     return &r->fold;
 }
@@ -200,7 +200,7 @@ static enum stop_reason stop_of(const char *name)
     for (int i = 0; i <= STOP_CRASHED; i++)
         if (strcmp(name, stop_name((enum stop_reason)i)) == 0)
             return (enum stop_reason)i;
-    return STOP_CRASHED; /* the log was read while the turn ran */
+    return STOP_CRASHED; /* the turn was still running when the log was read */
 }
 
 static void end_event(const struct recorded *r, const struct rec_turn *t, struct event *ev)
@@ -216,11 +216,11 @@ static void end_event(const struct recorded *r, const struct rec_turn *t, struct
     ev->us_prefill = t->us_prefill;
     ev->us_decode = t->us_decode;
     ev->served = served_copy(t->served);
-    if (t->served && t->served->generated >= 0) /* as the server counts, where it told no ids, too */
+    if (t->served && t->served->generated >= 0) /* the server's count, also if it sent no ids */
         ev->n_tokens = (int)t->served->generated;
 }
 
-/* Part `part` of a turn: its beginning, its steps, its text, its end. False: it has no such part. */
+/* Posts the events of part `part` of a turn: beginning, steps, text, end. False: the turn has no such part. */
 static bool turn_event(const struct recorded *r, const struct rec_turn *t, int part, struct event *ev)
 {
     if (part == 0)
@@ -322,7 +322,7 @@ static bool next(struct backend *b, struct event *ev)
     return false;
 }
 
-/* Nothing comes by waiting: events come by requests alone. */
+/* Does not wait: only requests produce events. */
 static bool wait(struct backend *b, struct event *ev, int ms)
 {
     (void)ms;
@@ -354,7 +354,7 @@ static const char *token_text(struct backend *b, int32_t id, size_t *n)
     return "";
 }
 
-/* The session as it was at the present: the sums over all steps up to there. */
+/* The chat's view at the present: sums over all steps up to it. */
 static void count_step(const struct recorded *r, const struct rec_step *s, struct chat_view *v,
                        uint64_t *turn_cycles, uint64_t *turn_accepted)
 {
@@ -365,7 +365,7 @@ static void count_step(const struct recorded *r, const struct rec_step *s, struc
     v->us_check += rec->us_check;
     *(rec->kind == STEP_PREFILL ? &v->us_prefill : &v->us_verify) += rec->us_verify;
     if (rec->kind == STEP_PREFILL || rec->source == STEP_PIECE)
-        return; /* which steps computed a piece is not known */
+        return; /* a piece of a stream: its steps are not known */
     v->cycles++;
     v->drafted += (uint64_t)rec->drafted;
     v->accepted += (uint64_t)rec->accepted;
@@ -385,7 +385,7 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
 {
     int64_t tokens = 0;
     uint64_t us = 0;
-    if (t->served) /* the pieces' times, and the server's count where it told no ids */
+    if (t->served) /* the times of the pieces, and the server's count if it sent no ids */
         return reply_tok_s(t->served->generated >= 0 ? t->served->generated : t->reply.n, t->us_decode);
     for (int i = t->first; i <= r->at && i < t->first + t->n_step; i++) {
         const struct rec_step *s = &r->step[i];
@@ -396,7 +396,7 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
     return reply_tok_s(tokens, us);
 }
 
-/* What servers counted of drafts in the turns whose steps say nothing of them, and their times. */
+/* Adds the servers' own counts of drafts, for turns whose steps have none, and the servers' times. */
 static void count_served(const struct recorded *r, struct chat_view *v)
 {
     for (int i = 0; i < r->n_turn && r->turn[i].n <= r->at_turn; i++) {
@@ -408,7 +408,7 @@ static void count_served(const struct recorded *r, struct chat_view *v)
         v->us_prefill += t->us_prefill;
         if (t->reply.n == 0 && s->generated > 0)
             v->generated += (uint64_t)s->generated;
-        bool stepped = false; /* its steps are counted one by one */
+        bool stepped = false; /* the drafts of its steps were counted one by one */
         for (int k = 0; k < t->n_step; k++)
             stepped |= r->step[t->first + k].rec.source == STEP_REPORTED;
         if (s->drafted < 0 || stepped)
@@ -419,7 +419,7 @@ static void count_served(const struct recorded *r, struct chat_view *v)
     }
 }
 
-/* What a setting was in the turn; lines about faults and of other versions are no settings. */
+/* Reads a line of the turn's settings; lines about faults, or of other versions, are ignored. */
 static void read_settings(const char *lines, struct settings *set)
 {
     settings_init(set);
@@ -464,7 +464,7 @@ static void count_chat(struct recorded *r, struct chat_view *v)
     }
 }
 
-/* Faces ask for it with every frame. */
+/* Kept, because faces ask for it with every frame. */
 static void chat(struct backend *b, struct chat_view *v)
 {
     struct recorded *r = recorded_of(b);
@@ -496,7 +496,7 @@ void recorded_skip(struct backend *b)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* A value of the lines that stays as long as the recording; NULL: none. */
+/* A value from the lines, which lives as long as the recording; NULL: none. */
 static const char *fact(struct recorded *r, const char *name)
 {
     char *value = facts_value(r->about, name);
@@ -566,7 +566,7 @@ struct backend *recorded_open(struct hdb *d, const char *session, const char *na
         close_recorded(&r->base);
         return NULL;
     }
-    r->pauses = 1; /* a debugger's view of a recording is always that of a paused turn */
+    r->pauses = 1; /* to the debugger, a recording is always a paused turn */
     place_at_end(r);
     fill_info(r);
     recorded_views(r);

@@ -26,7 +26,7 @@ static void pool_facts(const struct page_history *h, struct step_facts *f)
     }
 }
 
-/* Whether a condition names node.*: making a step's tree is most of the work. */
+/* Whether a condition names node.*. If not, the step's tree is not unpacked, which is most of the work. */
 static bool names_nodes(const struct breaks *b)
 {
     bool any = b->has_condition && b->condition.nodes;
@@ -35,7 +35,7 @@ static bool names_nodes(const struct breaks *b)
     return any;
 }
 
-/* *t holds the tree and must stay. */
+/* *t holds the tree and must outlive the facts. */
 static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct tree *t)
 {
     const struct rec_step *s = &r->step[i];
@@ -62,7 +62,7 @@ static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct 
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* The present moves to a place, and says why. */
+/* Moves the present, and posts why the debugger pauses there. */
 static void arrive(struct recorded *r, int at, int turn, int step, const char *why)
 {
     recorded_place(r, at, turn, step);
@@ -111,10 +111,10 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
             return true;
         }
     }
-    return at_the_end(r, e); /* the turn has no more steps, the recording has */
+    return at_the_end(r, e); /* the end of the turn, not of the recording */
 }
 
-/* To where the next turn begins. */
+/* Moves to the beginning of the next turn. */
 static bool next_turn(struct recorded *r, struct err *e)
 {
     for (int i = 0; i < r->n_turn; i++)
@@ -143,7 +143,7 @@ static bool go(struct backend *b, int turn, int step, struct err *e)
     struct recorded *r = recorded_of(b);
     if (!recorded_seek(b, turn, step, e))
         return false;
-    breaks_forget(&r->breaks); /* what a watch saw last lies elsewhere */
+    breaks_forget(&r->breaks); /* the step that watches saw last is not the one before the present */
     arrive(r, r->at, r->at_turn, r->at_step, "");
     return true;
 }

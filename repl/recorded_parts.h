@@ -25,23 +25,23 @@ struct rec_step {
     int turn, step;
     int token, n_token; /* in recorded.token */
     int node, n_node;   /* in recorded.node; 0: the step drafted nothing */
-    size_t pages;       /* its packed page events begin there in recorded.pages, those of the next
-                           step end them */
+    size_t pages;       /* where its packed page events begin in recorded.pages; they end where those of the
+                           next step begin */
     uint64_t n_event;   /* page events of all steps before it */
-    uint32_t window;    /* pages that left the window in it */
+    uint32_t window;    /* pages that left the window in this step */
     uint8_t deepest;    /* depth of its tree */
-    bool paged;         /* the page table after it is known */
+    bool paged;         /* the page table after this step is known */
     bool has_facts;
     struct tops *tops; /* owned; NULL: none are logged */
 };
 
-/* A whole page table, so that a fold begins near the step it is for. */
+/* A whole page table, from which the tables of the next steps are computed. */
 struct rec_key {
     int step; /* the state after this step */
     size_t at, n; /* packed, in recorded.keys */
 };
 
-/* What the events and the chat show of a turn. */
+/* The facts of a turn that its events and the chat's view need. */
 struct rec_turn {
     int n;
     int first, n_step; /* its steps */
@@ -56,7 +56,7 @@ struct rec_turn {
     size_t user_n, text_n;
 };
 
-/* What happened, in order: a turn or an operation. */
+/* A turn or an operation, in the order in which they happened. */
 struct rec_act {
     int turn; /* index of recorded.turn; -1: an operation */
     enum op_kind op;
@@ -94,17 +94,17 @@ struct recorded {
     int n_text;
 
     /* the present: after step number `at` (-1: before all), in turn at_turn */
-    int at, at_turn, at_step; /* at_step 0: where the turn begins */
-    struct page_history fold; /* after step number fold_at; -1: of none */
+    int at, at_turn, at_step; /* at_step 0: the beginning of the turn */
+    struct page_history fold; /* the page table after step number fold_at; -1: of no step */
     int fold_at;
-    struct chat_view chat; /* at the present, once counted */
+    struct chat_view chat; /* cached: at the present */
     bool counted;
     struct breaks breaks;
     uint64_t pauses;
     enum run_until until;
     char why[400];
 
-    /* events: those of act next_act from part next_part on are still to come */
+    /* events: the next to be returned are those of act next_act, from part next_part on */
     int next_act, next_part, fd;
     bool pause_waits;
 };
@@ -120,7 +120,7 @@ int recorded_find(const struct recorded *r, int turn, int step);
 const struct rec_turn *recorded_turn(const struct recorded *r, int n);
 /* The tree of a step; n == 0: it drafted nothing. */
 void recorded_tree(const struct recorded *r, const struct rec_step *s, struct tree *t);
-/* The pages after a step; NULL: they were not recorded. Stays until the next call. */
+/* The pages after a step; NULL: they were not recorded. Valid until the next call. */
 const struct page_history *recorded_fold(struct recorded *r, int step);
 /* Moves the present. */
 void recorded_place(struct recorded *r, int at, int turn, int step);

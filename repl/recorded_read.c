@@ -7,7 +7,7 @@
 
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */
 
-/* The arrays' room, while they grow. */
+/* Capacities of the growing arrays. */
 struct room {
     int step, node, fact, key, turn, act;
 };
@@ -75,8 +75,8 @@ static void add_key(struct recorded *r, struct room *c, int step)
     k->n = r->keys.n - k->at;
 }
 
-/* Follows the page tables, and keeps a whole one now and then. Where events are missing or damaged, they
- * are not known until the pools begin anew. */
+/* Applies the page events, and keeps a whole page table now and then. After missing or damaged events the tables are
+ * unknown until the pools are emptied. */
 static void add_pages(struct recorded *r, struct room *c, const struct buf *packed, struct rec_step *s,
                       uint64_t *events, bool *known, size_t *since)
 {
@@ -170,15 +170,15 @@ static void add_act(struct recorded *r, struct room *c, struct act *a, struct pa
 
 /* ---- forks ----------------------------------------------------------------------------------- */
 
-/* Whether a fork has the turn, or does not know of it. Forks of earlier versions list no turns: what
- * took a turn away stands behind them, too. */
+/* Whether a fork has the turn, or may have it: forks of earlier versions list no turns, and the operations that remove
+ * turns follow in the fork itself. */
 static bool is_unchanged(const struct act *fork, int turn)
 {
     bool lists = strlen(fork->text) != SESSION_ID - 1 || strchr(fork->text, ' ');
     return turn > fork->turn || (lists && turn_listed(fork->text, turn));
 }
 
-/* Whether an operation before a fork took away no turn that the fork is without. */
+/* Whether an operation before a fork removed no turn that the fork lacks, too. */
 static bool is_undone_by(const struct act *a, const struct act *fork)
 {
     if (a->op == OP_UNDO)
@@ -190,8 +190,8 @@ static bool is_undone_by(const struct act *a, const struct act *fork)
     return undone;
 }
 
-/* Leaves out of the script what a fork did not take over: its parent's later turns, and what took a
- * turn out of the parent's context that the fork has. A fork's first step has a whole page table. */
+/* Leaves out of the script what a fork did not inherit: its parent's later turns, and operations that removed turns from
+ * the parent's context which the fork has. A fork's first step has a whole page table. */
 static void leave_out(struct script *s)
 {
     for (int i = 0; i < s->n; i++) {

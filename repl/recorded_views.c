@@ -1,5 +1,5 @@
-/* recorded_views.c - the views of a recording: what pages->table, steps->of_step and the others showed
- * at its present, or after any of its steps. */
+/* recorded_views.c - the views of a recording: pages->table, steps->of_step and the others, at its present or after any of
+ * its steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +125,7 @@ static bool position_at(struct backend *b, int turn, int step, int position, str
     return h && position_in(r, h, turn, position, v, e);
 }
 
-/* Where a turn begins, the context is still that of the last step before it. */
+/* At the beginning of a turn, the context is still that after the last step before it. */
 static bool position(struct backend *b, int at, struct pos_view *v, struct err *e)
 {
     struct recorded *r = recorded_of(b);
@@ -138,7 +138,7 @@ static bool position(struct backend *b, int at, struct pos_view *v, struct err *
     return position_in(r, h, r->step[r->at].turn, at, v, e);
 }
 
-/* The latest of a step's events that are about the page, newest first. */
+/* The latest events of a step that concern the page, newest first. */
 static int events_of_step(const struct recorded *r, int i, enum pool_id pool, int page,
                           struct page_event *out, uint64_t *seq, int max)
 {

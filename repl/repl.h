@@ -26,7 +26,7 @@ struct options {
     bool fork;        /* with session or resume_last: continue in a copy of the session */
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, readonly, quiet, verbose;
-    bool served; /* requests of clients are logged, not a conversation */
+    bool served; /* `aerie serve`: the log receives clients' requests, not a conversation */
     int color; /* 0 auto, 1 always, 2 never */
     /* of the full screen; 0 is the default: cmd/screen.c has the values */
     int theme;    /* 0 auto, 1 dark, 2 light */
@@ -39,7 +39,7 @@ struct options {
     int keep_days, keep_sessions, max_size, at_limit; /* 0: all; 0: no limit, in MB; 0 warn, 1 stop */
 };
 
-/* Files of /read that go in front of the next message of one session. */
+/* Files of /read that are sent before the text of the next message of one session. */
 struct attached {
     char session[SESSION_ID];
     struct attachment {
@@ -54,7 +54,7 @@ struct address {
     int turn, step;
 };
 
-/* Steps that the engine computes again, and what is shown of them when they come (cmd/probe.c). */
+/* Steps that the engine computes again, and what to show of each when its probe arrives (cmd/probe.c). */
 enum { MAX_WANTS = 16 };
 struct probe_want {
     enum probe_view { PROBE_LAYERS, PROBE_KEYS, PROBE_TOP } what;
@@ -68,19 +68,19 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     struct app_past {    /* app_recorded.c: */
-        struct backend *b; /* a recording of the session, for steps that left the engine's memory; NULL:
-                              not read, or the log does not hold it */
+        struct backend *b; /* a recording of the session, for steps that are no longer in the engine's memory; NULL:
+                              not read yet, or the log does not have the session */
         char session[SESSION_ID];
-        int turn, step; /* the newest when it was read */
+        int turn, step; /* the newest step when it was read */
     } past;
     char session[SESSION_ID];
     char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
     char *system;
     int turn, step;      /* of the last event */
-    struct address at;   /* what commands without an address show, and the panes: /at sets it */
+    struct address at;   /* the step that the panes, and commands without an address, show: /at sets it */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
-    struct buf asked;    /* the last message sent ... */
-    bool refused;        /* ... did not fit the context: /forget sends it again */
+    struct buf asked;    /* the last message sent */
+    bool refused;        /* it did not fit the context: /forget sends it again */
     struct probe_want want[MAX_WANTS]; /* (n_want) in the order of their answers */
     int n_want;
     int n_what_if;       /* comparisons of /what-if that are not answered yet */
@@ -88,13 +88,13 @@ struct app {
     struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
                                 resumed session, faults that cannot fire */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
-    char log_limit[160]; /* history_status.limit, as far as it was shown */
-    char unsaved[256];   /* history_status.error, as app_saving_changed() told it last */
+    char log_limit[160]; /* the history_status.limit that was shown last */
+    char unsaved[256];   /* the history_status.error that app_saving_changed() reported last */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* from the options, the terminal and the locale */
     bool quit;
     int exit_code;
-    bool violated; /* the present session violated a checker rule: see app_exit_code() */
+    bool violated; /* a checker rule was violated in the present session: see app_exit_code() */
     /* output functions of the face, set by tui.c or plain.c */
     struct face {
         /* Shows a finished block of output (command results, notices). The face moves or copies
@@ -110,7 +110,7 @@ struct app {
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
         bool (*layout)(struct app *a, const char *name, struct err *e);
-        /* Show a one-line notice, an error, apart from the results; NULL: show() */
+        /* Show a one-line notice, and an error; NULL: they go through show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);
         void *state; /* of the face */
@@ -118,19 +118,19 @@ struct app {
     } face;
 };
 
-/* What the status line and the panes' alarms show: the chat, and what else the backend has. */
+/* The state shown in the status line and by the panes' alarms: of the chat, and of the views that the backend has. */
 struct status {
     struct chat_view chat;
-    struct pool_view pool[N_POOLS]; /* none exists where there is no VIEW_POOLS */
+    struct pool_view pool[N_POOLS]; /* none exists without VIEW_POOLS */
     struct gauge_now {
         const char *unit;  /* the first pool's name, NULL: "full" */
         float v[N_GAUGES]; /* of the latest reading, NAN: not reported */
         uint64_t n_read, n_failed;
-    } gauge; /* 0 where there is no VIEW_GAUGES */
-    struct check_view check;        /* 0 where there is no VIEW_CHECK */
-    struct bugs bugs;               /* all off where there is no VIEW_FAULTS */
-    struct { bool on; int turn, step, last; char phase[8]; } pause; /* off where there is
-                                                                    no VIEW_DEBUG */
+    } gauge; /* 0 without VIEW_GAUGES */
+    struct check_view check;        /* 0 without VIEW_CHECK */
+    struct bugs bugs;               /* all off without VIEW_FAULTS */
+    struct { bool on; int turn, step, last; char phase[8]; } pause; /* off without
+                                                                    VIEW_DEBUG */
     struct address at; /* of the app */
     bool single_keys; /* of the full screen: letters step a paused turn */
     bool has[N_VIEWS];
@@ -142,7 +142,7 @@ struct status {
 struct backend *open_backend(const struct engine_opts *o, struct err *e);
 /* engine_devices(): each kind of device, and whether it can be used here. */
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
-/* What the server of the options is and reports; false and *e: it cannot be reached. */
+/* Describes the server that the options name and what it reports; false and *e: it cannot be reached. */
 bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                     void *arg, struct err *e);
 
@@ -161,28 +161,28 @@ bool app_address(const struct app *a, int *turn, int *step);
 
 /* ---- cmd/why.c ------------------------------------------------------------------------------- */
 
-/* Writes why a node of a step was accepted or rejected, as /why does; turn 0: of the latest step that
- * drafted; node -1: the one that tells most about the step. False and *e: there is no such step or node. */
+/* Writes why a node of a step was accepted or rejected, as /why does; turn 0: the latest step that drafted; node -1:
+ * the node that /why would choose. False and *e: there is no such step or node. */
 bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e);
 
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */
 
-/* Shows what was asked of a probed step; what both faces do with EV_PROBE. */
+/* Shows the requested facts of a probed step. Both faces call it for EV_PROBE. */
 void app_show_probe(struct app *a, const struct event *ev);
 
 /* ---- cmd/debug.c ----------------------------------------------------------------------------- */
 
 /* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
 uint64_t app_paused(const struct app *a);
-/* Shows where and why the turn is paused; what both faces do with EV_PAUSE. Returns the number
- * of the latest pause. */
+/* Shows where and why the turn is paused, and returns the number of the latest pause. Both faces call it for
+ * EV_PAUSE. */
 uint64_t app_show_pause(struct app *a);
-/* Adds a breakpoint, or a watch: "A if B" is "(A) && (B)". Its number; 0 and *e: it is wrong. For
- * backends with VIEW_DEBUG. */
+/* Adds a breakpoint or a watch, and returns its number; "A if B" is "(A) && (B)". 0 and *e: the condition is invalid.
+ * For backends with VIEW_DEBUG. */
 int app_break(struct app *a, const char *text, bool watch, struct err *e);
-/* Shows the answer to /what-if; both faces with EV_WHAT_IF. cmd/what_if.c. */
+/* Shows the answer to /what-if (cmd/what_if.c). Both faces call it for EV_WHAT_IF. */
 void app_show_what_if(struct app *a, const struct event *ev);
-/* Of OP_FORCE: "step 9.4 begins with #269 " the", by hand". */
+/* A line for OP_FORCE: "step 9.4 begins with #269 " the", by hand". */
 void app_forced_line(struct app *a, const struct event *ev, struct buf *out); /* cmd/back.c */
 /* The tree of the step that is paused between two phases, else of the latest step that drafted.
  * False: there is none. For backends with VIEW_TREES. */
@@ -198,12 +198,11 @@ bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
  * the caller's, who sets a->backend to NULL before app_close(). */
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
                       const char *session);
-bool app_recording(const struct app *a); /* whether the backend is such a recording */
-/* Drops what was read of the session's log for them: another session begins. */
+bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded.h) */
+/* Call it when another session begins: drops what was read from the log for the functions below. */
 void app_drop_past(struct app *a);
-/* The page table and a position as they were after step T.S, (0, 0): now: from the backend, and what has
- * left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For backends with
- * VIEW_PAGES. */
+/* The page table and a position as they were after step T.S ((0, 0): now), from the backend's memory or else from the
+ * log. False and *e (ERR_NEGATIVE): neither has the step. For backends with VIEW_PAGES. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
@@ -214,8 +213,8 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
 bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);
-/* Of a recording: its present moves to the app's address; and the address to the step that the debugger
- * has moved the present to (EV_PAUSE). A live engine's present is the newest step. */
+/* For a recording: the first moves its present step to the app's address, the second (on EV_PAUSE) sets the address to
+ * the step to which the debugger has moved. The present step of a live engine is always the newest one. */
 void app_seek(struct app *a);
 void app_follow_recording(struct app *a);
 
@@ -226,13 +225,13 @@ void app_look_at_terminal(struct app *a); /* colours and characters, from the op
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
-/* False: the log could not store everything; a line on standard error says what is missing, why,
- * and where it is kept. May wait for the disk; Ctrl-C ends the wait. */
+/* Closes the app. False: the log could not store everything; a line on standard error says what is missing, why, and
+ * where it is kept. May wait for the disk; Ctrl-C ends the wait. */
 bool app_close(struct app *a);
 struct hdb *app_hdb(struct app *a,
                     struct err *e); /* flushes the log first, so that reads see all of it */
-/* Attachments. app_attached() first drops the files that were attached in another session than the
- * current one, with a notice; it returns how many files remain. */
+/* Attachments. app_attached() first drops files that were attached in another session, with a notice; it returns how
+ * many files remain. */
 int app_attached(struct app *a);
 void app_attach(struct app *a, const char *name, struct buf *text); /* takes the text */
 void app_drop(struct app *a, int i); /* i < 0: all */
@@ -257,8 +256,8 @@ bool app_fork(struct app *a, int turn, struct err *e);
 void app_forget_turn(struct app *a);
 /* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
 void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
-/* Shows the lines of `notes` once: which settings were adopted from the resumed session, which were
- * not and why, and faults that cannot fire. */
+/* Shows the lines of `notes` and empties it: settings adopted from the resumed session, settings not adopted and why,
+ * and faults that cannot fire. */
 void app_tell(struct app *a);
 /* Shows the past turns of the session, in the context or left out of it, through
  * face.replay_turn. */
@@ -269,9 +268,9 @@ bool app_input(struct app *a, const char *line, struct err *e);
 void app_event(struct app *a, const struct event *ev);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
-/* Shows once what the log's size limit says. Call it when the log's status has changed, or a turn ended. */
+/* Shows a new message about the log's size limit. Call it when the log's status has changed, or a turn ended. */
 void app_watch_log(struct app *a, const struct history_status *s);
-/* True and a line for the user if storing has begun to fail, or works again, since the last call. */
+/* True and a line for the user if storing has begun to fail, or works again, since the last call of this function. */
 bool app_saving_changed(struct app *a, char line[256]);
 /* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
  * continue. */
@@ -390,7 +389,7 @@ bool report_json(const struct event *ev, struct buf *out);
 void report_reuse(const struct reuse_view *r, struct buf *json);
 /* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
 void report_reply_head(const struct event *ev, struct sheet *out);
-/* The table and the verdict, lines for people. */
+/* The table and the verdict as text. */
 void report_calibration(const struct calibration *c, struct buf *out);
 
 /* ---- faces ----------------------------------------------------------------------------------- */

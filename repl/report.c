@@ -1,4 +1,4 @@
-/* report.c - what the events of a batch and of a calibration say, for people and as JSON. See repl.h. */
+/* report.c - events of a batch and of a calibration as text and as JSON. See repl.h. */
 #include <stdio.h>
 #include <string.h>
 

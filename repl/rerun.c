@@ -23,7 +23,7 @@ static char *key_of(const char *line)
     int i = settings_index(name);
     if (strncmp(name, "bug.", 4) == 0 && bug_find(name + 4, &b, &e))
         key = xasprintf("bug.%d", bug_at(b)->number);
-    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* "draft" is an option, not spec */
+    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* exact: "draft" is an option, not a setting */
         key = xstrdup(name);
     if (!key)
         return name;
@@ -93,8 +93,7 @@ static bool holds(const struct rerun *r, const struct act *a)
     return r->how.hold && a && a == r->goal && backend_has(r->backend, VIEW_DEBUG);
 }
 
-/* The turn waits: before the step, after it, or (with a step that the turn does not reach)
- * never. */
+/* Handles the pause of a turn, before or after the step; if the turn does not reach the step, there is no pause. */
 static void on_pause(struct rerun *r, const struct event *ev)
 {
     bool done = ev->step >= r->how.step;
@@ -115,7 +114,7 @@ static bool run_request(struct rerun *r, struct request *rq, struct err *e)
         return false;
     for (bool cancelled = false;;) {
         bool busy =
-            backend_busy(r->backend); /* read before the queue: when idle, all events are in it */
+            backend_busy(r->backend); /* asked before the queue is read, so that the queue has all its events */
         struct event ev;
         bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
         if (got) {
@@ -169,7 +168,7 @@ static const char *asked_or_logged(const char *asked, const char *log)
     return asked ? asked : log && *log ? log : NULL;
 }
 
-/* The backend that the log names; logs of earlier versions say it in their device's first word. */
+/* The backend that the log names; in logs of earlier versions it is the first word of the device. */
 static char *logged_backend(const char *about)
 {
     char *backend = facts_value(about, "backend");
@@ -188,7 +187,7 @@ static char *logged_backend(const char *about)
 
 enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, KV, BACKEND, N_NAMES };
 
-/* What the log says of an engine, and the options made of it. */
+/* The facts of an engine in the log, and the options made of them. */
 struct logged {
     char *text[N_NAMES]; /* owned; options point into them */
     struct engine_opts opts;
@@ -200,15 +199,15 @@ static void logged_free(struct logged *l)
         free(l->text[i]);
 }
 
-/* The logged folder of a model, or, where there is none of this name, the usual one: a pack
- * names no folders, and hashes decide whether the models are the same. "ngram" is no folder. */
+/* The logged folder of a model, or, if it does not exist, the default one: a pack names no folders, and hashes decide
+ * whether the models are the same. "ngram" is not a folder. */
 static const char *found(const char *logged, const char *usual)
 {
     bool here = !logged || !usual || !strcmp(logged, "ngram") || access(logged, R_OK) == 0;
     return here ? logged : usual;
 }
 
-/* For a server's run: nothing of it but the settings and the chat format is of this engine. */
+/* For a run that a server computed: only the settings and the chat format apply to this engine. */
 static bool read_served(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
 {
     l->opts = how->engine;
@@ -263,7 +262,7 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
     bool ok = settings_parse(&l->opts.settings, a->text, e);
     bool pools = rerun_changes(how->with, how->n_with, "page_size=") ||
                  rerun_changes(how->with, how->n_with, "context=");
-    if (pools) /* the log's pools hold as many tokens only at its page size */
+    if (pools) /* the log's numbers of pages assume its page size */
         l->opts.full_pages = l->opts.swa_pages = 0;
     for (int i = 0; i < how->n_with && ok; i++)
         ok = change_apply(&l->opts, how->with[i], e);
@@ -287,7 +286,7 @@ static const char *text_or(const char *s)
     return s ? s : "";
 }
 
-/* All that an engine is opened with, but for settings and faults. */
+/* The key of an engine: all options of its opening, without settings and faults. */
 static char *engine_key(const struct engine_opts *o)
 {
     return xasprintf("%s|%s|%s|%s|%p|%d|%s|%s|%s|%s|%s|%d %d %d %d %d %d %d", text_or(o->model), text_or(o->draft),
@@ -304,8 +303,8 @@ void rerun_engine_close(struct rerun_engine *k)
     *k = (struct rerun_engine){0};
 }
 
-/* The engine that was left open, with the settings and faults of *o: after RQ_NEW it computes what a new
- * one does. */
+/* Gives the engine that was left open the settings and faults of *o; after RQ_NEW it computes the same as a new
+ * one. */
 static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *e)
 {
     struct engine_opts now = {0};
@@ -329,13 +328,13 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
     return ok;
 }
 
-/* An engine for these options: the one that was left open if it fits, else a new one. */
+/* An engine with these options: the one that was left open if its key is the same, else a new one. */
 static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
 {
     struct rerun_engine *keep = r->how.keep;
     char *key = keep ? engine_key(&l->opts) : NULL;
     bool fits = keep && keep->b && strcmp(keep->key, key) == 0;
-    if (keep && !fits) { /* before the next one takes memory */
+    if (keep && !fits) { /* closed first, because both may not fit in memory */
         rerun_engine_close(keep);
         keep->key = key;
         key = NULL;
@@ -347,7 +346,7 @@ static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
     return r->backend || open_failed(&r->how, l, e);
 }
 
-/* Whether the usual model, opened in place of one that is not where it was, is another. */
+/* Whether the default model, opened because the logged folder does not exist, is a different model. */
 static bool wrong_model(const struct rerun *r, const struct logged *l, const char *about)
 {
     bool instead = l->opts.model == r->how.engine.model && !r->how.model_given && !facts_served(about);
@@ -386,7 +385,7 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 
 /* ---- the script, act by act ------------------------------------------------------------------ */
 
-/* The turns of the log as the conversation: what /resume and /fork ask for. */
+/* The request of /resume and /fork: the turns of the log as the conversation. */
 static struct request past_request(const struct rerun *r, enum request_kind kind,
                                    const struct act *a)
 {
@@ -407,8 +406,7 @@ static struct request past_request(const struct rerun *r, enum request_kind kind
     return rq;
 }
 
-/* Switches off all faults but the changed ones: those of the session are switched on by operations
- * that follow. */
+/* Switches off all faults except changed ones: operations that follow switch on those of the session. */
 static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
 {
     struct bugs on = {0};
@@ -424,7 +422,7 @@ static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
     return ok;
 }
 
-/* Empties the pools and restores the turns with RQ_RESUME: equal to a new engine, but faster. */
+/* Empties the pools and restores the turns with RQ_RESUME: the same state as in a new engine, but faster. */
 static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
 {
     bool fits = r->about && strcmp(r->about, a->about) == 0;
@@ -450,8 +448,8 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     return run_request(r, &rq, e);
 }
 
-/* The child begins with the turns that its operation names (in logs of earlier versions: with all),
- * wherever the parent went on to. */
+/* Begins the child with the turns that its operation names (in logs of earlier versions: with all), whatever the parent
+ * did after the fork. */
 static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
 {
     bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
@@ -504,7 +502,7 @@ bool act_cut_short(const struct act *a)
            strcmp(stop, stop_name(STOP_DEVICE)) == 0 || strcmp(stop, stop_name(STOP_CRASHED)) == 0;
 }
 
-/* Lets the turn that is about to be sent pause where the step of `how` begins. */
+/* Makes the turn that is sent next pause before the step of `how`. */
 static bool ask_to_hold(struct rerun *r, struct err *e)
 {
     struct backend *b = r->backend;
@@ -525,7 +523,7 @@ static const struct ids *given_tokens(const struct rerun *r, const struct act *a
     return &a->reply.tokens;
 }
 
-/* The tokens that the user chose while the turn ran: operations that follow the turn, "STEP ID". */
+/* The tokens that the user forced while the turn ran, from the operations "STEP ID" that follow the turn in the log. */
 static void add_forced(const struct act *a, const struct act *end, struct request *rq)
 {
     for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
@@ -539,7 +537,7 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
     }
 }
 
-/* The shapes that the turn's trees had, unless the changes name others: operations that follow the turn. */
+/* The shapes of the turn's trees, from the operations that follow the turn in the log, unless the changes set others. */
 static bool add_shapes(const struct rerun *r, const struct act *a, const struct act *end,
                        struct request *rq, struct err *e)
 {
@@ -572,8 +570,8 @@ bool act_refused(const struct act *a)
     return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
 }
 
-/* The prompt of a turn; of one that was refused because it did not fit, one that does not fit,
- * because the log has none. */
+/* The prompt of a turn. For a turn that was refused because it did not fit the context, the log has no prompt: any
+ * prompt that does not fit. */
 static void logged_prompt(const struct rerun *r, const struct act *a, struct ids *out)
 {
     bool refused = act_refused(a);
@@ -596,8 +594,8 @@ static bool ids_known(const struct rerun *r, const struct act *a, const struct i
     return true;
 }
 
-/* The server's own ids, where it told them: of the prompt, else the conversation is rendered here; of the
- * reply, else nothing is computed after the prompt. */
+/* Takes the server's ids if it sent them. Without those of the prompt, the conversation is rendered here; without those
+ * of the reply, nothing is computed after the prompt. */
 static bool set_served(struct rerun *r, const struct act *a, struct request *rq, struct err *e)
 {
     if (!ids_known(r, a, &a->user.tokens, "prompt", e) || !ids_known(r, a, &rq->given, "reply", e))
@@ -608,8 +606,8 @@ static bool set_served(struct rerun *r, const struct act *a, struct request *rq,
     return true;
 }
 
-/* Whether end tokens did not end a client's reply ("ignore_eos"): it goes on behind one, or ended with one
- * for another reason. */
+/* Whether stop tokens did not end a client's reply ("ignore_eos"): the reply goes on after one, or ended with one for
+ * another reason. */
 static bool ran_on(const struct rerun *r, const struct act *a)
 {
     int32_t stop[MAX_STOP];
@@ -653,7 +651,7 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
     }
     memcpy(rq.session, a->session, SESSION_ID);
     r->n_live -= a->user.regen && r->n_live;
-    if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
+    if (a->reply.tokens.n) /* a turn without a reply is not in the context */
         r->live[r->n_live++] = a;
     r->logged[r->n_logged++] = a;
     if (r->on.turn)

@@ -12,11 +12,10 @@
 #include "repl/script.h"
 #include "repl/trace.h"
 
-/* An engine that stays open between reruns which open it alike. {0}: none; rerun_engine_close() frees
- * it. */
+/* An engine that stays open between reruns with the same key. {0}: none; rerun_engine_close() frees it. */
 struct rerun_engine {
     struct backend *b;
-    char *key; /* what it was opened with, but for settings and faults */
+    char *key; /* its options, without settings and faults */
 };
 void rerun_engine_close(struct rerun_engine *e);
 
@@ -27,13 +26,13 @@ struct rerun_how {
     bool model_given, draft_given;
     const char *const *with; /* (n_with) "NAME=VALUE" (repl/change.h) */
     int n_with;
-    const char *refusal; /* before the message that the log's backend cannot be opened, or NULL */
+    const char *refusal; /* prefix of the message that the log's backend cannot be opened, or NULL */
     bool forced;    /* each reply is given the recorded tokens */
     const struct trace *given; /* forced: the tokens are this run's, turn by turn; NULL: the log's */
     int turn, step; /* the session ends after this step of this turn; step 0: after the turn; 0, 0:
                        at its end */
     bool hold;      /* pause before the step and after it: see `held` */
-    struct rerun_engine *keep; /* takes the engine from there if it fits, and leaves it there; or NULL */
+    struct rerun_engine *keep; /* where an engine is taken from, if its key is the same, and left; or NULL */
 };
 
 /* NULL members are not called. The act is NULL for events outside a turn. */
@@ -42,8 +41,7 @@ struct rerun_calls {
      * of this engine as it was opened, with the changes. False and *e: the rerun ends. */
     bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
     void (*turn)(void *arg, const struct act *a); /* a turn is about to be sent */
-    /* May take parts of the event. False: what follows is not wanted; the turn is cancelled and the
-     * rerun ends. */
+    /* May take parts of the event. False: the turn is cancelled and the rerun ends. */
     bool (*event)(void *arg, const struct act *a, struct event *ev);
     /* The engine waits: before the step of `how` (done false), or after it. */
     void (*held)(void *arg, struct backend *b, bool done);
@@ -56,15 +54,15 @@ struct rerun {
     bool by_ids, served; /* as the script says */
     struct backend *backend; /* NULL: not open. Stays open after rerun_play() */
     const char *about;       /* facts of the run that the engine was opened for; the script's */
-    struct buf now;          /* the same of the engine that was opened, with settings and faults */
+    struct buf now;          /* facts of the engine that was opened, with settings and faults */
     struct act **live;       /* turns of the context, oldest first */
     int n_live;
     struct act **logged; /* all turns of the session and its parents, undone ones included */
     int n_logged;
-    const struct act *turn; /* that runs */
-    const struct act *goal; /* that has the step of `how` */
-    bool ended;             /* its end was reported */
-    bool stop;              /* event() said so, or the step of `how` is reached */
+    const struct act *turn; /* the turn that runs */
+    const struct act *goal; /* the turn with the step of `how` */
+    bool ended;             /* the end of `turn` was reported */
+    bool stop;              /* event() returned false, or the step of `how` is reached */
     bool reached;           /* the step of `how` is reached */
     struct err lost;        /* the device failed */
 };
@@ -76,7 +74,7 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
 void rerun_close(struct rerun *r);
 /* Whether a change names the setting, fault or option of a line "name=value". */
 bool rerun_changes(const char *const *with, int n, const char *line);
-/* The settings lines in force for a turn of the log, with the changes. Appended. */
+/* Appends the settings lines in force for a turn of the log, with the changes. */
 void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out);
 
 #endif

@@ -11,7 +11,7 @@ struct reader {
     struct hdb *d;
     const char *session;
     int64_t first_run, until_run; /* ids; runs from until_run on are not part of the script */
-    int64_t end;                  /* order from which nothing belongs to the script */
+    int64_t end;                  /* rows with this `order` or a later one are not part of the script */
     struct run_at {
         int64_t order;
         const char *about;
@@ -122,13 +122,13 @@ static int by_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whether a process is writing the turn now: its steps are not all there. */
+/* Whether a process is writing the turn now, so that some of its steps are missing. */
 static bool is_open_turn(const struct act *a)
 {
     return a->is_turn && a->reply.n && !(a->reply.stop && *a->reply.stop);
 }
 
-/* Moves the entries to the script, each with the run it belongs to; open turns stay out. */
+/* Moves the entries to the script, each with its run; open turns are left out. */
 static bool append(struct reader *r, struct err *e)
 {
     struct script *s = r->s;
@@ -159,7 +159,7 @@ static bool read_script_rows(struct reader *r, struct err *e)
            hdb_ops(r->d, r->session, take_op, r, e) >= 0;
 }
 
-/* Parents come first, up to the moment of the fork: that is where the child's first run begins. */
+/* Parents come first, up to the fork, which is where the child's first run begins. */
 static bool read_script_session(struct script *s, struct hdb *d, const char *id, int64_t until_run,
                                 int depth, struct err *e)
 {
@@ -183,8 +183,8 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
     return ok;
 }
 
-/* Each message of a pack without text becomes one that is as unlike others as its prompt: the
- * engine compares messages to find what two conversations have in common. */
+/* Gives each message of a pack without text a text that is equal to another's only if their prompts are equal: the engine
+ * compares messages to find the common beginning of two conversations. */
 static void name_messages(struct script *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -198,7 +198,7 @@ static void name_messages(struct script *s)
     }
 }
 
-/* The prompts are those of clients of `aerie serve`: no conversation here renders to them. */
+/* The prompts come from clients of `aerie serve`: rendering the conversation here would not give them. */
 static bool was_served(const struct script *s)
 {
     bool served = false;

@@ -10,13 +10,13 @@
 /* A user message with its reply, or an operation. */
 struct act {
     bool is_turn;
-    char session[SESSION_ID]; /* whose log it stands in */
-    const char *about;        /* of the run it belongs to; the script's */
+    char session[SESSION_ID]; /* the session in whose log it is */
+    const char *about;        /* facts of its run; owned by the script */
     enum op_kind op; /* operations: with turn and text */
     int turn;
     char *text;
     struct turn_row user, reply; /* reply.n == 0: there is none;
-                                  text and tokens are whole, settings and snippets left out */
+                                  text and tokens are complete, settings and snippets are left out */
     struct step_row *step;
     int n_step;
 };
@@ -26,13 +26,13 @@ struct script {
     int n;
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
-    bool no_ids; /* of a pack that holds none: the session can be looked at, not computed again */
-    bool by_ids; /* prompts are given to the engine as the logged ids: a pack without text is read so, and what
-                    `aerie serve` answered */
-    bool served; /* replies to clients: other pages and chunks than a conversation's */
+    bool no_ids; /* a pack without ids: the session can be viewed, not computed again */
+    bool by_ids; /* prompts are given to the engine as the logged ids, not as text: for packs without text, and for
+                    requests to `aerie serve` */
+    bool served; /* replies to clients, with other pages and chunks than those of a conversation */
 };
 
-/* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */
+/* Reads a session and the sessions that it was forked from. False and *e (ERR_DB): the log is incomplete. */
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e);
 void script_free(struct script *s);
 void act_free(struct act *a); /* what it owns */

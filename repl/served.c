@@ -68,7 +68,7 @@ static double tokens_s(const struct served_turn *t)
     return v > 0 ? v : NAN;
 }
 
-/* One number of each reply. */
+/* One number for each reply. */
 enum column { C_FIRST, C_QUEUE, C_SERVER_FIRST, C_PROMPT, C_DECODE, C_SPEED, N_COLUMNS };
 static const struct {
     const char *name, *key, *about;

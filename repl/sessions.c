@@ -38,7 +38,7 @@ static int compare_rows(const void *a, const void *b, void *arg)
     return strcmp(l->row[*(const int *)a].id, l->row[*(const int *)b].id);
 }
 
-/* Sessions come in the order of ids, as by_id has them. */
+/* The sessions are read in the order of ids, like by_id. */
 static bool add_owner(int64_t turn, const char *session, void *arg)
 {
     struct owners *o = arg;
@@ -97,7 +97,7 @@ void session_list_free(struct session_list *l)
 
 /* ---- the filter ------------------------------------------------------------------------------ */
 
-/* Calls fn with each word until it returns false. False: it did. */
+/* Calls fn with each word until it returns false; returns its last result. */
 static bool each_word(const char *text, bool (*fn)(const char *word, const void *arg), const void *arg)
 {
     bool go = true;

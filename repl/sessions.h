@@ -8,15 +8,15 @@
 
 struct session_list {
     struct session_row *row;   /* (n) latest used first */
-    struct session_sums *sums; /* (n) of rows that were asked for */
-    bool *summed;              /* (n) */
+    struct session_sums *sums; /* (n) read on first use */
+    bool *summed;              /* (n) whether sums[i] was read */
     int n;
-    int *shown;  /* (n_shown) rows that the filter leaves, in their order */
+    int *shown;  /* (n_shown) rows that pass the filter, in order */
     int n_shown;
     struct turn_owner {
         int64_t turn; /* rowid */
         int row;      /* of its session */
-    } *owner;         /* (n_owner) by turn: the index of texts knows turns only */
+    } *owner;         /* (n_owner) sorted by turn: the full-text index returns turns */
     int n_owner;
 };
 
@@ -29,8 +29,8 @@ void session_list_free(struct session_list *l);
  * be the beginning of one). Case does not matter. "": all. False and *e: the text cannot be searched;
  * titles and models are filtered all the same. */
 bool session_list_filter(struct session_list *l, struct hdb *d, const char *filter, struct err *e);
-int session_list_number(const struct session_list *l, int row); /* by which people name it */
-/* Of a row: read on first use; zero where it cannot be read. */
+int session_list_number(const struct session_list *l, int row); /* the number by which users name it */
+/* The sums of a row: read on first use; zero if they cannot be read. */
 const struct session_sums *session_list_sums(struct session_list *l, struct hdb *d, int row);
 /* Whether the text has one of the filter's words, whatever their case. */
 bool filter_touches(const char *filter, const char *text);

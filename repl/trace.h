@@ -1,5 +1,5 @@
-/* trace.h - what one run of a session computed, turn by turn and step by step: from the log, or from
- * the events of an engine that runs it again. Main thread only.
+/* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or from the events of an
+ * engine that runs the session again. Main thread only.
  */
 #ifndef AERIE_TRACE_H
 #define AERIE_TRACE_H
@@ -15,12 +15,12 @@ struct trace_turn {
     char *settings;         /* "name=value" lines in force, faults included */
     char *about;            /* facts of the run that computed it */
     char stop[16];          /* stop_name(); "": the end is not known */
-    bool forced;            /* the reply's tokens were given: it is compared by position, and its end
-                               not at all */
+    bool forced;            /* the reply's tokens were given: replies are compared by position, their ends not at
+                               all */
     bool cut;               /* the turn was cut short: its end cannot be compared */
     struct step_row *step;  /* (n_step) owned */
     int n_step, cap;
-    char fault[256];        /* a violated rule or a failed device ended it; "": none */
+    char fault[256];        /* the violated rule or device failure that ended the turn; "": none */
     int fault_step;
 };
 
@@ -29,11 +29,11 @@ struct trace {
     int n, cap;
 };
 
-/* The turns of the log that led to the session as it is: without a parent's turns after the fork. */
+/* Reads the turns from the log, without a parent's turns after the fork. */
 void trace_script(struct trace *t, const struct script *s);
-/* A turn begins whose results trace_event() takes in. */
+/* Adds a turn, whose results trace_event() then records. */
 void trace_begin(struct trace *t, int n, const char *settings, const char *about);
-/* Takes in EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */
+/* Records EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */
 void trace_event(struct trace *t, const struct event *ev);
 void trace_cut(struct trace *t, int n); /* keeps the first n turns */
 void trace_free(struct trace *t);

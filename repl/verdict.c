@@ -10,16 +10,16 @@
 #include "engine/tools/noise_backend.h"
 #include "repl/facts.h"
 
-/* How far beyond the band a row must lie to be no rounding, in the largest distance of NOISE_LEAST runs or
- * more. */
+/* A row is called more than rounding beyond this multiple of the largest distance among NOISE_LEAST or more noise
+ * runs. */
 #define FAR_ROW 4
 
 struct judge {
     const struct verdict_ask *ask;
     struct report *r;
     struct diff_side side[2];
-    struct rerun_engine engine; /* open between runs that open it alike */
-    struct trace now_b;   /* of the second side, where there is no log of it */
+    struct rerun_engine engine; /* stays open between runs with the same options */
+    struct trace now_b;   /* the second side's run, if there is no log of it */
     const struct trace *a, *b;
     struct bands bands;
 };
@@ -48,7 +48,7 @@ static const struct trace_turn *turn_of(const struct trace *t, int n)
     return NULL;
 }
 
-/* A token of a reply: its step, and which of the step's tokens it is. NULL: no step has it. */
+/* The step of a reply's token, and its index among the step's tokens. NULL: no step has it. */
 static const struct step_row *token_of(const struct trace_turn *t, int i, int *at)
 {
     int k = t ? trace_step_of(t, i, at) : -1;
@@ -71,7 +71,7 @@ static void take_rule(struct judge *j, int side, const struct run_facts *f)
                side ? j->ask->names.b : j->ask->names.a, r->rule_turn, r->rule_step, r->rule);
 }
 
-/* Both sides again, with every check. */
+/* Runs both sides again with the strict checker. */
 static void check_sides(struct judge *j)
 {
     struct report *r = j->r;
@@ -91,7 +91,7 @@ static void check_sides(struct judge *j)
 
 /* ---- exact: every bit must agree ------------------------------------------------------------- */
 
-/* The rows of two probes that correspond: all of them, or those of one token. */
+/* Maps the rows of two probes onto each other: all rows, or those of one token. */
 static bool map_rows(const struct judge *j, const struct run_facts *a, const struct run_facts *b, int turn,
                      int token, struct row_map *m)
 {
@@ -107,8 +107,8 @@ static bool map_rows(const struct judge *j, const struct run_facts *a, const str
     return m->a[0] >= 0 && m->b[0] >= 0;
 }
 
-/* The first key whose position, or where pages are numbered alike whose slot, differs. A pass in two
- * parts has no keys, which says nothing about what it read. */
+/* Reports the first key whose position differs, or, if pages are numbered alike, whose slot differs. A pass in two
+ * parts lists no keys, so nothing can be said about it. */
 static void say_keys(struct judge *j, const struct probe *a, const struct probe *b)
 {
     int i = 0, k = 0, row = j->r->place.row, n = min_int(a->n_key, b->n_key);
@@ -134,7 +134,7 @@ static void say_keys(struct judge *j, const struct probe *a, const struct probe 
             row, n);
 }
 
-/* What the found row reads in its layer on both sides. */
+/* Compares the keys that the found row reads in its layer on both sides. */
 static void compare_keys(struct judge *j, int turn, const int step[2])
 {
     struct report *r = j->r;
@@ -157,7 +157,7 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
 {
     struct report *r = j->r;
     struct row_map m;
-    int n_rows = 1, compared = 0;
+    int n_rows = 1;
     bool found = false, ok = true;
     for (int row = token >= 0 ? -1 : 0; ok && !found && row < n_rows; row += PROBE_ROWS) {
         struct run_facts f[2];
@@ -170,7 +170,6 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
             locate(f[0].probe, f[1].probe, &m, NULL, 1, &r->place);
             found = r->place.found;
             n_rows = row < 0 ? 0 : f[0].probe->n_rows;
-            compared += m.n;
         }
         for (int side = 0; side < 2; side++)
             run_facts_free(&f[side]);
@@ -183,12 +182,11 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
     r->token = token;
     if (r->place.at == PROBE_ATTN)
         compare_keys(j, turn, step);
-    (void)compared;
     return true;
 }
 
-/* Where the first difference of the log leaves the target's numbers alone: the first token whose log
- * probabilities differ. Both sides are run to the end for that. */
+/* If the first difference of the logs does not change the target's numbers: runs both sides to the end and looks for
+ * the first token whose log probabilities differ. */
 static void find_reach(struct judge *j)
 {
     struct run_facts f[2];
@@ -218,7 +216,7 @@ static void find_reach(struct judge *j)
         run_facts_free(&f[side]);
 }
 
-/* Whether a side, run again, computes what its log says up to the step. */
+/* Whether a side, run again, computes the values of its log up to the step. */
 static bool repeats(struct judge *j, int side, int turn, int step)
 {
     const struct trace *log = side ? j->ask->log_b : j->ask->log_a;
@@ -271,7 +269,7 @@ static void say_conditions(struct judge *j)
     buf_free(&may);
 }
 
-/* What the class of the first difference means where every bit must agree. */
+/* The verdict from the class of the first difference, if every bit must agree. */
 static enum verdict exact_verdict(const struct report *r, bool two_logs)
 {
     unsigned may = r->conditions.may;
@@ -285,8 +283,8 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
     }
 }
 
-/* Prompt chunks before the last one leave no logits: a difference of the last one's may have begun in any
- * of them. Looks there if both sides have the same chunks. */
+/* Prompt chunks before the last have no logits, so a difference in the last chunk's logits may have begun in any of
+ * them. Searches them if both sides have the same chunks. */
 static bool find_in_chunks(struct judge *j, int turn, const int step[2])
 {
     const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
@@ -332,7 +330,7 @@ static bool has_value(const struct buf *about, const char *name, const char *val
     return is;
 }
 
-/* The size of the coarser side's roundings. */
+/* The rounding size of the side with the coarser precision. */
 static float noise_size(const struct buf *a, const struct buf *b)
 {
     const struct buf *about[] = {a, b};
@@ -347,7 +345,7 @@ static float noise_size(const struct buf *a, const struct buf *b)
     return size;
 }
 
-/* The margins of all tokens of a trace, turn after turn: of each emitted token over its rival. */
+/* The margins of all tokens of a trace, turn after turn: log probability of each emitted token less its rival's. */
 struct margins {
     double *v;
     int *turn, *token;
@@ -362,14 +360,14 @@ static void margins_free(struct margins *m)
     *m = (struct margins){0};
 }
 
-/* The margin of one token over another in a row of which best token and rival are known; NAN where
- * they do not tell. */
+/* The margin of one token over another in a row of which only the best token and the rival are known; NAN if it does
+ * not follow from them. */
 static double margin_over(const struct token_fact *f, int32_t rival)
 {
     return f->rival == rival ? (double)f->logp - (double)f->rival_logp : NAN;
 }
 
-/* Of every token in *t: over the rival that *ref names at the same place. */
+/* The margins of all tokens in *t over the rivals that *ref has at the same places. */
 static void margins_read(struct margins *m, const struct trace *ref, const struct trace *t)
 {
     int room = 0;
@@ -387,7 +385,7 @@ static void margins_read(struct margins *m, const struct trace *ref, const struc
             bool known = x->facts && y->facts && x->tokens.v[at_x] == y->tokens.v[at_y];
             const struct token_fact *f = known ? &y->facts[at_y] : NULL;
             m->v[m->n] = f ? margin_over(f, x->facts[at_x].rival) : (double)NAN;
-            if (f && isnan(m->v[m->n])) /* another rival came up: the emitted token's own probability */
+            if (f && isnan(m->v[m->n])) /* the rival is another one: use the emitted token's log probability */
                 m->v[m->n] = (double)f->logp - (double)x->facts[at_x].logp +
                              margin_over(&x->facts[at_x], x->facts[at_x].rival);
             m->turn[m->n] = ref->turn[i].n;
@@ -401,7 +399,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the values that are numbers; 0: there are none. */
+/* The median of the values that are not NAN; 0: there are none. */
 static double median(const double *v, int n)
 {
     double *s = xcalloc((size_t)n + 1, sizeof *s);
@@ -417,8 +415,8 @@ static double median(const double *v, int n)
 
 struct measured {
     struct margins a, b;
-    double *rms; /* (a.n) of the movements of a margin under noise */
-    double usual; /* the median of them */
+    double *rms; /* (a.n) root mean square of each margin's movements under noise */
+    double usual; /* their median */
     int runs;
 };
 
@@ -429,7 +427,7 @@ static void measured_free(struct measured *x)
     free(x->rms);
 }
 
-/* More runs with noise, up to `upto`: x->rms holds sums of squares meanwhile. False: they cannot be
+/* Adds runs with noise until there are `upto`; x->rms holds sums of squares until they are done. False: they cannot be
  * run. */
 static bool add_noise_runs(struct judge *j, struct measured *x, const struct trace *ref, float size, int upto)
 {
@@ -483,8 +481,8 @@ static int first_far(const struct measured *x, double *worst, int *worst_at)
     return first;
 }
 
-/* Bands of one token's row: the first side with noise against it without. *plain: the first side
- * without drafting, with taps at the token. */
+/* Measures the bands of one token's row: the first side with noise against the first side without. *plain: the first
+ * side without drafting, with taps at the token. */
 static bool tap_bands(struct judge *j, int turn, int token, float size, int runs, struct run_facts *plain)
 {
     struct run_facts once;
@@ -519,7 +517,7 @@ static void place_beyond(struct judge *j, int turn, int token, float size, const
     struct row_map m;
     int at = 0;
     const struct step_row *s = token_of(turn_of(forced_b, turn), token, &at);
-    j->bands.least = size / 4; /* noise of `size` is that of four roundings */
+    j->bands.least = size / 4; /* `size` is the size of four roundings */
     bool ok = s && tap_bands(j, turn, token, size, NOISE_LEAST, &plain);
     if (!s)
         plain = (struct run_facts){0};
@@ -591,7 +589,7 @@ static int measure(struct judge *j, struct measured *x, const struct run_facts *
     if (!x->a.n || !add_noise_runs(j, x, &a->trace, size, NOISE_LEAST))
         return -2;
     first = first_far(x, &r->worst, &at);
-    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST)) /* before it is called far */
+    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST)) /* more runs before the verdict */
         first = first_far(x, &r->worst, &at);
     r->noise_runs = x->runs;
     r->noise = size;
@@ -667,7 +665,7 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     struct judge j = {.ask = ask, .r = r, .a = ask->log_a, .side = {ask->a, ask->b}};
     *r = (struct report){.token = -1, .margins = {NAN, NAN}};
     for (int i = 0; i < 2; i++)
-        if (!j.side[i].opened) /* what it does to an engine stays there */
+        if (!j.side[i].opened) /* an engine that the hook has changed must not be used again */
             j.side[i].how.keep = &j.engine;
     if (!read_second(&j, e)) {
         rerun_engine_close(&j.engine);

@@ -2,15 +2,15 @@
  * is a bug, rounding, or what was changed on purpose. Main thread only.
  *
  * The engine computes the same bits every time, and a row's bits depend neither on its neighbours nor
- * on pages or trees (kernels/kernels.h). So where nothing that was changed may round differently, the
- * first difference of any size is a bug, and its class, the checker's rule and the taps say which.
- * Where numbers may differ by rounding (precision, cells, device, weights), the band is measured:
- * runs of the first side with noise of the size of those roundings, in float32 on the CPU, given its tokens.
- * What lies within the band is rounding; what lies far beyond it, or violates a rule, is a bug.
+ * on pages or trees (kernels/kernels.h). So if none of the changed conditions may round differently, the first
+ * difference of any size is a bug; its class, the checker's rule and the taps show which. If numbers may differ by
+ * rounding (precision, cells, device, weights), the band of rounding is measured: the first side runs several times, in
+ * float32 on the CPU and given its tokens, with added noise of the size of those roundings. A difference within the band
+ * is rounding; one far beyond it, or one that violates a rule, is a bug.
  *
- * Where a side was computed by a server (verdict_served.c), its numbers are those of another program, and
- * nothing but a violated rule is called a bug: the margins that the server reported lie within the band
- * of this engine's own roundings, or beyond it.
+ * If a server computed a side (verdict_served.c), its numbers come from another program, so only a violated rule is
+ * called a bug. The report says whether the margins that the server reported lie within the band of this engine's
+ * roundings or beyond it.
  */
 #ifndef AERIE_VERDICT_H
 #define AERIE_VERDICT_H
@@ -22,12 +22,12 @@ enum verdict {
     VERDICT_EQUAL,
     VERDICT_BUG,
     VERDICT_ROUNDING,
-    VERDICT_PURPOSE, /* what was changed on purpose explains the difference */
+    VERDICT_PURPOSE, /* a condition that was changed on purpose explains the difference */
     VERDICT_OPEN,    /* the logs alone do not decide */
     /* where a side was computed by a server */
-    VERDICT_WITHIN,  /* what differs lies within the band of rounding */
-    VERDICT_BEYOND,  /* it lies beyond */
-    VERDICT_PROMPT,  /* the sides answered other prompts */
+    VERDICT_WITHIN,  /* the difference lies within the band of rounding */
+    VERDICT_BEYOND,  /* the difference lies beyond that band */
+    VERDICT_PROMPT,  /* the sides answered different prompts */
 };
 const char *verdict_name(enum verdict v); /* "bug", "rounding", "changed on purpose", ... */
 
@@ -36,14 +36,14 @@ enum { MAX_EVIDENCE = 16, NOISE_LEAST = 8, NOISE_MOST = 32 };
 
 struct report {
     enum verdict verdict;
-    struct difference diff; /* what the logs say first */
+    struct difference diff; /* the first difference of the logs */
     struct conditions conditions;
     struct diff_counts counts;
     bool ran;               /* the sides were run again */
-    /* where the arithmetic of the target first differs by more than it may */
-    struct place place;     /* found: it is known */
+    /* the first place at which the target's arithmetic differs by more than it may */
+    struct place place;     /* place.found: it is known */
     int turn, step[2];
-    int token;              /* of the reply, that was chosen there; -1: a whole step was compared */
+    int token;              /* index in the reply of the token chosen there; -1: a whole step was compared */
     /* the checker, strict, over the same steps */
     char rule[256];         /* "": no rule was violated */
     int rule_turn, rule_step, rule_side; /* side 0 or 1 */
@@ -59,22 +59,22 @@ struct report {
     int worst_turn, worst_token;
     /* where a side was computed by a server */
     bool served;
-    const char *in[2];      /* what the sides are called: "in a" */
+    const char *in[2];      /* the sides' names in messages: "in a" */
     double margins[2];      /* at the first difference, each side's own; NAN: not reported */
     int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the largest
                                difference of them */
     double logp_median;
-    bool forced;            /* the local engine was given the server's tokens, ... */
-    int given, parts;       /* ... so many, and would have chosen another one at so many of them */
-    bool sampled;           /* the server drew its tokens */
+    bool forced;            /* the local engine was given the server's tokens */
+    int given, parts;       /* number of tokens given; at how many of them it would have chosen another */
+    bool sampled;           /* the server sampled its tokens at a temperature above 0 */
     char *evidence[MAX_EVIDENCE]; /* owned lines */
     int n_evidence;
 };
 
 struct verdict_ask {
     struct diff_side a, b;
-    const struct trace *log_a; /* what the log of the first side holds */
-    const struct trace *log_b; /* the same of the second; NULL: the second is run, as b says */
+    const struct trace *log_a; /* the first side, from its log */
+    const struct trace *log_b; /* the second side, from its log; NULL: the second side is run with the options `b` */
     bool log_only;             /* nothing is run again (log_b is there) */
     bool forced;               /* the first side is a server's; the second is the local engine, given the
                                   first one's prompts and tokens. log_b NULL */
@@ -91,7 +91,7 @@ void report_free(struct report *r);
 /* One more line of evidence; beyond MAX_EVIDENCE it is dropped. */
 void report_say(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same where a side was computed by a server; called by verdict_find(). */
+/* The part of verdict_find() for sides that a server computed. */
 bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e);
 /* Whether any turn was computed by a server. */
 bool trace_served(const struct trace *t);

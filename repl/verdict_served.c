@@ -1,8 +1,8 @@
-/* verdict_served.c - two runs of which one, or both, were computed by a server: see verdict.h.
+/* verdict_served.c - the verdict if one of the two runs, or both, were computed by a server: see verdict.h.
  *
- * Prompts are compared first, as ids where both sides have them; then the replies by position, as ids
- * where both sides have them, else as texts. The band is that of the local side: its own margins under
- * noise of the size of roundings, given the same tokens. Where both sides are servers there is no band. */
+ * Prompts are compared first, then the replies by position; as ids if both sides have them, else as text. The band is
+ * measured on the local side: its margins under noise of the size of roundings, given the same tokens. If both sides are
+ * servers, there is no band. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct judge {
     bool served[2];
     struct run_facts base; /* the local side run again, given its tokens */
     int local;             /* the side that can be run here; -1: none */
-    struct diff_side side; /* it */
+    struct diff_side side; /* how that side is run */
     double *logp;          /* (n_logp) differences, sizes */
     int n_logp, cap_logp;
     bool exact; /* both sides are the same build of aerie: every bit must agree */
@@ -94,7 +94,7 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     free(tb);
 }
 
-/* What a run says of itself: a server in the JSON object of its facts, else a line. NULL: nothing. The
+/* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`. NULL: not reported. The
  * caller frees. */
 static char *fact_value(const char *about, const char *name)
 {
@@ -109,7 +109,7 @@ static char *fact_value(const char *about, const char *name)
     return value;
 }
 
-/* "bf16", "f32", ...; NULL: not reported. vLLM says it inside of its configuration. */
+/* "bf16", "f32", ...; NULL: not reported. vLLM reports it within its configuration. */
 static char *precision_of(const char *about)
 {
     char *config = facts_served(about) ? fact_value(about, "vllm_config") : NULL;
@@ -127,7 +127,7 @@ static char *precision_of(const char *about)
     return out;
 }
 
-/* Notes a fact that both sides tell, and differently. */
+/* Notes a fact that both sides report with different values. */
 static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsigned may)
 {
     bool same = a && b && strcmp(a, b) == 0;
@@ -202,7 +202,7 @@ static const struct token_fact *fact_of(const struct trace_turn *t, int i, int *
     return k < 0 || !t->step[k].facts ? NULL : &t->step[k].facts[at];
 }
 
-/* Of the local side the run that was made here, which knows every fact. */
+/* The trace of a side: for the local side that of the new run, which has all facts. */
 static const struct trace_turn *turn_with_facts(const struct judge *j, int side, int i)
 {
     bool again = side == j->local && i < j->base.trace.n;
@@ -246,14 +246,14 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
     }
 }
 
-/* A server that ended the reply by itself may leave out the id of the end. */
+/* If the server ended the reply itself, it may not have sent the id of the stop token. */
 static bool lacks_end(const struct trace_turn *a, const struct trace_turn *b)
 {
     return a->reply.n + 1 == b->reply.n && a->n_reply == b->reply.n &&
            !strcmp(a->stop, stop_name(STOP_END)) && !strcmp(b->stop, a->stop);
 }
 
-/* Where two replies first part, as ids. */
+/* The first position at which the ids of two replies differ. */
 static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
                         const struct trace_turn *b)
 {
@@ -335,7 +335,7 @@ static void compare(struct judge *j)
 
 /* ---- forced: the local engine is given the server's prompts and tokens ----------------------- */
 
-/* What the local engine would have chosen in place of a token that it was given. */
+/* The token that the local engine would have chosen in place of a given one. */
 static bool parts(const struct token_fact *f)
 {
     return f && f->rival >= 0 && f->rival_logp > f->logp;
@@ -398,8 +398,8 @@ static void compare_forced(struct judge *j)
 /* ---- the band -------------------------------------------------------------------------------- */
 
 struct band {
-    double *rms;  /* (n) of the movement of each token's margin under noise */
-    double usual; /* the median of them */
+    double *rms;  /* (n) root mean square of each token's margin movements under noise */
+    double usual; /* their median */
     int n, runs;
 };
 
@@ -409,7 +409,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* 0 where there are none. */
+/* The median; 0 if there are no values. */
 static double median(const double *v, int n)
 {
     if (n == 0)
@@ -430,7 +430,7 @@ static int tokens_of(const struct trace *t)
     return n;
 }
 
-/* The margin of a token over the best other one of the first run, in a run with noise. */
+/* In a run with noise: the margin of a token over the best other token of the run without noise. */
 static double moved(const struct token_fact *base, const struct token_fact *noisy)
 {
     return base && noisy ? margin_of(noisy) - margin_of(base) : (double)NAN;
@@ -449,7 +449,7 @@ static void add_movements(struct band *b, const struct trace *base, const struct
         }
 }
 
-/* More runs with noise, up to `upto`. */
+/* Adds runs with noise until there are `upto`. */
 static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto)
 {
     bool ok = true;
@@ -475,15 +475,15 @@ static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto
     return ok;
 }
 
-/* How far the margin at one token moved between the sides, at least; NAN: not known. f: of the server, g:
- * of the local side, both of the same token. */
+/* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g: facts of the token from
+ * the server and from the local side. */
 static double movement(const struct judge *j, const struct token_fact *f,
                        const struct token_fact *g)
 {
     double s = margin_of(f), l = margin_of(g);
     if (isnan(l))
         return (double)NAN;
-    if (isnan(s) && !j->r->sampled) /* a greedy server preferred its token */
+    if (isnan(s) && !j->r->sampled) /* a greedy server chose its best token: the margin is not negative */
         return l < 0 ? -l : (double)NAN;
     return fabs(s - l);
 }
@@ -531,7 +531,7 @@ static double band_there(const struct judge *j, const struct band *b)
     return b->usual;
 }
 
-/* How far the margin moved where the choices part: each side preferred its own token. */
+/* The movement of the margin at the first different token, where each side preferred its own token. */
 static double parting(const struct report *r)
 {
     double sum = 0;
@@ -540,14 +540,14 @@ static double parting(const struct report *r)
     return sum;
 }
 
-/* Whether the choices part by more than the band. */
+/* Whether the margin moved by more than the band at the first different token. */
 static bool parts_far(const struct judge *j, const struct band *b)
 {
     return j->r->has_margin && !j->r->sampled && parting(j->r) > FAR_MARGIN * band_there(j, b);
 }
 
-/* Measures the band and looks for the first token beyond it. What lies a little beyond is measured again with
- * more runs. */
+/* Measures the band and looks for the first token beyond it. If a token lies only a little beyond, the band is measured
+ * again with more runs. */
 static bool measure(struct judge *j, struct band *b, int *far, int *turn, bool *there)
 {
     struct report *r = j->r;
@@ -643,7 +643,7 @@ static void say_ids(struct judge *j)
         report_say(j->r, "log probabilities are not known on both sides");
 }
 
-/* The same build computes the same bits: there is no band. */
+/* If both sides are the same build: they must agree in every bit, without a band. */
 static void judge_exact(struct judge *j)
 {
     struct report *r = j->r;
@@ -657,7 +657,7 @@ static void judge_exact(struct judge *j)
         r->verdict = VERDICT_BEYOND;
 }
 
-/* The local side again, given its tokens, with every check. */
+/* Runs the local side again, given its tokens, with the strict checker. */
 static bool run_base(struct judge *j, const struct trace *given, struct err *e)
 {
     struct run_ask ask = {.forced = given, .plain = true, .strict = true, .row = -1, .layer = -1};

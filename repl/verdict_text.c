@@ -12,7 +12,7 @@ static enum style style_of(enum verdict v)
                                                    : ST_WARN;
 }
 
-/* Equal tokens of another program are not equal numbers. */
+/* Equal tokens of two programs do not mean equal logits. */
 static const char *name_of(const struct report *r)
 {
     if (!r->served || r->verdict != VERDICT_EQUAL)
@@ -28,7 +28,7 @@ static void label(struct sheet *out, const char *name)
     sheet_tab(out, 12);
 }
 
-/* "1.10", or "1.10 | 1.12" where the sides count differently. */
+/* "1.10", or "1.10 | 1.12" if the sides differ. */
 static void steps(struct sheet *out, int turn, const int step[2])
 {
     int one = step[0] ? step[0] : step[1];

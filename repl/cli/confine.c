@@ -1,8 +1,8 @@
-/* confine.c - which command keeps which rights, see repl/isolate.h.
+/* confine.c - the rights that each command keeps when it is isolated (repl/isolate.h).
  *
- * A command may write in the folder of the session log, in the folder of the file that its command line names as
- * output, and, if it is a chat, in the folder that keeps typed lines. A chat has the monitor create the files that
- * /export names. `bench` starts programs and is not isolated.
+ * A command may write in the folder of the session log, in the folder of the output file that its command line names,
+ * and, if it is a chat, in the folder of the input history. The files that /export names in a chat are created by the
+ * monitor. `bench` starts programs and is not isolated.
  */
 #include "repl/cli/cli.h"
 
@@ -26,7 +26,7 @@ struct folders {
     int n;
 };
 
-/* The folder of a file. make: with mode 0700 where it does not exist yet. */
+/* Adds the folder of a file. make: creates the folder, with mode 0700, if it does not exist. */
 static void add_folder_of(struct folders *f, const char *path, bool make)
 {
     if (!path || strcmp(path, "-") == 0)
@@ -36,7 +36,7 @@ static void add_folder_of(struct folders *f, const char *path, bool make)
     for (char *p = strchr(folder + 1, '/'); make; p = strchr(p + 1, '/')) {
         if (p)
             *p = '\0';
-        mkdir(folder, 0700); /* who writes there says why it fails */
+        mkdir(folder, 0700); /* a failure is reported when a file in it cannot be written */
         if (!p)
             break;
         *p = '/';
