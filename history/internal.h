@@ -270,7 +270,7 @@ bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e);
  * may be NULL). */
 bool head_report(struct db *d, const char *head, struct buf *report, bool *clean, struct err *e);
 
-/* ---- seal.c: the key of history_seal_with() --------------------------------------------------- */
+/* ---- seal.c: the key of history_seal_with() -------------------------------------------------- */
 
 void hmac_sha256(const void *key, size_t n_key, const void *p, size_t n, uint8_t out[32]);
 bool seal_has_key(void);

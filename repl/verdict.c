@@ -639,7 +639,7 @@ static void judge_rounding(struct judge *j)
     run_facts_free(&b);
 }
 
-/* ---- both -------------------------------------------------------------------------------------- */
+/* ---- both ------------------------------------------------------------------------------------ */
 
 static bool read_second(struct judge *j, struct err *e)
 {

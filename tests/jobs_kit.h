@@ -61,7 +61,7 @@ static inline void let_go(void)
     atomic_store(&spy.hold_at, 0);
 }
 
-/* ---- the results of a job ---------------------------------------------------------------------- */
+/* ---- the results of a job -------------------------------------------------------------------- */
 
 struct told {
     struct job_ask ask; /* its prompt is a copy */

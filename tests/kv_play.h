@@ -48,7 +48,7 @@ static inline void mp_bytes(struct buf *b, const void *p, size_t n)
     buf_add(b, p, n);
 }
 
-/* ---- recorded batches: "NUMBER TOPIC PAYLOAD" a line, the last two in hexadecimal ------------- */
+/* ---- recorded batches: "NUMBER TOPIC PAYLOAD" a line, the last two in hexadecimal ------------ */
 
 struct kv_frame {
     uint64_t seq;

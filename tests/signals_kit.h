@@ -54,7 +54,7 @@ static inline double ms_since(uint64_t t0)
     return (double)(clock_ns() - t0) * 1e-6;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static inline void copy_file(const char *from, const char *to)
 {
@@ -95,7 +95,7 @@ static inline long db_number(const char *path, const char *query)
     return n;
 }
 
-/* ---- processes -------------------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 /* The id of a process named `name` (as in ps) in the child's process group; 0: there is none. */
 static inline pid_t in_group(pid_t group, const char *name)
@@ -267,7 +267,7 @@ static inline void end_child(struct child *c)
     buf_free(&c->text);
 }
 
-/* ---- a server that keeps its clients waiting -------------------------------------------------------------- */
+/* ---- a server that keeps its clients waiting ------------------------------------------------- */
 
 /* Reads to the end of a request's head, then answers a list of models; POST, and everything if `dumb`, gets no answer. */
 static inline void serve_one(int fd, bool dumb)

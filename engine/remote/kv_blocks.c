@@ -265,7 +265,7 @@ void kv_blocks_apply(struct kv_blocks *k, const struct kv_event *ev)
         clear_rank(k, ev->rank);
 }
 
-/* ---- views and samples ------------------------------------------------------------------------ */
+/* ---- views and samples ----------------------------------------------------------------------- */
 
 void kv_blocks_sample(struct kv_blocks *k, uint64_t ns)
 {

@@ -351,7 +351,7 @@ void server_free(struct server *s)
     *s = (struct server){0};
 }
 
-/* ---- the connection --------------------------------------------------------------------------- */
+/* ---- the connection -------------------------------------------------------------------------- */
 
 /* The key in a file: its first line. */
 static bool read_key(const char *path, struct buf *out, struct err *e)

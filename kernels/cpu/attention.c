@@ -352,7 +352,7 @@ static void attn_item(void *arg, int item, int thread)
     }
 }
 
-/* ---- split-K: few rows with many keys, a split of a row is an item ---------------------------- */
+/* ---- split-K: few rows with many keys, a split of a row is an item --------------------------- */
 
 static void split_item(void *arg, int item, int thread)
 {

@@ -228,7 +228,7 @@ static void multiply_wide(const float *w, int k, const float *x, int panels, int
     }
 }
 
-/* ---- scores of many query heads: the lanes of a vector are keys -------------------------------- */
+/* ---- scores of many query heads: the lanes of a vector are keys ------------------------------ */
 
 /* 16 keys, of which n exist (the others are 0), as a panel. */
 V_FN void key_panel(const uint8_t *const *key, int n, int head_dim, float *panel,

@@ -1,6 +1,5 @@
 /* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. Ctrl-C
- * ends it: what is complete is printed, also replies that were cut short, and the exit code is
- * 130. */
+ * ends it: complete replies and those cut short are printed, and the exit code is 130. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>
@@ -117,10 +116,10 @@ static void listen(struct listener *l)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(l->g); /* read before the queue: when idle, all events are in it */
+        busy = backend_busy(l->g); /* asked before the queue is read, so that the queue has all its events */
         for (int sig; (sig = interrupt_next()) != 0;)
             l->signal = sig;
-        if (busy && l->signal) /* repeated: a cancel ends only requests submitted before it */
+        if (busy && l->signal) /* in each round: a cancel ends only requests submitted before it */
             backend_cancel(l->g);
         while (busy ? backend_wait(l->g, &ev, 50) : backend_next(l->g, &ev)) {
             take_event(l, &ev);
@@ -130,7 +129,7 @@ static void listen(struct listener *l)
     }
 }
 
-/* Takes the prompts. */
+/* Submits the prompts, which it takes over. */
 static bool submit(struct cli *c, struct backend *g, struct prompts *p, struct err *e)
 {
     struct request system = {.kind = RQ_SYSTEM};

@@ -10,7 +10,7 @@ static int table(struct cli *c)
     struct sheet s;
     const struct settings *set = &c->opt.engine.settings;
     int page = c->opt.engine.page_size;
-    /* no model is open: settings are compared, the rest is only named */
+    /* no model is open: conditions on settings are checked, other conditions are only listed */
     sheet_init(&s, c->opt.ascii);
     jput_open(&json, '[');
     for (int b = 0; b < N_BUGS; b++) {

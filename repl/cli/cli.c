@@ -422,7 +422,7 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 {
     for (int i = 0; i < p->n_seen; i++) {
         const struct flag *f = p->seen[i].flag;
-        if (!(f->where & p->cmd->bit)) /* before the command: the name may be one of its own */
+        if (!(f->where & p->cmd->bit)) /* given before the command: the name may be a flag of the command */
             f = find_flag(f->name, strlen(f->name), 0, p->cmd->bit);
         if (!f)
             return err_set(e, ERR_USAGE, "aerie %s does not take --%s; see aerie help %s",
@@ -451,8 +451,8 @@ static const char *cut_last(char *path)
     return slash + 1;
 }
 
-/* The bundled model: a program in SOURCE/build/CONFIG has SOURCE's, an installed one in PREFIX/bin
- * has PREFIX's; else where this program was to be installed, last where it was built. */
+/* Finds the bundled model: in SOURCE for a program in SOURCE/build/CONFIG, in PREFIX for one in PREFIX/bin; else in the
+ * folder of installation given at the build, at last in the folder in which this program was built. */
 static char *find_bundled(void)
 {
     char prefix[4096], source[4096];
@@ -479,7 +479,7 @@ static char *find_bundled(void)
             free(try[i]);
         free(config);
     }
-    if (!found) /* where the system cannot tell, loading it says why */
+    if (!found) /* not found: loading it reports why */
         return maybe;
     free(maybe);
     return found;
@@ -563,7 +563,7 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
     if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS | IN_HELP))
-        signal(SIGPIPE, SIG_DFL); /* they print, and have nothing to store: they end with their reader, as cat does */
+        signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */
     return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
 }
 

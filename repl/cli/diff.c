@@ -1,4 +1,4 @@
-/* diff.c - `aerie diff A B`, `aerie diff A --with NAME=VALUE...` and, of a server's session, `aerie diff A
+/* diff.c - `aerie diff A B`, `aerie diff A --with NAME=VALUE...` and, for a server's session, `aerie diff A
  * --forced`: the first difference of two runs, its place in the target, and the verdict. Nothing is saved.
  */
 #include <stdlib.h>
@@ -123,7 +123,7 @@ static void print_json(const struct named *a, const struct named *b, const struc
     buf_free(&json);
 }
 
-/* Runs so far, on standard error: a comparison takes some tens of them. */
+/* Shows the number of runs so far on standard error: a comparison takes some tens of runs. */
 static void progress(void *arg, const char *what)
 {
     int *runs = arg;

@@ -1,5 +1,5 @@
-/* doctor.c - `aerie doctor`: one line for each thing the program needs, with a hint where it is not
- * as it should be. Looks only; changes nothing. */
+/* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if something is wrong. Changes
+ * nothing. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>
@@ -247,7 +247,7 @@ static void check_captures(struct doctor *d, struct loaded *l)
     buf_free(&b);
 }
 
-/* Reads the whole pair: what loads here loads in the chat. */
+/* Loads target and draft completely, as the chat does. */
 static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
 {
     struct err e = {0};

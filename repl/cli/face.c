@@ -1,9 +1,8 @@
 /* face.c - the part of `aerie bench` that measures the whole program: a child process runs the full
  * screen on a pseudo-terminal, or the plain mode, answers the same question in one session after
  * another, and its log gives the engine's time for each reply. No file of the user is read or
- * written: the child's files are in a temporary folder. Between both stands a process that ends the
- * child and removes the folder as soon as this process has ended or closed a pipe, in whatever way: also
- * by SIGKILL.
+ * written: the child's files are in a temporary folder. A third process, the keeper, is the child's parent: it ends the
+ * child and removes the folder as soon as this process has ended, also by SIGKILL, or has closed a pipe.
  */
 #include "repl/cli/cli.h"
 
@@ -25,7 +24,7 @@
 enum { TIMES = 5, PATIENCE_MS = 60000, QUIET_MS = 250, LOOK_MS = 20 };
 
 struct child {
-    pid_t keeper; /* the process between */
+    pid_t keeper; /* see the head of this file */
     int hold;     /* the pipe that the keeper reads: nothing is written to it */
     int link; /* our end: keys are written to it, the screen is read from it */
     char *dir, *db;
@@ -84,12 +83,12 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
-/* The process between: starts the child; when the other end of `hold` is closed, ends it and removes its folder. */
+/* The keeper: starts the child; when the other end of `hold` is closed, ends the child and removes its folder. */
 static _Noreturn void keep_child(const struct cli *c, const struct child *k, bool screen, bool draft, int hold,
                                  const int end[2])
 {
     char none;
-    setsid(); /* signals of the terminal are for the program; this process ends with it */
+    setsid(); /* signals of the terminal are meant for the program, with which the keeper ends */
     pid_t pid = fork();
     if (pid == 0) {
         setsid();
@@ -227,7 +226,7 @@ static bool ask_all(struct child *k, bool screen, struct bench_replies *all, str
     uint64_t t0 = clock_ns();
     while (screen && !k->shown && !k->ended && (int)((clock_ns() - t0) / 1000000) < PATIENCE_MS)
         read_output(k, QUIET_MS,
-                    PATIENCE_MS); /* keys typed before the screen is there could be lost */
+                    PATIENCE_MS); /* keys typed before the screen is set up could be lost */
     read_output(k, QUIET_MS, 5000);
     for (int i = 0; i < TIMES; i++) {
         bool asked = (i == 0 || type_line(k, "/new", enter)) && type_line(k, BENCH_QUESTION, enter);

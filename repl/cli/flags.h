@@ -1,5 +1,5 @@
-/* flags.h - the tables of subcommands and flags: what each is called, which commands take it, where
- * its value goes, and its help line. --help, the manual's check and the completions are written from
+/* flags.h - the tables of subcommands and flags: names, the commands that take a flag, where its value is
+ * stored, and its help line. --help, the manual's check and the completions are written from
  * these tables.
  */
 #ifndef AERIE_FLAGS_H
@@ -61,7 +61,7 @@ extern const int n_flags;
 
 /* ---- cli.c ---- */
 
-/* What a command line asks for. */
+/* The kinds of command lines. */
 enum cli_task { CLI_RUN, CLI_HELP, CLI_VERSION };
 /* Reads words and flags, and for CLI_RUN the config file, into *c. *cmd: the command that is to run, or
  * to be explained; NULL: CLI_HELP of no command. False and *e (ERR_USAGE). In either case the caller

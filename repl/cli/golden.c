@@ -1,9 +1,9 @@
-/* golden.c - `aerie golden DIR`: the engine held against the reference tensors of a folder. */
+/* golden.c - `aerie golden DIR`: compares the engine with the reference tensors of a folder. */
 #include "repl/cli/cli.h"
 
 #include "engine/tools/golden.h"
 
-/* Only from here on: while models load, Ctrl-C ends the process at once. */
+/* Catches signals only after the models are loaded: before, Ctrl-C ends the process at once. */
 static void begin(void *arg)
 {
     cli_stop_open(arg, &(struct err){0});

@@ -1,5 +1,5 @@
-/* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, and hands the chat
- * over there, paused. Nothing of it is saved. */
+/* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, where the user gets the paused chat.
+ * Nothing is saved. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ static void on_held(void *arg, struct backend *b, bool done)
         x->rc = a->exit_code = x->c->opt.tui ? tui_run(a) : plain_run(a);
     else
         x->rc = cli_fail(&e);
-    a->backend = NULL; /* the rerun's */
+    a->backend = NULL; /* owned by the rerun */
     app_close(a);
     free(a);
 }

@@ -1,8 +1,8 @@
-/* import.c - `aerie import FILE...`: requests to servers and their replies, as files hold them
- * (engine/remote/records.h), become sessions of the log, one a record.
+/* import.c - `aerie import FILE...`: stores recorded requests to servers and their replies (engine/remote/records.h) as
+ * sessions of the log, one for each record.
  *
- * A record is taken whole or not at all. What a file does not say stays "not reported". Lines with a request
- * alone wait for the line with its reply (the same custom_id), in this file or in a later one. */
+ * A record is imported completely or not at all. Facts that a file does not have stay "not reported". A line with only a
+ * request waits for the line with its reply (the same custom_id), in this file or in a later one. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -96,13 +96,13 @@ static void post_past(struct session *s, const struct past_turn *p)
     begin_turn(s, p->user, NULL, NULL);
     struct event ev = event(s, EV_TURN_END);
     ev.reason = STOP_END;
-    ev.n_tokens = 1; /* how many is not known; some */
+    ev.n_tokens = 1; /* the number is unknown, but not 0 */
     ev.served = served_new();
     buf_str(&ev.text, p->reply);
     post(s, &ev);
 }
 
-/* Tokens [first, first + n) of the reply as one step. */
+/* Posts tokens [first, first + n) of the reply as one step. */
 static void post_step(struct session *s, const struct record *r, int step, int first, int n,
                       int drafted)
 {
@@ -131,8 +131,8 @@ static void post_step(struct session *s, const struct record *r, int step, int f
     post(s, &ev);
 }
 
-/* The steps of the server where the record has them (the first token is that of the prompt's pass), else
- * pieces of a length of our own. */
+/* Posts the steps of the server if the record has them (the first token comes from the prompt's pass), else pieces of a
+ * fixed length. */
 static int post_steps(struct session *s, const struct record *r)
 {
     int n = 0, at = 0;
@@ -215,7 +215,7 @@ static void post_notes(struct session *s, const struct record *r, const char *fi
     buf_free(&note);
 }
 
-/* What the log says of where the session came from. */
+/* The facts of the session's origin for the log. */
 static void describe(struct import *m, const struct record *r, const char *file, int line)
 {
     char when[32] = "";
@@ -255,7 +255,7 @@ static void one_line(char *s)
             *s = '?';
 }
 
-/* The record is whole: all of it goes to the log. */
+/* Stores a complete record. */
 static bool store(struct import *m, struct record *r, const char *file, int line)
 {
     struct session s = {.m = m};
@@ -314,7 +314,7 @@ static void wait_for_reply(struct import *m, struct record *r, const char *file,
     *r = (struct record){0};
 }
 
-/* Gives a reply its request. The oldest one waits longest, so files in one order are joined at once. */
+/* Finds the request of a reply. It searches from the oldest, which is a match at once if both files have one order. */
 static void find_request(struct import *m, struct record *r)
 {
     for (int i = 0; r->name && i < m->n_wait; i++)
@@ -425,7 +425,7 @@ static void print_result(const struct import *m)
     out_printf("\n");
 }
 
-/* Requests that got no reply in any file. */
+/* Reports the requests that have no reply in any file. */
 static void store_rest(struct import *m)
 {
     for (int i = 0; i < m->n_wait; i++) {
@@ -438,7 +438,7 @@ static void store_rest(struct import *m)
 
 static bool close_log(struct import *m, struct err *e)
 {
-    enum { MOST_MS = 10000, SLICE_MS = 100, SIGNAL_MS = 700 }; /* the last: after a signal */
+    enum { MOST_MS = 10000, SLICE_MS = 100, SIGNAL_MS = 700 }; /* SIGNAL_MS: the limit after a signal */
     struct history_left left;
     bool ok = false;
     int left_ms = MOST_MS;

@@ -79,7 +79,7 @@ int cli_logs(struct cli *c)
     struct hdb *d = NULL;
     int n = 0;
     sheet_init(&l.sheet, c->opt.ascii);
-    if (c->opt.db || !file_missing(path)) { /* no log yet is no error */
+    if (c->opt.db || !file_missing(path)) { /* that there is no log yet is not an error */
         l.db = d = cli_open_db(c, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
                              c->opt.json ? session_json : list_line, &l, &e)
@@ -239,7 +239,7 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
-/* What `aerie db` does. word: what must follow its name; NULL: nothing may. */
+/* The commands of `aerie db`. word: the name of the argument that must follow; NULL: none may. */
 static const struct action {
     const char *name, *word;
     int (*run)(const struct cli *c, const char *path, struct err *e);

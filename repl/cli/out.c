@@ -1,4 +1,4 @@
-/* out.c - what subcommands print with, and where the log lies. See cli.h. */
+/* out.c - output functions of subcommands, and functions that open the log. See cli.h. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ int cli_fail(const struct err *e)
 {
     struct buf b = {0};
     text_sanitise(&b, e->msg, strlen(e->msg), false, NULL);
-    out_flush(); /* so that what was printed stands above the error */
+    out_flush(); /* so that earlier output precedes the error */
     err_print("%s", b.n ? b.p : "it failed without saying why");
     buf_free(&b);
     return e->kind ? (int)e->kind : ERR_USAGE;
@@ -228,7 +228,7 @@ void cli_progress_end(void)
     memset(&bar, 0, sizeof bar);
 }
 
-/* Shows nothing for what takes less than a third of a second. */
+/* Shows no progress in the first third of a second. */
 void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
 {
     (void)arg;

@@ -1,5 +1,4 @@
-/* pack.c - `aerie pack ID`: a session as one file that others can open, and what is written
- * beside it. */
+/* pack.c - `aerie pack ID`: writes a session as one file that others can open, and a report or plans beside it. */
 #include "repl/cli/pack.h"
 
 #include <limits.h>
@@ -35,8 +34,8 @@ static bool read_range(const char *text, struct pack_opts *o, struct err *e)
 
 /* ---- the file's name ---- */
 
-/* The title, or the id where there is none, without what file names or shells take amiss. A pack
- * without text is named by its id: a title is text. */
+/* The title, or the id if there is none, without characters that are special in file names or shells. A pack without
+ * text is named by its id, because a title is text. */
 static char *default_name(const struct session_row *row, enum pack_level level)
 {
     enum { MOST = 60 };
@@ -91,7 +90,7 @@ struct closest {
     bool known;
 };
 
-/* Keeps the step with the smallest margin, and where none has one, the last step. */
+/* Keeps the step with the smallest margin; if no step has a margin, the last step. */
 static bool look_closer(const struct step_row *r, void *arg)
 {
     struct closest *c = arg;
@@ -138,14 +137,14 @@ static bool take_step(const struct step_row *r, void *arg)
     if (r->n != j->step)
         return true;
     j->at = *r;
-    j->at.tree = NULL; /* of the caller's */
+    j->at.tree = NULL; /* owned by the caller */
     j->at.tokens = (struct ids){0};
     j->at.facts = NULL;
     j->at.tops = NULL;
     return false;
 }
 
-/* Keeps what the turn was computed with: the latest run before it. */
+/* Keeps the facts of the run that computed the turn: the latest run before it. */
 static bool take_run(const struct run_row *r, void *arg)
 {
     struct pack_job *j = arg;
@@ -183,7 +182,7 @@ static void free_job(struct pack_job *j)
 
 /* ---- the command ---- */
 
-/* A file that is written beside the pack. */
+/* A file to be written beside the pack. */
 struct beside {
     char *path; /* NULL: not asked for */
     struct buf text;
@@ -234,7 +233,7 @@ static bool name_files(struct packing *p, const char *path, struct err *e)
     return true;
 }
 
-/* Computes what is written beside the pack, before anything is written. */
+/* Computes the content of the files beside the pack, before any file is written. */
 static bool prepare(struct packing *p, struct err *e)
 {
     struct pack_job *j = &p->job;

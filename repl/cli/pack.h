@@ -1,4 +1,4 @@
-/* pack.h - what `aerie pack` writes beside the pack: a report in the shape of an engine's bug
+/* pack.h - the files that `aerie pack` writes beside the pack: a report in the shape of an engine's bug
  * form, and one step's plans as JSON. Main thread only. / */
 #ifndef AERIE_PACK_H
 #define AERIE_PACK_H
@@ -26,7 +26,7 @@ const char *pack_part(const struct hdb_past *p, int turn);
 /* pack_issue.c. The index of an engine's form by its name: "sglang", "vllm", "llama.cpp"; -1 and
  * *e. */
 int issue_form(const char *name, struct err *e);
-/* Appends the report. control: what a run without drafting gave, one sentence. */
+/* Appends the report. control: a sentence on the result of a run without drafting. */
 void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out);
 
 /* pack_run.c. Computes the session again up to the step, and appends its plans as one JSON

@@ -1,8 +1,8 @@
 /* pack_issue.c - a session as a bug report, in the shape of an engine's form.
  *
- * The headings are those of the fields of the forms that SGLang, vLLM and llama.cpp have for
- * bugs. What only the reporter knows stays a comment to fill in; boxes are left for the reporter
- * to tick. The report holds text only where the pack does, and ids only where the pack does. */
+ * The headings are the fields of the bug forms of SGLang, vLLM and llama.cpp. Fields that only the reporter can fill in
+ * are left as comments, boxes are left unticked. The report has text only if the pack has text, and ids only if the pack
+ * has ids. */
 #include "repl/cli/pack.h"
 
 #include <math.h>
@@ -105,7 +105,7 @@ static bool sum_step(const struct step_row *r, void *arg)
     return true;
 }
 
-/* Of a server's reply what the server counted, with the formula: servers define acceptance apart. */
+/* For a server's reply: the server's counts, with the formula, because servers define acceptance differently. */
 static bool served_acceptance(const struct pack_job *j, struct buf *out)
 {
     const struct served *v = j->reply.served;
@@ -236,7 +236,7 @@ static void curl_line(const struct pack_job *j, int form, struct buf *out)
     free(model);
 }
 
-/* What the server said of its launch, without its machine and folders unless the pack has text. */
+/* The launch facts of the server, without its machine and folders unless the pack has text. */
 static void reported_launch(const struct pack_job *j, struct buf *out)
 {
     char *facts = value_or(j->about.p, "server_facts", "{}");
@@ -350,7 +350,7 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
     buf_printf(out, "Control run: %s\n\n", control);
 }
 
-/* What computed: of a server kind and version, its address only with text. */
+/* What computed the session; for a server its kind and version, with its address only if the pack has text. */
 static void served_line(const struct pack_job *j, struct buf *out)
 {
     if (!j->reply.served) {

@@ -65,7 +65,7 @@ static bool run(struct pack_job *j, struct watch *w, const char *const *with, in
     how.engine.progress = c->opt.quiet ? NULL : cli_progress;
     struct rerun_calls on = {.opened = on_opened, .event = on_event, .arg = w};
     bool ok = script_read(&s, j->d, j->row->id, e);
-    s.by_ids |= !w->plans; /* the same prompt, whatever the turns before it said */
+    s.by_ids |= !w->plans; /* gives the logged prompt, which must not depend on the turns before it */
     ok = ok && rerun_play(r, &s, &how, &on, e);
     cli_progress_end();
     script_free(&s);
@@ -80,7 +80,7 @@ static void digest(struct buf *b, const char *key, uint64_t v)
     jput_digest(b, v);
 }
 
-/* Makes every token of the plans -1, and every digest, which is over tokens, too, 0. */
+/* Sets every token of the plans to -1 and every digest, which covers tokens, to 0. */
 static void hide_tokens(struct buf *plans)
 {
     static const char tokens[] = "\"token\":[", digests[] = "\"digest\":\"";
@@ -154,7 +154,7 @@ static void print_plans(const struct pack_job *j, const struct watch *w, struct 
     jput_kint(b, "sliding_layers", w->info.n_swa_layer);
     if (w->has_step)
         print_step(j, w, b);
-    else /* the step failed: nothing of it was committed */
+    else /* the step failed: nothing was committed */
         jput_kstr(b, "kind", NULL), jput_key(b, "tree"), jput_raw(b, "[]");
     jput_key(b, "plans");
     jput_raw(b, plans->p);

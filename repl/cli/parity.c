@@ -1,12 +1,10 @@
-/* parity.c - `aerie parity FILE`: the same prompts computed twice, the replies' ids compared token for
- * token.
+/* parity.c - `aerie parity FILE`: computes the same prompts twice and compares the replies token for token.
  *
- * The prompts are computed in chunks, several at once (RQ_BATCH). Where both sides differ in settings
- * and faults only, one engine computes each chunk with the settings of a and then of b. Where a side is
- * a server, both sides are open, and each chunk is computed by a and then by b. Else the engine of b is
- * opened after that of a is closed, and what the comparison needs of a's replies waits in a file without
- * a name. Memory does not grow with the number of prompts. Ctrl-C ends the run with the verdict on what
- * was compared. */
+ * The prompts are computed in chunks, several at once (RQ_BATCH). If the sides differ only in settings and faults, one
+ * engine computes each chunk with the settings of a and then of b. If a side is a server, both sides are open, and each
+ * chunk is computed by a and then by b. Otherwise the engine of b is opened after that of a was closed, and the facts of
+ * a's replies that the comparison needs are kept in an unnamed file. Memory does not grow with the number of prompts.
+ * Ctrl-C ends the run with the verdict on the prompts compared so far. */
 #include "repl/cli/parity.h"
 
 #include <errno.h>
@@ -23,7 +21,7 @@
 struct run {
     struct parity all;
     struct prompts file;
-    FILE *kept;       /* outcomes of a, where each side has an engine of its own; else NULL */
+    FILE *kept;       /* outcomes of a, if the engines are open one after the other; else NULL */
     int open;         /* side of the engine that is open; -1: none */
     int done, to_do;  /* replies, for the progress */
     /* the batch that is running */
@@ -59,7 +57,7 @@ static bool complete(enum stop_reason r)
     return r == STOP_END || r == STOP_MAX || r == STOP_CONTEXT || r == STOP_KV_FULL;
 }
 
-/* A server may tell a rival's log probability, but not its id. */
+/* A server may report a rival's log probability without its id. */
 static void take_numbers(struct outcome *o, const struct event *ev, bool server)
 {
     int n = ev->facts ? ev->tokens.n : 0;
@@ -123,10 +121,10 @@ static void listen(struct run *r)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(r->all.g); /* read before the queue: when idle, all events are in it */
+        busy = backend_busy(r->all.g); /* asked before the queue is read, so that the queue has all its events */
         for (int sig; (sig = interrupt_next()) != 0;)
             r->all.signal = sig;
-        if (busy && r->all.signal) /* repeated: a cancel ends only requests submitted before it */
+        if (busy && r->all.signal) /* in each round: a cancel ends only requests submitted before it */
             backend_cancel(r->all.g);
         while (busy ? backend_wait(r->all.g, &ev, 50) : backend_next(r->all.g, &ev)) {
             take_event(r, &ev);
@@ -150,7 +148,7 @@ static bool send(struct run *r, struct request *rq, struct err *e)
     return true;
 }
 
-/* An empty engine with the conversation that comes before a prompt. */
+/* Empties the engine and gives it the conversation before a prompt. */
 static bool set_past(struct run *r, const struct prompt *p, struct err *e)
 {
     const char *system = p->system ? p->system : r->all.c->opt.system;
@@ -215,7 +213,7 @@ static bool open_engine(struct run *r, int side, struct err *e)
     return p->g != NULL;
 }
 
-/* A side that is a server, or stands against one. */
+/* If one of the sides is a server, each side has a backend of its own: opens it and makes it the current one. */
 static bool use_own(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
@@ -226,7 +224,7 @@ static bool use_own(struct run *r, int side, struct err *e)
     return p->g != NULL;
 }
 
-/* Makes the open engine that of a side. */
+/* Opens the engine of a side, or gives the open engine that side's settings. */
 static bool use(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
@@ -287,7 +285,7 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
         ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
         bool known =
-            ok && o[i].logp != NULL; /* the pointers are those of the outcome that was kept */
+            ok && o[i].logp != NULL; /* tests whether there were values: the pointer itself is stale */
         o[i].ids = ids;
         o[i].logp = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].logp) : NULL;
         o[i].margin = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
@@ -311,7 +309,7 @@ static void compare(struct run *r, const struct prompt *p, int n, int number, st
     }
 }
 
-/* A control: the prompts once more on a server, compared with the first time. */
+/* A control: computes the prompts once more on a server, and compares with the first time. */
 static bool control(struct run *r, int side, const struct prompt *p, int n,
                     const struct outcome *first, struct err *e)
 {

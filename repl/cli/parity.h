@@ -1,4 +1,4 @@
-/* parity.h - what `aerie parity` keeps of two computations of the same prompts, and its report.
+/* parity.h - the results of two computations of the same prompts that `aerie parity` keeps, and its report.
  * Main thread only. */
 #ifndef AERIE_PARITY_H
 #define AERIE_PARITY_H
@@ -12,12 +12,12 @@ struct outcome {
     bool refused; /* the prompt cannot be computed; `why` says why */
     enum stop_reason reason;
     int n_prompt, n_tokens, n_steps, n_spec, n_drafted, n_accepted; /* n_spec: steps that drafted */
-    struct ids ids;    /* of the reply; a server may tell none */
+    struct ids ids;    /* of the reply; a server may send none */
     struct ids prompt; /* n 0: not known, or not kept */
     char *text;        /* of the reply; NULL: not kept */
     float *logp;       /* (ids.n) log probability of each token; NULL: not known */
     float *margin;     /* (ids.n) the same less its best rival's, NAN where not known; NULL: not known */
-    char answer[64];   /* the number that the reply gives; "": none, or none was asked for */
+    char answer[64];   /* the number in the reply; "": none, or the prompt has no answer to compare with */
     char why[200];
 };
 void outcome_free(struct outcome *o);
@@ -47,9 +47,9 @@ struct side {
 struct comparison {
     int prompt, line;    /* both from 1 */
     int index;           /* of the first token that differs, in the reply; -1: equal */
-    int prompt_index;    /* the same of the prompts' ids; -1: equal, or not known on a side */
-    bool by_text;        /* a side told no ids: `index` counts bytes of the text */
-    const char *answer;  /* that is right, or NULL */
+    int prompt_index;    /* index of the first different id of the prompts; -1: equal, or not known on a side */
+    bool by_text;        /* a side sent no ids: `index` counts bytes of the text */
+    const char *answer;  /* the correct answer, or NULL */
     const struct outcome *side[2];
 };
 
@@ -57,18 +57,18 @@ struct parity {
     struct cli *c;
     struct side side[2];
     struct backend *g;  /* the engine that computes; NULL: none */
-    struct backend *own[2]; /* where a side is a server, both are open */
+    struct backend *own[2]; /* if a side is a server: both backends */
     bool servers;       /* a side is a server */
     bool same_tokens;   /* both sides have the same model, so one engine knows the tokens of both */
     int n;              /* prompts of the file */
     int compared, differ, refused; /* compared: equal or not */
     int by_text, prompts_differ, prompts_unknown; /* of those compared */
-    int64_t n_logp;     /* equal tokens whose log probabilities both sides know, ... */
-    double most_logp;   /* ... and the largest difference of them, ... */
-    int most_prompt;    /* ... in this prompt's reply */
+    int64_t n_logp;     /* equal tokens whose log probabilities both sides know */
+    double most_logp;   /* the largest difference of these log probabilities, in ... */
+    int most_prompt;    /* ... the reply to this prompt */
     int graded, answers_differ;    /* prompts with an answer, of those compared */
     int signal;         /* that ended the run, or 0 */
-    enum err_kind fault; /* a rule was violated or the device failed: the run ended there ... */
+    enum err_kind fault; /* why the run ended early: a rule was violated or the device failed ... */
     char fault_side;     /* ... on this side */
 };
 
@@ -82,7 +82,7 @@ struct backend *side_open(struct parity *p, int side, void (*complain)(void *arg
                           struct err *e);
 /* Empties the prefix cache of a server, where that is possible. */
 void side_reset_cache(struct side *s);
-/* Reads what a server has drafted since it was opened. */
+/* Reads a server's draft counts since it was opened. */
 void side_meter(struct side *s);
 
 /* ---- the report (parity_report.c) ---- */

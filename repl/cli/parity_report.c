@@ -1,4 +1,4 @@
-/* parity_report.c - what `aerie parity` prints: a line for each reply that differs, the sums of both
+/* parity_report.c - the report of `aerie parity`: a line for each reply that differs, the sums of both
  * sides, and the verdict. See parity.h. */
 #include <math.h>
 #include <stdio.h>
@@ -25,19 +25,19 @@ static int first_byte(const char *a, const char *b)
     return a[i] == b[i] ? -1 : i;
 }
 
-/* Whether a server told all ids but that of the token that ended the reply. */
+/* Whether a server sent all ids except that of the stop token. */
 static bool lacks_end(const struct outcome *o)
 {
     return o->reason == STOP_END && o->ids.n > 0 && o->n_tokens == o->ids.n + 1;
 }
 
-/* Whether b is a with the token that ended it. */
+/* Whether b is a followed by a stop token. */
 static bool same_but_end(const struct outcome *a, const struct outcome *b, int first)
 {
     return lacks_end(a) && b->reason == STOP_END && first == a->ids.n && b->ids.n == a->ids.n + 1;
 }
 
-/* Whether a side told the ids of its whole reply. */
+/* Whether a side has the ids of its whole reply. */
 static bool told(const struct outcome *o)
 {
     return o->ids.n > 0 || o->n_tokens == 0;
@@ -119,8 +119,8 @@ static void add_up(struct parity *p, const struct comparison *c)
 
 /* ---- one prompt ------------------------------------------------------------------------------ */
 
-/* The backend that knows the texts of a side's tokens: its own engine, or beside a server the local
- * engine if both sides have the prompt's ids and agree in them. NULL: none does. */
+/* The backend that knows the texts of a side's tokens: its own engine, or, for a server, the local engine if both sides
+ * have the same ids of the prompt. NULL: none does. */
 static struct backend *vocabulary(const struct parity *p, const struct comparison *c, int side)
 {
     if (!p->servers)
@@ -139,7 +139,7 @@ static double margin_of(const struct comparison *c, int side)
     return known ? (double)o->margin[c->index] : (double)NAN;
 }
 
-/* How close the choice was where the ids part, on the first side that knows; NAN: none does. */
+/* The margin at the first different id, from the first side that knows one; NAN: none does. */
 static double margin_at(const struct comparison *c)
 {
     double a = margin_of(c, 0);
@@ -350,8 +350,8 @@ static bool proved(const struct parity *p)
     return any;
 }
 
-/* Whether a side was to draft and never did: equality then says nothing about drafting. Nobody knows
- * whether a server is to draft. */
+/* Whether a side should draft and never did: equality then shows nothing about drafting. Always false for a server, of
+ * which this is not known. */
 static bool no_proof(const struct parity *p)
 {
     bool asked = false;
@@ -435,7 +435,7 @@ static void verdict_json(const struct parity *p, const char *verdict)
     buf_free(&b);
 }
 
-/* Where no request reports drafts, the metrics may. */
+/* If no request reports drafts: the counts from the server's metrics. */
 static void server_drafts(const struct side *s, struct sheet *out)
 {
     if (s->drafted)
@@ -498,7 +498,7 @@ static void answers_line(const struct parity *p, struct sheet *out)
     sheet_line(out);
 }
 
-/* Beside a server: the log probabilities, and what could not be compared. */
+/* For a server: the log probabilities, and facts that could not be compared. */
 static void servers_lines(const struct parity *p, struct sheet *out)
 {
     if (p->n_logp) {

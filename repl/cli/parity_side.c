@@ -144,7 +144,7 @@ void sides_free(struct parity *p)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* The settings that were named for a server must be settings of that server. */
+/* Checks that the server has the settings that were named for it. */
 static bool check_settings(struct side *s, struct backend *b, struct err *e)
 {
     bool ok = true;

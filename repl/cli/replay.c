@@ -1,9 +1,8 @@
 /* replay.c - `aerie replay`: runs a saved session again and compares the results with the log.
  *
- * As it was recorded, each step is compared with the log while it runs, in the order of cause and
- * effect: the page table, the draft, the logits, the tokens. The first difference ends the replay.
- * With changes (--with), what must still be equal follows from the changes (repl/differ.h), and a
- * rule that the checker finds violated ends the replay and names itself. Nothing is saved.
+ * Without changes, each step is compared with the log while it runs, in the order of cause and effect: the page table, the
+ * draft, the logits, the tokens. The first difference ends the replay. With changes (--with), repl/differ.h decides from
+ * them which results must still be equal, and a violated checker rule ends the replay with its name. Nothing is saved.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -135,8 +134,7 @@ static void show_reply(struct replay *r, const struct event *ev)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* The same models are needed to replay at all; --check without -v needs everything that decides the
- * bits. */
+/* A replay needs the same models; --check without -v needs everything that decides the bits. */
 static bool strict(const struct cli *c)
 {
     return c->check && !c->opt.verbose;
@@ -160,8 +158,8 @@ static bool compare_engine(struct replay *r, struct backend *b, const char *abou
     return models && (same || !strict(r->c));
 }
 
-/* Notes another build or device in r->other: they need not change a bit, but if the replay differs
- * they are the likely reason. */
+/* Notes a different build or device in r->other: they need not change a bit, but are the likely reason if the replay
+ * differs. */
 static void note_build(struct replay *r, struct backend *b, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");

@@ -60,7 +60,7 @@ static bool given(const struct options *o, const char *setting)
     return o->given >> settings_index(setting) & 1;
 }
 
-/* OpenAI's defaults, but where the command line names others. */
+/* OpenAI's defaults, unless the command line names other values. */
 static struct serve_opts serve_options(const struct cli *c, const char *model, const char *key)
 {
     const struct options *o = &c->opt;
@@ -100,7 +100,7 @@ static void say_address(const struct serve_opts *o, const struct serve *s, const
     free(line);
 }
 
-/* A line when the log begins to fail, and when it has caught up. */
+/* Prints a line when the log begins to fail, and when it works again. */
 static void watch_log(struct history *h, char last[256])
 {
     static char limit[160];

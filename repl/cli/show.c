@@ -1,4 +1,4 @@
-/* show.c - `aerie show ID[:TURN[.STEP]]`: what the log holds of a session, a turn, one step. */
+/* show.c - `aerie show ID[:TURN[.STEP]]`: prints a session, a turn or one step from the log. */
 #include "repl/cli/cli.h"
 
 #include <limits.h>
@@ -24,7 +24,7 @@ struct show {
     const struct pack_about *pack; /* NULL: a session of the log */
     struct buf about;      /* of its latest run */
     struct hdb_past past;
-    const struct past_part *part; /* whose rows are read now */
+    const struct past_part *part; /* the session whose rows are being read */
     int n_turns, n_steps, newest; /* shown; steps of the turn */
     char *settings;        /* in force at the turn shown before, or NULL */
     char name[SESSION_ID]; /* session_name() */
@@ -162,7 +162,7 @@ static void step_tokens(struct show *w, const struct step_row *r)
     struct sheet *s = &w->sheet;
     int width = cli_width();
     for (int i = 0, k = -1; r->tokens.n == 0 && r->tops && i < r->tops->n; i++) {
-        const struct top *x = &r->tops->at[i]; /* a server that tells texts, but no ids */
+        const struct top *x = &r->tops->at[i]; /* from a server that sends texts without ids */
         if (x->k != k && x->n) {
             sheet_add(s, ST_TEXT, " ");
             sheet_quote(s, ST_TEXT, x->text, (size_t)x->n, 0);
@@ -483,7 +483,7 @@ static void head_lines(struct show *w, const char *hazards)
     buf_free(&pack);
 }
 
-/* Calls fn for the rows of the session and of what it was forked from, the oldest first. */
+/* Calls fn for the rows of the session and of those it was forked from, the oldest first. */
 static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
 {
     for (int i = 0; i < w->past.n_part; i++) {
@@ -556,9 +556,9 @@ int cli_show(struct cli *c)
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_session(c, id, &w.row, &e)) &&
               (w.db = d, w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
               hdb_past(d, w.row.id, INT_MAX, &w.past, &e);
-    /* a pack's folder is of another machine */
+    /* the folder named in a pack is one of another machine */
     if (ok && !w.pack && (dir = facts_value(w.about.p, "model_dir")))
-        w.tok = tok_open(dir, NULL); /* only to show text beside ids: without it, ids */
+        w.tok = tok_open(dir, NULL); /* to show text beside ids; if it fails, only ids are shown */
     ok = ok && show_all(&w, d, &e) && hdb_whole(d, &e);
     if (ok && c->opt.json)
         cli_json(&w.json);

@@ -22,7 +22,7 @@ static int leave(struct app *a, int rc)
     bool logged = a->log_error[0] == '\0';
     snprintf(e.msg, sizeof e.msg, "NOT SAVED: %s", a->log_error);
     bool stored = app_close(a);
-    rc = max_int(rc, a->exit_code); /* a signal may have ended the wait for the log */
+    rc = max_int(rc, a->exit_code); /* set if a signal has ended the wait for the log */
     if (!logged && a->opt.tui) /* after the full screen; the plain mode printed it at its start */
         cli_fail(&e);
     return (!stored || !logged) && rc <= ERR_USAGE ? ERR_DB : rc;
@@ -63,8 +63,8 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
 
 /* ---- chat ---- */
 
-/* Whether the full screen is possible. False and *e: why not; *unknown: terminfo does not know a terminal that is
- * there, so that its user expects a screen. */
+/* Whether the full screen is possible. False and *e: why not; *unknown: there is a terminal, but terminfo does not know
+ * it, so its user expects the screen. */
 static bool terminal(bool *unknown, struct err *e)
 {
     const char *term = getenv("TERM");

@@ -17,7 +17,7 @@ static const char *const grouping[] = {"depth", "turn", "context", "window", "pa
 
 enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3 };
 
-/* Sums over the cycles of a turn, or of a range of numbers. */
+/* Sums over the cycles of a turn, or of a range of context lengths, distances, ... */
 struct group {
     int first, last;
     uint64_t cycles, drafted, accepted;
@@ -150,7 +150,7 @@ static void add_kinds(struct grouped *g, const struct step_view *s)
     for (int i = 1; i < s->tree.n; i++) {
         struct kind_count *k = &g->kind[kind_of(g, s->tree.token[i])];
         k->drafted++;
-        /* a token that ends the reply counts as the bonus, also where the tree holds it */
+        /* a stop token counts as the bonus, also if the tree has a node with it */
         k->accepted += s->tree.fate[i] == FATE_ACCEPTED && s->tree.depth[i] <= s->rec.accepted;
     }
     for (int i = 0; i < s->n_token; i++) {
@@ -351,7 +351,7 @@ static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct 
     return ok;
 }
 
-/* With a server that does not tell drafts by step. */
+/* For a server that does not report drafts by step. */
 static bool by_replies(struct app *a, int how, bool named, struct sheet *out, struct buf *json, struct err *e)
 {
     struct served_replies r;

@@ -1,4 +1,4 @@
-/* back.c - commands that move the paused turn in time or change what it says: /rstep, /goto and
+/* back.c - commands that move the paused turn to another step or choose its next token: /rstep, /goto and
  * /force. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static bool go_to(struct app *a, int turn, int step, struct buf *json, struct er
         jput_kint(json, "step", step);
         jput_close(json, '}');
     }
-    return true; /* the pause there is shown when the turn has arrived */
+    return true; /* EV_PAUSE follows when the turn has reached the step */
 }
 
 bool cmd_rstep(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
@@ -40,7 +40,7 @@ bool cmd_rstep(struct app *a, int argc, char **argv, const char *rest, struct sh
                  json, e);
 }
 
-/* "9.3", "3" of the turn that is paused; step 0 is where the turn begins. */
+/* Reads "9.3", or "3" for a step of the paused turn; step 0 is the beginning of the turn. */
 static bool place(const struct debug_view *v, const char *s, int *turn, int *step, struct err *e)
 {
     char *end;

@@ -1,4 +1,4 @@
-/* blocks.c - /blocks: what a server's KV events say that its prefix cache holds. */
+/* blocks.c - /blocks: the content of a server's prefix cache, according to its KV events. */
 #include "repl/blocks.h"
 
 #include "repl/cmd/cmd.h"

@@ -1,4 +1,4 @@
-/* bug.c - /bug: historical faults on and off, for the chat that is running. */
+/* bug.c - /bug: switches historical faults on and off in the running chat. */
 #include <stdio.h>
 #include <string.h>
 

@@ -110,7 +110,7 @@ static bool set_one(struct app *a, const char *name, const char *value, struct s
 {
     if (is_screen_setting(name))
         return screen_setting(a, name, value, out, json, e);
-    if (strcmp(name, "num_predict") == 0) /* what ollama calls it */
+    if (strcmp(name, "num_predict") == 0) /* ollama's name for max_tokens */
         name = "max_tokens";
     int i = setting_index(name);
     if (i < 0)
@@ -161,7 +161,7 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
         settings_show(a, &s, 0, settings_count(), out, json);
         return true;
     }
-    if (strcmp(argv[0], "system") == 0 && argc > 1) { /* ollama's; the text stays as it was typed */
+    if (strcmp(argv[0], "system") == 0 && argc > 1) { /* as in ollama; the text is used as typed */
         char *text = xstrdup(rest + strlen("system"));
         char *word = text + strspn(text, " \t");
         bool ok = cmd_system(a, 1, &word, word, out, json, e);
@@ -229,7 +229,7 @@ bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct s
     return true;
 }
 
-/* Whether a path names the log that is written now. Reading it here would take away SQLite's locks (history/file.c). */
+/* Whether a path names the open log. Reading it with open() and close() would drop SQLite's locks (history/file.c). */
 static bool is_the_log(const struct app *a, const char *path)
 {
     struct stat log, file;
@@ -366,8 +366,8 @@ bool cmd_undo(struct app *a, int argc, char **argv, const char *rest, struct she
     return app_request(a, RQ_UNDO, NULL, e);
 }
 
-/* /forget without a number: sends the refused message again; the engine drops the turns that it
- * needs to. */
+/* /forget without a number: sends the refused message again; the engine removes as many turns as
+ * necessary. */
 static bool send_refused(struct app *a, struct buf *json, struct err *e)
 {
     if (!a->refused)

@@ -1,8 +1,8 @@
 /* debug.c - the commands that pause turns: /break, /watch, /delete, /breaks, /step, /phase, /next,
  * /finish, /continue, /until and /where.
  *
- * A paused turn waits in the engine; everything else goes on. Where and why it waits is shown by
- * app_show_pause(), to which both faces come when the engine posts EV_PAUSE.
+ * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call app_show_pause(), which
+ * shows where and why the turn waits, when the engine posts EV_PAUSE.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ uint64_t app_show_pause(struct app *a)
 {
     struct debug_view v;
     a->backend->debug->view(a->backend, &v);
-    if (!v.paused) /* it goes on already */
+    if (!v.paused) /* the turn is running already */
         return v.pauses;
     if (a->face.json) {
         struct buf json = {0};
@@ -135,7 +135,7 @@ bool cmd_where(struct app *a, int argc, char **argv, const char *rest, struct sh
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* Lets a paused turn run on; if no turn is paused, says where the next one will pause. */
+/* Continues a paused turn; if no turn is paused, says where the next one will pause. */
 static bool run_on(struct app *a, const char *command, enum run_until until, int steps,
                    const char *condition, const char *reply, struct sheet *out, struct buf *json,
                    struct err *e)

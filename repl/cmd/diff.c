@@ -1,5 +1,5 @@
-/* diff.c - /diff and /diverge: this session against another one, or against its own replay with something
- * changed. /diff reads the logs only; /diverge runs both again, on engines of its own, and judges.
+/* diff.c - /diff and /diverge: compare this session with another one, or with its own replay with changes. /diff only
+ * reads the logs; /diverge runs both sides again, on engines of its own, and gives a verdict.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* inspect.c - the commands that look inside: pools, pages, trees, plans, times, the log's SQL.
+/* inspect.c - the commands that show internal state: pools, pages, trees, plans, times, the log's SQL.
  *
- * All read copies (views of backend.h, rows of the log), so all may run while a reply is generated.
+ * They read copies (views of backend.h, rows of the log), so they may run while a reply is generated.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
-/* A number that only some backends know: null where this one does not. */
+/* A number that only some backends know; null: not known. */
 static void put_known(struct buf *json, bool known, const char *name, uint64_t n)
 {
     jput_key(json, name);
@@ -33,7 +33,7 @@ static void put_known_real(struct buf *json, bool known, const char *name, doubl
         jput_null(json);
 }
 
-/* What the server said of the latest reply. */
+/* The facts of the latest reply that the server reported. */
 static void served_stats(struct app *a, struct sheet *out, struct buf *json)
 {
     struct served_replies r;
@@ -45,7 +45,7 @@ static void served_stats(struct app *a, struct sheet *out, struct buf *json)
     served_replies_free(&r);
 }
 
-/* With draft.shape = auto: what it chose, and the shapes that it chose from. */
+/* With draft.shape = auto: the chosen shape, and the shapes among which it was chosen. */
 static void shape_json(const struct chat_view *v, struct buf *json)
 {
     char name[16];
@@ -136,7 +136,7 @@ bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sh
     return true;
 }
 
-/* What a server's metrics say of a pool; what they cannot say is null. */
+/* A pool according to a server's metrics; null: not reported. */
 static void server_pool_json(const struct pool_view *p, const char *name, bool evictable, struct buf *json)
 {
     jput_open(json, '{');

@@ -1,7 +1,7 @@
 /* probe.c - /layers, /attn and /top: one step run with taps.
  *
- * The engine's thread computes the step again, after what it does now; its answer is the event
- * EV_PROBE, to which both faces come with app_show_probe(). */
+ * The engine's thread computes the step again after its present work and posts EV_PROBE, for which both faces call
+ * app_show_probe(). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ enum { TOKEN_CELLS = 18, BAR = 20, TOP_POSITIONS = 10, TOP_PAGES = 6, HEADS = 16
 
 static const char *const name_of[] = {"layers", "attn", "top"};
 
-/* Asks for the step at the address; turn 0: the newest one, or that of /at. */
+/* Requests a probe of the step at the address; turn 0: the step of /at, else the newest. */
 static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct buf *json,
                 struct sheet *out, struct err *e)
 {
@@ -138,7 +138,7 @@ static void add_row_name(struct app *a, const struct probe *p, struct sheet *out
     sheet_printf(out, ST_TEXT, " at %d", p->pos[r]);
 }
 
-/* Whether what is shown is what happened. */
+/* Writes whether the probe computed the logits that the step had. */
 static void say_again(const struct probe *p, struct sheet *out)
 {
     if (!p->again)
@@ -202,7 +202,7 @@ static void share_json(const struct attn_share *s, struct buf *json)
 
 /* ---- /layers --------------------------------------------------------------------------------- */
 
-/* "  .08", "    -" for what is not there */
+/* "  .08"; "    -" for an unknown value */
 static void add_share(struct sheet *out, float v, bool there)
 {
     if (!there)
@@ -215,7 +215,7 @@ static void add_share(struct sheet *out, float v, bool there)
         sheet_printf(out, ST_TEXT, "  .%02d", (int)lroundf(v * 100));
 }
 
-/* `cells` cells, divided as the attention is. */
+/* A bar of `cells` cells, divided in the proportions of the attention. */
 static void add_parts(struct sheet *out, const struct attn_share *s, int cells)
 {
     static const struct {
@@ -334,7 +334,7 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
 
 /* ---- /attn ----------------------------------------------------------------------------------- */
 
-/* What a row reads of one position, or of one page. */
+/* How much of a row's attention goes to one position, or to one page. */
 struct part {
     int at;      /* index of the key; logical page */
     double mass; /* mean over the heads, or one head's */

@@ -1,13 +1,11 @@
-/* screen.c - what concerns the screen and the step that is shown: settings of the screen, /layout and
- * /at.
- */
+/* screen.c - commands for the screen and for the step that it shows: settings of the screen, /layout and /at. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
 
-/* ---- settings of the screen: no session has them --------------------------------------------- */
+/* ---- settings of the screen, which are not part of a session --------------------------------- */
 
 static const struct screen_setting {
     const char *name;

@@ -1,8 +1,8 @@
 /* served_tokens.c - /why, /top and /tokens with a server: the tokens of its steps, and the best tokens of their
  * rows as far as the server sent them.
  *
- * A server lists its drafting steps (vLLM, aerie serve), or nothing is known of its steps and a "step" is what came
- * in one piece of its stream. Whether a draft held a token is said in the first case only. */
+ * Some servers list their drafting steps (vLLM, aerie serve). For others, a "step" is one piece of the stream, and whether
+ * a draft held a token is not known. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static bool find(struct app *a, int turn, int step, struct served_step *s, struc
     return true;
 }
 
-/* Of token k the i-th best, the token itself being 0; NULL: the server sent no more. */
+/* The i-th best token in place of token k; 0 is the token itself; NULL: the server sent fewer. */
 static const struct top *top_of(const struct served_step *s, int k, int i)
 {
     for (int j = 0; s->tops && j < s->tops->n; j++)

@@ -101,7 +101,7 @@ static bool list_session(const struct session_row *r, void *arg)
     return true;
 }
 
-/* The first n sessions that a filter leaves; returns how many fit, -1 and *e. */
+/* Shows the first n sessions that pass a filter; returns how many pass, or -1 and *e. */
 static int list_filtered(struct listing *l, struct hdb *d, const char *filter, int n, struct err *e)
 {
     struct session_list all;
@@ -210,8 +210,8 @@ bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct s
 
 /* ---- /resume, /fork -------------------------------------------------------------------------- */
 
-/* Reports the session that is open now, and its parent after a fork. The number of a new session is
- * not known before its first row is stored. */
+/* Reports the open session, and after a fork its parent. A new session gets its number when its first row is
+ * stored. */
 static void report_session(struct app *a, const char *parent, int turn, struct sheet *out,
                            struct buf *json)
 {
@@ -263,7 +263,7 @@ bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct s
     return app_resume(a, argv[0], e) && show_opened(a, NULL, out, json, e);
 }
 
-/* A copy of a session, which may be open in another process. */
+/* Continues a copy of a session, which may be open in another process. */
 static bool fork_of(struct app *a, const char *id, struct sheet *out, struct buf *json,
                     struct err *e)
 {

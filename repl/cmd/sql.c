@@ -1,7 +1,7 @@
 /* sql.c - a query typed by a user, run in a process of its own.
  *
- * SQLite's limits hold between two of its steps only, and one step can last for hours. So the query
- * runs in a child that can be killed: on Ctrl-C, on SIGTERM, and when its time is over. The child is
+ * SQLite checks its limits only between two VM instructions, and one instruction can last for hours. So the query
+ * runs in a child process that is killed on Ctrl-C, on SIGTERM, and when its time is over. The child is
  * forked by the monitor (repl/monitor.h), which has no database open: a copy of this process would
  * inherit SQLite's locks.
  *
@@ -67,7 +67,7 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
             return err_set(e, ERR_USAGE, "the query was interrupted");
         if (now >= until)
             return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
-        /* another signal (a resize) stays in the pipe and would end each poll(): sleep in slices */
+        /* another signal, such as a resize, stays in the pipe and would end each poll(): poll in slices */
         if (poll(p, 2, (int)((until - now) / 1000000) + 1) > 0 && !p[0].revents &&
             !interrupt_waits())
             poll(p, 1, 50);
@@ -85,7 +85,7 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
     }
 }
 
-/* Takes an answer apart. */
+/* Parses an answer. */
 static bool take_answer(const struct buf *answer, int status, struct buf *out, struct err *e)
 {
     const char *nl = answer->n ? memchr(answer->p, '\n', answer->n) : NULL;
@@ -94,9 +94,9 @@ static bool take_answer(const struct buf *answer, int status, struct buf *out, s
     if (nl)
         int_at(&at, &kind);
     int killed = !nl && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (killed == SIGXCPU || killed == SIGKILL) /* at the limit of processor time: either of them */
+    if (killed == SIGXCPU || killed == SIGKILL) /* the limit of processor time: the kernel sends one of these */
         return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
-    if (killed == SIGINT || killed == SIGTERM || killed == SIGHUP) /* the terminal's, to both */
+    if (killed == SIGINT || killed == SIGTERM || killed == SIGHUP) /* sent by the terminal to both processes */
         return err_set(e, ERR_USAGE, "the query was interrupted");
     if (!nl)
         return err_set(e, ERR_USAGE, "the query's process ended without an answer (status %d)",
@@ -147,7 +147,7 @@ static void answer_all(const char *kind, const char *text, size_t n)
         write_fully(STDOUT_FILENO, text, n);
 }
 
-/* A query writes nothing but the index of a WAL that others write, beside the database. */
+/* A query writes only the shared-memory index of the write-ahead log, beside the database. */
 static bool isolate_query(const char *db, struct err *e)
 {
     const char *slash = strrchr(db, '/');

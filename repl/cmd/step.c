@@ -69,7 +69,7 @@ static const struct past_part *part_of(const struct hdb_past *p, int turn)
     return &p->part[p->n_part - 1];
 }
 
-/* False: the log cannot be read. */
+/* Reads the step from the log; false and *e: the log cannot be read. */
 static bool read_step(struct app *a, int turn, struct wanted *w, struct err *e)
 {
     struct hdb_past p;
@@ -197,7 +197,7 @@ bool step_drafted(const struct step_view *v, struct err *e)
                    v->turn, v->step, step_kind_name(v->rec.kind));
 }
 
-/* Whether the paused turn has gone back behind its newest step: where it stands. */
+/* Whether the paused turn has gone back before its newest step; then sets the step where it is. */
 static bool gone_back(struct app *a, int *turn, int *step)
 {
     struct debug_view v;
@@ -228,7 +228,7 @@ struct visit {
     int upto;      /* turns of a parent session after its fork do not belong to this one */
     bool trees;
     bool bare;     /* a step that drafted was logged without its tree */
-    bool over;     /* fn has had enough */
+    bool over;     /* fn has returned false */
     struct step_view view;
 };
 
@@ -285,7 +285,7 @@ bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_
         visit_memory(a, &x);
         return true;
     }
-    if (logged && with_trees) { /* first whether every tree is there: fn must not see a step twice */
+    if (logged && with_trees) { /* checked first, because fn must not see a step twice: are all trees logged? */
         x.fn = NULL;
         if (!visit_log(a, &x, e))
             return false;

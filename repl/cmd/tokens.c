@@ -11,7 +11,7 @@ enum { SHOWN = 32, MOST = 4096, CELLS = 18 };
 /* One token of the context. */
 struct token {
     struct pos_view at;
-    int turn, step;   /* that emitted it; turn 0: a prompt's token, or of a step that is not known */
+    int turn, step;   /* the step that emitted it; turn 0: a token of a prompt, or of an unknown step */
     const char *fate; /* "" for turn 0 */
     int depth;        /* of an accepted node */
     struct token_fact fact;
@@ -22,8 +22,8 @@ struct tokens {
     int from, n;
 };
 
-/* What the step says about the tokens that it appended, where the context still holds them. A later
- * step at the same place replaces what an earlier one said: its turn was undone. */
+/* Fills in the facts of the tokens that the step appended, if the context still holds them. A later step at the same
+ * positions overwrites the facts of an earlier one, whose turn was undone. */
 static bool take_step(const struct step_view *s, void *arg)
 {
     struct tokens *t = arg;
@@ -163,7 +163,7 @@ static bool range_of(struct app *a, int argc, char **argv, struct tokens *t, int
     return true;
 }
 
-/* The live positions; a turn that runs may have shortened the context since. */
+/* The positions in the context now; a running turn may have shortened it since. */
 static void read_positions(struct app *a, struct tokens *t)
 {
     struct err e;

@@ -376,7 +376,7 @@ static void stats_checks(const struct check_view *c, struct sheet *out)
     sheet_line(out);
 }
 
-/* Facts that the backend does not know are left out. */
+/* Omits facts that the backend does not know. */
 static void stats_model(const struct chat_view *v, const struct backend_info *i, struct sheet *out)
 {
     begin_line(out, "context");
@@ -417,7 +417,7 @@ const char *view_shape(const struct auto_view_shape *x, char out[16])
     return out;
 }
 
-/* What draft.shape = auto chose, and the shapes that it chose from. */
+/* The shape that draft.shape = auto chose, and those among which it chose. */
 static void stats_auto(const struct auto_view *v, struct sheet *out)
 {
     char name[16];

@@ -1,9 +1,9 @@
 /* views_pages.c - page maps: the pages of the three pools that hold the session's logical pages,
  * and one pool page by page.
  *
- * A cell of the map stands for the smallest power of two of tokens with which the held positions
- * fit one line; if even a page a cell does not fit, for several pages, and shows the greatest state
- * among them. The Pages pane draws the same cells.
+ * A cell of the map stands for the smallest power of two of tokens with which all held positions fit into one line. If
+ * they do not fit with a page a cell, a cell stands for several pages and shows the greatest of their states. The Pages
+ * pane draws the same cells.
  */
 #include <string.h>
 
@@ -82,7 +82,7 @@ static enum cell span_state(const struct page_table *t, enum pool_id pool, int f
         return C_FAULT;
     if (column >= t->n_page || page_in(&t->page[column], pool) == 0)
         return first < length && pool == POOL_SWA ? C_GONE : C_FREE;
-    if (first >= length) /* the rest of a page that is being filled, or a page for a tree */
+    if (first >= length) /* the unused rest of the last page, or a page for a tree */
         return column * size < length ? C_FREE : C_OPEN;
     if (pool != POOL_SWA)
         return C_READ;

@@ -1,6 +1,6 @@
 /* what_if.c - /what-if: the next step of the paused turn computed twice, shown side by side.
  *
- * The engine's thread computes; its answer is the event EV_WHAT_IF. */
+ * The engine's thread computes the step and posts EV_WHAT_IF. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* why.c - /why: why a drafted node was accepted or rejected, in words and numbers.
  *
  * The rule (kernels/tree_rules.h): after a row the target makes its own choice, the best token (greedy)
- * or one drawn with the row's uniform; the child that holds this token is accepted. What the draft
- * thought of a node, its q, decides only whether the tree has the node. */
+ * or one drawn with the row's uniform; the child that holds this token is accepted. The draft's
+ * probability q of a node decides only whether the tree has the node. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +13,12 @@
 
 enum { CELLS = 20, NEAR = 4 /* tokens */, CHANGES = 8 };
 
-/* What is known about one node of a step. */
+/* The facts of one node of a step. */
 struct why {
     const struct step_view *v;
     int node, parent, depth, pos; /* parent -1: the root */
     int rank, siblings;           /* by the draft's probability, from 1 */
-    int wrong;                    /* the first ancestor that was not accepted; -1: all were */
+    int wrong;                    /* the first ancestor that was not accepted; -1: all were accepted */
     int32_t choice, rival;        /* after the parent; -1: not known */
     float choice_p, rival_p;      /* NAN: not known */
     float p, u;                   /* u NAN: greedy, or not on the path */
@@ -29,7 +29,7 @@ struct why {
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* The place of a row on the accepted path, the root's being 0; -1: it is not on it. */
+/* The index of a row on the accepted path (the root: 0); -1: the row is not on the path. */
 static int place_on_path(const struct tree *t, int row)
 {
     int n = 0;
@@ -51,7 +51,7 @@ static void rank_of(const struct tree *t, struct why *w)
     }
 }
 
-/* What the target chose after row `row` of the tree. */
+/* The token that the target chose after row `row` of the tree. */
 static void choice_of(const struct step_view *v, int row, struct why *w)
 {
     int k = place_on_path(&v->tree, row);
@@ -88,8 +88,8 @@ static void look_at(struct app *a, const struct step_view *v, int node, struct w
             w->wrong = i;
 }
 
-/* The node that tells most about a step: the draft's best guess where the path ended, else the last
- * accepted node; 0: there is no drafted node. Nodes below the end of the reply tell nothing. */
+/* The node that explains a step best: the draft's best guess at the end of the path, else the last accepted node; 0:
+ * there is no drafted node. Nodes after the end of the reply are ignored. */
 static int telling_node(const struct step_view *v)
 {
     const struct tree *t = &v->tree;

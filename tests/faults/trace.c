@@ -94,7 +94,7 @@ int class_error(enum fault_class c, int i) { return i < 3 ? class[c].error[i] : 
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-/* ---- in the program's process ---------------------------------------------------------------------- */
+/* ---- in the program's process ---------------------------------------------------------------- */
 
 /* Installs a filter that stops the calls of the class, and prctl(). */
 static bool install_filter(const struct class *k)

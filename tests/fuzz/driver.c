@@ -55,7 +55,7 @@ static void feed(const struct target *t, const uint8_t *data, size_t n)
     free(copy);
 }
 
-/* ---- seeds ------------------------------------------------------------------------------------- */
+/* ---- seeds ----------------------------------------------------------------------------------- */
 
 struct seeds {
     struct buf *at;
@@ -119,7 +119,7 @@ static void add_seeds(struct seeds *s, const char *target)
     free(list);
 }
 
-/* ---- mutations --------------------------------------------------------------------------------- */
+/* ---- mutations ------------------------------------------------------------------------------- */
 
 static uint64_t dice;
 
@@ -199,7 +199,7 @@ static void run_target(const struct target *t)
     free(p);
 }
 
-/* ---- all targets ------------------------------------------------------------------------------- */
+/* ---- all targets ----------------------------------------------------------------------------- */
 
 static void keep_input(const struct target *t)
 {

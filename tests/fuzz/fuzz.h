@@ -66,7 +66,7 @@ KIT void fuzz_message(const struct err *e)
     CHECK(e->msg[0]);
 }
 
-/* ---- files in memory --------------------------------------------------------------------------- */
+/* ---- files in memory ------------------------------------------------------------------------- */
 
 struct fuzz_file {
     int fd; /* 0: not made yet */
@@ -110,7 +110,7 @@ KIT const char *fuzz_folder(void)
     return path;
 }
 
-/* ---- properties of text for a terminal --------------------------------------------------------- */
+/* ---- properties of text for a terminal ------------------------------------------------------- */
 
 /* Valid UTF-8 without control characters (line ends apart), and without bidirectional controls. */
 KIT void fuzz_clean(const char *s, size_t n, bool lines)

@@ -15,7 +15,7 @@
 #include <limits.h>
 #include <sqlite3.h>
 
-/* ---- the log ----------------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------------------- */
 
 static const char log_id[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", log_child[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW",
                   log_served[] = "01ARZ3NDEKTSV4RRFFQ69G5FAX";
@@ -125,7 +125,7 @@ static void log_write(const char *path)
     history_close(h);
 }
 
-/* ---- SQLite's memory ---------------------------------------------------------------------------- */
+/* ---- SQLite's memory ------------------------------------------------------------------------- */
 
 /* SQLite allocates some ten thousand times for an input, and an address sanitizer needs most of the time
  * for that. SQLite itself is not what is tested, so it gets blocks of powers of two that are kept. */
@@ -189,7 +189,7 @@ KIT void log_memory(void)
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 }
 
-/* ---- edits ------------------------------------------------------------------------------------- */
+/* ---- edits ----------------------------------------------------------------------------------- */
 
 enum { LOG_TABLES = 40, LOG_COLUMNS = 40 };
 
@@ -392,7 +392,7 @@ KIT unsigned char *log_edited(const uint8_t *data, size_t n, size_t *size)
     return out;
 }
 
-/* ---- readers ----------------------------------------------------------------------------------- */
+/* ---- readers --------------------------------------------------------------------------------- */
 
 struct looked {
     struct hdb *d;

@@ -95,7 +95,7 @@ int run_program(const char *const *argv, struct buf *out, int ms, int sig);
 
 void *user_main(void *arg);
 
-/* ---- other processes (visit.c) ---------------------------------------------------------------- */
+/* ---- other processes (visit.c) --------------------------------------------------------------- */
 
 /* Runs one command of aerie while the users run, and fails if its exit status is not one of those allowed. */
 void visit(uint64_t *rng);

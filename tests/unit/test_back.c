@@ -309,7 +309,7 @@ static void test_any_walk_posts_what_a_turn_that_runs_through_posts(void **state
     assert_true(backs > rounds(25, 60) && ahead > rounds(10, 25) && by_phase > rounds(20, 50));
 }
 
-/* ---- without a breakpoint from the start ------------------------------------------------------ */
+/* ---- without a breakpoint from the start ----------------------------------------------------- */
 
 static void to_the_beginning(struct backend *g, const struct debug_view *v, int i)
 {

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* ---- a file of a few pages, last written to long ago -------------------------------------------- */
+/* ---- a file of a few pages, last written to long ago ----------------------------------------- */
 
 enum { PAGES = 5 };
 
@@ -207,7 +207,7 @@ static void test_trust_needs_a_settled_file_of_ones_own(void **state)
     close(fd);
 }
 
-/* ---- models -------------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 static void assert_same_model(struct model *a, struct model *b)
 {
@@ -291,7 +291,7 @@ static void test_unaligned_tensors_are_copied(void **state)
         }
 }
 
-/* ---- buffers that are filled ----------------------------------------------------------------------- */
+/* ---- buffers that are filled ----------------------------------------------------------------- */
 
 static void assert_bytes(const char *p, size_t n, int byte)
 {

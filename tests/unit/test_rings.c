@@ -181,7 +181,7 @@ static enum verdict search(const struct protocol *p, size_t *states)
     return v;
 }
 
-/* ---- the protocols of the kernels ------------------------------------------------------------- */
+/* ---- the protocols of the kernels ------------------------------------------------------------ */
 
 /* A position in a ring, as in ring.cuh. */
 struct pos {
@@ -340,7 +340,7 @@ static struct protocol pairs_of(int tiles, int missing)
     return p;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_rings_are_sound(void **state)
 {

@@ -196,7 +196,7 @@ static void test_a_failed_turn_holds_the_tokens_of_its_steps(void **state)
     brought_free(&b);
 }
 
-/* ---- two engines in one process --------------------------------------------------------------- */
+/* ---- two engines in one process -------------------------------------------------------------- */
 
 static void expect_bugs(struct backend *g, int page_not_loc, int extend_extent)
 {

@@ -52,7 +52,7 @@ struct state {
     bool rare;           /* only with AERIE_SIGNALS */
 };
 
-/* ---- states: how one is recognised ------------------------------------------------------------------------ */
+/* ---- states: how one is recognised ----------------------------------------------------------- */
 
 static bool maps_the_model(struct child *c, struct place *p)
 {
@@ -186,7 +186,7 @@ static const struct state states[] = {
 };
 enum { N_STATES = sizeof states / sizeof *states };
 
-/* ---- places ------------------------------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------- */
 
 static char *top;        /* folder of the slow model, the logs, and a folder for each case */
 static const char *aerie;
@@ -319,7 +319,7 @@ static bool reach(const struct state *s, struct child *c, struct place *p)
     return !c->gone || s->by_itself;
 }
 
-/* ---- what must hold -------------------------------------------------------------------------------------------- */
+/* ---- what must hold -------------------------------------------------------------------------- */
 
 /* One line of what went wrong; the first wins. */
 static char *wrong;
@@ -397,7 +397,7 @@ static double needs_end(const struct state *s, struct child *c, int sig, uint64_
     return ms;
 }
 
-/* ---- trials ------------------------------------------------------------------------------------------------------ */
+/* ---- trials ---------------------------------------------------------------------------------- */
 
 struct outcome {
     double ms;            /* until it ended, or until Ctrl-C had its effect */
@@ -553,7 +553,7 @@ static void run_case(const struct state *s, enum trial t, int number, struct out
     close_place(p);
 }
 
-/* ---- fixtures --------------------------------------------------------------------------------------------------- */
+/* ---- fixtures -------------------------------------------------------------------------------- */
 
 /* Runs the program to its end, with the log `name`.db. */
 static void make_log(const char *name, const char *a, const char *b, const char *c, const char *d, const char *f)
@@ -600,7 +600,7 @@ static void make_fixtures(void)
     free(big);
 }
 
-/* ---- all of them -------------------------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 struct job {
     const struct state *s;
