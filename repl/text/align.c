@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSES = 4 }; /* then the end of the reply is waited for: trying costs time */
+enum { MISSES = 4 }; /* failed attempts after which matching waits for the end of the reply, because it costs time */
 
 struct part {
-    size_t from, to; /* of the waiting text; empty: the token shows none of it */
+    size_t from, to; /* range in the waiting text; empty: the token shows none of it */
 };
 
 void align_free(struct align *a)
@@ -74,7 +74,7 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct part
     return end;
 }
 
-/* The tokens before `last`, and that one if all its bytes are shown, wait no longer. */
+/* Removes the tokens before `last` from those that wait, and `last` itself if all its bytes are shown. */
 static void settle(struct align *a, int last, size_t cut)
 {
     int done = last + (cut == (size_t)a->size.v[last]);

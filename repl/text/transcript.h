@@ -54,14 +54,14 @@ struct transcript {
     int width;              /* of the text, without the gutter */
     uint64_t frame;         /* number of calls of transcript_view() */
 
-    /* what is drawn of the tokens; a frame draws it, the layout does not depend on it */
+    /* how tokens are drawn: used by frame.c only, the layout does not depend on it */
     bool tint;              /* words are tinted by how their tokens were accepted */
     int at_turn, at_step;   /* the step whose words are highlighted; 0: none */
-    bool hide;              /* what comes after it is not drawn; else it is drawn dimmed */
+    bool hide;              /* text after that step is not drawn; false: it is drawn dimmed */
     int cursor, cursor_from, cursor_to; /* entry and bytes of the word under the cursor; -1: none */
 
     bool tail;              /* the window shows the end */
-    int top, top_row;       /* else: entry and row (its gap included) of the window's first line */
+    int top, top_row;       /* if not `tail`: entry and row (with its gap) of the window's first line */
     int below;              /* rows below the window when it was last moved */
 };
 

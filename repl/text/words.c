@@ -16,7 +16,7 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
     if (!e || m.from >= m.to)
         return;
     struct token_mark *last = e->n_mark ? &e->mark[e->n_mark - 1] : NULL;
-    if (last && last->step == m.step && last->nth == m.nth) { /* its last character is complete now */
+    if (last && last->step == m.step && last->nth == m.nth) { /* the rest of a token whose last character was incomplete */
         last->to = m.to;
         return;
     }
@@ -27,7 +27,7 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
     e->mark[e->n_mark++] = m;
 }
 
-/* The number of the first mark that ends behind `at`; n_mark: none. */
+/* The index of the first mark that ends after `at`; n_mark: none. */
 static int mark_from(const struct entry *e, int at)
 {
     int lo = 0, hi = e->n_mark;
@@ -64,7 +64,7 @@ static bool has_words(const struct transcript *t, int i)
     return e->turn > 0 && (e->kind == ENTRY_REPLY || (e->kind == ENTRY_THINK && t->think));
 }
 
-/* Between two wide characters there is no blank: there a word ends where a token does. */
+/* Text in wide characters has no blanks: there, words end where tokens end. */
 static bool divides(const struct entry *e, int src)
 {
     const struct token_mark *m = words_token(e, src);

@@ -220,7 +220,7 @@ static bool scroll_key(struct tui *t, const struct key *k)
     return true;
 }
 
-/* Gives the keys to the next part of the screen: the panes, the words, the timeline, the input. */
+/* Moves the focus to the next part of the screen: the panes, the words, the timeline, the input. */
 static void next_focus(struct tui *t)
 {
     if (t->focus >= -1 && t->focus + 1 < t->n_open) {
@@ -235,7 +235,7 @@ static void next_focus(struct tui *t)
     t->focus = t->focus != FOCUS_TIME && t->time.line.n > 0 ? FOCUS_TIME : FOCUS_INPUT;
 }
 
-/* Keys of the words and of the timeline. False: the key is not theirs. */
+/* Handles keys of the words and of the timeline; false: another key. */
 static bool focus_key(struct tui *t, const struct key *k)
 {
     if (k->code == K_ESC)
@@ -307,7 +307,7 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
     }
 }
 
-/* With single keys on, a letter steps a paused turn while nothing is typed. False: it is no such key. */
+/* With single keys on, and while the input is empty, a letter steps a paused turn. False: another key. */
 static bool single_key(struct tui *t, const struct key *k)
 {
     static const struct { char key; const char *command; } keys[] = {
@@ -352,7 +352,7 @@ static void editor_key(struct tui *t, const struct key *k)
     }
 }
 
-/* Whether a key edits text: while a pane has the focus it was pressed by mistake. */
+/* Whether a key edits text: if a pane has the focus, it was pressed by mistake. */
 static bool is_editing(const struct key *k)
 {
     return (k->code == K_CHAR && !k->ctrl && !k->alt) || k->code == K_BACKSPACE ||
@@ -362,7 +362,7 @@ static bool is_editing(const struct key *k)
 void tui_key(struct tui *t, const struct key *k)
 {
     t->dirty = true;
-    if (k->code == K_BACKGROUND) { /* an answer of the terminal, not a key */
+    if (k->code == K_BACKGROUND) { /* the terminal's answer, not a key press */
         t->background = k->cp;
         t->background_known = true;
         term_answered();

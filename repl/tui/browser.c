@@ -20,14 +20,14 @@ struct browser {
     struct session_list list;
     struct buf filter;
     bool in_list;          /* letters act; else they are typed into the filter */
-    int at, top;           /* selected, and first one drawn: indices into list.shown */
+    int at, top;           /* the selected row and the first one drawn: indices into list.shown */
     int rows;              /* of the list, as drawn last */
     int number_w;          /* digits of the highest number, at least 3 */
-    char marked[SESSION_ID]; /* to compare with another; "": none */
+    char marked[SESSION_ID]; /* the session marked for a comparison; "": none */
     int marked_row;
     char said[200];        /* a message in the place of the column heads; "": none */
-    struct sheet preview;  /* wrapped, of ... */
-    int preview_row, preview_width; /* ... this row of the list (-1: none), for this width */
+    struct sheet preview;  /* wrapped */
+    int preview_row, preview_width; /* the row of the list that it shows (-1: none), and its width */
 };
 
 static const char filter_keys[] = "type to filter; Enter resumes; arrows go to the list; Esc closes";
@@ -43,7 +43,7 @@ static int selected(const struct browser *b)
 
 struct preview {
     struct sheet *out;
-    const char *filter; /* turns before the first that it touches are left out; NULL: none are */
+    const char *filter; /* turns before the first match are left out; NULL: none are */
     int skipped;
     size_t left; /* bytes that still may be shown */
 };
@@ -116,7 +116,7 @@ static void make_preview(struct browser *b, int width)
     add_head(b, row, &text);
     struct preview p = {.out = &text, .filter = b->filter.n ? b->filter.p : NULL, .left = PREVIEW_BYTES};
     int n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
-    if (n > 0 && p.filter) { /* no turn has the words: the title has */
+    if (n > 0 && p.filter) { /* no turn has the words, but the title */
         p = (struct preview){.out = &text, .left = PREVIEW_BYTES};
         n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
     }
@@ -290,7 +290,7 @@ static void erase(struct tui *t, struct browser *b, bool all)
     filter_now(t, b);
 }
 
-/* Closes the browser and runs a command, or, where there is none yet, says what to type in a shell. */
+/* Closes the browser and runs a command; if there is no chat, shows what to type in a shell. */
 static void leave_with(struct tui *t, const char *command, const char *line)
 {
     char *text = xasprintf("/%s %s", command, line);
@@ -304,7 +304,7 @@ static void leave_with(struct tui *t, const char *command, const char *line)
     free(text);
 }
 
-/* What a command calls the session of a row: its number, where it has one. The caller frees. */
+/* The name of a row's session in commands: its number if it has one, else its id. The caller frees. */
 static char *name_of(const struct browser *b, int row, const char *before)
 {
     int number = session_list_number(&b->list, row);

@@ -261,8 +261,8 @@ static struct tone tone_of(const struct transcript *t, const struct transcript_l
     return o;
 }
 
-/* Draws a row of a message or a reply. What no token produced (marks, bars) goes with what is before
- * it, at the beginning of a row with what follows. */
+/* Draws a row of a message or a reply. Characters that no token produced (marks, bars) are drawn like those before
+ * them, or, at the beginning of a row, like those after them. */
 static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, int room,
                          const struct transcript_line *line)
 {
@@ -396,7 +396,7 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     buf_free(&text);
 }
 
-/* The cells of the timeline in its row: behind them is room for the scale. */
+/* The cells of the timeline in its row, which also has room for the scale at its end. */
 static struct rect time_cells(struct rect r)
 {
     return (struct rect){r.x + GUTTER, r.y, max_int(r.w - GUTTER - SCALE, 1), r.h};
@@ -518,7 +518,7 @@ static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
 struct part {
     int first, end; /* spans */
     int width;
-    bool matters; /* a warning, or the state of a switch */
+    bool matters; /* a warning, or the state of a switch: dropped last */
 };
 
 static bool is_mark(const struct sheet_row *row, const struct span *sp)
@@ -668,7 +668,7 @@ static void draw_overlay(const struct frame *f, struct grid *g)
     put(g, 1, g->h - 1, g->w - 2, ST_DIM, f->footer ? f->footer : "");
 }
 
-/* The first pane drawn: where not all fit, those up to the one with the focus, else the newest. */
+/* The first pane drawn: if not all fit, the panes up to the one with the focus are drawn, else the newest ones. */
 static int first_pane(const struct frame *f, const struct layout *l)
 {
     int last = f->focus >= 0 ? max_int(f->focus, l->n_pane - 1) : f->n_pane - 1;

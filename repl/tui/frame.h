@@ -50,7 +50,7 @@ struct shape {
     int n_pane;
     int input_rows;         /* wanted height of the input, which gets at most a third of the screen */
     bool time;              /* the timeline is wanted */
-    bool words;             /* the transcript must be seen: it has the keys */
+    bool words;             /* the transcript has the focus, so it must be visible */
     int side;               /* per cent of the width for panes beside the transcript; 0: the default */
     int weight[MAX_PANES];  /* how the panes share their height; 0: as others do */
 };
@@ -60,12 +60,11 @@ struct layout {
     bool too_small;
     struct rect talk, rule, time, input, status, pane[MAX_PANES];
     int n_pane;      /* panes drawn, one above the other */
-    bool pane_only;  /* they replace the transcript */
-    bool below;      /* they are below the transcript */
+    bool pane_only;  /* the panes replace the transcript */
+    bool below;      /* the panes are below the transcript */
 };
-/* Computes the layout. From a width of 100 cells panes are beside the transcript, below they replace
- * it, or are below it where its words have the keys; there are as many as have room for PANE_ROWS
- * rows each. */
+/* Computes the layout. On a screen of 100 cells or more, panes are beside the transcript. On a narrower one they replace
+ * it, or are below it if its words have the focus. As many panes are drawn as have room for PANE_ROWS rows each. */
 enum { SIDE_DEFAULT = 48, SIDE_MIN = 25, SIDE_MAX = 75, WEIGHT_DEFAULT = 8 };
 void frame_layout(int w, int h, const struct shape *s, struct layout *l);
 
@@ -110,7 +109,7 @@ struct frame {
 /* Draws into *g, whose size is that of the screen. */
 void frame_draw(struct frame *f, struct grid *g);
 
-/* What is at a cell of the screen. */
+/* The part of the screen to which a cell belongs. */
 enum place { PLACE_NONE, PLACE_TALK, PLACE_PANE, PLACE_TIME, PLACE_INPUT, PLACE_OVERLAY };
 struct hit {
     enum place place;

@@ -355,7 +355,7 @@ static void search_to(struct input *in, int before)
 {
     int m = recall_search(in->recall, in->pattern.p, before);
     if (m < 0 && in->pattern.n > 0)
-        return; /* the last match stays on the screen; the prompt says that there is no other */
+        return; /* no further match, which the prompt says; the last one stays on the screen */
     in->match = m;
     if (m >= 0) {
         const char *line = in->recall->line[m], *hit = strstr(line, in->pattern.p);

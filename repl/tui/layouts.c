@@ -2,7 +2,7 @@
  *
  * The file has a line for the layout chosen last ("layout debug"), one for the share of the panes ("side
  * 52") and one for each pane whose height was changed ("rows pages 12"). It is written when one of them
- * changes; a line that is not understood is passed over.
+ * changes; unknown lines are ignored.
  */
 #include "repl/tui/tui.h"
 
@@ -47,7 +47,7 @@ static void save(struct tui *t)
         if (t->weight[i] > 0)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
     int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n); /* a layout that is not kept is no error */
+    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n); /* that the layout cannot be stored is not an error */
     if (fd >= 0 && close(fd) == 0 && ok)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)
@@ -86,7 +86,7 @@ bool layout_set(struct app *a, const char *name, struct err *e)
     return err_set(e, ERR_USAGE, "there is no layout %.40s", name);
 }
 
-/* What follows `word` at the start of a line; NULL: the line begins with something else. */
+/* The rest of a line that begins with `word`; NULL: it does not. */
 static const char *after(const char *line, const char *word)
 {
     size_t n = strlen(word);
@@ -103,7 +103,7 @@ static void read_line(struct tui *t, const char *line)
                 apply(t, i);
         struct layout l;
         tui_layout(t, t->n_open, &l);
-        if (l.pane_only) /* they would hide the chat that begins */
+        if (l.pane_only) /* the panes would hide the new chat */
             t->n_open = 0;
     } else if ((at = after(line, "side "))) {
         if (int_at(&at, &n))

@@ -1,6 +1,4 @@
-/* mouse.c - clicks and the wheel: a click selects what is under it, the wheel scrolls it. All of it has
- * keys, too. See tui.h.
- */
+/* mouse.c - a click selects, and the wheel scrolls, the part of the screen under it. Keys do the same. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdio.h>
@@ -46,7 +44,7 @@ static void click_tree(struct tui *t, int row)
 static void click_pane(struct tui *t, const struct hit *h)
 {
     struct pane *p = &t->pane[t->open[h->pane]];
-    int row = h->row - p->head; /* of those that scroll */
+    int row = h->row - p->head; /* index among the rows that scroll */
     t->focus = h->pane;
     switch (t->open[h->pane]) {
     case PANE_PAGES: tui_pages_click(t, row, h->x); break;

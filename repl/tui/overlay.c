@@ -1,6 +1,4 @@
-/* overlay.c - what covers the screen: opening, closing, keys; and the help, the first of them. See
- * tui.h.
- */
+/* overlay.c - overlays, which cover the screen: opening, closing, keys; and the help overlay. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

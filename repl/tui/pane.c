@@ -11,7 +11,7 @@
 /* ---- the table of panes ---- */
 
 static void write_tree(struct tui *t, struct pane *p, int width);
-/* Whether the replies differ from those that t->served shows; notes what they are. */
+/* Whether the replies differ from those that t->served shows; records the present ones. */
 static bool served_changed(struct tui *t, int width)
 {
     struct step_range r;
@@ -26,7 +26,7 @@ static bool served_changed(struct tui *t, int width)
     return !same;
 }
 
-/* Accepted drafts and times of a server's replies: the steps of all of them are sorted for it. */
+/* Writes accepted drafts and times of a server's replies. It is cached, because it sorts the steps of all replies. */
 static void write_served(struct tui *t, int width, struct sheet *s)
 {
     struct served_replies r;
@@ -336,8 +336,7 @@ static int pane_width(const struct tui *t)
     return l.too_small ? MIN_WIDTH : l.pane[0].w;
 }
 
-/* Writes behind the pane's title the dangerous switches that are on, and the place where the turn
- * shown violated a rule. */
+/* Adds to the pane's title the hazards that are on, and the place at which the shown turn violated a rule. */
 static void add_alarm(struct tui *t, struct pane *p)
 {
     const struct check_view *v = &t->now.check;

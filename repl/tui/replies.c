@@ -1,5 +1,5 @@
-/* replies.c - the replies of a batch on the screen, one below the other. The first that is not
- * complete is shown as it comes; the text of those after it waits here for its turn. See tui.h.
+/* replies.c - the replies of a batch on the screen, one below the other. The first incomplete reply is shown as it
+ * streams; the text of later replies is buffered here until it is their turn. See tui.h.
  */
 #include "repl/tui/tui.h"
 
@@ -51,7 +51,7 @@ static void complete(struct tui *t, const struct event *ev)
     if (b->refused) {
         tui_note(t, ST_BAD, "reply %d of %d: %.800s", i + 1, r->n, ev->text.p ? ev->text.p : "");
     } else {
-        if (i > r->done) /* those between were stopped before they said anything */
+        if (i > r->done) /* replies in between were stopped before their first token */
             show(t, i, &r->text[i]);
         transcript_end(&t->talk, 0);
         tui_note(t, ST_DIM, "%d token%s, %s", b->n_tokens, plural(b->n_tokens),

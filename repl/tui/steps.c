@@ -23,7 +23,7 @@ static void texts(struct backend *b, const struct moment *m, int width, struct s
         const struct top *x = &tops->at[i];
         const struct sheet_row *r = &s->row[s->n_row - 1];
         int left = width - text_width(r->text.p, r->text.n) - 1;
-        if (i > 0 && tops->at[i - 1].k == x->k) /* another candidate */
+        if (i > 0 && tops->at[i - 1].k == x->k) /* another candidate for the same token */
             continue;
         if (left < 3)
             break;
@@ -34,7 +34,7 @@ static void texts(struct backend *b, const struct moment *m, int width, struct s
     tops_free(tops);
 }
 
-/* The tokens that the step appended, as far as they fit. */
+/* Writes as many of the step's tokens as fit. */
 static void tokens(struct tui *t, const struct moment *m, int width, struct sheet *s)
 {
     struct step_view v;

@@ -25,18 +25,18 @@ static struct {
     SCREEN *screen;
     volatile sig_atomic_t up;   /* the terminal is in curses' mode */
     volatile sig_atomic_t working; /* no keys and no signals are read: see term_interruptible() */
-    volatile sig_atomic_t mute; /* the terminal takes no output: standard output is /dev/null */
+    volatile sig_atomic_t mute; /* the terminal accepts no output: standard output is /dev/null */
     struct termios saved;       /* the modes before term_open() */
-    char restore[256];          /* the bytes that restore it, for signal handlers */
+    char restore[256];          /* the bytes that restore the terminal, for signal handlers */
     size_t n_restore;
     struct sigaction old[NSIG];
     void *crash_stack;
     struct grid shown;          /* the grid on the screen; w == 0: unknown */
     attr_t attr[2][N_STYLES];   /* [1]: on the background of a popup */
     short pair[2][N_STYLES];
-    bool colors;                /* are used */
+    bool colors;                /* colours are used */
     enum theme theme;
-    bool mouse;                 /* is reported */
+    bool mouse;                 /* the mouse is reported */
     uint64_t asked_ns;          /* when the background was asked for; 0: no answer is due */
 } term;
 
@@ -81,13 +81,13 @@ static void restore_lines(void)
         ;
 }
 
-/* Restores the terminal, unless it reads nothing. Async-signal-safe. */
+/* Restores the terminal, unless it accepts no output. Async-signal-safe. */
 static void restore_now(void)
 {
     if (!term.up)
         return;
     term.up = 0;
-    int fd = term.mute ? STDIN_FILENO : STDOUT_FILENO; /* mostly both are the terminal, for reading and writing */
+    int fd = term.mute ? STDIN_FILENO : STDOUT_FILENO; /* usually both are the terminal, open for reading and writing */
     if (takes_output(fd, 100)) {
         ssize_t ignored = write(fd, term.restore, term.n_restore);
         (void)ignored;
@@ -97,9 +97,9 @@ static void restore_now(void)
 
 /* ---- signals ---- */
 
-/* Called first in the signal handler. Curses writes whole screens and does not give up: on a terminal that stands still
- * it would never come back to the loop that obeys signals. Before the program ends, output that a terminal has not
- * taken for a while goes to /dev/null, where the write that was interrupted continues. */
+/* Called first in the signal handler. Curses writes whole screens and retries for ever: on a terminal that accepts no
+ * output it would never return to the loop that handles signals. Before the program ends, output that the terminal has
+ * not accepted for a while is redirected to /dev/null, where the interrupted write continues. */
 static bool before_signal(int sig)
 {
     enum { PATIENCE_MS = 300 };
@@ -109,7 +109,7 @@ static bool before_signal(int sig)
     bool still = !term.mute && !takes_output(STDOUT_FILENO, PATIENCE_MS);
     if (suspends && (still || term.working)) {
         restore_now();
-        kill(getpid(), SIGSTOP); /* a SIGCONT waits in the pipe then */
+        kill(getpid(), SIGSTOP); /* when the process continues, a SIGCONT waits in the pipe */
         return true;
     }
     int fd = still ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
@@ -120,7 +120,7 @@ static bool before_signal(int sig)
     return false;
 }
 
-/* After SIGCONT, while a command runs: takes the terminal again and shows what it showed. */
+/* After SIGCONT, while a command runs: sets the terminal's modes again and redraws the screen. */
 static void show_again(void)
 {
     if (!term.working || isendwin()) /* isendwin(): another program has the terminal */
@@ -137,7 +137,7 @@ static void crash(int sig, siginfo_t *info, void *context)
         return;
     restore_now();
     sigaction(sig, &term.old[sig], NULL);
-    if (info->si_code <= 0) /* sent by a process; a fault is raised again by itself */
+    if (info->si_code <= 0) /* sent by a process: raise it again; a fault occurs again when the handler returns */
         raise(sig);
 }
 
@@ -169,7 +169,7 @@ static void release_signals(void)
 
 static void send_now(const char *s);
 
-/* The modes that programs after this one do not expect. */
+/* Resets the modes that later programs do not expect. */
 static void modes_on(void)
 {
     send_now(paste_on);
@@ -192,7 +192,7 @@ void term_mouse(bool on)
     send_now(on ? mouse_on : mouse_off);
 }
 
-/* A terminal may refuse one write and take the next: the modes that programs find later depend on it. */
+/* Tries a failed write again: it must succeed, because otherwise later programs find wrong modes. */
 static void send_now(const char *s)
 {
     size_t n = strlen(s);
@@ -241,7 +241,7 @@ void term_theme(enum theme theme)
 bool term_ask_background(void)
 {
     const char *name = getenv("TERM");
-    /* these consoles do not answer, and some print the question */
+    /* these consoles do not answer, and some print the request */
     if (!term.colors || !name || strcmp(name, "linux") == 0 || strncmp(name, "vt", 2) == 0)
         return false;
     send_now("\033]11;?\033\\");
@@ -272,7 +272,7 @@ static void await_answer(void)
 
 /* ---- opening and closing ---- */
 
-/* Curses reports no failure of most calls that set the mode, and goes by what it believes is set. */
+/* Whether the terminal is in raw mode; if not, sets it without curses, which ignores failures of most calls that set modes. */
 static bool check_raw(void)
 {
     struct termios t;
@@ -305,14 +305,14 @@ static bool raw_mode(void)
     return check_raw();
 }
 
-/* Curses does not check all of its small allocations: without memory the program ends here, with a word. What is freed
- * stays with the process. */
+/* Makes sure that there is some memory for curses, which does not check all of its small allocations: without it the
+ * program ends here with a message. The freed memory stays with the process. */
 static void claim_memory(void)
 {
     free(xmalloc(64 << 10));
 }
 
-/* Curses passes over an entry that cannot be read, and then knows none: what fails once is tried again. */
+/* Curses ignores a terminfo file that cannot be read, and then finds no entry: a failure is tried again. */
 enum { TRIES = 3 };
 
 bool term_known(void)
@@ -343,7 +343,7 @@ bool term_open(bool color, struct err *e)
     const char *name = getenv("TERM");
     if (tcgetattr(STDIN_FILENO, &term.saved) != 0)
         return err_set(e, ERR_USAGE, "standard input is not a terminal: %s", strerror(errno));
-    /* Before newterm(), which leaves alone what is caught already: its own handlers end the program without storing
+    /* Before newterm(), which does not replace handlers that are set: its own handlers end the program without storing
      * anything, and it would ignore SIGTSTP while it draws. */
     if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
         return false;
@@ -417,7 +417,7 @@ void term_release(void)
 
 void term_take(void)
 {
-    if (!term.up && !isendwin()) /* restore_now() gave the terminal back without curses */
+    if (!term.up && !isendwin()) /* restore_now() has restored the terminal without curses */
         endwin();
     term.up = 1;
     reset_prog_mode();
@@ -544,7 +544,7 @@ ptrdiff_t term_read(char *p, size_t n)
     if (some <= 0)
         return 0;
     ssize_t k;
-    do /* to the caller, no bytes now would mean that a key sequence has ended */
+    do /* EINTR: the caller would take 0 bytes for the end of a key sequence */
         k = read(STDIN_FILENO, p, n);
     while (k < 0 && errno == EINTR);
     if (k < 0 && errno == EAGAIN)

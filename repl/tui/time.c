@@ -24,7 +24,7 @@ void time_free(struct tui *t)
     t->time = (struct time_axis){0};
 }
 
-/* A turn begins: no token and no text waits any more. */
+/* At the beginning of a turn: drops tokens and text that still wait. */
 static void begin_turn(struct time_axis *a, int turn)
 {
     align_free(&a->align);
@@ -46,7 +46,7 @@ static void add_text(struct time_axis *a, enum entry_kind kind, const char *p, s
     align_text(&a->align, p, n);
 }
 
-/* The tokens of a step, with what they are: drafted and accepted at a depth, or the target's own. */
+/* Adds the tokens of a step, each drafted and accepted at a depth, or the target's own. */
 static void add_tokens(struct tui *t, const struct event *ev)
 {
     struct time_axis *a = &t->time;
@@ -99,7 +99,7 @@ static uint8_t byte_of(int v)
     return (uint8_t)max_int(0, min_int(v, 255));
 }
 
-/* Whether a pause is that of a breakpoint, and not of a step that was asked for. */
+/* Whether a breakpoint caused the pause, and not a requested step. */
 static bool at_breakpoint(struct tui *t)
 {
     struct debug_view v;

@@ -24,7 +24,7 @@ struct moment {
     uint8_t kind; /* enum step_kind */
     uint8_t drafted, accepted, n_token;
     uint8_t marks; /* enum moment_mark */
-    bool piece;    /* of a server's stream: which step it is of is not known */
+    bool piece;    /* a piece of a server's stream, whose step is not known */
 };
 
 struct timeline {
@@ -41,19 +41,20 @@ struct timeline {
 };
 
 void timeline_free(struct timeline *t); /* also empties it */
-/* Adds a step; steps from it on leave first: the session went back and computes them again. */
+/* Adds a step. If it or later steps are there, they are removed first: the session went back and computes them
+ * again. */
 void timeline_add(struct timeline *t, struct moment m);
 /* Adds marks to a step; to the latest before it if there is none. */
 void timeline_mark(struct timeline *t, int turn, int step, int marks);
-/* Steps after turn `turn` leave. */
+/* Removes the steps after turn `turn`. */
 void timeline_cut(struct timeline *t, int turn);
 /* The index of a step, or of the latest before it; -1: there is none. */
 int timeline_find(const struct timeline *t, int turn, int step);
-/* The index of the first step of the turn before (by -1) or after (by 1) that of index i; that of the
- * turn itself when i is behind its first step and by is -1. Stays within the timeline. */
+/* The index of the first step of the next turn after index i (by 1) or of the previous one (by -1); for -1, of the turn
+ * itself if i is after its first step. Stays within the timeline. */
 int timeline_turn(const struct timeline *t, int i, int by);
 
-/* Fits the cells into `cells`. */
+/* Chooses the unit so that the timeline fits into `cells` cells. */
 void timeline_fit(struct timeline *t, int cells);
 int timeline_used(const struct timeline *t);              /* cells */
 int timeline_cell_of(const struct timeline *t, int i);    /* of a step's index */

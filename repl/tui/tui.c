@@ -136,7 +136,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
     else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
-        ; /* a notice before it gave the reason and the remedy */
+        ; /* the notice before this event gave reason and remedy */
     else if (ev->reason == STOP_CONTEXT)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
     else if (ev->reason != STOP_END)
@@ -186,7 +186,7 @@ static void take_event(struct tui *t, const struct event *ev)
         t->turn_ns = clock_ns();
         t->reuse = (struct reuse_view){ev->reuse, ev->n_tokens, ev->n_reused};
         if (is_notable(&t->reuse))
-            note_reuse(t); /* says what the wait is for */
+            note_reuse(t); /* explains the wait */
         break;
     case EV_PREFILL:
         t->done = ev->done;
@@ -203,7 +203,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_PAUSE: app_show_pause(t->app); break;
     case EV_PROBE: app_show_probe(t->app, ev); break;
     case EV_WHAT_IF: app_show_what_if(t->app, ev); break;
-    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* of a server */
+    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* `aerie serve` only */
     case EV_OP: note_op(t, ev); break;
     default: replies_event(t, ev); break;
     }
@@ -282,7 +282,7 @@ static void run_now(struct tui *t, const char *text)
     struct err e = {0};
     bool command = text[0] == '/' && text[1] != '/';
     if (!command && t->app->at.turn)
-        time_go(t, -1); /* a message is about now */
+        time_go(t, -1); /* a message continues the present: show it */
     if (command) {
         struct layout l;
         transcript_user(&t->talk, 0, text, strlen(text));
@@ -356,7 +356,7 @@ static void update_view(struct tui *t, uint64_t now)
         transcript_set_think(&t->talk, t->think);
     }
     t->have_view = true;
-    t->view_old = t->busy; /* the last view of a reply is taken after its end */
+    t->view_old = t->busy; /* so that the view is copied once more after the end of a reply */
     t->view_ns = now;
     sheet_clear(&t->status);
     app_status(t->app, &t->now, t->w - 2, &t->status);
@@ -383,7 +383,7 @@ static void draw(struct tui *t, uint64_t now)
     term_theme(theme_now(t));
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
     if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
-        time_changed(t); /* by /at */
+        time_changed(t); /* /at has changed the address */
     t->talk.tint = t->app->opt.tint;
     term_mouse(t->app->opt.mouse == 0);
     update_view(t, now);
@@ -434,7 +434,7 @@ static void take_signals(struct tui *t)
             resized(t);
             break;
         case SIGCONT: /* after a SIGSTOP the terminal may have the shell's modes */
-            if (t->quit) /* a SIGCONT follows SIGHUP: the terminal has hung up */
+            if (t->quit) /* after SIGHUP: the terminal has hung up */
                 break;
             term_take();
             resized(t);
@@ -496,7 +496,7 @@ static int idle_time(const struct tui *t, uint64_t now)
         sooner(&timeout, ms_until(next_frame(t), now));
     if (t->drain_ns > now)
         sooner(&timeout, ms_until(t->drain_ns, now));
-    if (t->busy) /* no event marks the end of being busy */
+    if (t->busy) /* no event is posted when the backend becomes idle: poll */
         sooner(&timeout, BUSY_MS);
     if (t->view_old) {
         uint64_t due = t->view_ns + VIEW_MS * MS, frame = next_frame(t);
@@ -509,7 +509,7 @@ static int idle_time(const struct tui *t, uint64_t now)
     return timeout;
 }
 
-/* No event tells that a server's metrics were read: looks as often as they are. */
+/* No event is posted when a server's metrics were read: copies the view as often as they are read. */
 static void watch_gauges(struct tui *t, uint64_t now)
 {
     struct gauges_view v;
@@ -522,7 +522,7 @@ static void watch_gauges(struct tui *t, uint64_t now)
     t->view_old |= v.n_read + v.n_failed != t->now.gauge.n_read + t->now.gauge.n_failed;
 }
 
-/* Says as a whole, once, what the status line has room for in part. */
+/* Shows the whole message once when storing begins to fail or works again: the status line may cut it. */
 static void tell_saving(struct app *a)
 {
     char line[256];
@@ -531,7 +531,7 @@ static void tell_saving(struct app *a)
         app_say(a, was ? ST_GOOD : ST_BAD, "%s", line);
 }
 
-static void turn_the_crank(struct tui *t)
+static void handle_once(struct tui *t)
 {
     uint64_t now = clock_ns();
     bool was_busy = t->busy;
@@ -608,7 +608,7 @@ static void greet(struct tui *t)
 
 static void begin(struct tui *t, struct app *a)
 {
-    /* input that is not logged is not kept either */
+    /* a chat that is not logged keeps no input history either */
     bool keep = a->opt.level != LOG_OFF && !a->opt.readonly;
     t->app = a;
     t->focus = FOCUS_INPUT;
@@ -680,7 +680,7 @@ int tui_run(struct app *a)
     tui_work(t, false);
     t->view_old = true;
     while (!t->quit && !a->quit)
-        turn_the_crank(t);
+        handle_once(t);
     if (backend_busy(a->backend))
         backend_cancel(a->backend);
     term_close();

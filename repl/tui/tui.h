@@ -26,17 +26,17 @@ struct overlay {
     void *state;
 };
 
-/* The steps of the session, and what still waits of the running turn: see time.c. */
+/* The steps of the session, and the tokens and text of the running turn that are not matched yet: see time.c. */
 struct time_axis {
     struct timeline line;
     struct align align;
-    int turn;                 /* of the tokens and the text below */
-    struct token_mark *token; /* (n_token) those of the turn, without their bytes */
+    int turn;                 /* the turn of the tokens and the text below */
+    struct token_mark *token; /* (n_token) its tokens, without their bytes */
     int n_token, cap_token;
-    struct arrived *piece;    /* (n_piece) where its text went */
+    struct arrived *piece;    /* (n_piece) where its text is in the transcript */
     int n_piece, cap_piece;
-    size_t bytes, shown[2];   /* of its text: in all; of the reply and of the reasoning */
-    struct address seen;      /* of the app, as drawn last */
+    size_t bytes, shown[2];   /* bytes of its text; of these, in the reply and in the reasoning */
+    struct address seen;      /* the app's address when the screen was drawn last */
 };
 
 struct tui {
@@ -59,25 +59,25 @@ struct tui {
     bool single_keys;               /* letters step a paused turn, while the input is empty */
     int n_open, focus;              /* focus: index into open, or a value of enum focus */
     int side, weight[N_PANE_KINDS]; /* how panes share the screen: see struct shape */
-    struct word word; /* under the cursor; w == 0: there is no cursor */
+    struct word word; /* the word under the cursor; w == 0: there is no cursor */
     int steps_first;  /* index of the first step that the Steps pane shows */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
-    int page_cells, page_unit, page_rows; /* of its map, as drawn last: cells per row, tokens per cell,
-                                             rows of the screen per row */
+    int page_cells, page_unit, page_rows; /* of the Pages pane's map when drawn last: cells per row, tokens per
+                                             cell, rows of the screen per row */
     char page_session[SESSION_ID]; /* session of page_at */
     struct overlay over;
     bool over_on;
 
-    struct status now; /* as drawn */
-    bool have_view, view_old; /* old: there were events since the view was taken */
+    struct status now; /* the status that is drawn */
+    bool have_view, view_old; /* old: there were events since the view was copied */
     uint64_t view_ns;
     struct {
         struct sheet rows;     /* of the Pool pane: written again when a reply has ended */
         struct step_range of;  /* what they show */
         int turn, width;
     } served;
-    int gauge_ms;      /* how often a server's metrics are looked at; 0: there are none */
-    uint64_t gauge_ns; /* when they were last */
+    int gauge_ms;      /* interval between copies of a server's metrics; 0: there are none */
+    uint64_t gauge_ns; /* when they were copied last */
     struct sheet status;
 
     char **queued; /* messages and commands that wait for the reply's end */
@@ -93,13 +93,13 @@ struct tui {
     struct buf files;    /* text of the attachments in the input line */
     uint32_t background; /* of the terminal, 0xRRGGBB, if background_known */
     bool background_known;
-    uint64_t stop_ns;    /* of the last Ctrl-C */
+    uint64_t stop_ns;    /* when Ctrl-C was pressed last */
     bool spent;          /* the pending SIGINT has already ended a command: ignore it */
     int done, total;     /* prefill */
     struct replies {
-        struct buf *text; /* (n) what waits to be shown */
-        int n, done;      /* replies of the batch; those that are complete on the screen */
-        int headed;       /* those whose heading is there */
+        struct buf *text; /* (n) text that waits to be shown */
+        int n, done;      /* replies of the batch; replies that are complete on the screen */
+        int headed;       /* replies whose heading is on the screen */
     } replies;
     uint64_t turn_ns;    /* when the running turn began */
     struct reuse_view reuse; /* of the running turn */
@@ -158,9 +158,9 @@ void time_event(struct tui *t, const struct event *ev);
 /* Shows the step of this index of the timeline; outside of it: now. */
 void time_go(struct tui *t, int index);
 void time_changed(struct tui *t); /* the app's address has changed */
-/* The keys of time, which work wherever the input has not the focus: [ ] { } g G and the dot. */
+/* The keys of the time axis, [ ] { } g G and the dot, which work unless the input has the focus. */
 bool time_key(struct tui *t, const struct key *k);
-bool time_line_key(struct tui *t, const struct key *k); /* the same and arrows, of the timeline */
+bool time_line_key(struct tui *t, const struct key *k); /* the same keys and the arrows, if the timeline has the focus */
 int time_index(const struct tui *t); /* of the step that is shown; -1: there is none */
 
 /* ---- overlay.c ---- */
@@ -178,7 +178,7 @@ void tui_steps_write(struct tui *t, struct pane *p, int width);
 
 /* ---- word.c ---- */
 void tui_word_write(struct tui *t, struct pane *p, int width);
-/* Gives the keys to the cursor on the words. False: there is no word. */
+/* Moves the focus to the cursor on the words. False: there is no word. */
 bool word_begin(struct tui *t);
 bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
 void word_click(struct tui *t, int entry, int row, int x);

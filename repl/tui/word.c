@@ -1,5 +1,5 @@
-/* word.c - the cursor on the words of replies, and the Word pane: what the engine knows about the tokens
- * of the word under it. See tui.h.
+/* word.c - the cursor on the words of replies, and the Word pane, which shows the facts of the tokens of the word under the
+ * cursor. See tui.h.
  */
 #include "repl/tui/tui.h"
 
@@ -60,7 +60,7 @@ bool word_begin(struct tui *t)
         return false;
     }
     t->focus = FOCUS_WORDS;
-    t->frame.focus = FOCUS_WORDS; /* its height is asked for before the next drawing */
+    t->frame.focus = FOCUS_WORDS; /* set now: go() needs the layout that depends on it */
     go(t, w);
     return true;
 }
@@ -74,7 +74,7 @@ void word_click(struct tui *t, int entry, int row, int x)
     go(t, w);
 }
 
-/* To the first word of the next step (by 1) or the one before. */
+/* Moves to the first word of the next step (by 1) or of the previous one (by -1). */
 static bool next_step(struct tui *t, int by, struct word *w)
 {
     const struct token_mark *m = token_here(t);
@@ -186,7 +186,7 @@ static int accepted_node(const struct tree *r, int nth)
     return node;
 }
 
-/* Its place among its siblings by the draft's probability, 1: the first; *of: how many there are. */
+/* The rank of a node among its siblings by the draft's probability, from 1; *of: the number of siblings. */
 static int rank_of(const struct tree *r, int node, int *of)
 {
     int rank = 1;
@@ -228,7 +228,7 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
     sheet_line(s);
 }
 
-/* The best other token where a server names it by its text alone. */
+/* The best other token, if the server sent only its text. */
 static void add_named_rival(struct tui *t, const struct step_view *v, int nth, int cells, struct sheet *s)
 {
     struct backend *b = t->app->backend;
@@ -335,7 +335,7 @@ void tui_word_write(struct tui *t, struct pane *p, int width)
         sheet_printf(s, ST_DIM, "   the tokens of step %d.%d", t->time.line.at[at].turn, t->time.line.at[at].step);
     }
     sheet_line(s);
-    for (int i = first; e && i < first + n;) { /* its tokens, step by step */
+    for (int i = first; e && i < first + n;) { /* the word's tokens, step by step */
         int k = i;
         while (k < first + n && e->mark[k].step == e->mark[i].step)
             k++;
