@@ -33,7 +33,7 @@ static json_t *field(const json_t *o, const char *path)
     return v;
 }
 
-/* A count that no int holds counts as not reported, and so does a time of more than thirty years. */
+/* A count beyond the range of int, or a time of more than thirty years, is treated as not reported. */
 static void get_count(const json_t *o, const char *path, int64_t *out)
 {
     json_t *v = field(o, path);
@@ -128,8 +128,8 @@ static void offer_rival(struct answer_token *t, int32_t id, float logp)
     }
 }
 
-/* A best token of the last token's row: the token itself first, then the others, best first whatever
- * the server's order. */
+/* Adds one of the best tokens of the last token's row: the token itself is first, then the others, best first, in
+ * whatever order the server lists them. */
 static void add_top(struct answer *a, int32_t id, float logp, const char *text, size_t n)
 {
     tops_add(&a->tops, a->n_token - 1, id, logp, text, n);
@@ -148,8 +148,8 @@ static void add_top_string(struct answer *a, int32_t id, float logp, const json_
             is_text ? json_string_length(text) : 0);
 }
 
-/* The same of an entry of the chat API: its bytes where it has them, because a JSON string cannot hold
- * half a character. */
+/* The text of an entry of the chat API: its bytes if it has them, because a JSON string cannot hold an incomplete
+ * character. */
 static void add_top_entry(struct answer *a, const json_t *entry)
 {
     int32_t id = id_of_entry(entry);
@@ -163,7 +163,7 @@ static void add_top_entry(struct answer *a, const json_t *entry)
         if (whole)
             buf_char(&text, (char)json_integer_value(v));
     }
-    /* where the token's string is its id, its bytes may still be the token's (aerie; vLLM's own entry) */
+    /* if the token's string is its id, its bytes may still be the token's text (aerie; vLLM's own entry) */
     bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 && !memcmp(text.p, "token_id:", 9);
     if (whole && !spelled)
         add_top(a, id, logp, text.p, text.n);
@@ -243,7 +243,7 @@ static void get_triples(struct answer *a, const json_t *meta)
     }
 }
 
-/* Ids beside log probabilities: they name the same tokens if there are as many. */
+/* Ids that came with log probabilities belong to the same tokens if their numbers are equal. */
 static void join_ids(struct answer *a, const json_t *o, const char *path)
 {
     struct ids ids = {0};
@@ -260,7 +260,7 @@ static void join_ids(struct answer *a, const json_t *o, const char *path)
     ids_free(&ids);
 }
 
-/* The ids that came beside the log probabilities, for the tokens' own entries. */
+/* Gives the tokens the ids that came with the log probabilities. */
 static void name_tops(struct answer *a)
 {
     for (int i = 0; i < a->tops.n; i++)
@@ -376,7 +376,7 @@ static void get_drafts(struct answer *a, const json_t *o)
     get_count(o, "spec_num_proposed_drafts", &a->count.drafted);
 }
 
-/* What the chat API is added: "sglext". Ids of the reply are a list for each choice, as are acceptance
+/* SGLang's addition to the chat API, "sglext". Ids of the reply are a list for each choice, and so are the acceptance
  * counts of several choices. */
 static void get_sglext(struct answer *a, const json_t *o)
 {
@@ -394,8 +394,8 @@ static void get_sglext(struct answer *a, const json_t *o)
     }
 }
 
-/* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so far,
- * but where the server streams increments: then it has fewer ids than there are tokens. */
+/* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so far, unless the server
+ * streams increments: then it has fewer ids than tokens. */
 static void get_sglang(struct answer *a, const json_t *o)
 {
     const json_t *meta = at(o, "meta_info");

@@ -1,10 +1,10 @@
-/* answer.h - what a server says about a reply: one JSON text of any known server, as facts.
+/* answer.h - reads one JSON text of any known server about a reply.
  *
  * Read are: chunks and whole answers of the OpenAI API for chats and completions with the additions
  * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate; ollama's
  * /api/chat; and the error objects of all of them. Every field is read if it is there and of the
- * right type; what a server does not say stays "not reported": -1, NAN, or no items. Nothing is
- * derived here but the rival of a token. Pure functions; a struct belongs to one thread.
+ * right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a token is
+ * derived here. Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_ANSWER_H
 #define AERIE_ANSWER_H
@@ -45,13 +45,14 @@ struct answer {
     int n_token;
     struct tops tops;     /* of those that came with log probabilities; k counts `token` */
     struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
-    struct ids reply;     /* ids of the whole reply so far, where a server repeats them (SGLang) ... */
-    bool partial;         /* ... or of this text only */
+    struct ids reply;     /* ids of the whole reply so far, which SGLang repeats; with `partial` those of this text
+                             only */
+    bool partial;
     int64_t n_output;     /* tokens of the reply so far, of which `token` has the last; -1: `token` has new
                              ones only */
     struct ids accepted, drafted; /* per verification step of the whole request (vLLM) */
     enum finish finish;
-    char finish_word[32]; /* as the server says it; "": not reported */
+    char finish_word[32]; /* the server's finish reason; "": not reported */
     struct answer_counts count;
     int64_t done, total;  /* progress of the prompt, -1: not reported */
     char model[128];      /* "" : not reported */
@@ -61,7 +62,7 @@ struct answer {
     bool end;             /* the text was "[DONE]", or says that it is the last */
 };
 
-/* Reads one text; frees nothing of *a before. False and *e (ERR_MODEL): it is no JSON object. */
+/* Reads one text into *a, whose former content is not freed. False and *e (ERR_MODEL): it is not a JSON object. */
 bool answer_read(struct answer *a, const char *json, size_t n, struct err *e);
 void answer_free(struct answer *a);
 

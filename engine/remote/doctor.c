@@ -16,7 +16,7 @@ struct teller {
     void *arg;
 };
 
-/* What the pools of its metrics look like: "full 30 of 100 tokens, swa ...". */
+/* The pools according to its metrics: "full 30 of 100 tokens, swa ...". */
 static void tell_pools(const struct server *s, struct teller *t)
 {
     static const char *const name[N_POOLS] = {"full", "swa", "draft"};
@@ -39,7 +39,7 @@ static void tell_pools(const struct server *s, struct teller *t)
     buf_free(&line);
 }
 
-/* Its launch arguments and whatever else it said of itself, some to a line. */
+/* Its launch arguments and other facts that it reported, several to a line. */
 static void tell_facts(const struct server *s, struct teller *t)
 {
     struct buf line = {0};

@@ -57,8 +57,8 @@ static void set_pool(struct gauge_page *p, enum pool_id pool, double used, doubl
         set_gauge(p, GAUGE_POOL + (int)pool, (double)v->used / v->total);
 }
 
-/* Exact pools, in tokens. One rank's pool is every rank's: the ranks of tensor parallelism hold the
- * same tokens, so the greatest value counts. */
+/* Exact pools, in tokens. All ranks of tensor parallelism hold the same tokens, so the greatest value of a rank
+ * counts. */
 static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool, struct gauge_page *p)
 {
     static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
@@ -136,7 +136,7 @@ static bool read_metrics(const struct metrics *m, struct gauge_page *p)
     p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total", NULL);
     p->queries = value_of(m, "prefix_cache_queries_total", METRICS_SUM);
     double computed = value_of(m, "prompt_tokens_total", METRICS_SUM);
-    if (p->queries < 0 && p->hits >= 0 && computed >= 0) /* llama-server: prompt tokens less the cached ones */
+    if (p->queries < 0 && p->hits >= 0 && computed >= 0) /* llama-server counts prompt tokens without the cached ones */
         p->queries = p->hits + computed;
     p->tokens = first_of(m, METRICS_SUM, "generation_tokens_total", "tokens_predicted_total", NULL);
     p->drafts = value_of(m, "spec_decode_num_drafts_total", METRICS_SUM);
@@ -189,7 +189,7 @@ bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge
 
 /* ---- over time ------------------------------------------------------------------------------- */
 
-/* What a counter grew by; -1: not known, or the server has begun anew. */
+/* The increase of a counter; -1: not known, or the server was restarted. */
 static double growth(double now, double before)
 {
     return now >= 0 && before >= 0 && now >= before ? now - before : -1;
@@ -296,7 +296,7 @@ static void note_failure(struct gauges *g, const struct err *e)
     pthread_mutex_unlock(&g->mu);
 }
 
-/* False: the reading has failed; the old numbers stay, with their time. */
+/* False: the reading has failed; the old numbers and their time are kept. */
 static bool take_page(struct gauges *g, enum server_kind kind)
 {
     const struct buf *b = &g->call.answer;

@@ -29,8 +29,8 @@ static bool is_loopback(const char *host)
     return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
 }
 
-/* Without slashes at its end, and without "/v1": clients of the OpenAI API are given addresses with it,
- * here the paths have it. */
+/* Removes slashes and "/v1" at the end of an address: addresses for clients of the OpenAI API have it, but here the paths
+ * do. */
 static char *trim_url(const char *text)
 {
     size_t n = strlen(text);
@@ -271,7 +271,7 @@ void http_begin(struct http *h, struct http_call *c)
     if (c->body) {
         curl_easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
         curl_easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
-        /* on a connection that was kept open and has died, libcurl would send the request again */
+        /* libcurl would send the request again if a connection that was kept open turned out to be closed */
         curl_easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
     }
     CHECK(h->n < HTTP_CALLS);
@@ -280,7 +280,7 @@ void http_begin(struct http *h, struct http_call *c)
     CHECK(rc == CURLM_OK);
 }
 
-/* What may be wrong with an address from which no answer ever came. */
+/* A hint for an address from which no answer ever came. */
 static const char *address_hint(const struct http *h, CURLcode rc)
 {
     bool tls = !strncmp(h->url, "https:", 6);
@@ -373,7 +373,7 @@ void http_end(struct http *h, struct http_call *c)
 
 /* ---- whole answers --------------------------------------------------------------------------- */
 
-/* What the server says in the body of an error: its message, or the beginning of the body. */
+/* The message in the body of an error, or the beginning of the body. */
 static void error_text(const struct http_call *c, char *out, size_t room)
 {
     struct answer a;

@@ -1,8 +1,8 @@
 /* http.h - requests to one server, over libcurl: whole answers and streams, several at once.
  *
- * Nothing is sent twice: a request that failed is failed, and its sender decides whether to ask
- * again. Redirects are not followed, so a key never reaches another host. A stream has no time limit
- * as a whole, but one for the first byte and one for silence. Compressed answers are unpacked.
+ * Nothing is sent twice: after a failure the caller decides whether to send the request again. Redirects are not
+ * followed, so a key never reaches another host. A stream has no time limit as a whole, but one for the first byte and
+ * one for silence. Compressed answers are unpacked.
  *
  * Threads: a struct http and its requests belong to one thread. http_wake() may be called from any
  * thread (not from a signal handler).
@@ -15,7 +15,7 @@
 struct http;
 
 struct http_opts {
-    const char *url;     /* "http://host:8000" or with a path in front of all others */
+    const char *url;     /* "http://host:8000", perhaps with a path that precedes all others */
     const char *key;     /* sent as "Authorization: Bearer KEY"; NULL: none */
     const char *const *header; /* (n_header) "Name: value" */
     int n_header;
@@ -34,42 +34,41 @@ struct http_call {
     bool (*bytes)(void *arg, const void *p, size_t n, struct err *e);
     void *arg;
 
-    bool done;         /* all is received, or *why says why not */
+    bool done;         /* everything was received, or `failed` and *why says why not */
     bool failed;
-    bool unsent;       /* failed before the server can have read the request: asking again costs
-                          nothing */
+    bool unsent;       /* failed before the server can have read the request: it may be sent again */
     struct err why;    /* one line */
     int status;        /* of HTTP; 0: none was received */
     char type[64];     /* Content-Type without parameters, lower case */
     char agent[64];    /* the Server header */
     char moved[256];   /* Location of a redirect, or "" */
     int retry_s;       /* Retry-After, -1: none */
-    struct buf answer; /* whole, or the body of an error */
+    struct buf answer; /* the whole answer, or the body of an error */
     uint64_t ns_begin, ns_first, ns_last, ns_end; /* clock_ns(): of its bytes; 0: not yet */
     uint64_t n_bytes;  /* received */
-    void *own;         /* of http.c */
+    void *own;         /* private to http.c */
 };
 
 /* False and *e (ERR_USAGE): the address is no http or https address, or a header is malformed. */
 bool http_open(struct http **h, const struct http_opts *o, struct err *e);
 void http_close(struct http *h);
-/* Why sending the key or a conversation to this address is unsafe ("plain http to another machine");
- * NULL: it is not. */
+/* Why it is unsafe to send the key or a conversation to this address ("plain http to another machine");
+ * NULL: it is safe. */
 const char *http_warning(const struct http *h);
 const char *http_url(const struct http *h); /* without user, password and query */
 
 void http_begin(struct http *h, struct http_call *c);
-/* Sends and receives for at most ms milliseconds, less where something has happened. */
+/* Sends and receives for at most ms milliseconds; returns earlier if something has happened. */
 void http_run(struct http *h, int ms);
-/* Ends a request, in mid-stream if need be (the connection is closed then, which cancels it on the
- * server), and frees what it holds but `answer`. */
+/* Ends a request and frees everything it holds except `answer`. If the request is not done, its connection is closed,
+ * which cancels it on the server. */
 void http_end(struct http *h, struct http_call *c);
 void http_wake(struct http *h);
 
-/* A whole request. False: it failed or was stopped (*e), or the status is not 2xx: *e then has the
- * server's own words (ERR_MODEL). c->answer is the caller's. */
+/* Sends a request and waits for the whole answer. False and *e: it failed or was stopped, or the status is not 2xx: *e
+ * (ERR_MODEL) then has the server's message. The caller frees c->answer. */
 bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e);
-/* *e for an answer whose status is not 2xx: the status, and the server's words if there are any. */
+/* Sets *e for an answer whose status is not 2xx: the status, and the server's message if there is one. */
 bool http_refused(const struct http_call *c, struct err *e);
 
 #endif

@@ -51,7 +51,7 @@ static void add_tops(struct incoming *in, const struct tops *t, int skip)
 static void add_piece(struct incoming *in, const struct answer *a)
 {
     int skip = repeated(in, a), n = a->n_token - skip;
-    if (n == 0 && a->n_token) /* all of them were sent before */
+    if (n == 0 && a->n_token) /* all of its tokens were sent before */
         return;
     add_tops(in, &a->tops, skip);
     for (; in->n_token + n >= in->cap_token; in->cap_token = 2 * in->cap_token + 64)
@@ -114,13 +114,13 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
     struct incoming *in = arg;
     struct answer a;
     if (in->end)
-        return true; /* what follows the end is no matter */
+        return true; /* data after the end is ignored */
     if (!answer_read(&a, data, n, e))
         return false;
     int n_text = in->n_text;
     bool ok = !a.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", a.error);
     if (ok) {
-        replace_ids(&in->prompt, &a.prompt); /* before the text that follows it */
+        replace_ids(&in->prompt, &a.prompt); /* before the text is reported */
         add_progress(in, &a);
         add_text(in, &a);
         if (a.n_token || in->n_text > n_text)
@@ -183,7 +183,7 @@ static bool may_retry(const struct incoming *in)
            (c->unsent || c->status == 429 || c->status == 503);
 }
 
-/* Waits before it is sent again, or is done with *e. */
+/* After a failure: waits to send the request again, or ends it with *e. */
 static void fail(struct incoming *in, const struct err *e)
 {
     char line[640];
@@ -200,8 +200,8 @@ static void fail(struct incoming *in, const struct err *e)
         in->news->notice(in, line);
 }
 
-/* Whether the ids that came are those of the whole reply. A llama-server that drafts lists only some of
- * the tokens, and no llama-server lists the token that ended the reply. */
+/* Whether the received ids are those of the whole reply. A llama-server that drafts lists only some of the tokens, and
+ * no llama-server lists the stop token. */
 static bool whole(const struct incoming *in)
 {
     int64_t missing = in->count.generated - in->n_token;
@@ -238,7 +238,7 @@ static void stop_all_of(struct http *h, struct incoming *in, int n)
         }
 }
 
-/* Sends what may be sent, ends what has ended. Returns how many are not done. */
+/* Sends requests that may be sent, and ends those that have ended. Returns how many are not done. */
 static int look(struct http *h, struct incoming *in, int n, int at_once)
 {
     int left = 0, busy = 0;
@@ -257,7 +257,7 @@ static int look(struct http *h, struct incoming *in, int n, int at_once)
     return left;
 }
 
-/* The ids of a whole reply that came beside its tokens name them, if there are as many. */
+/* Gives the tokens the ids of the whole reply, if there are as many ids as tokens. */
 static void name_tokens(struct incoming *in)
 {
     bool named = in->n_token > 0 && in->reply.n == in->n_token;

@@ -1,8 +1,7 @@
-/* incoming.h - replies on their way from a server: requests sent, streams read, failures asked again.
+/* incoming.h - replies of a server: sends requests, reads streams, and repeats requests that failed.
  *
- * One loop drives one reply or many. A request is sent again only where the server cannot have begun
- * it (http.h: unsent) or refused it before any work (429, 503), at most RETRIES times, and never after
- * the first token. Threads: as http.h.
+ * One loop drives one reply or many. A request is sent again only if the server cannot have begun it (http.h: unsent) or
+ * refused it before any work (429, 503), at most RETRIES times, and never after the first token. Threads: as http.h.
  */
 #ifndef AERIE_INCOMING_H
 #define AERIE_INCOMING_H
@@ -21,7 +20,7 @@ struct piece {
 
 struct incoming;
 
-/* What happens while a reply comes; each may be NULL. */
+/* Called while a reply arrives; each may be NULL. */
 struct incoming_news {
     void (*text)(struct incoming *in, int channel, const char *text, size_t n); /* 0 final, 1 thought */
     void (*progress)(struct incoming *in, int64_t done, int64_t total);         /* of the prompt */
@@ -37,46 +36,46 @@ struct incoming {
     const char *path, *body; /* of the request; live until the end */
 
     enum incoming_state state;
-    bool failed, stopped; /* once DONE: *why says how; or the caller stopped it */
+    bool failed, stopped; /* once DONE: failed: *why says why; stopped: by the caller */
     struct err why;
-    /* what the server said */
+    /* what the server has sent */
     struct answer_token *token; /* (n_token) */
     int n_token, cap_token;
     struct tops tops;    /* of those with log probabilities; k counts `token` */
-    bool ids;            /* every token so far came with its id; once DONE: and none is missing but, in some
-                            servers, the one that ended the reply */
+    bool ids;            /* every token so far came with its id; once DONE, no token is missing either (except, with
+                            some servers, the stop token) */
     struct piece *piece; /* (n_piece) */
     int n_piece, cap_piece;
-    int n_text;          /* pieces of text: counts tokens where nothing else does */
-    struct ids prompt;   /* ids of the prompt, and of the whole reply, where the server says them */
+    int n_text;          /* pieces of text: an estimate of the tokens if nothing else counts them */
+    struct ids prompt;   /* ids of the prompt and (reply) of the whole reply, if the server sends them */
     struct ids reply;
     struct ids accepted, drafted; /* of each step of the server */
     struct answer_counts count;
     enum finish finish;
-    char finish_word[32]; /* the server's */
+    char finish_word[32]; /* the server's finish reason */
     bool end;            /* the server said that the reply is complete */
     uint64_t ns_first;   /* of the first token; 0: none came */
     uint64_t ns_last;
-    /* of incoming.c */
+    /* private to incoming.c */
     struct http_call call;
     struct wire wire;
-    struct buf whole;    /* of an answer that is no stream */
-    size_t shown;        /* bytes of a cumulative text */
+    struct buf whole;    /* an answer that is not a stream */
+    size_t shown;        /* bytes of a cumulative text that were reported */
     int attempt;
-    uint64_t ns_again;   /* not before then */
+    uint64_t ns_again;   /* the request is not sent again before this time */
 };
 
-/* Sends and reads all n replies, at most at_once at the same time, in their order, until all are done
- * or *stop is asked: those that were not done are then stopped, with their connections closed.
- * meanwhile, or NULL, is called at least every 50 ms. */
+/* Sends all n requests in order, at most at_once at the same time, and reads the replies until all are done or *stop is
+ * set; replies that are not done are then stopped and their connections closed. Calls meanwhile(), unless it is NULL, at
+ * least every 50 ms. */
 void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
                   void (*meanwhile)(void *arg), void *arg);
 void incoming_init(struct incoming *in); /* zeroes, with nothing reported */
 void incoming_free(struct incoming *in);
 
-/* Tokens of the reply: as the server counts them, else as they came. */
+/* The number of tokens of the reply: the server's count, else the number received. */
 int incoming_tokens(const struct incoming *in);
-/* What to say of a reply that ended without failing: NULL, or why it may not be whole. */
+/* Why a reply that ended without an error may be incomplete; NULL: it is complete. */
 const char *incoming_doubt(const struct incoming *in);
 
 /* ---- for tests ---- */

@@ -37,7 +37,7 @@ void kept_close(struct kept *k)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* A fork goes on with what its parent's turns left; another session begins with nothing. */
+/* A fork keeps what its parent's turns left; any other session begins empty. */
 static void begin_session(struct kept *k, const struct event *ev)
 {
     uint64_t n = 0;

@@ -1,8 +1,8 @@
-/* kept.h - what a session with a server leaves in memory: its steps, its replies' counts and times, the
- * best tokens of each step, and the texts of token ids as far as the server said them.
+/* kept.h - keeps a session with a server in memory: its steps, its replies' counts and times, the best tokens of each
+ * step, and the texts of token ids that the server sent.
  *
- * All of it is taken from the events that the session posts, so nothing here is known that the log does
- * not know. Steps are those of engine/step_ring.h; of the other things the latest are held.
+ * All of it comes from the events that the session posts, so the log has all of it, too. Steps are kept in a ring
+ * (engine/step_ring.h); of the rest the latest are kept.
  * Threads: any; struct kept locks itself.
  */
 #ifndef AERIE_KEPT_H
@@ -27,7 +27,7 @@ struct kept {
     struct served_turn *turn; /* (SERVED_KEPT) a ring of n_turn ever */
     uint64_t n_turn;
     struct kept_text {
-        char *p; /* owned, never moved; NULL: the server has not said it */
+        char *p; /* owned, never moved; NULL: the server has not sent it */
         size_t n;
     } *text; /* (n_text) by id */
     int n_text;
@@ -36,7 +36,7 @@ struct kept {
 
 void kept_open(struct kept *k);
 void kept_close(struct kept *k);
-/* Takes what the event says; the event stays as it is. */
+/* Records the facts of an event, which it does not change. */
 void kept_event(struct kept *k, const struct event *ev);
 
 /* Copies for views. */
@@ -45,7 +45,7 @@ int kept_steps(struct kept *k, struct step_info *out, int max);
 bool kept_step(struct kept *k, int turn, int step, struct step_view *out);
 int kept_turns(struct kept *k, struct served_turn *out, int max);
 struct tops *kept_tops(struct kept *k, int turn, int step);
-/* Text of an id, "" and *n == 0 where it is not known; lives as long as k. */
+/* The text of an id, valid as long as k; "" and *n == 0 if it is not known. */
 const char *kept_token(struct kept *k, int32_t id, size_t *n);
 
 #endif

@@ -228,7 +228,7 @@ static void take_away(struct kv_blocks *k, const struct kv_event *ev)
     }
 }
 
-/* Forgets what the groups of a rank hold; -1: of all. */
+/* Removes the blocks of all groups of a rank; -1: of all ranks. */
 static void clear_rank(struct kv_blocks *k, int rank)
 {
     for (size_t i = 0; i < k->n_bucket; i++)

@@ -1,9 +1,8 @@
 /* kv_blocks.h - which blocks a server's prefix cache holds, from its KV events.
  *
- * A block is known by its hash, in however many groups (rank, group of layers, medium) it is stored;
- * a group may store it several times, because vLLM does not join equal blocks. Token ids of blocks are
- * kept as long as the block is stored somewhere, within limits that the counts name. No locks: the
- * caller's thread, or the caller's lock.
+ * A block is identified by its hash and may be stored in several groups (rank, group of layers, medium), in a group also
+ * several times, because vLLM does not merge equal blocks. Token ids of a block are kept as long as a group stores it,
+ * within the limits below. No locks: the caller's thread, or the caller's lock.
  */
 #ifndef AERIE_KV_BLOCKS_H
 #define AERIE_KV_BLOCKS_H
@@ -19,18 +18,18 @@ struct block {
     int n_token;
     uint16_t copies[BLOCK_GROUPS];
     uint32_t n_copy;  /* their sum; 0: the block is freed */
-    struct block *next_hash, *next_parent; /* of the same bucket */
+    struct block *next_hash, *next_parent; /* the next block in the same bucket */
     struct block **at_hash, **at_parent;   /* the links that point to this block */
 };
 
 struct kv_blocks {
     struct block **by_hash, **by_parent; /* (n_bucket, a power of two) */
     size_t n_bucket, n_block, n_token;
-    uint64_t seed; /* of the buckets: a server that chooses hashes cannot fill one of them */
+    uint64_t seed; /* of the bucket function, so that a server cannot choose hashes that fall into one bucket */
     struct block_group group[BLOCK_GROUPS]; /* (n_group) n_session is not kept here */
     int n_group;
     uint64_t unknown; /* removals of blocks that were not stored */
-    uint64_t dropped; /* blocks that were not taken in: too many blocks or groups */
+    uint64_t dropped; /* blocks that were not stored: too many blocks or groups */
     struct ids ids;   /* of the session: prompt and reply */
     struct chain { struct block_hash hash; int position, n; } *chain; /* (n_chain) the session's blocks */
     int n_chain, cap_chain;
@@ -42,11 +41,11 @@ void kv_blocks_init(struct kv_blocks *k);
 void kv_blocks_free(struct kv_blocks *k);
 /* Applies an event. */
 void kv_blocks_apply(struct kv_blocks *k, const struct kv_event *ev);
-/* Forgets every block: what follows comes from a server that has begun anew. Counts stay. */
+/* Removes every block, after a restart of the server. Counts stay. */
 void kv_blocks_clear(struct kv_blocks *k);
-/* The ids whose blocks kv_blocks_chain() tells: the latest prompt and reply, as the server sent them. */
+/* Sets the ids whose blocks kv_blocks_chain() lists: the latest prompt and reply, as the server sent them. */
 void kv_blocks_session(struct kv_blocks *k, const int32_t *id, int n);
-/* Notes the present counts as those of this second. */
+/* Adds a sample with the present counts for this second. */
 void kv_blocks_sample(struct kv_blocks *k, uint64_t ns);
 
 int kv_blocks_samples(const struct kv_blocks *k, struct block_sample *out, int max);

@@ -97,13 +97,13 @@ static enum field field_named(const struct msgpack_value *key)
     return (enum field)f;
 }
 
-/* What is read of one event after the other: the arrays are used again. */
+/* The buffers for one event after the other. */
 struct reading {
     struct kv_event ev;
     struct block_hash *hash; /* (cap_hash) */
     int32_t *token;          /* (cap_token) */
     int cap_hash, cap_token, n_token;
-    const char *wrong; /* of the present event; NULL: nothing */
+    const char *wrong; /* what is wrong with the present event; NULL: nothing */
 };
 
 static void refuse(struct reading *r, const char *why)
@@ -190,7 +190,7 @@ static void read_field(struct reading *r, enum field f, struct msgpack m)
     }
 }
 
-/* The type of an event whose head was read; m stands behind the head. False: none that is known. */
+/* Reads the type of an event after its head. False: an unknown type. */
 static bool find_type(struct msgpack m, const struct msgpack_value *head, enum kv_event_kind *out)
 {
     struct msgpack_value v = {.kind = MP_NIL};
@@ -199,7 +199,7 @@ static bool find_type(struct msgpack m, const struct msgpack_value *head, enum k
         if (!msgpack_next(&m, &v))
             return false;
         bool type = msgpack_is(&v, "type");
-        if (v.kind == MP_ARRAY || v.kind == MP_MAP) /* a key that is a container: no event of ours */
+        if (v.kind == MP_ARRAY || v.kind == MP_MAP) /* a container as a key: not a known event */
             return false;
         if (type)
             found = msgpack_next(&m, &v);
@@ -245,7 +245,7 @@ static void finish_event(struct reading *r)
         ev->token = r->token;
 }
 
-/* Reads the event that m stands at. */
+/* Reads the event at m. */
 static void read_event(struct reading *r, struct msgpack m, int rank)
 {
     struct msgpack_value head;
@@ -262,7 +262,7 @@ static void read_event(struct reading *r, struct msgpack m, int rank)
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-/* Finds the parts of a batch: *events stands at their array. */
+/* Finds the parts of a batch; *events: the position of the array of events. */
 static bool find_parts(struct msgpack m, struct kv_batch *b, struct msgpack *events)
 {
     struct msgpack_value head, v;

@@ -56,7 +56,7 @@ static void refuse(struct kv_feed *f, const char *why)
         snprintf(f->view.wrong, sizeof f->view.wrong, "%.150s", why);
 }
 
-/* The counts are exact again once every group is empty. */
+/* Once every group is empty, the counts are exact again. */
 static void apply(void *arg, const struct kv_event *ev)
 {
     struct kv_feed *f = arg;
@@ -69,7 +69,7 @@ static void apply(void *arg, const struct kv_event *ev)
     f->view.whole |= empty;
 }
 
-/* Takes in a batch that is not missing anything before it, or never will be. */
+/* Applies a batch if no batch before it is missing, or if the missing ones will not come. */
 static void take(struct kv_feed *f, uint64_t seq, const void *batch, size_t n)
 {
     struct kv_batch b;
@@ -115,8 +115,8 @@ static bool read_seq(struct kv_feed *f, const void *p, size_t n, uint64_t *out)
     return false;
 }
 
-/* Numbers begin anew with the server. Only behind a replay a number comes a second time: the batch was
- * published while its copies were sent. */
+/* A smaller number means that the server was restarted. Only after a replay a number is received twice, if the batch was
+ * published during the replay. */
 static bool is_restart(const struct kv_feed *f, uint64_t seq)
 {
     return f->begun && seq < f->next && f->live && seq <= f->last_live;
@@ -171,7 +171,7 @@ void kv_feed_refuse(struct kv_feed *f, const char *why)
     pthread_mutex_unlock(&f->mu);
 }
 
-/* A server that comes back may have begun anew: the next number decides, whatever was replayed. */
+/* A server that is connected again may have been restarted: the next published number decides, whatever was replayed. */
 void kv_feed_connected(struct kv_feed *f, bool is)
 {
     pthread_mutex_lock(&f->mu);

@@ -1,8 +1,8 @@
-/* kv_feed.h - KV events of a server, in their order: gaps are found, missed batches are taken in where
- * they belong, a server that began anew begins with an empty cache.
+/* kv_feed.h - applies a server's KV events in order: finds gaps, applies replayed batches in their place, and empties the
+ * blocks when the server was restarted.
  *
- * Whoever receives messages (kv_socket.h) hands them over; nothing here knows ZeroMQ. Messages are
- * handed over by one thread; kv_feed_view() and the other readers may be called from any.
+ * kv_socket.h receives the messages; this part does not depend on ZeroMQ. Messages come from one thread; kv_feed_view()
+ * and the other readers may be called from any.
  */
 #ifndef AERIE_KV_FEED_H
 #define AERIE_KV_FEED_H
@@ -21,24 +21,24 @@ struct kv_feed {
     struct kv_address address;
     pthread_mutex_t mu; /* of all below */
     struct kv_blocks blocks;
-    struct blocks_view view; /* counts; the rest is filled in when it is asked for */
-    bool begun;         /* a batch has been taken in: `next` is valid */
+    struct blocks_view view; /* counts; kv_feed_view() fills in the rest */
+    bool begun;         /* a batch was applied: `next` is valid */
     uint64_t next;      /* number of the next batch */
-    bool live;          /* a published batch has come since the connection was made: ... */
-    uint64_t last_live; /* ... its number */
+    bool live;          /* a published batch has come since the connection was made */
+    uint64_t last_live; /* its number */
 };
 
 void kv_feed_open(struct kv_feed *f, const struct kv_address *a);
 void kv_feed_close(struct kv_feed *f);
 
-/* Takes a published message: topic, number of 8 bytes, batch. False: batches before it are missing,
- * and may be had at the replay address: ask for those from *from on, hand over what comes by
- * kv_feed_replayed(), and hand this message over again. last: it is taken in now, whatever is missing. */
+/* Handles a published message: topic, number of 8 bytes, batch. False: batches before it are missing, and the replay
+ * address may have them: request those from *from on, give the answers to kv_feed_replayed(), and call this function with
+ * the same message again. last: applies the batch even if others are missing. */
 bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n, bool last,
                   uint64_t *from);
-/* Takes an answer of the replay address: number and batch. False: it was the last one. */
+/* Handles an answer of the replay address: number and batch. False: it was the last one. */
 bool kv_feed_replayed(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n);
-/* A message that is no batch. */
+/* Counts a message that is not a batch. */
 void kv_feed_refuse(struct kv_feed *f, const char *why);
 void kv_feed_connected(struct kv_feed *f, bool is);
 

@@ -1,5 +1,5 @@
-/* kv_socket.c - see kv_socket.h. A SUB socket for what is published, a DEALER socket that asks the ROUTER
- * of the replay address, and a monitor that tells when the connection comes and goes. */
+/* kv_socket.c - see kv_socket.h. A SUB socket receives published batches, a DEALER socket sends requests to the ROUTER of
+ * the replay address, and a monitor reports when the connection is made or lost. */
 #include "engine/remote/kv_socket.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ const char *kv_socket_about(bool *built)
 
 struct message {
     zmq_msg_t part[PARTS];
-    int n; /* parts of the message; those beyond PARTS are not kept */
+    int n; /* parts of the message; parts beyond PARTS are dropped */
 };
 
 static void message_free(struct message *m)
@@ -84,7 +84,7 @@ static void *new_socket(struct kv_socket *s, int type)
     return socket;
 }
 
-/* Tells the monitor when the connection of s->sub comes and goes: before it is made. */
+/* Attaches the monitor to s->sub, before the connection is made. */
 static bool watch(struct kv_socket *s)
 {
     const int which = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED, linger = 0;
@@ -97,9 +97,8 @@ static bool watch(struct kv_socket *s)
 
 /* ---- replay ---------------------------------------------------------------------------------- */
 
-/* Takes an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 leave it out), the number, the
- * batch. The last answer has the number -1; the earliest versions said nothing but two empty parts. False: it
- * was the last one. */
+/* Handles an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 omit it), the number, the batch. The last
+ * answer has the number -1; in the earliest versions it is two empty parts. False: it was the last one. */
 static bool take_answer(struct kv_socket *s, struct message *m)
 {
     if (m->n == 2 && size(m, 1) == 0)
@@ -111,8 +110,8 @@ static bool take_answer(struct kv_socket *s, struct message *m)
     return true;
 }
 
-/* Asks for all batches from a number on and hands over what comes, until the end is said. A server that
- * does not answer costs REPLAY_MS; its late answers go with the socket. */
+/* Requests all batches from a number on and handles the answers up to the last one. If the server does not answer, this
+ * takes REPLAY_MS; late answers are dropped with the socket. */
 static void replay(struct kv_socket *s, uint64_t from)
 {
     uint8_t seq[8];

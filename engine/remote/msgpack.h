@@ -1,8 +1,8 @@
 /* msgpack.h - reads MessagePack value by value, from memory, without memory of its own.
  *
  * Any bytes can be read: a length that goes past the end, or a byte that begins no value, makes the
- * reader fail, and a container cannot have more items than bytes follow, so what a reader does is
- * bounded by the length of the text. Nothing recurses. Pure functions; a struct belongs to one thread.
+ * reader fail, and a container cannot have more items than bytes follow, so the work is bounded by the
+ * length of the input. No function is recursive. Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_MSGPACK_H
 #define AERIE_MSGPACK_H
@@ -39,7 +39,7 @@ struct msgpack_value {
 struct msgpack msgpack_of(const void *p, size_t n);
 /* Reads one value; of a container only its head: its items are the next values. False: there is none. */
 bool msgpack_next(struct msgpack *m, struct msgpack_value *v);
-/* Passes over one value with all that it contains. */
+/* Skips one value with everything in it. */
 bool msgpack_skip(struct msgpack *m);
 /* Whether a value is this text. */
 bool msgpack_is(const struct msgpack_value *v, const char *text);

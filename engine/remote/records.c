@@ -186,7 +186,7 @@ static void add_setting(struct record *r, const char *name, const json_t *v)
     if (strcmp(name, "top_k") == 0 && json_is_integer(v) && json_integer_value(v) <= 0)
         snprintf(value, sizeof value, "0"); /* all, in some servers -1 */
     settings_init(&try);
-    if (settings_set(&try, name, value, NULL)) /* what this program cannot express is not kept */
+    if (settings_set(&try, name, value, NULL)) /* settings that this program does not have are dropped */
         buf_printf(&r->settings, "%s=%s\n", name, value);
 }
 
@@ -244,7 +244,7 @@ static enum stop_reason reason_of(const struct answer *a)
                                        : STOP_END;
 }
 
-/* The tokens, if the record has the ids of all of them: beside their log probabilities, or for themselves. */
+/* The tokens, if the record has all their ids: with their log probabilities, or separately. */
 static void take_tokens(struct record *r, const struct answer *a)
 {
     int n = a->n_token ? a->n_token : a->reply.n;

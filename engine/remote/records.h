@@ -1,9 +1,9 @@
-/* records.h - requests to servers and their replies as files hold them: one JSON object a line.
+/* records.h - reads files of recorded requests to servers and their replies: one JSON object a line.
  *
  * Read are: the OpenAI batch API (lines with custom_id and body; lines with custom_id and response.body),
  * which vLLM's run_batch writes, too; {"request": ..., "response": ...}, as aerie's script writes them from
  * SGLang's dumps; and plain lines that hold the fields of a request and of its reply side by side
- * (messages or prompt, choices or vLLM's outputs). What a line does not say stays "not reported".
+ * (messages or prompt, choices or vLLM's outputs). Facts that a line does not have stay "not reported".
  * Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_RECORDS_H
@@ -13,7 +13,7 @@
 
 enum { RECORD_MESSAGES = 10000 };
 
-/* One token of a reply, as far as the record tells it. */
+/* One token of a reply. */
 struct record_token {
     int32_t id, rival;      /* rival -1: not known */
     float logp, rival_logp; /* NAN: not known */
@@ -21,17 +21,17 @@ struct record_token {
 
 struct record {
     char *name;   /* custom_id or rid; NULL: none */
-    bool request, reply; /* which of the two the line holds */
+    bool request, reply; /* which of the two the line has */
     /* the request */
     char *system;           /* NULL: none */
     struct past_turn *past; /* (n_past) exchanges before the question, without ids */
     int n_past;
     char *text;      /* the question; "" where only ids are known */
     int joined;      /* messages that were joined with others, because user and assistant did not alternate */
-    int left_out;    /* parts of messages that are no text */
-    bool raw;        /* the prompt is no chat */
+    int left_out;    /* parts of messages that are not text */
+    bool raw;        /* the prompt is plain text, not a chat */
     struct ids prompt; /* n 0: not known */
-    struct buf settings; /* "name=value" lines of those that the request names */
+    struct buf settings; /* "name=value" lines of the settings in the request */
     /* the reply */
     char *answer, *thought; /* of the final and of the reasoning channel */
     struct record_token *token; /* (n_token): of the whole reply, or none */
@@ -40,8 +40,8 @@ struct record {
     int64_t n_prompt, n_generated, n_cached, n_drafted, n_accepted; /* -1: not known */
     double ms_queue, ms_first; /* NAN: not known */
     enum stop_reason reason;
-    char finish[32]; /* the server's word; "": not known */
-    char *error;     /* the request failed: why; NULL: it did not */
+    char finish[32]; /* the server's finish reason; "": not known */
+    char *error;     /* why the request failed; NULL: it did not */
     int choices;     /* of the reply; the first one is read */
     /* both */
     char model[128], server[128]; /* "": not known */
@@ -50,8 +50,7 @@ struct record {
 
 /* Reads one line of n bytes. False and *e (ERR_USAGE): the line is no such record; *r is empty then. */
 bool record_read(struct record *r, const char *line, size_t n, struct err *e);
-/* Gives *reply, which has a reply and no request, the request of *request. What it took is gone from
- * *request. */
+/* Moves the request of *request to *reply, which has only a reply. */
 void record_join(struct record *reply, struct record *request);
 void record_free(struct record *r);
 

@@ -19,7 +19,7 @@ enum {
     AT_ONCE = 8,
     METRICS_MS = 1000, /* the end of a turn waits at most this long for the metrics after it */
     STOPPED_METRICS_MS = 100,
-    SILENT_MS = 5000, /* silence of a running reply after which the screen says so */
+    SILENT_MS = 5000, /* silence of a running reply after which the screen reports it */
 };
 
 struct remote {
@@ -28,8 +28,8 @@ struct remote {
     struct server server;
     struct gauges gauges;
     struct kept kept;
-    bool stalled;          /* view.trouble says so */
-    char unreachable[200]; /* what view.trouble says: why the server cannot be asked; "": it can */
+    bool stalled;          /* view.trouble reports that the running reply is silent */
+    char unreachable[200]; /* reported in view.trouble: why the server cannot be reached; "": it can */
     struct page_pair pages; /* metrics before and after a turn */
     struct blocks blocks;
     int at_once;  /* replies of a batch at the same time */
@@ -44,7 +44,7 @@ static struct remote *remote_of(struct talk *t)
     return (struct remote *)t;
 }
 
-/* What the screen says of the connection; "": it is fine. */
+/* Sets the message about the connection on the screen; "": none. */
 static void set_trouble(struct remote *r, const char *text)
 {
     pthread_mutex_lock(&r->talk.mu);
@@ -76,7 +76,7 @@ static void idle(struct talk *t)
     http_run(r->http, look_at_metrics(r));
 }
 
-/* Says how long a running reply has been silent. */
+/* Reports on the screen how long a running reply has been silent. */
 static void watch_silence(struct remote *r, const struct incoming *in)
 {
     char text[80];
@@ -99,8 +99,8 @@ static void wake(struct talk *t)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The messages of the conversation, and one more question or NULL. Returns how many; the caller
- * frees *out. */
+/* Lists the messages of the conversation, and one more question unless it is NULL. Returns how many there are; the
+ * caller frees *out. */
 static int messages(const struct talk *t, const char *question, struct said **out)
 {
     struct said *said = xcalloc(2 * (size_t)t->n_said + 2, sizeof *said);
@@ -172,7 +172,7 @@ static double known_ms(double ms)
     return ms < 0 ? NAN : ms;
 }
 
-/* What the server reported of a reply, as it said it. prompt: the ids that the turn began with. */
+/* The server's report of a reply, unchanged. prompt: the ids with which the turn began. */
 static struct served *served_of(struct remote *r, const struct incoming *in, const struct ids *prompt)
 {
     const struct answer_counts *n = &in->count;
@@ -219,19 +219,19 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
     count_reply(&r->talk, in, prompt->n, out);
 }
 
-/* A turn while its reply comes. The turn begins, for the log and the screen, when the ids of its prompt
- * are known. A server that streams them says them first; another one is asked for them, beside the reply,
- * once the reply begins without them or is slow; nothing waits longer than a second for that answer. */
+/* A turn while its reply arrives. For the log and the screen the turn begins when the ids of its prompt are known. Some
+ * servers send them before the reply. Otherwise a second request asks for them when the reply begins without them or is
+ * slow; the turn waits at most one second for that answer. */
 struct turn {
     struct remote *r;
     struct talk_reply *out;
     const struct incoming *in;
     bool regen;
-    struct http_call ask; /* for the prompt's ids; path NULL: the server cannot say them */
+    struct http_call ask; /* the request for the prompt's ids; path NULL: the server has no such request */
     uint64_t ns_sent;     /* clock_ns() of the request */
     bool asked, begun;
-    struct buf early[2]; /* text that came before, by channel */
-    struct ids prompt;   /* that the turn began with */
+    struct buf early[2]; /* text that came before the turn began, by channel */
+    struct ids prompt;   /* the ids with which the turn began */
 };
 
 static void show_text(struct turn *turn, int channel, const char *text, size_t n)
@@ -242,7 +242,7 @@ static void show_text(struct turn *turn, int channel, const char *text, size_t n
         buf_add(&turn->early[channel], text, n);
 }
 
-/* The ids of the prompt as the server said them, in the stream or when asked. */
+/* The ids of the prompt that the server sent, in the stream or in answer to `ask`. */
 static void take_prompt(const struct turn *turn, struct ids *out)
 {
     const struct http_call *c = &turn->ask;
@@ -337,7 +337,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     struct said *said;
     struct buf body = {0}, ask = {0};
     int n = messages(t, NULL, &said);
-    /* a sampled reply again needs other draws: the turn's number changes the seed */
+    /* a regenerated reply needs other random numbers: the turn's number changes the seed */
     int64_t seed = t->view.settings.seed + (regen ? t->view.turn : 0);
     incoming_init(&in);
     in.news = &news;
@@ -415,7 +415,7 @@ static void post_batch_reply(struct batch *b, int i, struct event *end)
     ev.n_steps = in->accepted.n ? in->accepted.n : reply_count(in->count.verifies);
     for (int k = 0; k < in->drafted.n; k++)
         ev.batch.n_spec += in->drafted.v[k] > 0;
-    if (in->failed && !ev.batch.refused) { /* its text is what had come */
+    if (in->failed && !ev.batch.refused) { /* the reply has the text received so far */
         char *line = xasprintf("reply %d of %d broke off: %.500s", i + 1, b->n, in->why.msg);
         talk_notice(b->talk, line);
         free(line);
@@ -481,7 +481,7 @@ static const char *refuses(struct talk *t, const struct request *rq)
     case RQ_SET:
         snprintf(name, sizeof name, "%.*s", (int)strcspn(rq->text, "="), rq->text);
         if (settings_index(name) < 0 || server_knows(&r->server, name))
-            return NULL; /* an unknown name is reported as everywhere */
+            return NULL; /* an unknown name is reported elsewhere, as for every backend */
         snprintf(why, sizeof why, "%s has no setting %s", server_kind_name(r->server.kind), name);
         return why;
     case RQ_CALIBRATE: return "a draft head of a server cannot be calibrated from here";
@@ -590,7 +590,7 @@ static struct tops *step_tops(struct backend *b, int turn, int step)
     return kept_tops(kept_of(b), turn, step);
 }
 
-/* Why there are no views of what no server reports: one line that names the server. */
+/* The reasons for views that exist for no server: one line each, with the server's name. */
 static void fill_lacks(struct remote *r)
 {
     static const struct { enum backend_view view; const char *what; } never[] = {

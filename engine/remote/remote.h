@@ -1,4 +1,4 @@
-/* remote.h - a server on the network as a backend: chat, log and whatever else it reports.
+/* remote.h - a server on the network as a backend: chat, log, and the views of everything that it reports.
  *
  * Every view that the server does not report is absent, with the reason. Prompt and reply ids are
  * logged only as the server sent them. Cancelling closes the connection, which ends the request on
@@ -11,15 +11,14 @@
 #include "engine/backend.h"
 #include "engine/opts.h"
 
-/* Asks the server of o->server what it is and starts. o->model: the name by which the server serves
- * the model, or NULL: the first that it lists; o->settings, o->log, o->attended count, the rest does
- * not. NULL and *e (ERR_MODEL, ERR_USAGE). */
+/* Finds out the kind of the server at o->server and starts. o->model: the server's name of the model, or NULL: the first
+ * that it lists. Only these, o->settings, o->log and o->attended are used. NULL and *e (ERR_MODEL, ERR_USAGE). */
 struct backend *remote_open(const struct engine_opts *o, struct err *e);
 /* `aerie doctor --remote`: everything the server reports, one line each: ok, text. False and *e: it
  * cannot be reached. */
 bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                    void *arg, struct err *e);
-/* What this build reads KV events with, for people; *built false: why it cannot. Any thread. */
+/* The library with which this build reads KV events; *built false: why it cannot. Any thread. */
 const char *remote_kv_events(bool *built);
 
 #endif

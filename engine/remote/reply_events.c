@@ -42,7 +42,7 @@ void reply_ids(const struct incoming *in, struct ids *out)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Tokens without ids are not posted: event.tokens holds ids, and only those that the server sent. */
+/* Posts one step. event.tokens gets only ids that the server sent: tokens without ids are not posted. */
 static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
                       const struct step_rec *rec)
 {

@@ -51,7 +51,7 @@ static const char *const lacks[N_SERVERS][N_REPORTS] = {
     [SERVER_AERIE] = {NULL},
 };
 
-/* What an endpoint that was probed decides. */
+/* What the answer of a probed endpoint decides. */
 static bool is_probed(enum report r) { return r == REPORT_POOLS || r == REPORT_METRICS || r == REPORT_LAUNCH; }
 
 const char *server_lacks(const struct server *s, enum report r)
@@ -228,7 +228,7 @@ static bool find_kind(struct server *s, struct http *h, const struct stop *stop,
     return true;
 }
 
-/* What more the found kind says about itself. */
+/* Reads further facts from endpoints of the kind that was found. */
 static void ask_more(struct server *s, struct http *h, const struct stop *stop)
 {
     struct err e;
@@ -253,7 +253,7 @@ static void ask_more(struct server *s, struct http *h, const struct stop *stop)
     json_decref(o);
 }
 
-/* vLLM says how its cache was configured by the labels of a metric. */
+/* vLLM reports the configuration of its cache in the labels of a metric. */
 static void add_config(struct server *s)
 {
     struct metrics m;
@@ -293,7 +293,7 @@ void server_facts_json(const struct server *s, struct buf *out)
     jput_close(out, '}');
 }
 
-/* Whether its metrics say how full a pool is. */
+/* Whether its metrics report how full a pool is. */
 static bool has_pools(const struct server *s)
 {
     struct gauge_page p;

@@ -1,8 +1,8 @@
 /* server.h - which server this is, what it can report, and how it is asked.
  *
- * The kind is found out by asking, never from the address. What a kind of server can report, and
- * which of its flags makes it report more, stands in one table (server.c); doctor prints it, and the
- * greyed panes say why from it. Threads: as http.h.
+ * Requests to the server determine its kind, never the address. One table (server.c) lists what each kind can report and
+ * which of its flags make it report more; doctor prints the table, and greyed panes give their reason from it. Threads: as
+ * http.h.
  */
 #ifndef AERIE_SERVER_H
 #define AERIE_SERVER_H
@@ -23,7 +23,7 @@ enum server_kind {
 };
 const char *server_kind_name(enum server_kind k); /* "vLLM", ... */
 
-/* What a server may report, of which the program shows views. */
+/* Facts that a server may report and that the program shows. */
 enum report {
     REPORT_PROMPT_IDS,
     REPORT_REPLY_IDS,
@@ -47,14 +47,14 @@ struct server {
     struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such, the
                          values as JSON. Never a key or a password */
     struct buf page;  /* of its metrics, when it was probed */
-    bool said[N_REPORTS];     /* it has been seen to report this */
+    bool said[N_REPORTS];     /* it has reported this */
     bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
 };
 
 /* The connections to a server, with its key and headers. False and *e (ERR_USAGE): the address, the key's
  * file or a header cannot be used. The caller ends with http_close(). */
 bool server_http(struct http **h, const struct server_opts *o, struct err *e);
-/* Asks the server what it is. model: the name to use, or NULL: the only one it serves, else the
+/* Finds out what the server is. model: the name to use, or NULL: the only one it serves, else the
  * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
 bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
                   struct err *e);
@@ -82,10 +82,10 @@ struct said {
  * kind of server can report. seed < 0: none. */
 const char *server_ask(const struct server *s, const struct said *said, int n,
                        const struct settings *set, int64_t seed, struct buf *body);
-/* The same for the ids of the prompt that a conversation becomes; NULL: this kind cannot say. */
+/* As server_ask(), for a request for the ids of the conversation's prompt; NULL: this kind has no such request. */
 const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
                               struct buf *body);
-/* Whether this kind of server knows a setting of ours; what it does not know is refused by name. */
+/* Whether this kind of server has a setting; others are refused by name. */
 bool server_knows(const struct server *s, const char *setting);
 
 #endif

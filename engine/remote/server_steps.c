@@ -13,7 +13,7 @@ static bool adds_up(const struct incoming *in, int lead)
     return at >= in->n_token;
 }
 
-/* Pieces that end where a step ends. */
+/* The number of pieces that end where a step ends. */
 static int ends_met(const struct incoming *in, int lead)
 {
     int64_t at = lead;

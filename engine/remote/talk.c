@@ -85,7 +85,7 @@ static void post_session(struct talk *t, enum op_kind op, const char *parent)
         buf_clear(&lines);
         settings_print(&t->view.settings, &lines);
         post_op(t, op, lines.p, 0);
-        if (t->system || op == OP_RESUME) /* an empty one, too: do_resume() in serve/worker.c */
+        if (t->system || op == OP_RESUME) /* also if it is empty: see do_resume() in serve/worker.c */
             post_op(t, OP_SYSTEM, t->system ? t->system : "", 0);
     }
     buf_free(&lines);
@@ -251,7 +251,7 @@ static void do_set(struct talk *t, const char *line)
     free(name);
 }
 
-/* The session becomes that of the request, with its turns. */
+/* Makes the session that of the request, with its turns. */
 static void take_session(struct talk *t, const struct request *rq)
 {
     while (t->n_said)
@@ -304,7 +304,7 @@ static void serve(struct talk *t, const struct request *rq)
     }
 }
 
-/* Waits for a request, with t->mu held; calls the hook where there is one. */
+/* Waits for a request, with t->mu held; calls the hook `idle` if there is one. */
 static void wait_idle(struct talk *t)
 {
     if (!t->hooks->idle) {
@@ -316,7 +316,7 @@ static void wait_idle(struct talk *t)
     pthread_mutex_lock(&t->mu);
 }
 
-/* Tells the talk's thread that there is a request, or that it shall end. */
+/* Wakes the talk's thread: there is a request, or the thread shall end. */
 static void wake(struct talk *t)
 {
     pthread_cond_signal(&t->filled);
@@ -451,7 +451,7 @@ static void chat(struct backend *b, struct chat_view *v)
     *v = t->view;
     bool accepts = t->accepts;
     pthread_mutex_unlock(&t->mu);
-    if (accepts) /* what a server reports shows only once it has answered */
+    if (accepts) /* known only after the server's first answer */
         t->base.lacks[VIEW_ACCEPT] = NULL;
     v->busy = is_busy;
 }

@@ -1,9 +1,8 @@
-/* talk.h - a backend around a conversation whose replies come from elsewhere: requests in, messages
- * kept, events out. The remote backend (remote.c) and the tests' mock are two ways to answer.
+/* talk.h - the common part of backends that do not compute replies themselves: it takes requests, keeps the messages, and
+ * posts events; hooks produce the replies. The remote backend (remote.c) and the tests' mock use it.
  *
- * Threads: one thread takes the requests and calls the hooks. What stands below `mu` in struct talk
- * is shared with the caller's thread under that lock; the rest belongs to the talk's thread once it
- * runs.
+ * Threads: one thread takes the requests and calls the hooks. The members after `mu` in struct talk are shared with the
+ * caller's thread under that lock; the others belong to the talk's thread while it runs.
  */
 #ifndef AERIE_TALK_H
 #define AERIE_TALK_H
@@ -21,12 +20,12 @@ struct talk_pair {
     struct ids ids; /* of the reply; n 0: not known */
 };
 
-/* A reply as its answerer leaves it. */
+/* A reply, filled in by hooks->answer(). */
 struct talk_reply {
     struct buf text;  /* of the final channel */
     struct ids ids;   /* of the whole reply; n 0: not known */
-    struct ids prompt; /* of the prompt, where they came after talk_turn_begins(), or differ */
-    int n_tokens;     /* generated, as far as known; 0: nothing was said */
+    struct ids prompt; /* of the prompt, if they came after talk_turn_begins() or differ from those given there */
+    int n_tokens;     /* generated tokens, as far as known; 0: none */
     int n_drafted, n_accepted, n_steps;
     uint64_t us_prefill, us_decode;
     enum stop_reason why;
@@ -41,11 +40,11 @@ struct talk_hooks {
     void (*answer)(struct talk *t, bool regen, struct talk_reply *out);
     /* Another request: RQ_SEVERAL, RQ_BATCH, RQ_CALIBRATE. NULL: refused anyway. */
     void (*other)(struct talk *t, const struct request *rq);
-    /* Called again and again while nothing is asked: waits until there is something to do, or for
-     * wake(), which any thread may call. NULL: the talk's thread just waits. */
+    /* Called repeatedly while there is no request: waits until it has something to do, or for wake(), which any thread
+     * may call. NULL: the talk's thread just waits. */
     void (*idle)(struct talk *t);
-    void (*wake)(struct talk *t); /* where there is idle() */
-    /* An event is about to be posted; on the talk's thread. NULL: nobody looks. */
+    void (*wake)(struct talk *t); /* ends idle(); NULL without idle() */
+    /* Called on the talk's thread before an event is posted; or NULL. */
     void (*posted)(struct talk *t, const struct event *ev);
     void (*closed)(struct talk *t); /* the thread has ended: frees what the backend holds */
     const char *(*token)(struct talk *t, int32_t id, size_t *n); /* NULL: no texts are known */
@@ -63,7 +62,7 @@ struct talk {
     int n_said;
     char *system; /* NULL: none */
     uint64_t seq;
-    bool lost; /* the server is gone for good */
+    bool lost; /* the server cannot be used any more */
 
     pthread_mutex_t mu;
     pthread_cond_t filled;
@@ -74,9 +73,9 @@ struct talk {
     struct chat_view view;
 };
 
-/* Starts the thread; t is zeroed but for base, info, hooks and view.settings, and is allocated by
- * malloc() or is the first member of what is. backend_close() frees it after hooks->closed().
- * False and *e (ERR_MODEL): nothing runs, and the caller frees. */
+/* Starts the thread. All of *t is zero except base, info, hooks and view.settings; it is allocated by malloc(), perhaps as
+ * the first member of a larger struct. backend_close() frees it after hooks->closed(). False and *e (ERR_MODEL): no thread
+ * runs, and the caller frees *t. */
 bool talk_open(struct talk *t, struct evq *log, struct err *e);
 
 /* ---- for the hooks, on the talk's thread ----------------------------------------------------- */
@@ -90,6 +89,6 @@ enum stop_reason talk_fault(struct talk *t, const char *text, bool lost);
 void talk_turn_begins(struct talk *t, bool regen, struct ids *prompt, int n_prompt);
 /* Text of the reply, shown and, of channel 0, added to the reply. */
 void talk_text(struct talk *t, struct talk_reply *r, int channel, const char *text, size_t n);
-int talk_words(const struct talk *t); /* of the context: where a server reports no tokens */
+int talk_words(const struct talk *t); /* words in the context: used if a server reports no tokens */
 
 #endif

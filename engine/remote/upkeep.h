@@ -1,7 +1,6 @@
-/* upkeep.h - what is asked of a server beside the conversations with it: to empty its prefix cache, and
- * how much it has drafted so far.
+/* upkeep.h - requests to a server besides conversations: to empty its prefix cache, and for its draft counts.
  *
- * Connections of its own; whole requests, which wait for their answers. One thread.
+ * It has its own connections and waits for the answer to each request. One thread.
  */
 #ifndef AERIE_UPKEEP_H
 #define AERIE_UPKEEP_H
@@ -10,12 +9,12 @@
 
 struct upkeep;
 
-/* model: as of engine_opts. NULL and *e: the server cannot be asked. */
+/* model: as in engine_opts. NULL and *e: the server cannot be reached. */
 struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struct err *e);
 void upkeep_close(struct upkeep *u); /* NULL is fine */
 
-/* Empties the prefix cache. How, or why it cannot be emptied, with the flag of the server that would
- * change that, as one line in *how. */
+/* Empties the prefix cache. how: a line that says how this was done, or why it is not possible and which flag of the
+ * server would change that. */
 bool upkeep_reset_cache(struct upkeep *u, char how[200]);
 
 /* Drafts since the server started, of all its clients, from its metrics; -1: not reported. */

@@ -272,7 +272,7 @@ static void await_answer(void)
 
 /* ---- opening and closing ---- */
 
-/* Whether the terminal is in raw mode; if not, sets it without curses, which ignores failures of most calls that set modes. */
+/* Whether the terminal is in raw mode. If not, sets the mode without curses, which ignores most failures to set modes. */
 static bool check_raw(void)
 {
     struct termios t;
