@@ -3,8 +3,8 @@
  * struct backend is all that repl/ knows of an engine. The local engine (engine.h) is one backend;
  * a server can be another. Every backend has the operations of struct backend_ops. The other views
  * come in groups that a backend may lack: the group's pointer is then NULL, and lacks[] says why in
- * one line for people. A caller asks for the group before it calls it, so that what an engine does
- * not tell is never shown as an empty or a zero view.
+ * one line for people. A caller tests the pointer first, so that facts which an engine does not
+ * report are never shown as empty or zero.
  *
  * Threads: everything may be called from any one thread at a time (the main thread),
  * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the
@@ -25,11 +25,11 @@ struct backend;
 /* ---- requests: done in order, answered by events --------------------------------------------- */
 
 enum request_kind {
-    RQ_SAY,    /* text: a user message; answers it. Where it does not fit the context, the setting
-                  `forget` says what happens; make_room: as with `oldest` */
-    RQ_REGEN,  /* the last reply again; a sampled one draws on, so it differs */
-    RQ_UNDO,   /* the last user message and its reply leave the context */
-    RQ_FORGET, /* text: numbers of turns, "2 3 4", that leave the context */
+    RQ_SAY,    /* text: a user message; answers it. If it does not fit the context, the setting
+                  `forget` decides; make_room: as `oldest` */
+    RQ_REGEN,  /* generates the last reply again; a sampled one uses new random numbers, so it differs */
+    RQ_UNDO,   /* removes the last user message and its reply from the context */
+    RQ_FORGET, /* text: numbers of turns, "2 3 4", to be removed from the context */
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
     RQ_SET,    /* text: "name=value" */
@@ -38,15 +38,15 @@ enum request_kind {
     RQ_RESUME, /* session: its id; past: its turns; next_turn; draws; text: its system prompt;
                   settings: those to begin with, or NULL. Pools are emptied */
     RQ_SEVERAL, /* text: a question; count replies to it at once, with the seeds seed, seed + 1, ...,
-                   at temperature 0.8 where the settings say greedy; answered by EV_BATCH_BEGIN, then
-                   EV_BATCH_TEXT and EV_BATCH_REPLY, then EV_BATCH_END, or by EV_NOTICE where the
-                   question does not fit. The conversation stays as it is */
+                   at temperature 0.8 if the settings are greedy; answered by EV_BATCH_BEGIN, then
+                   EV_BATCH_TEXT and EV_BATCH_REPLY, then EV_BATCH_END, or by EV_NOTICE if the
+                   question does not fit. The conversation does not change */
     RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered likewise.
                    A prompt that does not fit is refused, the others go on */
     RQ_PROBE,     /* probe: runs a step with taps; answered by EV_PROBE. See struct probe_ops */
     RQ_WHAT_IF,   /* text: "NAME=VALUE" words; answered by EV_WHAT_IF. See debug_ops.what_if */
     RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_CALIBRATION, or by
-                     EV_NOTICE where there is nothing to score */
+                     EV_NOTICE if there is nothing to score */
 };
 
 /* One finished turn given back to the engine by RQ_RESUME and RQ_FORK. */
@@ -68,14 +68,14 @@ struct shape_change {
     int steps, topk, nodes;
 };
 
-/* Where a turn was cancelled that has no step: before its prompt was encoded (RQ_SAY), or after. */
+/* When a turn without any step was cancelled: before its prompt was encoded (RQ_SAY), or after. */
 enum stop_before { STOP_BEFORE_PROMPT = -2, STOP_BEFORE_STEPS = -1 };
 
 struct request {
     enum request_kind kind;
     char *text;
     char session[SESSION_ID];
-    char parent[SESSION_ID]; /* RQ_RESUME: whose conversation a new session takes up; "": its own */
+    char parent[SESSION_ID]; /* RQ_RESUME: the session whose conversation a new session continues; "": its own */
     char *settings;         /* RQ_RESUME: "name=value" lines */
     struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;
@@ -88,10 +88,10 @@ struct request {
                             rendered then, so its texts may be missing. Empty: it is rendered */
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place
                             of those that the target chooses (engine/cycle/lane.h) */
-    bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */
-    struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, as OP_FORCE said */
+    bool only_given;     /* the turn is cancelled after the last token of `given`; no effect if there is none */
+    struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, from OP_FORCE */
     int n_force;
-    struct shape_change *shape; /* (n_shape) RQ_SAY, RQ_REGEN: for a replay, as OP_SHAPE said, by step;
+    struct shape_change *shape; /* (n_shape) RQ_SAY, RQ_REGEN: for a replay, from OP_SHAPE, by step;
                                    with draft.shape = auto */
     int n_shape;
     bool run_on;         /* RQ_SAY, RQ_REGEN: the model's end tokens do not end the reply */
@@ -104,7 +104,7 @@ void request_free(struct request *rq); /* what it owns; zeroes it */
 
 /* ---- what every backend has ------------------------------------------------------------------ */
 
-/* What was opened; constant while the backend lives. NULL, "" and 0: not known or not there. */
+/* Facts of the open backend; constant while it lives. NULL, "" and 0: not known or not there. */
 struct backend_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
@@ -112,13 +112,13 @@ struct backend_info {
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */
-    const char *shared_kv; /* which layers own no slots and whose they read; NULL: all own theirs */
+    const char *shared_kv; /* which layers have no KV cells of their own and whose they read; NULL: all have their own */
     int context, page_size, window, n_layer, n_swa_layer, vocab;
     uint64_t weight_bytes;
     char date[11]; /* that the chat format was given */
     char model_sha[65], draft_sha[65], tokenizer_sha[65];
     int n_pages[N_POOLS]; /* 0: the pool does not exist */
-    /* what else decides the bits of a reply, as engine_opts takes it back */
+    /* further facts that decide the bits of a reply, as values of engine_opts */
     const char *backend;       /* "cpu", "cuda" */
     const char *precision, *kv; /* of activations and of cells: "f32", "bf16"; of cells also "fp8" */
     char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
@@ -135,10 +135,10 @@ struct depth_stat {
     uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
 };
 
-/* What draft.shape = auto chose, and from what. */
+/* The shape that draft.shape = auto chose, and its measurements. */
 struct auto_view_shape {
     int steps, topk, nodes, runs; /* runs: steps that had this shape */
-    double ms, tokens;            /* a step takes, 0: not measured; and is expected to yield */
+    double ms, tokens;            /* of a step: its time, 0: not measured; the tokens that it is expected to yield */
 };
 struct auto_view {
     int n;           /* shapes to choose from; 0: nothing was chosen yet */
@@ -172,7 +172,7 @@ struct chat_view {
     double turn_mal, session_mal;
     struct depth_stat depth[TREE_MAX];
     struct auto_view auto_shape;
-    char trouble[200]; /* of a server: why it does not answer as it should; "": it does, as far as known */
+    char trouble[200]; /* what is wrong with a server's connection; "": nothing, as far as known */
 };
 
 struct backend_ops {
@@ -232,7 +232,7 @@ struct pool_view {
         protected_; /* free + used + evictable + protected == total - reserved:
         used: of the current session, or of a batch or jobs that run; protected: shared by the session
         with another or with the batch; evictable: held only by checkpoints, by idle sessions or by
-        what stays resident of jobs */
+        resident states of jobs */
 };
 struct pools_ops {
     void (*ledger)(struct backend *b, struct pool_view pool[N_POOLS]);
@@ -257,7 +257,7 @@ struct gauge_sample {
 struct gauges_view {
     const char *unit;        /* constant: the first pool's name where that is not the full pool alone:
                                 "blocks", "slots"; NULL: "full" */
-    const char *about;       /* constant, one line: where the numbers come from and what they leave out */
+    const char *about;       /* constant, one line: the source of the numbers and what they do not include */
     int ms;                  /* between two readings; 0: the metrics are not read */
     uint64_t n_read, n_failed;
     char fault[200];         /* why the latest reading failed; "": it did not */
@@ -270,13 +270,13 @@ struct gauges_ops {
     int (*samples)(struct backend *b, struct gauge_sample *out, int max);
 };
 
-/* What a server said of its replies, and the times that were measured here. */
+/* A server's reports of its replies, and times measured here. */
 struct served_turn {
     int turn;
     enum stop_reason reason;
     int n_tokens;                 /* generated, as far as known */
-    uint64_t us_first, us_decode; /* from sending the request until the first token came, 0: none did;
-                                     from there until the last */
+    uint64_t us_first, us_decode; /* from sending the request until the first token arrived, 0: none did;
+                                     from the first token until the last */
     double length; /* mean tokens of a verifying step, by served_ops.length; NAN: not reported */
     struct served served; /* without its metrics */
 };
@@ -286,7 +286,7 @@ struct served_ops {
     int (*turns)(struct backend *b, struct served_turn *out, int max);
     /* The best tokens of a step's rows as the server sent them, freed by tops_free(); NULL: not held. */
     struct tops *(*tops)(struct backend *b, int turn, int step);
-    /* How this server counts, in its own field names: "num_accepted / num_draft"; NULL: it counts no
+    /* The formulas of this server's counts, in its own field names: "num_accepted / num_draft"; NULL: it counts no
      * drafts. length NULL: it does not count its steps. */
     const char *rate, *length;
 };
@@ -308,8 +308,8 @@ struct page_table {
     struct pool_view pool[N_POOLS];
     uint16_t *refs[N_POOLS]; /* (total) references of each page */
     uint8_t *mine[N_POOLS];  /* (total) 1: in the session's table */
-    bool violated;           /* the turn shown here ended with a violated rule, ... */
-    struct fault_place at;   /* ... here */
+    bool violated;           /* the turn shown ended with a violated rule */
+    struct fault_place at;   /* the place of the violation */
 };
 /* Where one position lies; slot 0: nowhere (released or not written). */
 struct pos_view {
@@ -335,20 +335,19 @@ void page_table_free(struct page_table *t);
 struct plan_ops {
     /* Of a mode ("" = the last of all) as text or JSON, appended. */
     bool (*text)(struct backend *b, const char *mode, bool json, struct buf *out, struct err *e);
-    /* Names a step that is still to run, of whichever session; its plans are kept while it runs. */
+    /* Names a future step of any session; its plans are kept when it runs. */
     void (*keep)(struct backend *b, int turn, int step);
-    /* Appends the plans of this step's passes, in their order, as a JSON array of what text()
-     * gives. Of a step that failed the last one may be the plan that was refused. False: the
-     * step has not run. */
+    /* Appends the plans of this step's passes, in order, as a JSON array of the objects that text() returns. If the step
+     * failed, the last one may be the refused plan. False: the step has not run. */
     bool (*kept)(struct backend *b, struct buf *out);
 };
 
 /* A checker of plans, pools and sequences. */
 struct violation {
     char session[SESSION_ID];
-    int turn, step;        /* while which step was computed, or after it; step 0: outside a step */
+    int turn, step;        /* the step during or after which it occurred; step 0: outside a step */
     char text[256];        /* the checker's message; "": there was none */
-    struct fault_place at; /* the same, read */
+    struct fault_place at; /* parsed from `text` */
 };
 struct check_view {
     /* of the session: plans checked before their launch, plans launched unchecked because the
@@ -358,9 +357,9 @@ struct check_view {
     bool violated_now;          /* the present turn ended with it */
 };
 enum rule_state {
-    RULE_HOLDS,    /* looked at now, in all pools and sequences */
-    RULE_VIOLATED, /* looked at now, and violated */
-    RULE_OF_PLANS, /* about plans: each plan is held against it before its launch */
+    RULE_HOLDS,    /* checked now, in all pools and sequences */
+    RULE_VIOLATED, /* checked now, and violated */
+    RULE_OF_PLANS, /* a rule about plans, which are checked before their launch */
 };
 enum { MAX_RULES = 24 };
 struct check_report {
@@ -376,8 +375,8 @@ struct check_report {
 };
 struct check_ops {
     void (*counts)(struct backend *b, struct check_view *v);
-    /* Looks at every pool and sequence now. False and *e (ERR_INVARIANT): something is wrong now;
-     * the report is filled in either way. */
+    /* Checks every pool and sequence now. False and *e (ERR_INVARIANT): a rule is violated. The report is filled in
+     * either way. */
     bool (*sweep)(struct backend *b, struct check_report *r, struct err *e);
 };
 
@@ -398,19 +397,19 @@ enum run_until {
 enum { MAX_BREAKS = 16, CONDITION_BYTES = 256 };
 struct debug_break {
     int number;
-    bool watch;    /* pauses where the value of the expression changes, else where it holds */
+    bool watch;    /* pauses if the value of the expression changes; false: if the expression holds */
     uint64_t hits; /* pauses that it caused */
     char text[CONDITION_BYTES + 1];
 };
 struct debug_view {
-    enum run_until until; /* what was asked for last */
+    enum run_until until; /* the latest request */
     bool paused;
     uint64_t pauses; /* so far */
     int turn, step; /* where: in this step, or after it */
-    int first, last; /* the turn can go back to after these steps (0: where it begins), and its
+    int first, last; /* the turn can go to the state after any step from `first` (0: its beginning) to `last`, its
                         newest step; first > last: it cannot go back. last > step: it has gone back */
-    char phase[8];  /* the phase just done: "draft", "verify", "accept", "commit"; "": the whole step,
-                       and with step 0 none of the turn */
+    char phase[8];  /* the phase just completed: "draft", "verify", "accept", "commit"; "": the whole step, or
+                       (step 0) nothing of the turn yet */
     char why[400];
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
     int32_t token[TREE_MAX];
@@ -421,25 +420,23 @@ struct debug_view {
 };
 struct debug_ops {
     void (*view)(struct backend *b, struct debug_view *v);
-    /* Lets a paused turn run on, or says where the running or the next one pauses. steps: with
-     * RUN_STEP, >= 1. condition: of expr.h, for one pause, or NULL. False: the condition is
-     * wrong. */
+    /* Continues a paused turn, or sets where the running or the next one pauses. steps: with RUN_STEP, >= 1. condition:
+     * as in expr.h, for one pause, or NULL. False: the condition is invalid. */
     bool (*run)(struct backend *b, enum run_until until, int steps, const char *condition,
                 struct err *e);
-    /* Takes the paused turn to where it stood after one of its steps (0: before the first), earlier
-     * or, up to debug_view.last, later. Computed again with the same bits; nothing is posted twice.
-     * It pauses there. False: no turn is paused, another turn, or such a step is not kept. */
+    /* Moves the paused turn to its state after one of its steps (0: before the first), earlier or, up to
+     * debug_view.last, later, and pauses there. Steps are computed again with the same bits; nothing is posted twice.
+     * False: no turn is paused, it is another turn, or no state before the step is kept. */
     bool (*back)(struct backend *b, int turn, int step, struct err *e);
-    /* The next token that is emitted will be this one, whatever the target chooses: in the paused
-     * turn, else in the next one. text: of one token, else NULL and *id, -1: none after all. *id
-     * receives the token. False: the turn runs or has gone back, or no reply's text holds the
-     * token. NULL: the backend computes nothing. */
+    /* Forces the next token to be emitted: in the paused turn, else in the next one. text: the text of one token, or NULL:
+     * the token is *id, -1: cancels a forced token. *id receives the token. False: the turn runs or has gone back, or the
+     * token cannot occur in a reply's text. NULL: the backend computes nothing. */
     bool (*force)(struct backend *b, const char *text, int32_t *id, struct err *e);
     /* Computes the next step of the paused turn twice, as it is and with changes ("NAME=VALUE"
      * words), and drops both; answered by EV_WHAT_IF. False: a change is wrong, or no turn is
      * paused between two steps. NULL: the backend computes nothing. */
     bool (*what_if)(struct backend *b, const char *changes, struct err *e);
-    /* Adds a breakpoint or a watch and returns its number; 0: the condition is wrong, or there are
+    /* Adds a breakpoint or a watch and returns its number; 0: the condition is invalid, or there are
      * too many. */
     int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);
     /* number 0: all. False: there is no such breakpoint. */
@@ -450,10 +447,10 @@ struct debug_ops {
 
 /* One step with taps. */
 struct probe_ops {
-    /* Asks for the taps of a step: of one that ran, which is then computed again on a scratch
-     * sequence, or (armed) of one that is still to run. Answered by an event EV_PROBE that owns the
-     * probe or says why there is none; an armed step by the event that follows it. At most one step
-     * is armed. False: the step is not in memory and ask->past is NULL, or the queue is full. */
+    /* Requests the taps of a step: of a past one, which is computed again on a scratch sequence, or (armed) of a future
+     * one. The answer is an event EV_PROBE with the probe or the reason why there is none; for an armed step it follows
+     * that step. At most one step is armed. False: the step is not in memory and ask->past is NULL, or the queue is
+     * full. */
     bool (*ask)(struct backend *b, const struct probe_ask *ask, struct err *e);
 };
 
@@ -470,9 +467,9 @@ struct jobs_ops {
     const struct tokenizer *(*tokenizer)(struct backend *b);
 };
 
-/* Blocks of a server's prefix cache, reconstructed from its KV events: which blocks of tokens it said
- * that it stored and has not said that it removed. Hashes, token ids and names are as the server sent
- * them. A block is known by its hash: which physical page holds it is not known. */
+/* Blocks of a server's prefix cache, reconstructed from its KV events: the blocks that it has reported as stored and not
+ * as removed. Hashes, token ids and names are as the server sent them. A block is identified by its hash; its physical
+ * page is not known. */
 enum { BLOCK_GROUPS = 16, BLOCK_HASH_TEXT = 72, BLOCK_SAMPLES_KEPT = 900 };
 struct block_group { /* blocks of one kind of layers */
     int rank;         /* of data parallelism */
@@ -482,22 +479,22 @@ struct block_group { /* blocks of one kind of layers */
     int window;       /* tokens that these layers see; 0: all, or not reported */
     int block_size;   /* tokens */
     int64_t blocks;   /* different hashes that are stored now */
-    int64_t copies;   /* the same, counting each block that holds the same tokens */
+    int64_t copies;   /* stored blocks, equal ones counted separately */
     uint64_t stored, removed; /* since the events began */
     int n_session;    /* blocks of the session (blocks_ops.session) that are stored now */
 };
 struct blocks_view {
     char about[160];   /* one line: "blocks, reconstructed from events", and what they leave out */
-    char source[128];  /* whence the events come */
+    char source[128];  /* the address from which the events come */
     bool connected;
-    bool whole;        /* the counts are exact: no batch since the server's cache was empty is missing */
+    bool whole;        /* the counts are exact: no batch is missing since the server's cache was empty */
     uint64_t batches, events; /* received */
-    uint64_t replayed; /* batches among them that were asked for again */
-    uint64_t before;   /* batches before the first one that came: the server's cache was not empty then */
+    uint64_t replayed; /* batches among them that came from the replay address */
+    uint64_t before;   /* batches published before the first one received: the cache was not empty then */
     uint64_t missed;   /* batches after it that never came */
     uint64_t unknown;  /* removals of blocks that were not known to be stored */
     uint64_t refused;  /* batches or events that could not be read */
-    char wrong[160];   /* what was wrong with the first of these */
+    char wrong[160];   /* what was wrong with the first one refused */
     uint64_t ns;       /* clock_ns() of the latest batch; 0: none has come */
     int n_session;     /* blocks of the session that have been seen, its first ones */
     int n_group;
@@ -509,8 +506,8 @@ struct block_sample {
     int n_group;
     int32_t blocks[BLOCK_GROUPS];
 };
-/* A block that holds positions of the session's latest prompt and reply: the token ids of both, as the
- * server sent them, are the same, and so are those of all blocks before. */
+/* A block with positions of the session's latest prompt and reply: its token ids, and those of all blocks before it, are
+ * those of the prompt and reply as the server sent them. */
 struct session_block {
     int position, n_token; /* [position, position + n_token) */
     char hash[BLOCK_HASH_TEXT]; /* a decimal number, or bytes in hexadecimal */
@@ -542,9 +539,8 @@ enum backend_view {
     N_VIEWS
 };
 
-/* The first member of what implements it. Constant while the backend lives, but for VIEW_ACCEPT,
- * which a server's backend may gain in a call of backend_chat(): what a server reports shows in
- * its answers. */
+/* The first member of each implementation. Constant while the backend lives, except VIEW_ACCEPT, which a server's backend
+ * may gain in a call of backend_chat(), because only a server's answers show whether it reports drafts. */
 struct backend {
     const struct backend_ops *ops;
     const struct steps_ops *steps;
@@ -560,13 +556,13 @@ struct backend {
     const struct probe_ops *probe;
     const struct jobs_ops *jobs;
     const struct blocks_ops *blocks;
-    /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
+    /* Why the backend lacks a view: "this server does not report ..."; NULL: it has the view */
     const char *lacks[N_VIEWS];
 };
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Cancels what runs, drops what waits, joins and frees. NULL is fine. */
+/* Cancels the running request, drops those that wait, joins the thread and frees the backend. NULL is allowed. */
 static inline void backend_close(struct backend *b)
 {
     if (b)
@@ -590,10 +586,9 @@ static inline bool backend_submit(struct backend *b, struct request *rq, struct 
     return b->ops->submit(b, rq, e);
 }
 
-/* Ends, within 200 ms, every request submitted before this call and no later one: the running turn
- * keeps what it has said, turns and replies that wait in the queue end before their first step.
- * Requests that compute nothing (settings, undo, ...) are carried out all the same.
- * Async-signal-safe. */
+/* Ends, within 200 ms, every request submitted before this call and no later one. The running turn keeps its tokens;
+ * turns and replies that wait in the queue end before their first step. Requests that compute nothing (settings, undo,
+ * ...) are carried out nevertheless. Async-signal-safe. */
 static inline void backend_cancel(struct backend *b)
 {
     b->ops->cancel(b);
@@ -604,9 +599,9 @@ static inline bool backend_busy(struct backend *b) /* a request is waiting or ru
     return b->ops->busy(b);
 }
 
-/* The screen's queue of events: a descriptor that is readable while events wait; the next event, if
- * there is one, freed by the caller with event_free(); the same after at most ms; and a sleep that
- * lets a batch of events gather (evq_rest()). */
+/* The screen's queue of events. backend_fd(): a descriptor that is readable while events wait. backend_next(): the next
+ * event, if there is one, which the caller frees with event_free(). backend_wait(): the same, waiting at most ms.
+ * backend_rest(): sleeps while a batch of events gathers (evq_rest()). */
 static inline int backend_fd(struct backend *b)
 {
     return b->ops->fd(b);

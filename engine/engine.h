@@ -12,7 +12,7 @@
 /* Loads and starts; the caller ends it with backend_close(). On failure NULL and *e (ERR_MODEL). */
 struct backend *engine_open(const struct engine_opts *o, struct err *e);
 
-/* Each kind of device: whether this build can use it here, and what it is or why not. */
+/* Reports each kind of device: whether this build can use it here, and its name or why not. */
 void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
 
 #endif

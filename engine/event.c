@@ -179,7 +179,7 @@ struct evq {
     int cap, head, n;
     int wanted; /* number of events that wakes the sleeping consumer; 0: no consumer sleeps */
     int fd;
-    bool closed, flush; /* flush: a rest ends, or the next one does not begin */
+    bool closed, flush; /* flush: ends evq_rest(), or its next call at once */
 };
 
 struct evq *evq_new(int capacity)
@@ -192,7 +192,7 @@ struct evq *evq_new(int capacity)
     q->ring = xcalloc((size_t)capacity, sizeof *q->ring);
     q->cap = capacity;
     q->fd = fd;
-    pthread_condattr_t steady; /* timeouts must not follow the wall clock */
+    pthread_condattr_t steady; /* timeouts use the monotonic clock */
     CHECK(pthread_mutex_init(&q->lock, NULL) == 0 && pthread_condattr_init(&steady) == 0 &&
           pthread_condattr_setclock(&steady, CLOCK_MONOTONIC) == 0 &&
           pthread_cond_init(&q->filled, &steady) == 0 && pthread_cond_init(&q->drained, NULL) == 0);

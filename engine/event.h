@@ -15,10 +15,10 @@
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
 enum event_kind {
-    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child. The conversation's: the
-                      one before it ends. Beside it: no other ends, their events may alternate, and it
-                      ends with its first turn */
-    EV_OP,         /* something that changes what later turns compute: see enum op_kind */
+    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child. A session of the conversation
+                      ends the one before it. A session beside it (`beside`) ends no other, its events may
+                      alternate with others', and it ends with its first turn */
+    EV_OP,         /* an operation that changes the results of later turns: see enum op_kind */
     EV_TURN_BEGIN, /* a user message was taken; the prompt is known */
     EV_PREFILL,    /* progress of the prompt */
     EV_TEXT,       /* reply text to show, in a channel */
@@ -46,8 +46,8 @@ const char *step_kind_name(enum step_kind k); /* "prefill", ... */
 enum step_source {
     STEP_COMPUTED, /* by this program's engine */
     STEP_REPORTED, /* a server's own step, as it reported its steps */
-    STEP_PIECE,    /* what came in one piece of a server's stream. Which steps computed it is not
-                      known, so rows, drafted and accepted are 0 */
+    STEP_PIECE,    /* one piece of a server's stream. Its steps are not known, so rows, drafted and
+                      accepted are 0 */
 };
 const char *step_source_name(enum step_source s); /* "computed", "server", "piece" */
 const char *fate_name(int fate);              /* of a tree's node: "none", "accepted", ... */
@@ -84,7 +84,7 @@ enum op_kind {
 bool turn_listed(const char *list, int turn);
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 
-/* What the target's logits say about one emitted token, at temperature 1 and without any filter. */
+/* The target's log probabilities for one emitted token, at temperature 1 and without any filter. */
 struct token_fact {
     float logp;       /* log probability of the token; NAN: not known */
     float rival_logp; /* the same of the rival */
@@ -105,11 +105,11 @@ struct step_rec {
     float margin; /* the best log probability less the second best in the row of the last token;
                      NAN: no token was chosen, or not known */
     enum step_source source;
-    uint64_t us_arrived; /* microseconds from sending the request until the last of its tokens came; of
-                            computed steps 0 */
+    uint64_t us_arrived; /* microseconds from sending the request until the step's last token arrived; 0 for
+                            computed steps */
     int forced; /* how many of its first tokens were given, not chosen by the target */
-    bool fused; /* the cycle ran fused (engine/cycle/fused.h): its plans have rows in reserve, so its
-                   page digest differs from that of the same step phase by phase; nothing else does */
+    bool fused; /* the cycle ran fused (engine/cycle/fused.h). Its plans have spare rows, so its page digest
+                   differs from that of the same step in a stepped cycle; nothing else differs */
 };
 
 /* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of
@@ -135,7 +135,7 @@ struct batch_rec {
     bool refused;   /* REPLY: the prompt cannot be computed; text says why */
 };
 
-/* Which of the target's states a draft was trained on, as far as scores tell: every plausible
+/* The result of a calibration, which finds out on which of the target's states a draft was trained: every plausible
  * reading of its configuration, and how often its first guess was the target's own choice. */
 enum { CALIB_ROWS = 4, CALIB_TOKENS = 256, CALIB_CAPTURES = 8 };
 struct calibration {
@@ -147,7 +147,7 @@ struct calibration {
     int n_row, n_capture, tokens;
     int best;     /* row */
     int rival;    /* the row nearest to it; -1: there is one row only */
-    bool certain; /* the best beats every other by more than two standard errors of the paired
+    bool certain; /* the best is ahead of every other by more than two standard errors of the paired
                      difference (McNemar) */
     bool stopped; /* before all texts were scored */
 };
@@ -216,9 +216,8 @@ void event_copy(struct event *dst, const struct event *src); /* deep */
 /* A copy that the caller frees; NULL for none. */
 struct token_fact *facts_copy(const struct token_fact *fact, int n);
 
-/* What a log keeps of an event outside the conversation, as a notice: a reply of a batch and the
- * outcome of a calibration become EV_NOTICE lines. False: a log keeps nothing of it (progress,
- * pieces). */
+/* Converts an event outside the conversation for the log: a reply of a batch and the result of a calibration become
+ * EV_NOTICE lines. False: the log does not store it (progress, pieces). */
 bool event_to_log(struct event *ev);
 
 /* A bounded queue with a wake descriptor that polls readable while it holds events. */
@@ -236,9 +235,9 @@ bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; fal
  * a step nor progress. Waking a consumer costs the engine more than posting an event, so a consumer
  * of many events takes them in batches. */
 void evq_rest(struct evq *q, int n, int ms);
-/* No more events follow for a while: the consumer's rest ends now. */
+/* Ends a consumer's evq_rest() now, because no more events follow for a while. */
 void evq_flush(struct evq *q);
-void evq_close(struct evq *q); /* NULL is fine; no more puts; gets drain what is there */
+void evq_close(struct evq *q); /* refuses further puts; gets return the remaining events. NULL is allowed */
 bool evq_closed(struct evq *q); /* closed and empty */
 
 #endif

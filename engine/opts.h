@@ -1,4 +1,4 @@
-/* opts.h - what a backend is opened with: plain data that the command line fills in. */
+/* opts.h - the options with which a backend is opened: plain data that the command line fills in. */
 #ifndef AERIE_OPTS_H
 #define AERIE_OPTS_H
 
@@ -12,7 +12,7 @@ struct kernels;
 /* A server that takes the place of the local engine (engine/remote/). */
 struct server_opts {
     const char *url;      /* NULL: the engine of this process */
-    const char *key_file; /* holds the key that the server asks for; or NULL */
+    const char *key_file; /* the file with the server's API key; or NULL */
     const char *const *header; /* (n_header) "Name: value" */
     int n_header;
     const char *kv_events; /* "tcp://HOST:PORT[,replay=tcp://HOST:PORT]": where the server publishes its KV
@@ -40,10 +40,10 @@ struct engine_opts {
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
     int lanes;                 /* replies of RQ_BATCH, or jobs, at the same time, at most 32: pools
-                                  and buffers are sized for as many conversations more; 0: 1, and
-                                  no more room */
+                                  and buffers are sized for this many further conversations; 0: 1,
+                                  without additional pages */
     struct settings settings;  /* to start with */
-    struct bugs bugs;          /* the same of historical faults */
+    struct bugs bugs;          /* historical faults that are on at the start */
     bool attended;             /* a person is at the terminal: `forget` defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
@@ -51,7 +51,7 @@ struct engine_opts {
     void (*notice)(void *arg, const char *line); /* engine_load(): a line for people; or NULL. An
                                   engine posts such lines as EV_NOTICE instead */
     void *notice_arg;
-    /* Makes target and draft up instead of reading folders (benchmarks); or NULL */
+    /* Generates target and draft instead of reading folders (benchmarks); or NULL */
     bool (*make)(void *arg, struct model *m, struct draft *d, struct err *e);
     void *make_arg;
 };

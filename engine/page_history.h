@@ -1,8 +1,8 @@
-/* page_history.h - page tables of the past: the fold of page events, and the steps that it starts from.
+/* page_history.h - computes page tables of the past from page events.
  *
- * struct page_history is the state of the pools as page events tell it (engine/cache/page_event.h).
- * Packed steps of one session are applied in order, the first of them one that begins with PAGE_RESET;
- * the result is what pages->table showed after the last of them.
+ * struct page_history is the state of the pools after a sequence of page events (engine/cache/page_event.h). Packed steps
+ * of one session are applied in order; the first of them must begin with PAGE_RESET. The result is the state that
+ * pages->table showed after the last of them.
  *
  * struct page_tape, the ring of a live session, keeps packed steps so that any of them can be found
  * quickly: steps are in groups, and the first step of a group holds the whole state instead of the
@@ -34,11 +34,11 @@ void page_history_free(struct page_history *h); /* zeroes it */
 /* Applies packed steps, joined. False and *e (ERR_DB): they are damaged, or the first events of a new
  * history do not begin with PAGE_RESET; *h is to be freed then. */
 bool page_history_apply(struct page_history *h, const void *packed, size_t n, struct err *e);
-/* Appends the whole state as one packed step: what a slice of a session begins with. */
+/* Appends the whole state as one packed step, for the beginning of a slice of a session. */
 void page_history_pack(const struct page_history *h, struct buf *out);
-/* What pages->table showed, but for session, turn, step and violation. page_table_free() frees it. */
+/* The page table as pages->table showed it, without session, turn, step and violation. page_table_free() frees it. */
 void page_history_table(const struct page_history *h, struct page_table *t);
-/* What pages->position showed. token: at that position. False and *e (ERR_USAGE): there is none. */
+/* A position as pages->position showed it. token: at that position. False and *e (ERR_USAGE): there is none. */
 bool page_history_position(const struct page_history *h, int position, int32_t token,
                            struct pos_view *v, struct err *e);
 
@@ -55,7 +55,7 @@ struct page_tape {
         } at[TAPE_STEPS];
     } **group; /* (n) oldest first */
     int n, cap;
-    size_t used, budget; /* bytes; 0: no bound. The oldest groups leave when more is used */
+    size_t used, budget; /* bytes; budget 0: no limit. The oldest groups are dropped when more is used */
 };
 
 void tape_close(struct page_tape *t); /* zeroes it; {0} is an empty one */
@@ -65,7 +65,7 @@ void tape_budget(struct page_tape *t, size_t bytes);
 bool tape_wants_whole(const struct page_tape *t);
 /* Adds the newest step; (turn, step) must be greater than those before. */
 void tape_add(struct page_tape *t, int turn, int step, const void *packed, size_t n);
-/* The steps after (turn, step) leave. The next step must begin with PAGE_RESET. */
+/* Drops the steps after (turn, step). The next step must begin with PAGE_RESET. */
 void tape_cut(struct page_tape *t, int turn, int step);
 /* Appends the packed steps that yield the state after a step, for page_history_apply(). False: the
  * step is not held. */

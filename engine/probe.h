@@ -1,4 +1,4 @@
-/* probe.h - what a probed pass of the target leaves behind: copies of what its layers computed.
+/* probe.h - the result of a probed pass of the target: copies of values that its layers computed.
  *
  * A step can be run with taps: the same operations in the same order with the same bits, and between
  * them rows of the buffers are copied to the host. Rows are those of the step's pass: the nodes of a
@@ -24,7 +24,7 @@ enum probe_point {
 };
 const char *probe_point_name(enum probe_point at); /* "residual", "q", ... */
 
-/* Where a head's attention went, as parts of 1. sink + within + beyond + tree == 1. */
+/* The shares of a head's attention. sink + within + beyond + tree == 1. */
 struct attn_share {
     float sink;   /* the learned sink (gpt-oss) */
     float within; /* committed tokens that a sliding layer would see: at most W keys back */
@@ -50,8 +50,7 @@ struct probe {
     int n_shared; /* again: context tokens whose cells the session still had; the others were
                      computed again, too */
     struct step_rec rec;  /* the step as it ran */
-    bool has_digest, same; /* again: whether the logits were computed; their digest is the recorded
-                              one */
+    bool has_digest, same; /* again: the logits were computed; their digest equals the recorded one */
     int n_layer, hidden, window, page_size, top_k;
     int n_rows;       /* of the pass */
     int row0, n_row;  /* rows kept: [row0, row0 + n_row) */
@@ -73,7 +72,7 @@ struct probe {
                         relative to the largest output */
 };
 
-/* A step that the engine does not remember: what a log has of it. */
+/* The facts from the log of a step that is no longer in the engine's memory. */
 struct probe_past {
     struct step_rec rec;
     struct tree tree;   /* n <= 1: nothing was drafted */
@@ -83,21 +82,21 @@ struct probe_past {
 };
 void probe_past_free(struct probe_past *p); /* allocated with xcalloc(); NULL is fine */
 
-/* What a caller asks for. */
+/* A request for a probe. */
 struct probe_ask {
     int turn, step; /* armed: 0.0 disarms */
     int row;        /* of the shares and keys; -1: the last one of the accepted path; armed, or a prompt
                        chunk: the last one of the pass */
     int layer;      /* whose keys are listed; -1: none */
-    bool armed;     /* the step is still to run: it runs with taps when its turn comes, phase by phase
-                       (never fused or as a graph), with the bits it has without; its page digest is
-                       that of a stepped cycle. A step that fails after its pass leaves its taps when
-                       the turn ends, with an empty record */
-    struct probe_past *past; /* of a step that is not in the engine's memory, else NULL; ask() takes
-                                it, also where it fails */
+    bool armed;     /* the step has not run yet: when it runs, it runs with taps, as a stepped cycle (never fused
+                       or as a graph), with the same bits as without taps; its page digest is that of a stepped
+                       cycle. If it fails after its pass, its taps are posted at the turn's end with an empty
+                       record */
+    struct probe_past *past; /* for a step that is not in the engine's memory, else NULL; ask() takes it over,
+                                also if it fails */
 };
 
-/* Frees what *p owns, and sets it to nothing. */
+/* Frees everything that *p owns, and zeroes it. */
 void probe_clear(struct probe *p);
 /* Frees a probe that was allocated with xcalloc(); NULL is fine. */
 void probe_free(struct probe *p);

@@ -27,11 +27,11 @@ enum reuse_change {
 };
 /* Why not every token before that place is reused. */
 enum reuse_limit {
-    LIMIT_NONE,    /* all of them are, but for those after the last cell of the state there */
+    LIMIT_NONE,    /* all are, except those after the last cell of the state used */
     LIMIT_WINDOW,  /* window pages of the positions from .. to are gone */
-    LIMIT_EVICTED, /* a checkpoint of `to` tokens was given up, because pages or places ran short */
+    LIMIT_EVICTED, /* a checkpoint of `to` tokens was dropped, because pages or places ran short */
     LIMIT_DRAFT,   /* the draft has no cells of the `to` tokens held: drafting was off */
-    LIMIT_STATE,   /* no checkpoint lies nearer */
+    LIMIT_STATE,   /* no checkpoint is closer to that place */
 };
 
 struct reuse {
@@ -52,7 +52,7 @@ bool reuse_limit_parse(const char *name, enum reuse_limit *out);
 /* Prompt tokens whose cells existed, or had existed before the pools were emptied, and that are
  * computed again. */
 int reuse_again(const struct reuse *r, int n_prompt, int n_reused);
-/* Whether so many tokens are computed again that the chat shows a line about it. */
+/* Whether enough tokens are recomputed for the chat to show a line about it. */
 bool reuse_is_notable(const struct reuse *r, int n_prompt, int n_reused);
 /* Appends one line without an end: "reused 9,700 of 9,820 prompt tokens: the system prompt changed
  * at token 12". Nothing if the change is unknown. */

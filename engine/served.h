@@ -1,5 +1,5 @@
-/* served.h - what a server reported of a reply that it computed: counts, times, metrics, and the best
- * tokens of each row. Everything is as the server sent it; what it did not send stays "not reported".
+/* served.h - a server's report of a reply that it computed: counts, times, metrics, and the best tokens of each row.
+ * Everything is as the server sent it; facts that it did not send stay "not reported".
  */
 #ifndef AERIE_SERVED_H
 #define AERIE_SERVED_H
@@ -20,10 +20,10 @@ struct served {
     int64_t verifies;                  /* steps that verified drafts */
     double ms_queue, ms_first;         /* until the request ran, until its first token */
     double ms_prompt, ms_decode;
-    char finish[32];             /* why the reply ended, in the server's word; "": not reported */
+    char finish[32];             /* the server's finish reason; "": not reported */
     bool prompt_ids, reply_ids;  /* the ids in the log are the server's; false: it sent none */
-    double ms_before, ms_after;  /* the metrics are of so long before the request was sent, and after the
-                                    reply's end; NAN: there are none */
+    double ms_before, ms_after;  /* how long before the request, and after the reply's end, the metrics were read;
+                                    NAN: there are none */
     struct served_metric *metric; /* owned, (n_metric), ordered by name and labels */
     int n_metric;
 };
@@ -36,14 +36,14 @@ enum { SERVED_TOKENS = 65536 }; /* most tokens of a step or of a piece of a stre
 
 /* One of the best tokens of a row; the first of each token is the token itself. */
 struct top {
-    int k;       /* of which token of the step, from 0 to SERVED_TOKENS - 1 */
-    int32_t id;  /* -1: the server names the token by its text alone */
+    int k;       /* index of the token in the step, from 0 to SERVED_TOKENS - 1 */
+    int32_t id;  /* -1: the server sent only the text */
     float logp;  /* NAN: not reported */
     char *text;  /* (n bytes and a NUL) as the server sent it; NULL: not reported */
     int n;
 };
 
-/* Those of a step, ordered by k; of one k the token itself first, then the others, best first. */
+/* The best tokens of a step, ordered by k; for each k the token itself first, then the others, best first. */
 struct tops {
     struct top *at; /* owned, (n) */
     int n;

@@ -87,7 +87,7 @@ const struct setting *settings_at(int i)
 
 static const struct entry *find(const char *name)
 {
-    if (strcmp(name, "draft") == 0) /* people type "draft off" for spec */
+    if (strcmp(name, "draft") == 0) /* users type "draft off" for "spec off" */
         name = "spec";
     for (int i = 0; i < N; i++)
         if (strcmp(table[i].pub.name, name) == 0)

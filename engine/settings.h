@@ -1,4 +1,4 @@
-/* settings.h - what /set, -p and the config file may change, as one table of names, ranges and
+/* settings.h - the settings that /set, -p and the config file change, as one table of names, ranges and
  * help.
  *
  * Plain data: any thread may hold its own copy; the engine takes a new one between turns. */
@@ -10,13 +10,13 @@
 enum check_level { CHECK_OFF, CHECK_ON, CHECK_STRICT };
 const char *check_level_name(enum check_level l); /* "off", "on", "strict" */
 
-/* What happens when a message and what is before it do not fit the context. */
+/* What to do if a message and the conversation before it do not fit the context. */
 enum forget {
     FORGET_AUTO,   /* ask if engine_opts.attended, else oldest; engine_open() resolves it */
     FORGET_ASK,    /* the message is refused and nothing changes, until /forget lets turns leave */
     FORGET_OLDEST, /* the oldest turns leave, and a notice says so before */
     FORGET_NEVER,  /* the message is refused */
-    FORGET_EAGER,  /* for logs written before there was a choice (session_forget_eagerly()) */
+    FORGET_EAGER,  /* for logs of versions without this setting (session_forget_eagerly()) */
 };
 
 struct settings {

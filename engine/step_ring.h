@@ -1,23 +1,22 @@
 /* step_ring.h - the latest steps of the session in memory, each with the tree that it drafted and
  * the tokens that it emitted.
  *
- * What lives here: one entry a committed step of the present session (turn, step, record); of steps
- * that drafted, the tree's nodes as the log packs them: token, parent, fate, three floats; the
- * emitted tokens, each with its log probability and its rival. Depths and ancestors follow from
- * these. Cells, pages and plans do not live here.
+ * The ring has one entry for each committed step of the present session (turn, step, record); for steps that drafted, the
+ * tree's nodes as the log packs them: token, parent, fate, three floats; and the emitted tokens, each with its log
+ * probability and its rival. Depths and ancestors follow from these. Cells, pages and plans are not kept.
  *
  * Bounds: RING_STEPS entries of 128 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
  * 16 bytes, 5.8 MB, of which the operating system provides what has been written. Entries, nodes
- * and tokens are three rings; the oldest step leaves when one of them is full, so the ring always
- * holds an unbroken run of steps that ends with the newest: 16,384 steps of chains of 5 that emit 4
+ * and tokens are three rings; the oldest step is dropped when one of them is full, so the ring always
+ * holds a contiguous range of steps that ends with the newest: 16,384 steps of chains of 5 that emit 4
  * tokens, or 2,048 of trees of 63 nodes.
  *
  * Order: turn numbers of a session only grow, and step numbers within a turn, so entries are sorted
- * by (turn, step) and found by bisection. An undone turn's steps stay. A fork goes on with its
- * parent's steps, because it stands on them; another session begins empty.
+ * by (turn, step) and found by bisection. An undone turn's steps stay. A fork keeps its
+ * parent's steps, on which it is based; any other session begins empty.
  *
- * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push costs one entry, its nodes and its tokens; no allocation after the
- * opening. */
+ * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push writes one entry, its nodes and its
+ * tokens; nothing is allocated after the opening. */
 #ifndef AERIE_STEP_RING_H
 #define AERIE_STEP_RING_H
 
@@ -58,7 +57,7 @@ struct step_ring {
 void ring_open(struct step_ring *r);
 void ring_close(struct step_ring *r);
 void ring_clear(struct step_ring *r);
-/* The session goes back to where turn `turn` ended: later turns' steps leave. */
+/* Drops the steps of turns after `turn`: the session has gone back to its end. */
 void ring_cut(struct step_ring *r, int turn);
 /* Adds the newest step with the tokens that it emitted; tree NULL or of one node: it drafted
  * nothing. (turn, step) must be greater than those of the step before. */
@@ -76,7 +75,7 @@ void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tre
 /* Its tokens and their facts: (e->n_token). */
 void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t *token,
                  struct token_fact *fact);
-/* What struct steps_ops promises, of the steps held. */
+/* The functions of struct steps_ops, for the steps held. */
 void ring_range(const struct step_ring *r, struct step_range *out);
 int ring_latest(const struct step_ring *r, struct step_info *out, int max);
 void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out);

@@ -1,12 +1,12 @@
-/* what_if.h - one step computed twice: as it is, and with something changed. */
+/* what_if.h - the result of computing one step twice: without and with changes. */
 #ifndef AERIE_WHAT_IF_H
 #define AERIE_WHAT_IF_H
 
 #include "engine/event.h"
 
-/* One of the two. */
+/* One of the two results. */
 struct what_if_side {
-    bool failed; /* why says it: a rule, a pool that is short */
+    bool failed; /* `why` says the cause: a violated rule, a pool that is short */
     char why[256];
     struct step_rec rec;
     struct tree tree; /* n <= 1: nothing was drafted */
@@ -18,10 +18,10 @@ struct what_if_side {
 struct what_if {
     char change[240]; /* "draft.topk=8 page_size=1" */
     int turn, step;   /* the step that would come next */
-    struct what_if_side side[2]; /* as it is, changed */
+    struct what_if_side side[2]; /* without and with the changes */
     bool other_pools; /* the changed one ran on a second runtime: page digests cannot be compared */
     int n_context;    /* tokens that were computed there first */
-    double ms;        /* all that took */
+    double ms;        /* time of the whole comparison */
 };
 
 #endif

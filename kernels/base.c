@@ -98,7 +98,7 @@ void err_print(const char *fmt, ...)
     va_end(ap);
 }
 
-/* Lets one thread say why the program ends, and no other end it before the terminal is restored. */
+/* Only one thread prints why the program ends; others wait, so that none ends it before the terminal is restored. */
 static void begin_to_die(void)
 {
     static atomic_bool dying;

@@ -30,7 +30,7 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* the entries, but for h
 
 /* ---- signals ---- */
 
-static struct sigaction before; /* the disposition that was there */
+static struct sigaction before; /* the disposition before mapped_catch() */
 static uintptr_t page;          /* bytes of one */
 
 bool mapped_fault(int sig, const siginfo_t *info)
@@ -63,7 +63,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
         return;
     }
     sigaction(sig, &before, NULL);
-    if (info->si_code <= 0) /* sent by a process; a fault is raised again by itself */
+    if (info->si_code <= 0) /* sent by a process: raise it again; a fault occurs again when the handler returns */
         raise(sig);
 }
 

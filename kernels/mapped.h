@@ -1,9 +1,9 @@
 /* mapped.h - files that are read through mappings although other processes may write to them.
  *
- * A file that is cut short while it is mapped raises SIGBUS in whoever reads behind its new end. The
+ * If a file is truncated while it is mapped, reading after its new end raises SIGBUS. The
  * handler of this file puts zeros there, so that the computation goes on, and notes the loss;
- * mapped_check() reports the loss, and any other change of a mapped file's size or time. Who computes
- * with mapped data calls mapped_check() before the results are used, and drops them when it fails.
+ * mapped_check() reports the loss, and any other change of a mapped file's size or time. Code that computes
+ * with mapped data calls mapped_check() before it uses the results, and drops them if it fails.
  *
  * All functions may be called from several threads at once.
  */
@@ -24,7 +24,7 @@ void mapped_close(struct mapped *m); /* NULL is allowed */
 const char *mapped_base(const struct mapped *m);
 size_t mapped_size(const struct mapped *m);
 
-/* True while every mapped file is what it was when it was mapped; otherwise *e (ERR_MODEL) names the
+/* True while no mapped file has changed since it was mapped; otherwise *e (ERR_MODEL) names the
  * file and what happened. One fstat() for each file: less than a microsecond. */
 bool mapped_check(struct err *e);
 

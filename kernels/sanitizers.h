@@ -1,4 +1,4 @@
-/* sanitizers.h - which sanitizers a build has: HAS_ASAN and HAS_TSAN, 0 or 1. gcc says so by macros, clang by
+/* sanitizers.h - HAS_ASAN and HAS_TSAN, 0 or 1: the sanitizers of the build. gcc defines macros for them, clang has
  * __has_feature().
  */
 #ifndef AERIE_KERNELS_SANITIZERS_H

@@ -43,7 +43,7 @@ static size_t room(size_t bytes)
 
 void kv_state_save(const struct kv *from, struct kv_state *s)
 {
-    struct kv kv = *from; /* arrays_of() wants places that could be written */
+    struct kv kv = *from; /* arrays_of() takes pointers to non-const */
     struct array a[MAX_ARRAYS];
     CHECK(kv.n_copy == 0);
     *s = (struct kv_state){0};

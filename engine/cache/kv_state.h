@@ -1,5 +1,5 @@
 /* kv_state.h - a copy of all bookkeeping of the cache: pools, free lists in their order, map, marks,
- * the log of page events. The contents of cells are not in it, and neither are sequences.
+ * the log of page events. It contains neither the contents of cells nor sequences.
  *
  * Saving and loading copy the arrays: O(slots) memory and time, about 30 bytes a slot. Engine
  * thread, under its lock. */
@@ -21,8 +21,8 @@ struct kv_state {
 
 /* No page copy may be queued. kv_state_free() frees *s. */
 void kv_state_save(const struct kv *kv, struct kv_state *s);
-/* The cache is as it was when *s was saved, but for its stamps, which stay unique: the caller gives
- * every sequence its columns of that time, marked unclean. */
+/* Restores the cache to its state when *s was saved, except its stamps, which stay unique. The caller restores the columns
+ * of every sequence and marks them as not clean. */
 void kv_state_load(struct kv *kv, const struct kv_state *s);
 void kv_state_free(struct kv_state *s);
 

@@ -48,7 +48,7 @@ void kv_reset(struct kv *kv)
 {
     for (int i = 0; i < N_POOLS; i++)
         if (kv->pool[i].total) {
-            CHECK(kv->held[i] == 0); /* by a sequence; historical fault 27789 leaks pages that none holds */
+            CHECK(kv->held[i] == 0); /* sequences hold no page; pages leaked by historical fault 27789 do not count */
             pages_reset(&kv->pool[i]);
         }
     kv->n_copy = 0;
@@ -162,7 +162,7 @@ static bool shared(const struct kv *kv, const struct column *col)
     return kv->pool[POOL_FULL].ref[col->full.v] > 1;
 }
 
-/* Column c of a side is about to hold another page, or none. */
+/* Call it before column c of a side gets another page, or none. */
 static void mark_dirty(struct seq *s, enum side side, int c)
 {
     s->clean[side] = min_int(s->clean[side], c);
@@ -176,8 +176,8 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side)
 
 /* ---- reserving ---- */
 
-/* Column c is about to be replaced by a copy. An swa page that only this sequence holds is free
- * afterwards and may be written, so that such a column cannot be shared again. */
+/* Call it before column c is replaced by a copy. An swa page that only this sequence holds is freed by that and may be
+ * overwritten, so such a column cannot be restored by kv_undo(). */
 static void note_replaced(const struct kv *kv, struct seq *s, enum side side, int c)
 {
     struct replaced_column was = {.side = side, .c = c};
@@ -328,7 +328,7 @@ void kv_rollback(struct kv *kv, struct seq *s)
     }
 }
 
-/* A copy to the page that has not been carried out yet is left out. */
+/* Removes the queued copy to a page, if there is one. */
 static void cancel_copy(struct kv *kv, enum pool_id pool, int32_t dst)
 {
     int n = 0;
@@ -338,7 +338,7 @@ static void cancel_copy(struct kv *kv, enum pool_id pool, int32_t dst)
     kv->n_copy = n;
 }
 
-/* Page `now` of column c goes, and the one that it replaced comes back. */
+/* Drops page `now` of column c and restores the page that it replaced. */
 static void share_again(struct kv *kv, struct seq *s, enum pool_id pool, const struct replaced_column *was,
                         int32_t now)
 {
@@ -455,9 +455,8 @@ static void log_columns(struct kv *kv, enum pool_id pool, const struct seq *s)
                                     : s->col[c].full.v, c);
 }
 
-/* Of checkpoints the references are all that is needed, and those the events of other holders have
- * given already: so a page that only checkpoints hold, or that no sequence holds (a leak), gets one
- * event without a column. */
+/* For checkpoints only the number of references matters, which the events of other holders of a page contain. So only a
+ * page that no one but checkpoints holds, or that no sequence holds (a leak), gets an event, without a column. */
 static void log_others(struct kv *kv, enum pool_id pool, const uint8_t *listed)
 {
     for (int32_t page = GUARD_PAGES; page < kv->pool[pool].total; page++)

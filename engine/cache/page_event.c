@@ -54,7 +54,7 @@ static void put_run(const struct page_run *r, struct buf *out)
     buf_add(out, b, sizeof b);
 }
 
-/* Adds the event to the run if it goes on with it. */
+/* Adds the event to the run if it continues the run. */
 static bool goes_on(struct page_run *r, const struct page_event *ev)
 {
     const struct page_event *a = &r->first;
@@ -77,8 +77,8 @@ static int by_page(const void *x, const void *y)
     return (a->page > b->page) - (a->page < b->page);
 }
 
-/* By references, by the distance of page and column, by column: pages that were taken in turn with
- * those of other holders then lie in few runs. */
+/* Orders by references, then by the distance of page and column, then by column, so that pages which were taken in
+ * alternation with other holders form few runs. */
 static int by_run(const void *x, const void *y)
 {
     const struct page_event *a = x, *b = y;
@@ -90,8 +90,8 @@ static int by_run(const void *x, const void *y)
     return (d > 0) - (d < 0);
 }
 
-/* Events at the beginning that are one sweep over the columns of one holder, all up or all down.
- * Their order means nothing: pages are shared or dropped one by one. */
+/* The number of events at the beginning that form one sweep over the columns of one holder, ascending or descending.
+ * Their order has no meaning, because pages are shared or dropped one by one. */
 static int sweep(const struct page_event *ev, int n)
 {
     int k = 1;
@@ -104,7 +104,7 @@ static int sweep(const struct page_event *ev, int n)
     return k;
 }
 
-/* Reorders the sweeps among n events, where no page occurs twice in one. */
+/* Reorders the events within each sweep, in which no page occurs twice. */
 static void sort_sweeps(struct page_event *ev, int n)
 {
     for (int i = 0, k; i < n; i += k) {

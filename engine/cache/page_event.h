@@ -1,4 +1,4 @@
-/* page_event.h - what happened to pages between two steps, and its packed form.
+/* page_event.h - page events: the changes of pages between two steps, and their packed form.
  *
  * A committed step carries the page events since the step before it, and the lengths after it. The
  * events of a session's steps, applied in order to empty pools, yield the page table of the session
@@ -29,11 +29,11 @@ enum page_op {
 enum { LAST_PAGE_OP = PAGE_HOLD };
 const char *page_op_name(enum page_op op); /* "take", ... */
 
-/* Whose page table an event is about. */
+/* The holder whose page table an event concerns. */
 enum page_holder {
     HOLDER_SESSION, /* the conversation's own */
-    HOLDER_POINT,   /* a checkpoint of it, or a copy that work beside the conversation holds */
-    HOLDER_IDLE,    /* the parent of a fork, which waits */
+    HOLDER_POINT,   /* a checkpoint of the session, or a copy held by work outside the conversation */
+    HOLDER_IDLE,    /* the idle parent of a fork */
     HOLDER_BATCH,   /* a reply of a batch; no step carries events of a batch */
 };
 enum { LAST_PAGE_HOLDER = HOLDER_BATCH };
@@ -59,7 +59,7 @@ struct context_lengths {
  * event k is about page + k * d and column + k * d, or column -1 if column is -1. Events about one
  * page keep their order, and so do all others of a pool, except that the pages which one holder
  * shares, drops or holds in a sweep over its columns come in the order that takes the fewest runs.
- * Packed steps may be joined: each one tells its own size. */
+ * Packed steps may be concatenated: each one contains its own size. */
 enum { PAGE_PACK_VERSION = 1, PAGE_PACK_HEAD = 21, PAGE_PACK_RUN = 20 };
 
 void page_pack(const struct context_lengths *l, const struct page_event *ev, int n,

@@ -7,25 +7,25 @@
 enum {
     COLD_RUNS = 2,   /* a device runs a new graph kernel by kernel, then records it */
     LEAST_STAY = 8,  /* steps between two switches */
-    PROBE_STEPS = 6, PROBE_CLOSE = 16, /* steps of a probe; of a rival that is nearly as fast */
+    PROBE_STEPS = 6, PROBE_CLOSE = 16, /* steps of a probe; of a probe of a rival that is nearly as fast */
     PROBE_WAIT = 32, /* steps between two probes */
-    FRESH = 48,      /* a rival measured so many steps ago needs no probe */
+    FRESH = 48,      /* a rival measured within the last so many steps needs no probe */
     DRAFT_EVERY = 192, /* steps without a draft until acceptance is measured again */
-    SURE = 24,       /* measured steps that a disturbance does not spoil */
+    SURE = 24,       /* measured steps after which a single disturbance does not matter */
 };
-static const double FORGET = 1 - 1.0 / 96; /* of acceptance, a drafting step */
+static const double FORGET = 1 - 1.0 / 96; /* decay of measured acceptance with each drafting step */
 static const double MARGIN = 1.03;         /* advantage that a switch needs */
-static const double CLEARLY = 1.3;         /* advantage with which a switch comes early */
-static const double CLOSE = 0.1, WORST = 0.6; /* lost by a probe of a rival: a share of the speed */
-static const double BUDGET = 0.0008;       /* of the time, for probes of one rival */
-static const double PROBE_RATE = 0.3;      /* of the moving average, in a probe */
-static const double NOISE = 0.1;           /* of an average of few steps */
-static const double SPIKE = 2;             /* a step counts as at most so many times the average */
+static const double CLEARLY = 1.3;         /* advantage with which a switch needs not wait for LEAST_STAY */
+static const double CLOSE = 0.1, WORST = 0.6; /* share of the speed lost in a probe: of a close rival, at most */
+static const double BUDGET = 0.0008;       /* share of the time for probes of one rival */
+static const double PROBE_RATE = 0.3;      /* rate of the moving average during a probe */
+static const double NOISE = 0.1;           /* relative error of an average of few steps */
+static const double SPIKE = 2;             /* a step's time counts as at most this multiple of the average */
 
 static const struct tree_shape shapes[AUTO_SHAPES] = {
     {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {10, 1, 11}, {5, 4, 16}, {5, 8, 60},
 };
-/* How often another child is right where the best one is wrong, before a shape has run. */
+/* A prior: how often another child is right if the best one is wrong. */
 static const double prior_rescue[AUTO_SHAPES] = {0, 0, 0, 0, 0, 0, 0, 0.35, 0.5};
 
 const struct tree_shape *auto_shape_at(int i)
@@ -63,8 +63,8 @@ const struct tree_shape *auto_shape_next(const struct auto_shape *a)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Accepted nodes of a tree, by depth: the best child is right, or another one is. A depth that was seen
- * little is like the one above. */
+/* The expected accepted nodes of a tree, summed over depths: the best child is right, or another one is. A depth with few
+ * measurements is estimated by the depth above. */
 static double model_accepted(const struct auto_shape *a, int i)
 {
     const double weight = 3, doubt = 8;
@@ -79,7 +79,7 @@ static double model_accepted(const struct auto_shape *a, int i)
     return sum;
 }
 
-/* The model, corrected by what the shape has yielded. */
+/* The model's expectation times the shape's measured correction c(s). */
 double auto_shape_tokens(const struct auto_shape *a, int i)
 {
     const double weight = 12;
@@ -92,8 +92,8 @@ double auto_shape_ns(const struct auto_shape *a, int i)
     return a->of[i].ns * a->drift;
 }
 
-/* Nanoseconds that a row more adds to the target's pass at least, from the measured shapes of the fewest
- * and the most rows, less what may be noise; < 0: not known. */
+/* A lower bound of the nanoseconds that one more row adds to the target's pass, from the measured shapes with the fewest
+ * and the most rows, less possible noise; < 0: not known. */
 static double row_ns(const struct auto_shape *a)
 {
     int few = -1, many = -1;
@@ -107,7 +107,7 @@ static double row_ns(const struct auto_shape *a)
                                      (shapes[many].nodes - shapes[few].nodes));
 }
 
-/* Of a shape that never ran, from one that did: a level more or less, a row more or less. Errs towards
+/* Estimates the time of a shape that never ran from one that did, by their difference in levels and rows. Errs towards
  * fast. */
 static double estimate(const struct auto_shape *a, int i, int from)
 {
@@ -181,7 +181,7 @@ static void take_time(struct auto_shape *a, const struct auto_step *s)
     if (m->n >= 2 && ns > SPIKE * m->ns)
         ns = SPIKE * m->ns;
     double rate = a->left ? PROBE_RATE : m->n < LEAST_STAY ? 0.25 : 1.0 / 24;
-    if (m->n < 3) { /* the first ones may have been disturbed */
+    if (m->n < 3) { /* the first measurements may have been disturbed */
         rate = 1;
         ns = m->n ? fmin(m->ns, ns) : ns;
     }
@@ -199,7 +199,7 @@ static void take_time(struct auto_shape *a, const struct auto_step *s)
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-/* Plain decoding measures no acceptance: what was measured before it counts little now. */
+/* Plain decoding measures no acceptance, so earlier measurements lose weight. */
 static void doubt(struct auto_shape *a)
 {
     const double most = 8;
@@ -228,8 +228,8 @@ static void settle(struct auto_shape *a, int i, enum auto_reason why)
     switch_to(a, i, why);
 }
 
-/* The fastest measured shape; or the one of the fewest rows that never ran and seems faster, because what
- * few rows cost tells what many would. */
+/* The fastest measured shape; or, of the shapes that never ran and seem faster, the one with the fewest rows, because its
+ * time then predicts those of more rows. */
 static int best(const struct auto_shape *a, int from)
 {
     int top = from;
@@ -242,8 +242,8 @@ static int best(const struct auto_shape *a, int from)
     return top;
 }
 
-/* The same for a probe: of few measured steps, which the machine may have disturbed, the best is
- * believed. */
+/* The same at the end of a probe: of its few measured steps, which the machine may have disturbed, the fastest one
+ * counts. */
 static double hoped(const struct auto_shape *a, int i)
 {
     const struct auto_measure *m = &a->of[i];
@@ -253,7 +253,7 @@ static double hoped(const struct auto_shape *a, int i)
     return auto_shape_tokens(a, i) / ns;
 }
 
-/* The share of the speed that steps of a rival lose. */
+/* The share of the speed that is lost during steps of a rival. */
 static double loss(const struct auto_shape *a, int i)
 {
     return fmax(0, 1 - hoped(a, i) / tokens_a_ns(a, a->now, a->now));
@@ -264,9 +264,9 @@ static int probe_steps(double lost)
     return lost < CLOSE ? PROBE_CLOSE : PROBE_STEPS;
 }
 
-/* The rival that a probe runs: one whose latest measure is so old that a probe now keeps within the budget,
- * the fastest of these. Plain decoding measures no acceptance, so a small chain runs from time to time,
- * whatever is expected of it. -1: none. */
+/* The rival to probe: the fastest of those measured so long ago that a probe stays within the budget. Plain decoding
+ * measures no acceptance, so during it a small chain runs from time to time, however slow it is expected to be. -1:
+ * none. */
 static int rival(const struct auto_shape *a)
 {
     int top = -1;

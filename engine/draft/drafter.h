@@ -1,4 +1,4 @@
-/* drafter.h - drafters: what the engine asks of whatever guesses the next tokens.
+/* drafter.h - drafters, which guess the next tokens: the interface between them and the engine.
  *
  * A lane is one sequence being extended; a batch is several. A drafter grows one tree of guesses a
  * lane. The table in drafter.c lists all drafters by name. A new drafter is one file that defines a
@@ -13,7 +13,7 @@
 enum { MAX_TOPK = 16, MAX_STEPS = 16, MAX_LANES = 64 };
 
 struct tree_shape {
-    int steps; /* greatest depth; 0: plain decoding, and the drafter takes the new cells in later
+    int steps; /* greatest depth; 0: plain decoding, and the drafter runs over the new cells later
                   (lane_catch_up()) */
     int topk;  /* children kept a level */
     int nodes; /* nodes verified, root included */
@@ -42,7 +42,7 @@ struct drafter {
     struct head *head; /* this drafter as a neural head (head.h); NULL: it is none */
 };
 
-/* What a drafter is opened with. */
+/* The arguments of opening a drafter. */
 struct drafter_setup {
     struct device dev;
     struct draft *w;    /* weights, used in place; those of a drafter without weights are empty */
@@ -54,8 +54,8 @@ struct drafter_setup {
 
 struct drafter_ops {
     const char *name;  /* as in struct draft, on the command line and in logs */
-    const char *about; /* what drafts, for people: a noun phrase */
-    bool weightless;   /* is chosen by its name; else by a folder with weights */
+    const char *about; /* a noun phrase for users: "an EAGLE3 head" */
+    bool weightless;   /* chosen by its name; false: by a folder with weights */
     enum draft_kv kv;
     /* NULL and *e on failure. drafter_open() sets ops. */
     struct drafter *(*open)(const struct drafter_setup *s, struct err *e);
@@ -67,9 +67,8 @@ struct drafter_ops {
                  const struct tree_shape *shape, struct err *e);
 };
 
-/* Fills *d with what `name` means: a drafter without weights, or the folder of a draft that fits
- * the target (draft_load(), which describes the other arguments). A folder that is called like
- * such a drafter is given as ./NAME. */
+/* Loads the drafter `name`: a drafter without weights, or the folder of a draft for this target (draft_load() describes
+ * the other arguments). A folder with the name of a drafter without weights must be given as ./NAME. */
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
                   const char *capture, const struct loading *p, struct err *e);
 /* The drafter of a loaded draft; NULL if w is NULL. */

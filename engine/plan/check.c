@@ -231,7 +231,7 @@ static bool bad_column(const struct view *v, const struct table *t, int c, int32
                 pool_name(t->pool), v->b, c, page, own);
 }
 
-/* Columns [first, last] of request b are live pages of the sequence, in the table's own space. */
+/* Columns [first, last] of request b must be live pages of the sequence, with ids of the table's pool. */
 static bool check_columns(const struct view *v, const struct table *t, int first, int last)
 {
     const struct kv *kv = v->kv;
@@ -316,7 +316,7 @@ static bool check_tail(const struct view *v)
 {
     if (tail_ok(v->kv, v->q->seq, v->e))
         return true;
-    /* the message still begins with the rule's number */
+    /* the message must still begin with the rule's number */
     char what[sizeof v->e->msg];
     memcpy(what, v->e->msg, sizeof what);
     size_t n = strcspn(what, " ");
@@ -705,7 +705,7 @@ static bool check_request(struct view *v)
     return true;
 }
 
-/* The checks that concern no single request. */
+/* The checks that do not belong to a single request. */
 static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e)
 {
     if (!check_pools(kv, e))

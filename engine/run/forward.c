@@ -82,7 +82,7 @@ bool net_two_parts(struct net *n, struct err *e)
         wide = wide > queries ? wide : queries;
         heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
     }
-    /* after a failure the next call goes on with what is missing */
+    /* after a failure the next call allocates the missing buffers */
     return (n->o2.p || alloc_floats(n, &n->o2, rows * wide, e)) &&
            (n->lse.p || alloc_floats(n, &n->lse, rows * heads, e)) &&
            (n->lse2.p || alloc_floats(n, &n->lse2, rows * heads, e));
@@ -155,7 +155,7 @@ const struct tensor *tensor_opt(const struct tensor *t)
     return t->data ? t : NULL;
 }
 
-/* The destination of capture number `skip` of a boundary; absent: the boundary has not as many. */
+/* The destination of capture number `skip` of a boundary; absent: the boundary has fewer captures. */
 static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
 {
     for (int i = 0; t && i < t->n; i++)

@@ -1,4 +1,4 @@
-/* probe_pass.h - taps in a forward pass (engine/probe.h says what they leave).
+/* probe_pass.h - taps in a forward pass (engine/probe.h describes the result).
  *
  * While net.probe is set, net_forward() calls the functions below between its operations. They only
  * read: rows of activation buffers and KV cells are copied to the host, and the attention operation
@@ -13,9 +13,9 @@
 
 struct probe_pass {
     struct probe *out; /* the caller's */
-    int row;           /* asked for: the row of shares and keys; -1: the pass's last */
-    int key_layer;     /* asked for: see struct probe */
-    /* of the pass that runs */
+    int row;           /* requested: the row of shares and keys; -1: the pass's last */
+    int key_layer;     /* requested: see struct probe */
+    /* of the running pass */
     const struct plan *plan;
     const struct k_plan *kp;
     kbuf o, lse, bare; /* (PROBE_ROWS, widest), (PROBE_ROWS, heads): bare: without sinks */

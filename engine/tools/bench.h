@@ -1,5 +1,5 @@
-/* bench.h - `aerie bench`: how long the parts of a chat take, next to how long reading their bytes
- * takes at the bandwidth that the same run measured.
+/* bench.h - `aerie bench`: measures the parts of a chat, and compares their times with the time of reading their bytes at
+ * the bandwidth measured in the same run.
  *
  * Everything goes through the kernel table and the engine's own functions, so the same lines exist
  * on every device. Rules: random data only; several sets of weights in turn, together far beyond
@@ -15,7 +15,7 @@
 struct bench_line {
     const char *name;  /* "gemv.qkv.T4" */
     const char *shape; /* for people: "5120x2880 bf16, 9 sets" */
-    int runs;          /* timed; 0: it could not be, and the shape says why */
+    int runs;          /* timed runs; 0: not possible, and the shape says why */
     double ms, spread; /* of one operation: median, median absolute deviation */
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
     double experts;    /* different ones that the rows chose, the layers' mean; 0: not of experts */
@@ -40,7 +40,7 @@ struct bench_opts {
     const char *const *pattern; /* lines whose name begins with one or matches it as a glob */
     int n_pattern;              /* 0: all lines */
     const char *model, *draft;  /* folders, or NULL */
-    const char *model_name;     /* what its lines are called */
+    const char *model_name;     /* the model's name in the names of lines */
     const char *synthetic;      /* a published model by name (synthetic.c) instead; or NULL */
     const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
     const char *device;         /* as for engine_open() */

@@ -56,9 +56,9 @@ static bool device_seconds(struct bench *b, struct runtime *r, double wall, doub
     return ok;
 }
 
-/* cycle.host.*: what the device does not account for: the host's own work between a run's results
- * and the next one's launch, and the driver's launch. Cycles go on as they were timed, each
- * followed by its record alone, because rows that choose other experts take another time. */
+/* cycle.host.*: the time of a cycle minus that of the device: the host's work between a run's results and the next
+ * launch, and the driver's launch. Cycles run as they were timed, each followed by a run of its recording alone, because
+ * the device's time depends on the experts that the rows choose. */
 static bool host_share(struct bench *b, struct subject *s, struct lane *l,
                        const struct tree_shape *shape, const char *name, struct err *e)
 {
@@ -170,7 +170,7 @@ static double prompt_flops(struct model *m, int n)
     return all;
 }
 
-/* Whether the line was asked for by its whole name: lines that take seconds a run. */
+/* Whether the line was requested by its whole name: required for lines that take seconds a run. */
 static bool named(const struct bench *b, const char *name)
 {
     for (int i = 0; i < b->o->n_pattern; i++)
@@ -231,7 +231,7 @@ static bool talk_lane(struct subject *s, const struct ids *prompt, const struct 
     return ok && (*tokens > 0 || err_set(e, ERR_NEGATIVE, "the reply is empty"));
 }
 
-/* How a reply is decoded. */
+/* A manner of decoding a reply. */
 struct manner {
     const char *name;
     const struct tree_shape *shape; /* NULL: plain */

@@ -1,4 +1,4 @@
-/* bench_model.h - a model as the benchmark's subject. bench_model.c opens it, bench_pass.c times
+/* bench_model.h - benchmarks of a model. bench_model.c opens it, bench_pass.c times
  * single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
  * replies, bench_talk.c replies of the whole program.
  *
@@ -16,16 +16,16 @@
 
 struct subject {
     const char *name; /* as in the names of lines */
-    const char *synthetic; /* made up instead of read; or NULL */
+    const char *synthetic; /* a published model by name, with generated weights; or NULL */
     struct loaded l;
     struct quant_opts quant;
     struct runtime runtime;
     int chunk;   /* prompt tokens a pass */
     int most;    /* longest context that is measured */
     int usual;   /* context of verify passes and cycles */
-    double step_ms;  /* of the step at the usual context, 0: not measured */
-    double plain_ms; /* of lane_step() there without a draft */
-    double chat_ms[2]; /* a token of a reply without and with a draft, cycles alone */
+    double step_ms;  /* time of the step at the usual context, 0: not measured */
+    double plain_ms; /* time of lane_step() there without a draft */
+    double chat_ms[2]; /* time of a token of a reply without and with a draft, cycles alone */
     double peer_ms[2]; /* time of cuBLASLt for the products of a prompt of 512 and of 4096
                           tokens; 0: not measured */
 };
@@ -60,7 +60,7 @@ double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, dou
 /* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
 double bench_draft_bytes(struct runtime *r, int rows, int n, bool first);
 
-/* The lines that are asked for. */
+/* The benchmark lines. */
 bool bench_passes(struct bench *b, struct subject *s, struct err *e);
 bool bench_products(struct bench *b, struct subject *s, struct err *e);
 bool bench_talk(struct bench *b, struct subject *s, struct err *e);

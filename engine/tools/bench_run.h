@@ -1,5 +1,4 @@
-/* bench_run.h - what the files of the benchmark share: one run's device, choice of lines, and the
- * clock. */
+/* bench_run.h - shared by the files of the benchmark: one run's device, choice of lines, and the clock. */
 #ifndef AERIE_BENCH_RUN_H
 #define AERIE_BENCH_RUN_H
 
@@ -35,10 +34,10 @@ struct timing {
     int runs;
 };
 
-/* Closes the device and opens it anew, which frees the made-up weights of the lines so far. */
+/* Closes and reopens the device, which frees the generated weights of the lines so far. */
 bool bench_reopen(struct bench *b, struct err *e);
 
-/* Whether a line of this name was asked for; any: a line whose name begins with prefix. */
+/* Whether a line of this name was requested; any: some line whose name begins with prefix. */
 bool bench_wanted(const struct bench *b, const char *name);
 bool bench_wanted_any(const struct bench *b, const char *prefix);
 
@@ -77,7 +76,7 @@ uint64_t bench_random(struct bench *b);
 kbuf bench_floats(struct bench *b, size_t n, struct err *e);
 /* Fills a buffer with random bf16 (or, two a number, f32) of both signs around 1/64. */
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e);
-/* A tensor of made-up weights, (out, in), or (in) when out is 0. */
+/* A tensor of generated weights, (out, in), or (in) if out is 0. */
 bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e);
 /* The same of a matrix of which single rows are read (tensor.by_row). */
 bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,

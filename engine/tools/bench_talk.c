@@ -1,8 +1,8 @@
-/* bench_talk.c - what the program around a cycle adds to a reply: the engine's thread and its queue
- * of events, then the log and the faces, in lines and full screen. See bench_model.h.
+/* bench_talk.c - the time that the program around a cycle adds to a reply: the engine's thread and its queue of events,
+ * then the log and the two faces. See bench_model.h.
  *
- * repl.itl is the time between two tokens as a caller of engine.h sees it; repl.lines and repl.tui
- * what the engine itself takes a token while the whole program runs around it. R of repl.itl and
+ * repl.itl is the time between two tokens as a caller of engine.h sees it; repl.lines and repl.tui are the engine's own
+ * time for a token while the plain mode or the full screen runs. R of repl.itl and
  * repl.lines is the time of the same run's chat lines (nothing but cycles) over theirs, R of
  * repl.tui that of repl.lines.
  */

@@ -20,7 +20,7 @@ static const struct rounding float32 = {"float32", 1e-3, NOISE_F32}, /* sums in 
     bfloat16 = {"bf16", 2e-2, NOISE_BF16}, /* three roundings: activations and cells keep 8 bits */
     fp8_cells = {"fp8", 2e-2, NOISE_FP8};  /* cells keep 4 bits; the noise is at every product */
 
-/* A run that violated a rule counts as a failed check; other errors end the comparison. */
+/* A run that violates a rule counts as a failed check; other errors end the comparison. */
 static bool soft(struct report *r, const char *name, bool ok, struct err *e)
 {
     if (!ok && e->kind == ERR_INVARIANT) {

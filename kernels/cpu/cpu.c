@@ -2,7 +2,7 @@
  *
  * Device memory is host memory; weights are used in the checkpoint's memory. Operations run
  * synchronously on the calling thread and the device's pool. A refused allocation is reported by
- * alloc(). What sync() reports is that a mapped checkpoint is no longer what it was when it was loaded.
+ * alloc(). sync() fails only if a mapped checkpoint has changed since it was loaded.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/fp8.h"
