@@ -11,12 +11,12 @@ enum {
     PROBE_WAIT = 32, /* steps between two probes */
     FRESH = 48,      /* a rival measured within the last so many steps needs no probe */
     DRAFT_EVERY = 192, /* steps without a draft until acceptance is measured again */
-    SURE = 24,       /* measured steps after which a single disturbance does not matter */
+    SURE = 24,       /* measured steps from which on their average is used as it is: see hoped() */
 };
 static const double FORGET = 1 - 1.0 / 96; /* decay of measured acceptance with each drafting step */
 static const double MARGIN = 1.03;         /* advantage that a switch needs */
-static const double CLEARLY = 1.3;         /* advantage with which a switch needs not wait for LEAST_STAY */
-static const double CLOSE = 0.1, WORST = 0.6; /* share of the speed lost in a probe: of a close rival, at most */
+static const double CLEARLY = 1.3;         /* advantage with which a switch need not wait for LEAST_STAY steps */
+static const double CLOSE = 0.1, WORST = 0.6; /* loss() of a rival: below CLOSE its probe is longer, from WORST on it has none */
 static const double BUDGET = 0.0008;       /* share of the time for probes of one rival */
 static const double PROBE_RATE = 0.3;      /* rate of the moving average during a probe */
 static const double NOISE = 0.1;           /* relative error of an average of few steps */
@@ -79,7 +79,7 @@ static double model_accepted(const struct auto_shape *a, int i)
     return sum;
 }
 
-/* The model's expectation times the shape's measured correction c(s). */
+/* The expected tokens of a step: 1 + A(s) c(s). */
 double auto_shape_tokens(const struct auto_shape *a, int i)
 {
     const double weight = 12;
@@ -242,8 +242,8 @@ static int best(const struct auto_shape *a, int from)
     return top;
 }
 
-/* The same at the end of a probe: of its few measured steps, which the machine may have disturbed, the fastest one
- * counts. */
+/* An optimistic estimate of a rival's tokens per nanosecond, to decide about probes: while it has few measured steps,
+ * which the machine may have disturbed, the shorter of the estimated and the measured time counts. */
 static double hoped(const struct auto_shape *a, int i)
 {
     const struct auto_measure *m = &a->of[i];

@@ -29,8 +29,8 @@ enum how {
 };
 
 /* Which calls of a thread are interrupted. A faulty loop of two calls that starts over after EINTR, instead of repeating
- * the call, makes no progress with ODD_CALLS or EVEN_CALLS (one of the two, depending on the calls before it), and never
- * with FIRST_TRIES. */
+ * the interrupted call, makes no progress with FIRST_TRIES, nor with one of ODD_CALLS and EVEN_CALLS (which of the two
+ * depends on the number of calls before it). */
 enum interrupted { ODD_CALLS = 1, EVEN_CALLS, FIRST_TRIES };
 
 struct fault {
