@@ -1,7 +1,7 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
- * A field that would change the answer and is not supported is refused by its name, unless it says what
- * is done without it; fields about accounting are ignored. Plain data, any thread.
+ * A field that would change the answer and is not supported is refused by its name, unless its value is
+ * the default behaviour; fields about accounting are ignored. Plain data, any thread.
  */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H
@@ -36,7 +36,7 @@ struct ask {
     int top_k; /* 0: all */
     bool seeded;
     uint64_t seed;
-    int most; /* tokens of a reply; -1: what the context holds */
+    int most; /* tokens of a reply; -1: as many as the context holds */
     bool run_on, stream, usage, usage_each, echo, ids, names_ids, keep_stop;
     int top;        /* -1: no log probabilities; else best tokens beside each */
     int prompt_top; /* the same of the prompt */
@@ -46,13 +46,13 @@ struct ask {
     int n_stop_id;
 };
 
-/* What requests are checked against. */
+/* The limits and defaults for requests. */
 struct ask_of {
     const char *model; /* as clients name it */
     const struct chat *chat;
     const struct tokenizer *tok;
     int context, vocab;
-    double temperature, top_p, min_p; /* where a request names none */
+    double temperature, top_p, min_p; /* for requests that name none */
     int top_k;
 };
 

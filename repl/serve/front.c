@@ -1,9 +1,9 @@
 /* front.c - HTTP over libmicrohttpd, in the main thread: see serve.h.
  *
  * libmicrohttpd runs on an epoll descriptor of its own, which front_wait() waits for beside the
- * backend's. A request that waits for tokens is suspended: libmicrohttpd does not look at its connection
- * then, so this file does, to find clients that have gone. A stream is written from the reply only as
- * fast as its client reads. */
+ * backend's. A request that waits for tokens is suspended. libmicrohttpd does not watch its connection
+ * meanwhile, so this file does, to find clients that have disconnected. A stream is written from the reply only
+ * as fast as its client reads. */
 #include "repl/serve/serve.h"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ struct call {
     char path[128];
     struct buf body, out; /* out: what a stream has to send */
     size_t sent;          /* of out */
-    struct task *task;    /* NULL: not begun, or given back */
+    struct task *task;    /* NULL: not begun, or released */
     bool read, suspended, streams, gone;
     int status;
     int64_t n_prompt, n_generated;
@@ -191,7 +191,7 @@ static enum MHD_Result answer_task(struct call *c)
     return send_json(c, &b);
 }
 
-/* Whether the task has come so far that its answer can begin. */
+/* Whether the answer of the task can begin. */
 static bool task_ready(const struct task *t)
 {
     return task_done(t) || (t->ask.stream && task_begun(t));
@@ -456,7 +456,7 @@ static const struct route routes[] = {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Takes the same time wherever the two differ. */
+/* Compares in constant time, wherever the two differ. */
 static bool same_key(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);
@@ -476,7 +476,7 @@ static bool may_enter(struct call *c)
     return same_key(bearer ? said + 7 : "", key);
 }
 
-/* A page of another host whose name was made to lead here must not reach a server that asks for no
+/* Against DNS rebinding: a web page whose host name was made to resolve to this address must not reach a server without a
  * key. */
 static bool host_is_here(struct call *c)
 {
@@ -492,7 +492,7 @@ static bool host_is_here(struct call *c)
     return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
 }
 
-/* Decides by the head of the request. */
+/* Chooses the route, or an error, from the head of the request. */
 static void choose(struct call *c)
 {
     bool path = false;
@@ -629,7 +629,7 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* The client of a suspended request has gone. */
+/* Whether the client of a suspended request has disconnected. */
 static void drop(struct call *c)
 {
     c->gone = true;
@@ -735,7 +735,7 @@ void front_close(struct front *f)
         if (c->suspended)
             drop(c);
     if (f->d) {
-        MHD_run(f->d); /* none may be suspended any more */
+        MHD_run(f->d); /* no connection may be suspended from here on */
         MHD_stop_daemon(f->d);
     }
     free(f->poll);

@@ -82,7 +82,7 @@ static int find_stop(const struct reply *r, const struct buf *b, size_t *at)
     return found;
 }
 
-/* Bytes at the end that may be the beginning of a stop text. */
+/* The number of bytes at the end that may be the beginning of a stop text. */
 static size_t may_begin(const struct reply *r, const struct buf *b)
 {
     size_t most = 0;
@@ -103,7 +103,7 @@ static void cut_front(struct buf *b, size_t n)
     b->p[b->n] = '\0';
 }
 
-/* Shows the answer's text up to what may begin a stop text. True: one is complete. */
+/* Releases the answer's text up to bytes that may begin a stop text. True: a stop text is complete. */
 static bool show(struct reply *r, const char *text, size_t n)
 {
     size_t at = 0;
@@ -247,7 +247,7 @@ void reply_end(struct reply *r, const struct event *ev)
 {
     struct buf rest = {0};
     r->us_wait = ev->job ? ev->job->us_wait : 0;
-    bool stopped = r->finish != FINISH_OPEN; /* by a text: what is held back belongs to it, or follows */
+    bool stopped = r->finish != FINISH_OPEN; /* by a stop text: the held text is part of it, or follows it */
     close_reader(r, &rest);
     if (!stopped) {
         bool ends = false;

@@ -9,10 +9,10 @@
 #include "engine/event.h"
 #include "repl/serve/ask.h"
 
-/* What one step adds: tokens [first, first + n) of the reply, and the text that may be shown. */
+/* The additions of one step: tokens [first, first + n) of the reply, and the text that may be shown. */
 struct piece {
     int first, n;
-    size_t text, thought; /* where its text ends in the reply's */
+    size_t text, thought; /* where the step's text ends in the reply's */
 };
 
 enum finish { FINISH_OPEN, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
@@ -45,7 +45,7 @@ struct reply {
     /* reading */
     struct chat_reader reader;
     struct tok_stream stream;
-    bool open;         /* the reader is */
+    bool open;         /* the reader is open */
     struct buf held;   /* text that may be the beginning of a stop text */
     size_t *offset;    /* (tok.n) characters of the text before each token, held ones included */
     size_t n_chars;
@@ -57,7 +57,7 @@ void reply_free(struct reply *r);
 void reply_begin(struct reply *r, struct event *ev);
 /* A step. True: the reply is complete, and the job should be cancelled. */
 bool reply_step(struct reply *r, const struct event *ev);
-/* The job has ended. No step follows. The last piece is one without tokens: what was held back, and the
+/* The job has ended, and no step follows. The last piece has no tokens: it has the text that was held back, and the
  * end. */
 void reply_end(struct reply *r, const struct event *ev);
 

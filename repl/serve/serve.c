@@ -36,7 +36,7 @@ static void log_op(struct serve *s, const struct job *j, enum op_kind op, const 
     post(s, &ev);
 }
 
-/* What a conversation with the same reply is set to. */
+/* The settings of a conversation that would give the same reply. */
 static void job_settings(const struct serve *s, const struct ask *a, uint64_t seed, struct buf *out)
 {
     struct settings set = s->settings;
@@ -94,14 +94,14 @@ static void log_step(struct serve *s, struct job *j, const struct event *of)
     post(s, &ev);
 }
 
-/* The text is the client's; the ids are those of all steps, also what the last one has behind a stop
- * text, so that they can be computed again. */
+/* The text is that sent to the client. The ids are those of all steps, including those after a stop text in the last step,
+ * so that a replay can compute them. */
 static void log_end(struct serve *s, struct job *j, const struct event *of)
 {
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
     ev.ns = of->ns;
-    /* a replay must not generate either; nor go on where the engine did until the cancel came */
+    /* a replay must not generate tokens that the engine computed after the stop, until the cancel arrived */
     ev.reason = r->ask->most == 0 || j->cut ? STOP_CANCEL : of->reason;
     buf_add(&ev.text, r->text.p, r->text.n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);
@@ -253,7 +253,7 @@ static void on_step(struct serve *s, struct task *t, struct job *j, struct event
     ids_add(&t->order, j->reply.index);
 }
 
-/* A job that was not computed, or not to its end. */
+/* Handles a job that failed, before or after its first token. */
 static void note_failure(struct task *t, const struct job *j, const struct event *ev)
 {
     const char *why = ev->text.p ? ev->text.p : "";
@@ -308,7 +308,7 @@ static void take_event(struct serve *s, struct event *ev)
 
 void serve_step(struct serve *s, int ms, int fd)
 {
-    enum { AT_ONCE = 256 }; /* so that connections have their turn, too */
+    enum { AT_ONCE = 256 }; /* events between two calls that serve connections */
     struct event ev;
     front_wait(s->front, ms, fd);
     for (int i = 0; i < AT_ONCE && backend_next(s->b, &ev); i++) {

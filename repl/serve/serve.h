@@ -41,31 +41,31 @@ struct serve {
     struct meter meter;
     struct front *front;
     bool ending;
-    bool lost; /* the device failed for good: nothing more can be answered */
+    bool lost; /* the device has failed: no request can be answered any more */
 };
 
-/* Listens. The backend and the history (or NULL) stay the caller's, who ends with serve_close(). NULL
- * and *e: the backend has no jobs, or the address cannot be had. */
+/* Listens. The caller keeps the backend and the history (or NULL) and ends with serve_close(). NULL and *e: the backend has
+ * no jobs, or the address cannot be used. */
 struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o, struct err *e);
 int serve_port(const struct serve *s);
-/* Waits up to ms for something to happen, and does it. fd: wakes it up, too; -1: none. */
+/* Waits up to ms for connections, events or fd (-1: none), and handles them. */
 void serve_step(struct serve *s, int ms, int fd);
-/* Takes no more connections and ends all replies; serve_step() sends what is left of them. */
+/* Accepts no more connections and ends all replies; serve_step() sends their remaining text. */
 void serve_end(struct serve *s);
 bool serve_idle(const struct serve *s); /* no answer is on its way */
 void serve_close(struct serve *s);
 
 /* ---- between serve.c and front.c ------------------------------------------------------------- */
 
-/* Begins to answer; takes over *a. The task tells `call` with front_news() until serve_release(). NULL
- * and *r: too many requests wait. */
+/* Begins to answer; takes over *a. Until serve_release(), front_news() is called for `call` whenever the task has news.
+ * NULL and *r: too many requests wait. */
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
-/* The client has its answer, or is gone: jobs that run are cancelled. */
+/* The client has its answer or has disconnected: cancels running jobs. */
 void serve_release(struct serve *s, struct task *t);
 void serve_counts(const struct serve *s, int *running, int *waiting);
 /* Appends facts of the server as a JSON object. */
 void serve_facts(const struct serve *s, struct buf *out);
-/* Drops the KV that is held for reuse. False: replies are computed now. */
+/* Drops the KV that is held for reuse. False: not possible while replies are computed. */
 bool serve_reset(struct serve *s);
 
 struct front *front_open(struct serve *s, struct err *e);

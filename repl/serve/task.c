@@ -359,7 +359,7 @@ static void put_usage(const struct task *t, struct buf *b)
     jput_close(b, '}');
 }
 
-/* Of one reply: the lists by step; of several: the sums alone. */
+/* For one reply the lists by step, for several only the sums. */
 static void put_speculation(const struct task *t, struct buf *b)
 {
     int64_t steps = 0, drafted = 0, accepted = 0;
@@ -439,7 +439,7 @@ static void put_finish(const struct reply *r, bool ended, struct buf *b)
 {
     jput_kstr(b, "finish_reason", ended ? finish_word(r->finish) : NULL);
     if (!ended && r->ask->chat)
-        return; /* the chat's chunks say the reason of the stop with the end only */
+        return; /* in a chat only the last chunk has the finish reason */
     jput_key(b, "stop_reason");
     if (ended && r->stop_text >= 0)
         jput_strn(b, r->ask->stop[r->stop_text].p, r->ask->stop[r->stop_text].n);

@@ -1,4 +1,4 @@
-/* task.h - one request for tokens while it is answered: its jobs and their replies.
+/* task.h - a request for tokens that is being answered: its jobs and their replies.
  *
  * serve.c starts its jobs and adds the backend's events to its replies; front.c reads the answer, as one
  * JSON object or as chunks of a stream. A task owns no connection. Main thread. */
@@ -28,8 +28,8 @@ struct task {
     struct job *job;      /* (n_job) */
     int n_job, n_ended;
     struct refusal failed; /* a job could not be computed */
-    bool cancelled;       /* the client is gone, or the server ends */
-    void *call;           /* who answers the client; NULL: nobody does any more */
+    bool cancelled;       /* the client has disconnected, or the server ends */
+    void *call;           /* the connection's request in front.c; NULL: it has ended */
     /* of a stream */
     struct ids order;     /* the job of each piece, as they came */
     int at;               /* pieces written */
@@ -46,10 +46,10 @@ bool task_done(const struct task *t);
 bool task_begun(const struct task *t);
 /* Appends the answer of a task that is done. */
 void task_answer(const struct task *t, struct buf *out);
-/* Appends what can be sent of the stream now, about `most` bytes of it. */
+/* Appends the part of the stream that can be sent now, about `most` bytes. */
 void task_stream(struct task *t, size_t most, struct buf *out);
 
-/* What usage and metrics say. */
+/* The numbers of "usage" and "metrics". */
 struct task_counts {
     int64_t prompt, cached, generated;
     double ms_first, ms_queue, ms_decode; /* of the slowest job; -1: there was no token */

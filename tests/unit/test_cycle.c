@@ -1,4 +1,4 @@
-/* test_cycle.c - a step that fails leaves every lane as it was, in whatever phase it fails. */
+/* test_cycle.c - a step that fails in any phase leaves every lane unchanged. */
 #include "tests/runtimes.h"
 
 

@@ -1,6 +1,5 @@
-/* test_fault_faces.c - a device that fails for good, as users meet it: lines, batches, replays, the full
- * screen. Faces run in a process of their own, so that exit codes, standard error and the terminal
- * are what a user would see. */
+/* test_fault_faces.c - a device that fails and stays lost, as users see it: plain mode, batches, replays, the full screen.
+ * Each face runs in a process of its own, so that exit codes, standard error and the terminal are those of real use. */
 #include "engine/serve/session.h"
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"

@@ -1,4 +1,4 @@
-/* test_golden.c - what `aerie golden` makes of roundings, at each precision, on the CPU.
+/* test_golden.c - how `aerie golden` judges rounding errors, at each precision, on the CPU.
  *
  * A table of kernels that is given to golden_run() is a device to it, whatever computes: it is
  * judged by the tolerance of its precision, and where that does not hold, by how far runs with

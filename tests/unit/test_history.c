@@ -1,4 +1,4 @@
-/* The session log: what is posted is what is read, at every level, and what is found again. */
+/* The session log: readers get what was posted, at every log level, and searches find it. */
 #include "tests/history_kit.h"
 
 /* ---- round trip ---- */

@@ -1,5 +1,5 @@
-/* What this process does with its own log takes none of SQLite's locks away: another process that closes the database does
- * not take this one for gone, and leaves the write-ahead log alone. */
+/* No operation of this process on its own log drops SQLite's POSIX locks. Otherwise another process that closes the database
+ * would miss this process's lock and delete the write-ahead log. */
 #include "tests/history_kit.h"
 
 #include <sqlite3.h>

@@ -1,5 +1,5 @@
-/* test_kept_plans.c - the plans of a step that was named before it ran: all of its passes, with the page
- * tables that they had, and the same bits as without. */
+/* test_kept_plans.c - the kept plans of a step that was named before it ran: those of all its passes, with their page
+ * tables; and the step has the same bits as without keeping them. */
 #include "tests/serve_kit.h"
 
 struct told {

@@ -1,6 +1,5 @@
-/* Power cuts: a disk of the tests' own (disk_kit.h) is stopped before changes of its files, and what it
- * might hold then is opened again. `make test` cuts at a few places of each operation; with
- * CUTS=all each change of a file is one place. */
+/* Power cuts: a simulated disk (disk_kit.h) is stopped before a change of a file, and the log that it might hold then is
+ * opened again. `make test` cuts at a few changes of each operation; with CUTS=all at every change of a file. */
 #include "history/internal.h"
 #include "tests/disk_kit.h"
 #include "tests/history_kit.h"

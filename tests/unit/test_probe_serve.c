@@ -1,6 +1,5 @@
-/* test_probe_serve.c - steps of a session run with taps: past ones computed again have the logits that
- * were recorded, the armed one runs as without taps, and neither leaves a trace in the session. And the
- * contexts of turns, kept as differences. */
+/* test_probe_serve.c - steps of a session run with taps: past steps computed again have the recorded logits, an armed step
+ * runs as without taps, and neither changes the session. Also the contexts of turns, kept as differences. */
 #include "tests/serve_kit.h"
 
 /* The steps that a session brought, and its probes. */

@@ -1,4 +1,4 @@
-/* test_room.c - a context that is full: what is refused, what leaves, and that it is said before. */
+/* test_room.c - a full context: which messages are refused, which turns leave, and that a notice comes before. */
 #include "tests/serve_kit.h"
 
 enum { CONTEXT = 512 };

@@ -1,4 +1,4 @@
-/* test_serve.c - requests in a row: what a cancel and a close end, what runs again, who holds the lock. */
+/* test_serve.c - queued requests: which of them a cancel or a close ends, which still run, and when the lock is held. */
 #include "tests/serve_kit.h"
 
 #include <unistd.h>

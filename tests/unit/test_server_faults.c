@@ -1,8 +1,8 @@
-/* test_faults.c - every kind of server against every kind of fault.
+/* test_server_faults.c - every kind of server against every kind of fault.
  *
- * One row of `faults` is one way in which an answer goes wrong, and what must come of it, whatever the
- * server: the reply as it is, a part of it, or nothing, each with one clear line, logged as it was shown,
- * after so many requests. Then the same conversation goes on: the next answer is whole.
+ * A row of `faults` is one way in which an answer goes wrong, with the expected result for every server: the whole reply, a
+ * part of it, or none, with one clear line, logged as it was shown, after the given number of requests. Afterwards the
+ * conversation goes on, and the next answer is complete.
  */
 #include "tests/server_kit.h"
 

@@ -1,17 +1,18 @@
 /* test_signal_states.c - signals in every state of the program, on each of its faces.
  *
- * A row of states[] says how the program is started and brought into a state; a row of trials[] which signals it
- * then gets. Checked: SIGTERM, SIGHUP and SIGINT end it with the status that shells expect, or, where a chat goes on
- * after Ctrl-C, the chat goes on; SIGTSTP stops it with the terminal given back, SIGCONT draws the screen again;
- * resizes and SIGPIPE change nothing; a hang-up ends it; its terminal has the modes from before, no process of its
- * group is left, the log is whole and has the replies that it must have. A state that a signal does not end is one
- * that lasts: a model that takes minutes, a server that does not answer, a pipe that nobody reads, a lock on the log.
+ * A row of states[] says how the program is started and brought into a state; a row of trials[] which signals it then
+ * receives. The test checks that SIGTERM, SIGHUP and SIGINT end the program with the status that shells expect, or that
+ * the chat goes on if it should after Ctrl-C; that SIGTSTP stops it with the terminal restored and SIGCONT redraws the
+ * screen; that resizes and SIGPIPE change nothing; that a hang-up ends it; and afterwards, that the terminal has its former
+ * modes, no process of the group is left, and the log is intact and has the expected replies. States that would not end
+ * by themselves are made with a model that takes minutes, a server that does not answer, a pipe that nobody reads, or a
+ * lock on the log.
  *
  *   AERIE_SIGNALS=all       every state with every trial, and a table of reaction times (minutes)
  *   AERIE_SIGNALS=NAME      only states whose name contains it, with every trial
- *   AERIE_SIGNALS_DELAY=MS  that much later, so that the signal finds another place of the state
+ *   AERIE_SIGNALS_DELAY=MS  the signals come this much later, at another moment of the state
  *
- * Without these, each state gets SIGTERM after all that does not end it, and one other trial.
+ * Without these, each state gets the signals that do not end it, then SIGTERM, and one other trial.
  */
 #include "history/history.h"
 #include "tests/signals_kit.h"

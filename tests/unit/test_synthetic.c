@@ -1,5 +1,5 @@
-/* test_synthetic.c - made-up weights: how they are spread, that a device makes those of the CPU,
- * and that a model made of shapes alone has the tensors of a real one. Without a GPU the comparison
+/* test_synthetic.c - generated weights: their distribution, that every device generates those of the CPU,
+ * and that a model made from shapes alone has the tensors of a real one. Without a GPU the comparison
  * is skipped. */
 #include "engine/cycle/cycle.h"
 #include "engine/run/device.h"
