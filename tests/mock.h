@@ -1,10 +1,10 @@
-/* mock.h - a target and drafters without weights: what a row becomes is a hash of exactly what it
- * reads, through the real engine.
+/* mock.h - a target and drafters without weights for the real engine: the result of a row is a hash of everything that the
+ * row reads.
  *
- * A row is one 64-bit number, carried through the kernel table as two floats of which nobody does
- * arithmetic. Its low byte is its token. A cell holds the number of the row that wrote it, so a key
- * read from a wrong slot, at a wrong place, twice or not at all gives another number, and with it
- * other tokens. mock_next() says what is right without pages, plans or engine.
+ * A row is one 64-bit number, carried through the kernel table as two floats that no operation changes. Its low byte is
+ * its token. A cell holds the number of the row that wrote it, so a key that is read from a wrong slot, at a wrong
+ * position, twice or not at all gives another number, and with it other tokens. mock_next() computes the expected token
+ * without pages, plans or engine.
  */
 #ifndef AERIE_TESTS_MOCK_H
 #define AERIE_TESTS_MOCK_H

@@ -101,7 +101,8 @@ static void log_end(struct serve *s, struct job *j, const struct event *of)
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
     ev.ns = of->ns;
-    /* a replay must not generate tokens that the engine computed after the stop, until the cancel arrived */
+    /* STOP_CANCEL: a replay then generates nothing if no token was asked for, and no tokens that the engine computed
+     * between the stop and the cancel */
     ev.reason = r->ask->most == 0 || j->cut ? STOP_CANCEL : of->reason;
     buf_add(&ev.text, r->text.p, r->text.n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);
