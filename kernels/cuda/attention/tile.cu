@@ -127,7 +127,7 @@ __device__ __forceinline__ void walk_ahead(const tile_args &t, const place<S> &p
         start_values<S>(p, tile_at<S>(p, i) + S::TILE_BYTES, s, x);
         cp_async_wait<0>();
         widen_tile<S>(p.kv, tile_at<S>(p, i + 2));
-        fence_async_proxy_shared(); /* would wait for copies: none is on its way */
+        fence_async_proxy_shared(); /* before the next copy begins: the fence waits for copies */
         if (k + FETCH < to) /* to the place of tile k - 1 */
             fetch_tile<S>(t, p.kv, p.ring, i + FETCH, tile_at<S>(p, i + FETCH));
         cp_async_commit();
@@ -224,10 +224,12 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 }
 
 /* Where the block's combined sums lie, unless they are in registers. */
-template <class S> __device__ __forceinline__ float *totals_of(const tile_args &t, const place<S> &p)
+template <class S>
+__device__ __forceinline__ float *totals_of(const tile_args &t, const place<S> &p)
 {
     const size_t block = blockIdx.z * gridDim.y + blockIdx.y;
-    return S::IN_SCRATCH ? t.totals + block * (S::ROWS * S::HD) : (float *)(p.shared + S::TOTAL_AT);
+    return S::IN_SCRATCH ? t.totals + block * (S::ROWS * S::HD)
+                         : (float *)(p.shared + S::TOTAL_AT);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
@@ -378,9 +380,10 @@ static void plan_tiles(struct kdev *d, tile_args &t, int packed)
 
 enum { WIDE_ROWS = 128 }; /* packed rows of the largest tile */
 
-/* Whether blocks that walk all keys of WIDE_ROWS packed rows with heads of 256 dimensions are faster
- * than blocks of 64, although their combined sums lie in device memory: segments must be long, since
- * the sums are read and written at the end of each, and the blocks must fill the device. */
+/* Whether blocks that walk all keys of WIDE_ROWS packed rows with heads of 256 dimensions are
+ * faster than blocks of 64, although their combined sums lie in device memory: segments must be
+ * long, since the sums are read and written at the end of each, and the blocks must fill the
+ * device. */
 static bool scratch_pays(const struct kdev *d, const attn_args &a)
 {
     enum { LONG_KEYS = 32768 };
