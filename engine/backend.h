@@ -27,7 +27,8 @@ struct backend;
 enum request_kind {
     RQ_SAY,    /* text: a user message; answers it. If it does not fit the context, the setting
                   `forget` decides; make_room: as `oldest` */
-    RQ_REGEN,  /* generates the last reply again; a sampled one uses new random numbers, so it differs */
+    RQ_REGEN,  /* generates the last reply again; a sampled one uses new random numbers, so it
+                  differs */
     RQ_UNDO,   /* removes the last user message and its reply from the context */
     RQ_FORGET, /* text: numbers of turns, "2 3 4", to be removed from the context */
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
@@ -75,7 +76,8 @@ struct request {
     enum request_kind kind;
     char *text;
     char session[SESSION_ID];
-    char parent[SESSION_ID]; /* RQ_RESUME: the session whose conversation a new session continues; "": its own */
+    char parent[SESSION_ID]; /* RQ_RESUME: the session whose conversation a new session continues;
+                                "": its own */
     char *settings;         /* RQ_RESUME: "name=value" lines */
     struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;
@@ -88,7 +90,8 @@ struct request {
                             rendered then, so its texts may be missing. Empty: it is rendered */
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place
                             of those that the target chooses (engine/cycle/lane.h) */
-    bool only_given;     /* the turn is cancelled after the last token of `given`; no effect if there is none */
+    bool only_given;     /* the turn is cancelled after the last token of `given`; no effect if
+                            there is none */
     struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, from OP_FORCE */
     int n_force;
     struct shape_change *shape; /* (n_shape) RQ_SAY, RQ_REGEN: for a replay, from OP_SHAPE, by step;
@@ -112,7 +115,8 @@ struct backend_info {
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */
-    const char *shared_kv; /* which layers have no KV cells of their own and whose they read; NULL: all have their own */
+    const char *shared_kv; /* which layers have no KV cells of their own and whose they read; NULL:
+                              all have their own */
     int context, page_size, window, n_layer, n_swa_layer, vocab;
     uint64_t weight_bytes;
     char date[11]; /* that the chat format was given */
@@ -138,7 +142,8 @@ struct depth_stat {
 /* The shape that draft.shape = auto chose, and its measurements. */
 struct auto_view_shape {
     int steps, topk, nodes, runs; /* runs: steps that had this shape */
-    double ms, tokens;            /* of a step: its time, 0: not measured; the tokens that it is expected to yield */
+    double ms, tokens;            /* of a step: its time, 0: not measured; the tokens that it is
+                                     expected to yield */
 };
 struct auto_view {
     int n;           /* shapes to choose from; 0: nothing was chosen yet */
@@ -257,7 +262,8 @@ struct gauge_sample {
 struct gauges_view {
     const char *unit;        /* constant: the first pool's name where that is not the full pool alone:
                                 "blocks", "slots"; NULL: "full" */
-    const char *about;       /* constant, one line: the source of the numbers and what they do not include */
+    const char *about;       /* constant, one line: the source of the numbers and what they do not
+                                include */
     int ms;                  /* between two readings; 0: the metrics are not read */
     uint64_t n_read, n_failed;
     char fault[200];         /* why the latest reading failed; "": it did not */
@@ -275,8 +281,8 @@ struct served_turn {
     int turn;
     enum stop_reason reason;
     int n_tokens;                 /* generated, as far as known */
-    uint64_t us_first, us_decode; /* from sending the request until the first token arrived, 0: none did;
-                                     from the first token until the last */
+    uint64_t us_first, us_decode; /* from sending the request until the first token arrived, 0: none
+                                     did; from the first token until the last */
     double length; /* mean tokens of a verifying step, by served_ops.length; NAN: not reported */
     struct served served; /* without its metrics */
 };
@@ -286,8 +292,8 @@ struct served_ops {
     int (*turns)(struct backend *b, struct served_turn *out, int max);
     /* The best tokens of a step's rows as the server sent them, freed by tops_free(); NULL: not held. */
     struct tops *(*tops)(struct backend *b, int turn, int step);
-    /* The formulas of this server's counts, in its own field names: "num_accepted / num_draft"; NULL: it counts no
-     * drafts. length NULL: it does not count its steps. */
+    /* The formulas of this server's counts, in its own field names: "num_accepted / num_draft";
+     * NULL: it counts no drafts. length NULL: it does not count its steps. */
     const char *rate, *length;
 };
 
@@ -337,8 +343,9 @@ struct plan_ops {
     bool (*text)(struct backend *b, const char *mode, bool json, struct buf *out, struct err *e);
     /* Names a future step of any session; its plans are kept when it runs. */
     void (*keep)(struct backend *b, int turn, int step);
-    /* Appends the plans of this step's passes, in order, as a JSON array of the objects that text() returns. If the step
-     * failed, the last one may be the refused plan. False: the step has not run. */
+    /* Appends the plans of this step's passes, in order, as a JSON array of the objects that text()
+     * returns. If the step failed, the last one may be the refused plan. False: the step has not
+     * run. */
     bool (*kept)(struct backend *b, struct buf *out);
 };
 
@@ -375,8 +382,8 @@ struct check_report {
 };
 struct check_ops {
     void (*counts)(struct backend *b, struct check_view *v);
-    /* Checks every pool and sequence now. False and *e (ERR_INVARIANT): a rule is violated. The report is filled in
-     * either way. */
+    /* Checks every pool and sequence now. False and *e (ERR_INVARIANT): a rule is violated. The
+     * report is filled in either way. */
     bool (*sweep)(struct backend *b, struct check_report *r, struct err *e);
 };
 
@@ -397,7 +404,8 @@ enum run_until {
 enum { MAX_BREAKS = 16, CONDITION_BYTES = 256 };
 struct debug_break {
     int number;
-    bool watch;    /* pauses if the value of the expression changes; false: if the expression holds */
+    bool watch;    /* pauses if the value of the expression changes; false: if the expression
+                      holds */
     uint64_t hits; /* pauses that it caused */
     char text[CONDITION_BYTES + 1];
 };
@@ -406,10 +414,11 @@ struct debug_view {
     bool paused;
     uint64_t pauses; /* so far */
     int turn, step; /* where: in this step, or after it */
-    int first, last; /* the turn can go to the state after any step from `first` (0: its beginning) to `last`, its
-                        newest step; first > last: it cannot go back. last > step: it has gone back */
-    char phase[8];  /* the phase just completed: "draft", "verify", "accept", "commit"; "": the whole step, or
-                       (step 0) nothing of the turn yet */
+    int first, last; /* the turn can go to the state after any step from `first` (0: its beginning)
+                        to `last`, its newest step; first > last: it cannot go back. last > step: it
+                        has gone back */
+    char phase[8];  /* the phase just completed: "draft", "verify", "accept", "commit"; "": the
+                       whole step, or (step 0) nothing of the turn yet */
     char why[400];
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
     int32_t token[TREE_MAX];
@@ -420,24 +429,27 @@ struct debug_view {
 };
 struct debug_ops {
     void (*view)(struct backend *b, struct debug_view *v);
-    /* Continues a paused turn, or sets where the running or the next one pauses. steps: with RUN_STEP, >= 1. condition:
-     * as in expr.h, for one pause, or NULL. False: the condition is invalid. */
+    /* Continues a paused turn, or sets where the running or the next one pauses. steps: with
+     * RUN_STEP, >= 1. condition: as in expr.h, for one pause, or NULL. False: the condition is
+     * invalid. */
     bool (*run)(struct backend *b, enum run_until until, int steps, const char *condition,
                 struct err *e);
-    /* Moves the paused turn to its state after one of its steps (0: before the first), earlier or, up to
-     * debug_view.last, later, and pauses there. Steps are computed again with the same bits; nothing is posted twice.
-     * False: no turn is paused, it is another turn, or no state before the step is kept. */
+    /* Moves the paused turn to its state after one of its steps (0: before the first), earlier or,
+     * up to debug_view.last, later, and pauses there. Steps are computed again with the same bits;
+     * nothing is posted twice. False: no turn is paused, it is another turn, or no state before the
+     * step is kept. */
     bool (*back)(struct backend *b, int turn, int step, struct err *e);
-    /* Forces the next token to be emitted: in the paused turn, else in the next one. text: the text of one token, or NULL:
-     * the token is *id, -1: cancels a forced token. *id receives the token. False: the turn runs or has gone back, or the
-     * token cannot occur in a reply's text. NULL: the backend computes nothing. */
+    /* Forces the next token to be emitted: in the paused turn, else in the next one. text: the text
+     * of one token, or NULL: the token is *id, -1: cancels a forced token. *id receives the token.
+     * False: the turn runs or has gone back, or the token cannot occur in a reply's text. NULL: the
+     * backend computes nothing. */
     bool (*force)(struct backend *b, const char *text, int32_t *id, struct err *e);
     /* Computes the next step of the paused turn twice, as it is and with changes ("NAME=VALUE"
      * words), and drops both; answered by EV_WHAT_IF. False: a change is wrong, or no turn is
      * paused between two steps. NULL: the backend computes nothing. */
     bool (*what_if)(struct backend *b, const char *changes, struct err *e);
-    /* Adds a breakpoint or a watch and returns its number; 0: the condition is invalid, or there are
-     * too many. */
+    /* Adds a breakpoint or a watch and returns its number; 0: the condition is invalid, or there
+     * are too many. */
     int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);
     /* number 0: all. False: there is no such breakpoint. */
     bool (*remove)(struct backend *b, int number, struct err *e);
@@ -447,10 +459,10 @@ struct debug_ops {
 
 /* One step with taps. */
 struct probe_ops {
-    /* Requests the taps of a step: of a past one, which is computed again on a scratch sequence, or (armed) of a future
-     * one. The answer is an event EV_PROBE with the probe or the reason why there is none; for an armed step it follows
-     * that step. At most one step is armed. False: the step is not in memory and ask->past is NULL, or the queue is
-     * full. */
+    /* Requests the taps of a step: of a past one, which is computed again on a scratch sequence, or
+     * (armed) of a future one. The answer is an event EV_PROBE with the probe or the reason why
+     * there is none; for an armed step it follows that step. At most one step is armed. False: the
+     * step is not in memory and ask->past is NULL, or the queue is full. */
     bool (*ask)(struct backend *b, const struct probe_ask *ask, struct err *e);
 };
 
@@ -467,9 +479,9 @@ struct jobs_ops {
     const struct tokenizer *(*tokenizer)(struct backend *b);
 };
 
-/* Blocks of a server's prefix cache, reconstructed from its KV events: the blocks that it has reported as stored and not
- * as removed. Hashes, token ids and names are as the server sent them. A block is identified by its hash; its physical
- * page is not known. */
+/* Blocks of a server's prefix cache, reconstructed from its KV events: the blocks that it has
+ * reported as stored and not as removed. Hashes, token ids and names are as the server sent them. A
+ * block is identified by its hash; its physical page is not known. */
 enum { BLOCK_GROUPS = 16, BLOCK_HASH_TEXT = 72, BLOCK_SAMPLES_KEPT = 900 };
 struct block_group { /* blocks of one kind of layers */
     int rank;         /* of data parallelism */
@@ -487,10 +499,12 @@ struct blocks_view {
     char about[160];   /* one line: "blocks, reconstructed from events", and what they leave out */
     char source[128];  /* the address from which the events come */
     bool connected;
-    bool whole;        /* the counts are exact: no batch is missing since the server's cache was empty */
+    bool whole;        /* the counts are exact: no batch is missing since the server's cache was
+                          empty */
     uint64_t batches, events; /* received */
     uint64_t replayed; /* batches among them that came from the replay address */
-    uint64_t before;   /* batches published before the first one received: the cache was not empty then */
+    uint64_t before;   /* batches published before the first one received: the cache was not empty
+                          then */
     uint64_t missed;   /* batches after it that never came */
     uint64_t unknown;  /* removals of blocks that were not known to be stored */
     uint64_t refused;  /* batches or events that could not be read */
@@ -506,8 +520,8 @@ struct block_sample {
     int n_group;
     int32_t blocks[BLOCK_GROUPS];
 };
-/* A block with positions of the session's latest prompt and reply: its token ids, and those of all blocks before it, are
- * those of the prompt and reply as the server sent them. */
+/* A block with positions of the session's latest prompt and reply: its token ids, and those of all
+ * blocks before it, are those of the prompt and reply as the server sent them. */
 struct session_block {
     int position, n_token; /* [position, position + n_token) */
     char hash[BLOCK_HASH_TEXT]; /* a decimal number, or bytes in hexadecimal */
@@ -539,8 +553,9 @@ enum backend_view {
     N_VIEWS
 };
 
-/* The first member of each implementation. Constant while the backend lives, except VIEW_ACCEPT, which a server's backend
- * may gain in a call of backend_chat(), because only a server's answers show whether it reports drafts. */
+/* The first member of each implementation. Constant while the backend lives, except VIEW_ACCEPT,
+ * which a server's backend may gain in a call of backend_chat(), because only a server's answers
+ * show whether it reports drafts. */
 struct backend {
     const struct backend_ops *ops;
     const struct steps_ops *steps;
@@ -562,7 +577,8 @@ struct backend {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Cancels the running request, drops those that wait, joins the thread and frees the backend. NULL is allowed. */
+/* Cancels the running request, drops those that wait, joins the thread and frees the backend. NULL
+ * is allowed. */
 static inline void backend_close(struct backend *b)
 {
     if (b)
@@ -586,9 +602,9 @@ static inline bool backend_submit(struct backend *b, struct request *rq, struct 
     return b->ops->submit(b, rq, e);
 }
 
-/* Ends, within 200 ms, every request submitted before this call and no later one. The running turn keeps its tokens;
- * turns and replies that wait in the queue end before their first step. Requests that compute nothing (settings, undo,
- * ...) are carried out nevertheless. Async-signal-safe. */
+/* Ends, within 200 ms, every request submitted before this call and no later one. The running turn
+ * keeps its tokens; turns and replies that wait in the queue end before their first step. Requests
+ * that compute nothing (settings, undo, ...) are carried out nevertheless. Async-signal-safe. */
 static inline void backend_cancel(struct backend *b)
 {
     b->ops->cancel(b);
@@ -599,9 +615,10 @@ static inline bool backend_busy(struct backend *b) /* a request is waiting or ru
     return b->ops->busy(b);
 }
 
-/* The screen's queue of events. backend_fd(): a descriptor that is readable while events wait. backend_next(): the next
- * event, if there is one, which the caller frees with event_free(). backend_wait(): the same, waiting at most ms.
- * backend_rest(): sleeps while a batch of events gathers (evq_rest()). */
+/* The screen's queue of events. backend_fd(): a descriptor that is readable while events wait.
+ * backend_next(): the next event, if there is one, which the caller frees with event_free().
+ * backend_wait(): the same, waiting at most ms. backend_rest(): sleeps while a batch of events
+ * gathers (evq_rest()). */
 static inline int backend_fd(struct backend *b)
 {
     return b->ops->fd(b);

@@ -15,9 +15,10 @@
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
 enum event_kind {
-    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child. A session of the conversation
-                      ends the one before it. A session beside it (`beside`) ends no other, its events may
-                      alternate with others', and it ends with its first turn */
+    EV_SESSION,    /* a session begins, is resumed, or becomes a fork's child. A session of the
+                      conversation ends the one before it. A session beside it (`beside`) ends no
+                      other, its events may alternate with others', and it ends with its first
+                      turn */
     EV_OP,         /* an operation that changes the results of later turns: see enum op_kind */
     EV_TURN_BEGIN, /* a user message was taken; the prompt is known */
     EV_PREFILL,    /* progress of the prompt */
@@ -105,11 +106,12 @@ struct step_rec {
     float margin; /* the best log probability less the second best in the row of the last token;
                      NAN: no token was chosen, or not known */
     enum step_source source;
-    uint64_t us_arrived; /* microseconds from sending the request until the step's last token arrived; 0 for
-                            computed steps */
+    uint64_t us_arrived; /* microseconds from sending the request until the step's last token
+                            arrived; 0 for computed steps */
     int forced; /* how many of its first tokens were given, not chosen by the target */
-    bool fused; /* the cycle ran fused (engine/cycle/fused.h). Its plans have spare rows, so its page digest
-                   differs from that of the same step in a stepped cycle; nothing else differs */
+    bool fused; /* the cycle ran fused (engine/cycle/fused.h). Its plans have spare rows, so its
+                   page digest differs from that of the same step in a stepped cycle; nothing else
+                   differs */
 };
 
 /* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of
@@ -135,8 +137,9 @@ struct batch_rec {
     bool refused;   /* REPLY: the prompt cannot be computed; text says why */
 };
 
-/* The result of a calibration, which finds out on which of the target's states a draft was trained: every plausible
- * reading of its configuration, and how often its first guess was the target's own choice. */
+/* The result of a calibration, which finds out on which of the target's states a draft was trained:
+ * every plausible reading of its configuration, and how often its first guess was the target's own
+ * choice. */
 enum { CALIB_ROWS = 4, CALIB_TOKENS = 256, CALIB_CAPTURES = 8 };
 struct calibration {
     struct {
@@ -216,8 +219,8 @@ void event_copy(struct event *dst, const struct event *src); /* deep */
 /* A copy that the caller frees; NULL for none. */
 struct token_fact *facts_copy(const struct token_fact *fact, int n);
 
-/* Converts an event outside the conversation for the log: a reply of a batch and the result of a calibration become
- * EV_NOTICE lines. False: the log does not store it (progress, pieces). */
+/* Converts an event outside the conversation for the log: a reply of a batch and the result of a
+ * calibration become EV_NOTICE lines. False: the log does not store it (progress, pieces). */
 bool event_to_log(struct event *ev);
 
 /* A bounded queue with a wake descriptor that polls readable while it holds events. */
@@ -237,7 +240,8 @@ bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; fal
 void evq_rest(struct evq *q, int n, int ms);
 /* Ends a consumer's evq_rest() now, because no more events follow for a while. */
 void evq_flush(struct evq *q);
-void evq_close(struct evq *q); /* refuses further puts; gets return the remaining events. NULL is allowed */
+void evq_close(struct evq *q); /* refuses further puts; gets return the remaining events. NULL is
+                                  allowed */
 bool evq_closed(struct evq *q); /* closed and empty */
 
 #endif

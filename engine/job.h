@@ -1,13 +1,14 @@
 /* job.h - jobs: replies to prompts of clients, computed concurrently, outside the conversation.
  *
- * A job brings its own prompt ids, sampling and seed. Jobs are added while others run; as many as the lanes that the
- * engine was opened with run at the same time, the others wait in order. A job yields the tokens and log probabilities
- * that it would yield alone, with drafting or without. The conversation does not change. A job's prompt, and on a device
- * that does not queue passes also its reply, stays resident while there is room, so that a prompt that begins with the
- * same tokens reuses their KV; a request of the conversation (RQ_NEW, ...) ends that.
+ * A job brings its own prompt ids, sampling and seed. Jobs are added while others run; as many as
+ * the lanes that the engine was opened with run at the same time, the others wait in order. A job
+ * yields the tokens and log probabilities that it would yield alone, with drafting or without. The
+ * conversation does not change. A job's prompt, and on a device that does not queue passes also its
+ * reply, stays resident while there is room, so that a prompt that begins with the same tokens
+ * reuses their KV; a request of the conversation (RQ_NEW, ...) ends that.
  *
- * A job posts EV_JOB_BEGIN, any number of EV_JOB_STEP, and EV_JOB_END to the screen's queue; if its prompt cannot be
- * computed, EV_JOB_END alone.
+ * A job posts EV_JOB_BEGIN, any number of EV_JOB_STEP, and EV_JOB_END to the screen's queue; if its
+ * prompt cannot be computed, EV_JOB_END alone.
  */
 #ifndef AERIE_JOB_H
 #define AERIE_JOB_H
@@ -17,7 +18,8 @@
 enum { JOB_TOP = 20 };
 
 struct job_ask {
-    uint64_t id;       /* chosen by the caller: not 0, and different from those of all jobs that have not ended */
+    uint64_t id;       /* chosen by the caller: not 0, and different from those of all jobs that
+                          have not ended */
     struct ids prompt; /* at least 1, ids of the vocabulary */
     float temperature, top_p, min_p;
     int top_k;         /* 0: all */
@@ -25,9 +27,10 @@ struct job_ask {
     int most;          /* tokens of the reply; 0: none, the prompt alone; -1: what the context holds */
     bool run_on;       /* stop tokens do not end the reply */
     int top;           /* 0 .. JOB_TOP: best tokens reported beside each token of the reply */
-    int prompt_top;    /* -1: nothing is reported about the prompt; 0 .. JOB_TOP: the log probability of
-                          each of its tokens, and this many best tokens of each row. The whole prompt is
-                          then computed, because rows whose KV is reused have no logits */
+    int prompt_top;    /* -1: nothing is reported about the prompt; 0 .. JOB_TOP: the log
+                          probability of each of its tokens, and this many best tokens of each row.
+                          The whole prompt is then computed, because rows whose KV is reused have no
+                          logits */
 };
 
 struct token_fact;
@@ -38,9 +41,9 @@ struct job_token {
     float logp;
 };
 
-/* Fields of EV_JOB_* in addition to those of struct event. BEGIN: the prompt is computed; STEP: event.tokens
- * and event.facts, a step's tokens, drafted and accepted in event.rec; END: event.reason, and
- * event.text = why the job was refused or failed. */
+/* Fields of EV_JOB_* in addition to those of struct event. BEGIN: the prompt is computed; STEP:
+ * event.tokens and event.facts, a step's tokens, drafted and accepted in event.rec; END:
+ * event.reason, and event.text = why the job was refused or failed. */
 struct job_news {
     uint64_t id;
     int n_prompt, n_reused;         /* BEGIN, END: of the prompt's tokens, those whose KV was held */

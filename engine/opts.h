@@ -1,4 +1,5 @@
-/* opts.h - the options with which a backend is opened: plain data that the command line fills in. */
+/* opts.h - the options with which a backend is opened: plain data that the command line fills
+ * in. */
 #ifndef AERIE_OPTS_H
 #define AERIE_OPTS_H
 

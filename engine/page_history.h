@@ -1,8 +1,9 @@
 /* page_history.h - computes page tables of the past from page events.
  *
- * struct page_history is the state of the pools after a sequence of page events (engine/cache/page_event.h). Packed steps
- * of one session are applied in order; the first of them must begin with PAGE_RESET. The result is the state that
- * pages->table showed after the last of them.
+ * struct page_history is the state of the pools after a sequence of page events
+ * (engine/cache/page_event.h). Packed steps of one session are applied in order; the first of them
+ * must begin with PAGE_RESET. The result is the state that pages->table showed after the last of
+ * them.
  *
  * struct page_tape, the ring of a live session, keeps packed steps so that any of them can be found
  * quickly: steps are in groups, and the first step of a group holds the whole state instead of the
@@ -36,9 +37,11 @@ void page_history_free(struct page_history *h); /* zeroes it */
 bool page_history_apply(struct page_history *h, const void *packed, size_t n, struct err *e);
 /* Appends the whole state as one packed step, for the beginning of a slice of a session. */
 void page_history_pack(const struct page_history *h, struct buf *out);
-/* The page table as pages->table showed it, without session, turn, step and violation. page_table_free() frees it. */
+/* The page table as pages->table showed it, without session, turn, step and violation.
+ * page_table_free() frees it. */
 void page_history_table(const struct page_history *h, struct page_table *t);
-/* A position as pages->position showed it. token: at that position. False and *e (ERR_USAGE): there is none. */
+/* A position as pages->position showed it. token: at that position. False and *e (ERR_USAGE): there
+ * is none. */
 bool page_history_position(const struct page_history *h, int position, int32_t token,
                            struct pos_view *v, struct err *e);
 
@@ -55,7 +58,8 @@ struct page_tape {
         } at[TAPE_STEPS];
     } **group; /* (n) oldest first */
     int n, cap;
-    size_t used, budget; /* bytes; budget 0: no limit. The oldest groups are dropped when more is used */
+    size_t used, budget; /* bytes; budget 0: no limit. The oldest groups are dropped when more is
+                            used */
 };
 
 void tape_close(struct page_tape *t); /* zeroes it; {0} is an empty one */

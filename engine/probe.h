@@ -50,7 +50,8 @@ struct probe {
     int n_shared; /* again: context tokens whose cells the session still had; the others were
                      computed again, too */
     struct step_rec rec;  /* the step as it ran */
-    bool has_digest, same; /* again: the logits were computed; their digest equals the recorded one */
+    bool has_digest, same; /* again: the logits were computed; their digest equals the recorded
+                              one */
     int n_layer, hidden, window, page_size, top_k;
     int n_rows;       /* of the pass */
     int row0, n_row;  /* rows kept: [row0, row0 + n_row) */
@@ -88,12 +89,12 @@ struct probe_ask {
     int row;        /* of the shares and keys; -1: the last one of the accepted path; armed, or a prompt
                        chunk: the last one of the pass */
     int layer;      /* whose keys are listed; -1: none */
-    bool armed;     /* the step has not run yet: when it runs, it runs with taps, as a stepped cycle (never fused
-                       or as a graph), with the same bits as without taps; its page digest is that of a stepped
-                       cycle. If it fails after its pass, its taps are posted at the turn's end with an empty
-                       record */
-    struct probe_past *past; /* for a step that is not in the engine's memory, else NULL; ask() takes it over,
-                                also if it fails */
+    bool armed;     /* the step has not run yet: when it runs, it runs with taps, as a stepped cycle
+                       (never fused or as a graph), with the same bits as without taps; its page
+                       digest is that of a stepped cycle. If it fails after its pass, its taps are
+                       posted at the turn's end with an empty record */
+    struct probe_past *past; /* for a step that is not in the engine's memory, else NULL; ask()
+                                takes it over, also if it fails */
 };
 
 /* Frees everything that *p owns, and zeroes it. */

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Recomputing fewer tokens than this is not reported: half a prompt chunk, which takes well below a second. */
+/* Recomputing fewer tokens than this is not reported: half a prompt chunk, which takes well below a
+ * second. */
 enum { NOTABLE = 256 };
 
 static const char *const change_names[] = {"",     "none",  "first",  "emptied", "system", "undo",

@@ -1,5 +1,6 @@
-/* served.h - a server's report of a reply that it computed: counts, times, metrics, and the best tokens of each row.
- * Everything is as the server sent it; facts that it did not send stay "not reported".
+/* served.h - a server's report of a reply that it computed: counts, times, metrics, and the best
+ * tokens of each row. Everything is as the server sent it; facts that it did not send stay "not
+ * reported".
  */
 #ifndef AERIE_SERVED_H
 #define AERIE_SERVED_H
@@ -22,8 +23,8 @@ struct served {
     double ms_prompt, ms_decode;
     char finish[32];             /* the server's finish reason; "": not reported */
     bool prompt_ids, reply_ids;  /* the ids in the log are the server's; false: it sent none */
-    double ms_before, ms_after;  /* how long before the request, and after the reply's end, the metrics were read;
-                                    NAN: there are none */
+    double ms_before, ms_after;  /* how long before the request, and after the reply's end, the
+                                    metrics were read; NAN: there are none */
     struct served_metric *metric; /* owned, (n_metric), ordered by name and labels */
     int n_metric;
 };
@@ -43,7 +44,8 @@ struct top {
     int n;
 };
 
-/* The best tokens of a step, ordered by k; for each k the token itself first, then the others, best first. */
+/* The best tokens of a step, ordered by k; for each k the token itself first, then the others, best
+ * first. */
 struct tops {
     struct top *at; /* owned, (n) */
     int n;

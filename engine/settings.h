@@ -1,5 +1,5 @@
-/* settings.h - the settings that /set, -p and the config file change, as one table of names, ranges and
- * help.
+/* settings.h - the settings that /set, -p and the config file change, as one table of names, ranges
+ * and help.
  *
  * Plain data: any thread may hold its own copy; the engine takes a new one between turns. */
 #ifndef AERIE_SETTINGS_H

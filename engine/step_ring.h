@@ -1,22 +1,23 @@
 /* step_ring.h - the latest steps of the session in memory, each with the tree that it drafted and
  * the tokens that it emitted.
  *
- * The ring has one entry for each committed step of the present session (turn, step, record); for steps that drafted, the
- * tree's nodes as the log packs them: token, parent, fate, three floats; and the emitted tokens, each with its log
- * probability and its rival. Depths and ancestors follow from these. Cells, pages and plans are not kept.
+ * The ring has one entry for each committed step of the present session (turn, step, record); for
+ * steps that drafted, the tree's nodes as the log packs them: token, parent, fate, three floats;
+ * and the emitted tokens, each with its log probability and its rival. Depths and ancestors follow
+ * from these. Cells, pages and plans are not kept.
  *
  * Bounds: RING_STEPS entries of 128 bytes, RING_NODES nodes of 20 bytes and RING_TOKENS tokens of
  * 16 bytes, 5.8 MB, of which the operating system provides what has been written. Entries, nodes
- * and tokens are three rings; the oldest step is dropped when one of them is full, so the ring always
- * holds a contiguous range of steps that ends with the newest: 16,384 steps of chains of 5 that emit 4
- * tokens, or 2,048 of trees of 63 nodes.
+ * and tokens are three rings; the oldest step is dropped when one of them is full, so the ring
+ * always holds a contiguous range of steps that ends with the newest: 16,384 steps of chains of 5
+ * that emit 4 tokens, or 2,048 of trees of 63 nodes.
  *
  * Order: turn numbers of a session only grow, and step numbers within a turn, so entries are sorted
  * by (turn, step) and found by bisection. An undone turn's steps stay. A fork keeps its
  * parent's steps, on which it is based; any other session begins empty.
  *
- * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push writes one entry, its nodes and its
- * tokens; nothing is allocated after the opening. */
+ * Threads: the owner's lock guards it (the engine's thread pushes, views copy). A push writes one
+ * entry, its nodes and its tokens; nothing is allocated after the opening. */
 #ifndef AERIE_STEP_RING_H
 #define AERIE_STEP_RING_H
 

@@ -1,5 +1,5 @@
-/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins; check.c and repair.c
- * have the rest. Each call opens its own connection.
+/* admin.c - maintenance of the database: backup, vacuum, prune, titles and pins; check.c and
+ * repair.c have the rest. Each call opens its own connection.
  */
 #include "history/internal.h"
 
@@ -180,8 +180,8 @@ static int is_due(struct pruning *p, int64_t used_ms, bool *due)
     return rc;
 }
 
-/* Of the sessions that may be deleted (not pinned, no parent, not open), deletes the one unused longest if the rule
- * demands it. *more: one was deleted. */
+/* Of the sessions that may be deleted (not pinned, no parent, not open), deletes the one unused
+ * longest if the rule demands it. *more: one was deleted. */
 static int prune_one(struct pruning *p, bool *more)
 {
     char id[SESSION_ID] = "";
@@ -216,8 +216,9 @@ static int prune_one(struct pruning *p, bool *more)
     return rc;
 }
 
-/* Makes temp.used: the sessions in the order of their last use, with its time. The clock may have been wrong, so a time
- * in the future counts as unknown, and no session has an earlier time than the one before it in that order. */
+/* Makes temp.used: the sessions in the order of their last use, with its time. The clock may have
+ * been wrong, so a time in the future counts as unknown, and no session has an earlier time than
+ * the one before it in that order. */
 static int list_used(struct db *d, int64_t now)
 {
     int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, ms INTEGER NOT NULL)", "");
@@ -228,8 +229,8 @@ static int list_used(struct db *d, int64_t now)
                            "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i", now);
 }
 
-/* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the start
- * (by_itself) then removes nothing by age. */
+/* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the
+ * start (by_itself) then removes nothing by age. */
 static int doubt_clock(struct pruning *p, int64_t now)
 {
     enum { YEAR_DAYS = 366 };

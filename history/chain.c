@@ -153,7 +153,8 @@ static int seal(struct db *d, const char *session, const uint8_t sum[32])
     return db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, (size_t)32, session);
 }
 
-/* *same: the stored seal equals sum, that of the session's content. *some: there is such a session. */
+/* *same: the stored seal equals sum, that of the session's content. *some: there is such a
+ * session. */
 static int seal_matches(struct db *d, const char *session, int version, uint8_t sum[32], bool *same,
                         bool *some)
 {

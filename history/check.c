@@ -42,9 +42,9 @@ static bool compare_words(struct db *d, struct buf *report, bool *clean, struct 
     return rc == SQLITE_OK || db_fail(d, e, "cannot check the search index");
 }
 
-/* Whether a lookup finds each word as often as in an index that is built anew. The check above trusts the
- * index's table of pages, where a lookup begins. In a read transaction, so that text and index are of one
- * moment while another process writes. */
+/* Whether a lookup finds each word as often as in an index that is built anew. The check above
+ * trusts the index's table of pages, where a lookup begins. In a read transaction, so that text and
+ * index are of one moment while another process writes. */
 static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
     sqlite3_stmt *all, *one = NULL;
@@ -145,7 +145,8 @@ bool history_check(const char *path, struct buf *report, struct err *e)
     return history_check_head(path, NULL, report, e);
 }
 
-/* Whether the file and its folder may be written. If so, the log could not be opened for another reason. */
+/* Whether the file and its folder may be written. If so, the log could not be opened for another
+ * reason. */
 static bool can_be_written(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -155,8 +156,8 @@ static bool can_be_written(const char *path)
     return can;
 }
 
-/* Opens the log for the whole check. If nothing may be written there, opens it as immutable, without the turns in the
- * write-ahead log. */
+/* Opens the log for the whole check. If nothing may be written there, opens it as immutable,
+ * without the turns in the write-ahead log. */
 static bool open_to_check(struct db *d, const char *path, struct buf *report, struct err *e)
 {
     int64_t n;

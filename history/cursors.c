@@ -1,7 +1,8 @@
-/* cursors.c - the sessions that a writer has open, one cursor each. w->cur is the one in use, the others are parked.
+/* cursors.c - the sessions that a writer has open, one cursor each. w->cur is the one in use, the
+ * others are parked.
  *
- * The conversation of a process has one cursor. Each session beside it (event.beside: a request of a client) has one
- * until its turn ends. There are few, so lookups are linear.
+ * The conversation of a process has one cursor. Each session beside it (event.beside: a request of
+ * a client) has one until its turn ends. There are few, so lookups are linear.
  */
 #include "history/internal.h"
 

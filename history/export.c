@@ -243,7 +243,8 @@ void hdb_create_through(int (*create)(const char *path), bool (*settle)(const ch
     settle_file = settle;
 }
 
-/* An isolated process may not write at the path itself: hdb_create_through() names a function that can. */
+/* An isolated process may not write at the path itself: hdb_create_through() names a function that
+ * can. */
 static int create_output(const char *path, struct err *e)
 {
     int fd = create_file ? create_file(path) : file_create(path, e);

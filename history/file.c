@@ -75,8 +75,8 @@ static bool wal_is_ours(const char *path, bool *empty)
     return ours;
 }
 
-/* Whether PATH.live exists (live.c). It shows that PATH is a log even if the header is damaged or the log's
- * creation was interrupted. */
+/* Whether PATH.live exists (live.c). It shows that PATH is a log even if the header is damaged or
+ * the log's creation was interrupted. */
 static bool has_companion(const char *path)
 {
     char *name = xasprintf("%s.live", path);
@@ -99,10 +99,12 @@ static bool is_unreadable(const char *path, const struct stat *st, struct err *e
 
 /* Reads the first *n bytes of a database; the rest of *head is 0.
  *
- * It reads through SQLite's file system layer, not with open() and close(): when a process closes any descriptor of a
- * file, the kernel drops all POSIX locks of the process on that file, those of SQLite's connections, too. Another process
- * would then miss this one's lock, delete the write-ahead log when it closes the database, and later writes would be lost.
- * SQLite's layer knows the connections of this process, and closes descriptors only when the last connection is closed. */
+ * It reads through SQLite's file system layer, not with open() and close(): when a process closes
+ * any descriptor of a file, the kernel drops all POSIX locks of the process on that file, those of
+ * SQLite's connections, too. Another process would then miss this one's lock, delete the
+ * write-ahead log when it closes the database, and later writes would be lost. SQLite's layer knows
+ * the connections of this process, and closes descriptors only when the last connection is
+ * closed. */
 static bool read_header(const char *path, unsigned char head[HEADER], size_t *n, struct err *e)
 {
     sqlite3_vfs *vfs = sqlite3_vfs_find(vfs_name());

@@ -58,7 +58,8 @@ static int read_roll(struct db *d, int64_t *n, uint8_t chain[SUM], int *n_chain)
     if (rc != SQLITE_ROW)
         return rc == SQLITE_DONE ? SQLITE_OK : rc;
     rc = db_int(d, &last, 0, "SELECT max(n) FROM head", "");
-    if (*n < last) /* `roll` is damaged, which head_verify() reports; writing goes on, so that no turn is lost */
+    /* `roll` is damaged, which head_verify() reports; writing goes on, so that no turn is lost */
+    if (*n < last)
         *n = last;
     if (*n < 0 || *n > INT64_MAX / 2)
         *n = -1;
@@ -263,7 +264,8 @@ struct heads {
     int *bad;
     int64_t n;              /* of the last head verified */
     uint8_t chain[SUM];
-    int64_t first_sealed, broken, open_from; /* open_from: the first head without seal after a sealed one */
+    int64_t first_sealed, broken, open_from; /* open_from: the first head without seal after a
+                                                sealed one */
 };
 
 static void complain(struct heads *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -307,8 +309,8 @@ static void verify_head_seal(struct heads *v, sqlite3_stmt *st, int64_t n)
         complain(v, "the seal of head %lld is not of this key", (long long)n);
 }
 
-/* Verifies the head that the statement is at: n, what, name, sum, made_ms, chain, seal. After a mismatch it
- * continues from the stored chain value, so that one change is reported once. */
+/* Verifies the head that the statement is at: n, what, name, sum, made_ms, chain, seal. After a
+ * mismatch it continues from the stored chain value, so that one change is reported once. */
 static void verify_head(struct heads *v, sqlite3_stmt *st)
 {
     uint8_t want[SUM];

@@ -63,7 +63,8 @@ struct history {
     /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
-    uint64_t mark, mark_done, mark_failed; /* EV_MARK: the newest queued; committed; whose commit failed */
+    uint64_t mark, mark_done, mark_failed; /* EV_MARK: the newest queued; committed; whose commit
+                                              failed */
     enum log_level level;
     bool closing;  /* history_finish() was called */
     bool give_up;  /* no more retries */
@@ -440,8 +441,8 @@ static int time_left(const struct history *h)
 
 /* ---- closing ---- */
 
-/* Counts the replies among the waiting events. *some: there is an event of a session that has rows, or that
- * has rows once the events are stored. */
+/* Counts the replies among the waiting events. *some: there is an event of a session that has rows,
+ * or that has rows once the events are stored. */
 static int count_waiting(const struct history *h, bool *some)
 {
     int turns = 0;
@@ -542,7 +543,8 @@ static void *writer_main(void *arg)
     while (!evq_closed(h->q)) {
         struct event ev;
         int left = time_left(h);
-        if (left > 0) /* events are waiting for their commit: those that join them need not wake this thread */
+        /* events are waiting for their commit: those that join them need not wake this thread */
+        if (left > 0)
             evq_rest(h->q, BATCH_MAX / 2, left);
         bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
         for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))

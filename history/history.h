@@ -16,9 +16,9 @@
 
 #include "engine/event.h"
 
-/* From now on, if SQLite cannot allocate memory, the program ends (no_memory()), because a statement that failed in this
- * way would look like one that has no more rows. A value has at most 256 MiB (db_open()). Call it once,
- * before any other function that uses SQLite. */
+/* From now on, if SQLite cannot allocate memory, the program ends (no_memory()), because a
+ * statement that failed in this way would look like one that has no more rows. A value has at most
+ * 256 MiB (db_open()). Call it once, before any other function that uses SQLite. */
 void history_claim_memory(void);
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -73,10 +73,11 @@ struct history_left {
     bool some;       /* there is such an event; turns is 0 if all are operations and notices */
     int turns;       /* replies among them */
     char why[256];   /* "not saved: ..." */
-    char kept[512];  /* the side file with all of them, which the next start stores; "": there is none */
+    char kept[512];  /* the side file with all of them, which the next start stores; "": there is
+                        none */
 };
-/* Closes the queue and waits up to ms until all events are stored. False: *left describes those that are
- * not; the writer keeps retrying, and the caller may call again to wait longer. */
+/* Closes the queue and waits up to ms until all events are stored. False: *left describes those
+ * that are not; the writer keeps retrying, and the caller may call again to wait longer. */
 bool history_finish(struct history *h, int ms, struct history_left *left);
 /* Stores all queued events, checkpoints the WAL, ends the thread and frees *h. Events that cannot
  * be stored within 2 s (after history_finish(): at once) are written to a side file. NULL is
@@ -87,8 +88,8 @@ struct evq *history_queue(struct history *h); /* give this to engine_opts.log */
 void history_level(struct history *h, enum log_level level);
 
 /* Seals everything that this process records in any log with the key in a file; checks then verify
- * the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the file is not a
- * regular file, not private to its owner, or not 16 to 4096 bytes long. */
+ * the seals. NULL: no key. Call it before a log is opened. False and *e (ERR_USAGE): the file is
+ * not a regular file, not private to its owner, or not 16 to 4096 bytes long. */
 bool history_seal_with(const char *file, struct err *e);
 
 /* State for the status line; any thread. */
@@ -115,8 +116,9 @@ struct history_limit {
 void history_set_limit(struct history *h, const struct history_limit *l);
 /* A descriptor that becomes readable when the status changes, until history_status() is called. */
 int history_fd(const struct history *h);
-/* Waits until every event posted before the call is committed. False: ms passed first, or a commit failed for
- * another reason than the lock of another process; the writer tries that commit again. Any thread. */
+/* Waits until every event posted before the call is committed. False: ms passed first, or a commit
+ * failed for another reason than the lock of another process; the writer tries that commit again.
+ * Any thread. */
 bool history_flush(struct history *h, int ms);
 /* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
@@ -148,8 +150,8 @@ void hdb_stop_when(bool (*stop)(void));
  * an immutable file, and hdb_warning() says so. A pack is read into memory, and refused unless
  * its seal matches; "last" names the session in it. The caller closes. */
 struct hdb *hdb_open(const char *path, struct err *e);
-/* False and *e (ERR_DB) if a system call on a log's file failed in this thread since hdb_open(): rows that were read since
- * may be incomplete. */
+/* False and *e (ERR_DB) if a system call on a log's file failed in this thread since hdb_open():
+ * rows that were read since may be incomplete. */
 bool hdb_whole(const struct hdb *d, struct err *e);
 void hdb_close(struct hdb *d);
 const char *hdb_warning(const struct hdb *d); /* "" when there is none */
@@ -329,9 +331,9 @@ bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct
 bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struct buf *report,
                  struct err *e);
 
-/* From now on, hdb_save() and hdb_export() create files with `create`, which returns what open() would. When a file is
- * complete (keep) or has failed, they call `settle`, which keeps or removes it. Both functions set errno. Call it before
- * the first export. */
+/* From now on, hdb_save() and hdb_export() create files with `create`, which returns what open()
+ * would. When a file is complete (keep) or has failed, they call `settle`, which keeps or removes
+ * it. Both functions set errno. Call it before the first export. */
 void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep));
 
 /* Writes a session ("last", an id or its beginning) as JSON lines in ASCII: the schema version,
@@ -371,8 +373,8 @@ struct pack_opts {
  * than the first. */
 bool hdb_pack(struct hdb *d, const char *session, const struct pack_opts *o, const char *path,
               struct pack_about *out, struct err *e);
-/* Appends a server's launch facts (a JSON object, about's server_facts) as a pack without text holds them:
- * without names of its machine and folders. False: `facts` is not JSON. */
+/* Appends a server's launch facts (a JSON object, about's server_facts) as a pack without text
+ * holds them: without names of its machine and folders. False: `facts` is not JSON. */
 bool hdb_plain_launch(struct hdb *d, const char *facts, struct buf *out);
 /* The description in an open pack; NULL: d is a log. */
 const struct pack_about *hdb_packed(const struct hdb *d);
@@ -392,8 +394,8 @@ struct prune_rule {
     int keep;
     int64_t to_bytes;
     bool dry; /* only counts and reports */
-    bool by_itself; /* the prune at each start (keep-days), not a user's command: no session is removed by age if, by the
-                       clock, nothing was stored for over a year */
+    bool by_itself; /* the prune at each start (keep-days), not a user's command: no session is
+                       removed by age if, by the clock, nothing was stored for over a year */
 };
 struct pruned {
     int sessions, turns;
@@ -406,15 +408,16 @@ bool history_prune_by(const char *path, const struct prune_rule *rule, struct pr
 int history_prune(const char *path, int older_than_days, struct err *e); /* sessions removed, -1 */
 /* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
-/* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged file is
- * only read: a copy of it beside `to` is examined, and removed afterwards. *lost: records left out. */
+/* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged
+ * file is only read: a copy of it beside `to` is examined, and removed afterwards. *lost: records
+ * left out. */
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
-/* Whether the log at path has an earlier version, which opening it for writing migrates. False also if the log cannot
- * be read. */
+/* Whether the log at path has an earlier version, which opening it for writing migrates. False also
+ * if the log cannot be read. */
 bool history_is_older(const char *path);
-/* As history_check(), and the log must have had the head "12:5f..." that an earlier report named (NULL: any).
- * ERR_USAGE if `head` does not have this form. */
+/* As history_check(), and the log must have had the head "12:5f..." that an earlier report named
+ * (NULL: any). ERR_USAGE if `head` does not have this form. */
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e);
 

@@ -115,7 +115,8 @@ static bool open_inspector(struct hdb *h, struct err *e)
         db_close(&h->sql);
         return false;
     }
-    sqlite3_db_config(s, SQLITE_DBCONFIG_ENABLE_VIEW, 1, NULL); /* the schema's own views: its text was compared */
+    /* the schema's own views: its text was compared */
+    sqlite3_db_config(s, SQLITE_DBCONFIG_ENABLE_VIEW, 1, NULL);
     sqlite3_db_config(s, SQLITE_DBCONFIG_DQS_DML, 0, NULL); /* "typo" is an error, not a string */
     sqlite3_limit(s, SQLITE_LIMIT_LENGTH, VALUE_BYTES);
     sqlite3_limit(s, SQLITE_LIMIT_ATTACHED, 0);

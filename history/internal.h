@@ -35,27 +35,30 @@ struct db {
  * on failure. */
 bool db_open(struct db *d, const char *path, int flags, struct err *e);
 void db_close(struct db *d);
-/* Makes each commit durable (synchronous=EXTRA: FULL, and the folder is synced after a rollback journal was deleted).
- * It reads the file, so call it only once the file is known to be a log. */
+/* Makes each commit durable (synchronous=EXTRA: FULL, and the folder is synced after a rollback
+ * journal was deleted). It reads the file, so call it only once the file is known to be a log. */
 bool db_sync_all(struct db *d, struct err *e);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
 /* Opens such a URI: SQLite cannot open a WAL database in a read-only folder in any other way. What the
  * write-ahead log holds is not seen. */
 bool db_open_immutable(struct db *d, const char *path, struct err *e);
-bool db_wal_has_rows(const char *path); /* perhaps: the write-ahead log beside the database is not empty */
+bool db_wal_has_rows(const char *path); /* perhaps: the write-ahead log beside the database is not
+                                           empty */
 /* Fills *e (ERR_DB) with "PATH: WHAT: sqlite's message", then rolls back; returns false. */
 bool db_fail(struct db *d, struct err *e, const char *what);
-/* The text of SQLite's last failure, with the text of errno if a system call failed (vfs_cause()). */
+/* The text of SQLite's last failure, with the text of errno if a system call failed
+ * (vfs_cause()). */
 void db_why(const struct db *d, char why[200]);
 /* The name of the VFS of all connections (vfs.c); NULL: SQLite has no default VFS to wrap. */
 const char *vfs_name(void);
-/* The errno of the last file operation in this thread that failed with this result code (its primary code). 0: none has
- * failed since vfs_forget(), or no system call failed, e.g. another process had the lock. */
+/* The errno of the last file operation in this thread that failed with this result code (its
+ * primary code). 0: none has failed since vfs_forget(), or no system call failed, e.g. another
+ * process had the lock. */
 int vfs_cause(int rc);
 void vfs_forget(void);
-/* False and *e if a file operation failed in this thread since vfs_forget(). SQLite's search index, and readers that can
- * do without a row, do not report such a failure. */
+/* False and *e if a file operation failed in this thread since vfs_forget(). SQLite's search index,
+ * and readers that can do without a row, do not report such a failure. */
 bool db_whole(const char *path, struct err *e);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
@@ -130,8 +133,9 @@ bool schema_wal(struct db *d);
 
 /* ---- file.c ---------------------------------------------------------------------------------- */
 
-/* Whose file is at a path. Only the header is read: nothing is created or changed, no lock is waited for, and this process
- * loses no lock. A process that has the log open may open PATH through SQLite only: see read_header() in file.c. */
+/* Whose file is at a path. Only the header is read: nothing is created or changed, no lock is
+ * waited for, and this process loses no lock. A process that has the log open may open PATH through
+ * SQLite only: see read_header() in file.c. */
 enum file_owner {
     FILE_MISSING,
     FILE_OURS,    /* a session log, perhaps damaged, or an empty file */
@@ -208,15 +212,16 @@ bool salvage(const char *path, struct db *log, struct err *e);
 
 /* ---- parents.c: for repair.c ---- */
 
-/* Copies the readable rows of `build`, `model`, `server` and `tokenizer` to temporary tables, which all statements on d
- * read from then on. Calls broken(arg, table) for a table of which some rows could not be read. False and *e: out of
- * memory. */
+/* Copies the readable rows of `build`, `model`, `server` and `tokenizer` to temporary tables, which
+ * all statements on d read from then on. Calls broken(arg, table) for a table of which some rows
+ * could not be read. False and *e: out of memory. */
 bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e);
-/* Adds a placeholder to both logs for each row (build, model, draft model, server) that a run of `from` refers to and
- * that is lost; appends the names of these rows to *lost. Returns an SQLite result code. */
+/* Adds a placeholder to both logs for each row (build, model, draft model, server) that a run of
+ * `from` refers to and that is lost; appends the names of these rows to *lost. Returns an SQLite
+ * result code. */
 int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost);
-/* Adds a placeholder for a lost run to the log `to`. Its build and its model are placeholders, too, which are added to
- * both logs. */
+/* Adds a placeholder for a lost run to the log `to`. Its build and its model are placeholders, too,
+ * which are added to both logs. */
 int parents_lost_run(struct db *from, struct db *to, const char *session, int64_t run, int64_t created_ms);
 
 /* ---- session_lock.c: a session is open for writing in one process at a time
@@ -239,8 +244,8 @@ void hash_int(struct sha256 *s, int64_t v);
 void hash_column(struct sha256 *s, sqlite3_stmt *st, int i);
 /* Hashes every row of a statement of db_cached() (NULL: it failed), and their number. */
 int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st);
-/* As hash_rows(), but hashes nothing if there is no row: tables of a later version of the schema then leave the
- * hashes of older rows unchanged. */
+/* As hash_rows(), but hashes nothing if there is no row: tables of a later version of the schema
+ * then leave the hashes of older rows unchanged. */
 int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st);
 
 /* ---- head.c: the chain over the whole database ----------------------------------------------- */
@@ -251,13 +256,14 @@ int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st);
 int head_add(struct db *d, const char *what, const char *name, const void *sum, size_t n);
 /* The same for a row of one of these tables, with a checksum over its columns. */
 int head_add_row(struct db *d, const char *table, int64_t id);
-/* Call it before an object is changed in a transaction. sum: the checksum computed from its content (NULL: the content
- * does not match the stored one). If the newest head has another checksum, another program changed the object: a head
- * of the kind "damage" records that, because the next head would make the foreign change look like aerie's own. */
+/* Call it before an object is changed in a transaction. sum: the checksum computed from its content
+ * (NULL: the content does not match the stored one). If the newest head has another checksum,
+ * another program changed the object: a head of the kind "damage" records that, because the next
+ * head would make the foreign change look like aerie's own. */
 int head_touch(struct db *d, const char *what, const char *name, const uint8_t *sum);
 int head_touch_row(struct db *d, const char *table, int64_t id);
-/* Updates the checksum over the tables that have no heads: session locks, stored side files, counters.
- * Call it in every transaction that changed one of them. */
+/* Updates the checksum over the tables that have no heads: session locks, stored side files,
+ * counters. Call it in every transaction that changed one of them. */
 int head_state(struct db *d);
 int head_add_table(struct db *d, const char *table); /* of each of its rows */
 /* Migration of version 5: a head for every object. */
@@ -266,8 +272,8 @@ int head_make_all(struct db *d);
  * each object with its newest head. Adds to *bad, and a line each to report (may be NULL). */
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e);
 
-/* Names the last head in report, and whether the log has the head that the user noted earlier (`head`,
- * may be NULL). */
+/* Names the last head in report, and whether the log has the head that the user noted earlier
+ * (`head`, may be NULL). */
 bool head_report(struct db *d, const char *head, struct buf *report, bool *clean, struct err *e);
 
 /* ---- seal.c: the key of history_seal_with() -------------------------------------------------- */
@@ -276,7 +282,8 @@ void hmac_sha256(const void *key, size_t n_key, const void *p, size_t n, uint8_t
 bool seal_has_key(void);
 /* The seal of a head. False: there is no key. */
 bool seal_of_head(int64_t n, const uint8_t chain[32], uint8_t out[32]);
-/* False: this process has a key, the head has a seal (not NULL), and the seal was made with another key. */
+/* False: this process has a key, the head has a seal (not NULL), and the seal was made with another
+ * key. */
 bool seal_of_head_matches(int64_t n, const uint8_t chain[32], const void *seal, int n_seal);
 /* Whether the last head is sealed and this process has no key. */
 bool seal_is_missing(struct db *d);
@@ -389,8 +396,8 @@ struct writer {
     struct live live;
     struct history_about about; /* own copies */
     struct cursor cur;     /* of the session of the latest event */
-    struct cursor *parked; /* (n_parked) cursors of the other open sessions. At most one of all cursors is not
-                              `beside`: that of the conversation */
+    struct cursor *parked; /* (n_parked) cursors of the other open sessions. At most one of all
+                              cursors is not `beside`: that of the conversation */
     int n_parked;
     bool has_wal; /* false: a rollback journal */
     int64_t newest_ms; /* time of the last event, on the wall clock */
@@ -464,9 +471,9 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
 void token_facts_pack(const struct token_fact *fact, int n, struct buf *out);
 bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out);
 
-/* Orders sessions `s` by their last use: "ORDER BY" SESSION_USED ", s.last_run". The wall clock may have been wrong,
- * so the key is the id of the session's latest turn (ids ascend in the order of storing); if the latest run has no
- * turn, the id of the latest turn of any run before. */
+/* Orders sessions `s` by their last use: "ORDER BY" SESSION_USED ", s.last_run". The wall clock may
+ * have been wrong, so the key is the id of the session's latest turn (ids ascend in the order of
+ * storing); if the latest run has no turn, the id of the latest turn of any run before. */
 #define SESSION_USED                                                                               \
     "coalesce((SELECT u.id FROM turn u WHERE u.session_id = s.id AND u.run_id = s.last_run"        \
     " ORDER BY u.n DESC, u.role LIMIT 1), (SELECT u.id FROM run o JOIN turn u ON"                  \
@@ -524,8 +531,8 @@ struct pack_rule {
     const char *ids;    /* ids and digests over them: -1 and 0 at PACK_SHAPE */
     const char *text;   /* kept at PACK_TEXT; of event also where the text is technical */
     const char *never;  /* never kept: checksums and process ids of the log */
-    const char *of_id;  /* the column with a token id: a row is left out if the pack does not hold the id, or if
-                           the pack has no text */
+    const char *of_id;  /* the column with a token id: a row is left out if the pack does not hold
+                           the id, or if the pack has no text */
     const char *slice;  /* the column with the step's id; rows of steps outside of a slice are left out */
 };
 const struct pack_rule *pack_rule(int i);   /* NULL after the last */

@@ -198,8 +198,9 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
         return sqlite3_extended_errcode(d->h);
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+        /* a side file holds more events of the run */
         if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
-            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* a side file holds more of its events */
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) {
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }

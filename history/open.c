@@ -1,4 +1,5 @@
-/* open.c - opens the writer's database: creates or migrates it, and recovers the turns of dead processes.
+/* open.c - opens the writer's database: creates or migrates it, and recovers the turns of dead
+ * processes.
  *
  * A damaged database is renamed, never deleted, and a new one takes its place.
  */

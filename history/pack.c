@@ -2,8 +2,8 @@
  *
  * Nothing is removed from a copy of the log: the pack is a fresh database, and what it must not
  * hold is never inserted. A table is copied only if it has a rule below, which classifies every
- * column; a column that no rule names is emptied. So a column that is added to the schema stays out of
- * packs until a rule says what it holds (tests/unit/test_pack.c requires that). / */
+ * column; a column that no rule names is emptied. So a column that is added to the schema stays out
+ * of packs until a rule says what it holds (tests/unit/test_pack.c requires that). / */
 #include "history/internal.h"
 
 #include <limits.h>
@@ -63,7 +63,8 @@ static const struct pack_rule rules[] = {
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
      .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
     {.table = "tokenizer", .where = TOKENIZERS, .facts = "id sha", .never = "texts sum"},
-    /* must be last: only ids in the rows copied before are kept; the log has texts for other sessions, too */
+    /* must be last: only ids in the rows copied before are kept; the log has texts for other
+     * sessions, too */
     {.table = "token", .where = "tokenizer IN (SELECT id FROM tokenizer WHERE " TOKENIZERS ")",
      .facts = "tokenizer id", .text = "text", .of_id = "id"},
 };
@@ -110,8 +111,8 @@ static bool is_op(sqlite3_stmt *st)
     return false;
 }
 
-/* An operation's text holds settings and numbers, except that of a system prompt; a fault's text is the
- * message of the checker or the device. Notices quote replies. */
+/* An operation's text holds settings and numbers, except that of a system prompt; a fault's text is
+ * the message of the checker or the device. Notices quote replies. */
 static bool is_technical(sqlite3_stmt *st, enum pack_level level)
 {
     bool op = false, fault = false, prompt = false;
@@ -175,8 +176,8 @@ static int bind_last_name(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     return sqlite3_bind_text(to, at, slash ? slash + 1 : path, -1, SQLITE_TRANSIENT);
 }
 
-/* The launch facts of a server without names of its machine or folders: a path keeps its last component,
- * an address is removed; numbers, flags and plain words stay. */
+/* The launch facts of a server without names of its machine or folders: a path keeps its last
+ * component, an address is removed; numbers, flags and plain words stay. */
 static bool plain_launch(sqlite3 *h, const char *facts, struct buf *out)
 {
     static const char sql[] =
@@ -290,7 +291,8 @@ struct part {
 
 struct packer {
     struct hdb *from;
-    struct ids used; /* every id that was copied so far; sorted when the first rule with of_id is reached */
+    struct ids used; /* every id that was copied so far; sorted when the first rule with of_id is
+                        reached */
     struct db to;
     struct pack_opts o;
     struct part *part; /* the oldest parent first, the session itself last */
@@ -394,9 +396,9 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
 
 /* ---- which rows ---- */
 
-/* Up to which `order` the rows of a parent are packed: that of the first run of `session` that is newer than
- * the child's first. Turns of the parent after the fork are packed up to there, because computing the child
- * again needs the state of the caches that they left. */
+/* Up to which `order` the rows of a parent are packed: that of the first run of `session` that is
+ * newer than the child's first. Turns of the parent after the fork are packed up to there, because
+ * computing the child again needs the state of the caches that they left. */
 static int64_t order_of_fork(struct packer *p, const char *session, const char *child)
 {
     int64_t cut = INT64_MAX;

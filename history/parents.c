@@ -1,9 +1,10 @@
 /* parents.c - for repair.c: the rows of a damaged log to which runs refer (builds, models, servers) and the tokenizers.
  *
- * One damaged page of such a table would lose every session, because a run is not read without its build and its model.
- * Each table is read forwards, backwards and through an index that has its columns, into a temporary table of the same
- * name, which SQLite prefers to the log's own. If none of these reads finds a row that a run refers to, a placeholder
- * is added to the temporary table and to the new log.
+ * One damaged page of such a table would lose every session, because a run is not read without its
+ * build and its model. Each table is read forwards, backwards and through an index that has its
+ * columns, into a temporary table of the same name, which SQLite prefers to the log's own. If none
+ * of these reads finds a row that a run refers to, a placeholder is added to the temporary table
+ * and to the new log.
  */
 #include "history/internal.h"
 
@@ -16,7 +17,8 @@
 static const struct table {
     const char *name;
     const char *what;        /* its name in the report; NULL: runs do not refer to this table */
-    const char *columns;     /* of the temporary table; NULL: an entry before this one reads the same table */
+    const char *columns;     /* of the temporary table; NULL: an entry before this one reads the
+                                same table */
     const char *indexed;     /* a query through an index that has the columns needed, or NULL */
     const char *of_run;      /* a query for the id of the row that a run refers to */
     const char *is_lost;     /* a query whether the row with an id is a placeholder */
@@ -41,7 +43,8 @@ static const struct table {
 };
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
-/* Adds the rows of a query to temp.NAME, up to the first row that cannot be read. True: all rows were read. */
+/* Adds the rows of a query to temp.NAME, up to the first row that cannot be read. True: all rows
+ * were read. */
 static bool add_rows(struct db *d, const char *name, const char *query)
 {
     char sql[200];
@@ -96,7 +99,8 @@ static int add_placeholder(const struct table *t, struct db *from, struct db *to
     return rc ? rc : db_do(to, t->placeholder, "i", id);
 }
 
-/* If the table has no row `id`, adds a placeholder to both logs. *lost: the row is a placeholder now. */
+/* If the table has no row `id`, adds a placeholder to both logs. *lost: the row is a placeholder
+ * now. */
 static int add_if_lost(const struct table *t, struct db *from, struct db *to, int64_t id, bool *lost)
 {
     int64_t is;

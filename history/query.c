@@ -22,8 +22,9 @@ enum { READ_LIMIT = 5000000 };
 
 /* ---- opening ---- */
 
-/* Whether a log could not be opened because this process may not write it. Only then it is opened as immutable, which
- * leaves out the turns in the write-ahead log; after another failure, such as no free descriptor, it is not. */
+/* Whether a log could not be opened because this process may not write it. Only then it is opened
+ * as immutable, which leaves out the turns in the write-ahead log; after another failure, such as
+ * no free descriptor, it is not. */
 static bool is_denied(int failed)
 {
     int why = vfs_cause(failed);

@@ -2,9 +2,10 @@
  *
  * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. If
  * its schema cannot be read, salvage.c finds the tables.
- * A record is sound if its content has the checksum that was stored with it. That checksum covers the record before,
- * so a record after a missing one cannot be compared; it is kept. The report names what is lost, and so does a notice
- * at the end of the repaired session. The new log has checksums of its own.
+ * A record is sound if its content has the checksum that was stored with it. That checksum covers
+ * the record before, so a record after a missing one cannot be compared; it is kept. The report
+ * names what is lost, and so does a notice at the end of the repaired session. The new log has
+ * checksums of its own.
  */
 #include "history/internal.h"
 
@@ -213,7 +214,8 @@ static void add_record(struct records *a, struct record x)
     a->v[a->n++] = x;
 }
 
-/* Adds the records that a query returns (id, link, turn number, role), up to the first damaged page. */
+/* Adds the records that a query returns (id, link, turn number, role), up to the first damaged
+ * page. */
 static void find_records(struct repair *r, const char *sql, enum link_kind kind, const char *session,
                          struct records *out)
 {
@@ -234,7 +236,8 @@ static int by_link(const void *a, const void *b)
     return (x->link > y->link) - (x->link < y->link);
 }
 
-/* Reads through the index and through the table: records on a damaged page of one are found in the other. */
+/* Reads through the index and through the table: records on a damaged page of one are found in the
+ * other. */
 static void list_records(struct repair *r, const char *session, struct records *out)
 {
     static const struct {
@@ -299,7 +302,8 @@ static bool judge_records(struct repair *r, const char *session, struct records 
         known = some;
         memcpy(before, have, 32);
     }
-    /* the first record's checksum covers the session's row, which may be what changed: the record is kept */
+    /* the first record's checksum covers the session's row, which may be what changed: the record
+     * is kept */
     if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
         a->v[0].state = UNKNOWN;
     return true;
@@ -432,7 +436,8 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
     return true;
 }
 
-/* Copies the session's row, even if its checksum does not match its title and times. *some: it could be read. */
+/* Copies the session's row, even if its checksum does not match its title and times. *some: it
+ * could be read. */
 static bool copy_session_row(struct repair *r, const char *session, struct buf *lines, bool *some)
 {
     bool same = false;
@@ -447,7 +452,8 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
     return written(r, rc);
 }
 
-/* Adds a row for a session whose row is lost. number_sessions() gives it a number once all other numbers are known. */
+/* Adds a row for a session whose row is lost. number_sessions() gives it a number once all other
+ * numbers are known. */
 static bool add_session_row(struct repair *r, const char *session, const struct records *a, struct buf *lines)
 {
     int64_t first = 0, last = 0;
@@ -588,8 +594,8 @@ static bool finish(struct repair *r)
     return written(r, rc);
 }
 
-/* Whether aerie's tables have the schema's text; *e names the first that differs. Objects that another
- * program added to the schema are not read. */
+/* Whether aerie's tables have the schema's text; *e names the first that differs. Objects that
+ * another program added to the schema are not read. */
 static bool tables_are_ours(struct repair *r)
 {
     struct buf lines = {0};
@@ -609,7 +615,8 @@ static bool open_copy(struct repair *r, const char *copy)
            tables_are_ours(r);
 }
 
-/* If the schema cannot be read: lets salvage() write the rows of the copy to the new database `rows`, and opens that. */
+/* If the schema cannot be read: lets salvage() write the rows of the copy to the new database
+ * `rows`, and opens that. */
 static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
 {
     db_close(&r->from);

@@ -9,8 +9,8 @@
 
 /* ---- session ids ---- */
 
-/* If the millisecond is not later than that of the id before, the random part is incremented, so that ids
- * ascend. */
+/* If the millisecond is not later than that of the id before, the random part is incremented, so
+ * that ids ascend. */
 void session_new_id(char out[SESSION_ID])
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -12,8 +12,8 @@ static const char *const of_server[] = {"server_kind", "server_version", "server
                                         "server_facts"};
 enum { N_NAMES = sizeof names / sizeof *names, N_OF_SERVER = sizeof of_server / sizeof *of_server };
 
-/* Formats the statement's columns from `at` on as "name=value" lines: the facts of the run, those of its
- * server, config. */
+/* Formats the statement's columns from `at` on as "name=value" lines: the facts of the run, those
+ * of its server, config. */
 static char *about_lines(sqlite3_stmt *st, int at)
 {
     struct buf b = {0};

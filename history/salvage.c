@@ -1,10 +1,11 @@
 /* salvage.c - reads the tables of a log whose schema cannot be read.
  *
  * SQLite finds a table through the schema; if the schema's pages are damaged, the tables' b-trees are still there.
- * A root page is one that no other page refers to. In a copy of the file with a new schema, each b-tree becomes a
- * table of columns without types. The types of the values in its first rows tell which of aerie's tables it is: no
- * two tables have the same types, except trees and page events, whose content differs. The rows are copied to an
- * empty log of the same version. The search index is not read, because a repaired log gets a new one.
+ * A root page is one that no other page refers to. In a copy of the file with a new schema, each
+ * b-tree becomes a table of columns without types. The types of the values in its first rows tell
+ * which of aerie's tables it is: no two tables have the same types, except trees and page events,
+ * whose content differs. The rows are copied to an empty log of the same version. The search index
+ * is not read, because a repaired log gets a new one.
  */
 #include "history/internal.h"
 
@@ -79,8 +80,8 @@ static void find_trees(const struct image *m, struct ids *out)
 
 /* ---- the copy with a new schema ---- */
 
-/* Writes a database in whose schema each tree is a table tN(c0, c1, ...), N its root page. Its own pages come after the
- * last page of the image, so that the image's pages can be copied over it. */
+/* Writes a database in whose schema each tree is a table tN(c0, c1, ...), N its root page. Its own
+ * pages come after the last page of the image, so that the image's pages can be copied over it. */
 static bool write_schema(const struct image *m, const struct ids *trees, const char *to)
 {
     sqlite3 *h = NULL;

@@ -99,10 +99,10 @@ static const char schema_2[] =
 
     "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
 
-/* Facts of a step's tokens, why a prompt was computed again, session numbers for users, token texts.
- * step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none), f32 log
- * probability of the rival. pages.events: page_pack() of a step; in place of rows in page_event,
- * which versions before 4 stored. turn.change .. gone_to: struct reuse, of user rows.
+/* Facts of a step's tokens, why a prompt was computed again, session numbers for users, token
+ * texts. step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none),
+ * f32 log probability of the rival. pages.events: page_pack() of a step; in place of rows in
+ * page_event, which versions before 4 stored. turn.change .. gone_to: struct reuse, of user rows.
  * roll.last_number: the last session.number that was assigned. */
 static const char schema_4[] =
     "ALTER TABLE session ADD COLUMN number INTEGER;"
@@ -217,7 +217,8 @@ static bool backup_before(struct db *d, int64_t version, struct err *e)
     char stamp[16];
     time_stamp(stamp);
     char *to = xasprintf("%s.v%lld-%s", d->path, (long long)version, stamp);
-    for (int i = 1; !file_missing(to) && i < 100; i++) { /* a migration of the same second was interrupted */
+    /* a migration of the same second was interrupted */
+    for (int i = 1; !file_missing(to) && i < 100; i++) {
         free(to);
         to = xasprintf("%s.v%lld-%s-%d", d->path, (long long)version, stamp, i);
     }
@@ -333,8 +334,8 @@ bool schema_digest(struct db *d, char hex[65])
 }
 
 /* The digests of this version's schema, so that its text need not be generated each time a log is
- * opened. A schema with another digest is compared object by object: other versions of SQLite may write
- * the same schema differently. */
+ * opened. A schema with another digest is compared object by object: other versions of SQLite may
+ * write the same schema differently. */
 static const char digest_of_log[] = "34f20df4f6a39629762c773483ca307c48e96c08262fb721a2bfb040a14fa34d";
 static const char digest_of_pack[] = "98bb44e6689b68a43f2034f7ef398018e642ad572524debba0dcf07042bfd96d";
 

@@ -1,4 +1,5 @@
-/* side_file.c - keeps turns that could not be stored when the log was closed in a file beside the log.
+/* side_file.c - keeps turns that could not be stored when the log was closed in a file beside the
+ * log.
  *
  * The file PATH.unsaved-WRITER (0600) holds the waiting events, the cursor before them, and a
  * checksum; it is written under a temporary name, synced and renamed. The next start applies the
@@ -17,8 +18,8 @@
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-/* Version 2 added the fields of version 4 of the schema, version 3 those of version 5; older files can
- * still be read. */
+/* Version 2 added the fields of version 4 of the schema, version 3 those of version 5; older files
+ * can still be read. */
 enum { VERSION = 3 };
 static const char magic[] = "aerie unsaved 3\n";
 
@@ -615,7 +616,8 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
             continue;
         int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
         bool part = strcmp(end, ".part") == 0; /* its process died before the file was complete */
-        if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer)) /* alive: it retries */
+        /* a live writer moves its events into the log itself */
+        if ((*end && !part) || end != f->d_name + n + 16 || live_or_unknown(l, writer))
             continue;
         char *name = xasprintf("%s%s", folder, f->d_name);
         if (part)

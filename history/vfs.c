@@ -1,14 +1,17 @@
-/* vfs.c - wraps SQLite's file system layer (its VFS) and keeps the errno of file operations that failed.
+/* vfs.c - wraps SQLite's file system layer (its VFS) and keeps the errno of file operations that
+ * failed.
  *
- * SQLite keeps errno for some result codes only, and only until the next call. This wrapper keeps the last errno of
- * each result code and thread; db_why() adds it to messages. It treats four failures unlike SQLite's own layer:
- * - SQLite's layer reports a page that the system cannot read (EIO) as a corrupt file system, which SQLite turns into
- *   "database disk image is malformed". history_open() would set such a log aside as damaged, although the next read
- *   may succeed. The wrapper reports an I/O error.
- * - If a database cannot be opened for writing, e.g. because no descriptor is left, SQLite's layer opens it for reading,
- *   and writes fail with "attempt to write a readonly database". The wrapper opens a file for reading only if the
- *   process may not write it.
- * - If stat() of the open database fails (EIO), SQLite's layer says that the file was moved. The wrapper calls it again.
+ * SQLite keeps errno for some result codes only, and only until the next call. This wrapper keeps
+ * the last errno of each result code and thread; db_why() adds it to messages. It treats four
+ * failures unlike SQLite's own layer:
+ * - SQLite's layer reports a page that the system cannot read (EIO) as a corrupt file system, which
+ *   SQLite turns into "database disk image is malformed". history_open() would set such a log aside
+ *   as damaged, although the next read may succeed. The wrapper reports an I/O error.
+ * - If a database cannot be opened for writing, e.g. because no descriptor is left, SQLite's layer
+ *   opens it for reading, and writes fail with "attempt to write a readonly database". The wrapper
+ *   opens a file for reading only if the process may not write it.
+ * - If stat() of the open database fails (EIO), SQLite's layer says that the file was moved. The
+ *   wrapper calls it again.
  * - If unlocking fails, the wrapper tries again.
  */
 #include "history/internal.h"
@@ -19,10 +22,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = 8 }; /* method tables that are wrapped; files with yet another table stay unwrapped */
+enum { KINDS = 8 }; /* method tables that are wrapped; files with yet another table stay
+                       unwrapped */
 
 static struct kind {
-    sqlite3_io_methods own;         /* the first member: wrapped() casts a file's method pointer to this struct */
+    sqlite3_io_methods own;         /* the first member: wrapped() casts a file's method pointer to
+                                       this struct */
     const sqlite3_io_methods *from; /* the table that `own` wraps */
 } kind[KINDS];
 static int n_kind;
@@ -31,9 +36,11 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
 enum { RESULTS = 32, TRIES = 3 };
 static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure with it */
-static _Thread_local int open_error;     /* errno of the first open() that failed in this operation; 0: none did */
+static _Thread_local int open_error;     /* errno of the first open() that failed in this operation;
+                                            0: none did */
 
-/* In place of open(): if it fails, SQLite opens the file with other flags, and errno is that of the second attempt. */
+/* In place of open(): if it fails, SQLite opens the file with other flags, and errno is that of the
+ * second attempt. */
 static int open_keeping_errno(const char *name, int flags, int mode)
 {
     int fd = open(name, flags, mode);
@@ -63,8 +70,8 @@ static int keep_errno(int rc)
     return rc;
 }
 
-/* SQLITE_BUSY means that another process has the lock (EAGAIN, EACCES), or that the system refused one (ENOLCK, ...).
- * Only the latter leaves an errno. */
+/* SQLITE_BUSY means that another process has the lock (EAGAIN, EACCES), or that the system refused
+ * one (ENOLCK, ...). Only the latter leaves an errno. */
 static int keep_lock_errno(int rc)
 {
     if (errno == EAGAIN || errno == EACCES)
@@ -136,8 +143,9 @@ static int wrap_shm_lock(sqlite3_file *f, int at, int n, int flags)
     return keep_errno(rc);
 }
 
-/* SQLITE_FCNTL_HAS_MOVED also sets *(int *)arg to 1 if stat() failed, with an errno other than ENOENT. If that
- * persists, errno is kept for SQLITE_READONLY, which SQLite returns for a moved file. */
+/* SQLITE_FCNTL_HAS_MOVED also sets *(int *)arg to 1 if stat() failed, with an errno other than
+ * ENOENT. If that persists, errno is kept for SQLITE_READONLY, which SQLite returns for a moved
+ * file. */
 static int wrap_control(sqlite3_file *f, int op, void *arg)
 {
     int rc = wrapped(f)->xFileControl(f, op, arg);
@@ -224,7 +232,8 @@ const char *vfs_name(void)
         if (now->iVersion >= 3 && now->xSetSystemCall)
             now->xSetSystemCall(now, "open", (sqlite3_syscall_ptr)open_keeping_errno);
         sqlite3_vfs_register(&own, 0);
-        if (own.pNext) /* moved before the wrapper, which must not become the default if `now` is removed */
+        /* moved before the wrapper, which must not become the default if `now` is removed */
+        if (own.pNext)
             sqlite3_vfs_register(own.pNext, 0);
     }
     pthread_mutex_unlock(&mu);

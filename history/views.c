@@ -254,10 +254,10 @@ const char schema_views_5[] =
     " JOIN json_each(v.facts) i;"
 
     /* As before; of a server's reply, drafted, accepted, reused are those that it reported.
-     * server_prompt .. server_cached: tokens as the server counts them; ms_queue, ms_first: the server's times
-     * until the request ran and until its first token; finish: the server's finish reason; us_prefill: the time
-     * until the first token arrived here; prompt_ids, reply_ids: 1 if the server sent the ids, 0 if it sent none;
-     * NULL: not reported, or computed here. */
+     * server_prompt .. server_cached: tokens as the server counts them; ms_queue, ms_first: the
+     * server's times until the request ran and until its first token; finish: the server's finish
+     * reason; us_prefill: the time until the first token arrived here; prompt_ids, reply_ids: 1 if
+     * the server sent the ids, 0 if it sent none; NULL: not reported, or computed here. */
     "CREATE VIEW v_turn AS SELECT q.session_id AS session, q.n AS turn, e.number,"
     " coalesce(length(x.tokens)/4, coalesce(q.shared,0)+length(q.tokens)/4) AS prompt_tokens,"
     " iif(v.id IS NULL,coalesce(q.n_reused,0),x.cached) AS reused,"
@@ -275,10 +275,10 @@ const char schema_views_5[] =
     " LEFT JOIN server v ON v.id=u.server_id"
     " WHERE q.role='user';"
 
-    /* As before; source: 'computed' here; 'server': a step that a server reported; 'piece': a piece of its
-     * stream, of which rows, drafted and accepted are not known (NULL). Digests, draws and times of phases are
-     * NULL unless computed here. us_arrived: from sending the request until the step's last token arrived;
-     * us_since: the same, since the step before. */
+    /* As before; source: 'computed' here; 'server': a step that a server reported; 'piece': a piece
+     * of its stream, of which rows, drafted and accepted are not known (NULL). Digests, draws and
+     * times of phases are NULL unless computed here. us_arrived: from sending the request until the
+     * step's last token arrived; us_since: the same, since the step before. */
     "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
     " s.pos0 AS position, CASE s.source WHEN 'piece' THEN NULL ELSE s.rows END AS rows,"
     " CASE s.source WHEN 'piece' THEN NULL ELSE s.drafted END AS drafted,"
@@ -317,7 +317,8 @@ const char schema_views_5[] =
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
     " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
 
-    /* As before; the prompt's ids are those in the reply's row, if the server reported them with the reply. */
+    /* As before; the prompt's ids are those in the reply's row, if the server reported them with
+     * the reply. */
     "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
     " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
     " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
@@ -329,8 +330,8 @@ const char schema_views_5[] =
     " r.role='reply' LEFT JOIN served x ON x.turn_id=r.id"
     " JOIN " COUNT_UP("length(coalesce(x.tokens,t.tokens))/4") " i WHERE t.role='user'));"
 
-    /* One row for each of the best tokens at a position, as a server reported them; rank 0: the emitted token. k:
-     * as in v_token. token: NULL where the server gives the text only. */
+    /* One row for each of the best tokens at a position, as a server reported them; rank 0: the
+     * emitted token. k: as in v_token. token: NULL where the server gives the text only. */
     "CREATE VIEW v_top AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, o.k, o.rank,"
     " o.token, o.text, o.logp FROM turn t JOIN step s ON s.turn_id=t.id JOIN top o ON o.step_id=s.id;"
 

@@ -223,8 +223,8 @@ int write_end_all(struct writer *w)
     return cursors_each(w, end_bare_run);
 }
 
-/* Makes the event's session the one of w->cur. A session beside the others (event.beside) gets a further cursor; any other
- * replaces the conversation's session. */
+/* Makes the event's session the one of w->cur. A session beside the others (event.beside) gets a
+ * further cursor; any other replaces the conversation's session. */
 static int begin_session(struct writer *w, const struct event *ev, enum log_level level)
 {
     struct cursor *c = &w->cur;

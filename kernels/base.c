@@ -98,7 +98,8 @@ void err_print(const char *fmt, ...)
     va_end(ap);
 }
 
-/* Only one thread prints why the program ends; others wait, so that none ends it before the terminal is restored. */
+/* Only one thread prints why the program ends; others wait, so that none ends it before the
+ * terminal is restored. */
 static void begin_to_die(void)
 {
     static atomic_bool dying;

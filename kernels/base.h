@@ -52,8 +52,8 @@ _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void err_print(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets a function that runs once before die() or no_memory() prints; the repl restores the terminal there. */
 void die_hook(void (*hook)(void));
-/* Names an unfinished file that die() and no_memory() remove; NULL: none. The caller keeps the path. One file at a
- * time. */
+/* Names an unfinished file that die() and no_memory() remove; NULL: none. The caller keeps the
+ * path. One file at a time. */
 void die_removes(const char *path);
 
 /* ---- memory: these functions end the program if the system has none; callers free() ---------- */
@@ -89,7 +89,8 @@ static inline const char *plural(long long n) { return n == 1 ? "" : "s"; }
 /* Reads a decimal number, "-" before it or not, as an int and moves *s behind it. False, with *s and *out
  * unchanged, if *s begins with anything else (a blank, "+") or the number is no int. */
 bool int_at(const char **s, int *out);
-/* Reads "9.214": two numbers of digits only with a full stop between them; *s, *turn and *step as above. */
+/* Reads "9.214": two numbers of digits only with a full stop between them; *s, *turn and *step as
+ * above. */
 bool address_at(const char **s, int *turn, int *step);
 
 /* ---- a growable byte buffer; NUL-terminated after the first write; {0} is empty
@@ -110,18 +111,19 @@ void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(print
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
-/* Whether no file has this name. False also if this cannot be determined: opening the file then gives the reason. */
+/* Whether no file has this name. False also if this cannot be determined: opening the file then
+ * gives the reason. */
 bool file_missing(const char *path);
-/* open() with O_CLOEXEC, repeated while signals interrupt it; -1 and errno. Not for files whose opening may block: FIFOs,
- * devices. */
+/* open() with O_CLOEXEC, repeated while signals interrupt it; -1 and errno. Not for files whose
+ * opening may block: FIFOs, devices. */
 int file_open(const char *path, int flags, unsigned mode);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
 /* Writes all n bytes, in as many calls as necessary. False and errno: not all were written. */
 bool write_fully(int fd, const void *bytes, size_t n);
-/* Reads n bytes from the file's offset `at`, in as many calls as necessary. Returns the number read, which is smaller at
- * the end of the file; -1 and errno. */
+/* Reads n bytes from the file's offset `at`, in as many calls as necessary. Returns the number
+ * read, which is smaller at the end of the file; -1 and errno. */
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
  * cannot be read or has more than max bytes; *out is empty then. */

@@ -63,7 +63,8 @@ static void on_signal(int sig, siginfo_t *info, void *context)
         return;
     }
     sigaction(sig, &before, NULL);
-    if (info->si_code <= 0) /* sent by a process: raise it again; a fault occurs again when the handler returns */
+    /* sent by a process: raise it again; a fault occurs again when the handler returns */
+    if (info->si_code <= 0)
         raise(sig);
 }
 

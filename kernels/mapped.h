@@ -2,8 +2,9 @@
  *
  * If a file is truncated while it is mapped, reading after its new end raises SIGBUS. The
  * handler of this file puts zeros there, so that the computation goes on, and notes the loss;
- * mapped_check() reports the loss, and any other change of a mapped file's size or time. Code that computes
- * with mapped data calls mapped_check() before it uses the results, and drops them if it fails.
+ * mapped_check() reports the loss, and any other change of a mapped file's size or time. Code that
+ * computes with mapped data calls mapped_check() before it uses the results, and drops them if it
+ * fails.
  *
  * All functions may be called from several threads at once.
  */

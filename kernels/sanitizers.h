@@ -1,5 +1,5 @@
-/* sanitizers.h - HAS_ASAN and HAS_TSAN, 0 or 1: the sanitizers of the build. gcc defines macros for them, clang has
- * __has_feature().
+/* sanitizers.h - HAS_ASAN and HAS_TSAN, 0 or 1: the sanitizers of the build. gcc defines macros for
+ * them, clang has __has_feature().
  */
 #ifndef AERIE_KERNELS_SANITIZERS_H
 #define AERIE_KERNELS_SANITIZERS_H

@@ -1,5 +1,5 @@
-/* app.c - the program's state: opens log, engine and session together, passes messages and events on, and writes the
- * status line.
+/* app.c - the program's state: opens log, engine and session together, passes messages and events
+ * on, and writes the status line.
  *
  * The log is opened before the engine, because the engine posts into its queue. A log that cannot
  * be opened causes a notice and a badge in the status line; the chat goes on.
@@ -55,7 +55,8 @@ static const char *token_text(void *backend, int32_t id, size_t *n)
     return backend_token(backend, id, n);
 }
 
-/* Appends the options that a replay needs; for `aerie serve` also a line that the prompts are clients'. */
+/* Appends the options that a replay needs; for `aerie serve` also a line that the prompts are
+ * clients'. */
 static void describe(const struct app *a, const struct backend_info *i, struct buf *out)
 {
     facts_config(&a->opt.engine, i, out);
@@ -63,7 +64,8 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
         buf_str(out, "served=yes\n");
 }
 
-/* Removes the sessions that the options keep-days and keep-sessions no longer keep; adds a line to `notes`. */
+/* Removes the sessions that the options keep-days and keep-sessions no longer keep; adds a line to
+ * `notes`. */
 static void retain(struct app *a)
 {
     const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
@@ -178,7 +180,8 @@ static const char *is_or_are(const struct history_left *left)
     return left->turns == 1 ? "is" : "are";
 }
 
-/* Prints on standard error, also under --quiet, because the line is about lost messages of the user. */
+/* Prints on standard error, also under --quiet, because the line is about lost messages of the
+ * user. */
 static void print_unstored(const struct history_left *left)
 {
     char what[40];
@@ -194,7 +197,8 @@ static void print_unstored(const struct history_left *left)
     buf_free(&clean);
 }
 
-/* Waits while the disk refuses writes; longer if the turns could not be kept in a side file either. */
+/* Waits while the disk refuses writes; longer if the turns could not be kept in a side file
+ * either. */
 static bool wait_for_log(struct app *a, struct history_left *left)
 {
     enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };

@@ -1,6 +1,7 @@
-/* app_resume.c - resumes and forks saved sessions: reads the turns from the log, those before a fork from the parent
- * sessions, and sends them to the engine. /fork of the open session does the same, so that the copy has the turns of the
- * log, including those that have left the engine's context since.
+/* app_resume.c - resumes and forks saved sessions: reads the turns from the log, those before a
+ * fork from the parent sessions, and sends them to the engine. /fork of the open session does the
+ * same, so that the copy has the turns of the log, including those that have left the engine's
+ * context since.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@ static bool look_at_run(const struct run_row *r, void *arg)
     return !v->differ;
 }
 
-/* Whether the ids of replies computed here belong to the open model's vocabulary, in all runs of the sessions that
- * contribute to the past. */
+/* Whether the ids of replies computed here belong to the open model's vocabulary, in all runs of
+ * the sessions that contribute to the past. */
 static bool knows_ids(struct app *a, const struct hdb_past *p)
 {
     struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
@@ -36,8 +37,9 @@ static bool knows_ids(struct app *a, const struct hdb_past *p)
     return !v.differ;
 }
 
-/* The request with the turns in the context. ids: replies computed here are given as ids, which the open model knows; a
- * server's ids belong to its own vocabulary, so its replies are given as text. */
+/* The request with the turns in the context. ids: replies computed here are given as ids, which the
+ * open model knows; a server's ids belong to its own vocabulary, so its replies are given as
+ * text. */
 static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id,
                                    bool ids)
 {
@@ -145,8 +147,8 @@ static void say_who(const char *kind, const char *version, const char *url, cons
         buf_printf(out, "%s, computed here", model && *model ? model : "a local model");
 }
 
-/* If a server computed the session or computes now: notes that another engine answers from here on. False: no server is
- * involved, or it is the same server and model. */
+/* If a server computed the session or computes now: notes that another engine answers from here on.
+ * False: no server is involved, or it is the same server and model. */
 static bool note_server(struct app *a, const char *log)
 {
     const struct backend_info *i = backend_info(a->backend);
@@ -274,7 +276,8 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     bool ok = copy || lock_session(a, id, e);
     bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
     ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
-    if (copy) /* a copy begins with complete turns only, without one that another process is writing */
+    /* a copy begins with complete turns only, without one that another process is writing */
+    if (copy)
         p.last = p.complete;
     char *was = a->system;
     if (ok && !a->opt.system)

@@ -20,8 +20,9 @@ const char *diff_class_name(enum diff_class c)
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
-/* All names of facts_config(), of the hashes and of the settings. By the rules of kernels.h a row does not depend on its
- * neighbours, so neither page size nor chunks nor trees may change a number. */
+/* All names of facts_config(), of the hashes and of the settings. By the rules of kernels.h a row
+ * does not depend on its neighbours, so neither page size nor chunks nor trees may change a
+ * number. */
 static const struct nature {
     const char *name;
     unsigned may;
@@ -86,8 +87,8 @@ static char *value_of(const char *lines, const char *name)
     return facts_value(lines, "weights");
 }
 
-/* A line that only one run has is not compared, with these exceptions: a fault that is not named is off, an option
- * without a value was not given, and a draft without weights has no hash. */
+/* A line that only one run has is not compared, with these exceptions: a fault that is not named is
+ * off, an option without a value was not given, and a draft without weights has no hash. */
 static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
 {
     for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
@@ -107,8 +108,8 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
     }
 }
 
-/* A reply to a client was computed together with others, perhaps from KV that was resident: if one of the runs or both
- * were served, pages and chunks differ from those of a conversation. */
+/* A reply to a client was computed together with others, perhaps from KV that was resident: if one
+ * of the runs or both were served, pages and chunks differ from those of a conversation. */
 static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
 {
     const unsigned may = MAY_NUMBER | MAY_STEP;
@@ -232,16 +233,17 @@ static bool shapes(struct difference *d, const struct tree *a, const struct tree
     return false;
 }
 
-/* The page digest covers the draft's pass over the accepted cells, and the draft digest the fates of its nodes. Both
- * therefore differ if another path was accepted; they are evidence only if the path is the same. */
+/* The page digest covers the draft's pass over the accepted cells, and the draft digest the fates
+ * of its nodes. Both therefore differ if another path was accepted; they are evidence only if the
+ * path is the same. */
 static bool same_path(const struct step_row *a, const struct step_row *b)
 {
     return a->rec.accepted == b->rec.accepted && a->rec.bonus == b->rec.bonus &&
            ids_equal(&a->tokens, &b->tokens);
 }
 
-/* Compares what a step drafted: the trees if both logs have them, else the numbers of nodes and, on the same path, the
- * digests. */
+/* Compares what a step drafted: the trees if both logs have them, else the numbers of nodes and, on
+ * the same path, the digests. */
 static bool drafts(struct difference *d, const struct step_row *a, const struct step_row *b,
                    bool same, const struct diff_names *in)
 {
@@ -262,8 +264,8 @@ static bool same_bits(float a, float b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* Whether the rows from which two tokens were chosen have the same best logits, as far as is known: for greedy choices
- * the best two, whichever of them was chosen. */
+/* Whether the rows from which two tokens were chosen have the same best logits, as far as is known:
+ * for greedy choices the best two, whichever of them was chosen. */
 static bool same_row(const struct emitted *x, const struct emitted *y)
 {
     const struct token_fact *a = x->fact, *b = y->fact;
@@ -274,17 +276,17 @@ static bool same_row(const struct emitted *x, const struct emitted *y)
            same_bits(a->rival_logp, b->logp);
 }
 
-/* The rival of a sampled token that is not the best one is the best one, so two draws from equal logits agree in the
- * best token's log probability. */
+/* The rival of a sampled token that is not the best one is the best one, so two draws from equal
+ * logits agree in the best token's log probability. */
 static bool same_best(const struct emitted *x, const struct emitted *y)
 {
     const struct token_fact *a = x->fact, *b = y->fact;
     return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
 }
 
-/* Whether the rows from which the first differing token and those before it were chosen are equal on both sides: then
- * the choice differs, not the logits. The digest does not show that: it covers all rows of the path, which differ after
- * the first different token. */
+/* Whether the rows from which the first differing token and those before it were chosen are equal
+ * on both sides: then the choice differs, not the logits. The digest does not show that: it covers
+ * all rows of the path, which differ after the first different token. */
 static bool chosen_from_equal_rows(const struct step_row *a, const struct step_row *b)
 {
     int i = 0, n = min_int(a->tokens.n, b->tokens.n);
@@ -433,8 +435,8 @@ static bool by_position(struct comparison *of, const struct trace_turn *a, const
     return false;
 }
 
-/* Whether only one run's reply was ended by the device or by invalid numbers. A violated rule does not count as a
- * difference of results: the other run's checker may have been off. */
+/* Whether only one run's reply was ended by the device or by invalid numbers. A violated rule does
+ * not count as a difference of results: the other run's checker may have been off. */
 static bool failed(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
                    struct difference *d)
 {

@@ -32,8 +32,8 @@ enum {
     MAY_PROMPT = 32, /* the tokens of a message */
     MAY_END = 64,    /* where a reply ends */
     MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
-    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such runs are
-                        compared bit by bit nevertheless */
+    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such
+                        runs are compared bit by bit nevertheless */
 };
 
 /* A condition that differs between the two runs. */
@@ -57,8 +57,8 @@ void conditions_free(struct conditions *c);
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
 /* Appends what `may` stands for, as "trees and chunks, page numbers". */
 void may_text(unsigned may, struct buf *out);
-/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: the keys for the values of the two
- * runs. */
+/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: the keys for the
+ * values of the two runs. */
 void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json);
 
 struct difference {
@@ -75,7 +75,8 @@ struct diff_names {
     const char *a, *b;
 };
 
-/* Compares two records of the same step. pages: both runs number pages alike, so page digests can be compared. */
+/* Compares two records of the same step. pages: both runs number pages alike, so page digests can
+ * be compared. */
 bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
                  const struct diff_names *in, struct difference *d);
 /* Compares two lists of ids, as part of a class. */
@@ -87,7 +88,8 @@ struct diff_counts {
     int turns, steps, tokens;
     bool by_position; /* tokens by position, not step by step */
     bool pages;       /* page tables were compared, by number */
-    bool meaning;     /* page tables were compared by the positions that are held, not by page numbers */
+    bool meaning;     /* page tables were compared by the positions that are held, not by page
+                         numbers */
     bool facts;       /* by position: log probabilities were compared */
     bool text_only;   /* a turn without steps was compared by its reply */
     double most;      /* by position: largest difference of two log probabilities of one token, */

@@ -54,8 +54,8 @@ static bool columns_wrong(const struct page_history *h, enum pool_id p, int firs
     return wrong;
 }
 
-/* Whether the first positions that the two sides still hold in the swa pool are consistent with one window: pages are
- * released as a whole, so each position is rounded down to its page. */
+/* Whether the first positions that the two sides still hold in the swa pool are consistent with one
+ * window: pages are released as a whole, so each position is rounded down to its page. */
 static bool windows_meet(const struct page_history *a, const struct page_history *b)
 {
     int x = a->lengths.window_lo, y = b->lengths.window_lo;

@@ -1,5 +1,6 @@
-/* differ_pages.h - compares the page tables of two runs whose pages are numbered differently by their meaning: which
- * positions are held in which pool, and that no two positions share a slot. Main thread only.
+/* differ_pages.h - compares the page tables of two runs whose pages are numbered differently by
+ * their meaning: which positions are held in which pool, and that no two positions share a slot.
+ * Main thread only.
  */
 #ifndef AERIE_DIFFER_PAGES_H
 #define AERIE_DIFFER_PAGES_H
@@ -13,7 +14,8 @@ struct page_meaning {
     bool unknown; /* there was a step without page events: no comparison from there on */
 };
 
-/* Applies the page events of the same step of both sides. True: the tables differ in meaning; `why` says how. */
+/* Applies the page events of the same step of both sides. True: the tables differ in meaning; `why`
+ * says how. */
 bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,
                   const struct diff_names *in, char *why, size_t n);
 void page_meaning_free(struct page_meaning *m);

@@ -1,5 +1,5 @@
-/* facts.h - describes what computed a session: settings, checker, historical faults, device and models, from the
- * "name=value" lines of the log. Main thread only.
+/* facts.h - describes what computed a session: settings, checker, historical faults, device and
+ * models, from the "name=value" lines of the log. Main thread only.
  */
 #ifndef AERIE_FACTS_H
 #define AERIE_FACTS_H
@@ -26,8 +26,9 @@ void facts_computed(const char *about, struct buf *out);
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out);
 /* The compiler and the build's id: "gcc 12.2.0, build 3fa9c01b2d4e". Constant. */
 const char *facts_build(void);
-/* Appends the differing facts that decide the bits of a reply: "page_size 4, here 16". Not compared: lines that only one
- * side has, and version, device and flags, which need not change bits. */
+/* Appends the differing facts that decide the bits of a reply: "page_size 4, here 16". Not
+ * compared: lines that only one side has, and version, device and flags, which need not change
+ * bits. */
 void facts_compare(const char *log, const char *now, struct buf *out);
 /* "no text, token ids kept; 12 turns, 340 steps; trees of 9.3..9.40; seal 3fa9c01b2d4e". */
 void facts_pack(const struct pack_about *a, struct buf *out);

@@ -23,10 +23,12 @@ static struct {
     pthread_t main;
     struct stop *_Atomic stop;
     void (*continued)(void);
-    atomic_bool was_continued; /* SIGCONT came, and neither interrupt_next() nor interrupt_waits() was called since */
+    atomic_bool was_continued; /* SIGCONT came, and neither interrupt_next() nor interrupt_waits()
+                                  was called since */
     atomic_bool leaving;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
-    _Atomic uint64_t since;      /* when the oldest waiting signal was sent; leaving: when interrupt_leave() was called */
+    _Atomic uint64_t since;      /* when the oldest waiting signal was sent; leaving: when
+                                    interrupt_leave() was called */
 } in = {.pipe = {-1, -1}};
 
 static bool ends(int sig)
@@ -37,7 +39,8 @@ static bool ends(int sig)
 static void on_signal(int sig)
 {
     int keep = errno;
-    if (!pthread_equal(pthread_self(), in.main)) { /* the signal must interrupt the main thread's system calls */
+    /* the signal must interrupt the main thread's system calls */
+    if (!pthread_equal(pthread_self(), in.main)) {
         pthread_kill(in.main, sig);
         errno = keep;
         return;

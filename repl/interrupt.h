@@ -14,13 +14,15 @@
 /* Catches n signals. restart: system calls go on after a handler (SA_RESTART). restore: called in
  * the handler of a stuck program, async-signal-safe; or NULL. */
 bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e);
-/* Sets a function that the handler calls on the main thread with each signal before it is put into the pipe, for actions
- * that cannot wait until the pipe is read. It must be async-signal-safe; if it returns true, the signal is not put into
- * the pipe. NULL: none. Returns the function set before. interrupt_close() and interrupt_leave() remove it. */
+/* Sets a function that the handler calls on the main thread with each signal before it is put into
+ * the pipe, for actions that cannot wait until the pipe is read. It must be async-signal-safe; if
+ * it returns true, the signal is not put into the pipe. NULL: none. Returns the function set
+ * before. interrupt_close() and interrupt_leave() remove it. */
 typedef bool interrupt_first_fn(int sig);
 interrupt_first_fn *interrupt_first(interrupt_first_fn *first);
-/* Until interrupt_close() or interrupt_leave(), the first interrupt_waits() after a SIGCONT calls continued() on the main
- * thread: the screen must be redrawn before the running work is done and the pipe is read. NULL: nothing is called. */
+/* Until interrupt_close() or interrupt_leave(), the first interrupt_waits() after a SIGCONT calls
+ * continued() on the main thread: the screen must be redrawn before the running work is done and
+ * the pipe is read. NULL: nothing is called. */
 void interrupt_continued(void (*continued)(void));
 /* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also set *s. */
 void interrupt_cancels(struct stop *s);

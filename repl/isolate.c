@@ -27,7 +27,8 @@
 
 /* ---- Landlock: writes ------------------------------------------------------------------------ */
 
-/* Not from linux/landlock.h: that of an older kernel lacks the newer rights. The numbers are part of the ABI. */
+/* Not from linux/landlock.h: that of an older kernel lacks the newer rights. The numbers are part
+ * of the ABI. */
 enum {
     FS_WRITE_FILE = 1 << 1,
     FS_REMOVE_DIR = 1 << 4,
@@ -83,9 +84,9 @@ static uint64_t rights_of(int abi)
     return all & ~(uint64_t)((abi < 2 ? FS_REFER : 0) | (abi < 3 ? FS_TRUNCATE : 0));
 }
 
-/* Allows `rights` on a file or in a folder. A path that does not exist, or that this process may not open, needs no rule.
- * Neither does a file outside of mounted file systems (EBADFD), such as a pipe that is the standard output: Landlock does
- * not restrict it. */
+/* Allows `rights` on a file or in a folder. A path that does not exist, or that this process may
+ * not open, needs no rule. Neither does a file outside of mounted file systems (EBADFD), such as a
+ * pipe that is the standard output: Landlock does not restrict it. */
 static bool allow(int ruleset, const char *path, uint64_t rights)
 {
     struct stat st;
@@ -118,7 +119,8 @@ static bool allow_devices(int ruleset, uint64_t rights)
     return ok;
 }
 
-/* Puts Landlock's part in force. False and why[]; *failed: the kernel has Landlock, but a call failed. */
+/* Puts Landlock's part in force. False and why[]; *failed: the kernel has Landlock, but a call
+ * failed. */
 static bool confine_writes(const struct isolation *i, char why[96], bool *failed)
 {
     int abi = landlock_abi(why);
@@ -162,7 +164,7 @@ static const int16_t unused_calls[] = {
     SYS_mount, SYS_umount2, SYS_swapon, SYS_swapoff, SYS_reboot, SYS_init_module, SYS_finit_module,
     SYS_delete_module, SYS_kexec_load, SYS_acct, SYS_settimeofday, SYS_clock_settime,
     SYS_sethostname, SYS_setdomainname, SYS_open_by_handle_at, SYS_mknodat,
-    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, /* could open sockets without socket() */
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, /* can open sockets */
     SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_pidfd_getfd,
 #if defined(SYS_mknod)
     SYS_mknod,
@@ -173,7 +175,8 @@ static const int16_t unused_calls[] = {
 
 #define WORD(field) ((uint32_t)offsetof(struct seccomp_data, field))
 #define LOAD(field) (struct sock_filter) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, WORD(field))
-/* executes the next instruction if the loaded word equals `value` (BPF_JGE: is at least `value`), else skips it */
+/* executes the next instruction if the loaded word equals `value` (BPF_JGE: is at least `value`),
+ * else skips it */
 #define IF(how, value) (struct sock_filter) BPF_JUMP(BPF_JMP | (how) | BPF_K, (uint32_t)(value), 0, 1)
 #define RETURN(verdict) (struct sock_filter) BPF_STMT(BPF_RET | BPF_K, (uint32_t)(verdict))
 #define REFUSE RETURN(SECCOMP_RET_ERRNO | EPERM)
@@ -239,12 +242,13 @@ static bool can_filter(char why[96])
 
 #endif
 
-static bool filtered, until_loaded; /* set by isolate(): a filter is installed; socket() works until the model is loaded */
+static bool filtered, until_loaded; /* set by isolate(): a filter is installed; socket() works until
+                                       the model is loaded */
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-/* If the driver's device files are missing, cuInit() runs a setuid program, nvidia-modprobe, to make them. An isolated
- * process could not start it and would find no GPU. */
+/* If the driver's device files are missing, cuInit() runs a setuid program, nvidia-modprobe, to
+ * make them. An isolated process could not start it and would find no GPU. */
 static bool gpu_files_missing(void)
 {
     return access("/proc/driver/nvidia/version", F_OK) == 0 &&

@@ -92,8 +92,8 @@ static int add_changes(const struct running *x, const char **with, int room)
     return n;
 }
 
-/* Noise is added to float32 rows on the CPU, even if the side was computed on a GPU, whose packed activation rows cannot
- * take noise of the size of roundings. */
+/* Noise is added to float32 rows on the CPU, even if the side was computed on a GPU, whose packed
+ * activation rows cannot take noise of the size of roundings. */
 static bool add_noise(struct running *x, struct err *e)
 {
     x->how.engine.precision = "f32";

@@ -14,8 +14,8 @@
 #include "kernels/mapped.h"
 #include "repl/repl.h"
 
-/* Opens descriptors 0 to 2 if they are closed: a file that got one of them, such as the log, would receive the program's
- * output. */
+/* Opens descriptors 0 to 2 if they are closed: a file that got one of them, such as the log, would
+ * receive the program's output. */
 static void fill_standard_streams(void)
 {
     int fd;
@@ -26,9 +26,10 @@ static void fill_standard_streams(void)
         close(fd);
 }
 
-/* The engine's stack frames take up to 0.4 MB, and the stack size of a thread depends on the C library and on the limit
- * of the main thread. Raises the main thread's limit to STACK if the hard limit allows it; all other threads, also those
- * of libraries, get STACK. False, with a line on standard error: the hard limit is below LEAST. */
+/* The engine's stack frames take up to 0.4 MB, and the stack size of a thread depends on the C
+ * library and on the limit of the main thread. Raises the main thread's limit to STACK if the hard
+ * limit allows it; all other threads, also those of libraries, get STACK. False, with a line on
+ * standard error: the hard limit is below LEAST. */
 static bool claim_stack(void)
 {
     const rlim_t STACK = 8 << 20, LEAST = 1 << 20;
@@ -56,11 +57,13 @@ int main(int argc, char **argv)
     fill_standard_streams();
     if (!claim_stack())
         return ERR_USAGE;
-    setlocale(LC_CTYPE, ""); /* LC_NUMERIC stays "C": numbers are written and read the same everywhere */
+    /* LC_NUMERIC stays "C": numbers are written and read the same everywhere */
+    setlocale(LC_CTYPE, "");
     umask(077);              /* sessions and all files beside them are private */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write(), which is reported */
     signal(SIGXFSZ, SIG_IGN);
-    json_set_alloc_funcs(xmalloc, free); /* else jansson would report a failed allocation as bad JSON */
+    /* else jansson would report a failed allocation as bad JSON */
+    json_set_alloc_funcs(xmalloc, free);
     history_claim_memory();
     mapped_catch(); /* before the screen's handler, which calls mapped_fault() itself */
     return cli_main(argc, argv);

@@ -19,8 +19,9 @@
 
 enum op { OP_CREATE, OP_KEEP, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
 
-/* A request and an answer are one datagram each; a request may carry two descriptors, an answer one. OP_EDIT is answered
- * when the editor has ended; OP_HANG_UP and OP_KILL_EDITOR have no answer. */
+/* A request and an answer are one datagram each; a request may carry two descriptors, an answer
+ * one. OP_EDIT is answered when the editor has ended; OP_HANG_UP and OP_KILL_EDITOR have no
+ * answer. */
 struct ask {
     int32_t op;
     char path[PATH_MAX];
@@ -84,7 +85,8 @@ static struct {
     int (*query)(void);
     pid_t child; /* the query's process; 0: none */
     pid_t editor; /* the editor's process; 0: none */
-    int end_editor; /* the signal to be sent to the editor and to the programs that it started; 0: none */
+    int end_editor; /* the signal to be sent to the editor and to the programs that it started; 0:
+                       none */
     char *made;  /* the file created last */
     bool kept;   /* that file is complete, or was removed: nothing to remove at the end */
     dev_t dev;
@@ -183,8 +185,9 @@ static bool edit(const char *path, struct answer *a)
     return true;
 }
 
-/* Sends a signal to all children except the query's process. Programs that the editor's shell has started become
- * children of the monitor when the shell ends, because the monitor is a subreaper. Returns the number of children. */
+/* Sends a signal to all children except the query's process. Programs that the editor's shell has
+ * started become children of the monitor when the shell ends, because the monitor is a subreaper.
+ * Returns the number of children. */
 static int signal_editor(int sig)
 {
     char path[64];
@@ -203,7 +206,8 @@ static int signal_editor(int sig)
     return n;
 }
 
-/* Reaps children that have ended; answers OP_EDIT when the editor has. False: the answer could not be sent. */
+/* Reaps children that have ended; answers OP_EDIT when the editor has. False: the answer could not
+ * be sent. */
 static bool watch_editor(void)
 {
     static struct answer a; /* of the editor */
@@ -279,7 +283,8 @@ static _Noreturn void serve(void)
     static struct ask ask;
     int fd[2];
     sigset_t child, awake;
-    for (int s = 1; s < NSIG; s++) /* the terminal's signals are meant for the program, with which the monitor ends */
+    /* the terminal's signals are meant for the program, with which the monitor ends */
+    for (int s = 1; s < NSIG; s++)
         signal(s, s == SIGCHLD ? on_child : SIG_IGN);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -412,7 +417,8 @@ int monitor_edit(const char *path)
         return -1;
     struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN}, {.fd = interrupt_fd(), .events = POLLIN}};
     for (;;) {
-        /* a signal that does not end the program, such as a resize, stays in the pipe: then poll in slices */
+        /* a signal that does not end the program, such as a resize, stays in the pipe: then poll in
+         * slices */
         bool slices = asked_ns || (p[1].revents && !interrupt_waits());
         poll(p, slices ? 1 : 2, slices ? SLICE_MS : -1);
         if (p[0].revents)

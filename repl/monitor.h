@@ -1,13 +1,15 @@
 /* monitor.h - the process outside of the isolation (isolate.h), for the few things that the isolated
  * process may not do itself.
  *
- * The monitor is forked before the first thread, and before the isolation. It reads no data of models, logs or servers.
- * It serves the requests below, with their limits, for the process that started it, and ends with that process:
+ * The monitor is forked before the first thread, and before the isolation. It reads no data of
+ * models, logs or servers. It serves the requests below, with their limits, for the process that
+ * started it, and ends with that process:
  *
- *   create   a new file: never an existing one, never through a symbolic link as the last component, and
- *            never one in a folder or with a name that begins with a dot (configuration, keys)
- *   keep     the file that the monitor created last is complete; a file that is not kept is removed when the program
- *            ends, however it ends
+ *   create   a new file: never an existing one, never through a symbolic link as the last
+ *            component, and never one in a folder or with a name that begins with a dot
+ *            (configuration, keys)
+ *   keep     the file that the monitor created last is complete; a file that is not kept is removed
+ *            when the program ends, however it ends
  *   discard  removes a file, only if it is the one that the monitor created last
  *   edit     runs $VISUAL or $EDITOR on a file; a signal that ends the program ends the editor, too
  *   query    runs the function given to monitor_start() in a process of its own

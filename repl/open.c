@@ -1,5 +1,5 @@
-/* open.c - opens backends. The only file of repl/ that includes the local engine (engine.h) and the remote one: the others
- * use backend.h alone. tests/mock_aerie.c replaces this file.
+/* open.c - opens backends. The only file of repl/ that includes the local engine (engine.h) and the
+ * remote one: the others use backend.h alone. tests/mock_aerie.c replaces this file.
  */
 #include "engine/engine.h"
 #include "engine/remote/remote.h"

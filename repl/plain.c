@@ -259,7 +259,7 @@ static void end_reply(struct app *a, const struct event *ev)
     p->answered = true;
     p->reason = ev->reason;
     if (a->opt.json && a->history)
-        history_flush(a->history, 5000); /* a reply is printed after it was stored, or after a line that it was not */
+        history_flush(a->history, 5000); /* stores the reply before it is printed */
     if (app_saving_changed(a, saving)) /* also under --quiet */
         print_notice(a, saving);
     if (a->opt.json) {
@@ -400,16 +400,16 @@ static void handle_event(struct app *a, struct event *ev)
     event_free(ev);
 }
 
-/* Handles events until every request is done, or until a turn is paused, the pause was shown, and all requested probes are
- * answered. Whether the engine is busy is asked before the queue is read, so that the queue has all events of an idle
- * engine. While text streams, events are handled in batches of 10 ms; an event after another kind, such as the first text
- * after a turn's beginning, is handled at once. */
+/* Handles events until every request is done, or until a turn is paused, the pause was shown, and
+ * all requested probes are answered. Whether the engine is busy is asked before the queue is read,
+ * so that the queue has all events of an idle engine. While text streams, events are handled in
+ * batches of 10 ms; an event after another kind, such as a turn's first text, is handled at once. */
 static void wait_idle(struct app *a)
 {
     struct event ev;
     for (bool waited = false;;) {
         bool busy = backend_busy(a->backend), any = false, streams = false;
-        if (busy && interrupt_waits()) /* in each round: a cancel ends only requests sent before it */
+        if (busy && interrupt_waits()) /* in each round: a cancel ends only earlier requests */
             backend_cancel(a->backend);
         for (; waited || backend_next(a->backend, &ev); waited = false) {
             streams = ev.kind == EV_TEXT || ev.kind == EV_STEP || ev.kind == EV_BATCH_TEXT;
@@ -552,7 +552,7 @@ static bool handle_signals(struct app *a, bool waiting)
         a->exit_code = 128 + (p->terminated ? p->terminated : SIGINT);
         return true;
     }
-    if (interrupted && waiting && app_paused(a)) { /* ends the paused turn, as it ends a running one */
+    if (interrupted && waiting && app_paused(a)) { /* ends the paused turn, as a running one */
         backend_cancel(a->backend);
         wait_idle(a);
     } else if (interrupted && waiting) {

@@ -125,7 +125,8 @@ static const char *content(json_t *message, int number, struct err *e)
     return s && *s ? s : NULL;
 }
 
-/* Reads messages: perhaps one of the system, then user and assistant alternately; the last is a user's. */
+/* Reads messages: perhaps one of the system, then user and assistant alternately; the last is a
+ * user's. */
 static bool take_messages(struct prompt *p, json_t *all, struct err *e)
 {
     int n = (int)json_array_size(all), at = 0;

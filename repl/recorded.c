@@ -220,7 +220,8 @@ static void end_event(const struct recorded *r, const struct rec_turn *t, struct
         ev->n_tokens = (int)t->served->generated;
 }
 
-/* Posts the events of part `part` of a turn: beginning, steps, text, end. False: the turn has no such part. */
+/* Posts the events of part `part` of a turn: beginning, steps, text, end. False: the turn has no
+ * such part. */
 static bool turn_event(const struct recorded *r, const struct rec_turn *t, int part, struct event *ev)
 {
     if (part == 0)
@@ -396,7 +397,8 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
     return reply_tok_s(tokens, us);
 }
 
-/* Adds the servers' own counts of drafts, for turns whose steps have none, and the servers' times. */
+/* Adds the servers' own counts of drafts, for turns whose steps have none, and the servers'
+ * times. */
 static void count_served(const struct recorded *r, struct chat_view *v)
 {
     for (int i = 0; i < r->n_turn && r->turn[i].n <= r->at_turn; i++) {

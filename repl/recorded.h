@@ -1,17 +1,18 @@
 /* recorded.h - a saved session as a backend: every view at every step, without an engine or a model.
  *
- * The session is read once, from a log or a pack, with the sessions that it was forked from. The recording holds one
- * entry for each step, the nodes of the trees as the log packs them, the page events, the ids, and a whole page table
- * every few hundred steps: about 400 bytes a step and 24 bytes a drafted node. The log is not read again.
+ * The session is read once, from a log or a pack, with the sessions that it was forked from. The
+ * recording holds one entry for each step, the nodes of the trees as the log packs them, the page
+ * events, the ids, and a whole page table every few hundred steps: about 400 bytes a step and 24
+ * bytes a drafted node. The log is not read again.
  *
- * The backend has a present: a step of the recording, or the beginning of a turn. All views without an address show the
- * present. It is the session's end at first; recorded_seek() and the debugger's requests move it. Turns that were undone
- * later are part of the recording.
+ * The backend has a present: a step of the recording, or the beginning of a turn. All views without
+ * an address show the present. It is the session's end at first; recorded_seek() and the debugger's
+ * requests move it. Turns that were undone later are part of the recording.
  *
- * Events: after the opening, backend_next() returns the events of the whole session once, as a live engine posted them,
- * without progress and with each turn's text in one piece. Later it returns only EV_PAUSE, when the debugger's requests
- * have moved the present. backend_submit() refuses every request and says how the session can be continued. Main
- * thread only. */
+ * Events: after the opening, backend_next() returns the events of the whole session once, as a live
+ * engine posted them, without progress and with each turn's text in one piece. Later it returns
+ * only EV_PAUSE, when the debugger's requests have moved the present. backend_submit() refuses
+ * every request and says how the session can be continued. Main thread only. */
 #ifndef AERIE_RECORDED_H
 #define AERIE_RECORDED_H
 
@@ -25,8 +26,9 @@ struct backend *recorded_open(struct hdb *d, const char *session, const char *na
 /* The recording of a backend that recorded_open() has made. */
 struct recorded;
 struct recorded *recorded_of(struct backend *b) __attribute__((returns_nonnull));
-/* Makes the state after step T.S the present; (T, 0): the beginning of turn T; (0, 0): the end. False and
- * *e (ERR_NEGATIVE), nothing changed: the recording has no such step. No event is posted. */
+/* Makes the state after step T.S the present; (T, 0): the beginning of turn T; (0, 0): the end.
+ * False and *e (ERR_NEGATIVE), nothing changed: the recording has no such step. No event is
+ * posted. */
 bool recorded_seek(struct backend *b, int turn, int step, struct err *e);
 /* Drops the session's events that were not read yet, for a face that does not show past turns. */
 void recorded_skip(struct backend *b);

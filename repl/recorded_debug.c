@@ -26,7 +26,8 @@ static void pool_facts(const struct page_history *h, struct step_facts *f)
     }
 }
 
-/* Whether a condition names node.*. If not, the step's tree is not unpacked, which is most of the work. */
+/* Whether a condition names node.*. If not, the step's tree is not unpacked, which is most of the
+ * work. */
 static bool names_nodes(const struct breaks *b)
 {
     bool any = b->has_condition && b->condition.nodes;
@@ -143,7 +144,8 @@ static bool go(struct backend *b, int turn, int step, struct err *e)
     struct recorded *r = recorded_of(b);
     if (!recorded_seek(b, turn, step, e))
         return false;
-    breaks_forget(&r->breaks); /* the step that watches saw last is not the one before the present */
+    /* the step that watches saw last is not the one before the present */
+    breaks_forget(&r->breaks);
     arrive(r, r->at, r->at_turn, r->at_step, "");
     return true;
 }

@@ -25,8 +25,8 @@ struct rec_step {
     int turn, step;
     int token, n_token; /* in recorded.token */
     int node, n_node;   /* in recorded.node; 0: the step drafted nothing */
-    size_t pages;       /* where its packed page events begin in recorded.pages; they end where those of the
-                           next step begin */
+    size_t pages;       /* where its packed page events begin in recorded.pages; they end where
+                           those of the next step begin */
     uint64_t n_event;   /* page events of all steps before it */
     uint32_t window;    /* pages that left the window in this step */
     uint8_t deepest;    /* depth of its tree */

@@ -75,8 +75,8 @@ static void add_key(struct recorded *r, struct room *c, int step)
     k->n = r->keys.n - k->at;
 }
 
-/* Applies the page events, and keeps a whole page table now and then. After missing or damaged events the tables are
- * unknown until the pools are emptied. */
+/* Applies the page events, and keeps a whole page table now and then. After missing or damaged
+ * events the tables are unknown until the pools are emptied. */
 static void add_pages(struct recorded *r, struct room *c, const struct buf *packed, struct rec_step *s,
                       uint64_t *events, bool *known, size_t *since)
 {
@@ -170,8 +170,8 @@ static void add_act(struct recorded *r, struct room *c, struct act *a, struct pa
 
 /* ---- forks ----------------------------------------------------------------------------------- */
 
-/* Whether a fork has the turn, or may have it: forks of earlier versions list no turns, and the operations that remove
- * turns follow in the fork itself. */
+/* Whether a fork has the turn, or may have it: forks of earlier versions list no turns, and the
+ * operations that remove turns follow in the fork itself. */
 static bool is_unchanged(const struct act *fork, int turn)
 {
     bool lists = strlen(fork->text) != SESSION_ID - 1 || strchr(fork->text, ' ');
@@ -190,8 +190,9 @@ static bool is_undone_by(const struct act *a, const struct act *fork)
     return undone;
 }
 
-/* Leaves out of the script what a fork did not inherit: its parent's later turns, and operations that removed turns from
- * the parent's context which the fork has. A fork's first step has a whole page table. */
+/* Leaves out of the script what a fork did not inherit: its parent's later turns, and operations
+ * that removed turns from the parent's context which the fork has. A fork's first step has a whole
+ * page table. */
 static void leave_out(struct script *s)
 {
     for (int i = 0; i < s->n; i++) {

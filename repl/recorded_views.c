@@ -1,5 +1,5 @@
-/* recorded_views.c - the views of a recording: pages->table, steps->of_step and the others, at its present or after any of
- * its steps. */
+/* recorded_views.c - the views of a recording: pages->table, steps->of_step and the others, at its
+ * present or after any of its steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

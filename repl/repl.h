@@ -54,7 +54,8 @@ struct address {
     int turn, step;
 };
 
-/* Steps that the engine computes again, and what to show of each when its probe arrives (cmd/probe.c). */
+/* Steps that the engine computes again, and what to show of each when its probe arrives
+ * (cmd/probe.c). */
 enum { MAX_WANTS = 16 };
 struct probe_want {
     enum probe_view { PROBE_LAYERS, PROBE_KEYS, PROBE_TOP } what;
@@ -68,8 +69,9 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     struct app_past {    /* app_recorded.c: */
-        struct backend *b; /* a recording of the session, for steps that are no longer in the engine's memory; NULL:
-                              not read yet, or the log does not have the session */
+        struct backend *b; /* a recording of the session, for steps that are no longer in the
+                              engine's memory; NULL: not read yet, or the log does not have the
+                              session */
         char session[SESSION_ID];
         int turn, step; /* the newest step when it was read */
     } past;
@@ -77,7 +79,8 @@ struct app {
     char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
     char *system;
     int turn, step;      /* of the last event */
-    struct address at;   /* the step that the panes, and commands without an address, show: /at sets it */
+    struct address at;   /* the step that the panes, and commands without an address, show: /at sets
+                            it */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf asked;    /* the last message sent */
     bool refused;        /* it did not fit the context: /forget sends it again */
@@ -118,7 +121,8 @@ struct app {
     } face;
 };
 
-/* The state shown in the status line and by the panes' alarms: of the chat, and of the views that the backend has. */
+/* The state shown in the status line and by the panes' alarms: of the chat, and of the views that
+ * the backend has. */
 struct status {
     struct chat_view chat;
     struct pool_view pool[N_POOLS]; /* none exists without VIEW_POOLS */
@@ -142,7 +146,8 @@ struct status {
 struct backend *open_backend(const struct engine_opts *o, struct err *e);
 /* engine_devices(): each kind of device, and whether it can be used here. */
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
-/* Describes the server that the options name and what it reports; false and *e: it cannot be reached. */
+/* Describes the server that the options name and what it reports; false and *e: it cannot be
+ * reached. */
 bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                     void *arg, struct err *e);
 
@@ -161,8 +166,9 @@ bool app_address(const struct app *a, int *turn, int *step);
 
 /* ---- cmd/why.c ------------------------------------------------------------------------------- */
 
-/* Writes why a node of a step was accepted or rejected, as /why does; turn 0: the latest step that drafted; node -1:
- * the node that /why would choose. False and *e: there is no such step or node. */
+/* Writes why a node of a step was accepted or rejected, as /why does; turn 0: the latest step that
+ * drafted; node -1: the node that /why would choose. False and *e: there is no such step or
+ * node. */
 bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e);
 
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */
@@ -174,11 +180,11 @@ void app_show_probe(struct app *a, const struct event *ev);
 
 /* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
 uint64_t app_paused(const struct app *a);
-/* Shows where and why the turn is paused, and returns the number of the latest pause. Both faces call it for
- * EV_PAUSE. */
+/* Shows where and why the turn is paused, and returns the number of the latest pause. Both faces
+ * call it for EV_PAUSE. */
 uint64_t app_show_pause(struct app *a);
-/* Adds a breakpoint or a watch, and returns its number; "A if B" is "(A) && (B)". 0 and *e: the condition is invalid.
- * For backends with VIEW_DEBUG. */
+/* Adds a breakpoint or a watch, and returns its number; "A if B" is "(A) && (B)". 0 and *e: the
+ * condition is invalid. For backends with VIEW_DEBUG. */
 int app_break(struct app *a, const char *text, bool watch, struct err *e);
 /* Shows the answer to /what-if (cmd/what_if.c). Both faces call it for EV_WHAT_IF. */
 void app_show_what_if(struct app *a, const struct event *ev);
@@ -201,8 +207,9 @@ void app_open_running(struct app *a, const struct options *o, struct backend *b,
 bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded.h) */
 /* Call it when another session begins: drops what was read from the log for the functions below. */
 void app_drop_past(struct app *a);
-/* The page table and a position as they were after step T.S ((0, 0): now), from the backend's memory or else from the
- * log. False and *e (ERR_NEGATIVE): neither has the step. For backends with VIEW_PAGES. */
+/* The page table and a position as they were after step T.S ((0, 0): now), from the backend's
+ * memory or else from the log. False and *e (ERR_NEGATIVE): neither has the step. For backends with
+ * VIEW_PAGES. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
@@ -213,8 +220,9 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
 bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);
-/* For a recording: the first moves its present step to the app's address, the second (on EV_PAUSE) sets the address to
- * the step to which the debugger has moved. The present step of a live engine is always the newest one. */
+/* For a recording: the first moves its present step to the app's address, the second (on EV_PAUSE)
+ * sets the address to the step to which the debugger has moved. The present step of a live engine
+ * is always the newest one. */
 void app_seek(struct app *a);
 void app_follow_recording(struct app *a);
 
@@ -225,13 +233,13 @@ void app_look_at_terminal(struct app *a); /* colours and characters, from the op
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
-/* Closes the app. False: the log could not store everything; a line on standard error says what is missing, why, and
- * where it is kept. May wait for the disk; Ctrl-C ends the wait. */
+/* Closes the app. False: the log could not store everything; a line on standard error says what is
+ * missing, why, and where it is kept. May wait for the disk; Ctrl-C ends the wait. */
 bool app_close(struct app *a);
 struct hdb *app_hdb(struct app *a,
                     struct err *e); /* flushes the log first, so that reads see all of it */
-/* Attachments. app_attached() first drops files that were attached in another session, with a notice; it returns how
- * many files remain. */
+/* Attachments. app_attached() first drops files that were attached in another session, with a
+ * notice; it returns how many files remain. */
 int app_attached(struct app *a);
 void app_attach(struct app *a, const char *name, struct buf *text); /* takes the text */
 void app_drop(struct app *a, int i); /* i < 0: all */
@@ -256,8 +264,8 @@ bool app_fork(struct app *a, int turn, struct err *e);
 void app_forget_turn(struct app *a);
 /* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
 void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
-/* Shows the lines of `notes` and empties it: settings adopted from the resumed session, settings not adopted and why,
- * and faults that cannot fire. */
+/* Shows the lines of `notes` and empties it: settings adopted from the resumed session, settings
+ * not adopted and why, and faults that cannot fire. */
 void app_tell(struct app *a);
 /* Shows the past turns of the session, in the context or left out of it, through
  * face.replay_turn. */
@@ -268,9 +276,11 @@ bool app_input(struct app *a, const char *line, struct err *e);
 void app_event(struct app *a, const struct event *ev);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
-/* Shows a new message about the log's size limit. Call it when the log's status has changed, or a turn ended. */
+/* Shows a new message about the log's size limit. Call it when the log's status has changed, or a
+ * turn ended. */
 void app_watch_log(struct app *a, const struct history_status *s);
-/* True and a line for the user if storing has begun to fail, or works again, since the last call of this function. */
+/* True and a line for the user if storing has begun to fail, or works again, since the last call of
+ * this function. */
 bool app_saving_changed(struct app *a, char line[256]);
 /* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
  * continue. */

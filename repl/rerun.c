@@ -23,7 +23,7 @@ static char *key_of(const char *line)
     int i = settings_index(name);
     if (strncmp(name, "bug.", 4) == 0 && bug_find(name + 4, &b, &e))
         key = xasprintf("bug.%d", bug_at(b)->number);
-    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* exact: "draft" is an option, not a setting */
+    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* exact: "draft" is an option */
         key = xstrdup(name);
     if (!key)
         return name;
@@ -93,7 +93,8 @@ static bool holds(const struct rerun *r, const struct act *a)
     return r->how.hold && a && a == r->goal && backend_has(r->backend, VIEW_DEBUG);
 }
 
-/* Handles the pause of a turn, before or after the step; if the turn does not reach the step, there is no pause. */
+/* Handles the pause of a turn, before or after the step; if the turn does not reach the step, there
+ * is no pause. */
 static void on_pause(struct rerun *r, const struct event *ev)
 {
     bool done = ev->step >= r->how.step;
@@ -114,7 +115,8 @@ static bool run_request(struct rerun *r, struct request *rq, struct err *e)
         return false;
     for (bool cancelled = false;;) {
         bool busy =
-            backend_busy(r->backend); /* asked before the queue is read, so that the queue has all its events */
+            /* asked before the queue is read, so that the queue has all its events */
+            backend_busy(r->backend);
         struct event ev;
         bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
         if (got) {
@@ -168,7 +170,8 @@ static const char *asked_or_logged(const char *asked, const char *log)
     return asked ? asked : log && *log ? log : NULL;
 }
 
-/* The backend that the log names; in logs of earlier versions it is the first word of the device. */
+/* The backend that the log names; in logs of earlier versions it is the first word of the
+ * device. */
 static char *logged_backend(const char *about)
 {
     char *backend = facts_value(about, "backend");
@@ -199,8 +202,8 @@ static void logged_free(struct logged *l)
         free(l->text[i]);
 }
 
-/* The logged folder of a model, or, if it does not exist, the default one: a pack names no folders, and hashes decide
- * whether the models are the same. "ngram" is not a folder. */
+/* The logged folder of a model, or, if it does not exist, the default one: a pack names no folders,
+ * and hashes decide whether the models are the same. "ngram" is not a folder. */
 static const char *found(const char *logged, const char *usual)
 {
     bool here = !logged || !usual || !strcmp(logged, "ngram") || access(logged, R_OK) == 0;
@@ -303,8 +306,8 @@ void rerun_engine_close(struct rerun_engine *k)
     *k = (struct rerun_engine){0};
 }
 
-/* Gives the engine that was left open the settings and faults of *o; after RQ_NEW it computes the same as a new
- * one. */
+/* Gives the engine that was left open the settings and faults of *o; after RQ_NEW it computes the
+ * same as a new one. */
 static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *e)
 {
     struct engine_opts now = {0};
@@ -328,7 +331,8 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
     return ok;
 }
 
-/* An engine with these options: the one that was left open if its key is the same, else a new one. */
+/* An engine with these options: the one that was left open if its key is the same, else a new
+ * one. */
 static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
 {
     struct rerun_engine *keep = r->how.keep;
@@ -346,7 +350,8 @@ static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
     return r->backend || open_failed(&r->how, l, e);
 }
 
-/* Whether the default model, opened because the logged folder does not exist, is a different model. */
+/* Whether the default model, opened because the logged folder does not exist, is a different
+ * model. */
 static bool wrong_model(const struct rerun *r, const struct logged *l, const char *about)
 {
     bool instead = l->opts.model == r->how.engine.model && !r->how.model_given && !facts_served(about);
@@ -406,7 +411,8 @@ static struct request past_request(const struct rerun *r, enum request_kind kind
     return rq;
 }
 
-/* Switches off all faults except changed ones: operations that follow switch on those of the session. */
+/* Switches off all faults except changed ones: operations that follow switch on those of the
+ * session. */
 static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
 {
     struct bugs on = {0};
@@ -422,7 +428,8 @@ static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
     return ok;
 }
 
-/* Empties the pools and restores the turns with RQ_RESUME: the same state as in a new engine, but faster. */
+/* Empties the pools and restores the turns with RQ_RESUME: the same state as in a new engine, but
+ * faster. */
 static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
 {
     bool fits = r->about && strcmp(r->about, a->about) == 0;
@@ -448,8 +455,8 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     return run_request(r, &rq, e);
 }
 
-/* Begins the child with the turns that its operation names (in logs of earlier versions: with all), whatever the parent
- * did after the fork. */
+/* Begins the child with the turns that its operation names (in logs of earlier versions: with all),
+ * whatever the parent did after the fork. */
 static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
 {
     bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
@@ -523,7 +530,8 @@ static const struct ids *given_tokens(const struct rerun *r, const struct act *a
     return &a->reply.tokens;
 }
 
-/* The tokens that the user forced while the turn ran, from the operations "STEP ID" that follow the turn in the log. */
+/* The tokens that the user forced while the turn ran, from the operations "STEP ID" that follow the
+ * turn in the log. */
 static void add_forced(const struct act *a, const struct act *end, struct request *rq)
 {
     for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
@@ -537,7 +545,8 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
     }
 }
 
-/* The shapes of the turn's trees, from the operations that follow the turn in the log, unless the changes set others. */
+/* The shapes of the turn's trees, from the operations that follow the turn in the log, unless the
+ * changes set others. */
 static bool add_shapes(const struct rerun *r, const struct act *a, const struct act *end,
                        struct request *rq, struct err *e)
 {
@@ -570,8 +579,8 @@ bool act_refused(const struct act *a)
     return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
 }
 
-/* The prompt of a turn. For a turn that was refused because it did not fit the context, the log has no prompt: any
- * prompt that does not fit. */
+/* The prompt of a turn. For a turn that was refused because it did not fit the context, the log has
+ * no prompt: any prompt that does not fit. */
 static void logged_prompt(const struct rerun *r, const struct act *a, struct ids *out)
 {
     bool refused = act_refused(a);
@@ -594,8 +603,8 @@ static bool ids_known(const struct rerun *r, const struct act *a, const struct i
     return true;
 }
 
-/* Takes the server's ids if it sent them. Without those of the prompt, the conversation is rendered here; without those
- * of the reply, nothing is computed after the prompt. */
+/* Takes the server's ids if it sent them. Without those of the prompt, the conversation is rendered
+ * here; without those of the reply, nothing is computed after the prompt. */
 static bool set_served(struct rerun *r, const struct act *a, struct request *rq, struct err *e)
 {
     if (!ids_known(r, a, &a->user.tokens, "prompt", e) || !ids_known(r, a, &rq->given, "reply", e))
@@ -606,8 +615,8 @@ static bool set_served(struct rerun *r, const struct act *a, struct request *rq,
     return true;
 }
 
-/* Whether stop tokens did not end a client's reply ("ignore_eos"): the reply goes on after one, or ended with one for
- * another reason. */
+/* Whether stop tokens did not end a client's reply ("ignore_eos"): the reply goes on after one, or
+ * ended with one for another reason. */
 static bool ran_on(const struct rerun *r, const struct act *a)
 {
     int32_t stop[MAX_STOP];

@@ -12,7 +12,8 @@
 #include "repl/script.h"
 #include "repl/trace.h"
 
-/* An engine that stays open between reruns with the same key. {0}: none; rerun_engine_close() frees it. */
+/* An engine that stays open between reruns with the same key. {0}: none; rerun_engine_close() frees
+ * it. */
 struct rerun_engine {
     struct backend *b;
     char *key; /* its options, without settings and faults */
@@ -26,13 +27,15 @@ struct rerun_how {
     bool model_given, draft_given;
     const char *const *with; /* (n_with) "NAME=VALUE" (repl/change.h) */
     int n_with;
-    const char *refusal; /* prefix of the message that the log's backend cannot be opened, or NULL */
+    const char *refusal; /* prefix of the message that the log's backend cannot be opened, or
+                            NULL */
     bool forced;    /* each reply is given the recorded tokens */
     const struct trace *given; /* forced: the tokens are this run's, turn by turn; NULL: the log's */
     int turn, step; /* the session ends after this step of this turn; step 0: after the turn; 0, 0:
                        at its end */
     bool hold;      /* pause before the step and after it: see `held` */
-    struct rerun_engine *keep; /* where an engine is taken from, if its key is the same, and left; or NULL */
+    struct rerun_engine *keep; /* where an engine is taken from, if its key is the same, and left;
+                                  or NULL */
 };
 
 /* NULL members are not called. The act is NULL for events outside a turn. */

@@ -11,7 +11,8 @@ struct reader {
     struct hdb *d;
     const char *session;
     int64_t first_run, until_run; /* ids; runs from until_run on are not part of the script */
-    int64_t end;                  /* rows with this `order` or a later one are not part of the script */
+    int64_t end;                  /* rows with this `order` or a later one are not part of the
+                                     script */
     struct run_at {
         int64_t order;
         const char *about;
@@ -183,8 +184,8 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
     return ok;
 }
 
-/* Gives each message of a pack without text a text that is equal to another's only if their prompts are equal: the engine
- * compares messages to find the common beginning of two conversations. */
+/* Gives each message of a pack without text a text that is equal to another's only if their prompts
+ * are equal: the engine compares messages to find the common beginning of two conversations. */
 static void name_messages(struct script *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -198,7 +199,8 @@ static void name_messages(struct script *s)
     }
 }
 
-/* The prompts come from clients of `aerie serve`: rendering the conversation here would not give them. */
+/* The prompts come from clients of `aerie serve`: rendering the conversation here would not give
+ * them. */
 static bool was_served(const struct script *s)
 {
     bool served = false;

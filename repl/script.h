@@ -16,7 +16,8 @@ struct act {
     int turn;
     char *text;
     struct turn_row user, reply; /* reply.n == 0: there is none;
-                                  text and tokens are complete, settings and snippets are left out */
+                                  text and tokens are complete, settings and snippets are left
+                                  out */
     struct step_row *step;
     int n_step;
 };
@@ -27,12 +28,13 @@ struct script {
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
     bool no_ids; /* a pack without ids: the session can be viewed, not computed again */
-    bool by_ids; /* prompts are given to the engine as the logged ids, not as text: for packs without text, and for
-                    requests to `aerie serve` */
+    bool by_ids; /* prompts are given to the engine as the logged ids, not as text: for packs
+                    without text, and for requests to `aerie serve` */
     bool served; /* replies to clients, with other pages and chunks than those of a conversation */
 };
 
-/* Reads a session and the sessions that it was forked from. False and *e (ERR_DB): the log is incomplete. */
+/* Reads a session and the sessions that it was forked from. False and *e (ERR_DB): the log is
+ * incomplete. */
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e);
 void script_free(struct script *s);
 void act_free(struct act *a); /* what it owns */

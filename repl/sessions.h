@@ -29,7 +29,8 @@ void session_list_free(struct session_list *l);
  * be the beginning of one). Case does not matter. "": all. False and *e: the text cannot be searched;
  * titles and models are filtered all the same. */
 bool session_list_filter(struct session_list *l, struct hdb *d, const char *filter, struct err *e);
-int session_list_number(const struct session_list *l, int row); /* the number by which users name it */
+/* the number by which users name it */
+int session_list_number(const struct session_list *l, int row);
 /* The sums of a row: read on first use; zero if they cannot be read. */
 const struct session_sums *session_list_sums(struct session_list *l, struct hdb *d, int row);
 /* Whether the text has one of the filter's words, whatever their case. */

@@ -1,5 +1,5 @@
-/* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or from the events of an
- * engine that runs the session again. Main thread only.
+/* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or
+ * from the events of an engine that runs the session again. Main thread only.
  */
 #ifndef AERIE_TRACE_H
 #define AERIE_TRACE_H
@@ -15,8 +15,8 @@ struct trace_turn {
     char *settings;         /* "name=value" lines in force, faults included */
     char *about;            /* facts of the run that computed it */
     char stop[16];          /* stop_name(); "": the end is not known */
-    bool forced;            /* the reply's tokens were given: replies are compared by position, their ends not at
-                               all */
+    bool forced;            /* the reply's tokens were given: replies are compared by position,
+                               their ends not at all */
     bool cut;               /* the turn was cut short: its end cannot be compared */
     struct step_row *step;  /* (n_step) owned */
     int n_step, cap;

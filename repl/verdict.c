@@ -10,8 +10,8 @@
 #include "engine/tools/noise_backend.h"
 #include "repl/facts.h"
 
-/* A row is called more than rounding beyond this multiple of the largest distance among NOISE_LEAST or more noise
- * runs. */
+/* A row is called more than rounding beyond this multiple of the largest distance among NOISE_LEAST
+ * or more noise runs. */
 #define FAR_ROW 4
 
 struct judge {
@@ -107,8 +107,8 @@ static bool map_rows(const struct judge *j, const struct run_facts *a, const str
     return m->a[0] >= 0 && m->b[0] >= 0;
 }
 
-/* Reports the first key whose position differs, or, if pages are numbered alike, whose slot differs. A pass in two
- * parts lists no keys, so nothing can be said about it. */
+/* Reports the first key whose position differs, or, if pages are numbered alike, whose slot
+ * differs. A pass in two parts lists no keys, so nothing can be said about it. */
 static void say_keys(struct judge *j, const struct probe *a, const struct probe *b)
 {
     int i = 0, k = 0, row = j->r->place.row, n = min_int(a->n_key, b->n_key);
@@ -185,8 +185,8 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
     return true;
 }
 
-/* If the first difference of the logs does not change the target's numbers: runs both sides to the end and looks for
- * the first token whose log probabilities differ. */
+/* If the first difference of the logs does not change the target's numbers: runs both sides to the
+ * end and looks for the first token whose log probabilities differ. */
 static void find_reach(struct judge *j)
 {
     struct run_facts f[2];
@@ -283,8 +283,8 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
     }
 }
 
-/* Prompt chunks before the last have no logits, so a difference in the last chunk's logits may have begun in any of
- * them. Searches them if both sides have the same chunks. */
+/* Prompt chunks before the last have no logits, so a difference in the last chunk's logits may have
+ * begun in any of them. Searches them if both sides have the same chunks. */
 static bool find_in_chunks(struct judge *j, int turn, const int step[2])
 {
     const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
@@ -345,7 +345,8 @@ static float noise_size(const struct buf *a, const struct buf *b)
     return size;
 }
 
-/* The margins of all tokens of a trace, turn after turn: log probability of each emitted token less its rival's. */
+/* The margins of all tokens of a trace, turn after turn: log probability of each emitted token less
+ * its rival's. */
 struct margins {
     double *v;
     int *turn, *token;
@@ -360,8 +361,8 @@ static void margins_free(struct margins *m)
     *m = (struct margins){0};
 }
 
-/* The margin of one token over another in a row of which only the best token and the rival are known; NAN if it does
- * not follow from them. */
+/* The margin of one token over another in a row of which only the best token and the rival are
+ * known; NAN if it does not follow from them. */
 static double margin_over(const struct token_fact *f, int32_t rival)
 {
     return f->rival == rival ? (double)f->logp - (double)f->rival_logp : NAN;
@@ -385,7 +386,8 @@ static void margins_read(struct margins *m, const struct trace *ref, const struc
             bool known = x->facts && y->facts && x->tokens.v[at_x] == y->tokens.v[at_y];
             const struct token_fact *f = known ? &y->facts[at_y] : NULL;
             m->v[m->n] = f ? margin_over(f, x->facts[at_x].rival) : (double)NAN;
-            if (f && isnan(m->v[m->n])) /* the rival is another one: use the emitted token's log probability */
+            /* the rival is another one: use the emitted token's log probability */
+            if (f && isnan(m->v[m->n]))
                 m->v[m->n] = (double)f->logp - (double)x->facts[at_x].logp +
                              margin_over(&x->facts[at_x], x->facts[at_x].rival);
             m->turn[m->n] = ref->turn[i].n;
@@ -427,8 +429,8 @@ static void measured_free(struct measured *x)
     free(x->rms);
 }
 
-/* Adds runs with noise until there are `upto`; x->rms holds sums of squares until they are done. False: they cannot be
- * run. */
+/* Adds runs with noise until there are `upto`; x->rms holds sums of squares until they are done.
+ * False: they cannot be run. */
 static bool add_noise_runs(struct judge *j, struct measured *x, const struct trace *ref, float size, int upto)
 {
     for (int i = 0; i < x->a.n; i++)
@@ -481,8 +483,8 @@ static int first_far(const struct measured *x, double *worst, int *worst_at)
     return first;
 }
 
-/* Measures the bands of one token's row: the first side with noise against the first side without. *plain: the first
- * side without drafting, with taps at the token. */
+/* Measures the bands of one token's row: the first side with noise against the first side without.
+ * *plain: the first side without drafting, with taps at the token. */
 static bool tap_bands(struct judge *j, int turn, int token, float size, int runs, struct run_facts *plain)
 {
     struct run_facts once;
@@ -589,7 +591,8 @@ static int measure(struct judge *j, struct measured *x, const struct run_facts *
     if (!x->a.n || !add_noise_runs(j, x, &a->trace, size, NOISE_LEAST))
         return -2;
     first = first_far(x, &r->worst, &at);
-    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST)) /* more runs before the verdict */
+    /* more runs before the verdict */
+    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST))
         first = first_far(x, &r->worst, &at);
     r->noise_runs = x->runs;
     r->noise = size;

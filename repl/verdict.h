@@ -2,15 +2,16 @@
  * is a bug, rounding, or what was changed on purpose. Main thread only.
  *
  * The engine computes the same bits every time, and a row's bits depend neither on its neighbours nor
- * on pages or trees (kernels/kernels.h). So if none of the changed conditions may round differently, the first
- * difference of any size is a bug; its class, the checker's rule and the taps show which. If numbers may differ by
- * rounding (precision, cells, device, weights), the band of rounding is measured: the first side runs several times, in
- * float32 on the CPU and given its tokens, with added noise of the size of those roundings. A difference within the band
- * is rounding; one far beyond it, or one that violates a rule, is a bug.
+ * on pages or trees (kernels/kernels.h). So if none of the changed conditions may round
+ * differently, the first difference of any size is a bug; its class, the checker's rule and the
+ * taps show which. If numbers may differ by rounding (precision, cells, device, weights), the band
+ * of rounding is measured: the first side runs several times, in float32 on the CPU and given its
+ * tokens, with added noise of the size of those roundings. A difference within the band is
+ * rounding; one far beyond it, or one that violates a rule, is a bug.
  *
- * If a server computed a side (verdict_served.c), its numbers come from another program, so only a violated rule is
- * called a bug. The report says whether the margins that the server reported lie within the band of this engine's
- * roundings or beyond it.
+ * If a server computed a side (verdict_served.c), its numbers come from another program, so only a
+ * violated rule is called a bug. The report says whether the margins that the server reported lie
+ * within the band of this engine's roundings or beyond it.
  */
 #ifndef AERIE_VERDICT_H
 #define AERIE_VERDICT_H
@@ -43,7 +44,8 @@ struct report {
     /* the first place at which the target's arithmetic differs by more than it may */
     struct place place;     /* place.found: it is known */
     int turn, step[2];
-    int token;              /* index in the reply of the token chosen there; -1: a whole step was compared */
+    int token;              /* index in the reply of the token chosen there; -1: a whole step was
+                               compared */
     /* the checker, strict, over the same steps */
     char rule[256];         /* "": no rule was violated */
     int rule_turn, rule_step, rule_side; /* side 0 or 1 */
@@ -65,7 +67,8 @@ struct report {
                                difference of them */
     double logp_median;
     bool forced;            /* the local engine was given the server's tokens */
-    int given, parts;       /* number of tokens given; at how many of them it would have chosen another */
+    int given, parts;       /* number of tokens given; at how many of them it would have chosen
+                               another */
     bool sampled;           /* the server sampled its tokens at a temperature above 0 */
     char *evidence[MAX_EVIDENCE]; /* owned lines */
     int n_evidence;
@@ -74,7 +77,8 @@ struct report {
 struct verdict_ask {
     struct diff_side a, b;
     const struct trace *log_a; /* the first side, from its log */
-    const struct trace *log_b; /* the second side, from its log; NULL: the second side is run with the options `b` */
+    const struct trace *log_b; /* the second side, from its log; NULL: the second side is run with
+                                  the options `b` */
     bool log_only;             /* nothing is run again (log_b is there) */
     bool forced;               /* the first side is a server's; the second is the local engine, given the
                                   first one's prompts and tokens. log_b NULL */

@@ -1,8 +1,9 @@
-/* verdict_served.c - the verdict if one of the two runs, or both, were computed by a server: see verdict.h.
+/* verdict_served.c - the verdict if one of the two runs, or both, were computed by a server: see
+ * verdict.h.
  *
- * Prompts are compared first, then the replies by position; as ids if both sides have them, else as text. The band is
- * measured on the local side: its margins under noise of the size of roundings, given the same tokens. If both sides are
- * servers, there is no band. */
+ * Prompts are compared first, then the replies by position; as ids if both sides have them, else as
+ * text. The band is measured on the local side: its margins under noise of the size of roundings,
+ * given the same tokens. If both sides are servers, there is no band. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,8 +95,8 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     free(tb);
 }
 
-/* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`. NULL: not reported. The
- * caller frees. */
+/* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`.
+ * NULL: not reported. The caller frees. */
 static char *fact_value(const char *about, const char *name)
 {
     if (!facts_served(about))
@@ -475,15 +476,16 @@ static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto
     return ok;
 }
 
-/* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g: facts of the token from
- * the server and from the local side. */
+/* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g:
+ * facts of the token from the server and from the local side. */
 static double movement(const struct judge *j, const struct token_fact *f,
                        const struct token_fact *g)
 {
     double s = margin_of(f), l = margin_of(g);
     if (isnan(l))
         return (double)NAN;
-    if (isnan(s) && !j->r->sampled) /* a greedy server chose its best token: the margin is not negative */
+    /* a greedy server chose its best token: the margin is not negative */
+    if (isnan(s) && !j->r->sampled)
         return l < 0 ? -l : (double)NAN;
     return fabs(s - l);
 }
@@ -531,7 +533,8 @@ static double band_there(const struct judge *j, const struct band *b)
     return b->usual;
 }
 
-/* The movement of the margin at the first different token, where each side preferred its own token. */
+/* The movement of the margin at the first different token, where each side preferred its own
+ * token. */
 static double parting(const struct report *r)
 {
     double sum = 0;
@@ -546,8 +549,8 @@ static bool parts_far(const struct judge *j, const struct band *b)
     return j->r->has_margin && !j->r->sampled && parting(j->r) > FAR_MARGIN * band_there(j, b);
 }
 
-/* Measures the band and looks for the first token beyond it. If a token lies only a little beyond, the band is measured
- * again with more runs. */
+/* Measures the band and looks for the first token beyond it. If a token lies only a little beyond,
+ * the band is measured again with more runs. */
 static bool measure(struct judge *j, struct band *b, int *far, int *turn, bool *there)
 {
     struct report *r = j->r;

@@ -1,5 +1,6 @@
-/* analyze.h - tests/lint.sh includes it before each source file for clang's analyzer, which does not see the bodies of
- * functions in other files: err_set() and err_prefix() always return false. */
+/* analyze.h - tests/lint.sh includes it before each source file for clang's analyzer, which does
+ * not see the bodies of functions in other files: err_set() and err_prefix() always return
+ * false. */
 #ifndef AERIE_ANALYZE_H
 #define AERIE_ANALYZE_H
 

@@ -1,6 +1,7 @@
-/* behind_kit.h - for tests of lanes whose drafter is behind: the shapes of steps change, and the drafter runs over the
- * cells of plain steps only later. Such a lane must yield the tokens of plain decoding, and, whenever the drafter has
- * caught up, the guesses of a drafter that was never behind. */
+/* behind_kit.h - for tests of lanes whose drafter is behind: the shapes of steps change, and the
+ * drafter runs over the cells of plain steps only later. Such a lane must yield the tokens of plain
+ * decoding, and, whenever the drafter has caught up, the guesses of a drafter that was never
+ * behind. */
 #ifndef AERIE_TESTS_BEHIND_KIT_H
 #define AERIE_TESTS_BEHIND_KIT_H
 

@@ -1,5 +1,5 @@
-/* disk_kit.h - a simulated disk: an SQLite VFS that fails on demand, and that can write out the files as a power
- * cut might leave them.
+/* disk_kit.h - a simulated disk: an SQLite VFS that fails on demand, and that can write out the
+ * files as a power cut might leave them.
  */
 #ifndef AERIE_TESTS_DISK_KIT_H
 #define AERIE_TESTS_DISK_KIT_H
@@ -347,8 +347,9 @@ KIT void shim_remove(void)
     disk.refused = REFUSE_NONE;
 }
 
-/* Writes to a new folder the files that the disk might hold if the power failed now: of files that SQLite wrote, the
- * synced content and some of the unsynced writes; other files of the same folder completely. */
+/* Writes to a new folder the files that the disk might hold if the power failed now: of files that
+ * SQLite wrote, the synced content and some of the unsynced writes; other files of the same folder
+ * completely. */
 KIT void cut_power(const char *folder)
 {
     char name[600], beside[200] = "";

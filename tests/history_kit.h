@@ -55,7 +55,8 @@ KIT int scratch_end(void **state)
     return nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Changes the log as another program would: the schema's triggers run and its constraints are checked. */
+/* Changes the log as another program would: the schema's triggers run and its constraints are
+ * checked. */
 KIT void change_log(const char *sql)
 {
     sqlite3 *s;

@@ -1,4 +1,5 @@
-/* jobs_kit.h - for tests of jobs: an engine, the results of each job, and kernels that a test can hold or falsify. */
+/* jobs_kit.h - for tests of jobs: an engine, the results of each job, and kernels that a test can
+ * hold or falsify. */
 #ifndef AERIE_TESTS_JOBS_KIT_H
 #define AERIE_TESTS_JOBS_KIT_H
 

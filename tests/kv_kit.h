@@ -1,8 +1,8 @@
 /* kv_kit.h - a model of the page cache's users: sequences whose cells are known one by one.
  *
- * mem[pool][slot] stands for the device's cells and holds the token that a pass has written there. The kit also keeps
- * the expected tokens of every sequence in plain arrays without pages. Every pass takes the engine's steps: reserve,
- * plan, check, copies, marks, writes, commit.
+ * mem[pool][slot] stands for the device's cells and holds the token that a pass has written there.
+ * The kit also keeps the expected tokens of every sequence in plain arrays without pages. Every
+ * pass takes the engine's steps: reserve, plan, check, copies, marks, writes, commit.
  */
 #ifndef AERIE_TESTS_KV_KIT_H
 #define AERIE_TESTS_KV_KIT_H
@@ -179,7 +179,8 @@ static inline int w_batch(struct world *w, bool (*fit)(const struct world *w, in
     return n;
 }
 
-/* Reserves cells. A refusal is right only if a pool is short, and must leave everything unchanged. */
+/* Reserves cells. A refusal is right only if a pool is short, and must leave everything
+ * unchanged. */
 static inline bool w_reserve(struct world *w, int i, int upto)
 {
     struct seq *s = &w->seq[i], before = *s;

@@ -1,10 +1,10 @@
-/* mock.h - a target and drafters without weights for the real engine: the result of a row is a hash of everything that the
- * row reads.
+/* mock.h - a target and drafters without weights for the real engine: the result of a row is a hash
+ * of everything that the row reads.
  *
- * A row is one 64-bit number, carried through the kernel table as two floats that no operation changes. Its low byte is
- * its token. A cell holds the number of the row that wrote it, so a key that is read from a wrong slot, at a wrong
- * position, twice or not at all gives another number, and with it other tokens. mock_next() computes the expected token
- * without pages, plans or engine.
+ * A row is one 64-bit number, carried through the kernel table as two floats that no operation
+ * changes. Its low byte is its token. A cell holds the number of the row that wrote it, so a key
+ * that is read from a wrong slot, at a wrong position, twice or not at all gives another number,
+ * and with it other tokens. mock_next() computes the expected token without pages, plans or engine.
  */
 #ifndef AERIE_TESTS_MOCK_H
 #define AERIE_TESTS_MOCK_H

@@ -1,6 +1,6 @@
 /* rounding_kit.h - kernel tables over the CPU's that differ from it by rounding only, for tests of
- * verdicts: activations rounded to bf16, sums in another order, noise of the size of float32's or bf16's rounding,
- * other instruction sets. There is one table at a time.
+ * verdicts: activations rounded to bf16, sums in another order, noise of the size of float32's or
+ * bf16's rounding, other instruction sets. There is one table at a time.
  */
 #ifndef AERIE_TESTS_ROUNDING_KIT_H
 #define AERIE_TESTS_ROUNDING_KIT_H

@@ -1,4 +1,5 @@
-/* serve_kit.h - an engine over the bundled model for tests: sends requests and collects their results. */
+/* serve_kit.h - an engine over the bundled model for tests: sends requests and collects their
+ * results. */
 #ifndef AERIE_TESTS_SERVE_KIT_H
 #define AERIE_TESTS_SERVE_KIT_H
 
@@ -27,7 +28,8 @@ static inline struct backend *serve_open(const struct engine_opts *o)
     return g;
 }
 
-/* Compares the page tables of two backends after the same step, without the session's id and the context's capacity. */
+/* Compares the page tables of two backends after the same step, without the session's id and the
+ * context's capacity. */
 static inline void same_tables(const struct page_table *a, const struct page_table *b)
 {
     assert_int_equal(a->turn, b->turn);
@@ -194,7 +196,8 @@ static inline void settle(struct backend *g, struct brought *b)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(g); /* asked before the queue is read, so that the queue has all its events */
+        /* asked before the queue is read, so that the queue has all its events */
+        busy = backend_busy(g);
         while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             bring(b, &ev);
             event_free(&ev);

@@ -1,5 +1,5 @@
-/* server_kit.h - plays servers of each kind from recordings, and a client that collects the events of a turn, as the screen
- * and as the log received them.
+/* server_kit.h - plays servers of each kind from recordings, and a client that collects the events
+ * of a turn, as the screen and as the log received them.
  *
  * vLLM and llama-server answer as recorded, SGLang, ollama and a plain OpenAI server as documented.
  */
@@ -46,7 +46,8 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 enum outcome {
     WHOLE,    /* the whole reply, no notice */
-    DOUBTED,  /* the beginning of the reply, which ends without an error; a notice says that it may be incomplete */
+    DOUBTED,  /* the beginning of the reply, which ends without an error; a notice says that it may
+                 be incomplete */
     BROKEN,   /* the beginning of the reply, at least its first piece, then an error of one line */
     RESET,    /* as BROKEN, but perhaps without any piece */
     REFUSED,  /* no reply, an error of one line */
@@ -221,7 +222,8 @@ static inline void client_close(struct client *c)
     evq_free(c->log);
 }
 
-/* Collects the events for the screen until a turn has ended, then those of the same turn for the log. */
+/* Collects the events for the screen until a turn has ended, then those of the same turn for the
+ * log. */
 static inline void wait_end(struct client *c, struct heard *screen, struct heard *log)
 {
     struct event ev;

@@ -314,7 +314,8 @@ static inline pid_t start_server(bool dumb, int *port)
     return pid;
 }
 
-/* ---- a slow model: mostly zeros, with one token that always follows itself ----------------------------------- */
+/* ---- a slow model: mostly zeros, with one token that always follows itself
+ * ----------------------------------- */
 
 enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8, MORE = 545 /* " more" */ };
 
@@ -326,7 +327,8 @@ static inline void write_new(const char *dir, const char *name, const struct buf
     free(path);
 }
 
-/* Appends the part of text before `from`, which must occur in it, then `to`; returns the part after `from`. */
+/* Appends the part of text before `from`, which must occur in it, then `to`; returns the part after
+ * `from`. */
 static inline const char *put_with(struct buf *b, const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);

@@ -1,5 +1,6 @@
-/* spy_kit.h - an engine on a device that is too small, or that fails: the CPU's kernel table, which reports little memory,
- * or fails at the n-th wait and at every later one, as a GPU with a sticky error does. */
+/* spy_kit.h - an engine on a device that is too small, or that fails: the CPU's kernel table, which
+ * reports little memory, or fails at the n-th wait and at every later one, as a GPU with a sticky
+ * error does. */
 #ifndef AERIE_TESTS_SPY_KIT_H
 #define AERIE_TESTS_SPY_KIT_H
 
@@ -103,7 +104,8 @@ KIT void spy_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
 
 KIT void spy_attn(struct kdev *d, const struct k_attn *a)
 {
-    assert_false(spy.cancelled && a->rows > 64); /* a stopped prompt computes no further attention */
+    /* a stopped prompt computes no further attention */
+    assert_false(spy.cancelled && a->rows > 64);
     kernels_cpu.attn(d, a);
     if (spy.cancel_at && --spy.cancel_at == 0) {
         spy.cancelled = true;
@@ -193,7 +195,8 @@ KIT void submit_and_take(struct backend *g, struct request *rq, struct answer *a
     struct event ev;
     must(backend_submit(g, rq, &e), &e);
     for (bool busy = true; busy;) {
-        busy = backend_busy(g); /* asked before the queue is read, so that the queue has all its events */
+        /* asked before the queue is read, so that the queue has all its events */
+        busy = backend_busy(g);
         while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             take(a, &ev);
             event_free(&ev);

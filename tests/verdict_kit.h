@@ -1,5 +1,6 @@
-/* verdict_kit.h - sessions in memory for tests of verdicts, and seeded faults of every kind. A fault records when it
- * struck, which rules may name it, and in which layer and operation it first changes the target's numbers.
+/* verdict_kit.h - sessions in memory for tests of verdicts, and seeded faults of every kind. A
+ * fault records when it struck, which rules may name it, and in which layer and operation it first
+ * changes the target's numbers.
  */
 #ifndef AERIE_TESTS_VERDICT_KIT_H
 #define AERIE_TESTS_VERDICT_KIT_H

@@ -21,8 +21,8 @@ struct kv_state {
 
 /* No page copy may be queued. kv_state_free() frees *s. */
 void kv_state_save(const struct kv *kv, struct kv_state *s);
-/* Restores the cache to its state when *s was saved, except its stamps, which stay unique. The caller restores the columns
- * of every sequence and marks them as not clean. */
+/* Restores the cache to its state when *s was saved, except its stamps, which stay unique. The
+ * caller restores the columns of every sequence and marks them as not clean. */
 void kv_state_load(struct kv *kv, const struct kv_state *s);
 void kv_state_free(struct kv_state *s);
 

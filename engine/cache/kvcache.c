@@ -48,7 +48,8 @@ void kv_reset(struct kv *kv)
 {
     for (int i = 0; i < N_POOLS; i++)
         if (kv->pool[i].total) {
-            CHECK(kv->held[i] == 0); /* sequences hold no page; pages leaked by historical fault 27789 do not count */
+            /* sequences hold no page; pages leaked by historical fault 27789 do not count */
+            CHECK(kv->held[i] == 0);
             pages_reset(&kv->pool[i]);
         }
     kv->n_copy = 0;
@@ -176,8 +177,8 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side)
 
 /* ---- reserving ---- */
 
-/* Call it before column c is replaced by a copy. An swa page that only this sequence holds is freed by that and may be
- * overwritten, so such a column cannot be restored by kv_undo(). */
+/* Call it before column c is replaced by a copy. An swa page that only this sequence holds is freed
+ * by that and may be overwritten, so such a column cannot be restored by kv_undo(). */
 static void note_replaced(const struct kv *kv, struct seq *s, enum side side, int c)
 {
     struct replaced_column was = {.side = side, .c = c};
@@ -455,8 +456,9 @@ static void log_columns(struct kv *kv, enum pool_id pool, const struct seq *s)
                                     : s->col[c].full.v, c);
 }
 
-/* For checkpoints only the number of references matters, which the events of other holders of a page contain. So only a
- * page that no one but checkpoints holds, or that no sequence holds (a leak), gets an event, without a column. */
+/* For checkpoints only the number of references matters, which the events of other holders of a
+ * page contain. So only a page that no one but checkpoints holds, or that no sequence holds (a
+ * leak), gets an event, without a column. */
 static void log_others(struct kv *kv, enum pool_id pool, const uint8_t *listed)
 {
     for (int32_t page = GUARD_PAGES; page < kv->pool[pool].total; page++)

@@ -145,9 +145,9 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
 void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after);
 /* Drops the columns that hold no final cell, of both sides. Columns replaced by copies stay. */
 void kv_rollback(struct kv *kv, struct seq *s);
-/* As kv_rollback(), and restores the columns that were replaced since the last commit: afterwards the sequence has the
- * same pages, and the pools the same order of free pages, as before the reservations. Only if no other sequence has
- * taken, dropped or written pages since. */
+/* As kv_rollback(), and restores the columns that were replaced since the last commit: afterwards
+ * the sequence has the same pages, and the pools the same order of free pages, as before the
+ * reservations. Only if no other sequence has taken, dropped or written pages since. */
 void kv_undo(struct kv *kv, struct seq *s);
 /* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
 void kv_release_window(struct kv *kv, struct seq *s);
@@ -159,8 +159,9 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 /* dst, empty but for its holder, becomes a copy of the final cells of src and shares their pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
-/* As kv_fork(), with only the first n final cells (1 <= n <= src->committed) and the first `drafted` cells of the draft
- * (<= n, <= src->drafted); only if src still holds the swa pages that a sliding layer needs to continue there. */
+/* As kv_fork(), with only the first n final cells (1 <= n <= src->committed) and the first
+ * `drafted` cells of the draft (<= n, <= src->drafted); only if src still holds the swa pages that
+ * a sliding layer needs to continue there. */
 bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n);
 void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst);
 /* Releases every page; s is empty but for its holder, and reusable. */
@@ -178,8 +179,8 @@ struct kv_order {
     int n[N_POOLS];
 };
 void kv_save_order(const struct kv *kv, struct kv_order *o);
-/* False and *e (ERR_INVARIANT; names the pool): the free pages are not exactly those of that time, and the order is not
- * changed. Frees *o either way. */
+/* False and *e (ERR_INVARIANT; names the pool): the free pages are not exactly those of that time,
+ * and the order is not changed. Frees *o either way. */
 bool kv_restore_order(struct kv *kv, struct kv_order *o, struct err *e);
 
 /* The most columns that kv_reserve() up to cell `upto` would take, copies included. */

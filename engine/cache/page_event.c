@@ -77,8 +77,8 @@ static int by_page(const void *x, const void *y)
     return (a->page > b->page) - (a->page < b->page);
 }
 
-/* Orders by references, then by the distance of page and column, then by column, so that pages which were taken in
- * alternation with other holders form few runs. */
+/* Orders by references, then by the distance of page and column, then by column, so that pages
+ * which were taken in alternation with other holders form few runs. */
 static int by_run(const void *x, const void *y)
 {
     const struct page_event *a = x, *b = y;
@@ -90,8 +90,9 @@ static int by_run(const void *x, const void *y)
     return (d > 0) - (d < 0);
 }
 
-/* The number of events at the beginning that form one sweep over the columns of one holder, ascending or descending.
- * Their order has no meaning, because pages are shared or dropped one by one. */
+/* The number of events at the beginning that form one sweep over the columns of one holder,
+ * ascending or descending. Their order has no meaning, because pages are shared or dropped one by
+ * one. */
 static int sweep(const struct page_event *ev, int n)
 {
     int k = 1;

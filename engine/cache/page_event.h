@@ -32,7 +32,8 @@ const char *page_op_name(enum page_op op); /* "take", ... */
 /* The holder whose page table an event concerns. */
 enum page_holder {
     HOLDER_SESSION, /* the conversation's own */
-    HOLDER_POINT,   /* a checkpoint of the session, or a copy held by work outside the conversation */
+    HOLDER_POINT,   /* a checkpoint of the session, or a copy held by work outside the
+                       conversation */
     HOLDER_IDLE,    /* the idle parent of a fork */
     HOLDER_BATCH,   /* a reply of a batch; no step carries events of a batch */
 };

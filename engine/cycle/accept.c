@@ -28,8 +28,8 @@ int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
     return max_int(1, min_int(max_new, r->context - l->tok.n));
 }
 
-/* Returns the length of the accepted path. The path ends early at a stop token; nodes after that token keep
- * the fates that they have on the whole path. */
+/* Returns the length of the accepted path. The path ends early at a stop token; nodes after that
+ * token keep the fates that they have on the whole path. */
 static int walk(const struct runtime *r, const struct lane *l, struct tree *t, int limit,
                 const int32_t *choice, int path[TREE_MAX])
 {
@@ -122,8 +122,8 @@ static struct token_fact fact_of(int32_t token, const int32_t *id, const float *
     return f;
 }
 
-/* Sets the log probabilities of tokens that are not among the best of their rows. Those of tree nodes are
- * known; for other tokens, which are rare, it waits for the device. */
+/* Sets the log probabilities of tokens that are not among the best of their rows. Those of tree
+ * nodes are known; for other tokens, which are rare, it waits for the device. */
 static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *row,
                            const float *node_logp)
 {

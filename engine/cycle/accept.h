@@ -21,7 +21,8 @@ struct outcome {
     int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
 };
 
-/* The row of the pass that computed new cell i, which is also the row of the cell's captured states. */
+/* The row of the pass that computed new cell i, which is also the row of the cell's captured
+ * states. */
 static inline int outcome_row(const struct outcome *o, int i)
 {
     return o->rec.kind == STEP_PREFILL ? i : o->first_row + o->path[i];
@@ -53,12 +54,13 @@ int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
  * pass's lock. */
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
-/* As accept_tree(), for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or the first
- * given one. */
+/* As accept_tree(), for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or
+ * the first given one. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e);
-/* Lists the moves (source and destination slots, by POOL_FULL and POOL_SWA) that put the accepted rows' cells right
- * after the committed cells; moves the cells' marks and returns the number of pairs. Takes the pass's lock. */
+/* Lists the moves (source and destination slots, by POOL_FULL and POOL_SWA) that put the accepted
+ * rows' cells right after the committed cells; moves the cells' marks and returns the number of
+ * pairs. Takes the pass's lock. */
 int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *out,
                  int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1]);
 

@@ -127,9 +127,10 @@ bool cycle_draft(struct cycle *c, struct err *e)
     return ok;
 }
 
-/* Runs the target over a prepared pass. With `capture`, the states that the drafter reads overwrite those of
- * the previous pass on the device, even if the pass is stopped halfway. A pass that can be stopped therefore parks
- * the old states first, so that a stopped step leaves the lane unchanged. */
+/* Runs the target over a prepared pass. With `capture`, the states that the drafter reads overwrite
+ * those of the previous pass on the device, even if the pass is stopped halfway. A pass that can be
+ * stopped therefore parks the old states first, so that a stopped step leaves the lane
+ * unchanged. */
 static bool forward(struct cycle *c, const struct plan *p, bool capture, struct err *e)
 {
     struct runtime *r = c->r;
@@ -245,7 +246,8 @@ static uint32_t microseconds(uint64_t ns) /* at most 71 minutes: the process may
     return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
 }
 
-/* Fills the fields of a step's record that describe the whole cycle. The time of follow is part of us_commit. */
+/* Fills the fields of a step's record that describe the whole cycle. The time of follow is part of
+ * us_commit. */
 static void finish_record(const struct cycle *c, const struct tree *t, struct step_rec *rec)
 {
     uint64_t taken = c->ns_draft + c->ns_verify;
@@ -362,7 +364,8 @@ static bool draft_on_host(struct cycle *c, struct err *e)
     return ok;
 }
 
-/* Runs the phases up to accept as one run of device operations; without draft if draft_on_host() has drafted. */
+/* Runs the phases up to accept as one run of device operations; without draft if draft_on_host()
+ * has drafted. */
 static bool run_fused(struct cycle *c, struct err *e)
 {
     phase_begin(c, c->phase);

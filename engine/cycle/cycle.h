@@ -11,10 +11,10 @@
  *       |         |          |           |
  *       +---------+----+-----+-----------+---> ABANDONED (after a phase that failed, too)
  *
- * The phases pass their results in struct cycle. Before the commit only a lane's reservations and the captured
- * states on the device change; from the commit on nothing can fail. lane_step() runs all phases; it may run the
- * first three as one run of device operations (fused.h). Between two phases the runtime must not run another pass.
- * Engine thread.
+ * The phases pass their results in struct cycle. Before the commit only a lane's reservations and
+ * the captured states on the device change; from the commit on nothing can fail. lane_step() runs
+ * all phases; it may run the first three as one run of device operations (fused.h). Between two
+ * phases the runtime must not run another pass. Engine thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
@@ -83,8 +83,8 @@ void cycle_abandon(struct cycle *c);
  * that is not behind stays as it is. topk: as of lane_guesses(). False: the lane is as it was
  * (*e as of cycle_draft()). */
 bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e);
-/* Calls lane_catch_up() if the next cycle, of this shape, needs it: because it drafts, or because the backlog
- * is full. Call it before cycle_begin(); lane_step() calls it itself. */
+/* Calls lane_catch_up() if the next cycle, of this shape, needs it: because it drafts, or because
+ * the backlog is full. Call it before cycle_begin(); lane_step() calls it itself. */
 bool lane_ready_for(struct runtime *r, struct lane *l, const struct tree_shape *shape,
                     struct err *e);
 

@@ -8,7 +8,8 @@
 #include "engine/cycle/cycle.h"
 
 struct need {
-    size_t weights, cells, work; /* bytes: weights in the device's layout; KV cells; all other buffers */
+    size_t weights, cells, work; /* bytes: weights in the device's layout; KV cells; all other
+                                    buffers */
 };
 
 /* Opens and closes a runtime that only counts. */

@@ -110,8 +110,8 @@ static bool plan_levels(struct fused_cycle *x, struct err *e)
     return plan_one(x, PLAN_DRAFT, &req, x->key.steps - 1, e);
 }
 
-/* The plans of a cycle that drafts. The tree consists of its root so far; the verify plan has a row for each node
- * that the tree may get. */
+/* The plans of a cycle that drafts. The tree consists of its root so far; the verify plan has a row
+ * for each node that the tree may get. */
 static bool plan_drafting(struct fused_cycle *x, struct err *e)
 {
     struct seq *s = &x->l->seq;

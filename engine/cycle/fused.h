@@ -2,10 +2,11 @@
  * them, as one run of device operations. The host fills the inbox, waits once for the outbox, and
  * commits. The run can be recorded and replayed as a graph (a CUDA graph).
  *
- * The shape of the tree is decided on the device, so each plan is checked twice. The check before the launch
- * covers lengths, the positions of all levels and every slot that the device may read or write; each row's only
- * ancestor is then the row itself. The check of the results compares the plan, as the device has completed it, with
- * the tree that was grown (I17), before anything is committed.
+ * The shape of the tree is decided on the device, so each plan is checked twice. The check before
+ * the launch covers lengths, the positions of all levels and every slot that the device may read or
+ * write; each row's only ancestor is then the row itself. The check of the results compares the
+ * plan, as the device has completed it, with the tree that was grown (I17), before anything is
+ * committed.
  *
  * The host's work does not grow with the context. The pages lie in a list (page_list.h), on the
  * host and on the device; a cycle writes, checks before the launch, and sends only the columns that

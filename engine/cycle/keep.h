@@ -1,11 +1,12 @@
-/* keep.h - a copy of a lane's state between two steps, so that the lane can go back to it and compute the same bits
- * again.
+/* keep.h - a copy of a lane's state between two steps, so that the lane can go back to it and
+ * compute the same bits again.
  *
- * The copy holds the bookkeeping of the cache (kv_state.h); the lane's page table, lengths, guesses, draws and last step;
- * the drafter's state after the last cell; the captured states of that cell and of the lane's backlog; and the contents
- * of the sliding-window pages that no other sequence holds. All other cells that a later step reads do not change: cells
- * of the full and draft pools are final from the commit on, their pages are not freed while the lane lives, and pages
- * with another holder are never written (kvcache.h).
+ * The copy holds the bookkeeping of the cache (kv_state.h); the lane's page table, lengths,
+ * guesses, draws and last step; the drafter's state after the last cell; the captured states of
+ * that cell and of the lane's backlog; and the contents of the sliding-window pages that no other
+ * sequence holds. All other cells that a later step reads do not change: cells of the full and
+ * draft pools are final from the commit on, their pages are not freed while the lane lives, and
+ * pages with another holder are never written (kvcache.h).
  *
  * Therefore a kept state is valid as long as every sequence that shared pages with the lane still
  * exists, no sequence has been added, and the lane has not gone back to an earlier state: the steps
@@ -19,7 +20,8 @@
 
 struct kept {
     struct kv_state kv;
-    struct lane lane; /* seq.col, seq.dcol and tap are owned; of tok only n is kept: tokens are only appended */
+    struct lane lane; /* seq.col, seq.dcol and tap are owned; of tok only n is kept: tokens are only
+                         appended */
     uint64_t slots;   /* of the runtime */
     float *root;      /* the drafter's state of the lane's slot; NULL: none. Owned */
     float *backlog;   /* (lane.behind) captured states, row by row; NULL: none. Owned */

@@ -102,7 +102,8 @@ int lane_shared(const struct runtime *r, const struct lane *l, const struct ids 
         n++;
     if (n == l->seq.committed && (!draft || !r->drafter || lane_can_follow(r, l)))
         return n;
-    if (draft && r->drafter && drafter_owns_kv(r->drafter)) /* a draft cell is computed with the token after it */
+    /* a draft cell is computed with the token after it */
+    if (draft && r->drafter && drafter_owns_kv(r->drafter))
         n = min_int(n - 1, l->seq.drafted);
     return kv_can_fork_at(&r->kv, &l->seq, n) ? n : 0;
 }

@@ -57,8 +57,8 @@ void lane_free(struct runtime *r, struct lane *l);
 /* Copies the lane's captured states to the host, so that another pass may overwrite them on the
  * device. Waits for the device: not under the pass's lock. */
 void lane_park(struct runtime *r, struct lane *l);
-/* Forks src: dst, empty before, continues from its state and shares all its pages. src is parked. holder: the name
- * of dst in the page log. */
+/* Forks src: dst, empty before, continues from its state and shares all its pages. src is parked.
+ * holder: the name of dst in the page log. */
 void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum page_holder holder);
 /* The same for a copy that is not the conversation's own state. */
 static inline void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
@@ -66,8 +66,8 @@ static inline void lane_fork(struct runtime *r, struct lane *src, struct lane *d
     lane_fork_as(r, src, dst, HOLDER_POINT);
 }
 
-/* Most lanes of one lane_step() of this shape (NULL: plain decoding), limited by the rows of the runtime's
- * buffers. */
+/* Most lanes of one lane_step() of this shape (NULL: plain decoding), limited by the rows of the
+ * runtime's buffers. */
 int runtime_step_lanes(const struct runtime *r, const struct tree_shape *shape);
 
 /* Gives the lane a slot of the drafter unless it has one. False: all are in use. */

@@ -7,20 +7,25 @@
 enum {
     COLD_RUNS = 2,   /* a device runs a new graph kernel by kernel, then records it */
     LEAST_STAY = 8,  /* steps between two switches */
-    PROBE_STEPS = 6, PROBE_CLOSE = 16, /* steps of a probe; of a probe of a rival that is nearly as fast */
+    PROBE_STEPS = 6, PROBE_CLOSE = 16, /* steps of a probe; of a probe of a rival that is nearly as
+                                          fast */
     PROBE_WAIT = 32, /* steps between two probes */
     FRESH = 48,      /* a rival measured within the last so many steps needs no probe */
     DRAFT_EVERY = 192, /* steps without a draft until acceptance is measured again */
     SURE = 24,       /* measured steps from which on their average is used as it is: see hoped() */
 };
-static const double FORGET = 1 - 1.0 / 96; /* decay of measured acceptance with each drafting step */
+static const double FORGET = 1 - 1.0 / 96; /* decay of measured acceptance with each drafting
+                                              step */
 static const double MARGIN = 1.03;         /* advantage that a switch needs */
-static const double CLEARLY = 1.3;         /* advantage with which a switch need not wait for LEAST_STAY steps */
-static const double CLOSE = 0.1, WORST = 0.6; /* loss() of a rival: below CLOSE its probe is longer, from WORST on it has none */
+static const double CLEARLY = 1.3;         /* advantage with which a switch need not wait for
+                                              LEAST_STAY steps */
+static const double CLOSE = 0.1, WORST = 0.6; /* loss() of a rival: below CLOSE its probe is longer,
+                                                 from WORST on it has none */
 static const double BUDGET = 0.0008;       /* share of the time for probes of one rival */
 static const double PROBE_RATE = 0.3;      /* rate of the moving average during a probe */
 static const double NOISE = 0.1;           /* relative error of an average of few steps */
-static const double SPIKE = 2;             /* a step's time counts as at most this multiple of the average */
+static const double SPIKE = 2;             /* a step's time counts as at most this multiple of the
+                                              average */
 
 static const struct tree_shape shapes[AUTO_SHAPES] = {
     {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {10, 1, 11}, {5, 4, 16}, {5, 8, 60},
@@ -63,8 +68,8 @@ const struct tree_shape *auto_shape_next(const struct auto_shape *a)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* The expected accepted nodes of a tree, summed over depths: the best child is right, or another one is. A depth with few
- * measurements is estimated by the depth above. */
+/* The expected accepted nodes of a tree, summed over depths: the best child is right, or another
+ * one is. A depth with few measurements is estimated by the depth above. */
 static double model_accepted(const struct auto_shape *a, int i)
 {
     const double weight = 3, doubt = 8;
@@ -92,8 +97,8 @@ double auto_shape_ns(const struct auto_shape *a, int i)
     return a->of[i].ns * a->drift;
 }
 
-/* A lower bound of the nanoseconds that one more row adds to the target's pass, from the measured shapes with the fewest
- * and the most rows, less possible noise; < 0: not known. */
+/* A lower bound of the nanoseconds that one more row adds to the target's pass, from the measured
+ * shapes with the fewest and the most rows, less possible noise; < 0: not known. */
 static double row_ns(const struct auto_shape *a)
 {
     int few = -1, many = -1;
@@ -107,8 +112,8 @@ static double row_ns(const struct auto_shape *a)
                                      (shapes[many].nodes - shapes[few].nodes));
 }
 
-/* Estimates the time of a shape that never ran from one that did, by their difference in levels and rows. Errs towards
- * fast. */
+/* Estimates the time of a shape that never ran from one that did, by their difference in levels and
+ * rows. Errs towards fast. */
 static double estimate(const struct auto_shape *a, int i, int from)
 {
     const struct auto_measure *m = &a->of[from];
@@ -228,8 +233,8 @@ static void settle(struct auto_shape *a, int i, enum auto_reason why)
     switch_to(a, i, why);
 }
 
-/* The fastest measured shape; or, of the shapes that never ran and seem faster, the one with the fewest rows, because its
- * time then predicts those of more rows. */
+/* The fastest measured shape; or, of the shapes that never ran and seem faster, the one with the
+ * fewest rows, because its time then predicts those of more rows. */
 static int best(const struct auto_shape *a, int from)
 {
     int top = from;
@@ -242,8 +247,9 @@ static int best(const struct auto_shape *a, int from)
     return top;
 }
 
-/* An optimistic estimate of a rival's tokens per nanosecond, to decide about probes: while it has few measured steps,
- * which the machine may have disturbed, the shorter of the estimated and the measured time counts. */
+/* An optimistic estimate of a rival's tokens per nanosecond, to decide about probes: while it has
+ * few measured steps, which the machine may have disturbed, the shorter of the estimated and the
+ * measured time counts. */
 static double hoped(const struct auto_shape *a, int i)
 {
     const struct auto_measure *m = &a->of[i];
@@ -264,9 +270,9 @@ static int probe_steps(double lost)
     return lost < CLOSE ? PROBE_CLOSE : PROBE_STEPS;
 }
 
-/* The rival to probe: the fastest of those measured so long ago that a probe stays within the budget. Plain decoding
- * measures no acceptance, so during it a small chain runs from time to time, however slow it is expected to be. -1:
- * none. */
+/* The rival to probe: the fastest of those measured so long ago that a probe stays within the
+ * budget. Plain decoding measures no acceptance, so during it a small chain runs from time to time,
+ * however slow it is expected to be. -1: none. */
 static int rival(const struct auto_shape *a)
 {
     int top = -1;

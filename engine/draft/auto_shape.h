@@ -11,12 +11,13 @@
  *            the chance that another one is right if the best is not, which steps of this shape
  *            measure (before: a prior)
  *   c(s)     accepted nodes of the steps of shape s over those that the model expected
- *   ns(s)    wall time of a step: a moving average in units of a common drift, so that shapes which have
- *            not run lately do not look fast when the machine gets slower or the context longer
+ *   ns(s)    wall time of a step: a moving average in units of a common drift, so that shapes which
+ *            have not run lately do not look fast when the machine gets slower or the context
+ *            longer
  * The shape with the most tokens a second runs. A shape that never ran has an estimate that errs
  * towards fast, so a promising one is tried. A rival that was measured long ago runs again for some
- * steps (a probe); the less a probe is expected to cost, the sooner it runs. A switch needs an advantage, and some
- * steps since the last one.
+ * steps (a probe); the less a probe is expected to cost, the sooner it runs. A switch needs an
+ * advantage, and some steps since the last one.
  * Engine thread.
  */
 #ifndef AERIE_AUTO_SHAPE_H
@@ -44,7 +45,8 @@ struct auto_measure {
     int n;              /* measured steps */
     uint64_t last;      /* number of the last of them */
     double accepted, expected; /* recent accepted nodes; those that the model expected */
-    double failed, rescued;    /* recent nodes whose best child was wrong; of these, nodes with another child right */
+    double failed, rescued;    /* recent nodes whose best child was wrong; of these, nodes with
+                                  another child right */
 };
 
 struct auto_shape {

@@ -67,8 +67,9 @@ struct drafter_ops {
                  const struct tree_shape *shape, struct err *e);
 };
 
-/* Loads the drafter `name`: a drafter without weights, or the folder of a draft for this target (draft_load() describes
- * the other arguments). A folder with the name of a drafter without weights must be given as ./NAME. */
+/* Loads the drafter `name`: a drafter without weights, or the folder of a draft for this target
+ * (draft_load() describes the other arguments). A folder with the name of a drafter without weights
+ * must be given as ./NAME. */
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
                   const char *capture, const struct loading *p, struct err *e);
 /* The drafter of a loaded draft; NULL if w is NULL. */

@@ -1,4 +1,5 @@
-/* head.c - the common part of both neural heads: buffers, guesses, and the growth of the draft tree.
+/* head.c - the common part of both neural heads: buffers, guesses, and the growth of the draft
+ * tree.
  *
  * Tree: level 1 holds the topk best guesses; each later level extends the topk best nodes of the
  * one before by their topk best children; the nodes - 1 best candidates by summed log probability

@@ -1,5 +1,5 @@
-/* head.h - the common part of drafters with a neural head: buffers, the target's captured states, first
- * guesses, and the growth of the tree level by level (head.c).
+/* head.h - the common part of drafters with a neural head: buffers, the target's captured states,
+ * first guesses, and the growth of the tree level by level (head.c).
  *   EAGLE3      owns the draft pool and follows the target one pairing behind: its slot i joins
  *               the target's state at position i with token i + 1 and guesses token i + 2
  *   frozen KV   owns nothing: its layers read the target's own cells in both pools, from the
@@ -78,8 +78,8 @@ kbuf head_root(struct head *h, int slot);
  * sliding_window, against < in the target. */
 int draft_window(const struct draft *w);
 
-/* The destination of the states that net_forward() captures for extend: row r of the pass in row r. NULL: the drafter is
- * not a head, so nothing is captured and no pass is followed. */
+/* The destination of the states that net_forward() captures for extend: row r of the pass in row r.
+ * NULL: the drafter is not a head, so nothing is captured and no pass is followed. */
 const struct taps *drafter_taps(const struct drafter *d);
 /* One row of captured states to and from host memory (head_tap_floats() of them). Row
  * head_spare_row() and the rows head_backlog_row(0 .. HEAD_BACKLOG - 1) are never written by a

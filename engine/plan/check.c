@@ -231,7 +231,8 @@ static bool bad_column(const struct view *v, const struct table *t, int c, int32
                 pool_name(t->pool), v->b, c, page, own);
 }
 
-/* Columns [first, last] of request b must be live pages of the sequence, with ids of the table's pool. */
+/* Columns [first, last] of request b must be live pages of the sequence, with ids of the table's
+ * pool. */
 static bool check_columns(const struct view *v, const struct table *t, int first, int last)
 {
     const struct kv *kv = v->kv;

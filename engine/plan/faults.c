@@ -1,4 +1,5 @@
-/* faults.c - see faults.h. Each function is one fault; its comment describes the old engine's behaviour. */
+/* faults.c - see faults.h. Each function is one fault; its comment describes the old engine's
+ * behaviour. */
 #include "engine/plan/faults.h"
 
 static int32_t *page_at(struct table *t, int req, int col)

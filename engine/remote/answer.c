@@ -33,7 +33,8 @@ static json_t *field(const json_t *o, const char *path)
     return v;
 }
 
-/* A count beyond the range of int, or a time of more than thirty years, is treated as not reported. */
+/* A count beyond the range of int, or a time of more than thirty years, is treated as not
+ * reported. */
 static void get_count(const json_t *o, const char *path, int64_t *out)
 {
     json_t *v = field(o, path);
@@ -128,8 +129,8 @@ static void offer_rival(struct answer_token *t, int32_t id, float logp)
     }
 }
 
-/* Adds one of the best tokens of the last token's row: the token itself is first, then the others, best first, in
- * whatever order the server lists them. */
+/* Adds one of the best tokens of the last token's row: the token itself is first, then the others,
+ * best first, in whatever order the server lists them. */
 static void add_top(struct answer *a, int32_t id, float logp, const char *text, size_t n)
 {
     tops_add(&a->tops, a->n_token - 1, id, logp, text, n);
@@ -148,8 +149,8 @@ static void add_top_string(struct answer *a, int32_t id, float logp, const json_
             is_text ? json_string_length(text) : 0);
 }
 
-/* The text of an entry of the chat API: its bytes if it has them, because a JSON string cannot hold an incomplete
- * character. */
+/* The text of an entry of the chat API: its bytes if it has them, because a JSON string cannot hold
+ * an incomplete character. */
 static void add_top_entry(struct answer *a, const json_t *entry)
 {
     int32_t id = id_of_entry(entry);
@@ -163,7 +164,8 @@ static void add_top_entry(struct answer *a, const json_t *entry)
         if (whole)
             buf_char(&text, (char)json_integer_value(v));
     }
-    /* if the token's string is its id, its bytes may still be the token's text (aerie; vLLM's own entry) */
+    /* if the token's string is its id, its bytes may still be the token's text (aerie; vLLM's own
+     * entry) */
     bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 && !memcmp(text.p, "token_id:", 9);
     if (whole && !spelled)
         add_top(a, id, logp, text.p, text.n);
@@ -376,8 +378,8 @@ static void get_drafts(struct answer *a, const json_t *o)
     get_count(o, "spec_num_proposed_drafts", &a->count.drafted);
 }
 
-/* SGLang's addition to the chat API, "sglext". Ids of the reply are a list for each choice, and so are the acceptance
- * counts of several choices. */
+/* SGLang's addition to the chat API, "sglext". Ids of the reply are a list for each choice, and so
+ * are the acceptance counts of several choices. */
 static void get_sglext(struct answer *a, const json_t *o)
 {
     json_t *spec = at(o, "spec_tokens_details"), *ids = at(o, "output_ids"), *v;
@@ -394,8 +396,8 @@ static void get_sglext(struct answer *a, const json_t *o)
     }
 }
 
-/* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so far, unless the server
- * streams increments: then it has fewer ids than tokens. */
+/* SGLang's /generate, and its additions to the chat API. A text of /generate is the whole reply so
+ * far, unless the server streams increments: then it has fewer ids than tokens. */
 static void get_sglang(struct answer *a, const json_t *o)
 {
     const json_t *meta = at(o, "meta_info");

@@ -3,8 +3,8 @@
  * Read are: chunks and whole answers of the OpenAI API for chats and completions with the additions
  * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate; ollama's
  * /api/chat; and the error objects of all of them. Every field is read if it is there and of the
- * right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a token is
- * derived here. Pure functions; a struct belongs to one thread.
+ * right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a token
+ * is derived here. Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_ANSWER_H
 #define AERIE_ANSWER_H
@@ -45,8 +45,8 @@ struct answer {
     int n_token;
     struct tops tops;     /* of those that came with log probabilities; k counts `token` */
     struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
-    struct ids reply;     /* ids of the whole reply so far, which SGLang repeats; with `partial` those of this text
-                             only */
+    struct ids reply;     /* ids of the whole reply so far, which SGLang repeats; with `partial`
+                             those of this text only */
     bool partial;
     int64_t n_output;     /* tokens of the reply so far, of which `token` has the last; -1: `token` has new
                              ones only */
@@ -62,7 +62,8 @@ struct answer {
     bool end;             /* the text was "[DONE]", or says that it is the last */
 };
 
-/* Reads one text into *a, whose former content is not freed. False and *e (ERR_MODEL): it is not a JSON object. */
+/* Reads one text into *a, whose former content is not freed. False and *e (ERR_MODEL): it is not a
+ * JSON object. */
 bool answer_read(struct answer *a, const char *json, size_t n, struct err *e);
 void answer_free(struct answer *a);
 

@@ -20,7 +20,8 @@ void blocks_close(struct blocks *b);
 const char *blocks_lacks(const struct blocks *b);
 /* The ids of the session's latest prompt and reply so far, as the server sent them. */
 void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *reply);
-/* `aerie doctor --remote`: a line for each event that arrives at the address within ms milliseconds. */
+/* `aerie doctor --remote`: a line for each event that arrives at the address within ms
+ * milliseconds. */
 void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line), void *arg);
 
 #endif

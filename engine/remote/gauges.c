@@ -57,8 +57,8 @@ static void set_pool(struct gauge_page *p, enum pool_id pool, double used, doubl
         set_gauge(p, GAUGE_POOL + (int)pool, (double)v->used / v->total);
 }
 
-/* Exact pools, in tokens. All ranks of tensor parallelism hold the same tokens, so the greatest value of a rank
- * counts. */
+/* Exact pools, in tokens. All ranks of tensor parallelism hold the same tokens, so the greatest
+ * value of a rank counts. */
 static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool, struct gauge_page *p)
 {
     static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
@@ -136,7 +136,8 @@ static bool read_metrics(const struct metrics *m, struct gauge_page *p)
     p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total", NULL);
     p->queries = value_of(m, "prefix_cache_queries_total", METRICS_SUM);
     double computed = value_of(m, "prompt_tokens_total", METRICS_SUM);
-    if (p->queries < 0 && p->hits >= 0 && computed >= 0) /* llama-server counts prompt tokens without the cached ones */
+    /* llama-server counts prompt tokens without the cached ones */
+    if (p->queries < 0 && p->hits >= 0 && computed >= 0)
         p->queries = p->hits + computed;
     p->tokens = first_of(m, METRICS_SUM, "generation_tokens_total", "tokens_predicted_total", NULL);
     p->drafts = value_of(m, "spec_decode_num_drafts_total", METRICS_SUM);

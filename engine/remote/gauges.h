@@ -1,9 +1,10 @@
 /* gauges.h - a server's metrics, read periodically during the conversation, and kept for an hour.
  *
- * The meaning of the numbers depends on the server; `about` says it. SGLang and aerie count the tokens of each pool
- * exactly; vLLM reports one share of all blocks; llama-server the tokens of its slots. The names of metrics, not the kind
- * of server, decide how a page is read.
- * Threads: as http.h, but gauges_pools(), gauges_view() and gauges_samples() may be called from any thread.
+ * The meaning of the numbers depends on the server; `about` says it. SGLang and aerie count the
+ * tokens of each pool exactly; vLLM reports one share of all blocks; llama-server the tokens of its
+ * slots. The names of metrics, not the kind of server, decide how a page is read.
+ * Threads: as http.h, but gauges_pools(), gauges_view() and gauges_samples() may be called from any
+ * thread.
  */
 #ifndef AERIE_GAUGES_H
 #define AERIE_GAUGES_H
@@ -42,8 +43,9 @@ struct gauges {
 
 void gauges_open(struct gauges *g);
 void gauges_close(struct gauges *g, struct http *h);
-/* Handles answers that have arrived, and begins a reading every `ms` milliseconds (0: never), but not before the last one
- * is answered. Returns the milliseconds after which it must be called again even if nothing arrives. */
+/* Handles answers that have arrived, and begins a reading every `ms` milliseconds (0: never), but
+ * not before the last one is answered. Returns the milliseconds after which it must be called again
+ * even if nothing arrives. */
 int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms);
 void gauges_pools(struct gauges *g, struct pool_view pool[N_POOLS]);
 void gauges_view(struct gauges *g, struct gauges_view *out);
@@ -52,9 +54,11 @@ int gauges_samples(struct gauges *g, struct gauge_sample *out, int max);
 /* ---- for tests ---- */
 
 void gauge_page_init(struct gauge_page *p); /* nothing is reported */
-/* Adds the numbers of a page: metrics, or the slots of llama-server. False: the page has none that are used here. */
+/* Adds the numbers of a page: metrics, or the slots of llama-server. False: the page has none that
+ * are used here. */
 bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p);
-/* The sample of a reading requested at `ns`; the reading before it was requested at ns_before (0: there was none). */
+/* The sample of a reading requested at `ns`; the reading before it was requested at ns_before (0:
+ * there was none). */
 void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, const struct gauge_page *before,
                 uint64_t ns_before);
 

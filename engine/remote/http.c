@@ -29,8 +29,8 @@ static bool is_loopback(const char *host)
     return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
 }
 
-/* Removes slashes and "/v1" at the end of an address: addresses for clients of the OpenAI API have it, but here the paths
- * do. */
+/* Removes slashes and "/v1" at the end of an address: addresses for clients of the OpenAI API have
+ * it, but here the paths do. */
 static char *trim_url(const char *text)
 {
     size_t n = strlen(text);
@@ -271,7 +271,8 @@ void http_begin(struct http *h, struct http_call *c)
     if (c->body) {
         curl_easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
         curl_easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
-        /* libcurl would send the request again if a connection that was kept open turned out to be closed */
+        /* libcurl would send the request again if a connection that was kept open turned out to be
+         * closed */
         curl_easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
     }
     CHECK(h->n < HTTP_CALLS);

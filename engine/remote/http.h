@@ -1,8 +1,8 @@
 /* http.h - requests to one server, over libcurl: whole answers and streams, several at once.
  *
- * Nothing is sent twice: after a failure the caller decides whether to send the request again. Redirects are not
- * followed, so a key never reaches another host. A stream has no time limit as a whole, but one for the first byte and
- * one for silence. Compressed answers are unpacked.
+ * Nothing is sent twice: after a failure the caller decides whether to send the request again.
+ * Redirects are not followed, so a key never reaches another host. A stream has no time limit as a
+ * whole, but one for the first byte and one for silence. Compressed answers are unpacked.
  *
  * Threads: a struct http and its requests belong to one thread. http_wake() may be called from any
  * thread (not from a signal handler).
@@ -36,7 +36,8 @@ struct http_call {
 
     bool done;         /* everything was received, or `failed` and *why says why not */
     bool failed;
-    bool unsent;       /* failed before the server can have read the request: it may be sent again */
+    bool unsent;       /* failed before the server can have read the request: it may be sent
+                          again */
     struct err why;    /* one line */
     int status;        /* of HTTP; 0: none was received */
     char type[64];     /* Content-Type without parameters, lower case */
@@ -52,23 +53,24 @@ struct http_call {
 /* False and *e (ERR_USAGE): the address is no http or https address, or a header is malformed. */
 bool http_open(struct http **h, const struct http_opts *o, struct err *e);
 void http_close(struct http *h);
-/* Why it is unsafe to send the key or a conversation to this address ("plain http to another machine");
- * NULL: it is safe. */
+/* Why it is unsafe to send the key or a conversation to this address ("plain http to another
+ * machine"); NULL: it is safe. */
 const char *http_warning(const struct http *h);
 const char *http_url(const struct http *h); /* without user, password and query */
 
 void http_begin(struct http *h, struct http_call *c);
 /* Sends and receives for at most ms milliseconds; returns earlier if something has happened. */
 void http_run(struct http *h, int ms);
-/* Ends a request and frees everything it holds except `answer`. If the request is not done, its connection is closed,
- * which cancels it on the server. */
+/* Ends a request and frees everything it holds except `answer`. If the request is not done, its
+ * connection is closed, which cancels it on the server. */
 void http_end(struct http *h, struct http_call *c);
 void http_wake(struct http *h);
 
-/* Sends a request and waits for the whole answer. False and *e: it failed or was stopped, or the status is not 2xx: *e
- * (ERR_MODEL) then has the server's message. The caller frees c->answer. */
+/* Sends a request and waits for the whole answer. False and *e: it failed or was stopped, or the
+ * status is not 2xx: *e (ERR_MODEL) then has the server's message. The caller frees c->answer. */
 bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e);
-/* Sets *e for an answer whose status is not 2xx: the status, and the server's message if there is one. */
+/* Sets *e for an answer whose status is not 2xx: the status, and the server's message if there is
+ * one. */
 bool http_refused(const struct http_call *c, struct err *e);
 
 #endif

@@ -200,8 +200,8 @@ static void fail(struct incoming *in, const struct err *e)
         in->news->notice(in, line);
 }
 
-/* Whether the received ids are those of the whole reply. A llama-server that drafts lists only some of the tokens, and
- * no llama-server lists the stop token. */
+/* Whether the received ids are those of the whole reply. A llama-server that drafts lists only some
+ * of the tokens, and no llama-server lists the stop token. */
 static bool whole(const struct incoming *in)
 {
     int64_t missing = in->count.generated - in->n_token;
@@ -238,7 +238,8 @@ static void stop_all_of(struct http *h, struct incoming *in, int n)
         }
 }
 
-/* Sends requests that may be sent, and ends those that have ended. Returns how many are not done. */
+/* Sends requests that may be sent, and ends those that have ended. Returns how many are not
+ * done. */
 static int look(struct http *h, struct incoming *in, int n, int at_once)
 {
     int left = 0, busy = 0;

@@ -1,7 +1,9 @@
-/* incoming.h - replies of a server: sends requests, reads streams, and repeats requests that failed.
+/* incoming.h - replies of a server: sends requests, reads streams, and repeats requests that
+ * failed.
  *
- * One loop drives one reply or many. A request is sent again only if the server cannot have begun it (http.h: unsent) or
- * refused it before any work (429, 503), at most RETRIES times, and never after the first token. Threads: as http.h.
+ * One loop drives one reply or many. A request is sent again only if the server cannot have begun
+ * it (http.h: unsent) or refused it before any work (429, 503), at most RETRIES times, and never
+ * after the first token. Threads: as http.h.
  */
 #ifndef AERIE_INCOMING_H
 #define AERIE_INCOMING_H
@@ -42,12 +44,13 @@ struct incoming {
     struct answer_token *token; /* (n_token) */
     int n_token, cap_token;
     struct tops tops;    /* of those with log probabilities; k counts `token` */
-    bool ids;            /* every token so far came with its id; once DONE, no token is missing either (except, with
-                            some servers, the stop token) */
+    bool ids;            /* every token so far came with its id; once DONE, no token is missing
+                            either (except, with some servers, the stop token) */
     struct piece *piece; /* (n_piece) */
     int n_piece, cap_piece;
     int n_text;          /* pieces of text: an estimate of the tokens if nothing else counts them */
-    struct ids prompt;   /* ids of the prompt and (reply) of the whole reply, if the server sends them */
+    struct ids prompt;   /* ids of the prompt and (reply) of the whole reply, if the server sends
+                            them */
     struct ids reply;
     struct ids accepted, drafted; /* of each step of the server */
     struct answer_counts count;
@@ -65,9 +68,9 @@ struct incoming {
     uint64_t ns_again;   /* the request is not sent again before this time */
 };
 
-/* Sends all n requests in order, at most at_once at the same time, and reads the replies until all are done or *stop is
- * set; replies that are not done are then stopped and their connections closed. Calls meanwhile(), unless it is NULL, at
- * least every 50 ms. */
+/* Sends all n requests in order, at most at_once at the same time, and reads the replies until all
+ * are done or *stop is set; replies that are not done are then stopped and their connections
+ * closed. Calls meanwhile(), unless it is NULL, at least every 50 ms. */
 void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
                   void (*meanwhile)(void *arg), void *arg);
 void incoming_init(struct incoming *in); /* zeroes, with nothing reported */

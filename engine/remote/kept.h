@@ -1,8 +1,8 @@
-/* kept.h - keeps a session with a server in memory: its steps, its replies' counts and times, the best tokens of each
- * step, and the texts of token ids that the server sent.
+/* kept.h - keeps a session with a server in memory: its steps, its replies' counts and times, the
+ * best tokens of each step, and the texts of token ids that the server sent.
  *
- * All of it comes from the events that the session posts, so the log has all of it, too. Steps are kept in a ring
- * (engine/step_ring.h); of the rest the latest are kept.
+ * All of it comes from the events that the session posts, so the log has all of it, too. Steps are
+ * kept in a ring (engine/step_ring.h); of the rest the latest are kept.
  * Threads: any; struct kept locks itself.
  */
 #ifndef AERIE_KEPT_H

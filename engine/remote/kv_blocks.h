@@ -1,8 +1,9 @@
 /* kv_blocks.h - which blocks a server's prefix cache holds, from its KV events.
  *
- * A block is identified by its hash and may be stored in several groups (rank, group of layers, medium), in a group also
- * several times, because vLLM does not merge equal blocks. Token ids of a block are kept as long as a group stores it,
- * within the limits below. No locks: the caller's thread, or the caller's lock.
+ * A block is identified by its hash and may be stored in several groups (rank, group of layers,
+ * medium), in a group also several times, because vLLM does not merge equal blocks. Token ids of a
+ * block are kept as long as a group stores it, within the limits below. No locks: the caller's
+ * thread, or the caller's lock.
  */
 #ifndef AERIE_KV_BLOCKS_H
 #define AERIE_KV_BLOCKS_H
@@ -25,7 +26,8 @@ struct block {
 struct kv_blocks {
     struct block **by_hash, **by_parent; /* (n_bucket, a power of two) */
     size_t n_bucket, n_block, n_token;
-    uint64_t seed; /* of the bucket function, so that a server cannot choose hashes that fall into one bucket */
+    uint64_t seed; /* of the bucket function, so that a server cannot choose hashes that fall into
+                      one bucket */
     struct block_group group[BLOCK_GROUPS]; /* (n_group) n_session is not kept here */
     int n_group;
     uint64_t unknown; /* removals of blocks that were not stored */
@@ -43,7 +45,8 @@ void kv_blocks_free(struct kv_blocks *k);
 void kv_blocks_apply(struct kv_blocks *k, const struct kv_event *ev);
 /* Removes every block, after a restart of the server. Counts stay. */
 void kv_blocks_clear(struct kv_blocks *k);
-/* Sets the ids whose blocks kv_blocks_chain() lists: the latest prompt and reply, as the server sent them. */
+/* Sets the ids whose blocks kv_blocks_chain() lists: the latest prompt and reply, as the server
+ * sent them. */
 void kv_blocks_session(struct kv_blocks *k, const int32_t *id, int n);
 /* Adds a sample with the present counts for this second. */
 void kv_blocks_sample(struct kv_blocks *k, uint64_t ns);

@@ -1,9 +1,10 @@
-/* kv_events.h - reads the events of a server's prefix cache, which vLLM and SGLang encode as MessagePack.
+/* kv_events.h - reads the events of a server's prefix cache, which vLLM and SGLang encode as
+ * MessagePack.
  *
  * A batch is [time, [event, ...], rank] or a map of the same with names; so is each event, in either kind
- * of batch: arrays begin with their type (SGLang; vLLM before 0.26), maps have it under "type". Fields
- * at the end may be missing and unknown fields are skipped. Hashes and token ids stay as received: nothing is
- * recomputed. Pure functions.
+ * of batch: arrays begin with their type (SGLang; vLLM before 0.26), maps have it under "type".
+ * Fields at the end may be missing and unknown fields are skipped. Hashes and token ids stay as
+ * received: nothing is recomputed. Pure functions.
  */
 #ifndef AERIE_KV_EVENTS_H
 #define AERIE_KV_EVENTS_H
@@ -12,8 +13,8 @@
 
 enum { KV_PAYLOAD = 16 << 20, KV_HASHES = 1 << 16, KV_TOKENS = 1 << 20, KV_BLOCK_SIZE = 1 << 16 };
 
-/* The name of a block: a number or bytes, whichever the server sends. Equal names are equal in all bytes, because unused
- * bytes are 0. */
+/* The name of a block: a number or bytes, whichever the server sends. Equal names are equal in all
+ * bytes, because unused bytes are 0. */
 struct block_hash {
     uint8_t kind; /* 0: none; 'i': a number, 'b': bytes */
     uint8_t n;    /* bytes of v */
@@ -33,7 +34,8 @@ struct kv_event {
     int group;       /* -1: not reported */
     /* KV_STORED */
     struct block_hash parent; /* of the first block; kind 0: it begins the prompt */
-    const int32_t *token;     /* (n_hash * block_size), or NULL: the event has another number of tokens */
+    const int32_t *token;     /* (n_hash * block_size), or NULL: the event has another number of
+                                 tokens */
     int block_size;
     char layers[32];          /* "full_attention", "sliding_window"; "": not reported */
     int window;               /* 0: not reported */

@@ -115,8 +115,8 @@ static bool read_seq(struct kv_feed *f, const void *p, size_t n, uint64_t *out)
     return false;
 }
 
-/* A smaller number means that the server was restarted. Only after a replay a number is received twice, if the batch was
- * published during the replay. */
+/* A smaller number means that the server was restarted. Only after a replay a number is received
+ * twice, if the batch was published during the replay. */
 static bool is_restart(const struct kv_feed *f, uint64_t seq)
 {
     return f->begun && seq < f->next && f->live && seq <= f->last_live;
@@ -171,7 +171,8 @@ void kv_feed_refuse(struct kv_feed *f, const char *why)
     pthread_mutex_unlock(&f->mu);
 }
 
-/* A server that is connected again may have been restarted: the next published number decides, whatever was replayed. */
+/* A server that is connected again may have been restarted: the next published number decides,
+ * whatever was replayed. */
 void kv_feed_connected(struct kv_feed *f, bool is)
 {
     pthread_mutex_lock(&f->mu);

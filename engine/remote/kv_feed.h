@@ -1,8 +1,8 @@
-/* kv_feed.h - applies a server's KV events in order: finds gaps, applies replayed batches in their place, and empties the
- * blocks when the server was restarted.
+/* kv_feed.h - applies a server's KV events in order: finds gaps, applies replayed batches in their
+ * place, and empties the blocks when the server was restarted.
  *
- * kv_socket.h receives the messages; this part does not depend on ZeroMQ. Messages come from one thread; kv_feed_view()
- * and the other readers may be called from any.
+ * kv_socket.h receives the messages; this part does not depend on ZeroMQ. Messages come from one
+ * thread; kv_feed_view() and the other readers may be called from any.
  */
 #ifndef AERIE_KV_FEED_H
 #define AERIE_KV_FEED_H
@@ -31,9 +31,10 @@ struct kv_feed {
 void kv_feed_open(struct kv_feed *f, const struct kv_address *a);
 void kv_feed_close(struct kv_feed *f);
 
-/* Handles a published message: topic, number of 8 bytes, batch. False: batches before it are missing, and the replay
- * address may have them: request those from *from on, give the answers to kv_feed_replayed(), and call this function with
- * the same message again. last: applies the batch even if others are missing. */
+/* Handles a published message: topic, number of 8 bytes, batch. False: batches before it are
+ * missing, and the replay address may have them: request those from *from on, give the answers to
+ * kv_feed_replayed(), and call this function with the same message again. last: applies the batch
+ * even if others are missing. */
 bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n, bool last,
                   uint64_t *from);
 /* Handles an answer of the replay address: number and batch. False: it was the last one. */

@@ -1,5 +1,6 @@
-/* kv_socket.c - see kv_socket.h. A SUB socket receives published batches, a DEALER socket sends requests to the ROUTER of
- * the replay address, and a monitor reports when the connection is made or lost. */
+/* kv_socket.c - see kv_socket.h. A SUB socket receives published batches, a DEALER socket sends
+ * requests to the ROUTER of the replay address, and a monitor reports when the connection is made
+ * or lost. */
 #include "engine/remote/kv_socket.h"
 
 #include <errno.h>
@@ -97,8 +98,9 @@ static bool watch(struct kv_socket *s)
 
 /* ---- replay ---------------------------------------------------------------------------------- */
 
-/* Handles an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 omit it), the number, the batch. The last
- * answer has the number -1; in the earliest versions it is two empty parts. False: it was the last one. */
+/* Handles an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 omit it), the number,
+ * the batch. The last answer has the number -1; in the earliest versions it is two empty parts.
+ * False: it was the last one. */
 static bool take_answer(struct kv_socket *s, struct message *m)
 {
     if (m->n == 2 && size(m, 1) == 0)
@@ -110,8 +112,8 @@ static bool take_answer(struct kv_socket *s, struct message *m)
     return true;
 }
 
-/* Requests all batches from a number on and handles the answers up to the last one. If the server does not answer, this
- * takes REPLAY_MS; late answers are dropped with the socket. */
+/* Requests all batches from a number on and handles the answers up to the last one. If the server
+ * does not answer, this takes REPLAY_MS; late answers are dropped with the socket. */
 static void replay(struct kv_socket *s, uint64_t from)
 {
     uint8_t seq[8];

@@ -1,7 +1,7 @@
 /* kv_socket.h - receives KV events by ZeroMQ, on a thread of its own, and hands them to a feed.
  *
- * kv_socket.c is compiled only if libzmq was found when the program was built (HAVE_ZMQ); otherwise the inline
- * functions replace it.
+ * kv_socket.c is compiled only if libzmq was found when the program was built (HAVE_ZMQ); otherwise
+ * the inline functions replace it.
  */
 #ifndef AERIE_KV_SOCKET_H
 #define AERIE_KV_SOCKET_H
@@ -11,8 +11,9 @@
 struct kv_socket;
 
 #if HAVE_ZMQ
-/* Connects to the addresses of the feed, even if no server is there yet, and requests the batches that the server
- * still has. NULL and *e (ERR_USAGE, ERR_MODEL). The feed must live until kv_socket_close(). */
+/* Connects to the addresses of the feed, even if no server is there yet, and requests the batches
+ * that the server still has. NULL and *e (ERR_USAGE, ERR_MODEL). The feed must live until
+ * kv_socket_close(). */
 struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e);
 void kv_socket_close(struct kv_socket *s); /* NULL is fine */
 /* "libzmq 4.3.4"; if *built is false: why KV events cannot be read. */

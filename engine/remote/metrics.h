@@ -1,8 +1,8 @@
 /* metrics.h - reads metrics in the Prometheus text format, as SGLang, vLLM and llama-server report
  * them at /metrics.
  *
- * A page is parsed into samples. A server with several ranks or engines reports one sample for each;
- * the caller chooses how they are combined. Pure functions; a struct belongs to one thread.
+ * A page is parsed into samples. A server with several ranks or engines reports one sample for
+ * each; the caller chooses how they are combined. Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_METRICS_H
 #define AERIE_METRICS_H
@@ -38,8 +38,8 @@ bool metric_label(const struct metric *s, const char *label, struct buf *out);
 const char *metric_pair(const char **at, size_t *n);
 
 enum metrics_join { METRICS_SUM, METRICS_MAX };
-/* The combined value of all samples of a name (if label is not NULL: of those with label=value). False: there is none,
- * and *out is unchanged. *count (or NULL): their number. */
+/* The combined value of all samples of a name (if label is not NULL: of those with label=value).
+ * False: there is none, and *out is unchanged. *count (or NULL): their number. */
 bool metrics_value(const struct metrics *m, const char *name, const char *label, const char *value,
                    enum metrics_join join, double *out, int *count);
 

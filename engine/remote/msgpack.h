@@ -1,8 +1,9 @@
 /* msgpack.h - reads MessagePack value by value, from memory, without memory of its own.
  *
  * Any bytes can be read: a length that goes past the end, or a byte that begins no value, makes the
- * reader fail, and a container cannot have more items than bytes follow, so the work is bounded by the
- * length of the input. No function is recursive. Pure functions; a struct belongs to one thread.
+ * reader fail, and a container cannot have more items than bytes follow, so the work is bounded by
+ * the length of the input. No function is recursive. Pure functions; a struct belongs to one
+ * thread.
  */
 #ifndef AERIE_MSGPACK_H
 #define AERIE_MSGPACK_H

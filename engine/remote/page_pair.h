@@ -1,7 +1,7 @@
 /* page_pair.h - a server's metrics before a request and after its reply, for the log.
  *
- * The page before the request is the newest that was read: after the last reply, while idle, or when the server was
- * opened. A request does not wait for a new page. Threads: as http.h.
+ * The page before the request is the newest that was read: after the last reply, while idle, or
+ * when the server was opened. A request does not wait for a new page. Threads: as http.h.
  */
 #ifndef AERIE_PAGE_PAIR_H
 #define AERIE_PAGE_PAIR_H
@@ -23,8 +23,9 @@ void page_pair_end(struct page_pair *p, struct http *h, const char *model, uint6
                    struct served *out);
 void page_pair_close(struct page_pair *p);
 
-/* The metrics of two pages, matched by name and labels, at most SERVED_METRICS: scalars of an engine (with a prefix such
- * as "vllm:"); of histograms only counts and sums; none of another model. Also for tests. */
+/* The metrics of two pages, matched by name and labels, at most SERVED_METRICS: scalars of an
+ * engine (with a prefix such as "vllm:"); of histograms only counts and sums; none of another
+ * model. Also for tests. */
 enum { SERVED_METRICS = 512 };
 void page_pair_join(const struct buf *before, const struct buf *after, const char *model,
                     struct served *out);

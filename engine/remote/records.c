@@ -186,7 +186,8 @@ static void add_setting(struct record *r, const char *name, const json_t *v)
     if (strcmp(name, "top_k") == 0 && json_is_integer(v) && json_integer_value(v) <= 0)
         snprintf(value, sizeof value, "0"); /* all, in some servers -1 */
     settings_init(&try);
-    if (settings_set(&try, name, value, NULL)) /* settings that this program does not have are dropped */
+    /* settings that this program does not have are dropped */
+    if (settings_set(&try, name, value, NULL))
         buf_printf(&r->settings, "%s=%s\n", name, value);
 }
 

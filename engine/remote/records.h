@@ -1,10 +1,11 @@
-/* records.h - reads files of recorded requests to servers and their replies: one JSON object a line.
+/* records.h - reads files of recorded requests to servers and their replies: one JSON object a
+ * line.
  *
  * Read are: the OpenAI batch API (lines with custom_id and body; lines with custom_id and response.body),
  * which vLLM's run_batch writes, too; {"request": ..., "response": ...}, as aerie's script writes them from
  * SGLang's dumps; and plain lines that hold the fields of a request and of its reply side by side
- * (messages or prompt, choices or vLLM's outputs). Facts that a line does not have stay "not reported".
- * Pure functions; a struct belongs to one thread.
+ * (messages or prompt, choices or vLLM's outputs). Facts that a line does not have stay "not
+ * reported". Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_RECORDS_H
 #define AERIE_RECORDS_H

@@ -29,7 +29,8 @@ struct remote {
     struct gauges gauges;
     struct kept kept;
     bool stalled;          /* view.trouble reports that the running reply is silent */
-    char unreachable[200]; /* reported in view.trouble: why the server cannot be reached; "": it can */
+    char unreachable[200]; /* reported in view.trouble: why the server cannot be reached; "": it
+                              can */
     struct page_pair pages; /* metrics before and after a turn */
     struct blocks blocks;
     int at_once;  /* replies of a batch at the same time */
@@ -99,8 +100,8 @@ static void wake(struct talk *t)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Lists the messages of the conversation, and one more question unless it is NULL. Returns how many there are; the
- * caller frees *out. */
+/* Lists the messages of the conversation, and one more question unless it is NULL. Returns how many
+ * there are; the caller frees *out. */
 static int messages(const struct talk *t, const char *question, struct said **out)
 {
     struct said *said = xcalloc(2 * (size_t)t->n_said + 2, sizeof *said);
@@ -219,15 +220,17 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
     count_reply(&r->talk, in, prompt->n, out);
 }
 
-/* A turn while its reply arrives. For the log and the screen the turn begins when the ids of its prompt are known. Some
- * servers send them before the reply. Otherwise a second request asks for them when the reply begins without them or is
- * slow; the turn waits at most one second for that answer. */
+/* A turn while its reply arrives. For the log and the screen the turn begins when the ids of its
+ * prompt are known. Some servers send them before the reply. Otherwise a second request asks for
+ * them when the reply begins without them or is slow; the turn waits at most one second for that
+ * answer. */
 struct turn {
     struct remote *r;
     struct talk_reply *out;
     const struct incoming *in;
     bool regen;
-    struct http_call ask; /* the request for the prompt's ids; path NULL: the server has no such request */
+    struct http_call ask; /* the request for the prompt's ids; path NULL: the server has no such
+                             request */
     uint64_t ns_sent;     /* clock_ns() of the request */
     bool asked, begun;
     struct buf early[2]; /* text that came before the turn began, by channel */

@@ -1,4 +1,5 @@
-/* remote.h - a server on the network as a backend: chat, log, and the views of everything that it reports.
+/* remote.h - a server on the network as a backend: chat, log, and the views of everything that it
+ * reports.
  *
  * Every view that the server does not report is absent, with the reason. Prompt and reply ids are
  * logged only as the server sent them. Cancelling closes the connection, which ends the request on
@@ -11,8 +12,9 @@
 #include "engine/backend.h"
 #include "engine/opts.h"
 
-/* Finds out the kind of the server at o->server and starts. o->model: the server's name of the model, or NULL: the first
- * that it lists. Only these, o->settings, o->log and o->attended are used. NULL and *e (ERR_MODEL, ERR_USAGE). */
+/* Finds out the kind of the server at o->server and starts. o->model: the server's name of the
+ * model, or NULL: the first that it lists. Only these, o->settings, o->log and o->attended are
+ * used. NULL and *e (ERR_MODEL, ERR_USAGE). */
 struct backend *remote_open(const struct engine_opts *o, struct err *e);
 /* `aerie doctor --remote`: everything the server reports, one line each: ok, text. False and *e: it
  * cannot be reached. */

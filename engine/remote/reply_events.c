@@ -42,7 +42,8 @@ void reply_ids(const struct incoming *in, struct ids *out)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Posts one step. event.tokens gets only ids that the server sent: tokens without ids are not posted. */
+/* Posts one step. event.tokens gets only ids that the server sent: tokens without ids are not
+ * posted. */
 static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
                       const struct step_rec *rec)
 {
@@ -72,15 +73,16 @@ static uint64_t arrived(const struct incoming *in, const struct piece *p)
     return p->ns > in->call.ns_begin ? (p->ns - in->call.ns_begin) / 1000 : 0;
 }
 
-/* The context's length before the step that yields token `at` of the reply: the token before it is not
- * in the context yet, because its own pass is the step (see struct step_rec). */
+/* The context's length before the step that yields token `at` of the reply: the token before it is
+ * not in the context yet, because its own pass is the step (see struct step_rec). */
 static int pos_before(const struct incoming *in, int at)
 {
     return max_int(0, reply_count(in->count.prompt) + at - 1);
 }
 
-/* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1 tokens, the last
- * step perhaps fewer. The `lead` tokens before them come from the prompt's pass. */
+/* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1
+ * tokens, the last step perhaps fewer. The `lead` tokens before them come from the prompt's
+ * pass. */
 static int post_server_steps(struct talk *t, const struct incoming *in, int lead)
 {
     int at = lead, step = 0, piece = 0;
@@ -103,8 +105,8 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
     return step;
 }
 
-/* Posts the pieces of the stream as steps. A piece need not be a step of the server, so nothing is reported
- * about drafts. */
+/* Posts the pieces of the stream as steps. A piece need not be a step of the server, so nothing is
+ * reported about drafts. */
 static int post_pieces(struct talk *t, const struct incoming *in)
 {
     int n = min_int(in->n_piece, MOST_STEPS);

@@ -1,4 +1,5 @@
-/* reply_events.h - the events of a finished reply of a server: its ids, the facts of its tokens, its steps.
+/* reply_events.h - the events of a finished reply of a server: its ids, the facts of its tokens,
+ * its steps.
  *
  * An event holds only what the server reported; what it did not report is absent, never guessed.
  * Threads: as talk.h.
@@ -11,13 +12,14 @@
 
 enum stop_reason reply_stop(const struct incoming *in);
 int reply_count(int64_t v); /* a count of the server as an int; 0 if it is negative: not reported */
-/* Log probability, best rival and its log probability of n tokens from `first` on; NULL if n is 0. The
- * caller frees. */
+/* Log probability, best rival and its log probability of n tokens from `first` on; NULL if n is 0.
+ * The caller frees. */
 struct token_fact *reply_facts(const struct incoming *in, int first, int n);
-/* Appends the ids of the whole reply as the server sent them; nothing if it did not send all of them. */
+/* Appends the ids of the whole reply as the server sent them; nothing if it did not send all of
+ * them. */
 void reply_ids(const struct incoming *in, struct ids *out);
-/* Posts the steps of the reply: those that the server lists, if they add up to its tokens, else the pieces
- * of the stream. Returns how many there are. */
+/* Posts the steps of the reply: those that the server lists, if they add up to its tokens, else the
+ * pieces of the stream. Returns how many there are. */
 int reply_post_steps(struct talk *t, const struct incoming *in);
 
 #endif

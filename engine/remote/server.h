@@ -1,8 +1,8 @@
 /* server.h - which server this is, what it can report, and how it is asked.
  *
- * Requests to the server determine its kind, never the address. One table (server.c) lists what each kind can report and
- * which of its flags make it report more; doctor prints the table, and greyed panes give their reason from it. Threads: as
- * http.h.
+ * Requests to the server determine its kind, never the address. One table (server.c) lists what
+ * each kind can report and which of its flags make it report more; doctor prints the table, and
+ * greyed panes give their reason from it. Threads: as http.h.
  */
 #ifndef AERIE_SERVER_H
 #define AERIE_SERVER_H
@@ -82,7 +82,8 @@ struct said {
  * kind of server can report. seed < 0: none. */
 const char *server_ask(const struct server *s, const struct said *said, int n,
                        const struct settings *set, int64_t seed, struct buf *body);
-/* As server_ask(), for a request for the ids of the conversation's prompt; NULL: this kind has no such request. */
+/* As server_ask(), for a request for the ids of the conversation's prompt; NULL: this kind has no
+ * such request. */
 const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
                               struct buf *body);
 /* Whether this kind of server has a setting; others are refused by name. */

@@ -85,7 +85,8 @@ static void post_session(struct talk *t, enum op_kind op, const char *parent)
         buf_clear(&lines);
         settings_print(&t->view.settings, &lines);
         post_op(t, op, lines.p, 0);
-        if (t->system || op == OP_RESUME) /* also if it is empty: see do_resume() in serve/worker.c */
+        /* also if it is empty: see do_resume() in serve/worker.c */
+        if (t->system || op == OP_RESUME)
             post_op(t, OP_SYSTEM, t->system ? t->system : "", 0);
     }
     buf_free(&lines);

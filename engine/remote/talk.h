@@ -1,8 +1,10 @@
-/* talk.h - the common part of backends that do not compute replies themselves: it takes requests, keeps the messages, and
- * posts events; hooks produce the replies. The remote backend (remote.c) and the tests' mock use it.
+/* talk.h - the common part of backends that do not compute replies themselves: it takes requests,
+ * keeps the messages, and posts events; hooks produce the replies. The remote backend (remote.c)
+ * and the tests' mock use it.
  *
- * Threads: one thread takes the requests and calls the hooks. The members after `mu` in struct talk are shared with the
- * caller's thread under that lock; the others belong to the talk's thread while it runs.
+ * Threads: one thread takes the requests and calls the hooks. The members after `mu` in struct talk
+ * are shared with the caller's thread under that lock; the others belong to the talk's thread while
+ * it runs.
  */
 #ifndef AERIE_TALK_H
 #define AERIE_TALK_H
@@ -24,7 +26,8 @@ struct talk_pair {
 struct talk_reply {
     struct buf text;  /* of the final channel */
     struct ids ids;   /* of the whole reply; n 0: not known */
-    struct ids prompt; /* of the prompt, if they came after talk_turn_begins() or differ from those given there */
+    struct ids prompt; /* of the prompt, if they came after talk_turn_begins() or differ from those
+                          given there */
     int n_tokens;     /* generated tokens, as far as known; 0: none */
     int n_drafted, n_accepted, n_steps;
     uint64_t us_prefill, us_decode;
@@ -40,8 +43,8 @@ struct talk_hooks {
     void (*answer)(struct talk *t, bool regen, struct talk_reply *out);
     /* Another request: RQ_SEVERAL, RQ_BATCH, RQ_CALIBRATE. NULL: refused anyway. */
     void (*other)(struct talk *t, const struct request *rq);
-    /* Called repeatedly while there is no request: waits until it has something to do, or for wake(), which any thread
-     * may call. NULL: the talk's thread just waits. */
+    /* Called repeatedly while there is no request: waits until it has something to do, or for
+     * wake(), which any thread may call. NULL: the talk's thread just waits. */
     void (*idle)(struct talk *t);
     void (*wake)(struct talk *t); /* ends idle(); NULL without idle() */
     /* Called on the talk's thread before an event is posted; or NULL. */
@@ -73,9 +76,9 @@ struct talk {
     struct chat_view view;
 };
 
-/* Starts the thread. All of *t is zero except base, info, hooks and view.settings; it is allocated by malloc(), perhaps as
- * the first member of a larger struct. backend_close() frees it after hooks->closed(). False and *e (ERR_MODEL): no thread
- * runs, and the caller frees *t. */
+/* Starts the thread. All of *t is zero except base, info, hooks and view.settings; it is allocated
+ * by malloc(), perhaps as the first member of a larger struct. backend_close() frees it after
+ * hooks->closed(). False and *e (ERR_MODEL): no thread runs, and the caller frees *t. */
 bool talk_open(struct talk *t, struct evq *log, struct err *e);
 
 /* ---- for the hooks, on the talk's thread ----------------------------------------------------- */

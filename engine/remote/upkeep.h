@@ -1,4 +1,5 @@
-/* upkeep.h - requests to a server besides conversations: to empty its prefix cache, and for its draft counts.
+/* upkeep.h - requests to a server besides conversations: to empty its prefix cache, and for its
+ * draft counts.
  *
  * It has its own connections and waits for the answer to each request. One thread.
  */
@@ -13,8 +14,8 @@ struct upkeep;
 struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struct err *e);
 void upkeep_close(struct upkeep *u); /* NULL is fine */
 
-/* Empties the prefix cache. how: a line that says how this was done, or why it is not possible and which flag of the
- * server would change that. */
+/* Empties the prefix cache. how: a line that says how this was done, or why it is not possible and
+ * which flag of the server would change that. */
 bool upkeep_reset_cache(struct upkeep *u, char how[200]);
 
 /* Drafts since the server started, of all its clients, from its metrics; -1: not reported. */

@@ -155,7 +155,8 @@ const struct tensor *tensor_opt(const struct tensor *t)
     return t->data ? t : NULL;
 }
 
-/* The destination of capture number `skip` of a boundary; absent: the boundary has fewer captures. */
+/* The destination of capture number `skip` of a boundary; absent: the boundary has fewer
+ * captures. */
 static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
 {
     for (int i = 0; t && i < t->n; i++)

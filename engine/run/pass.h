@@ -1,4 +1,5 @@
-/* pass.h - prepares a forward pass: builds and checks the plan, and uploads it only if no rule is violated.
+/* pass.h - prepares a forward pass: builds and checks the plan, and uploads it only if no rule is
+ * violated.
  *
  * A pass keeps the last plan of each mode for commands, and a digest over all plans since
  * pass_begin_step(). Engine thread.

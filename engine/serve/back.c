@@ -42,8 +42,8 @@ static void keep_one(struct engine *g, struct back *b, int chunk)
         b->bytes += s->kept.bytes;
 }
 
-/* Drops the states that were kept before the session dropped a checkpoint: they may refer to pages of it that are
- * free now. */
+/* Drops the states that were kept before the session dropped a checkpoint: they may refer to pages
+ * of it that are free now. */
 static void drop_invalid(struct engine *g, struct back *b)
 {
     if (b->given_up == g->own.ses.given_up)
@@ -104,7 +104,8 @@ static bool differs(struct engine *g, const char *what, uint64_t first, uint64_t
                    (unsigned long long)now);
 }
 
-/* Compares causes before effects. A fused cycle has another page digest than a stepped one (struct step_rec). */
+/* Compares causes before effects. A fused cycle has another page digest than a stepped one (struct
+ * step_rec). */
 static bool same_record(struct engine *g, const struct step_rec *a, const struct step_rec *b,
                         struct err *e)
 {

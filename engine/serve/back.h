@@ -5,14 +5,16 @@
  * places are taken, every second one becomes free and the distance doubles. To go back to step N,
  * the newest kept state at or before N is restored and the steps up to N run again.
  *
- * The frontier is the newest step that was posted. Steps up to the frontier that run again are silent: they are not
- * posted, logged or counted. Each is compared with the record of its first run in the ring of steps: page tables, draft,
- * logits, tokens, draws. If one differs, the turn ends with a fault, so that going back never changes tokens that were
- * posted. Past the frontier the turn goes on as if it had never gone back. A cancel before the frontier first runs the
- * steps up to the frontier, because the log has them.
+ * The frontier is the newest step that was posted. Steps up to the frontier that run again are
+ * silent: they are not posted, logged or counted. Each is compared with the record of its first run
+ * in the ring of steps: page tables, draft, logits, tokens, draws. If one differs, the turn ends
+ * with a fault, so that going back never changes tokens that were posted. Past the frontier the
+ * turn goes on as if it had never gone back. A cancel before the frontier first runs the steps up
+ * to the frontier, because the log has them.
  *
- * A kept state is valid while the session has the checkpoints and idle states that it had when the state was kept:
- * session.h counts those dropped since; those added since are removed when the state is restored. The engine's thread. */
+ * A kept state is valid while the session has the checkpoints and idle states that it had when the
+ * state was kept: session.h counts those dropped since; those added since are removed when the
+ * state is restored. The engine's thread. */
 #ifndef AERIE_BACK_H
 #define AERIE_BACK_H
 
@@ -52,12 +54,12 @@ void back_end(struct engine *g, struct back *b); /* of the turn: frees all state
 
 /* Whether the steps that run next were posted already. */
 bool back_silent(const struct engine *g, const struct back *b);
-/* After a silent step: counts it, drops its page events, and compares it with its first run. False and *e
- * (ERR_INVARIANT): it differs. */
+/* After a silent step: counts it, drops its page events, and compares it with its first run. False
+ * and *e (ERR_INVARIANT): it differs. */
 bool back_compare(struct engine *g, struct err *e);
-/* Restores the state at the step that the debugger's user asked for, or the nearest kept state before it; the steps in
- * between then have to run. *chunk: the chunk size at that step. False: no state before it is kept any more; a notice
- * says so, and nothing changes. */
+/* Restores the state at the step that the debugger's user asked for, or the nearest kept state
+ * before it; the steps in between then have to run. *chunk: the chunk size at that step. False: no
+ * state before it is kept any more; a notice says so, and nothing changes. */
 bool back_go(struct engine *g, struct back *b, int *chunk);
 
 #endif

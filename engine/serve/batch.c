@@ -1,9 +1,9 @@
 /* batch.c - several replies at once, outside the conversation: the chat's /n (RQ_SEVERAL) and
  * `aerie run --batch` (RQ_BATCH). Every reply is a job (jobs.h).
  *
- * The head is the common prefix of all prompts: a fork of the conversation's newest state that all prompts begin with
- * (its pages are shared, nothing of it is computed again), extended by the other tokens that the prompts have in common.
- * Lanes fork the head. The engine's thread. */
+ * The head is the common prefix of all prompts: a fork of the conversation's newest state that all
+ * prompts begin with (its pages are shared, nothing of it is computed again), extended by the other
+ * tokens that the prompts have in common. Lanes fork the head. The engine's thread. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,8 +146,8 @@ static void report_done(struct batch *b)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* The number of tokens that all prompts have in common, at most all but the last of each; *first: one of the
- * prompts. */
+/* The number of tokens that all prompts have in common, at most all but the last of each; *first:
+ * one of the prompts. */
 static int common(const struct batch *b, const struct job **first)
 {
     int n = 0;
@@ -166,8 +166,8 @@ static int common(const struct batch *b, const struct job **first)
     return n;
 }
 
-/* Makes the head. It is extended beyond the conversation's state if the other common tokens are a whole prompt or at
- * least a page. If a pool is short, the head ends early. */
+/* Makes the head. It is extended beyond the conversation's state if the other common tokens are a
+ * whole prompt or at least a page. If a pool is short, the head ends early. */
 static bool share_head(struct batch *b, struct err *e)
 {
     struct jobs *js = &b->jobs;

@@ -17,7 +17,8 @@ struct stop;
 
 struct calib_opts {
     struct loaded *l;        /* with device, tokenizer and an EAGLE3 head, else refused */
-    const int32_t *text;     /* a conversation to score; if it has fewer than CALIB_TOKENS tokens, */
+    const int32_t *text;     /* a conversation to score; if it has fewer than CALIB_TOKENS
+                                tokens, */
     int n_text;              /* answers of the target to a few prompts are scored instead */
     const struct bugs *bugs; /* historical faults that are on; NULL: none */
     const struct stop *stop; /* may be NULL */

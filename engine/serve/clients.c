@@ -1,8 +1,8 @@
 /* clients.c - jobs of clients (engine/job.h): from jobs_ops.start() to EV_JOB_END.
  *
- * Clients' jobs and the conversation's requests alternate: while a request waits, no further job is admitted; when no
- * job runs any more, the request is served, and then the waiting jobs go on. A request finds the pools as before the
- * first job: the jobs' resident states are freed first. */
+ * Clients' jobs and the conversation's requests alternate: while a request waits, no further job is
+ * admitted; when no job runs any more, the request is served, and then the waiting jobs go on. A
+ * request finds the pools as before the first job: the jobs' resident states are freed first. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -123,8 +123,8 @@ static struct jobs *open_jobs(struct engine *g)
     return &g->own.clients->jobs;
 }
 
-/* Takes over the jobs that were started since the last call. Returns whether a request or the end of the thread
- * waits. */
+/* Takes over the jobs that were started since the last call. Returns whether a request or the end
+ * of the thread waits. */
 static bool take_arrived(struct engine *g, struct jobs *js)
 {
     struct inbox *in = &g->inbox;
@@ -181,7 +181,8 @@ static void end_stopped(struct engine *g, struct jobs *js)
             jobs_end(js, js->job[i], STOP_CANCEL);
 }
 
-/* After a round that failed: ends the jobs that it ran; the others go on unless the device is lost. */
+/* After a round that failed: ends the jobs that it ran; the others go on unless the device is
+ * lost. */
 static void fail(struct engine *g, struct jobs *js, const struct err *e)
 {
     g->own.clients->why = *e;

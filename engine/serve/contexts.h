@@ -3,8 +3,8 @@
  *
  * A turn's context is its prompt and what it generated. Most of it is the context of the turn before,
  * so only the part after the common head is kept: all turns of a session together take about as many
- * ids as were ever computed. Above CONTEXT_IDS the oldest turns are removed. Only the engine's thread
- * changes them, under its lock. */
+ * ids as were ever computed. Above CONTEXT_IDS the oldest turns are removed. Only the engine's
+ * thread changes them, under its lock. */
 #ifndef AERIE_CONTEXTS_H
 #define AERIE_CONTEXTS_H
 
@@ -32,8 +32,8 @@ void contexts_begin(struct contexts *c, int turn, const int32_t *prompt, int n);
 void contexts_add(struct contexts *c, int at, const int32_t *tok, int n);
 /* Removes the turns after `turn`. */
 void contexts_cut(struct contexts *c, int turn);
-/* Appends the context of a turn: its prompt, of *n_prompt ids, and what it generated. False: the turn is not
- * kept. */
+/* Appends the context of a turn: its prompt, of *n_prompt ids, and what it generated. False: the
+ * turn is not kept. */
 bool contexts_of(const struct contexts *c, int turn, struct ids *out, int *n_prompt);
 
 #endif

@@ -42,7 +42,8 @@ static void wait_for_run(struct engine *g)
             until.tv_sec++;
         }
         pthread_cond_timedwait(&d->go, &d->mu, &until);
-        bool logits = strcmp(d->view.phase, "verify") == 0; /* the accept phase still reads the logits */
+        /* the accept phase still reads the logits */
+        bool logits = strcmp(d->view.phase, "verify") == 0;
         pthread_mutex_unlock(&d->mu);
         engine_serve_paused(g, logits);
         pthread_mutex_lock(&d->mu);
@@ -196,8 +197,8 @@ static struct step_facts facts_of_step(struct engine *g)
     return s;
 }
 
-/* Pauses if the steps asked for are done or a condition holds. While steps run again to go back, conditions are not
- * tested. */
+/* Pauses if the steps asked for are done or a condition holds. While steps run again to go back,
+ * conditions are not tested. */
 static void consider(struct engine *g, const struct step_facts *s, const char *what)
 {
     struct debugger *d = &g->debug;

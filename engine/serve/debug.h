@@ -48,8 +48,8 @@ void debug_turn_begins(struct engine *g);
 bool debug_phase_done(struct engine *g, const struct cycle *c);
 /* After a committed step: pauses if the steps asked for are done or a condition holds. */
 void debug_step_done(struct engine *g);
-/* As above, after a step that a rule or the device stopped. Of its facts only fault, turn, step and the pools are
- * known. */
+/* As above, after a step that a rule or the device stopped. Of its facts only fault, turn, step and
+ * the pools are known. */
 void debug_step_failed(struct engine *g, int step);
 void debug_turn_ended(struct engine *g);
 

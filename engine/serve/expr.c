@@ -347,8 +347,8 @@ bool expr_parse(struct expr *x, const char *text, struct err *e)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A number, a text (s not NULL), or an address (step > 0; a literal TURN.STEP is also a number). An unknown value is
- * the number NAN. */
+/* A number, a text (s not NULL), or an address (step > 0; a literal TURN.STEP is also a number). An
+ * unknown value is the number NAN. */
 struct value {
     double number;
     const char *s;

@@ -9,12 +9,12 @@
  *
  * Unknown values: a fact that the step does not have (margin of a prompt chunk, accepted nodes of a
  * step that drafted none, a target's probability that was not computed, a division by zero) is
- * unknown. A comparison with an unknown value is false, and so is its negation by `!`: !x is true only
- * if x is known and false.
+ * unknown. A comparison with an unknown value is false, and so is its negation by `!`: !x is true
+ * only if x is known and false.
  *
  * Rows: a condition that names node.* holds when it holds for at least one drafted node of the
- * step's tree; one that names token or token.id, if it holds for at least one token that the step emitted. All
- * node.* names of a condition mean the same node, all token names the same token.
+ * step's tree; one that names token or token.id, if it holds for at least one token that the step
+ * emitted. All node.* names of a condition mean the same node, all token names the same token.
  *
  * Pure: no allocation, no state besides the struct; a compiled condition may be copied and used on
  * any thread. Costs of a test are bounded by EXPR_OPS * nodes * tokens.

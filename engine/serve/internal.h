@@ -41,8 +41,8 @@ enum {
 struct client; /* clients.c */
 struct clients;
 
-/* The parts of runtime and ses to which struct engine_shared points are changed only between pass_lock() and
- * pass_unlock(), which lock and unlock engine_shared.mu. */
+/* The parts of runtime and ses to which struct engine_shared points are changed only between
+ * pass_lock() and pass_unlock(), which lock and unlock engine_shared.mu. */
 struct engine_own {
     struct runtime runtime;
     struct session ses;
@@ -65,8 +65,8 @@ struct turn_count {
     uint64_t cycles, accepted, generated, decode_ns;
 };
 
-/* The state that views copy. The engine's thread holds `mu` while it changes host-side state, never while the
- * device computes, so a view waits for microseconds. */
+/* The state that views copy. The engine's thread holds `mu` while it changes host-side state, never
+ * while the device computes, so a view waits for microseconds. */
 struct engine_shared {
     pthread_mutex_t mu;
     const struct pass
@@ -87,7 +87,8 @@ struct engine_shared {
 
 /* The plans of the one step whose plans a caller asked for (plans.c). */
 struct plan_keeper {
-    pthread_mutex_t mu; /* guards all members; while `running`, the engine's thread writes json without it */
+    pthread_mutex_t mu; /* guards all members; while `running`, the engine's thread writes json
+                           without it */
     int turn, step;     /* 0.0: none */
     bool running, done; /* running: the step is being computed; done: json holds its plans */
     struct buf json;
@@ -160,7 +161,8 @@ bool engine_sweep(struct engine *g, struct err *e);
  * appended to *text. */
 void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
                         struct buf *text, const struct batch_rec *of);
-/* Posts the text that the reader still holds back, e.g. an incomplete character; ends the reader. */
+/* Posts the text that the reader still holds back, e.g. an incomplete character; ends the
+ * reader. */
 void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
 void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
@@ -170,8 +172,8 @@ void engine_regen(struct engine *g, const struct request *rq);
 /* Posts which turns leave the context and how many tokens that frees, then removes them. */
 void engine_forget(struct engine *g, const char *turns);
 
-/* probe.c; the engine's thread. engine_probe() serves RQ_PROBE. The others are called around each step of a turn: if it
- * is the armed step, begin sets the net's taps and end posts them. */
+/* probe.c; the engine's thread. engine_probe() serves RQ_PROBE. The others are called around each
+ * step of a turn: if it is the armed step, begin sets the net's taps and end posts them. */
 void engine_probe(struct engine *g, const struct probe_ask *ask);
 void probe_step_begins(struct engine *g);
 void probe_step_ended(struct engine *g, bool ok);
@@ -179,9 +181,10 @@ void probe_turn_ended(struct engine *g);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
 
-/* undo.c; the engine's thread. Call undo_begin() before each step. undo_step() restores the page tables and the order of
- * free pages after a step that was stopped. undo_possible(): the step has dropped no checkpoint; a step that has cannot
- * be undone, so it is not stopped. undo_wanted(): the user stops the turn, and the step can be undone. */
+/* undo.c; the engine's thread. Call undo_begin() before each step. undo_step() restores the page
+ * tables and the order of free pages after a step that was stopped. undo_possible(): the step has
+ * dropped no checkpoint; a step that has cannot be undone, so it is not stopped. undo_wanted(): the
+ * user stops the turn, and the step can be undone. */
 void undo_begin(struct engine *g);
 bool undo_possible(const struct engine *g);
 bool undo_wanted(const struct engine *g);
@@ -199,15 +202,16 @@ struct step_pages {
     struct page_event *ev; /* (n) owned */
     int n;
     struct context_lengths lengths;
-    struct buf packed; /* owned; for the tape: the change, or the whole state if the tape needs one */
+    struct buf packed; /* owned; for the tape: the change, or the whole state if the tape needs
+                          one */
 };
 void engine_take_pages(struct engine *g, struct step_pages *out);
-/* The next step's page events then describe the whole present state, not a change: at the beginning of a
- * session, and after events were left out. */
+/* The next step's page events then describe the whole present state, not a change: at the beginning
+ * of a session, and after events were left out. */
 void engine_log_pages(struct engine *g);
 
-/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits: the accept phase
- * still needs the logits on the device, so probes of past steps are refused. */
+/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits:
+ * the accept phase still needs the logits on the device, so probes of past steps are refused. */
 void engine_serve_paused(struct engine *g, bool logits);
 /* Posts EV_PROBE without a probe. */
 void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why);
@@ -219,9 +223,9 @@ bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e
 void engine_batch(struct engine *g, const struct request *rq);
 void engine_several(struct engine *g, const struct request *rq);
 
-/* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job runs. Before it
- * returns for a request, it frees the jobs' resident states, so that the pools are as before the first job; waiting
- * jobs stay in the queue. */
+/* clients.c; the engine's thread. Runs jobs until none is left, or until a request waits and no job
+ * runs. Before it returns for a request, it frees the jobs' resident states, so that the pools are
+ * as before the first job; waiting jobs stay in the queue. */
 void engine_jobs(struct engine *g);
 void engine_jobs_rest(struct engine *g);
 void engine_jobs_free(struct engine *g); /* at the end of the thread */

@@ -149,7 +149,8 @@ static bool give_up_state(struct jobs *js)
     return !js->head && jobs_give_state(js);
 }
 
-/* The state whose KV a job can begin with, and *n, the number of the job's tokens that the state holds. -1: none. */
+/* The state whose KV a job can begin with, and *n, the number of the job's tokens that the state
+ * holds. -1: none. */
 static int find_state(const struct jobs *js, const struct job *j, int *n)
 {
     int best = -1;
@@ -244,7 +245,8 @@ static void leave(struct jobs *js, int k)
     pass_unlock(&js->r->pass);
 }
 
-/* Copies the lane's tokens to its job, unless the lane is still recomputing tokens that the job has. */
+/* Copies the lane's tokens to its job, unless the lane is still recomputing tokens that the job
+ * has. */
 static void take_tokens(struct job *j, const struct lane *l)
 {
     if (l->tok.n < j->tok.n || l->n_given)
@@ -279,7 +281,8 @@ void jobs_end(struct jobs *js, struct job *j, enum stop_reason why)
     js->owner->ended(js, j);
 }
 
-/* Pages of the full pool (and of the draft's) that a job needs in addition to those of the state it begins with. */
+/* Pages of the full pool (and of the draft's) that a job needs in addition to those of the state it
+ * begins with. */
 static int own_pages(const struct jobs *js, const struct job *j)
 {
     int P = js->r->kv.page_size, n;
@@ -300,8 +303,8 @@ static bool has_room(const struct jobs *js, const struct job *j)
            (!kv->has_draft || kv_left(kv, POOL_DRAFT) >= full);
 }
 
-/* Ends a job for which there are too few pages although no other lane runs: with the tokens generated so far, or, if
- * there are none, as refused. */
+/* Ends a job for which there are too few pages although no other lane runs: with the tokens
+ * generated so far, or, if there are none, as refused. */
 static void end_short(struct jobs *js, struct job *j, const char *why)
 {
     if (job_generated(j, &j->tok) > 0) {
@@ -411,8 +414,8 @@ static void collect(struct jobs *js)
             jobs_end(js, js->of[k], (enum stop_reason)ended(js, k));
 }
 
-/* Admits a job to a lane. False with *retry: the same job may try again; without: no job is admitted in this
- * round. */
+/* Admits a job to a lane. False with *retry: the same job may try again; without: no job is
+ * admitted in this round. */
 static bool admit_one(struct jobs *js, struct job *j, bool *retry, struct err *e)
 {
     *retry = false;
@@ -455,8 +458,8 @@ static bool admit(struct jobs *js, struct err *e)
 
 /* ---- cycles ---------------------------------------------------------------------------------- */
 
-/* A pool is short in a cycle: drops a state, else preempts the youngest lane, else drops the head, else ends the only
- * reply. */
+/* A pool is short in a cycle: drops a state, else preempts the youngest lane, else drops the head,
+ * else ends the only reply. */
 static void give_up_one(struct jobs *js)
 {
     if (give_up_state(js))

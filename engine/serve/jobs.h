@@ -1,18 +1,21 @@
 /* jobs.h - replies to prompts that run beside each other, outside the conversation: the core that
  * batches (batch.c) and clients' jobs (clients.c) share.
  *
- * Every job that runs is a lane of the conversation's runtime. Jobs wait in order. A job is admitted when the pools have
- * the pages for its prompt and for one more cycle of every lane; else it waits until a lane ends. If a pool is short
- * nevertheless, the youngest lane is preempted: its pages are freed, and it is computed again later. A job whose prompt
- * does not fit even alone is refused; the others go on. Checkpoints of the conversation are not dropped for a job.
+ * Every job that runs is a lane of the conversation's runtime. Jobs wait in order. A job is
+ * admitted when the pools have the pages for its prompt and for one more cycle of every lane; else
+ * it waits until a lane ends. If a pool is short nevertheless, the youngest lane is preempted: its
+ * pages are freed, and it is computed again later. A job whose prompt does not fit even alone is
+ * refused; the others go on. Checkpoints of the conversation are not dropped for a job.
  *
- * A lane yields the tokens and log probabilities that it would yield alone, because a row does not depend on its
- * neighbours (kernels.h). On a device that queues passes, a prompt's pass may round differently from a cycle. There,
- * cycles with given tokens recompute the tokens that a preempted lane had generated.
+ * A lane yields the tokens and log probabilities that it would yield alone, because a row does not
+ * depend on its neighbours (kernels.h). On a device that queues passes, a prompt's pass may round
+ * differently from a cycle. There, cycles with given tokens recompute the tokens that a preempted
+ * lane had generated.
  *
- * Resident states (checkpoints of prompts, ends of replies) let a job begin after the tokens whose KV they hold. When all
- * jobs have ended, the pools are as before, including the order of their free pages, so that a replay, which does not run
- * jobs, finds the same pages. The engine's thread. */
+ * Resident states (checkpoints of prompts, ends of replies) let a job begin after the tokens whose
+ * KV they hold. When all jobs have ended, the pools are as before, including the order of their
+ * free pages, so that a replay, which does not run jobs, finds the same pages. The engine's
+ * thread. */
 #ifndef AERIE_JOBS_H
 #define AERIE_JOBS_H
 
@@ -69,8 +72,9 @@ struct jobs {
     const struct settings *set; /* drafting and chunks */
     const struct job_owner *owner;
     int lanes;
-    /* true: one state, made by the owner, begins every job; it is dropped last and counts as in use. false: states are
-     * made at the ends of prompts and replies, and the oldest are dropped first. */
+    /* true: one state, made by the owner, begins every job; it is dropped last and counts as in
+     * use. false: states are made at the ends of prompts and replies, and the oldest are dropped
+     * first. */
     bool head;
     struct job **job; /* (n) in their order, those that wait and run among them; the owner's */
     int n;
@@ -80,7 +84,8 @@ struct jobs {
     struct job *of[JOB_LANES]; /* job of each lane; oldest first */
     int n_live;
     bool crowded; /* a lane found too few pages: no job is admitted until one has ended */
-    struct job *failed; /* the job in whose prompt the last round failed; NULL: it failed in a cycle */
+    struct job *failed; /* the job in whose prompt the last round failed; NULL: it failed in a
+                           cycle */
     int n_computed; /* prompt tokens */
     struct kv_order *order; /* of the free pages before; NULL: closed */
 };
@@ -104,9 +109,9 @@ bool job_fits_context(const struct jobs *js, struct job *j);
 /* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was stopped. */
 bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
                  struct err *e);
-/* One round: admits the waiting jobs that have room, if `admit`, runs one cycle of every lane, and ends the jobs that
- * are done. Jobs that were stopped stay as they are. False: a rule is violated or the device failed (*e); the lanes are
- * as before. */
+/* One round: admits the waiting jobs that have room, if `admit`, runs one cycle of every lane, and
+ * ends the jobs that are done. Jobs that were stopped stay as they are. False: a rule is violated
+ * or the device failed (*e); the lanes are as before. */
 bool jobs_round(struct jobs *js, bool admit, struct err *e);
 /* The job's tokens, whether it runs or waits. */
 const struct ids *job_tokens(const struct jobs *js, const struct job *j);

@@ -38,7 +38,8 @@ static bool load_device(struct loaded *l, const struct engine_opts *o, struct er
     return true;
 }
 
-/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is required. */
+/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is
+ * required. */
 static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct loading *p,
                        struct err *e)
 {
@@ -59,8 +60,8 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
     return true;
 }
 
-/* A device that computes in main memory uses the mapped weights in place, and quantizes them there for --weights fp8.
- * Other devices copy the weights. */
+/* A device that computes in main memory uses the mapped weights in place, and quantizes them there
+ * for --weights fp8. Other devices copy the weights. */
 static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
 {
     size_t left, all = 0;

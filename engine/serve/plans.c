@@ -1,7 +1,8 @@
 /* plans.c - keeps the plans of one step of a turn, named before it runs, as JSON.
  *
- * Otherwise the next pass of the same mode overwrites a plan, and the commit changes its page tables. The step runs as a
- * stepped cycle, never fused, so that pass_prepare() builds each of its plans. */
+ * Otherwise the next pass of the same mode overwrites a plan, and the commit changes its page
+ * tables. The step runs as a stepped cycle, never fused, so that pass_prepare() builds each of its
+ * plans. */
 #include "engine/serve/internal.h"
 #include "kernels/json.h"
 

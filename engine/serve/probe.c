@@ -1,13 +1,14 @@
 /* probe.c - steps with taps: the armed step of a turn, and past steps computed again (RQ_PROBE).
  *
- * A past step is computed again on a scratch sequence with the step's context: cells that the session still has are
- * shared, the others are computed from the tokens that the turn held (contexts.h). Then the rows of the step run, with
- * the tree that it drafted. If the logits equal the recorded ones, the taps show what happened; the probe reports
- * whether they do. They may differ on a device on which a row of a long prompt pass has other bits than the same row of
- * a short pass, and if a setting, a fault switch or the engine has changed since.
+ * A past step is computed again on a scratch sequence with the step's context: cells that the
+ * session still has are shared, the others are computed from the tokens that the turn held
+ * (contexts.h). Then the rows of the step run, with the tree that it drafted. If the logits equal
+ * the recorded ones, the taps show what happened; the probe reports whether they do. They may
+ * differ on a device on which a row of a long prompt pass has other bits than the same row of a
+ * short pass, and if a setting, a fault switch or the engine has changed since.
  *
- * Afterwards the pools are as before, including the order of their free pages (as after a batch), so that a replay, which
- * does not run probes, finds the same pages. */
+ * Afterwards the pools are as before, including the order of their free pages (as after a batch),
+ * so that a replay, which does not run probes, finds the same pages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,8 @@ static void describe(const struct engine *g, struct probe *p, int turn, int step
     p->page_size = g->own.runtime.kv.page_size;
 }
 
-/* The tokens of the keys: those of the context for committed positions and for a prompt; for a tree those of the row's
- * ancestors. */
+/* The tokens of the keys: those of the context for committed positions and for a prompt; for a tree
+ * those of the row's ancestors. */
 static void name_keys(struct probe *p, const struct ids *context)
 {
     if (p->key_layer < 0 || p->n_key == 0) /* a pass in two parts has no keys */
@@ -196,7 +197,8 @@ static int path_of(const struct again *a, int path[TREE_MAX])
     return n;
 }
 
-/* Shares the cells of the longest prefix of the context that a resident state of the session holds. */
+/* Shares the cells of the longest prefix of the context that a resident state of the session
+ * holds. */
 static void share_cells(struct again *a)
 {
     const struct session *s = &a->g->own.ses;
@@ -328,7 +330,8 @@ static void show_scratch(struct engine *g, const struct seq *s)
     shared_unlock(&g->shared);
 }
 
-/* Sets up the passes of the scratch sequence, whose plans and counts are separate from the session's. */
+/* Sets up the passes of the scratch sequence, whose plans and counts are separate from the
+ * session's. */
 static void open_pass(struct again *a)
 {
     const struct pass *of = &a->r->pass;

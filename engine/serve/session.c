@@ -83,8 +83,8 @@ void session_set_system(struct session *s, const char *text)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* Notes that messages from number msg on have changed or were removed. Only the first change is kept: the next
- * prompt differs from there on. */
+/* Notes that messages from number msg on have changed or were removed. Only the first change is
+ * kept: the next prompt differs from there on. */
 static void note_change(struct session *s, enum reuse_change why, int turn, int msg)
 {
     struct held *h = &s->held;
@@ -365,8 +365,8 @@ static void leave_out(const struct exchange *x, bool *gone)
         gone[x->first + i] = true;
 }
 
-/* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens. Returns the number of
- * tokens still missing. */
+/* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens.
+ * Returns the number of tokens still missing. */
 static int leave_oldest(const struct exchange *x, int n, int most, int need, bool *gone)
 {
     for (int i = 0; i < n && need > 0; i++)
@@ -548,12 +548,12 @@ void session_hold(struct session *s)
     h->turn = h->msg = 0;
 }
 
-/* A chat format puts fewer tokens than this between two messages. A smaller distance between the end of a state and
- * the first changed token of the prompt therefore counts as none. */
+/* A chat format puts fewer tokens than this between two messages. A smaller distance between the
+ * end of a state and the first changed token of the prompt therefore counts as none. */
 enum { FRAME_TOKENS = 16 };
 
-/* Sets r->limit: why a prompt does not reuse all of its first `same` tokens, which are unchanged. LIMIT_DRAFT: a state
- * that cannot draft holds more of them. */
+/* Sets r->limit: why a prompt does not reuse all of its first `same` tokens, which are unchanged.
+ * LIMIT_DRAFT: a state that cannot draft holds more of them. */
 static void find_limit(const struct session *s, const struct ids *prompt, int reused,
                        struct reuse *r)
 {

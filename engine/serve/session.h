@@ -21,7 +21,8 @@ struct point {
     struct lane lane;
 };
 
-/* What the latest turn computed: explains why the next prompt reuses no more of it (engine/reuse.h). */
+/* What the latest turn computed: explains why the next prompt reuses no more of it
+ * (engine/reuse.h). */
 struct held {
     struct ids tok;
     int cells;    /* tokens with cells; 0: none were computed since the pools were emptied */
@@ -30,7 +31,8 @@ struct held {
     /* the first change of the conversation since */
     enum reuse_change change; /* CHANGE_NONE: none */
     int turn, msg;            /* its turn; messages before it */
-    struct given_up { /* checkpoints dropped because pages or entries of point[] were needed, oldest first */
+    struct given_up { /* checkpoints dropped because pages or entries of point[] were needed, oldest
+                         first */
         int cells, n_msg;
     } gone[MAX_POINTS];
     int n_gone;
@@ -64,9 +66,10 @@ void session_reset(struct session *s, const char *id);
 void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
                  int n);
 void session_set_system(struct session *s, const char *text);
-/* Replaces the conversation: session_take_messages() empties it and keeps the resident states, session_add() fills it,
- * and session_fit_states() frees the states that lie after the common beginning of the two conversations, and `old`. If
- * the conversations differ, the live lane goes back to the newest turn end that is still held. */
+/* Replaces the conversation: session_take_messages() empties it and keeps the resident states,
+ * session_add() fills it, and session_fit_states() frees the states that lie after the common
+ * beginning of the two conversations, and `old`. If the conversations differ, the live lane goes
+ * back to the newest turn end that is still held. */
 struct replaced {
     struct message *msg;
     int n_msg;
@@ -88,10 +91,11 @@ struct room {
     int n_all;         /* tokens of the prompt if no turn left */
 };
 void room_free(struct room *r);
-/* Renders the conversation with `text`, and chooses the turns that have to leave so that `reserve` tokens stay free
- * for the reply. The oldest turns leave first. A turn of more than a quarter of the context (a long text that later
- * questions are about) leaves only if fewer than `least` tokens were free otherwise. Changes nothing. False: the message
- * does not fit even alone with the system prompt. */
+/* Renders the conversation with `text`, and chooses the turns that have to leave so that `reserve`
+ * tokens stay free for the reply. The oldest turns leave first. A turn of more than a quarter of
+ * the context (a long text that later questions are about) leaves only if fewer than `least` tokens
+ * were free otherwise. Changes nothing. False: the message does not fit even alone with the system
+ * prompt. */
 bool session_room(const struct session *s, const char *text, int reserve, int least,
                   struct room *out, struct err *e);
 /* Removes whole turns from the conversation; returns how many of them it held. The live lane goes
@@ -103,26 +107,27 @@ void session_print_turns(const struct ids *turns, struct buf *out);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e);
-/* The behaviour of versions before OP_FORGET, for replays of their logs: the oldest turns leave until
- * `reserve` tokens are free, even if the message still does not fit. */
+/* The behaviour of versions before OP_FORGET, for replays of their logs: the oldest turns leave
+ * until `reserve` tokens are free, even if the message still does not fit. */
 bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
                             struct err *e);
 /* The conversation without its last message. */
 bool session_render_again(const struct session *s, struct ids *out, struct err *e);
-/* Prepares the live lane for a prompt: lane.tok is the prompt, of which lane.seq.committed tokens are reused.
- * Returns why no more are. */
+/* Prepares the live lane for a prompt: lane.tok is the prompt, of which lane.seq.committed tokens
+ * are reused. Returns why no more are. */
 struct reuse session_prepare(struct session *s, const struct ids *prompt, bool draft);
-/* Call it at the end of a turn, before its messages change: records in `held` what the turn computed. */
+/* Call it at the end of a turn, before its messages change: records in `held` what the turn
+ * computed. */
 void session_hold(struct session *s);
-/* The resident state that holds the longest prefix of the prompt (at most all but its last token) and can be
- * continued (with draft: drafting, too); NULL: none. */
+/* The resident state that holds the longest prefix of the prompt (at most all but its last token)
+ * and can be continued (with draft: drafting, too); NULL: none. */
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft);
 /* The conversation as tokens, with `text` (or NULL) as one more question. */
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
 /* Makes a checkpoint of the live lane; drops the oldest one when there are too many. */
 void session_mark(struct session *s, bool turn_end);
-/* Call it after the pools were restored (engine/cycle/keep.h) to a time with n checkpoints: forgets the checkpoints made
- * since, which hold no pages any more. */
+/* Call it after the pools were restored (engine/cycle/keep.h) to a time with n checkpoints: forgets
+ * the checkpoints made since, which hold no pages any more. */
 void session_cut_points(struct session *s, int n);
 /* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing
  * left. */

@@ -23,10 +23,11 @@ struct shapes {
 
 /* The turn begins with the shapes that its request names. */
 void shapes_turn_begins(struct engine *g, const struct request *rq);
-/* At the turn's end: runs the drafter over the cells that it is behind, and ends a probe of the chooser. */
+/* At the turn's end: runs the drafter over the cells that it is behind, and ends a probe of the
+ * chooser. */
 void shapes_turn_ended(struct engine *g);
-/* The shape of the next step, in *room; posts OP_SHAPE if it differs from the one before. NULL: plain decoding without
- * a drafter. */
+/* The shape of the next step, in *room; posts OP_SHAPE if it differs from the one before. NULL:
+ * plain decoding without a drafter. */
 const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room);
 /* The shape that the next step would have with other settings; posts nothing. */
 const struct tree_shape *shapes_peek(const struct engine *g, const struct settings *set,

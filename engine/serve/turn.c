@@ -234,8 +234,8 @@ static bool gave_all(const struct engine *g, const struct turn *t)
     return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
 }
 
-/* Whether the user stops the turn, or, in a replay, stopped it after this step (stop_after_step; -1: before the first).
- * A turn that has gone back first runs the steps that were posted. */
+/* Whether the user stops the turn, or, in a replay, stopped it after this step (stop_after_step;
+ * -1: before the first). A turn that has gone back first runs the steps that were posted. */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
     int after = t->rq->stop_after_step;
@@ -257,8 +257,8 @@ static int finished(struct engine *g, const struct turn *t)
     return stopped_by_user(g, t) ? STOP_CANCEL : GOES_ON;
 }
 
-/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that occurs again after going
- * back is not posted twice. */
+/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that occurs
+ * again after going back is not posted twice. */
 static int failed(struct engine *g, struct turn *t, int step, const struct err *e)
 {
     if (debug_back_asked(g))
@@ -268,7 +268,8 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
         return STOP_CANCEL;
     }
     if (e->kind == ERR_NEGATIVE) {
-        /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked them */
+        /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
+         * them */
         char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
                                "oldest N turns, /clear empties the pools");
         engine_post_text(g, EV_NOTICE, line);
@@ -284,8 +285,9 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
     return g->own.lost ? STOP_DEVICE : STOP_FAULT;
 }
 
-/* After a committed step: posts it or, if it is silent, compares it with its first run; then runs the checker and the
- * debugger. Returns GOES_ON, GOES_BACK or the stop reason of a step that failed. */
+/* After a committed step: posts it or, if it is silent, compares it with its first run; then runs
+ * the checker and the debugger. Returns GOES_ON, GOES_BACK or the stop reason of a step that
+ * failed. */
 static int step_done(struct engine *g, struct turn *t, uint64_t began)
 {
     struct err e = {0};
@@ -322,7 +324,8 @@ static void end_step(struct engine *g, bool ok)
     force_step_ended(g, ok);
 }
 
-/* Runs one prompt chunk. If a pool is short, checkpoints are dropped first, then the chunk gets smaller. */
+/* Runs one prompt chunk. If a pool is short, checkpoints are dropped first, then the chunk gets
+ * smaller. */
 static bool extend(struct engine *g, int *chunk, struct err *e)
 {
     struct lane *l = &g->own.ses.lane;
@@ -574,8 +577,8 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* The arguments of session_room(): tokens kept free for the reply if possible; the number of free tokens below which a
- * long text leaves the context. */
+/* The arguments of session_room(): tokens kept free for the reply if possible; the number of free
+ * tokens below which a long text leaves the context. */
 static int reserve(const struct engine *g)
 {
     return min_int(512, g->own.runtime.context / 8);

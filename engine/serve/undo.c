@@ -1,7 +1,7 @@
-/* undo.c - undoes a step that the user stops, because a replay stops the turn before that step: page tables and the order
- * of free pages must be the same afterwards. Two effects need no undo. The checkpoint before a prompt's last chunk is
- * dropped with the turn, which has no reply. The drafter's catch-up pass before the step is one that the turn's end runs
- * otherwise (shapes.c). */
+/* undo.c - undoes a step that the user stops, because a replay stops the turn before that step:
+ * page tables and the order of free pages must be the same afterwards. Two effects need no undo.
+ * The checkpoint before a prompt's last chunk is dropped with the turn, which has no reply. The
+ * drafter's catch-up pass before the step is one that the turn's end runs otherwise (shapes.c). */
 #include "engine/serve/internal.h"
 
 void undo_begin(struct engine *g)

@@ -48,7 +48,8 @@ static int32_t column_page(const struct seq *s, enum pool_id p, int c)
     return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
 }
 
-/* Bits for the holders of a page; BATCH: a job. Checkpoints and jobs' resident states have no bit. */
+/* Bits for the holders of a page; BATCH: a job. Checkpoints and jobs' resident states have no
+ * bit. */
 enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2, HELD_BY_BATCH = 4 };
 
 static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
@@ -59,9 +60,10 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
             held[column_page(s, p, c)] |= bit;
 }
 
-/* The ledger of a pool, and in *held an allocated array (total) with the holders of each page; NULL if the pool does not
- * exist. used: held by the current session or a running batch alone; protected: held by the session and also by a fork
- * or the batch; evictable: held by checkpoints or idle sessions only. */
+/* The ledger of a pool, and in *held an allocated array (total) with the holders of each page; NULL
+ * if the pool does not exist. used: held by the current session or a running batch alone;
+ * protected: held by the session and also by a fork or the batch; evictable: held by checkpoints or
+ * idle sessions only. */
 static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
                       uint8_t **held)
 {

@@ -160,7 +160,8 @@ static void run_here(struct engine *g, const struct changed *c, struct what_if_s
 
 /* ---- on pools of its own --------------------------------------------------------------------- */
 
-/* Computes the context up to the token before the pending one, and gives the pending token to the lane. */
+/* Computes the context up to the token before the pending one, and gives the pending token to the
+ * lane. */
 static bool run_context(struct engine *g, struct runtime *r, struct lane *l,
                         const struct settings *set, struct err *e)
 {

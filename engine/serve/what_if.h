@@ -3,9 +3,9 @@
  *
  * The state before the step is kept (engine/cycle/keep.h) and restored after each run, so pools,
  * the order of free pages and the session are exactly as before. Another page size or window cannot
- * run on these pools, and a head has no guesses for more children than it was asked for before: in these cases a
- * second runtime over the same weights is opened, computes the context, runs the step and is closed. Nothing of this
- * is logged. */
+ * run on these pools, and a head has no guesses for more children than it was asked for before: in
+ * these cases a second runtime over the same weights is opened, computes the context, runs the step
+ * and is closed. Nothing of this is logged. */
 #ifndef AERIE_SERVE_WHAT_IF_H
 #define AERIE_SERVE_WHAT_IF_H
 

@@ -22,7 +22,8 @@ static void post_settings(struct engine *g, enum op_kind op)
     settings_print(&g->shared.set, &b);
     engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
-    for (int i = 0; i < N_BUGS; i++) /* fault switches outlive sessions: each session's log names those that are on */
+    /* fault switches outlive sessions: each session's log names those that are on */
+    for (int i = 0; i < N_BUGS; i++)
         if (bug_on(&g->own.runtime.bugs, (enum bug)i)) {
             buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number,
                        bug_state_name((enum bug)i, bug_on(&g->own.runtime.bugs, (enum bug)i)));
@@ -143,7 +144,8 @@ static void do_fork(struct engine *g, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, g->own.ses.id, sizeof parent);
     session_fork(&g->own.ses, rq->session);
-    if (g->shared.set.forget != FORGET_EAGER) { /* versions before OP_FORGET left the context unchanged here */
+    /* versions before OP_FORGET left the context unchanged here */
+    if (g->shared.set.forget != FORGET_EAGER) {
         struct replaced old = session_take_messages(&g->own.ses);
         take_past(g, rq);
         session_fit_states(&g->own.ses, &old);
@@ -203,7 +205,8 @@ static void do_set(struct engine *g, const char *line)
     free(name);
 }
 
-/* Scores the ways to read the draft's captured layers on the conversation, on a runtime of its own. */
+/* Scores the ways to read the draft's captured layers on the conversation, on a runtime of its
+ * own. */
 static void do_calibrate(struct engine *g)
 {
     struct err e = {0};
@@ -412,8 +415,8 @@ static bool print_readers(const struct model *m, int owner, struct buf *out)
     return found > 0;
 }
 
-/* Describes which layers have no KV cells of their own, and whose cells they read. Allocated; NULL: all layers have
- * their own. */
+/* Describes which layers have no KV cells of their own, and whose cells they read. Allocated; NULL:
+ * all layers have their own. */
 static char *print_sharing(const struct engine *g)
 {
     const struct loaded *l = &g->loaded;

@@ -1,5 +1,5 @@
-/* bench.h - `aerie bench`: measures the parts of a chat, and compares their times with the time of reading their bytes at
- * the bandwidth measured in the same run.
+/* bench.h - `aerie bench`: measures the parts of a chat, and compares their times with the time of
+ * reading their bytes at the bandwidth measured in the same run.
  *
  * Everything goes through the kernel table and the engine's own functions, so the same lines exist
  * on every device. Rules: random data only; several sets of weights in turn, together far beyond

@@ -56,9 +56,10 @@ static bool device_seconds(struct bench *b, struct runtime *r, double wall, doub
     return ok;
 }
 
-/* cycle.host.*: the time of a cycle minus that of the device: the host's work between a run's results and the next
- * launch, and the driver's launch. Cycles run as they were timed, each followed by a run of its recording alone, because
- * the device's time depends on the experts that the rows choose. */
+/* cycle.host.*: the time of a cycle minus that of the device: the host's work between a run's
+ * results and the next launch, and the driver's launch. Cycles run as they were timed, each
+ * followed by a run of its recording alone, because the device's time depends on the experts that
+ * the rows choose. */
 static bool host_share(struct bench *b, struct subject *s, struct lane *l,
                        const struct tree_shape *shape, const char *name, struct err *e)
 {

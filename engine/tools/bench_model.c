@@ -1,4 +1,5 @@
-/* bench_model.c - opens the models to be measured, and makes lanes of any length; see bench_model.h. */
+/* bench_model.c - opens the models to be measured, and makes lanes of any length; see
+ * bench_model.h. */
 #include "engine/tools/bench_model.h"
 
 #include "engine/tools/synthetic.h"

@@ -1,4 +1,5 @@
-/* bench_run.h - shared by the files of the benchmark: one run's device, choice of lines, and the clock. */
+/* bench_run.h - shared by the files of the benchmark: one run's device, choice of lines, and the
+ * clock. */
 #ifndef AERIE_BENCH_RUN_H
 #define AERIE_BENCH_RUN_H
 

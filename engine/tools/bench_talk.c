@@ -1,9 +1,9 @@
-/* bench_talk.c - the time that the program around a cycle adds to a reply: the engine's thread and its queue of events,
- * then the log and the two faces. See bench_model.h.
+/* bench_talk.c - the time that the program around a cycle adds to a reply: the engine's thread and
+ * its queue of events, then the log and the two faces. See bench_model.h.
  *
- * repl.itl is the time between two tokens as a caller of engine.h sees it; repl.lines and repl.tui are the engine's own
- * time for a token while the plain mode or the full screen runs. R of repl.itl and
- * repl.lines is the time of the same run's chat lines (nothing but cycles) over theirs, R of
+ * repl.itl is the time between two tokens as a caller of engine.h sees it; repl.lines and repl.tui
+ * are the engine's own time for a token while the plain mode or the full screen runs. R of repl.itl
+ * and repl.lines is the time of the same run's chat lines (nothing but cycles) over theirs, R of
  * repl.tui that of repl.lines.
  */
 #include "engine/tools/bench_model.h"

@@ -3,10 +3,10 @@
  * Some references amplify every rounding error: attention without a scale turns it into other
  * weights, a router near a tie chooses another expert. A large error there does not mean that the
  * device's kernels are wrong. So the float32 engine runs on the CPU NOISE_RUNS times with random
- * changes of the inputs of products, of the size of roundings at the device's precision. If these runs keep a tensor
- * within the tolerance, the device must, too; if not, the device's error may exceed theirs by at most the tolerance. If
- * errors are not amplified, runs with bf16's noise are off by 0.008 to 0.019, and transformers in bf16 by 0.009 to
- * 0.015. */
+ * changes of the inputs of products, of the size of roundings at the device's precision. If these
+ * runs keep a tensor within the tolerance, the device must, too; if not, the device's error may
+ * exceed theirs by at most the tolerance. If errors are not amplified, runs with bf16's noise are
+ * off by 0.008 to 0.019, and transformers in bf16 by 0.009 to 0.015. */
 #ifndef AERIE_GOLDEN_NOISE_H
 #define AERIE_GOLDEN_NOISE_H
 

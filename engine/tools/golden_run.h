@@ -1,5 +1,5 @@
-/* golden_run.h - shared by the files of `aerie golden`: golden.c compares the target and runs all checks,
- * golden_draft.c compares the draft's own tensors. See golden.h. */
+/* golden_run.h - shared by the files of `aerie golden`: golden.c compares the target and runs all
+ * checks, golden_draft.c compares the draft's own tensors. See golden.h. */
 #ifndef AERIE_GOLDEN_RUN_H
 #define AERIE_GOLDEN_RUN_H
 

@@ -1,6 +1,6 @@
-/* noise_backend.h - a kernel table of the CPU that computes in float32 with noise of the size of roundings, for
- * engine_opts.backend. The spread of its runs is the band within which the results of another precision, or of sums in
- * another order, may lie. See golden_noise.h.
+/* noise_backend.h - a kernel table of the CPU that computes in float32 with noise of the size of
+ * roundings, for engine_opts.backend. The spread of its runs is the band within which the results
+ * of another precision, or of sums in another order, may lie. See golden_noise.h.
  */
 #ifndef AERIE_NOISE_BACKEND_H
 #define AERIE_NOISE_BACKEND_H
@@ -15,8 +15,9 @@ struct kernels;
 #define NOISE_BF16 (3 * 0x1p-9f)
 #define NOISE_FP8 0x1p-4f
 
-/* The table with noise. There is one such table: an open engine that uses it, and must not run a pass during the call,
- * continues with the size and the seed of the latest call. NULL and *e on failure. */
+/* The table with noise. There is one such table: an open engine that uses it, and must not run a
+ * pass during the call, continues with the size and the seed of the latest call. NULL and *e on
+ * failure. */
 const struct kernels *noise_backend(float size, uint64_t seed, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* synthetic.h - published models by name, described by their shapes alone, without a checkpoint. net_open() and
- * drafter_open() let the device generate their weights. */
+/* synthetic.h - published models by name, described by their shapes alone, without a checkpoint.
+ * net_open() and drafter_open() let the device generate their weights. */
 #ifndef AERIE_SYNTHETIC_H
 #define AERIE_SYNTHETIC_H
 

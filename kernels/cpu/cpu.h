@@ -44,8 +44,8 @@ int cpu_pool_threads(const struct cpu_pool *p);
  * cpu_pool_threads() and identifies the thread that runs the item. One call at a time. */
 void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg);
 
-/* The weights that the items of a product read. The calling thread writes it while other threads read it; a mixture of
- * two products only costs time. */
+/* The weights that the items of a product read. The calling thread writes it while other threads
+ * read it; a mixture of two products only costs time. */
 struct cpu_ahead {
     const void *after; /* weights of the product before this one; calling thread only */
     _Atomic(const uint8_t *) data[CPU_MATS];
@@ -54,8 +54,8 @@ struct cpu_ahead {
     _Atomic bool together;  /* each item reads a tile of every matrix */
     _Atomic size_t tile;    /* bytes of a matrix that an item reads */
 };
-/* Until the next call, waiting threads prefetch the weights that they will read first in this product. NULL: none. *next
- * must outlive the pool. */
+/* Until the next call, waiting threads prefetch the weights that they will read first in this
+ * product. NULL: none. *next must outlive the pool. */
 void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next);
 /* Prefetches the next few lines of the thread's share, from byte *at of the share on, and advances
  * *at. False: *at is at the end of the share, or beyond what a cache holds (linear.c). */

@@ -116,7 +116,8 @@ static void listen(struct listener *l)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(l->g); /* asked before the queue is read, so that the queue has all its events */
+        /* asked before the queue is read, so that the queue has all its events */
+        busy = backend_busy(l->g);
         for (int sig; (sig = interrupt_next()) != 0;)
             l->signal = sig;
         if (busy && l->signal) /* in each round: a cancel ends only requests submitted before it */

@@ -422,7 +422,8 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 {
     for (int i = 0; i < p->n_seen; i++) {
         const struct flag *f = p->seen[i].flag;
-        if (!(f->where & p->cmd->bit)) /* given before the command: the name may be a flag of the command */
+        /* given before the command: the name may be a flag of the command */
+        if (!(f->where & p->cmd->bit))
             f = find_flag(f->name, strlen(f->name), 0, p->cmd->bit);
         if (!f)
             return err_set(e, ERR_USAGE, "aerie %s does not take --%s; see aerie help %s",
@@ -451,8 +452,9 @@ static const char *cut_last(char *path)
     return slash + 1;
 }
 
-/* Finds the bundled model: in SOURCE for a program in SOURCE/build/CONFIG, in PREFIX for one in PREFIX/bin; else in the
- * folder of installation given at the build, at last in the folder in which this program was built. */
+/* Finds the bundled model: in SOURCE for a program in SOURCE/build/CONFIG, in PREFIX for one in
+ * PREFIX/bin; else in the folder of installation given at the build, at last in the folder in which
+ * this program was built. */
 static char *find_bundled(void)
 {
     char prefix[4096], source[4096];

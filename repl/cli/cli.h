@@ -78,13 +78,14 @@ struct command;
 /* Starts the monitor (repl/monitor.h) if the command needs it, and isolates the process (repl/isolate.h) as the
  * command allows. Before any thread is started. False and *e: no process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
-/* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e: the requested face is not
- * possible. */
+/* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e:
+ * the requested face is not possible. */
 bool cli_choose_face(struct cli *c, struct err *e);
 
-/* Standard output of subcommands; the main thread only. Bytes are buffered in out.c, not by stdio, which drops its buffer
- * when a write is interrupted and forgets an error when a later write succeeds. A terminal receives each line at once.
- * After a failed write, nothing more is written. */
+/* Standard output of subcommands; the main thread only. Bytes are buffered in out.c, not by stdio,
+ * which drops its buffer when a write is interrupted and forgets an error when a later write
+ * succeeds. A terminal receives each line at once. After a failed write, nothing more is
+ * written. */
 void out_bytes(const char *bytes, size_t n);
 void out_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Writes the buffered bytes. False: this or an earlier write failed, and errno says why. */
@@ -106,8 +107,8 @@ void cli_json(struct buf *b);
 int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Milliseconds since 1970 as local "2026-01-31 14:05". */
 void cli_when(int64_t ms, char out[20]);
-/* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s. cli_stop_close() ends that
- * and returns the exit code of the signal that came, or `rc`. */
+/* Call them around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM set *s.
+ * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);
 int cli_stop_close(int rc);
 /* The database the options name, or the default; the caller frees. */

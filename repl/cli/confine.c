@@ -1,8 +1,8 @@
 /* confine.c - the rights that each command keeps when it is isolated (repl/isolate.h).
  *
- * A command may write in the folder of the session log, in the folder of the output file that its command line names,
- * and, if it is a chat, in the folder of the input history. The files that /export names in a chat are created by the
- * monitor. `bench` starts programs and is not isolated.
+ * A command may write in the folder of the session log, in the folder of the output file that its
+ * command line names, and, if it is a chat, in the folder of the input history. The files that
+ * /export names in a chat are created by the monitor. `bench` starts programs and is not isolated.
  */
 #include "repl/cli/cli.h"
 

@@ -1,5 +1,5 @@
-/* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if something is wrong. Changes
- * nothing. */
+/* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if
+ * something is wrong. Changes nothing. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* face.c - the part of `aerie bench` that measures the whole program: a child process runs the full
  * screen on a pseudo-terminal, or the plain mode, answers the same question in one session after
  * another, and its log gives the engine's time for each reply. No file of the user is read or
- * written: the child's files are in a temporary folder. A third process, the keeper, is the child's parent: it ends the
- * child and removes the folder as soon as this process has ended, also by SIGKILL, or has closed a pipe.
+ * written: the child's files are in a temporary folder. A third process, the keeper, is the child's
+ * parent: it ends the child and removes the folder as soon as this process has ended, also by
+ * SIGKILL, or has closed a pipe.
  */
 #include "repl/cli/cli.h"
 
@@ -83,7 +84,8 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
-/* The keeper: starts the child; when the other end of `hold` is closed, ends the child and removes its folder. */
+/* The keeper: starts the child; when the other end of `hold` is closed, ends the child and removes
+ * its folder. */
 static _Noreturn void keep_child(const struct cli *c, const struct child *k, bool screen, bool draft, int hold,
                                  const int end[2])
 {

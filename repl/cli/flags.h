@@ -1,6 +1,6 @@
-/* flags.h - the tables of subcommands and flags: names, the commands that take a flag, where its value is
- * stored, and its help line. --help, the manual's check and the completions are written from
- * these tables.
+/* flags.h - the tables of subcommands and flags: names, the commands that take a flag, where its
+ * value is stored, and its help line. --help, the manual's check and the completions are written
+ * from these tables.
  */
 #ifndef AERIE_FLAGS_H
 #define AERIE_FLAGS_H

@@ -1,5 +1,5 @@
-/* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, where the user gets the paused chat.
- * Nothing is saved. */
+/* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, where the user
+ * gets the paused chat. Nothing is saved. */
 #include <stdio.h>
 #include <stdlib.h>
 

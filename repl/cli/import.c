@@ -1,8 +1,9 @@
-/* import.c - `aerie import FILE...`: stores recorded requests to servers and their replies (engine/remote/records.h) as
- * sessions of the log, one for each record.
+/* import.c - `aerie import FILE...`: stores recorded requests to servers and their replies
+ * (engine/remote/records.h) as sessions of the log, one for each record.
  *
- * A record is imported completely or not at all. Facts that a file does not have stay "not reported". A line with only a
- * request waits for the line with its reply (the same custom_id), in this file or in a later one. */
+ * A record is imported completely or not at all. Facts that a file does not have stay "not
+ * reported". A line with only a request waits for the line with its reply (the same custom_id), in
+ * this file or in a later one. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -131,8 +132,8 @@ static void post_step(struct session *s, const struct record *r, int step, int f
     post(s, &ev);
 }
 
-/* Posts the steps of the server if the record has them (the first token comes from the prompt's pass), else pieces of a
- * fixed length. */
+/* Posts the steps of the server if the record has them (the first token comes from the prompt's
+ * pass), else pieces of a fixed length. */
 static int post_steps(struct session *s, const struct record *r)
 {
     int n = 0, at = 0;
@@ -314,7 +315,8 @@ static void wait_for_reply(struct import *m, struct record *r, const char *file,
     *r = (struct record){0};
 }
 
-/* Finds the request of a reply. It searches from the oldest, which is a match at once if both files have one order. */
+/* Finds the request of a reply. It searches from the oldest, which is a match at once if both files
+ * have one order. */
 static void find_request(struct import *m, struct record *r)
 {
     for (int i = 0; r->name && i < m->n_wait; i++)
@@ -438,7 +440,8 @@ static void store_rest(struct import *m)
 
 static bool close_log(struct import *m, struct err *e)
 {
-    enum { MOST_MS = 10000, SLICE_MS = 100, SIGNAL_MS = 700 }; /* SIGNAL_MS: the limit after a signal */
+    /* SIGNAL_MS: the limit after a signal */
+    enum { MOST_MS = 10000, SLICE_MS = 100, SIGNAL_MS = 700 };
     struct history_left left;
     bool ok = false;
     int left_ms = MOST_MS;

@@ -1,4 +1,5 @@
-/* pack.c - `aerie pack ID`: writes a session as one file that others can open, and a report or plans beside it. */
+/* pack.c - `aerie pack ID`: writes a session as one file that others can open, and a report or
+ * plans beside it. */
 #include "repl/cli/pack.h"
 
 #include <limits.h>
@@ -34,8 +35,8 @@ static bool read_range(const char *text, struct pack_opts *o, struct err *e)
 
 /* ---- the file's name ---- */
 
-/* The title, or the id if there is none, without characters that are special in file names or shells. A pack without
- * text is named by its id, because a title is text. */
+/* The title, or the id if there is none, without characters that are special in file names or
+ * shells. A pack without text is named by its id, because a title is text. */
 static char *default_name(const struct session_row *row, enum pack_level level)
 {
     enum { MOST = 60 };

@@ -1,8 +1,8 @@
 /* pack_issue.c - a session as a bug report, in the shape of an engine's form.
  *
- * The headings are the fields of the bug forms of SGLang, vLLM and llama.cpp. Fields that only the reporter can fill in
- * are left as comments, boxes are left unticked. The report has text only if the pack has text, and ids only if the pack
- * has ids. */
+ * The headings are the fields of the bug forms of SGLang, vLLM and llama.cpp. Fields that only the
+ * reporter can fill in are left as comments, boxes are left unticked. The report has text only if
+ * the pack has text, and ids only if the pack has ids. */
 #include "repl/cli/pack.h"
 
 #include <math.h>
@@ -105,7 +105,8 @@ static bool sum_step(const struct step_row *r, void *arg)
     return true;
 }
 
-/* For a server's reply: the server's counts, with the formula, because servers define acceptance differently. */
+/* For a server's reply: the server's counts, with the formula, because servers define acceptance
+ * differently. */
 static bool served_acceptance(const struct pack_job *j, struct buf *out)
 {
     const struct served *v = j->reply.served;
@@ -350,7 +351,8 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
     buf_printf(out, "Control run: %s\n\n", control);
 }
 
-/* What computed the session; for a server its kind and version, with its address only if the pack has text. */
+/* What computed the session; for a server its kind and version, with its address only if the pack
+ * has text. */
 static void served_line(const struct pack_job *j, struct buf *out)
 {
     if (!j->reply.served) {

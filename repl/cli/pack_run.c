@@ -65,7 +65,8 @@ static bool run(struct pack_job *j, struct watch *w, const char *const *with, in
     how.engine.progress = c->opt.quiet ? NULL : cli_progress;
     struct rerun_calls on = {.opened = on_opened, .event = on_event, .arg = w};
     bool ok = script_read(&s, j->d, j->row->id, e);
-    s.by_ids |= !w->plans; /* gives the logged prompt, which must not depend on the turns before it */
+    /* gives the logged prompt, which must not depend on the turns before it */
+    s.by_ids |= !w->plans;
     ok = ok && rerun_play(r, &s, &how, &on, e);
     cli_progress_end();
     script_free(&s);

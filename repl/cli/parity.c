@@ -1,9 +1,11 @@
-/* parity.c - `aerie parity FILE`: computes the same prompts twice and compares the replies token for token.
+/* parity.c - `aerie parity FILE`: computes the same prompts twice and compares the replies token
+ * for token.
  *
- * The prompts are computed in chunks, several at once (RQ_BATCH). If the sides differ only in settings and faults, one
- * engine computes each chunk with the settings of a and then of b. If a side is a server, both sides are open, and each
- * chunk is computed by a and then by b. Otherwise the engine of b is opened after that of a was closed, and the facts of
- * a's replies that the comparison needs are kept in an unnamed file. Memory does not grow with the number of prompts.
+ * The prompts are computed in chunks, several at once (RQ_BATCH). If the sides differ only in
+ * settings and faults, one engine computes each chunk with the settings of a and then of b. If a
+ * side is a server, both sides are open, and each chunk is computed by a and then by b. Otherwise
+ * the engine of b is opened after that of a was closed, and the facts of a's replies that the
+ * comparison needs are kept in an unnamed file. Memory does not grow with the number of prompts.
  * Ctrl-C ends the run with the verdict on the prompts compared so far. */
 #include "repl/cli/parity.h"
 
@@ -121,10 +123,12 @@ static void listen(struct run *r)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(r->all.g); /* asked before the queue is read, so that the queue has all its events */
+        /* asked before the queue is read, so that the queue has all its events */
+        busy = backend_busy(r->all.g);
         for (int sig; (sig = interrupt_next()) != 0;)
             r->all.signal = sig;
-        if (busy && r->all.signal) /* in each round: a cancel ends only requests submitted before it */
+        /* in each round: a cancel ends only requests submitted before it */
+        if (busy && r->all.signal)
             backend_cancel(r->all.g);
         while (busy ? backend_wait(r->all.g, &ev, 50) : backend_next(r->all.g, &ev)) {
             take_event(r, &ev);
@@ -213,7 +217,8 @@ static bool open_engine(struct run *r, int side, struct err *e)
     return p->g != NULL;
 }
 
-/* If one of the sides is a server, each side has a backend of its own: opens it and makes it the current one. */
+/* If one of the sides is a server, each side has a backend of its own: opens it and makes it the
+ * current one. */
 static bool use_own(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
@@ -285,7 +290,8 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
         ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
         bool known =
-            ok && o[i].logp != NULL; /* tests whether there were values: the pointer itself is stale */
+            ok && o[i].logp != NULL; /* tests whether there were values: the pointer itself is
+                                        stale */
         o[i].ids = ids;
         o[i].logp = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].logp) : NULL;
         o[i].margin = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;

@@ -1,5 +1,5 @@
-/* parity.h - the results of two computations of the same prompts that `aerie parity` keeps, and its report.
- * Main thread only. */
+/* parity.h - the results of two computations of the same prompts that `aerie parity` keeps, and its
+ * report. Main thread only. */
 #ifndef AERIE_PARITY_H
 #define AERIE_PARITY_H
 
@@ -17,7 +17,8 @@ struct outcome {
     char *text;        /* of the reply; NULL: not kept */
     float *logp;       /* (ids.n) log probability of each token; NULL: not known */
     float *margin;     /* (ids.n) the same less its best rival's, NAN where not known; NULL: not known */
-    char answer[64];   /* the number in the reply; "": none, or the prompt has no answer to compare with */
+    char answer[64];   /* the number in the reply; "": none, or the prompt has no answer to compare
+                          with */
     char why[200];
 };
 void outcome_free(struct outcome *o);
@@ -47,7 +48,8 @@ struct side {
 struct comparison {
     int prompt, line;    /* both from 1 */
     int index;           /* of the first token that differs, in the reply; -1: equal */
-    int prompt_index;    /* index of the first different id of the prompts; -1: equal, or not known on a side */
+    int prompt_index;    /* index of the first different id of the prompts; -1: equal, or not known
+                            on a side */
     bool by_text;        /* a side sent no ids: `index` counts bytes of the text */
     const char *answer;  /* the correct answer, or NULL */
     const struct outcome *side[2];

@@ -1,5 +1,5 @@
-/* parity_report.c - the report of `aerie parity`: a line for each reply that differs, the sums of both
- * sides, and the verdict. See parity.h. */
+/* parity_report.c - the report of `aerie parity`: a line for each reply that differs, the sums of
+ * both sides, and the verdict. See parity.h. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -119,8 +119,8 @@ static void add_up(struct parity *p, const struct comparison *c)
 
 /* ---- one prompt ------------------------------------------------------------------------------ */
 
-/* The backend that knows the texts of a side's tokens: its own engine, or, for a server, the local engine if both sides
- * have the same ids of the prompt. NULL: none does. */
+/* The backend that knows the texts of a side's tokens: its own engine, or, for a server, the local
+ * engine if both sides have the same ids of the prompt. NULL: none does. */
 static struct backend *vocabulary(const struct parity *p, const struct comparison *c, int side)
 {
     if (!p->servers)
@@ -350,8 +350,8 @@ static bool proved(const struct parity *p)
     return any;
 }
 
-/* Whether a side should draft and never did: equality then shows nothing about drafting. Always false for a server, of
- * which this is not known. */
+/* Whether a side should draft and never did: equality then shows nothing about drafting. Always
+ * false for a server, of which this is not known. */
 static bool no_proof(const struct parity *p)
 {
     bool asked = false;

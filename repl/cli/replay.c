@@ -1,8 +1,9 @@
 /* replay.c - `aerie replay`: runs a saved session again and compares the results with the log.
  *
- * Without changes, each step is compared with the log while it runs, in the order of cause and effect: the page table, the
- * draft, the logits, the tokens. The first difference ends the replay. With changes (--with), repl/differ.h decides from
- * them which results must still be equal, and a violated checker rule ends the replay with its name. Nothing is saved.
+ * Without changes, each step is compared with the log while it runs, in the order of cause and
+ * effect: the page table, the draft, the logits, the tokens. The first difference ends the replay.
+ * With changes (--with), repl/differ.h decides from them which results must still be equal, and a
+ * violated checker rule ends the replay with its name. Nothing is saved.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -158,8 +159,8 @@ static bool compare_engine(struct replay *r, struct backend *b, const char *abou
     return models && (same || !strict(r->c));
 }
 
-/* Notes a different build or device in r->other: they need not change a bit, but are the likely reason if the replay
- * differs. */
+/* Notes a different build or device in r->other: they need not change a bit, but are the likely
+ * reason if the replay differs. */
 static void note_build(struct replay *r, struct backend *b, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");

@@ -5,14 +5,16 @@
 #include "history/history.h"
 #include "repl/text/sheet.h"
 
-/* The line below a reply: how it ended, the server's counts and times, and the times of arrival here. */
+/* The line below a reply: how it ended, the server's counts and times, and the times of arrival
+ * here. */
 void show_served(const struct turn_row *r, struct sheet *out);
 /* The same as "server": {...}, of an open object; s NULL: null. */
 void show_served_json(const struct served *s, struct buf *b);
 /* When a step arrived, and the best tokens of its rows; nothing for a step computed here. */
 void show_served_step(const struct step_row *r, struct sheet *out);
 void show_served_step_json(const struct step_row *r, struct buf *b);
-/* How many launch facts a server reported, and some of them; nothing if no server computed the session. */
+/* How many launch facts a server reported, and some of them; nothing if no server computed the
+ * session. */
 void show_launch(const char *about, struct sheet *out);
 /* Appends all of them as "name=value" lines, sorted as the server sent them. */
 void show_launch_lines(const char *about, struct buf *out);

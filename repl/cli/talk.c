@@ -63,8 +63,8 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
 
 /* ---- chat ---- */
 
-/* Whether the full screen is possible. False and *e: why not; *unknown: there is a terminal, but terminfo does not know
- * it, so its user expects the screen. */
+/* Whether the full screen is possible. False and *e: why not; *unknown: there is a terminal, but
+ * terminfo does not know it, so its user expects the screen. */
 static bool terminal(bool *unknown, struct err *e)
 {
     const char *term = getenv("TERM");

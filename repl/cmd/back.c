@@ -1,5 +1,5 @@
-/* back.c - commands that move the paused turn to another step or choose its next token: /rstep, /goto and
- * /force. */
+/* back.c - commands that move the paused turn to another step or choose its next token: /rstep,
+ * /goto and /force. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -229,7 +229,8 @@ bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct s
     return true;
 }
 
-/* Whether a path names the open log. Reading it with open() and close() would drop SQLite's locks (history/file.c). */
+/* Whether a path names the open log. Reading it with open() and close() would drop SQLite's locks
+ * (history/file.c). */
 static bool is_the_log(const struct app *a, const char *path)
 {
     struct stat log, file;

@@ -39,11 +39,12 @@ void words_free(char **word, int n);
 bool arg_int(const char *s, const char *what, long min, long max, long *out, struct err *e);
 /* "/tree takes a step such as 9.214, not "x" (example: /tree 9.214)" for the command's usage. */
 bool arg_expected(const char *name, const char *expected, struct err *e);
-/* The index of the one of n words that a word is, or of which it is an unambiguous beginning; -1 and *e. */
+/* The index of the one of n words that a word is, or of which it is an unambiguous beginning; -1
+ * and *e. */
 int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e);
 
-/* Reads "9.214", or "214" for a step of the current turn; if `third` is not NULL, also "9.214.2" (*third: 2, or -1
- * without the third number). */
+/* Reads "9.214", or "214" for a step of the current turn; if `third` is not NULL, also "9.214.2"
+ * (*third: 2, or -1 without the third number). */
 bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e);
 
 /* Appends the names nearest to a word as "a, b or c"; nothing when no name is near. */
@@ -60,25 +61,28 @@ void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json);
 
 /* ---- steps (step.c) -------------------------------------------------------------------------- */
 
-/* The facts of a step from the log that are needed to compute it again; freed with probe_past_free(). NULL and *e: the
- * log does not have all of them. */
+/* The facts of a step from the log that are needed to compute it again; freed with
+ * probe_past_free(). NULL and *e: the log does not have all of them. */
 struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e);
-/* The best tokens of a server's step from the log, freed with tops_free(); NULL: the log has none. */
+/* The best tokens of a server's step from the log, freed with tops_free(); NULL: the log has
+ * none. */
 struct tops *app_logged_tops(struct app *a, int turn, int step);
 /* Whether the step has a tree; false and *e: why not. */
 bool step_drafted(const struct step_view *v, struct err *e);
 /* The step that commands without an address show: that of /at, else the newest. False: there is
  * none. */
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
-/* Calls fn for each step of the session, oldest first, until it returns false. The steps come from memory if it has the
- * first step, else from the log, else from memory as far as it has them; *source says which. with_trees: fn needs trees
- * and tokens; a log without them is not read then. For backends with VIEW_STEPS. */
+/* Calls fn for each step of the session, oldest first, until it returns false. The steps come from
+ * memory if it has the first step, else from the log, else from memory as far as it has them;
+ * *source says which. with_trees: fn needs trees and tokens; a log without them is not read then.
+ * For backends with VIEW_STEPS. */
 bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, const char **source, struct err *e);
 
 /* ---- with a server (served_tokens.c): for backends with VIEW_SERVED -------------------------- */
 
-/* turn 0: the step of /at, else the newest. row -1: all rows. Writes to out or to json, whichever is not NULL. */
+/* turn 0: the step of /at, else the newest. row -1: all rows. Writes to out or to json, whichever
+ * is not NULL. */
 bool served_why(struct app *a, int turn, int step, struct sheet *out, struct buf *json, struct err *e);
 bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, struct buf *json, struct err *e);
 /* The latest tokens of replies. */

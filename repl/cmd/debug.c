@@ -1,8 +1,8 @@
 /* debug.c - the commands that pause turns: /break, /watch, /delete, /breaks, /step, /phase, /next,
  * /finish, /continue, /until and /where.
  *
- * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call app_show_pause(), which
- * shows where and why the turn waits, when the engine posts EV_PAUSE.
+ * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call
+ * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE.
  */
 #include <stdio.h>
 #include <stdlib.h>

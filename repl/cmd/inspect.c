@@ -1,6 +1,8 @@
-/* inspect.c - the commands that show internal state: pools, pages, trees, plans, times, the log's SQL.
+/* inspect.c - the commands that show internal state: pools, pages, trees, plans, times, the log's
+ * SQL.
  *
- * They read copies (views of backend.h, rows of the log), so they may run while a reply is generated.
+ * They read copies (views of backend.h, rows of the log), so they may run while a reply is
+ * generated.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* probe.c - /layers, /attn and /top: one step run with taps.
  *
- * The engine's thread computes the step again after its present work and posts EV_PROBE, for which both faces call
- * app_show_probe(). */
+ * The engine's thread computes the step again after its present work and posts EV_PROBE, for which
+ * both faces call app_show_probe(). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

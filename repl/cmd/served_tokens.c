@@ -1,8 +1,8 @@
 /* served_tokens.c - /why, /top and /tokens with a server: the tokens of its steps, and the best tokens of their
  * rows as far as the server sent them.
  *
- * Some servers list their drafting steps (vLLM, aerie serve). For others, a "step" is one piece of the stream, and whether
- * a draft held a token is not known. */
+ * Some servers list their drafting steps (vLLM, aerie serve). For others, a "step" is one piece of
+ * the stream, and whether a draft held a token is not known. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -210,8 +210,8 @@ bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct s
 
 /* ---- /resume, /fork -------------------------------------------------------------------------- */
 
-/* Reports the open session, and after a fork its parent. A new session gets its number when its first row is
- * stored. */
+/* Reports the open session, and after a fork its parent. A new session gets its number when its
+ * first row is stored. */
 static void report_session(struct app *a, const char *parent, int turn, struct sheet *out,
                            struct buf *json)
 {

@@ -1,9 +1,9 @@
 /* sql.c - a query typed by a user, run in a process of its own.
  *
- * SQLite checks its limits only between two VM instructions, and one instruction can last for hours. So the query
- * runs in a child process that is killed on Ctrl-C, on SIGTERM, and when its time is over. The child is
- * forked by the monitor (repl/monitor.h), which has no database open: a copy of this process would
- * inherit SQLite's locks.
+ * SQLite checks its limits only between two VM instructions, and one instruction can last for
+ * hours. So the query runs in a child process that is killed on Ctrl-C, on SIGTERM, and when its
+ * time is over. The child is forked by the monitor (repl/monitor.h), which has no database open: a
+ * copy of this process would inherit SQLite's locks.
  *
  * Request: "JSON MAX_ROWS\n", the database's path and a NUL, the query. Answer: "KIND\n" (enum
  * err_kind), then the result or the error's message.
@@ -67,7 +67,8 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
             return err_set(e, ERR_USAGE, "the query was interrupted");
         if (now >= until)
             return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
-        /* another signal, such as a resize, stays in the pipe and would end each poll(): poll in slices */
+        /* another signal, such as a resize, stays in the pipe and would end each poll(): poll in
+         * slices */
         if (poll(p, 2, (int)((until - now) / 1000000) + 1) > 0 && !p[0].revents &&
             !interrupt_waits())
             poll(p, 1, 50);
@@ -94,9 +95,11 @@ static bool take_answer(const struct buf *answer, int status, struct buf *out, s
     if (nl)
         int_at(&at, &kind);
     int killed = !nl && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (killed == SIGXCPU || killed == SIGKILL) /* the limit of processor time: the kernel sends one of these */
+    /* the limit of processor time: the kernel sends one of these */
+    if (killed == SIGXCPU || killed == SIGKILL)
         return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
-    if (killed == SIGINT || killed == SIGTERM || killed == SIGHUP) /* sent by the terminal to both processes */
+    /* sent by the terminal to both processes */
+    if (killed == SIGINT || killed == SIGTERM || killed == SIGHUP)
         return err_set(e, ERR_USAGE, "the query was interrupted");
     if (!nl)
         return err_set(e, ERR_USAGE, "the query's process ended without an answer (status %d)",

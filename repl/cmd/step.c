@@ -285,7 +285,8 @@ bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_
         visit_memory(a, &x);
         return true;
     }
-    if (logged && with_trees) { /* checked first, because fn must not see a step twice: are all trees logged? */
+    /* checked first, because fn must not see a step twice: are all trees logged? */
+    if (logged && with_trees) {
         x.fn = NULL;
         if (!visit_log(a, &x, e))
             return false;

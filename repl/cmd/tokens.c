@@ -11,7 +11,8 @@ enum { SHOWN = 32, MOST = 4096, CELLS = 18 };
 /* One token of the context. */
 struct token {
     struct pos_view at;
-    int turn, step;   /* the step that emitted it; turn 0: a token of a prompt, or of an unknown step */
+    int turn, step;   /* the step that emitted it; turn 0: a token of a prompt, or of an unknown
+                         step */
     const char *fate; /* "" for turn 0 */
     int depth;        /* of an accepted node */
     struct token_fact fact;
@@ -22,8 +23,8 @@ struct tokens {
     int from, n;
 };
 
-/* Fills in the facts of the tokens that the step appended, if the context still holds them. A later step at the same
- * positions overwrites the facts of an earlier one, whose turn was undone. */
+/* Fills in the facts of the tokens that the step appended, if the context still holds them. A later
+ * step at the same positions overwrites the facts of an earlier one, whose turn was undone. */
 static bool take_step(const struct step_view *s, void *arg)
 {
     struct tokens *t = arg;

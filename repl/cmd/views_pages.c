@@ -1,9 +1,9 @@
 /* views_pages.c - page maps: the pages of the three pools that hold the session's logical pages,
  * and one pool page by page.
  *
- * A cell of the map stands for the smallest power of two of tokens with which all held positions fit into one line. If
- * they do not fit with a page a cell, a cell stands for several pages and shows the greatest of their states. The Pages
- * pane draws the same cells.
+ * A cell of the map stands for the smallest power of two of tokens with which all held positions
+ * fit into one line. If they do not fit with a page a cell, a cell stands for several pages and
+ * shows the greatest of their states. The Pages pane draws the same cells.
  */
 #include <string.h>
 

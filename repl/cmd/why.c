@@ -18,7 +18,8 @@ struct why {
     const struct step_view *v;
     int node, parent, depth, pos; /* parent -1: the root */
     int rank, siblings;           /* by the draft's probability, from 1 */
-    int wrong;                    /* the first ancestor that was not accepted; -1: all were accepted */
+    int wrong;                    /* the first ancestor that was not accepted; -1: all were
+                                     accepted */
     int32_t choice, rival;        /* after the parent; -1: not known */
     float choice_p, rival_p;      /* NAN: not known */
     float p, u;                   /* u NAN: greedy, or not on the path */
@@ -88,8 +89,8 @@ static void look_at(struct app *a, const struct step_view *v, int node, struct w
             w->wrong = i;
 }
 
-/* The node that explains a step best: the draft's best guess at the end of the path, else the last accepted node; 0:
- * there is no drafted node. Nodes after the end of the reply are ignored. */
+/* The node that explains a step best: the draft's best guess at the end of the path, else the last
+ * accepted node; 0: there is no drafted node. Nodes after the end of the reply are ignored. */
 static int telling_node(const struct step_view *v)
 {
     const struct tree *t = &v->tree;

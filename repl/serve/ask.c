@@ -44,8 +44,9 @@ void refusal_json(const struct refusal *r, struct buf *out)
 
 enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
 
-/* The fields of a request. neutral: JSON values, separated by "|", that ask for the default behaviour; "": the field is
- * read below; NULL: any value is ignored. A field that is null counts as absent. */
+/* The fields of a request. neutral: JSON values, separated by "|", that ask for the default
+ * behaviour; "": the field is read below; NULL: any value is ignored. A field that is null counts
+ * as absent. */
 static const struct field {
     const char *name;
     int where;

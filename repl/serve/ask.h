@@ -1,7 +1,7 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
- * A field that would change the answer and is not supported is refused by its name, unless its value is
- * the default behaviour; fields about accounting are ignored. Plain data, any thread.
+ * A field that would change the answer and is not supported is refused by its name, unless its
+ * value is the default behaviour; fields about accounting are ignored. Plain data, any thread.
  */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H

@@ -1,9 +1,9 @@
 /* front.c - HTTP over libmicrohttpd, in the main thread: see serve.h.
  *
  * libmicrohttpd runs on an epoll descriptor of its own, which front_wait() waits for beside the
- * backend's. A request that waits for tokens is suspended. libmicrohttpd does not watch its connection
- * meanwhile, so this file does, to find clients that have disconnected. A stream is written from the reply only
- * as fast as its client reads. */
+ * backend's. A request that waits for tokens is suspended. libmicrohttpd does not watch its
+ * connection meanwhile, so this file does, to find clients that have disconnected. A stream is
+ * written from the reply only as fast as its client reads. */
 #include "repl/serve/serve.h"
 
 #include <arpa/inet.h>
@@ -476,8 +476,8 @@ static bool may_enter(struct call *c)
     return same_key(bearer ? said + 7 : "", key);
 }
 
-/* Against DNS rebinding: a web page whose host name was made to resolve to this address must not reach a server without a
- * key. */
+/* Against DNS rebinding: a web page whose host name was made to resolve to this address must not
+ * reach a server without a key. */
 static bool host_is_here(struct call *c)
 {
     const char *host = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Host");

@@ -1,5 +1,6 @@
-/* meter.h - the answer of GET /metrics: counters and histograms over all requests, in the Prometheus text
- * format with the names and buckets of vLLM 0.26, and the pools under aerie's own names. Main thread. */
+/* meter.h - the answer of GET /metrics: counters and histograms over all requests, in the
+ * Prometheus text format with the names and buckets of vLLM 0.26, and the pools under aerie's own
+ * names. Main thread. */
 #ifndef AERIE_SERVE_METER_H
 #define AERIE_SERVE_METER_H
 

@@ -103,7 +103,8 @@ static void cut_front(struct buf *b, size_t n)
     b->p[b->n] = '\0';
 }
 
-/* Releases the answer's text up to bytes that may begin a stop text. True: a stop text is complete. */
+/* Releases the answer's text up to bytes that may begin a stop text. True: a stop text is
+ * complete. */
 static bool show(struct reply *r, const char *text, size_t n)
 {
     size_t at = 0;
@@ -247,7 +248,8 @@ void reply_end(struct reply *r, const struct event *ev)
 {
     struct buf rest = {0};
     r->us_wait = ev->job ? ev->job->us_wait : 0;
-    bool stopped = r->finish != FINISH_OPEN; /* by a stop text: the held text is part of it, or follows it */
+    bool stopped = r->finish != FINISH_OPEN; /* by a stop text: the held text is part of it, or
+                                                follows it */
     close_reader(r, &rest);
     if (!stopped) {
         bool ends = false;

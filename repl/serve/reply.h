@@ -9,7 +9,8 @@
 #include "engine/event.h"
 #include "repl/serve/ask.h"
 
-/* The additions of one step: tokens [first, first + n) of the reply, and the text that may be shown. */
+/* The additions of one step: tokens [first, first + n) of the reply, and the text that may be
+ * shown. */
 struct piece {
     int first, n;
     size_t text, thought; /* where the step's text ends in the reply's */
@@ -57,8 +58,8 @@ void reply_free(struct reply *r);
 void reply_begin(struct reply *r, struct event *ev);
 /* A step. True: the reply is complete, and the job should be cancelled. */
 bool reply_step(struct reply *r, const struct event *ev);
-/* The job has ended, and no step follows. The last piece has no tokens: it has the text that was held back, and the
- * end. */
+/* The job has ended, and no step follows. The last piece has no tokens: it has the text that was
+ * held back, and the end. */
 void reply_end(struct reply *r, const struct event *ev);
 
 #endif

@@ -94,15 +94,15 @@ static void log_step(struct serve *s, struct job *j, const struct event *of)
     post(s, &ev);
 }
 
-/* The text is that sent to the client. The ids are those of all steps, including those after a stop text in the last step,
- * so that a replay can compute them. */
+/* The text is that sent to the client. The ids are those of all steps, including those after a stop
+ * text in the last step, so that a replay can compute them. */
 static void log_end(struct serve *s, struct job *j, const struct event *of)
 {
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
     ev.ns = of->ns;
-    /* STOP_CANCEL: a replay then generates nothing if no token was asked for, and no tokens that the engine computed
-     * between the stop and the cancel */
+    /* STOP_CANCEL: a replay then generates nothing if no token was asked for, and no tokens that
+     * the engine computed between the stop and the cancel */
     ev.reason = r->ask->most == 0 || j->cut ? STOP_CANCEL : of->reason;
     buf_add(&ev.text, r->text.p, r->text.n);
     ids_cat(&ev.tokens, j->all.v, j->all.n);

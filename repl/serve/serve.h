@@ -44,8 +44,8 @@ struct serve {
     bool lost; /* the device has failed: no request can be answered any more */
 };
 
-/* Listens. The caller keeps the backend and the history (or NULL) and ends with serve_close(). NULL and *e: the backend has
- * no jobs, or the address cannot be used. */
+/* Listens. The caller keeps the backend and the history (or NULL) and ends with serve_close(). NULL
+ * and *e: the backend has no jobs, or the address cannot be used. */
 struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o, struct err *e);
 int serve_port(const struct serve *s);
 /* Waits up to ms for connections, events or fd (-1: none), and handles them. */
@@ -57,8 +57,8 @@ void serve_close(struct serve *s);
 
 /* ---- between serve.c and front.c ------------------------------------------------------------- */
 
-/* Begins to answer; takes over *a. Until serve_release(), front_news() is called for `call` whenever the task has news.
- * NULL and *r: too many requests wait. */
+/* Begins to answer; takes over *a. Until serve_release(), front_news() is called for `call`
+ * whenever the task has news. NULL and *r: too many requests wait. */
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
 /* The client has its answer or has disconnected: cancels running jobs. */
 void serve_release(struct serve *s, struct task *t);

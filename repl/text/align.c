@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSES = 4 }; /* failed attempts after which matching waits for the end of the reply, because it costs time */
+enum { MISSES = 4 }; /* failed attempts after which matching waits for the end of the reply, because
+                        it costs time */
 
 struct part {
     size_t from, to; /* range in the waiting text; empty: the token shows none of it */
@@ -74,7 +75,8 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct part
     return end;
 }
 
-/* Removes the tokens before `last` from those that wait, and `last` itself if all its bytes are shown. */
+/* Removes the tokens before `last` from those that wait, and `last` itself if all its bytes are
+ * shown. */
 static void settle(struct align *a, int last, size_t cut)
 {
     int done = last + (cut == (size_t)a->size.v[last]);

@@ -27,8 +27,9 @@ enum style {
 struct span {
     enum style style;
     int at, n; /* bytes of the line's text */
-    int src, src_n; /* the source bytes that the span shows: one to one if n == src_n, else each byte of the span
-                       shows all of them (an escape, an entity, a tab); src -1: none */
+    int src, src_n; /* the source bytes that the span shows: one to one if n == src_n, else each
+                       byte of the span shows all of them (an escape, an entity, a tab); src -1:
+                       none */
 };
 struct sheet_row {
     struct buf text; /* sanitised UTF-8, no newline */
@@ -57,8 +58,8 @@ void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
 /* Adds text in quotes, with a backslash before each quote and backslash in it. Truncated to `cells`
  * with an ellipsis; 0: complete. */
 void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells);
-/* From now on, text that is added from within bytes[n] records its source offset, which is at + i for bytes[i]. The
- * bytes must stay in place until the next call; NULL ends this. */
+/* From now on, text that is added from within bytes[n] records its source offset, which is at + i
+ * for bytes[i]. The bytes must stay in place until the next call; NULL ends this. */
 void sheet_source(struct sheet *s, const char *bytes, size_t n, int at);
 /* Adds text that shows the source bytes [src, src + src_n), as an entity does. */
 void sheet_add_for(struct sheet *s, enum style st, const char *bytes, size_t n, int src, int src_n);

@@ -61,7 +61,8 @@ struct transcript {
     int cursor, cursor_from, cursor_to; /* entry and bytes of the word under the cursor; -1: none */
 
     bool tail;              /* the window shows the end */
-    int top, top_row;       /* if not `tail`: entry and row (with its gap) of the window's first line */
+    int top, top_row;       /* if not `tail`: entry and row (with its gap) of the window's first
+                               line */
     int below;              /* rows below the window when it was last moved */
 };
 

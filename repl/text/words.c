@@ -16,7 +16,8 @@ void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct tok
     if (!e || m.from >= m.to)
         return;
     struct token_mark *last = e->n_mark ? &e->mark[e->n_mark - 1] : NULL;
-    if (last && last->step == m.step && last->nth == m.nth) { /* the rest of a token whose last character was incomplete */
+    /* the rest of a token whose last character was incomplete */
+    if (last && last->step == m.step && last->nth == m.nth) {
         last->to = m.to;
         return;
     }

@@ -2,8 +2,8 @@
  *
  * An entry of the transcript has a mark for each token that produced some of its text. A word is a run
  * of characters of one row, between blanks, that shows text of the entry; its tokens are those whose
- * bytes it shows. The address is a step: its words are drawn highlighted, and the words after it dimmed or
- * hidden. Main thread only.
+ * bytes it shows. The address is a step: its words are drawn highlighted, and the words after it
+ * dimmed or hidden. Main thread only.
  */
 #ifndef AERIE_WORDS_H
 #define AERIE_WORDS_H
@@ -17,8 +17,8 @@ struct word {
     int from, to; /* bytes of the entry's text */
 };
 
-/* Notes that a token produced bytes [from, to) of the open entry of this turn and kind; calls come in the order of the
- * text. */
+/* Notes that a token produced bytes [from, to) of the open entry of this turn and kind; calls come
+ * in the order of the text. */
 void words_mark(struct transcript *t, int turn, enum entry_kind kind, struct token_mark m);
 /* The mark of byte `at` of an entry; NULL: no token is known. */
 const struct token_mark *words_token(const struct entry *e, int at);

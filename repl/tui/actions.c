@@ -307,7 +307,8 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
     }
 }
 
-/* With single keys on, and while the input is empty, a letter steps a paused turn. False: another key. */
+/* With single keys on, and while the input is empty, a letter steps a paused turn. False: another
+ * key. */
 static bool single_key(struct tui *t, const struct key *k)
 {
     static const struct { char key; const char *command; } keys[] = {

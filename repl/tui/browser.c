@@ -27,7 +27,8 @@ struct browser {
     int marked_row;
     char said[200];        /* a message in the place of the column heads; "": none */
     struct sheet preview;  /* wrapped */
-    int preview_row, preview_width; /* the row of the list that it shows (-1: none), and its width */
+    int preview_row, preview_width; /* the row of the list that it shows (-1: none), and its
+                                       width */
 };
 
 static const char filter_keys[] = "type to filter; Enter resumes; arrows go to the list; Esc closes";
@@ -304,7 +305,8 @@ static void leave_with(struct tui *t, const char *command, const char *line)
     free(text);
 }
 
-/* The name of a row's session in commands: its number if it has one, else its id. The caller frees. */
+/* The name of a row's session in commands: its number if it has one, else its id. The caller
+ * frees. */
 static char *name_of(const struct browser *b, int row, const char *before)
 {
     int number = session_list_number(&b->list, row);

@@ -261,8 +261,8 @@ static struct tone tone_of(const struct transcript *t, const struct transcript_l
     return o;
 }
 
-/* Draws a row of a message or a reply. Characters that no token produced (marks, bars) are drawn like those before
- * them, or, at the beginning of a row, like those after them. */
+/* Draws a row of a message or a reply. Characters that no token produced (marks, bars) are drawn
+ * like those before them, or, at the beginning of a row, like those after them. */
 static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, int room,
                          const struct transcript_line *line)
 {
@@ -668,7 +668,8 @@ static void draw_overlay(const struct frame *f, struct grid *g)
     put(g, 1, g->h - 1, g->w - 2, ST_DIM, f->footer ? f->footer : "");
 }
 
-/* The first pane drawn: if not all fit, the panes up to the one with the focus are drawn, else the newest ones. */
+/* The first pane drawn: if not all fit, the panes up to the one with the focus are drawn, else the
+ * newest ones. */
 static int first_pane(const struct frame *f, const struct layout *l)
 {
     int last = f->focus >= 0 ? max_int(f->focus, l->n_pane - 1) : f->n_pane - 1;

@@ -63,8 +63,9 @@ struct layout {
     bool pane_only;  /* the panes replace the transcript */
     bool below;      /* the panes are below the transcript */
 };
-/* Computes the layout. On a screen of 100 cells or more, panes are beside the transcript. On a narrower one they replace
- * it, or are below it if its words have the focus. As many panes are drawn as have room for PANE_ROWS rows each. */
+/* Computes the layout. On a screen of 100 cells or more, panes are beside the transcript. On a
+ * narrower one they replace it, or are below it if its words have the focus. As many panes are
+ * drawn as have room for PANE_ROWS rows each. */
 enum { SIDE_DEFAULT = 48, SIDE_MIN = 25, SIDE_MAX = 75, WEIGHT_DEFAULT = 8 };
 void frame_layout(int w, int h, const struct shape *s, struct layout *l);
 

@@ -360,7 +360,8 @@ static bool escape_key(struct keys *k, const char *p, size_t n, bool timeout, st
     used = answer_length(p, n);
     if (used == 0 && n <= 2 && (timeout || !k->answer_due))
         used = SIZE_MAX;
-    if (used == 0) /* incomplete: even if the rest arrives late, it must not be taken for typed keys */
+    /* incomplete: even if the rest arrives late, it must not be taken for typed keys */
+    if (used == 0)
         return false;
     if (used != SIZE_MAX) {
         *out = answer_key(p, used);

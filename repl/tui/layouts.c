@@ -47,7 +47,8 @@ static void save(struct tui *t)
         if (t->weight[i] > 0)
             buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
     int fd = file_open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n); /* that the layout cannot be stored is not an error */
+    /* that the layout cannot be stored is not an error */
+    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n);
     if (fd >= 0 && close(fd) == 0 && ok)
         ok = rename(temp, path) == 0;
     if (fd >= 0 && !ok)

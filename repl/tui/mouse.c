@@ -1,4 +1,5 @@
-/* mouse.c - a click selects, and the wheel scrolls, the part of the screen under it. Keys do the same. See tui.h. */
+/* mouse.c - a click selects, and the wheel scrolls, the part of the screen under it. Keys do the
+ * same. See tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdio.h>

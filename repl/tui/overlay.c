@@ -1,4 +1,5 @@
-/* overlay.c - overlays, which cover the screen: opening, closing, keys; and the help overlay. See tui.h. */
+/* overlay.c - overlays, which cover the screen: opening, closing, keys; and the help overlay. See
+ * tui.h. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

@@ -26,7 +26,8 @@ static bool served_changed(struct tui *t, int width)
     return !same;
 }
 
-/* Writes accepted drafts and times of a server's replies. It is cached, because it sorts the steps of all replies. */
+/* Writes accepted drafts and times of a server's replies. It is cached, because it sorts the steps
+ * of all replies. */
 static void write_served(struct tui *t, int width, struct sheet *s)
 {
     struct served_replies r;
@@ -336,7 +337,8 @@ static int pane_width(const struct tui *t)
     return l.too_small ? MIN_WIDTH : l.pane[0].w;
 }
 
-/* Adds to the pane's title the hazards that are on, and the place at which the shown turn violated a rule. */
+/* Adds to the pane's title the hazards that are on, and the place at which the shown turn violated
+ * a rule. */
 static void add_alarm(struct tui *t, struct pane *p)
 {
     const struct check_view *v = &t->now.check;

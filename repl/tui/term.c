@@ -87,7 +87,8 @@ static void restore_now(void)
     if (!term.up)
         return;
     term.up = 0;
-    int fd = term.mute ? STDIN_FILENO : STDOUT_FILENO; /* usually both are the terminal, open for reading and writing */
+    int fd = term.mute ? STDIN_FILENO : STDOUT_FILENO; /* usually both are the terminal, open for
+                                                          reading and writing */
     if (takes_output(fd, 100)) {
         ssize_t ignored = write(fd, term.restore, term.n_restore);
         (void)ignored;
@@ -97,9 +98,10 @@ static void restore_now(void)
 
 /* ---- signals ---- */
 
-/* Called first in the signal handler. Curses writes whole screens and retries for ever: on a terminal that accepts no
- * output it would never return to the loop that handles signals. Before the program ends, output that the terminal has
- * not accepted for a while is redirected to /dev/null, where the interrupted write continues. */
+/* Called first in the signal handler. Curses writes whole screens and retries for ever: on a
+ * terminal that accepts no output it would never return to the loop that handles signals. Before
+ * the program ends, output that the terminal has not accepted for a while is redirected to
+ * /dev/null, where the interrupted write continues. */
 static bool before_signal(int sig)
 {
     enum { PATIENCE_MS = 300 };
@@ -137,7 +139,8 @@ static void crash(int sig, siginfo_t *info, void *context)
         return;
     restore_now();
     sigaction(sig, &term.old[sig], NULL);
-    if (info->si_code <= 0) /* sent by a process: raise it again; a fault occurs again when the handler returns */
+    /* sent by a process: raise it again; a fault occurs again when the handler returns */
+    if (info->si_code <= 0)
         raise(sig);
 }
 
@@ -192,7 +195,8 @@ void term_mouse(bool on)
     send_now(on ? mouse_on : mouse_off);
 }
 
-/* Tries a failed write again: it must succeed, because otherwise later programs find wrong modes. */
+/* Tries a failed write again: it must succeed, because otherwise later programs find wrong
+ * modes. */
 static void send_now(const char *s)
 {
     size_t n = strlen(s);
@@ -272,7 +276,8 @@ static void await_answer(void)
 
 /* ---- opening and closing ---- */
 
-/* Whether the terminal is in raw mode. If not, sets the mode without curses, which ignores most failures to set modes. */
+/* Whether the terminal is in raw mode. If not, sets the mode without curses, which ignores most
+ * failures to set modes. */
 static bool check_raw(void)
 {
     struct termios t;
@@ -305,14 +310,16 @@ static bool raw_mode(void)
     return check_raw();
 }
 
-/* Makes sure that there is some memory for curses, which does not check all of its small allocations: without it the
- * program ends here with a message. The freed memory stays with the process. */
+/* Makes sure that there is some memory for curses, which does not check all of its small
+ * allocations: without it the program ends here with a message. The freed memory stays with the
+ * process. */
 static void claim_memory(void)
 {
     free(xmalloc(64 << 10));
 }
 
-/* Curses ignores a terminfo file that cannot be read, and then finds no entry: a failure is tried again. */
+/* Curses ignores a terminfo file that cannot be read, and then finds no entry: a failure is tried
+ * again. */
 enum { TRIES = 3 };
 
 bool term_known(void)
@@ -343,8 +350,8 @@ bool term_open(bool color, struct err *e)
     const char *name = getenv("TERM");
     if (tcgetattr(STDIN_FILENO, &term.saved) != 0)
         return err_set(e, ERR_USAGE, "standard input is not a terminal: %s", strerror(errno));
-    /* Before newterm(), which does not replace handlers that are set: its own handlers end the program without storing
-     * anything, and it would ignore SIGTSTP while it draws. */
+    /* Before newterm(), which does not replace handlers that are set: its own handlers end the
+     * program without storing anything, and it would ignore SIGTSTP while it draws. */
     if (!interrupt_open(handled, COUNT(handled), true, restore_now, e))
         return false;
     set_escdelay(25);

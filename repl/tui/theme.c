@@ -52,7 +52,8 @@ struct look theme_look(enum theme t, int colors, enum style st, bool popup)
         l.attr = r->mono;
     } else if (colors < 256) {
         l.fg = light ? r->light16 : colors < 16 ? r->dark8 : r->dark16;
-        if (!light && colors < 16 && st == ST_BAD) /* the red of 8 colours is not legible on black */
+        /* the red of 8 colours is not legible on black */
+        if (!light && colors < 16 && st == ST_BAD)
             l.attr |= LOOK_REVERSE;
         if (popup)
             l.fg = WHITE, l.bg = BLUE;

@@ -41,8 +41,8 @@ struct timeline {
 };
 
 void timeline_free(struct timeline *t); /* also empties it */
-/* Adds a step. If it or later steps are there, they are removed first: the session went back and computes them
- * again. */
+/* Adds a step. If it or later steps are there, they are removed first: the session went back and
+ * computes them again. */
 void timeline_add(struct timeline *t, struct moment m);
 /* Adds marks to a step; to the latest before it if there is none. */
 void timeline_mark(struct timeline *t, int turn, int step, int marks);
@@ -50,8 +50,8 @@ void timeline_mark(struct timeline *t, int turn, int step, int marks);
 void timeline_cut(struct timeline *t, int turn);
 /* The index of a step, or of the latest before it; -1: there is none. */
 int timeline_find(const struct timeline *t, int turn, int step);
-/* The index of the first step of the next turn after index i (by 1) or of the previous one (by -1); for -1, of the turn
- * itself if i is after its first step. Stays within the timeline. */
+/* The index of the first step of the next turn after index i (by 1) or of the previous one (by -1);
+ * for -1, of the turn itself if i is after its first step. Stays within the timeline. */
 int timeline_turn(const struct timeline *t, int i, int by);
 
 /* Chooses the unit so that the timeline fits into `cells` cells. */

@@ -509,7 +509,8 @@ static int idle_time(const struct tui *t, uint64_t now)
     return timeout;
 }
 
-/* No event is posted when a server's metrics were read: copies the view as often as they are read. */
+/* No event is posted when a server's metrics were read: copies the view as often as they are
+ * read. */
 static void watch_gauges(struct tui *t, uint64_t now)
 {
     struct gauges_view v;
@@ -522,7 +523,8 @@ static void watch_gauges(struct tui *t, uint64_t now)
     t->view_old |= v.n_read + v.n_failed != t->now.gauge.n_read + t->now.gauge.n_failed;
 }
 
-/* Shows the whole message once when storing begins to fail or works again: the status line may cut it. */
+/* Shows the whole message once when storing begins to fail or works again: the status line may cut
+ * it. */
 static void tell_saving(struct app *a)
 {
     char line[256];

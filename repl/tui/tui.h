@@ -26,7 +26,8 @@ struct overlay {
     void *state;
 };
 
-/* The steps of the session, and the tokens and text of the running turn that are not matched yet: see time.c. */
+/* The steps of the session, and the tokens and text of the running turn that are not matched yet:
+ * see time.c. */
 struct time_axis {
     struct timeline line;
     struct align align;
@@ -62,8 +63,8 @@ struct tui {
     struct word word; /* the word under the cursor; w == 0: there is no cursor */
     int steps_first;  /* index of the first step that the Steps pane shows */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
-    int page_cells, page_unit, page_rows; /* of the Pages pane's map when drawn last: cells per row, tokens per
-                                             cell, rows of the screen per row */
+    int page_cells, page_unit, page_rows; /* of the Pages pane's map when drawn last: cells per row,
+                                             tokens per cell, rows of the screen per row */
     char page_session[SESSION_ID]; /* session of page_at */
     struct overlay over;
     bool over_on;
@@ -160,7 +161,8 @@ void time_go(struct tui *t, int index);
 void time_changed(struct tui *t); /* the app's address has changed */
 /* The keys of the time axis, [ ] { } g G and the dot, which work unless the input has the focus. */
 bool time_key(struct tui *t, const struct key *k);
-bool time_line_key(struct tui *t, const struct key *k); /* the same keys and the arrows, if the timeline has the focus */
+bool time_line_key(struct tui *t, const struct key *k); /* the same keys and the arrows, if the
+                                                           timeline has the focus */
 int time_index(const struct tui *t); /* of the step that is shown; -1: there is none */
 
 /* ---- overlay.c ---- */

@@ -1,5 +1,5 @@
-/* word.c - the cursor on the words of replies, and the Word pane, which shows the facts of the tokens of the word under the
- * cursor. See tui.h.
+/* word.c - the cursor on the words of replies, and the Word pane, which shows the facts of the
+ * tokens of the word under the cursor. See tui.h.
  */
 #include "repl/tui/tui.h"
 
@@ -186,7 +186,8 @@ static int accepted_node(const struct tree *r, int nth)
     return node;
 }
 
-/* The rank of a node among its siblings by the draft's probability, from 1; *of: the number of siblings. */
+/* The rank of a node among its siblings by the draft's probability, from 1; *of: the number of
+ * siblings. */
 static int rank_of(const struct tree *r, int node, int *of)
 {
     int rank = 1;

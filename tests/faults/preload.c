@@ -5,10 +5,11 @@
  * libraries are loaded, and stays off in programs that the program starts. trace.c learns of that
  * moment from a call of prctl() that the kernel refuses.
  *
- * With FORKED, each allocation fails once, in a process that is forked just before it and has no other thread. Most such
- * processes end at once with "out of memory"; the program's earlier states do not matter then. If a process goes on (it
- * allocates again, takes long, or ends in another way), it is killed and the number of its allocation is listed: that
- * allocation has to fail in a run of its own.
+ * With FORKED, each allocation fails once, in a process that is forked just before it and has no
+ * other thread. Most such processes end at once with "out of memory"; the program's earlier states
+ * do not matter then. If a process goes on (it allocates again, takes long, or ends in another
+ * way), it is killed and the number of its allocation is listed: that allocation has to fail in a
+ * run of its own.
  */
 #include "tests/faults/shared.h"
 
@@ -41,7 +42,8 @@ __attribute__((constructor)) static void begin(void)
         close(fd);
     if (p == MAP_FAILED)
         return;
-    void *first[2]; /* backtrace() loads a library at its first call: here, where allocations are not counted */
+    void *first[2]; /* backtrace() loads a library at its first call: here, where allocations are
+                       not counted */
     backtrace(first, 2);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     null_device = fcntl(null, F_DUPFD_CLOEXEC, 200);
@@ -61,7 +63,8 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 
-/* Whether a forked process, whose message comes through `from`, ended with status 2 and one line "out of memory". */
+/* Whether a forked process, whose message comes through `from`, ended with status 2 and one line
+ * "out of memory". */
 static bool ended_well(pid_t pid, int from)
 {
     static const char head[] = "aerie: out of memory (", tail[] = ")\n";

@@ -23,7 +23,8 @@ struct faults_page {
     unsigned long frame[FAULTS_FRAMES]; /* return addresses of the first that failed */
     int n_frame;
     int forks;              /* nonzero: each allocation fails in a process forked for it */
-    atomic_long ended;      /* forked processes that ended with status 2 and one line "out of memory" */
+    atomic_long ended;      /* forked processes that ended with status 2 and one line "out of
+                               memory" */
     atomic_long n_other;    /* forked processes that did not */
     long other[FAULTS_LISTED];
 };

@@ -1,8 +1,8 @@
 /* sweep.h - runs the trials of many faults in several processes, in one run or in several runs.
  *
- * A sweep is one kind of fault in one session, with a trial for each call n. The trials of all sweeps form one queue, from
- * which each process takes the next trial. If the queue is in a file, the next run continues where a run ended at its time
- * limit.
+ * A sweep is one kind of fault in one session, with a trial for each call n. The trials of all
+ * sweeps form one queue, from which each process takes the next trial. If the queue is in a file,
+ * the next run continues where a run ended at its time limit.
  */
 #ifndef AERIE_TESTS_FAULTS_SWEEP_H
 #define AERIE_TESTS_FAULTS_SWEEP_H
@@ -15,7 +15,8 @@ struct sweep {
     int session;
     struct fault f;      /* n: of its first trial */
     long step, n_trial;
-    int listed;          /* not 0: the calls n of the trials are in queue.list, from this index on */
+    int listed;          /* not 0: the calls n of the trials are in queue.list, from this index
+                            on */
     long total;          /* calls of a run without a fault */
     atomic_long tried, fired, failed;
 };

@@ -32,7 +32,8 @@ static bool has_ended(pid_t tracer)
 void terminal_play(int master, pid_t tracer, int slower, struct buf *shown)
 {
     int step = 0;
-    bool early = false; /* a key was pressed when curses had set up the terminal, before the first frame */
+    bool early = false; /* a key was pressed when curses had set up the terminal, before the first
+                           frame */
     uint64_t typed_at = clock_ns(), seen_at = 0;
     char part[4096];
     for (bool ended = false; !ended;) {
@@ -53,7 +54,8 @@ void terminal_play(int master, pid_t tracer, int slower, struct buf *shown)
         if (now - typed_at > patience || (step < 2 && answered)) {
             if (write(master, typed[step], strlen(typed[step])) < 0)
                 break;
-            step = step + 1 < N_TYPED ? step + 1 : 1; /* again: input that was typed before the screen was set up is lost */
+            /* again: input that was typed before the screen was set up is lost */
+            step = step + 1 < N_TYPED ? step + 1 : 1;
             typed_at = now;
         }
     }

@@ -5,10 +5,11 @@
  *                                         MINUTES=N STATE=FILE: for so long; the next run goes on with the rest
  *   EVERY_CALL="chat write once 7"        one trial, with what it printed
  *
- * Each trial must meet these conditions: no signal, no hang, an exit status that the manual lists; every message begins
- * with "aerie: ", and one names the cause if the program did not do everything that it does without a fault; the next
- * start is clean, the log is intact and has every turn that was reported as stored; the files that the program reported
- * as written are correct; the terminal is restored. */
+ * Each trial must meet these conditions: no signal, no hang, an exit status that the manual lists;
+ * every message begins with "aerie: ", and one names the cause if the program did not do everything
+ * that it does without a fault; the next start is clean, the log is intact and has every turn that
+ * was reported as stored; the files that the program reported as written are correct; the terminal
+ * is restored. */
 #include "tests/faults/shared.h"
 #include "tests/faults/sweep.h"
 #include "tests/faults/terminal.h"
@@ -152,7 +153,8 @@ static void put_file(const struct place *p, const char *name, const char *bytes,
 enum { SLOWER = 10 };
 static bool slowly; /* a process is forked for each allocation: the program is much slower */
 
-/* Runs the program on a terminal. Its output is in the file "out"; the file "terminal" says what was not restored. */
+/* Runs the program on a terminal. Its output is in the file "out"; the file "terminal" says what
+ * was not restored. */
 static void run_terminal(const struct place *p, struct command *c, const struct fault *f)
 {
     struct termios before, after;
@@ -274,7 +276,8 @@ static bool check_end(const struct trial *t, struct verdict *v)
     return true;
 }
 
-/* Checks that every turn that the program printed is in the log, unless a message says that it was not saved. */
+/* Checks that every turn that the program printed is in the log, unless a message says that it was
+ * not saved. */
 static bool check_turns(const struct place *p, const char *out, const char *messages, struct verdict *v)
 {
     char name[256];
@@ -347,7 +350,8 @@ static bool check_log(const struct place *p, const struct session *s, struct ver
     return v->ok;
 }
 
-/* Checks that the file that a session writes is complete, or is missing after a failure was reported. */
+/* Checks that the file that a session writes is complete, or is missing after a failure was
+ * reported. */
 static bool check_made(const struct place *p, const struct session *s, bool success, struct verdict *v)
 {
     char name[256];
@@ -370,7 +374,8 @@ static bool check_made(const struct place *p, const struct session *s, bool succ
     return v->ok;
 }
 
-/* Overwrites the parts of a session's output that differ from run to run: times, ids, speeds, folders. */
+/* Overwrites the parts of a session's output that differ from run to run: times, ids, speeds,
+ * folders. */
 static void strip(struct buf *text)
 {
     for (char *at = text->p; at && (at = strstr(at, "/aerie-faults-"));) /* the scratch folder of another worker */
@@ -428,7 +433,8 @@ static int count_replies(const struct place *p, const char *log)
     return n;
 }
 
-/* Whether a read of the terminal failed with EIO, which means to the program that the terminal has hung up. */
+/* Whether a read of the terminal failed with EIO, which means to the program that the terminal has
+ * hung up. */
 static bool read_terminal(const struct trial *t)
 {
     static const char head[] = "read ";
@@ -436,8 +442,8 @@ static bool read_terminal(const struct trial *t)
     return strncmp(t->what, head, sizeof head - 1) == 0 && n > 0 && t->what[sizeof head - 1 + n] == ' ' && t->error == EIO;
 }
 
-/* Judges a trial on the full screen: the typed message is answered and stored, or the screen or the last line says why
- * not; and the terminal is restored. */
+/* Judges a trial on the full screen: the typed message is answered and stored, or the screen or the
+ * last line says why not; and the terminal is restored. */
 static void judge_screen(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
 {
     enum { AFTER = 1 }; /* check_log() has added one reply */
@@ -576,7 +582,8 @@ struct run {
     struct queue *q;
 };
 
-/* If all calls are tried, a sweep goes on somewhat beyond their number, which varies from run to run with the threads. */
+/* If all calls are tried, a sweep goes on somewhat beyond their number, which varies from run to
+ * run with the threads. */
 static void add_sweep(struct run *r, const struct session *s, enum fault_class k, enum how how, int error)
 {
     long total = r->calls[k], most = r->all ? total : how == ONCE ? SAMPLE : 1;
@@ -597,7 +604,8 @@ static void add_sweep(struct run *r, const struct session *s, enum fault_class k
     queue_add(r->q, &w);
 }
 
-/* Makes each allocation of a session fail in a forked process (FORKED), and lists those that did not end it. */
+/* Makes each allocation of a session fail in a forked process (FORKED), and lists those that did
+ * not end it. */
 static void list_others(struct run *r, const struct session *s)
 {
     const struct place *p = &r->place[0];
@@ -648,7 +656,8 @@ static long run_all(struct run *r)
     return queue_print(r->q, session_name, how_name);
 }
 
-/* Whether ONLY names this one of `all`, or none of them: it restricts only the kinds that it names. */
+/* Whether ONLY names this one of `all`, or none of them: it restricts only the kinds that it
+ * names. */
 static bool wanted(const char *name, const char *const all[], int n)
 {
     const char *only = getenv("ONLY");

@@ -29,7 +29,8 @@
 struct call {
     short nr;
     const char *name;
-    enum { ON_FD, ON_PATH, ON_PATH_AT, ON_NOTHING } on; /* kind of the first argument; ON_PATH_AT: a path is the second */
+    enum { ON_FD, ON_PATH, ON_PATH_AT, ON_NOTHING } on; /* kind of the first argument; ON_PATH_AT: a
+                                                           path is the second */
 };
 
 static const struct class {
@@ -178,9 +179,10 @@ static void describe(pid_t pid, const struct call *c, const struct user_regs_str
     snprintf(out, 160, "%s%s%.80s (%s)", c->name, *name ? " " : "", *name ? name : *path ? path : "", comm);
 }
 
-/* Whether a call is left alone, because the kernel never fails it in this way: on an eventfd, which does not block; on a
- * pipe, except with EINTR; with EINTR on a file of terminfo, which the terminal's library reads before any signal handler
- * is set. With FROM, writes to standard error are left alone, too, so that messages get through. */
+/* Whether a call is left alone, because the kernel never fails it in this way: on an eventfd, which
+ * does not block; on a pipe, except with EINTR; with EINTR on a file of terminfo, which the
+ * terminal's library reads before any signal handler is set. With FROM, writes to standard error
+ * are left alone, too, so that messages get through. */
 static bool cannot_fail(pid_t pid, const struct fault *f, const struct user_regs_struct *r)
 {
     char link[64], to[256];
@@ -196,7 +198,8 @@ static bool cannot_fail(pid_t pid, const struct fault *f, const struct user_regs
     return strstr(to, "eventfd") || (f->how != INTERRUPT && strncmp(to, "pipe:", 5) == 0) || (f->how == INTERRUPT && strstr(to, "/terminfo/"));
 }
 
-/* Whether a kernel may transfer fewer bytes than the call asks for: on a file, a pipe or a terminal. */
+/* Whether a kernel may transfer fewer bytes than the call asks for: on a file, a pipe or a
+ * terminal. */
 static bool may_be_short(pid_t pid, const struct user_regs_struct *r)
 {
     char link[64];
@@ -214,8 +217,9 @@ static bool is_thread(pid_t pid, const struct user_regs_struct *r)
     return r->orig_rax == SYS_clone && (r->rdi & CLONE_THREAD);
 }
 
-/* Whether a call is interrupted. ODD_CALLS and EVEN_CALLS: every second call of a thread, counted by thread, so that each
- * thread makes progress. FIRST_TRIES: every call, except one that repeats the thread's last, interrupted call. */
+/* Whether a call is interrupted. ODD_CALLS and EVEN_CALLS: every second call of a thread, counted
+ * by thread, so that each thread makes progress. FIRST_TRIES: every call, except one that repeats
+ * the thread's last, interrupted call. */
 static bool interrupts(pid_t thread, enum interrupted which, const struct user_regs_struct *r)
 {
     static struct { bool was; unsigned long nr, on; } last[1 << 12], *l;

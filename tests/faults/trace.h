@@ -25,12 +25,13 @@ enum how {
     ONCE,      /* the n-th call */
     FROM,      /* the n-th call and all later ones */
     INTERRUPT, /* with EINTR; n says which calls (enum interrupted) */
-    SHORTEN,   /* each call transfers about half of the bytes asked for, at least one (CALLS_READ, CALLS_WRITE) */
+    SHORTEN,   /* each call transfers about half of the bytes asked for, at least one (CALLS_READ,
+                  CALLS_WRITE) */
 };
 
-/* Which calls of a thread are interrupted. A faulty loop of two calls that starts over after EINTR, instead of repeating
- * the interrupted call, makes no progress with FIRST_TRIES, nor with one of ODD_CALLS and EVEN_CALLS (which of the two
- * depends on the number of calls before it). */
+/* Which calls of a thread are interrupted. A faulty loop of two calls that starts over after EINTR,
+ * instead of repeating the interrupted call, makes no progress with FIRST_TRIES, nor with one of
+ * ODD_CALLS and EVEN_CALLS (which of the two depends on the number of calls before it). */
 enum interrupted { ODD_CALLS = 1, EVEN_CALLS, FIRST_TRIES };
 
 struct fault {
@@ -42,7 +43,8 @@ struct fault {
 
 const char *class_name(enum fault_class c);
 const char *class_help(enum fault_class c); /* the calls of which it consists */
-int class_error(enum fault_class c, int i); /* the i-th errno that calls of the class may return; 0: no more */
+int class_error(enum fault_class c, int i); /* the i-th errno that calls of the class may return; 0:
+                                               no more */
 bool class_interrupts(enum fault_class c);  /* its calls may return EINTR */
 
 struct command {
@@ -64,7 +66,8 @@ struct trial {
     char what[160];  /* the call that failed first: "write sessions.db-wal" */
 };
 
-/* Starts the program under a tracer process, whose id is returned; `t` must be in memory shared with child processes. */
+/* Starts the program under a tracer process, whose id is returned; `t` must be in memory shared
+ * with child processes. */
 pid_t trace_start(const struct command *c, const struct fault *f, struct trial *t);
 /* Whether this machine can trace: an x86-64 whose kernel lets a process trace its children. */
 bool trace_possible(void);

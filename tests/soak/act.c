@@ -231,7 +231,8 @@ static void acts(struct user *u)
     act[at].run(u);
 }
 
-/* For a run that leaks pages on purpose: a historical fault that leaks them, with the checker off so that turns go on. */
+/* For a run that leaks pages on purpose: a historical fault that leaks them, with the checker off
+ * so that turns go on. */
 static void leak_pages(struct user *u)
 {
     say(u, "/bug 27789 on");
@@ -239,8 +240,8 @@ static void leak_pages(struct user *u)
     say(u, "/set draft.shape 4-2-12");
 }
 
-/* Brings the program into the state in which samples are comparable: no turn, no pause, an empty context and screen. Checks
- * ledgers and rules before and after the context is emptied. */
+/* Brings the program into the state in which samples are comparable: no turn, no pause, an empty
+ * context and screen. Checks ledgers and rules before and after the context is emptied. */
 static void rests(struct user *u)
 {
     static const char *const first[] = {"/delete", "/force off", "/finish", "/at live", "/bug 27789 off"};
@@ -264,7 +265,8 @@ static void rests(struct user *u)
     user_settle(u);
 }
 
-/* Sends a prompt of more tokens than a pass has rows, after which the kernels' working buffers have their final size. */
+/* Sends a prompt of more tokens than a pass has rows, after which the kernels' working buffers have
+ * their final size. */
 static void has_widest_pass(struct user *u)
 {
     struct buf text = {0};
@@ -276,8 +278,9 @@ static void has_widest_pass(struct user *u)
     say(u, "/clear");
 }
 
-/* Before the first sample: uses everything that is opened on first use (such as connections for reading the log), and fills
- * buffers that are never shrunk (such as the ring of steps), so that they do not count as growth. */
+/* Before the first sample: uses everything that is opened on first use (such as connections for
+ * reading the log), and fills buffers that are never shrunk (such as the ring of steps), so that
+ * they do not count as growth. */
 static void warms_up(struct user *u)
 {
     say(u, message[0]);

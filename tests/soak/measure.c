@@ -15,7 +15,8 @@ enum { MOST = 4000 };
 struct held {
     long kb, data_kb; /* RssAnon, VmData: private memory, touched and in all */
     long descriptors, threads, processes;
-    long log_descriptors; /* of the log's file: SQLite keeps one open while the process has any lock on the file */
+    long log_descriptors; /* of the log's file: SQLite keeps one open while the process has any lock
+                             on the file */
     long heap, heap_held, sqlite; /* kB of the program's heap: in use, held by its allocator, in use by SQLite */
     long used, evictable; /* pages of all pools */
 };
@@ -67,8 +68,8 @@ static void add_process(pid_t pid, struct held *h)
         fclose(f);
 }
 
-/* Counts the descriptors of the log's file apart from the others, and notes all of them in the journal if a number has
- * changed. */
+/* Counts the descriptors of the log's file apart from the others, and notes all of them in the
+ * journal if a number has changed. */
 static void tell_descriptors(const struct user *u, struct held *h, const struct held *before)
 {
     char folder[64], path[400], to[400];
@@ -91,7 +92,8 @@ static void tell_descriptors(const struct user *u, struct held *h, const struct 
     buf_free(&list);
 }
 
-/* Notes in the journal a user's mappings with more than 256 kB of private memory: touched size and size. */
+/* Notes in the journal a user's mappings with more than 256 kB of private memory: touched size and
+ * size. */
 static void note_mappings(const struct user *u)
 {
     char path[64], line[512], name[128] = "";
@@ -212,7 +214,8 @@ static double used_of(const struct sample *s, int user) { return (double)s->user
 static double evictable_of(const struct sample *s, int user) { return (double)s->user[user].evictable; }
 static double wal_of(const struct sample *s, int user) { return (double)s->wal_kb + 0 * user; }
 
-/* Prints the first sample and the medians of the second and the last third; returns the difference of the two medians. */
+/* Prints the first sample and the medians of the second and the last third; returns the difference
+ * of the two medians. */
 static double show(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, const char *why)
 {
     int third = n_sample / 3;
@@ -239,10 +242,12 @@ void judge_samples(void)
         const char *who = soak.user[i].name;
         judge(who, "heap in use", heap_of, i, 512);
         judge(who, "SQLite", sqlite_of, i, 2048); /* pages of the log in its cache: 2 MB a connection */
-        judge(who, "mapped", data_of, i, 12288); /* the C library keeps an 8 MB stack for the next thread */
+        /* the C library keeps an 8 MB stack for the next thread */
+        judge(who, "mapped", data_of, i, 12288);
         show(who, "touched", kb_of, i, "of the mapped; the pools' cells from their first use on");
         judge(who, "descriptors", descriptors_of, i, 0);
-        judge(who, "of the log", log_descriptors_of, i, 1); /* at most as many as were ever open at once */
+        /* at most as many as were ever open at once */
+        judge(who, "of the log", log_descriptors_of, i, 1);
         judge(who, "threads", threads_of, i, 0);
         judge(who, "pages used", used_of, i, 0);
         judge(who, "pages kept", evictable_of, i, 64);

@@ -1,9 +1,10 @@
 /* shim.c - loaded into the programs of a soak with LD_PRELOAD: a wall clock that runs faster, and leaks on purpose.
  *
- * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead. Monotonic time is
- * unchanged, because waits use it. AERIE_SOAK_LEAK=memory, descriptors or threads leaks some at every sync of a file, to
- * show that the soak finds a leak. AERIE_SOAK_HEAP names a file of three 64-bit numbers, written before each wait for
- * input: the bytes of the heap that are in use, those that the allocator holds, and those in use that are SQLite's.
+ * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead.
+ * Monotonic time is unchanged, because waits use it. AERIE_SOAK_LEAK=memory, descriptors or threads
+ * leaks some at every sync of a file, to show that the soak finds a leak. AERIE_SOAK_HEAP names a
+ * file of three 64-bit numbers, written before each wait for input: the bytes of the heap that are
+ * in use, those that the allocator holds, and those in use that are SQLite's.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -3,17 +3,19 @@
  *   soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]     (make soak T=600 SEED=7)
  *
  * One instance has the full screen on a pseudo-terminal, one reads plain lines from a pipe. Each is a process that lives
- * through the whole run and receives chats, commands, keys, resizes, forks, cancels, paused turns and historical faults
- * (act.c). At the same time other processes read, export, check, back up and write the same log; some are killed. Sometimes
- * the disk is full.
+ * through the whole run and receives chats, commands, keys, resizes, forks, cancels, paused turns
+ * and historical faults (act.c). At the same time other processes read, export, check, back up and
+ * write the same log; some are killed. Sometimes the disk is full.
  *
  * 24 hours in simulated time: the programs' wall clock runs so fast that SECONDS are a day (shim.c), and the users type
  * without the pauses in which a person reads and thinks. The last lines say how many turns, commands, keys and resizes the
- * day had: 1,440 turns are one a minute, day and night. Monotonic time is not changed, because waits use it.
+ * day had: 1,440 turns are one a minute, day and night. Monotonic time is not changed, because
+ * waits use it.
  *
  * Some fifty times the users rest (no turn, empty context, empty screen), and memory, descriptors, threads, pages and the
- * log's size are measured. The run passes if each of them is flat or grows as explained, the ledgers add up, no checker
- * rule is broken, the log passes `db check` and has every printed turn, and every session replays.
+ * log's size are measured. The run passes if each of them is flat or grows as explained, the
+ * ledgers add up, no checker rule is broken, the log passes `db check` and has every printed turn,
+ * and every session replays.
  */
 #include "tests/soak/soak.h"
 
@@ -100,8 +102,8 @@ static void write_file(const char *name, const char *text)
     free(path);
 }
 
-/* Mounts a small file system, visible to this process and its children only, which can be filled. Without the right to
- * mount one, the limit of file sizes makes writes fail instead. */
+/* Mounts a small file system, visible to this process and its children only, which can be filled.
+ * Without the right to mount one, the limit of file sizes makes writes fail instead. */
 static void mount_small(void)
 {
     uid_t uid = getuid();
@@ -182,7 +184,8 @@ static void set_place(void)
     make_folder("%s", soak.small);
     char *program = xasprintf("%s/aerie", soak.build);
     soak.aerie = xasprintf("%s/aerie", soak.folder);
-    CHECK(link(program, soak.aerie) == 0); /* a link: the same program for the whole run, even if it is rebuilt meanwhile */
+    /* a link: the same program for the whole run, even if it is rebuilt meanwhile */
+    CHECK(link(program, soak.aerie) == 0);
     free(program);
     char *path = xasprintf("%s/journal", soak.folder);
     soak.journal = fopen(path, "we");
@@ -335,8 +338,8 @@ static void check_printed_turns(void)
     free(path);
 }
 
-/* Replays all sessions with a number (those without are parents of forks and have no turn) in random order; on a machine
- * under load as many as three times the duration of the run allows. */
+/* Replays all sessions with a number (those without are parents of forks and have no turn) in
+ * random order; on a machine under load as many as three times the duration of the run allows. */
 static void replay_sessions(uint64_t *rng)
 {
     int most = (int)log_number("select max(number) from session"), done = 0, equal = 0;
@@ -379,7 +382,8 @@ static void end_checks(uint64_t *rng)
         if (rc < 0 || rc > 5 || rc == 3 || (rc == 4 && !u->log_refused))
             failed(u->name, "left with status %d (0, 1, 2 or 5 were expected)", rc);
     }
-    expect("a start after all", start, 60000); /* this start closes the turns that killed processes left open */
+    /* this start closes the turns that killed processes left open */
+    expect("a start after all", start, 60000);
     expect("db check", check, 300000);
     if (log_number(no_fault) != 0)
         failed("log", "turns are open or lost their device");
@@ -410,7 +414,8 @@ static void prune_log(void)
         printf("log: %lld kB; with the 10 sessions used last: %lld kB\n", (long long)before.st_size / 1024, (long long)after.st_size / 1024);
 }
 
-/* After a failure, copies the evidence from the small file system before it is unmounted; else keeps only the journal. */
+/* After a failure, copies the evidence from the small file system before it is unmounted; else
+ * keeps only the journal. */
 static void keep_or_remove(void)
 {
     const char *copy[] = {"/bin/cp", "-r", soak.small, soak.kept, NULL}, *remove[] = {"/bin/rm", "-rf", soak.small, soak.aerie, NULL};

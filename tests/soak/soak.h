@@ -1,7 +1,8 @@
 /* soak.h - what the files of the soak share (soak.c says what a soak does).
  *
  * A user is a thread that drives one process of aerie: the full screen over a pseudo-terminal, or plain lines over pipes.
- * The seed determines everything that a user does; only timing (how far a reply had come) depends on the machine.
+ * The seed determines everything that a user does; only timing (how far a reply had come) depends
+ * on the machine.
  */
 #ifndef AERIE_TESTS_SOAK_H
 #define AERIE_TESTS_SOAK_H
@@ -27,7 +28,8 @@ struct user {
     uint64_t rng;
     int width, height;
     bool fault_on;      /* a historical fault was switched on since the last rest */
-    bool log_refused;   /* plain: a command failed because of the log, which the exit status reports */
+    bool log_refused;   /* plain: a command failed because of the log, which the exit status
+                           reports */
     size_t unanswered;  /* screen: n_out when input was sent last */
     size_t n_out;       /* bytes of output so far */
     struct buf got;     /* the end of the output since the last forget_output() */
@@ -53,7 +55,8 @@ struct soak {
     atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
     atomic_bool full;           /* the disk is full now */
     atomic_uint_least64_t room_ns; /* when the disk last had room again */
-    atomic_bool over, stop;     /* over: the run shall end; stop: users end when they leave their rest */
+    atomic_bool over, stop;     /* over: the run shall end; stop: users end when they leave their
+                                   rest */
     pthread_barrier_t rest, go; /* users and the main thread, at rest */
     atomic_bool resting;        /* users rest after their present action */
     atomic_int failures;
@@ -83,7 +86,8 @@ void user_send(struct user *u, const char *bytes, size_t n);
 void user_line(struct user *u, const char *line);
 void user_settle(struct user *u);
 void user_resize(struct user *u, int width, int height);
-/* Full screen: makes the program redraw, and returns the text with blanks collapsed, valid until the next call. */
+/* Full screen: makes the program redraw, and returns the text with blanks collapsed, valid until
+ * the next call. */
 const char *user_screen(struct user *u);
 /* Reads the ledgers and the checker's verdict. */
 void user_inspect(struct user *u);
@@ -97,7 +101,8 @@ void *user_main(void *arg);
 
 /* ---- other processes (visit.c) --------------------------------------------------------------- */
 
-/* Runs one command of aerie while the users run, and fails if its exit status is not one of those allowed. */
+/* Runs one command of aerie while the users run, and fails if its exit status is not one of those
+ * allowed. */
 void visit(uint64_t *rng);
 
 /* ---- measuring (measure.c) ------------------------------------------------------------------- */

@@ -278,8 +278,8 @@ void user_line(struct user *u, const char *line)
 
 /* ---- rest ------------------------------------------------------------------------------------ */
 
-/* Adds up the CPU time of the threads of a process and of its children; false: one of them is running or waits for a
- * disk. */
+/* Adds up the CPU time of the threads of a process and of its children; false: one of them is
+ * running or waits for a disk. */
 static bool all_sleep(pid_t pid, uint64_t *ran)
 {
     char path[300], text[600];
@@ -326,8 +326,9 @@ static bool gone(struct user *u)
     return u->pid == 0;
 }
 
-/* Waits until three checks in a row find no output and no CPU time used. After input, it first waits up to `answer`
- * milliseconds for some output, because the kernel may deliver the input late on a machine under load. */
+/* Waits until three checks in a row find no output and no CPU time used. After input, it first
+ * waits up to `answer` milliseconds for some output, because the kernel may deliver the input late
+ * on a machine under load. */
 static bool rests_within(struct user *u, int ms, int answer)
 {
     uint64_t begin = clock_ns(), ran = 0;

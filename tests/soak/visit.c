@@ -1,4 +1,5 @@
-/* visit.c - other, short-lived processes of aerie on the log of a soak, which read it, write to it, or are killed. */
+/* visit.c - other, short-lived processes of aerie on the log of a soak, which read it, write to it,
+ * or are killed. */
 #include "tests/soak/soak.h"
 
 #include <signal.h>
@@ -54,7 +55,7 @@ static void run(const char *const *argv, int ms, int sig, const char *may)
     /* a full disk is an error of the log (exit status 4) or of the output file (2) */
     full |= atomic_load(&soak.full);
     if (strcmp(argv[1], "replay") == 0 && out.n && (strstr(out.p, "differs at step") || strstr(out.p, "differs in turn")))
-        failed("visitor", "%s: %.800s", line.p, out.p); /* not even for a session that another process writes */
+        failed("visitor", "%s: %.800s", line.p, out.p); /* not even while it is written */
     if (!allowed(rc, may) && !(full && (rc == 2 || rc == 4)))
         failed("visitor", "%sended with status %d, expected one of%s: %.800s", line.p, rc, may, out.p);
     buf_free(&out);

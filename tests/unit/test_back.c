@@ -1,5 +1,6 @@
-/* test_back.c - going back within a turn: after any number of moves back and forth a turn has posted the same events as a
- * turn without them, every state that it reaches again equals the first one, and a difference is always reported.
+/* test_back.c - going back within a turn: after any number of moves back and forth a turn has
+ * posted the same events as a turn without them, every state that it reaches again equals the first
+ * one, and a difference is always reported.
  *
  *   test_back [DEVICE [PRECISION]]      cpu f32 */
 #include "tests/few.h"

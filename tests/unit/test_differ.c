@@ -1,5 +1,5 @@
-/* test_differ.c - the conditions of two runs decide which results must be equal: steps bit by bit, tokens by position, page
- * tables by their meaning (repl/differ.h, repl/differ_pages.h). */
+/* test_differ.c - the conditions of two runs decide which results must be equal: steps bit by bit,
+ * tokens by position, page tables by their meaning (repl/differ.h, repl/differ_pages.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_fault_faces.c - a device that fails and stays lost, as users see it: plain mode, batches, replays, the full screen.
- * Each face runs in a process of its own, so that exit codes, standard error and the terminal are those of real use. */
+/* test_fault_faces.c - a device that fails and stays lost, as users see it: plain mode, batches,
+ * replays, the full screen. Each face runs in a process of its own, so that exit codes, standard
+ * error and the terminal are those of real use. */
 #include "engine/serve/session.h"
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
@@ -25,7 +26,8 @@ static struct options options(void)
     return (struct options){.engine = spy_opts(), .level = LOG_STEPS, .db = db, .color = 2};
 }
 
-/* In the child: runs a face on an app whose device fails at the `waits`-th wait after it is open (-1: never). */
+/* In the child: runs a face on an app whose device fails at the `waits`-th wait after it is open
+ * (-1: never). */
 static int with_app(struct options *o, int waits, int (*face)(struct app *a))
 {
     struct err e = {0};
@@ -275,8 +277,8 @@ static void expect_status(int (*child)(void), int rc)
     shown_free(&s);
 }
 
-/* Replays the last session on a device that does not fail. The session must be equal, and the output must begin with
- * `begin`; session: which one it is, for the message of a failure. */
+/* Replays the last session on a device that does not fail. The session must be equal, and the
+ * output must begin with `begin`; session: which one it is, for the message of a failure. */
 static void expect_equal_replay(const char *session, const char *begin)
 {
     struct shown s = {0};
@@ -370,7 +372,8 @@ static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(vo
 static int cancel_attn; /* the user stops the prompt after this many attention operations */
 static int n_hello;     /* turns before that prompt */
 
-/* n_hello turns, then a prompt of several chunks that is stopped, and the same prompt again, which is not. */
+/* n_hello turns, then a prompt of several chunks that is stopped, and the same prompt again, which
+ * is not. */
 static int face_stopped_in_chunk(struct app *a)
 {
     static const char *const question = "What is a page table, and what does a cache of keys and values hold?";
@@ -400,8 +403,8 @@ static int child_stopped_in_chunk(void)
     return with_app(&o, -1, face_stopped_in_chunk);
 }
 
-/* Stops a prompt after cancel_attn attention operations; the session must replay equal. Sets the steps and the
- * reply's tokens of the stopped turn. */
+/* Stops a prompt after cancel_attn attention operations; the session must replay equal. Sets the
+ * steps and the reply's tokens of the stopped turn. */
 static void stop_in_chunk(int *steps, int *tokens)
 {
     char stopped[64];
@@ -426,8 +429,8 @@ static void stop_in_chunk(int *steps, int *tokens)
     drop_db();
 }
 
-/* Stops within each chunk of a prompt and between chunks. The last stop comes after a checkpoint was made and the page
- * that it shares was copied. */
+/* Stops within each chunk of a prompt and between chunks. The last stop comes after a checkpoint
+ * was made and the page that it shares was copied. */
 static void test_a_turn_that_was_stopped_within_a_chunk_replays_equal(void **state)
 {
     (void)state;

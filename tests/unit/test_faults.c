@@ -1,5 +1,5 @@
-/* test_faults.c - the engine on a device that is too small, or that fails and stays lost. (With a face:
- * test_fault_faces.c.) */
+/* test_faults.c - the engine on a device that is too small, or that fails and stays lost. (With a
+ * face: test_fault_faces.c.) */
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
 

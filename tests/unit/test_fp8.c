@@ -1,6 +1,6 @@
 /* test_fp8.c - weights quantized to FP8: the format against its definition by value, what a device's
- * upload() makes of a matrix, and which matrices of a model are quantized. test_cuda_tile.c shows that products of
- * decode rows, which read FP8, have the same bits as products that read bf16.
+ * upload() makes of a matrix, and which matrices of a model are quantized. test_cuda_tile.c shows
+ * that products of decode rows, which read FP8, have the same bits as products that read bf16.
  */
 #include "kernels/fp8.h"
 #include "models/models.h"

@@ -1,5 +1,5 @@
-/* test_gauges.c - a server's metrics over time: the ring of readings, rates from counters, graphs; and the numbers derived
- * from a server's counts, each compared with an independent computation. */
+/* test_gauges.c - a server's metrics over time: the ring of readings, rates from counters, graphs;
+ * and the numbers derived from a server's counts, each compared with an independent computation. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

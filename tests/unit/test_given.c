@@ -1,4 +1,5 @@
-/* test_given.c - given tokens: a lane emits them in place of the target's choices, and nothing else changes.
+/* test_given.c - given tokens: a lane emits them in place of the target's choices, and nothing else
+ * changes.
  *
  * Over the mock model, with random tokens, trees, windows and page sizes, greedy and sampled. */
 #include "tests/mock.h"

@@ -361,8 +361,8 @@ static void test_what_writing_needs_and_is_refused_is_named(void **state)
     shim_remove();
 }
 
-/* SQLITE_BUSY means that another connection has the lock, or that the system refuses one (ENOLCK). Only the latter is
- * a failed system call, which messages name. */
+/* SQLITE_BUSY means that another connection has the lock, or that the system refuses one (ENOLCK).
+ * Only the latter is a failed system call, which messages name. */
 static void test_only_a_lock_that_the_system_refuses_has_a_cause(void **state)
 {
     (void)state;

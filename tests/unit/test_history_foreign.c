@@ -1,5 +1,5 @@
-/* Foreign and changed files: files of other programs are not touched, a changed schema is never used, and `db check` names
- * everything that was added, removed or edited. */
+/* Foreign and changed files: files of other programs are not touched, a changed schema is never
+ * used, and `db check` names everything that was added, removed or edited. */
 #include "history/internal.h"
 #include "tests/history_kit.h"
 

@@ -1,5 +1,5 @@
-/* No operation of this process on its own log drops SQLite's POSIX locks. Otherwise another process that closes the database
- * would miss this process's lock and delete the write-ahead log. */
+/* No operation of this process on its own log drops SQLite's POSIX locks. Otherwise another process
+ * that closes the database would miss this process's lock and delete the write-ahead log. */
 #include "tests/history_kit.h"
 
 #include <sqlite3.h>

@@ -1,4 +1,5 @@
-/* Numbers that another program put into the log are range-checked before any arithmetic, and a reader can be stopped. */
+/* Numbers that another program put into the log are range-checked before any arithmetic, and a
+ * reader can be stopped. */
 #include "history/internal.h"
 #include "tests/history_kit.h"
 

@@ -1,5 +1,5 @@
-/* test_kept_plans.c - the kept plans of a step that was named before it ran: those of all its passes, with their page
- * tables; and the step has the same bits as without keeping them. */
+/* test_kept_plans.c - the kept plans of a step that was named before it ran: those of all its
+ * passes, with their page tables; and the step has the same bits as without keeping them. */
 #include "tests/serve_kit.h"
 
 struct told {

@@ -1,5 +1,5 @@
-/* Packs: which columns they keep, that a pack without text contains none, that any change of its bytes is detected, and
- * that opening a pack creates and changes no file. */
+/* Packs: which columns they keep, that a pack without text contains none, that any change of its
+ * bytes is detected, and that opening a pack creates and changes no file. */
 #include "history/internal.h"
 #include "tests/history_kit.h"
 

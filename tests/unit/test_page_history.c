@@ -1,5 +1,6 @@
-/* Page tables of the past: applying the page events yields the live state after every step, whatever happened between the
- * steps, and a seek to any earlier step yields the state at that step. */
+/* Page tables of the past: applying the page events yields the live state after every step,
+ * whatever happened between the steps, and a seek to any earlier step yields the state at that
+ * step. */
 #include "tests/serve_kit.h"
 
 #include "engine/page_history.h"

@@ -1,5 +1,6 @@
-/* Power cuts: a simulated disk (disk_kit.h) is stopped before a change of a file, and the log that it might hold then is
- * opened again. `make test` cuts at a few changes of each operation; with CUTS=all at every change of a file. */
+/* Power cuts: a simulated disk (disk_kit.h) is stopped before a change of a file, and the log that
+ * it might hold then is opened again. `make test` cuts at a few changes of each operation; with
+ * CUTS=all at every change of a file. */
 #include "history/internal.h"
 #include "tests/disk_kit.h"
 #include "tests/history_kit.h"

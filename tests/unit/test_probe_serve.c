@@ -1,5 +1,6 @@
-/* test_probe_serve.c - steps of a session run with taps: past steps computed again have the recorded logits, an armed step
- * runs as without taps, and neither changes the session. Also the contexts of turns, kept as differences. */
+/* test_probe_serve.c - steps of a session run with taps: past steps computed again have the
+ * recorded logits, an armed step runs as without taps, and neither changes the session. Also the
+ * contexts of turns, kept as differences. */
 #include "tests/serve_kit.h"
 
 /* The steps that a session brought, and its probes. */

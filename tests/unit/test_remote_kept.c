@@ -1,5 +1,6 @@
-/* test_remote_kept.c - the parts of a session that the remote backend keeps for its views (steps, replies, texts of ids,
- * best tokens), and its messages about the connection. The server plays recorded answers of vLLM. */
+/* test_remote_kept.c - the parts of a session that the remote backend keeps for its views (steps,
+ * replies, texts of ids, best tokens), and its messages about the connection. The server plays
+ * recorded answers of vLLM. */
 #include <math.h>
 
 #include "engine/remote/remote.h"

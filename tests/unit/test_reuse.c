@@ -1,5 +1,6 @@
-/* test_reuse.c - how much of a prompt is reused, and the reason that the engine reports for not more: every reason arises
- * as in a user's session. Also the facts of emitted tokens in events and in memory. */
+/* test_reuse.c - how much of a prompt is reused, and the reason that the engine reports for not
+ * more: every reason arises as in a user's session. Also the facts of emitted tokens in events and
+ * in memory. */
 #include "tests/serve_kit.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* test_room.c - a full context: which messages are refused, which turns leave, and that a notice comes before. */
+/* test_room.c - a full context: which messages are refused, which turns leave, and that a notice
+ * comes before. */
 #include "tests/serve_kit.h"
 
 enum { CONTEXT = 512 };

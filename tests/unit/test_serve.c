@@ -1,4 +1,5 @@
-/* test_serve.c - queued requests: which of them a cancel or a close ends, which still run, and when the lock is held. */
+/* test_serve.c - queued requests: which of them a cancel or a close ends, which still run, and when
+ * the lock is held. */
 #include "tests/serve_kit.h"
 
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* test_served_diff.c - the comparison of two runs of which one or both were computed by a server, with hand-made traces and
- * without an engine. A single change is found in its place, and no other difference is reported. */
+/* test_served_diff.c - the comparison of two runs of which one or both were computed by a server,
+ * with hand-made traces and without an engine. A single change is found in its place, and no other
+ * difference is reported. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

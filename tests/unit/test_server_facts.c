@@ -1,4 +1,5 @@
-/* The facts and metrics of a server that the log keeps: never a key, never another model's numbers. */
+/* The facts and metrics of a server that the log keeps: never a key, never another model's
+ * numbers. */
 #include "engine/remote/page_pair.h"
 
 #include <math.h>

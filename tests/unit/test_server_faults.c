@@ -1,8 +1,9 @@
 /* test_server_faults.c - every kind of server against every kind of fault.
  *
- * A row of `faults` is one way in which an answer goes wrong, with the expected result for every server: the whole reply, a
- * part of it, or none, with one clear line, logged as it was shown, after the given number of requests. Afterwards the
- * conversation goes on, and the next answer is complete.
+ * A row of `faults` is one way in which an answer goes wrong, with the expected result for every
+ * server: the whole reply, a part of it, or none, with one clear line, logged as it was shown,
+ * after the given number of requests. Afterwards the conversation goes on, and the next answer is
+ * complete.
  */
 #include "tests/server_kit.h"
 

@@ -1,12 +1,13 @@
 /* test_signal_states.c - signals in every state of the program, on each of its faces.
  *
- * A row of states[] says how the program is started and brought into a state; a row of trials[] which signals it then
- * receives. The test checks that SIGTERM, SIGHUP and SIGINT end the program with the status that shells expect, or that
- * the chat goes on if it should after Ctrl-C; that SIGTSTP stops it with the terminal restored and SIGCONT redraws the
- * screen; that resizes and SIGPIPE change nothing; that a hang-up ends it; and afterwards, that the terminal has its former
- * modes, no process of the group is left, and the log is intact and has the expected replies. States that would not end
- * by themselves are made with a model that takes minutes, a server that does not answer, a pipe that nobody reads, or a
- * lock on the log.
+ * A row of states[] says how the program is started and brought into a state; a row of trials[]
+ * which signals it then receives. The test checks that SIGTERM, SIGHUP and SIGINT end the program
+ * with the status that shells expect, or that the chat goes on if it should after Ctrl-C; that
+ * SIGTSTP stops it with the terminal restored and SIGCONT redraws the screen; that resizes and
+ * SIGPIPE change nothing; that a hang-up ends it; and afterwards, that the terminal has its former
+ * modes, no process of the group is left, and the log is intact and has the expected replies.
+ * States that would not end by themselves are made with a model that takes minutes, a server that
+ * does not answer, a pipe that nobody reads, or a lock on the log.
  *
  *   AERIE_SIGNALS=all       every state with every trial, and a table of reaction times (minutes)
  *   AERIE_SIGNALS=NAME      only states whose name contains it, with every trial

@@ -1,6 +1,6 @@
-/* test_synthetic.c - generated weights: their distribution, that every device generates those of the CPU,
- * and that a model made from shapes alone has the tensors of a real one. Without a GPU the comparison
- * is skipped. */
+/* test_synthetic.c - generated weights: their distribution, that every device generates those of
+ * the CPU, and that a model made from shapes alone has the tensors of a real one. Without a GPU the
+ * comparison is skipped. */
 #include "engine/cycle/cycle.h"
 #include "engine/run/device.h"
 #include "engine/tools/synthetic.h"
