@@ -9,11 +9,11 @@ enum { MOST_STEPS = 1 << 16 };
 
 enum stop_reason reply_stop(const struct incoming *in)
 {
-    return in->stopped                      ? STOP_CANCEL
-           : in->failed                     ? STOP_FAULT
-           : in->finish == FINISH_LENGTH    ? STOP_MAX
-           : in->finish == FINISH_ABORT     ? STOP_FAULT
-                                            : STOP_END;
+    return in->stopped                   ? STOP_CANCEL
+           : in->failed                  ? STOP_FAULT
+           : in->finish == FINISH_LENGTH ? STOP_MAX
+           : in->finish == FINISH_ABORT  ? STOP_FAULT
+                                         : STOP_END;
 }
 
 int reply_count(int64_t v)
@@ -26,7 +26,8 @@ struct token_fact *reply_facts(const struct incoming *in, int first, int n)
     struct token_fact *fact = n ? xcalloc((size_t)n, sizeof *fact) : NULL;
     for (int i = 0; i < n; i++) {
         const struct answer_token *k = &in->token[first + i];
-        fact[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp, .rival = k->rival};
+        fact[i] =
+            (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp, .rival = k->rival};
     }
     return fact;
 }
@@ -88,7 +89,9 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
     int at = lead, step = 0, piece = 0;
     if (lead)
         post_step(t, in, ++step, 0, lead,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, 0), .source = STEP_PIECE,
+                  &(struct step_rec){.kind = STEP_DECODE,
+                                     .pos0 = pos_before(in, 0),
+                                     .source = STEP_PIECE,
                                      .us_arrived = arrived(in, &in->piece[0])});
     for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
@@ -96,8 +99,11 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
             piece++;
         int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
         post_step(t, in, ++step, at, n,
-                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos_before(in, at),
-                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1,
+                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE,
+                                     .pos0 = pos_before(in, at),
+                                     .rows = drafted + 1,
+                                     .drafted = drafted,
+                                     .accepted = n - 1,
                                      .source = STEP_REPORTED,
                                      .us_arrived = arrived(in, &in->piece[piece])});
         at += n;
@@ -113,8 +119,10 @@ static int post_pieces(struct talk *t, const struct incoming *in)
     for (int i = 0; i < n; i++) {
         const struct piece *p = &in->piece[i];
         post_step(t, in, i + 1, p->first, p->n,
-                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos_before(in, p->first),
-                                     .source = STEP_PIECE, .us_arrived = arrived(in, p)});
+                  &(struct step_rec){.kind = STEP_DECODE,
+                                     .pos0 = pos_before(in, p->first),
+                                     .source = STEP_PIECE,
+                                     .us_arrived = arrived(in, p)});
     }
     return n;
 }
