@@ -24,6 +24,7 @@ enum {
     UNSPLIT_TILES = 4,           /* tiles: a prefix part of so few is never split */
     SHORT_KEYS = 4096,           /* keys: up to here fewer splits, so that combining is short */
     RING_TILES = 8,              /* tiles whose cells are looked up ahead */
+    LEAST_SHARED = 99 << 10,     /* shared memory of a block on the GPUs since 8.0 with the least */
 };
 
 /* When a kernel waits for the kernels before it in the stream (programmatic dependent launch). */

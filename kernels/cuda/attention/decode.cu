@@ -83,17 +83,28 @@ __device__ __forceinline__ void prefetch_places(const tile_args &t, const place<
     }
 }
 
-/* Waits for the kernels before this one, then loads the queries and sinks; once a block. */
+/* The first of a thread's last chunks of the queries. */
+template <class S>
+static constexpr int LAST_QUERIES = (int)queries<S>::ALL - (int)queries<S>::N;
+
+/* Waits for the kernels before this one, then loads the queries and sinks; once a block. Stores all
+ * chunks of the queries but a thread's last ones, which it leaves in q. */
 template <class S>
 __device__ __forceinline__ void wait_for_queries(const tile_args &t, const place<S> &p,
                                                  queries<S> &q, uint32_t &sinks)
 {
     prefetch_places<S>(t, p);
     sinks = fetch_sinks(t, p);
-    find_queries<S>(t, p, q);
+    find_queries<S>(t, p, 0, q);
     if (t.wait == WAIT_BEFORE_NEW)
         pdl_wait();
     load_queries<S>(q);
+#pragma unroll
+    for (int i = 0; i < LAST_QUERIES<S>; i += queries<S>::N) {
+        store_queries<S>(p, i, q);
+        find_queries<S>(t, p, i + queries<S>::N, q);
+        load_queries<S>(q);
+    }
 }
 
 /* What a block does once. */
@@ -163,7 +174,7 @@ __device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p
         cp_async_commit();
     }
     if (b.first)
-        store_queries<S>(p, q);
+        store_queries<S>(p, LAST_QUERIES<S>, q);
     b.first = false;
 }
 
@@ -408,13 +419,23 @@ template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, con
                    : run_cells<HD, MI, G, BLOCKS, false>(d, t);
 }
 
+/* Whether a block with bf16 cells and one with FP8 cells fit where blocks have the least shared
+ * memory (99 KiB). */
+template <int HD, int MI, int G, int BLOCKS>
+static constexpr bool fits_everywhere =
+    round_config<HD, MI, G, BLOCKS, false, false>::BYTES + STATIC_SHARED <= LEAST_SHARED &&
+    round_config<HD, MI, G, BLOCKS, false, true>::BYTES + STATIC_SHARED <= LEAST_SHARED;
+
 /* Long contexts are faster with two blocks a multiprocessor, short ones with all cells in flight at
- * once. More than 16 packed rows need the registers of two blocks. */
+ * once. More than 16 packed rows need the registers of two blocks. If blocks have less shared
+ * memory than LARGE, rounds are of two tiles, and a multiprocessor holds one block. */
 template <int HD> static void run_wide(struct kdev *d, const tile_args &t)
 {
+    static_assert(fits_everywhere<HD, 1, 2, 2> && fits_everywhere<HD, 2, 2, 1>);
+    const bool large = d->smem_max >= LARGE;
     if (t.tile_rows * t.a.group > 16)
-        run<HD, 2, 4, 1>(d, t);
-    else if (long_context(t.a))
+        large ? run<HD, 2, 4, 1>(d, t) : run<HD, 2, 2, 1>(d, t);
+    else if (long_context(t.a) || !large)
         run<HD, 1, 2, 2>(d, t);
     else
         run<HD, 1, 4, 1>(d, t);

@@ -201,19 +201,26 @@ template <class S> __device__ __forceinline__ uint32_t query_at(int row, int chu
     return (uint32_t)(S::Q_AT + row * S::HD * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* A thread's chunks of the queries: their addresses, and their values in float32. */
+/* Chunks of the queries that a thread has at once: their addresses, and their values in float32. */
 template <class S> struct queries {
-    enum { N = (S::ROWS * S::CHUNKS + S::NT - 1) / S::NT };
+    enum {
+        ALL = (S::ROWS * S::CHUNKS + S::NT - 1) / S::NT, /* chunks of a thread */
+        N = ALL < 4 ? ALL : 4,                           /* more at once would lack registers */
+    };
+    static_assert(ALL % N == 0);
     const float4 *from[N]; /* NULL: packed row without a row */
     float4 x[N][2];
 };
 
+/* first: of a thread's chunks, here and in store_queries(). */
 template <class S>
-__device__ __forceinline__ void find_queries(const tile_args &t, const place<S> &p, queries<S> &q)
+__device__ __forceinline__ void find_queries(const tile_args &t, const place<S> &p, int first,
+                                             queries<S> &q)
 {
 #pragma unroll
     for (int n = 0; n < queries<S>::N; n++) {
-        const int i = (int)threadIdx.x + n * S::NT, row = i / S::CHUNKS, r = row_of(t, row);
+        const int i = (int)threadIdx.x + (first + n) * S::NT;
+        const int row = i / S::CHUNKS, r = row_of(t, row);
         const int head = (p.r0 + r) * t.a.n_head + p.kv * t.a.group + row - r * t.a.group;
         q.from[n] = (const float4 *)(t.a.q + (size_t)head * S::HD) + 2 * (i % S::CHUNKS);
         if (r >= p.n)
@@ -233,11 +240,12 @@ template <class S> __device__ __forceinline__ void load_queries(queries<S> &q)
 }
 
 template <class S>
-__device__ __forceinline__ void store_queries(const place<S> &p, const queries<S> &q)
+__device__ __forceinline__ void store_queries(const place<S> &p, int first, const queries<S> &q)
 {
 #pragma unroll
     for (int n = 0; n < queries<S>::N; n++) {
-        const int i = (int)threadIdx.x + n * S::NT, row = i / S::CHUNKS, chunk = i % S::CHUNKS;
+        const int i = (int)threadIdx.x + (first + n) * S::NT;
+        const int row = i / S::CHUNKS, chunk = i % S::CHUNKS;
         const float4 x = q.x[n][0], y = q.x[n][1];
         if (i >= S::ROWS * S::CHUNKS)
             continue;

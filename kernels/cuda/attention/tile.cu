@@ -359,12 +359,11 @@ static void plan_splits(struct kdev *d, tile_args &t)
     t.ml = (float2 *)cuda_take(d, heads * sizeof(float2));
 }
 
-/* Heads of 128 and 256 need more than 99 KiB of shared memory for some numbers of rows; all numbers
- * must go the same way, because attention.cu adds in another order. */
-static bool has_tiles(const struct kdev *d, const struct attn_args *a)
+/* Whether this file and decode.cu serve a shape: all numbers of rows or none, because attention.cu
+ * adds in another order. */
+static bool has_tiles(const struct attn_args *a)
 {
-    bool wide = a->head_dim == 64 ||
-                ((a->head_dim == 128 || a->head_dim == 256) && d->smem_max >= LARGE);
+    bool wide = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
     return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MAX_GROUP &&
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
@@ -404,7 +403,20 @@ static bool take_totals(struct kdev *d, tile_args &t)
     return true;
 }
 
-/* Launches the kernel for tiles of `packed` packed rows. */
+/* Whether a block fits where blocks have the least shared memory (99 KiB). */
+template <class S>
+static constexpr bool fits_everywhere =
+    S::BYTES + S::ROWS * (int)sizeof(visible_keys) + RING_TILES * S::TK * (int)sizeof(int) <=
+    (int)LEAST_SHARED;
+static_assert(fits_everywhere<tile_config<256, 1, 4, 2, 2, 1>> &&
+              fits_everywhere<tile_config<256, 1, 1, 2, 2, 2>> &&
+              fits_everywhere<tile_config<128, 1, 4, 1, 2, 1>> &&
+              fits_everywhere<tile_config<128, 1, 8, 1, 2, 1>> &&
+              fits_everywhere<tile_config<128, 1, 1, 2, 2, 3>>);
+
+/* Launches the kernel for tiles of `packed` packed rows. If blocks have less shared memory than
+ * LARGE, heads of 256 have two stages, and heads of 128 one block a multiprocessor, whose combined
+ * sums stay in registers. */
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     constexpr size_t THREE_STAGES = (size_t)tile_config<256, 1, 4, 2, 3, 1>::BYTES + 2048;
@@ -415,7 +427,8 @@ static void run_tiles(struct kdev *d, const tile_args &t, int packed)
         : d->smem_max > THREE_STAGES ? run<tile_config<256, 1, 4, 2, 3, 1>>(d, t)
                                      : run<tile_config<256, 1, 4, 2, 2, 1>>(d, t);
     else if (t.a.head_dim == 128)
-        packed == 64     ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
+        packed == 64 && d->smem_max >= LARGE ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
+        : packed == 64 ? run<tile_config<128, 1, 4, 1, 2, 1>>(d, t)
         : d->has_wgmma ? run<tile_config<128, 1, 8, 1, 4, 1, true>>(d, t)
                        : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
@@ -439,7 +452,7 @@ static void run_row_blocks(struct kdev *d, const tile_args &t)
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
 {
-    if (!has_tiles(d, a))
+    if (!has_tiles(a))
         return false;
     tile_args t = {};
     t.a = *a;
