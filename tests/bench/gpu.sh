@@ -48,7 +48,7 @@ gpus=${GPUS:-$(nvidia-smi -L | sed -E 's/GPU ([0-9]+):.*/\1/' | xargs)}
 export build logs gpus CUDA_VISIBLE_DEVICES=${gpus%% *}
 
 # the same on GPUs of other classes, as this one can be used (AERIE_GPU_AS in aerie.1)
-classes='test_cuda_full@8.6 test_cuda_full@8.0 test_cuda_moe@8.6 test_cuda_attn@8.6 test_fused@8.9 test_cuda@12.0'
+classes='test_cuda_full@8.6 test_cuda_full@8.0 test_cuda_moe@8.6 test_cuda_attn@8.6 test_cuda_attn@8.0 test_cuda_attn@12.0 test_fused@8.9 test_cuda@12.0'
 
 run_test() { # program, or program@class of GPUs
     local log=$logs/$1.log start=$SECONDS status as=

@@ -8,7 +8,8 @@
  * around, own keys named by expand or copied into pages that are the row's alone (so that a tree's
  * row stands beside the same row decoded plainly). On the GPU all must have the same bits. Every
  * cell that no row of a run sees holds NaN, and so does the output before. FP8 cells must give the
- * bits of bf16 cells that hold the same numbers.
+ * bits of bf16 cells that hold the same numbers. The GPU used as one whose blocks have the least
+ * shared memory (AERIE_GPU_AS=8.6), which takes smaller tiles and rounds, must give the same bits.
  */
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
@@ -22,12 +23,15 @@
 #include "tests/few.h"
 #include "tests/kernel_cases.h"
 
-static struct case_dev C, G; /* the CPU and the GPU */
+/* The CPU, the GPU, and the GPU as one of the class whose blocks have the least shared memory. */
+static struct case_dev C, G, SMALL;
 
 enum { MOST_ROWS = 400 };
 
 struct world {
     int rows, n_head, n_kv, dim, n_req, len;
+    int window; /* no row sees more keys; 0: no window */
+    int room;   /* keys that a request's columns have room for, if more than len; none is seen */
     float scale, softcap, spread; /* spread: rms of the scores */
     bool sinks, fp8; /* fp8: FP8 cells, and the numbers of a head are rounded to such a cell's */
     int size; /* exponent: all keys and values are this much larger, the scores are not */
@@ -47,6 +51,7 @@ struct layout {
     int page_size;
     uint64_t seed; /* of the order of pages; 0: as they come */
     enum naming naming;
+    bool untold; /* attention is not told of the world's window */
 };
 
 /* ---- what lies where ------------------------------------------------------------------------ */
@@ -120,7 +125,8 @@ static void place(struct run *x, int32_t *hi)
 {
     const struct world *w = x->w;
     const int P = x->l->page_size;
-    int spare = x->n_req * x->cols; /* pages of the tables */
+    const int used = div_up(w->len, P); /* columns of a request; those beyond name page 0 */
+    int spare = x->n_req * used;        /* pages of the tables */
     for (int i = 0; i < x->n_pages; i++)
         x->page[i] = i;
     for (int i = x->n_pages - 1; x->l->seed && i > 1; i--) {
@@ -129,7 +135,7 @@ static void place(struct run *x, int32_t *hi)
         x->page[i] = x->page[j], x->page[j] = t;
     }
     for (int i = 0; i < spare; i++)
-        x->pages[i] = x->page[1 + i];
+        x->pages[i / used * x->cols + i % used] = x->page[1 + i];
     for (int i = 0, next = 0; i < x->n; i++) {
         int r = x->order[i], end = w->end[r];
         int q = x->l->naming == BY_PAGES ? i : w->req[r];
@@ -156,7 +162,7 @@ static void shape_run(struct run *x)
 {
     const struct world *w = x->w;
     int spare = 0;
-    x->cols = div_up(w->len, x->l->page_size);
+    x->cols = div_up(max_int(w->len, w->room), x->l->page_size);
     x->n_req = x->l->naming == BY_PAGES ? x->n : w->n_req;
     x->wide = 1;
     for (int i = 0; i < x->n; i++) {
@@ -165,7 +171,7 @@ static void shape_run(struct run *x)
         x->wide = max_int(x->wide, own);
         spare += own;
     }
-    x->n_pages = 1 + x->n_req * x->cols + div_up(spare, x->l->page_size);
+    x->n_pages = 1 + x->n_req * div_up(w->len, x->l->page_size) + div_up(spare, x->l->page_size);
     size_t slots = (size_t)(x->n_pages * x->l->page_size);
     x->cell = kv_cell_bytes(x->type, w->n_kv, w->dim);
     x->k = xmalloc(slots * x->cell), x->v = xmalloc(slots * x->cell);
@@ -205,10 +211,10 @@ static void run_cells(struct case_dev *b, const struct world *w, const struct la
     size_t bytes = (size_t)slots * x.cell, heads = (size_t)(n * w->n_head);
     struct tensor sink = w->sink;
     struct err e;
-    if (w->sinks && b == &G)
+    if (w->sinks && b != &C)
         CHECK(b->k->upload(b->d, &sink, &e));
     struct k_attn a = {.rows = n, .n_head = w->n_head, .scale = w->scale, .softcap = w->softcap,
-                       .sinks = w->sinks ? &sink : NULL,
+                       .window = l->untold ? 0 : w->window, .sinks = w->sinks ? &sink : NULL,
                        .q = dev_buf(b, q, (size_t)n * row * sizeof *q),
                        .cells = {dev_buf(b, x.k, bytes), dev_buf(b, x.v, bytes), type, slots,
                                  w->n_kv, w->dim},
@@ -266,12 +272,29 @@ static struct world rows_world(int rows, int n_head, int n_kv, int dim, int pref
                                bool tree)
 {
     struct world w = {.rows = rows, .n_head = n_head, .n_kv = n_kv, .dim = dim, .n_req = 1,
-                      .len = prefix + 17, .spread = 1};
+                      .len = prefix + 17, .window = window, .spread = 1};
     for (int r = 0; r < rows; r++) {
         int depth = r == 0 ? 1 : 1 + rnd_int(17);
         w.end[r] = tree ? prefix + depth : prefix - rows + 1 + r;
         w.own[r] = tree ? depth : 0;
         w.lo[r] = window ? max_int(0, w.end[r] - window) : 0;
+    }
+    return w;
+}
+
+/* The same number of rows of each of n_req requests, each a chunk of a prompt or (tree) a tree. */
+static struct world batch_world(int rows, int n_req, int n_head, int n_kv, int dim, int prefix,
+                                int window, bool tree)
+{
+    struct world w = rows_world(rows, n_head, n_kv, dim, prefix, window, tree);
+    const int each = rows / n_req;
+    w.n_req = n_req;
+    for (int r = 0; r < rows; r++) {
+        w.req[r] = r / each;
+        if (!tree) {
+            w.end[r] = prefix - each + 1 + r % each;
+            w.lo[r] = window ? max_int(0, w.end[r] - window) : 0;
+        }
     }
     return w;
 }
@@ -319,8 +342,9 @@ static void compare(const struct world *w, const float *got, const float *want, 
 
 static void layouts_agree(const struct world *w, const float *out, const float *lse)
 {
-    static const struct layout layouts[] = {{1, 5, BY_TREE}, {4, 7, BY_TREE}, {64, 3, BY_TREE},
-                                            {16, 11, BY_PAGES}, {1, 2, BY_PAGES}, {4, 9, BY_HAND}};
+    static const struct layout layouts[] = {{1, 5, BY_TREE, false}, {4, 7, BY_TREE, true},
+                                            {64, 3, BY_TREE, false}, {16, 11, BY_PAGES, true},
+                                            {1, 2, BY_PAGES, false}, {4, 9, BY_HAND, true}};
     size_t row = (size_t)(w->n_head * w->dim), heads = (size_t)w->n_head;
     float *got = xmalloc((size_t)w->rows * (row + heads) * sizeof *got);
     float *got_lse = got + (size_t)w->rows * row;
@@ -343,9 +367,14 @@ static void layouts_agree(const struct world *w, const float *out, const float *
         for (int r = 0; r < n; r++)
             order[r] = k == 3 ? w->rows - 1 - r : from + r;
         bool pages = k == 0 && (double)w->len * w->n_kv * w->dim < 1e7;
-        struct layout l = {k % 2 ? 16 : 4, 21, pages ? BY_PAGES : BY_TREE};
+        struct layout l = {k % 2 ? 16 : 4, 21, pages ? BY_PAGES : BY_TREE, false};
         run_on(&G, w, &l, order, n, got, k % 2 ? NULL : got_lse);
         must_equal(w, order, n, got, out, row, n == 1 ? "a row alone" : "another choice of rows");
+        if (k == 1 || k == 2)
+            continue;
+        run_on(&SMALL, w, &l, order, n, got, got_lse);
+        must_equal(w, order, n, got, out, row, "99 KiB of shared memory");
+        must_equal(w, order, n, got_lse, lse, heads, "the lse with 99 KiB of shared memory");
     }
     free(got);
 }
@@ -354,7 +383,7 @@ static void check_world(struct world *w)
 {
     size_t n = (size_t)(w->rows * w->n_head * w->dim), heads = (size_t)(w->rows * w->n_head);
     float *want = xmalloc((n + heads) * 2 * sizeof *want), *out = want + n + heads;
-    static const struct layout plain = {16, 0, BY_TREE};
+    static const struct layout plain = {16, 0, BY_TREE, false};
     int order[MOST_ROWS];
     for (int r = 0; r < w->rows; r++)
         order[r] = r;
@@ -443,6 +472,30 @@ static void test_long_contexts(void **state)
     for (int i = 0; i < 9; i += one_in(4)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
+        w.sinks = i % 2;
+        w.fp8 = *state != NULL;
+        finish_world(&w);
+        check_world(&w);
+    }
+}
+
+/* Divisions of the work that the other tests leave out: rows of several requests, of which one
+ * block walks all keys; a block a row; up to 64 packed rows of a long context. */
+static void test_several_requests(void **state)
+{
+    static const int cases[][9] = {
+        /* rows, requests, heads, kv heads, dim, keys, window, tree, room */
+        {72, 4, 4, 4, 128, 400, 128, 0, 0},     {72, 4, 4, 2, 256, 400, 128, 0, 0},
+        {60, 2, 16, 8, 128, 300, 128, 0, 0},    {60, 1, 10, 5, 256, 300, 100, 0, 0},
+        {60, 1, 8, 8, 128, 300, 128, 1, 0},     {60, 3, 10, 5, 256, 260, 256, 1, 0},
+        {20, 1, 8, 4, 128, 700, 0, 0, 9000},    {24, 1, 4, 2, 128, 650, 0, 1, 9000},
+        {396, 18, 8, 4, 128, 200, 0, 0, 9000},  {40, 2, 4, 2, 256, 700, 0, 0, 9000},
+        {28, 2, 4, 2, 256, 700, 0, 1, 9000},    {64, 4, 4, 4, 64, 400, 100, 1, 0},
+        {16, 1, 16, 8, 128, 600, 0, 1, 0},      {16, 1, 16, 8, 256, 600, 0, 1, 0}};
+    for (int i = 0; i < 14; i += one_in(5)) {
+        const int *c = cases[i];
+        struct world w = batch_world(c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]);
+        w.room = c[8];
         w.sinks = i % 2;
         w.fp8 = *state != NULL;
         finish_world(&w);
@@ -603,6 +656,31 @@ static void test_right_behind_the_product(void **state)
     }
 }
 
+static struct kdev *open_gpu(enum k_precision precision, struct err *e)
+{
+    return kernels_cuda.open(&(struct k_opts){.precision = precision}, e);
+}
+
+/* Opens G and SMALL. */
+static bool open_gpus(enum k_precision precision, struct err *e)
+{
+    const char *as = getenv("AERIE_GPU_AS");
+    char was[16];
+    snprintf(was, sizeof was, "%s", as ? as : "");
+    G.k = SMALL.k = &kernels_cuda;
+    G.d = open_gpu(precision, e);
+    if (!G.d)
+        return false;
+    setenv("AERIE_GPU_AS", "8.6", 1);
+    SMALL.d = open_gpu(precision, e);
+    setenv("AERIE_GPU_AS", was, 1);
+    if (!SMALL.d)
+        die("%s", e->msg);
+    return true;
+}
+
+static void close_gpus(void) { dev_close(&G), dev_close(&SMALL); }
+
 int main(int argc, char **argv)
 {
     static bool yes = true;
@@ -611,6 +689,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_tree_is_its_paths_decoded_alone),
         cmocka_unit_test(test_chunks_of_a_prompt),
         cmocka_unit_test(test_long_contexts),
+        cmocka_unit_test(test_several_requests),
         cmocka_unit_test(test_right_behind_the_product),
     };
     const struct CMUnitTest fp8[] = {
@@ -618,6 +697,7 @@ int main(int argc, char **argv)
         {"fp8 a tree is its paths", test_a_tree_is_its_paths_decoded_alone, NULL, NULL, &yes},
         {"fp8 chunks of a prompt", test_chunks_of_a_prompt, NULL, NULL, &yes},
         {"fp8 long contexts", test_long_contexts, NULL, NULL, &yes},
+        {"fp8 several requests", test_several_requests, NULL, NULL, &yes},
         {"fp8 right behind the product", test_right_behind_the_product, NULL, NULL, &yes},
     };
     const struct CMUnitTest float32[] = {
@@ -627,22 +707,19 @@ int main(int argc, char **argv)
     struct err e = {0};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    G.k = &kernels_cuda;
-    G.d = kernels_cuda.open(&(struct k_opts){.precision = K_BF16}, &e);
-    if (!G.d) {
+    if (!open_gpus(K_BF16, &e)) {
         printf("1..1\nok 1 - attention on tensor cores # SKIP no CUDA device (%s)\n", e.msg);
         return 0;
     }
     dev_open(&C, &kernels_cpu, NULL, 0);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     failed += cmocka_run_group_tests(fp8, NULL, NULL);
-    dev_close(&G);
-    G.d = kernels_cuda.open(&(struct k_opts){.precision = K_F32}, &e);
-    if (!G.d)
+    close_gpus();
+    if (!open_gpus(K_F32, &e))
         die("%s", e.msg);
     failed += cmocka_run_group_tests_name("float32", float32, NULL, NULL);
     dev_close(&C);
-    dev_close(&G);
+    close_gpus();
     return failed != 0;
 }
 
