@@ -264,8 +264,11 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         trees |= x.stop < x.end;
         rows[r] = x;
     }
-    if (whole) {
+    if (whole && S::WGMMA) {
         trees = __syncthreads_or(trees);
+    } else if (whole) {
+        __syncthreads();
+        trees = true; /* the schedule asks each row: one value less in registers, which spill */
     } else if (!__syncthreads_and(old_cells) && first.waits) { /* may be cells of this pass */
         pdl_wait_trigger();
         first.waits = false;
