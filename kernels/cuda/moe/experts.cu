@@ -258,11 +258,11 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs
             wait_for_group(a, b, ready);
         char *to = r.rows + row_stage.slot * r.row_stage_bytes;
         mbarrier_wait(&b.rows_empty[row_stage.slot], row_stage.phase ^ 1);
+        __syncwarp(); /* a lane that still waited would miss the phase, and wait for the next */
         if (by_flags<KIND>(a))
             receive_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
         else if (threadIdx.x % 32 < COPY_LANES)
             copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
-        __syncwarp();
         row_stage.next(a.row_stages);
     }
     for (; !by_flags<KIND>(a) && ready < GROUPS; ready++)
