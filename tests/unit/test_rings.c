@@ -340,6 +340,46 @@ static struct protocol pairs_of(int tiles, int missing)
     return p;
 }
 
+/* The rows of the experts (produce_rows() in moe/experts.cu): all lanes of a warp wait until a stage is
+ * empty, and one of them fills it. Role 0 is that lane, role 1 the others, which need not run together with
+ * it; they meet at __syncwarp(), an mbarrier with a wait here: before the stage is filled, or (late) behind.
+ * Barriers: full, empty (stages each), the warp's. Cells are the stages. */
+static struct protocol rows_of(int stages, int consumers, int jobs, bool late)
+{
+    const int empty = stages, warp = 2 * stages;
+    struct protocol p = {.n_roles = 2 + consumers, .n_barriers = warp + 1, .n_cells = stages};
+    for (int s = 0; s < stages; s++)
+        p.arrivals[s] = 1, p.arrivals[empty + s] = consumers;
+    p.arrivals[warp] = 2;
+    for (int lane = 0; lane < 2; lane++) {
+        struct role *r = &p.role[lane];
+        struct pos at = {0, 0};
+        int met = 0;
+        for (int i = 0; i < jobs; i++, advance(&at, stages)) {
+            act(r, WAIT, empty + at.slot, at.phase ^ 1, 0);
+            if (!late)
+                meet(r, warp, &met);
+            if (lane == 0) {
+                act(r, EXPECT, at.slot, 0, 0);
+                act(r, COPY, at.slot, i + 1, at.slot);
+            }
+            if (late)
+                meet(r, warp, &met);
+        }
+    }
+    for (int c = 0; c < consumers; c++) {
+        struct role *r = &p.role[2 + c];
+        struct pos at = {0, 0};
+        for (int i = 0; i < jobs; i++, advance(&at, stages)) {
+            act(r, WAIT, at.slot, at.phase, 0);
+            act(r, READ, at.slot, i + 1, 0);
+            act(r, DONE, at.slot, 0, 0);
+            act(r, ARRIVE, empty + at.slot, 0, 0);
+        }
+    }
+    return p;
+}
+
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_rings_are_sound(void **state)
@@ -413,6 +453,20 @@ static void test_pairs_of_warps_exchange_in_time(void **state)
     }
 }
 
+static void test_lanes_that_wait_meet_before_one_of_them_fills_a_stage(void **state)
+{
+    (void)state;
+    size_t states;
+    for (int stages = 1; stages <= 3; stages++)
+        for (int consumers = 1; consumers <= 2; consumers++) {
+            const struct protocol met = rows_of(stages, consumers, 2 * stages + 2, false);
+            assert_int_equal(search(&met, &states), SOUND);
+            /* a lane misses a phase in which the stage was filled and released */
+            const struct protocol late = rows_of(stages, consumers, 2 * stages + 2, true);
+            assert_int_equal(search(&late, &states), DEADLOCK);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -420,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_the_search_finds_faults),
         cmocka_unit_test(test_biases_without_a_barrier_are_read_in_time),
         cmocka_unit_test(test_pairs_of_warps_exchange_in_time),
+        cmocka_unit_test(test_lanes_that_wait_meet_before_one_of_them_fills_a_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
