@@ -51,7 +51,7 @@ struct layout {
     int page_size;
     uint64_t seed; /* of the order of pages; 0: as they come */
     enum naming naming;
-    bool untold; /* attention is not told of the world's window */
+    bool no_window; /* k_attn.window is 0, although the rows see a window */
 };
 
 /* ---- what lies where ------------------------------------------------------------------------ */
@@ -214,7 +214,7 @@ static void run_cells(struct case_dev *b, const struct world *w, const struct la
     if (w->sinks && b != &C)
         CHECK(b->k->upload(b->d, &sink, &e));
     struct k_attn a = {.rows = n, .n_head = w->n_head, .scale = w->scale, .softcap = w->softcap,
-                       .window = l->untold ? 0 : w->window, .sinks = w->sinks ? &sink : NULL,
+                       .window = l->no_window ? 0 : w->window, .sinks = w->sinks ? &sink : NULL,
                        .q = dev_buf(b, q, (size_t)n * row * sizeof *q),
                        .cells = {dev_buf(b, x.k, bytes), dev_buf(b, x.v, bytes), type, slots,
                                  w->n_kv, w->dim},
@@ -319,8 +319,7 @@ static void must_equal(const struct world *w, const int *order, int n, const flo
  * values they multiply, so the whole is off by 2^-9 sqrt((1 + spread^2) / 3); twice that is
  * allowed. One key of 4096 left out would be 2^-6. Logarithms of sums see the queries only, and move
  * by no more than a score does, 2^-9 spread / sqrt 3 rms; seven times that, 2^-7 spread, is allowed,
- * since many heads are compared (on the CPU, with rounded queries, one of 3,900 was off by 4.7
- * times as much). */
+ * since thousands of heads are compared. */
 static void compare(const struct world *w, const float *got, const float *want, const float *lse,
                     const float *want_lse)
 {

@@ -4,7 +4,8 @@
  * into jobs: an expert and at most job_pairs of its pairs, whose rows are multiplied together while
  * the expert's weights are read once. With at most DIRECT_PAIRS pairs and DIRECT_EXPERTS experts,
  * every block selects the experts and groups the pairs itself (block_select): that takes a warp
- * half a microsecond, less than waiting for one block to do it for all. Otherwise the last block of the router does both.
+ * half a microsecond, less than waiting for one block to do it for all. Otherwise the last block of
+ * the router does both.
  *
  * With very few pairs (by_flags), blocks exchange hidden rows and results through words that are
  * their own flags (publish(), cuda.h); the router's packing blocks clear these words after they
