@@ -396,6 +396,13 @@ static void place_parts(struct unit_set *set, bool joined, int bytes)
         set->output[i] = set->output[n - 1];
 }
 
+/* Bytes that are read behind the last chunk of a stage with `cols` columns, for absent columns: part
+ * of the stage, because the next stage may be on its way. */
+static int absent_bytes(int cols)
+{
+    return ((int)cuda_round((size_t)cols, cols <= 8 ? 8 : 16) - cols) * K_CHUNK_BYTES;
+}
+
 /* Divides shared memory; own: bytes that the kernel uses statically; bytes: of a weight. If rows
  * come in the stages, all sets have the same number of positions a stage. Returns the dynamic
  * shared memory in bytes. */
@@ -415,10 +422,11 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = resident ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->smem_max - SLACK - sums - rows - own;
-    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES));
+    int absent = absent_bytes(in_stage);
+    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES) - absent);
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.rows_at = positions * of_weights + skew_bytes(joined, bytes);
-    f.stage = positions * (of_weights + of_rows) + skew_bytes(joined, bytes);
+    f.stage = positions * (of_weights + of_rows) + skew_bytes(joined, bytes) + absent;
     for (int i = 0; i < f.n_sets; i++) {
         struct unit_set *set = &f.set[i];
         int fit = positions * wide / set->rows;
