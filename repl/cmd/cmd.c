@@ -34,7 +34,7 @@ static const struct cmd table[] = {
      "/forget 3", 0, cmd_forget, NULL},
     {"clear", NULL, "", "chat", "starts a fresh context and clears the screen", "/clear", 0,
      cmd_clear, NULL},
-    {"bye", NULL, "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK, cmd_bye,
+    {"bye", "quit", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK, cmd_bye,
      NULL},
 
     {"sessions", NULL, "[N | WORDS]", "session", "lists the saved sessions, newest first, or those with words", "/sessions fox",
