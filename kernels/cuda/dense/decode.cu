@@ -396,11 +396,13 @@ static void place_parts(struct unit_set *set, bool joined, int bytes)
         set->output[i] = set->output[n - 1];
 }
 
-/* Bytes that are read behind the last chunk of a stage with `cols` columns, for absent columns: part
- * of the stage, because the next stage may be on its way. */
+/* Bytes that are read behind the last chunk of a stage with `cols` columns, for absent columns, or
+ * somewhat more, so that the next stage begins at a multiple of 128 bytes. They are part of the
+ * stage, because the next one may be on its way. */
 static int absent_bytes(int cols)
 {
-    return ((int)cuda_round((size_t)cols, cols <= 8 ? 8 : 16) - cols) * K_CHUNK_BYTES;
+    const size_t absent = cuda_round((size_t)cols, cols <= 8 ? 8 : 16) - (size_t)cols;
+    return (int)cuda_round(absent * K_CHUNK_BYTES, 128);
 }
 
 /* Divides shared memory; own: bytes that the kernel uses statically; bytes: of a weight. If rows
