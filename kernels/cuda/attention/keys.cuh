@@ -176,6 +176,9 @@ __device__ __forceinline__ void look_up_cells(const tile_args &t, const cell_loo
         cell[i] = cell_of<S::FP8>(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
 }
 
+/* Where a job's tile number `tile` is in the ring. */
+__device__ __forceinline__ int ring_tile(int tile) { return (int)((unsigned)tile % RING_TILES); }
+
 /* Stores the looked-up cells in the ring, in which the keys of a tile that one thread fetches are
  * adjacent. */
 template <class S>
@@ -185,8 +188,8 @@ __device__ __forceinline__ void store_cells(int *ring, int tile, const int (&cel
     for (int i = 0; i < S::LOOKUPS; i++) {
         int at = (int)threadIdx.x + i * S::NT, key = at % S::TK;
         if (4 * S::TK % S::NT == 0 || at < 4 * S::TK)
-            ring[(tile + at / S::TK) % RING_TILES * S::TK + key % S::STEP * S::EACH +
-                 key / S::STEP] = cell[i];
+            ring[ring_tile(tile + at / S::TK) * S::TK + key % S::STEP * S::EACH + key / S::STEP] =
+                cell[i];
     }
 }
 
@@ -255,7 +258,7 @@ __device__ __forceinline__ void fetch_tile(const tile_args &t, int kv, const int
     const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
     const char *k = part_of<S>(t.a.k, kv, part), *v = part_of<S>(t.a.v, kv, part);
     const int scales = scales_after<S>(t, kv, part);
-    const int *cells = ring + tile % RING_TILES * S::TK + first * S::EACH;
+    const int *cells = ring + ring_tile(tile) * S::TK + first * S::EACH;
     constexpr int N = S::EACH < 4 ? S::EACH : 4; /* cells read from the ring together */
 #pragma unroll
     for (int i = 0; i < S::EACH; i += N) {

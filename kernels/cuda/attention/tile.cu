@@ -64,7 +64,7 @@ __device__ __forceinline__ void run_prologue(const tile_args &t, const place<S> 
 /* The address of tile i of a job in shared memory. */
 template <class S> __device__ __forceinline__ uint32_t tile_at(const place<S> &p, int i)
 {
-    return p.base + (uint32_t)(i % S::STAGES * S::PAIR_BYTES);
+    return p.base + (unsigned)i % S::STAGES * S::PAIR_BYTES;
 }
 
 /* Looks up the cells of a job's first eight tiles, and starts the copies of its first n tiles. */
@@ -243,6 +243,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 {
     if (S::WGMMA && !HAVE_WGMMA)
         return;
+    if (S::WGMMA) /* divisions by constants become shifts; the other forms would spill more */
+        __builtin_assume(threadIdx.x < S::NT);
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ visible_keys rows[S::ROWS];
     __shared__ __align__(16) int ring[RING_TILES * S::TK];
