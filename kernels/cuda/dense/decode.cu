@@ -399,10 +399,22 @@ static void place_parts(struct unit_set *set, bool joined, int bytes)
 /* Bytes that are read behind the last chunk of a stage with `cols` columns, for absent columns, or
  * somewhat more, so that the next stage begins at a multiple of 128 bytes. They are part of the
  * stage, because the next one may be on its way. */
-static int absent_bytes(int cols)
+static int absent_columns_bytes(int cols)
 {
     const size_t absent = cuda_round((size_t)cols, cols <= 8 ? 8 : 16) - (size_t)cols;
     return (int)cuda_round(absent * K_CHUNK_BYTES, 128);
+}
+
+/* The same for absent rows of the weights (see eight), where no columns follow the weights. tiles:
+ * the tiles of eight rows that a warp loads, of all parts. JOINED: absent rows are the last one. */
+static int absent_rows_bytes(const struct decode_args *f, int tiles, bool joined, int bytes)
+{
+    int behind = 0;
+    for (int i = 0; i < f->n_sets && !joined; i++)
+        for (int j = 0; j < f->set[i].parts; j++)
+            behind = max_int(behind, 8 * tiles / f->set[i].parts - f->set[i].part[j].rows);
+    const size_t apart = bytes == 2 ? (size_t)UNIT_BYTES : (size_t)K_CHUNK;
+    return (int)cuda_round((size_t)behind * apart, 128);
 }
 
 /* Divides shared memory; own: bytes that the kernel uses statically; bytes: of a weight. If rows
@@ -424,7 +436,8 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = resident ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->smem_max - SLACK - sums - rows - own;
-    int absent = absent_bytes(in_stage);
+    int absent = resident ? absent_rows_bytes(&f, tiles, joined, bytes)
+                          : absent_columns_bytes(in_stage);
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES) - absent);
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.rows_at = positions * of_weights + skew_bytes(joined, bytes);
