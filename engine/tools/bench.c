@@ -68,27 +68,45 @@ kbuf bench_floats(struct bench *b, size_t n, struct err *e)
     return buf;
 }
 
-/* The host writes the first part; the device doubles it until the buffer is full. */
+enum { FILL_BYTES = 1 << 22 }; /* random bytes that the host makes for a buffer */
+
+/* Copies x (n bytes) to the buffer; the device doubles it until the buffer is full. */
+static bool fill_with(struct bench *b, kbuf buf, const void *x, size_t n, struct err *e)
+{
+    b->dev.k->put(b->dev.d, buf, x, n);
+    for (size_t more; n < buf.n; n += more) {
+        more = n < buf.n - n ? n : buf.n - n;
+        b->dev.k->stream(b->dev.d, kbuf_at(buf, 0, more), kbuf_at(buf, n, more));
+    }
+    return b->dev.k->sync(b->dev.d, e);
+}
+
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
 {
-    enum { FIRST = 1 << 22 };
     const uint64_t keep = type == KV_FP8    ? 0x0707070707070707ull
                           : type == KV_BF16 ? 0x807f807f807f807full
                                             : 0x807fffff807fffffull;
     const uint64_t exponent = type == KV_FP8    ? 0x7878787878787878ull /* of codes and of scales */
                               : type == KV_BF16 ? 0x3c803c803c803c80ull
                                                 : 0x3c8000003c800000ull;
-    size_t n = buf.n < FIRST ? buf.n : FIRST;
+    size_t n = buf.n < FILL_BYTES ? buf.n : FILL_BYTES;
     uint64_t *x = xmalloc(n + 8);
     for (size_t i = 0; i < n / 8 + 1; i++)
         x[i] = (bench_random(b) & keep) | exponent;
-    b->dev.k->put(b->dev.d, buf, x, n);
+    bool ok = fill_with(b, buf, x, n, e);
     free(x);
-    for (size_t more; n < buf.n; n += more) {
-        more = n < buf.n - n ? n : buf.n - n;
-        b->dev.k->stream(b->dev.d, kbuf_at(buf, 0, more), kbuf_at(buf, n, more));
-    }
-    return b->dev.k->sync(b->dev.d, e);
+    return ok;
+}
+
+bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e)
+{
+    size_t n = (buf.n < FILL_BYTES ? buf.n : FILL_BYTES) / 2;
+    uint16_t *x = xmalloc(n * 2);
+    for (size_t i = 0; i < n; i++)
+        x[i] = f32_to_bf16((float)(int16_t)bench_random(b) * synthetic_step(scale));
+    bool ok = fill_with(b, buf, x, n * 2, e);
+    free(x);
+    return ok;
 }
 
 static bool weights(struct bench *b, struct tensor *t, int out, int in, bool by_row, float scale,

@@ -77,6 +77,8 @@ uint64_t bench_random(struct bench *b);
 kbuf bench_floats(struct bench *b, size_t n, struct err *e);
 /* Fills a buffer with random bf16 (or, two a number, f32) of both signs around 1/64. */
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e);
+/* Fills a buffer with random bf16 evenly spread over +-1.7 scale, as generated weights are. */
+bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e);
 /* A tensor of generated weights, (out, in), or (in) if out is 0. */
 bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e);
 /* The same of a matrix of which single rows are read (tensor.by_row). */
