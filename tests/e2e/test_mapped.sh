@@ -40,7 +40,7 @@ run run --load twice hello; [ "$rc" = 2 ] && grep -q '^aerie: --load cannot be "
 result "another word is refused" $?
 
 fresh; export TERM=xterm-256color
-M new-session -d -x 100 -y 30 "stty -a >$T/before; $AERIE chat --tui -m $model --load map -p temperature=0; echo status \$?; stty -a >$T/after; sleep 30"
+M new-session -d -x 100 -y 30 "stty -a >$T/before; $AERIE chat --tui -m $model --load map -p temperature=0; status=\$?; stty -a >$T/after; echo status \$status; sleep 30"
 wait_for 'ctx '; text "My dog is called Rex."; key Enter; wait_for ' t/s'; half "$model/model.safetensors"
 text "What is my dog called?"; key Enter
 check "the full screen shows the line" wait_for 'while its weights were in use'
