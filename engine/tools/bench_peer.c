@@ -3,7 +3,8 @@
  *
  * Experts are one product each there, as if every expert had its even share of the rows, in bf16.
  * Its numbers are spread as those of synthetic weights are, because a large product is bound by the
- * GPU's power, which depends on the numbers: with a single exponent it takes 2 to 6 % less time.
+ * GPU's power, which depends on the numbers: with a single exponent it takes a few percent less
+ * time (tests/bench/results-h200.md).
  * See bench_model.h.
  */
 #include "engine/tools/bench_model.h"
