@@ -3,7 +3,7 @@
  * Nothing is removed from a copy of the log: the pack is a fresh database, and what it must not
  * hold is never inserted. A table is copied only if it has a rule below, which classifies every
  * column; a column that no rule names is emptied. So a column that is added to the schema stays out
- * of packs until a rule says what it holds (tests/unit/test_pack.c requires that). / */
+ * of packs until a rule says what it holds (tests/unit/test_pack.c requires that). */
 #include "history/internal.h"
 
 #include <limits.h>

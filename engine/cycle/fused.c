@@ -69,9 +69,7 @@ static bool plan_one(struct fused_cycle *x, enum plan_mode mode, const struct pl
     o.cols = x->key.cols;
     o.width = width;
     o.list = &x->f->list;
-    ps->last = mode;
-    plan_build(plan_of(x, mode), ps->kv, mode, req, 1, &o);
-    return check_plan(&ps->check, plan_of(x, mode), ps->kv, req, e);
+    return pass_plan(ps, mode, req, 1, &o, e);
 }
 
 /* Columns of a cycle's tables. Kernel grids depend on them, so a recording fits one number of

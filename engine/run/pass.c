@@ -41,17 +41,23 @@ void pass_copies(struct pass *ps)
     ps->kv->n_copy = 0;
 }
 
+bool pass_plan(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
+               const struct plan_opts *o, struct err *e)
+{
+    plan_build(&ps->plan[mode], ps->kv, mode, req, n_req, o);
+    ps->last = mode;
+    return check_plan(&ps->check, &ps->plan[mode], ps->kv, req, e);
+}
+
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
                   struct err *e)
 {
     struct plan *p = &ps->plan[mode];
     pass_lock(ps);
-    plan_build(p, ps->kv, mode, req, n_req, &ps->opts);
-    ps->last = mode;
+    bool ok = pass_plan(ps, mode, req, n_req, &ps->opts, e);
     ps->digest = mix64(ps->digest ^ plan_digest(p));
     if (ps->trace)
         plan_print(p, true, ps->trace);
-    bool ok = check_plan(&ps->check, p, ps->kv, req, e);
     pass_unlock(ps);
     if (!ok)
         return false;

@@ -37,6 +37,10 @@ void pass_lock(struct pass *ps);
 void pass_unlock(struct pass *ps);
 /* Carries out the page copies that the cache queued; to be called before the next pass. */
 void pass_copies(struct pass *ps);
+/* Builds ps->plan[mode] and checks it: the only way to a plan that kernels run. Under pass_lock().
+ * False: a rule is violated (ERR_INVARIANT), and the plan must not be uploaded. */
+bool pass_plan(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
+               const struct plan_opts *o, struct err *e);
 /* On success ps->plan[mode] and ps->kp describe the pass to run. False: a rule is violated
  * (ERR_INVARIANT) or the device is out of memory; nothing was launched. Takes the lock itself. */
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,

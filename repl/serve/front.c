@@ -629,7 +629,7 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Whether the client of a suspended request has disconnected. */
+/* The client of a suspended request has disconnected: drops what was computed for it. */
 static void drop(struct call *c)
 {
     c->gone = true;

@@ -34,7 +34,7 @@ function row(label, names, how, with_ratio,    list, count, i, n, a, b, r) {
 }
 END {
     if (mode != "readme") exit
-    print "| one conversation on an H200 | | R |\n|---|---|---|"
+    print "| one conversation on an H200; gpt-oss and gemma with made-up weights, the bundled model with its own | | R |\n|---|---|---|"
     row("gpt-oss-20b, plain step at 4k / 128k of context", "step.20b.4k step.20b.128k", "both", 1)
     row("gpt-oss-120b, the same", "step.120b.4k step.120b.128k", "both", 1)
     row("gemma-3-4b, plain step at 4k", "step.g4b.4k", "both", 1)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034 # $rc is for the scripts
-# kit.sh - what every script of this folder begins with:
+# kit.sh - what most scripts of this folder begin with:
 #   . "$(dirname "$0")/kit.sh"
 # It changes to the project's root, makes a scratch folder $T, in which all files of the program lie, and defines the
 # functions below. A script that has more to clean up than $T defines clean(). The last line of a script is: plan

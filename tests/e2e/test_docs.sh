@@ -14,6 +14,15 @@ for file in README.md tests/bench/*.md repl/share/aerie.1; do
 done
 [ $parts -ge 2 ] && grep -q '^\.\\" make docs: aerie help commands' repl/share/aerie.1 && grep -q '^<!-- make docs: aerie help commands' README.md
 result "README and manual have the program's command table ($parts generated parts)" $?
+# Figures say of which weights they are: the head of each table, and the first line of text about another engine.
+figures() { sed -n '/^## Figures/,/^## Safety/p' "$1"; }
+unnamed() { # FILE: the first lines of tables and of comparisons below "Figures" that name no weights
+    figures "$1" | awk '/^\|/ { if (!table && !/weights/) print; table = 1; next } { table = 0 }
+        /^Beside / && !/weights/' ; }
+[ "$(figures README.md | grep -c '^|---')" -ge 3 ] && figures README.md | sed -n 3p | grep -q '^Weights:' && unnamed README.md >"$T/out" && [ ! -s "$T/out" ]
+result "every table of figures in the README says of which weights it is" $?
+sed 's/weights/values/' README.md >"$T/old"; [ "$(unnamed "$T/old" | wc -l)" -ge 4 ]
+result "a table that does not say it is noticed" $?
 printf 'a\n<!-- make docs: aerie help commands -->\nstale line\n<!-- end -->\nb\n' >"$T/old"
 tests/docs.sh "$T/old" >"$T/new"; ! grep -q stale "$T/new" && [ "$(sed -n '1p;$p' "$T/new" | tr '\n' ' ')" = "a b " ] &&
     grep -q '^| `/help' "$T/new"

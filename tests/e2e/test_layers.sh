@@ -75,6 +75,7 @@ without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/serve/load\.c:|repl/rerun\.c:.*chat_stops)' engine/serve engine/tools repl
 without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
 without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
+without "only pass_plan() makes plans that kernels run, so each of them is checked" '\b(plan_build|check_plan)\(' '^(engine/plan/|engine/run/pass\.c:)' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 without "characters are classified and compared by kernels/ascii.h, not by the locale" 'include <(ctype|strings|wctype)\.h>|\b(str(n?case(cmp|str)|coll|xfrm))\(' '' kernels models engine history repl
 without "the locale decides about the terminal's characters, and about nothing else" 'setlocale\(' '^repl/main\.c:.*LC_CTYPE' kernels models engine history repl
