@@ -33,7 +33,7 @@ enum {
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
-    EV_MARK = 1000,          /* an event kind of this file: history_flush() waits for its commit */
+    EV_MARK = 1000,          /* an event kind of this file: history_mark() */
 };
 static const size_t SHED_BYTES = (size_t)32 << 20;
 
@@ -63,8 +63,7 @@ struct history {
     /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
-    uint64_t mark, mark_done, mark_failed; /* EV_MARK: the newest queued; committed; whose commit
-                                              failed */
+    uint64_t mark; /* the newest EV_MARK */
     enum log_level level;
     bool closing;  /* history_finish() was called */
     bool give_up;  /* no more retries */
@@ -352,7 +351,8 @@ static void set_status(struct history *h, const char *why)
         notify_status(h);
 }
 
-static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
+/* lost: an event of the transaction could not be stored and was dropped. */
+static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark, bool lost)
 {
     for (int i = 0; i < h->n_wait; i++)
         event_free(&h->wait[i].ev);
@@ -373,21 +373,30 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
     set_status(h, NULL);
     pthread_mutex_lock(&h->mu);
     h->status.acked_turns += ended;
-    if (mark)
-        h->mark_done = mark;
+    if (mark && lost)
+        h->status.mark_failed = mark;
+    else if (mark)
+        h->status.mark_stored = mark;
     pthread_cond_broadcast(&h->flushed);
     pthread_mutex_unlock(&h->mu);
+    if (mark)
+        notify_status(h);
 }
 
-/* Ends the waits in history_flush() for events whose commit failed. */
+/* Ends the waits for marks whose commit failed. */
 static void give_up_marks(struct history *h)
 {
-    pthread_mutex_lock(&h->mu);
+    uint64_t mark = 0;
     for (int i = 0; i < h->n_wait; i++)
         if ((int)h->wait[i].ev.kind == EV_MARK)
-            h->mark_failed = h->wait[i].ev.seq;
+            mark = h->wait[i].ev.seq;
+    if (!mark)
+        return;
+    pthread_mutex_lock(&h->mu);
+    h->status.mark_failed = mark;
     pthread_cond_broadcast(&h->flushed);
     pthread_mutex_unlock(&h->mu);
+    notify_status(h);
 }
 
 static void commit_failed(struct history *h, int rc, const char *why)
@@ -401,20 +410,20 @@ static void commit_failed(struct history *h, int rc, const char *why)
     bool busy = (rc & 0xff) == SQLITE_BUSY, brief = busy && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
         set_status(h, why);
-    if (!busy) /* if another process has the lock, history_flush() waits on */
+    if (!busy) /* if another process has the lock, those who wait for marks wait on */
         give_up_marks(h);
 }
 
 static void commit(struct history *h)
 {
     adopt_about(h);
-    for (;;) {
+    for (bool lost = false;; lost = true) {
         uint64_t ended = 0, mark = 0;
         int bad = -1;
         char why[200] = "the log's file was moved or deleted; restart aerie to begin a new one";
         int rc = file_moved(h) ? SQLITE_CANTOPEN : try_transaction(h, &bad, &ended, &mark, why);
         if (!rc) {
-            commit_succeeded(h, ended, mark);
+            commit_succeeded(h, ended, mark, lost);
             return;
         }
         if (is_retryable(rc) || bad < 0) {
@@ -731,24 +740,31 @@ bool history_flush(struct history *h, int ms)
     return history_flush_unless(h, ms, NULL);
 }
 
-bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
+uint64_t history_mark(struct history *h)
 {
-    enum { SLICE_MS = 50 };
-    const uint64_t until = clock_ns() + (uint64_t)ms * 1000000;
-    struct timespec slice;
     pthread_mutex_lock(&h->mu);
     uint64_t mark = ++h->mark;
     pthread_mutex_unlock(&h->mu);
     struct event ev = {.kind = (enum event_kind)EV_MARK, .seq = mark, .ns = clock_ns()};
-    if (!evq_put(h->q, &ev))
+    return evq_put(h->q, &ev) ? mark : 0;
+}
+
+bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
+{
+    enum { SLICE_MS = 50 };
+    const uint64_t until = clock_ns() + (uint64_t)ms * 1000000;
+    const struct history_status *s = &h->status;
+    struct timespec slice;
+    uint64_t mark = history_mark(h);
+    if (!mark)
         return false;
     pthread_mutex_lock(&h->mu);
-    while (h->mark_done < mark && h->mark_failed < mark && clock_ns() < until && !(stop && stop())) {
+    while (s->mark_stored < mark && s->mark_failed < mark && clock_ns() < until && !(stop && stop())) {
         int left = (int)((until - clock_ns()) / 1000000) + 1;
         deadline(&slice, stop && left > SLICE_MS ? SLICE_MS : left);
         pthread_cond_timedwait(&h->flushed, &h->mu, &slice);
     }
-    bool done = h->mark_done >= mark;
+    bool done = s->mark_stored >= mark;
     pthread_mutex_unlock(&h->mu);
     return done;
 }

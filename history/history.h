@@ -96,6 +96,10 @@ bool history_seal_with(const char *file, struct err *e);
 struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
     uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
+    uint64_t mark_stored; /* the newest history_mark() before which every event is committed */
+    uint64_t mark_failed; /* the newest one before which an event's commit failed, for another reason
+                             than the lock of another process. The writer tries the commit again, so
+                             the mark may be stored later */
     uint64_t queued;      /* events waiting to be committed */
     uint64_t room;        /* capacity of the array of waiting events */
     char error[256];     /* "not saved: ...", empty again once all events are stored */
@@ -114,11 +118,15 @@ struct history_limit {
 };
 /* Sets it, and waits up to 2 s until the size is known; any thread. */
 void history_set_limit(struct history *h, const struct history_limit *l);
-/* A descriptor that becomes readable when the status changes, until history_status() is called. */
+/* A descriptor that becomes readable when the status changes, and when a mark is stored or fails,
+ * until history_status() is called. */
 int history_fd(const struct history *h);
-/* Waits until every event posted before the call is committed. False: ms passed first, or a commit
- * failed for another reason than the lock of another process; the writer tries that commit again.
- * Any thread. */
+/* Marks the events that this thread has posted so far: status.mark_stored reaches the number that is
+ * returned, at least 1, when they are committed. They are committed soon, together with whatever
+ * else waits. 0: the log is closed. Any thread. */
+uint64_t history_mark(struct history *h);
+/* Waits until every event posted before the call is committed. False: ms passed first, or the mark
+ * failed as status.mark_failed says. Any thread. */
 bool history_flush(struct history *h, int ms);
 /* As history_flush(), but also ends, with false, soon after stop() says true. NULL: never. */
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));

@@ -42,7 +42,8 @@ struct call {
     struct buf body, out; /* out: what a stream has to send */
     size_t sent;          /* of out */
     struct task *task;    /* NULL: not begun, or released */
-    bool read, suspended, streams, gone;
+    bool suspended, streams, gone;
+    bool broken; /* a stream that ended with an error */
     int status;
     int64_t n_prompt, n_generated;
     uint64_t ns;
@@ -144,6 +145,14 @@ static void give_back(struct call *c)
     serve_release(c->f->s, t);
 }
 
+/* A reply that failed ends the connection within the body, so that no client takes what it has for
+ * the whole. */
+static ssize_t end_stream(struct call *c)
+{
+    c->broken = c->task && c->task->failed.status;
+    return c->broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+}
+
 /* Called by libmicrohttpd when the client can take more of a stream. */
 static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
 {
@@ -157,7 +166,7 @@ static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
         if (c->task)
             task_stream(c->task, STREAM_BYTES, &c->out);
         if (c->out.n == 0 && (!c->task || c->task->closed))
-            return MHD_CONTENT_READER_END_OF_STREAM;
+            return end_stream(c);
     }
     size_t n = c->out.n - c->sent < most ? c->out.n - c->sent : most;
     if (n == 0)
@@ -603,7 +612,7 @@ static void tell(const struct call *c)
         n += snprintf(line + n, sizeof line - (size_t)n, ", %lld + %lld tokens", (long long)c->n_prompt,
                       (long long)c->n_generated);
     snprintf(line + n, sizeof line - (size_t)n, ", %.0f ms%s", (double)(clock_ns() - c->ns) / 1e6,
-             c->gone ? ", the client left" : "");
+             c->gone ? ", the client left" : c->broken ? ", the reply failed" : "");
     o->told(o->told_arg, line);
 }
 
@@ -615,7 +624,7 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
     if (!c)
         return;
     *state = NULL;
-    c->gone |= how != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    c->gone |= how != MHD_REQUEST_TERMINATED_COMPLETED_OK && !c->broken;
     give_back(c);
     tell(c);
     *(c->prev ? &c->prev->next : &f->calls) = c->next;
@@ -640,10 +649,11 @@ static void drop(struct call *c)
 void front_wait(struct front *f, int ms, int fd)
 {
     MHD_UNSIGNED_LONG_LONG most;
-    int n = 0;
+    int n = 0, log = f->s->n_unstored ? history_fd(f->s->history) : -1;
     f->poll[n++] = (struct pollfd){.fd = f->fd, .events = POLLIN};
     f->poll[n++] = (struct pollfd){.fd = backend_fd(f->s->b), .events = POLLIN};
     f->poll[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    f->poll[n++] = (struct pollfd){.fd = log, .events = POLLIN};
     for (struct call *c = f->calls; c; c = c->next) {
         if (!c->suspended)
             continue;
@@ -654,7 +664,7 @@ void front_wait(struct front *f, int ms, int fd)
         ms = (int)most;
     if (poll(f->poll, (nfds_t)n, ms) <= 0)
         return;
-    for (int i = 3; i < n; i++)
+    for (int i = 4; i < n; i++)
         if (f->poll[i].revents & (POLLRDHUP | POLLHUP | POLLERR))
             drop(f->polled[i]);
 }
@@ -711,7 +721,7 @@ struct front *front_open(struct serve *s, struct err *e)
     struct front *f = xcalloc(1, sizeof *f);
     struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->opt.port)};
     struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)s->opt.port)};
-    int most = (s->opt.connections ? s->opt.connections : CONNECTIONS) + 3;
+    int most = (s->opt.connections ? s->opt.connections : CONNECTIONS) + 4;
     f->s = s;
     f->poll = xcalloc((size_t)most, sizeof *f->poll);
     f->polled = xcalloc((size_t)most, sizeof *f->polled);

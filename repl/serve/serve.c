@@ -10,6 +10,8 @@
 #include "kernels/json.h"
 #include "repl/facts.h"
 
+enum { LOG_PATIENCE_MS = 5000 }; /* a reply whose turn is not stored by then is not acknowledged */
+
 /* ---- the log: each job is a session of one turn ---------------------------------------------- */
 
 static struct event log_event(struct serve *s, const struct job *j, enum event_kind kind)
@@ -165,17 +167,25 @@ static bool start_job(struct serve *s, struct task *t, struct job *j, struct err
 static void end_rest(struct task *t, int from)
 {
     for (int i = from; i < t->n_job; i++) {
-        t->n_ended += !t->job[i].ended;
-        t->job[i].ended = true;
+        t->n_settled += !t->job[i].settled;
+        t->job[i].ended = t->job[i].settled = true;
     }
+}
+
+static void refuse_lost(const struct serve *s, struct refusal *r)
+{
+    refuse(r, 500, NULL, "the device is lost, and the server ends: %s", s->why_lost);
 }
 
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r)
 {
     struct err e = {0};
-    if (s->ending) {
+    if (s->lost || s->ending) {
         ask_free(a);
-        refuse(r, 503, NULL, "the server ends");
+        if (s->lost)
+            refuse_lost(s, r);
+        else
+            refuse(r, 503, NULL, "the server ends");
         return NULL;
     }
     if (!a->seeded)
@@ -254,45 +264,111 @@ static void on_step(struct serve *s, struct task *t, struct job *j, struct event
     ids_add(&t->order, j->reply.index);
 }
 
-/* Handles a job that failed, before or after its first token. */
-static void note_failure(struct task *t, const struct job *j, const struct event *ev)
+/* A job that failed, before or after its first token, fails the answer. The end of the server, which
+ * cancels all jobs, follows a lost device; so a job that was cancelled then has failed, too. */
+static void note_failure(const struct serve *s, struct task *t, const struct job *j, const struct event *ev)
 {
-    const char *why = ev->text.p ? ev->text.p : "";
-    if (t->failed.status || t->cancelled)
+    const char *why = ev->text.p && *ev->text.p ? ev->text.p : stop_name(ev->reason);
+    bool cancelled = ev->reason == STOP_CANCEL && !j->cut;
+    if (t->failed.status)
         return;
-    if (j->begun && j->reply.finish == FINISH_ERROR)
-        refuse(&t->failed, 500, NULL, "the reply could not be computed: %s", *why ? why : stop_name(ev->reason));
+    if (cancelled && s->lost)
+        refuse_lost(s, &t->failed);
+    else if (j->begun && j->reply.finish == FINISH_ERROR)
+        refuse(&t->failed, 500, NULL, "the reply could not be computed: %s", why);
+    else if (!j->begun && cancelled)
+        refuse(&t->failed, 503, NULL, "the server ends");
     else if (!j->begun)
         refuse(&t->failed, ev->reason == STOP_KV_FULL ? 503 : ev->reason == STOP_CONTEXT ? 400 : 500, NULL,
-               "the prompt cannot be computed: %s", *why ? why : stop_name(ev->reason));
+               "the prompt cannot be computed: %s", why);
+}
+
+/* The job's end may be told: its turn is in the log, or the answer fails. */
+static void settle(struct task *t, struct job *j)
+{
+    j->settled = true;
+    t->n_settled++;
+    if (j->begun && !t->failed.status)
+        ids_add(&t->order, j->reply.index);
 }
 
 static void on_end(struct serve *s, struct task *t, struct job *j, struct event *ev)
 {
     reply_end(&j->reply, ev);
     j->ended = true;
-    t->n_ended++;
     meter_end(&s->meter, t, &j->reply, ev);
-    note_failure(t, j, ev);
-    if (j->begun) {
+    note_failure(s, t, j, ev);
+    if (j->begun)
         log_end(s, j, ev);
-        ids_add(&t->order, j->reply.index);
+    j->mark = j->begun && s->history ? history_mark(s->history) : 0;
+    j->ns_marked = clock_ns();
+    if (j->mark)
+        s->n_unstored++;
+    else
+        settle(t, j);
+}
+
+/* The task has something to send, or nobody waits for it any more. */
+static void tell_news(struct serve *s, struct task *t)
+{
+    if (t->call)
+        front_news(s->front, t->call);
+    else if (task_done(t))
+        drop_task(s, t);
+}
+
+/* Whether job j need not wait for the log any longer. */
+static bool log_has_spoken(struct task *t, const struct job *j, const struct history_status *log)
+{
+    if (log->mark_stored >= j->mark)
+        return true;
+    bool late = clock_ns() - j->ns_marked > LOG_PATIENCE_MS * 1000000ull;
+    if (log->mark_failed < j->mark && !late)
+        return false;
+    if (!t->failed.status)
+        refuse(&t->failed, 500, NULL, "the reply could not be stored in the log: %s",
+               log->error[0] ? log->error : "the log is busy");
+    return true;
+}
+
+/* Acknowledges the replies whose turns the log has stored. */
+static void settle_stored(struct serve *s)
+{
+    struct history_status log;
+    if (!s->n_unstored)
+        return;
+    history_status(s->history, &log);
+    for (int i = s->n_task; i-- > 0;) {
+        struct task *t = s->task[i];
+        bool news = false;
+        for (int k = 0; k < t->n_job; k++) {
+            struct job *j = &t->job[k];
+            if (!j->mark || j->settled || !log_has_spoken(t, j, &log))
+                continue;
+            settle(t, j);
+            s->n_unstored--;
+            news = true;
+        }
+        if (news)
+            tell_news(s, t);
     }
 }
 
-static void complain(const struct event *ev)
+static void take_fault(struct serve *s, const struct event *ev)
 {
-    err_print("%s", ev->text.p ? ev->text.p : "the engine failed");
+    const char *why = ev->text.p ? ev->text.p : "the engine failed";
+    err_print("%s", why);
+    if (ev->lost && !s->lost)
+        snprintf(s->why_lost, sizeof s->why_lost, "%s", why);
+    s->lost |= ev->lost;
 }
 
 static void take_event(struct serve *s, struct event *ev)
 {
     struct task *t = NULL;
     struct job *j = ev->job ? find_job(s, ev->job->id, &t) : NULL;
-    if (ev->kind == EV_FAULT) {
-        complain(ev);
-        s->lost |= ev->lost;
-    }
+    if (ev->kind == EV_FAULT)
+        take_fault(s, ev);
     if (!j)
         return;
     switch (ev->kind) {
@@ -301,10 +377,7 @@ static void take_event(struct serve *s, struct event *ev)
     case EV_JOB_END: on_end(s, t, j, ev); break;
     default: break;
     }
-    if (t->call)
-        front_news(s->front, t->call);
-    else if (task_done(t))
-        drop_task(s, t);
+    tell_news(s, t);
 }
 
 void serve_step(struct serve *s, int ms, int fd)
@@ -316,6 +389,7 @@ void serve_step(struct serve *s, int ms, int fd)
         take_event(s, &ev);
         event_free(&ev);
     }
+    settle_stored(s);
     front_run(s->front);
 }
 

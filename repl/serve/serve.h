@@ -42,6 +42,8 @@ struct serve {
     struct front *front;
     bool ending;
     bool lost; /* the device has failed: no request can be answered any more */
+    char why_lost[256];
+    int n_unstored; /* jobs that have ended and wait for the log */
 };
 
 /* Listens. The caller keeps the backend and the history (or NULL) and ends with serve_close(). NULL

@@ -46,7 +46,7 @@ void task_free(struct task *t)
 
 bool task_done(const struct task *t)
 {
-    return t->n_ended == t->n_job;
+    return t->n_settled == t->n_job;
 }
 
 bool task_begun(const struct task *t)
@@ -617,7 +617,7 @@ static void put_piece(struct task *t, int i, struct buf *out)
     int k = t->n_written[i]++;
     const struct piece *p = &r->piece[k];
     size_t text = k ? p[-1].text : 0, thought = k ? p[-1].thought : 0;
-    bool end = t->job[i].ended && k == r->n_piece - 1;
+    bool end = t->job[i].settled && k == r->n_piece - 1;
     struct buf b = {0};
     put_chunk_head(t, &b);
     jput_open(&b, '{');
@@ -654,7 +654,7 @@ static void close_stream(struct task *t, struct buf *out)
         refusal_json(&t->failed, &b);
         b.n--; /* the line break */
         put_chunk(&b, out);
-        b = (struct buf){0};
+        return;
     }
     if (t->ask.usage) {
         put_chunk_head(t, &b);

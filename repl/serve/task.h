@@ -13,6 +13,8 @@ struct job {
     struct reply reply;
     bool started, begun, ended; /* begun: EV_JOB_BEGIN came */
     bool cut;                   /* cancelled, because the reply has one of the client's stops */
+    bool settled;               /* ended, and the log has stored the turn, or cannot */
+    uint64_t mark, ns_marked;   /* of the log, behind the turn; 0: nothing is logged */
     int n_step;                 /* posted to the log */
     int n_drafted, n_accepted;
     struct ids all;             /* tokens of all steps, those behind a stop text included */
@@ -26,8 +28,8 @@ struct task {
     int64_t created;      /* seconds since 1970 */
     uint64_t ns_arrived;
     struct job *job;      /* (n_job) */
-    int n_job, n_ended;
-    struct refusal failed; /* a job could not be computed */
+    int n_job, n_settled;
+    struct refusal failed; /* a job could not be computed, or not be stored */
     bool cancelled;       /* the client has disconnected, or the server ends */
     void *call;           /* the connection's request in front.c; NULL: it has ended */
     /* of a stream */
@@ -41,12 +43,14 @@ struct task {
 /* Takes over *a. */
 struct task *task_new(struct ask *a, const struct ask_of *of, const char *print);
 void task_free(struct task *t);
+/* Whether all jobs have ended and the log has stored them: the answer can be acknowledged. */
 bool task_done(const struct task *t);
-/* Whether the status of the answer is known: a job has begun, or all have ended. */
+/* Whether the status of the answer is known: a job has begun, or all are done. */
 bool task_begun(const struct task *t);
 /* Appends the answer of a task that is done. */
 void task_answer(const struct task *t, struct buf *out);
-/* Appends the part of the stream that can be sent now, about `most` bytes. */
+/* Appends the part of the stream that can be sent now, about `most` bytes. The stream of a task that
+ * failed ends with an error, and without the "[DONE]" of a complete one. */
 void task_stream(struct task *t, size_t most, struct buf *out);
 
 /* The numbers of "usage" and "metrics". */

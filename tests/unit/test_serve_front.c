@@ -2,6 +2,8 @@
  * made-up engine: tests/serve_front.h. */
 #include "tests/serve_front.h"
 
+#include <sqlite3.h>
+
 #include "engine/remote/metrics.h"
 #include "tests/scratch.h"
 
@@ -639,11 +641,154 @@ static void test_failed_jobs_are_errors(void **state)
         split_answer(c.got.p, c.got.p + c.got.n, &status, &b);
         assert_int_equal(status, late && stream ? 200 : late ? 500 : 503);
         assert_non_null(strstr(b.p, "\"error\":{"));
-        assert_int_equal(strstr(b.p, "[DONE]") != NULL, late && stream);
+        assert_null(strstr(b.p, "[DONE]"));
+        assert_null(strstr(b.p, "\"finish_reason\":\""));
         client_close(&c);
     }
     buf_free(&b);
     desk_close(&d);
+}
+
+static void lose_device(struct desk *d)
+{
+    struct event ev = {.kind = EV_FAULT, .ns = clock_ns(), .lost = true};
+    buf_str(&ev.text, "model.safetensors was truncated");
+    evq_put(d->f.screen, &ev);
+}
+
+/* The end of the server, which follows a lost device, does not hide why a reply failed: neither from
+ * jobs whose end is on its way, nor from those that the end cancels, nor from later requests. */
+static void test_a_lost_device_is_an_error_for_everybody(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        bool stream = i & 1, begun = i & 2, stepped = i & 4, cancelled = i & 8;
+        struct desk d;
+        struct client c[2], *list[3] = {&c[0], &c[1], NULL};
+        struct buf b = {0};
+        int status;
+        desk_open(&d, NULL);
+        d.f.held = 1;
+        client_open(&c[0], serve_port(d.s));
+        client_open(&c[1], serve_port(d.s));
+        client_ask(&c[0], "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        desk_run(&d, c, 2, 50, NULL, NULL);
+        struct fake_job *j = &d.f.job[0];
+        if (begun)
+            fake_begin(&d.f, j);
+        if (begun && stepped)
+            fake_step(&d.f, j, 1);
+        desk_run(&d, c, 2, 50, NULL, NULL);
+        lose_device(&d);
+        serve_step(d.s, 0, -1);
+        assert_true(d.s->lost);
+        serve_end(d.s); /* as the program does */
+        fake_end(&d.f, j, cancelled ? STOP_CANCEL : STOP_DEVICE);
+        client_ask(&c[1], "POST", CHAT, "", "{" ASKED "}", true);
+        assert_true(desk_run(&d, c, 2, 2000, all_closed, list));
+        for (int k = 0; k < 2; k++) {
+            split_answer(c[k].got.p, c[k].got.p + c[k].got.n, &status, &b);
+            assert_int_equal(status, k == 0 && stream && begun ? 200 : 500);
+            assert_non_null(strstr(b.p, "\"error\":{"));
+            assert_null(strstr(b.p, "[DONE]"));
+            assert_null(strstr(b.p, "\"finish_reason\":\""));
+            client_close(&c[k]);
+        }
+        assert_int_equal(d.f.n_job, 1);
+        buf_free(&b);
+        desk_close(&d);
+    }
+}
+
+static const struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = "m",
+                                           .model_sha = "a", .draft_dir = "", .draft_sha = "",
+                                           .tokenizer_sha = "t", .config = "served=chat\n"};
+
+/* Whether the log holds this many replies with the whole text. */
+static bool log_has(const char *db, int n)
+{
+    sqlite3 *log;
+    sqlite3_stmt *q;
+    assert_int_equal(sqlite3_open_v2(db, &log, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(log, "SELECT count(*) FROM v_turn WHERE stop = 'end' AND reply = ?",
+                                        -1, &q, NULL), SQLITE_OK);
+    sqlite3_bind_text(q, 1, said, -1, SQLITE_STATIC);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    int found = sqlite3_column_int(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(log);
+    return found == n;
+}
+
+/* While another process holds the log's lock, nobody is told that a reply is complete. */
+static void test_a_reply_is_acknowledged_when_the_log_has_it(void **state)
+{
+    struct desk d;
+    struct client c[2], *list[3] = {&c[0], &c[1], NULL};
+    struct err e = {0};
+    struct buf b = {0};
+    sqlite3 *other;
+    int status;
+    char *folder = scratch_folder(), *db = xasprintf("%s/log.db", folder);
+    struct history *h = history_open(db, LOG_TEXT, &about, &e);
+    (void)state;
+    assert_non_null(h);
+    assert_int_equal(sqlite3_open(db, &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    desk_open_as(&d, NULL, NESTLING, "gemma3", h);
+    for (int i = 0; i < 2; i++) {
+        client_open(&c[i], serve_port(d.s));
+        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+    }
+    desk_run(&d, c, 2, 500, NULL, NULL);
+    assert_true(d.f.job[0].ended && d.f.job[1].ended && d.s->n_task == 2);
+    assert_true(c[0].got.n == 0 && !c[1].closed && log_has(db, 0));
+    assert_non_null(strstr(c[1].got.p, " again")); /* the text of a stream does not wait */
+    assert_null(strstr(c[1].got.p, "\"finish_reason\":\""));
+    assert_int_equal(sqlite3_exec(other, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    for (int i = 0; i < 5000 && !all_closed(list); i++) {
+        desk_run(&d, c, 2, 1, NULL, NULL);
+        if (c[0].got.n || strstr(c[1].got.p, "\"finish_reason\":\"stop\""))
+            assert_true(log_has(db, 2));
+        usleep(1000);
+    }
+    split_answer(c[0].got.p, c[0].got.p + c[0].got.n, &status, &b);
+    assert_int_equal(status, 200);
+    assert_non_null(strstr(c[1].got.p, "data: [DONE]\n\n"));
+    for (int i = 0; i < 2; i++)
+        client_close(&c[i]);
+    buf_free(&b);
+    desk_close(&d);
+    history_close(h);
+    sqlite3_close(other);
+    scratch_remove(folder);
+    free(db);
+}
+
+static void test_a_reply_that_the_log_cannot_store_is_an_error(void **state)
+{
+    static const char *const body[] = {"{" ASKED "}", "{\"stream\":true," ASKED "}"};
+    struct desk d;
+    struct err e = {0};
+    struct buf b = {0};
+    char *folder = scratch_folder(), *db = xasprintf("%s/log.db", folder);
+    struct history *h = history_open(db, LOG_TEXT, &about, &e);
+    (void)state;
+    assert_non_null(h);
+    desk_open_as(&d, NULL, NESTLING, "gemma3", h);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "", body[0], &b), 200);
+    unlink(db); /* the writer notices, and keeps what it has */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(desk_ask(&d, "POST", CHAT, "", body[i], &b), i ? 200 : 500);
+        assert_non_null(strstr(b.p, "could not be stored in the log: not saved: the log's file was moved or deleted"));
+        assert_null(strstr(b.p, "[DONE]"));
+        assert_null(strstr(b.p, "\"finish_reason\":\""));
+    }
+    buf_free(&b);
+    desk_close(&d);
+    history_close(h);
+    scratch_remove(folder);
+    free(db);
 }
 
 static bool keep_stop(const struct turn_row *r, void *arg)
@@ -667,9 +812,6 @@ static void test_what_follows_a_stop_text_is_not_in_the_log(void **state)
     struct client c, *list[2] = {&c, NULL};
     struct err e = {0};
     struct turn_row reply = {0};
-    static const struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = "m",
-                                               .model_sha = "a", .draft_dir = "", .draft_sha = "",
-                                               .tokenizer_sha = "t", .config = "served=chat\n"};
     char *folder = scratch_folder(), *db = xasprintf("%s/log.db", folder), id[SESSION_ID];
     struct history *h = history_open(db, LOG_STEPS, &about, &e);
     (void)state;
@@ -869,6 +1011,9 @@ int main(void)
         cmocka_unit_test(test_many_clients_at_once),
         cmocka_unit_test(test_too_many_jobs_are_told_to_wait),
         cmocka_unit_test(test_failed_jobs_are_errors),
+        cmocka_unit_test(test_a_lost_device_is_an_error_for_everybody),
+        cmocka_unit_test(test_a_reply_is_acknowledged_when_the_log_has_it),
+        cmocka_unit_test(test_a_reply_that_the_log_cannot_store_is_an_error),
         cmocka_unit_test(test_what_follows_a_stop_text_is_not_in_the_log),
         cmocka_unit_test(test_the_end_of_the_server_ends_replies),
         cmocka_unit_test(test_connections_that_stand_still_end),
