@@ -46,8 +46,6 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 enum outcome {
     WHOLE,    /* the whole reply, no notice */
-    DOUBTED,  /* the beginning of the reply, which ends without an error; a notice says that it may
-                 be incomplete */
     BROKEN,   /* the beginning of the reply, at least its first piece, then an error of one line */
     RESET,    /* as BROKEN, but perhaps without any piece */
     REFUSED,  /* no reply, an error of one line */
@@ -59,7 +57,7 @@ struct fault {
     const char *name;
     void (*make)(const struct kind *k, struct play_answer *a);
     enum outcome outcome;
-    const char *line; /* the beginning of the error or the notice; NULL: any */
+    const char *line; /* the beginning of the error; NULL: any */
     int sent;         /* requests for the reply; 0: one */
 };
 
@@ -276,7 +274,6 @@ static inline void judge(const struct kind *k, const struct fault *f, const stru
         ok = whole && h->why == STOP_END && !h->faults.n && !h->notices.n && h->ids.n == k->n_ids &&
              h->prompt.n == k->n_prompt;
         break;
-    case DOUBTED: ok = part && !whole && h->why == STOP_END && !h->faults.n && one_line(&h->notices, line); break;
     case BROKEN:
     case RESET: ok = (n > 0 || o == RESET) && part && !whole && h->why == STOP_FAULT && one_line(&h->faults, line); break;
     case REFUSED: ok = n == 0 && h->why == STOP_FAULT && one_line(&h->faults, line); break;

@@ -208,6 +208,15 @@ static bool whole(const struct incoming *in)
     return in->count.generated < 0 || missing == 0 || (missing == 1 && in->finish == FINISH_STOP);
 }
 
+/* Whether the server has said that the reply is complete. False and *e: the reply is cut. */
+static bool is_complete(const struct incoming *in, struct err *e)
+{
+    if (in->finish == FINISH_ABORT)
+        return err_set(e, ERR_MODEL, "the server aborted the reply");
+    return in->finish != FINISH_NONE || in->end ||
+           err_set(e, ERR_MODEL, "the server's stream ended without an end of the reply");
+}
+
 /* The connection has ended, or the server has said the end of the reply. */
 static void finish(struct http *h, struct incoming *in)
 {
@@ -220,6 +229,7 @@ static void finish(struct http *h, struct incoming *in)
         else
             done = in->call.status == 200 ? read_rest(in, &e) : http_refused(&in->call, &e);
     }
+    done = done && is_complete(in, &e);
     in->ids = in->ids && (!done || whole(in));
     if (done)
         in->state = INCOMING_DONE;
@@ -291,7 +301,7 @@ bool incoming_bytes(struct incoming *in, const char *type, const void *p, size_t
 
 bool incoming_end(struct incoming *in, struct err *e)
 {
-    bool ok = in->end || read_rest(in, e);
+    bool ok = (in->end || read_rest(in, e)) && is_complete(in, e);
     name_tokens(in);
     return ok;
 }
@@ -324,8 +334,5 @@ int incoming_tokens(const struct incoming *in)
 
 const char *incoming_doubt(const struct incoming *in)
 {
-    if (in->finish == FINISH_NONE)
-        return in->end ? "the server ended the reply without saying why"
-                       : "the server's stream ended without an end of the reply";
-    return in->finish == FINISH_ABORT ? "the server aborted the reply" : NULL;
+    return in->finish == FINISH_NONE ? "the server ended the reply without saying why" : NULL;
 }

@@ -472,8 +472,6 @@ static void ends_without_done(void **state)
     (void)state;
     static const struct { const char *body, *text, *notice; enum stop_reason why; } c[] = {
         {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n", "a", "", STOP_END},
-        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}", "a",
-         "the server's stream ended without an end of the reply|", STOP_END},
         {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\ndata: more\n\n", "a",
          "the server ended the reply without saying why|", STOP_END},
         {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"length\"}]}\n\n", "a", "", STOP_MAX},
@@ -502,6 +500,14 @@ static void errors_in_mid_stream(void **state)
     scene_open(&s, "vllm");
     s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\n";
     expect_fault(&s, "the server reports: out of memory", 1);
+    scene_close(&s);
+    scene_open(&s, "vllm"); /* cut, although the connection ends well */
+    s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}";
+    expect_fault(&s, "the server's stream ended without an end of the reply", 1);
+    scene_close(&s);
+    scene_open(&s, "vllm");
+    s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n";
+    expect_fault(&s, "the server aborted the reply", 1);
     scene_close(&s);
     scene_open(&s, "vllm");
     s.body = "data: {\"choices\":\n\n";
