@@ -26,7 +26,8 @@ static const struct topic {
      "F8             the saved sessions: type to filter; Enter resumes; arrows go to the\n"
      "               list, where f forks and c compares two\n"
      "Ctrl-X d       takes the last file of /read out of the message again\n"
-     "Esc            moves the keys into the pane beside the chat, and back\n"},
+     "Esc            moves the arrow keys into the pane beside the chat, and back. Wherever the\n"
+     "               arrows are, a letter or a digit goes to the message\n"},
     {"panes", "what the panes show",
      "pages (F2)     where the session's logical pages lie in the full, swa and draft pool\n"
      "tree  (F3)     the draft tree of a step, with its accepted path\n"
@@ -35,8 +36,8 @@ static const struct topic {
      "word  (F6)     the tokens of the word under the cursor: pages, probabilities, rivals\n"
      "why   (F7)     why the draft of the step was accepted or rejected, in numbers\n"
      "Commands print the same in plain mode: /pages, /tree, /pool, /map, /why.\n"
-     "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its\n"
-     "height, < > the width of all, Tab goes to the next part, q closes it.\n"
+     "In a pane (Esc): arrows move, Home and End jump, + - change its height, < > the\n"
+     "width of all, Tab goes to the next part; the key that opened it closes it.\n"
      "/layout NAME opens several; /help time has the keys of time.\n"},
     {"layers", "what /layers, /attn and /top show of a step that is run again",
      "A past step is computed again on a scratch copy of its context: cells that the session\n"
@@ -54,7 +55,7 @@ static const struct topic {
     {"time", "keys of time, in panes, on words and on the timeline",
      "[ ]            the step before, and the step after; behind the last one: now\n"
      "{ }            the turn before, and the turn after\n"
-     "g G            the first step, and the last one\n"
+     "Home End       the first step, and the last one, when the timeline has the keys\n"
      ".              back to now\n"
      "The line above the input is the timeline: one cell a step, or as many as\n"
      "it says at its end. Its height is the number of drafted tokens that were\n"
@@ -62,8 +63,8 @@ static const struct topic {
      "bar: a turn begins; a circle: a breakpoint; a diamond: checkpoints gave up\n"
      "pages; a cross: a fault (--ascii: | * e !). A click or a drag goes there;\n"
      "/set timeline off hides it.\n"
-     "On words (Ctrl-X t): arrows or hjkl move, w b by word, n N by step, Enter\n"
-     "shows the facts, m t y run /map, /tree and /why, Backspace returns.\n"},
+     "On words (Ctrl-X t): arrows move by word and by row, [ ] by step, Enter shows\n"
+     "the facts; /tree, /why and the panes are those of the word's step.\n"},
     {"words", "the words aerie uses",
      "slot           one token's cell in a pool; a page is page_size slots\n"
      "full, swa      the pool of the full-attention layers, and that of the sliding-window\n"

@@ -13,6 +13,12 @@ static bool is_ctrl(const struct key *k, uint32_t letter)
     return k->code == K_CHAR && k->ctrl && k->cp == letter;
 }
 
+/* A character that a person types as part of a message. */
+static bool is_text(const struct key *k)
+{
+    return k->code == K_CHAR && !k->ctrl && !k->alt;
+}
+
 /* ---- Ctrl-C ---- */
 
 /* Moves queued messages back into the editor, so that they are not sent after a stop. */
@@ -235,7 +241,8 @@ static void next_focus(struct tui *t)
     t->focus = t->focus != FOCUS_TIME && t->time.line.n > 0 ? FOCUS_TIME : FOCUS_INPUT;
 }
 
-/* Handles keys of the words and of the timeline; false: another key. */
+/* Handles the keys of the part of the screen that has the focus; false: another key. Letters and
+ * digits are never keys of such a part: they are the beginning of a message. */
 static bool focus_key(struct tui *t, const struct key *k)
 {
     if (k->code == K_ESC)
@@ -346,18 +353,9 @@ static void editor_key(struct tui *t, const struct key *k)
             after_ctrl_x(t, &x);
         else if (k->code == K_ESC && t->n_open > 0)
             t->focus = t->n_open - 1;
-        else if (k->code == K_ESC && t->talk.n > 0)
-            word_begin(t);
         break;
     default: break;
     }
-}
-
-/* Whether a key edits text: if a pane has the focus, it was pressed by mistake. */
-static bool is_editing(const struct key *k)
-{
-    return (k->code == K_CHAR && !k->ctrl && !k->alt) || k->code == K_BACKSPACE ||
-           k->code == K_DELETE || k->code == K_INSERT;
 }
 
 void tui_key(struct tui *t, const struct key *k)
@@ -379,10 +377,8 @@ void tui_key(struct tui *t, const struct key *k)
     tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;
-    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z')) {
-        tui_overlay_key(t, k);
+    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') && (tui_overlay_key(t, k) || !is_text(k)))
         return;
-    }
     if (t->n_choice > 0 && choices_key(t, k))
         return;
     if (!t->input.after_x && !t->input.searching && screen_key(t, k))
@@ -390,17 +386,8 @@ void tui_key(struct tui *t, const struct key *k)
     if (t->focus != FOCUS_INPUT && !t->input.after_x) {
         if (focus_key(t, k))
             return;
-        if (k->code == K_CHAR && !k->ctrl && !k->alt && (k->cp == '/' || k->cp == ':') && t->input.text.n == 0) {
-            t->focus = FOCUS_INPUT; /* a command */
-            input_set(&t->input, "/", 1);
-            return;
-        }
-        if (is_editing(k)) {
-            tui_hint(t, t->focus >= 0 ? "no key of this pane: Esc returns, q closes it" : "no key here: Esc returns to the message");
-            return;
-        }
         if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c') && k->code != K_PGUP && k->code != K_PGDN)
-            t->focus = FOCUS_INPUT; /* a paste, or a key of the editor, is meant for the message */
+            t->focus = FOCUS_INPUT; /* text, a paste or a key of the editor is meant for the message */
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;

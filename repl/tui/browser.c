@@ -19,7 +19,7 @@ struct browser {
     struct hdb *db;
     struct session_list list;
     struct buf filter;
-    bool in_list;          /* letters act; else they are typed into the filter */
+    bool in_list;          /* f, c, r and / act; else they are typed into the filter, as all others always are */
     int at, top;           /* the selected row and the first one drawn: indices into list.shown */
     int rows;              /* of the list, as drawn last */
     int number_w;          /* digits of the highest number, at least 3 */
@@ -351,10 +351,13 @@ static void act(struct tui *t, struct browser *b, uint32_t key)
             free(name);
             return;
         }
-    if (key == 'c')
-        compare(t, b, row);
-    else
-        snprintf(b->said, sizeof b->said, "no such key in the list; / goes back to the filter");
+    compare(t, b, row);
+}
+
+/* The letters that act on the selected session. */
+static bool is_list_key(uint32_t cp)
+{
+    return cp == 'f' || cp == 'c' || cp == 'r' || cp == '/';
 }
 
 static bool move(struct browser *b, int code)
@@ -388,11 +391,12 @@ static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
         ;
     else if (k->code == K_TAB)
         b->in_list = !b->in_list;
-    else if (typed && b->in_list)
+    else if (typed && b->in_list && is_list_key(k->cp))
         act(t, b, k->cp);
-    else if (typed)
+    else if (typed) {
+        b->in_list = false;
         type_char(t, b, k->cp);
-    else if (k->code == K_PASTE)
+    } else if (k->code == K_PASTE)
         type_bytes(t, b, k->text, k->n);
     else if (k->code == K_BACKSPACE || (k->code == K_CHAR && k->ctrl && k->cp == 'u')) {
         b->in_list = false;

@@ -380,11 +380,11 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     if (f->hint)
         buf_printf(&text, " %s ", f->hint);
     else if (f->focus >= 0)
-        buf_str(&text, " arrows move, [ ] time, q closes, Esc returns ");
+        buf_str(&text, " arrows move, [ ] time; Esc or typing returns ");
     else if (f->focus == FOCUS_WORDS)
-        buf_str(&text, " arrows, n N step, Enter facts, m map, t tree, y why, Esc returns ");
+        buf_str(&text, " arrows by word, [ ] by step, Enter facts; Esc or typing returns ");
     else if (f->focus == FOCUS_TIME)
-        buf_str(&text, " [ ] step, { } turn, g G ends, . live, Esc returns ");
+        buf_str(&text, " [ ] step, { } turn, Home End, . live; Esc or typing returns ");
     else if (f->n_queued > 0)
         buf_printf(&text, " %d queued, Up edits ", f->n_queued);
     else if (f->input->pasted_lines > 20)
@@ -451,10 +451,10 @@ static void draw_input_row(const struct input *in, struct grid *g, struct rect r
 static const char *placeholder(const struct frame *f)
 {
     if (f->focus >= 0)
-        return "the pane has the keys; Esc returns here";
+        return "the pane has the keys; type to write here";
     if (f->focus != FOCUS_INPUT)
-        return f->focus == FOCUS_WORDS ? "the words have the keys; Esc returns here"
-                                       : "the timeline has the keys; Esc returns here";
+        return f->focus == FOCUS_WORDS ? "the words have the keys; type to write here"
+                                       : "the timeline has the keys; type to write here";
     if (f->attached && !f->busy)
         return "message about the file, or Enter";
     if (f->paused)

@@ -23,12 +23,11 @@ static const struct {
     const char *name;
     int n, side; /* side 0: as it is */
     enum pane_kind pane[MAX_PANES];
-    bool bare;   /* without a timeline, while it is live */
 } layouts[] = {
-    {"chat", 0, 0, {0}, true},
-    {"pages", 1, 0, {PANE_PAGES}, false},
-    {"debug", 3, 0, {PANE_TREE, PANE_STEPS, PANE_WORD}, false},
-    {"wide", 3, 58, {PANE_PAGES, PANE_TREE, PANE_STEPS}, false},
+    {"chat", 0, 0, {0}},
+    {"pages", 1, 0, {PANE_PAGES}},
+    {"debug", 3, 0, {PANE_TREE, PANE_STEPS, PANE_WORD}},
+    {"wide", 3, 58, {PANE_PAGES, PANE_TREE, PANE_STEPS}},
 };
 enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
 
@@ -63,7 +62,6 @@ static void apply(struct tui *t, int i)
     t->layout = i;
     t->n_open = 0;
     t->focus = FOCUS_INPUT;
-    t->time_on = !layouts[i].bare;
     if (layouts[i].side > 0)
         t->side = layouts[i].side;
     else if (t->side == layouts[N_LAYOUT - 1].side)

@@ -53,14 +53,16 @@ bool tui_overlay_scroll(struct tui *t, struct overlay *o, const struct key *k)
     return true;
 }
 
-void tui_overlay_key(struct tui *t, const struct key *k)
+bool tui_overlay_key(struct tui *t, const struct key *k)
 {
     bool (*key)(struct tui *, struct overlay *, const struct key *) =
         t->over.key ? t->over.key : tui_overlay_scroll;
-    if (!key(t, &t->over, k))
+    bool stays = key(t, &t->over, k);
+    if (!stays)
         tui_overlay_close(t);
     else if (t->over.key)
         tui_overlay_write(t);
+    return stays;
 }
 
 /* ---- help ---- */
@@ -98,5 +100,5 @@ static void write_help(struct tui *t, struct overlay *o, int w, int h)
 void tui_help_open(struct tui *t)
 {
     tui_overlay_open(t, &(struct overlay){
-        .write = write_help, .footer = "arrows and PgUp/PgDn scroll, any other key closes"});
+        .write = write_help, .footer = "arrows and PgUp/PgDn scroll, Esc or typing closes"});
 }

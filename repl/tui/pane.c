@@ -93,7 +93,7 @@ void tui_panes_free(struct tui *t)
 
 bool tui_shows_time(const struct tui *t)
 {
-    return t->time.line.n > 0 && ((t->time_on && t->app->opt.timeline == 0) || t->focus == FOCUS_TIME || t->app->at.turn > 0);
+    return t->time.line.n > 0 && (t->app->opt.timeline == 0 || t->focus == FOCUS_TIME || t->app->at.turn > 0);
 }
 
 void tui_layout(const struct tui *t, int n_pane, struct layout *l)
@@ -418,21 +418,18 @@ static void jump(struct tui *t, bool end)
 
 bool tui_pane_key(struct tui *t, const struct key *k)
 {
-    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
     int page = max_int(t->h / 2, 1);
     if (k->code == K_ESC || k->code == K_ENTER)
         t->focus = FOCUS_INPUT;
-    else if (letter == 'q')
-        tui_pane_close(t, t->focus);
     else if (time_key(t, k) || layout_key(t, k))
         ;
-    else if (letter == 'h' || k->code == K_LEFT)
+    else if (k->code == K_LEFT)
         move(t, -1, 0);
-    else if (letter == 'l' || k->code == K_RIGHT)
+    else if (k->code == K_RIGHT)
         move(t, 1, 0);
-    else if (letter == 'k' || k->code == K_UP)
+    else if (k->code == K_UP)
         move(t, 0, -1);
-    else if (letter == 'j' || k->code == K_DOWN)
+    else if (k->code == K_DOWN)
         move(t, 0, 1);
     else if (k->code == K_PGUP)
         move(t, 0, -page);

@@ -190,7 +190,7 @@ bool time_key(struct tui *t, const struct key *k)
     const struct timeline *l = &t->time.line;
     int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0, at = time_index(t);
     bool live = t->app->at.turn == 0;
-    if (!letter || !strchr("[]{}gG.", letter))
+    if (!letter || !strchr("[]{}.", letter))
         return false;
     if (l->n == 0) {
         tui_hint(t, "there is no step yet: send a message first");
@@ -201,8 +201,6 @@ bool time_key(struct tui *t, const struct key *k)
     case ']': time_go(t, live ? -1 : at + 1); break; /* behind the newest: now */
     case '{': time_go(t, timeline_turn(l, live ? l->n : at, -1)); break;
     case '}': time_go(t, live || timeline_turn(l, at, 1) == at ? -1 : timeline_turn(l, at, 1)); break;
-    case 'g': time_go(t, 0); break;
-    case 'G': time_go(t, l->n - 1); break;
     default: time_go(t, -1); break;
     }
     return true;
@@ -210,16 +208,17 @@ bool time_key(struct tui *t, const struct key *k)
 
 bool time_line_key(struct tui *t, const struct key *k)
 {
-    static const struct { enum key_code code; char letter, same; } keys[] = {
-        {K_LEFT, 'h', '['}, {K_RIGHT, 'l', ']'}, {K_UP, 'k', '{'}, {K_DOWN, 'j', '}'}, {K_PGUP, 0, '{'},
-        {K_PGDN, 0, '}'}, {K_HOME, 0, 'g'}, {K_END, 0, 'G'}};
+    static const struct { enum key_code code; char same; } keys[] = {
+        {K_LEFT, '['}, {K_RIGHT, ']'}, {K_UP, '{'}, {K_DOWN, '}'}, {K_PGUP, '{'}, {K_PGDN, '}'}};
     struct key as = *k;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (k->code == keys[i].code || (k->code == K_CHAR && keys[i].letter && k->cp == (uint32_t)keys[i].letter))
+        if (k->code == keys[i].code)
             as = (struct key){.code = K_CHAR, .cp = (uint32_t)keys[i].same};
-    if (k->code == K_ENTER) {
+    if (k->code == K_ENTER)
         t->focus = FOCUS_INPUT;
-        return true;
-    }
-    return time_key(t, &as);
+    else if (k->code == K_HOME || k->code == K_END)
+        time_go(t, k->code == K_HOME ? 0 : t->time.line.n - 1);
+    else
+        return time_key(t, &as);
+    return true;
 }

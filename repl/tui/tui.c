@@ -614,7 +614,6 @@ static void begin(struct tui *t, struct app *a)
     bool keep = a->opt.level != LOG_OFF && !a->opt.readonly;
     t->app = a;
     t->focus = FOCUS_INPUT;
-    t->time_on = true;
     timeline_fit(&t->time.line, 80);
     t->page_at = -1;
     t->chosen = -1;

@@ -43,7 +43,6 @@ struct time_axis {
 struct tui {
     struct app *app;
     struct time_axis time;
-    bool time_on; /* the timeline is shown while there are steps, if the setting says so */
     bool scrubbing; /* the left button is held down since a click on the timeline */
     int layout;     /* chosen last, -1: none */
     bool keep_layout; /* its file is written */
@@ -159,7 +158,7 @@ void time_event(struct tui *t, const struct event *ev);
 /* Shows the step of this index of the timeline; outside of it: now. */
 void time_go(struct tui *t, int index);
 void time_changed(struct tui *t); /* the app's address has changed */
-/* The keys of the time axis, [ ] { } g G and the dot, which work unless the input has the focus. */
+/* The keys of the time axis, [ ] { } and the dot, which work unless the input has the focus. */
 bool time_key(struct tui *t, const struct key *k);
 bool time_line_key(struct tui *t, const struct key *k); /* the same keys and the arrows, if the
                                                            timeline has the focus */
@@ -172,7 +171,7 @@ void tui_overlay_close(struct tui *t); /* does nothing if none is open */
 void tui_overlay_write(struct tui *t); /* writes its rows again */
 /* Scrolls by arrows, PgUp, PgDn, Home and End; false: another key. */
 bool tui_overlay_scroll(struct tui *t, struct overlay *o, const struct key *k);
-void tui_overlay_key(struct tui *t, const struct key *k);
+bool tui_overlay_key(struct tui *t, const struct key *k); /* false: the key has closed the overlay */
 void tui_help_open(struct tui *t);
 
 /* ---- steps.c ---- */
@@ -184,7 +183,6 @@ void tui_word_write(struct tui *t, struct pane *p, int width);
 bool word_begin(struct tui *t);
 bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
 void word_click(struct tui *t, int entry, int row, int x);
-void word_forget(struct tui *t); /* there is no cursor any more */
 /* ---- browser.c ---- */
 void tui_browser_open(struct tui *t); /* the saved sessions */
 

@@ -28,12 +28,6 @@ static void show_cursor(struct tui *t)
     t->dirty = true;
 }
 
-void word_forget(struct tui *t)
-{
-    t->word = (struct word){0};
-    show_cursor(t);
-}
-
 /* Moves the cursor to a word, and the address to the step of its first token. */
 static void go(struct tui *t, struct word w)
 {
@@ -74,75 +68,23 @@ void word_click(struct tui *t, int entry, int row, int x)
     go(t, w);
 }
 
-/* Moves to the first word of the next step (by 1) or of the previous one (by -1). */
-static bool next_step(struct tui *t, int by, struct word *w)
-{
-    const struct token_mark *m = token_here(t);
-    struct word v = *w;
-    int turn = t->talk.entry[w->entry].turn, step = m ? m->step : 0;
-    while (words_next(&t->talk, by, &v)) {
-        struct word save = t->word;
-        t->word = v;
-        const struct token_mark *n = token_here(t);
-        int to = t->talk.entry[v.entry].turn;
-        t->word = save;
-        if (n && (to != turn || n->step != step)) {
-            if (words_of_step(&t->talk, to, n->step, w) && by < 0)
-                return true;
-            *w = v;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Runs a command about the word, as if it were typed. */
-static void command(struct tui *t, const char *name, const char *argument)
-{
-    if (!cmd_find(name, NULL)) {
-        tui_hint(t, "there is no command /%s", name);
-        return;
-    }
-    tui_submit(t, xasprintf("/%s %s", name, argument));
-}
-
 bool word_key(struct tui *t, const struct key *k)
 {
-    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
     struct word w = t->word;
-    bool moved = false, back = k->code == K_LEFT || letter == 'h' || letter == 'b';
-    if (back || k->code == K_RIGHT || (letter && strchr("lw", letter)))
-        moved = words_next(&t->talk, back ? -1 : 1, &w);
-    else if (k->code == K_UP || k->code == K_DOWN || (letter && strchr("kj", letter)))
-        moved = words_below(&t->talk, k->code == K_UP || letter == 'k' ? -1 : 1, &w);
-    else if (letter == 'n' || letter == 'N')
-        moved = next_step(t, letter == 'n' ? 1 : -1, &w);
+    bool moved = false;
+    if (k->code == K_LEFT || k->code == K_RIGHT)
+        moved = words_next(&t->talk, k->code == K_LEFT ? -1 : 1, &w);
+    else if (k->code == K_UP || k->code == K_DOWN)
+        moved = words_below(&t->talk, k->code == K_UP ? -1 : 1, &w);
     else if (k->code == K_HOME || k->code == K_END)
         moved = words_end(&t->talk, k->code == K_END, &w);
-    else if (k->code == K_BACKSPACE)
-        moved = words_of_byte(&t->talk, t->word.entry, t->word.from, &w); /* from an answer back to the word */
     else if (k->code == K_ENTER)
         tui_pane_open_key(t, K_F6);
-    else if (letter && strchr("mty", letter)) {
-        const struct token_mark *m = token_here(t);
-        char argument[32];
-        if (!m)
-            tui_hint(t, "no step of this process produced this word, so nothing is known of its token");
-        else if (letter == 'm')
-            snprintf(argument, sizeof argument, "%d", m->position);
-        else
-            snprintf(argument, sizeof argument, "%d.%d", t->talk.entry[w.entry].turn, m->step);
-        if (m)
-            command(t, letter == 'm' ? "map" : letter == 't' ? "tree" : "why", argument);
-        return true;
-    } else if (time_key(t, k)) {
-        if (t->app->at.turn && words_of_step(&t->talk, t->app->at.turn, t->app->at.step, &w)) {
-            t->word = w;
-            show_cursor(t);
-        }
-        return true;
-    } else {
+    else if (!time_key(t, k))
         return false;
+    else if (t->app->at.turn && words_of_step(&t->talk, t->app->at.turn, t->app->at.step, &w)) {
+        t->word = w;
+        show_cursor(t);
     }
     if (moved)
         go(t, w);

@@ -53,8 +53,8 @@ for wh in "80 24" "200 60"; do
     key Home; wait_for 'Copy 1'; key Down; check "$at: in the list letters act" wait_for 'f forks'
     key c; check "$at: c marks" wait_for 'marked; c on another'
     key c; check "$at: and unmarks" wait_for 'not marked any more'
-    key x; check "$at: another letter does nothing" wait_for 'no such key in the list'
-    key /; wait_for 'type to filter'; key BSpace; check "$at: / goes back to the filter" wait_for 'filter cop'
+    key x; check "$at: another letter goes on with the filter" wait_for 'filter copyx'
+    key BSpace; wait_for 'SESSIONS  2000'; key Down; wait_for 'f forks'; key /; wait_for 'type to filter'; key BSpace; check "$at: / goes back to the filter" wait_for 'filter cop'
     [ "$at" = 80x24 ] && size 200 50 && check "a resize while it is open" wait_for '│ Copy' && size 80 24
     key C-u; text "#2"; wait_for 'SESSIONS  1 of'; key Enter
     check "$at: Enter resumes" wait_for "session #2 resumed"

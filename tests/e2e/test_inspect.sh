@@ -117,7 +117,7 @@ if command -v tmux >/dev/null; then
     say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'
     S send-keys Escape; wait_for 'the pane has the keys'; S send-keys Home; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
     result "the pane says that a position behind the window is released" $?
-    S send-keys l l l Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
+    S send-keys Right Right Right Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
     result "after /clear there is no position" $?
     say hello; wait_for 'pos [0-9]+ → .*ok'; result "and then the cursor follows the new context" $?
     say "/bug 24617 on"; wait_for '│ BUG 24617' && wait_for '^ BUG 24617 · ctx'

@@ -69,9 +69,9 @@ key '['; check "[ goes a step back" wait_at "2.$((n - 1))"
 key '{'; wait_at 2.1; key '{'; check "{ goes to the turn before" wait_at 1.1
 check "what comes after is dimmed" until_ok eval 'screen -e | tr "\n" " " | grep -qP "38;5;247m(\x1b\[49m)?[^\x1b]* page table lists"'
 key '}'; check "} goes to the next turn" wait_at 2.1
-key G; check "G goes to the last step" wait_at "$last"
-key g; check "g goes to the first step" wait_at 1.1
-key l; check "arrows and letters step, too" wait_at 1.2
+key End; check "End goes to the last step" wait_at "$last"
+key Home; check "Home goes to the first step" wait_at 1.1
+key Right; check "arrows step, too" wait_at 1.2
 check "the words of the step are underlined" until_ok eval 'screen -e | grep -qP "\x1b\[[0-9;]*\b4m *(The|page|table|lists)"'
 key .; check "the dot goes back to now" live
 key '['; key ']'; check "and so does ] behind the newest step" live
@@ -81,14 +81,13 @@ check "and the address goes to its step" until_ok eval '[ -n "$(at)" ]'
 key Enter; check "Enter shows the word's facts below the text" eval 'wait_for "WORD " && wait_for "position " && shows "What is a draft model?"'
 key Home; check "Home goes to the first word" wait_for 'WORD   "The"'
 check "which the prompt's pass made" wait_for "the prompt's pass"
-key w; check "w goes to the next word" wait_for 'WORD   "page"'
+key Right; check "an arrow goes to the next word" wait_for 'WORD   "page"'
 check "which was drafted" wait_for "accepted at depth 1, rank 1"
 check "its step is shown" is_at 1.2
-key n; check "n goes to the next step" wait_at 1.3
-key N; check "N goes back" wait_at 1.2
-key t; check "t runs /tree on the word" eval 'wait_for "› /tree 1.2" && wait_for "TREE"'
-key BSpace; check "Backspace goes back to it" eval 'wait_gone "› /tree 1.2" && shows "The page table"'
-key m; check "m runs /map on it" wait_for "› /map "
+key ']'; check "] goes to the next step" wait_at 1.3
+key '['; check "[ goes back" wait_at 1.2
+text "my token"; check "a message that is typed here reaches the input whole" eval 'wait_for "› my token" && gone "the words have the keys"'
+key C-u; text "/tree"; key Enter; check "/tree shows the word's step" wait_for "TREE   step 1.2"
 text "/at"; key Enter; check "/at tells the step" wait_for "at 1.2; the newest step is $last"
 text "/at 2.1"; key Enter; check "/at T.S goes there" wait_at 2.1
 text "/at 9.9"; key Enter; check "a step that does not exist is one line" wait_for "there is no step 9.9 yet"
@@ -98,7 +97,7 @@ say "What is a slot?" 3 "REC"; check "a message is about now" live
 key F3; key F4; check "two panes stand one above the other" eval 'wait_for "TREE" && wait_for "STEPS"'
 check "the Steps pane marks the step that is shown" until_ok eval 'screen | grep -qE "▶3\.[0-9]+ "'
 key Escape; wait_for "has the keys"; key Up; key Up; check "and moves along it" until_ok eval '[ -n "$(at)" ] && screen | grep -qF "▶$(at) "'
-key q; wait_gone "has the keys"; key Escape; wait_for "has the keys"; key q; wait_gone "has the keys"
+key F4; wait_gone "STEPS"; key F3; wait_gone "TREE"; key Escape; check "with no pane open, Esc moves nothing" shows "› message, or /help"
 key F1; check "F1 explains the keys of time" eval 'key NPage; key NPage; wait_for "a turn begins"'
 key Escape; wait_gone "a turn begins"
 text "/set timeline off"; key Enter; key C-l; wait_for "timeline = off"; text "/at live"; key Enter
@@ -121,6 +120,8 @@ mouse down 8 "$row"; check "the wheel on it steps" wait_at 1.7
 set -- $(third); mouse press "$2" "$3"; mouse release "$2" "$3"; key Enter
 check "a click selects a word" wait_for "WORD   \"$1\""
 key Enter; wait_gone "WORD "
+text "type"; check "and does not keep what is typed then" eval 'wait_for "› type" && gone "the words have the keys"'
+key C-u
 # shellcheck disable=SC2046 # two words
 set -- $(screen | awk '{ i = index($0, "1.2  "); if (i) { print 150, NR; exit } }')
 mouse press "$1" "$2"; check "a click selects a step in the Steps pane" wait_at 1.2; mouse release "$1" "$2"
@@ -133,7 +134,7 @@ key '<'; key '<'
 check "< makes the panes wider" until_ok eval '[ "$(side)" -lt "$before" ]'
 key '+'; check "and the file knows it" until_ok grep -qE "^rows pages" "$dir/state/aerie/layout"
 key Escape; wait_gone "has the keys"; text "/at live"; key Enter; live
-text "/layout chat"; key Enter; check "/layout chat: the conversation alone" eval 'wait_gone "PAGES" && gone "◷"'
+text "/layout chat"; key Enter; check "/layout chat: the conversation and its timeline" eval 'wait_gone "PAGES" && shows "◷"'
 text "/layo"; key Tab; text "de"; key Tab; key Enter; check "/layout debug, completed" eval 'wait_for "TREE" && wait_for "WORD"'
 text "/layout x"; key Enter; check "an unknown layout names those there are" wait_for "chat, pages, debug or wide"
 key C-x; key c; check "Ctrl-X c tints words by acceptance" until_ok eval 'screen -e | grep -qP "\x1b\[[0-9;]*38;5;(151|114|78|222)m"'

@@ -99,29 +99,31 @@ if mock; then
     key F2; check "F2 opens a pane that says why it is empty" wait_for "this backend does not tell which pages hold"
     check "which is greyed, its title too" eval '[ -n "$(before PAGES)" ] && [ "$(before PAGES)" = "$(before "│")" ] &&
         [ "$(before PAGES)" = "$(before "this backend does not tell which")" ]'
-    key Escape; wait_for "Esc returns"; key g; key j; key Home
+    key Escape; wait_for "Esc or typing"; key Down; key Right; key Home
     check "its keys do nothing" shows "this backend does not tell which pages hold"
 else
     key F2; check "F2 opens the pages beside the chat" wait_for "logical"
     check "the map shows both pools" eval 'shows "full  " && shows "swa   "'
-    key Escape; wait_for "Esc returns"; key Home
+    key Escape; wait_for "Esc or typing"; key Home
     check "the pane's cursor moves" wait_for "pos 0 "
 fi
-key x; check "any other letter is not typed, and says what to press" wait_for "no key of this pane: Esc returns, q closes it"
 check "the title says where the keys go" shows "has the keys"
-key Escape; wait_gone "has the keys"; check "the message is empty" shows "› message, or /help"
+text "hjkl gG"; check "a letter is never a key of a pane: it leaves the pane and is typed" eval 'wait_for "› hjkl gG" && wait_gone "has the keys"'
+key C-u; wait_for "› message, or /help"
+key Escape; wait_for "has the keys"; key Escape; check "Esc goes there and back" eval 'wait_gone "has the keys" && shows "› message, or /help"'
 key F3; check "F3 opens the tree below them" wait_for "TREE"
 mock && check "with its reason" wait_for "this backend does not tell its draft trees"
 key F5; check "F5 opens the pools" wait_for "$(mock && echo "this backend does not tell how full" || echo "sum ")"
 check "panes stand one above the other" eval 'wait_for PAGES && wait_for TREE && wait_for POOL'
 key F2; key F3; wait_gone TREE
 size 80 24; check "at 80x24 the pane takes the chat's place" wait_gone "What is a page table?"
-key Escape; wait_for "Esc returns"; key q
-check "q closes it" wait_for "› /"
+key F5; check "its key closes it" wait_for "› /"
 size 200 50; key F2; key F3; check "two panes on a wide screen" eval 'wait_for TREE && wait_for PAGES'
 key F2; key F3; size 120 30
 key F1; check "F1 shows help" wait_for "keys of the full screen"
 key Escape; check "and goes away" wait_gone "keys of the full screen"
+key F1; wait_for "keys of the full screen"; text "/pool"; check "also when one types, and nothing typed is lost" eval 'wait_gone "keys of the full screen" && wait_for "› /pool"'
+key C-u
 key C-c; check "Ctrl-C while idle says how to leave" wait_for "Ctrl-D or /bye quits"
 
 # ---- what is typed ----
