@@ -13,7 +13,7 @@ enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK, K_FORGET, K_PART, K_SHAPE };
 
 /* the values of enum check_level and enum forget, in their order */
 static const char *const check_name[] = {"off", "on", "strict"};
-static const char *const forget_name[] = {"auto", "ask", "oldest", "never", "eager"};
+static const char *const forget_name[] = {"auto", "ask", "oldest", "never"};
 
 const char *check_level_name(enum check_level l)
 {
@@ -206,7 +206,7 @@ static bool store(struct settings *s, const struct entry *t, const char *text)
     case K_BOOL:
         return read_bool(text, at);
     case K_CHECK: return parse_choice(text, check_name, 3, at);
-    case K_FORGET: return parse_choice(text, forget_name, 5, at);
+    case K_FORGET: return parse_choice(text, forget_name, 4, at);
     case K_SHAPE: return store_shape(s, text);
     }
     return false;
@@ -257,7 +257,7 @@ static void print_value(const struct settings *s, const struct entry *t, struct 
         buf_str(out, check_name[*(const int *)at]);
         break;
     case K_FORGET:
-        CHECK((unsigned)*(const int *)at <= FORGET_EAGER);
+        CHECK((unsigned)*(const int *)at <= FORGET_NEVER);
         buf_str(out, forget_name[*(const int *)at]);
         break;
     }

@@ -16,7 +16,6 @@ enum forget {
     FORGET_ASK,    /* the message is refused and nothing changes, until /forget lets turns leave */
     FORGET_OLDEST, /* the oldest turns leave, and a notice says so before */
     FORGET_NEVER,  /* the message is refused */
-    FORGET_EAGER,  /* for logs of versions without this setting (session_forget_eagerly()) */
 };
 
 struct settings {

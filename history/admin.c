@@ -34,15 +34,6 @@ bool open_existing(struct db *d, const char *path, int flags, struct err *e)
     return false;
 }
 
-bool history_is_older(const char *path)
-{
-    struct db d;
-    if (!open_as(&d, path, SQLITE_OPEN_READONLY, schema_is_older, NULL))
-        return false;
-    db_close(&d);
-    return true;
-}
-
 /* ---- backup ---- */
 
 /* Leaves WAL mode, so that the database is one file without a write-ahead log beside it. */

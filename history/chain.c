@@ -20,15 +20,13 @@
 
 static int hash_run(struct sha256 *s, struct db *d, int64_t id)
 {
-    int rc = hash_rows(s, d, db_cached(d,
+    return hash_rows(s, d, db_cached(d,
         "SELECT r.id, r.session_id, r.config, r.writer, r.created_ms, b.version, b.device, b.flags,"
         " t.role, t.dir, t.weights_sha, t.tokenizer_sha, d.role, d.dir, d.weights_sha,"
-        " d.tokenizer_sha FROM run r LEFT JOIN build b ON b.id = r.build_id"
+        " d.tokenizer_sha, v.kind, v.version, v.url, v.model, v.facts"
+        " FROM run r LEFT JOIN build b ON b.id = r.build_id"
         " LEFT JOIN model t ON t.id = r.target_id LEFT JOIN model d ON d.id = r.draft_id"
-        " WHERE r.id = ?", "i", id));
-    return rc ? rc : hash_added(s, d, db_cached(d, /* version 5 of the schema */
-        "SELECT v.kind, v.version, v.url, v.model, v.facts FROM run r JOIN server v ON"
-        " v.id = r.server_id WHERE r.id = ?", "i", id));
+        " LEFT JOIN server v ON v.id = r.server_id WHERE r.id = ?", "i", id));
 }
 
 static int hash_event(struct sha256 *s, struct db *d, int64_t id)
@@ -38,49 +36,14 @@ static int hash_event(struct sha256 *s, struct db *d, int64_t id)
         "i", id));
 }
 
-/* Hashes the columns and rows of a turn that version 4 of the schema added. */
-static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
-{
-    int rc = hash_added(s, d, db_cached(d,
-        "SELECT change, change_turn, held, same, limited, gone_from, gone_to FROM turn WHERE id = ?"
-        " AND coalesce(change, change_turn, held, same, limited, gone_from, gone_to) NOT NULL", "i",
-        id));
-    if (!rc)
-        rc = hash_added(s, d, db_cached(d,
-            "SELECT n, margin, forced, fused, facts FROM step WHERE turn_id = ?"
-            " AND coalesce(margin, forced, fused, facts) NOT NULL ORDER BY n", "i", id));
-    if (!rc)
-        rc = hash_added(s, d, db_cached(d,
-            "SELECT s.n, p.events FROM step s JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ?"
-            " ORDER BY s.n", "i", id));
-    return rc;
-}
-
-/* As above, for version 5. */
-static int hash_turn_5(struct sha256 *s, struct db *d, int64_t id)
-{
-    int rc = hash_added(s, d, db_cached(d, "SELECT * FROM served WHERE turn_id = ?", "i", id));
-    if (!rc)
-        rc = hash_added(s, d, db_cached(d, "SELECT name, labels, before, after FROM metric WHERE"
-                                        " turn_id = ? ORDER BY name, labels", "i", id));
-    if (!rc)
-        rc = hash_added(s, d, db_cached(d, "SELECT n, source, us_arrived FROM step WHERE turn_id = ?"
-                                        " AND coalesce(source, us_arrived) NOT NULL ORDER BY n", "i",
-                                        id));
-    if (!rc)
-        rc = hash_added(s, d, db_cached(d,
-            "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
-            " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank", "i", id));
-    return rc;
-}
-
-/* Hashes a turn row with its parts, steps, trees and page events. (A user row has none of them.) */
+/* Hashes a turn row with its rows in other tables. (A user row has none of them.) */
 static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
 {
     int rc = hash_rows(s, d, db_cached(d,
         "SELECT id, session_id, run_id, n, role, text, shared, tokens, regen, seed, sampling,"
-        " draws0, n_reused, stop, draws1, n_steps, n_drafted, n_accepted, us_prefill, us_decode,"
-        " created_ms FROM turn WHERE id = ?", "i", id));
+        " draws0, n_reused, change, change_turn, held, same, limited, gone_from, gone_to, stop,"
+        " draws1, n_steps, n_drafted, n_accepted, us_prefill, us_decode, created_ms"
+        " FROM turn WHERE id = ?", "i", id));
     if (!rc)
         rc = hash_rows(s, d, db_cached(d,
             "SELECT k, channel, text FROM turn_part WHERE turn_id = ? ORDER BY k", "i", id));
@@ -88,16 +51,18 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
         rc = hash_rows(s, d, db_cached(d,
             "SELECT s.n, s.kind, s.pos0, s.rows, s.drafted, s.accepted, s.bonus, s.draws,"
             " s.page_digest, s.draft_digest, s.logit_digest, s.us_draft, s.us_verify, s.us_commit,"
-            " s.us_check, s.tokens, t.nodes FROM step s LEFT JOIN tree t ON t.step_id = s.id"
-            " WHERE s.turn_id = ? ORDER BY s.n", "i", id));
+            " s.us_check, s.tokens, s.margin, s.forced, s.fused, s.facts, s.source, s.us_arrived,"
+            " t.nodes, p.events FROM step s LEFT JOIN tree t ON t.step_id = s.id"
+            " LEFT JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n", "i", id));
     if (!rc)
         rc = hash_rows(s, d, db_cached(d,
-            "SELECT s.n, p.seq, p.pool, p.op, p.page, p.col, p.refs FROM step s"
-            " JOIN page_event p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, p.seq", "i",
-            id));
+            "SELECT s.n, o.k, o.rank, o.token, o.logp, o.text FROM step s JOIN top o ON"
+            " o.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, o.k, o.rank", "i", id));
     if (!rc)
-        rc = hash_turn_4(s, d, id);
-    return rc ? rc : hash_turn_5(s, d, id);
+        rc = hash_rows(s, d, db_cached(d, "SELECT * FROM served WHERE turn_id = ?", "i", id));
+    return rc ? rc : hash_rows(s, d, db_cached(d,
+        "SELECT name, labels, before, after FROM metric WHERE turn_id = ? ORDER BY name, labels",
+        "i", id));
 }
 
 static int link_hash(struct db *d, enum link_kind kind, int64_t row, int64_t link,
@@ -127,20 +92,13 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
 
 /* ---- the seal of a session, and `roll` over all sessions ---- */
 
-/* Hashes what the schema's version has: the session's number since version 4, its pin since 6. */
-static int seal_hash(struct db *d, const char *session, int version, uint8_t out[32])
+static int seal_hash(struct db *d, const char *session, uint8_t out[32])
 {
     struct sha256 s;
     sha256_init(&s);
     int rc = hash_rows(&s, d, db_cached(d,
-        "SELECT id, parent, fork_turn, title, created_ms, updated_ms, last_run, links, chain"
-        " FROM session WHERE id = ?", "s", session));
-    if (!rc && version >= 4)
-        rc = hash_rows(&s, d, db_cached(d, "SELECT number FROM session WHERE id = ?", "s",
-                                        session));
-    if (!rc && version >= 6)
-        rc = hash_added(&s, d, db_cached(d, "SELECT pinned FROM session WHERE id = ? AND pinned"
-                                         " NOT NULL", "s", session));
+        "SELECT id, number, parent, fork_turn, title, created_ms, updated_ms, last_run, pinned,"
+        " links, chain FROM session WHERE id = ?", "s", session));
     if (!rc)
         rc = hash_rows(&s, d, db_cached(d,
             "SELECT id, ended FROM run WHERE session_id = ? ORDER BY id", "s", session));
@@ -155,10 +113,10 @@ static int seal(struct db *d, const char *session, const uint8_t sum[32])
 
 /* *same: the stored seal equals sum, that of the session's content. *some: there is such a
  * session. */
-static int seal_matches(struct db *d, const char *session, int version, uint8_t sum[32], bool *same,
+static int seal_matches(struct db *d, const char *session, uint8_t sum[32], bool *same,
                         bool *some)
 {
-    int rc = seal_hash(d, session, version, sum);
+    int rc = seal_hash(d, session, sum);
     sqlite3_stmt *st = rc ? NULL
                           : db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
     if (!st)
@@ -175,7 +133,7 @@ int chain_seal(struct db *d, const char *session)
 {
     uint8_t sum[32];
     bool same, some;
-    int rc = seal_matches(d, session, SCHEMA_VERSION, sum, &same, &some);
+    int rc = seal_matches(d, session, sum, &same, &some);
     if (rc || same || !some)
         return rc;
     rc = seal(d, session, sum);
@@ -186,43 +144,8 @@ int chain_touch(struct db *d, const char *session)
 {
     uint8_t sum[32];
     bool same, some;
-    int rc = seal_matches(d, session, SCHEMA_VERSION, sum, &same, &some);
+    int rc = seal_matches(d, session, sum, &same, &some);
     return rc || !some ? rc : head_touch(d, "session", session, same ? sum : NULL);
-}
-
-static int seal_anew(struct db *d, const char *session)
-{
-    uint8_t sum[32];
-    bool same, some;
-    int rc = seal_matches(d, session, 2, sum, &same, &some);
-    if (!rc && same)
-        rc = seal_hash(d, session, 4, sum);
-    return rc || !same ? rc : seal(d, session, sum);
-}
-
-static int seal_old(struct db *d, const char *session)
-{
-    uint8_t sum[32];
-    int rc = seal_hash(d, session, 2, sum);
-    return rc ? rc : seal(d, session, sum);
-}
-
-static int each_session(struct db *d, int (*fn)(struct db *d, const char *session))
-{
-    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM session", "");
-    int rc = SQLITE_OK, step = st ? SQLITE_DONE : SQLITE_ERROR;
-    while (!rc && st && (step = sqlite3_step(st)) == SQLITE_ROW) {
-        char id[SESSION_ID];
-        col_id(st, 0, id);
-        rc = fn(d, id);
-    }
-    sqlite3_finalize(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
-}
-
-int chain_seal_numbers(struct db *d)
-{
-    return each_session(d, seal_anew);
 }
 
 /* Adds or removes a session's id. Exclusive or does both, in any order. */
@@ -301,15 +224,11 @@ static int roll_count(struct db *d, int64_t *n, uint8_t sum[32])
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-int chain_seal_all(struct db *d)
+int chain_begin_log(struct db *d)
 {
-    uint8_t sum[32];
-    int64_t n;
-    int rc = roll_count(d, &n, sum);
-    if (!rc)
-        rc = db_do(d, "INSERT INTO roll(id, sessions, sum) VALUES(1,?,?)", "ib", n, sum,
-                   sizeof sum);
-    return rc ? rc : each_session(d, seal_old);
+    static const uint8_t none[32];
+    int rc = db_do(d, "INSERT INTO roll(id, sessions, sum) VALUES(1,0,?)", "b", none, sizeof none);
+    return rc ? rc : head_state(d);
 }
 
 /* ---- for repair.c ---- */
@@ -329,7 +248,7 @@ int chain_seal_holds(struct db *d, const char *session, bool *same)
 {
     uint8_t sum[32];
     bool some;
-    return seal_matches(d, session, SCHEMA_VERSION, sum, same, &some);
+    return seal_matches(d, session, sum, same, &some);
 }
 
 /* ---- the checksum of a tokenizer's texts ---- */
@@ -589,7 +508,7 @@ static bool verify_seal(struct verify *v, struct err *e)
 {
     uint8_t sum[32];
     bool same, some;
-    if (seal_matches(v->d, v->session, SCHEMA_VERSION, sum, &same, &some))
+    if (seal_matches(v->d, v->session, sum, &same, &some))
         return db_fail(v->d, e, "cannot verify");
     if (!same)
         report_line(v, "its title, number, pin, times or the ends of its runs do not match what was "
@@ -601,7 +520,7 @@ static bool verify_seal(struct verify *v, struct err *e)
 static bool verify_roll(struct verify *v, struct err *e)
 {
     uint8_t want[32] = {0}, have[32];
-    int64_t n_want, n_have;
+    int64_t n_want = 0, n_have = 0;
     char line[160];
     if (roll_read(v->d, &n_want, want) || roll_count(v->d, &n_have, have))
         return db_fail(v->d, e, "cannot verify");

@@ -178,8 +178,6 @@ static const struct {
             " o.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, o.k, o.rank"},
     {"pages", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN pages p ON"
               " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
-    {"page_event", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN page_event p ON"
-                   " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, p.seq"},
 };
 
 /* The first line: format, schema version, and the parents of a fork with their last inherited

@@ -40,19 +40,3 @@ int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st)
     hash_int(s, rows);
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
-
-int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st)
-{
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    struct sha256 with = *s;
-    int rc, rows = 0;
-    for (; (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
-        for (int i = 0; i < sqlite3_column_count(st); i++)
-            hash_column(&with, st, i);
-    sqlite3_reset(st);
-    hash_int(&with, rows);
-    if (rows)
-        *s = with;
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
-}

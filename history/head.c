@@ -210,8 +210,6 @@ int head_state(struct db *d)
     return rc ? rc : db_do(d, "UPDATE roll SET state=? WHERE id=1", "b", sum, sizeof sum);
 }
 
-/* ---- the migration ---- */
-
 int head_add_table(struct db *d, const char *table)
 {
     int64_t last = 0;
@@ -230,30 +228,6 @@ int head_add_table(struct db *d, const char *table)
         if (rc)
             return rc;
     }
-}
-
-static int add_sessions(struct db *d)
-{
-    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id, seal FROM session ORDER BY created_ms, id", "");
-    int rc = SQLITE_OK, step = st ? SQLITE_DONE : SQLITE_ERROR;
-    while (!rc && st && (step = sqlite3_step(st)) == SQLITE_ROW) {
-        char id[SESSION_ID];
-        col_id(st, 0, id);
-        const void *seal = sqlite3_column_blob(st, 1);
-        rc = head_add(d, "session", id, seal ? seal : "", (size_t)sqlite3_column_bytes(st, 1));
-    }
-    sqlite3_finalize(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
-}
-
-int head_make_all(struct db *d)
-{
-    int rc = SQLITE_OK;
-    for (int i = 0; !rc && i < N_TABLES; i++)
-        rc = head_add_table(d, tables[i]);
-    if (!rc)
-        rc = add_sessions(d);
-    return rc ? rc : head_state(d);
 }
 
 /* ---- verifying ---- */

@@ -29,7 +29,6 @@ enum log_level {
     LOG_TEXT,  /* sessions, turns (text, ids, settings, seed), operations, notices, faults */
     LOG_STEPS, /* every cycle with its ids, digests, margin and times */
     LOG_TREE,  /* draft trees, page events, facts of emitted tokens: the default */
-    LOG_FULL,  /* nothing more: kept because `tree` had no page events in earlier versions */
 };
 
 struct history; /* the writer */
@@ -421,9 +420,6 @@ bool history_pin(const char *path, const char *session, bool pinned, struct err 
  * left out. */
 bool history_repair(const char *path, const char *to, struct buf *report, int *lost, struct err *e);
 bool history_check(const char *path, struct buf *report, struct err *e);
-/* Whether the log at path has an earlier version, which opening it for writing migrates. False also
- * if the log cannot be read. */
-bool history_is_older(const char *path);
 /* As history_check(), and the log must have had the head "12:5f..." that an earlier report named
  * (NULL: any). ERR_USAGE if `head` does not have this form. */
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e);

@@ -91,16 +91,18 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 6
+    SCHEMA_VERSION = 7, /* the first that was released */
+    MIGRATION_PARTS = 3
 };
 
-/* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
+/* The migration to version `to` from the one before it in the list; the list's first makes the
+ * tables in an empty file (version 0). */
 struct migration {
     int to;
-    const char *sql;
+    const char *sql[MIGRATION_PARTS]; /* run in order, up to the first NULL */
     int (*fill)(struct db *d); /* computes values that SQL cannot; NULL: none */
 };
-extern const char schema_views[], schema_views_4[], schema_views_5[]; /* views.c: by version */
+extern const char schema_views[]; /* views.c */
 /* Migrates the database to the last version of the list, in one transaction, after a backup beside
  * it ("PATH.v1-YYYYMMDD-HHMMSS") unless it was empty. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);
@@ -110,24 +112,19 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
 bool schema_accept(struct db *d, struct err *e);
 bool schema_open(struct db *d, struct err *e);
 bool schema_check(struct db *d, struct err *e);
-bool schema_is_older(struct db *d, struct err *e); /* a log of an earlier version, which schema_open() would migrate */
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
-/* Makes the tables of a version in an empty database. */
-bool schema_make_version(struct db *d, int64_t version, struct err *e);
-/* Migrates a log without a backup: of a copy. */
-bool schema_renew_log(struct db *d, struct err *e);
+/* Makes the log's tables in an empty database, without a row. */
+bool schema_make(struct db *d, struct err *e);
 /* A digest of the schema's text, and the one that a new log or pack of this version has. */
 bool schema_digest(struct db *d, char hex[65]);
 const char *schema_known_digest(bool pack);
 /* Of packs (pack_file.c), which have the log's tables, the table `pack` and PACK_ID. Make: all
- * tables, in an empty database. Check: refuses (ERR_DB) what is no pack, a newer one, and one
- * whose schema differs from the text of its version; *old: of an older version. Renew: migrates
- * an older one. */
+ * tables, in an empty database. Check: refuses (ERR_DB) what is no pack, one of another version,
+ * and one whose schema differs from the text. */
 bool schema_make_pack(struct db *d, struct err *e);
-bool schema_check_pack(struct db *d, bool *old, struct err *e);
-bool schema_renew_pack(struct db *d, struct err *e);
+bool schema_check_pack(struct db *d, struct err *e);
 /* Switches to WAL. False: the file system does not support it, and a rollback journal is used. */
 bool schema_wal(struct db *d);
 
@@ -244,9 +241,6 @@ void hash_int(struct sha256 *s, int64_t v);
 void hash_column(struct sha256 *s, sqlite3_stmt *st, int i);
 /* Hashes every row of a statement of db_cached() (NULL: it failed), and their number. */
 int hash_rows(struct sha256 *s, struct db *d, sqlite3_stmt *st);
-/* As hash_rows(), but hashes nothing if there is no row: tables of a later version of the schema
- * then leave the hashes of older rows unchanged. */
-int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st);
 
 /* ---- head.c: the chain over the whole database ----------------------------------------------- */
 
@@ -266,8 +260,6 @@ int head_touch_row(struct db *d, const char *table, int64_t id);
  * counters. Call it in every transaction that changed one of them. */
 int head_state(struct db *d);
 int head_add_table(struct db *d, const char *table); /* of each of its rows */
-/* Migration of version 5: a head for every object. */
-int head_make_all(struct db *d);
 /* Verifies the chain of heads, with a key of history_seal_with() also their seals, and compares
  * each object with its newest head. Adds to *bad, and a line each to report (may be NULL). */
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e);
@@ -323,11 +315,7 @@ int chain_seal_holds(struct db *d, const char *session, bool *same);
 /* Appends the tokenizers whose texts have their checksum. False: they cannot be read. */
 bool chain_sound_texts(struct db *d, struct ids *good);
 int chain_count_texts(struct db *d); /* computes the checksums of all texts */
-/* Migration of version 1: computes the seals and `roll`. */
-int chain_seal_all(struct db *d);
-/* Migration of version 3: the seals of sessions with a number. A seal that did not match before
- * does not match afterwards. */
-int chain_seal_numbers(struct db *d);
+int chain_begin_log(struct db *d); /* of a new database: the row of `roll` */
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);
 
@@ -467,7 +455,7 @@ bool sequence_next(struct ids *seq, bool is_user, int64_t shared, const void *id
 /* Sets *seq to the ids after turn n of a session. */
 int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
 
-/* The facts of n tokens as the log packs them (schema.c, version 4). False: p is not n facts. */
+/* The facts of n tokens as the log packs them (schema.c). False: p is not n facts. */
 void token_facts_pack(const struct token_fact *fact, int n, struct buf *out);
 bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out);
 

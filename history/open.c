@@ -26,7 +26,7 @@ static bool prepare_file(const char *path, struct err *e)
     return fd >= 0 || !file_missing(path); /* or another process created it */
 }
 
-/* Removes the permissions of group and others, which logs of older versions may have. */
+/* Removes the permissions of group and others, which a copy of a log may have. */
 static void restrict_permissions(const char *path)
 {
     struct stat st;

@@ -58,8 +58,6 @@ static const struct pack_rule rules[] = {
      .paths = "labels"},
     {.table = "top", .where = "step_id IN (" STEPS ")", .facts = "step_id k rank logp", .ids = "token",
      .text = "text"},
-    {.table = "page_event", .where = "step_id IN (" STEPS ")",
-     .facts = "step_id seq pool op page col refs"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
      .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
     {.table = "tokenizer", .where = TOKENIZERS, .facts = "id sha", .never = "texts sum"},

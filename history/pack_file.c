@@ -124,42 +124,9 @@ static bool read_facts(struct hdb *h, struct err *e)
            err_set(e, ERR_DB, "%s does not say which session it holds; expected a pack", h->path);
 }
 
-/* Brings a pack of an older schema up to date, in memory. */
-static bool renew(struct hdb *h, struct err *e)
-{
-    struct db d = {0};
-    sqlite3_int64 n = 0;
-    if (!db_open(&d, ":memory:", SQLITE_OPEN_READWRITE, e))
-        return false;
-    free(d.path);
-    d.path = xstrdup(h->path);
-    size_t size = h->pack->db_bytes;
-    unsigned char *copy = sqlite3_malloc64(size);
-    CHECK(copy);
-    memcpy(copy, h->pack->file.p, size);
-    bool ok = sqlite3_deserialize(d.h, "main", copy, (sqlite3_int64)size, (sqlite3_int64)size,
-                                  SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE) ==
-                  SQLITE_OK || db_fail(&d, e, "cannot open");
-    ok = ok && schema_renew_pack(&d, e);
-    unsigned char *out = ok ? sqlite3_serialize(d.h, "main", &n, 0) : NULL;
-    if (out) {
-        buf_clear(&h->pack->file);
-        buf_add(&h->pack->file, out, (size_t)n);
-        h->pack->db_bytes = (size_t)n;
-    }
-    sqlite3_free(out);
-    db_close(&d);
-    return ok && (out || err_set(e, ERR_DB, "%s: out of memory", h->path));
-}
-
 static bool connect_checked(struct hdb *h, struct err *e)
 {
-    bool old = false;
-    bool ok = pack_connect(h, &h->db, e) && schema_check_pack(&h->db, &old, e);
-    if (ok && old) {
-        db_close(&h->db);
-        ok = renew(h, e) && pack_connect(h, &h->db, e) && schema_check_pack(&h->db, &old, e);
-    }
+    bool ok = pack_connect(h, &h->db, e) && schema_check_pack(&h->db, e);
     h->db.limit = READ_LIMIT;
     return ok && read_facts(h, e);
 }

@@ -89,12 +89,9 @@ static int newest_live(const struct hdb_past *p)
     return i;
 }
 
-/* OP_FORK lists the turns with which the session begins. Earlier versions logged the parent's id
- * instead: all turns are kept then, and OP_UNDO rows follow. */
+/* OP_FORK lists the turns with which the session begins. */
 static void apply_fork(struct hdb_past *p, const char *text)
 {
-    if (strlen(text) == SESSION_ID - 1 && !strchr(text, ' '))
-        return;
     for (int i = 0; i < p->n; i++) {
         bool is_live = p->turn[i].state == PAST_LIVE, listed = turn_listed(text, p->turn[i].user.n);
         if (is_live != listed)

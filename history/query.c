@@ -357,7 +357,7 @@ void hdb_name(struct hdb *h, const char *session, char out[SESSION_ID])
     " LEFT JOIN turn u ON u.session_id = t.session_id AND u.n = t.n AND u.role = 'user' "
 enum { COL_SHARED = 20, COL_TOKENS, COL_REUSE, COL_LATE = COL_REUSE + 7, COL_SNIPPET };
 
-/* What an older version, or another program, wrote is CHANGE_UNKNOWN. */
+/* What another program wrote is CHANGE_UNKNOWN. */
 static struct reuse read_reuse(sqlite3_stmt *st, bool *fits)
 {
     const char *change = (const char *)sqlite3_column_text(st, COL_REUSE);

@@ -349,14 +349,14 @@ static void drop_orphans(struct records *a)
 static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
 {
     static const char *const of_turn[] = {"turn_part", "step", "served", "metric"};
-    static const char *const of_step[] = {"tree", "pages", "page_event", "top"};
+    static const char *const of_step[] = {"tree", "pages", "top"};
     bool all = true, ok = copy_rows(r, "turn", "id=?1", turn, &all);
     *whole = all;
     for (int i = 0; ok && i < 4; i++) {
         ok = copy_rows(r, of_turn[i], "turn_id=?1", turn, &all);
         *whole &= all;
     }
-    for (int i = 0; ok && i < 4; i++) {
+    for (int i = 0; ok && i < 3; i++) {
         ok = copy_rows(r, of_step[i], "step_id IN (SELECT id FROM step WHERE turn_id=?1)", turn, &all);
         *whole &= all;
     }
@@ -611,8 +611,7 @@ static bool tables_are_ours(struct repair *r)
 
 static bool open_copy(struct repair *r, const char *copy)
 {
-    return db_open(&r->from, copy, SQLITE_OPEN_READWRITE, r->e) && schema_renew_log(&r->from, r->e) &&
-           tables_are_ours(r);
+    return db_open(&r->from, copy, SQLITE_OPEN_READWRITE, r->e) && tables_are_ours(r);
 }
 
 /* If the schema cannot be read: lets salvage() write the rows of the copy to the new database
@@ -621,8 +620,7 @@ static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
 {
     db_close(&r->from);
     note(r, NULL, "the pages that say which tables there are are damaged: tables were found by what they hold");
-    return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) && salvage(copy, &r->from, r->e) &&
-           schema_renew_log(&r->from, r->e);
+    return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) && salvage(copy, &r->from, r->e);
 }
 
 static bool write_new(struct repair *r, const char *to)

@@ -268,14 +268,6 @@ static bool image_open(struct image *m, const char *path, struct err *e)
     return true;
 }
 
-static int64_t version_of(const struct image *m)
-{
-    enum { AT_VERSION = 60, AT_APPLICATION = 68 };
-    uint32_t version = big_endian(m->p + AT_VERSION, 4);
-    bool known = big_endian(m->p + AT_APPLICATION, 4) == APPLICATION_ID && version > 0 && version <= SCHEMA_VERSION;
-    return known ? (int64_t)version : SCHEMA_VERSION;
-}
-
 bool salvage(const char *path, struct db *log, struct err *e)
 {
     struct image m = {0};
@@ -286,7 +278,7 @@ bool salvage(const char *path, struct db *log, struct err *e)
     char *to = xasprintf("%s.trees", path);
     unlink(to);
     find_trees(&m, &roots);
-    bool ok = schema_make_version(log, version_of(&m), e) && write_trees(&m, &roots, to, e) &&
+    bool ok = schema_make(log, e) && write_trees(&m, &roots, to, e) &&
               db_open(&trees, to, SQLITE_OPEN_READONLY, e) && db_exec(log, "PRAGMA foreign_keys=OFF; BEGIN", e) &&
               copy_tables(&m, &roots, &trees, log, e) && db_exec(log, "COMMIT; PRAGMA foreign_keys=ON", e);
     db_close(&trees);

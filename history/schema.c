@@ -14,13 +14,28 @@
 #include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
- * as signed. `link` and `chain`: see internal.h. A turn has two rows: the user's has prompt,
- * settings and seed, the reply's the generated text and ids; stop is '' while the turn runs. An
- * undone turn keeps its rows; an event row records the undo. turn_part holds the final channel only
- * while the turn runs (its end moves it to turn.text), and the other channels permanently. Every
- * turn row is in turn_fts; not by triggers, which a schema that is not trusted may not use on
- * virtual tables, but by turn_index(). */
-static const char schema_1[] =
+ * as signed. `link` and `chain`: see internal.h. session.seal and `roll` are checksums (chain.c),
+ * `head` and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
+ * held, taken and the counters (head.c), `held` the session locks (session_lock.c), `taken` the
+ * writers whose side files were stored (side_file.c). session.number: for users; roll.last_number:
+ * the last one that was assigned. session.pinned: 1: prune keeps the session.
+ *
+ * A turn has two rows: the user's has prompt, settings, seed, and from change to gone_to the values
+ * of struct reuse; the reply's the generated text and ids; stop is '' while the turn runs. An undone
+ * turn keeps its rows; an event row records the undo. turn_part holds the final channel only while
+ * the turn runs (its end moves it to turn.text), and the other channels permanently. Every turn row
+ * is in turn_fts; not by triggers, which a schema that is not trusted may not use on virtual tables,
+ * but by turn_index().
+ *
+ * step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none), f32 log
+ * probability of the rival. pages.events: page_pack() of a step. A step's source is 'server' or
+ * 'piece' (enum step_source), null where it was computed here. top: the best tokens of token k of a
+ * step; rank 0 is the token itself. What a server reported: server.facts is a JSON object of what it
+ * says of its launch; served and metric belong to reply rows; us_prefill and us_decode of the turn
+ * are what the client measured; served.tokens: the prompt's token ids, if the server reported them
+ * after the user's row was written. token: texts of a tokenizer's ids; tokenizer.texts counts them,
+ * tokenizer.sum is a checksum of them (chain.c). */
+static const char schema_tables[] =
     "CREATE TABLE build(id INTEGER PRIMARY KEY, version TEXT NOT NULL, device TEXT NOT NULL,"
     " flags TEXT NOT NULL, UNIQUE(version, device, flags));"
 
@@ -29,20 +44,32 @@ static const char schema_1[] =
     " weights_sha TEXT NOT NULL, tokenizer_sha TEXT NOT NULL,"
     " UNIQUE(role, dir, weights_sha, tokenizer_sha));"
 
-    "CREATE TABLE session(id TEXT PRIMARY KEY NOT NULL, parent TEXT, fork_turn INTEGER NOT NULL,"
-    " title TEXT, created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,"
-    " last_run INTEGER NOT NULL DEFAULT 0,"
-    " links INTEGER NOT NULL DEFAULT 0, chain BLOB NOT NULL DEFAULT x'');"
+    "CREATE TABLE server(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,"
+    " url TEXT NOT NULL, model TEXT NOT NULL, facts TEXT NOT NULL);"
+
+    "CREATE TABLE tokenizer(id INTEGER PRIMARY KEY, sha TEXT NOT NULL UNIQUE,"
+    " texts INTEGER NOT NULL DEFAULT 0, sum BLOB NOT NULL DEFAULT x'');"
+
+    "CREATE TABLE token(tokenizer INTEGER NOT NULL REFERENCES tokenizer(id), id INTEGER NOT NULL,"
+    " text NOT NULL, PRIMARY KEY(tokenizer, id)) WITHOUT ROWID;"
+
+    "CREATE TABLE session(id TEXT PRIMARY KEY NOT NULL, number INTEGER, parent TEXT,"
+    " fork_turn INTEGER NOT NULL, title TEXT, created_ms INTEGER NOT NULL,"
+    " updated_ms INTEGER NOT NULL, last_run INTEGER NOT NULL DEFAULT 0, pinned INTEGER,"
+    " links INTEGER NOT NULL DEFAULT 0, chain BLOB NOT NULL DEFAULT x'',"
+    " seal BLOB NOT NULL DEFAULT x'');"
     "CREATE INDEX session_parent ON session(parent) WHERE parent IS NOT NULL;"
     "CREATE INDEX session_run ON session(last_run);"
+    "CREATE UNIQUE INDEX session_number ON session(number);"
 
     /* ended: 0 running, 1 closed, 2 the process was killed */
     "CREATE TABLE run(id INTEGER PRIMARY KEY AUTOINCREMENT,"
     " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
     " build_id INTEGER NOT NULL REFERENCES build(id),"
     " target_id INTEGER NOT NULL REFERENCES model(id), draft_id INTEGER REFERENCES model(id),"
-    " config TEXT NOT NULL, writer INTEGER NOT NULL, ended INTEGER NOT NULL DEFAULT 0,"
-    " created_ms INTEGER NOT NULL, link INTEGER, chain BLOB, UNIQUE(session_id, link));"
+    " server_id INTEGER REFERENCES server(id), config TEXT NOT NULL, writer INTEGER NOT NULL,"
+    " ended INTEGER NOT NULL DEFAULT 0, created_ms INTEGER NOT NULL, link INTEGER, chain BLOB,"
+    " UNIQUE(session_id, link));"
     "CREATE INDEX run_open ON run(writer) WHERE ended = 0;"
 
     "CREATE TABLE turn(id INTEGER PRIMARY KEY,"
@@ -50,7 +77,8 @@ static const char schema_1[] =
     " run_id INTEGER NOT NULL, n INTEGER NOT NULL,"
     " role TEXT NOT NULL CHECK(role IN('user','reply')), text TEXT NOT NULL,"
     " shared INTEGER, tokens BLOB NOT NULL, regen INTEGER, seed INTEGER, sampling TEXT,"
-    " draws0 INTEGER, n_reused INTEGER,"
+    " draws0 INTEGER, n_reused INTEGER, change TEXT, change_turn INTEGER, held INTEGER,"
+    " same INTEGER, limited TEXT, gone_from INTEGER, gone_to INTEGER,"
     " stop TEXT, draws1 INTEGER, n_steps INTEGER, n_drafted INTEGER, n_accepted INTEGER,"
     " us_prefill INTEGER, us_decode INTEGER, created_ms INTEGER NOT NULL,"
     " link INTEGER, chain BLOB, UNIQUE(session_id, n, role));"
@@ -59,90 +87,6 @@ static const char schema_1[] =
     "CREATE TABLE turn_part(turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE,"
     " k INTEGER NOT NULL, channel INTEGER NOT NULL, text TEXT NOT NULL,"
     " PRIMARY KEY(turn_id, k)) WITHOUT ROWID;"
-
-    "CREATE TABLE step(id INTEGER PRIMARY KEY,"
-    " turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE, n INTEGER NOT NULL,"
-    " kind TEXT NOT NULL CHECK(kind IN('prefill','decode','spec')), pos0 INTEGER NOT NULL,"
-    " rows INTEGER NOT NULL, drafted INTEGER NOT NULL, accepted INTEGER NOT NULL,"
-    " bonus INTEGER NOT NULL, draws INTEGER NOT NULL, page_digest INTEGER NOT NULL,"
-    " draft_digest INTEGER NOT NULL, logit_digest INTEGER NOT NULL, us_draft INTEGER NOT NULL,"
-    " us_verify INTEGER NOT NULL, us_commit INTEGER NOT NULL, us_check INTEGER NOT NULL,"
-    " tokens BLOB NOT NULL, UNIQUE(turn_id, n));"
-
-    "CREATE TABLE tree(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
-    " nodes BLOB NOT NULL);"
-
-    "CREATE TABLE page_event(step_id INTEGER NOT NULL REFERENCES step(id) ON DELETE CASCADE,"
-    " seq INTEGER NOT NULL, pool TEXT NOT NULL, op TEXT NOT NULL, page INTEGER NOT NULL,"
-    " col INTEGER NOT NULL, refs INTEGER NOT NULL, PRIMARY KEY(step_id, seq)) WITHOUT ROWID;"
-
-    "CREATE TABLE event(id INTEGER PRIMARY KEY,"
-    " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
-    " turn INTEGER NOT NULL, step INTEGER NOT NULL,"
-    " kind TEXT NOT NULL CHECK(kind IN('op','notice','fault')), op TEXT, text TEXT NOT NULL,"
-    " created_ms INTEGER NOT NULL, link INTEGER, chain BLOB, UNIQUE(session_id, link));"
-    "CREATE INDEX event_undo ON event(session_id, turn) WHERE op = 'undo';"
-
-    "CREATE VIRTUAL TABLE turn_fts USING fts5(text, content='turn', content_rowid='id',"
-    " tokenize='unicode61');";
-
-/* session.seal and `roll` are checksums (chain.c), `held` the session locks (session_lock.c),
- * `taken` the writers whose side files were stored (side_file.c). */
-static const char schema_2[] =
-    "ALTER TABLE session ADD COLUMN seal BLOB NOT NULL DEFAULT x'';"
-
-    "CREATE TABLE roll(id INTEGER PRIMARY KEY CHECK(id = 1), sessions INTEGER NOT NULL,"
-    " sum BLOB NOT NULL);"
-
-    "CREATE TABLE held(session_id TEXT PRIMARY KEY NOT NULL, writer INTEGER NOT NULL,"
-    " pid INTEGER NOT NULL, host TEXT NOT NULL, since_ms INTEGER NOT NULL) WITHOUT ROWID;"
-
-    "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
-
-/* Facts of a step's tokens, why a prompt was computed again, session numbers for users, token
- * texts. step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none),
- * f32 log probability of the rival. pages.events: page_pack() of a step; in place of rows in
- * page_event, which versions before 4 stored. turn.change .. gone_to: struct reuse, of user rows.
- * roll.last_number: the last session.number that was assigned. */
-static const char schema_4[] =
-    "ALTER TABLE session ADD COLUMN number INTEGER;"
-    "ALTER TABLE roll ADD COLUMN last_number INTEGER NOT NULL DEFAULT 0;"
-    "UPDATE session SET number=o.k FROM (SELECT id, row_number() OVER (ORDER BY created_ms, id) AS k"
-    " FROM session) o WHERE o.id=session.id;"
-    "UPDATE roll SET last_number=(SELECT count(*) FROM session);"
-    "CREATE UNIQUE INDEX session_number ON session(number);"
-
-    "ALTER TABLE turn ADD COLUMN change TEXT;"
-    "ALTER TABLE turn ADD COLUMN change_turn INTEGER;"
-    "ALTER TABLE turn ADD COLUMN held INTEGER;"
-    "ALTER TABLE turn ADD COLUMN same INTEGER;"
-    "ALTER TABLE turn ADD COLUMN limited TEXT;"
-    "ALTER TABLE turn ADD COLUMN gone_from INTEGER;"
-    "ALTER TABLE turn ADD COLUMN gone_to INTEGER;"
-
-    "ALTER TABLE step ADD COLUMN margin REAL;"
-    "ALTER TABLE step ADD COLUMN forced INTEGER;"
-    "ALTER TABLE step ADD COLUMN fused INTEGER;"
-    "ALTER TABLE step ADD COLUMN facts BLOB;"
-
-    "CREATE TABLE pages(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
-    " events BLOB NOT NULL);"
-
-    /* texts: rows of token, sum: a checksum of them (chain.c) */
-    "CREATE TABLE tokenizer(id INTEGER PRIMARY KEY, sha TEXT NOT NULL UNIQUE,"
-    " texts INTEGER NOT NULL DEFAULT 0, sum BLOB NOT NULL DEFAULT x'');"
-    "CREATE TABLE token(tokenizer INTEGER NOT NULL REFERENCES tokenizer(id), id INTEGER NOT NULL,"
-    " text NOT NULL, PRIMARY KEY(tokenizer, id)) WITHOUT ROWID;";
-
-/* What a server reported. server.facts: a JSON object of what it says of its launch. served and
- * metric: of reply rows; us_prefill and us_decode of the turn are what the client measured; tokens: the
- * prompt's token ids, if the server reported them after the user's row was written. A step's
- * source is 'server' or 'piece' (enum step_source), null where it was computed here. top: the best tokens
- * of token k of a step; rank 0 is the token itself. */
-static const char schema_5[] =
-    "CREATE TABLE server(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,"
-    " url TEXT NOT NULL, model TEXT NOT NULL, facts TEXT NOT NULL);"
-    "ALTER TABLE run ADD COLUMN server_id INTEGER REFERENCES server(id);"
 
     "CREATE TABLE served(turn_id INTEGER PRIMARY KEY REFERENCES turn(id) ON DELETE CASCADE,"
     " prompt INTEGER, generated INTEGER, cached INTEGER, drafted INTEGER, accepted INTEGER,"
@@ -154,40 +98,60 @@ static const char schema_5[] =
     " name TEXT NOT NULL, labels TEXT NOT NULL, before REAL, after REAL,"
     " PRIMARY KEY(turn_id, name, labels)) WITHOUT ROWID;"
 
-    "ALTER TABLE step ADD COLUMN source TEXT;"
-    "ALTER TABLE step ADD COLUMN us_arrived INTEGER;"
+    "CREATE TABLE step(id INTEGER PRIMARY KEY,"
+    " turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE, n INTEGER NOT NULL,"
+    " kind TEXT NOT NULL CHECK(kind IN('prefill','decode','spec')), pos0 INTEGER NOT NULL,"
+    " rows INTEGER NOT NULL, drafted INTEGER NOT NULL, accepted INTEGER NOT NULL,"
+    " bonus INTEGER NOT NULL, draws INTEGER NOT NULL, page_digest INTEGER NOT NULL,"
+    " draft_digest INTEGER NOT NULL, logit_digest INTEGER NOT NULL, us_draft INTEGER NOT NULL,"
+    " us_verify INTEGER NOT NULL, us_commit INTEGER NOT NULL, us_check INTEGER NOT NULL,"
+    " tokens BLOB NOT NULL, margin REAL, forced INTEGER, fused INTEGER, facts BLOB, source TEXT,"
+    " us_arrived INTEGER, UNIQUE(turn_id, n));"
+
+    "CREATE TABLE tree(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
+    " nodes BLOB NOT NULL);"
+
+    "CREATE TABLE pages(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
+    " events BLOB NOT NULL);"
 
     "CREATE TABLE top(step_id INTEGER NOT NULL REFERENCES step(id) ON DELETE CASCADE,"
     " k INTEGER NOT NULL, rank INTEGER NOT NULL, token INTEGER, logp REAL, text TEXT,"
-    " PRIMARY KEY(step_id, k, rank)) WITHOUT ROWID;";
+    " PRIMARY KEY(step_id, k, rank)) WITHOUT ROWID;"
 
-/* head: the chain over the whole database, and roll.heads, roll.head its end (head.c); roll.state:
- * a checksum over held, taken and the counters. pinned: 1: prune keeps the session. Statistics of
- * the query planner are dropped: no checksum covers them. */
-static const char schema_6[] =
-    "DROP TABLE IF EXISTS sqlite_stat1;"
-    "DROP TABLE IF EXISTS sqlite_stat4;"
-    "ALTER TABLE session ADD COLUMN pinned INTEGER;"
-    "ALTER TABLE roll ADD COLUMN heads INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE roll ADD COLUMN head BLOB NOT NULL DEFAULT x'';"
-    "ALTER TABLE roll ADD COLUMN state BLOB NOT NULL DEFAULT x'';"
+    "CREATE TABLE event(id INTEGER PRIMARY KEY,"
+    " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
+    " turn INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " kind TEXT NOT NULL CHECK(kind IN('op','notice','fault')), op TEXT, text TEXT NOT NULL,"
+    " created_ms INTEGER NOT NULL, link INTEGER, chain BLOB, UNIQUE(session_id, link));"
+    "CREATE INDEX event_undo ON event(session_id, turn) WHERE op = 'undo';"
+
+    "CREATE TABLE roll(id INTEGER PRIMARY KEY CHECK(id = 1), sessions INTEGER NOT NULL,"
+    " sum BLOB NOT NULL, last_number INTEGER NOT NULL DEFAULT 0, heads INTEGER NOT NULL DEFAULT 0,"
+    " head BLOB NOT NULL DEFAULT x'', state BLOB NOT NULL DEFAULT x'');"
+
     "CREATE TABLE head(n INTEGER PRIMARY KEY, what TEXT NOT NULL, name TEXT NOT NULL,"
     " sum BLOB NOT NULL, made_ms INTEGER NOT NULL, chain BLOB NOT NULL, seal BLOB);"
-    "CREATE INDEX head_of ON head(what, name, n);";
+    "CREATE INDEX head_of ON head(what, name, n);"
+
+    "CREATE TABLE held(session_id TEXT PRIMARY KEY NOT NULL, writer INTEGER NOT NULL,"
+    " pid INTEGER NOT NULL, host TEXT NOT NULL, since_ms INTEGER NOT NULL) WITHOUT ROWID;"
+
+    "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;"
+
+    "CREATE VIRTUAL TABLE turn_fts USING fts5(text, content='turn', content_rowid='id',"
+    " tokenize='unicode61');";
 
 /* Of packs only (pack.c): what was packed, and how. */
 static const char schema_pack[] =
     "CREATE TABLE pack(name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;";
 
-#define MIGRATIONS {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}, \
-    {4, schema_4, chain_seal_numbers}, {4, schema_views_4, NULL}, {5, schema_5, NULL}, \
-    {5, schema_views_5, NULL}, {6, schema_6, head_make_all}
-static const struct migration migrations[] = {MIGRATIONS};
-static const struct migration of_pack[] = {{0, schema_pack, NULL}, MIGRATIONS};
-enum {
-    N_MIGRATIONS = sizeof migrations / sizeof *migrations,
-    N_OF_PACK = sizeof of_pack / sizeof *of_pack,
+static const struct migration migrations[] = {
+    {SCHEMA_VERSION, {schema_tables, schema_views}, chain_begin_log},
 };
+static const struct migration of_pack[] = {
+    {SCHEMA_VERSION, {schema_pack, schema_tables, schema_views}, chain_begin_log},
+};
+enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
 
 /* ---- versions ---- */
 
@@ -203,12 +167,19 @@ static bool read_version(struct db *d, int64_t *version, struct err *e)
     return true;
 }
 
-static bool refuse_newer(struct db *d, int64_t version, int known, struct err *e)
+/* Version 0 is an empty file. */
+static bool refuse_unknown(struct db *d, int64_t version, const struct migration *list, int n,
+                           struct err *e)
 {
-    return version <= known ||
-           err_set(e, ERR_DB, "%s has schema version %lld; this aerie knows versions up to %d: "
-                   "use the newer aerie, or another file with --db", d->path, (long long)version,
-                   known);
+    if (version == 0 || (version >= list[0].to && version <= list[n - 1].to))
+        return true;
+    if (version > list[n - 1].to)
+        return err_set(e, ERR_DB, "%s has schema version %lld; this aerie knows versions up to %d: "
+                       "use the newer aerie, or another file with --db", d->path,
+                       (long long)version, list[n - 1].to);
+    return err_set(e, ERR_DB, "%s has schema version %lld, from before the first release; expected"
+                   " version %d: use another file with --db", d->path, (long long)version,
+                   list[0].to);
 }
 
 /* Copies the database to a backup beside it. */
@@ -227,19 +198,24 @@ static bool backup_before(struct db *d, int64_t version, struct err *e)
     return ok;
 }
 
+static bool run_sql(struct db *d, const struct migration *m, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < MIGRATION_PARTS && m->sql[i]; i++)
+        ok = db_exec(d, m->sql[i], e);
+    return ok;
+}
+
 static bool apply_migrations(struct db *d, const struct migration *list, int n, struct err *e)
 {
     int64_t version;
-    if (!read_version(d, &version, e) || !refuse_newer(d, version, list[n - 1].to, e))
+    if (!read_version(d, &version, e) || !refuse_unknown(d, version, list, n, e))
         return false;
-    for (int i = 0; i < n; i++) {
-        if (list[i].to <= version)
-            continue;
-        if (sqlite3_exec(d->h, list[i].sql, NULL, NULL, NULL) || (list[i].fill && list[i].fill(d))) {
-            db_fail(d, e, "cannot migrate");
+    for (int i = 0; i < n; i++)
+        if (list[i].to > version &&
+            (!run_sql(d, &list[i], e) ||
+             (list[i].fill && list[i].fill(d) && !db_fail(d, e, "cannot migrate"))))
             return err_prefix(e, "schema version %d", list[i].to);
-        }
-    }
     char set[96];
     snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
              list[n - 1].to);
@@ -256,10 +232,8 @@ static bool make_expected(struct db *d, const struct migration *list, int n, int
         return false;
     bool ok = db_exec(d, "BEGIN", e);
     for (int i = 0; ok && i < n && list[i].to <= version; i++)
-        ok = db_exec(d, list[i].sql, e);
+        ok = run_sql(d, &list[i], e);
     ok = ok && db_exec(d, "COMMIT", e);
-    if (ok && version < 6) /* versions before 6 had the planner's statistics, too */
-        ok = db_exec(d, "ANALYZE", e);
     if (!ok)
         db_close(d);
     return ok;
@@ -307,7 +281,7 @@ static void compare_next(struct schema_pair *b)
                                            : strcmp(object_name(b->want), object_name(b->have));
     if (order > 0)
         schema_differs(b, b->have, "was added, aerie did not make it");
-    else if (order < 0 && strncmp(object_name(b->want), "sqlite_stat", 11) != 0)
+    else if (order < 0)
         schema_differs(b, b->want, "is missing");
     else if (order == 0 && !same_text(b->want, b->have))
         schema_differs(b, b->have, "is not as aerie made it");
@@ -336,8 +310,8 @@ bool schema_digest(struct db *d, char hex[65])
 /* The digests of this version's schema, so that its text need not be generated each time a log is
  * opened. A schema with another digest is compared object by object: other versions of SQLite may
  * write the same schema differently. */
-static const char digest_of_log[] = "34f20df4f6a39629762c773483ca307c48e96c08262fb721a2bfb040a14fa34d";
-static const char digest_of_pack[] = "98bb44e6689b68a43f2034f7ef398018e642ad572524debba0dcf07042bfd96d";
+static const char digest_of_log[] = "817ad3511aacb3c039d95b9e03d6e2f49f026d1a7f99197e222a2f423c0d634a";
+static const char digest_of_pack[] = "f19bc14ce7d7d4cfa3d7f2435e45feb0fc16636424de2e8dbf9964b6801547e5";
 
 const char *schema_known_digest(bool pack)
 {
@@ -400,7 +374,7 @@ static bool require_schema(struct db *d, const struct migration *list, int n, in
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e)
 {
     int64_t version;
-    if (!read_version(d, &version, e) || !refuse_newer(d, version, list[n - 1].to, e))
+    if (!read_version(d, &version, e) || !refuse_unknown(d, version, list, n, e))
         return false;
     if (version > 0 && !require_schema(d, list, n, version, e))
         return false;
@@ -420,15 +394,9 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
 bool schema_accept(struct db *d, struct err *e)
 {
     int64_t version;
-    return read_version(d, &version, e) && refuse_newer(d, version, SCHEMA_VERSION, e) &&
+    return read_version(d, &version, e) &&
+           refuse_unknown(d, version, migrations, N_MIGRATIONS, e) &&
            (version == 0 || require_schema(d, migrations, N_MIGRATIONS, version, e));
-}
-
-bool schema_is_older(struct db *d, struct err *e)
-{
-    int64_t version;
-    return read_version(d, &version, e) && version > 0 && version < SCHEMA_VERSION &&
-           require_schema(d, migrations, N_MIGRATIONS, version, e);
 }
 
 bool schema_open(struct db *d, struct err *e)
@@ -436,30 +404,20 @@ bool schema_open(struct db *d, struct err *e)
     return schema_migrate(d, migrations, N_MIGRATIONS, e);
 }
 
-bool schema_renew_log(struct db *d, struct err *e)
-{
-    if (!db_exec(d, "BEGIN IMMEDIATE", e))
-        return false;
-    if (apply_migrations(d, migrations, N_MIGRATIONS, e) && db_exec(d, "COMMIT", e))
-        return true;
-    db_rollback(d);
-    return false;
-}
-
-bool schema_make_version(struct db *d, int64_t version, struct err *e)
+bool schema_make(struct db *d, struct err *e)
 {
     char set[96];
-    bool ok = db_exec(d, "BEGIN", e);
-    for (int i = 0; ok && i < N_MIGRATIONS && migrations[i].to <= version; i++)
-        ok = db_exec(d, migrations[i].sql, e);
-    snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT", APPLICATION_ID, (int)version);
-    return ok && db_exec(d, set, e);
+    snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
+             APPLICATION_ID, SCHEMA_VERSION);
+    return db_exec(d, "BEGIN", e) && run_sql(d, &migrations[N_MIGRATIONS - 1], e) &&
+           db_exec(d, set, e);
 }
 
 static bool check_version(struct db *d, struct err *e)
 {
     int64_t version;
-    if (!read_version(d, &version, e) || !refuse_newer(d, version, SCHEMA_VERSION, e))
+    if (!read_version(d, &version, e) ||
+        !refuse_unknown(d, version, migrations, N_MIGRATIONS, e))
         return false;
     return version == SCHEMA_VERSION ||
            err_set(e, ERR_DB, "%s has schema version %lld, older than %d: start aerie once, it "
@@ -482,48 +440,23 @@ bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)
 
 /* ---- packs ---- */
 
-static bool mark_pack(struct db *d, struct err *e)
+bool schema_make_pack(struct db *d, struct err *e)
 {
     char set[96];
     snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d", PACK_ID,
              SCHEMA_VERSION);
-    return db_exec(d, set, e);
+    return run_sql(d, of_pack, e) && db_exec(d, set, e);
 }
 
-bool schema_make_pack(struct db *d, struct err *e)
-{
-    bool ok = true;
-    for (int i = 0; ok && i < N_OF_PACK; i++)
-        ok = db_exec(d, of_pack[i].sql, e);
-    return ok && mark_pack(d, e);
-}
-
-bool schema_check_pack(struct db *d, bool *old, struct err *e)
+bool schema_check_pack(struct db *d, struct err *e)
 {
     int64_t version, app;
     if (db_int(d, &version, 0, "PRAGMA user_version", "") ||
         db_int(d, &app, 0, "PRAGMA application_id", ""))
         return db_fail(d, e, "cannot read");
-    if (app != PACK_ID || version < 3)
+    if (app != PACK_ID || version < 1)
         return err_set(e, ERR_DB, "%s is no pack of aerie", d->path);
-    *old = version < SCHEMA_VERSION;
-    return refuse_newer(d, version, SCHEMA_VERSION, e) &&
-           require_schema(d, of_pack, N_OF_PACK, version, e);
-}
-
-bool schema_renew_pack(struct db *d, struct err *e)
-{
-    int64_t version;
-    if (db_int(d, &version, 0, "PRAGMA user_version", ""))
-        return db_fail(d, e, "cannot read");
-    for (int i = 0; i < N_OF_PACK; i++)
-        if (of_pack[i].to > version &&
-            (sqlite3_exec(d->h, of_pack[i].sql, NULL, NULL, NULL) ||
-             (of_pack[i].fill && of_pack[i].fill(d)))) {
-            db_fail(d, e, "cannot migrate");
-            return err_prefix(e, "schema version %d", of_pack[i].to);
-        }
-    return mark_pack(d, e);
+    return refuse_unknown(d, version, of_pack, 1, e) && require_schema(d, of_pack, 1, version, e);
 }
 
 /* ---- the journal ---- */

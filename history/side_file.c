@@ -18,17 +18,13 @@
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-/* Version 2 added the fields of version 4 of the schema, version 3 those of version 5; older files
- * can still be read. */
-enum { VERSION = 3 };
-static const char magic[] = "aerie unsaved 3\n";
+static const char magic[] = "aerie unsaved 4\n";
 
 /* ---- values: one function for each type both writes and reads ---- */
 
 /* Writes to `out`, or, if out is NULL, reads from p. ok becomes false at the first invalid
  * value. */
 struct io {
-    int version; /* of the file */
     struct buf *out;
     const char *p;
     size_t left;
@@ -123,8 +119,7 @@ static void io_pages(struct io *io, struct event *ev)
     for (int i = 0; io->ok && i < ev->n_pages; i++) {
         IO_INT(io, ev->pages[i].pool, 0, N_POOLS - 1);
         IO_INT(io, ev->pages[i].op, 0, LAST_PAGE_OP);
-        if (io->version >= 2)
-            IO_INT(io, ev->pages[i].holder, 0, LAST_PAGE_HOLDER);
+        IO_INT(io, ev->pages[i].holder, 0, LAST_PAGE_HOLDER);
         IO_INT(io, ev->pages[i].page, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].column, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].refs, INT32_MIN, INT32_MAX);
@@ -183,14 +178,9 @@ static void io_step(struct io *io, struct step_rec *r)
     IO_INT(io, r->us_verify, 0, UINT32_MAX);
     IO_INT(io, r->us_commit, 0, UINT32_MAX);
     IO_INT(io, r->us_check, 0, UINT32_MAX);
-    r->margin = io->out ? r->margin : NAN;
-    if (io->version < 2)
-        return;
     io_float(io, &r->margin);
     IO_INT(io, r->forced, 0, INT32_MAX);
     IO_INT(io, r->fused, 0, 1);
-    if (io->version < 3)
-        return;
     IO_INT(io, r->source, 0, STEP_PIECE);
     IO_ANY(io, r->us_arrived);
 }
@@ -274,8 +264,7 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     IO_INT(io, ev->turn, 0, INT32_MAX / 2);
     IO_INT(io, ev->step, 0, INT32_MAX / 2);
     IO_INT(io, ev->fork_turn, 0, INT32_MAX / 2);
-    if (io->version >= 3)
-        IO_INT(io, ev->beside, 0, 1);
+    IO_INT(io, ev->beside, 0, 1);
     IO_INT(io, ev->op, 0, op_last());
     IO_INT(io, ev->channel, 0, INT32_MAX);
     IO_INT(io, ev->regen, 0, 1);
@@ -292,16 +281,12 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     io_ids(io, &ev->tokens);
     io_tree(io, &ev->tree);
     io_pages(io, ev);
-    if (io->version < 2)
-        return;
     IO_INT(io, ev->lengths.length, INT32_MIN, INT32_MAX);
     IO_INT(io, ev->lengths.committed, INT32_MIN, INT32_MAX);
     IO_INT(io, ev->lengths.drafted, INT32_MIN, INT32_MAX);
     IO_INT(io, ev->lengths.window_lo, INT32_MIN, INT32_MAX);
     io_facts(io, ev);
     io_reuse(io, &ev->reuse);
-    if (io->version < 3)
-        return;
     io_ids(io, &ev->prompt);
     io_tops(io, ev);
     io_served(io, ev);
@@ -324,16 +309,13 @@ static void io_cursor(struct io *io, struct cursor *c)
     IO_INT(io, c->text_channel, 0, INT32_MAX);
     io_ids(io, &c->seq);
     IO_INT(io, c->seq_n, -1, INT32_MAX / 2);
-    if (io->version >= 3)
-        IO_INT(io, c->beside, 0, 1);
+    IO_INT(io, c->beside, 0, 1);
 }
 
 static void io_cursors(struct io *io, struct writer *w)
 {
     int n = w->n_parked;
     io_cursor(io, &w->cur);
-    if (io->version < 3)
-        return;
     IO_INT(io, n, 0, 1 << 20);
     if (!io->out && n) { /* room for a power of two, as cursors.c grows the array */
         int room = 1;
@@ -346,20 +328,11 @@ static void io_cursors(struct io *io, struct writer *w)
         io_cursor(io, &w->parked[i]);
 }
 
-/* Whether a field was added by version 3. */
-static bool about_of_server(const struct history_about *a, const char *const *field)
-{
-    return field >= &a->server && field <= &a->server_facts;
-}
-
 static void io_about(struct io *io, struct history_about *a)
 {
     const char **s = (const char **)a;
     for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
-        if (io->version >= 3 || !about_of_server(a, &s[i]))
-            io_str(io, &s[i]);
-        else
-            s[i] = xstrdup("");
+        io_str(io, &s[i]);
 }
 
 /* ---- writing ---- */
@@ -381,7 +354,7 @@ static void add_checksum(struct buf *b)
 
 static void pack(struct writer *w, const struct waiting *wait, int n, struct buf *out)
 {
-    struct io io = {.version = VERSION, .out = out, .ok = true};
+    struct io io = {.out = out, .ok = true};
     buf_str(out, magic);
     IO_ANY(&io, w->live.id);
     io_about(&io, &w->about);
@@ -461,19 +434,17 @@ bool side_file_exists(const char *path, int64_t writer)
 
 /* ---- storing side files ---- */
 
-/* The version of a file whose checksum matches; 0: it is damaged. */
-static int file_version(const struct buf *b)
+/* Whether a file begins with this version's line and ends with the checksum of its content. */
+static bool file_is_whole(const struct buf *b)
 {
-    size_t at = sizeof magic - 3; /* of the digit */
-    int version = b->n < sizeof magic - 1 + SUM ? 0 : b->p[at] - '0';
-    if (version < 1 || version > VERSION || memcmp(b->p, magic, at) != 0)
-        return 0;
+    if (b->n < sizeof magic - 1 + SUM || memcmp(b->p, magic, sizeof magic - 1) != 0)
+        return false;
     uint8_t sum[SUM];
     struct sha256 s;
     sha256_init(&s);
     sha256_add(&s, b->p, b->n - SUM);
     sha256_end(&s, sum);
-    return memcmp(sum, b->p + b->n - SUM, SUM) == 0 ? version : 0;
+    return memcmp(sum, b->p + b->n - SUM, SUM) == 0;
 }
 
 /* Updates the cursor for changes since the file was written: the session may have been pruned, the
@@ -502,7 +473,7 @@ static int apply_events(struct writer *w, struct io *io, int *turns)
         enum log_level level = LOG_OFF;
         int64_t ms = 0;
         bool end = false;
-        IO_INT(io, level, LOG_OFF, LOG_FULL);
+        IO_INT(io, level, LOG_OFF, LOG_TREE);
         io_event(io, &ev, &ms);
         ev.ns = clock_ns() - (uint64_t)(clock_unix_ms() - ms) * 1000000u;
         if (io->ok)
@@ -545,7 +516,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
         return false;
     struct io io = {.p = b.p + sizeof magic - 1, .left = b.n - sizeof magic + 1 - SUM, .ok = true};
     int64_t id = 0;
-    bool whole = (io.version = file_version(&b)) > 0;
+    bool whole = file_is_whole(&b);
     if (whole) {
         IO_ANY(&io, id);
         io_about(&io, &w.about);

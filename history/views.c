@@ -1,8 +1,5 @@
 /* views.c - the views of the database: rows instead of blobs, for sqlite3, Datasette and /sql.
  *
- * Schema version 3 added them, later versions replace those whose tables they change; the text of
- * earlier versions stays, because a database of such a version is compared with it before it is
- * migrated.
  * Views read the tables of schema.c and hold no data, so no seal covers them; their text is
  * compared like that of the tables. They use functions of SQLite alone (3.38 or later), because
  * other programs open the database without functions of aerie.
@@ -44,76 +41,6 @@
 #define BYTE(b) "(instr('123456789ABCDEF',substr(hex(" b "),1,1))<<4"                              \
                 "|instr('123456789ABCDEF',substr(hex(" b "),2,1)))"
 
-/* ---- version 3 --------------------------------------------------------------------------- */
-
-const char schema_views[] =
-    /* One row a step. position: index of the first token that the step computed. */
-    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
-    " s.pos0 AS position, s.rows, s.drafted, s.accepted, length(s.tokens)/4 AS new_tokens,"
-    " s.bonus, s.draws, printf('%016x',s.page_digest) AS page_digest,"
-    " printf('%016x',s.draft_digest) AS draft_digest,"
-    " printf('%016x',s.logit_digest) AS logit_digest,"
-    " s.us_draft, s.us_verify, s.us_commit, s.us_check"
-    " FROM turn t JOIN step s ON s.turn_id=t.id;"
-
-    /* One row a generated token. k: its place in the step; drafted: 1 when the draft tree held it,
-     * 0 for the token that the target sampled at the end. */
-    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted"
-    " FROM (SELECT session, turn, step, k, position, drafted, " U32("h") " AS w"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS k,"
-    " CASE s.kind WHEN 'prefill' THEN s.pos0+s.rows ELSE s.pos0+1+i.key END AS position,"
-    " i.key<s.accepted AS drafted, hex(substr(s.tokens,4*i.key+1,4)) AS h"
-    " FROM turn t JOIN step s ON s.turn_id=t.id"
-    " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
-
-    /* One row a stored token of a prompt. The log stores a prompt from the first token on that the
-     * sequence before it (the last prompt and its reply) did not have at that position. reused: 1
-     * while the cache still held the token. */
-    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
-    " position<reused AS reused"
-    " FROM (SELECT session, turn, position, reused, " U32("h") " AS w"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, coalesce(t.shared,0)+i.key AS position,"
-    " coalesce(t.n_reused,0) AS reused, hex(substr(t.tokens,4*i.key+1,4)) AS h"
-    " FROM turn t JOIN " COUNT_UP("length(t.tokens)/4") " i WHERE t.role='user'));"
-
-    /* One row a node of a draft tree, the root (node 0) included. q: the draft's probability of the
-     * node after its parent; p: the target's at temperature 1; u: the uniform number drawn at the
-     * node; NULL: unknown. rank: place among the children of its parent, from 1. */
-    "CREATE VIEW v_node AS SELECT session, turn, step, node, parent, depth, rank, "
-    I32("w") " AS token, CASE fate WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 3 THEN 'cut'"
-    " ELSE 'none' END AS fate, " F32("wq") " AS q, " F32("wp") " AS p, " F32("wu") " AS u"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS node,"
-    " CASE i.key WHEN 0 THEN NULL ELSE " BYTE(NODE_BYTES("i.key", 4, 1)) " END AS parent,"
-    " (WITH RECURSIVE up(node, d) AS (SELECT i.key, 0 UNION ALL"
-    " SELECT " BYTE(NODE_BYTES("node", 4, 1)) ", d+1 FROM up WHERE node>0 AND d<64)"
-    " SELECT max(d) FROM up) AS depth,"
-    " CASE i.key WHEN 0 THEN NULL ELSE (SELECT count(*) FROM " COUNT_UP("i.key+1") " j"
-    " WHERE " NODE_BYTES("j.key", 4, 1) "=" NODE_BYTES("i.key", 4, 1) ") END AS rank,"
-    " " BYTE(NODE_BYTES("i.key", 5, 1)) " AS fate,"
-    " " U32("hex(" NODE_BYTES("i.key", 0, 4) ")") " AS w,"
-    " " U32("hex(" NODE_BYTES("i.key", 6, 4) ")") " AS wq,"
-    " " U32("hex(" NODE_BYTES("i.key", 10, 4) ")") " AS wp,"
-    " " U32("hex(" NODE_BYTES("i.key", 14, 4) ")") " AS wu"
-    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
-    " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
-
-    /* One row a setting of a turn: what the reply was made with. */
-    "CREATE VIEW v_settings AS SELECT session, turn, substr(line,1,instr(line,'=')-1) AS name,"
-    " substr(line,instr(line,'=')+1) AS value"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, i.value AS line FROM turn t"
-    " JOIN json_each('[\"'||replace(replace(replace(replace(t.sampling,'\\','\\\\'),'\"','\\\"'),"
-    "char(9),'\\t'),char(10),'\",\"')||'\"]') i"
-    " WHERE t.role='user' AND t.sampling IS NOT NULL)"
-    " WHERE instr(line,'=')>0;"
-
-    /* One row a page that changed hands (log level full). logical: the page's place in the
-     * session's page table, NULL where it has none. */
-    "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
-    " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs"
-    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id;";
-
-/* ---- version 4 ------------------------------------------------------------------------------- */
-
 /* The vocabulary of turn t: z.id of the table tokenizer, NULL where the log knows none. */
 #define VOCABULARY                                                                                 \
     " LEFT JOIN run u ON u.id=t.run_id LEFT JOIN model m ON m.id=u.target_id"                      \
@@ -135,110 +62,10 @@ const char schema_views[] =
 #define RUN_BYTE(o) "(" DIGIT("j.value", (1+2*o), 4) "|" DIGIT("j.value", (2+2*o), 0) ")"
 #define RUN_U32(o) U32("substr(j.value,1+2*" #o ",8)")
 
-const char schema_views_4[] =
-    "DROP VIEW v_step; DROP VIEW v_token; DROP VIEW v_prompt; DROP VIEW v_node; DROP VIEW v_page;"
-
-    /* One row a turn. change: why the prompt does not begin with all tokens held before (none,
-     * first, emptied, system, undo, regen, forget, silent, fork, format), change_turn: of which
-     * turn; held: tokens with cells before the turn; same: of them, those that the prompt begins
-     * with; limited: why fewer of these were reused (window, evicted, draft, state), gone_from ..
-     * gone_to: the positions; NULL: not recorded. */
-    "CREATE VIEW v_turn AS SELECT q.session_id AS session, q.n AS turn, e.number,"
-    " coalesce(q.shared,0)+length(q.tokens)/4 AS prompt_tokens, coalesce(q.n_reused,0) AS reused,"
-    " q.change, nullif(q.change_turn,0) AS change_turn, q.held, q.same,"
-    " nullif(q.limited,'') AS limited, CASE WHEN q.limited<>'' THEN q.gone_from END AS gone_from,"
-    " CASE WHEN q.limited<>'' THEN q.gone_to END AS gone_to, q.regen, r.stop,"
-    " length(r.tokens)/4 AS new_tokens, r.n_steps AS steps, r.n_drafted AS drafted,"
-    " r.n_accepted AS accepted, r.us_prefill, r.us_decode, q.text AS message, r.text AS reply"
-    " FROM turn q JOIN session e ON e.id=q.session_id"
-    " LEFT JOIN turn r ON r.session_id=q.session_id AND r.n=q.n AND r.role='reply'"
-    " WHERE q.role='user';"
-
-    /* As before; margin: the best log probability less the second best in the row of the last
-     * token; forced: how many of the first tokens were given by hand; fused: 1 when the cycle ran
-     * as one graph; the lengths of the context after the step: all tokens, those with cells in the
-     * target's pools, in the draft's, and the first position that the window's pages still hold. */
-    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
-    " s.pos0 AS position, s.rows, s.drafted, s.accepted, length(s.tokens)/4 AS new_tokens,"
-    " s.bonus, s.draws, printf('%016x',s.page_digest) AS page_digest,"
-    " printf('%016x',s.draft_digest) AS draft_digest,"
-    " printf('%016x',s.logit_digest) AS logit_digest,"
-    " s.us_draft, s.us_verify, s.us_commit, s.us_check, s.margin, s.forced, s.fused,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(1) " END AS length,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(5) " END AS committed,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(9) " END AS draft_length,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(13) " END AS window_lo"
-    " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
-
-    /* As before; forced: 1 for a token that was given by hand; logp: the target's log probability
-     * of the token at temperature 1; rival: the best other token of that row; NULL: not
-     * recorded. */
-    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted,"
-    " " TEXT_OF(I32("w")) " AS text, forced, " F32("wl") " AS logp,"
-    " CASE WHEN wr=4294967295 THEN NULL ELSE wr END AS rival, " TEXT_OF("wr") " AS rival_text,"
-    " " F32("wm") " AS rival_logp"
-    " FROM (SELECT session, turn, step, k, position, drafted, forced, z, " U32("h") " AS w, "
-    U32("hl") " AS wl, " U32("hr") " AS wr, " U32("hm") " AS wm"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS k, z.id AS z,"
-    " CASE s.kind WHEN 'prefill' THEN s.pos0+s.rows ELSE s.pos0+1+i.key END AS position,"
-    " i.key<s.accepted AS drafted, i.key<s.forced AS forced,"
-    " hex(substr(s.tokens,4*i.key+1,4)) AS h, " FACT(0) " AS hl, " FACT(4) " AS hr, " FACT(8) " AS hm"
-    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
-    " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
-
-    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
-    " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
-    " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, coalesce(t.shared,0)+i.key AS position,"
-    " z.id AS z, coalesce(t.n_reused,0) AS reused, hex(substr(t.tokens,4*i.key+1,4)) AS h"
-    " FROM turn t" VOCABULARY " JOIN " COUNT_UP("length(t.tokens)/4") " i WHERE t.role='user'));"
-
-    "CREATE VIEW v_node AS SELECT session, turn, step, node, parent, depth, rank, "
-    I32("w") " AS token, CASE fate WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 3 THEN 'cut'"
-    " ELSE 'none' END AS fate, " F32("wq") " AS q, " F32("wp") " AS p, " F32("wu") " AS u,"
-    " " TEXT_OF(I32("w")) " AS text"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS node, z.id AS z,"
-    " CASE i.key WHEN 0 THEN NULL ELSE " BYTE(NODE_BYTES("i.key", 4, 1)) " END AS parent,"
-    " (WITH RECURSIVE up(node, d) AS (SELECT i.key, 0 UNION ALL"
-    " SELECT " BYTE(NODE_BYTES("node", 4, 1)) ", d+1 FROM up WHERE node>0 AND d<64)"
-    " SELECT max(d) FROM up) AS depth,"
-    " CASE i.key WHEN 0 THEN NULL ELSE (SELECT count(*) FROM " COUNT_UP("i.key+1") " j"
-    " WHERE " NODE_BYTES("j.key", 4, 1) "=" NODE_BYTES("i.key", 4, 1) ") END AS rank,"
-    " " BYTE(NODE_BYTES("i.key", 5, 1)) " AS fate,"
-    " " U32("hex(" NODE_BYTES("i.key", 0, 4) ")") " AS w,"
-    " " U32("hex(" NODE_BYTES("i.key", 6, 4) ")") " AS wq,"
-    " " U32("hex(" NODE_BYTES("i.key", 10, 4) ")") " AS wp,"
-    " " U32("hex(" NODE_BYTES("i.key", 14, 4) ")") " AS wu"
-    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
-    " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
-
-    /* One row a page that changed hands; seq orders those of a step. logical: the page's place in
-     * the page table of its holder, NULL where it has none. reset: the pools are empty from here.
-     * Versions before 4 stored rows (table page_event) without a holder. */
-    "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
-    " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs, NULL AS holder"
-    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id"
-    " UNION ALL SELECT session, turn, step, seq, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
-    " ELSE 'draft' END, CASE op WHEN 0 THEN 'take' WHEN 1 THEN 'share' WHEN 2 THEN 'drop'"
-    " WHEN 3 THEN 'free' WHEN 4 THEN 'window' WHEN 5 THEN 'reset' ELSE 'hold' END, page+k*dir,"
-    " CASE WHEN col>2147483647 THEN NULL ELSE col+k*dir END, refs, CASE holder"
-    " WHEN 0 THEN 'session' WHEN 1 THEN 'checkpoint' WHEN 2 THEN 'idle' ELSE 'batch' END"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, j.key AS k,"
-    " (i.key<<24)+j.key AS seq,"
-    " " RUN_BYTE(0) " AS pool, " RUN_BYTE(1) " AS op, " RUN_BYTE(2) " AS holder,"
-    " CASE WHEN " RUN_BYTE(3) ">127 THEN " RUN_BYTE(3) "-256 ELSE " RUN_BYTE(3) " END AS dir,"
-    " " RUN_U32(4) " AS page, " RUN_U32(8) " AS col, " RUN_U32(12) " AS refs"
-    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
-    " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " RUN_EVENTS " j);";
-
-/* ---- version 5 ------------------------------------------------------------------------------- */
-
 /* A column that only steps computed here have. */
 #define HERE(x) " iif(s.source IS NULL," x ",NULL)"
 
-const char schema_views_5[] =
-    "DROP VIEW v_turn; DROP VIEW v_step; DROP VIEW v_token; DROP VIEW v_prompt;"
-
+const char schema_views[] =
     /* One row a session; server, server_version, url and model of its latest run: what computed it;
      * NULL where it was computed here. */
     "CREATE VIEW v_session AS SELECT e.id AS session, e.number, e.title, e.parent, e.fork_turn,"
@@ -253,7 +80,11 @@ const char schema_views_5[] =
     " i.key AS name, i.value FROM run r JOIN server v ON v.id=r.server_id"
     " JOIN json_each(v.facts) i;"
 
-    /* As before; of a server's reply, drafted, accepted, reused are those that it reported.
+    /* One row a turn. change: why the prompt does not begin with all tokens held before (none,
+     * first, emptied, system, undo, regen, forget, silent, fork, format), change_turn: of which
+     * turn; held: tokens with cells before the turn; same: of them, those that the prompt begins
+     * with; limited: why fewer of these were reused (window, evicted, draft, state), gone_from ..
+     * gone_to: the positions; NULL: not recorded. Of a server's reply, drafted, accepted, reused are those that it reported.
      * server_prompt .. server_cached: tokens as the server counts them; ms_queue, ms_first: the
      * server's times until the request ran and until its first token; finish: the server's finish
      * reason; us_prefill: the time until the first token arrived here; prompt_ids, reply_ids: 1 if
@@ -275,7 +106,35 @@ const char schema_views_5[] =
     " LEFT JOIN server v ON v.id=u.server_id"
     " WHERE q.role='user';"
 
-    /* As before; source: 'computed' here; 'server': a step that a server reported; 'piece': a piece
+    /* One row a setting of a turn: what the reply was made with. */
+    "CREATE VIEW v_settings AS SELECT session, turn, substr(line,1,instr(line,'=')-1) AS name,"
+    " substr(line,instr(line,'=')+1) AS value"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, i.value AS line FROM turn t"
+    " JOIN json_each('[\"'||replace(replace(replace(replace(t.sampling,'\\','\\\\'),'\"','\\\"'),"
+    "char(9),'\\t'),char(10),'\",\"')||'\"]') i"
+    " WHERE t.role='user' AND t.sampling IS NOT NULL)"
+    " WHERE instr(line,'=')>0;"
+
+    /* One row a stored token of a prompt. The log stores a prompt from the first token on that the
+     * sequence before it (the last prompt and its reply) did not have at that position; or the ids
+     * in the reply's row, if the server reported them with the reply. reused: 1 while the cache
+     * still held the token. */
+    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
+    " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
+    " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
+    " FROM (SELECT t.session_id AS session, t.n AS turn,"
+    " iif(x.tokens IS NULL,coalesce(t.shared,0),0)+i.key AS position,"
+    " z.id AS z, coalesce(t.n_reused,0) AS reused,"
+    " hex(substr(coalesce(x.tokens,t.tokens),4*i.key+1,4)) AS h"
+    " FROM turn t" VOCABULARY " LEFT JOIN turn r ON r.session_id=t.session_id AND r.n=t.n AND"
+    " r.role='reply' LEFT JOIN served x ON x.turn_id=r.id"
+    " JOIN " COUNT_UP("length(coalesce(x.tokens,t.tokens))/4") " i WHERE t.role='user'));"
+
+    /* One row a step. position: index of the first token that the step computed; margin: the best
+     * log probability less the second best in the row of the last token; forced: how many of the
+     * first tokens were given by hand; fused: 1 when the cycle ran as one graph; the lengths of the
+     * context after the step: all tokens, those with cells in the target's pools, in the draft's,
+     * and the first position that the window's pages still hold. source: 'computed' here; 'server': a step that a server reported; 'piece': a piece
      * of its stream, of which rows, drafted and accepted are not known (NULL). Digests, draws and
      * times of phases are NULL unless computed here. us_arrived: from sending the request until the
      * step's last token arrived; us_since: the same, since the step before. */
@@ -299,7 +158,11 @@ const char schema_views_5[] =
     " AS us_since"
     " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
 
-    /* As before; the texts of a server's tokens are those that it sent. */
+    /* One row a generated token. k: its place in the step; drafted: 1 when the draft tree held it,
+     * 0 for the token that the target sampled at the end; forced: 1 for a token that was given by
+     * hand; logp: the target's log probability of the token at temperature 1; rival: the best other
+     * token of that row; NULL: not recorded. The texts of a server's tokens are those that it
+     * sent. */
     "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted,"
     " coalesce(" TEXT_OF(I32("w")) ",sent) AS text, forced, " F32("wl") " AS logp,"
     " CASE WHEN wr=4294967295 THEN NULL ELSE wr END AS rival,"
@@ -317,23 +180,48 @@ const char schema_views_5[] =
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
     " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
 
-    /* As before; the prompt's ids are those in the reply's row, if the server reported them with
-     * the reply. */
-    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
-    " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
-    " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
-    " FROM (SELECT t.session_id AS session, t.n AS turn,"
-    " iif(x.tokens IS NULL,coalesce(t.shared,0),0)+i.key AS position,"
-    " z.id AS z, coalesce(t.n_reused,0) AS reused,"
-    " hex(substr(coalesce(x.tokens,t.tokens),4*i.key+1,4)) AS h"
-    " FROM turn t" VOCABULARY " LEFT JOIN turn r ON r.session_id=t.session_id AND r.n=t.n AND"
-    " r.role='reply' LEFT JOIN served x ON x.turn_id=r.id"
-    " JOIN " COUNT_UP("length(coalesce(x.tokens,t.tokens))/4") " i WHERE t.role='user'));"
-
     /* One row for each of the best tokens at a position, as a server reported them; rank 0: the
      * emitted token. k: as in v_token. token: NULL where the server gives the text only. */
     "CREATE VIEW v_top AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, o.k, o.rank,"
     " o.token, o.text, o.logp FROM turn t JOIN step s ON s.turn_id=t.id JOIN top o ON o.step_id=s.id;"
+
+    /* One row a node of a draft tree, the root (node 0) included. q: the draft's probability of the
+     * node after its parent; p: the target's at temperature 1; u: the uniform number drawn at the
+     * node; NULL: unknown. rank: place among the children of its parent, from 1. */
+    "CREATE VIEW v_node AS SELECT session, turn, step, node, parent, depth, rank, "
+    I32("w") " AS token, CASE fate WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 3 THEN 'cut'"
+    " ELSE 'none' END AS fate, " F32("wq") " AS q, " F32("wp") " AS p, " F32("wu") " AS u,"
+    " " TEXT_OF(I32("w")) " AS text"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS node, z.id AS z,"
+    " CASE i.key WHEN 0 THEN NULL ELSE " BYTE(NODE_BYTES("i.key", 4, 1)) " END AS parent,"
+    " (WITH RECURSIVE up(node, d) AS (SELECT i.key, 0 UNION ALL"
+    " SELECT " BYTE(NODE_BYTES("node", 4, 1)) ", d+1 FROM up WHERE node>0 AND d<64)"
+    " SELECT max(d) FROM up) AS depth,"
+    " CASE i.key WHEN 0 THEN NULL ELSE (SELECT count(*) FROM " COUNT_UP("i.key+1") " j"
+    " WHERE " NODE_BYTES("j.key", 4, 1) "=" NODE_BYTES("i.key", 4, 1) ") END AS rank,"
+    " " BYTE(NODE_BYTES("i.key", 5, 1)) " AS fate,"
+    " " U32("hex(" NODE_BYTES("i.key", 0, 4) ")") " AS w,"
+    " " U32("hex(" NODE_BYTES("i.key", 6, 4) ")") " AS wq,"
+    " " U32("hex(" NODE_BYTES("i.key", 10, 4) ")") " AS wp,"
+    " " U32("hex(" NODE_BYTES("i.key", 14, 4) ")") " AS wu"
+    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
+    " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
+
+    /* One row a page that changed hands; seq orders those of a step. logical: the page's place in
+     * the page table of its holder, NULL where it has none. reset: the pools are empty from here. */
+    "CREATE VIEW v_page(session, turn, step, seq, pool, op, page, logical, refs, holder) AS"
+    " SELECT session, turn, step, seq, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
+    " ELSE 'draft' END, CASE op WHEN 0 THEN 'take' WHEN 1 THEN 'share' WHEN 2 THEN 'drop'"
+    " WHEN 3 THEN 'free' WHEN 4 THEN 'window' WHEN 5 THEN 'reset' ELSE 'hold' END, page+k*dir,"
+    " CASE WHEN col>2147483647 THEN NULL ELSE col+k*dir END, refs, CASE holder"
+    " WHEN 0 THEN 'session' WHEN 1 THEN 'checkpoint' WHEN 2 THEN 'idle' ELSE 'batch' END"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, j.key AS k,"
+    " (i.key<<24)+j.key AS seq,"
+    " " RUN_BYTE(0) " AS pool, " RUN_BYTE(1) " AS op, " RUN_BYTE(2) " AS holder,"
+    " CASE WHEN " RUN_BYTE(3) ">127 THEN " RUN_BYTE(3) "-256 ELSE " RUN_BYTE(3) " END AS dir,"
+    " " RUN_U32(4) " AS page, " RUN_U32(8) " AS col, " RUN_U32(12) " AS refs"
+    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
+    " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " RUN_EVENTS " j);"
 
     /* One row a metric of the server, before the request and after the reply; change: the
      * difference. Other clients of the server count, too. */

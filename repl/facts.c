@@ -241,7 +241,6 @@ struct compare {
     struct buf *out;
 };
 
-/* In logs of earlier versions an empty value means that the option was not given. */
 static void compare_line(const char *name, const char *log, void *arg)
 {
     static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",
@@ -270,14 +269,7 @@ static void compare_line(const char *name, const char *log, void *arg)
 void facts_compare(const char *log, const char *now, struct buf *out)
 {
     struct compare c = {now, out};
-    char *backend = facts_value(log, "backend"), *device = facts_value(log, "device");
-    if (!backend && device) { /* a log of an earlier version */
-        device[strcspn(device, ", ")] = '\0';
-        compare_line("backend", device, &c);
-    }
     each_line(log, compare_line, &c);
-    free(backend);
-    free(device);
 }
 
 bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,

@@ -170,12 +170,9 @@ static void add_act(struct recorded *r, struct room *c, struct act *a, struct pa
 
 /* ---- forks ----------------------------------------------------------------------------------- */
 
-/* Whether a fork has the turn, or may have it: forks of earlier versions list no turns, and the
- * operations that remove turns follow in the fork itself. */
 static bool is_unchanged(const struct act *fork, int turn)
 {
-    bool lists = strlen(fork->text) != SESSION_ID - 1 || strchr(fork->text, ' ');
-    return turn > fork->turn || (lists && turn_listed(fork->text, turn));
+    return turn > fork->turn || turn_listed(fork->text, turn);
 }
 
 /* Whether an operation before a fork removed no turn that the fork lacks, too. */

@@ -170,24 +170,6 @@ static const char *asked_or_logged(const char *asked, const char *log)
     return asked ? asked : log && *log ? log : NULL;
 }
 
-/* The backend that the log names; in logs of earlier versions it is the first word of the
- * device. */
-static char *logged_backend(const char *about)
-{
-    char *backend = facts_value(about, "backend");
-    if (backend)
-        return backend;
-    char *device = facts_value(about, "device");
-    if (device)
-        device[strcspn(device, ", ")] = '\0';
-    bool known = device && (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0);
-    if (!known) {
-        free(device);
-        device = NULL;
-    }
-    return device;
-}
-
 enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, KV, BACKEND, N_NAMES };
 
 /* The facts of an engine in the log, and the options made of them. */
@@ -219,7 +201,6 @@ static bool read_served(struct logged *l, const struct rerun_how *how, const str
     l->opts.raw |= about_int(a->about, "raw") != 0;
     settings_init(&l->opts.settings);
     bool ok = settings_parse(&l->opts.settings, a->text, e);
-    l->opts.settings.forget = FORGET_EAGER;
     for (int i = 0; i < how->n_with && ok; i++)
         ok = change_apply(&l->opts, how->with[i], e);
     if (ok && !l->opts.model)
@@ -232,13 +213,12 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
 {
     if (facts_served(a->about))
         return read_served(l, how, a, e);
-    static const char *const name[] = {"model_dir", "draft_dir", "capture", "date", "weights",
-                                       "draft_weights", "precision", "kv"};
+    static const char *const name[N_NAMES] = {"model_dir", "draft_dir", "capture", "date", "weights",
+                                              "draft_weights", "precision", "kv", "backend"};
     const struct engine_opts *asked = &how->engine;
     bool any = !asked->device || strcmp(asked->device, "auto") == 0;
-    for (int i = 0; i < BACKEND; i++)
+    for (int i = 0; i < N_NAMES; i++)
         l->text[i] = facts_value(a->about, name[i]);
-    l->text[BACKEND] = logged_backend(a->about);
     l->opts = (struct engine_opts){
         .model = how->model_given ? asked->model : found(l->text[MODEL], asked->model),
         .draft = how->draft_given ? asked->draft
@@ -261,7 +241,6 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
         .progress = asked->progress, .progress_arg = asked->progress_arg,
     };
     settings_init(&l->opts.settings);
-    l->opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
     bool ok = settings_parse(&l->opts.settings, a->text, e);
     bool pools = rerun_changes(how->with, how->n_with, "page_size=") ||
                  rerun_changes(how->with, how->n_with, "context=");
@@ -455,16 +434,14 @@ static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
     return run_request(r, &rq, e);
 }
 
-/* Begins the child with the turns that its operation names (in logs of earlier versions: with all),
- * whatever the parent did after the fork. */
+/* Begins the child with the turns that its operation names, whatever the parent did after the
+ * fork. */
 static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
 {
-    bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
     while (r->n_logged && r->logged[r->n_logged - 1]->user.n > a->turn)
         r->n_logged--;
-    if (!all)
-        r->n_live = 0;
-    for (int i = 0; !all && i < r->n_logged; i++)
+    r->n_live = 0;
+    for (int i = 0; i < r->n_logged; i++)
         if (turn_listed(a->text, r->logged[i]->user.n))
             r->live[r->n_live++] = r->logged[i];
     struct request rq = past_request(r, RQ_FORK, a);

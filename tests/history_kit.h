@@ -291,6 +291,32 @@ KIT void make_turn(struct made_turn *t, const char *session, int n, struct ids *
     t->end.us_decode = roll(1000000);
 }
 
+/* As of a server: what it reported, and the best tokens of a step. */
+KIT void make_served(struct made_turn *t)
+{
+    struct served *s = t->end.served = served_new();
+    s->prompt = (int64_t)roll(1000);
+    s->cached = roll(2) ? (int64_t)roll(100) : -1;
+    s->ms_queue = roll(2) ? (double)roll(1000) / 8 : NAN;
+    snprintf(s->finish, sizeof s->finish, "word %d", (int)roll(100));
+    s->reply_ids = roll(2);
+    s->n_metric = (int)roll(4);
+    s->metric = xcalloc((size_t)s->n_metric + 1, sizeof *s->metric);
+    for (int i = 0; i < s->n_metric; i++)
+        s->metric[i] = (struct served_metric){xasprintf("vllm:m%d", i), xstrdup("a=\"1\""), (double)roll(9),
+                                              roll(2) ? (double)roll(9) : NAN};
+    if (roll(2))
+        random_ids(&t->end.prompt, 1 + (int)roll(5));
+    struct event *step = &t->step[0];
+    step->rec.source = roll(2) ? STEP_PIECE : STEP_REPORTED;
+    step->rec.us_arrived = 1 + roll(1 << 30);
+    step->tops = xcalloc(1, sizeof *step->tops);
+    for (int k = 0; k < step->tokens.n; k++)
+        for (int r = 0; r < 1 + (int)roll(3); r++)
+            tops_add(step->tops, k, roll(2) ? (int32_t)roll(1000) : -1, roll(4) ? -1 - (float)roll(9) : NAN,
+                     roll(4) ? roll(2) ? "text" : "\xff\0x" : NULL, 3);
+}
+
 KIT void post_copy(struct history *h, const struct event *src)
 {
     struct event ev;

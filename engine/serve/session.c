@@ -505,25 +505,6 @@ int session_forget(struct session *s, const struct ids *turns)
 
 /* ---- continuing from a state ----------------------------------------------------------------- */
 
-/* Drops the oldest question and its answer. */
-static bool drop_oldest(struct session *s)
-{
-    int n = 1;
-    while (n < s->n_msg && s->msg[n].role != ROLE_USER)
-        n++;
-    if (n >= s->n_msg)
-        return false;
-    note_change(s, CHANGE_FORGET, s->turn_of[0], 0);
-    for (int i = 0; i < n; i++)
-        message_free(&s->msg[i]);
-    memmove(s->msg, s->msg + n, (size_t)(s->n_msg - n) * sizeof *s->msg);
-    memmove(s->turn_of, s->turn_of + n, (size_t)(s->n_msg - n) * sizeof *s->turn_of);
-    s->n_msg -= n;
-    for (int i = 0; i < s->n_point; i++)
-        s->point[i].n_msg -= n;
-    return true;
-}
-
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft)
 {
     struct lane *best = lane_continues(s->runtime, &s->lane, prompt, draft) ? &s->lane : NULL;
@@ -616,19 +597,4 @@ struct reuse session_prepare(struct session *s, const struct ids *prompt, bool d
     s->lane.stopped = false;
     pass_unlock(&s->runtime->pass);
     return why;
-}
-
-bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
-                            struct err *e)
-{
-    int before = s->n_msg;
-    for (;;) {
-        prompt->n = 0;
-        if (!session_render(s, NULL, prompt, e))
-            return false;
-        if (prompt->n + reserve <= s->runtime->context || !drop_oldest(s))
-            break;
-    }
-    *dropped = before - s->n_msg;
-    return prompt->n < s->runtime->context || message_too_long(s, prompt->n, e);
 }

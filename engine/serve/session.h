@@ -107,10 +107,6 @@ void session_print_turns(const struct ids *turns, struct buf *out);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e);
-/* The behaviour of versions before OP_FORGET, for replays of their logs: the oldest turns leave
- * until `reserve` tokens are free, even if the message still does not fit. */
-bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
-                            struct err *e);
 /* The conversation without its last message. */
 bool session_render_again(const struct session *s, struct ids *out, struct err *e);
 /* Prepares the live lane for a prompt: lane.tok is the prompt, of which lane.seq.committed tokens

@@ -653,25 +653,6 @@ static void refuse_prompt(struct engine *g, const char *text, const struct err *
     refuse(g, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
 }
 
-/* The behaviour of versions before OP_FORGET, for replays of their logs. */
-static void say_eagerly(struct engine *g, const struct request *rq, const char *text)
-{
-    struct session *s = &g->own.ses;
-    struct ids prompt = {0};
-    struct err e = {0};
-    int dropped = 0;
-    session_add(s, ROLE_USER, s->turn + 1, text, NULL, 0);
-    bool fits = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
-    number_turn(g);
-    if (fits) {
-        run_turn(g, &prompt, rq);
-    } else {
-        refuse_prompt(g, text, &e);
-        session_rewind(s, 1, CHANGE_SILENT);
-    }
-    ids_free(&prompt);
-}
-
 static bool ids_exist(struct engine *g, const struct ids *ids, const char *name)
 {
     int vocab = g->loaded.model.cfg.vocab;
@@ -714,10 +695,6 @@ void engine_say(struct engine *g, const struct request *rq)
         refuse(g, text, STOP_CANCEL, "encoding was stopped");
         return;
     }
-    if (g->shared.set.forget == FORGET_EAGER && !rq->prompt.n) {
-        say_eagerly(g, rq, text);
-        return;
-    }
     number_turn(g);
     if (rq->prompt.n ? take_prompt(g, rq, &r.prompt, &e)
                      : find_room(g, text, rq->make_room, &r, &e)) {
@@ -742,29 +719,21 @@ void engine_regen(struct engine *g, const struct request *rq)
     struct session *s = &g->own.ses;
     struct ids prompt = {0};
     struct err e = {0};
-    int dropped;
-    bool eager = g->shared.set.forget == FORGET_EAGER && !rq->prompt.n, ok;
     if (!given_exist(g, rq))
         return;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
         engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
         return;
     }
-    if (eager) {
-        session_rewind(s, 1, CHANGE_REGEN);
-        ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
-    } else {
-        ok = (rq->prompt.n ? take_prompt(g, rq, &prompt, &e)
-                           : session_render_again(s, &prompt, &e)) &&
-             (prompt.n < g->own.runtime.context ||
-              err_set(&e, ERR_USAGE,
-                      "the reply stays: its question needs %d tokens with its "
-                      "surroundings now, the context holds %d",
-                      prompt.n + 1, g->own.runtime.context));
-        if (ok)
-            session_rewind(s, 1, CHANGE_REGEN);
-    }
+    bool ok = (rq->prompt.n ? take_prompt(g, rq, &prompt, &e)
+                            : session_render_again(s, &prompt, &e)) &&
+              (prompt.n < g->own.runtime.context ||
+               err_set(&e, ERR_USAGE,
+                       "the reply stays: its question needs %d tokens with its "
+                       "surroundings now, the context holds %d",
+                       prompt.n + 1, g->own.runtime.context));
     if (ok) {
+        session_rewind(s, 1, CHANGE_REGEN);
         number_turn(g);
         run_turn(g, &prompt, rq);
     } else {

@@ -144,12 +144,9 @@ static void do_fork(struct engine *g, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, g->own.ses.id, sizeof parent);
     session_fork(&g->own.ses, rq->session);
-    /* versions before OP_FORGET left the context unchanged here */
-    if (g->shared.set.forget != FORGET_EAGER) {
-        struct replaced old = session_take_messages(&g->own.ses);
-        take_past(g, rq);
-        session_fit_states(&g->own.ses, &old);
-    }
+    struct replaced old = session_take_messages(&g->own.ses);
+    take_past(g, rq);
+    session_fit_states(&g->own.ses, &old);
     engine_log_pages(g);
     shared_lock(&g->shared);
     ring_cut(&g->shared.ring, g->own.ses.turn);

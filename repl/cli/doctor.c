@@ -200,10 +200,7 @@ static void check_database(struct doctor *d)
     int sessions = 0, turns = 0, bad = 0;
     bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count, &sessions, &e) >= 0 &&
               hdb_verify(h, "", &turns, &bad, &lines, &e);
-    if (!ok && history_is_older(path))
-        report(d, V_WARN, 0, "database", "the next chat makes a backup beside it and migrates it; until then nothing else reads it",
-               "%s, %.1f MiB, is of an earlier version of aerie", path, (double)st.st_size / 0x1p20);
-    else if (!ok)
+    if (!ok)
         report(d, V_FAIL, ERR_DB, "database", "aerie db check says more; --db names another file",
                "%s", e.msg);
     else if (bad)

@@ -57,7 +57,7 @@ _aerie() {
         --check) [ "$cmd" = replay ] || { COMPREPLY=($(compgen -W "off on strict" -- "$cur")); return; } ;;
         --theme) COMPREPLY=($(compgen -W "auto dark light" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
-        --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
+        --log-level) COMPREPLY=($(compgen -W "off text steps tree" -- "$cur")); return ;;
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
         -p|--param) compopt -o nospace 2>/dev/null; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;

@@ -88,7 +88,7 @@ complete -c aerie -n $engine -l swa-pages -x -d 'pages of the sliding-window poo
 complete -c aerie -n $talk -s c -l continue -d 'take up the latest session'
 complete -c aerie -n $talk -l session -x -a '(__aerie_sessions)' -d 'take up a session'
 complete -c aerie -n $talk -l fork -d 'take up a copy'
-complete -c aerie -n "$talk; or __aerie_in serve" -l log-level -x -a 'off text steps tree full' -d 'how much is saved'
+complete -c aerie -n "$talk; or __aerie_in serve" -l log-level -x -a 'off text steps tree' -d 'how much is saved'
 complete -c aerie -n "$talk; or __aerie_in serve" -s n -l no-log -d 'save nothing'
 complete -c aerie -n $talk -l sanitize -x -a 'auto always never' -d 'escape control characters'
 complete -c aerie -n "$talk; or __aerie_in replay serve" -s v -l verbose -d 'statistics'

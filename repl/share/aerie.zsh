@@ -42,7 +42,7 @@ _aerie() {
     talk=($engine $log $system $server '--require-draft[stop when the draft does not fit]' '*--break[pause after steps where this holds]:condition:' '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'
           '--fork[take up a copy]'
-          '--log-level[how much is saved]:level:(off text steps tree full)'
+          '--log-level[how much is saved]:level:(off text steps tree)'
           '(-n --no-log)'{-n,--no-log}'[save nothing]'
           '--seal[key that seals the log]:file:_files' '--keep-days[remove older sessions]:days:' '--keep-sessions[remove all but N]:n:' '--max-size[limit of the log in MB]:MB:' '--at-limit[what the limit does]:what:(warn stop)'
           '--sanitize[escape control characters]:when:(auto always never)'
@@ -65,7 +65,7 @@ _aerie() {
                 '--api-key-file[key that clients send]:file:_files' "--model-name[model's name for clients]:name:" \
                 '--lanes[prompts at once]:n:' '--no-spec[do not draft]' '(-n --no-log)'{-n,--no-log}'[save nothing]' \
                 '--seal[key that seals the log]:file:_files' '--keep-days[remove older sessions]:days:' '--keep-sessions[remove all but N]:n:' '--max-size[limit of the log in MB]:MB:' '--at-limit[what the limit does]:what:(warn stop)' \
-                '--log-level[how much is saved]:level:(off text steps tree full)' \
+                '--log-level[how much is saved]:level:(off text steps tree)' \
                 '(-v --verbose)'{-v,--verbose}'[a line for each request]' '*::' ;;
         logs) _arguments $common '(-q --query)'{-q,--query}'[words]:words:' \
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \

@@ -58,10 +58,4 @@ tail -n 1 "$T/out" | grep -q "^Hello! " && [ "$(grep 'short of pages' "$T/err" |
     "aerie: the swa pool is short of pages: 1 needed, 0 free; /forget N leaves out the oldest N turns, /clear empties the pools" ]
 result "after fault 27789 a message names the way out, and that way is one" $?
 
-# logs from before there was a choice: no such line among the settings, no such operation
-lines "$A" "$A" "$A" "$A" "$B" "$LONG" "Say hello." "/regen" | chat -p forget=eager
-[ $rc = 2 ]; result "turns left without a word then" $?
-sqlite3 "$DB" "update event set text = replace(text, 'forget=eager' || char(10), '')"
-[ "$(sqlite3 "$DB" "select count(*) from event where text like '%eager%'")" = 0 ]; result "an old log" $?
-equal "replays as it was made"
 plan

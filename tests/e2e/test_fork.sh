@@ -107,11 +107,4 @@ exec {to}>&-; wait
 lines "hello" "/fork" | chat -n; grep -q '/fork needs the log' "$T/err"
 result "without a log there is nothing to fork from" $?
 lines "hello" "/private" "hello" "/fork" | chat; grep -q '/fork needs the log' "$T/err"; result "nor in private" $?
-
-# ---- logs of earlier versions: the fork names its parent, undos follow ----
-lines "My name is Ada." "hello" "/fork" "/undo" "What is my name?" | chat
-new=$("$AERIE" logs -n 1 --json | cut -c8-33)
-sql "update event set text=(select parent from session where id='$new') where op='fork' and session_id='$new'"
-equal; result "an old fork replays equal" $?
-lines "What is my name?" | chat -c; [ "$(last)" = "Your name is Ada." ]; result "and is resumed" $?
 plan

@@ -5,7 +5,7 @@ AERIE=${AERIE:-$PWD/build/aerie}
 T=$(mktemp -d) || exit 2
 trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-OLD=$PWD/tests/logs/version-3.aerie EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
+EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
 # a model of its own, which is renamed below: the bundled one with another last weight
 cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
@@ -39,7 +39,7 @@ if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then last=40 middle=20 from=10 early=12 trie
     echo "/undo"; echo "Say hello to Bartholomew."; echo "/regen"
     echo "/title The walrus / confidential"
 } >"$T/script"
-timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet --log-level full -m "$T/model" --draft "$MODELS/draft" --script "$T/script" >"$T/chat" 2>&1
+timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet -m "$T/model" --draft "$MODELS/draft" --script "$T/script" >"$T/chat" 2>&1
 turns=$(aerie db sql "SELECT max(n) AS n FROM turn" --json | grep -oE '[0-9]+' | head -n 1)
 [ "${turns:-0}" -ge $last ]; result "a session of $turns turns" $?
 aerie show last >"$T/show"; aerie show last --json >"$T/show.json"
@@ -150,10 +150,6 @@ refuse 1 'No such file or directory; expected a file of aerie pack' show ./missi
 refuse 2 'is a session log, no pack' show "$T/data/aerie/sessions.db"
 printf 'not a pack' >x.aerie; refuse 4 'x.aerie is no session log' show ./x.aerie; rm -f x.aerie
 
-# ---- a pack of an older version ----
-aerie show "$OLD:2.2" >"$T/out" && grep -q 'accepted 5 of 5' "$T/out" && aerie replay "$OLD" --check | grep -q '^equal: 2 turns, 12 steps'
-result "a pack of schema version 3 is read and computed again" $?
-
 # ---- changed bytes ----
 RANDOM=15
 size=$(stat -c %s "$FILE"); noticed=0
@@ -194,7 +190,7 @@ refuse 1 'has no step 999' pack "$ID" --plan $last.999 -o x.aerie
 [ ! -e x.aerie ]; result "nothing is written when that fails" $?
 # a step that computes with a wrong page table
 printf '%s\n' "/set draft.topk 4" "/set draft.nodes 16" "Tell me a story about a fox." "/set check off" "/bug 24617 on" \
-    "And now one about a cat, please." | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q --log-level full >/dev/null 2>&1
+    "And now one about a cat, please." | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q >/dev/null 2>&1
 aerie pack last --plan 2.2 -o bug.aerie >/dev/null; result "the plan of a step with a fault" $?
 python=$(for p in /usr/bin/python3 /usr/local/bin/python3; do [ -x $p ] && echo $p; done | head -n 1)
 if [ -n "$python" ]; then

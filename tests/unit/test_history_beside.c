@@ -41,32 +41,6 @@ static void add_new(struct stream *s, struct event ev)
     s->ev[s->n++] = ev;
 }
 
-/* As of a server: what it reported, and the best tokens of a step. */
-static void make_served(struct made_turn *t)
-{
-    struct served *s = t->end.served = served_new();
-    s->prompt = (int64_t)roll(1000);
-    s->cached = roll(2) ? (int64_t)roll(100) : -1;
-    s->ms_queue = roll(2) ? (double)roll(1000) / 8 : NAN;
-    snprintf(s->finish, sizeof s->finish, "word %d", (int)roll(100));
-    s->reply_ids = roll(2);
-    s->n_metric = (int)roll(4);
-    s->metric = xcalloc((size_t)s->n_metric + 1, sizeof *s->metric);
-    for (int i = 0; i < s->n_metric; i++)
-        s->metric[i] = (struct served_metric){xasprintf("vllm:m%d", i), xstrdup("a=\"1\""), (double)roll(9),
-                                              roll(2) ? (double)roll(9) : NAN};
-    if (roll(2))
-        random_ids(&t->end.prompt, 1 + (int)roll(5));
-    struct event *step = &t->step[0];
-    step->rec.source = roll(2) ? STEP_PIECE : STEP_REPORTED;
-    step->rec.us_arrived = 1 + roll(1 << 30);
-    step->tops = xcalloc(1, sizeof *step->tops);
-    for (int k = 0; k < step->tokens.n; k++)
-        for (int r = 0; r < 1 + (int)roll(3); r++)
-            tops_add(step->tops, k, roll(2) ? (int32_t)roll(1000) : -1, roll(4) ? -1 - (float)roll(9) : NAN,
-                     roll(4) ? roll(2) ? "text" : "\xff\0x" : NULL, 3);
-}
-
 static void add_turn(struct stream *s, struct one *o)
 {
     add(s, &o->t.begin);
@@ -269,7 +243,7 @@ static void test_alternating_sessions_are_kept_apart(void **state)
     (void)state;
     for (int round = 0; round < 4; round++) {
         struct play *p = make_play();
-        struct history *h = log_open(LOG_FULL);
+        struct history *h = log_open(LOG_TREE);
         while (post_some(h, p, 1 + (int)roll(40)))
             if (roll(3) == 0)
                 assert_true(history_flush(h, 60000));
@@ -299,7 +273,7 @@ static void test_kill_9_loses_no_acknowledged_turn_of_any(void **state)
         pid_t pid = fork();
         if (pid == 0) {
             struct err e;
-            struct history *h = history_open(db_path, LOG_FULL, &about, &e);
+            struct history *h = history_open(db_path, LOG_TREE, &about, &e);
             for (int n = 0; n < most && post_some(h, p, 10); n += 10)
                 if (roll(2) && history_flush(h, 10000))
                     for (; acked < p->n_posted; acked++)
@@ -332,7 +306,7 @@ static void test_a_side_file_holds_all_open_sessions(void **state)
     (void)state;
     for (int round = 0; round < 3; round++) {
         struct play *p = make_play();
-        struct history *h = log_open(LOG_FULL);
+        struct history *h = log_open(LOG_TREE);
         struct history_left left = {0};
         sqlite3 *other;
         post_some(h, p, 20 + (int)roll(200));
@@ -370,7 +344,7 @@ static void test_a_full_disk_loses_nothing_of_any(void **state)
 {
     (void)state;
     struct play *p = make_play();
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     struct history_status s;
     struct rlimit limit, old;
     int failures = 0;

@@ -403,7 +403,7 @@ static void test_an_export_parses_back_to_what_was_stored(void **state)
     }
     json_t *head = json_array_get(all, 0);
     assert_int_equal(json_integer_value(json_object_get(head, "aerie_export")), 1);
-    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 6);
+    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 7);
     const char *id = json_string_value(json_object_get(head, "session"));
     assert_true(hdb_turns(d, id, 0, same_as_record, all, &e) >= 2);
     int trees = 0;
@@ -469,7 +469,7 @@ static void test_backup_check_titles_and_prune(void **state)
     history_close(h);
     assert_int_equal(history_prune(db_path, -1, &e), 2);
     static const char *const tables[] = {"session", "run",        "turn",  "turn_part", "step",
-                                         "tree",    "page_event", "event", "turn_fts"};
+                                         "tree",    "pages",      "event", "turn_fts"};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         char sql[80];
         snprintf(sql, sizeof sql, "SELECT count(*) AS n FROM %s", tables[i]);

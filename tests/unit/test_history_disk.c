@@ -237,7 +237,7 @@ static long life_with_failure(long n, bool *opened)
     struct err e;
     disk.op = 0;
     disk.fail_at = n;
-    struct history *h = history_open(db_path, LOG_FULL, &about, &e);
+    struct history *h = history_open(db_path, LOG_TREE, &about, &e);
     *opened = h != NULL;
     if (h) {
         char id[SESSION_ID];

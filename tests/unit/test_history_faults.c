@@ -437,9 +437,9 @@ static void test_an_older_schema_is_migrated_after_a_backup(void **state)
 {
     (void)state;
     static const struct migration list[] = {
-        {1, "CREATE TABLE t(x); INSERT INTO t VALUES('old'), ('rows');", NULL},
-        {2, "ALTER TABLE t ADD COLUMN y DEFAULT 7;", NULL},
-        {3, "CREATE TABLE u(z); INSERT INTO nowhere VALUES(1);", NULL},
+        {1, {"CREATE TABLE t(x)", "INSERT INTO t VALUES('old'), ('rows')"}, NULL},
+        {2, {"ALTER TABLE t ADD COLUMN y DEFAULT 7;"}, NULL},
+        {3, {"CREATE TABLE u(z); INSERT INTO nowhere VALUES(1);"}, NULL},
     };
     char path[160], cmd[200];
     snprintf(path, sizeof path, "%s/old.db", scratch);

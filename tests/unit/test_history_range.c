@@ -7,7 +7,7 @@ static char id[SESSION_ID];
 
 static void make_log(void)
 {
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     session_new_id(id);
     write_session(h, id, 3);
     history_close(h);
@@ -143,7 +143,7 @@ static void test_an_export_writes_records_by_the_batch(void **state)
     (void)state;
     char to[200];
     struct err e = {0};
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     session_new_id(id);
     write_session(h, id, 100);
     history_close(h);

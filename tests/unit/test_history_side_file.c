@@ -27,7 +27,7 @@ static void drop_lock(sqlite3 *s)
 
 static struct history *log_with_a_turn(void)
 {
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     session_new_id(id);
     write_session(h, id, 1);
     assert_true(history_flush(h, 60000));

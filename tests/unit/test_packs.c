@@ -39,7 +39,7 @@ static void write_worded(struct history *h, const char *id, int n)
 
 static void make_log(int turns)
 {
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     write_worded(h, ID, turns);
     assert_true(history_flush(h, 60000));
     history_close(h);
@@ -87,7 +87,7 @@ static void test_every_column_of_the_schema_has_one_rule(void **state)
 {
     (void)state;
     int columns = 0;
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     history_close(h);
     sqlite3 *s;
     sqlite3_stmt *st;
@@ -152,7 +152,7 @@ static void test_a_pack_keeps_what_its_level_says(void **state)
         struct hdb *d = open_pack();
         static const char *const same[] = {
             "SELECT count(*) FROM turn", "SELECT count(*) FROM step", "SELECT count(*) FROM tree",
-            "SELECT count(*) FROM page_event", "SELECT count(*) FROM pages",
+            "SELECT count(*) FROM pages",
             "SELECT sum(length(events)) FROM pages", "SELECT count(*) FROM v_node",
             "SELECT count(*) FROM v_token", "SELECT count(*) FROM v_prompt",
             "SELECT sum(drafted * 7 + accepted) FROM step", "SELECT count(*) FROM event"};
@@ -234,7 +234,7 @@ static void test_a_fork_is_packed_with_its_parents(void **state)
     struct pack_about a;
     struct hdb_past want, have;
     struct err e = {0};
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
     write_worded(h, "01PACK0000000000000000000Z", 2);
     write_worded(h, ID, 4);
     post_session(h, CHILD, ID, 3);

@@ -310,41 +310,27 @@ static void check_crashed(const char *folder, long n)
     assert_int_equal(count(db, "SELECT count(*) AS n FROM turn WHERE stop='crashed'"), 1);
 }
 
-/* A migrated log has a copy from before, and no copy is damaged. */
-static void check_migration(const char *folder, long n)
-{
-    (void)n;
-    shell("cd %s && for f in sessions.db.v?-*[0-9]; do"
-          " [ \"$(sqlite3 $f 'PRAGMA integrity_check; SELECT char(118) || user_version FROM pragma_user_version' |"
-          " tr '\\n' ' ')\" = \"ok $(echo $f | cut -c 13-14) \" ] || exit 1; done; [ -e $f ]", folder);
-}
-
 static const struct operation {
     const char *name;
-    const char *log;    /* the file of the log before it, ... */
-    void (*make)(void); /* ... or what makes it; neither: there is none */
+    void (*make)(void); /* makes the log before it; NULL: there is none */
     void (*run)(void);
     void (*check)(const char *folder, long n); /* after the log was opened again; may be NULL */
     bool no_wal;
 } operations[] = {
-    {"new-log", NULL, NULL, open_and_close, NULL, false},
-    {"new-log-chat", NULL, NULL, chat, check_chat, false},
-    {"chat", NULL, make_sessions, chat, check_chat, false},
-    {"chat-without-wal", NULL, make_plain_sessions, chat, check_chat, true},
-    {"sealed-chat", NULL, NULL, sealed_chat, check_chat, false},
-    {"crashed", NULL, make_crashed, open_and_close, check_crashed, false},
-    {"side-file", NULL, make_side_file, open_and_close, check_side_file, false},
-    {"title", NULL, make_sessions, title_and_pin, check_title, false},
-    {"migration-2", "tests/logs/version-2.db", NULL, open_and_close, check_migration, false},
-    {"migration-3", "tests/logs/version-3.db", NULL, open_and_close, check_migration, false},
-    {"migration-4", "tests/logs/version-4.db", NULL, open_and_close, check_migration, false},
-    {"migration-5", "tests/logs/version-5.db", NULL, open_and_close, check_migration, false},
-    {"prune", NULL, make_sessions, prune, NULL, false},
-    {"prune-without-wal", NULL, make_plain_sessions, prune, NULL, true},
-    {"vacuum", NULL, make_sessions, vacuum, NULL, false},
-    {"vacuum-without-wal", NULL, make_plain_sessions, vacuum, NULL, true},
-    {"backup", NULL, make_sessions, backup, check_backup, false},
-    {"repair", NULL, make_damaged, repair, check_repair, false},
+    {"new-log", NULL, open_and_close, NULL, false},
+    {"new-log-chat", NULL, chat, check_chat, false},
+    {"chat", make_sessions, chat, check_chat, false},
+    {"chat-without-wal", make_plain_sessions, chat, check_chat, true},
+    {"sealed-chat", NULL, sealed_chat, check_chat, false},
+    {"crashed", make_crashed, open_and_close, check_crashed, false},
+    {"side-file", make_side_file, open_and_close, check_side_file, false},
+    {"title", make_sessions, title_and_pin, check_title, false},
+    {"prune", make_sessions, prune, NULL, false},
+    {"prune-without-wal", make_plain_sessions, prune, NULL, true},
+    {"vacuum", make_sessions, vacuum, NULL, false},
+    {"vacuum-without-wal", make_plain_sessions, vacuum, NULL, true},
+    {"backup", make_sessions, backup, check_backup, false},
+    {"repair", make_damaged, repair, check_repair, false},
 };
 
 static void check_cut(const struct operation *o, const char *folder, long n)
@@ -352,7 +338,7 @@ static void check_cut(const struct operation *o, const char *folder, long n)
     char was[128];
     const char *db = in_folder(folder, "sessions.db");
     if (access(db, F_OK) != 0) {
-        assert_true(!o->make && !o->log && !acked[n]);
+        assert_true(!o->make && !acked[n]);
         return;
     }
     memcpy(was, db_path, sizeof was);
@@ -432,22 +418,15 @@ static int check_cuts(const struct operation *o, long ops)
 
 static void prepare(const struct operation *o)
 {
-    struct buf b = {0};
-    struct err e = {0};
     snprintf(base, sizeof base, "%s/%s", scratch, o->name);
     snprintf(db_path, sizeof db_path, "%.110s/sessions.db", base);
     assert_int_equal(mkdir(base, 0700), 0);
     if (o->make)
         o->make();
-    if (o->log) {
-        assert_true(buf_read_file(&b, o->log, 1 << 20, &e));
-        put_file(db_path, &b);
-        buf_free(&b);
-    }
     snprintf(db_path, sizeof db_path, "%s/work/sessions.db", scratch);
     shell("rm -rf %s/work && cp -a %s %s/work", scratch, base, scratch);
     sessions_before = 0;
-    if (o->make || o->log) {
+    if (o->make) {
         open_and_close();
         sessions_before = sessions(db_path);
     }
@@ -483,7 +462,7 @@ static void test_a_power_cut_leaves_the_log_before_or_after(void **state)
         total += n;
     }
     print_message("%d power cuts\n", total);
-    assert_true(only || total > (all ? 1000 : 70));
+    assert_true(only || total >= (all ? 1000 : 70));
 }
 
 int main(void)
