@@ -3,12 +3,12 @@
 # the plain chat, the log, and the full screen.
 . "$(dirname "$0")/kit.sh"
 BUILD=${BUILD:-$(dirname "$(readlink -f "$AERIE")")}
-servers='' vllm='' llama='' locked='' # serve sets the addresses
+servers='' vllm='' llama='' locked='' cut='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; [ -z "$screen" ] || tmux -L "$screen" kill-server 2>/dev/null; }
 screen=
-serve() { # NAME KIND [KEY]: sets the variable NAME to the address
+serve() { # NAME KIND [KEY [WORD...]]: sets the variable NAME to the address
     local file=$T/$1.log
-    "$BUILD/tests/play_server" "$2" 120 ${3:+"$3"} >"$file" 2>&1 &
+    "$BUILD/tests/play_server" "$2" 120 "${@:3}" >"$file" 2>&1 &
     servers="$servers $!"
     until [ -s "$file" ]; do sleep 0.01; done
     local url; url=$(head -n 1 "$file")
@@ -17,6 +17,7 @@ serve() { # NAME KIND [KEY]: sets the variable NAME to the address
 has() { grep -qF -- "$1" "$T/out"; }
 said="The KV cache stores the keys and values of earlier tokens so that they need not be computed again."
 serve vllm vllm; serve llama llama; serve locked vllm sk-secret-7
+serve cut vllm - '"finish_reason":"stop"=>"finish_reason":null' 'data: [DONE]=>'
 
 run doctor --remote "$vllm"
 [ $rc = 0 ] && has "vLLM 0.26.0 at $vllm/ serves nestling, context 4096" && has "accepted drafts by step: vLLM reports drafts by step only with"
@@ -28,6 +29,9 @@ result "doctor --json: another kind of server" $?
 run run --remote "$vllm" "What is a KV cache?"
 [ $rc = 0 ] && [ "$(cat "$T/out")" = "$said" ] && [ ! -s "$T/err" ]
 result "run prints the reply" $?
+run run --db "$T/cut.db" --remote "$cut" "What is a KV cache?"
+[ $rc = 3 ] && [ "$(cat "$T/out")" = "$said" ] && grep -q "the server's stream ended without an end of the reply" "$T/err"
+result "run of a reply that was cut prints what there is, says so and ends with status 3" $?
 run run --remote "$vllm" --json "What is a KV cache?"
 [ $rc = 0 ] && has '"tokens":21' && has '"prompt_tokens":17'
 result "run --json counts as the server does" $?
