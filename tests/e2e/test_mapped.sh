@@ -3,7 +3,7 @@
 # what happened, no reply from other weights, no death by SIGBUS, and a terminal that is as it was.
 . "$(dirname "$0")/kit.sh"
 clean() { M kill-server; }
-model=$T/model
+model=$T/model pids=
 fresh() { rm -rf "$model"; cp -r models/nestling/target "$model"; touch -d '2020-01-01' "$model"/*; }
 half() { truncate -s $(($(stat -c %s "$1") / 2)) "$1"; }
 scribble() { printf x | dd of="$1" bs=1 seek=5000000 conv=notrunc status=none; }
@@ -38,6 +38,23 @@ fresh; scribble "$model/model.safetensors"; run run -n -m "$model" --load auto h
 run doctor; grep -qE '^ok +weights +the CPU copies them into memory: they are less than 64 MB' "$T/out"; result "doctor tells whether weights are copied" $?
 run run --load twice hello; [ "$rc" = 2 ] && grep -q '^aerie: --load cannot be "twice"; expected auto, map or copy$' "$T/err"
 result "another word is refused" $?
+
+# A server: each request gets an error with its reason, whether it waits, is computed or comes later.
+fresh; "$AERIE" serve -n --port 0 -m "$model" --load map >"$T/served" 2>"$T/err" & p=$!
+until [ -s "$T/served" ]; do sleep 0.02; done
+at=$(sed -n 's,.*\(http://[^ ]*\)/v1 .*,\1,p' "$T/served")
+chat() { # NAME STREAM
+    curl -sN -m 60 -o "$T/body.$1" -w '%{http_code}' -H 'Content-Type: application/json' "$at/v1/chat/completions" \
+        -d '{"messages":[{"role":"user","content":"Tell me a story"}],"ignore_eos":true,"max_tokens":3000,"stream":'"$2"'}' >"$T/status.$1"
+}
+for i in 1 2 3 4 5 6 7 8 9 10; do chat $i false & pids="$pids $!"; done
+chat stream true & pids="$pids $!"
+until grep -q '"content"' "$T/body.stream" 2>/dev/null; do sleep 0.02; done
+half "$model/model.safetensors"; wait $pids; wait "$p"; rc=$?
+[ "$rc" = 3 ] && [ "$(cat "$T"/status.[0-9]* | sed 's/500/./g')" = .......... ] && ! grep -L '"error":{"message":".*model.safetensors was ' "$T"/body.[0-9]* | grep -q .
+result "a server answers 500 with the reason to all of 10 requests, and ends with status 3" $?
+[ "$(cat "$T/status.stream")" = 200 ] && grep -q '^data: {"error":{"message":".*model.safetensors was ' "$T/body.stream" && ! grep -q 'DONE\|finish_reason":"' "$T/body.stream"
+result "a stream that had begun ends with an error event, and without [DONE]" $?
 
 fresh; export TERM=xterm-256color
 M new-session -d -x 100 -y 30 "stty -a >$T/before; $AERIE chat --tui -m $model --load map -p temperature=0; status=\$?; stty -a >$T/after; echo status \$status; sleep 30"

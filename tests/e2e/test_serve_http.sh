@@ -6,7 +6,7 @@
 servers='' one='' one_pid='' two='' two_pid='' # serve sets the addresses
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets NAME to the address and NAME_pid
-    local name=$1 pid; shift
+    local name=$1 pid; shift; rm -f "$T/$name.log"
     "$AERIE" serve --port 0 "$@" >"$T/$name.log" 2>"$T/$name.err" &
     pid=$!; servers="$servers $pid"
     until [ -s "$T/$name.log" ]; do kill -0 $pid 2>/dev/null || break; sleep 0.02; done
@@ -169,4 +169,31 @@ different=; for s in 2 5 9 $((count - 10)); do run replay "$s" --check; [ $rc = 
 result "replay --check of served sessions:$different" $?
 run db check; [ $rc = 0 ]
 result "the log is whole" $?
+
+# ---- kill -9: what was acknowledged is in the log, with its text
+kills=${SERVE_KILLS:-3}; [ "${AERIE_TEST_LONG:-0}" = 0 ] || kills=${SERVE_KILLS:-40}
+acknowledged() { # K: a file for each reply of which this client was told the end
+    local i stream=(false true); for ((i = 0; ; i++)); do
+        curl -sN -m 60 -o "$T/part.$1" -H 'Content-Type: application/json' -d "{$question,\"temperature\":0,\"stream\":${stream[i % 2]}}" \
+            "$at/v1/chat/completions" || return
+        mv "$T/part.$1" "$T/ack.$round.$1.$i"
+    done
+}
+DB=$T/killed.db; XDG_DATA_HOME=$T/killed
+for ((round = 0; round < kills; round++)); do
+    serve one --db "$DB"; at=$one; pids=
+    if [ $round = 0 ]; then # nothing can be stored, so nothing may be acknowledged
+        { printf '.timeout 2000\nbegin immediate;\n'; exec sleep 60; } | sqlite3 "$DB" & locker=$!; sleep 0.2
+    fi
+    for k in 0 1 2 3; do acknowledged $k & pids="$pids $!"; done
+    until [ "$(find "$T" -name 'ack.*' | wc -l)" -ge $((6 * round)) ]; do sleep 0.02; done
+    sleep 0.$((RANDOM % 4)); kill -9 $one_pid; wait $one_pid $pids 2>/dev/null
+    [ $round != 0 ] || { kill $locker; wait $locker 2>/dev/null; }
+done
+ls "$T"/ack.* 2>/dev/null | while read -r file; do grep -o '"id":"chatcmpl-[0-9A-Z]*"' "$file" | head -n 1 | cut -c16-41; done >"$T/ids"
+printf 'CREATE TEMP TABLE ack(id);\n.import "%s" ack\n%s\n' "$T/ids" "SELECT count(*), count(*) - count(t.reply) FROM ack \
+    LEFT JOIN v_turn t ON t.session = ack.id AND t.reply = '$said' AND t.stop = 'end'" | sqlite3 "$DB" >"$T/out"
+read -r count missing < <(tr '|' ' ' <"$T/out")
+[ "${count:-0}" -gt 10 ] && [ "$missing" = 0 ]
+result "$kills kills: of $count acknowledged replies $missing are not in the log" $?
 plan
