@@ -196,15 +196,18 @@ json_t *ask_object(const char *body, size_t n, struct refusal *r)
     return o;
 }
 
+bool ask_is_model(const char *name, const struct ask_of *of, struct refusal *r)
+{
+    return !strcmp(name, of->model) ||
+           refuse(r, 404, "model", "The model `%.100s` does not exist; this server has `%.100s`.", name, of->model);
+}
+
 bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r)
 {
     json_t *v = get(o, "model");
     if (v && !json_is_string(v))
         return refuse(r, 400, "model", "model should be a string");
-    if (!v || !strcmp(json_string_value(v), of->model))
-        return true;
-    return refuse(r, 404, "model", "The model `%.100s` does not exist; this server has `%.100s`.",
-                  json_string_value(v), of->model);
+    return !v || ask_is_model(json_string_value(v), of, r);
 }
 
 bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,

@@ -63,6 +63,8 @@ void ask_free(struct ask *a);
 
 /* The object that a body holds; the caller releases it. NULL and *r. */
 json_t *ask_object(const char *body, size_t n, struct refusal *r);
+/* Whether this is the name of the server's model; else *r, with status 404. */
+bool ask_is_model(const char *name, const struct ask_of *of, struct refusal *r);
 /* Whether the request names this server's model, or none. */
 bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r);
 /* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are matched. */

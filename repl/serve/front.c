@@ -4,13 +4,10 @@
  * backend's. A request that waits for tokens is suspended. libmicrohttpd does not watch its
  * connection meanwhile, so this file does, to find clients that have disconnected. A stream is
  * written from the reply only as fast as its client reads. */
-#include "repl/serve/serve.h"
+#include "repl/serve/entry.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <microhttpd.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +20,7 @@
 enum {
     BODY_BYTES = 32 << 20, /* defaults */
     ALL_BODIES = 256 << 20, /* that are being received */
-    CONNECTIONS = 512,
-    TIMEOUT_S = 60,
+    TIMEOUT_S = 60, /* in which a client reads nothing of its answer */
     STREAM_BYTES = 16 << 10, /* made at once of a stream */
 };
 
@@ -34,16 +30,20 @@ struct route;
 struct call {
     struct front *f;
     struct MHD_Connection *conn;
+    struct door *door;
     int fd;
     const struct route *route; /* NULL: an error is the answer */
     struct refusal refused;
     const char *method;
-    char path[128];
+    char path[512];
+    bool cors; /* from a page of the origin that may ask */
+    bool http11, half_closed; /* half_closed: the client sends nothing more, or has left */
     struct buf body, out; /* out: what a stream has to send */
     size_t sent;          /* of out */
     struct task *task;    /* NULL: not begun, or released */
     bool suspended, streams, gone;
     bool broken; /* a stream that ended with an error */
+    bool unread; /* the answer comes before the body, and ends the connection */
     int status;
     int64_t n_prompt, n_generated;
     uint64_t ns;
@@ -52,6 +52,7 @@ struct call {
 
 struct front {
     struct serve *s;
+    struct entry entry;
     struct MHD_Daemon *d;
     int fd; /* of libmicrohttpd */
     int n_call;
@@ -62,12 +63,24 @@ struct front {
 };
 
 struct route {
-    const char *method, *path;
+    const char *method, *path; /* a path that ends in "/" is the beginning of one */
     enum MHD_Result (*answer)(struct call *c);
     bool open; /* needs no key */
 };
 
+static bool is_read(const struct route *r)
+{
+    return !strcmp(r->method, "GET");
+}
+
 /* ---- answers --------------------------------------------------------------------------------- */
+
+/* Whether no request can follow on the connection. */
+static bool is_last(const struct call *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    return c->unread || c->half_closed || poll(&p, 1, 0) != 0;
+}
 
 static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Response *r, const char *type)
 {
@@ -75,7 +88,13 @@ static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Respons
     if (type)
         MHD_add_response_header(r, "Content-Type", type);
     if (status == 405 && c->route)
-        MHD_add_response_header(r, "Allow", c->route->method);
+        MHD_add_response_header(r, "Allow", is_read(c->route) ? "GET, HEAD" : c->route->method);
+    if (c->cors) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", c->f->s->opt.cors);
+        MHD_add_response_header(r, "Vary", "Origin");
+    }
+    if (is_last(c))
+        MHD_add_response_header(r, "Connection", "close");
     if (status == 401)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (status == 503)
@@ -256,40 +275,6 @@ static enum MHD_Result post_completion(struct call *c) { return begin(c, false);
 
 /* ---- tokens and text ------------------------------------------------------------------------- */
 
-/* A token as the vocabulary writes it: the spelling of its bytes that the tokenizer knows by this id. */
-static void put_token_str(const struct tokenizer *t, int32_t id, struct buf *out)
-{
-    struct buf byte_level = {0}, piece = {0};
-    size_t n = 0;
-    const char *p = tok_bytes(t, id, &n);
-    buf_str(&byte_level, "");
-    buf_str(&piece, "");
-    for (size_t i = 0; p && i < n; i++) {
-        unsigned b = (unsigned char)p[i], c = b;
-        /* GPT-2's characters for bytes: printable ones are themselves, the others follow U+0100 */
-        if (b <= 32)
-            c = 0x100 + b;
-        else if (b >= 127 && b <= 160)
-            c = 0x121 + b - 127;
-        else if (b == 173)
-            c = 0x143;
-        if (c >= 0x80)
-            buf_char(&byte_level, (char)(0xC0 | c >> 6));
-        buf_char(&byte_level, c >= 0x80 ? (char)(0x80 | (c & 63)) : (char)c);
-        if (b == ' ')
-            buf_str(&piece, "\xe2\x96\x81");
-        else
-            buf_char(&piece, (char)b);
-    }
-    bool level = tok_find(t, byte_level.p) == id, sp = !level && tok_find(t, piece.p) == id;
-    if (level || sp)
-        jput_str(out, level ? byte_level.p : piece.p);
-    else
-        jput_strn(out, p ? p : "", n);
-    buf_free(&byte_level);
-    buf_free(&piece);
-}
-
 static bool read_tokenize(struct call *c, json_t *o, struct ids *ids, bool *strs, struct refusal *r)
 {
     const struct ask_of *of = &c->f->s->of;
@@ -327,7 +312,7 @@ static enum MHD_Result post_tokenize(struct call *c)
         else
             jput_null(&b);
         for (int i = 0; strs && i < ids.n; i++)
-            put_token_str(of->tok, ids.v[i], &b);
+            token_spelling(of->tok, ids.v[i], &b);
         if (strs)
             jput_close(&b, ']');
         jput_close(&b, '}');
@@ -386,27 +371,41 @@ static enum MHD_Result get_version(struct call *c)
     return send_json(c, &b);
 }
 
+static void put_model(const struct serve *s, struct buf *b)
+{
+    jput_open(b, '{');
+    jput_kstr(b, "id", s->opt.model);
+    jput_kstr(b, "object", "model");
+    jput_kint(b, "created", s->since);
+    jput_kstr(b, "owned_by", "aerie");
+    jput_kstr(b, "root", s->opt.model);
+    jput_kstr(b, "parent", NULL);
+    jput_kint(b, "max_model_len", s->of.context);
+    jput_key(b, "permission");
+    jput_raw(b, "[]");
+    jput_close(b, '}');
+}
+
 static enum MHD_Result get_models(struct call *c)
 {
-    const struct serve *s = c->f->s;
     struct buf b = {0};
     jput_open(&b, '{');
     jput_kstr(&b, "object", "list");
     jput_key(&b, "data");
     jput_open(&b, '[');
-    jput_open(&b, '{');
-    jput_kstr(&b, "id", s->opt.model);
-    jput_kstr(&b, "object", "model");
-    jput_kint(&b, "created", s->since);
-    jput_kstr(&b, "owned_by", "aerie");
-    jput_kstr(&b, "root", s->opt.model);
-    jput_kstr(&b, "parent", NULL);
-    jput_kint(&b, "max_model_len", s->of.context);
-    jput_key(&b, "permission");
-    jput_raw(&b, "[]");
-    jput_close(&b, '}');
+    put_model(c->f->s, &b);
     jput_close(&b, ']');
     jput_close(&b, '}');
+    return send_json(c, &b);
+}
+
+static enum MHD_Result get_model(struct call *c)
+{
+    struct buf b = {0};
+    struct refusal r;
+    if (!ask_is_model(c->path + strlen(c->route->path), &c->f->s->of, &r))
+        return send_refusal(c, &r);
+    put_model(c->f->s, &b);
     return send_json(c, &b);
 }
 
@@ -452,6 +451,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions", post_chat, false},
     {"POST", "/v1/completions", post_completion, false},
     {"GET", "/v1/models", get_models, false},
+    {"GET", "/v1/models/", get_model, false},
     {"POST", "/tokenize", post_tokenize, false},
     {"POST", "/detokenize", post_detokenize, false},
     {"GET", "/metrics", get_metrics, false},
@@ -465,61 +465,53 @@ static const struct route routes[] = {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Compares in constant time, wherever the two differ. */
-static bool same_key(const char *a, const char *b)
+/* What a browser asks before a page of another origin may send a request. */
+static enum MHD_Result send_preflight(struct call *c)
 {
-    size_t n = strlen(a), m = strlen(b);
-    unsigned char differ = n != m;
-    for (size_t i = 0; i < m; i++)
-        differ |= (unsigned char)(b[i] ^ (n ? a[i % n] : 1));
-    return !differ;
+    const char *wanted = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (!r)
+        return MHD_NO;
+    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST");
+    if (wanted)
+        MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
+    MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+    return put_answer(c, 204, r, NULL);
 }
 
-static bool may_enter(struct call *c)
+static bool is_path(const struct route *r, const char *path)
 {
-    const char *key = c->f->s->opt.key;
-    const char *said = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Authorization");
-    if (!key || (c->route && c->route->open))
-        return true;
-    bool bearer = said && ascii_same_n(said, "Bearer ", 7);
-    return same_key(bearer ? said + 7 : "", key);
+    size_t n = strlen(r->path);
+    return r->path[n - 1] == '/' ? !strncmp(r->path, path, n) : !strcmp(r->path, path);
 }
 
-/* Against DNS rebinding: a web page whose host name was made to resolve to this address must not
- * reach a server without a key. */
-static bool host_is_here(struct call *c)
+static bool is_preflight(const struct call *c)
 {
-    const char *host = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Host");
-    const struct serve_opts *o = &c->f->s->opt;
-    char name[64];
-    struct in_addr a4;
-    if (!host || o->key)
-        return true;
-    if (*host == '[')
-        return true; /* a number, no name */
-    snprintf(name, sizeof name, "%.*s", (int)(strcspn(host, ":") < 63 ? strcspn(host, ":") : 63), host);
-    return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
+    return c->cors && c->route && !strcmp(c->method, "OPTIONS");
 }
 
 /* Chooses the route, or an error, from the head of the request. */
-static void choose(struct call *c)
+static void choose(struct call *c, const char *version)
 {
-    bool path = false;
-    for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++) {
-        if (strcmp(routes[i].path, c->path) != 0)
-            continue;
-        path = true;
-        c->route = &routes[i];
-    }
-    if (!host_is_here(c))
-        refuse(&c->refused, 403, NULL, "this server has no key and answers to localhost or an address only");
-    else if (!may_enter(c))
-        refuse(&c->refused, 401, NULL, "the key is missing or wrong; expected Authorization: Bearer KEY");
-    else if (!path)
-        refuse(&c->refused, 404, NULL, "there is no %s", c->path);
-    else if (strcmp(c->route->method, c->method) != 0)
-        refuse(&c->refused, 405, NULL, "%s takes %s only", c->path, c->route->method);
-    else if (!strcmp(c->method, "POST") && c->route->answer != post_reset && !is_json(c))
+    struct head h = {c->conn, c->method, version, false};
+    bool known;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++)
+        if (is_path(&routes[i], c->path))
+            c->route = &routes[i];
+    c->cors = entry_is_cors(&c->f->entry, c->conn);
+    h.open = (c->route && c->route->open) || is_preflight(c);
+    bool reads = c->route && is_read(c->route);
+    bool admitted = entry_admits(&c->f->entry, &h, &known, &c->refused);
+    if (known)
+        door_known(&c->f->entry, c->door);
+    c->unread = c->refused.status == 400; /* where the body ends is not certain */
+    if (!admitted || is_preflight(c))
+        return;
+    if (!c->route)
+        refuse(&c->refused, 404, NULL, "there is no %.200s", c->path);
+    else if (strcmp(c->route->method, c->method) != 0 && !(reads && !strcmp(c->method, "HEAD")))
+        refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path, reads ? "GET and HEAD" : c->route->method);
+    else if (!reads && c->route->answer != post_reset && !is_json(c))
         refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
 }
 
@@ -537,16 +529,24 @@ static void add_body(struct call *c, const char *part, size_t n)
         return;
     }
     buf_add(&c->body, part, n);
+    door_received(c->door, n);
     c->f->held += n;
 }
 
 static void too_long(struct call *c)
 {
+    c->unread = true;
     if (!c->refused.status)
         refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
 }
 
-static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path, const char *method)
+static struct door *door_of(struct MHD_Connection *conn)
+{
+    return MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path, const char *method,
+                             const char *version)
 {
     static const char *const known[] = {"GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"};
     struct call *c = xcalloc(1, sizeof *c);
@@ -558,14 +558,16 @@ static struct call *new_call(struct front *f, struct MHD_Connection *conn, const
         if (!strcmp(method, known[i]))
             c->method = known[i];
     snprintf(c->path, sizeof c->path, "%s", path);
-    c->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    c->door = door_of(conn);
+    c->fd = c->door->fd;
+    c->http11 = !strcmp(version, MHD_HTTP_VERSION_1_1);
     c->next = f->calls;
     if (f->calls)
         f->calls->prev = c;
     f->calls = c;
     f->n_call++;
     const char *length = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "Content-Length");
-    choose(c);
+    choose(c, version);
     if (length && strtoll(length, NULL, 10) > body_most(c))
         too_long(c);
     return c;
@@ -577,11 +579,9 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
                                   const char *version, const char *part, size_t *n, void **state)
 {
     struct call *c = *state;
-    (void)version;
     if (!c) {
-        *state = c = new_call(arg, conn, path, method);
-        /* a body that will not be read: the answer ends the connection */
-        return c->refused.status == 413 ? send_refusal(c, &c->refused) : MHD_YES;
+        *state = c = new_call(arg, conn, path, method, version);
+        return c->unread ? send_refusal(c, &c->refused) : MHD_YES;
     }
     if (c->gone)
         return MHD_NO;
@@ -592,8 +592,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
         *n = 0;
         return MHD_YES;
     }
+    door_served(c->door);
     if (c->refused.status)
         return send_refusal(c, &c->refused);
+    if (is_preflight(c))
+        return send_preflight(c);
     if (c->task)
         return answer_task(c);
     buf_add(&c->body, "", 0);
@@ -631,9 +634,19 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
     if (c->next)
         c->next->prev = c->prev;
     f->n_call--;
+    door_waits(&f->entry, c->door);
     drop_body(c);
     buf_free(&c->out);
     free(c);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *conn, void **door, enum MHD_ConnectionNotificationCode what)
+{
+    struct front *f = arg;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        *door = door_open(&f->entry, conn);
+    else
+        door_close(&f->entry, *door);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -644,6 +657,21 @@ static void drop(struct call *c)
     c->gone = true;
     give_back(c);
     resume(c);
+}
+
+/* The client sends nothing more: it has closed the connection, or this direction of it and waits for its
+ * answer. A few bytes tell which, because a reset comes from a client that has left: an interim response,
+ * which HTTP/1.1 allows before every answer, or a comment in a stream that has begun. */
+static void half_closed(struct call *c)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    c->half_closed = true;
+    if (c->streams) {
+        buf_str(&c->out, ":\n\n");
+        resume(c);
+    } else if (c->http11 && send(c->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        drop(c);
+    }
 }
 
 void front_wait(struct front *f, int ms, int fd)
@@ -658,15 +686,18 @@ void front_wait(struct front *f, int ms, int fd)
         if (!c->suspended)
             continue;
         f->polled[n] = c;
-        f->poll[n++] = (struct pollfd){.fd = c->fd, .events = POLLRDHUP};
+        f->poll[n++] = (struct pollfd){.fd = c->fd, .events = c->half_closed ? 0 : POLLRDHUP};
     }
+    ms = entry_look(&f->entry, ms);
     if (MHD_get_timeout(f->d, &most) == MHD_YES && most < (unsigned long long)ms)
         ms = (int)most;
     if (poll(f->poll, (nfds_t)n, ms) <= 0)
         return;
     for (int i = 4; i < n; i++)
-        if (f->poll[i].revents & (POLLRDHUP | POLLHUP | POLLERR))
+        if (f->poll[i].revents & (POLLHUP | POLLERR))
             drop(f->polled[i]);
+        else if (f->poll[i].revents & POLLRDHUP)
+            half_closed(f->polled[i]);
 }
 
 void front_run(struct front *f)
@@ -704,10 +735,10 @@ static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags
     const struct serve_opts *o = &f->s->opt;
     f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0, NULL, NULL,
                             on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL, MHD_OPTION_SOCK_ADDR, at,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->connections ? o->connections : CONNECTIONS),
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)(entry_places(&f->entry) + PLACES_SPARE),
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
-                            MHD_OPTION_END);
+                            MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_END);
     const union MHD_DaemonInfo *i = f->d ? MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (i) {
         f->fd = i->epoll_fd;
@@ -721,8 +752,9 @@ struct front *front_open(struct serve *s, struct err *e)
     struct front *f = xcalloc(1, sizeof *f);
     struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->opt.port)};
     struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)s->opt.port)};
-    int most = (s->opt.connections ? s->opt.connections : CONNECTIONS) + 4;
     f->s = s;
+    f->entry.o = &s->opt;
+    int most = entry_places(&f->entry) + PLACES_SPARE + 4;
     f->poll = xcalloc((size_t)most, sizeof *f->poll);
     f->polled = xcalloc((size_t)most, sizeof *f->polled);
     bool ok = inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1

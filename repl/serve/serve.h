@@ -20,7 +20,8 @@ struct serve_opts {
     bool seeded;      /* requests that name no seed use this one; else each has another */
     uint64_t seed;
     int lanes;
-    int body_bytes, connections, timeout_s; /* 0: defaults */
+    const char *cors; /* the origin whose pages may ask, as browsers write it; NULL: none */
+    int body_bytes, connections, head_s, timeout_s; /* 0: defaults */
     void (*told)(void *arg, const char *line); /* a line for each request; or NULL */
     void *told_arg;
 };

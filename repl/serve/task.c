@@ -85,6 +85,39 @@ static const char *bytes_of(const struct task *t, int32_t id, size_t *n)
     return p ? p : "";
 }
 
+void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out)
+{
+    struct buf byte_level = {0}, piece = {0};
+    size_t n = 0;
+    const char *p = tok_bytes(t, id, &n);
+    buf_str(&byte_level, "");
+    buf_str(&piece, "");
+    for (size_t i = 0; p && i < n; i++) {
+        unsigned b = (unsigned char)p[i], c = b;
+        /* GPT-2's characters for bytes: printable ones are themselves, the others follow U+0100 */
+        if (b <= 32)
+            c = 0x100 + b;
+        else if (b >= 127 && b <= 160)
+            c = 0x121 + b - 127;
+        else if (b == 173)
+            c = 0x143;
+        if (c >= 0x80)
+            buf_char(&byte_level, (char)(0xC0 | c >> 6));
+        buf_char(&byte_level, c >= 0x80 ? (char)(0x80 | (c & 63)) : (char)c);
+        if (b == ' ')
+            buf_str(&piece, "\xe2\x96\x81");
+        else
+            buf_char(&piece, (char)b);
+    }
+    bool level = tok_find(t, byte_level.p) == id, sp = !level && tok_find(t, piece.p) == id;
+    if (level || sp)
+        jput_str(out, level ? byte_level.p : piece.p);
+    else
+        jput_strn(out, p ? p : "", n);
+    buf_free(&byte_level);
+    buf_free(&piece);
+}
+
 /* The token's text; in the legacy form, which has no bytes, "bytes:\xe2\x82" for what is no UTF-8. */
 static void name_token(const struct task *t, int32_t id, bool legacy, struct buf *out)
 {

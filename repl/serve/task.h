@@ -53,6 +53,10 @@ void task_answer(const struct task *t, struct buf *out);
  * failed ends with an error, and without the "[DONE]" of a complete one. */
 void task_stream(struct task *t, size_t most, struct buf *out);
 
+/* Appends a JSON string: the token as the vocabulary writes it, which is the spelling of its bytes that
+ * the tokenizer knows by this id. */
+void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out);
+
 /* The numbers of "usage" and "metrics". */
 struct task_counts {
     int64_t prompt, cached, generated;

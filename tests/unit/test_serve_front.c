@@ -456,6 +456,246 @@ static void test_keys_hosts_and_lengths(void **state)
     desk_close(&d);
 }
 
+/* Sends text as it is, perhaps then closes that direction, and returns the first answer's status; 0: the
+ * connection ended without one. */
+static int ask_raw(struct desk *d, const char *text, bool half, struct buf *body)
+{
+    struct client c, *list[2] = {&c, NULL};
+    int status = 0;
+    client_open(&c, serve_port(d->s));
+    buf_str(&c.to, text);
+    for (int i = 0; half && c.sent < c.to.n; i++)
+        client_move(&c);
+    if (half)
+        shutdown(c.fd, SHUT_WR);
+    if (!desk_run(d, &c, 1, 5000, all_closed, list))
+        fail_msg("the connection does not end: %s", text);
+    const char *from = c.got.n ? c.got.p : "";
+    if (!strncmp(from, "HTTP/1.1 100 Continue\r\n\r\n", 25))
+        from += 25;
+    if (*from)
+        split_answer(from, c.got.p + c.got.n, &status, body);
+    client_close(&c);
+    return status;
+}
+
+/* Heads that two readers might read differently. */
+static void test_a_head_says_one_thing(void **state)
+{
+    static const struct { const char *head; int status; } cases[] = {
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", 200},
+        {"GET /v1/models HTTP/1.0\r\n", 200},
+        {"GET /v1/models HTTP/1.1\r\n", 400},
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", 400},
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 0\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\ncontent-length: 5\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n", 400},
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: a\r\nOrigin: b\r\n", 400},
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n", 400},
+    };
+    struct desk d;
+    struct buf b = {0}, text = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        buf_clear(&text);
+        buf_printf(&text, "%s%s\r\n", cases[i].head, cases[i].status == 200 ? "Connection: close\r\n" : "");
+        int status = ask_raw(&d, text.p, false, &b);
+        if (status != cases[i].status)
+            fail_msg("%d, not %d: %s", status, cases[i].status, cases[i].head);
+        assert_int_equal(strstr(b.p, "\"error\":{") != NULL, status == 400);
+    }
+    assert_int_equal(d.f.n_reset, 0);
+    buf_free(&b);
+    buf_free(&text);
+    desk_close(&d);
+}
+
+/* A client that closes its direction behind the request is answered. */
+static void test_a_half_closed_client_gets_its_answer(void **state)
+{
+    static const char *const body[] = {"{" ASKED "}", "{\"stream\":true," ASKED "}"};
+    struct desk d;
+    struct buf b = {0}, text = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    assert_int_equal(ask_raw(&d, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", true, &b), 200);
+    for (int i = 0; i < 3; i++) { /* a stream over HTTP/1.0 has no chunks, which split_answer() expects */
+        const char *version = i == 2 ? "HTTP/1.0" : "HTTP/1.1";
+        buf_clear(&text);
+        buf_printf(&text, "POST " CHAT " %s\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   "Content-Length: %zu\r\n\r\n%s", version, strlen(body[i & 1]), body[i & 1]);
+        assert_int_equal(ask_raw(&d, text.p, true, &b), 200);
+        assert_non_null(strstr(b.p, i & 1 ? "data: [DONE]" : said));
+    }
+    assert_int_equal(d.f.n_cancel, 0);
+    buf_free(&b);
+    buf_free(&text);
+    desk_close(&d);
+}
+
+static void test_pages_of_other_origins_change_nothing(void **state)
+{
+    static const struct { const char *head; int status; } cases[] = {
+        {"Origin: https://evil.example\r\nContent-Type: text/plain\r\n", 403},
+        {"Origin: https://evil.example\r\nContent-Type: application/json\r\n", 403},
+        {"Origin: null\r\n", 403},
+        {"Origin: http://localhost:3000\r\n", 403},
+        {"Origin: http://localhost.evil.example\r\n", 403},
+        {"Origin: http://localhost\r\n", 200}, /* the test's Host */
+        {"", 200},
+    };
+    static const char *const path[] = {"/reset_prefix_cache", CHAT, COMPLETIONS, "/tokenize", "/detokenize"};
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(desk_ask(&d, "POST", path[0], cases[i].head, NULL, &b), cases[i].status);
+    assert_int_equal(d.f.n_reset, 2);
+    for (size_t i = 1; i < sizeof path / sizeof *path; i++)
+        assert_int_equal(desk_ask(&d, "POST", path[i], cases[0].head, NULL, &b), 403);
+    desk_close(&d);
+    /* one origin may */
+    desk_open(&d, &(struct serve_opts){.cors = "https://chat.example", .key = "k"});
+    struct client c, *list[2] = {&c, NULL};
+    static const struct { const char *origin, *first; bool allowed; } asks[] = {
+        {"https://chat.example", "HTTP/1.1 204", true}, {"https://evil.example", "HTTP/1.1 403", false}};
+    for (int i = 0; i < 2; i++) {
+        client_open(&c, serve_port(d.s));
+        buf_printf(&c.to, "OPTIONS " CHAT " HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\nConnection: close\r\n"
+                   "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-a\r\n\r\n",
+                   asks[i].origin);
+        assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+        assert_int_equal(strncmp(c.got.p, asks[i].first, 12), 0);
+        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Origin: https://chat.example\r\n") != NULL, asks[i].allowed);
+        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Headers: authorization, x-a\r\n") != NULL, asks[i].allowed);
+        client_close(&c);
+    }
+    client_open(&c, serve_port(d.s));
+    client_ask(&c, "POST", CHAT, "Origin: https://chat.example\r\nAuthorization: Bearer k\r\n", "{" ASKED "}", true);
+    assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+    assert_int_equal(strncmp(c.got.p, "HTTP/1.1 200", 12), 0);
+    assert_non_null(strstr(c.got.p, "\r\nAccess-Control-Allow-Origin: https://chat.example\r\n"));
+    client_close(&c);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "Origin: https://chat.example\r\n", "{" ASKED "}", &b), 401);
+    assert_int_equal(desk_ask(&d, "OPTIONS", CHAT, "", NULL, &b), 401);
+    buf_free(&b);
+    desk_close(&d);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+enum { MANY_SLOW = 40 };
+static struct client drips[MANY_SLOW];
+
+static int open_slow(void)
+{
+    int n = 0;
+    for (int i = 0; i < MANY_SLOW; i++)
+        n += !drips[i].closed;
+    return n;
+}
+
+/* Each sends one more byte of a head that does not end, or of a body. */
+static void drip(struct desk *d, const char *what)
+{
+    for (int i = 0; i < MANY_SLOW; i++)
+        if (!drips[i].closed)
+            buf_str(&drips[i].to, what);
+    desk_run(d, drips, MANY_SLOW, 3, NULL, NULL);
+}
+
+static void open_all_slow(struct desk *d, const char *begin)
+{
+    for (int i = 0; i < MANY_SLOW; i++) {
+        client_open(&drips[i], serve_port(d->s));
+        buf_str(&drips[i].to, begin);
+        desk_run(d, drips, i + 1, 2, NULL, NULL);
+    }
+}
+
+static void close_all_slow(void)
+{
+    for (int i = 0; i < MANY_SLOW; i++)
+        client_close(&drips[i]);
+}
+
+/* Clients that send a byte now and then, many more than there are places, keep nobody out: they hold an
+ * eighth of the places, a newcomer gets the place of the oldest, and all of them end in time, although
+ * none of them stands still. */
+static void test_slow_clients_keep_nobody_out(void **state)
+{
+    static const char *const begin[] = {
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 100000\r\n\r\n {",
+    };
+    static const char key[] = "Authorization: Bearer s3cret\r\n";
+    struct buf b = {0};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct desk d;
+        desk_open(&d, &(struct serve_opts){.key = "s3cret", .connections = 32, .head_s = 1});
+        struct client mine;
+        client_open(&mine, serve_port(d.s)); /* has shown the key, and keeps its connection */
+        client_ask(&mine, "GET", "/v1/models", key, NULL, false);
+        desk_run(&d, &mine, 1, 50, NULL, NULL);
+        assert_true(mine.got.n > 0);
+        uint64_t from = clock_ns();
+        open_all_slow(&d, begin[i]);
+        drip(&d, "a");
+        assert_true(open_slow() <= 4);
+        assert_int_equal(desk_ask(&d, "GET", "/health", "", NULL, &b), 200);
+        assert_int_equal(desk_ask(&d, "POST", CHAT, key, "{" ASKED "}", &b), 200);
+        size_t before = mine.got.n;
+        client_ask(&mine, "GET", "/v1/models", key, NULL, false);
+        desk_run(&d, &mine, 1, 50, NULL, NULL);
+        assert_true(mine.got.n > before && !mine.closed);
+        while (open_slow() && clock_ns() - from < 20 * 1000000000ull) {
+            drip(&d, "a");
+            usleep(20000);
+        }
+        assert_int_equal(open_slow(), 0);
+        client_close(&mine);
+        close_all_slow();
+        desk_close(&d);
+    }
+    buf_free(&b);
+}
+
+/* Where all places are taken by connections that are known and wait, the one that has waited longest ends;
+ * those that are being answered stay. */
+static void test_connections_that_wait_make_place(void **state)
+{
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, &(struct serve_opts){.connections = 8});
+    struct client c[8];
+    d.f.held = 1;
+    for (int i = 0; i < 8; i++) {
+        client_open(&c[i], serve_port(d.s));
+        if (i < 6)
+            client_ask(&c[i], "GET", "/v1/models", "", NULL, false);
+        else
+            client_ask(&c[i], "POST", CHAT, "", "{" ASKED "}", false);
+        desk_run(&d, c, i + 1, 20, NULL, NULL);
+        assert_true(i >= 6 || c[i].got.n > 0);
+    }
+    assert_int_equal(desk_ask(&d, "GET", "/health", "", NULL, &b), 200);
+    desk_run(&d, c, 8, 20, NULL, NULL);
+    assert_true(c[0].closed && !c[5].closed && !c[6].closed && !c[7].closed);
+    d.f.held = 0;
+    desk_run(&d, c, 8, 100, NULL, NULL);
+    assert_true(strstr(c[6].got.p, said) && strstr(c[7].got.p, said));
+    for (int i = 0; i < 8; i++)
+        client_close(&c[i]);
+    buf_free(&b);
+    desk_close(&d);
+}
+
 /* ---- clients that misbehave ------------------------------------------------------------------ */
 
 static bool job_ended(void *arg)
@@ -1005,6 +1245,11 @@ int main(void)
         cmocka_unit_test(test_a_request_reaches_the_engine_as_it_was_asked),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
         cmocka_unit_test(test_keys_hosts_and_lengths),
+        cmocka_unit_test(test_a_head_says_one_thing),
+        cmocka_unit_test(test_a_half_closed_client_gets_its_answer),
+        cmocka_unit_test(test_pages_of_other_origins_change_nothing),
+        cmocka_unit_test(test_slow_clients_keep_nobody_out),
+        cmocka_unit_test(test_connections_that_wait_make_place),
         cmocka_unit_test(test_a_client_that_leaves_ends_its_job),
         cmocka_unit_test(test_a_client_that_reads_nothing_holds_nobody),
         cmocka_unit_test(test_requests_in_a_row_on_one_connection),

@@ -1,0 +1,250 @@
+/* entry.c - see entry.h. */
+#include "repl/serve/entry.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "kernels/ascii.h"
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+int entry_places(const struct entry *e)
+{
+    return e->o->connections ? e->o->connections : PLACES;
+}
+
+static void count(struct entry *e, const struct door *d, int by)
+{
+    e->n += by;
+    e->n_strangers += d->known ? 0 : by;
+}
+
+/* libmicrohttpd finds the end of the connection, and closes it. */
+static void shut(struct entry *e, struct door *d)
+{
+    d->shut = true;
+    count(e, d, -1);
+    *(d->prev ? &d->prev->next : &e->doors) = d->next;
+    if (d->next)
+        d->next->prev = d->prev;
+    d->prev = d->next = NULL;
+    shutdown(d->fd, SHUT_RDWR);
+}
+
+static bool same_address(const struct door *a, const struct door *b)
+{
+    return memcmp(&a->from, &b->from, sizeof a->from) == 0;
+}
+
+/* The stranger that has waited longest (from: of this address only), or, known: the connection. There is
+ * one: the newcomer waits. */
+static struct door *longest_waiting(const struct entry *e, const struct door *from, bool known)
+{
+    struct door *found = NULL;
+    for (struct door *d = e->doors; d; d = d->next)
+        if (d->waits && (known || !d->known) && (!from || same_address(d, from)) &&
+            (!found || d->since < found->since))
+            found = d;
+    return found;
+}
+
+static int strangers_from(const struct entry *e, const struct door *from)
+{
+    int n = 0;
+    for (struct door *d = e->doors; d; d = d->next)
+        n += !d->known && same_address(d, from);
+    return n;
+}
+
+static void make_place(struct entry *e, struct door *d)
+{
+    if (strangers_from(e, d) > max_int(1, entry_places(e) / 8))
+        shut(e, longest_waiting(e, d, false));
+    else if (e->n_strangers > max_int(1, entry_places(e) / 2))
+        shut(e, longest_waiting(e, NULL, false));
+    else if (e->n > entry_places(e))
+        shut(e, longest_waiting(e, NULL, true));
+}
+
+static void read_address(struct MHD_Connection *conn, struct in6_addr *out)
+{
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = i ? i->client_addr : NULL;
+    *out = (struct in6_addr){0};
+    if (a && a->sa_family == AF_INET6) {
+        *out = ((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    } else if (a && a->sa_family == AF_INET) {
+        out->s6_addr[10] = out->s6_addr[11] = 0xFF;
+        memcpy(out->s6_addr + 12, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
+    }
+}
+
+struct door *door_open(struct entry *e, struct MHD_Connection *conn)
+{
+    struct door *d = xcalloc(1, sizeof *d);
+    d->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    read_address(conn, &d->from);
+    d->next = e->doors;
+    if (e->doors)
+        e->doors->prev = d;
+    e->doors = d;
+    count(e, d, 1);
+    door_waits(e, d);
+    make_place(e, d);
+    return d;
+}
+
+void door_close(struct entry *e, struct door *d)
+{
+    if (!d->shut)
+        shut(e, d);
+    free(d);
+}
+
+void door_known(struct entry *e, struct door *d)
+{
+    if (d->known || d->shut)
+        return;
+    d->known = true;
+    e->n_strangers--;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+void door_waits(const struct entry *e, struct door *d)
+{
+    d->waits = true;
+    d->since = clock_ns();
+    d->until = d->since + (uint64_t)(e->o->head_s ? e->o->head_s : HEAD_S) * 1000000000;
+}
+
+void door_received(struct door *d, size_t n)
+{
+    d->until += (uint64_t)n * 1000000000 / BODY_RATE;
+}
+
+void door_served(struct door *d)
+{
+    d->waits = false;
+}
+
+int entry_look(struct entry *e, int ms)
+{
+    uint64_t now = clock_ns();
+    for (struct door *d = e->doors, *next; d; d = next) {
+        next = d->next;
+        if (d->waits && d->until <= now)
+            shut(e, d);
+        else if (d->waits && (d->until - now) / 1000000 < (uint64_t)ms)
+            ms = (int)((d->until - now) / 1000000) + 1;
+    }
+    return ms;
+}
+
+/* ---- heads ----------------------------------------------------------------------------------- */
+
+static const char *header(struct MHD_Connection *conn, const char *name)
+{
+    return MHD_lookup_connection_value(conn, MHD_HEADER_KIND, name);
+}
+
+/* The headers that say who sends the request, to whom, and where it ends: at most one of each. */
+enum { H_HOST, H_LENGTH, H_CODING, H_TYPE, H_KEY, H_ORIGIN, N_SINGLE };
+static const char *const single[N_SINGLE] = {"Host", "Content-Length", "Transfer-Encoding",
+                                             "Content-Type", "Authorization", "Origin"};
+
+static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    int *n = arg;
+    (void)kind, (void)value;
+    for (int i = 0; i < N_SINGLE; i++)
+        n[i] += ascii_same(name, single[i]);
+    return MHD_YES;
+}
+
+static bool is_proper(const struct head *h, struct refusal *r)
+{
+    int n[N_SINGLE] = {0};
+    MHD_get_connection_values(h->conn, MHD_HEADER_KIND, count_header, n);
+    for (int i = 0; i < N_SINGLE; i++)
+        if (n[i] > 1)
+            return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one", n[i], single[i]);
+    if (n[H_HOST] == 0 && strcmp(h->version, MHD_HTTP_VERSION_1_1) == 0)
+        return refuse(r, 400, NULL, "the request has no header Host, which HTTP/1.1 asks for");
+    if (n[H_LENGTH] && n[H_CODING])
+        return refuse(r, 400, NULL, "the request has both Content-Length and Transfer-Encoding");
+    const char *length = header(h->conn, "Content-Length");
+    if (length && (!*length || length[strspn(length, "0123456789")]))
+        return refuse(r, 400, NULL, "Content-Length is \"%.40s\"; expected digits", length);
+    return true;
+}
+
+/* Compares in constant time, wherever the two differ. */
+static bool same_key(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    unsigned char differ = n != m;
+    for (size_t i = 0; i < m; i++)
+        differ |= (unsigned char)(b[i] ^ (n ? a[i % n] : 1));
+    return !differ;
+}
+
+static bool shows_key(const struct entry *e, const struct head *h)
+{
+    const char *said = header(h->conn, "Authorization");
+    bool bearer = said && ascii_same_n(said, "Bearer ", 7);
+    return same_key(bearer ? said + 7 : "", e->o->key);
+}
+
+/* Against DNS rebinding: a web page whose host name was made to resolve to this address must not
+ * reach a server without a key. */
+static bool host_is_here(const struct entry *e, const struct head *h)
+{
+    const char *host = header(h->conn, "Host");
+    char name[64];
+    struct in_addr a4;
+    if (!host || e->o->key)
+        return true;
+    if (*host == '[')
+        return true; /* a number, no name */
+    snprintf(name, sizeof name, "%.*s", (int)(strcspn(host, ":") < 63 ? strcspn(host, ":") : 63), host);
+    return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
+}
+
+bool entry_is_cors(const struct entry *e, struct MHD_Connection *conn)
+{
+    const char *origin = header(conn, "Origin");
+    return origin && e->o->cors && strcmp(origin, e->o->cors) == 0;
+}
+
+/* A page in a browser may send any request to this address that needs no permission of the server: a
+ * form, or text. Its Origin says so. */
+static bool origin_is_foreign(const struct entry *e, const struct head *h)
+{
+    const char *origin = header(h->conn, "Origin"), *host = header(h->conn, "Host");
+    if (!origin || entry_is_cors(e, h->conn))
+        return false;
+    const char *name = ascii_same_n(origin, "http://", 7)    ? origin + 7
+                       : ascii_same_n(origin, "https://", 8) ? origin + 8
+                                                             : NULL;
+    return !name || !host || !ascii_same(name, host);
+}
+
+bool entry_admits(const struct entry *e, const struct head *h, bool *known, struct refusal *r)
+{
+    bool reads = !strcmp(h->method, "GET") || !strcmp(h->method, "HEAD");
+    *known = false;
+    if (!is_proper(h, r))
+        return false;
+    if (!host_is_here(e, h))
+        return refuse(r, 403, NULL, "this server has no key and answers to localhost or an address only");
+    if (!reads && origin_is_foreign(e, h))
+        return refuse(r, 403, NULL, "a page of %.80s may not ask this server; --cors ORIGIN lets one origin ask",
+                      header(h->conn, "Origin"));
+    *known = !e->o->key || shows_key(e, h);
+    return *known || h->open ||
+           refuse(r, 401, NULL, "the key is missing or wrong; expected Authorization: Bearer KEY");
+}
