@@ -34,7 +34,7 @@ struct cli {
     bool check, special, jsonl, brief, forced, log_only, control;
     bool with_text, no_ids; /* pack */
     const char *steps, *plan, *issue;
-    const char *host, *key_file, *name; /* serve */
+    const char *host, *key_file, *name, *cors; /* serve */
     int port;
     const char *goto_step; /* replay: pause after it */
     /* owned */

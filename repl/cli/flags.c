@@ -103,6 +103,8 @@ const struct flag flags[] = {
      "serve: clients must send this file's first line"},
     {"model-name", 0, "NAME", IN_SERVE, F_TEXT, AT(name), 0, 0, NULL, NULL,
      "serve: the model's name for clients"},
+    {"cors", 0, "ORIGIN", IN_SERVE, F_TEXT, AT(cors), 0, 0, NULL, NULL,
+     "serve: pages of this origin may ask, in browsers"},
     {"verbose", 'v', NULL, IN_SERVE, F_ON, AT(opt.verbose), 0, 0, NULL, NULL,
      "serve: a line for each request"},
     {"try", 0, "NUMBER|NAME", IN_BUGS, F_TEXT, AT(attempt), 0, 0, NULL, NULL,

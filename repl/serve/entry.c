@@ -69,10 +69,8 @@ static void make_place(struct entry *e, struct door *d)
         shut(e, longest_waiting(e, NULL, true));
 }
 
-static void read_address(struct MHD_Connection *conn, struct in6_addr *out)
+static void read_address(const struct sockaddr *a, struct in6_addr *out)
 {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *a = i ? i->client_addr : NULL;
     *out = (struct in6_addr){0};
     if (a && a->sa_family == AF_INET6) {
         *out = ((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
@@ -82,11 +80,11 @@ static void read_address(struct MHD_Connection *conn, struct in6_addr *out)
     }
 }
 
-struct door *door_open(struct entry *e, struct MHD_Connection *conn)
+struct door *door_open(struct entry *e, int fd, const struct sockaddr *from)
 {
     struct door *d = xcalloc(1, sizeof *d);
-    d->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    read_address(conn, &d->from);
+    d->fd = fd;
+    read_address(from, &d->from);
     d->next = e->doors;
     if (e->doors)
         e->doors->prev = d;
@@ -146,37 +144,26 @@ int entry_look(struct entry *e, int ms)
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-static const char *header(struct MHD_Connection *conn, const char *name)
+static const char *const names[ASKED_FIELDS] = {"Host", "Content-Length", "Transfer-Encoding",
+                                               "Content-Type", "Authorization", "Origin"};
+
+void asked_add(struct asked *h, const char *name, const char *value)
 {
-    return MHD_lookup_connection_value(conn, MHD_HEADER_KIND, name);
+    for (int i = 0; i < ASKED_FIELDS; i++)
+        if (ascii_same(name, names[i]) && h->n[i]++ == 0)
+            h->value[i] = value;
 }
 
-/* The headers that say who sends the request, to whom, and where it ends: at most one of each. */
-enum { H_HOST, H_LENGTH, H_CODING, H_TYPE, H_KEY, H_ORIGIN, N_SINGLE };
-static const char *const single[N_SINGLE] = {"Host", "Content-Length", "Transfer-Encoding",
-                                             "Content-Type", "Authorization", "Origin"};
-
-static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+static bool is_proper(const struct asked *h, struct refusal *r)
 {
-    int *n = arg;
-    (void)kind, (void)value;
-    for (int i = 0; i < N_SINGLE; i++)
-        n[i] += ascii_same(name, single[i]);
-    return MHD_YES;
-}
-
-static bool is_proper(const struct head *h, struct refusal *r)
-{
-    int n[N_SINGLE] = {0};
-    MHD_get_connection_values(h->conn, MHD_HEADER_KIND, count_header, n);
-    for (int i = 0; i < N_SINGLE; i++)
-        if (n[i] > 1)
-            return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one", n[i], single[i]);
-    if (n[H_HOST] == 0 && strcmp(h->version, MHD_HTTP_VERSION_1_1) == 0)
+    const char *length = h->value[ASKED_LENGTH];
+    for (int i = 0; i < ASKED_FIELDS; i++)
+        if (h->n[i] > 1)
+            return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one", h->n[i], names[i]);
+    if (!h->value[ASKED_HOST] && h->http11)
         return refuse(r, 400, NULL, "the request has no header Host, which HTTP/1.1 asks for");
-    if (n[H_LENGTH] && n[H_CODING])
+    if (length && h->value[ASKED_CODING])
         return refuse(r, 400, NULL, "the request has both Content-Length and Transfer-Encoding");
-    const char *length = header(h->conn, "Content-Length");
     if (length && (!*length || length[strspn(length, "0123456789")]))
         return refuse(r, 400, NULL, "Content-Length is \"%.40s\"; expected digits", length);
     return true;
@@ -192,18 +179,18 @@ static bool same_key(const char *a, const char *b)
     return !differ;
 }
 
-static bool shows_key(const struct entry *e, const struct head *h)
+static bool shows_key(const struct entry *e, const struct asked *h)
 {
-    const char *said = header(h->conn, "Authorization");
+    const char *said = h->value[ASKED_KEY];
     bool bearer = said && ascii_same_n(said, "Bearer ", 7);
     return same_key(bearer ? said + 7 : "", e->o->key);
 }
 
 /* Against DNS rebinding: a web page whose host name was made to resolve to this address must not
  * reach a server without a key. */
-static bool host_is_here(const struct entry *e, const struct head *h)
+static bool host_is_here(const struct entry *e, const struct asked *h)
 {
-    const char *host = header(h->conn, "Host");
+    const char *host = h->value[ASKED_HOST];
     char name[64];
     struct in_addr a4;
     if (!host || e->o->key)
@@ -214,18 +201,18 @@ static bool host_is_here(const struct entry *e, const struct head *h)
     return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
 }
 
-bool entry_is_cors(const struct entry *e, struct MHD_Connection *conn)
+bool entry_is_cors(const struct entry *e, const struct asked *h)
 {
-    const char *origin = header(conn, "Origin");
+    const char *origin = h->value[ASKED_ORIGIN];
     return origin && e->o->cors && strcmp(origin, e->o->cors) == 0;
 }
 
 /* A page in a browser may send any request to this address that needs no permission of the server: a
  * form, or text. Its Origin says so. */
-static bool origin_is_foreign(const struct entry *e, const struct head *h)
+static bool origin_is_foreign(const struct entry *e, const struct asked *h)
 {
-    const char *origin = header(h->conn, "Origin"), *host = header(h->conn, "Host");
-    if (!origin || entry_is_cors(e, h->conn))
+    const char *origin = h->value[ASKED_ORIGIN], *host = h->value[ASKED_HOST];
+    if (!origin || entry_is_cors(e, h))
         return false;
     const char *name = ascii_same_n(origin, "http://", 7)    ? origin + 7
                        : ascii_same_n(origin, "https://", 8) ? origin + 8
@@ -233,7 +220,7 @@ static bool origin_is_foreign(const struct entry *e, const struct head *h)
     return !name || !host || !ascii_same(name, host);
 }
 
-bool entry_admits(const struct entry *e, const struct head *h, bool *known, struct refusal *r)
+bool entry_admits(const struct entry *e, const struct asked *h, bool *known, struct refusal *r)
 {
     bool reads = !strcmp(h->method, "GET") || !strcmp(h->method, "HEAD");
     *known = false;
@@ -243,7 +230,7 @@ bool entry_admits(const struct entry *e, const struct head *h, bool *known, stru
         return refuse(r, 403, NULL, "this server has no key and answers to localhost or an address only");
     if (!reads && origin_is_foreign(e, h))
         return refuse(r, 403, NULL, "a page of %.80s may not ask this server; --cors ORIGIN lets one origin ask",
-                      header(h->conn, "Origin"));
+                      h->value[ASKED_ORIGIN]);
     *known = !e->o->key || shows_key(e, h);
     return *known || h->open ||
            refuse(r, 401, NULL, "the key is missing or wrong; expected Authorization: Bearer KEY");

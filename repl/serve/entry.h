@@ -10,7 +10,6 @@
 #ifndef AERIE_SERVE_ENTRY_H
 #define AERIE_SERVE_ENTRY_H
 
-#include <microhttpd.h>
 #include <netinet/in.h>
 
 #include "repl/serve/ask.h"
@@ -42,7 +41,7 @@ struct entry {
 
 int entry_places(const struct entry *e);
 /* A connection has come. Finds a place for it, or shuts it. */
-struct door *door_open(struct entry *e, struct MHD_Connection *conn);
+struct door *door_open(struct entry *e, int fd, const struct sockaddr *from);
 void door_close(struct entry *e, struct door *d); /* frees *d */
 void door_known(struct entry *e, struct door *d);
 void door_received(struct door *d, size_t n); /* n bytes of a body that is wanted */
@@ -51,16 +50,21 @@ void door_waits(const struct entry *e, struct door *d); /* for the next one */
 /* Shuts the connections whose time is over. Returns milliseconds until the next one's, at most ms. */
 int entry_look(struct entry *e, int ms);
 
-/* What the head of a request says of who sends it. */
-struct head {
-    struct MHD_Connection *conn;
-    const char *method, *version;
-    bool open; /* what is asked for needs no key */
+/* The headers that say who sends a request, to whom, and where it ends. */
+enum asked_field { ASKED_HOST, ASKED_LENGTH, ASKED_CODING, ASKED_TYPE, ASKED_KEY, ASKED_ORIGIN, ASKED_FIELDS };
+
+/* The head of a request; its strings are the caller's. */
+struct asked {
+    const char *method;
+    bool http11, open; /* open: what is asked for needs no key */
+    const char *value[ASKED_FIELDS]; /* of the first such header; NULL: there is none */
+    int n[ASKED_FIELDS];
 };
+void asked_add(struct asked *h, const char *name, const char *value); /* any header */
 /* Whether the head is proper and its sender may ask; else *r. *known: the sender has shown the key, or
  * there is none. */
-bool entry_admits(const struct entry *e, const struct head *h, bool *known, struct refusal *r);
+bool entry_admits(const struct entry *e, const struct asked *h, bool *known, struct refusal *r);
 /* Whether the request comes from a page of the origin that --cors names. */
-bool entry_is_cors(const struct entry *e, struct MHD_Connection *conn);
+bool entry_is_cors(const struct entry *e, const struct asked *h);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <microhttpd.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -490,22 +491,44 @@ static bool is_preflight(const struct call *c)
     return c->cors && c->route && !strcmp(c->method, "OPTIONS");
 }
 
-/* Chooses the route, or an error, from the head of the request. */
-static void choose(struct call *c, const char *version)
+static int body_most(const struct call *c)
 {
-    struct head h = {c->conn, c->method, version, false};
+    return c->f->s->opt.body_bytes ? c->f->s->opt.body_bytes : BODY_BYTES;
+}
+
+static void too_long(struct call *c)
+{
+    c->unread = true;
+    if (!c->refused.status)
+        refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
+}
+
+static enum MHD_Result add_field(void *head, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind;
+    asked_add(head, name, value ? value : "");
+    return MHD_YES;
+}
+
+/* Chooses the route, or an error, from the head of the request. */
+static void choose(struct call *c)
+{
+    struct asked h = {.method = c->method, .http11 = c->http11};
     bool known;
+    MHD_get_connection_values(c->conn, MHD_HEADER_KIND, add_field, &h);
     for (size_t i = 0; i < sizeof routes / sizeof *routes && !c->route; i++)
         if (is_path(&routes[i], c->path))
             c->route = &routes[i];
-    c->cors = entry_is_cors(&c->f->entry, c->conn);
+    c->cors = entry_is_cors(&c->f->entry, &h);
     h.open = (c->route && c->route->open) || is_preflight(c);
     bool reads = c->route && is_read(c->route);
     bool admitted = entry_admits(&c->f->entry, &h, &known, &c->refused);
     if (known)
         door_known(&c->f->entry, c->door);
     c->unread = c->refused.status == 400; /* where the body ends is not certain */
-    if (!admitted || is_preflight(c))
+    if (h.value[ASKED_LENGTH] && strtoll(h.value[ASKED_LENGTH], NULL, 10) > body_most(c))
+        too_long(c);
+    if (!admitted || c->refused.status || is_preflight(c))
         return;
     if (!c->route)
         refuse(&c->refused, 404, NULL, "there is no %.200s", c->path);
@@ -513,11 +536,6 @@ static void choose(struct call *c, const char *version)
         refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path, reads ? "GET and HEAD" : c->route->method);
     else if (!reads && c->route->answer != post_reset && !is_json(c))
         refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
-}
-
-static int body_most(const struct call *c)
-{
-    return c->f->s->opt.body_bytes ? c->f->s->opt.body_bytes : BODY_BYTES;
 }
 
 static void add_body(struct call *c, const char *part, size_t n)
@@ -531,13 +549,6 @@ static void add_body(struct call *c, const char *part, size_t n)
     buf_add(&c->body, part, n);
     door_received(c->door, n);
     c->f->held += n;
-}
-
-static void too_long(struct call *c)
-{
-    c->unread = true;
-    if (!c->refused.status)
-        refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
 }
 
 static struct door *door_of(struct MHD_Connection *conn)
@@ -566,10 +577,7 @@ static struct call *new_call(struct front *f, struct MHD_Connection *conn, const
         f->calls->prev = c;
     f->calls = c;
     f->n_call++;
-    const char *length = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "Content-Length");
-    choose(c, version);
-    if (length && strtoll(length, NULL, 10) > body_most(c))
-        too_long(c);
+    choose(c);
     return c;
 }
 
@@ -644,7 +652,8 @@ static void on_connection(void *arg, struct MHD_Connection *conn, void **door, e
 {
     struct front *f = arg;
     if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        *door = door_open(&f->entry, conn);
+        *door = door_open(&f->entry, MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                          MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
     else
         door_close(&f->entry, *door);
 }

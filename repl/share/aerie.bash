@@ -22,7 +22,7 @@ _aerie() {
     case $cmd in
         ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
         run) flags="$talk --file --batch --lanes" ;;
-        serve) flags="--port --host --api-key-file --model-name --lanes --model --draft --require-draft --eagle-capture --device
+        serve) flags="--port --host --api-key-file --model-name --cors --lanes --model --draft --require-draft --eagle-capture --device
             --precision --kv --weights --draft-weights --load --threads --raw --param --seed --no-spec --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --log-level --no-log --seal --keep-days --keep-sessions --max-size --at-limit --db --verbose" ;;
         logs) flags="--query --limit --model --db --json" ;;

@@ -100,6 +100,7 @@ complete -c aerie -n '__aerie_in none chat' -l readonly -d 'save nothing, refuse
 complete -c aerie -n '__aerie_in none chat replay' -l script -r -F -d 'lines from a file'
 complete -c aerie -n '__aerie_in serve' -l port -x -d 'port'
 complete -c aerie -n '__aerie_in serve' -l host -x -d 'address'
+complete -c aerie -n '__aerie_in serve' -l cors -x -d 'origin whose pages may ask'
 complete -c aerie -n '__aerie_in serve' -l model-name -x -d "model's name for clients"
 complete -c aerie -n '__aerie_in run' -l batch -r -F -d 'many prompts'
 complete -c aerie -n '__aerie_in run parity serve' -l lanes -x -d 'prompts at once'

@@ -62,7 +62,7 @@ _aerie() {
                 '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' '*::' ;;
         run) _arguments $common $model $talk '(-f --file)'{-f,--file}'[text behind the prompt]:file:_files' '--batch[many prompts]:file:_files' '--lanes[prompts at once]:n:' '*:prompt:' ;;
         serve) _arguments $common $folders $device $log $engine '--require-draft[stop when the draft does not fit]' '--port[port]:number:' '--host[address]:address:' \
-                '--api-key-file[key that clients send]:file:_files' "--model-name[model's name for clients]:name:" \
+                '--api-key-file[key that clients send]:file:_files' '--cors[origin whose pages may ask]:origin:' "--model-name[model's name for clients]:name:" \
                 '--lanes[prompts at once]:n:' '--no-spec[do not draft]' '(-n --no-log)'{-n,--no-log}'[save nothing]' \
                 '--seal[key that seals the log]:file:_files' '--keep-days[remove older sessions]:days:' '--keep-sessions[remove all but N]:n:' '--max-size[limit of the log in MB]:MB:' '--at-limit[what the limit does]:what:(warn stop)' \
                 '--log-level[how much is saved]:level:(off text steps tree)' \
