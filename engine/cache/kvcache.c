@@ -4,6 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+int kv_cells(const struct kv_shape *s, enum pool_id pool)
+{
+    int pages = pool == POOL_FULL ? s->full_pages : pool == POOL_SWA ? s->swa_pages : s->draft_pages;
+    CHECK(pages >= 0 && s->page_size >= 1 && pages <= POOL_CELLS / s->page_size);
+    return pages * s->page_size;
+}
+
+uint64_t kv_bytes(const struct kv_shape *s)
+{
+    uint64_t target = (uint64_t)s->full_pages + (uint64_t)s->swa_pages;
+    uint64_t cells = (uint64_t)kv_cells(s, POOL_FULL) + (uint64_t)kv_cells(s, POOL_SWA);
+    return (target + (uint64_t)s->draft_pages) * PAGE_BYTES + target * sizeof(int32_t) +
+           cells * sizeof(struct mark);
+}
+
 static struct mark *blank_marks(int n)
 {
     return memset(xmalloc((size_t)n * sizeof(struct mark)), 0xff, (size_t)n * sizeof(struct mark));
@@ -11,7 +26,7 @@ static struct mark *blank_marks(int n)
 
 void kv_init(struct kv *kv, const struct kv_shape *s)
 {
-    CHECK(s->page_size >= 1 && s->page_size <= 64 && !(s->page_size & (s->page_size - 1)));
+    CHECK(s->page_size >= 1 && s->page_size <= MOST_PAGE_SIZE && !(s->page_size & (s->page_size - 1)));
     memset(kv, 0, sizeof *kv);
     kv->page_size = s->page_size;
     kv->shift = __builtin_ctz((unsigned)s->page_size);
@@ -21,14 +36,16 @@ void kv_init(struct kv *kv, const struct kv_shape *s)
     kv->has_draft = s->draft_pages > 0;
     pages_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);
     kv->swa_of = xcalloc((size_t)s->full_pages, sizeof *kv->swa_of);
-    kv->mark[POOL_FULL] = blank_marks(s->full_pages * s->page_size);
+    kv->mark[POOL_FULL] = blank_marks(kv_cells(s, POOL_FULL));
     if (kv->has_swa) {
         pages_init(&kv->pool[POOL_SWA], POOL_SWA, s->swa_pages, &kv->log);
         kv->full_of = xcalloc((size_t)s->swa_pages, sizeof *kv->full_of);
-        kv->mark[POOL_SWA] = blank_marks(s->swa_pages * s->page_size);
+        kv->mark[POOL_SWA] = blank_marks(kv_cells(s, POOL_SWA));
     }
-    if (kv->has_draft)
+    if (kv->has_draft) {
+        CHECK(kv_cells(s, POOL_DRAFT) > 0);
         pages_init(&kv->pool[POOL_DRAFT], POOL_DRAFT, s->draft_pages, &kv->log);
+    }
 }
 
 void kv_free(struct kv *kv)

@@ -115,12 +115,23 @@ struct kv {
     struct kv_hooks hook;
 };
 
+enum {
+    MOST_PAGE_SIZE = 64,
+    POOL_CELLS = INT32_MAX, /* the most cells of a pool: a slot is an int */
+};
+
 struct kv_shape {
-    int page_size; /* power of two, 1..64 */
+    int page_size; /* power of two, 1..MOST_PAGE_SIZE */
     int window;    /* W of the sliding layers, 0: none */
     int reach;     /* see struct kv; 0: what the target's next query sees, W - 1 */
     int full_pages, swa_pages, draft_pages; /* the guard page included; 0: no such pool */
 };
+
+/* The cells of a pool, which are its slots too; at most POOL_CELLS, or aerie is at fault: sizes from outside become
+ * a shape in pools_shape() (engine/cycle/pools.h), which refuses more. */
+int kv_cells(const struct kv_shape *s, enum pool_id pool);
+/* The bytes that kv_init() allocates. */
+uint64_t kv_bytes(const struct kv_shape *s);
 
 void kv_init(struct kv *kv, const struct kv_shape *s);
 void kv_free(struct kv *kv);

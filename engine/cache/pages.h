@@ -35,6 +35,7 @@ struct pages {
     uint16_t *ref;    /* (total) */
     struct page_log *log;
 };
+enum { PAGE_BYTES = sizeof(int32_t) + sizeof(uint16_t) }; /* of `free` and `ref`, a page */
 
 void pages_init(struct pages *p, enum pool_id id, int total, struct page_log *log);
 void pages_free(struct pages *p);

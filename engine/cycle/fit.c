@@ -203,9 +203,9 @@ static bool too_large(const struct fit *f, const struct runtime_shape *shape, si
     if (n.weights > f->room)
         return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: %s",
                        text(n.weights + SPARE).s, text(free_bytes).s, how);
-    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d "
+    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %lld "
                    "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
-                   shape->full_pages ? shape->full_pages * shape->page_size : shape->context,
+                   shape->full_pages ? (long long)shape->full_pages * shape->page_size : shape->context,
                    text(n.cells).s, text(free_bytes).s, how);
 }
 

@@ -4,6 +4,7 @@
 #include "engine/cycle/accept.h"
 #include "engine/cycle/fit.h"
 #include "engine/cycle/fused.h"
+#include "engine/cycle/pools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,26 +52,8 @@ static bool open_buffers(struct runtime *r, struct err *e)
     return ok;
 }
 
-/* Pool sizes: room for the context, the cells of a running pass, checkpoints and forks. */
-static struct kv_shape pool_shape(const struct runtime *r, const struct runtime_shape *s,
-                                  bool draft)
-{
-    int P = s->page_size, lanes = max_int(1, s->lanes), W = r->m->cfg.window;
-    int scratch = div_up(max_int(r->max_rows, TREE_MAX), P) + 2;
-    int full = lanes * (div_up(s->context, P) + div_up(TREE_MAX, P) + 2) + 64;
-    int swa = lanes * (div_up(W, P) + scratch) + 16 * (div_up(W, P) + 2);
-    int draft_cells = s->context + MAX_STEPS * MAX_TOPK;
-    int draft_pages = lanes * (div_up(draft_cells, P) + 2) + 64;
-    return (struct kv_shape){
-        .page_size = P, .window = W, .full_pages = s->full_pages ? s->full_pages : full,
-        .swa_pages = W ? (s->swa_pages ? s->swa_pages : swa) : 0,
-        .draft_pages = !draft           ? 0
-                       : s->draft_pages ? s->draft_pages
-                                        : max_int(draft_pages, s->full_pages)};
-}
-
 /* Registers the memory behind each pool: tables carry its identity, and the checker compares it. */
-static void register_pools(struct runtime *r)
+static void register_pools(struct runtime *r, const struct kv_shape *ks)
 {
     const void *base[N_POOLS] = {NULL};
     for (int l = r->m->cfg.n_layer - 1; l >= 0; l--)
@@ -79,34 +62,31 @@ static void register_pools(struct runtime *r)
         base[POOL_DRAFT] = r->drafter;
     for (int p = 0; p < N_POOLS; p++)
         if (r->kv.pool[p].total)
-            kv_back(&r->kv, (enum pool_id)p, base[p], r->kv.pool[p].total * r->kv.page_size);
+            kv_back(&r->kv, (enum pool_id)p, base[p], kv_cells(ks, (enum pool_id)p));
 }
 
 bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
                   const struct runtime_shape *wanted, struct err *e)
 {
     struct runtime_shape fitting = *wanted, *shape = &fitting;
+    struct kv_shape ks;
     *r = (struct runtime){0};
-    if (!fit_shape(dev, m, draft, shape, e))
+    if (!pools_shape(shape, m, draft, &ks, e) || !fit_shape(dev, m, draft, shape, e) ||
+        !pools_shape(shape, m, draft, &ks, e)) /* again: fit_shape() may have changed the context */
         return false;
     *r = (struct runtime){.dev = dev, .m = m, .context = shape->context,
-                          .max_rows = shape->max_rows ? shape->max_rows : 512};
-    r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));
+                          .max_rows = pools_rows(shape)};
     r->fuse = r->record = dev.k->queued;
     r->max_logits = TREE_MAX * max_int(1, shape->lanes);
-    struct kv_shape ks = pool_shape(r, shape, drafter_kv_of(draft) == DRAFT_KV_OWN);
-    if (drafter_kv_of(draft) == DRAFT_KV_TARGET) /* its query is the last committed cell */
-        ks.reach = max_int(window_before(ks.window), draft_window(draft));
     kv_init(&r->kv, &ks);
     pass_init(&r->pass, dev, &r->kv);
     r->pass.copy = copy_pages;
     r->pass.copy_arg = r;
-    int P = shape->page_size;
-    bool ok = net_open(&r->net, dev, m, ks.full_pages * P, ks.swa_pages * P, shape->kv, r->max_rows,
-                       e) &&
+    bool ok = net_open(&r->net, dev, m, kv_cells(&ks, POOL_FULL), kv_cells(&ks, POOL_SWA), shape->kv,
+                       r->max_rows, e) &&
               open_buffers(r, e);
     if (ok && draft) {
-        struct drafter_setup setup = {dev, draft, &r->net, ks.draft_pages * P, shape->kv,
+        struct drafter_setup setup = {dev, draft, &r->net, kv_cells(&ks, POOL_DRAFT), shape->kv,
                                       r->max_rows + 1};
         r->drafter = drafter_open(&setup, e);
         ok = r->drafter != NULL;
@@ -116,7 +96,7 @@ bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct 
     }
     ok = ok && dev.k->sync(dev.d, e); /* the pools are filled */
     if (ok)
-        register_pools(r);
+        register_pools(r, &ks);
     else
         runtime_close(r);
     if (ok && shape->bugs)

@@ -48,7 +48,7 @@ struct runtime {
 
 struct runtime_shape {
     int page_size, context;
-    int full_pages, swa_pages, draft_pages; /* 0: derived from the context */
+    int full_pages, swa_pages;              /* 0: derived from the context */
     int max_rows;                           /* 0: 512 */
     int lanes;                              /* most lanes at the same time, 0: 1 */
     enum kv_type kv;

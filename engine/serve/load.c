@@ -204,15 +204,11 @@ bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opt
                                   .full_pages = o->full_pages, .swa_pages = o->swa_pages,
                                   .max_rows = o->rows ? o->rows
                                                   : max_int(512, load_chunk(l, &o->settings)),
-                                  .lanes = 1 + o->lanes, .kv = l->dev.kv,
+                                  .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = l->dev.kv,
                                   .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
-    if (P < 1 || P > 64 || (P & (P - 1)))
-        return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
     if (shape.context < 16)
         return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
                        shape.context);
-    if ((shape.full_pages && shape.full_pages < 4) || (shape.swa_pages && shape.swa_pages < 4))
-        return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
     if (!loaded_runtime(r, l, &shape, e))
         return false;
     runtime_set(r, &o->settings);

@@ -3,7 +3,10 @@
  */
 #include "tests/runtimes.h"
 
+#include "engine/cycle/pools.h"
 #include "engine/serve/load.h"
+
+#include <unistd.h>
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
@@ -108,10 +111,17 @@ static void test_parts_that_were_not_asked_for_are_not_opened(void **state)
 static void test_shapes_that_cannot_be_are_refused(void **state)
 {
     (void)state;
-    static const struct { int page_size, context, full, swa; const char *says; } bad[] = {
-        {3, 0, 0, 0, "page size 3"}, {128, 0, 0, 0, "page size 128"},
-        {16, 15, 0, 0, "a context of 15 tokens"}, {16, 0, 3, 0, "at least 4 pages"},
-        {16, 0, 0, 2, "at least 4 pages"}};
+    static const struct { int page_size, context, full, swa, lanes, rows; const char *says; } bad[] = {
+        {3, 0, 0, 0, 0, 0, "page size 3"}, {128, 0, 0, 0, 0, 0, "page size 128"}, {-16, 0, 0, 0, 0, 0, "page size -16"},
+        {16, 15, 0, 0, 0, 0, "a context of 15 tokens"}, {16, -1, 0, 0, 0, 0, "a context of -1 tokens"},
+        {16, 0, 3, 0, 0, 0, "at least 4 pages"}, {16, 0, 0, 2, 0, 0, "at least 4 pages"}, {16, 0, 0, -5, 0, 0, "at least 4 pages"},
+        /* products that do not fit an int: of flags, and of a log that is replayed */
+        {64, 0, 1 << 25, 0, 0, 0, "the full pool would have 33554432 pages of 64 tokens: expected at most 2147483647"},
+        {64, 0, 1 << 28, 0, 0, 0, "the full pool would have 268435456 pages of 64 tokens"},
+        {16, 0, 0, 1 << 28, 0, 0, "the swa pool would have 268435456 pages of 16 tokens"},
+        {16, 0, 0, 0, INT32_MAX, 0, "65 conversations at once: expected at most 64"},
+        {16, 0, 0, 0, 1 << 25, 0, "65 conversations at once"}, {16, 0, 0, 0, 0, INT32_MAX, "2147483647 rows of a pass"},
+        {16, 0, 0, 0, 0, -1, "-1 rows of a pass"}};
     struct buf notices = {0};
     struct engine_opts o = opts(&notices);
     struct loaded l;
@@ -123,11 +133,71 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
         o.context = bad[i].context;
         o.full_pages = bad[i].full;
         o.swa_pages = bad[i].swa;
+        o.lanes = bad[i].lanes;
+        o.rows = bad[i].rows;
         assert_false(engine_runtime(&r, &l, &o, &e));
         assert_non_null(strstr(e.msg, bad[i].says));
+        assert_int_equal(e.kind, ERR_USAGE);
     }
+    /* sizes that an int holds, and memory perhaps does not */
+    struct kv_shape k;
+    const struct runtime_shape s = {.page_size = 1, .context = 64, .full_pages = INT32_MAX, .swa_pages = INT32_MAX};
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    bool fits = pools_shape(&s, &l.model, NULL, &k, &e);
+    assert_true(kv_bytes(&k) > UINT64_C(32) * INT32_MAX);
+    assert_int_equal(fits, kv_bytes(&k) <= memory);
+    assert_true(fits || strstr(e.msg, "GiB of memory, the machine has"));
     engine_unload(&l);
     buf_free(&notices);
+}
+
+/* Runs a prompt and two steps of two lanes. */
+static void run_two_lanes(struct runtime *r)
+{
+    struct err e = {0};
+    struct lane lane[2] = {{.tap_row = -1, .run_on = true}, {.tap_row = -1}}, *live[2] = {&lane[0], &lane[1]};
+    struct step_limits lim[2] = {{9}, {9}};
+    for (int i = 0; i < 200; i++)
+        ids_add(&lane[0].tok, i % r->m->cfg.vocab);
+    must(lane_extend(r, &lane[0], lane[0].tok.n, true, false, 1, &e), &e);
+    lane_park(r, &lane[0]);
+    lane_fork(r, &lane[0], &lane[1]);
+    for (int i = 0; i < 2; i++)
+        must(lane_step(r, live, lim, 2, NULL, &e), &e);
+    const struct seq *const all[2] = {&lane[0].seq, &lane[1].seq};
+    must(kv_check(&r->kv, all, 2, &e), &e);
+    for (int i = 0; i < 2; i++)
+        lane_free(r, &lane[i]);
+}
+
+/* Windows that config.json may give: the first one made the pages of 17 windows, in tokens, wrap around an int. */
+static void test_a_sliding_pool_is_no_larger_than_the_context_needs(void **state)
+{
+    (void)state;
+    static const int windows[] = {171798464, 1 << 24, 1 << 30, 257, 256, 64};
+    for (int i = 0; i < 12; i++) {
+        struct buf notices = {0};
+        struct engine_opts o = opts(&notices);
+        struct loaded l;
+        struct runtime r;
+        struct err e = {0};
+        must(engine_load(&l, &o, LOAD_DEVICE, &e), &e);
+        l.model.cfg.window = windows[i / 2];
+        l.model.cfg.max_pos = 1 << 30;
+        for (int k = 0; k < l.model.cfg.n_layer; k++)
+            if (l.model.layer[k].window)
+                l.model.layer[k].window = l.model.cfg.window;
+        o.page_size = i % 2 ? 16 : 1;
+        o.context = 256;
+        o.lanes = 1;
+        must(engine_runtime(&r, &l, &o, &e), &e);
+        assert_true(r.kv.pool[POOL_SWA].total <= r.kv.pool[POOL_FULL].total);
+        assert_int_equal(r.kv.mem[POOL_SWA].slots, r.kv.pool[POOL_SWA].total * r.kv.page_size);
+        run_two_lanes(&r);
+        runtime_close(&r);
+        engine_unload(&l);
+        buf_free(&notices);
+    }
 }
 
 int main(void)
@@ -137,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_a_draft_that_does_not_fit_is_noticed_or_refused),
         cmocka_unit_test(test_parts_that_were_not_asked_for_are_not_opened),
         cmocka_unit_test(test_shapes_that_cannot_be_are_refused),
+        cmocka_unit_test(test_a_sliding_pool_is_no_larger_than_the_context_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
