@@ -170,9 +170,14 @@ static void put_long_date(struct render *r, const char *date)
 static void system_turn(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
-    if (!m && !c->system_default && !c->date_lines)
+    bool think = r->style->think == THINK && c->think_mark >= 0;
+    if (!m && !c->system_default && !c->date_lines && !think)
         return;
     begin_message(r, ROLE_SYSTEM);
+    if (think) {
+        put_ids(r, &(int32_t){c->think_mark}, 1);
+        put_str(r, "\n");
+    }
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
         put_long_date(r, c->date);
@@ -210,7 +215,9 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     begin_message(r, ROLE_ASSISTANT);
     if (c->open_thought)
         put_str(r, c->open_thought);
-    if (c->empty_thought) {
+    if (r->style->think == THINK_NOT && f->think == THINK_TAGS)
+        put_str(r, "<think>\n\n</think>\n\n");
+    if (c->empty_thought && r->style->think != THINK) {
         put_mark(r, MARK_CHANNEL);
         put_str(r, "thought\n");
         put_mark(r, MARK_CHANNEL_END);
@@ -276,8 +283,14 @@ static bool check_ids(const struct chat *c, const struct ids *ids, struct err *e
 bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,
                  struct err *e)
 {
+    return chat_render_in(c, &(struct chat_style){0}, m, n, out, e);
+}
+
+bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m, int n,
+                    struct ids *out, struct err *e)
+{
     struct ids ids = {0};
-    struct render r = {.c = c, .out = &ids, .e = e};
+    struct render r = {.c = c, .style = s, .out = &ids, .e = e};
     bool raw = c->format == &chat_raw;
     if (!raw && !check_order(c, m, n, e))
         return false;
@@ -292,6 +305,26 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
     buf_free(&r.text);
     ids_free(&ids);
     return ok;
+}
+
+/* ---- styles ---- */
+
+static bool is_effort(const char *s)
+{
+    return !strcmp(s, "low") || !strcmp(s, "medium") || !strcmp(s, "high");
+}
+
+bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e)
+{
+    const struct format *f = c->format;
+    bool thinks = f->think == THINK_HARMONY, never = f->think == THINK_NONE || f->think == THINK_CHANNEL;
+    if (s->effort && !f->effort)
+        return err_set(e, ERR_USAGE, "the model's chat format, %s, has no reasoning effort", f->name);
+    if (s->effort && !is_effort(s->effort))
+        return err_set(e, ERR_USAGE, "the reasoning effort \"%.40s\" is not known; expected low, medium or high", s->effort);
+    if (s->think == THINK_AS_EVER || c->switches || (s->think == THINK ? thinks : never))
+        return true;
+    return err_set(e, ERR_USAGE, "the model's chat template, of the %s format, does not switch thinking on and off", f->name);
 }
 
 /* ---- choosing a format ---- */
@@ -356,6 +389,7 @@ static void find_markers(struct chat *c, const struct model *m)
         add_stop(c, c->mark[i]);
     for (int i = 0; i < m->cfg.n_stop; i++)
         add_stop(c, m->cfg.stop[i]);
+    c->think_mark = c->format->think == THINK_CHANNEL ? tok_find(c->tok, "<|think|>") : -1;
 }
 
 /* ---- the template in the model's folder ---- */

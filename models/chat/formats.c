@@ -18,6 +18,7 @@ const struct format chat_formats[] = {
         .before = "\n",
         .after = "\n",
         .think = THINK_TAGS,
+        .switches = true,
         .template_texts = true,
     },
     {
@@ -71,6 +72,7 @@ const struct format chat_formats[] = {
         .before = "",
         .after = "",
         .think = THINK_HARMONY,
+        .effort = "medium",
         .conversation = harmony_conversation,
     },
     {
@@ -135,10 +137,21 @@ static char *literal_between(const char *template, const char *open, const char 
     return NULL;
 }
 
+/* Whether the template, if there is one, has enable_thinking in the form that the format renders. */
+static bool has_switch(const struct chat *c)
+{
+    const char *t = c->template;
+    if (c->format->think == THINK_CHANNEL)
+        return c->think_mark >= 0 && (!t || strstr(t, "<|think|>"));
+    return t ? strstr(t, "enable_thinking is false") && find_text(t, "<think>\n\n</think>\n\n")
+             : c->format->switches;
+}
+
 void chat_read_template(struct chat *c, const struct model *m)
 {
     const struct format *f = c->format;
     const char *t = c->template;
+    c->switches = has_switch(c);
     if (f->think == THINK_CHANNEL) /* larger models: an empty thought switches thinking off */
         c->empty_thought = t ? find_text(t, "<|channel>thought\n<channel|>") != NULL
                              : m->cfg.ple == 0;

@@ -26,8 +26,9 @@ static void system_message(struct render *r)
     put_str(r, "You are ChatGPT, a large language model trained by OpenAI.\n"
                "Knowledge cutoff: 2024-06\nCurrent date: ");
     put_str(r, c->date);
-    put_str(r, "\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
-               "every message.");
+    put_str(r, "\n\nReasoning: ");
+    put_str(r, r->style->effort ? r->style->effort : c->format->effort);
+    put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message.");
     put_mark(r, MARK_CLOSE);
 }
 

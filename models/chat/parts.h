@@ -49,6 +49,8 @@ struct format {
     const char *before, *after; /* text after the role (and MARK_MID), and after MARK_CLOSE */
     enum system_place system;
     enum think_kind think;
+    const char *effort;  /* the reasoning effort that the system message names; NULL: none */
+    bool switches;       /* without a template: enable_thinking: false ends the prompt in an empty thought */
     bool alternate;      /* user and assistant messages must alternate */
     bool trim;           /* white space around texts is removed */
     bool template_texts; /* default system prompts are read from the template in the folder */
@@ -71,6 +73,8 @@ struct chat {
     const char *open_thought; /* "<think>", perhaps with a newline, at the end of the prompt; NULL:
                                  none */
     bool empty_thought; /* the prompt ends in an empty thought (gemma-4) */
+    bool switches;      /* the template has enable_thinking */
+    int think_mark;     /* the id of gemma-4's <|think|>, which switches thinking on; -1: none */
     char date[11];      /* YYYY-MM-DD */
     char warning[400];
 };
@@ -78,6 +82,7 @@ struct chat {
 /* State of one rendering. After the first failure nothing more is encoded. */
 struct render {
     const struct chat *c;
+    const struct chat_style *style;
     struct buf text; /* text since the last marker, not yet encoded */
     struct ids *out;
     struct err *e;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/json.h"
+#include "repl/serve/fields.h"
 
 /* ---- refusing -------------------------------------------------------------------------------- */
 
@@ -41,95 +42,6 @@ void refusal_json(const struct refusal *r, struct buf *out)
 }
 
 /* ---- fields ---------------------------------------------------------------------------------- */
-
-enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
-
-/* The fields of a request. neutral: JSON values, separated by "|", that ask for the default
- * behaviour; "": the field is read below; NULL: any value is ignored. A field that is null counts
- * as absent. */
-static const struct field {
-    const char *name;
-    int where;
-    const char *neutral;
-} fields[] = {
-    {"model", BOTH, ""}, {"messages", CHAT, ""}, {"prompt", COMPLETION, ""}, {"n", BOTH, ""},
-    {"temperature", BOTH, ""}, {"top_p", BOTH, ""}, {"top_k", BOTH, ""}, {"min_p", BOTH, ""},
-    {"seed", BOTH, ""}, {"max_tokens", BOTH, ""}, {"max_completion_tokens", CHAT, ""},
-    {"stop", BOTH, ""}, {"stop_token_ids", BOTH, ""}, {"include_stop_str_in_output", BOTH, ""},
-    {"stream", BOTH, ""}, {"stream_options", BOTH, ""}, {"logprobs", BOTH, ""},
-    {"top_logprobs", CHAT, ""}, {"prompt_logprobs", BOTH, ""}, {"echo", COMPLETION, ""},
-    {"ignore_eos", BOTH, ""}, {"return_token_ids", BOTH, ""},
-    {"return_tokens_as_token_ids", BOTH, ""}, {"add_special_tokens", COMPLETION, ""},
-    /* accounting */
-    {"user", BOTH, NULL}, {"metadata", BOTH, NULL}, {"store", BOTH, NULL}, {"service_tier", BOTH, NULL},
-    {"safety_identifier", BOTH, NULL}, {"prompt_cache_key", BOTH, NULL}, {"request_id", BOTH, NULL},
-    {"priority", BOTH, NULL}, {"cache_salt", BOTH, NULL}, {"parallel_tool_calls", CHAT, NULL},
-    {"prompt_cache_retention", BOTH, NULL}, {"include_reasoning", CHAT, "true"},
-    {"separate_reasoning", CHAT, "true"}, {"return_metadata", BOTH, NULL},
-    /* not supported */
-    {"presence_penalty", BOTH, "0"}, {"frequency_penalty", BOTH, "0"}, {"repetition_penalty", BOTH, "1"},
-    {"length_penalty", BOTH, "1"}, {"logit_bias", BOTH, "{}"}, {"best_of", BOTH, "1"},
-    {"use_beam_search", BOTH, "false"}, {"suffix", COMPLETION, "\"\""}, {"tools", CHAT, "[]"},
-    {"tool_choice", CHAT, "\"none\"|\"auto\""}, {"functions", CHAT, "[]"},
-    {"function_call", CHAT, "\"none\"|\"auto\""},
-    {"response_format", BOTH, "{\"type\":\"text\"}"}, {"structured_outputs", BOTH, "{}"},
-    {"guided_json", BOTH, "{}"}, {"guided_regex", BOTH, "\"\""}, {"guided_choice", BOTH, "[]"},
-    {"guided_grammar", BOTH, "\"\""}, {"modalities", CHAT, "[\"text\"]"}, {"audio", CHAT, "{}"},
-    {"prediction", CHAT, "{}"}, {"web_search_options", CHAT, "{}"}, {"reasoning_effort", CHAT, "\"\""},
-    {"verbosity", CHAT, "\"medium\""}, {"chat_template", CHAT, "\"\""},
-    {"chat_template_kwargs", CHAT, "{}"}, {"documents", CHAT, "[]"}, {"min_tokens", BOTH, "0"},
-    {"bad_words", BOTH, "[]"}, {"allowed_token_ids", BOTH, "[]"}, {"skip_special_tokens", BOTH, "true"},
-    {"spaces_between_special_tokens", BOTH, "true|false"}, {"truncate_prompt_tokens", BOTH, "0"},
-    {"add_generation_prompt", CHAT, "true"}, {"continue_final_message", CHAT, "false"},
-    {"echo", CHAT, "false"}, {"add_special_tokens", CHAT, "false"}, {"logits_processors", BOTH, "[]"},
-    {"prompt_embeds", COMPLETION, "\"\""}, {"mm_processor_kwargs", BOTH, "{}"},
-};
-
-/* Equal as JSON, but 1 equals 1.0. */
-static bool same(const json_t *a, const json_t *b)
-{
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
-    return json_equal((json_t *)a, (json_t *)b) == 1;
-}
-
-static bool is_neutral(const json_t *v, const char *list)
-{
-    bool found = false;
-    while (*list && !found) {
-        size_t n = strcspn(list, "|");
-        json_t *one = json_loadb(list, n, JSON_DECODE_ANY, NULL);
-        found = same(v, one);
-        json_decref(one);
-        list += n + (list[n] == '|');
-    }
-    return found;
-}
-
-static const struct field *find_field(const char *name, int where)
-{
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if ((fields[i].where & where) && !strcmp(fields[i].name, name))
-            return &fields[i];
-    return NULL;
-}
-
-static bool check_fields(const json_t *o, int where, struct refusal *r)
-{
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)o, name, v) {
-        const struct field *f = find_field(name, where);
-        if (json_is_null(v) || (f && (!f->neutral || (*f->neutral && is_neutral(v, f->neutral)))))
-            continue;
-        if (!f)
-            return refuse(r, 400, name, "%.60s: this server does not know the field, so it cannot tell "
-                          "whether the field changes the answer", name);
-        if (*f->neutral)
-            return refuse(r, 400, name, "%s is not supported by this server", name);
-    }
-    return true;
-}
 
 /* A field that is not null; NULL: not there. */
 static json_t *get(const json_t *o, const char *name)
@@ -277,20 +189,64 @@ static bool read_message(const json_t *m, int at, struct message *out, struct re
     return true;
 }
 
-bool ask_messages(const json_t *list, const struct ask_of *of, struct ids *out, char **user,
+/* One variable of "chat_template_kwargs". */
+static bool read_variable(const char *name, const json_t *v, struct chat_style *s, struct refusal *r)
+{
+    char where[96];
+    snprintf(where, sizeof where, "chat_template_kwargs.%.60s", name);
+    if (!strcmp(name, "enable_thinking")) {
+        s->think = json_is_true(v) ? THINK : THINK_NOT;
+        return json_is_boolean(v) || refuse(r, 400, where, "enable_thinking should be true or false");
+    }
+    if (strcmp(name, "reasoning_effort") != 0)
+        return refuse(r, 400, where, "%s is not known; expected enable_thinking or reasoning_effort", where);
+    s->effort = json_string_value(v);
+    return s->effort || refuse(r, 400, where, "reasoning_effort should be a text");
+}
+
+/* "none" is no effort, but no thinking. */
+static bool read_style(const json_t *o, const struct ask_of *of, struct chat_style *s, struct refusal *r)
+{
+    json_t *all = get(o, "chat_template_kwargs"), *effort = get(o, "reasoning_effort"), *v;
+    const char *name;
+    struct err e;
+    *s = (struct chat_style){0};
+    if (all && !json_is_object(all))
+        return refuse(r, 400, "chat_template_kwargs", "chat_template_kwargs should be an object");
+    json_object_foreach(all, name, v) {
+        if (!json_is_null(v) && !read_variable(name, v, s, r))
+            return false;
+    }
+    if (effort && !json_is_string(effort))
+        return refuse(r, 400, "reasoning_effort", "reasoning_effort should be a text");
+    if (effort && *json_string_value(effort))
+        s->effort = json_string_value(effort);
+    if (s->effort && !strcmp(s->effort, "none")) {
+        s->effort = NULL;
+        s->think = THINK_NOT;
+    }
+    return chat_has_style(of->chat, s, &e) ||
+           refuse(r, 400, effort ? "reasoning_effort" : "chat_template_kwargs", "%s", e.msg);
+}
+
+bool ask_messages(const json_t *o, const struct ask_of *of, struct ids *out, char **user,
                   char **system, struct refusal *r)
 {
+    const json_t *list = get(o, "messages");
+    struct chat_style style;
     enum { MOST = 100000 };
     size_t n = json_array_size(list);
     struct err e;
     if (!json_is_array(list) || n == 0 || n > MOST)
         return refuse(r, 400, "messages", "messages should be a list of at least one message");
+    if (!read_style(o, of, &style, r))
+        return false;
     struct message *m = xcalloc(n, sizeof *m);
     bool ok = true;
     size_t i = 0;
     for (; ok && i < n; i++)
         ok = read_message(json_array_get(list, i), (int)i, &m[i], r);
-    if (ok && !chat_render(of->chat, m, (int)n, out, &e))
+    if (ok && !chat_render_in(of->chat, &style, m, (int)n, out, &e))
         ok = refuse(r, 400, "messages", "%s", e.msg);
     for (size_t k = n; ok && user && !*user && k-- > 0;)
         if (m[k].role == ROLE_USER)
@@ -360,13 +316,12 @@ static bool read_prompts(struct ask *a, const struct ask_of *of, const json_t *o
 
 static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
 {
-    json_t *v = get(o, "messages");
-    if (!v)
+    if (!get(o, "messages"))
         return refuse(r, 400, "messages", "messages: Field required");
     a->prompt = xcalloc(1, sizeof *a->prompt);
     a->text = xcalloc(1, sizeof *a->text);
     a->n_prompt = 1;
-    return ask_messages(v, of, &a->prompt[0], &a->text[0], &a->system, r);
+    return ask_messages(o, of, &a->prompt[0], &a->text[0], &a->system, r);
 }
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
@@ -383,19 +338,25 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
     a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
-    if (json_integer_value(seed) < 0 || json_integer_value(seed) > seed_most - MOST_CHOICES)
-        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d", 1 + MOST_CHOICES);
-    a->seeded = seed != NULL;
-    a->seed = seed ? (uint64_t)json_integer_value(seed) : 0;
+    if (json_integer_value(seed) < -1 || json_integer_value(seed) > seed_most - MOST_CHOICES)
+        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d, or -1 for any", 1 + MOST_CHOICES);
+    a->seed_is = !seed ? SEED_NONE : json_integer_value(seed) < 0 ? SEED_ANY : SEED_GIVEN;
+    a->seed = a->seed_is == SEED_GIVEN ? (uint64_t)json_integer_value(seed) : 0;
     return true;
 }
 
+/* Of the names for one limit the last counts. -1: as many tokens as there is room for. */
 static bool read_lengths(struct ask *a, const json_t *o, struct refusal *r)
 {
+    static const char *const name[] = {"n_predict", "max_tokens", "max_completion_tokens"};
     a->most = a->chat ? -1 : 16; /* OpenAI's defaults */
-    return get_int(o, "max_tokens", a->chat ? 1 : 0, INT32_MAX, &a->most, r) &&
-           get_int(o, "max_completion_tokens", 1, INT32_MAX, &a->most, r) &&
-           get_bool(o, "ignore_eos", &a->run_on, r);
+    for (int i = 0; i < 3; i++) {
+        if (!get_int(o, name[i], -1, INT32_MAX, &a->most, r))
+            return false;
+        if (a->chat && a->most == 0)
+            return refuse(r, 400, name[i], "%s must be at least 1, or -1 for no limit", name[i]);
+    }
+    return get_bool(o, "ignore_eos", &a->run_on, r);
 }
 
 static bool add_stop(struct ask *a, const json_t *v, struct refusal *r)
@@ -460,9 +421,9 @@ static bool read_logprobs(struct ask *a, const json_t *o, struct refusal *r)
         if (!get_int(o, "top_logprobs", 0, JOB_TOP, &top, r))
             return false;
         a->top = on ? top : -1;
-    } else if (json_is_boolean(get(o, "logprobs"))) {
+    } else if (json_is_true(get(o, "logprobs"))) {
         return refuse(r, 400, "logprobs", "logprobs should be an integer: how many of the best tokens");
-    } else if (!get_int(o, "logprobs", 0, JOB_TOP, &a->top, r) || !get_bool(o, "echo", &a->echo, r)) {
+    } else if ((!json_is_false(get(o, "logprobs")) && !get_int(o, "logprobs", 0, JOB_TOP, &a->top, r)) || !get_bool(o, "echo", &a->echo, r)) {
         return false;
     }
     if (!get_int(o, "prompt_logprobs", 0, JOB_TOP, &a->prompt_top, r))
@@ -500,7 +461,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
                       .min_p = of->min_p, .top_k = of->top_k};
     *r = (struct refusal){0};
     json_t *o = ask_object(body, n, r);
-    bool ok = o && ask_model(o, of, r) && check_fields(o, chat ? CHAT : COMPLETION, r) &&
+    bool ok = o && ask_model(o, of, r) && fields_check(o, chat ? FIELDS_CHAT : FIELDS_COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);

@@ -1,7 +1,6 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
  *
- * A field that would change the answer and is not supported is refused by its name, unless its
- * value is the default behaviour; fields about accounting are ignored. Plain data, any thread.
+ * fields.h: what happens with the fields that are not read here. Plain data, any thread.
  */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H
@@ -34,7 +33,7 @@ struct ask {
     char *system;        /* of a chat, or NULL */
     double temperature, top_p, min_p;
     int top_k; /* 0: all */
-    bool seeded;
+    enum { SEED_NONE, SEED_ANY, SEED_GIVEN } seed_is; /* ANY: another one for each request */
     uint64_t seed;
     int most; /* tokens of a reply; -1: as many as the context holds */
     bool run_on, stream, usage, usage_each, echo, ids, names_ids, keep_stop;
@@ -70,9 +69,9 @@ bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r);
 /* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are matched. */
 bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
                 struct refusal *r);
-/* Appends the ids of "messages". *user and *system (which may be NULL) receive copies of the last user
+/* Appends the ids of the request's "messages", in the style that it asks for. *user and *system (which may be NULL) receive copies of the last user
  * message and of the system message, or NULL. */
-bool ask_messages(const json_t *list, const struct ask_of *of, struct ids *out, char **user,
+bool ask_messages(const json_t *o, const struct ask_of *of, struct ids *out, char **user,
                   char **system, struct refusal *r);
 
 #endif

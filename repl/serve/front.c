@@ -279,16 +279,16 @@ static enum MHD_Result post_completion(struct call *c) { return begin(c, false);
 static bool read_tokenize(struct call *c, json_t *o, struct ids *ids, bool *strs, struct refusal *r)
 {
     const struct ask_of *of = &c->f->s->of;
-    json_t *prompt = json_object_get(o, "prompt"), *messages = json_object_get(o, "messages");
+    json_t *prompt = json_object_get(o, "prompt");
     bool bare = json_is_false(json_object_get(o, "add_special_tokens"));
     *strs = json_is_true(json_object_get(o, "return_token_strs"));
     if (json_is_string(prompt))
         return ask_encode(of, json_string_value(prompt), json_string_length(prompt), bare, ids, r);
-    if (!messages)
+    if (!json_object_get(o, "messages"))
         return refuse(r, 400, "prompt", "expected prompt, a text, or messages");
     if (json_is_false(json_object_get(o, "add_generation_prompt")))
         return refuse(r, 400, "add_generation_prompt", "add_generation_prompt: false is not supported");
-    return ask_messages(messages, of, ids, NULL, NULL, r);
+    return ask_messages(o, of, ids, NULL, NULL, r);
 }
 
 static enum MHD_Result post_tokenize(struct call *c)

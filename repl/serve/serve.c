@@ -188,8 +188,8 @@ struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void 
             refuse(r, 503, NULL, "the server ends");
         return NULL;
     }
-    if (!a->seeded)
-        a->seed = s->opt.seeded ? s->opt.seed : draw(s) & INT32_MAX;
+    if (a->seed_is != SEED_GIVEN)
+        a->seed = a->seed_is == SEED_NONE && s->opt.seeded ? s->opt.seed : draw(s) & INT32_MAX;
     struct task *t = task_new(a, &s->of, s->print);
     snprintf(t->name, sizeof t->name, "%s", name);
     t->call = call;

@@ -24,7 +24,7 @@ static const char *const markers[] = {
     "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|channel>",
     "<channel|>", "<|tool_response>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>",
     "<|return|>", "<|call|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
-    "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|think|>",
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
@@ -149,10 +149,14 @@ static struct ids render(const struct chat *c, const struct message *m, int n)
 }
 
 /* The prompt equals the text, with a token wherever the text has a marker. */
-static void assert_prompt(const struct chat *c, const struct message *m, int n, const char *want)
+static void assert_styled(const struct chat *c, const struct chat_style *s, const struct message *m, int n,
+                          const char *want)
 {
-    struct ids got = render(c, m, n), ids = {0};
+    struct ids got = {0}, ids = {0};
     struct buf text = {0};
+    struct err e = {0};
+    if (!chat_has_style(c, s, &e) || !chat_render_in(c, s, m, n, &got, &e))
+        fail_msg("%s", e.msg);
     tok_decode(bytes, got.v, got.n, true, &text);
     assert_string_equal(text.p, want);
     assert_true(tok_encode(bytes, want, strlen(want), TOK_SPECIAL, &ids, NULL));
@@ -161,6 +165,18 @@ static void assert_prompt(const struct chat *c, const struct message *m, int n, 
     buf_free(&text);
     ids_free(&got);
     ids_free(&ids);
+}
+
+static void assert_prompt(const struct chat *c, const struct message *m, int n, const char *want)
+{
+    assert_styled(c, &(struct chat_style){0}, m, n, want);
+}
+
+static void assert_no_style(const struct chat *c, struct chat_style s, const char *why)
+{
+    struct err e = {0};
+    assert_false(chat_has_style(c, &s, &e));
+    assert_non_null(strstr(e.msg, why));
 }
 
 /* ---- the bundled model ---- */
@@ -282,6 +298,16 @@ static void test_gemma4_has_a_system_turn_and_drops_thoughts(void **state)
     assert_non_null(strstr(warning, "chat template"));
     assert_prompt(c, m + 1, 1, "<bos><|turn>user\nHi<turn|>\n<|turn>model\n"
                                "<|channel>thought\n<channel|>");
+    assert_no_style(c, (struct chat_style){.think = THINK}, "does not switch thinking");
+    chat_close(c);
+    c = open_with_template("gemma4", "{{- '<|think|>\\n' -}}{{- '<|channel>thought\\n<channel|>' -}}", NULL);
+    assert_styled(c, &(struct chat_style){.think = THINK_NOT}, m + 1, 1,
+                  "<bos><|turn>user\nHi<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
+    assert_styled(c, &(struct chat_style){.think = THINK}, m, 2,
+                  "<bos><|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
+    assert_styled(c, &(struct chat_style){.think = THINK}, m + 1, 1,
+                  "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
+    assert_no_style(c, (struct chat_style){.effort = "low"}, "gemma-4, has no reasoning effort");
     chat_close(c);
     ids_free(&m[2].ids);
     ids_free(&m[4].ids);
@@ -320,6 +346,15 @@ static void test_harmony_writes_its_system_message_and_rewrites_history(void **s
                   "<|start|>assistant<|channel|>final<|message|>Because<|end|>"
                   "<|start|>user<|message|>Ah<|end|><|start|>assistant");
     assert_false(chat_set_date(c, "2025-6-28", NULL));
+    assert_styled(c, &(struct chat_style){.effort = "medium"}, m + 1, 1, HARMONY_SYSTEM
+                  "<|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant");
+    assert_styled(c, &(struct chat_style){.effort = "high", .think = THINK}, m + 1, 1,
+                  "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+                  "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: high\n\n"
+                  "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+                  "<|end|><|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant");
+    assert_no_style(c, (struct chat_style){.effort = "minimal"}, "expected low, medium or high");
+    assert_no_style(c, (struct chat_style){.think = THINK_NOT}, "does not switch thinking");
     int32_t stop[MAX_STOP];
     int n = chat_stops(c, stop);
     assert_int_equal(n, 3); /* <|end|> goes on */
@@ -345,6 +380,20 @@ static void test_chatml_sends_answers_back_without_thoughts(void **state)
                   "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n");
     ids_free(&m[2].ids);
     ids_free(&m[4].ids);
+    static const char on[] = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n",
+                      off[] = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    assert_styled(c, &(struct chat_style){.think = THINK}, m + 5, 1, on);
+    assert_styled(c, &(struct chat_style){.think = THINK_NOT}, m + 5, 1, off);
+    chat_close(c);
+    /* a template without the variable, and one with it, as published */
+    c = open_with_template("qwen3", "{{- '<|im_start|>assistant\\n' }}", NULL);
+    assert_no_style(c, (struct chat_style){.think = THINK_NOT}, "does not switch thinking");
+    assert_no_style(c, (struct chat_style){.think = THINK}, "does not switch thinking");
+    chat_close(c);
+    c = open_with_template("qwen3", "{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is defined and enable_thinking "
+                           "is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}", NULL);
+    assert_styled(c, &(struct chat_style){.think = THINK_NOT}, m + 5, 1, off);
+    assert_styled(c, &(struct chat_style){0}, m + 5, 1, on);
     chat_close(c);
 }
 

@@ -282,6 +282,17 @@ static void test_thoughts_are_apart(void **state)
     assert_non_null(mkdtemp(folder));
     write_thinking(folder);
     desk_open_as(&d, NULL, folder, "qwen3", NULL);
+    /* the template's switch: an empty thought at the end of the prompt, the same for /tokenize */
+    json_t *as[] = {
+        desk_json(&d, "/tokenize", "{" ASKED "}", 200),
+        desk_json(&d, "/tokenize", "{\"chat_template_kwargs\":{\"enable_thinking\":false}," ASKED "}", 200),
+        desk_json(&d, "/tokenize", "{\"reasoning_effort\":\"none\"," ASKED "}", 200)};
+    assert_true(json_array_size(json_object_get(as[0], "tokens")) < json_array_size(json_object_get(as[1], "tokens")));
+    assert_true(json_equal(json_object_get(as[1], "tokens"), json_object_get(as[2], "tokens")));
+    for (int i = 0; i < 3; i++)
+        json_decref(as[i]);
+    json_decref(desk_json(&d, CHAT, "{\"max_tokens\":1,\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 200));
+    json_decref(desk_json(&d, CHAT, "{\"reasoning_effort\":\"low\"," ASKED "}", 400));
     fake_script(&d.f, "<think>\nthe stored keys\n</think>\n\nIt stores keys.<|im_end|>");
     for (int step = 1; step < 5; step++) {
         struct buf b = {0}, text[2] = {{0}};
@@ -337,6 +348,140 @@ static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
     desk_close(&d);
 }
 
+static void expect_refused(struct desk *d, const char *path, const char *rest, const char *name, const char *value)
+{
+    struct buf body = {0};
+    buf_printf(&body, "{\"%s\":%s,%s}", name, value, rest);
+    json_t *o = desk_json(d, path, body.p, 400);
+    if (strcmp(text_at(o, "error.param"), name) != 0 || !strstr(text_at(o, "error.message"), name))
+        fail_msg("%s: %s", body.p, text_at(o, "error.message"));
+    json_decref(o);
+    buf_free(&body);
+}
+
+/* Fields of other servers that ask for what every answer is anyway are accepted, also in another spelling of the number; any
+ * other value is refused by the field's name. "*": any value will do. */
+static void test_neutral_values_are_accepted(void **state)
+{
+    static const struct { const char *name, *neutral[3], *other; } cases[] = {
+        /* OpenAI */
+        {"user", {"\"u\""}, "*"}, {"metadata", {"{\"a\":\"b\"}"}, "*"}, {"store", {"true"}, "*"},
+        {"service_tier", {"\"auto\""}, "*"}, {"parallel_tool_calls", {"true", "false"}, "*"},
+        {"presence_penalty", {"0", "0.0"}, "0.1"}, {"frequency_penalty", {"0", "0.0"}, "-1"},
+        {"logit_bias", {"{}", "[]"}, "{\"5\":1}"}, {"n", {"1"}, "0"}, {"best_of", {"1"}, "2"},
+        {"tools", {"[]"}, "[{}]"}, {"tool_choice", {"\"none\"", "\"auto\""}, "\"required\""},
+        {"functions", {"[]"}, "[{}]"}, {"function_call", {"\"none\""}, "{\"name\":\"f\"}"},
+        {"response_format", {"{\"type\":\"text\"}"}, "{\"type\":\"json_object\"}"},
+        {"modalities", {"[\"text\"]"}, "[\"audio\"]"}, {"verbosity", {"\"medium\""}, "\"low\""},
+        /* vLLM */
+        {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.0"}, "1.1"}, {"length_penalty", {"1"}, "2"},
+        {"use_beam_search", {"false"}, "true"}, {"skip_special_tokens", {"true"}, "false"},
+        {"spaces_between_special_tokens", {"true", "false"}, "1"}, {"min_tokens", {"0"}, "3"},
+        {"guided_json", {"{}"}, "{\"type\":\"object\"}"}, {"guided_regex", {"\"\""}, "\"a+\""},
+        {"guided_choice", {"[]"}, "[\"a\"]"}, {"guided_grammar", {"\"\""}, "\"root ::= x\""},
+        {"structured_outputs", {"{}"}, "{\"json\":{}}"}, {"bad_words", {"[]"}, "[\"x\"]"},
+        {"allowed_token_ids", {"[]"}, "[5]"}, {"thinking_token_budget", {"-1"}, "100"},
+        {"cache_salt", {"\"s\""}, "*"}, {"priority", {"3"}, "*"}, {"request_id", {"\"r\""}, "*"},
+        {"watermarking", {"false"}, "true"}, {"logprob_token_ids", {"[]"}, "[5]"},
+        /* llama-server */
+        {"cache_prompt", {"true", "false"}, "*"}, {"id_slot", {"-1"}, "*"}, {"n_predict", {"-1", "5"}, "-2"},
+        {"repeat_penalty", {"1.0", "1"}, "1.1"}, {"repeat_last_n", {"64"}, "*"}, {"typical_p", {"1", "1.0"}, "0.9"},
+        {"typ_p", {"1"}, "0.5"}, {"tfs_z", {"1"}, "0.5"}, {"mirostat", {"0"}, "2"}, {"mirostat_tau", {"5"}, "*"},
+        {"mirostat_eta", {"0.1"}, "*"}, {"xtc_probability", {"0"}, "0.5"}, {"xtc_threshold", {"0.1"}, "*"},
+        {"dry_multiplier", {"0"}, "0.8"}, {"dry_base", {"1.75"}, "*"}, {"dry_allowed_length", {"2"}, "*"},
+        {"dry_penalty_last_n", {"-1"}, "*"}, {"dry_sequence_breakers", {"[\"a\"]"}, "*"},
+        {"dynatemp_range", {"0"}, "0.5"}, {"dynatemp_exponent", {"1"}, "*"}, {"top_n_sigma", {"-1", "0"}, "2"},
+        {"min_keep", {"0"}, "2"}, {"samplers", {"[]"}, "[\"top_k\"]"}, {"grammar", {"\"\""}, "\"root ::= x\""},
+        {"json_schema", {"{}"}, "{\"type\":\"object\"}"}, {"n_probs", {"0"}, "3"}, {"timings_per_token", {"true"}, "*"},
+        {"n_keep", {"0"}, "*"}, {"t_max_predict_ms", {"-1", "0"}, "5"}, {"lora", {"[]"}, "[{\"id\":0}]"},
+        {"reasoning_format", {"\"auto\""}, "\"none\""}, {"return_progress", {"true"}, "*"},
+        {"speculative.n_max", {"8"}, "*"}, {"return_tokens", {"false"}, "true"},
+        /* ollama, SGLang and clients */
+        {"keep_alive", {"-1", "\"5m\""}, "*"}, {"session_id", {"\"s\""}, "*"}, {"num_ctx", {"4096"}, "*"},
+        {"num_predict", {"-1", "-2"}, "7"}, {"options", {"{}"}, "{\"temperature\":0}"}, {"format", {"\"\""}, "\"json\""},
+        {"rid", {"\"r\""}, "*"}, {"separate_reasoning", {"true"}, "false"}, {"top_a", {"0"}, "0.2"},
+        {"no_repeat_ngram_size", {"0"}, "3"}, {"guidance_scale", {"1"}, "2"}, {"smoothing_factor", {"0"}, "1"},
+    };
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    static const struct { const char *path, *rest; } kinds[] = {{CHAT, ASKED}, {COMPLETIONS, "\"prompt\":\"a\""}};
+    for (int k = 0; k < 2; k++) {
+        struct buf all[3] = {{0}};
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            for (int v = 0; v < 3; v++) /* the v-th value of each, or the first, or nothing */
+                buf_printf(&all[v], "\"%s\":%s,", cases[i].name,
+                           v == 2 ? "null" : cases[i].neutral[v] ? cases[i].neutral[v] : cases[i].neutral[0]);
+            if (*cases[i].other != '*')
+                expect_refused(&d, kinds[k].path, kinds[k].rest, cases[i].name, cases[i].other);
+        }
+        for (int v = 0; v < 3; v++) {
+            char *body = xasprintf("{%s%s}", all[v].p, kinds[k].rest);
+            json_decref(desk_json(&d, kinds[k].path, body, 200));
+            free(body);
+            buf_free(&all[v]);
+        }
+    }
+    assert_int_equal(d.f.n_job, 6);
+    expect_refused(&d, CHAT, ASKED, "no_such_field", "0");
+    expect_refused(&d, COMPLETIONS, "\"prompt\":\"a\"", "suffix", "\"z\"");
+    json_decref(desk_json(&d, COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":null,\"echo\":false,\"logprobs\":false}", 200));
+    json_decref(desk_json(&d, CHAT, "{" ASKED ",\"echo\":false,\"ignore_eos\":false,\"reasoning_effort\":\"none\","
+                          "\"chat_template_kwargs\":{\"enable_thinking\":false}}", 200)); /* this format never thinks */
+    desk_close(&d);
+}
+
+/* -1 is no limit, and any seed. */
+static void test_minus_one(void **state)
+{
+    struct desk d;
+    (void)state;
+    desk_open(&d, &(struct serve_opts){.seeded = true, .seed = 5});
+    static const char *const body[] = {"{\"max_tokens\":-1,\"seed\":-1," ASKED "}", "{\"max_completion_tokens\":-1,\"seed\":-1," ASKED "}",
+                                       "{\"max_tokens\":-1,\"prompt\":\"a\"}", "{\"max_completion_tokens\":7,\"prompt\":\"a\",\"max_tokens\":3}"};
+    static const int most[] = {-1, -1, -1, 7};
+    for (int i = 0; i < 4; i++) {
+        json_decref(desk_json(&d, i < 2 ? CHAT : COMPLETIONS, body[i], 200));
+        assert_int_equal(d.f.job[i].ask.most, most[i]);
+    }
+    assert_true(d.f.job[0].ask.seed != d.f.job[1].ask.seed); /* the server's own seed is for those that name none */
+    assert_true(d.f.job[2].ask.seed == 5 && d.f.job[3].ask.seed == 5);
+    desk_close(&d);
+}
+
+static void test_one_model_and_heads_alone(void **state)
+{
+    static const char *const path[] = {"/v1/models", "/v1/models/nestling", "/health", "/ping", "/version", "/load",
+                                       "/server_info", "/metrics"};
+    struct desk d;
+    struct buf b = {0};
+    (void)state;
+    desk_open(&d, NULL);
+    json_t *all = desk_json(&d, "/v1/models", NULL, 200), *one = desk_json(&d, "/v1/models/nestling", NULL, 200);
+    assert_true(json_equal(json_array_get(json_object_get(all, "data"), 0), one));
+    json_decref(all);
+    json_decref(one);
+    static const char *const other[] = {"/v1/models/nope", "/v1/models/nestling/x", "/v1/models/", "/v1/models/NESTLING"};
+    for (int i = 0; i < 4; i++) {
+        json_t *o = desk_json(&d, other[i], NULL, 404);
+        assert_string_equal(text_at(o, "error.type"), "NotFoundError");
+        assert_string_equal(text_at(o, "error.param"), "model");
+        json_decref(o);
+    }
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++) {
+        struct client c, *list[2] = {&c, NULL};
+        client_open(&c, serve_port(d.s));
+        client_ask(&c, "HEAD", path[i], "", NULL, true);
+        assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
+        assert_int_equal(strncmp(c.got.p, "HTTP/1.1 200", 12), 0);
+        assert_true(c.got.n > 4 && !strcmp(c.got.p + c.got.n - 4, "\r\n\r\n")); /* no body */
+        client_close(&c);
+    }
+    assert_int_equal(desk_ask(&d, "GET", CHAT, "", NULL, &b), 405);
+    buf_free(&b);
+    desk_close(&d);
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 static void test_every_refusal_is_an_error_object(void **state)
@@ -368,7 +513,15 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"max_tokens\":100000," ASKED "}", 400, "max_tokens"},
         {CHAT, "{\"max_tokens\":1e300," ASKED "}", 400, "max_tokens"},
         {CHAT, "{\"max_tokens\":4096," ASKED "}", 400, "input_tokens"},
-        {CHAT, "{\"seed\":-1," ASKED "}", 400, "seed"},
+        {CHAT, "{\"seed\":-2," ASKED "}", 400, "seed"},
+        {CHAT, "{\"max_tokens\":-2," ASKED "}", 400, "max_tokens"},
+        {CHAT, "{\"max_completion_tokens\":0," ASKED "}", 400, "max_completion_tokens"},
+        {CHAT, "{\"chat_template_kwargs\":7," ASKED "}", 400, "chat_template_kwargs"},
+        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 400, "chat_template_kwargs"},
+        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":1}," ASKED "}", 400, "chat_template_kwargs.enable_thinking"},
+        {CHAT, "{\"chat_template_kwargs\":{\"other\":1}," ASKED "}", 400, "chat_template_kwargs.other"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"reasoning_effort\":\"low\"}", 400, "reasoning_effort"},
+        {COMPLETIONS, "{\"prompt\":\"a\",\"tools\":[{}]}", 400, "tools"},
         {CHAT, "{\"seed\":9223372036854775807," ASKED "}", 400, "seed"},
         {CHAT, "{\"seed\":\"x\"," ASKED "}", 400, "seed"},
         {CHAT, "{\"stop\":7," ASKED "}", 400, "stop"},
@@ -403,6 +556,7 @@ static void test_every_refusal_is_an_error_object(void **state)
         {"/detokenize", "{\"tokens\":7}", 400, "tokens"},
         {"/v1/nothing", "{}", 404, ""},
         {"/v1/models", "{}", 405, ""},
+        {"/v1/models/nestling", "{}", 405, ""},
     };
     struct desk d;
     (void)state;
@@ -1243,6 +1397,9 @@ int main(void)
         cmocka_unit_test(test_streams_send_whole_characters),
         cmocka_unit_test(test_thoughts_are_apart),
         cmocka_unit_test(test_a_request_reaches_the_engine_as_it_was_asked),
+        cmocka_unit_test(test_neutral_values_are_accepted),
+        cmocka_unit_test(test_minus_one),
+        cmocka_unit_test(test_one_model_and_heads_alone),
         cmocka_unit_test(test_every_refusal_is_an_error_object),
         cmocka_unit_test(test_keys_hosts_and_lengths),
         cmocka_unit_test(test_a_head_says_one_thing),
