@@ -60,18 +60,49 @@ void transcript_user(struct transcript *t, int turn, const char *text, size_t n)
     buf_add(&add_entry(t, ENTRY_USER, turn)->text, text, n);
 }
 
+/* The index of an entry after entry `from` has become the last one. */
+static int index_after(const struct transcript *t, int i, int from)
+{
+    return i == from ? t->n - 1 : i > from ? i - 1 : i;
+}
+
+/* Makes an entry the last one; the cursor and the window keep the entries that they are on. */
+static void move_to_end(struct transcript *t, int i)
+{
+    struct entry e = t->entry[i];
+    memmove(t->entry + i, t->entry + i + 1, (size_t)(t->n - 1 - i) * sizeof *t->entry);
+    t->entry[t->n - 1] = e;
+    t->cursor = index_after(t, t->cursor, i);
+    if (!t->tail && t->top < t->n)
+        t->top = index_after(t, t->top, i);
+}
+
+/* The open entry of this turn and kind; -1: none. */
+static int find_open(const struct transcript *t, int turn, enum entry_kind kind)
+{
+    int i = t->n - 1;
+    while (i >= 0 && !(t->entry[i].open && t->entry[i].turn == turn && t->entry[i].kind == kind))
+        i--;
+    return i;
+}
+
 void transcript_append(struct transcript *t, int turn, enum entry_kind kind, const char *text,
                        size_t n)
 {
-    struct entry *e = NULL;
-    for (int i = t->n - 1; i >= 0 && !e; i--)
-        if (t->entry[i].open && t->entry[i].turn == turn && t->entry[i].kind == kind)
-            e = &t->entry[i];
-    if (!e) {
-        e = add_entry(t, kind, turn);
-        e->open = true;
-    }
+    int i = find_open(t, turn, kind);
+    struct entry *e = i < 0 ? add_entry(t, kind, turn) : &t->entry[i];
+    e->open = true;
     buf_add(&e->text, text, n);
+}
+
+void transcript_go_on(struct transcript *t, int turn)
+{
+    static const enum entry_kind kind[] = {ENTRY_THINK, ENTRY_REPLY};
+    for (int k = 0; k < 2; k++) {
+        int i = find_open(t, turn, kind[k]);
+        if (i >= 0)
+            move_to_end(t, i);
+    }
 }
 
 void transcript_end(struct transcript *t, int turn)

@@ -74,6 +74,8 @@ void transcript_user(struct transcript *t, int turn, const char *text, size_t n)
 /* Appends to the open entry of this turn and kind, or to a new one. */
 void transcript_append(struct transcript *t, int turn, enum entry_kind kind, const char *text,
                        size_t n);
+/* Moves the open entries of this turn to the end, below what was shown since they began. */
+void transcript_go_on(struct transcript *t, int turn);
 void transcript_end(struct transcript *t, int turn); /* no more text for this turn */
 /* Adds an entry with the sheet's rows; the sheet is empty afterwards. */
 void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, struct sheet *s);

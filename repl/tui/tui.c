@@ -87,13 +87,13 @@ static void face_error(struct app *a, const struct err *e)
 static void face_clear(struct app *a)
 {
     transcript_clear(&of(a)->talk);
-    of(a)->dirty = true;
+    word_forget(of(a));
 }
 
 static void face_retract(struct app *a, int turn)
 {
     transcript_retract(&of(a)->talk, turn);
-    of(a)->dirty = true;
+    word_forget(of(a));
 }
 
 static void face_replay_turn(struct app *a, const struct turn_row *r, const char *gone)
@@ -177,6 +177,15 @@ static void note_op(struct tui *t, const struct event *ev)
     buf_free(&line);
 }
 
+/* The reply goes on after a pause: what was asked meanwhile stays above its text. */
+static void go_on(struct tui *t, int turn)
+{
+    transcript_go_on(&t->talk, turn);
+    if (t->word.w)
+        t->word.entry = t->talk.cursor;
+    t->was_paused = false;
+}
+
 static void take_event(struct tui *t, const struct event *ev)
 {
     app_event(t->app, ev);
@@ -184,6 +193,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_BEGIN:
         transcript_user(&t->talk, ev->turn, ev->text.p ? ev->text.p : "", ev->text.n);
         t->turn_ns = clock_ns();
+        t->was_paused = false;
         t->reuse = (struct reuse_view){ev->reuse, ev->n_tokens, ev->n_reused};
         if (is_notable(&t->reuse))
             note_reuse(t); /* explains the wait */
@@ -193,6 +203,8 @@ static void take_event(struct tui *t, const struct event *ev)
         t->total = ev->done < ev->total ? ev->total : 0;
         break;
     case EV_TEXT:
+        if (t->was_paused)
+            go_on(t, ev->turn);
         transcript_append(&t->talk, ev->turn, ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK,
                           ev->text.p ? ev->text.p : "", ev->text.n);
         t->total = 0;
@@ -200,7 +212,10 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_END: end_turn(t, ev); break;
     case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
     case EV_FAULT: fault(t, ev); break;
-    case EV_PAUSE: app_show_pause(t->app); break;
+    case EV_PAUSE:
+        t->was_paused = true;
+        app_show_pause(t->app);
+        break;
     case EV_PROBE: app_show_probe(t->app, ev); break;
     case EV_WHAT_IF: app_show_what_if(t->app, ev); break;
     case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* `aerie serve` only */

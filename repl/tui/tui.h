@@ -102,6 +102,7 @@ struct tui {
         int headed;       /* replies whose heading is on the screen */
     } replies;
     uint64_t turn_ns;    /* when the running turn began */
+    bool was_paused;     /* the turn has paused since its latest text */
     struct reuse_view reuse; /* of the running turn */
     bool think; /* last seen value of the setting */
 
@@ -183,6 +184,7 @@ void tui_word_write(struct tui *t, struct pane *p, int width);
 bool word_begin(struct tui *t);
 bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
 void word_click(struct tui *t, int entry, int row, int x);
+void word_forget(struct tui *t); /* entries were removed: there is no cursor any more */
 /* ---- browser.c ---- */
 void tui_browser_open(struct tui *t); /* the saved sessions */
 

@@ -28,6 +28,14 @@ static void show_cursor(struct tui *t)
     t->dirty = true;
 }
 
+void word_forget(struct tui *t)
+{
+    t->word = (struct word){0};
+    if (t->focus == FOCUS_WORDS)
+        t->focus = FOCUS_INPUT;
+    show_cursor(t);
+}
+
 /* Moves the cursor to a word, and the address to the step of its first token. */
 static void go(struct tui *t, struct word w)
 {

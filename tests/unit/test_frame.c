@@ -345,6 +345,48 @@ static void test_the_focus_is_seen(void **state)
     screen_free(&s);
 }
 
+static void show(struct screen *s, const char *text)
+{
+    struct sheet rows;
+    sheet_init(&rows, false);
+    line(&rows, ST_TEXT, text);
+    transcript_sheet(&s->talk, ENTRY_SHEET, 0, &rows);
+    sheet_free(&rows);
+}
+
+/* After a pause a reply goes on below the commands that were run meanwhile; the cursor and a window
+ * that was scrolled back stay on their entries. */
+static void test_a_reply_goes_on_below_what_was_shown_meanwhile(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    transcript_user(&s.talk, 1, "go", 2);
+    transcript_append(&s.talk, 1, ENTRY_REPLY, "the reply", 9);
+    show(&s, "a tree");
+    show(&s, "a page");
+    s.talk.cursor = 1;
+    transcript_go_on(&s.talk, 1);
+    transcript_append(&s.talk, 1, ENTRY_REPLY, " goes on", 8);
+    assert_int_equal(s.talk.cursor, 3);
+    char *t = draw(&s, 80, 18);
+    assert_true(strstr(t, "a tree") < strstr(t, "a page"));
+    assert_true(strstr(t, "a page") < strstr(t, "the reply goes on"));
+    free(t);
+    s.talk.tail = false;
+    s.talk.top = 2; /* "a page" */
+    show(&s, "a pool");
+    transcript_go_on(&s.talk, 1);
+    transcript_append(&s.talk, 1, ENTRY_REPLY, ", and on", 8);
+    assert_string_equal(s.talk.entry[4].text.p, "the reply goes on, and on");
+    assert_int_equal(s.talk.top, 2);
+    transcript_end(&s.talk, 1);
+    show(&s, "the last word");
+    transcript_go_on(&s.talk, 1);
+    assert_string_equal(s.talk.entry[4].text.p, "the reply goes on, and on");
+    screen_free(&s);
+}
+
 static void test_ascii(void **state)
 {
     (void)state;
@@ -532,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_what_is_cut_ends_in_a_mark),
         cmocka_unit_test(test_attachments_stand_above_the_message),
         cmocka_unit_test(test_the_focus_is_seen),
+        cmocka_unit_test(test_a_reply_goes_on_below_what_was_shown_meanwhile),
         cmocka_unit_test(test_ascii),
         cmocka_unit_test(test_parts_never_overlap_nor_leave_the_screen),
         cmocka_unit_test(test_hostile_state_at_any_size),
