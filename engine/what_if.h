@@ -17,6 +17,8 @@ struct what_if_side {
 
 struct what_if {
     char change[240]; /* "draft.topk=8 page_size=1" */
+    char was[240];    /* the values of the same names in the turn: "draft.topk=4 page_size=16" */
+    bool same;        /* the changed values are those of the turn: nothing was changed */
     int turn, step;   /* the step that would come next */
     struct what_if_side side[2]; /* without and with the changes */
     bool other_pools; /* the changed one ran on a second runtime: page digests cannot be compared */

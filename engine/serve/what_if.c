@@ -77,6 +77,47 @@ static bool apply(const struct engine *g, struct changed *c, const char *changes
     return ok && (n > 0 || err_set(e, ERR_USAGE, "expected NAME=VALUE"));
 }
 
+/* Appends the value that a name has in *c. */
+static void print_value(const struct engine *g, const struct changed *c, const char *name,
+                        struct buf *out)
+{
+    enum bug b;
+    if (strncmp(name, "bug.", 4) == 0 && bug_find(name + 4, &b, NULL))
+        buf_str(out, bug_state_name(b, bug_on(&c->bugs, b)));
+    else if (strcmp(name, "page_size") == 0)
+        buf_printf(out, "%d", c->page_size ? c->page_size : g->own.runtime.kv.page_size);
+    else if (strcmp(name, "window") == 0)
+        buf_printf(out, "%d", c->window ? c->window : g->loaded.model.cfg.window);
+    else
+        settings_get(&c->set, name, out);
+}
+
+/* The names of the changes with the values that they have in *c: "draft.topk=4 seed=1". */
+static void print_values(const struct engine *g, const struct changed *c, const char *changes,
+                         struct buf *out)
+{
+    char *all = xstrdup(changes), *rest = all;
+    for (char *word; (word = strtok_r(rest, " \n", &rest)) != NULL;) {
+        word[strcspn(word, "=")] = '\0';
+        buf_printf(out, "%s%s=", out->n ? " " : "", word);
+        print_value(g, c, word, out);
+    }
+    free(all);
+}
+
+static void describe(const struct engine *g, const struct changed *as_is, const struct changed *c,
+                     const char *changes, struct what_if *w)
+{
+    struct buf was = {0}, then = {0};
+    print_values(g, as_is, changes, &was);
+    print_values(g, c, changes, &then);
+    snprintf(w->change, sizeof w->change, "%.230s", changes);
+    snprintf(w->was, sizeof w->was, "%.230s", was.p);
+    w->same = strcmp(was.p, then.p) == 0;
+    buf_free(&was);
+    buf_free(&then);
+}
+
 bool local_what_if(struct backend *b, const char *changes, struct err *e)
 {
     struct engine *g = engine_of(b);
@@ -279,7 +320,7 @@ void engine_what_if(struct engine *g, const char *changes)
     struct what_if *w = xcalloc(1, sizeof *w);
     w->turn = g->shared.turn;
     w->step = g->shared.step + 1;
-    snprintf(w->change, sizeof w->change, "%.230s", changes);
+    describe(g, &as_is, &c, changes, w);
     run_here(g, &as_is, &w->side[0]);
     if (needs_runtime(g, &as_is, &c))
         run_elsewhere(g, &c, w);

@@ -123,6 +123,10 @@ static void verdict(const struct what_if *w, struct sheet *out)
 static void answer_text(struct app *a, const struct what_if *w, struct sheet *out)
 {
     say_line(out, ST_HEAD, "step %d.%d, computed twice and dropped", w->turn, w->step);
+    if (w->same)
+        say_line(out, ST_WARN, "nothing was changed: the turn has %s", w->was);
+    else
+        say_line(out, ST_TEXT, "as it is: %s", w->was);
     row(out, "", "as it is", w->change);
     compared(a, w, out);
     for (int s = 0; s < 2; s++)
@@ -163,6 +167,8 @@ static void answer_json(struct app *a, const struct what_if *w, struct buf *json
     jput_kstr(json, "what_if", w->change);
     jput_kint(json, "turn", w->turn);
     jput_kint(json, "step", w->step);
+    jput_kstr(json, "was", w->was);
+    jput_kbool(json, "same_settings", w->same);
     jput_kint(json, "same_tokens", same_tokens(w));
     jput_kbool(json, "other_pools", w->other_pools);
     jput_key(json, "as_it_is");

@@ -69,13 +69,15 @@ grep -q '"command":"goto","result":{"turn":1,"step":2}' "$dir/out" && grep -q '"
 result "--json: the place that a turn goes back to" $?
 
 # ---- what if ----
-script /step "$question" "/what-if spec=off" "/step 4" "/what-if draft.nodes=3" "/what-if page_size=1" "/what-if bug.26512=on" "/what-if chunk=3" /continue; run --no-log
+script /step "$question" "/what-if spec=off" "/step 4" "/what-if draft.nodes=3" "/what-if page_size=1" "/what-if bug.26512=on" "/what-if page_size=16 bug.26512=off" "/what-if chunk=3" /continue; run --no-log
 [ $rc = 2 ] && grep -q '^drafted nodes *5 *2$' "$dir/out" && grep -q 'ran on pools of its own, after the [0-9]* tokens' "$dir/out" &&
     grep -q '^logits *[0-9a-f]* *equal$' "$dir/out" && grep -q '^bug.26512=on: I9 ' "$dir/out" && grep -q 'the next step is a chunk of the prompt' "$dir/err" &&
     grep -q '^aerie: chunk: expected draft.topk' "$dir/err" && [ "$(wc -l <"$dir/err")" = 2 ]
 result "/what-if shows the next step as it is and changed" $?
+grep -q '^as it is: draft.nodes=6$' "$dir/out" && grep -q '^nothing was changed: the turn has page_size=16 bug.26512=off$' "$dir/out" && [ "$(grep -c '^nothing was' "$dir/out")" = 1 ]
+result "and what the turn has, and that equal settings are no change" $?
 script /step "$question" "/step 5" "/what-if spec=off" /continue; run --no-log --json
-grep -q '^{"what_if":"spec=off","turn":1,"step":6,"same_tokens":1,' "$dir/out"; result "--json: the comparison is an object" $?
+grep -q '^{"what_if":"spec=off","turn":1,"step":6,"was":"spec=on","same_settings":false,"same_tokens":1,' "$dir/out"; result "--json: the comparison is an object" $?
 
 # ---- the log ----
 script "/force \" Once\"" "/break step==1.4" "$question" "/force \" the\"" "/rstep 2" "/goto 1.4" /continue "Who are you?"; run
@@ -110,6 +112,8 @@ if command -v tmux >/dev/null; then
         result "$size: S goes a step back, N to where the turn begins" $?
         T send-keys x y; wait_for '› xy'; result "$size: other keys type" $?
         T send-keys C-u; T send-keys c; gone 'PAUSED'; result "$size: c lets the turn run" $?
+        T capture-pane -p | sed '/^──/,$d' | grep -v '^ *$' | tail -n 1 >"$dir/out"; grep -q '8, 9\.' "$dir/out"
+        result "$size: and its reply stands below what was asked meanwhile" $?
         line /bye
     done
 else
