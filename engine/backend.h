@@ -421,6 +421,10 @@ struct debug_view {
                        whole step, or (step 0) nothing of the turn yet */
     char why[400];
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
+    bool verified;    /* paused after verify, accept or commit: the target has run over the tree, so
+                         the tree has p and fates, and the step can be probed */
+    struct step_rec rec; /* if verified: the step's record so far, without times and digests; before
+                            accept what accept will find */
     int32_t token[TREE_MAX];
     int n_token; /* tokens that the step appends; 0: not known before accept */
     int32_t forced; /* the token that will be emitted next, by hand; -1: none */

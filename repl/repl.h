@@ -193,6 +193,11 @@ void app_forced_line(struct app *a, const struct event *ev, struct buf *out); /*
 /* The tree of the step that is paused between two phases, else of the latest step that drafted.
  * False: there is none. For backends with VIEW_TREES. */
 bool app_latest_tree(struct app *a, struct step_view *v);
+/* The step in whose middle the turn is paused, once the target has verified it: what is known of it
+ * so far. False: no turn is paused there. */
+bool app_paused_step(struct app *a, struct step_view *v);
+/* The same, and it is this step. */
+bool app_paused_in(struct app *a, int turn, int step, struct step_view *v);
 
 /* ---- app_recorded.c -------------------------------------------------------------------------- */
 
@@ -213,8 +218,9 @@ void app_drop_past(struct app *a);
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
-/* A step of the session, from memory, else from the log; for backends with VIEW_STEPS. Facts that the
- * log does not have are NAN. False and *e: neither has the step. */
+/* A step of the session, from memory, else from the log; or the step in whose middle the turn is
+ * paused. For backends with VIEW_STEPS. Facts that the log does not have are NAN. False and *e:
+ * neither has the step. */
 bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 /* A page table and a position at the app's address (/at), or now. */
 bool app_table(struct app *a, struct page_table *t, struct err *e);

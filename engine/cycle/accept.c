@@ -46,20 +46,33 @@ static int32_t emitted(const struct lane *l, int depth, int32_t choice)
     return depth < l->n_given ? l->given[depth] : choice;
 }
 
+/* Walks the tree with the target's choices: sets the fates of its nodes, the path, the emitted
+ * tokens (choice) and the record of *out. Returns the length of the path; 0: a choice is no
+ * token. */
+static int judge(const struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
+                 const int32_t *chosen, int32_t choice[TREE_MAX], int path[TREE_MAX],
+                 struct outcome *out)
+{
+    for (int i = 0; i < tree->n; i++) {
+        if (chosen[i] < 0)
+            return 0;
+        choice[i] = emitted(l, tree->depth[i], chosen[i]);
+    }
+    int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
+    CHECK(n <= MAX_STEPS + 1);
+    *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
+    return n;
+}
+
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e)
 {
     int path[TREE_MAX], offset[MAX_STEPS + 1];
     int32_t choice[TREE_MAX];
     bool sampled = l->how.temperature > 0;
-    for (int i = 0; i < tree->n; i++) {
-        if (chosen[i] < 0)
-            return bad_token(e);
-        choice[i] = emitted(l, tree->depth[i], chosen[i]);
-    }
-    int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
-    CHECK(n <= MAX_STEPS + 1);
-    *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
+    int n = judge(r, l, tree, max_new, chosen, choice, path, out);
+    if (n == 0)
+        return bad_token(e);
     for (int i = 0; i < n; i++) {
         out->path[i] = path[i];
         out->token[i] = tree_emitted(tree->token, choice, path, n, i);
@@ -319,6 +332,25 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     best_of_rows(r, row, out->n_cells, &best);
     outcome_set_logits(r, out, &best, row, node_logp);
     move_cells(r, l, out);
+    return true;
+}
+
+bool accept_peek(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
+                 struct step_rec *rec)
+{
+    int32_t chosen[TREE_MAX], choice[TREE_MAX];
+    float u[TREE_MAX], node_logp[TREE_MAX];
+    int path[TREE_MAX];
+    struct outcome out;
+    sample_rows(r, l, first, tree->n, tree->depth, chosen, u);
+    int n = r->dev.k->sync(r->dev.d, NULL)
+                ? judge(r, l, tree, max_new, chosen, choice, path, &out) : 0;
+    if (n == 0)
+        return false;
+    for (int i = 0; i < n && l->how.temperature > 0; i++)
+        tree->u[path[i]] = u[path[i]];
+    node_probabilities(r, first, tree, node_logp);
+    *rec = out.rec;
     return true;
 }
 

@@ -68,6 +68,11 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
  * every row, accepts, and moves the accepted cells on the device. */
 bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
+/* What accept_lane() will find, without accepting: sets the tree's fates, probabilities and uniforms,
+ * and *rec, whose digest and margin are not known yet. False: the device has failed or its output is
+ * no number, which accept_lane() will report. */
+bool accept_peek(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
+                 struct step_rec *rec);
 /* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token number
  * at + i. */
 void score_prompt(struct runtime *r, const struct lane *l, int at, int n);

@@ -144,15 +144,32 @@ static bool forward(struct cycle *c, const struct plan *p, bool capture, struct 
            err_set(e, ERR_NEGATIVE, "the pass was stopped");
 }
 
+static enum plan_mode mode_of(const struct cycle *c)
+{
+    for (int b = 0; b < c->n; b++)
+        if (c->lane[b].tree.n > 1)
+            return PLAN_VERIFY;
+    return PLAN_DECODE;
+}
+
+/* Runs the target over the trees, whose pass is prepared, and waits for the logits of all rows. */
+static bool run_trees(struct cycle *c, struct err *e)
+{
+    struct runtime *r = c->r;
+    const struct plan *p = &r->pass.plan[mode_of(c)];
+    if (!forward(c, p, c->follow.n > 0 || c->lane[0].lags, e))
+        return false;
+    net_logits(&r->net, p->n_rows, (kbuf){0}, r->logits, (kbuf){0});
+    probe_logits(&r->net, 0, p->n_rows, r->logits, r->ids, r->p);
+    return r->dev.k->sync(r->dev.d, e);
+}
+
 /* Reserves the cells of all trees and runs the target over them. */
 static bool verify(struct cycle *c, struct err *e)
 {
     struct runtime *r = c->r;
     struct plan_req req[MAX_LANES];
-    enum plan_mode mode = PLAN_DECODE;
-    for (int b = 0; b < c->n; b++)
-        if (c->lane[b].tree.n > 1)
-            mode = PLAN_VERIFY;
+    enum plan_mode mode = mode_of(c);
     bool ok = true;
     pass_lock(&r->pass);
     for (int b = 0; b < c->n && ok; b++) {
@@ -163,13 +180,7 @@ static bool verify(struct cycle *c, struct err *e)
                                    .tree = mode == PLAN_VERIFY ? t : NULL};
     }
     pass_unlock(&r->pass);
-    if (!ok || !pass_prepare(&r->pass, mode, req, c->n, e) ||
-        !forward(c, &r->pass.plan[mode], c->follow.n > 0 || c->lane[0].lags, e))
-        return false;
-    int rows = r->pass.plan[mode].n_rows;
-    net_logits(&r->net, rows, (kbuf){0}, r->logits, (kbuf){0});
-    probe_logits(&r->net, 0, rows, r->logits, r->ids, r->p);
-    return r->dev.k->sync(r->dev.d, e);
+    return ok && pass_prepare(&r->pass, mode, req, c->n, e) && run_trees(c, e);
 }
 
 bool cycle_verify(struct cycle *c, struct err *e)
@@ -177,6 +188,14 @@ bool cycle_verify(struct cycle *c, struct err *e)
     phase_begin(c, CYCLE_DRAFTED);
     bool ok = verify(c, e);
     c->ns_verify = phase_end(c, CYCLE_VERIFIED, ok);
+    return ok;
+}
+
+bool cycle_verify_again(struct cycle *c, struct err *e)
+{
+    phase_begin(c, CYCLE_VERIFIED);
+    bool ok = run_trees(c, e);
+    c->ns_verify += phase_end(c, CYCLE_VERIFIED, ok);
     return ok;
 }
 

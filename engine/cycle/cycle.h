@@ -13,8 +13,8 @@
  *
  * The phases pass their results in struct cycle. Before the commit only a lane's reservations and
  * the captured states on the device change; from the commit on nothing can fail. lane_step() runs
- * all phases; it may run the first three as one run of device operations (fused.h). Between two
- * phases the runtime must not run another pass. Engine thread.
+ * all phases; it may run the first three as one run of device operations (fused.h). Where the runtime
+ * runs another pass between verify and accept, cycle_verify_again() must follow. Engine thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
@@ -73,6 +73,9 @@ void cycle_begin(struct cycle *c, struct runtime *r, struct lane *const *lane,
 bool cycle_draft(struct cycle *c, struct err *e);
 bool cycle_verify(struct cycle *c, struct err *e);
 bool cycle_accept(struct cycle *c, struct err *e);
+/* After verify: computes the logits once more, with the same bits, because another pass of the
+ * runtime has used their buffer since. */
+bool cycle_verify_again(struct cycle *c, struct err *e);
 void cycle_commit(struct cycle *c);
 void cycle_follow(struct cycle *c);
 /* Rolls back what the phases before the commit have reserved. The lanes are as they were; cells

@@ -42,10 +42,8 @@ static void wait_for_run(struct engine *g)
             until.tv_sec++;
         }
         pthread_cond_timedwait(&d->go, &d->mu, &until);
-        /* the accept phase still reads the logits */
-        bool logits = strcmp(d->view.phase, "verify") == 0;
         pthread_mutex_unlock(&d->mu);
-        engine_serve_paused(g, logits);
+        engine_serve_paused(g);
         pthread_mutex_lock(&d->mu);
     }
     d->view.paused = false;
@@ -135,14 +133,20 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
         return !stop_asked(&g->stop) && !debug_back_asked(g);
     const struct cycle_lane *x = &c->lane[0];
     bool known = c->phase >= CYCLE_ACCEPTED;
-    struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &x->tree,
-                                  x->out.token, known ? x->out.n_new : 0);
+    struct tree tree = x->tree;
+    struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
+    bool verified = known || (c->phase == CYCLE_VERIFIED &&
+                              accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
+    struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &tree, x->out.token,
+                                  known ? x->out.n_new : 0);
+    v.verified = verified;
+    v.rec = rec;
     int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step, v.phase);
     if (c->phase == CYCLE_DRAFTED)
         snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
-    else if (known)
-        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d accepted", x->out.rec.accepted,
-                 x->out.rec.drafted);
+    else if (verified)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d %s", rec.accepted, rec.drafted,
+                 known ? "accepted" : "will be accepted");
     pause_at(g, &v);
     return !stop_asked(&g->stop) && !debug_back_asked(g);
 }
@@ -250,6 +254,14 @@ void debug_force(struct debugger *d, int32_t id)
     pthread_mutex_unlock(&d->mu);
 }
 
+bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v)
+{
+    pthread_mutex_lock(&d->mu);
+    *v = d->view;
+    pthread_mutex_unlock(&d->mu);
+    return v->paused && v->verified && v->turn == turn && v->step == step;
+}
+
 /* The newest committed step of the paused turn. Call it under mu. */
 static int stands_at(const struct debugger *d)
 {
@@ -353,6 +365,8 @@ static void debug_view(struct backend *b, struct debug_view *v)
     *v = d->view;
     v->until = d->until;
     v->forced = d->forced;
+    for (int i = 0; v->forced >= 0 && v->verified && !v->n_token && i < v->tree.n; i++)
+        v->tree.fate[i] = FATE_NONE; /* what accept will find depends on the forced token now */
     v->first = d->turn ? d->first : 1;
     v->last = d->turn ? d->last : 0;
     v->n_break = d->breaks.n;

@@ -64,6 +64,10 @@ int debug_take_target(struct debugger *d);
 /* The turn has gone back to that step: pauses. */
 void debug_arrived(struct engine *g);
 
+/* Whether the turn is paused in the middle of this step, after its verify phase; then *v says what is
+ * known of the step. Any thread. */
+bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v);
+
 /* The forced token that the next step emits, -1: none; and sets it. Any thread. */
 int32_t debug_forced(struct debugger *d);
 void debug_force(struct debugger *d, int32_t id);

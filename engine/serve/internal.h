@@ -56,6 +56,7 @@ struct engine_own {
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
+    bool probed; /* a past step was computed again since this was set to false */
     struct clients *clients; /* jobs of clients that run, wait or are resident; NULL: none yet */
     struct probe *failed_probe; /* of the armed step: its pass ran, but the step failed; or NULL */
 };
@@ -210,11 +211,9 @@ void engine_take_pages(struct engine *g, struct step_pages *out);
  * of a session, and after events were left out. */
 void engine_log_pages(struct engine *g);
 
-/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits:
- * the accept phase still needs the logits on the device, so probes of past steps are refused. */
-void engine_serve_paused(struct engine *g, bool logits);
-/* Posts EV_PROBE without a probe. */
-void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why);
+/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. They use
+ * the buffer of the logits, and say so in own.probed. */
+void engine_serve_paused(struct engine *g);
 
 /* force.c; the caller's thread: debug_ops.force. */
 bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e);

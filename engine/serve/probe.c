@@ -132,6 +132,7 @@ struct again {
     struct step_rec rec;
     struct tree tree;    /* n <= 1: nothing was drafted */
     struct ids context;  /* of the turn */
+    bool unrecorded;     /* the step's logits have no digest yet */
     int n_prompt;
     struct pass pass;    /* plans of the probe, so that /plan shows those of the session */
     struct seq seq;      /* the scratch sequence */
@@ -139,11 +140,26 @@ struct again {
     struct probe *out;
 };
 
+/* Takes the step in whose middle the turn is paused, and its context, which is the session's. */
+static void take_paused(struct again *a, const struct debug_view *v)
+{
+    a->rec = v->rec;
+    a->tree = v->tree;
+    a->n_prompt = a->g->own.first;
+    a->unrecorded = v->n_token == 0;
+    ids_cat(&a->context, a->g->own.ses.lane.tok.v, a->rec.pos0 + 1);
+}
+
 /* Takes the step and its context from memory. */
 static bool recall_step(struct again *a, int turn, int step, struct err *e)
 {
     const struct step_ring *ring = &a->g->shared.ring;
     const struct ring_entry *entry = ring_find(ring, turn, step);
+    struct debug_view v;
+    if (!entry && debug_verified(&a->g->debug, turn, step, &v)) {
+        take_paused(a, &v);
+        return true;
+    }
     if (!entry)
         return err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory", turn, step);
     a->rec = entry->rec;
@@ -293,7 +309,7 @@ static bool run_logits(struct again *a, struct err *e)
         probe_logits(&r->net, 0, a->rec.rows, r->logits, r->ids, r->p);
         n = path_of(a, path);
     }
-    a->out->has_digest = !prompt || a->rec.bonus >= 0;
+    a->out->has_digest = !a->unrecorded && (!prompt || a->rec.bonus >= 0);
     a->out->same = a->out->has_digest && digest_of(a, path, n) == a->rec.logit_digest;
     return r->dev.k->sync(r->dev.d, e);
 }
@@ -351,6 +367,7 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
     struct kv_order order;
     if (!probe_open(&a->x, &a->r->net, e))
         return false;
+    g->own.probed = true;
     open_pass(a);
     kv_save_order(&a->r->kv, &order);
     a->r->kv.log.keep = false; /* no turn reports the probe's page events */
@@ -403,11 +420,6 @@ void engine_probe(struct engine *g, const struct probe_ask *ask)
     free(a);
 }
 
-void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why)
-{
-    post(g, ask->turn, ask->step, NULL, why);
-}
-
 /* ---- the group of views ---------------------------------------------------------------------- */
 
 static bool find_now(const struct engine *g, const struct probe_ask *ask, struct err *e)
@@ -427,8 +439,10 @@ static bool probe_ask_local(struct backend *b, const struct probe_ask *ask, stru
 {
     struct engine *g = engine_of(b);
     struct request rq = {.kind = RQ_PROBE, .probe = *ask};
+    struct debug_view v;
+    bool paused = debug_verified(&g->debug, ask->turn, ask->step, &v);
     shared_lock(&g->shared);
-    bool ok = ask->armed || ask->past || find_now(g, ask, e);
+    bool ok = ask->armed || ask->past || paused || find_now(g, ask, e);
     shared_unlock(&g->shared);
     if (!ok)
         request_free(&rq);

@@ -390,6 +390,13 @@ static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
            err_set(e, ERR_NEGATIVE, "the step was stopped");
 }
 
+/* After verify, the same; a probe that ran in the pause has used the logits, which accept reads. */
+static bool verify_done(struct engine *g, struct cycle *c, struct err *e)
+{
+    g->own.probed = false;
+    return phase_done(g, c, e) && (!g->own.probed || cycle_verify_again(c, e));
+}
+
 /* One cycle, at once or phase by phase. */
 static bool run_cycle(struct engine *g, const struct step_limits *lim, const struct tree_shape *shape,
                       struct err *e)
@@ -402,7 +409,8 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     if (!lane_ready_for(&g->own.runtime, l, shape, e))
         return false;
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
-    bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) && phase_done(g, &c, e);
+    bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) &&
+              verify_done(g, &c, e);
     force_step_begins(g);
     ok = ok && cycle_accept(&c, e) && phase_done(g, &c, e);
     if (!ok) {

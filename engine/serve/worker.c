@@ -285,15 +285,12 @@ static bool next_for_pause(struct engine *g, struct request *rq)
     return got;
 }
 
-void engine_serve_paused(struct engine *g, bool logits)
+void engine_serve_paused(struct engine *g)
 {
     struct request rq;
     while (next_for_pause(g, &rq)) {
         if (rq.kind == RQ_WHAT_IF)
             engine_what_if(g, rq.text);
-        else if (logits && !rq.probe.armed)
-            engine_refuse_probe(g, &rq.probe, "the turn is paused between verify and accept, which "
-                                              "needs the logits: /phase first");
         else
             engine_probe(g, &rq.probe);
         request_free(&rq);

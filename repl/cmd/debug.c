@@ -4,6 +4,7 @@
  * A paused turn waits in the engine's thread; the rest of the program goes on. Both faces call
  * app_show_pause(), which shows where and why the turn waits, when the engine posts EV_PAUSE.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,33 @@ uint64_t app_paused(const struct app *a)
     return v.paused ? v.pauses : 0;
 }
 
+/* The step in whose middle a turn is paused, as far as it is known. */
+static void view_of_pause(const struct debug_view *d, struct step_view *v)
+{
+    *v = (struct step_view){.turn = d->turn, .step = d->step, .rec = d->rec, .tree = d->tree,
+                            .n_token = d->n_token};
+    for (int i = 0; i < TREE_MAX; i++)
+        v->fact[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+    memcpy(v->token, d->token, (size_t)d->n_token * sizeof *v->token);
+    if (!d->verified || (d->forced >= 0 && !d->n_token)) /* a forced token decides */
+        v->rec.bonus = -1;
+}
+
+bool app_paused_step(struct app *a, struct step_view *v)
+{
+    struct debug_view d = {0};
+    if (app_paused(a))
+        a->backend->debug->view(a->backend, &d);
+    if (d.paused && d.verified)
+        view_of_pause(&d, v);
+    return d.paused && d.verified;
+}
+
+bool app_paused_in(struct app *a, int turn, int step, struct step_view *v)
+{
+    return app_paused_step(a, v) && v->turn == turn && v->step == step;
+}
+
 bool app_latest_tree(struct app *a, struct step_view *v)
 {
     struct debug_view d = {0};
@@ -26,8 +54,7 @@ bool app_latest_tree(struct app *a, struct step_view *v)
         a->backend->debug->view(a->backend, &d);
     if (!d.paused || !d.phase[0] || d.tree.n < 2)
         return a->backend->trees->latest(a->backend, v);
-    *v = (struct step_view){.turn = d.turn, .step = d.step, .tree = d.tree,
-                            .rec.bonus = d.n_token ? d.token[d.n_token - 1] : -1};
+    view_of_pause(&d, v);
     return true;
 }
 

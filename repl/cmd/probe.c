@@ -32,7 +32,7 @@ static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct
         x->turn = v.turn;
         x->step = v.step;
     }
-    if (!a->backend->steps->of_step(a->backend, x->turn, x->step, &v)) {
+    if (!app_paused_in(a, x->turn, x->step, &v) && !a->backend->steps->of_step(a->backend, x->turn, x->step, &v)) {
         if (!app_find_step(a, x->turn, x->step, &v, e))
             return false;
         x->past = app_logged_step(a, x->turn, x->step, e);
@@ -146,7 +146,7 @@ static void say_again(const struct probe *p, struct sheet *out)
     sheet_printf(out, ST_DIM, "computed again: %d of %d context tokens were still held; ",
                  p->n_shared, p->pos0);
     if (!p->has_digest)
-        sheet_add(out, ST_DIM, "the step had no logits to compare");
+        sheet_add(out, ST_DIM, "no logits are recorded to compare with");
     else if (p->same)
         sheet_add(out, ST_GOOD, "the logits are those recorded");
     else
@@ -658,7 +658,7 @@ static void answer_error(struct app *a, const char *why)
 
 void app_show_probe(struct app *a, const struct event *ev)
 {
-    struct step_view v = {0};
+    struct step_view v;
     const struct probe *p = ev->probe;
     if (a->n_want == 0)
         return;
@@ -668,7 +668,8 @@ void app_show_probe(struct app *a, const struct event *ev)
         answer_error(a, ev->text.p ? ev->text.p : "the step was not computed");
         return;
     }
-    app_find_step(a, p->turn, p->step, &v, NULL);
+    if (!app_find_step(a, p->turn, p->step, &v, NULL))
+        v = (struct step_view){0};
     if (a->opt.json && a->face.json)
         answer_json(a, &w, p, &v);
     else

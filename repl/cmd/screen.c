@@ -184,6 +184,9 @@ bool cmd_address(struct app *a, int argc, char **argv, const char *rest, struct 
         if (!app_needs(a, "at", VIEW_STEPS, e) || !arg_step(a, argv[0], &turn, &step, NULL, e) ||
             !app_find_step(a, turn, step, &v, e))
             return false;
+        if (app_paused_in(a, turn, step, &v))
+            return err_set(e, ERR_NEGATIVE, "step %d.%d is not complete yet: without an address everything "
+                           "shows it", turn, step);
         a->at = (struct address){turn, step};
     }
     app_seek(a);

@@ -129,6 +129,8 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
 {
     struct chat_view chat;
     struct step_range held;
+    if (app_paused_in(a, turn, step, v))
+        return true;
     backend_chat(a->backend, &chat);
     a->backend->steps->range(a->backend, &held);
     if (!held.n && !chat.turn)
@@ -215,6 +217,8 @@ bool app_newest_step(struct app *a, struct step_view *v, struct err *e)
     int turn, step;
     if (app_address(a, &turn, &step) || gone_back(a, &turn, &step))
         return app_find_step(a, turn, step, v, e);
+    if (app_paused_step(a, v))
+        return true;
     a->backend->steps->range(a->backend, &held);
     return (held.n && a->backend->steps->of_step(a->backend, held.last_turn, held.last_step, v)) ||
            err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");

@@ -117,6 +117,8 @@ static bool has_rejection(const struct step_view *v)
 /* The newest step whose path ended because the draft was wrong. */
 static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
 {
+    if (app_paused_step(a, v) && has_rejection(v))
+        return true;
     struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     bool found = false;
@@ -489,7 +491,7 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
     if (!app_needs(a, "why", VIEW_TREES, e))
         return false;
     if (turn == 0) {
-        if (!a->backend->trees->latest(a->backend, &v))
+        if (!app_paused_step(a, &v) && !a->backend->trees->latest(a->backend, &v))
             return err_set(e, ERR_NEGATIVE, "no step has drafted yet");
         turn = v.turn;
         step = v.step;

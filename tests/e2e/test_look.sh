@@ -82,8 +82,8 @@ result "the same in JSON" $?
 chat -- "${wide[@]}" "$fox" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/a"
 chat -- "${wide[@]}" "$fox" /layers "/top 1.2" "/attn 1.5 3" "What is a page table?"; "$AERIE" show last --json | grep -o '"logit_digest":"[0-9a-f]*"\|"page_digest":"[0-9a-f]*"' >"$T/b"
 [ -s "$T/a" ] && cmp -s "$T/a" "$T/b" && timeout "${TEST_LIMIT:-250}" "$AERIE" replay last --check >"$T/out" 2>"$T/err"; result "probes leave no trace in the session's digests, and it replays" $?
-chat -- /phase "$fox" /phase /phase /top /phase "/layers 1.1" /finish
-has "TOP  what follows step 1.1" && has "needs the logits: /phase first" err && ! has "is computed again when"; result "a paused turn is looked into, too" $?
+chat -- /phase "$fox" /phase /phase /top /phase "/layers 1.1" /top /tree /finish
+has "TOP  what follows step 1.1" && has "LAYERS  step 1.1" && has "will be accepted" && has "TOP  what follows step 1.2" && like '^TREE +step 1\.2 +drafted 5 +accepted [1-5]' && has "no logits are recorded to compare with" && ! has "is computed again when"; result "a paused turn is looked into, too" $?
 
 # steps of an earlier process come from the log
 chat -- "${wide[@]}" "$fox" "What is a page table?" "/layers 1.3" "/top 2.2"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/a"

@@ -15,7 +15,7 @@ struct recorded {
     struct step_rec rec[MAX_RECS];
     int n_rec;
     struct ids tokens;
-    struct { int turn, step; char phase[8], why[200]; int nodes, n_token; } pause[MAX_PAUSES];
+    struct { int turn, step; char phase[8], why[200]; int nodes, n_token, accepted; struct tree tree; } pause[MAX_PAUSES];
     int n_pause;
     enum stop_reason reason;
     struct buf faults;
@@ -49,6 +49,8 @@ static void note_pause(struct backend *g, struct recorded *r, at_pause_fn *at_pa
     r->pause[i].step = v.step;
     r->pause[i].nodes = v.tree.n;
     r->pause[i].n_token = v.n_token;
+    r->pause[i].accepted = v.verified ? v.rec.accepted : -1;
+    r->pause[i].tree = v.tree;
     memcpy(r->pause[i].phase, v.phase, sizeof v.phase);
     snprintf(r->pause[i].why, sizeof r->pause[i].why, "%.199s", v.why);
     at_pause(g, &v, i);
@@ -188,11 +190,10 @@ static void test_phases_yield_the_bits_of_running(void **state)
     }
 }
 
-/* Between draft and verify the tree is there, its tokens' fates are not. */
-static void test_a_phase_shows_what_is_known(void **state)
+/* After draft the tree is there, after verify also its nodes' fates, and after accept the tokens. */
+static void known_after_phases(double temperature)
 {
-    (void)state;
-    struct engine_opts o = opts_of(16, 2, 0);
+    struct engine_opts o = opts_of(16, 2, temperature);
     struct recorded plain = {0}, r = {0};
     run_twice(&o, RUN_PHASE, &plain, &r);
     int trees = 0;
@@ -201,6 +202,13 @@ static void test_a_phase_shows_what_is_known(void **state)
         bool before = strcmp(p, "draft") == 0 || strcmp(p, "verify") == 0;
         if (before)
             assert_int_equal(r.pause[i].n_token, 0);
+        if (strcmp(p, "draft") == 0)
+            assert_int_equal(r.pause[i].accepted, -1);
+        if (strcmp(p, "verify") == 0) { /* what accept then finds */
+            assert_true(r.pause[i].accepted >= 0);
+            assert_int_equal(r.pause[i].accepted, r.pause[i + 1].accepted);
+            assert_memory_equal(&r.pause[i].tree, &r.pause[i + 1].tree, sizeof r.pause[i].tree);
+        }
         trees += before && r.pause[i].nodes > 1;
         if (strcmp(p, "accept") == 0 || strcmp(p, "commit") == 0)
             assert_true(r.pause[i].n_token > 0);
@@ -208,6 +216,13 @@ static void test_a_phase_shows_what_is_known(void **state)
     assert_true(trees > 4);
     recorded_free(&plain);
     recorded_free(&r);
+}
+
+static void test_a_phase_shows_what_is_known(void **state)
+{
+    (void)state;
+    for (int sampled = 0; sampled < 2; sampled++)
+        known_after_phases(sampled ? 0.9 : 0);
 }
 
 /* ---- conditions ------------------------------------------------------------------------------ */
