@@ -584,14 +584,14 @@ template <class S>
 __device__ __forceinline__ void combine_slices(const tile_args &t, const place<S> &p,
                                                uint32_t sinks)
 {
-    constexpr int PARTS = S::HD / SLICE, TOGETHER = S::NT / SLICE;
+    constexpr int SLICES = S::HD / SLICE, TOGETHER = S::NT / SLICE;
     static_assert(TOGETHER * SLICE_SHARED <= S::Q_AT);
     const int own = (int)(threadIdx.x / SLICE), d = (int)(threadIdx.x % SLICE);
     unsigned char *scratch = p.shared + own * SLICE_SHARED;
 #pragma unroll 1
     for (int i = first_slice<S>(t, p, own); i < slices_of<S>(t, p);
          i += TOGETHER * (int)gridDim.x) {
-        const int packed = (int)((unsigned)i / PARTS), part = i - packed * PARTS;
+        const int packed = (int)((unsigned)i / SLICES), part = i - packed * SLICES;
         const int r = row_of(t, packed), row = p.r0 + r;
         const int head = p.kv * t.a.group + packed - r * t.a.group;
         const visible_keys x = p.rows[r];

@@ -69,9 +69,9 @@ struct tile_config {
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
         CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell in shared memory */
-        PARTS = HD / (FP8 ? 16 : 8),     /* parts of 16 bytes of a cell in its pool */
-        EACH = TK * PARTS / NT,          /* parts of K (and of V) that a thread fetches */
-        STEP = NT / PARTS,               /* keys between two successive parts of a thread */
+        CELL_PARTS = HD / (FP8 ? 16 : 8),     /* parts of 16 bytes of a cell in its pool */
+        EACH = TK * CELL_PARTS / NT,          /* parts of K (and of V) that a thread fetches */
+        STEP = NT / CELL_PARTS,               /* keys between two successive parts of a thread */
         LOOKUPS = (4 * TK + NT - 1) / NT, /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* n8 tiles of keys of a warp */
         DT = HD / 8 / WARPS,             /* n8 tiles of dimensions of a warp */

@@ -255,7 +255,7 @@ template <class S>
 __device__ __forceinline__ void fetch_tile(const tile_args &t, int kv, const int *ring, int tile,
                                            uint32_t stage)
 {
-    const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+    const int first = (int)threadIdx.x / S::CELL_PARTS, part = (int)threadIdx.x % S::CELL_PARTS;
     const char *k = part_of<S>(t.a.k, kv, part), *v = part_of<S>(t.a.v, kv, part);
     const int scales = scales_after<S>(t, kv, part);
     const int *cells = ring + ring_tile(tile) * S::TK + first * S::EACH;
@@ -277,7 +277,7 @@ __device__ __forceinline__ void fetch_tile(const tile_args &t, int kv, const int
 template <class S> __device__ __forceinline__ void widen_tile(int kv, uint32_t stage)
 {
     if constexpr (S::FP8) {
-        const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+        const int first = (int)threadIdx.x / S::CELL_PARTS, part = (int)threadIdx.x % S::CELL_PARTS;
 #pragma unroll
         for (int i = 0; i < S::EACH; i++) {
             const uint32_t at = stage + chunk_at<S>(first + i * S::STEP, chunk_of<S>(part));

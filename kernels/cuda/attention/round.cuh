@@ -47,9 +47,9 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_, bool FP8_> struct 
         KEYS = G * TK,              /* keys of a round */
         CHUNKS = HD / 8,            /* chunks of 16 bytes of a query */
         KEY_BYTES = FP8 ? HD : 2 * HD, /* of K, and of V */
-        PARTS = KEY_BYTES / 16,     /* parts of 16 bytes of a key */
-        EACH = KEYS * PARTS / NT,   /* parts of K that a thread fetches; as many of V */
-        STEP = NT / PARTS,          /* keys between two of its parts */
+        CELL_PARTS = KEY_BYTES / 16,     /* parts of 16 bytes of a key */
+        EACH = KEYS * CELL_PARTS / NT,   /* parts of K that a thread fetches; as many of V */
+        STEP = NT / CELL_PARTS,          /* keys between two of its parts */
         KT = KEYS / 8 / WARPS,      /* n8 tiles of keys of a warp */
         DT = HD / 8 / WARPS,        /* n8 tiles of dimensions of a warp */
         V_AT = KEYS * KEY_BYTES,
@@ -134,7 +134,7 @@ __device__ __forceinline__ void fetch_round(const tile_args &t, int kv, const vo
                                             uint32_t scales)
 {
     constexpr int N = S::EACH < 4 ? S::EACH : 4; /* cells read together */
-    const int first = (int)threadIdx.x / S::PARTS, part = (int)threadIdx.x % S::PARTS;
+    const int first = (int)threadIdx.x / S::CELL_PARTS, part = (int)threadIdx.x % S::CELL_PARTS;
     const char *x = part_of<S>(from, kv, part);
     asm volatile("" : "+l"(x)); /* from here on one addition for each chunk */
 #pragma unroll 1

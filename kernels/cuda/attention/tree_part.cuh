@@ -28,8 +28,8 @@ template <int HD_, bool FP8_> struct tree_config {
         KEYS = TK + 16,
         CELLS = (KEYS + 31) / 32,    /* keys that a lane looks up */
         CHUNKS = HD / 8,             /* chunks of 16 bytes of a cell in shared memory */
-        PARTS = HD / (FP8 ? 16 : 8), /* parts of 16 bytes of a cell in its pool */
-        STEP = NT / PARTS, STEPS = FP8 ? 1 : 2, /* keys fetched at once; unrolled steps */
+        CELL_PARTS = HD / (FP8 ? 16 : 8), /* parts of 16 bytes of a cell in its pool */
+        STEP = NT / CELL_PARTS, STEPS = FP8 ? 1 : 2, /* keys fetched at once; unrolled steps */
         KT = TK / 16,                /* n8 tiles of keys of a warp */
         DT = HD / 16,                /* n8 tiles of dimensions of a warp */
         P_PITCH = KEYS * 2 + 16,     /* bytes between rows of weights */
@@ -89,7 +89,7 @@ __device__ __forceinline__ tree_part<S> tree_of(const tile_args &t, int r, unsig
 /* Where the thread's part of a key is in shared memory. */
 template <class S> __device__ __forceinline__ uint32_t tree_part_at(const tree_part<S> &y, int key)
 {
-    const int chunk = chunk_of<S>((int)threadIdx.x % S::PARTS);
+    const int chunk = chunk_of<S>((int)threadIdx.x % S::CELL_PARTS);
     return y.p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
 }
 
@@ -97,14 +97,14 @@ template <class S> __device__ __forceinline__ uint32_t tree_part_at(const tree_p
 template <class S>
 __device__ __forceinline__ void fetch_tree(const tile_args &t, const tree_part<S> &y)
 {
-    const int thread = (int)threadIdx.x, part = thread % S::PARTS, kv = y.p.kv;
+    const int thread = (int)threadIdx.x, part = thread % S::CELL_PARTS, kv = y.p.kv;
     const char *k = part_of<S>(t.a.k, kv, part), *v = part_of<S>(t.a.v, kv, part);
     const int scales = scales_after<S>(t, kv, part);
 #pragma unroll 1
     for (int first = 0; first < (y.two ? S::KEYS : S::TK); first += S::STEPS * S::STEP)
 #pragma unroll
         for (int i = 0; i < S::STEPS; i++) {
-            const int key = first + i * S::STEP + thread / S::PARTS;
+            const int key = first + i * S::STEP + thread / S::CELL_PARTS;
             int cell = y.cell[0];
 #pragma unroll
             for (int j = 1; j < S::CELLS; j++)
@@ -123,7 +123,7 @@ template <class S> __device__ __forceinline__ void widen_tree(const tree_part<S>
     const int keys = y.two ? S::KEYS : S::TK;
     if constexpr (S::FP8)
 #pragma unroll 1
-        for (int key = (int)threadIdx.x / S::PARTS; key < keys; key += S::STEP) {
+        for (int key = (int)threadIdx.x / S::CELL_PARTS; key < keys; key += S::STEP) {
             const uint32_t at = tree_part_at<S>(y, key);
             fp8_cell_widen(at, scale_of(y.p.kv));
             fp8_cell_widen(at + S::V_AT, scale_of(y.p.kv));

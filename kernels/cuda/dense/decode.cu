@@ -237,7 +237,7 @@ static void add_panels(struct unit_set *set, const struct product *p, int mat, i
     const struct panels *l = &p->m[mat].panels;
     for (int second = 0; second < (half ? 2 : 1); second++) {
         CHECK(set->parts < MAX_PARTS);
-        struct part *a = &set->part[set->parts++];
+        struct unit_part *a = &set->part[set->parts++];
         *a = {p->m[mat].w,
               0,
               l->rows,
@@ -381,7 +381,7 @@ static void place_parts(struct unit_set *set, bool joined, int bytes)
     uint32_t at = 0;
     int n = 0;
     for (int j = 0; j < set->parts; j++) {
-        struct part *a = &set->part[j];
+        struct unit_part *a = &set->part[j];
         if (skew_bytes(joined, bytes))
             at += ((uint32_t)n - at / UNIT_BYTES) % 8 * UNIT_BYTES;
         a->at = at;
@@ -420,7 +420,7 @@ static int absent_rows_bytes(const struct decode_args *f, int tiles, bool joined
 /* Divides shared memory; own: bytes that the kernel uses statically; bytes: of a weight. If rows
  * come in the stages, all sets have the same number of positions a stage. Returns the dynamic
  * shared memory in bytes. */
-static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
+static size_t divide_shared(const struct kdev *d, const struct product *p, int tiles, bool joined,
                      bool resident, int bytes, size_t own, struct decode_args &f)
 {
     int cols = p->rows * p->x.terms, wide = 0, most = 1;
@@ -471,7 +471,7 @@ static void run(struct kdev *d, struct product *p)
     else
         form_joined(p, &f);
     int blocks = assign_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes = divide(d, p, NT, KIND == JOINED, is_resident(ROWS), BYTES,
+    size_t bytes = divide_shared(d, p, NT, KIND == JOINED, is_resident(ROWS), BYTES,
                           OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
     const auto kernel = decode_kernel<XT, NT, KIND, ROWS, BYTES>;

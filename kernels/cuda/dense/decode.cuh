@@ -33,7 +33,7 @@ static constexpr inline __host__ __device__ int parts_of(int kind)
 
 /* The panels of one matrix in the units of a set. PLAIN, GATED: unit u has panel u. JOINED: unit u
  * has panel first + (u >> shift) * times + (u & mask). */
-struct part {
+struct unit_part {
     const uint8_t *w; /* panel 0 */
     uint32_t at;      /* where its chunks begin in a stage, in bytes */
     int rows;         /* rows of a panel */
@@ -48,7 +48,7 @@ struct unit_set {
     int positions; /* positions of k in a stage */
     struct ksplit ksplit;
     int parts, rows; /* rows of all parts of a unit */
-    struct part part[MAX_PARTS];
+    struct unit_part part[MAX_PARTS];
     uint32_t output[JOINED_MAX]; /* JOINED: the unit's outputs (struct output) */
 };
 
@@ -144,7 +144,7 @@ struct unit_iter {
         if (unit >= units)
             enter(f);
     }
-    template <int KIND> __device__ __forceinline__ int panel(const struct part &a) const
+    template <int KIND> __device__ __forceinline__ int panel(const struct unit_part &a) const
     {
         return KIND == JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
     }
@@ -161,14 +161,14 @@ __device__ __forceinline__ int group_cols(const decode_args &f)
 /* Iterates over the stages of a block's units. A stage has n chunks, from chunk `first` of the
  * panel on. */
 template <int KIND, int BYTES> struct stage_iter {
-    static constexpr int PARTS = parts_of(KIND);
+    static constexpr int UNIT_PARTS = parts_of(KIND);
     unit_iter at;
     int i, first, n; /* i: the stage's first position */
     int positions, rows, parts; /* of the unit */
     struct ksplit ksplit;
-    const uint8_t *w[PARTS]; /* the stage's chunks in each part's panel */
-    int chunk[PARTS];        /* bytes of a chunk */
-    uint32_t place[PARTS];   /* where the part's chunks go in a stage */
+    const uint8_t *w[UNIT_PARTS]; /* the stage's chunks in each part's panel */
+    int chunk[UNIT_PARTS];        /* bytes of a chunk */
+    uint32_t place[UNIT_PARTS];   /* where the part's chunks go in a stage */
     __device__ __forceinline__ explicit stage_iter(const decode_args &f) : at(f)
     {
         enter(f.set[0]);
@@ -181,7 +181,7 @@ template <int KIND, int BYTES> struct stage_iter {
         positions = d.positions, rows = d.rows, parts = d.parts, ksplit = d.ksplit;
         keep(positions), keep(rows), keep(ksplit.each), keep(ksplit.splits), keep(ksplit.rest);
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) {
+        for (int j = 0; j < UNIT_PARTS; j++) {
             chunk[j] = d.part[j].rows * K_CHUNK * BYTES, place[j] = d.part[j].at;
             keep(chunk[j]), keep(place[j]);
             w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) *
@@ -204,7 +204,7 @@ template <int KIND, int BYTES> struct stage_iter {
             return;
         }
 #pragma unroll
-        for (int j = 0; j < PARTS; j++)
+        for (int j = 0; j < UNIT_PARTS; j++)
             w[j] += n * chunk[j];
         first += n;
         size();
@@ -218,7 +218,7 @@ issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s, const addr
     const int rows = RESIDENT ? 0 : group_cols(f);
     bulk_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
 #pragma unroll
-    for (int j = 0; j < s.PARTS; j++)
+    for (int j = 0; j < s.UNIT_PARTS; j++)
         if (KIND != JOINED || j < s.parts)
             bulk_copy_once(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
     if (RESIDENT)

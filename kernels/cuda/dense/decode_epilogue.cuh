@@ -53,7 +53,7 @@ __device__ __forceinline__ void find_output(const product &p, const decode_args 
         row = of.row(), j = of.part();
     }
     const bool none = o >= (KIND == JOINED ? d.rows : d.part[0].rows);
-    const struct part &a = d.part[j];
+    const struct unit_part &a = d.part[j];
     s.mat = a.mat, s.n = a.rows;
     s.o = at.panel<KIND>(a) * a.rows + row;
     if (none || s.row >= p.rows || s.o >= p.m[s.mat].n)

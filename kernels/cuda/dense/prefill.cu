@@ -17,7 +17,7 @@ enum {
     HALF_BYTES = 2 * CHUNK_BYTES,
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
-    PARTS = 2,
+    PANEL_PARTS = 2,
     BATCH = 2, /* rows whose old values a writer loads together */
 };
 
@@ -41,13 +41,13 @@ template <int COLS> struct form {
 /* How a matrix's outputs are divided into tiles. The rows of its panels are divided into one part
  * or two: the first run[0] rows, and the others. A tile has one part of successive panels. */
 struct division {
-    int run[PARTS];    /* rows of a part: successive outputs of a tile */
-    int panels[PARTS]; /* panels of a tile */
+    int run[PANEL_PARTS];    /* rows of a part: successive outputs of a tile */
+    int panels[PANEL_PARTS]; /* panels of a tile */
     int n, first;      /* number of tiles; of these, tiles of the first part */
 };
 
 struct prefill_args {
-    CUtensorMap w[MAX_MATS][PARTS], x;
+    CUtensorMap w[MAX_MATS][PANEL_PARTS], x;
     struct product p;
     struct division of[MAX_MATS];
     int tiles_out, tiles_row;
@@ -58,7 +58,7 @@ struct prefill_args {
 
 /* ---- device: tiles -------------------------------------------------------------------------- */
 
-struct place {
+struct tile_origin {
     int mat, part;  /* the tile's outputs: their matrix, their part of its panels, */
     int panel, row; /* the first panel, the first row in each panel, */
     int run, wide;  /* how many are successive, how many there are (GLU: of each matrix) */
@@ -67,9 +67,9 @@ struct place {
 /* Tiles of both parts take turns in proportion to their numbers, so that a panel's parts are read
  * close to each other. */
 template <int COLS>
-__device__ __forceinline__ struct place place_of(const prefill_args &a, int tile)
+__device__ __forceinline__ struct tile_origin origin_of(const prefill_args &a, int tile)
 {
-    struct place at = {};
+    struct tile_origin at = {};
     int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
     int in = tile - first * a.tiles_out, t = in / width;
     at.col = (first + in % width) * COLS;
@@ -95,7 +95,7 @@ template <int BYTES> struct tile_weights {
     const CUtensorMap *map;
     int panel, row, bytes; /* the first panel; the first row in each; bytes of one chunk */
     bool glu;
-    __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
+    __device__ __forceinline__ tile_weights(const prefill_args &a, const tile_origin &at)
         : map(&a.w[at.mat][at.part]), panel(at.panel), row(at.row),
           bytes(at.wide * K_CHUNK * BYTES), glu(a.p.glu)
     {
@@ -119,7 +119,7 @@ template <int BYTES> struct tile_weights {
                 break;
             copy(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], full);
             if (glu)
-                copy(at + (2 + i) * CHUNK_BYTES, map + PARTS, k.place[i], full);
+                copy(at + (2 + i) * CHUNK_BYTES, map + PANEL_PARTS, k.place[i], full);
         }
     }
 };
@@ -133,13 +133,13 @@ __device__ __forceinline__ void fetch_tiles(const prefill_args &a, pointer_ring 
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
     int early = 0;
-    const tile_weights<BYTES> first(a, place_of<COLS>(a, (int)blockIdx.x));
+    const tile_weights<BYTES> first(a, origin_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.at + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
-        const struct place at = place_of<COLS>(a, tile);
+        const struct tile_origin at = origin_of<COLS>(a, tile);
         const tile_weights<BYTES> w(a, at);
 #pragma unroll 1
         for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
@@ -214,7 +214,7 @@ template <int BYTES> struct own_weights {
           behind(half * (glu ? 2 * CHUNK_BYTES : HALF_OUT * (int)UNIT_BYTES))
     {
     }
-    __device__ __forceinline__ void begin(const prefill_args &, const place &at, int)
+    __device__ __forceinline__ void begin(const prefill_args &, const tile_origin &at, int)
     {
         const int unit = at.wide * UNIT_BYTES;
         first = wgmma_units(0, unit) - (uint64_t)((2 * HALF_BYTES - behind) / 16);
@@ -296,7 +296,7 @@ template <> struct own_weights<1> {
           second(CHUNK_BYTES * (glu ? 1 : 2)), scale(0)
     {
     }
-    __device__ __forceinline__ void begin(const prefill_args &a, const place &at, int half)
+    __device__ __forceinline__ void begin(const prefill_args &a, const tile_origin &at, int half)
     {
         scale = a.scale[a.p.glu ? half : at.mat];
     }
@@ -351,7 +351,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
     uint32_t parity = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        own.begin(a, place_of<COLS>(a, tile), half);
+        own.begin(a, origin_of<COLS>(a, tile), half);
 #pragma unroll
         for (int i = 0; i < COLS / 2 / TERMS; i++)
             sum[i] = -0.f; /* the only number that changes no bit when it is added */
@@ -379,7 +379,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
 struct strip {
     const float *sums;
     int first, rows;                /* the first of the product's rows, number of rows */
-    int panel, row, run, wide, high; /* the outputs: see place, prefill_args; rows of a panel */
+    int panel, row, run, wide, high; /* the outputs: see tile_origin, prefill_args; rows of a panel */
     int n;                          /* outputs of the matrix */
     int warp;
     /* The output at a place of the tile; n or more: none. The output at an even place and the next
@@ -535,7 +535,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t parity = 0;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
-        const struct place at = place_of<COLS>(a, tile);
+        const struct tile_origin at = origin_of<COLS>(a, tile);
         const struct epilogue &f = a.p.f[at.mat];
         const struct mat &m = a.p.m[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
@@ -690,7 +690,7 @@ static struct division division_of(const struct panels *l, int most, int rest)
  * products of two lengths of k). So parts have an even number of rows, at least four. Panels of 20
  * rows become parts of 16 and 4, of 22 rows 14 and 8 or 16 and 6, of 24 rows with GLU 16 and 8:
  * these fill 126 to 128 of a tile's outputs, where whole panels fill 120, 110 and 96. */
-static struct division divide(const struct panels *l, int most)
+static struct division best_division(const struct panels *l, int most)
 {
     enum { LEAST = 4 };
     struct division best = division_of(l, most, 0);
@@ -708,7 +708,7 @@ static int tiles_of(const struct product *p, int *first, struct division *of)
 {
     int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
-        of[i] = divide(&p->m[i].panels, p->glu ? HALF_OUT : TILE_OUT);
+        of[i] = best_division(&p->m[i].panels, p->glu ? HALF_OUT : TILE_OUT);
         first[i] = tiles;
         if (!p->glu || i == 0)
             tiles += of[i].n;
@@ -736,7 +736,7 @@ static void run_bytes(struct kdev *d, const struct product *p)
     a.p = *p;
     a.tiles_out = tiles_of(p, a.p.first, a.of);
     for (int i = 0; i < p->n_mats; i++) {
-        for (int part = 0; part < PARTS && a.of[i].run[part]; part++)
+        for (int part = 0; part < PANEL_PARTS && a.of[i].run[part]; part++)
             part_map<BYTES>(d, &a.w[i][part], &p->m[i], a.of[i].panels[part], a.of[i].run[part]);
         a.scale[i] = BYTES == 1 ? fp8_factor(p->m[i].unit) : 0;
     }

@@ -226,7 +226,7 @@ void cuda_rows(struct kdev *d, const struct k_rows *a)
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 /* k_part, as the kernels take it. */
-struct part {
+struct gather_part {
     const float *src;
     size_t stride;
     struct table table; /* the source; rows.p NULL: src is the source */
@@ -252,13 +252,13 @@ struct rope_table {
 };
 
 struct gather_args {
-    struct part part[K_MAX_PARTS];
+    struct gather_part part[K_MAX_PARTS];
     int n_parts;
     struct rope_table rope[K_MAX_ROPES];
 };
 
 /* Elements i .. i + 3 of source row `id`, before the norm; i is a multiple of 4. */
-__device__ __forceinline__ float4 four_of(const part &p, int id, int i)
+__device__ __forceinline__ float4 four_of(const gather_part &p, int id, int i)
 {
     if (id < 0 || id >= p.limit)
         return make_float4(NAN, NAN, NAN, NAN);
@@ -288,7 +288,7 @@ __device__ __forceinline__ void put_floats(float *dst, int n, int i, float4 y)
 }
 
 /* Stores elements i .. i + 3 of row r; x: before the norm, y: after it. */
-__device__ __forceinline__ void put_part(const part &p, int r, int i, float4 x, float4 y)
+__device__ __forceinline__ void put_part(const gather_part &p, int r, int i, float4 x, float4 y)
 {
     if (i >= p.n)
         return;
@@ -300,7 +300,7 @@ __device__ __forceinline__ void put_part(const part &p, int r, int i, float4 x, 
         put_floats((float *)p.dst + (size_t)r * (size_t)p.width + (size_t)p.at, p.n, i, y);
 }
 
-__device__ __forceinline__ void fetch_part(const part &p, int id, int from, struct row_part &x)
+__device__ __forceinline__ void fetch_part(const gather_part &p, int id, int from, struct row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
@@ -310,7 +310,7 @@ __device__ __forceinline__ void fetch_part(const part &p, int id, int from, stru
 
 /* A row with a norm is processed by one block, which adds the squares in the order of
  * row_inverse(). w: the first weights of the norm. */
-__device__ __forceinline__ void gather_normed(const part &p, int r, int id, struct row_part &w,
+__device__ __forceinline__ void gather_normed(const gather_part &p, int r, int id, struct row_part &w,
                                            float *scratch)
 {
     struct row_part x;
@@ -334,7 +334,7 @@ __device__ __forceinline__ void gather_normed(const part &p, int r, int id, stru
     }
 }
 
-__device__ __forceinline__ void gather_any(const part &p, int r, int block, float *scratch)
+__device__ __forceinline__ void gather_any(const gather_part &p, int r, int block, float *scratch)
 {
     struct row_part w;
     load_norm(p.norm, p.n, 0, w);
@@ -350,7 +350,7 @@ __device__ __forceinline__ void gather_any(const part &p, int r, int block, floa
 
 /* gather_any() in less code, for rows that can be loaded and stored four elements at a time
  * (gathers_short()). Every address is computed before the wait, except for the row's number. */
-__device__ __forceinline__ void gather_short(const part &p, int r, int block, float *scratch)
+__device__ __forceinline__ void gather_short(const gather_part &p, int r, int block, float *scratch)
 {
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
@@ -432,9 +432,9 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-static part part_of(const struct kdev *d, const struct k_part *k, int rows)
+static gather_part part_of(const struct kdev *d, const struct k_part *k, int rows)
 {
-    part p = {};
+    gather_part p = {};
     p.n = k->n, p.width = k->width, p.at = k->at;
     CHECK(k->at >= 0 && k->at + k->n <= k->width);
     if (k->table) {
@@ -471,7 +471,7 @@ static rope_table rope_table_of(const struct k_rope *k)
 
 static bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-static bool gathers_short(const part &p)
+static bool gathers_short(const gather_part &p)
 {
     const bool fits = is_short_norm(&p.norm, p.n);
     const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && aligned_16(p.table.rows.p)

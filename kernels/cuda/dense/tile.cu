@@ -40,12 +40,12 @@ struct tiled_product {
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
 
-struct place {
+struct tile_origin {
     int mat, out, col; /* the tile's first output in the matrix, its first column */
 };
-template <class S> __device__ __forceinline__ struct place place_of(const tiled_product &a)
+template <class S> __device__ __forceinline__ struct tile_origin origin_of(const tiled_product &a)
 {
-    struct place at = {};
+    struct tile_origin at = {};
     const int tile = (int)blockIdx.x, first = tile / (GROUP * a.tiles_out) * GROUP;
     const int width = min((int)GROUP, a.tiles_row - first), in = tile - first * a.tiles_out;
     const int t = in / width;
@@ -80,7 +80,7 @@ template <int BYTES, class S> struct copier {
     uint32_t to_w, to_x;
     struct ksplit c;
     int split, in, place; /* of the next chunk */
-    __device__ __forceinline__ copier(const tiled_product &a, const struct place &at, uint32_t shared,
+    __device__ __forceinline__ copier(const tiled_product &a, const struct tile_origin &at, uint32_t shared,
                                       int first)
         : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first)
     {
@@ -288,7 +288,7 @@ __device__ __forceinline__ void store_gated(const product &p, const struct share
 
 /* Stores the tile's packed outputs, 16 bytes a thread. */
 template <int TERMS, class S>
-__device__ __forceinline__ void store_packed(const product &p, const struct place &at,
+__device__ __forceinline__ void store_packed(const product &p, const struct tile_origin &at,
                                              const uint16_t *packed, int pitch)
 {
     constexpr int PIECES = S::OUTS / 2 / 8;
@@ -307,7 +307,7 @@ __device__ __forceinline__ void store_packed(const product &p, const struct plac
 template <class S> constexpr int packed_pitch = S::OUTS / 2 + 8;
 
 template <int TERMS, class S>
-__device__ __forceinline__ void finish_tile(const product &p, const struct place &at,
+__device__ __forceinline__ void finish_tile(const product &p, const struct tile_origin &at,
                                             const float (&sum)[S::MT][S::NT][4 / TERMS],
                                             uint16_t *packed)
 {
@@ -340,7 +340,7 @@ __device__ __forceinline__ void finish_tile(const product &p, const struct place
 
 /* Stores the partial sums of a k split. */
 template <int TERMS, class S>
-__device__ __forceinline__ void store_partials(const tiled_product &a, const struct place &at,
+__device__ __forceinline__ void store_partials(const tiled_product &a, const struct tile_origin &at,
                                                const float (&acc)[S::MT][S::NT][4], int split)
 {
     const int warp = (int)threadIdx.x / 32, n = a.p.m[at.mat].n;
@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     using C = copier<BYTES, S>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const struct place at = place_of<S>(a);
+    const struct tile_origin at = origin_of<S>(a);
     const struct ksplit c = a.p.m[0].panels.ksplit;
     const int each = SPLIT ? K_SPLITS / a.k_blocks : (int)K_SPLITS;
     const int first = (int)blockIdx.y * each, last = min(first + each, c.splits);

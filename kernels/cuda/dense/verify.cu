@@ -23,9 +23,9 @@
 
 enum {
     STAGE_K = 64,
-    GROUPS = 3, /* consumer warpgroups */
-    MAX_OUTS = GROUPS * HALF_OUT,
-    THREADS = 32 + GROUPS * 128,
+    WARPGROUPS = 3, /* of consumers */
+    MAX_OUTS = WARPGROUPS * HALF_OUT,
+    THREADS = 32 + WARPGROUPS * 128,
     SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes that a consumer may read behind a group's
                                               last output */
     MAX_STAGES = 16,
@@ -58,12 +58,12 @@ static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the division of the work -------------------------------------------------------- */
+/* ---- device: a block's share -------------------------------------------------------------- */
 
 /* A block's share: groups first, first + step, ... and k splits from .. to - 1 of each. */
-struct work {
+struct block_share {
     int first, step, from, to;
-    __device__ __forceinline__ explicit work(const verify_args &a)
+    __device__ __forceinline__ explicit block_share(const verify_args &a)
     {
         const int each = K_SPLITS / a.k_blocks, k_block = (int)blockIdx.x % a.k_blocks;
         first = (int)blockIdx.x / a.k_blocks, step = (int)gridDim.x / a.k_blocks;
@@ -120,7 +120,7 @@ template <int COLS, int BYTES>
 __device__ __forceinline__ void fetch_stages(const verify_args &a, const pointer_ring &s)
 {
     const struct ksplit c = a.p.m[0].panels.ksplit;
-    const work w(a);
+    const block_share w(a);
     fetcher<COLS, BYTES> f(a, s), first(a, s);
     int early = 0;
 #pragma unroll 1
@@ -203,7 +203,7 @@ template <int BYTES> struct own_weights {
 };
 
 /* A thread's weights of two outputs, one chunk (32 of k). */
-struct weights {
+struct two_weights {
     uint4 v[2];
     __device__ __forceinline__ void load(const uint8_t *at, const own_weights<2> &own)
     {
@@ -229,7 +229,7 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const ver
                                                pointer_ring &s, int n,
                                                const own_weights<BYTES> &own)
 {
-    struct weights first, second;
+    struct two_weights first, second;
 #pragma unroll 1
     for (int i = 0; i < n; i += 2) {
         const uint8_t *stage = s.place(), *w = stage + COLS * STAGE_K * 2;
@@ -454,7 +454,7 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, pointer_ri
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<false> own(a, warp);
     const own_weights<BYTES> weights(a, own);
-    const work w(a);
+    const block_share w(a);
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
         for (int split = 0; split < K_SPLITS; split++) {
@@ -477,7 +477,7 @@ __device__ __forceinline__ void multiply_splits(const verify_args &a, pointer_ri
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<true> own(a, warp);
     const own_weights<BYTES> weights(a, own);
-    const work w(a);
+    const block_share w(a);
     float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
     for (int split = w.from; split < w.to; split++) {
         const int n = min(c.chunks - split * c.each, c.each);

@@ -28,7 +28,7 @@
 /* ---- producer warps: weights ---------------------------------------------------------------- */
 
 template <int KIND>
-__device__ __forceinline__ void produce_weights(const moe_args &a, const work &jobs, block &b,
+__device__ __forceinline__ void produce_weights(const moe_args &a, const job_lists &jobs, block &b,
                                                 const smem_layout<KIND> &r, int pipe)
 {
     const int number = a.gate_up_b.type == DT_F32 ? 4 : 2; /* bytes */
@@ -173,7 +173,7 @@ __device__ __forceinline__ int first_sum(const moe_args &a)
 }
 
 /* Prefetches into L2 the biases that the sum of experts will need first. */
-__device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &jobs)
+__device__ __forceinline__ void prefetch_bias(const moe_args &a, const job_lists &jobs)
 {
     enum { LINE_FLOATS = 64 };
     const int lane = (int)threadIdx.x % 32, size = a.down_b.type == DT_F32 ? 4 : 2;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void wait_for_group(const moe_args &a, block &b, int 
 /* Called when all blocks have selected experts: sets the keys to 0 and lets the next kernels start,
  * which may write keys again. */
 template <int KIND>
-__device__ __forceinline__ void release_keys(const moe_args &a, const work &jobs)
+__device__ __forceinline__ void release_keys(const moe_args &a, const job_lists &jobs)
 {
     if (a.block_select)
         clear_keys(a);
@@ -209,7 +209,7 @@ __device__ __forceinline__ void release_keys(const moe_args &a, const work &jobs
 }
 
 /* Starts the copies of a job's rows from memory; COPY_LANES lanes. */
-__device__ __forceinline__ void copy_rows(const moe_args &a, const work &jobs, bool down, int job,
+__device__ __forceinline__ void copy_rows(const moe_args &a, const job_lists &jobs, bool down, int job,
                                           char *to, int pitch, uint64_t *full)
 {
     const packed &x = down ? a.h : a.x;
@@ -226,7 +226,7 @@ __device__ __forceinline__ void copy_rows(const moe_args &a, const work &jobs, b
 }
 
 /* The same for hidden rows that arrive as flags; all lanes. */
-__device__ __forceinline__ void receive_rows(const moe_args &a, const work &jobs, int job, char *to,
+__device__ __forceinline__ void receive_rows(const moe_args &a, const job_lists &jobs, int job, char *to,
                                              int pitch, uint64_t *full)
 {
     for (int i = jobs.begin(job); i < jobs.begin(job + 1); i++, to += pitch)
@@ -237,7 +237,7 @@ __device__ __forceinline__ void receive_rows(const moe_args &a, const work &jobs
 /* Fetches the rows of one job after another, except rows that are resident. Before the first rows
  * for down, or at the end if there are none, all blocks are known to have selected experts. */
 template <int KIND>
-__device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs, block &b,
+__device__ __forceinline__ void produce_rows(const moe_args &a, const job_lists &jobs, block &b,
                                              const smem_layout<KIND> &r)
 {
     struct ring_pos row_stage = {};
@@ -254,7 +254,7 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs
             release_keys<KIND>(a, jobs);
             left = true;
         }
-        for (; !by_flags<KIND>(a) && ready <= at.part - GROUPS; ready++)
+        for (; !by_flags<KIND>(a) && ready <= at.part - JOB_GROUPS; ready++)
             wait_for_group(a, b, ready);
         char *to = r.rows + row_stage.slot * r.row_stage_bytes;
         mbarrier_wait(&b.rows_empty[row_stage.slot], row_stage.phase ^ 1);
@@ -265,7 +265,7 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs
             copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
         row_stage.next(a.row_stages);
     }
-    for (; !by_flags<KIND>(a) && ready < GROUPS; ready++)
+    for (; !by_flags<KIND>(a) && ready < JOB_GROUPS; ready++)
         wait_for_group(a, b, ready);
     if (by_flags<KIND>(a) && !left)
         grid_wait(a.sync + GROUP_READY);
@@ -278,7 +278,7 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs
 /* Address of a lane's column of a job's rows: in the given row stage, or among the resident rows.
  * Columns beyond the room for rows repeat the last column. */
 template <int KIND>
-__device__ __forceinline__ const char *column_of(const moe_args &a, const work &jobs,
+__device__ __forceinline__ const char *column_of(const moe_args &a, const job_lists &jobs,
                                                  const smem_layout<KIND> &r, int job, bool resident,
                                                  int stage)
 {
@@ -292,7 +292,7 @@ __device__ __forceinline__ const char *column_of(const moe_args &a, const work &
 
 /* A warp multiplies one k split of both tiles of its pipeline's units. */
 template <int KIND>
-__device__ __forceinline__ void consume_units(const moe_args &a, const work &jobs, block &b,
+__device__ __forceinline__ void consume_units(const moe_args &a, const job_lists &jobs, block &b,
                                               const smem_layout<KIND> &r, int warp)
 {
     using S = shape<KIND>;
@@ -331,7 +331,7 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
 #pragma unroll 1
         for (int i = 0; i < each; i++, x += 256) {
             const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
-            struct weights c[TILES];
+            struct chunk_weights c[TILES];
             mbarrier_wait(&own.full[stage.slot], stage.phase);
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
@@ -382,7 +382,7 @@ struct pair_epilogue {
     int pair, col, o; /* pair -1: no pair; eight lanes share a pair */
     float inv;
     float2 y, bias;
-    __device__ __forceinline__ void prepare(const moe_args &a, const work &jobs, bool down, int job,
+    __device__ __forceinline__ void prepare(const moe_args &a, const job_lists &jobs, bool down, int job,
                                             int item)
     {
         const int from = jobs.begin(job);
@@ -432,8 +432,8 @@ struct pair_epilogue {
 __device__ __forceinline__ void signal_part(const moe_args &a, block &b, int part)
 {
     enum { ALL = 32 * (int)EPILOGUE_WARPS };
-    const bool down = part >= GROUPS;
-    if (down && part + 1 < PARTS)
+    const bool down = part >= JOB_GROUPS;
+    if (down && part + 1 < WORK_PARTS)
         return;
     __syncwarp(); /* the first lane may still be signalling the part before */
     named_barrier<EPILOGUE_BARRIER, ALL>();
@@ -451,7 +451,7 @@ __device__ __forceinline__ void signal_part(const moe_args &a, block &b, int par
 
 /* An epilogue warp has one tile of each of its pipeline's units. */
 template <int KIND>
-__device__ __forceinline__ void run_epilogue(const moe_args &a, const work &jobs, block &b,
+__device__ __forceinline__ void run_epilogue(const moe_args &a, const job_lists &jobs, block &b,
                                              const smem_layout<KIND> &r, int number)
 {
     using S = shape<KIND>;
@@ -460,7 +460,7 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const work &jobs
     const float *const red = r.sums + number * S::RED;
     auto &own = b.pipe[pipe];
     struct ring_pos turn = {}, ends = {};
-    int part_done = by_flags<KIND>(a) ? (int)PARTS : 0;
+    int part_done = by_flags<KIND>(a) ? (int)WORK_PARTS : 0;
     bool stale = true;
     struct pair_epilogue e[S::PASSES];
     if (a.block_select)
@@ -497,7 +497,7 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const work &jobs
                 store_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
     }
-    for (; part_done < PARTS; part_done++)
+    for (; part_done < WORK_PARTS; part_done++)
         signal_part(a, b, part_done);
 }
 
@@ -617,7 +617,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if ((int)threadIdx.x < SELECTORS_THAT_ARRIVE)
             mbarrier_arrive(&b.chosen);
     }
-    const struct work jobs = {a.block_select ? &b.lists : NULL, a.active, a.begin, a.order,
+    const struct job_lists jobs = {a.block_select ? &b.lists : NULL, a.active, a.begin, a.order,
                               b.shares};
     if (warp < MMA_WARPS) {
         consume_units(a, jobs, b, r, warp);

@@ -21,8 +21,8 @@ enum {
     MAX_STAGES = 3,
     GOOD_STAGES = 2,
     MAX_ROW_STAGES = 4,
-    GROUPS = 2,
-    PARTS = 2 * GROUPS,
+    JOB_GROUPS = 2,
+    WORK_PARTS = 2 * JOB_GROUPS,
     /* Biases come with a unit's first weights, so that the epilogue waits for no load. A producer
      * is at most as many units ahead of the epilogues as there are stages. */
     BIAS = TILES * 16,
@@ -54,7 +54,7 @@ template <int KIND> struct shape {
 /* ---- primitives ----------------------------------------------------------------------------- */
 
 /* The weights of outputs g and g + 8 in a chunk of 128 of k, and their scales. */
-struct weights {
+struct chunk_weights {
     uint32_t w0[4], w1[4];
     uint2 scales;
     __device__ __forceinline__ void load(const char *w, const char *s)
@@ -79,7 +79,7 @@ struct weights {
  * on each other; those of the other tile fill the gaps. x: this lane's 16 bytes of a column;
  * `apart` bytes further are those of the column 8 further. */
 template <int KIND>
-__device__ __forceinline__ void multiply(const weights (&c)[TILES], const char *x, int apart,
+__device__ __forceinline__ void multiply(const chunk_weights (&c)[TILES], const char *x, int apart,
                                          float (*acc)[shape<KIND>::NT][4])
 {
     constexpr int NT = shape<KIND>::NT;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to,
 /* ---- units ---------------------------------------------------------------------------------- */
 
 /* The jobs: the block's own lists (block_select), or those of the router's last block. */
-struct work {
+struct job_lists {
     const struct jobs *own; /* NULL unless block_select */
     const int32_t *active_, *begin_, *order_;
     const struct unit_share *shares;
@@ -198,12 +198,12 @@ struct unit_share {
 __device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, struct unit_share *all)
 {
     const int part = (int)threadIdx.x % 32;
-    if (part >= PARTS)
+    if (part >= WORK_PARTS)
         return;
-    const bool down = part >= GROUPS;
-    const unsigned group = (unsigned)(part % GROUPS), blocks = gridDim.x;
-    const unsigned from = (unsigned)n_jobs * group / GROUPS,
-                   jobs = (unsigned)n_jobs * (group + 1) / GROUPS - from;
+    const bool down = part >= JOB_GROUPS;
+    const unsigned group = (unsigned)(part % JOB_GROUPS), blocks = gridDim.x;
+    const unsigned from = (unsigned)n_jobs * group / JOB_GROUPS,
+                   jobs = (unsigned)n_jobs * (group + 1) / JOB_GROUPS - from;
     const unsigned up = (unsigned)(a.gate_up_m.n / 16 / TILES),
                    tiles = down ? (unsigned)(a.down_m.n / 16 / TILES) : up, n = jobs * tiles;
     const unsigned before = (down ? (unsigned)n_jobs * up : 0) + from * tiles;
@@ -225,16 +225,16 @@ __device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, stru
  * kept in registers: a unit takes a microsecond, and sixteen warps advance through it. */
 struct unit_walk {
     const moe_args &a;
-    const work &jobs;
+    const job_lists &jobs;
     int part, left, job, tile; /* left: units of the part after this one */
     int pipe;                  /* the pipeline that has the unit */
     bool fresh;                /* the unit's rows differ from those of the unit before */
     struct unit_share s;       /* of the current part */
-    __device__ __forceinline__ unit_walk(const moe_args &args, const work &w)
+    __device__ __forceinline__ unit_walk(const moe_args &args, const job_lists &w)
         : a(args), jobs(w), part(-1), left(0), pipe(PIPELINES - 1)
     {
     }
-    __device__ __forceinline__ bool down() const { return part >= GROUPS; }
+    __device__ __forceinline__ bool down() const { return part >= JOB_GROUPS; }
     __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
     __device__ __forceinline__ bool next()
     {
@@ -246,7 +246,7 @@ struct unit_walk {
                 tile = 0, job++, fresh = true;
             return true;
         }
-        while (++part < PARTS) {
+        while (++part < WORK_PARTS) {
             s = jobs.shares[part];
             if (s.units) {
                 left = s.units - 1, job = s.job, tile = s.tile;
@@ -259,12 +259,12 @@ struct unit_walk {
 
 struct block {
     struct jobs lists;
-    struct unit_share shares[PARTS];
+    struct unit_share shares[WORK_PARTS];
     struct pipe {
         uint64_t full[MAX_STAGES], empty[MAX_STAGES], sums_full, sums_empty;
         alignas(16) float bias[BIASES][BIAS]; /* of successive units, in checkpoint type */
     } pipe[PIPELINES];
-    uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[GROUPS];
+    uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[JOB_GROUPS];
     /* block_select: the lists; rows and x_inv; by_flags: words for flags */
     uint64_t chosen, resident, flags_cleared;
     float scratch[2 * ROUTE_WARPS]; /* single_row */
@@ -280,7 +280,7 @@ struct block {
         }
         init_ring(rows_full, rows_empty, MAX_ROW_STAGES, flags ? warp_arrivals(1) : COPY_LANES,
                   MMA_WARPS);
-        for (int i = 0; i < GROUPS; i++)
+        for (int i = 0; i < JOB_GROUPS; i++)
             mbarrier_init(&part_done[i], 1);
         mbarrier_init(&chosen, single_row ? warp_arrivals(1) : (int)SELECTORS_THAT_ARRIVE);
         mbarrier_init(&resident, single_row ? warp_arrivals((int)ROUTE_WARPS)

@@ -9,10 +9,10 @@
 #include <limits.h>
 
 enum {
-    GROUPS = 3,                   /* consumer warpgroups */
-    THREADS = 128 + GROUPS * 128, /* plus one producer warp and three epilogue warps */
+    WARPGROUPS = 3, /* of consumers */
+    THREADS = 128 + WARPGROUPS * 128, /* plus one producer warp and three epilogue warps */
     EPILOGUE_WARPS = 3,
-    OUTS = GROUPS * HALF_OUT, /* outputs of a tile */
+    OUTS = WARPGROUPS * HALF_OUT, /* outputs of a tile */
     STAGE_K = 128,
     OUTS_BYTES = OUTS * STAGE_K / 2,
     SCALES_BYTES = OUTS * 4,
@@ -97,7 +97,7 @@ struct words {
 };
 
 /* A block of 32 k of two outputs as f16: four registers for each 16 k. */
-struct weights {
+struct decoded {
     uint32_t h0[4], h1[4];
     __device__ __forceinline__ void decode(const words &w, int b)
     {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void multiply_tile(pointer_ring &r, int chunks, int o
         const uint8_t *stage = r.place();
         const uint64_t low = wgmma_descriptor(shared_at(stage)), high = low + HALF_BYTES / 16;
         struct words w;
-        struct weights even, odd;
+        struct decoded even, odd;
         mbarrier_wait(r.filled(), r.pos.phase);
         w.begin(stage + 2 * HALF_BYTES, out);
         if (c == 0)
@@ -369,8 +369,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     const struct sum_buffer e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        init_ring(full, empty, STAGES, 1, 4 * GROUPS);
-        mbarrier_init(&filled, warp_arrivals(4 * GROUPS)),
+        init_ring(full, empty, STAGES, 1, 4 * WARPGROUPS);
+        mbarrier_init(&filled, warp_arrivals(4 * WARPGROUPS)),
             mbarrier_init(&drained, warp_arrivals(EPILOGUE_WARPS));
         mbarrier_init_fence();
     }

@@ -35,7 +35,7 @@ template <class S> struct ring_shape {
 
 /* A thread's pieces of every stage of a tile. Offsets, in units of 16 bytes, are computed anew for
  * each stage, because the registers are needed for sums. */
-template <int TERMS, class S> struct copier {
+template <int TERMS, class S> struct pair_copier {
     using R = ring_shape<S>;
     static constexpr int EACH_W = R::UNITS * 64 / S::THREADS, EACH_X = S::COLS * 16 / S::THREADS;
     static_assert(EACH_W * S::THREADS == R::UNITS * 64 && EACH_X * S::THREADS == S::COLS * 16);
@@ -43,7 +43,7 @@ template <int TERMS, class S> struct copier {
     const uint4 *w, *s, *x;
     uint32_t shared;
     int chunks, unit, last, cols; /* unit, last: the tile's first 16 outputs, the matrix's last */
-    __device__ __forceinline__ copier(const tile_experts &a, const tile_coord &t, uint32_t to)
+    __device__ __forceinline__ pair_copier(const tile_experts &a, const tile_coord &t, uint32_t to)
         : shared(to), unit(t.out / 16), cols((t.to - t.from) * TERMS)
     {
         const mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
@@ -245,7 +245,7 @@ __device__ __forceinline__ void finish_tile(const tile_experts &a, const tile_co
 
 /* The sums of a tile: all k splits, times the outputs' row scales. */
 template <int TERMS, class S>
-__device__ __forceinline__ void multiply_tile(const copier<TERMS, S> &copies, uint32_t shared,
+__device__ __forceinline__ void multiply_tile(const pair_copier<TERMS, S> &copies, uint32_t shared,
                                               float (&sum)[S::MT][S::NT][4 / TERMS])
 {
     using R = ring_shape<S>;
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     for (; tiling.locate(a.m, a.tiles_out, S::OUTS, t); t.tile += (int)gridDim.x) {
         float sum[S::MT][S::NT][4 / TERMS];
         rows.fetch(a, t);
-        const copier<TERMS, S> copies(a, t, shared_at(shared));
+        const pair_copier<TERMS, S> copies(a, t, shared_at(shared));
         multiply_tile<TERMS, S>(copies, shared_at(shared), sum);
         finish_tile<TERMS, S>(a, t, rows, sum, (uint16_t *)shared);
     }

@@ -11,7 +11,7 @@
 enum {
     THREADS = 512, WARPS = THREADS / 32, PER_THREAD = 8,
     MAX_K = 64,
-    GROUPS = 2 * MAX_K,
+    MAXIMA = 2 * MAX_K, /* of groups of lanes (group_shift()) */
     LIST = 512,        /* candidates for the k best that are ranked at once */
     WINDOW = 4096,     /* candidates of a draw that are sorted at once */
     BINS = 16,
@@ -297,8 +297,8 @@ __device__ __forceinline__ double warp_lse_of(const exp_sum (&m)[PARTS_PER_LANE]
 /* ---- the k best of a block's keys ------------------------------------------------------------ */
 
 struct topk_state {
-    u64 top[GROUPS], list[LIST], scratch[WARPS], threshold;
-    __align__(16) uint32_t rank[2][GROUPS];
+    u64 top[MAXIMA], list[LIST], scratch[WARPS], threshold;
+    __align__(16) uint32_t rank[2][MAXIMA];
     int n;
 };
 
@@ -412,7 +412,7 @@ __device__ __forceinline__ uint32_t threshold_of_32(const uint32_t *rank, int n,
 }
 __device__ __forceinline__ uint32_t threshold_of_128(const uint32_t *rank, int n, int k)
 {
-    enum { A_LANE = GROUPS / 32 };
+    enum { A_LANE = MAXIMA / 32 };
     uint32_t mine[A_LANE], threshold = 0;
 #pragma unroll
     for (int i = 0; i < A_LANE; i++)
