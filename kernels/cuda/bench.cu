@@ -53,7 +53,7 @@ __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
 static void fill_synthetic(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed,
                            float scale)
 {
-    dim3 grid((unsigned)d->n_sm * 8);
+    dim3 grid((unsigned)d->gpu.n_sm * 8);
     size_t n = t->bytes / dtype_size(t->type);
     float step = synthetic_step(scale);
     if (t->type == DT_U8)
@@ -119,7 +119,7 @@ void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
     cuda_begin(d, "stream");
     CHECK(!dst.p || dst.n >= src.n);
     if (!dst.p)
-        cuda_launch(d, stream_in, dim3((unsigned)d->n_sm * 4), 512, 0, (const uint4 *)src.p,
+        cuda_launch(d, stream_in, dim3((unsigned)d->gpu.n_sm * 4), 512, 0, (const uint4 *)src.p,
                     src.n / 16, (unsigned *)d->arena);
     else if (!d->failed)
         cuda_ok(d, cudaMemcpyAsync(dst.p, src.p, src.n, cudaMemcpyDeviceToDevice, d->stream));
@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int
 /* A cooperative launch of one block a multiprocessor: all blocks are resident at once. */
 static void launch_cooperative(struct kdev *d, void (*kernel)(unsigned *, int), int n)
 {
-    size_t bytes = (size_t)d->n_sm * sizeof(unsigned);
+    size_t bytes = (size_t)d->gpu.n_sm * sizeof(unsigned);
     unsigned *words = (unsigned *)cuda_take(d, bytes);
     cudaLaunchAttribute attr = {};
     attr.id = cudaLaunchAttributeCooperative;
     attr.val.cooperative = 1;
     cudaLaunchConfig_t c = {};
-    c.gridDim = dim3((unsigned)d->n_sm);
+    c.gridDim = dim3((unsigned)d->gpu.n_sm);
     c.blockDim = dim3(PHASE_THREADS);
     c.stream = d->stream;
     c.attrs = &attr;
@@ -201,7 +201,7 @@ static void launch_plain(struct kdev *d)
 {
     if (d->failed)
         return;
-    phase_kernel<<<(unsigned)d->n_sm, PHASE_THREADS, 0, d->stream>>>(NULL);
+    phase_kernel<<<(unsigned)d->gpu.n_sm, PHASE_THREADS, 0, d->stream>>>(NULL);
     cuda_ok(d, cudaGetLastError());
 }
 
@@ -217,6 +217,7 @@ bool cuda_phase(struct kdev *d, enum k_phase kind, int n)
     for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
         launch_plain(d);
     for (int i = 0; i < n && kind == PHASE_EARLY; i++)
-        cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), PHASE_THREADS, 0, (unsigned *)NULL);
+        cuda_launch(d, phase_kernel, dim3((unsigned)d->gpu.n_sm), PHASE_THREADS, 0,
+                    (unsigned *)NULL);
     return true;
 }

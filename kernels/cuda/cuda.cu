@@ -50,10 +50,7 @@ void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows,
     d->op = op;
     d->arena_at = 0;
     d->pending_rows_used = d->pending.src && d->pending.src == d->pending_rows;
-    d->prev_triggers_late = d->triggers_late;
-    d->triggers_late = false;
-    d->prev_queries = d->op_queries;
-    d->op_queries = {};
+    d->epoch++;
 }
 
 void cuda_begin(struct kdev *d, const char *op) { cuda_begin_fused(d, op, NULL, 0, 0); }
@@ -97,7 +94,7 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
                        "'make CUDA=1', or 'make' on this machine, builds for it",
                        p->name, p->major, p->minor, CUDA_CODES);
     d->has_pdl = code.compute >= 90;
-    d->has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();
+    d->gpu.has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();
     if (code.ptx)
         snprintf(d->slow_start, sizeof d->slow_start,
                  "this build has no machine code for compute capability %d.%d: the driver compiles "
@@ -121,10 +118,10 @@ static bool restrict_device(struct kdev *d, struct err *e)
     for (const struct class_of_gpus &c : classes)
         if (read && c.compute == 10 * major + minor) {
             d->restricted = true;
-            d->has_wgmma &= c.compute == 90;
+            d->gpu.has_wgmma &= c.compute == 90;
             d->has_pdl &= c.compute >= 90;
-            if (d->smem_max > (size_t)c.smem_kib << 10)
-                d->smem_max = (size_t)c.smem_kib << 10;
+            if (d->gpu.smem_max > (size_t)c.smem_kib << 10)
+                d->gpu.smem_max = (size_t)c.smem_kib << 10;
             return true;
         }
     return err_set(e, ERR_USAGE, "AERIE_GPU_AS=%.20s: expected 8.0, 8.6, 8.7, 8.9, 9.0 or 12.0",
@@ -140,10 +137,10 @@ bool cuda_within_limits(struct kdev *d, const void *kernel, int threads, size_t 
         return false;
     const size_t all = shared + f.sharedSizeBytes;
     const int registers = (f.numRegs + UNIT - 1) / UNIT * UNIT * ((threads + 31) / 32 * 32);
-    if (all <= d->smem_max && registers <= REGISTERS)
+    if (all <= d->gpu.smem_max && registers <= REGISTERS)
         return true;
     snprintf(why, sizeof why, "a block needs %zu bytes of shared memory and %d registers: this class "
-             "of GPUs has %zu and %d", all, registers, d->smem_max, (int)REGISTERS);
+             "of GPUs has %zu and %d", all, registers, d->gpu.smem_max, (int)REGISTERS);
     cuda_fail(d, why);
     return false;
 }
@@ -167,13 +164,13 @@ static bool find_device(struct kdev *d, struct err *e)
         return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
     if (!find_code(d, &p, e))
         return false;
-    d->n_sm = p.multiProcessorCount;
-    d->smem_max = p.sharedMemPerBlockOptin;
+    d->gpu.n_sm = p.multiProcessorCount;
+    d->gpu.smem_max = p.sharedMemPerBlockOptin;
     if (!restrict_device(d, e))
         return false;
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
-             d->terms == 1 ? "bf16" : "float32");
+             d->gpu.terms == 1 ? "bf16" : "float32");
     return true;
 }
 
@@ -211,7 +208,7 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->pending_buf[i], (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS *
                                                          MAX_PENDING_WIDTH *
                                                          sizeof *d->pending_buf[i]);
-    if (rc == cudaSuccess && d->has_wgmma)
+    if (rc == cudaSuccess && d->gpu.has_wgmma)
         rc = cudaMalloc((void **)&d->pending_rows, PENDING_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->fresh_pool,
@@ -279,9 +276,9 @@ static void cuda_close(struct kdev *d)
 /* A GPU whose wgmma does not give the bits of mma.sync is used without wgmma. */
 static void check_wgmma(struct kdev *d)
 {
-    if (!d->has_wgmma || cuda_wgmma_agrees(d))
+    if (!d->gpu.has_wgmma || cuda_wgmma_agrees(d))
         return;
-    d->has_wgmma = false;
+    d->gpu.has_wgmma = false;
     snprintf(d->slow_start, sizeof d->slow_start,
              "wgmma of this GPU differs from mma.sync: prompts are computed with mma.sync, which is "
              "slower; please report the GPU and its driver");
@@ -291,9 +288,10 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
 {
     struct kdev *d = (struct kdev *)xcalloc(1, sizeof *d);
     d->ordinal = opts->device;
-    d->terms = opts->precision == K_BF16 ? 1 : 2;
+    d->gpu.terms = opts->precision == K_BF16 ? 1 : 2;
     d->wait_limit_ms = opts->wait_limit_ms;
     d->op = "open";
+    d->epoch = 1; /* no operation has number 0 */
     if (find_device(d, e) && restrict_memory(d, e) && cuda_open_stream(d, e) &&
         open_memory(d, e)) {
         check_wgmma(d);

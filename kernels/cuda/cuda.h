@@ -12,12 +12,12 @@
  * prefill.cu. Without wgmma, and for verify rows of two terms, the tile kernel (dense/tile.cu)
  * takes the place of the other two. A row's bits do not depend on the kernel.
  *
- * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic dependent launch (PDL), a kernel may start while
- * its predecessor drains. Therefore every kernel calls pdl_wait() before it touches anything that
- * another kernel writes or reads, weights excepted, and pdl_trigger() to allow its successor to
- * start. If a kernel triggers before its own wait, its successor may start while kernels long
- * before both still run. If it triggers after its wait, all kernels before it are complete when the
- * successor starts (kdev.triggers_late).
+ * One stream for all devices of a process on a GPU (stream.cu). Where the device has programmatic
+ * dependent launch (PDL), a kernel may start while its predecessor drains. Therefore every kernel
+ * calls pdl_wait() before it touches anything that another kernel writes or reads, weights
+ * excepted, and pdl_trigger() to allow its successor to start. If a kernel triggers before its own
+ * wait, its successor may start while kernels long before both still run. If it triggers after its
+ * wait, all kernels before it are complete when the successor starts (kdev.late_epoch).
  *
  * Scratch is one arena of a fixed size, allocated at open. An operation that needs more runs in
  * groups of rows, which changes no bit of a row. Multiplications and additions are contracted only
@@ -31,6 +31,7 @@
 extern "C" {
 #include "kernels/kernels.h"
 }
+#include "kernels/cuda/route.h"
 
 #include "kernels/cuda/timeline.h"
 
@@ -45,21 +46,15 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 enum {
-    ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20, /* pinned; a put of at most half of it is copied through it */
     LAND_BYTES = 256 << 10, /* pinned, behind the stage; so is a get of at most so many bytes */
     N_COUNTERS = 1 << 17,  /* zero between operations */
     MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
-    /* The largest pending residual update (struct pending): rows, elements of a row, partial sums
-     * of an element. */
-    MAX_DECODE_ROWS = 16, MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
-    PENDING_BYTES = 48 << 20, /* the same of prefill rows, whose elements are not partial sums */
+    PENDING_BYTES = 48 << 20, /* the largest pending update of prefill rows */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
     MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
-    MAX_FRESH_ROWS = 8, MAX_FRESH_WIDTH = 4096, /* struct fresh_cells: rows, n_kv * head_dim */
     MAX_FITS = 64,
-    LARGE = 160 << 10, /* shared memory of a block on 8.0, 9.0 and 10.0; other GPUs have 99 KiB */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -92,10 +87,17 @@ struct pending {
                    reduced first; 0: it holds the elements */
 };
 
-/* The queries whose bf16 copy kdev.query_bf16 holds: rows of n elements. */
-struct query_copy {
-    const float *q; /* NULL: none */
-    int rows, n;
+/* What an operation leaves to a later one that reads its result: in which layout the rows are. */
+enum layout {
+    LAYOUT_FLOATS,
+    LAYOUT_PACKED, /* in place of the floats, as the product takes them (cuda_rows_format()) */
+    LAYOUT_BF16,   /* beside the floats, in kdev.query_bf16 */
+};
+struct handoff {
+    const void *buffer; /* the result; NULL: nothing is left */
+    enum layout layout;
+    int rows, n;    /* rows of n elements */
+    uint64_t epoch; /* of the operation (kdev.epoch) */
 };
 
 /* Keys and values of decode rows, in float32, that are yet to be stored as FP8 cells. The blocks of
@@ -118,11 +120,9 @@ struct fit {
 };
 
 struct kdev {
-    int ordinal, n_sm;
-    size_t smem_max; /* the most shared memory of a block, in bytes */
-    int terms;       /* terms of an activation: 2, or 1 at K_BF16 */
-    bool has_pdl; /* the code that runs was compiled for 9.0 or later: it has PDL */
-    bool has_wgmma; /* the code that runs was compiled for 9.0a: it has wgmma and TMA */
+    int ordinal;
+    struct gpu gpu; /* what routes depend on */
+    bool has_pdl;   /* the code that runs was compiled for 9.0 or later: it has PDL */
     cudaStream_t stream;     /* where operations go: run_stream, or record_stream while recording */
     cudaStream_t run_stream; /* shared by all devices of the process on this GPU (stream.cu) */
     cudaStream_t record_stream;
@@ -142,8 +142,9 @@ struct kdev {
     void **held; /* device memory of weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
-    const void *packed; /* where the last operation that could store packed rows stored them, or
-                           NULL */
+    uint64_t epoch;         /* the number of the current operation */
+    struct handoff packed;  /* of the last operation that was allowed to store packed rows */
+    struct handoff queries; /* of the last operation that stored queries as bf16, too */
     float *pending_buf[2]; /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each; used
                               alternately */
     int pending_next;
@@ -152,14 +153,10 @@ struct kdev {
     bool pending_rows_used; /* by the pending update, or by one that this operation has applied */
     unsigned *readers; /* blocks that have read the pending row; zero between operations */
     const char *op; /* the current operation, for messages */
-    /* True if the last kernel of the current operation (prev_: of the operation before it) calls
-     * pdl_trigger() only after its own wait. Then everything before that kernel is complete and
-     * visible when the next kernel starts: the next kernel may read, before its own wait, whatever
-     * that kernel does not write. */
-    bool triggers_late, prev_triggers_late;
-    /* The queries that the current operation (prev_: the operation before it) also stores as
-     * bf16. */
-    struct query_copy op_queries, prev_queries;
+    /* The last operation whose last kernel calls pdl_trigger() only after its own wait. Then
+     * everything before that kernel is complete and visible when the next kernel starts: the next
+     * kernel may read, before its own wait, whatever that kernel does not write. */
+    uint64_t late_epoch;
     uint16_t *query_bf16; /* (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
     bool failed;
     struct err first;
@@ -167,7 +164,7 @@ struct kdev {
     char slow_start[256]; /* "": the start is not slow */
     void *attn_exchange; /* (ATTN_EXCHANGE_BYTES): partial results that blocks of one attention
                             kernel exchange */
-    bool restricted; /* used as another GPU (AERIE_GPU_AS): launches are checked against its limits */
+    bool restricted; /* used as another GPU (AERIE_GPU_AS): its limits bound launches */
     void *withheld;  /* device memory that nothing may use (AERIE_GPU_MEMORY), or NULL */
     struct fresh_cells fresh;
     float *fresh_pool; /* K, then V: (MAX_FRESH_ROWS, MAX_FRESH_WIDTH) each; a row's slot is its
@@ -218,12 +215,26 @@ struct countdown {
 };
 struct countdown cuda_countdown(const struct kdev *d);
 bool cuda_keep_waiting(struct kdev *d, struct countdown *c);
-/* Allows a kernel so much dynamic shared memory. Its static shared memory comes on top, and both may
- * exceed the default limit of 48 KiB. */
+/* Allows a kernel so much dynamic shared memory. Its static shared memory comes on top, and both
+ * may exceed the default limit of 48 KiB. */
 void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared);
 /* Whether so many blocks of a kernel can be resident at once on an empty device; otherwise the
  * device fails. */
 bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared);
+
+/* Whether operation `epoch` is the one before the current one. */
+static inline bool cuda_was_last(const struct kdev *d, uint64_t epoch)
+{
+    return epoch + 1 == d->epoch;
+}
+/* Whether the rows at `buffer`, rows of n elements, were left in this layout. */
+static inline bool cuda_handed(const struct handoff *h, enum layout layout, const void *buffer,
+                               int rows, int n)
+{
+    const bool same = buffer && h->buffer == buffer && h->layout == layout;
+    CHECK(!same || layout != LAYOUT_PACKED || (h->rows == rows && h->n == n));
+    return same && h->rows == rows && h->n == n;
+}
 
 /* n rounded up to a multiple of `to`. */
 static inline size_t cuda_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -334,8 +345,8 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
         cuda_count(d, (const void *)kernel);
 }
 
-/* cuda_launch() for a kernel whose blocks wait for each other: launches it only if all its blocks are
- * resident at once (stream.cu). */
+/* cuda_launch() for a kernel whose blocks wait for each other: launches it only if all its blocks
+ * are resident at once (stream.cu). */
 template <class... Params, class... Args>
 void cuda_launch_resident(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 block,
                           size_t shared, const Args &...args)
@@ -354,7 +365,7 @@ void cuda_launch_resident(struct kdev *d, void (*kernel)(Params...), dim3 grid, 
  * down; with it they wait until blocks of that kernel leave. */
 static inline size_t cuda_exclusive_smem(const struct kdev *d, int blocks)
 {
-    return blocks <= d->n_sm ? d->smem_max / 2 + 2048 : 0;
+    return blocks <= d->gpu.n_sm ? d->gpu.smem_max / 2 + 2048 : 0;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@
 enum { MAX_GPUS = 64 };
 
 /* The stream of a GPU and its users, all guarded by `mutex`. */
-static struct gpu {
+static struct shared_gpu {
     cudaStream_t stream;
     int users;
     int lock; /* descriptor of the locked device file, if `locked` */
@@ -62,7 +62,7 @@ static int minor_number(int ordinal)
 }
 
 /* Under MPS, locks the GPU's device file for this process. */
-static bool lock_if_shared(struct gpu *g, int ordinal, struct err *e)
+static bool lock_if_shared(struct shared_gpu *g, int ordinal, struct err *e)
 {
     int shared = 0;
     char path[32];
@@ -85,7 +85,7 @@ static bool lock_if_shared(struct gpu *g, int ordinal, struct err *e)
                    ordinal, path, strerror(why));
 }
 
-static bool open_gpu(struct gpu *g, int ordinal, struct err *e)
+static bool open_gpu(struct shared_gpu *g, int ordinal, struct err *e)
 {
     if (!lock_if_shared(g, ordinal, e))
         return false;
@@ -101,7 +101,7 @@ static bool open_gpu(struct gpu *g, int ordinal, struct err *e)
 bool cuda_open_stream(struct kdev *d, struct err *e)
 {
     CHECK(d->ordinal < MAX_GPUS);
-    struct gpu *g = &gpus[d->ordinal];
+    struct shared_gpu *g = &gpus[d->ordinal];
     pthread_mutex_lock(&mutex);
     const bool open = g->users > 0 || open_gpu(g, d->ordinal, e);
     __atomic_store_n(&g->users, g->users + open, __ATOMIC_RELAXED);
@@ -124,7 +124,7 @@ void cuda_close_stream(struct kdev *d)
         cudaStreamDestroy(d->record_stream);
     if (d->reached)
         cudaEventDestroy(d->reached);
-    struct gpu *g = &gpus[d->ordinal];
+    struct shared_gpu *g = &gpus[d->ordinal];
     pthread_mutex_lock(&mutex);
     __atomic_store_n(&g->users, g->users - 1, __ATOMIC_RELAXED);
     if (g->users == 0) {
@@ -186,11 +186,11 @@ bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threa
         d->n_fits += f == d->fits + d->n_fits;
         *f = {kernel, shared, threads, each};
     }
-    if (blocks <= f->each * d->n_sm)
+    if (blocks <= f->each * d->gpu.n_sm)
         return true;
     char why[160];
     snprintf(why, sizeof why, "%d blocks wait for each other, and the device holds %d at once",
-             blocks, f->each * d->n_sm);
+             blocks, f->each * d->gpu.n_sm);
     cuda_fail(d, why);
     return false;
 }

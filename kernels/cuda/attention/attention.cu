@@ -322,16 +322,20 @@ __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ s
     }
 }
 
+/* Heads that are read one element at a time are rare: one form serves them. */
 template <class T, int N> static void run(struct kdev *d, const struct attn_args &a, int rows)
 {
-    int hg = a.group > 4 ? 8 : a.group > 2 ? 4 : a.group;
-    size_t shared = cuda_round((size_t)(hg * a.head_dim) * sizeof(float), 16);
-    dim3 grid((unsigned)min_int(a.most_splits, SHARING_BLOCKS),
-              (unsigned)(a.n_kv * div_up(a.group, hg)), (unsigned)rows);
-    cuda_launch(d, hg == 8   ? attn_kernel<T, N, 8>
-                   : hg == 4 ? attn_kernel<T, N, 4>
-                   : hg == 2 ? attn_kernel<T, N, 2> : attn_kernel<T, N, 1>,
-                grid, THREADS, shared, a);
+    const int hg = N == 1 ? 4 : a.group > 4 ? 8 : a.group > 2 ? 4 : a.group;
+    const size_t shared = cuda_round((size_t)(hg * a.head_dim) * sizeof(float), 16);
+    const dim3 grid((unsigned)min_int(a.most_splits, SHARING_BLOCKS),
+                    (unsigned)(a.n_kv * div_up(a.group, hg)), (unsigned)rows);
+    auto kernel = attn_kernel<T, N, 4>;
+    if constexpr (N > 1)
+        kernel = hg == 8   ? attn_kernel<T, N, 8>
+                 : hg == 4 ? attn_kernel<T, N, 4>
+                 : hg == 2 ? attn_kernel<T, N, 2>
+                           : attn_kernel<T, N, 1>;
+    cuda_launch(d, kernel, grid, THREADS, shared, a);
     cuda_launch(d, combine_kernel, dim3((unsigned)a.n_head, (unsigned)rows), COMBINE_THREADS,
                 COMBINE_THREADS * sizeof(float), a);
 }
@@ -422,19 +426,23 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
     const int outs = a.n_head * a.head_dim;
-    const struct query_copy *left = &d->prev_queries;
-    if (left->q == a.q && left->rows == a.rows && left->n == outs)
+    if (cuda_was_last(d, d->queries.epoch) &&
+        cuda_handed(&d->queries, LAYOUT_BF16, a.q, a.rows, outs))
         a.q_bf16 = d->query_bf16;
     /* A single row is packed in the product's prologue, which takes less code. */
     if (k->packed && k->rows > 1 && cuda_makes_packed(outs, DT_BF16)) {
         a.pack_to = (uint16_t *)a.dst;
         a.pack_as = cuda_rows_format(d, k->rows, outs);
     }
-    const bool tiles = c->type != KV_F32 && d->terms == 1 && cuda_attn_tiles(d, &a);
+    const struct attn_shape s = {a.rows, a.n_req, a.n_head, a.n_kv, a.head_dim, a.page_size,
+                                 a.n_cols, a.n_slots, a.window, a.n_expand ? a.expand_w : 0,
+                                 c->type == KV_F32, a.scale > 0};
+    const struct attn_route r = attn_route_of(&d->gpu, &s);
     if (k->packed)
-        d->packed = tiles ? a.pack_to : NULL;
-    if (tiles)
-        return;
+        d->packed = {a.dst, r.kernel != ATTN_SPLITS && a.pack_to ? LAYOUT_PACKED : LAYOUT_FLOATS,
+                     a.rows, outs, d->epoch};
+    if (r.kernel != ATTN_SPLITS)
+        return cuda_attn_tiles(d, &a, &r);
     cuda_store_fresh(d, &fresh);
     a.pack_to = NULL;
     /* No key has a logical index beyond the table's columns and the expanded keys. */

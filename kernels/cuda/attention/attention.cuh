@@ -30,8 +30,8 @@ struct attn_args {
     int most_splits;
 };
 
-/* Attention over bf16 or FP8 cells with activations of one bf16 term. Returns false, and does
- * nothing, if there are no tiles for this shape. */
-bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a);
+/* Attention by tile.cu or decode.cu, over bf16 or FP8 cells with activations of one bf16 term. r:
+ * not ATTN_SPLITS. */
+void cuda_attn_tiles(struct kdev *d, const struct attn_args *a, const struct attn_route *r);
 
 #endif

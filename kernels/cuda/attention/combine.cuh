@@ -74,8 +74,8 @@ __device__ __forceinline__ uint4 *slice_of(const tile_args &t, int row, int head
 
 /* A thread holds pairs of dimensions that are 8 apart, and sends two pairs in one store. With CODES
  * an n8 tile has the even or the odd dimensions of 16: the pairs of a thread are two apart, and the
- * tile of the odd ones is the next one, or the next warp's. The dimension that is then at place i of
- * a slice: */
+ * tile of the odd ones is the next one, or the next warp's. The dimension that is then at place i
+ * of a slice: */
 template <class S> __device__ __forceinline__ int dim_at(int i)
 {
     if (S::CODES)

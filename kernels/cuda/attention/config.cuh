@@ -21,8 +21,6 @@
 
 enum {
     TREE_KEYS = K_MAX_STEPS + 1, /* the last keys of a row, which only that row may see */
-    UNSPLIT_TILES = 4,           /* tiles: a prefix part of so few is never split */
-    SHORT_KEYS = 4096,           /* keys: up to here fewer splits, so that combining is short */
     RING_TILES = 8,              /* tiles whose cells are looked up ahead */
     LEAST_SHARED = 99 << 10,     /* shared memory of a block on the GPUs since 8.0 with the least */
 };
@@ -109,13 +107,7 @@ __device__ __forceinline__ int row_of(const tile_args &t, int i) { return i * t.
 
 /* ---- host -------------------------------------------------------------------------------- */
 
-/* Whether rows may see so many keys that two blocks a multiprocessor are faster than one. */
-static inline bool long_context(const attn_args &a)
-{
-    return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT_KEYS;
-}
-
 /* Attention by decode.cu. At most 32 packed rows a tile; 16 for heads of 64 dimensions. */
-void cuda_attn_rounds(struct kdev *d, const tile_args &t);
+void cuda_attn_rounds(struct kdev *d, const tile_args &t, const struct round_form &f);
 
 #endif

@@ -376,7 +376,7 @@ static int most_splits(const tile_args &t)
     if (t.a.window && (size_t)t.a.window < keys)
         keys = (size_t)t.a.window;
     const int shortest = (t.a.head_dim > 128 ? 32 : 64) << t.least_shift;
-    const int most = 1 << (keys <= SHORT_KEYS + TREE_KEYS - 1 ? t.cap_shift : t.long_shift);
+    const int most = 1 << (keys < (int)SHORT_KEYS + (int)TREE_KEYS ? t.cap_shift : t.long_shift);
     return min_int(most, (int)(keys / (size_t)shortest)) + (t.a.window ? 1 : 0);
 }
 
@@ -387,8 +387,8 @@ static constexpr int STATIC_SHARED = 2048;
  * kernel ends without waiting for this one. */
 template <class S> static int resident_blocks(const struct kdev *d)
 {
-    return d->n_sm *
-           min_int(S::BLOCKS, (int)(d->smem_max + STATIC_SHARED) / (S::BYTES + STATIC_SHARED));
+    return d->gpu.n_sm *
+           min_int(S::BLOCKS, (int)(d->gpu.smem_max + STATIC_SHARED) / (S::BYTES + STATIC_SHARED));
 }
 
 template <int HD, int MI, int G, int BLOCKS, bool FP8>
@@ -404,7 +404,7 @@ static void run_cells(struct kdev *d, tile_args t)
     if (t.split_blocks)
         t.split_blocks = min_int(jobs, most);
     const bool ahead = S::TREE_AHEAD > 0 && jobs > most &&
-                       (size_t)(S::TREE_AHEAD_BYTES + STATIC_SHARED) <= d->smem_max;
+                       (size_t)(S::TREE_AHEAD_BYTES + STATIC_SHARED) <= d->gpu.smem_max;
     dim3 grid((unsigned)max_int(1, t.split_blocks), (unsigned)t.a.n_kv, (unsigned)t.tiles);
     const size_t shared = ahead ? S::TREE_AHEAD_BYTES : S::BYTES;
     if (t.split_blocks) /* blocks wait for each other */
@@ -413,40 +413,22 @@ static void run_cells(struct kdev *d, tile_args t)
         cuda_launch(d, round_kernel<W>, grid, S::NT, shared, t, ahead);
 }
 
-template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, const tile_args &t)
-{
-    t.a.cell_bytes ? run_cells<HD, MI, G, BLOCKS, true>(d, t)
-                   : run_cells<HD, MI, G, BLOCKS, false>(d, t);
-}
-
 /* Whether a block with bf16 cells and one with FP8 cells fit where blocks have the least shared
  * memory (99 KiB). */
 template <int HD, int MI, int G, int BLOCKS>
 static constexpr bool fits_everywhere =
     round_config<HD, MI, G, BLOCKS, false, false>::BYTES + STATIC_SHARED <= LEAST_SHARED &&
     round_config<HD, MI, G, BLOCKS, false, true>::BYTES + STATIC_SHARED <= LEAST_SHARED;
+static_assert(fits_everywhere<128, 1, 2, 2> && fits_everywhere<128, 2, 2, 1> &&
+              fits_everywhere<256, 1, 2, 2> && fits_everywhere<256, 2, 2, 1>);
 
-/* Long contexts are faster with two blocks a multiprocessor, short ones with all cells in flight at
- * once. More than 16 packed rows need the registers of two blocks. If blocks have less shared
- * memory than LARGE, rounds are of two tiles, and a multiprocessor holds one block. */
-template <int HD> static void run_wide(struct kdev *d, const tile_args &t)
+void cuda_attn_rounds(struct kdev *d, const tile_args &t, const struct round_form &f)
 {
-    static_assert(fits_everywhere<HD, 1, 2, 2> && fits_everywhere<HD, 2, 2, 1>);
-    const bool large = d->smem_max >= LARGE;
-    if (t.tile_rows * t.a.group > 16)
-        large ? run<HD, 2, 4, 1>(d, t) : run<HD, 2, 2, 1>(d, t);
-    else if (long_context(t.a) || !large)
-        run<HD, 1, 2, 2>(d, t);
-    else
-        run<HD, 1, 4, 1>(d, t);
-}
-
-void cuda_attn_rounds(struct kdev *d, const tile_args &t)
-{
-    if (t.a.head_dim == 64)
-        run<64, 1, 4, 2>(d, t);
-    else if (t.a.head_dim == 128)
-        run_wide<128>(d, t);
-    else
-        run_wide<256>(d, t);
+#define RUN(hd, mi_, g_, blocks_)                                                 \
+    if (f.head_dim == hd && f.mi == mi_ && f.g == g_ && f.blocks == blocks_)      \
+        return t.a.cell_bytes ? run_cells<hd, mi_, g_, blocks_, true>(d, t)       \
+                              : run_cells<hd, mi_, g_, blocks_, false>(d, t);
+    ATTN_ROUND_FORMS(RUN)
+#undef RUN
+    CHECK(!"a form of the list");
 }

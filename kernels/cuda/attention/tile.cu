@@ -1,5 +1,5 @@
 /* tile.cu - attention over paged bf16 or FP8 cells on the tensor cores, for large trees and prefill
- * rows. cuda_attn_tiles() also decides when decode.cu serves instead (decode rows, small trees).
+ * rows. decode.cu serves decode rows and small trees (attn_route_of()).
  *
  * A block packs rows of one request times the query heads of one kv head into tiles of 16 rows
  * (mma.m16n8k16), or on Hopper of 64 rows (wgmma), so that a cell is read once for all of them. It
@@ -28,12 +28,6 @@
  */
 #include "kernels/cuda/attention/tree_part.cuh"
 #include "kernels/cuda/attention/wgmma.cuh"
-
-enum {
-    MAX_ROUND_ROWS = 64, /* most packed rows of a request for cuda_attn_rounds() */
-    ONE_BLOCK_WINDOW = 256, /* keys of a window: up to here one block is fastest */
-    SHORT_WINDOW = 2048, /* keys of a window: up to here tiles of fewer rows */
-};
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
@@ -296,116 +290,14 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* The largest power of two of tiles in a split such that the splits are few enough to combine, and
- * with all kv heads enough to fill the device. */
-static int cap_shift_of(int n_kv)
-{
-    int shift = 4;
-    while (shift < 6 && n_kv << (shift + 1) <= 256)
-        shift++;
-    return shift;
-}
-
-/* Sets the number of blocks that share the splits: at most what the device holds, and at most the
- * splits of a window that begins on a split boundary. If the window begins elsewhere, its first and
- * last split together are as long as one, and one block walks both. */
-template <class S> static void share_splits(struct kdev *d, tile_args &t)
-{
-    const int splits = t.split_blocks, most = S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv);
-    t.split_blocks = max_int(1, min_int(splits, most));
-    if (t.a.window)
-        t.split_blocks = min_int(t.split_blocks, div_up(t.a.window, S::TK << t.least_shift));
-    t.merge_splits = splits > t.split_blocks + 2;
-}
-
-template <class S> static void run_cells(struct kdev *d, tile_args t)
+template <class S, bool whole> static void run(struct kdev *d, const tile_args &t)
 {
     typedef tree_config<S::HD, S::FP8> E;
-    if (t.split_blocks)
-        share_splits<S>(d, t);
     dim3 grid((unsigned)max_int(t.split_blocks, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
     dim3 ends(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
-    if (t.split_blocks) {
-        cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::SPLIT_BYTES, t);
+    cuda_launch(d, tile_kernel<S, whole>, grid, S::NT, whole ? S::BYTES : S::SPLIT_BYTES, t);
+    if (!whole)
         cuda_launch(d, tree_part_kernel<E>, ends, E::NT, tree_bytes<E>(t), t);
-    } else {
-        cuda_launch(d, tile_kernel<S, true>, grid, S::NT, S::BYTES, t);
-    }
-}
-
-template <class S> static void run(struct kdev *d, const tile_args &t)
-{
-    t.a.cell_bytes ? run_cells<typename S::with_fp8>(d, t) : run_cells<S>(d, t);
-}
-
-/* Bounds the splits of a row and takes scratch for their segments. One block walks all keys
- * (split_blocks = 0) if the tiles of rows alone fill every multiprocessor, if the window is at most
- * ONE_BLOCK_WINDOW, or if there is no room for the segments. */
-static void plan_splits(struct kdev *d, tile_args &t)
-{
-    attn_args &a = t.a;
-    int tk = a.head_dim > 128 ? 32 : 64, blocks = t.tiles * a.n_kv;
-    int cap = (1 << max_int(t.cap_shift, t.long_shift)) + 1;
-    size_t keys = (size_t)a.n_cols * (size_t)a.page_size + (size_t)(a.n_expand ? a.expand_w : 0);
-    size_t most = keys / (size_t)tk + 1;
-    if (a.window)
-        cap = min_int(cap, a.window / (tk << t.least_shift) + 2);
-    t.split_blocks = max_int(1, most < (size_t)cap ? (int)most : cap);
-    a.most_splits = max_int(t.split_blocks, UNSPLIT_TILES) + 1;
-    size_t heads = (size_t)a.rows * (size_t)a.n_head * (size_t)a.most_splits;
-    size_t scratch = heads * (size_t)(a.head_dim + 2) * sizeof(float) + 4096;
-    bool one_block = a.window && a.window <= ONE_BLOCK_WINDOW && (!a.n_expand || t.tile_rows == 1);
-    bool fills_device = a.rows > 64 ? 2 * blocks >= d->n_sm : blocks >= 2 * d->n_sm;
-    if (fills_device || scratch > ARENA_BYTES || one_block) {
-        t.split_blocks = 0;
-        return;
-    }
-    a.part = (float *)cuda_take(d, heads * (size_t)a.head_dim * sizeof(float));
-    t.ml = (float2 *)cuda_take(d, heads * sizeof(float2));
-}
-
-/* Whether this file and decode.cu serve a shape: all numbers of rows or none, because attention.cu
- * adds in another order. */
-static bool has_tiles(const struct attn_args *a)
-{
-    bool wide = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
-    return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MAX_GROUP &&
-           a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
-}
-
-/* Chooses the rows of a tile: as many as give `packed` packed rows. */
-static void plan_tiles(struct kdev *d, tile_args &t, int packed)
-{
-    int together = div_up(t.a.rows, max_int(t.a.n_req, 1));
-    t.tile_rows = max_int(1, min_int(together, packed / t.a.group));
-    t.tiles = div_up(t.a.rows, t.tile_rows);
-    plan_splits(d, t);
-}
-
-enum { WIDE_ROWS = 128 }; /* packed rows of the largest tile */
-
-/* Whether blocks that walk all keys of WIDE_ROWS packed rows with heads of 256 dimensions are
- * faster than blocks of 64, although their combined sums lie in device memory: segments must be
- * long, since the sums are read and written at the end of each, and the blocks must fill the
- * device. */
-static bool scratch_pays(const struct kdev *d, const attn_args &a)
-{
-    enum { LONG_KEYS = 32768 };
-    const size_t blocks = (size_t)(a.rows / (WIDE_ROWS / a.group)) * (size_t)a.n_kv;
-    return d->has_wgmma && a.head_dim == 256 && !a.window && a.rows > 64 &&
-           (size_t)a.n_cols * (size_t)a.page_size >= LONG_KEYS && 2 * blocks >= (size_t)d->n_sm;
-}
-
-/* Takes scratch for the combined sums of blocks of WIDE_ROWS packed rows; false if there is no
- * room. */
-static bool take_totals(struct kdev *d, tile_args &t)
-{
-    const size_t each = (size_t)(WIDE_ROWS * t.a.head_dim) * sizeof(float);
-    const size_t bytes = (size_t)t.tiles * (size_t)t.a.n_kv * each;
-    if (bytes > ARENA_BYTES / 2)
-        return false;
-    t.totals = (float *)cuda_take(d, bytes);
-    return true;
 }
 
 /* Whether a block fits where blocks have the least shared memory (99 KiB). */
@@ -419,80 +311,52 @@ static_assert(fits_everywhere<tile_config<256, 1, 4, 2, 2, 1>> &&
               fits_everywhere<tile_config<128, 1, 8, 1, 2, 1>> &&
               fits_everywhere<tile_config<128, 1, 1, 2, 2, 3>>);
 
-/* Launches the kernel for tiles of `packed` packed rows. If blocks have less shared memory than
- * LARGE, heads of 256 have two stages, and heads of 128 one block a multiprocessor, whose combined
- * sums stay in registers. */
-static void run_tiles(struct kdev *d, const tile_args &t, int packed)
+static void run_form(struct kdev *d, const tile_args &t, const struct tile_form &f)
 {
-    constexpr size_t THREE_STAGES = (size_t)tile_config<256, 1, 4, 2, 3, 1>::BYTES + 2048;
-    if (t.a.head_dim == 256)
-        packed == WIDE_ROWS          ? run<tile_config<256, 1, 8, 1, 4, 1, true>>(d, t)
-        : t.split_blocks && d->has_wgmma ? run<tile_config<256, 1, 4, 1, 2, 2, true>>(d, t)
-        : d->has_wgmma               ? run<tile_config<256, 1, 4, 2, 4, 1, true>>(d, t)
-        : d->smem_max > THREE_STAGES ? run<tile_config<256, 1, 4, 2, 3, 1>>(d, t)
-                                     : run<tile_config<256, 1, 4, 2, 2, 1>>(d, t);
-    else if (t.a.head_dim == 128)
-        packed == 64 && d->smem_max >= LARGE ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
-        : packed == 64 ? run<tile_config<128, 1, 4, 1, 2, 1>>(d, t)
-        : d->has_wgmma ? run<tile_config<128, 1, 8, 1, 4, 1, true>>(d, t)
-                       : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
-    else if (packed == 64)
-        run<tile_config<64, 1, 4, 1, 4, 2>>(d, t);
-    else if (d->has_wgmma)
-        run<tile_config<64, 1, 8, 1, 3, 2, true>>(d, t);
-    else
-        run<tile_config<64, 2, 4, 1, 3, 2>>(d, t);
+#define RUN(hd, mi_, wm_, warps_, stages_, blocks_, wgmma_, whole)                                \
+    if (f.head_dim == hd && f.mi == mi_ && f.wm == wm_ && f.warps == warps_ &&                    \
+        f.stages == stages_ && f.blocks == blocks_ && f.wgmma == wgmma_ &&                        \
+        whole == !t.split_blocks) {                                                               \
+        using S = tile_config<hd, mi_, wm_, warps_, stages_, blocks_, wgmma_>;                    \
+        return t.a.cell_bytes ? run<typename S::with_fp8, whole>(d, t) : run<S, whole>(d, t);     \
+    }
+    ATTN_TILE_FORMS(RUN)
+#undef RUN
+    CHECK(!"a form of the list");
 }
 
-/* One block a row. */
-static void run_row_blocks(struct kdev *d, const tile_args &t)
+/* The arguments that follow from those of the operation and its route, and their scratch. */
+static tile_args args_of(struct kdev *d, const struct attn_args *a, const struct attn_route *r)
 {
-    if (t.a.head_dim == 256)
-        run<tile_config<256, 1, 1, 2, 2, 2>>(d, t);
-    else if (t.a.head_dim == 128)
-        run<tile_config<128, 1, 1, 2, 2, 3>>(d, t);
-    else
-        run<tile_config<64, 1, 1, 2, 3, 4>>(d, t);
-}
-
-bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
-{
-    if (!has_tiles(a))
-        return false;
     tile_args t = {};
     t.a = *a;
     t.factor = a->softcap > 0 ? 1.44269504088896341f : a->scale * 1.44269504088896341f;
     while (1 << t.page_shift < a->page_size)
         t.page_shift++;
     t.inverse = 65536 / a->group + 1;
-    t.least_shift = a->head_dim > 128 ? 1 : 2;
-    t.long_shift = cap_shift_of(a->n_kv);
-    t.cap_shift = t.long_shift - 1; /* measured: combining fewer segments is worth more */
-    int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
-    bool small = packed <= 16 || (packed <= MAX_ROUND_ROWS && !long_context(t.a));
-    bool short_window = a->window && a->window <= SHORT_WINDOW;
-    bool row_blocks = a->rows <= 64 && a->window && a->window <= ONE_BLOCK_WINDOW;
-    /* row_blocks: rounds only if they are at most two blocks a multiprocessor */
-    bool rounds = row_blocks ? a->rows * a->n_kv <= 2 * d->n_sm : small;
-    const bool long_scratch = scratch_pays(d, *a);
-    bool wide = packed > 64 && (a->head_dim < 256 || long_scratch ||
-                                (d->has_wgmma && a->rows <= 64 && !short_window));
-    /* 32 packed rows; with heads of 64 dimensions they would lack registers */
-    bool rows_32 = packed > 16 && a->head_dim > 64;
-    int most = row_blocks ? a->group : small ? (rows_32 ? 32 : 16) : wide ? WIDE_ROWS : 64;
-    plan_tiles(d, t, most);
-    if (!t.split_blocks && a->head_dim == 256 && most == WIDE_ROWS &&
-        !(long_scratch && take_totals(d, t))) /* the sums do not fit into shared memory */
-        plan_tiles(d, t, most = 64);
-    t.wait = d->prev_triggers_late && (!rounds || a->rows <= TREE_KEYS) ? WAIT_BEFORE_NEW
-                                                                        : WAIT_AT_START;
-    if (!rounds)
-        cuda_store_fresh(d, &a->fresh);
+    t.least_shift = r->least_shift, t.cap_shift = r->cap_shift, t.long_shift = r->long_shift;
+    t.tiles = r->tiles, t.tile_rows = r->tile_rows;
+    t.split_blocks = r->split_blocks, t.merge_splits = r->merge_splits;
+    t.a.most_splits = r->most_splits;
+    if (r->parts) {
+        const size_t segments = r->parts / (size_t)a->head_dim;
+        t.a.part = (float *)cuda_take(d, r->parts * sizeof(float));
+        t.ml = (float2 *)cuda_take(d, segments * sizeof(float2));
+    }
+    if (r->totals)
+        t.totals = (float *)cuda_take(d, r->totals * sizeof(float));
+    return t;
+}
+
+void cuda_attn_tiles(struct kdev *d, const struct attn_args *a, const struct attn_route *r)
+{
+    tile_args t = args_of(d, a, r);
+    const bool rounds = r->kernel == ATTN_ROUNDS;
+    t.wait = cuda_was_last(d, d->late_epoch) && (!rounds || a->rows <= TREE_KEYS)
+                 ? WAIT_BEFORE_NEW
+                 : WAIT_AT_START;
     if (rounds)
-        cuda_attn_rounds(d, t);
-    else if (row_blocks)
-        run_row_blocks(d, t);
-    else
-        run_tiles(d, t, most);
-    return true;
+        return cuda_attn_rounds(d, t, r->round);
+    cuda_store_fresh(d, &a->fresh);
+    run_form(d, t, r->tile);
 }

@@ -10,7 +10,6 @@
 #include "kernels/cuda/attention/combine.cuh"
 
 enum {
-    MAX_GROUP = 16, /* query heads that share a kv head, at most */
     /* Segments (of two heads) that a thread fetches in one group, and groups in flight: enough for
      * all segments of a window of 1024 keys. */
     FETCH_SEGMENTS = 9, FETCH_DEPTH = 2,

@@ -31,7 +31,7 @@ enum {
     K_SPLITS = 8,
     PANEL_MAX_ROWS = 24,
     PANEL_SHORT_ROWS = 8, /* of a matrix with at most two rows a multiprocessor */
-    K_CHUNK = 32, K_CHUNK_BYTES = 64,
+    K_CHUNK_BYTES = 64,
     UNITS = 4, UNIT_BYTES = 16, /* of a row's chunk */
 };
 
@@ -41,7 +41,7 @@ static inline __host__ __device__ int panel_rows(int n, int n_sm)
     /* `each`: panels of a multiprocessor. The result is even, so that outputs can be stored in
      * pairs. Panels of two rows are slower than PANEL_SHORT_ROWS (measured: results-h200.md, ninth
      * round): more blocks take part, and one warp cannot read the sums of squares of all panels of
-     * a head of 256 (cuda_fuses_heads()). */
+     * a head of 256 (finishes_heads() of route.c). */
     int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
     int rows = ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;
     return rows < 4 ? PANEL_SHORT_ROWS : rows;
@@ -118,7 +118,7 @@ static inline bool cuda_paneled(const struct tensor *t)
 static inline struct panels cuda_panels(const struct kdev *d, const struct tensor *t)
 {
     CHECK(cuda_paneled(t) && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
-    return panels_of((int)t->dim[0], (int)t->dim[1], d->n_sm);
+    return panels_of((int)t->dim[0], (int)t->dim[1], d->gpu.n_sm);
 }
 
 #ifdef __CUDACC__

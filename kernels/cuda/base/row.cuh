@@ -89,6 +89,7 @@ enum {
     ROW_PASS = ROW_REGS * ROW_STEP,
     ROW_WARPS = ROW_THREADS / 32,
 };
+static_assert((int)ROW_PASS == (int)SHORT_ROW, "route.c knows what a block holds in registers");
 static_assert((int)ROW_PASS >= (int)MAX_PENDING_WIDTH, "a pending row is held in registers");
 
 /* The thread's elements of from .. from + ROW_PASS - 1; zeros behind the end of the row. */

@@ -37,8 +37,8 @@
 
 /* The prologue has to be little code, because it runs once and its instructions have to be fetched
  * from memory while the weights are (measured: results-h200.md, sixth round). So it supports only
- * what cuda_fuses_pack() accepts: floats and bf16 norm weights that can be loaded four at a time,
- * whole chunks, one term. The bits are those of base/row.cuh. */
+ * what PACK_PROLOGUE (route.c) accepts: floats and bf16 norm weights that can be loaded four at a
+ * time, whole chunks, one term. The bits are those of base/row.cuh. */
 
 __device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
 {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
         producer_warp<KIND, RESIDENT, BYTES>(f, r, resident, resident_at);
         return;
     }
-    if (KIND == GATED || !p.row_epilogue.is_qkv)
+    if (KIND == UNIT_GATED || !p.row_epilogue.is_qkv)
         pdl_trigger();
     keep(r.at), keep(r.full), keep(r.empty);
 
@@ -169,14 +169,14 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     split_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, resident, none);
     batch<XT, NT, BYTES> first;
     wait_for_barriers();
-    bool ahead = RESIDENT && KIND != JOINED && mbarrier_done(r.filled(), r.pos.phase);
+    bool ahead = RESIDENT && KIND != UNIT_JOINED && mbarrier_done(r.filled(), r.pos.phase);
     if (ahead)
         run.fetch(first, f, r);
 
     pdl_wait();
     if (p.row_epilogue.is_qkv)
         pdl_trigger(); /* late, because attention reads old cells before its own wait
-                          (kdev.triggers_late) */
+                          (kdev.late_epoch) */
     fetch_lane_outputs<NT, KIND, ROWS>(p, mine);
     if (packs) {
         pack_row_fused(p, w, post, (uint16_t *)(shared + f.resident_at), scratch, row);
@@ -215,9 +215,6 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Most columns of a block whose rows are not resident. */
-static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 32 : 16; }
-
 /* Positions of a stage: a multiple of what is multiplied at once. */
 static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
 
@@ -252,7 +249,7 @@ static void add_panels(struct unit_set *set, const struct product *p, int mat, i
     set->ksplit = l->ksplit;
 }
 
-/* The form_ functions define the units of a product. GATED: */
+/* The form_ functions define the units of a product. UNIT_GATED: */
 static void form_pairs(const struct product *p, struct decode_args *f) /* gate and up */
 {
     f->n_sets = 1;
@@ -283,18 +280,7 @@ static void form_heads(const struct product *p, struct decode_args *f)
     }
 }
 
-/* Whether q, k and v can form units: one or two panels of q, one of k, one of v. */
-static bool joinable(const struct product *p)
-{
-    const int q = p->m[0].panels.n, k = p->m[1].panels.n;
-    return p->row_epilogue.is_qkv && p->n_mats == 3 && p->m[2].panels.n == k &&
-           (q == k || q == 2 * k);
-}
-static int joined_rows(const struct product *p)
-{
-    const int q = p->m[0].panels.n / p->m[1].panels.n * p->m[0].panels.rows;
-    return q + p->m[1].panels.rows + p->m[2].panels.rows;
-}
+/* Units of q, k and v: one or two panels of q, one of k, one of v. */
 static void form_joined(const struct product *p, struct decode_args *f)
 {
     f->n_sets = 1;
@@ -340,7 +326,7 @@ static void order_sets(struct decode_args *f)
 static int assign_units(const struct kdev *d, struct decode_args *f)
 {
     enum { MAX_SM = 512 };
-    int load[MAX_SM] = {}, n_sm = min_int(d->n_sm, MAX_SM), blocks = 0;
+    int load[MAX_SM] = {}, n_sm = min_int(d->gpu.n_sm, MAX_SM), blocks = 0;
     for (int i = 0; i < f->n_sets; i++) {
         struct unit_set *set = &f->set[i];
         int best = INT32_MAX, at[3 * MAX_MATS], n = 0;
@@ -373,9 +359,9 @@ static size_t sums_bytes(const struct decode_args *f, int tiles)
 /* Bytes of a stage beside its weights and rows: those before parts (place_parts()). */
 static int skew_bytes(bool joined, int bytes) { return joined && bytes == 2 ? MAX_PARTS * 128 : 0; }
 
-/* Sets where each part is in a stage. JOINED with bf16: output i of a unit begins at bank 4 * (i %
- * 8), so that a tile of outputs of two panels is loaded without bank conflicts if their numbers of
- * rows are the same modulo 8. */
+/* Sets where each part is in a stage. UNIT_JOINED with bf16: output i of a unit begins at bank 4 *
+ * (i % 8), so that a tile of outputs of two panels is loaded without bank conflicts if their
+ * numbers of rows are the same modulo 8. */
 static void place_parts(struct unit_set *set, bool joined, int bytes)
 {
     uint32_t at = 0;
@@ -406,7 +392,8 @@ static int absent_columns_bytes(int cols)
 }
 
 /* The same for absent rows of the weights (see eight), where no columns follow the weights. tiles:
- * the tiles of eight rows that a warp loads, of all parts. JOINED: absent rows are the last one. */
+ * the tiles of eight rows that a warp loads, of all parts. UNIT_JOINED: absent rows are the last
+ * one. */
 static int absent_rows_bytes(const struct decode_args *f, int tiles, bool joined, int bytes)
 {
     int behind = 0;
@@ -425,7 +412,7 @@ static size_t divide_shared(const struct kdev *d, const struct product *p, int t
 {
     int cols = p->rows * p->x.terms, wide = 0, most = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
-    f.group = resident ? cols : group_of(d);
+    f.group = resident ? cols : decode_group(&d->gpu);
     f.sum_cols = min_int(cols, SUM_COLS);
     int in_stage = resident ? 0 : min_int(cols, f.group);
     for (int i = 0; i < f.n_sets; i++) {
@@ -435,7 +422,7 @@ static size_t divide_shared(const struct kdev *d, const struct product *p, int t
     int each = K_SPLITS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = resident ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
-    size_t left = d->smem_max - SLACK - sums - rows - own;
+    size_t left = d->gpu.smem_max - SLACK - sums - rows - own;
     int absent = resident ? absent_rows_bytes(&f, tiles, joined, bytes)
                           : absent_columns_bytes(in_stage);
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES) - absent);
@@ -462,16 +449,16 @@ static void run(struct kdev *d, struct product *p)
     struct decode_args f = {};
     for (int i = 0; i < p->n_mats && BYTES == 1; i++)
         f.scale[i] = fp8_factor(p->m[i].unit);
-    if (KIND == GATED)
+    if (KIND == UNIT_GATED)
         form_pairs(p, &f);
-    else if (KIND == PLAIN)
+    else if (KIND == UNIT_PLAIN)
         form_singles(p, &f);
     else if (fuses_heads(KIND, ROWS))
         form_heads(p, &f);
     else
         form_joined(p, &f);
     int blocks = assign_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes = divide_shared(d, p, NT, KIND == JOINED, is_resident(ROWS), BYTES,
+    size_t bytes = divide_shared(d, p, NT, KIND == UNIT_JOINED, is_resident(ROWS), BYTES,
                           OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
     const auto kernel = decode_kernel<XT, NT, KIND, ROWS, BYTES>;
@@ -481,122 +468,27 @@ static void run(struct kdev *d, struct product *p)
         cuda_launch(d, kernel, grid, DECODE_THREADS, bytes, f, *p);
 }
 
-template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)
-{
-    int cols = min_int(p->rows * p->x.terms, group_of(d));
-    if (cols <= 8)
-        run<1, NT, KIND, STAGED_NARROW, BYTES>(d, p);
-    else if (cols <= 16)
-        run<1, NT, KIND, STAGED_WIDE, BYTES>(d, p);
-    else
-        run<2, NT, KIND, STAGED_WIDE, BYTES>(d, p);
-}
-
-/* q, k and v together, for at most 16 columns. */
-template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
-{
-    const int rows = joined_rows(p);
-    const bool narrow = p->rows * p->x.terms <= 8;
-    if (rows <= 32)
-        narrow ? run<1, 4, JOINED, STAGED_NARROW, BYTES>(d, p)
-               : run<1, 4, JOINED, STAGED_WIDE, BYTES>(d, p);
-    else
-        narrow ? run<1, 6, JOINED, STAGED_NARROW, BYTES>(d, p)
-               : run<1, 6, JOINED, STAGED_WIDE, BYTES>(d, p);
-}
-
-template <int ROWS, int BYTES> static void run_resident(struct kdev *d, struct product *p, int most)
-{
-    if (p->glu)
-        run<1, 6, GATED, ROWS, BYTES>(d, p);
-    else if (p->fused_heads)
-        run<1, 4, JOINED, ROWS, BYTES>(d, p);
-    else if (most <= 16)
-        run<1, 2, PLAIN, ROWS, BYTES>(d, p);
-    else
-        run<1, 3, PLAIN, ROWS, BYTES>(d, p);
-}
-
-static bool fits_resident(const struct kdev *d, int cols, int kp)
-{
-    /* With little shared memory, two stages of the widest units need room beside the sums, too. */
-    const int sums = (int)SUM_BUFS * (int)K_SPLITS * sum_pitch(6) * (int)sizeof(float);
-    const int most = d->smem_max >= LARGE ? (int)RESIDENT_BYTES
-                                          : min_int(RESIDENT_BYTES / 2, (48 << 10) - cols * sums);
-    return cols <= 8 && cols * kp * 2 <= most;
-}
-
-bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
-{
-    return p->rows == 1 && p->x.terms == 1 && fits_resident(d, 1, p->x.kp) &&
-           p->in.n % K_CHUNK == 0 && (p->x.x || (uintptr_t)p->in.src % 16 == 0) &&
-           is_short_norm(&p->in.norm, p->in.n);
-}
-
-/* Heads and panels must be powers of two, a head must consist of pairs of panels, and with a norm
- * one warp must be able to read all of a head's sums of squares. FP8 cells need the largest number
- * of a head, which no block has. */
-bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
-{
-    const struct heads *h = &p->row_epilogue.heads;
-    size_t lists = 0;
-    if (!p->row_epilogue.is_qkv || h->whole || h->v_from_k || stores_fp8(h) ||
-        (h->rot && h->rot != h->head_dim) || h->head_dim & (h->head_dim - 1) ||
-        (uintptr_t)h->cs % 8 ||
-        !fits_resident(d, p->rows * p->x.terms, p->x.kp))
-        return false;
-    for (int i = 0; i < p->n_mats; i++) {
-        const struct panels *l = &p->m[i].panels;
-        const struct norm *n = i == 0 ? &h->q_norm : i == 1 ? &h->k_norm : &h->v_norm;
-        int of_head = h->head_dim / l->rows;
-        if (l->rows > 16 || l->rows & (l->rows - 1) || h->head_dim % (2 * l->rows) ||
-            (n->kind != NORM_NONE && of_head > 32))
-            return false;
-        lists += (size_t)(l->n / 2 * p->rows) * (size_t)of_head;
-    }
-    return lists <= MOE_COUNTERS_AT;
-}
-
-bool cuda_can_defer(const struct kdev *d, const struct product *p)
-{
-    const struct row_epilogue *b = &p->row_epilogue;
-    int n = p->m[0].n;
-    const bool kept = p->rows <= MAX_VERIFY_ROWS || p->f[0].dst == d->pending_rows;
-    return kept && b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
-           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MAX_PENDING_WIDTH &&
-           is_short_norm(&b->post, n);
-}
-
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)
 {
     struct row_format f = {};
-    f.cols = rows * d->terms;
-    f.kind = fits_resident(d, f.cols, kp) ? ROW_BY_CHUNK : ROW_BY_STAGE;
+    f.cols = rows * d->gpu.terms;
+    f.kind = decode_rows_fit(&d->gpu, f.cols, kp) ? ROW_BY_CHUNK : ROW_BY_STAGE;
     f.kp = kp;
-    f.group = group_of(d);
+    f.group = decode_group(&d->gpu);
     f.ksplit = ksplit_of(kp);
     return f;
 }
 
-template <int BYTES> static void run_any(struct kdev *d, struct product *p)
-{
-    bool resident = fits_resident(d, p->rows * p->x.terms, p->x.kp);
-    int most = 0;
-    for (int i = 0; i < p->n_mats; i++)
-        most = max_int(most, p->m[i].panels.rows);
-    if (p->fused_pack)
-        run_resident<FUSED_ROW, BYTES>(d, p, most);
-    else if (resident)
-        run_resident<RESIDENT_ROWS, BYTES>(d, p, most);
-    else if (p->glu)
-        run_staged<6, GATED, BYTES>(d, p);
-    else if (joinable(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MAX)
-        run_joined<BYTES>(d, p);
-    else
-        run_staged<3, PLAIN, BYTES>(d, p);
-}
+static_assert((int)JOINED_MAX + 8 == sum_pitch(6), "route.c knows the room for sums");
 
-void cuda_product_decode(struct kdev *d, struct product *p)
+void cuda_product_decode(struct kdev *d, struct product *p, const struct product_route *r)
 {
-    p->m[0].fp8 ? run_any<1>(d, p) : run_any<2>(d, p);
+    const struct decode_form f = r->form;
+#define RUN(columns_, tiles_, kind_, rows_)                                                  \
+    if (f.columns == columns_ && f.tiles == tiles_ && f.kind == kind_ && f.rows == rows_)     \
+        return p->m[0].fp8 ? run<columns_, tiles_, kind_, rows_, 1>(d, p)                     \
+                           : run<columns_, tiles_, kind_, rows_, 2>(d, p);
+    DECODE_FORMS(RUN)
+#undef RUN
+    CHECK(!"a form of the list");
 }

@@ -10,7 +10,6 @@
 
 enum {
     DECODE_THREADS = PRODUCT_THREADS + 32,
-    RESIDENT_BYTES = 56 << 10, /* most bytes of resident rows, if shared memory is LARGE */
     STAGE_BYTES_WANTED = 50 << 10,
     WINDOW = 96 << 10, /* bytes in flight at once */
     MIN_STAGES = 4, MAX_STAGES = 16,
@@ -20,19 +19,17 @@ enum {
 };
 
 /* A unit is what a block multiplies before it reduces the k splits: some panels side by side.
- * PLAIN: one panel. GATED: the same panel of gate and up. JOINED: panels of q, k and v, so that one
- * pass over the rows serves all three. With resident rows the kernel also finishes the heads; then
- * a unit has, with each panel, the panel of its rope partners. */
-enum unit_kind { PLAIN, GATED, JOINED };
-
-enum { MAX_PARTS = 4, JOINED_MAX = 48 /* outputs of a unit */ };
+ * UNIT_PLAIN: one panel. UNIT_GATED: the same panel of gate and up. UNIT_JOINED: panels of q, k
+ * and v, so that one pass over the rows serves all three. With resident rows the kernel also
+ * finishes the heads; then a unit has, with each panel, the panel of its rope partners. */
+enum { MAX_PARTS = 4 };
 static constexpr inline __host__ __device__ int parts_of(int kind)
 {
-    return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MAX_PARTS;
+    return kind == UNIT_PLAIN ? 1 : kind == UNIT_GATED ? 2 : (int)MAX_PARTS;
 }
 
-/* The panels of one matrix in the units of a set. PLAIN, GATED: unit u has panel u. JOINED: unit u
- * has panel first + (u >> shift) * times + (u & mask). */
+/* The panels of one matrix in the units of a set. UNIT_PLAIN, UNIT_GATED: unit u has panel u.
+ * UNIT_JOINED: unit u has panel first + (u >> shift) * times + (u & mask). */
 struct unit_part {
     const uint8_t *w; /* panel 0 */
     uint32_t at;      /* where its chunks begin in a stage, in bytes */
@@ -49,12 +46,12 @@ struct unit_set {
     struct ksplit ksplit;
     int parts, rows; /* rows of all parts of a unit */
     struct unit_part part[MAX_PARTS];
-    uint32_t output[JOINED_MAX]; /* JOINED: the unit's outputs (struct output) */
+    uint32_t output[JOINED_MAX]; /* UNIT_JOINED: the unit's outputs (struct output) */
 };
 
-/* One output of a JOINED unit in one word, so that each lane finds its output without a branch:
- * where its first weights begin in a stage (bits 0 to 15, in 16 bytes), the rows of its panel (5
- * bits), its row in the panel (5), its part (2). Entries behind the unit's last output
+/* One output of a UNIT_JOINED unit in one word, so that each lane finds its output without a
+ * branch: where its first weights begin in a stage (bits 0 to 15, in 16 bytes), the rows of its
+ * panel (5 bits), its row in the panel (5), its part (2). Entries behind the unit's last output
  * repeat it. */
 struct output {
     uint32_t bits;
@@ -146,7 +143,7 @@ struct unit_iter {
     }
     template <int KIND> __device__ __forceinline__ int panel(const struct unit_part &a) const
     {
-        return KIND == JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
+        return KIND == UNIT_JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
     }
 };
 
@@ -219,7 +216,7 @@ issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s, const addr
     bulk_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
 #pragma unroll
     for (int j = 0; j < s.UNIT_PARTS; j++)
-        if (KIND != JOINED || j < s.parts)
+        if (KIND != UNIT_JOINED || j < s.parts)
             bulk_copy_once(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
     if (RESIDENT)
         bulk_issued(r.filled());

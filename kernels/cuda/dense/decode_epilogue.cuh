@@ -38,7 +38,7 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
 /* Whether the kernel finishes the heads that it computes: with resident rows. */
 static constexpr inline __host__ __device__ bool fuses_heads(int kind, int rows)
 {
-    return kind == JOINED && is_resident(rows);
+    return kind == UNIT_JOINED && is_resident(rows);
 }
 
 /* Sets s to output `o` of the unit. */
@@ -48,11 +48,11 @@ __device__ __forceinline__ void find_output(const product &p, const decode_args 
 {
     const struct unit_set &d = f.set[at.set];
     int row = o, j = 0;
-    if (KIND == JOINED) {
+    if (KIND == UNIT_JOINED) {
         const struct output of = {d.output[min(o, JOINED_MAX - 1)]};
         row = of.row(), j = of.part();
     }
-    const bool none = o >= (KIND == JOINED ? d.rows : d.part[0].rows);
+    const bool none = o >= (KIND == UNIT_JOINED ? d.rows : d.part[0].rows);
     const struct unit_part &a = d.part[j];
     s.mat = a.mat, s.n = a.rows;
     s.o = at.panel<KIND>(a) * a.rows + row;
@@ -71,7 +71,7 @@ __device__ __forceinline__ lane_output lane_output_of(const product &p, const de
     const epilogue &fin = p.f[s.mat];
     s.bare = fin.act == ACT_NONE && !(fin.softcap > 0) && fin.scale == 1 && !fin.mul;
     s.add = fin.add, s.stride = fin.dst_stride, s.dst = fin.dst + s.o;
-    if (fin.b.p && KIND != GATED) {
+    if (fin.b.p && KIND != UNIT_GATED) {
         s.bias_type = fin.b.type;
         if (s.o >= 0)
             s.bias = raw_at(fin.b, s.o);
@@ -90,7 +90,7 @@ __device__ __forceinline__ lane_output lane_output_of(const product &p, const de
 template <int KIND, int ROWS>
 __device__ __forceinline__ void fetch_lane_output(const product &p, lane_output &s)
 {
-    if (KIND == PLAIN && s.o >= 0 && s.add && p.rows == 1)
+    if (KIND == UNIT_PLAIN && s.o >= 0 && s.add && p.rows == 1)
         s.old = __ldcg(s.dst);
     if (!fuses_heads(KIND, ROWS) || s.o < 0)
         return;
@@ -220,12 +220,12 @@ __device__ __forceinline__ void finish_output(const product &p, const decode_arg
         finish_head_element(p, f, s, y);
         return;
     }
-    if (KIND == GATED)
+    if (KIND == UNIT_GATED)
         y = activate(y, p.glu_act) * up;
     if (s.o < 0)
         return;
     float *dst = s.dst + (size_t)row * s.stride;
-    if (KIND == GATED) {
+    if (KIND == UNIT_GATED) {
         if (p.pack_to)
             put_term(p, y, row, s.o);
         else
@@ -239,7 +239,7 @@ __device__ __forceinline__ void finish_output(const product &p, const decode_arg
 
 /* A lane's outputs of a unit: numbers lane, lane + 32, ... */
 template <int NT, int KIND> struct lane_outputs {
-    static constexpr int N = KIND == JOINED ? (NT + 3) / 4 : 1;
+    static constexpr int N = KIND == UNIT_JOINED ? (NT + 3) / 4 : 1;
     lane_output of[N];
 };
 template <int NT, int KIND, int ROWS>
@@ -329,7 +329,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const decode_args 
                 for (int r = 0; r < K_SPLITS; r++) {
                     const float *from = here + (r * sum_cols + t) * PITCH + lane + 32 * i;
                     y = r ? y + from[0] : from[0];
-                    if (KIND == GATED)
+                    if (KIND == UNIT_GATED)
                         up = r ? up + from[NT * 4] : from[NT * 4];
                 }
                 finish_output<KIND, ROWS>(p, f, own.of[i], row0 + (m * 16 >> two) + t, y, up);

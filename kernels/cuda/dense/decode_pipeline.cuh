@@ -8,10 +8,7 @@
 #include "kernels/cuda/dense/decode.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
 
-/* Where the rows of activations are. Resident in shared memory, up to eight columns: packed by the
- * block itself (FUSED_ROW, one column) or copied. Or in the stages, with the weights: up to eight
- * columns (narrow), or more. */
-enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
+/* Of rows_kind (route.h). */
 static constexpr inline __host__ __device__ bool is_resident(int rows)
 {
     return rows <= RESIDENT_ROWS;
@@ -72,13 +69,13 @@ template <int XT, int NT, int BYTES> struct batch {
  * finite, or NaN as the outputs are already (mem.cu). */
 template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
-    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles of a panel */
+    static constexpr int OF_PANEL = KIND == UNIT_GATED ? NT / 2 : NT; /* tiles of a panel */
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* bytes of a row's chunk of weights */
     static constexpr int TILE_BYTES = 8 * (BYTES == 2 ? (int)UNIT_BYTES : ROW_BYTES);
     static constexpr int MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
-    static constexpr int SCALES = KIND == JOINED ? NT : parts_of(KIND);
-    static constexpr int APART = KIND == JOINED ? NT : 1;
+    static constexpr int SCALES = KIND == UNIT_JOINED ? NT : parts_of(KIND);
+    static constexpr int APART = KIND == UNIT_JOINED ? NT : 1;
 
     int i, end, each, have, rest; /* positions: the next, the stage's end, all; chunks of this
                                      split, of the last split */
@@ -87,15 +84,15 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                           row's weights are any bytes behind); has a column */
     uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of a chunk, where the
                                      second part begins */
-    uint32_t own; /* where the lane's weights are in a chunk (see eight; not JOINED) */
-    uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, where each tile is
+    uint32_t own; /* where the lane's weights are in a chunk (see eight; not UNIT_JOINED) */
+    uint32_t place, tile_at[APART], tile_chunk[APART]; /* UNIT_JOINED: the stage, where each tile is
                                                           in it, bytes of its chunk */
-    uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* where the next chunks are (JOINED: their
+    uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* where the next chunks are (UNIT_JOINED: their
                                                 numbers), and their columns */
     uint32_t resident, col; /* the split's resident columns; bytes from one chunk of columns to
                                the next */
     uint32_t none; /* address of the zeros */
-    uint32_t scale[SCALES]; /* FP8: the scale of each part; JOINED: of each tile */
+    uint32_t scale[SCALES]; /* FP8: the scale of each part; UNIT_JOINED: of each tile */
 
     __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at,
                                              uint32_t columns, uint32_t zeros)
@@ -107,12 +104,12 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         positions = d.positions, splits = c.splits, tiles = (d.rows + 7) / 8;
         last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
         column = (int)g < cols_of<ROWS>(f);
-        chunk = KIND == JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
-        own = KIND == JOINED ? 0 : lane_bytes(lane, d.part[0].rows);
+        chunk = KIND == UNIT_JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
+        own = KIND == UNIT_JOINED ? 0 : lane_bytes(lane, d.part[0].rows);
         from = warp * chunk + own;
         second = d.part[1].at;
         place = 0;
-        if (KIND == JOINED)
+        if (KIND == UNIT_JOINED)
             find_tiles(f, d);
         else if (BYTES == 1)
             for (int j = 0; j < SCALES; j++)
@@ -127,7 +124,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         return BYTES == 2 ? lane % 8 * UNIT_BYTES + lane / 8 * (uint32_t)(rows * UNIT_BYTES)
                           : lane / 4 * ROW_BYTES + lane % 4 * (ROW_BYTES / 4);
     }
-    /* JOINED: a unit's outputs in their order are the rows of the tiles. */
+    /* UNIT_JOINED: a unit's outputs in their order are the rows of the tiles. */
     __device__ __forceinline__ void find_tiles(const decode_args &f, const struct unit_set &d)
     {
         const int lane = (int)threadIdx.x % 32;
@@ -144,7 +141,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     }
     __device__ __forceinline__ uint32_t tile(uint32_t w, int n) const
     {
-        return KIND == JOINED
+        return KIND == UNIT_JOINED
                    ? tile_at[n] + w * tile_chunk[n]
                    : w + (uint32_t)(n / OF_PANEL) * second + (uint32_t)(n % OF_PANEL * TILE_BYTES);
     }
@@ -173,7 +170,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         mbarrier_wait(r.filled(), r.pos.phase);
         end = min(i + positions, each);
         const uint32_t lane = threadIdx.x % 32;
-        if (KIND == JOINED) {
+        if (KIND == UNIT_JOINED) {
             const uint32_t to = r.place();
 #pragma unroll
             for (int n = 0; n < APART; n++)
@@ -199,7 +196,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         for (int u = 0; u < b.AT_ONCE; u++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                if (BYTES == 2 || KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
+                if (BYTES == 2 || KIND == UNIT_JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
                     b.w[u][n].fetch(tile(w[u], n));
     }
     template <int TILES>
@@ -248,7 +245,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             uint4 w[TILES];
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                w[n] = b.w[u][n].as_bf16(scale[KIND == JOINED ? n : n / OF_PANEL]);
+                w[n] = b.w[u][n].as_bf16(scale[KIND == UNIT_JOINED ? n : n / OF_PANEL]);
 #pragma unroll
             for (int m = 0; m < XT; m++) {
                 const uint4 low = b.low[u][m], up = b.high[u][m];

@@ -1,4 +1,5 @@
-/* fp8.cu - finds the scale with which a bf16 matrix is quantized to FP8 (fp8.h) during its upload. */
+/* fp8.cu - finds the scale with which a bf16 matrix is quantized to FP8 (fp8.h) during its upload.
+ * */
 #include "kernels/cuda/dense/fp8.cuh"
 
 enum { QUANT_THREADS = 256 };
@@ -23,6 +24,6 @@ void cuda_find_largest(struct kdev *d, void *w, size_t n, unsigned *most)
     const size_t bytes = n * sizeof(uint16_t), words = (bytes + 15) / 16;
     if (bytes % 16)
         cuda_ok(d, cudaMemsetAsync((char *)w + bytes, 0, words * 16 - bytes, d->stream));
-    find_largest<<<d->n_sm, QUANT_THREADS, 0, d->stream>>>((const uint4 *)w, words, most);
+    find_largest<<<d->gpu.n_sm, QUANT_THREADS, 0, d->stream>>>((const uint4 *)w, words, most);
     cuda_ok(d, cudaGetLastError());
 }

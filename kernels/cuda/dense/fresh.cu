@@ -8,7 +8,7 @@ __global__ void __launch_bounds__(32) fresh_kernel(const __grid_constant__ fresh
 {
     const int h = (int)blockIdx.x;
     pdl_wait_trigger(); /* late, because attention reads old cells before its own wait
-                           (kdev.triggers_late) */
+                           (kdev.late_epoch) */
     store_fresh_head<HD>(f, (int)blockIdx.y, h >= f.n_kv, h % f.n_kv);
 }
 

@@ -81,9 +81,9 @@ struct rotation {
     }
 };
 
-/* Four elements of the projection, or zeros: a lane without a head must not read the lines of another
- * head, which are discarded (discard_splits()). With ADDS the partial sums are reduced in the order of
- * product.cuh, then biased. */
+/* Four elements of the projection, or zeros: a lane without a head must not read the lines of
+ * another head, which are discarded (discard_splits()). With ADDS the partial sums are reduced in
+ * the order of product.cuh, then biased. */
 template <bool ADDS>
 __device__ __forceinline__ float4 load_projection(const heads &a, const float *x, size_t apart,
                                                   uint2 b, bool biased, bool there)
@@ -142,8 +142,8 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
     *(uint2 *)((bf16 *)pool + at) = bf16_four(y);
 }
 
-/* Stores a lane's elements of a head of K or V as FP8. The whole warp calls; heads that are not of K
- * or V, or have no cell, store nothing. */
+/* Stores a lane's elements of a head of K or V as FP8. The whole warp calls; heads that are not of
+ * K or V, or have no cell, store nothing. */
 template <int DIM>
 __device__ __forceinline__ void store_fp8(const heads &a, int kind, int slot, int h, bool stores,
                                           const float4 (&y)[head_lanes<DIM>::EACH])
@@ -177,7 +177,7 @@ __device__ __forceinline__ void store_fp8(const heads &a, int kind, int slot, in
 
 /* Blocks (heads, rows). A block has one row or, for few rows, several, so that all blocks are
  * resident before the previous product ends; the next kernel can start only when all of them have
- * started. triggers_late: kdev, cuda.h. */
+ * started. triggers_late: as kdev.late_epoch says. */
 template <int DIM, bool ADDS, bool FP8>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
     heads_by_warp(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
@@ -289,10 +289,10 @@ bool cuda_heads_reduce(const struct heads *h)
 static void store_query_copy(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;
-    if (d->terms > 1 || rows > MAX_VERIFY_ROWS || n > MAX_QUERY_WIDTH)
+    if (d->gpu.terms > 1 || rows > MAX_VERIFY_ROWS || n > MAX_QUERY_WIDTH)
         return;
     h->bits = d->query_bf16;
-    d->op_queries = {h->dst, rows, n};
+    d->queries = {h->dst, LAYOUT_BF16, rows, n, d->epoch};
 }
 
 bool cuda_heads(struct kdev *d, const struct heads *to_do, int rows)

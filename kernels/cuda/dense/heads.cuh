@@ -33,12 +33,12 @@ struct heads {
 
 /* Processes all heads of the rows with a warp a head (heads.cu). False: this kernel does not
  * support these heads. Splits are supported only if cuda_heads_reduce(). For at most
- * MAX_VERIFY_ROWS rows the queries are stored as bf16, too (kdev.op_queries). */
+ * MAX_VERIFY_ROWS rows the queries are stored as bf16, too (kdev.queries). */
 bool cuda_heads(struct kdev *d, const struct heads *h, int rows);
 bool cuda_heads_reduce(const struct heads *h);
 
-/* Whether keys and values become FP8. Then a head is normalised and rotated as a whole before any of
- * it is stored: its largest number gives the scale. */
+/* Whether keys and values become FP8. Then a head is normalised and rotated as a whole before any
+ * of it is stored: its largest number gives the scale. */
 static inline __host__ __device__ bool stores_fp8(const struct heads *h)
 {
     return h->k && h->kv == KV_FP8;

@@ -11,8 +11,9 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
 
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
-    return cuda_is_decode(d, rows) ? cuda_decode_format(d, rows, kp)
-                                : row_format{ROW_TILED, 0, kp, 0, {}};
+    return product_kernel_of(&d->gpu, true, rows) == PRODUCT_DECODE
+               ? cuda_decode_format(d, rows, kp)
+               : row_format{ROW_TILED, 0, kp, 0, {}};
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
 {
     __shared__ float scratch[ROW_WARPS];
     pdl_wait_trigger(); /* late, because attention reads old cells before its own wait
-                           (kdev.triggers_late) */
+                           (kdev.late_epoch) */
     struct head_part part;
     load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
     finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, scratch);
@@ -80,85 +81,114 @@ static void defer_norm(struct kdev *d, const struct product *p, int splits)
     d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, splits};
 }
 
-/* The float32 cells, with a slot for each row, in which the product's kernel stores keys and values
- * that are to become FP8; h: the heads as they are to be stored. False if there are none. */
-static bool fresh_heads(const struct kdev *d, const struct heads *h, int rows, struct heads *to)
+/* The product's kernel stores keys and values that are to become FP8 as the device's fresh cells,
+ * in float32, with a slot for each row. */
+static void make_fresh(struct kdev *d, struct product *p)
 {
-    const int n = h->n_kv * h->head_dim;
-    *to = *h;
-    if (!stores_fp8(h) || rows > MAX_FRESH_ROWS || n > MAX_FRESH_WIDTH ||
-        (h->head_dim != 64 && h->head_dim != 128 && h->head_dim != 256))
-        return false;
-    to->kv = KV_F32, to->write = d->fresh_slots, to->n_slots = MAX_FRESH_ROWS;
-    to->cell_k = d->fresh_pool, to->cell_v = d->fresh_pool + MAX_FRESH_ROWS * MAX_FRESH_WIDTH;
-    return true;
+    struct heads *h = &p->row_epilogue.heads;
+    float *const k = d->fresh_pool, *const v = k + MAX_FRESH_ROWS * MAX_FRESH_WIDTH;
+    cuda_store_fresh(d, &d->fresh); /* of the group of rows before */
+    d->fresh = {k, v, h->write, h->cell_k, h->cell_v, h->cell_bytes, p->rows, h->n_kv, h->head_dim,
+                h->n_slots};
+    h->kv = KV_F32, h->write = d->fresh_slots, h->n_slots = MAX_FRESH_ROWS;
+    h->cell_k = k, h->cell_v = v;
 }
 
-/* Whether the product's kernel finishes its heads; FP8 cells become the device's fresh cells. */
-static bool fuse_heads(struct kdev *d, struct product *p)
+static bool at_16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+static struct heads_shape heads_shape_of(const struct heads *h)
 {
-    const struct heads h = p->row_epilogue.heads;
-    struct heads to;
-    if (!p->row_epilogue.is_qkv || !fresh_heads(d, &h, p->rows, &to))
-        return cuda_fuses_heads(d, p);
-    p->row_epilogue.heads = to;
-    if (!cuda_fuses_heads(d, p)) {
-        p->row_epilogue.heads = h;
-        return false;
+    return {h->n_kv, h->head_dim, h->rot, h->whole, h->v_from_k, stores_fp8(h),
+            (uintptr_t)h->cs % 8 == 0, cuda_heads_reduce(h),
+            {h->q_norm.kind != NORM_NONE, h->k_norm.kind != NORM_NONE,
+             h->v_norm.kind != NORM_NONE}};
+}
+
+/* Whether the sums of a product with a post-norm may wait as a pending update. */
+static bool may_wait(const struct kdev *d, const struct product *p)
+{
+    const struct row_epilogue *b = &p->row_epilogue;
+    const size_t n = (size_t)p->m[0].n;
+    return (p->rows <= MAX_VERIFY_ROWS || p->f[0].dst == d->pending_rows) && b->dst_stride == n &&
+           p->f[0].dst_stride == n && at_16(b->dst) && is_short_norm(&b->post, (int)n);
+}
+
+static struct product_shape shape_of(const struct kdev *d, const struct product *p, bool bf16,
+                                     int whole_rows)
+{
+    const struct rows_in *in = &p->in;
+    struct product_shape s = {};
+    s.rows = p->rows, s.whole = whole_rows;
+    s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
+    s.bf16 = bf16, s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
+    s.aligned = at_16(in->src) && is_short_norm(&in->norm, in->n);
+    s.all_aligned = in->stride % 4 == 0 && in->capture_stride % 4 == 0 && at_16(in->capture);
+    s.adjacent = in->stride == (size_t)in->n;
+    s.work = p->row_epilogue.is_qkv ? WORK_HEADS : p->row_epilogue.dst ? WORK_NORM : WORK_NONE;
+    if (s.work == WORK_HEADS)
+        s.heads = heads_shape_of(&p->row_epilogue.heads);
+    else if (s.work == WORK_NORM)
+        s.may_wait = may_wait(d, p);
+    for (int i = 0; i < p->n_mats && bf16; i++)
+        s.panels[i] = {p->m[i].panels.rows, p->m[i].panels.n};
+    return s;
+}
+
+/* Packs the rows and, before that, applies the pending update and captures rows, as far as the
+ * kernel that packs does not. */
+static void pack(struct kdev *d, struct product *p, const struct product_route *r, int whole_rows)
+{
+    p->update = {};
+    p->update_splits = 0;
+    if (r->applies_update)
+        take_pending(d, p);
+    else
+        cuda_apply_pending(d);
+    if (r->copies_capture)
+        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride, p->rows,
+                       p->in.n);
+    const struct row_format f = r->kernel == PRODUCT_FLOATS
+                                    ? row_format{ROW_PLAIN, 0, p->x.kp, 0, {}}
+                                    : cuda_rows_format(d, whole_rows, p->x.kp);
+    if (r->pack > PACK_PROLOGUE)
+        cuda_pack_rows(d, p, r->pack, &f);
+}
+
+/* Returns the number of partial sums of each element, or 0. */
+static int multiply(struct kdev *d, struct product *p, const struct product_route *r, bool f16)
+{
+    const bool defers = r->finish == FINISH_SPLITS || r->finish == FINISH_PENDING;
+    switch (r->kernel) {
+    case PRODUCT_DECODE: cuda_product_decode(d, p, r); return 0;
+    case PRODUCT_VERIFY: return cuda_product_verify(d, p, defers);
+    case PRODUCT_PREFILL: cuda_product_prefill(d, p); return 0;
+    case PRODUCT_TILE: return cuda_product_tile(d, p, defers);
+    case PRODUCT_FLOATS: break;
     }
-    cuda_store_fresh(d, &d->fresh); /* of the group of rows before */
-    d->fresh = {(const float *)to.cell_k, (const float *)to.cell_v, h.write, h.cell_k, h.cell_v,
-                h.cell_bytes, p->rows, h.n_kv, h.head_dim, h.n_slots};
-    return true;
+    if (f16)
+        p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
+    else
+        p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+    return 0;
 }
 
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
 {
-    bool dense = store == STORE_BF16;
+    const bool bf16 = store == STORE_BF16;
+    CHECK(bf16 || !p->glu);
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
-    p->x.terms = dense ? d->terms : 2;
+    p->x.terms = bf16 ? d->gpu.terms : 2;
     p->row_epilogue.counters = d->counters;
-    p->update = {};
-    p->update_splits = 0;
-    const bool ready = p->x.x, decode = dense && cuda_is_decode(d, whole_rows);
-    struct row_format rows = dense ? cuda_rows_format(d, whole_rows, p->x.kp)
-                                   : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
-    p->fused_pack = decode && cuda_fuses_pack(d, p);
-    p->fused_heads = decode && fuse_heads(d, p);
-    const bool packs = !p->fused_pack && !ready && cuda_packs_short(p),
-               captures = p->in.capture && !packs;
-    if (!captures &&
-        (p->fused_pack || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
-        take_pending(d, p);
-    else
-        cuda_apply_pending(d);
-    if (captures)
-        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride,
-                       p->rows, p->in.n);
-    if (!p->fused_pack && !ready)
-        cuda_pack_rows(d, p, &rows);
-    CHECK(dense || !p->glu);
-    const bool defers = p->row_epilogue.is_qkv /* scratch has room for the partial sums (qkv_rows()) */
-                            ? p->rows == whole_rows && cuda_leaves_splits(d, p->rows) &&
-                                  cuda_heads_reduce(&p->row_epilogue.heads)
-                            : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(d, p);
-    int splits = 0;
-    if (decode)
-        cuda_product_decode(d, p);
-    else if (dense && cuda_is_verify(d, whole_rows))
-        splits = cuda_product_verify(d, p, defers);
-    else if (dense && cuda_is_prefill(d, whole_rows))
-        cuda_product_prefill(d, p);
-    else if (dense)
-        splits = cuda_product_tile(d, p, defers);
-    else if (store == STORE_F16)
-        p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
-    else
-        p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+    const struct product_shape s = shape_of(d, p, bf16, whole_rows);
+    const struct product_route r = product_route_of(&d->gpu, &s, p->in.norm.kind != NORM_NONE);
+    if (r.fresh)
+        make_fresh(d, p);
+    pack(d, p, &r, whole_rows);
+    const int splits = multiply(d, p, &r, store == STORE_F16);
     p->row_epilogue.heads.splits = p->row_epilogue.is_qkv ? splits : 0;
-    if (defers && !p->row_epilogue.is_qkv)
+    if (r.finish == FINISH_PENDING)
         defer_norm(d, p, splits);
-    else if (!p->fused_heads)
+    else if (r.finish != FINISH_HERE)
         launch_row_epilogue(d, p);
 }
 
@@ -201,7 +231,8 @@ static float *sums_for_norm(struct kdev *d, int rows, int n, bool whole)
     const size_t bytes = (size_t)rows * (size_t)n * sizeof(float);
     if (rows <= MAX_VERIFY_ROWS && n <= MAX_PENDING_WIDTH)
         return d->pending_buf[d->pending_next ^= 1];
-    if (!whole || !cuda_is_prefill(d, rows) || bytes > PENDING_BYTES || d->pending_rows_used)
+    if (!whole || product_kernel_of(&d->gpu, true, rows) != PRODUCT_PREFILL ||
+        bytes > PENDING_BYTES || d->pending_rows_used)
         return (float *)cuda_take(d, bytes);
     d->pending_rows_used = true;
     return d->pending_rows;
@@ -219,8 +250,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
-    if (a->packed && d->packed == a->src.p)
-        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
+    if (a->packed && cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in))
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->gpu.terms);
     float *to = dst;
     if (post)
         to = sums_for_norm(d, rows, out, rows == a->rows);
@@ -251,7 +282,8 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
     if (a->mul.p)
         cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
     CHECK(a->act != ACT_SWIGLU_CLAMP);
-    CHECK(!a->packed || d->packed != a->src.p || a->w->type == DT_BF16);
+    CHECK(!a->packed || a->w->type == DT_BF16 ||
+          !cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in));
     CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
     size_t each = cuda_packed_bytes(in + 32) +
                   (a->post.kind != NORM_NONE ? (size_t)out * sizeof(float) : 0);
@@ -285,8 +317,8 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
-        if (a->packed && d->packed == a->dst.p) {
-            p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
+        if (a->packed && cuda_makes_packed(ffn, DT_BF16)) {
+            p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->gpu.terms);
             p.pack_as = cuda_rows_format(d, a->rows, ffn);
         }
         cuda_product(d, &p, STORE_BF16, a->rows);
@@ -312,7 +344,7 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
                        cuda_makes_packed(ffn, DT_BF16);
     if (a->packed)
-        d->packed = keeps ? a->dst.p : NULL;
+        d->packed = {a->dst.p, keeps ? LAYOUT_PACKED : LAYOUT_FLOATS, a->rows, ffn, d->epoch};
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
@@ -367,8 +399,8 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
-    if (a->packed && d->packed == a->src.p)
-        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
+    if (a->packed && cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in))
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->gpu.terms);
     bool write = a->wk && a->table && a->table->write.p;
     if (a->capture.p) {
         p.in.capture = (float *)a->capture.p + (size_t)r0 * (size_t)a->capture_stride;
@@ -376,7 +408,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     }
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
-        size_t scratch = i || !cuda_leaves_splits(d, rows) ? (size_t)rows * n
+        size_t scratch = i || !product_leaves_splits(&d->gpu, rows) ? (size_t)rows * n
                                                : PENDING_SPLITS * partial_floats(rows, nq + 2 * nk);
         raw[i] = (float *)cuda_take(d, scratch * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
@@ -403,7 +435,7 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
     int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
-    CHECK(!a->packed || d->packed != a->src.p ||
+    CHECK(!a->packed || !cuda_handed(&d->packed, LAYOUT_PACKED, a->src.p, a->rows, in) ||
           (a->wq->type == DT_BF16 && a->norm.kind == NORM_NONE &&
            cuda_stride(a->src_stride, in) == in));
     CHECK(!a->wk || (a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk))));
@@ -419,10 +451,11 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t splits = cuda_leaves_splits(d, a->rows) ? PENDING_SPLITS : 1;
+    size_t splits = product_leaves_splits(&d->gpu, a->rows) ? PENDING_SPLITS : 1;
     size_t each = 3 * cuda_packed_bytes(in + 32) + splits * (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));
-    d->triggers_late = a->rows <= K_MAX_NODES;
+    if (a->rows <= K_MAX_NODES)
+        d->late_epoch = d->epoch;
 }

@@ -144,14 +144,6 @@ __global__ void __launch_bounds__(ROW_THREADS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-bool cuda_packs_short(const struct product *p)
-{
-    return p->x.terms == 1 && p->in.n % K_CHUNK == 0 && p->in.n <= ROW_PASS &&
-           p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 &&
-           is_short_norm(&p->in.norm, p->in.n) && p->in.capture_stride % 4 == 0 &&
-           (uintptr_t)p->in.capture % 16 == 0;
-}
-
 /* See cuda_exclusive_smem(). For few rows before q, k and v, blocks may share a multiprocessor:
  * those products have so little weight data that all of it should be requested early, and the
  * product's blocks start only after all blocks of this kernel have started. */
@@ -160,21 +152,22 @@ static size_t room_of(const struct kdev *d, const struct product *p)
     return p->glu || p->rows > EARLY ? cuda_exclusive_smem(d, p->rows) : 0;
 }
 
-void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f)
+void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
+                    const struct row_format *f)
 {
     const size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
     uint16_t *x = (uint16_t *)cuda_take(d, bytes);
     const dim3 rows((unsigned)p->rows);
     p->x.x = x;
-    if (!cuda_packs_short(p) && p->in.norm.kind == NORM_NONE)
+    if (how == PACK_PLAIN)
         cuda_launch(d, pack_plain_kernel, dim3(rows.x, (unsigned)div_up(p->x.kp, ROW_STEP)),
                     ROW_THREADS, 0, p->in, p->x.terms, *f, x);
-    else if (!cuda_packs_short(p))
+    else if (how == PACK_ANY)
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
     else
         cuda_launch(d,
-                    p->update_splits  ? pack_short_kernel<UPDATE_SPLITS>
-                    : p->update.src ? pack_short_kernel<UPDATE_ROWS>
-                                    : pack_short_kernel<NO_UPDATE>,
+                    p->update_splits ? pack_short_kernel<UPDATE_SPLITS>
+                    : p->update.src  ? pack_short_kernel<UPDATE_ROWS>
+                                     : pack_short_kernel<NO_UPDATE>,
                     rows, ROW_THREADS, room_of(d, p), p->in, p->update, p->update_splits, *f, x);
 }

@@ -379,7 +379,8 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ri
 struct strip {
     const float *sums;
     int first, rows;                /* the first of the product's rows, number of rows */
-    int panel, row, run, wide, high; /* the outputs: see tile_origin, prefill_args; rows of a panel */
+    int panel, row, run, wide; /* the outputs: see tile_origin */
+    int high;                  /* rows of a panel */
     int n;                          /* outputs of the matrix */
     int warp;
     /* The output at a place of the tile; n or more: none. The output at an even place and the next
@@ -743,7 +744,7 @@ static void run_bytes(struct kdev *d, const struct product *p)
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
-    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
+    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->gpu.n_sm));
     cuda_launch(d, prefill_kernel<TERMS, COLS, BYTES>, grid, F::THREADS, F::SHARED, a);
 }
 
@@ -759,14 +760,14 @@ static int cost_of(const struct kdev *d, const struct product *p, int cols)
     enum { FIXED = 64 }; /* that part, in columns */
     int first[MAX_MATS];
     struct division of[MAX_MATS];
-    int tiles = tiles_of(p, first, of) * div_up(p->rows * d->terms, cols);
-    return div_up(tiles, d->n_sm) * (cols + FIXED);
+    int tiles = tiles_of(p, first, of) * div_up(p->rows * d->gpu.terms, cols);
+    return div_up(tiles, d->gpu.n_sm) * (cols + FIXED);
 }
 
 void cuda_product_prefill(struct kdev *d, const struct product *p)
 {
     int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
-    if (d->terms == 2)
+    if (d->gpu.terms == 2)
         run<2, 160>(d, p);
     else if (c160 <= c128 && c160 <= c192)
         run<1, 160>(d, p);

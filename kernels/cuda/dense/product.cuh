@@ -23,7 +23,7 @@
 #include "kernels/cuda/base/mma.cuh"
 #include "kernels/cuda/dense/heads.cuh"
 
-enum { PRODUCT_THREADS = 32 * (int)K_SPLITS, MAX_MATS = 3 };
+enum { PRODUCT_THREADS = 32 * (int)K_SPLITS };
 
 enum store {
     STORE_BF16,
@@ -103,8 +103,6 @@ struct product {
     int update_splits; /* update.src holds this many partial sums of each element (struct
                           pending) */
     struct row_epilogue row_epilogue;
-    bool fused_pack;  /* each block packs the row in its prologue (decode.cu) */
-    bool fused_heads; /* the product's blocks finish the heads themselves (decode.cu) */
     struct packed x;
 
     struct expert_list e;
@@ -385,19 +383,13 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 /* Packs the rows, launches the product that p describes, and its row epilogue unless that becomes a
  * pending update. whole_rows: the rows of the operation, of which p may hold a group. */
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
-/* The decode kernel, for bf16 matrices (decode.cu). cuda_fuses_pack(): each block packs the row in
- * its prologue, if p->x.x is NULL; otherwise rows come packed in cuda_decode_format().
- * cuda_fuses_heads(): the blocks finish the heads themselves. */
-bool cuda_fuses_pack(const struct kdev *d, const struct product *p);
-bool cuda_fuses_heads(const struct kdev *d, const struct product *p);
-/* Whether the product's post-norm and addition may become a pending update. */
-bool cuda_can_defer(const struct kdev *d, const struct product *p);
-/* Packs the rows p->in into p->x (dense/pack.cu); if cuda_packs_short(), applies p->update
- * first. */
-void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
-bool cuda_packs_short(const struct product *p);
+/* Packs the rows p->in into p->x (dense/pack.cu) as `how` says: PACK_SHORT, which applies p->update
+ * first, PACK_PLAIN or PACK_ANY. */
+void cuda_pack_rows(struct kdev *d, struct product *p, enum row_pack how,
+                    const struct row_format *f);
+/* The decode kernel (decode.cu), for bf16 matrices. PACK_PROLOGUE: each block packs the row. */
+void cuda_product_decode(struct kdev *d, struct product *p, const struct product_route *r);
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
-void cuda_product_decode(struct kdev *d, struct product *p);
 /* The verify kernel (verify.cu), for rows of one term packed as ROW_TILED. defers: the row epilogue
  * is left to a later kernel, which may also reduce partial sums. Returns the number of partial sums
  * of each element in f[0].dst, or 0 if f[0].dst holds the elements. */
@@ -414,27 +406,6 @@ void cuda_reduce_splits(struct kdev *d, const struct product *p, const float *pa
 /* Whether the epilogue does nothing but store. */
 bool cuda_is_bare_store(const struct epilogue *f);
 
-/* Which kernel takes a product of `rows` rows of bf16 weights: the decode kernel, which has room for
- * 8 columns unless shared memory is LARGE (cuda.h); with wgmma the verify kernel (rows of one term) and the
- * prefill kernel; the tile kernel all others. */
-static inline bool cuda_is_decode(const struct kdev *d, int rows)
-{
-    return rows <= MAX_DECODE_ROWS && (d->smem_max >= LARGE || rows * d->terms <= 8);
-}
-static inline bool cuda_is_verify(const struct kdev *d, int rows)
-{
-    return d->has_wgmma && d->terms == 1 && rows > MAX_DECODE_ROWS && rows <= MAX_VERIFY_ROWS;
-}
-static inline bool cuda_is_prefill(const struct kdev *d, int rows)
-{
-    return d->has_wgmma && rows > MAX_VERIFY_ROWS;
-}
-/* Whether the projections q, k and v of `rows` rows may leave partial sums to the kernel of heads, for
- * which they are given room. */
-static inline bool cuda_leaves_splits(const struct kdev *d, int rows)
-{
-    return d->terms == 1 && !cuda_is_decode(d, rows) && rows <= MAX_VERIFY_ROWS;
-}
 /* Whether an operation can store its output rows, n wide, packed for the product that reads them.
  * type: of that product's weights. */
 static inline bool cuda_makes_packed(int n, enum dtype type)

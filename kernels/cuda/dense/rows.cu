@@ -300,7 +300,8 @@ __device__ __forceinline__ void put_part(const gather_part &p, int r, int i, flo
         put_floats((float *)p.dst + (size_t)r * (size_t)p.width + (size_t)p.at, p.n, i, y);
 }
 
-__device__ __forceinline__ void fetch_part(const gather_part &p, int id, int from, struct row_part &x)
+__device__ __forceinline__ void fetch_part(const gather_part &p, int id, int from,
+                                           struct row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
@@ -310,8 +311,8 @@ __device__ __forceinline__ void fetch_part(const gather_part &p, int id, int fro
 
 /* A row with a norm is processed by one block, which adds the squares in the order of
  * row_inverse(). w: the first weights of the norm. */
-__device__ __forceinline__ void gather_normed(const gather_part &p, int r, int id, struct row_part &w,
-                                           float *scratch)
+__device__ __forceinline__ void gather_normed(const gather_part &p, int r, int id,
+                                              struct row_part &w, float *scratch)
 {
     struct row_part x;
     fetch_part(p, id, 0, x);
@@ -455,7 +456,7 @@ static gather_part part_of(const struct kdev *d, const struct k_part *k, int row
     p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
     if (k->packed && cuda_makes_packed(k->width, DT_BF16)) {
         CHECK(k->at % 4 == 0 && k->n % 4 == 0);
-        p.terms = d->terms;
+        p.terms = d->gpu.terms;
         p.f = cuda_rows_format(d, rows, k->width);
     }
     return p;
@@ -502,7 +503,8 @@ void cuda_gather(struct kdev *d, const struct k_gather *a)
         all_short = all_short && gathers_short(l.part[i]);
     }
     if (a->n_parts && a->part[0].packed)
-        d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
+        d->packed = {a->part[0].dst.p, l.part[0].terms ? LAYOUT_PACKED : LAYOUT_FLOATS, a->rows,
+                     a->part[0].width, d->epoch};
     cuda_launch(d, all_short ? gather_kernel<true> : gather_kernel<false>,
                 dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
 }

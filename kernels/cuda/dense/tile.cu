@@ -80,8 +80,8 @@ template <int BYTES, class S> struct copier {
     uint32_t to_w, to_x;
     struct ksplit c;
     int split, in, place; /* of the next chunk */
-    __device__ __forceinline__ copier(const tiled_product &a, const struct tile_origin &at, uint32_t shared,
-                                      int first)
+    __device__ __forceinline__ copier(const tiled_product &a, const struct tile_origin &at,
+                                      uint32_t shared, int first)
         : c(a.p.m[0].panels.ksplit), split(first), in(0), place(first)
     {
         const int tid = (int)threadIdx.x;
@@ -488,7 +488,7 @@ static double cost_of(const struct kdev *d, const struct product *p, int terms, 
     constexpr int BEGIN = 12; /* chunks that a tile costs before and after */
     int first[MAX_MATS];
     const int rows = div_up(p->rows * terms, S::COLS), tiles = tiles_of(p, S::OUTS, first) * rows;
-    const double blocks = (double)(tiles * k_blocks) / d->n_sm, rounds = ceil(blocks);
+    const double blocks = (double)(tiles * k_blocks) / d->gpu.n_sm, rounds = ceil(blocks);
     const double turns = ceil(blocks / S::BLOCKS);
     const double chunks = p->m[0].panels.ksplit.chunks / k_blocks + BEGIN;
     const double compute = S::OUTS * S::COLS / 64 * (S::BLOCKS == 1 ? 1 : 1.25);
@@ -507,7 +507,8 @@ static int choose(struct kdev *d, const struct product *p, bool splits, bool def
         if (cost < least)
             least = cost, best = k;
     }
-    const double of_large = cost_of<large>(d, p, TERMS, 1), of_small = cost_of<small>(d, p, TERMS, 1);
+    const double of_large = cost_of<large>(d, p, TERMS, 1),
+                 of_small = cost_of<small>(d, p, TERMS, 1);
     if (of_large <= least && of_large <= of_small)
         return run<TERMS, BYTES, large, false>(d, p, 1, defers);
     if (of_small <= least)

@@ -571,7 +571,7 @@ static int weight_bytes(const struct product *p) { return p->m[0].fp8 ? 1 : 2; }
 static long long cost_of(const struct kdev *d, const struct verify_args *a, int cols)
 {
     enum { REDUCE = 80 << 10 };
-    long long rounds = div_up(a->groups, max_int(d->n_sm / a->k_blocks, 1));
+    long long rounds = div_up(a->groups, max_int(d->gpu.n_sm / a->k_blocks, 1));
     long long bytes = rounds * (a->outs * weight_bytes(&a->p) + cols) * a->p.x.kp / a->k_blocks;
     return bytes + (a->k_blocks > 1 ? REDUCE : 0);
 }
@@ -583,7 +583,7 @@ static void choose_division(const struct kdev *d, struct verify_args *a, int col
     long long least = LLONG_MAX;
     for (int k_blocks = 1; k_blocks <= (a->p.glu ? 1 : (int)K_SPLITS); k_blocks *= 2)
         for (int round = 1, fits = 0; fits < (k_blocks > 1 ? 1 : ROUNDS); round++) {
-            if (!divide_work(a, d->n_sm * round / k_blocks, k_blocks)) {
+            if (!divide_work(a, d->gpu.n_sm * round / k_blocks, k_blocks)) {
                 if (k_blocks > 1)
                     break;
                 continue;
@@ -665,7 +665,7 @@ static int run(struct kdev *d, const struct product *p, bool defers)
     else if (splits)
         a.part =
             (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
-    int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->n_sm);
+    int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->gpu.n_sm);
     cuda_launch(d, splits ? verify_kernel<COLS, true, BYTES> : verify_kernel<COLS, false, BYTES>,
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.stage_bytes + 1024 + behind),
                 a);

@@ -7,9 +7,9 @@
  * half a microsecond, less than waiting for one block to do it for all. Otherwise the last block of
  * the router does both.
  *
- * With very few pairs (by_flags), blocks exchange hidden rows and results through words that are
- * their own flags (publish(), cuda.h); the router's packing blocks clear these words after they
- * have packed their row. A single row (single_row) is packed by every block for itself.
+ * With at most FLAG_PAIRS pairs (by_flags), blocks exchange hidden rows and results through words
+ * that are their own flags (publish(), cuda.h); the router's packing blocks clear these words
+ * after they have packed their row. A single row (single_row) is packed by every block for itself.
  *
  * A logit is stored as its key: an unsigned integer in the order of the logits, never 0. Blocks
  * that select experts themselves do not wait for the router to end, only for its keys: a key is 0
@@ -36,7 +36,6 @@
 enum {
     MAX_EXPERTS = 512,
     MAX_TOP_K = 32,
-    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, FLAG_PAIRS = 16, FLAG_ROWS = 4,
     /* at MOE_COUNTERS_AT, which only this operation uses: */
     ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, ROWS_CLEARED = 9, KEYS = 32,
 };
@@ -60,7 +59,7 @@ struct moe_args {
     bool block_select;
     bool prefill;          /* packed rows are in the layout of experts_prefill.cu */
     bool adds_experts;     /* the expert kernel also sums each row's experts */
-    bool by_flags;         /* blocks exchange data through flags (experts.cu) */
+    bool by_flags;         /* blocks exchange data through flags (experts_few.cu) */
     bool single_row;       /* there is one row, and each block packs it */
     int stages, row_stages; /* of a block's rings of weights and of rows */
     struct mat gate_up_m, down_m;
@@ -81,28 +80,23 @@ struct moe_args {
     unsigned *counters;
 };
 
-/* route.cu: router and packing for decode and verify rows and, unless block_select, the selection
+/* router.cu: router and packing for decode and verify rows and, unless block_select, the selection
  * of experts and the grouping of pairs. */
 void cuda_route(struct kdev *d, const struct moe_args *m);
 
 /* experts.cu: gate, up and activation; down; and, if there is no post-norm, the sum of each row's
- * experts. */
-void cuda_decode_experts(struct kdev *d, const struct moe_args *m);
-/* The most pairs that a job of cuda_decode_experts() may have. */
-int cuda_decode_job_pairs(const struct kdev *d, const struct moe_args *m, int rows);
-/* Whether blocks can exchange data through flags; whether each block can pack the row itself. */
-bool cuda_experts_use_flags(const struct kdev *d, const struct moe_args *m);
-bool cuda_experts_pack_row(const struct moe_args *m);
+ * experts. experts_few.cu: the same for MOE_ROW and MOE_FEW. */
+void cuda_decode_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r);
+void cuda_few_experts(struct kdev *d, const struct moe_args *m, const struct moe_route *r);
 
 /* experts_prefill.cu: the same products for prefill rows, without the sum. Packed rows are those of
  * pairs, in the order of `order`. */
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m);
 /* experts_tile.cu: the same without wgmma. */
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
-/* route_prefill.cu: whether the router for prefill rows has room for these shapes; router, grouping
- * and packing; the sum if there is no post-norm. */
-bool cuda_prefill_has_router(const struct kdev *d, const struct moe_args *m);
-void cuda_prefill_route(struct kdev *d, const struct moe_args *m);
+/* router_prefill.cu: router, grouping and packing for prefill rows; the sum if there is no
+ * post-norm. */
+void cuda_prefill_route(struct kdev *d, const struct moe_args *m, const struct moe_shape *s);
 void cuda_prefill_sum(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__

@@ -1,13 +1,13 @@
-/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, one multiplication,
- * packing a single row, how units are divided among blocks, and how a warp iterates over its
- * block's units.
+/* experts_decode.cuh - the building blocks of the expert kernels for decode and verify rows
+ * (experts.cu, experts_few.cu): the shape of a block, one multiplication, how units are divided
+ * among blocks, and how a warp iterates over its block's units.
  */
 #ifndef AERIE_CUDA_EXPERTS_DECODE_CUH
 #define AERIE_CUDA_EXPERTS_DECODE_CUH
 
 #include "kernels/cuda/base/copy.cuh"
 #include "kernels/cuda/base/ring.cuh"
-#include "kernels/cuda/moe/route.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 enum {
     CHUNK = 16 * 64,
@@ -17,10 +17,9 @@ enum {
     STAGE = TILES * STEP, /* tiles of a unit; bytes of a stage */
     /* Stages of a pipeline's ring. More bytes in flight than these would delay loads that need a
      * short latency. */
-    PIPELINES = 2,
-    MAX_STAGES = 3,
-    GOOD_STAGES = 2,
-    MAX_ROW_STAGES = 4,
+    PIPELINES = EXPERT_RINGS,
+    MAX_STAGES = EXPERT_STAGES,
+    MAX_ROW_STAGES = EXPERT_ROW_STAGES,
     JOB_GROUPS = 2,
     WORK_PARTS = 2 * JOB_GROUPS,
     /* Biases come with a unit's first weights, so that the epilogue waits for no load. A producer
@@ -40,12 +39,15 @@ enum {
 static_assert((int)BIASES >= MAX_STAGES + 3, "replaced biases are no longer read");
 static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
 
-/* COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16: up to 16. */
-enum tile_kind { COLS_4, COLS_8, COLS_16 };
+/* FEW_PAIRS, COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16:
+ * up to 16. FEW_PAIRS: blocks exchange data through flags (experts_few.cu). */
+enum tile_kind { FEW_PAIRS, COLS_4, COLS_8, COLS_16 };
+constexpr __host__ __device__ bool is_few(int kind) { return kind == FEW_PAIRS; }
+constexpr __host__ __device__ bool is_four(int kind) { return kind <= COLS_4; }
 
 template <int KIND> struct shape {
-    static constexpr int NT = KIND == COLS_16 ? 2 : 1, COLS = KIND == COLS_4 ? 4 : 8 * NT,
-                         PITCH = KIND == COLS_4 ? 24 : 20; /* of 16 outputs; no bank conflicts */
+    static constexpr int NT = KIND == COLS_16 ? 2 : 1, COLS = is_four(KIND) ? 4 : 8 * NT,
+                         PITCH = is_four(KIND) ? 24 : 20; /* of 16 outputs; no bank conflicts */
     static constexpr int PASSES = COLS * 8 / 32; /* of an epilogue warp: 8 items a column */
     static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* row scales, after the sums */
                          RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
@@ -133,43 +135,6 @@ __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
     if (type == DT_BF16)
         return make_float2(low_bf16(raw), high_bf16(raw));
     return __half22float2(*(const __half2 *)&raw);
-}
-
-/* ---- a single row --------------------------------------------------------------------------- */
-
-/* Packs the row for this block as pack_row() of route.cu does, as soon as the row exists; the first
- * ROUTE_THREADS threads. Faster than waiting for one block to pack it for all. */
-__device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to, float *x_inv,
-                                                float *scratch)
-{
-    const int tid = (int)threadIdx.x;
-    uint32_t w[PER] = {};
-    float x[PER], ss = 0, top = 0, inv = 1;
-    if (a.pre.w.p)
-        fetch_part((const uint16_t *)a.pre.w.p, a.in, 0, w);
-    if (tid == 0)
-        while (!load_acquire(a.sync + ROWS_READY))
-            ;
-    route_sync();
-    fetch_part(a.src, a.in, 0, x);
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        ss = fmaf(x[j], x[j], ss);
-    if (a.pre.kind != NORM_NONE)
-        inv = 1 / sqrtf(route_sum(ss, scratch) / (float)a.in + a.pre.eps);
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        const float y = normed_by(a.pre.kind, x[j], inv, low_bf16(w[j]));
-        x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
-        top = fmaxf(top, fabsf(x[j]));
-    }
-    const float s = f16_scale_of(route_max(top, scratch + ROUTE_WARPS));
-    if (tid < a.top_k)
-        x_inv[tid] = inverse_scale(s);
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (tid + j * ROUTE_THREADS < a.x.kp)
-            to[tid + j * ROUTE_THREADS] = __half_as_ushort(__float2half_rn(x[j] * s));
 }
 
 /* ---- units ---------------------------------------------------------------------------------- */
@@ -265,10 +230,11 @@ struct block {
         alignas(16) float bias[BIASES][BIAS]; /* of successive units, in checkpoint type */
     } pipe[PIPELINES];
     uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[JOB_GROUPS];
-    /* block_select: the lists; rows and x_inv; by_flags: words for flags */
+    /* block_select: the lists; rows and x_inv; FEW_PAIRS: words for flags */
     uint64_t chosen, resident, flags_cleared;
-    float scratch[2 * ROUTE_WARPS]; /* single_row */
-    /* flags: rows for down are received by the row warp's lanes, not copied. */
+    float scratch[2 * ROUTE_WARPS]; /* a single row's */
+    /* single_row: the block packs it. flags: rows for down are received by the row warp's lanes,
+     * not copied. */
     __device__ __forceinline__ void init(bool single_row, bool flags)
     {
         if (threadIdx.x % 32)
@@ -284,7 +250,7 @@ struct block {
             mbarrier_init(&part_done[i], 1);
         mbarrier_init(&chosen, single_row ? warp_arrivals(1) : (int)SELECTORS_THAT_ARRIVE);
         mbarrier_init(&resident, single_row ? warp_arrivals((int)ROUTE_WARPS)
-                                            : COPY_LANES + warp_arrivals(1));
+                                            : warp_arrivals(1) + (flags ? (int)COPY_LANES : 0));
         mbarrier_init(&flags_cleared, 1);
         mbarrier_init_fence();
     }
@@ -292,7 +258,7 @@ struct block {
 
 /* The layout of a block's dynamic shared memory: for each pipeline a ring and room for partial
  * sums; then the row stages, whose rows are `pitch` bytes apart to avoid bank conflicts. resident:
- * all rows for gate and up, if by_flags. */
+ * all rows for gate and up, of FEW_PAIRS. */
 template <int KIND> struct smem_layout {
     char *ring, *rows, *resident;
     float *sums;
@@ -307,5 +273,19 @@ template <int KIND> struct smem_layout {
         resident = rows + a.row_stages * row_stage_bytes;
     }
 };
+
+static_assert((int)STAGE == (int)EXPERT_STAGE && sizeof(struct block) + 128 == (int)EXPERT_OWN,
+              "route.c divides a block's shared memory");
+static_assert((int)ROUTE_THREADS == (int)ROUTER_THREADS && (int)PER == (int)ROUTER_PER);
+
+/* Launches an expert kernel. Blocks wait for each other, so all must be resident: one a
+ * multiprocessor. shared: dynamic shared memory of a block. */
+static inline void launch_experts(struct kdev *d, void (*kernel)(struct moe_args),
+                                  const struct moe_args *m, size_t shared)
+{
+    if (!shared)
+        return cuda_fail(d, "experts need more shared memory than this device has");
+    cuda_launch_resident(d, kernel, dim3((unsigned)d->gpu.n_sm), THREADS, shared, *m);
+}
 
 #endif

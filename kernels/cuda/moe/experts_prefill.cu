@@ -1,5 +1,5 @@
 /* experts_prefill.cu - MXFP4 experts for prefill rows on Hopper: both products of experts.cu, equal
- * to the bit, without the sum. Packed rows are in the order of the experts (route_prefill.cu), so
+ * to the bit, without the sum. Packed rows are in the order of the experts (router_prefill.cu), so
  * that the copy engine fetches them like weights. A consumer warpgroup decodes weights into
  * registers, scales included, while the previous ones are multiplied.
  */
@@ -408,7 +408,7 @@ template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, b
     cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
     cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, STAGE_K / 2,
                   BOX_COLS);
-    cuda_launch(d, prefill_experts_kernel<TERMS>, dim3((unsigned)d->n_sm), THREADS, SHARED, a);
+    cuda_launch(d, prefill_experts_kernel<TERMS>, dim3((unsigned)d->gpu.n_sm), THREADS, SHARED, a);
 }
 
 void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)

@@ -1,6 +1,6 @@
 /* experts_tile.cu - MXFP4 experts for prefill rows on GPUs without wgmma: both products of
  * experts.cu, equal to the bit, without the sum, by the building blocks of dense/tile.cuh. Packed
- * rows are in the order of the experts (route_prefill.cu). Weights are decoded into registers,
+ * rows are in the order of the experts (router_prefill.cu). Weights are decoded into registers,
  * scales included, 32 of k at a time.
  *
  * Blocks take tile after tile. A stage of the ring holds 128 of k: for each 16 outputs their
@@ -319,7 +319,8 @@ template <int TERMS, class S> static void run(struct kdev *d, const struct moe_a
     static_assert(SHARED + (int)sizeof(struct pair_tiles) + (int)sizeof(struct tile_rows<S>) <=
                   99 << 10, "every GPU has that much");
     struct tile_experts a = {*m, down, div_up(down ? m->down_m.n : m->gate_up_m.n, S::OUTS)};
-    cuda_launch(d, tile_experts_kernel<TERMS, S>, dim3((unsigned)(d->n_sm * S::BLOCKS)), S::THREADS,
+    cuda_launch(d, tile_experts_kernel<TERMS, S>, dim3((unsigned)(d->gpu.n_sm * S::BLOCKS)),
+                S::THREADS,
                 (size_t)SHARED, a);
 }
 

@@ -3,18 +3,16 @@
  * Pairs (row, rank of a selected expert) are grouped by expert, so that an expert's weights are
  * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
  * where the experts of a row are summed in the order of rank. MXFP4: a router kernel (norms, packed
- * rows, logits: route.cu), then one kernel for everything else (experts.cu); prefill rows:
- * route_prefill.cu and experts_prefill.cu, or experts_tile.cu without wgmma. Other layouts have five kernels: the router, whose last
- * block selects experts and groups the pairs; the gate and up product; the activation, which packs
- * the hidden rows; the down product; and the sum.
+ * rows, logits: router.cu), then one kernel for everything else (experts.cu, experts_few.cu);
+ * prefill rows: router_prefill.cu and experts_prefill.cu, or experts_tile.cu without wgmma. Other
+ * layouts have five kernels: the router, whose last block selects experts and groups the pairs; the
+ * gate and up product; the activation, which packs the hidden rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
 enum {
     THREADS = 512,
-    PER = 8,           /* elements that a thread loads together */
-    /* columns of an expert from which on tiles are faster (mma.sync), by shared memory */
-    TILE_COLUMNS = 32, TILE_COLUMNS_SMALL = 16,
+    PER = 8, /* elements that a thread loads together */
 };
 
 /* ---- kernels between and after the products ------------------------------------------------- */
@@ -185,16 +183,13 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.halves = a->layout == EXPERT_HALVES;
     m.f16 = a->layout == EXPERT_MXFP4;
     m.act = a->act, m.limit = a->limit, m.add = a->add;
-    m.terms = m.f16 ? d->terms : 2;
+    m.terms = m.f16 ? d->gpu.terms : 2;
     m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
     m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
     int e = 0; /* |h| <= limit (limit + 1): scaled as large as f16 allows */
     if (a->act == ACT_SWIGLU_CLAMP)
         frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
     m.h_scale = ldexpf(1, e), m.h_undo = ldexpf(1, -e);
-    size_t unit = a->layout == EXPERT_MXFP4 ? 128 : 32;
-    m.x.kp = (int)cuda_round((size_t)a->in, unit);
-    m.h.kp = (int)cuda_round((size_t)a->ffn, unit);
     m.counters = d->counters;
     return m;
 }
@@ -207,25 +202,46 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-/* Whether the rows are multiplied in the order of the experts, by tiles. Without wgmma the decode
- * kernel is faster while most experts have few pairs. */
-static bool uses_prefill_kernels(const struct kdev *d, const struct moe_args *m, int rows)
+static struct moe_shape shape_of(const struct k_moe *a, int rows)
 {
-    const int columns = d->smem_max >= LARGE ? TILE_COLUMNS : TILE_COLUMNS_SMALL;
-    const bool many = d->has_wgmma || rows * m->top_k * m->terms > columns * m->n_expert;
-    return rows > MAX_VERIFY_ROWS && many && cuda_prefill_has_router(d, m);
+    const struct vec pre = cuda_norm(&a->pre).w;
+    return {rows, a->in, a->ffn, a->n_expert, a->top_k, a->layout == EXPERT_MXFP4,
+            a->post.kind != NORM_NONE, !pre.p || pre.type == DT_BF16};
+}
+
+/* The experts of the rows, up to the results of pairs, or of rows if the kernel adds them. */
+static void run_experts(struct kdev *d, const struct k_moe *a, struct moe_args *m,
+                        const struct moe_route *r)
+{
+    const size_t pairs = (size_t)m->rows * (size_t)a->top_k;
+    switch (r->kernel) {
+    case MOE_ROW:
+    case MOE_FEW: return cuda_few_experts(d, m, r);
+    case MOE_COLUMNS_4:
+    case MOE_COLUMNS_8:
+    case MOE_COLUMNS_16: return cuda_decode_experts(d, m, r);
+    case MOE_PREFILL: return cuda_prefill_experts(d, m);
+    case MOE_TILES: return cuda_tile_experts(d, m);
+    case MOE_PLAIN: break;
+    }
+    m->up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
+    multiply(d, a, m, false);
+    cuda_launch(d, gate_pairs, dim3((unsigned)pairs), THREADS, (size_t)a->ffn * sizeof(float), *m);
+    multiply(d, a, m, true);
 }
 
 static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
 {
     size_t n = (size_t)rows, pairs = n * (size_t)a->top_k, e = (size_t)a->n_expert;
+    const struct moe_shape s = shape_of(a, rows);
+    const struct moe_route r = moe_route_of(&d->gpu, &s);
     d->arena_at = 0;
     m.rows = rows;
     m.src = (const float *)a->src.p + (size_t)r0 * (size_t)a->in;
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
-    m.prefill = m.f16 && uses_prefill_kernels(d, &m, rows);
+    m.prefill = r.kernel == MOE_PREFILL || r.kernel == MOE_TILES;
     m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.prefill ? pairs : n) * x_each);
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
@@ -237,26 +253,14 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     float *floats = (float *)cuda_take(d, (pairs + n) * sizeof *floats);
     m.weight = floats, m.x_inv = floats + pairs;
 
-    m.block_select = m.f16 && !m.prefill && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
-    m.job_pairs = m.f16 && !m.prefill ? cuda_decode_job_pairs(d, &m, rows) : rows;
-    m.adds_experts = m.f16 && !m.prefill && a->post.kind == NORM_NONE;
-    m.by_flags = cuda_experts_use_flags(d, &m);
-    m.single_row = m.by_flags && cuda_experts_pack_row(&m);
+    m.block_select = r.block_select, m.adds_experts = r.adds_experts;
+    m.job_pairs = r.job_pairs, m.stages = r.stages, m.row_stages = r.row_stages;
+    m.single_row = r.kernel == MOE_ROW, m.by_flags = m.single_row || r.kernel == MOE_FEW;
     m.sync = d->counters + MOE_COUNTERS_AT;
     m.keys = m.block_select ? m.sync + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
-    m.prefill ? cuda_prefill_route(d, &m) : cuda_route(d, &m);
+    m.prefill ? cuda_prefill_route(d, &m, &s) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;
-    if (m.prefill) {
-        d->has_wgmma ? cuda_prefill_experts(d, &m) : cuda_tile_experts(d, &m);
-    } else if (m.f16) {
-        cuda_decode_experts(d, &m);
-    } else {
-        m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
-        multiply(d, a, &m, false);
-        cuda_launch(d, gate_pairs, dim3((unsigned)pairs), THREADS, (size_t)a->ffn * sizeof(float),
-                    m);
-        multiply(d, a, &m, true);
-    }
+    run_experts(d, a, &m, &r);
     if (m.adds_experts)
         return;
     if (m.prefill && !post) {
@@ -281,6 +285,8 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
     if (a->chosen.p)
         cuda_i32(a->chosen, (size_t)a->rows * (size_t)a->top_k);
     struct moe_args m = fixed_args(d, a);
+    const struct moe_shape s = shape_of(a, a->rows);
+    m.x.kp = moe_packed(&s, a->in), m.h.kp = moe_packed(&s, a->ffn);
     int fit = min_int(cuda_fit(a->rows, scratch_of_a_row(a, &m)), N_COUNTERS - 1);
     if (fit < a->rows) /* groups of rows of about equal size */
         fit = div_up(a->rows, div_up(a->rows, fit));

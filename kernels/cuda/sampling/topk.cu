@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 /* Segments of a block, such that all blocks are resident at once. */
 static int segments_each(const struct kdev *d, int segs, int rows)
 {
-    int blocks = 3 * d->n_sm;
+    int blocks = 3 * d->gpu.n_sm;
     return rows * segs <= blocks ? 1 : div_up(segs, max_int(1, blocks / rows));
 }
 

@@ -1,14 +1,14 @@
-/* route.cu - the router of a mixture of experts for decode and verify rows, and for prefill rows
+/* router.cu - the router of a mixture of experts for decode and verify rows, and for prefill rows
  * that do not go through the prefill kernels (moe.cu), in one kernel: some blocks normalise and
  * pack the rows for the experts, the others compute the logits of one or four experts each.
- * experts.cuh describes who selects the experts; route.cuh has what the router for prefill rows
+ * experts.cuh describes who selects the experts; router.cuh has what the router for prefill rows
  * shares.
  *
  * The blocks start before the rows are complete and load their weights meanwhile. They are small,
  * so that they fit beside the kernel before, and have little code, because code is fetched from
  * memory, too.
  */
-#include "kernels/cuda/moe/route.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 enum {
     THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 template <int X, bool BF16> static void run(struct kdev *d, const struct moe_args *m)
 {
     const int groups = div_up(m->n_expert, X); /* at most one block a multiprocessor for logits */
-    const int each = min_int(div_up(m->rows, max_int(d->n_sm / groups, 1)), MAX_ROWS);
+    const int each = min_int(div_up(m->rows, max_int(d->gpu.n_sm / groups, 1)), MAX_ROWS);
     dim3 grid((unsigned)(each + groups), (unsigned)div_up(m->rows, each));
     cuda_launch(d, route_rows<X, BF16>, grid, THREADS,
                 (size_t)(each * WARPS * SUMS) * sizeof(float), *m, each);
@@ -275,7 +275,7 @@ void cuda_route(struct kdev *d, const struct moe_args *m)
 {
     if (!is_bf16(m->router) || !is_bf16(m->pre.w) || !is_bf16(m->router_norm.w) || m->router_in.p)
         run<4, false>(d, m);
-    else if (m->n_expert * m->rows <= d->n_sm)
+    else if (m->n_expert * m->rows <= d->gpu.n_sm)
         run<1, true>(d, m);
     else
         run<4, true>(d, m);

@@ -1,9 +1,9 @@
-/* route_prefill.cu - a mixture of experts for prefill rows, before and after its products: router,
- * selection and grouping (route_prefill), order of the pairs and packing in that order (pack_pairs),
- * sum (sum_prefill). The results equal those of route.cu to the bit: an element belongs to the same
- * thread, and sums follow the same tree.
+/* router_prefill.cu - a mixture of experts for prefill rows, before and after its products: router,
+ * selection and grouping (route_prefill), order of the pairs and packing in that order
+ * (pack_pairs), sum (sum_prefill). The results equal those of router.cu to the bit: an element
+ * belongs to the same thread, and sums follow the same tree.
  */
-#include "kernels/cuda/moe/route.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 #include <limits.h>
 
@@ -14,6 +14,7 @@ enum {
     AHEAD = 4, /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
 };
+static_assert((int)X == 4 && (int)THREADS == (int)ROUTER_THREADS, "moe_router_bytes() knows");
 
 /* ---- router --------------------------------------------------------------------------------- */
 
@@ -28,8 +29,8 @@ __device__ __forceinline__ float warp_sums(float (&v)[32])
     return v[0];
 }
 
-/* One weight as raw bits, or 0 without weights; nothing branches, so that the loads that follow do not
- * wait for it. */
+/* One weight as raw bits, or 0 without weights; nothing branches, so that the loads that follow do
+ * not wait for it. */
 __device__ __forceinline__ uint32_t fetch_raw(const struct vec &v, int i)
 {
     const bool whole = v.p && v.type == DT_F32, half = v.p && v.type != DT_F32;
@@ -297,41 +298,21 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-template <int ROWS> static size_t router_bytes(const struct moe_args *m)
-{
-    return (size_t)(ROWS * m->in + div_up(m->n_expert, X) * WARPS * 32 + WARPS * ROWS) *
-           sizeof(float);
-}
-
-/* Shared memory of a row that pack_pairs() packs. */
-static size_t pack_bytes(const struct moe_args *m)
-{
-    return (size_t)(m->x.kp / 32 * 40) * sizeof(float);
-}
-
-/* The most dynamic shared memory of a block. */
-static size_t most_shared(const struct kdev *d) { return d->smem_max - (4 << 10); }
-
-bool cuda_prefill_has_router(const struct kdev *d, const struct moe_args *m)
-{
-    return router_bytes<2>(m) <= most_shared(d) && pack_bytes(m) <= most_shared(d);
-}
-
-template <int ROWS> static void run_router(struct kdev *d, const struct moe_args *m)
+template <int ROWS>
+static void run_router(struct kdev *d, const struct moe_args *m, const struct moe_shape *s)
 {
     cuda_launch(d, route_prefill<ROWS>, dim3((unsigned)div_up(m->rows, ROWS)), THREADS,
-                router_bytes<ROWS>(m), *m);
+                moe_router_bytes(s, ROWS), *m);
 }
 
-void cuda_prefill_route(struct kdev *d, const struct moe_args *m)
+void cuda_prefill_route(struct kdev *d, const struct moe_args *m, const struct moe_shape *s)
 {
-    if (router_bytes<8>(m) <= most_shared(d))
-        run_router<8>(d, m);
-    else if (router_bytes<4>(m) <= most_shared(d))
-        run_router<4>(d, m);
+    const int rows = moe_router_rows(&d->gpu, s);
+    if (rows == 8)
+        run_router<8>(d, m, s);
     else
-        run_router<2>(d, m);
-    cuda_launch(d, pack_pairs, dim3((unsigned)m->rows), THREADS, pack_bytes(m), *m);
+        rows == 4 ? run_router<4>(d, m, s) : run_router<2>(d, m, s);
+    cuda_launch(d, pack_pairs, dim3((unsigned)m->rows), THREADS, moe_pack_bytes(s), *m);
 }
 
 void cuda_prefill_sum(struct kdev *d, const struct moe_args *m)

@@ -1,5 +1,5 @@
-/* route.cuh - the router of a mixture of experts: what its two kernels (route.cu for decode and
- * verify rows, route_prefill.cu for prefill rows) define once, and how a block holds a row.
+/* router.cuh - the router of a mixture of experts: what its two kernels (router.cu for decode and
+ * verify rows, router_prefill.cu for prefill rows) define once, and how a block holds a row.
  *
  * The kernels differ in how they multiply, for speed: for decode and verify rows a block holds the
  * weights of a few experts in registers and reads row after row; for prefill rows a block holds
@@ -8,8 +8,8 @@
  * each), its products are added in the same order, and the logit, the selection and the grouping
  * are the functions here.
  */
-#ifndef AERIE_CUDA_ROUTE_CUH
-#define AERIE_CUDA_ROUTE_CUH
+#ifndef AERIE_CUDA_ROUTER_CUH
+#define AERIE_CUDA_ROUTER_CUH
 
 #include "kernels/cuda/moe/experts.cuh"
 
