@@ -35,10 +35,10 @@ static bool reset(struct page_history *h, const struct page_event *ev, struct er
     if (p->total != ev->page) {
         free_pool(p);
         p->total = ev->page;
+        /* zeros take no memory until they are written: a log may name more pages than it uses */
         p->refs = xcalloc((size_t)p->total + 1, sizeof *p->refs);
         p->idle = xcalloc((size_t)p->total + 1, sizeof *p->idle);
-    }
-    if (p->total) {
+    } else if (p->total) {
         memset(p->refs, 0, (size_t)p->total * sizeof *p->refs);
         memset(p->idle, 0, (size_t)p->total * sizeof *p->idle);
     }

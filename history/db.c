@@ -109,7 +109,7 @@ static int on_progress(void *arg)
 /* The busy handler of readers: as sqlite3_busy_timeout(), but a stop ends the wait within 10 ms. */
 static int wait_for_lock(void *unused, int times)
 {
-    const struct timespec slice = {.tv_nsec = 10 * 1000000};
+    const struct timespec slice = {.tv_nsec = 10000000};
     (void)unused;
     if (times >= BUSY_MS / 10 || stopped())
         return 0;

@@ -435,7 +435,7 @@ static bool parse_head(const char *text, int64_t *n, const char **hex, struct er
     *n = strtoll(text, &end, 10);
     *hex = *end ? end + 1 : end;
     size_t digits = strspn(*hex, "0123456789abcdef");
-    return (*n > 0 && *end == ':' && digits >= 16 && digits <= 2 * SUM && !(*hex)[digits]) ||
+    return (*n > 0 && *end == ':' && digits >= 16 && digits <= (size_t)2 * SUM && !(*hex)[digits]) ||
            err_set(e, ERR_USAGE, "\"%.80s\" is no head; expected one as db check names it, such as"
                    " 12:0123456789abcdef", text);
 }

@@ -97,7 +97,7 @@ bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **
     if (n)
         *out = xcalloc((size_t)n, sizeof **out);
     for (int i = 0; i < n; i++) {
-        const char *at = (const char *)p + i * FACT_BYTES;
+        const char *at = (const char *)p + mul64(i, FACT_BYTES);
         memcpy(&(*out)[i].logp, at, 4);
         memcpy(&(*out)[i].rival, at + 4, 4);
         memcpy(&(*out)[i].rival_logp, at + 8, 4);

@@ -52,8 +52,8 @@ static void mark_children(const struct image *m, size_t page, unsigned char *chi
         return;
     uint32_t cells = big_endian(head + 3, 2);
     mark(m, child, big_endian(head + 8, 4));
-    for (uint32_t i = 0; i < cells && (size_t)(head - p) + 14 + 2 * i <= m->page; i++) {
-        uint32_t at = big_endian(head + 12 + 2 * i, 2);
+    for (uint32_t i = 0; i < cells && (size_t)(head - p) + 14 + (size_t)2 * i <= m->page; i++) {
+        uint32_t at = big_endian(head + 12 + (size_t)2 * i, 2);
         if (at + 4 <= m->page)
             mark(m, child, big_endian(p + at, 4));
     }

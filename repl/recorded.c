@@ -541,7 +541,7 @@ static void fill_info(struct recorded *r)
     i->kv = fact(r, "kv");
     i->recording = r->name;
     i->context = number(r, "context");
-    i->page_size = number(r, "page_size");
+    i->page_size = min_int(number(r, "page_size"), 64); /* as the page events are checked */
     i->rows = number(r, "rows");
     copy_fact(r, "date", i->date, sizeof i->date);
     copy_fact(r, "capture", i->capture, sizeof i->capture);

@@ -163,7 +163,7 @@ bool tree_unpack(struct tree *t, const void *p, size_t n, struct err *e)
                        nodes, n, TREE_MAX, PACK_NODE);
     struct tree got;
     for (int i = 0; i < nodes; i++) {
-        const uint8_t *at = b + PACK_HEAD + i * PACK_NODE;
+        const uint8_t *at = b + PACK_HEAD + mul64(i, PACK_NODE);
         int32_t token = (int32_t)get_u32(at);
         int parent = (int8_t)at[4];
         if (i == 0 ? parent != -1 : parent < 0 || parent >= i)

@@ -166,7 +166,7 @@ static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *
 
 uint64_t best_digest(const struct best_logits *b)
 {
-    size_t bytes = (size_t)(b->rows * b->k) * 4;
+    size_t bytes = (size_t)mul64(b->rows, b->k) * 4;
     return hash64(b->logp, bytes, hash64(b->id, bytes, 0));
 }
 
@@ -175,12 +175,12 @@ void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_
 {
     if (b->rows == 0)
         return;
-    const float *last = b->logp + (b->rows - 1) * b->k;
+    const float *last = b->logp + mul64(b->rows - 1, b->k);
     CHECK(b->rows == o->n_new);
     o->rec.logit_digest = best_digest(b);
     o->rec.margin = b->k > 1 ? last[0] - last[1] : NAN;
     for (int i = 0; i < o->n_new; i++)
-        o->fact[i] = fact_of(o->token[i], b->id + i * b->k, b->logp + i * b->k, b->k);
+        o->fact[i] = fact_of(o->token[i], b->id + mul64(i, b->k), b->logp + mul64(i, b->k), b->k);
     complete_facts(r, o, row, node_logp);
 }
 
@@ -206,8 +206,8 @@ static void topk_rows(struct runtime *r, kbuf logits, int n, int k, int32_t *id,
 {
     r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = r->m->cfg.vocab, .k = k,
                                               .logits = logits, .ids = r->ids, .logp = r->p});
-    r->dev.k->get(r->dev.d, id, r->ids, (size_t)(n * k) * 4);
-    r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
+    r->dev.k->get(r->dev.d, id, r->ids, (size_t)mul64(n, k) * 4);
+    r->dev.k->get(r->dev.d, logp, r->p, (size_t)mul64(n, k) * 4);
 }
 
 /* As above, for n rows in any order, at most MAX_STEPS + 1. */
@@ -246,7 +246,7 @@ void lane_best(struct runtime *r, const struct lane *l, int k, struct job_token 
         return;
     topk_of(r, l->row, l->n_new, of, id, logp);
     for (int i = 0; i < l->n_new; i++)
-        put_best(out + i * k, k, id + i * of, logp + i * of, of);
+        put_best(out + mul64(i, k), k, id + mul64(i, of), logp + mul64(i, of), of);
 }
 
 int score_rows(const struct runtime *r)
@@ -271,10 +271,10 @@ void score_prompt(struct runtime *r, const struct lane *l, int at, int n)
     r->dev.k->get(r->dev.d, logp, r->logp, bytes);
     topk_rows(r, r->logits, n, k, id, best);
     for (int i = 0; i < n; i++) {
-        s->fact[at + i] = fact_of(l->tok.v[at + i], id + i * k, best + i * k, k);
+        s->fact[at + i] = fact_of(l->tok.v[at + i], id + mul64(i, k), best + mul64(i, k), k);
         s->fact[at + i].logp = logp[i];
         if (s->k)
-            put_best(s->top + (size_t)(at + i) * (size_t)s->k, s->k, id + i * k, best + i * k, k);
+            put_best(s->top + mul64(at + i, s->k), s->k, id + mul64(i, k), best + mul64(i, k), k);
     }
 }
 

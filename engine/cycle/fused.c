@@ -77,7 +77,7 @@ static bool plan_one(struct fused_cycle *x, enum plan_mode mode, const struct pl
 static int columns(const struct runtime *r, const struct lane *l)
 {
     int n = 64;
-    while (n * r->kv.page_size < l->tok.n + SCRATCH)
+    while (mul64(n, r->kv.page_size) < l->tok.n + SCRATCH)
         n *= 2;
     return min_int(n, most_columns(r));
 }

@@ -41,7 +41,7 @@ static bool read_level_row(struct fused_cycle *x, int i, struct draft_row *row, 
     const int32_t *parent = fused_out(x, x->at.tree.parent), *cell = fused_out(x, x->at.tree.cell);
     int K = x->key.topk, level = i / K + 1, k = i % K, base = x->l->seq.drafted;
     int most = tree_candidates(K, x->key.steps), mine;
-    front += (level - 1) * K;
+    front += mul64(level - 1, K);
     mine = tree_row_candidate(front, k);
     for (int c = mine, at = level; at > 0 && mine >= 0; c = parent[c], at--)
         if (c < 0 || c >= most || cell[c] < 0 || cell[c] >= x->scratch)
@@ -107,8 +107,8 @@ static void read_logits(const struct fused_cycle *x)
     const float *best_logp = fused_out(x, x->at.best_logp);
     struct best_logits b = {.rows = o->n_cells, .k = k};
     for (int i = 0; i < o->n_cells; i++) {
-        memcpy(b.id + i * k, best + o->path[i] * k, (size_t)k * 4);
-        memcpy(b.logp + i * k, best_logp + o->path[i] * k, (size_t)k * 4);
+        memcpy(b.id + mul64(i, k), best + mul64(o->path[i], k), (size_t)k * 4);
+        memcpy(b.logp + mul64(i, k), best_logp + mul64(o->path[i], k), (size_t)k * 4);
     }
     outcome_set_logits(x->r, o, &b, o->path, x->nodes > 1 ? fused_out(x, x->at.node_logp) : NULL);
 }

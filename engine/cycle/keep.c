@@ -97,7 +97,7 @@ static void keep_drafter(struct kept *k, struct runtime *r, const struct lane *l
     if (l->behind)
         k->backlog = xmalloc(tap * (size_t)l->behind);
     for (int i = 0; i < l->behind; i++)
-        head_get_tap(h, head_backlog_row(h, i), k->backlog + i * head_tap_floats(h));
+        head_get_tap(h, head_backlog_row(h, i), k->backlog + mul64(i, head_tap_floats(h)));
     k->bytes += tap * (size_t)l->behind;
 }
 
@@ -154,7 +154,7 @@ void keep_restore(const struct kept *k, struct runtime *r, struct lane *l)
     if (k->root)
         r->dev.k->put(r->dev.d, head_root(h, l->slot - 1), k->root, root_bytes(h));
     for (int i = 0; i < l->behind; i++)
-        head_put_tap(h, head_backlog_row(h, i), k->backlog + i * head_tap_floats(h));
+        head_put_tap(h, head_backlog_row(h, i), k->backlog + mul64(i, head_tap_floats(h)));
 }
 
 void keep_free(struct kept *k)

@@ -123,7 +123,7 @@ static int taps_part(const struct eagle3 *d, kbuf from, struct k_part *part)
     for (int i = 0; i < n; i++) {
         part[i] = (struct k_part){.n = each, .src_stride = t->stride, .idx = from, .dst = d->fused,
                                   .width = t->stride, .at = i * each, .packed = packs_fc(w)};
-        part[i].src = kbuf_at(t->dst, F32(i * each), t->dst.n - F32(i * each));
+        part[i].src = kbuf_at(t->dst, F32(mul64(i, each)), t->dst.n - F32(mul64(i, each)));
         part[i].norm = norm_of(&w->cfg, &w->fc_norm[i]);
     }
     return n;

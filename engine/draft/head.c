@@ -128,7 +128,7 @@ void head_logits(struct head *d, int b, float *out)
 }
 void head_states(struct head *d, int rows, float *out)
 {
-    size_t n = F32(rows * d->state_n);
+    size_t n = F32(mul64(rows, d->state_n));
     d->dev.k->get(d->dev.d, out, kbuf_at(d->ops->output(d), 0, n), n);
 }
 void head_move(struct head *d, int pairs, kbuf src, kbuf dst)
@@ -163,12 +163,13 @@ static void scatter(struct head *d, kbuf src, const int32_t *to, int rows, kbuf 
     for (int i = 0; i < rows; i++)
         d->dev.k->rows(d->dev.d, &(struct k_rows){
             .rows = 1, .n = n, .src_stride = n, .dst_stride = n,
-            .src = kbuf_at(src, F32(i * n), F32(n)), .dst = kbuf_at(dst, F32(to[i] * n), F32(n))});
+            .src = kbuf_at(src, F32(mul64(i, n)), F32(n)),
+            .dst = kbuf_at(dst, F32(mul64(to[i], n)), F32(n))});
 }
 
 kbuf head_root(struct head *d, int slot)
 {
-    return kbuf_at(d->root, F32(slot * d->state_n), F32(d->state_n));
+    return kbuf_at(d->root, F32(mul64(slot, d->state_n)), F32(d->state_n));
 }
 
 void head_copy_slot(struct head *d, int from, int to)
@@ -196,7 +197,7 @@ static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
 {
     head_topk(d, n, topk, d->ids, d->logp);
     d->dev.k->get(d->dev.d, ids, d->ids, (size_t)n * (size_t)topk * sizeof *ids);
-    d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
+    d->dev.k->get(d->dev.d, logp, d->logp, F32(mul64(n, topk)));
     for (int i = 0; i < n * topk; i++)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
 }
@@ -220,8 +221,8 @@ void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int
     guesses(d, p->n_req, topk, ids, logp);
     for (int b = 0; b < p->n_req; b++) {
         out[b].n = topk;
-        memcpy(out[b].token, ids + b * topk, (size_t)topk * sizeof *ids);
-        memcpy(out[b].logp, logp + b * topk, F32(topk));
+        memcpy(out[b].token, ids + mul64(b, topk), (size_t)topk * sizeof *ids);
+        memcpy(out[b].logp, logp + mul64(b, topk), F32(topk));
     }
 }
 
@@ -268,7 +269,7 @@ static struct draft_row draft_row_of(const struct growth *g, int level, int k, i
 {
     const struct tree_growth *c = &g->c;
     struct draft_row r = {.depth = level - 1, .up = -1};
-    r.n_seen = tree_row_cells(c->front + (level - 2) * c->topk, c->parent, c->cell, c->topk,
+    r.n_seen = tree_row_cells(c->front + mul64(level - 2, c->topk), c->parent, c->cell, c->topk,
                               level - 1, k, r.seen);
     for (int i = 0; i < r.n_seen; i++)
         r.seen[i] += base;
@@ -317,8 +318,8 @@ static void add_level(struct drafting *lane, struct growth *g, int n, int level,
             continue;
         g[b].row0 = row;
         row += g[b].n_front;
-        g[b].n_front = tree_grow_level(&g[b].c, level, ids + g[b].row0 * topk,
-                                       logp + g[b].row0 * topk, NULL, 0);
+        g[b].n_front = tree_grow_level(&g[b].c, level, ids + mul64(g[b].row0, topk),
+                                       logp + mul64(g[b].row0, topk), NULL, 0);
     }
 }
 
@@ -332,8 +333,8 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
                            e);
     CHECK(r.n <= d->max_heads);
     if (ok) {
-        int32_t *ids = xmalloc((size_t)(r.n * topk + 1) * sizeof *ids);
-        float *logp = xmalloc(F32(r.n * topk + 1));
+        int32_t *ids = xmalloc((size_t)(mul64(r.n, topk) + 1) * sizeof *ids);
+        float *logp = xmalloc(F32(mul64(r.n, topk) + 1));
         if (r.n) {
             d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
                           head_rows(d, r.from, r.n));

@@ -475,8 +475,8 @@ static inline int node_of(const struct tree *t, int i)
  * its parent's row, which was checked before, then its own cell. */
 PER_KIND bool extends_parent(const struct rows *r, int i, int n)
 {
-    const int32_t *mine = r->expand + i * r->width;
-    const int32_t *up = n > 1 ? r->expand + r->tree->parent[i] * r->width : mine;
+    const int32_t *mine = r->expand + mul64(i, r->width);
+    const int32_t *up = n > 1 ? r->expand + mul64(r->tree->parent[i], r->width) : mine;
     int32_t other = mine[n - 1] ^ r->slot[i];
     for (int k = 0; k < n - 1; k++)
         other |= mine[k] ^ up[k];
@@ -487,7 +487,7 @@ PER_KIND bool extends_parent(const struct rows *r, int i, int n)
  * before the window. */
 static bool matches_ancestors(const struct rows *r, int i, int skip)
 {
-    const int32_t *expand = r->expand + i * r->width;
+    const int32_t *expand = r->expand + mul64(i, r->width);
     uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
     for (int k = 0; k < skip; k++)
         left &= left - 1;
@@ -502,7 +502,7 @@ static bool matches_ancestors(const struct rows *r, int i, int skip)
 /* The expand columns of a draft row are the cells that its request lists. */
 static bool matches_request(const struct rows *r, int i, int skip)
 {
-    const int32_t *expand = r->expand + i * r->width;
+    const int32_t *expand = r->expand + mul64(i, r->width);
     const int *cell = r->level[i].seen + skip;
     for (int k = 0; k < r->n_expand[i]; k++)
         if (!slot_right(r, i, "expand", expand[k], slot_of(r->v, r->t->pool, cell[k]), cell[k]))

@@ -282,7 +282,7 @@ static void put_tree(struct table *t, int r0, const struct tree *tree, int n, in
     for (int j = 0; j < n; j++) {
         int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
         struct row_extent x = row_extent(prefix, depth + 1, window);
-        int32_t *row = expand + j * w;
+        int32_t *row = expand + mul64(j, w);
         CHECK(depth < w);
         if (up >= 0 && x.skip == 0)
             for (int k = 0; k < w; k++) /* always w columns: the branch is predictable */

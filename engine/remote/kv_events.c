@@ -20,9 +20,9 @@ void block_hash_text(const struct block_hash *h, char *out, size_t room)
             snprintf(out, room, "%lld", (long long)(int64_t)u);
         else
             snprintf(out, room, "%llu", (unsigned long long)u);
-    } else if (h->kind == 'b' && room > 2u * h->n) {
+    } else if (h->kind == 'b' && room > (size_t)2 * h->n) {
         hex_digits(out, h->v, h->n);
-        out[2 * h->n] = '\0';
+        out[(size_t)2 * h->n] = '\0';
     }
 }
 

@@ -57,7 +57,7 @@ static bool take_ids(const json_t *v, struct ids *out, struct err *e)
 {
     size_t i;
     json_t *id;
-    if (json_array_size(v) > ANSWER_TOKENS * 16)
+    if (json_array_size(v) > (size_t)ANSWER_TOKENS * 16)
         return err_set(e, ERR_USAGE, "a prompt of %zu ids; expected at most %d", json_array_size(v),
                        ANSWER_TOKENS * 16);
     json_array_foreach(v, i, id)

@@ -374,7 +374,7 @@ static void per_layer_input(struct net *n, int l, int rows)
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     int wide = c->ple * c->n_layer;
-    size_t off = F32(l * c->ple);
+    size_t off = F32(mul64(l, c->ple));
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = c->hidden, .src = n->x, .w = &w->ple_gate, .act = c->act,
         .scale = 1, .mul = kbuf_at(n->ple, off, n->ple.n - off), .mul_stride = wide,

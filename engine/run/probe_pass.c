@@ -132,17 +132,17 @@ void probe_logits(struct net *n, int first, int rows, kbuf logits, kbuf ids, kbu
     struct probe *p = n->probe->out;
     int V = n->m->cfg.vocab, k = min_int(PROBE_BEST, V);
     int32_t *id = xmalloc((size_t)rows * (size_t)k * sizeof *id);
-    float *lp = xmalloc(F32(rows * k));
+    float *lp = xmalloc(F32(mul64(rows, k)));
     n->dev.k->topk(n->dev.d, &(struct k_topk){.rows = rows, .n = V, .k = k, .logits = logits,
                                               .ids = ids, .logp = logp});
     n->dev.k->get(n->dev.d, id, ids, (size_t)rows * (size_t)k * sizeof *id);
-    n->dev.k->get(n->dev.d, lp, logp, F32(rows * k));
+    n->dev.k->get(n->dev.d, lp, logp, F32(mul64(rows, k)));
     for (int i = 0; i < rows; i++) {
         int row = first + i - p->row0;
         if (row < 0 || row >= p->n_row)
             continue;
-        memcpy(p->best[row], id + i * k, (size_t)k * sizeof *id);
-        memcpy(p->best_logp[row], lp + i * k, F32(k));
+        memcpy(p->best[row], id + mul64(i, k), (size_t)k * sizeof *id);
+        memcpy(p->best_logp[row], lp + mul64(i, k), F32(k));
     }
     free(id);
     free(lp);
@@ -156,7 +156,8 @@ static void widen_cell(const struct k_cells *c, const uint8_t *cell, float *dst)
     if (c->type == KV_F32)
         memcpy(dst, cell, F32(n));
     for (int h = 0; c->type == KV_FP8 && h < c->n_kv; h++)
-        fp8_cell_read(cell + h * c->head_dim, cell[n + (size_t)h], c->head_dim, dst + h * c->head_dim);
+        fp8_cell_read(cell + mul64(h, c->head_dim), cell[n + (size_t)h], c->head_dim,
+                      dst + mul64(h, c->head_dim));
     for (size_t i = 0; c->type == KV_BF16 && i < n; i++) {
         uint16_t half;
         memcpy(&half, cell + i * sizeof half, sizeof half);
@@ -195,11 +196,11 @@ static void keep_cells(struct net *n, int l)
         return;
     for (int i = PROBE_K; i <= PROBE_V; i++) {
         w->width[i] = width;
-        w->tap[i] = xmalloc(F32(x->out->n_row * width));
+        w->tap[i] = xmalloc(F32(mul64(x->out->n_row, width)));
         kbuf from = i == PROBE_K ? n->cells[l].k : n->cells[l].v;
         for (int r = 0; r < x->out->n_row; r++)
             get_cells(n, &n->cells[l], from, t->write[x->out->row0 + r], 1,
-                      w->tap[i] + r * width);
+                      w->tap[i] + mul64(r, width));
     }
 }
 
@@ -227,7 +228,7 @@ static void read_key(struct reading *a, int position, int32_t slot, const float 
     struct probe *p = a->p;
     int group = w->n_head / w->n_kv, D = w->head_dim;
     for (int h = 0; h < w->n_head; h++) {
-        const float *q = a->q + h * D, *key = k + h / group * D;
+        const float *q = a->q + mul64(h, D), *key = k + mul64(h / group, D);
         double dot = 0;
         for (int i = 0; i < D; i++)
             dot += (double)q[i] * (double)key[i];
@@ -260,7 +261,7 @@ static void read_run(struct reading *a, const struct k_cells *c, int position, i
     if (a->keys)
         get_cells(a->n, c, c->v, slot, count, v);
     for (int i = 0; i < count; i++)
-        read_key(a, position + i, slot + i, k + i * width, v + i * width);
+        read_key(a, position + i, slot + i, k + mul64(i, width), v + mul64(i, width));
 }
 
 /* Reads the row's keys in the order of their positions: through pages, then the expanded ones. */
@@ -356,7 +357,7 @@ static void attend(struct net *n, int l, bool sinks, kbuf lse)
     const struct layer *w = &n->m->layer[l];
     struct k_plan part = plan_rows(x->kp, p->row0, p->n_row);
     struct k_attn a = net_attn(n, &part, l, p->n_row);
-    size_t row = F32(w->n_head * w->head_dim);
+    size_t row = F32(mul64(w->n_head, w->head_dim));
     a.q = kbuf_at(n->q, (size_t)p->row0 * row, (size_t)p->n_row * row);
     a.sinks = sinks ? a.sinks : NULL;
     a.dst = x->o;

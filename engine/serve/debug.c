@@ -36,9 +36,9 @@ static void wait_for_run(struct engine *g)
     while (d->view.paused && !stop_asked(&g->stop)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += 50 * 1000 * 1000;
-        if (until.tv_nsec >= 1000 * 1000 * 1000) {
-            until.tv_nsec -= 1000 * 1000 * 1000;
+        until.tv_nsec += 50000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
             until.tv_sec++;
         }
         pthread_cond_timedwait(&d->go, &d->mu, &until);

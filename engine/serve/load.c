@@ -190,7 +190,7 @@ static int pick_context(const struct loaded *l, const struct engine_opts *o)
     dev->k->memory(dev->d, &left, &all);
     for (int i = 0; i < m->cfg.n_layer && !all; i++)
         if (m->layer[i].kv_src == i && m->layer[i].window == 0)
-            per_token += (size_t)(2 * m->layer[i].n_kv * m->layer[i].head_dim) * sizeof(float);
+            per_token += 2 * (size_t)mul64(m->layer[i].n_kv, m->layer[i].head_dim) * sizeof(float);
     int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
     if (per_token && ram / (int64_t)per_token < most)
         most = ram / (int64_t)per_token;

@@ -286,8 +286,8 @@ static uint64_t digest_of(const struct again *a, const int *row, int n)
     CHECK(n <= MAX_STEPS + 1);
     for (int i = 0; i < n; i++) {
         int kept = row[i] - a->out->row0;
-        memcpy(b.id + i * b.k, a->out->best[kept], (size_t)b.k * sizeof *b.id);
-        memcpy(b.logp + i * b.k, a->out->best_logp[kept], (size_t)b.k * sizeof *b.logp);
+        memcpy(b.id + mul64(i, b.k), a->out->best[kept], (size_t)b.k * sizeof *b.id);
+        memcpy(b.logp + mul64(i, b.k), a->out->best_logp[kept], (size_t)b.k * sizeof *b.logp);
     }
     return best_digest(&b);
 }

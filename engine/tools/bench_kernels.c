@@ -351,7 +351,7 @@ static bool moe(struct bench *b, int n_expert, struct err *e)
     m->sets = sets_for(b, n_expert * 3.0 * m->width * m->width * 17 / 32);
     bool ok = true;
     for (int i = 0; i < m->sets && ok; i++) {
-        m->chosen[i] = bench_buffer(b, MAX_ROWS * TOP_K * 4, NULL, e);
+        m->chosen[i] = bench_buffer(b, (size_t)MAX_ROWS * TOP_K * 4, NULL, e);
         ok = m->chosen[i].p && open_experts(b, &m->w[i], n_expert, m->width, e);
     }
     kbuf src[2] = {bench_floats(b, (size_t)MAX_ROWS * (size_t)m->width, e),
@@ -541,8 +541,8 @@ static bool sampling(struct bench *b, int n, struct err *e)
     for (int i = 0; i < ROWS; i++)
         u[i] = (float)(bench_random(b) >> 40) * 0x1p-24f;
     s.u = bench_buffer(b, sizeof u, u, e);
-    s.ids = bench_buffer(b, ROWS * 4, NULL, e);
-    s.p = bench_buffer(b, ROWS * 4, NULL, e);
+    s.ids = bench_buffer(b, (size_t)ROWS * 4, NULL, e);
+    s.p = bench_buffer(b, (size_t)ROWS * 4, NULL, e);
     bool ok = s.u.p && s.ids.p && s.p.p;
     for (int i = 0; i < SETS && ok; i++)
         ok = (s.logits[i] = bench_floats(b, (size_t)ROWS * (size_t)n, e)).p;
@@ -581,7 +581,7 @@ static void run_reads(struct bench *b, void *arg)
 
 static bool reading(struct bench *b, int n, struct err *e)
 {
-    const size_t rows = READ_ROWS * 4;
+    const size_t rows = (size_t)READ_ROWS * 4;
     struct reads r = {.n = n};
     int32_t pair[READ_ROWS];
     char name[40], shape[40];

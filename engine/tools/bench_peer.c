@@ -293,7 +293,7 @@ static bool missing(struct bench *b, struct subject *s)
 {
     char name[64];
     struct err why = {0};
-    kbuf any = bench_buffer(b, 16 * 16 * 2, NULL, &why);
+    kbuf any = bench_buffer(b, (size_t)16 * 16 * 2, NULL, &why);
     struct k_peer a = {.library = b->o->library, .rows = 16, .in = 16, .out = 16, .batch = 1,
                        .choice = INT32_MAX, .src = any, .w = any, .dst = any};
     bool none = !any.p || b->dev.k->peer(b->dev.d, &a, &why) == 0;

@@ -202,12 +202,12 @@ static bool run_greedy(struct golden *b, struct runtime *r, int chunk,
 static bool check_hidden(struct golden *b, struct runtime *r, struct err *e)
 {
     int n = b->l.model.cfg.n_layer, H = b->l.model.cfg.hidden, L = b->ref.n, first_off = -1;
-    float *states = xmalloc((size_t)L * (size_t)(MAX_CAPTURE * H) * 4);
+    float *states = xmalloc((size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4);
     float *one = xmalloc((size_t)L * (size_t)H * 4);
     struct error worst = {0};
     int worst_at = 0;
     bool ok = true;
-    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, (size_t)L * (size_t)(MAX_CAPTURE * H) * 4, "taps", e);
+    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, (size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4, "taps", e);
     for (int at = 0; at < n && ok && dst.p; at += MAX_CAPTURE) {
         struct taps t = {.n = min_int(MAX_CAPTURE, n - at), .dst = dst};
         t.stride = t.n * H;
@@ -217,7 +217,7 @@ static bool check_hidden(struct golden *b, struct runtime *r, struct err *e)
         for (int i = 0; i < t.n && ok; i++) {
             for (int p = 0; p < L; p++)
                 memcpy(one + (size_t)p * (size_t)H,
-                       states + (size_t)p * (size_t)t.stride + (size_t)(i * H), (size_t)H * 4);
+                       states + (size_t)p * (size_t)t.stride + (size_t)mul64(i, H), (size_t)H * 4);
             struct error x = compare(one, b->ref.hidden + (size_t)(at + i) * (size_t)L * (size_t)H,
                                      L, (size_t)H);
             if (!(x.rel <= b->rep.tol) && first_off < 0)

@@ -86,7 +86,7 @@ static void widen_block(const struct attn_run *run, int kv, bool keys, int d0, i
     const struct k_cells *c = &run->a->cells;
     int n = c->head_dim, scale = (c->n_kv - kv) * n + kv; /* bytes from a head's codes to its scale */
     float *to = run->wide ? run->wide + (size_t)thread * run->wide_floats : NULL;
-    for (int i = 0; to && i < b->n; i++, to += 2 * n) {
+    for (int i = 0; to && i < b->n; i++, to += mul64(2, n)) {
         if (keys)
             fp8_cell_read(b->k[i], b->k[i][scale], n, to);
         if (d1 > d0)
@@ -115,23 +115,23 @@ struct attn_tile {
 
 static struct cpu_softmax softmax_at(const struct attn_run *run, int heads, float *p)
 {
-    return (struct cpu_softmax){.acc = p, .m = p + heads * run->packed,
-                             .l = p + heads * (run->packed + 1)};
+    return (struct cpu_softmax){.acc = p, .m = p + mul64(heads, run->packed),
+                             .l = p + mul64(heads, run->packed + 1)};
 }
 
 /* The part of a tile's softmax, or of its heads, that belongs to row i. */
 static struct cpu_softmax softmax_of(const struct attn_run *run, const struct cpu_softmax *s, int i)
 {
     int g = i * run->group;
-    return (struct cpu_softmax){.acc = s->acc + g * run->packed, .m = s->m + g, .l = s->l + g};
+    return (struct cpu_softmax){.acc = s->acc + mul64(g, run->packed), .m = s->m + g, .l = s->l + g};
 }
 
 static struct cpu_heads heads_of(const struct attn_run *run, const struct cpu_heads *h, int i, int rows)
 {
     struct cpu_heads one = *h;
     one.n = rows * run->group;
-    one.q += i * run->group * run->packed;
-    one.p += i * run->group * ATTN_BLOCK;
+    one.q += mul64(i * run->group, run->packed);
+    one.p += mul64(i * run->group, ATTN_BLOCK);
     return one;
 }
 
@@ -183,7 +183,7 @@ static void attend_together(const struct attn_run *run, const struct attn_tile *
     find_keys(run, t->r, seen->last, t->kv, seen->first, seen->last, &b);
     widen_block(run, t->kv, true, 0, h.head_dim, t->thread, &b);
     run->isa->key_panels(&b, h.type, h.head_dim, t->panels);
-    run->isa->score_wide(t->wide_q + seen->row0 * run->group, h.head_dim, t->panels, b.first, b.n, h.n, h.p);
+    run->isa->score_wide(t->wide_q + mul64(seen->row0, run->group), h.head_dim, t->panels, b.first, b.n, h.n, h.p);
     if (seen->same) {
         struct cpu_softmax own = softmax_of(run, s, seen->row0);
         run->isa->weigh(&h, &b, &own, 0, h.head_dim);
@@ -234,7 +234,7 @@ static void load_queries(const struct attn_run *run, int r, int kv, float *q)
     const struct k_attn *a = run->a;
     int n = a->cells.head_dim;
     const float *src = (const float *)a->q.p +
-                       ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
+                       ((size_t)r * (size_t)a->n_head + (size_t)mul64(kv, run->group)) * (size_t)n;
     for (int g = 0; g < run->group; g++, src += n, q += run->packed) {
         if (a->cells.type == KV_BF16) {
             run->isa->pack(src, n, &none, NULL, 1, q);
@@ -270,18 +270,18 @@ static void load_tile(const struct attn_run *run, int r, int kv, int thread, str
     t->h = (struct cpu_heads){
         .n = heads, .head_dim = a->cells.head_dim, .scale = a->scale, .softcap = a->softcap, .q = p,
         .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32,
-        .p = p + heads * run->packed};
+        .p = p + mul64(heads, run->packed)};
     for (int i = 0; i < rows; i++) {
         row_range(a->table, r + i, &t->lo[i], &t->hi[i], &t->end[i]);
         t->one_request &= ints(a->table->req)[r + i] == ints(a->table->req)[r];
-        load_queries(run, r + i, kv, p + i * run->group * run->packed);
+        load_queries(run, r + i, kv, p + mul64(i * run->group, run->packed));
     }
     memset(t->h.p, 0, (size_t)heads * ATTN_BLOCK * sizeof *t->h.p); /* lanes without a key, too */
-    p = t->h.p + heads * ATTN_BLOCK;
+    p = t->h.p + mul64(heads, ATTN_BLOCK);
     t->all = softmax_at(run, heads, p);
     t->one = softmax_at(run, heads, p + run->softmax_floats);
     t->panels = p + 2 * run->softmax_floats;
-    t->wide_q = heads >= LEAST_WIDE && heads <= TILE_OUT ? t->panels + ATTN_BLOCK * run->packed : NULL;
+    t->wide_q = heads >= LEAST_WIDE && heads <= TILE_OUT ? t->panels + mul64(ATTN_BLOCK, run->packed) : NULL;
     if (t->wide_q)
         widen_queries(run, t, t->panels);
 }
@@ -307,10 +307,10 @@ static void store_row(const struct attn_run *run, int r, int kv, const struct cp
         if (s->l[g] == 0) {
             memset(dst, 0, (size_t)n * sizeof *dst);
         } else if (a->cells.type != KV_BF16) {
-            run->isa->scale(s->acc + g * run->packed, n, keep / l);
-            memcpy(dst, s->acc + g * run->packed, (size_t)n * sizeof *dst);
+            run->isa->scale(s->acc + mul64(g, run->packed), n, keep / l);
+            memcpy(dst, s->acc + mul64(g, run->packed), (size_t)n * sizeof *dst);
         } else {
-            run->isa->unpack(s->acc + g * run->packed, n, keep / l, dst);
+            run->isa->unpack(s->acc + mul64(g, run->packed), n, keep / l, dst);
         }
         if (a->lse.p)
             ((float *)a->lse.p)[at] =
@@ -323,7 +323,7 @@ static void copy_softmax(const struct attn_run *run, const struct cpu_softmax *t
 {
     memcpy(to->m, from->m, (size_t)run->group * sizeof *to->m);
     memcpy(to->l, from->l, (size_t)run->group * sizeof *to->l);
-    memcpy(to->acc, from->acc, (size_t)(run->group * run->packed) * sizeof *to->acc);
+    memcpy(to->acc, from->acc, (size_t)mul64(run->group, run->packed) * sizeof *to->acc);
 }
 
 static void attn_item(void *arg, int item, int thread)
@@ -417,10 +417,10 @@ static void value_item(void *arg, int item, int thread)
                           .type = a->cells.type == KV_BF16 ? STORED_BF16 : STORED_F32};
     float *part = run->part + (size_t)(item / dims) * run->softmax_floats;
     struct cpu_softmax all = softmax_at(run, run->group, part);
-    struct cpu_softmax own = softmax_at(run, run->group, scratch + run->group * ATTN_BLOCK);
+    struct cpu_softmax own = softmax_at(run, run->group, scratch + mul64(run->group, ATTN_BLOCK));
     for (int g = 0; g < run->group; g++) {
         own.m[g] = -INFINITY, own.l[g] = 0;
-        memset(all.acc + g * run->packed + d, 0, VALUE_DIMS * sizeof *all.acc);
+        memset(all.acc + mul64(g, run->packed) + d, 0, VALUE_DIMS * sizeof *all.acc);
     }
     own.acc = all.acc;
     for (int to; from < stop; from = to) {
@@ -498,9 +498,12 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
             blocks = max_int(blocks, (end - 1) / ATTN_BLOCK - lo / ATTN_BLOCK + 1);
         }
     }
-    int parts = items * splits, dims = div_up(a->cells.head_dim, VALUE_DIMS);
-    bool even = parts >= 4 * d->threads || parts % d->threads == 0;
-    bool whole = d->threads == 1 || (even && (splits == 1 || items >= 4 * d->threads));
+    int dims = div_up(a->cells.head_dim, VALUE_DIMS);
+    int64_t all = mul64(items, splits);
+    bool many = all > INT32_MAX / max_int(dims, 2 * ATTN_SPLIT / ATTN_BLOCK); /* more items than an int counts */
+    bool even = all >= mul64(4, d->threads) || all % d->threads == 0;
+    bool whole = d->threads == 1 || many || (even && (splits == 1 || items >= 4 * d->threads));
+    int parts = whole ? 0 : (int)all;
     run.tile = !whole ? 1 : tile_rows(run.group, d->threads == 1 ? TILE_ATTN : items / (4 * d->threads));
     size_t heads = (size_t)run.tile * group;
     run.softmax_floats = (heads * (packed + 2) + 15) & ~(size_t)15;
@@ -510,7 +513,7 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
     run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
     if (a->cells.type == KV_FP8) {
-        run.wide_floats = 2 * ATTN_BLOCK * (size_t)a->cells.head_dim;
+        run.wide_floats = (size_t)2 * ATTN_BLOCK * (size_t)a->cells.head_dim;
         run.wide = cpu_floats(d, SCRATCH_CELLS, run.wide_floats * (size_t)d->threads);
     }
     double work = 3.0 * keys * a->n_head * run.packed;
@@ -526,7 +529,7 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
         cpu_each(d, parts, work / parts, split_item, &run);
     } else {
         run.blocks = blocks;
-        run.scores = cpu_floats(d, SCRATCH_SCORES, (size_t)(items * blocks) * group * ATTN_BLOCK);
+        run.scores = cpu_floats(d, SCRATCH_SCORES, (size_t)mul64(items, blocks) * group * ATTN_BLOCK);
         cpu_each(d, items * blocks, work / 2 / (items * blocks), score_item, &run);
         cpu_each(d, parts * dims, work / 2 / (parts * dims), value_item, &run);
     }

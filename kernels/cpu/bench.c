@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) uint64_t read_wide(const char *p, s
     wide sum[8] = {{0}};
     for (size_t i = 0; i + 512 <= n; i += 512)
         for (int k = 0; k < 8; k++)
-            sum[k] ^= *(const wide *)(p + i + 64 * k);
+            sum[k] ^= *(const wide *)(p + i + mul64(64, k));
     uint64_t all = 0;
     for (int k = 0; k < 8; k++)
         for (int j = 0; j < 8; j++)

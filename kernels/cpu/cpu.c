@@ -219,12 +219,12 @@ static void rope_row(void *arg, int r, int thread)
     const struct k_rope *a = arg;
     float pos = (float)((const int32_t *)a->pos.p)[r];
     float *cs = (float *)a->cs.p + (size_t)r * (size_t)a->half * 2;
-    for (int i = 0; i < a->half; i++) {
+    for (int i = 0; i < a->half; i++, cs += 2) {
         double s, c;
         float angle = pos * a->inv_freq[i];
         sincos(angle, &s, &c);
-        cs[2 * i] = (float)c * a->factor;
-        cs[2 * i + 1] = (float)s * a->factor;
+        cs[0] = (float)c * a->factor;
+        cs[1] = (float)s * a->factor;
     }
 }
 

@@ -287,7 +287,7 @@ static void product_tile(struct kdev *d, struct product *p, int outputs, int mat
         p->tile /= 2;
     if (!p->in.panels)
         return;
-    p->thread_weights = (size_t)(mats * p->in.k) * TILE_OUT;
+    p->thread_weights = (size_t)mul64(mats, p->in.k) * TILE_OUT;
     p->weights = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * p->thread_weights);
 }
 
@@ -389,7 +389,7 @@ static void glu_item(void *arg, int item, int thread)
         int r, rows = multiply_part(p, 0, out, n, gates, part, gate, &r);
         multiply_part(p, 1, out, n, ups, part, up, &r);
         for (int i = 0; i < rows; i++)
-            p->isa->gate(gate + i * TILE_OUT, up + i * TILE_OUT, n, run->a->act, 0,
+            p->isa->gate(gate + mul64(i, TILE_OUT), up + mul64(i, TILE_OUT), n, run->a->act, 0,
                          run->dst + (size_t)(r + i) * (size_t)ffn + out);
     }
 }
@@ -431,7 +431,7 @@ static void norm_heads(const struct qkv_run *run, float *x, int heads, const str
         run->isa->normalize(x, heads * n, norm, false, 1, x);
     else
         for (int h = 0; h < heads; h++)
-            run->isa->normalize(x + h * n, n, norm, false, 1, x + h * n);
+            run->isa->normalize(x + mul64(h, n), n, norm, false, 1, x + mul64(h, n));
 }
 
 static void rotate_heads(const struct qkv_run *run, float *x, int heads, int r)
@@ -439,7 +439,7 @@ static void rotate_heads(const struct qkv_run *run, float *x, int heads, int r)
     const struct k_qkv *a = run->a;
     if (a->rot)
         for (int h = 0; h < heads; h++)
-            run->isa->rotate(x + h * a->head_dim, a->rot, run->cs + (size_t)r * (size_t)a->rot);
+            run->isa->rotate(x + mul64(h, a->head_dim), a->rot, run->cs + (size_t)r * (size_t)a->rot);
 }
 
 static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const float *x)
@@ -453,7 +453,7 @@ static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const
         run->isa->to_bf16(x, (int)n, (uint16_t *)at);
     else
         for (int h = 0; h < c->n_kv; h++)
-            fp8_cell_write(x + h * c->head_dim, c->head_dim, (uint8_t *)at + h * c->head_dim,
+            fp8_cell_write(x + mul64(h, c->head_dim), c->head_dim, (uint8_t *)at + mul64(h, c->head_dim),
                            (uint8_t *)at + n + h);
 }
 

@@ -45,15 +45,26 @@ static void *map_zeros(void *at, size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* A mapping takes memory when it is written, so the system grants one that can never be full. */
+static bool exceeds_memory(size_t bytes)
+{
+    return bytes / page_size() > (size_t)sysconf(_SC_PHYS_PAGES);
+}
+
 kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
 {
     (void)d;
     size_t rounded;
     void *p = NULL;
+    if (exceeds_memory(bytes)) {
+        err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes, the machine has %zu", what, bytes,
+                (size_t)sysconf(_SC_PHYS_PAGES) * page_size());
+        return (kbuf){0};
+    }
     if (is_large(bytes))
         p = map_zeros(NULL, bytes);
     else if (size_add(bytes, 63, &rounded))
-        p = aligned_alloc(64, (rounded & ~(size_t)63) + (bytes == 0) * 64);
+        p = aligned_alloc(64, (rounded & ~(size_t)63) + (bytes ? 0 : 64));
     if (!p) {
         err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", what, bytes);
         return (kbuf){0};

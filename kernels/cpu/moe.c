@@ -39,8 +39,8 @@ static void route_row(void *arg, int r, int thread)
     const struct moe_run *run = arg;
     const struct k_moe *a = run->a;
     const float *logits = run->logits + (size_t)r * (size_t)a->n_expert;
-    int32_t *chosen = run->chosen + r * a->top_k;
-    float *weight = run->weight + r * a->top_k, sum = 0;
+    int32_t *chosen = run->chosen + mul64(r, a->top_k);
+    float *weight = run->weight + mul64(r, a->top_k), sum = 0;
     for (int i = 0; i < a->top_k; i++) {
         int best = -1;
         for (int e = 0; e < a->n_expert; e++) {
@@ -139,7 +139,7 @@ static void expert_item(void *arg, int item, int thread)
         run->isa->multiply(&w, run->x + at, rows, row, n, tile);
         for (int r = 0; r < rows; r++)
             memcpy(run->out + (size_t)run->order[at + r] * (size_t)run->n + out,
-                   tile + r * TILE_OUT, (size_t)n * sizeof(float));
+                   tile + mul64(r, TILE_OUT), (size_t)n * sizeof(float));
     }
 }
 
@@ -185,7 +185,7 @@ static void hidden_row(void *arg, int pair, int thread)
         float g[TILE_OUT], l[TILE_OUT];
         int n = min_int(TILE_OUT, a->ffn - i);
         for (int j = 0; j < n; j++) {
-            g[j] = a->layout == EXPERT_HALVES ? u[i + j] : u[2 * (i + j)];
+            g[j] = a->layout == EXPERT_HALVES ? u[i + j] : u[mul64(2, i + j)];
             l[j] = a->layout == EXPERT_HALVES ? u[a->ffn + i + j] : u[2 * (i + j) + 1];
         }
         run->isa->gate(g, l, n, a->act, a->limit, g);

@@ -64,7 +64,7 @@ static void scan_max(struct kdev *d, struct scan *s)
 /* Those of the row; *at: the first part with the largest element. */
 static struct part row_max(const struct scan *s, int r, int *at)
 {
-    struct part all = s->part[r * s->parts];
+    struct part all = s->part[mul64(r, s->parts)];
     *at = 0;
     for (int i = 1; i < s->parts; i++) {
         const struct part *p = &s->part[r * s->parts + i];

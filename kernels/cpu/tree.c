@@ -61,7 +61,7 @@ static void note_time(kbuf to)
 static void next_pass(const struct k_grow *a, const struct tree_growth *g)
 {
     int topk = g->topk, cell[K_MAX_STEPS];
-    const int32_t *front = g->front + (a->level - 1) * topk;
+    const int32_t *front = g->front + mul64(a->level - 1, topk);
     int prefix = *cpu_i32(a->prefix, 1), root = *cpu_i32(a->root, 1);
     int32_t *token = cpu_i32(a->token, (size_t)topk), *from = cpu_i32(a->from, (size_t)topk);
     check_reach(a->reach, a->n_reach, topk, a->level * topk, a->level);

@@ -195,7 +195,7 @@ static bool job_run(struct job *j, uint64_t total, const char *what, const struc
         job_prefetch(j, i);
     int n = 0, helpers = (cores > MAX_THREADS ? MAX_THREADS : (int)cores) - 1;
     /* at most one further thread per 16 MB */
-    while (n < helpers && (uint64_t)n < total / (8 * PART) &&
+    while (n < helpers && (uint64_t)n < total / ((uint64_t)8 * PART) &&
            pthread_create(&thread[n], NULL, job_thread, j) == 0)
         n++;
     while (job_step(j))

@@ -234,7 +234,7 @@ static void add_parts(struct sheet *out, const struct attn_share *s, int cells)
 
 static void add_experts(const struct probe *p, const struct probe_layer *w, struct sheet *out)
 {
-    const int32_t *id = w->expert ? w->expert + kept(p, p->share_row) * p->top_k : NULL;
+    const int32_t *id = w->expert ? w->expert + mul64(kept(p, p->share_row), p->top_k) : NULL;
     for (int i = 0; id && i < p->top_k; i++)
         sheet_printf(out, ST_TEXT, "%s%d", i ? "," : "  ", id[i]);
 }
@@ -324,7 +324,7 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
             share_json(&s, json);
         if (w->expert) {
             jput_key(json, "experts");
-            jput_ints(json, w->expert + kept(p, p->share_row) * p->top_k, p->top_k);
+            jput_ints(json, w->expert + mul64(kept(p, p->share_row), p->top_k), p->top_k);
         }
         jput_close(json, '}');
     }

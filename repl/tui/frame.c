@@ -16,7 +16,7 @@ void grid_resize(struct grid *g, int w, int h)
     g->cell = xrealloc(g->cell, (size_t)w * (size_t)h, sizeof *g->cell);
     g->w = w, g->h = h;
     g->x = g->y = -1;
-    for (int i = 0; i < w * h; i++)
+    for (int64_t i = 0; i < mul64(w, h); i++)
         g->cell[i] = (struct cell){.cp = {' '}, .width = 1};
 }
 
@@ -28,7 +28,7 @@ void grid_free(struct grid *g)
 
 static void put_cell(struct grid *g, int x, int y, struct cell c)
 {
-    struct cell *at = &g->cell[y * g->w + x];
+    struct cell *at = &g->cell[mul64(y, g->w) + x];
     *at = c;
     if (c.width == 2) {
         at[1] = (struct cell){.cp = {0}, .width = 0, .style = c.style, .flags = c.flags};
@@ -346,7 +346,7 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
     if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
         put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
-        g->cell[r.y * g->w + x].flags |= CELL_REVERSE;
+        g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
 }
 
 static void draw_divider(const struct frame *f, struct grid *g, const struct layout *l)

@@ -502,7 +502,7 @@ static void to_wide(const struct cell *c, wchar_t out[2 + CELL_MARKS])
 static void draw_row(const struct grid *g, int y)
 {
     for (int x = 0; x < g->w; x++) {
-        const struct cell *c = &g->cell[y * g->w + x];
+        const struct cell *c = &g->cell[mul64(y, g->w) + x];
         wchar_t wide[2 + CELL_MARKS];
         cchar_t cc;
         if (c->width == 0)
