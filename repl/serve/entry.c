@@ -149,6 +149,8 @@ static const char *const names[ASKED_FIELDS] = {"Host", "Content-Length", "Trans
 
 void asked_add(struct asked *h, const char *name, const char *value)
 {
+    static const char token[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    h->odd_name |= !*name || name[strspn(name, token)];
     for (int i = 0; i < ASKED_FIELDS; i++)
         if (ascii_same(name, names[i]) && h->n[i]++ == 0)
             h->value[i] = value;
@@ -156,13 +158,17 @@ void asked_add(struct asked *h, const char *name, const char *value)
 
 static bool is_proper(const struct asked *h, struct refusal *r)
 {
-    const char *length = h->value[ASKED_LENGTH];
+    const char *length = h->value[ASKED_LENGTH], *coding = h->value[ASKED_CODING];
+    if (h->odd_name)
+        return refuse(r, 400, NULL, "the name of a header has a character that names may not have");
     for (int i = 0; i < ASKED_FIELDS; i++)
         if (h->n[i] > 1)
             return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one", h->n[i], names[i]);
     if (!h->value[ASKED_HOST] && h->http11)
         return refuse(r, 400, NULL, "the request has no header Host, which HTTP/1.1 asks for");
-    if (length && h->value[ASKED_CODING])
+    if (coding && (!h->http11 || !ascii_same(coding, "chunked")))
+        return refuse(r, 400, NULL, "Transfer-Encoding is \"%.40s\"; expected chunked, in HTTP/1.1", coding);
+    if (length && coding)
         return refuse(r, 400, NULL, "the request has both Content-Length and Transfer-Encoding");
     if (length && (!*length || length[strspn(length, "0123456789")]))
         return refuse(r, 400, NULL, "Content-Length is \"%.40s\"; expected digits", length);

@@ -59,6 +59,7 @@ struct asked {
     bool http11, open; /* open: what is asked for needs no key */
     const char *value[ASKED_FIELDS]; /* of the first such header; NULL: there is none */
     int n[ASKED_FIELDS];
+    bool odd_name; /* the name of a header is not one: another reader may take it for one of these */
 };
 void asked_add(struct asked *h, const char *name, const char *value); /* any header */
 /* Whether the head is proper and its sender may ask; else *r. *known: the sender has shown the key, or

@@ -645,6 +645,10 @@ static void test_a_head_says_one_thing(void **state)
         {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 0\r\n", 400},
         {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\ncontent-length: 5\r\n", 400},
         {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length : 5\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length\t: 5\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n", 400},
         {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: a\r\nOrigin: b\r\n", 400},
         {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n", 400},
     };
