@@ -165,8 +165,10 @@ static int serve_until_signal(struct serve *s)
 static int serve(struct app *a, const struct serve_opts *o, struct err *e)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
-    if (a->log_error[0] && !a->opt.quiet)
-        err_print("NOT SAVED: %s", a->log_error);
+    if (a->log_error[0]) { /* nothing could be acknowledged */
+        err_set(e, ERR_DB, "%.300s; --no-log serves without a log", a->log_error);
+        return e->kind;
+    }
     signal(SIGPIPE, SIG_IGN);
     struct serve *s = serve_open(a->backend, a->history, o, e);
     if (!s)

@@ -97,6 +97,10 @@ status=$(curl -s -m 60 -o "$T/out" -w '%{http_code}' -H 'Content-Type: applicati
 result "a body that is too long" $?
 run serve --host 0.0.0.0 --port 0; [ $rc = 2 ] && grep -q 'expected --api-key-file' "$T/err"
 result "an address that others reach needs a key" $?
+echo notes >"$T/notes.txt"; run serve --port 0 --db "$T/notes.txt"; [ $rc = 4 ] && grep -q 'notes.txt is no session log.*--no-log serves without a log' "$T/err" && [ ! -s "$T/out" ]
+result "a log that cannot be used is no log to acknowledge replies with" $?
+run serve --port 0 --cors 'http://a/b'; [ $rc = 2 ] && grep -q 'expected an origin' "$T/err"
+result "--cors takes an origin" $?
 
 # ---- at once, with drafting and without
 many=${AERIE_SERVE_REQUESTS:-40}
