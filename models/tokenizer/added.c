@@ -133,11 +133,16 @@ static void add_segment(struct segments *c, size_t off, size_t len, int id)
     c->v[c->n++] = (struct segment){off, len, id};
 }
 
-void added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,
-                 bool plain, struct segments *out)
+bool added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,
+                 bool plain, const struct stop *stop, struct segments *out)
 {
     size_t done = 0; /* text before this is in segments already */
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0, check = 0; i < n;) {
+        if (i >= check) {
+            if (stop_asked(stop))
+                return false;
+            check = next_check(i, n);
+        }
         const struct added *x = longest(a, s + i, n - i);
         if (!x) {
             i++;
@@ -164,4 +169,5 @@ void added_split(const struct added_set *a, const struct bpe *b, const char *s, 
     }
     if (done < n)
         add_segment(out, done, n - done, -1);
+    return true;
 }

@@ -175,14 +175,24 @@ static bool has_bytes(const struct bpe *b, const char *s, size_t n)
     return true;
 }
 
+/* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */
+static bool stops_at(const struct bpe_work *w, size_t round)
+{
+    return round % CHECK_EVERY == CHECK_EVERY - 1 && stop_asked(w->stop);
+}
+
 /* Sets w->sym to one symbol per character. As in the reference, an unknown token (`unk`) is added
- * only before the next known character or at the end, so it comes after byte tokens in between. */
-static void split_word(const struct bpe *b, const char *s, size_t n, bool plain,
+ * only before the next known character or at the end, so it comes after byte tokens in between.
+ * False: encoding was stopped. */
+static bool split_word(const struct bpe *b, const char *s, size_t n, bool plain,
                        struct bpe_work *w)
 {
     bool unk = false;
+    size_t round = 0;
     w->n_sym = 0;
     for (size_t i = 0, len; i < n; i += len) {
+        if (stops_at(w, round++))
+            return false;
         len = utf8_len(s + i);
         int id = char_id(b, s + i, len, plain);
         if (id >= 0) {
@@ -203,6 +213,7 @@ static void split_word(const struct bpe *b, const char *s, size_t n, bool plain,
         add_symbol(w, b->unk);
     if (w->n_sym)
         w->sym[w->n_sym - 1].next = BPE_NONE;
+    return true;
 }
 
 /* ---- the heap ---- */
@@ -244,8 +255,6 @@ static struct bpe_step heap_pop(struct bpe_work *w)
 
 /* ---- the merge loop ---- */
 
-enum { CHECK_EVERY = 1 << 16 }; /* merges between two calls of stop_asked() */
-
 /* Pushes the merge of the symbol `left` with its right neighbour, if there is one. */
 static void push_merge(const struct bpe *b, bool plain, struct bpe_work *w, int left)
 {
@@ -261,10 +270,13 @@ static void push_merge(const struct bpe *b, bool plain, struct bpe_work *w, int 
 static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
 {
     w->n_heap = 0;
-    for (size_t i = 0; i + 1 < w->n_sym; i++)
+    for (size_t i = 0; i + 1 < w->n_sym; i++) {
+        if (stops_at(w, i))
+            return false;
         push_merge(b, plain, w, (int)i);
-    for (uint32_t k = 1; w->n_heap; k++) {
-        if (k % CHECK_EVERY == 0 && stop_asked(w->stop))
+    }
+    for (size_t k = 0; w->n_heap; k++) {
+        if (stops_at(w, k))
             return false;
         struct bpe_step s = heap_pop(w);
         int at = (int)(uint32_t)s.key, right = w->sym[at].next;
@@ -295,7 +307,8 @@ bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct b
             return true;
         }
     }
-    split_word(b, s, n, plain, w);
+    if (!split_word(b, s, n, plain, w))
+        return false;
     if (!w->n_sym)
         return true;
     if (!merge_word(b, plain, w))

@@ -12,6 +12,8 @@
 
 #include "kernels/utf8.h"
 
+enum { CHECK_EVERY = 1 << 16 }; /* bytes, characters, pieces or merges between two calls of
+                                   stop_asked() */
 enum { BPE_NONE = -1, BPE_DIRECT = 384 /* characters whose token is found without hashing */ };
 
 struct bpe {

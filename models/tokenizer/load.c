@@ -377,6 +377,7 @@ static bool load_file(struct load *l)
         return err_prefix(l->e, "%s", l->path);
     if (!load_added(l, p.added))
         return false;
+    tokenizer_find_limits(t);
     return (steps_decoder(t, p.decoder, l->e) && steps_post_processor(t, p.post, l->e)) ||
            err_prefix(l->e, "%s", l->path);
 }

@@ -133,9 +133,10 @@ struct segments {
 void added_set_add(struct added_set *a, struct added x, const char *s, size_t n);
 void added_set_seal(struct added_set *a);
 void added_set_free(struct added_set *a);
-/* Appends segments that cover s. With `plain` special tokens are not matched. */
-void added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,
-                 bool plain, struct segments *out);
+/* Appends segments that cover s. With `plain` special tokens are not matched. False: `stop` asked
+ * for it. */
+bool added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,
+                 bool plain, const struct stop *stop, struct segments *out);
 
 /* ---- the tokenizer ------------------------------------------------------------------------ */
 
@@ -153,6 +154,8 @@ struct tokenizer {
     } *decoded,     /* (bpe.n_token) */
         *decoded_first; /* the same at the start of a text; NULL: no difference */
     int bos; /* id that the post_processor puts before a text; -1: none */
+    size_t most_bytes[2]; /* of text that a token can stand for; [1]: special tokens are not matched;
+                             0: no limit is known */
     /* at the start of a whole decoded text, up to strip_max of these characters are dropped */
     char strip[5];
     int strip_max;
@@ -161,6 +164,7 @@ struct tokenizer {
 /* Reads tokenizer.json into a zeroed *t. False and *e (ERR_MODEL) on failure; tok_close() frees *t
  * then, too. */
 bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e);
+void tokenizer_find_limits(struct tokenizer *t); /* sets most_bytes, once all else is loaded */
 
 /* ---- one call's memory -------------------------------------------------------------------- */
 
@@ -177,6 +181,11 @@ struct tok_work {
 static inline bool must_stop(const struct tok_work *w)
 {
     return stop_asked(w->find.stop);
+}
+/* The end of the part of a text of n bytes that begins at `from` and is done without asking. */
+static inline size_t next_check(size_t from, size_t n)
+{
+    return n - from < CHECK_EVERY ? n : from + CHECK_EVERY;
 }
 bool was_stopped(struct err *e); /* sets *e to ERR_NEGATIVE, returns false */
 void tok_work_free(struct tok_work *w);

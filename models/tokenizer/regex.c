@@ -177,11 +177,14 @@ void spans_add(struct spans *a, size_t off, size_t len, bool match)
     a->v[a->n++] = (struct span){(uint32_t)off, (uint32_t)len, match};
 }
 
-static void literal_spans(const struct pattern *p, const char *s, size_t n, struct spans *out)
+static bool literal_spans(const struct pattern *p, const struct stop *stop, const char *s, size_t n,
+                          struct spans *out)
 {
     size_t done = 0;
     const char *hit;
-    while ((hit = memmem(s + done, n - done, p->literal, p->n))) {
+    for (size_t k = 0; (hit = memmem(s + done, n - done, p->literal, p->n)); k++) {
+        if (k % CHECK_EVERY == CHECK_EVERY - 1 && stop_asked(stop))
+            return false;
         size_t at = (size_t)(hit - s);
         if (at > done)
             spans_add(out, done, at - done, false);
@@ -190,6 +193,7 @@ static void literal_spans(const struct pattern *p, const char *s, size_t n, stru
     }
     if (done < n || n == 0)
         spans_add(out, done, n - done, false);
+    return true;
 }
 
 bool pattern_spans(const struct pattern *p, struct matcher *f, const char *s, size_t n,
@@ -198,8 +202,8 @@ bool pattern_spans(const struct pattern *p, struct matcher *f, const char *s, si
     if (p->literal || n == 0) {
         if (n == 0)
             spans_add(out, 0, 0, false);
-        else
-            literal_spans(p, s, n, out);
+        else if (!literal_spans(p, f->stop, s, n, out))
+            return was_stopped(e);
         return true;
     }
     matcher_ready(f);

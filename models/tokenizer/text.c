@@ -5,7 +5,11 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { CHECK_EVERY = 1 << 16 }; /* characters or pieces between two calls of must_stop() */
+/* Whether to stop, asked in every CHECK_EVERY-th of a loop's rounds. */
+static bool stops_at(const struct tok_work *w, size_t round)
+{
+    return round % CHECK_EVERY == CHECK_EVERY - 1 && must_stop(w);
+}
 
 /* ---- the byte alphabet ---- */
 
@@ -87,26 +91,45 @@ static void order_marks(struct runes *r)
     free(r->class);
 }
 
-/* Appends the normal form of `in` to out. False if encoding was stopped. */
+/* Appends the normal form of the first n runes, and removes them. */
+static void put_runes(struct runes *r, size_t n, int form, struct buf *out)
+{
+    struct runes part = {.v = r->v, .n = n};
+    order_marks(&part);
+    if (form & UTF8PROC_COMPOSE)
+        part.n = (size_t)utf8proc_normalize_utf32(part.v, (utf8proc_ssize_t)part.n,
+                                                  (utf8proc_option_t)form);
+    for (size_t i = 0; i < part.n; i++)
+        utf8_encode(out, (uint32_t)part.v[i]);
+    r->n -= n;
+    memmove(r->v, r->v + n, r->n * sizeof *r->v);
+}
+
+/* Whether the runes before and from `at` on have the same normal form apart as together: two
+ * characters of one composition are never of different grapheme clusters. */
+static bool apart(const struct runes *r, size_t at)
+{
+    return utf8proc_get_property(r->v[at])->combining_class == 0 &&
+           utf8proc_grapheme_break(r->v[at - 1], r->v[at]);
+}
+
+/* Appends the normal form of `in` to out, part by part. False if encoding was stopped. */
 static bool normal_form(const struct tok_work *w, const struct buf *in, int form, struct buf *out)
 {
-    struct runes r = {.cap = in->n}; /* enough for most texts */
+    struct runes r = {.cap = CHECK_EVERY};
+    bool ok = true;
     r.v = xrealloc(NULL, r.cap, sizeof *r.v);
-    for (size_t i = 0; i < in->n && !(r.n % CHECK_EVERY == 0 && must_stop(w));
-         i += utf8_len(in->p + i))
+    for (size_t i = 0, k = 0; ok && i < in->n; i += utf8_len(in->p + i), k++) {
+        size_t before = r.n;
         add_decomposed(&r, utf8_at(in->p + i), (form & ~UTF8PROC_COMPOSE) | UTF8PROC_DECOMPOSE);
-    if (must_stop(w)) {
-        free(r.v);
-        return false;
+        if (before >= CHECK_EVERY && apart(&r, before))
+            put_runes(&r, before, form, out);
+        ok = k % CHECK_EVERY != 0 || !must_stop(w);
     }
-    order_marks(&r);
-    if (form & UTF8PROC_COMPOSE)
-        r.n = (size_t)utf8proc_normalize_utf32(r.v, (utf8proc_ssize_t)r.n,
-                                               (utf8proc_option_t)form);
-    for (size_t i = 0; i < r.n; i++)
-        utf8_encode(out, (uint32_t)r.v[i]);
+    if (ok)
+        put_runes(&r, r.n, form, out);
     free(r.v);
-    return true;
+    return ok;
 }
 
 /* A fast test that `in` is in normal form already: ASCII is in every form, and all characters
@@ -139,6 +162,8 @@ static bool replace(const struct pattern *p, const struct buf *by, const char *s
         const struct span *x = &w->span.v[i];
         if (out->n + (x->match ? by->n : x->len) > w->most)
             return too_long(w, e);
+        if (stops_at(w, i))
+            return was_stopped(e);
         if (x->match)
             buf_add(out, by->p, by->n);
         else
@@ -198,12 +223,15 @@ static void pieces_clear(struct pieces *p)
 }
 
 /* Appends the pieces of a split to out: `in` are the matches and the text between them, which are
- * joined or dropped as step->how says. */
-static void join_spans(const struct pre_step *step, struct spans *in, struct spans *out)
+ * joined or dropped as step->how says. False: encoding was stopped. */
+static bool join_spans(const struct pre_step *step, const struct tok_work *w, struct spans *in,
+                       struct spans *out)
 {
     size_t first = out->n;
     bool before = false;
     for (size_t k = 0; k < in->n; k++) {
+        if (stops_at(w, k))
+            return false;
         size_t i = step->how == SPLIT_NEXT ? in->n - 1 - k : k;
         struct span x = in->v[i];
         bool match = x.match != step->invert, have = out->n > first;
@@ -225,6 +253,7 @@ static void join_spans(const struct pre_step *step, struct spans *in, struct spa
             out->v[a] = out->v[b];
             out->v[b] = x;
         }
+    return true;
 }
 
 static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct err *e)
@@ -237,15 +266,19 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
     out->n = 0;
     for (size_t i = 0; i < in->span.n; i++) {
         uint32_t off = in->span.v[i].off;
-        if (i % CHECK_EVERY == 0 && must_stop(w))
+        if (stops_at(w, i))
             return was_stopped(e);
         w->span.n = w->group.n = 0;
         if (!pattern_spans(&step->pattern, &w->find, text + off, in->span.v[i].len, &w->span, e))
             return false;
-        join_spans(step, &w->span, &w->group);
-        for (size_t k = 0; k < w->group.n; k++)
+        if (!join_spans(step, w, &w->span, &w->group))
+            return was_stopped(e);
+        for (size_t k = 0; k < w->group.n; k++) {
+            if (stops_at(w, k))
+                return was_stopped(e);
             if (w->group.v[k].len)
                 spans_add(out, off + w->group.v[k].off, w->group.v[k].len, false);
+        }
     }
     if (out->n && out->v[0].off != 0)
         in->at_start = false;
@@ -268,8 +301,11 @@ static bool rewrite_piece(const struct pre_step *step, const char *s, size_t n, 
         buf_add(to, s, n);
         return true;
     case PRE_BYTES:
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
+            if (stops_at(w, i))
+                return was_stopped(e);
             utf8_encode(to, byte_to_char((uint8_t)s[i]));
+        }
         return true;
     case PRE_SPLIT:
         break;
@@ -288,7 +324,7 @@ static bool rewrite_pieces(const struct pre_step *step, struct tok_work *w, stru
             return false;
         if (out->text.n > w->most)
             return too_long(w, e);
-        if (i % CHECK_EVERY == 0 && must_stop(w))
+        if (stops_at(w, i))
             return was_stopped(e);
         spans_add(&out->span, at, out->text.n - at, false);
     }

@@ -48,22 +48,34 @@ void tok_close(struct tokenizer *t)
 
 /* ---- UTF-8 ---- */
 
-/* s, or a copy in *fixed with U+FFFD for each invalid sequence. */
-static const char *valid_text(const char *s, size_t *n, struct buf *fixed)
+/* Bytes of valid UTF-8 at the beginning of s; fewer if `stop` asks. */
+static size_t valid_bytes(const char *s, size_t n, const struct stop *stop)
 {
-    size_t good = 0, len;
+    size_t good = 0, len = 1;
     uint32_t cp;
-    while (good < *n && (len = utf8_char(s + good, *n - good, &cp)))
-        good += len;
+    for (size_t end; good < n && len && !stop_asked(stop);) {
+        end = next_check(good, n);
+        while (good < end && (len = utf8_char(s + good, n - good, &cp)))
+            good += len;
+    }
+    return good;
+}
+
+/* s, or a copy in *fixed with U+FFFD for each invalid sequence. NULL: `stop` asked. */
+static const char *valid_text(const char *s, size_t *n, const struct stop *stop, struct buf *fixed)
+{
+    size_t good = valid_bytes(s, *n, stop);
+    uint32_t cp;
     if (good == *n)
         return s;
     buf_add(fixed, s, good);
-    for (size_t i = good; i < *n; i += len) {
-        len = utf8_decode(s + i, *n - i, &cp);
-        utf8_encode(fixed, cp);
-    }
+    for (size_t i = good, end; i < *n && !stop_asked(stop);)
+        for (end = next_check(i, *n); i < end;) {
+            i += utf8_decode(s + i, *n - i, &cp);
+            utf8_encode(fixed, cp);
+        }
     *n = fixed->n;
-    return fixed->p;
+    return stop_asked(stop) ? NULL : fixed->p;
 }
 
 /* ---- encoding ---- */
@@ -97,7 +109,8 @@ static bool encode_stretch(const struct tokenizer *t, const char *s, size_t n, b
     if (!normalize(t, s, n, w, e))
         return false;
     w->norm.n = 0;
-    added_split(&t->normalized, &t->bpe, w->text.p, w->text.n, plain, &w->norm);
+    if (!added_split(&t->normalized, &t->bpe, w->text.p, w->text.n, plain, w->find.stop, &w->norm))
+        return was_stopped(e);
     for (size_t i = 0; i < w->norm.n; i++) {
         const struct segment *c = &w->norm.v[i];
         if (c->id >= 0)
@@ -126,8 +139,9 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     struct buf fixed = {0};
     int before = out->n;
     work_bound(&w, n);
-    text = valid_text(text, &n, &fixed);
-    added_split(&t->raw, &t->bpe, text, n, plain, &w.raw);
+    text = valid_text(text, &n, stop_flag, &fixed);
+    if (!text || !added_split(&t->raw, &t->bpe, text, n, plain, stop_flag, &w.raw))
+        ok = was_stopped(e);
     for (size_t i = 0; ok && i < w.raw.n; i++) {
         const struct segment *c = &w.raw.v[i];
         if (c->id >= 0)

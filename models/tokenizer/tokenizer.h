@@ -28,6 +28,10 @@ enum {
 bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                 struct ids *out, struct err *e);
 
+/* A text of more bytes has more than n tokens. SIZE_MAX where there is no such limit: the tokenizer
+ * drops text, or has a regular expression that may. */
+size_t tok_most_bytes(const struct tokenizer *t, int n, unsigned flags);
+
 /* From now on tok_encode() on the calling thread ends with ERR_NEGATIVE well within a second after
  * stop_asked(stop) becomes true. NULL, the state of a new thread: nothing stops it. The caller
  * keeps *stop alive until the next call. */
