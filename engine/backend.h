@@ -192,6 +192,7 @@ struct backend_ops {
     void (*rest)(struct backend *b, int ms);
     const char *(*token)(struct backend *b, int32_t id, size_t *n);
     void (*chat)(struct backend *b, struct chat_view *v);
+    bool (*fits)(struct backend *b, const char *text, struct err *e); /* NULL: every text fits */
 };
 
 /* ---- groups of views that a backend may lack ------------------------------------------------- */
@@ -604,6 +605,13 @@ static inline bool backend_has(const struct backend *b, enum backend_view v)
 static inline bool backend_submit(struct backend *b, struct request *rq, struct err *e)
 {
     return b->ops->submit(b, rq, e);
+}
+
+/* Whether the context can hold a message with this text, judged by its bytes alone, before it is
+ * logged and encoded. False and *e (ERR_USAGE). */
+static inline bool backend_fits(struct backend *b, const char *text, struct err *e)
+{
+    return !b->ops->fits || b->ops->fits(b, text, e);
 }
 
 /* Ends, within 200 ms, every request submitted before this call and no later one. The running turn

@@ -301,7 +301,7 @@ bool app_send(struct app *a, const char *text, struct err *e)
         buf_str(&all, t->p[t->n - 1] == '\n' ? "\n" : "\n\n");
     }
     buf_str(&all, text);
-    bool ok = app_request(a, RQ_SAY, all.p, e);
+    bool ok = backend_fits(a->backend, all.p, e) && app_request(a, RQ_SAY, all.p, e);
     if (ok)
         app_drop(a, -1);
     buf_free(&all);

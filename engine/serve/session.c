@@ -283,15 +283,20 @@ int session_seqs(const struct session *s, const struct seq **out, int max)
 static bool render(const struct session *s, const bool *gone, const char *text, struct ids *out,
                    struct err *e)
 {
+    int n = 0, context = s->runtime->context;
+    struct message question = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    struct message system = {.role = ROLE_SYSTEM, .text = s->system};
+    if (!chat_fits(s->chat, "the message", &question, 1, context, e) ||
+        !chat_fits(s->chat, "the system prompt", &system, 1, context, e))
+        return false;
     struct message *all = xcalloc((size_t)s->n_msg + 2, sizeof *all);
-    int n = 0;
     if (s->system[0])
-        all[n++] = (struct message){.role = ROLE_SYSTEM, .text = s->system};
+        all[n++] = system;
     for (int i = 0; i < s->n_msg; i++)
         if (!gone || !gone[i])
             all[n++] = s->msg[i];
     if (text)
-        all[n++] = (struct message){.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+        all[n++] = question;
     bool ok = chat_render(s->chat, all, n, out, e);
     free(all);
     return ok;

@@ -538,6 +538,13 @@ static const char *local_token(struct backend *b, int32_t id, size_t *n)
     return s ? s : "";
 }
 
+static bool local_fits(struct backend *b, const char *text, struct err *e)
+{
+    const struct engine *g = engine_of(b);
+    const struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    return chat_fits(g->loaded.chat, "the text", &m, 1, g->own.runtime.context, e);
+}
+
 static int local_fd(struct backend *b)
 {
     return evq_fd(engine_of(b)->screen);
@@ -561,7 +568,7 @@ static void local_rest(struct backend *b, int ms)
 static const struct backend_ops local_ops = {
     .close = local_close, .info = local_info, .submit = local_submit, .cancel = local_cancel,
     .busy = local_busy, .fd = local_fd, .next = local_next, .wait = local_wait,
-    .rest = local_rest, .token = local_token, .chat = local_chat,
+    .rest = local_rest, .token = local_token, .chat = local_chat, .fits = local_fits,
 };
 
 struct backend *engine_open(const struct engine_opts *o, struct err *e)

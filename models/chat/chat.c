@@ -248,6 +248,22 @@ static bool raw_conversation(struct render *r, const struct message *m, int n)
 
 /* ---- rendering ---- */
 
+bool chat_fits(const struct chat *c, const char *what, const struct message *m, int n, int context,
+               struct err *e)
+{
+    bool raw = c->format == &chat_raw;
+    size_t most = tok_most_bytes(c->tok, context, raw ? TOK_SPECIAL : 0), all = 0;
+    for (int i = 0; i < n; i++) {
+        size_t len = m[i].text && !m[i].ids.n ? strlen(m[i].text) : 0;
+        if (len && c->format->trim)
+            trimmed(m[i].text, &len);
+        all += len;
+    }
+    return all <= most ||
+           err_set(e, ERR_USAGE, "%s has %zu bytes; the context of %d tokens holds at most %zu", what,
+                   all, context, most);
+}
+
 /* Checks that at most one system message comes, as the first, and that user and assistant alternate
  * if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)

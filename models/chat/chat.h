@@ -50,6 +50,12 @@ struct chat_style {
  * format does anyway it can do. */
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e);
 
+/* Whether a prompt of at most `context` tokens can hold the texts of these messages (those without
+ * ids), judged by their bytes alone: a text that is far too long is refused before it is encoded.
+ * False and *e (ERR_USAGE), which calls them `what`. */
+bool chat_fits(const struct chat *c, const char *what, const struct message *m, int n, int context,
+               struct err *e);
+
 /* Appends the prompt for the next reply: bos, the n messages, and the beginning of the reply's
  * turn. At most one system message, which must be the first. On failure *out is unchanged:
  * ERR_USAGE for messages in the wrong order, tok_encode()'s errors, ERR_MODEL for an id outside the

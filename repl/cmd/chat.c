@@ -209,7 +209,7 @@ bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct s
     (void)rest;
     if (argc > 0) {
         const char *text = strcmp(argv[0], "\"\"") == 0 ? "" : argv[0];
-        if (!app_request(a, RQ_SYSTEM, text, e))
+        if (!backend_fits(a->backend, text, e) || !app_request(a, RQ_SYSTEM, text, e))
             return false;
         free(a->system);
         a->system = *text ? xstrdup(text) : NULL;
@@ -261,6 +261,10 @@ bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct she
         return false;
     }
     size_t n = text.n;
+    if (!backend_fits(a->backend, text.p, e)) {
+        buf_free(&text);
+        return false;
+    }
     app_attach(a, argv[0], &text);
     if (json) {
         jput_open(json, '{');

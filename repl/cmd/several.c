@@ -14,6 +14,8 @@ bool cmd_several(struct app *a, int argc, char **argv, const char *rest, struct 
     const char *text = end + strspn(end, " \t");
     if (end == rest || (*end && !strchr(" \t", *end)) || n < 1 || n > 16 || !*text)
         return arg_expected("n", "takes a number from 1 to 16 and a question", e);
+    if (!backend_fits(a->backend, text, e))
+        return false;
     struct request rq = {.kind = RQ_SEVERAL, .count = (int)n, .text = xstrdup(text)};
     if (!backend_submit(a->backend, &rq, e))
         return false;
