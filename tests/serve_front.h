@@ -357,6 +357,23 @@ static bool desk_run(struct desk *d, struct client *c, int n, int rounds, bool (
     return done == NULL;
 }
 
+struct jobs_wanted {
+    const struct fake *f;
+    int n;
+};
+
+static bool has_jobs(void *arg)
+{
+    const struct jobs_wanted *w = arg;
+    return w->f->n_job >= w->n;
+}
+
+/* Everybody moves until n requests have reached the engine: their bodies are read on another thread. */
+static void desk_await_jobs(struct desk *d, struct client *c, int clients, int n)
+{
+    assert_true(desk_run(d, c, clients, 100000, has_jobs, &(struct jobs_wanted){&d->f, n}));
+}
+
 static bool all_closed(void *arg)
 {
     struct client **c = arg; /* NULL-terminated */

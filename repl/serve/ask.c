@@ -122,6 +122,14 @@ bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r)
     return !v || ask_is_model(json_string_value(v), of, r);
 }
 
+/* A text cannot be encoded, or its encoding was stopped. */
+static bool refuse_text(struct refusal *r, const char *param, const struct err *e)
+{
+    if (e->kind == ERR_NEGATIVE)
+        return refuse(r, 503, NULL, "the server ends");
+    return refuse(r, 400, param, "%s", e->msg);
+}
+
 bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
                 struct refusal *r)
 {
@@ -129,7 +137,7 @@ bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, 
     int bos = bare ? -1 : tok_bos(of->tok);
     if (bos >= 0)
         ids_add(out, bos);
-    return tok_encode(of->tok, text, n, TOK_SPECIAL, out, &e) || refuse(r, 400, "prompt", "%s", e.msg);
+    return tok_encode(of->tok, text, n, TOK_SPECIAL, out, &e) || refuse_text(r, "prompt", &e);
 }
 
 /* The text of a message's "content": a string, or a list of parts of type "text". */
@@ -229,7 +237,7 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
            refuse(r, 400, effort ? "reasoning_effort" : "chat_template_kwargs", "%s", e.msg);
 }
 
-bool ask_messages(const json_t *o, const struct ask_of *of, struct ids *out, char **user,
+bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
                   char **system, struct refusal *r)
 {
     const json_t *list = get(o, "messages");
@@ -246,8 +254,10 @@ bool ask_messages(const json_t *o, const struct ask_of *of, struct ids *out, cha
     size_t i = 0;
     for (; ok && i < n; i++)
         ok = read_message(json_array_get(list, i), (int)i, &m[i], r);
-    if (ok && !chat_render_in(of->chat, &style, m, (int)n, out, &e))
+    if (ok && fit && !chat_fits(of->chat, "the messages", m, (int)n, of->context, &e))
         ok = refuse(r, 400, "messages", "%s", e.msg);
+    if (ok && !chat_render_in(of->chat, &style, m, (int)n, out, &e))
+        ok = refuse_text(r, "messages", &e);
     for (size_t k = n; ok && user && !*user && k-- > 0;)
         if (m[k].role == ROLE_USER)
             *user = xstrdup(m[k].text);
@@ -286,6 +296,10 @@ static bool add_prompt(struct ask *a, const struct ask_of *of, const json_t *v, 
         return refuse(r, 400, "prompt", "a prompt should be a text or a list of token ids");
     if (strlen(json_string_value(v)) != json_string_length(v))
         return refuse(r, 400, "prompt", "a prompt holds a NUL character");
+    size_t most = tok_most_bytes(of->tok, of->context, TOK_SPECIAL);
+    if (json_string_length(v) > most)
+        return refuse(r, 400, "prompt", "the prompt has %zu bytes; the context of %d tokens holds at most %zu",
+                      json_string_length(v), of->context, most);
     a->text[i] = xstrdup(json_string_value(v));
     return ask_encode(of, json_string_value(v), json_string_length(v), bare, &a->prompt[i], r) &&
            (a->prompt[i].n > 0 || refuse(r, 400, "prompt", "a prompt has no tokens"));
@@ -321,7 +335,7 @@ static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, s
     a->prompt = xcalloc(1, sizeof *a->prompt);
     a->text = xcalloc(1, sizeof *a->text);
     a->n_prompt = 1;
-    return ask_messages(o, of, &a->prompt[0], &a->text[0], &a->system, r);
+    return ask_messages(o, of, true, &a->prompt[0], &a->text[0], &a->system, r);
 }
 
 /* ---- what is asked for ----------------------------------------------------------------------- */

@@ -69,9 +69,10 @@ bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r);
 /* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are matched. */
 bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
                 struct refusal *r);
-/* Appends the ids of the request's "messages", in the style that it asks for. *user and *system (which may be NULL) receive copies of the last user
- * message and of the system message, or NULL. */
-bool ask_messages(const json_t *o, const struct ask_of *of, struct ids *out, char **user,
+/* Appends the ids of the request's "messages", in the style that it asks for; fit: they are refused if
+ * the context cannot hold their bytes. *user and *system (which may be NULL) receive copies of the last
+ * user message and of the system message, or NULL. */
+bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
                   char **system, struct refusal *r);
 
 #endif

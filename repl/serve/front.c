@@ -1,9 +1,10 @@
 /* front.c - HTTP over libmicrohttpd, in the main thread: see serve.h.
  *
  * libmicrohttpd runs on an epoll descriptor of its own, which front_wait() waits for beside the
- * backend's. A request that waits for tokens is suspended. libmicrohttpd does not watch its
- * connection meanwhile, so this file does, to find clients that have disconnected. A stream is
- * written from the reply only as fast as its client reads. */
+ * backend's. A request whose body is being read (body.h), or that waits for tokens, is suspended.
+ * libmicrohttpd does not watch its connection meanwhile, so this file does, to find clients that have
+ * disconnected. A stream is written from the reply only as fast as its client reads. */
+#include "repl/serve/body.h"
 #include "repl/serve/entry.h"
 
 #include <arpa/inet.h>
@@ -39,7 +40,9 @@ struct call {
     char path[512];
     bool cors; /* from a page of the origin that may ask */
     bool http11, half_closed; /* half_closed: the client sends nothing more, or has left */
-    struct buf body, out; /* out: what a stream has to send */
+    struct buf body, out; /* body: what has come of it; out: what a stream has to send */
+    struct body *reading; /* the body, given to the threads that read bodies; NULL: not now */
+    struct body *got;     /* the body, read; NULL: not yet */
     size_t sent;          /* of out */
     struct task *task;    /* NULL: not begun, or released */
     bool suspended, streams, gone;
@@ -55,6 +58,7 @@ struct front {
     struct serve *s;
     struct entry entry;
     struct MHD_Daemon *d;
+    struct bodies *bodies;
     int fd; /* of libmicrohttpd */
     int n_call;
     size_t held; /* bytes of bodies */
@@ -67,6 +71,7 @@ struct route {
     const char *method, *path; /* a path that ends in "/" is the beginning of one */
     enum MHD_Result (*answer)(struct call *c);
     bool open; /* needs no key */
+    int body;  /* 1 + its enum body_kind: `answer` is called when the body was read; 0: it has none */
 };
 
 static bool is_read(const struct route *r)
@@ -255,106 +260,61 @@ static void drop_body(struct call *c)
     buf_free(&c->body);
 }
 
-static enum MHD_Result begin(struct call *c, bool chat)
+/* Gives the body to the threads that read bodies. */
+static enum MHD_Result read_body(struct call *c)
 {
-    struct ask a;
+    c->reading = body_new((enum body_kind)(c->route->body - 1), &c->f->s->of, &c->body, c);
+    if (c->f->s->ending)
+        body_stop(c->reading);
+    bodies_read(c->f->bodies, c->reading);
+    suspend(c);
+    return MHD_YES;
+}
+
+/* The request needs its body no more. One that is being read is freed when the reading has ended. */
+static void leave_body(struct call *c)
+{
+    if (c->reading) {
+        body_stop(c->reading);
+        c->reading->call = NULL;
+    }
+    c->reading = NULL;
+    body_free(c->got);
+    c->got = NULL;
+}
+
+/* Resumes the requests whose bodies were read. */
+static void take_bodies(struct front *f)
+{
+    for (struct body *b; (b = bodies_next(f->bodies));) {
+        struct call *c = b->call;
+        f->held -= b->bytes;
+        if (!c) {
+            body_free(b);
+            continue;
+        }
+        c->reading = NULL;
+        c->got = b;
+        resume(c);
+    }
+}
+
+static enum MHD_Result begin(struct call *c)
+{
     struct refusal r = {0};
     char name[64];
-    struct serve *s = c->f->s;
     request_name(c, name);
-    if (ask_read(&a, &s->of, chat, c->body.n ? c->body.p : "", c->body.n, &r))
-        c->task = serve_begin(s, &a, name, c, &r);
-    drop_body(c);
+    c->task = serve_begin(c->f->s, &c->got->ask, name, c, &r);
+    leave_body(c);
     if (!c->task)
         return send_refusal(c, &r);
     suspend(c);
     return MHD_YES;
 }
 
-static enum MHD_Result post_chat(struct call *c) { return begin(c, true); }
-static enum MHD_Result post_completion(struct call *c) { return begin(c, false); }
-
-/* ---- tokens and text ------------------------------------------------------------------------- */
-
-static bool read_tokenize(struct call *c, json_t *o, struct ids *ids, bool *strs, struct refusal *r)
+static enum MHD_Result send_read(struct call *c)
 {
-    const struct ask_of *of = &c->f->s->of;
-    json_t *prompt = json_object_get(o, "prompt");
-    bool bare = json_is_false(json_object_get(o, "add_special_tokens"));
-    *strs = json_is_true(json_object_get(o, "return_token_strs"));
-    if (json_is_string(prompt))
-        return ask_encode(of, json_string_value(prompt), json_string_length(prompt), bare, ids, r);
-    if (!json_object_get(o, "messages"))
-        return refuse(r, 400, "prompt", "expected prompt, a text, or messages");
-    if (json_is_false(json_object_get(o, "add_generation_prompt")))
-        return refuse(r, 400, "add_generation_prompt", "add_generation_prompt: false is not supported");
-    return ask_messages(o, of, ids, NULL, NULL, r);
-}
-
-static enum MHD_Result post_tokenize(struct call *c)
-{
-    const struct ask_of *of = &c->f->s->of;
-    struct refusal r = {0};
-    struct ids ids = {0};
-    struct buf b = {0};
-    bool strs = false;
-    json_t *o = ask_object(c->body.p, c->body.n, &r);
-    bool ok = o && ask_model(o, of, &r) && read_tokenize(c, o, &ids, &strs, &r);
-    json_decref(o);
-    if (ok) {
-        jput_open(&b, '{');
-        jput_kint(&b, "count", ids.n);
-        jput_kint(&b, "max_model_len", of->context);
-        jput_key(&b, "tokens");
-        jput_ints(&b, ids.v, ids.n);
-        jput_key(&b, "token_strs");
-        if (strs)
-            jput_open(&b, '[');
-        else
-            jput_null(&b);
-        for (int i = 0; strs && i < ids.n; i++)
-            token_spelling(of->tok, ids.v[i], &b);
-        if (strs)
-            jput_close(&b, ']');
-        jput_close(&b, '}');
-    }
-    ids_free(&ids);
-    return ok ? send_json(c, &b) : send_refusal(c, &r);
-}
-
-static bool read_tokens(const json_t *list, const struct ask_of *of, struct ids *ids, struct refusal *r)
-{
-    json_t *v;
-    size_t i;
-    if (!json_is_array(list))
-        return refuse(r, 400, "tokens", "tokens should be a list of token ids");
-    json_array_foreach(list, i, v) {
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= of->vocab)
-            return refuse(r, 400, "tokens", "tokens should hold ids of the vocabulary, 0 to %d", of->vocab - 1);
-        ids_add(ids, (int32_t)json_integer_value(v));
-    }
-    return true;
-}
-
-static enum MHD_Result post_detokenize(struct call *c)
-{
-    const struct ask_of *of = &c->f->s->of;
-    struct refusal r = {0};
-    struct ids ids = {0};
-    struct buf b = {0}, text = {0};
-    json_t *o = ask_object(c->body.p, c->body.n, &r);
-    bool ok = o && ask_model(o, of, &r) && read_tokens(json_object_get(o, "tokens"), of, &ids, &r);
-    json_decref(o);
-    if (ok) {
-        tok_decode(of->tok, ids.v, ids.n, true, &text);
-        jput_open(&b, '{');
-        jput_key(&b, "prompt");
-        jput_strn(&b, text.n ? text.p : "", text.n);
-        jput_close(&b, '}');
-    }
-    ids_free(&ids);
-    buf_free(&text);
-    return ok ? send_json(c, &b) : send_refusal(c, &r);
+    return send_json(c, &c->got->answer);
 }
 
 /* ---- about the server ------------------------------------------------------------------------ */
@@ -449,19 +409,19 @@ static enum MHD_Result post_reset(struct call *c)
 }
 
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", post_chat, false},
-    {"POST", "/v1/completions", post_completion, false},
-    {"GET", "/v1/models", get_models, false},
-    {"GET", "/v1/models/", get_model, false},
-    {"POST", "/tokenize", post_tokenize, false},
-    {"POST", "/detokenize", post_detokenize, false},
-    {"GET", "/metrics", get_metrics, false},
-    {"GET", "/health", get_health, true},
-    {"GET", "/ping", get_health, true},
-    {"GET", "/version", get_version, false},
-    {"GET", "/load", get_load, false},
-    {"GET", "/server_info", get_info, false},
-    {"POST", "/reset_prefix_cache", post_reset, false},
+    {"POST", "/v1/chat/completions", begin, false, 1 + BODY_CHAT},
+    {"POST", "/v1/completions", begin, false, 1 + BODY_COMPLETION},
+    {"GET", "/v1/models", get_models, false, 0},
+    {"GET", "/v1/models/", get_model, false, 0},
+    {"POST", "/tokenize", send_read, false, 1 + BODY_TOKENIZE},
+    {"POST", "/detokenize", send_read, false, 1 + BODY_DETOKENIZE},
+    {"GET", "/metrics", get_metrics, false, 0},
+    {"GET", "/health", get_health, true, 0},
+    {"GET", "/ping", get_health, true, 0},
+    {"GET", "/version", get_version, false, 0},
+    {"GET", "/load", get_load, false, 0},
+    {"GET", "/server_info", get_info, false, 0},
+    {"POST", "/reset_prefix_cache", post_reset, false, 0},
 };
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -534,7 +494,7 @@ static void choose(struct call *c)
         refuse(&c->refused, 404, NULL, "there is no %.200s", c->path);
     else if (strcmp(c->route->method, c->method) != 0 && !(reads && !strcmp(c->method, "HEAD")))
         refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path, reads ? "GET and HEAD" : c->route->method);
-    else if (!reads && c->route->answer != post_reset && !is_json(c))
+    else if (c->route->body && !is_json(c))
         refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
 }
 
@@ -607,8 +567,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
         return send_preflight(c);
     if (c->task)
         return answer_task(c);
-    buf_add(&c->body, "", 0);
-    return c->route->answer(c);
+    if (c->got && c->got->refused.status)
+        return send_refusal(c, &c->got->refused);
+    if (!c->route->body || c->got)
+        return c->route->answer(c);
+    return read_body(c);
 }
 
 static void tell(const struct call *c)
@@ -644,6 +607,7 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
     f->n_call--;
     door_waits(&f->entry, c->door);
     drop_body(c);
+    leave_body(c);
     buf_free(&c->out);
     free(c);
 }
@@ -665,6 +629,7 @@ static void drop(struct call *c)
 {
     c->gone = true;
     give_back(c);
+    leave_body(c);
     resume(c);
 }
 
@@ -691,6 +656,8 @@ void front_wait(struct front *f, int ms, int fd)
     f->poll[n++] = (struct pollfd){.fd = backend_fd(f->s->b), .events = POLLIN};
     f->poll[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
     f->poll[n++] = (struct pollfd){.fd = log, .events = POLLIN};
+    f->poll[n++] = (struct pollfd){.fd = bodies_fd(f->bodies), .events = POLLIN};
+    const int first = n;
     for (struct call *c = f->calls; c; c = c->next) {
         if (!c->suspended)
             continue;
@@ -702,7 +669,7 @@ void front_wait(struct front *f, int ms, int fd)
         ms = (int)most;
     if (poll(f->poll, (nfds_t)n, ms) <= 0)
         return;
-    for (int i = 4; i < n; i++)
+    for (int i = first; i < n; i++)
         if (f->poll[i].revents & (POLLHUP | POLLERR))
             drop(f->polled[i]);
         else if (f->poll[i].revents & POLLRDHUP)
@@ -711,6 +678,7 @@ void front_wait(struct front *f, int ms, int fd)
 
 void front_run(struct front *f)
 {
+    take_bodies(f);
     MHD_run(f->d);
 }
 
@@ -719,6 +687,9 @@ void front_end(struct front *f)
     MHD_socket listening = MHD_quiesce_daemon(f->d);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
+    for (struct call *c = f->calls; c; c = c->next)
+        if (c->reading)
+            body_stop(c->reading);
 }
 
 bool front_idle(const struct front *f)
@@ -763,10 +734,12 @@ struct front *front_open(struct serve *s, struct err *e)
     struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)s->opt.port)};
     f->s = s;
     f->entry.o = &s->opt;
-    int most = entry_places(&f->entry) + PLACES_SPARE + 4;
+    int most = entry_places(&f->entry) + PLACES_SPARE + 5;
     f->poll = xcalloc((size_t)most, sizeof *f->poll);
     f->polled = xcalloc((size_t)most, sizeof *f->polled);
-    bool ok = inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1
+    f->bodies = bodies_open(e);
+    bool ok = !f->bodies ? false
+              : inet_pton(AF_INET, s->opt.host, &a4.sin_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a4, 0, e)
               : inet_pton(AF_INET6, s->opt.host, &a6.sin6_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a6, MHD_USE_IPv6, e)
@@ -789,6 +762,7 @@ void front_close(struct front *f)
         MHD_run(f->d); /* no connection may be suspended from here on */
         MHD_stop_daemon(f->d);
     }
+    bodies_close(f->bodies);
     free(f->poll);
     free(f->polled);
     free(f);

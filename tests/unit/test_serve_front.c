@@ -5,7 +5,10 @@
 #include <sqlite3.h>
 
 #include "engine/remote/metrics.h"
+#include "tests/few.h"
 #include "tests/scratch.h"
+
+#include <time.h>
 
 #define CHAT "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -873,7 +876,7 @@ static void test_a_client_that_leaves_ends_its_job(void **state)
         int cancels = d.f.n_cancel;
         client_open(&c, serve_port(d.s));
         client_ask(&c, "POST", CHAT, "", body[i % 2], false);
-        desk_run(&d, &c, 1, 50, NULL, NULL);
+        desk_await_jobs(&d, &c, 1, i + 1);
         struct fake_job *j = &d.f.job[d.f.n_job - 1];
         assert_int_equal(d.f.n_job, i + 1);
         if (i >= 2) {
@@ -907,6 +910,7 @@ static void test_a_client_that_reads_nothing_holds_nobody(void **state)
     slow.most = 100;
     client_ask(&slow, "POST", CHAT, "", "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"return_token_ids\":true," ASKED "}",
                true);
+    desk_await_jobs(&d, &slow, 1, 2);
     desk_run(&d, &slow, 1, 4100, NULL, NULL);
     assert_true(d.f.job[0].ended && d.f.job[1].ended && slow.got.n == 100 && !slow.closed);
     assert_true(d.s->n_task == 1);
@@ -998,6 +1002,124 @@ static void test_many_clients_at_once(void **state)
     desk_close(&d);
 }
 
+static uint64_t used_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* {"prompt": n bytes} */
+static char *long_body(size_t n)
+{
+    struct buf b = {0};
+    buf_str(&b, "{\"prompt\":\"");
+    while (b.n < n)
+        buf_str(&b, "the window of a fox holds 64 pages, and a word more; ");
+    buf_str(&b, "\"}");
+    return b.p;
+}
+
+/* A long text is encoded beside the loop, which answers others meanwhile: short prompts, too. */
+static void test_a_long_text_delays_nobody(void **state)
+{
+    const size_t bytes = (size_t)rounds(4, 30) << 20;
+    char *body = long_body(bytes);
+    struct desk d;
+    struct client c[2];
+    struct buf b = {0};
+    uint64_t most = 0;
+    int status, answered = 0;
+    (void)state;
+    desk_open(&d, NULL);
+    client_open(&c[0], serve_port(d.s));
+    client_ask(&c[0], "POST", "/tokenize", "", body, true);
+    for (c[1].closed = true; !c[0].closed;) {
+        if (c[1].closed && answered++)
+            client_close(&c[1]);
+        if (c[1].closed) {
+            client_open(&c[1], serve_port(d.s));
+            bool chat = answered % 16 == 0 && d.f.n_job < 500;
+            client_ask(&c[1], chat ? "POST" : "GET", chat ? CHAT : "/health", "",
+                       chat ? "{" ASKED "}" : NULL, true);
+        }
+        client_move(&c[0]);
+        client_move(&c[1]);
+        uint64_t t0 = used_ns(CLOCK_THREAD_CPUTIME_ID);
+        serve_step(d.s, 0, -1);
+        uint64_t took = used_ns(CLOCK_THREAD_CPUTIME_ID) - t0;
+        most = took > most && !c[0].got.n ? took : most;
+        fake_run(&d.f);
+    }
+    split_answer(c[0].got.p, c[0].got.p + c[0].got.n, &status, &b);
+    assert_int_equal(status, 200);
+    assert_true(strtol(b.p + strlen("{\"count\":"), NULL, 10) > (long)bytes / 8);
+    assert_true(answered > 20);
+    if (most > 60000000)
+        fail_msg("the loop took %.0f ms between two events", (double)most * 1e-6);
+    client_close(&c[0]);
+    client_close(&c[1]);
+    buf_free(&b);
+    free(body);
+    desk_close(&d);
+}
+
+/* The end of the server ends what is being read, and what comes later is not read. */
+static void test_the_end_of_the_server_ends_encoding(void **state)
+{
+    char *body = long_body(4 << 20);
+    struct desk d;
+    struct client c[3], *list[4] = {&c[0], &c[1], &c[2], NULL};
+    struct buf b = {0};
+    uint64_t loop = used_ns(CLOCK_THREAD_CPUTIME_ID), all = used_ns(CLOCK_PROCESS_CPUTIME_ID);
+    int status;
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 3; i++) {
+        client_open(&c[i], serve_port(d.s));
+        client_ask(&c[i], "POST", "/tokenize", "", body, true);
+    }
+    do /* until the other thread has read for a while */
+        desk_run(&d, c, 3, 1, NULL, NULL);
+    while (used_ns(CLOCK_PROCESS_CPUTIME_ID) - all < used_ns(CLOCK_THREAD_CPUTIME_ID) - loop + 30000000);
+    serve_end(d.s);
+    all = used_ns(CLOCK_PROCESS_CPUTIME_ID);
+    loop = used_ns(CLOCK_THREAD_CPUTIME_ID);
+    assert_true(desk_run(&d, c, 3, 1000000, all_closed, list));
+    all = used_ns(CLOCK_PROCESS_CPUTIME_ID) - all - (used_ns(CLOCK_THREAD_CPUTIME_ID) - loop);
+    for (int i = 0; i < 3; i++) {
+        split_answer(c[i].got.p, c[i].got.p + c[i].got.n, &status, &b);
+        assert_int_equal(status, 503);
+        assert_non_null(strstr(b.p, "the server ends"));
+        client_close(&c[i]);
+    }
+    assert_true(serve_idle(d.s));
+    if (all > 100000000)
+        fail_msg("the encoding went on for %.0f ms", (double)all * 1e-6);
+    buf_free(&b);
+    free(body);
+    desk_close(&d);
+}
+
+/* A prompt of more bytes than the context's tokens can stand for is refused before it is encoded. */
+static void test_a_prompt_without_end_is_not_encoded(void **state)
+{
+    char *body = long_body(20 << 20), *chat = xasprintf("{\"messages\":[{\"role\":\"user\",\"content\":%s]}",
+                                                         strchr(body, ':') + 1);
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 2; i++) {
+        json_t *o = desk_json(&d, i ? CHAT : COMPLETIONS, i ? chat : body, 400);
+        assert_non_null(strstr(text_at(o, "error.message"), "; the context of 4096 tokens holds at most 61440"));
+        json_decref(o);
+    }
+    assert_int_equal(d.f.n_job, 0);
+    free(body);
+    free(chat);
+    desk_close(&d);
+}
+
 static void test_too_many_jobs_are_told_to_wait(void **state)
 {
     struct desk d;
@@ -1027,7 +1149,7 @@ static void test_failed_jobs_are_errors(void **state)
         d.f.held = 1;
         client_open(&c, serve_port(d.s));
         client_ask(&c, "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
-        desk_run(&d, &c, 1, 50, NULL, NULL);
+        desk_await_jobs(&d, &c, 1, i + 1);
         struct fake_job *j = &d.f.job[i];
         if (late) {
             fake_begin(&d.f, j);
@@ -1218,7 +1340,7 @@ static void test_what_follows_a_stop_text_is_not_in_the_log(void **state)
     d.f.held = 1;
     client_open(&c, serve_port(d.s));
     client_ask(&c, "POST", CHAT, "", "{\"stop\":[\" values\"]," ASKED "}", true);
-    desk_run(&d, &c, 1, 50, NULL, NULL);
+    desk_await_jobs(&d, &c, 1, 1);
     struct fake_job *j = &d.f.job[0];
     fake_begin(&d.f, j);
     while (j->at < d.f.script.n)
@@ -1255,7 +1377,7 @@ static void test_the_end_of_the_server_ends_replies(void **state)
         client_open(&c[i], serve_port(d.s));
         client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
     }
-    desk_run(&d, c, 2, 50, NULL, NULL);
+    desk_await_jobs(&d, c, 2, 2);
     for (int i = 0; i < 2; i++) {
         fake_begin(&d.f, &d.f.job[i]);
         fake_step(&d.f, &d.f.job[i], 1);
@@ -1415,6 +1537,9 @@ int main(void)
         cmocka_unit_test(test_a_client_that_reads_nothing_holds_nobody),
         cmocka_unit_test(test_requests_in_a_row_on_one_connection),
         cmocka_unit_test(test_many_clients_at_once),
+        cmocka_unit_test(test_a_long_text_delays_nobody),
+        cmocka_unit_test(test_the_end_of_the_server_ends_encoding),
+        cmocka_unit_test(test_a_prompt_without_end_is_not_encoded),
         cmocka_unit_test(test_too_many_jobs_are_told_to_wait),
         cmocka_unit_test(test_failed_jobs_are_errors),
         cmocka_unit_test(test_a_lost_device_is_an_error_for_everybody),
