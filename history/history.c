@@ -31,6 +31,7 @@ enum {
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
     CLOSE_MS = 2000,         /* closing retries for at most this long */
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
+    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than this */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
     EV_MARK = 1000,          /* an event kind of this file: history_mark() */
@@ -66,6 +67,8 @@ struct history {
     uint64_t mark; /* the newest EV_MARK */
     enum log_level level;
     bool closing;  /* history_finish() was called */
+    uint64_t hastened_ns; /* when history_hasten() was called; 0: it was not */
+    bool joined;   /* the thread was joined */
     bool give_up;  /* no more retries */
     bool finished; /* the thread ended */
     struct history_left left; /* while closing */
@@ -366,6 +369,7 @@ static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark, b
     h->urgent = false;
     h->failing_ns = h->retry_ns = 0;
     h->retry_ms = 0;
+    h->why[0] = '\0';
     char was[sizeof h->status.limit];
     memcpy(was, h->status.limit, sizeof was); /* only this thread writes it */
     measure(h);
@@ -481,7 +485,9 @@ static bool publish_left(struct history *h)
     h->left.turns = turns;
     h->left.some = some;
     snprintf(h->left.kept, sizeof h->left.kept, "%s", h->in_side_file ? name : "");
-    snprintf(h->left.why, sizeof h->left.why, "not saved: %s", h->why);
+    h->left.failed = h->why[0] != '\0';
+    snprintf(h->left.why, sizeof h->left.why, "%s%s",
+             h->left.failed ? "not saved: " : "still being stored", h->why);
     bool enough = h->give_up || !some;
     pthread_cond_broadcast(&h->flushed);
     pthread_mutex_unlock(&h->mu);
@@ -496,10 +502,34 @@ static void write_side_file(struct history *h)
         h->in_side_file = side_file_write(&h->w, h->wait, h->n_wait, &e);
 }
 
+/* Whether closing was hastened and the disk is slow. */
+static bool is_late(struct history *h)
+{
+    pthread_mutex_lock(&h->mu);
+    uint64_t since = h->hastened_ns;
+    pthread_mutex_unlock(&h->mu);
+    return since && clock_ns() - since > HASTE_MS * 1000000ull;
+}
+
+/* Marks the sessions as ended and releases their locks. On a late close these rows are not synced:
+ * after a power cut the next start finds a session that ended like a killed one. */
+static void store_ends(struct history *h, bool late)
+{
+    struct db *d = &h->w.db;
+    if (late && h->w.has_wal)
+        set_sync(h, 1);
+    if (db_do(d, "BEGIN IMMEDIATE", "") != SQLITE_OK)
+        return;
+    if (write_end_all(&h->w) == SQLITE_OK && session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
+        db_do(d, "COMMIT", "");
+    db_rollback(d);
+}
+
 static void finish_writing(struct history *h)
 {
     uint64_t from = clock_ns();
     bool some;
+    publish_left(h);
     for (bool enough = false; h->n_wait && !enough;) {
         commit(h);
         count_waiting(h, &some);
@@ -514,19 +544,25 @@ static void finish_writing(struct history *h)
         write_side_file(h);
     if (!h->n_wait && h->in_side_file)
         side_file_remove(h->w.db.path, h->w.live.id);
-    struct db *d = &h->w.db;
-    if (!h->n_wait && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
-        if (write_end_all(&h->w) == SQLITE_OK &&
-            session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
-            db_do(d, "COMMIT", "");
-        db_rollback(d);
-    }
+    bool late = is_late(h);
+    if (late)
+        sqlite3_db_config(h->w.db.h, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     if (!h->n_wait)
-        sqlite3_wal_checkpoint_v2(d->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        store_ends(h, late);
+    if (!h->n_wait && !late)
+        sqlite3_wal_checkpoint_v2(h->w.db.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     publish_left(h);
     pthread_mutex_lock(&h->mu);
     h->finished = true;
     pthread_cond_broadcast(&h->flushed);
+    pthread_mutex_unlock(&h->mu);
+}
+
+void history_hasten(struct history *h)
+{
+    pthread_mutex_lock(&h->mu);
+    if (!h->hastened_ns)
+        h->hastened_ns = clock_ns();
     pthread_mutex_unlock(&h->mu);
 }
 
@@ -541,9 +577,24 @@ bool history_finish(struct history *h, int ms, struct history_left *left)
         rc = pthread_cond_timedwait(&h->flushed, &h->mu, &until);
     *left = h->left;
     left->some |= !h->finished;
+    if (!left->why[0]) /* the thread is in a commit that began before the queue was closed */
+        snprintf(left->why, sizeof left->why, "still being stored");
     bool done = h->finished && !h->left.some;
     pthread_mutex_unlock(&h->mu);
     return done;
+}
+
+bool history_join(struct history *h, struct history_left *left)
+{
+    evq_close(h->q);
+    pthread_mutex_lock(&h->mu);
+    h->closing = h->give_up = true;
+    pthread_mutex_unlock(&h->mu);
+    if (!h->joined)
+        pthread_join(h->thread, NULL);
+    h->joined = true;
+    *left = h->left;
+    return !left->some;
 }
 
 static void *writer_main(void *arg)
@@ -629,10 +680,7 @@ void history_close(struct history *h)
     struct history_left left;
     if (!pthread_equal(h->thread, pthread_self())) {
         history_finish(h, h->closing ? 0 : CLOSE_MS, &left);
-        pthread_mutex_lock(&h->mu);
-        h->give_up = true;
-        pthread_mutex_unlock(&h->mu);
-        pthread_join(h->thread, NULL);
+        history_join(h, &left);
     }
     close(h->wake);
     for (int i = 0; i < h->n_wait; i++)

@@ -70,14 +70,23 @@ void history_describe(struct history *h, const struct history_about *about,
 /* The events that are not stored yet when the log is closed. */
 struct history_left {
     bool some;       /* there is such an event; turns is 0 if all are operations and notices */
+    bool failed;     /* a commit of them has failed; else they are still being stored */
     int turns;       /* replies among them */
-    char why[256];   /* "not saved: ..." */
+    char why[256];   /* "not saved: ..." if `failed`, else "still being stored" */
     char kept[512];  /* the side file with all of them, which the next start stores; "": there is
                         none */
 };
+/* Before history_finish(), if a signal ends the program: where the disk takes long to store the
+ * events, nothing is written that the next start can do as well (the checkpoint of the WAL). */
+void history_hasten(struct history *h);
 /* Closes the queue and waits up to ms until all events are stored. False: *left describes those
- * that are not; the writer keeps retrying, and the caller may call again to wait longer. */
+ * that are not yet; the writer keeps storing, and the caller may call again to wait longer. Only
+ * history_join() says that an event is lost. */
 bool history_finish(struct history *h, int ms, struct history_left *left);
+/* Ends the writer after the commit that it is in, however long the disk takes for it: the writer
+ * tries no failed commit again, and writes the events that are not stored to a side file. True: all
+ * are stored. *left describes the others, for good. */
+bool history_join(struct history *h, struct history_left *left);
 /* Stores all queued events, checkpoints the WAL, ends the thread and frees *h. Events that cannot
  * be stored within 2 s (after history_finish(): at once) are written to a side file. NULL is
  * allowed. */

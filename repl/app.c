@@ -197,6 +197,14 @@ static void print_unstored(const struct history_left *left)
     buf_free(&clean);
 }
 
+/* Before the wait for a disk that is slow. */
+static void print_wait(const struct history_left *left)
+{
+    char what[40];
+    err_print("%s %s %s; a signal from now on ends the program before that", name_unstored(left, what),
+              is_or_are(left), left->why);
+}
+
 /* Waits while the disk refuses writes; longer if the turns could not be kept in a side file
  * either. */
 static bool wait_for_log(struct app *a, struct history_left *left)
@@ -227,6 +235,8 @@ static bool close_log(struct app *a)
         return true;
     struct history_status s;
     const bool ended = a->exit_code >= 128; /* ended by a signal: do not wait long */
+    if (ended)
+        history_hasten(a->history);
     bool stored = history_finish(a->history, ended ? 600 : 1500, &left);
     history_status(a->history, &s);
     if (s.left_out)
@@ -236,7 +246,9 @@ static bool close_log(struct app *a)
         err_print("%s", s.limit);
     if (!stored && !ended)
         stored = wait_for_log(a, &left);
-    if (!stored)
+    if (!stored && !left.failed)
+        print_wait(&left);
+    if (!stored && !(stored = history_join(a->history, &left)))
         print_unstored(&left);
     history_close(a->history);
     return stored && !s.left_out;

@@ -3,6 +3,7 @@
  *
  * KILL_AT=n: the process kills itself before its n-th change of a file or write to a pipe. At its end it
  * writes the number of changes to descriptor 3, if that is open.
+ * SYNC_MS=n: each sync of a file takes n milliseconds.
  * CLOCK_JUMPS="MS:S MS:S ...": MS milliseconds after the start the wall clock shows the true time plus S
  * seconds; with "=" before S, it shows S seconds since 1970. The monotonic clock is as the kernel's.
  */
@@ -22,10 +23,10 @@
 
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
-/* ---- dying ---- */
+/* ---- dying, and slow disks ---- */
 
 static atomic_long changes;
-static long kill_at;
+static long kill_at, sync_ms;
 static pid_t self;
 
 static void tell(void)
@@ -58,15 +59,25 @@ ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
     return syscall(SYS_pwrite64, fd, p, n, at);
 }
 
+/* The time that a disk takes, before the sync itself. */
+static void sync_slowly(void)
+{
+    struct timespec t = {sync_ms / 1000, sync_ms % 1000 * 1000000};
+    while (sync_ms && nanosleep(&t, &t) != 0)
+        ;
+}
+
 int fsync(int fd)
 {
     change();
+    sync_slowly();
     return (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd)
 {
     change();
+    sync_slowly();
     return (int)syscall(SYS_fdatasync, fd);
 }
 
@@ -153,8 +164,9 @@ int gettimeofday(struct timeval *restrict t, void *restrict zone)
 
 __attribute__((constructor)) static void begin(void)
 {
-    const char *at = getenv("KILL_AT"), *p = getenv("CLOCK_JUMPS");
+    const char *at = getenv("KILL_AT"), *p = getenv("CLOCK_JUMPS"), *sync = getenv("SYNC_MS");
     self = getpid();
+    sync_ms = sync ? atol(sync) : 0;
     kill_at = at ? atol(at) : 0;
     start_ns = kernel_ns(CLOCK_MONOTONIC);
     for (int used; p && n_jumps < 16; p += used, n_jumps++) {

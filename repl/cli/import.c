@@ -446,12 +446,18 @@ static bool close_log(struct import *m, struct err *e)
     bool ok = false;
     int left_ms = MOST_MS;
     for (; !ok && left_ms > 0; left_ms -= SLICE_MS) {
-        ok = history_finish(m->log, SLICE_MS, &left);
-        if (interrupt_waits())
+        if (interrupt_waits()) {
+            history_hasten(m->log);
             left_ms = min_int(left_ms, SIGNAL_MS);
+        }
+        ok = history_finish(m->log, SLICE_MS, &left);
     }
+    if (!ok && !left.failed)
+        err_print("the last sessions are %s", left.why);
+    ok = ok || history_join(m->log, &left);
     history_close(m->log);
-    return ok || err_set(e, ERR_DB, "the last sessions are %.200s", left.why);
+    return ok || err_set(e, ERR_DB, "the last sessions are %.200s%s%.500s%s", left.why, left.kept[0] ? "; kept in " : "",
+                         left.kept, left.kept[0] ? ", the next start stores them" : "");
 }
 
 int cli_import(struct cli *c)

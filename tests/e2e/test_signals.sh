@@ -47,6 +47,14 @@ start "$stuck" "/set verbose"; until_ok said 'verbose = on'; said 'took longer t
 result "a query that nobody stops is stopped, and the chat goes on" $?
 kill -TERM $p; ends 143 || true
 
+# ---- a slow disk: its syncs take longer than the program waits in silence ----
+slow_disk() { HOOKED=${BUILD:-$PWD/build/release-cpu}/tests/hooked_aerie; SYNC_MS=700 AERIE=$HOOKED start hello; }
+stored() { sqlite3 "$T/data/aerie/sessions.db" "select count(*) from turn where role='reply' and stop<>''"; }
+before=$(stored); slow_disk; until_ok said 'you?'; kill -TERM $p; ends 143
+result "SIGTERM ends a chat whose disk is slow" $?
+said 'still being stored' && ! said 'lost' && [ "$(stored)" = $((before + 1)) ]
+result "it says that the reply is still being stored, and never that it is lost" $?
+
 mkfifo "$T/fifo"
 printf '%s\n' "/read $T/fifo" "/read /dev/zero" "/read $T" hello | timeout -s KILL 20 "$AERIE" --plain >"$T/out" 2>"$T/err"
 [ $? = 2 ] && [ "$(grep -c 'expected a regular file\|is a folder' "$T/err")" = 3 ] && [ "$(wc -l <"$T/out")" = 1 ]
