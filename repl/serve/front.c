@@ -264,8 +264,6 @@ static void drop_body(struct call *c)
 static enum MHD_Result read_body(struct call *c)
 {
     c->reading = body_new((enum body_kind)(c->route->body - 1), &c->f->s->of, &c->body, c);
-    if (c->f->s->ending)
-        body_stop(c->reading);
     bodies_read(c->f->bodies, c->reading);
     suspend(c);
     return MHD_YES;
@@ -567,6 +565,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
         return send_preflight(c);
     if (c->task)
         return answer_task(c);
+    if ((c->got ? stop_asked(&c->got->stop) : c->route->body && c->f->s->ending) && serve_refuses(c->f->s, &c->refused))
+        return send_refusal(c, &c->refused);
     if (c->got && c->got->refused.status)
         return send_refusal(c, &c->got->refused);
     if (!c->route->body || c->got)

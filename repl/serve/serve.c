@@ -177,15 +177,21 @@ static void refuse_lost(const struct serve *s, struct refusal *r)
     refuse(r, 500, NULL, "the device is lost, and the server ends: %s", s->why_lost);
 }
 
+bool serve_refuses(const struct serve *s, struct refusal *r)
+{
+    if (s->lost)
+        refuse_lost(s, r);
+    else if (s->ending)
+        refuse(r, 503, NULL, "the server ends");
+    return s->lost || s->ending;
+}
+
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r)
 {
     struct err e = {0};
     if (s->lost || s->ending) {
         ask_free(a);
-        if (s->lost)
-            refuse_lost(s, r);
-        else
-            refuse(r, 503, NULL, "the server ends");
+        serve_refuses(s, r);
         return NULL;
     }
     if (a->seed_is != SEED_GIVEN)

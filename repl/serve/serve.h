@@ -60,6 +60,8 @@ void serve_close(struct serve *s);
 
 /* ---- between serve.c and front.c ------------------------------------------------------------- */
 
+/* Whether no request can be answered any more: *r says why. */
+bool serve_refuses(const struct serve *s, struct refusal *r);
 /* Begins to answer; takes over *a. Until serve_release(), front_news() is called for `call`
  * whenever the task has news. NULL and *r: too many requests wait. */
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);

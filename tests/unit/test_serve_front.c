@@ -1192,7 +1192,7 @@ static void test_a_lost_device_is_an_error_for_everybody(void **state)
         client_open(&c[0], serve_port(d.s));
         client_open(&c[1], serve_port(d.s));
         client_ask(&c[0], "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
-        desk_run(&d, c, 2, 50, NULL, NULL);
+        desk_await_jobs(&d, c, 2, 1);
         struct fake_job *j = &d.f.job[0];
         if (begun)
             fake_begin(&d.f, j);
