@@ -316,7 +316,7 @@ struct page_table {
     uint16_t *refs[N_POOLS]; /* (total) references of each page */
     uint8_t *mine[N_POOLS];  /* (total) 1: in the session's table */
     bool violated;           /* the turn shown ended with a violated rule */
-    struct fault_place at;   /* the place of the violation */
+    struct violation at;     /* the rule and its place */
 };
 /* Where one position lies; slot 0: nowhere (released or not written). */
 struct pos_view {
@@ -351,17 +351,17 @@ struct plan_ops {
 };
 
 /* A checker of plans, pools and sequences. */
-struct violation {
+struct violated {
     char session[SESSION_ID];
-    int turn, step;        /* the step during or after which it occurred; step 0: outside a step */
-    char text[256];        /* the checker's message; "": there was none */
-    struct fault_place at; /* parsed from `text` */
+    int turn, step;      /* the step during or after which it occurred; step 0: outside a step */
+    char text[256];      /* the checker's message; "": there was none */
+    struct violation at;
 };
 struct check_view {
     /* of the session: plans checked before their launch, plans launched unchecked because the
      * checker was off, rules violated */
     uint64_t checks, unchecked, violations;
-    struct violation violation; /* the latest of the process */
+    struct violated violation; /* the latest of the process */
     bool violated_now;          /* the present turn ended with it */
 };
 enum rule_state {

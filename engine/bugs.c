@@ -10,7 +10,7 @@ static const struct bug_info infos[N_BUGS] = {
         {24617,
          "swa-untranslated",
          {"on"},
-         "I4",
+         4,
          "tables of sliding layers in tree verification",
          "prefix and tree tables held full-pool slots while the layers read the sliding-window "
          "pool: wrong keys without a message, an illegal access when full slots exceeded the "
@@ -21,7 +21,7 @@ static const struct bug_info infos[N_BUGS] = {
         {27360,
          "draft-expand-overflow",
          {"on"},
-         "I7",
+         7,
          "the tree part of a draft level's table",
          "each branch's row was written with as many columns as there are steps, in a table with "
          "as many columns as the level is deep: the excess overwrote the next row, that of the "
@@ -32,7 +32,7 @@ static const struct bug_info infos[N_BUGS] = {
         {26513,
          "swa-extend-window",
          {"on"},
-         "I12",
+         12,
          "extend with a cached prefix, as two parts combined by log-sum-exp",
          "neither part applied the window, and the prefix part also covered the new tokens: rows "
          "read keys twice, future keys and keys before their window; wrong tokens, no message",
@@ -42,7 +42,7 @@ static const struct bug_info infos[N_BUGS] = {
         {26512,
          "draft-extend-extent",
          {"prefix-only", "counted-twice"},
-         "I9",
+         9,
          "the extent of the draft's extend",
          "the extent was the prefix alone, so new rows did not read their own keys; the first fix "
          "added the new tokens to a length that already included them; worse drafts, the same text",
@@ -52,7 +52,7 @@ static const struct bug_info infos[N_BUGS] = {
         {26966,
          "frozen-kv-stale-pool",
          {"cached-at-start", "ask-the-allocator", "dummy-pool"},
-         "I11",
+         11,
          "the pool for which a drafter's tables are built",
          "the pool was looked up once, before the drafter was given the target's pool; the "
          "opposite rule gave a drafter with a pool of its own the target's map; a low acceptance, "
@@ -63,7 +63,7 @@ static const struct bug_info infos[N_BUGS] = {
         {9279,
          "swa-mask-offset",
          {"on"},
-         "I12",
+         12,
          "the window of a prompt chunk's rows inside the cached prefix",
          "the window was counted from the start of the cut prefix and so excluded no key of it: "
          "the later rows of a chunk read keys before their window; a benchmark score fell by four "
@@ -74,7 +74,7 @@ static const struct bug_info infos[N_BUGS] = {
         {16267,
          "page-not-loc",
          {"on"},
-         "I4",
+         4,
          "translation of a page table",
          "page numbers were translated by the map as if they were slots; right at page size 1 only",
          "page size 2, one page",
@@ -83,7 +83,7 @@ static const struct bug_info infos[N_BUGS] = {
         {27789,
          "swa-leak-page",
          {"on"},
-         "I3",
+         3,
          "releasing the pages of rejected tree nodes",
          "the sliding-window page of a rolled-back column was never freed, until the pool was "
          "full of pages without an owner",
@@ -93,7 +93,7 @@ static const struct bug_info infos[N_BUGS] = {
         {41838,
          "publish-before-write",
          {"on"},
-         "I10",
+         10,
          "sharing a prefix with a later request",
          "a block was offered for reuse when it was allocated, not when it was written: a request "
          "that continued from it read the previous contents",
@@ -103,7 +103,7 @@ static const struct bug_info infos[N_BUGS] = {
         {17630,
          "draft-pool-small",
          {"on"},
-         "I14",
+         14,
          "the capacity of the draft's pool",
          "the draft's pool had the size of the sliding-window pool, but its ids came from the "
          "full pool: stores past the pool's end (in aerie: the draft's pool runs out of pages "
@@ -114,7 +114,7 @@ static const struct bug_info infos[N_BUGS] = {
         {39287,
          "tree-window-by-index",
          {"on"},
-         "I12",
+         12,
          "the window of a tree node",
          "the window was counted from the node's index in the tree instead of its depth: siblings "
          "read different keys",

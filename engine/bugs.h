@@ -40,7 +40,7 @@ struct bug_info {
     int number;
     const char *name;       /* "swa-untranslated" */
     const char *variant[3]; /* a fault with one variant has "on" only */
-    const char *rule;       /* the checker's rule that the fault violates: "I4" */
+    int rule;               /* the checker's rule that the fault violates: 4 is I4 */
     const char *path;       /* the part of the engine */
     const char *was;        /* what was wrong, and what users saw */
     const char *trigger;    /* the smallest input that shows the fault */

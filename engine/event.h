@@ -195,6 +195,7 @@ struct event {
     int n_drafted, n_accepted, n_steps;
     uint64_t us_prefill, us_decode;
     enum err_kind fault; /* ERR_INVARIANT: a rule; ERR_MODEL: the device */
+    struct violation at; /* FAULT: of the rule */
     bool lost;           /* with the device; the engine answers nothing more */
     struct batch_rec batch;
 

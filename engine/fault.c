@@ -1,95 +1,138 @@
 /* fault.c - see fault.h. */
 #include "engine/fault.h"
 
-#include "kernels/ascii.h"
+#include "kernels/json.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* The word at *s (up to a blank, a colon or a comma) if it is one of n words; *s moves behind
- * it. */
-static const char *take_word(const char **s, const char *const *word, size_t n)
+const char *plan_mode_name(enum plan_mode m)
 {
-    size_t len = strcspn(*s, " :,");
-    for (size_t i = 0; i < n; i++)
-        if (strlen(word[i]) == len && !memcmp(*s, word[i], len)) {
-            *s += len;
-            *s += **s == ' ';
-            return word[i];
-        }
-    return NULL;
+    static const char *const name[N_MODES] = {"extend", "decode", "verify", "draft",
+                                              "draft-extend", "frozen"};
+    return m < N_MODES ? name[m] : "?";
 }
 
-/* The number behind the first "NAME " in the message, -1: none. */
-static int number_after(const char *s, const char *name)
+const char *fault_rule(int rule)
 {
-    size_t n = strlen(name);
-    for (const char *p = strstr(s, name); p; p = strstr(p + 1, name))
-        if ((p == s || p[-1] == ' ') && ascii_digit(p[n])) {
-            long v = strtol(p + n, NULL, 10);
-            return v <= INT32_MAX ? (int)v : -1;
-        }
-    return -1;
+    static const char *const name[] = {"", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9",
+                                       "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17"};
+    CHECK(rule >= 0 && (size_t)rule < sizeof name / sizeof *name);
+    return name[rule];
 }
 
-bool fault_place_read(const char *message, struct fault_place *at)
+struct violation fault_at(int rule)
 {
-    static const char *const mode[] = {"extend", "decode", "verify", "draft", "draft-extend",
-                                       "frozen"};
-    static const char *const pool[] = {"full", "swa", "draft"};
-    static const char filled[] = "what the device filled in: ";
-    *at = (struct fault_place){.row = -1, .request = -1, .column = -1, .cell = -1, .page = -1};
-    size_t n = strcspn(message, " ");
-    if (message[0] != 'I' || n < 2 || n > 3 || strspn(message + 1, "0123456789") != n - 1 ||
-        !message[n])
+    return (struct violation){.rule = rule, .mode = -1, .pool = -1, .sequence = -1, .row = -1,
+                              .request = -1, .column = -1, .cell = -1, .page = -1};
+}
+
+static void add_part(struct buf *out, const char *name, int v)
+{
+    if (v >= 0)
+        buf_printf(out, " %s %d", name, v);
+}
+
+/* "I4 verify swa table row 0: ". A cell or a page stands in the sentence, unless nothing else says
+ * where it is. */
+static void print_head(const struct violation *at, struct buf *out)
+{
+    buf_str(out, fault_rule(at->rule));
+    size_t n = out->n;
+    if (at->mode >= 0)
+        buf_printf(out, " %s", plan_mode_name((enum plan_mode)at->mode));
+    if (at->pool >= 0)
+        buf_printf(out, " %s", pool_name((enum pool_id)at->pool));
+    if (at->table)
+        buf_str(out, at->prefix ? " prefix table" : " table");
+    add_part(out, "sequence", at->sequence);
+    if (at->row >= 0)
+        add_part(out, "row", at->row);
+    else
+        add_part(out, "request", at->request);
+    add_part(out, "column", at->column);
+    if (at->row < 0 && at->column < 0)
+        add_part(out, "cell", at->cell);
+    buf_str(out, out->n > n ? ": " : " ");
+}
+
+bool fault_set(struct err *e, struct violation at, const char *sentence, ...)
+{
+    if (!e)
         return false;
-    memcpy(at->rule, message, n);
-    const char *s = message + n + 1, *word;
-    if (!strncmp(s, filled, sizeof filled - 1)) { /* I17 and the rule behind it */
-        s += sizeof filled - 1;
-        s += strcspn(s, " ");
-        s += *s == ' ';
-    }
-    const char *after = s;
-    word = take_word(&after, pool, 3);
-    if (word && *after == ':') { /* "draft: ...": the pool itself, no plan */
-        snprintf(at->pool, sizeof at->pool, "%s", word);
-    } else if ((word = take_word(&s, mode, 6))) {
-        snprintf(at->plan, sizeof at->plan, "%s", word);
-        if ((word = take_word(&s, pool, 3)))
-            snprintf(at->pool, sizeof at->pool, "%s", word);
-    } else if ((word = take_word(&s, pool, 3))) {
-        snprintf(at->pool, sizeof at->pool, "%s", word);
-    }
-    at->row = number_after(s, "row ");
-    at->request = number_after(s, "request ");
-    at->column = number_after(s, "column ");
-    at->cell = number_after(s, "cell ");
-    at->page = number_after(s, "page ");
-    return true;
+    char text[sizeof e->msg];
+    struct buf head = {0};
+    va_list ap;
+    va_start(ap, sentence);
+    vsnprintf(text, sizeof text, sentence, ap);
+    va_end(ap);
+    print_head(&at, &head);
+    err_set(e, ERR_INVARIANT, "%s%.*s", head.p, (int)(sizeof e->msg - 1 - head.n), text);
+    e->at = at;
+    buf_free(&head);
+    return false;
 }
 
-void fault_place_print(const struct fault_place *at, struct buf *out)
+enum { FILLED = 17 }; /* the rule about plans that the device filled in */
+
+bool fault_filled(struct err *e)
+{
+    e->at.filled = true;
+    return err_prefix(e, "%s what the device filled in", fault_rule(FILLED));
+}
+
+static int outer_rule(const struct violation *at)
+{
+    return at->filled ? FILLED : at->rule;
+}
+
+bool fault_is_of(const struct violation *at, int rule)
+{
+    return outer_rule(at) == rule;
+}
+
+void fault_place_print(const struct violation *at, struct buf *out)
 {
     const struct {
         const char *name;
         int v;
     } part[] = {{"row", at->row}, {"column", at->column}, {"page", at->page},
                 {"position", at->cell}};
-    buf_str(out, at->rule);
-    if (at->plan[0])
-        buf_printf(out, " %s", at->plan);
-    if (at->pool[0])
-        buf_printf(out, "%s%s", at->plan[0] ? ", " : " ", at->pool);
+    buf_str(out, fault_rule(outer_rule(at)));
+    if (at->mode >= 0)
+        buf_printf(out, " %s", plan_mode_name((enum plan_mode)at->mode));
+    if (at->pool >= 0)
+        buf_printf(out, "%s%s", at->mode >= 0 ? ", " : " ", pool_name((enum pool_id)at->pool));
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].v >= 0)
             buf_printf(out, ", %s %d", part[i].name, part[i].v);
 }
 
-int fault_place_column(const struct fault_place *at, int page_size)
+void fault_json(const struct violation *at, struct buf *out)
+{
+    const struct {
+        const char *name;
+        int v;
+    } part[] = {{"row", at->row}, {"request", at->request}, {"column", at->column},
+                {"position", at->cell}, {"page", at->page}};
+    jput_kstr(out, "rule", fault_rule(outer_rule(at)));
+    if (at->mode >= 0)
+        jput_kstr(out, "plan", plan_mode_name((enum plan_mode)at->mode));
+    if (at->pool >= 0)
+        jput_kstr(out, "pool", pool_name((enum pool_id)at->pool));
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (part[i].v >= 0)
+            jput_kint(out, part[i].name, part[i].v);
+    if (at->compared) {
+        jput_kint(out, "found", at->found);
+        jput_kint(out, "expected", at->expected);
+    }
+}
+
+int fault_place_column(const struct violation *at, int page_size)
 {
     if (at->row >= 0 && at->cell < 0) /* its column is one of the row's own cells, not a page */
         return -1;
-    return at->row < 0 && at->column >= 0 ? at->column : at->cell >= 0 ? at->cell / max_int(page_size, 1) : -1;
+    return at->row < 0 && at->column >= 0 ? at->column
+           : at->cell >= 0                ? at->cell / max_int(page_size, 1)
+                                          : -1;
 }

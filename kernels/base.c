@@ -24,6 +24,7 @@ bool err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
     e->kind = kind;
+    e->at = (struct violation){0};
     return false;
 }
 

@@ -1,6 +1,7 @@
 /* base.h - the bottom of the stack: errors, checks, memory, clock, hashes, byte buffers, tensors.
  *
- * The one header every folder may include. Nothing here knows of models, tokens or pages.
+ * The one header every folder may include. Nothing here knows of models, tokens or pages; struct
+ * violation only carries their numbers.
  * All functions are safe on any thread unless they say otherwise.
  */
 #ifndef AERIE_BASE_H
@@ -26,9 +27,25 @@ enum err_kind {
     ERR_INVARIANT = 5, /* a checker rule was violated */
 };
 
+/* Which rule of the checker (engine/plan/check.h) was violated, where, and what was found there;
+ * made by fault_at() (engine/fault.h). A field that names nothing is -1. */
+struct violation {
+    int rule;    /* N of the rule IN; 0: no rule was violated */
+    bool filled; /* it is one of a plan that the device filled in, which as a whole violates I17 */
+    int mode;    /* enum plan_mode of the refused plan */
+    int pool;    /* enum pool_id */
+    bool table, prefix; /* the place is in the plan's table of the pool; in its prefix part */
+    int sequence;              /* index of the sequence that a sweep of all of them was at */
+    int row, request, column;  /* of the plan or its table; column: a logical page */
+    int cell, page;            /* a position of the sequence; a page of the pool */
+    bool compared;             /* found and expected hold numbers that should be equal */
+    int64_t found, expected;
+};
+
 struct err {
     enum err_kind kind;
     char msg[512]; /* one line: what, where, what was expected; not yet sanitised for a terminal */
+    struct violation at; /* of an ERR_INVARIANT of the checker; else at.rule is 0 */
 };
 
 /* Fills *e (which may be NULL) and returns false, so that callers can `return err_set(...)`. */

@@ -523,20 +523,19 @@ int app_exit_code(const struct app *a)
     return a->violated ? max_int(a->exit_code, ERR_INVARIANT) : a->exit_code;
 }
 
-void app_fault_next(struct app *a, const char *message, struct buf *out)
+void app_fault_next(struct app *a, const struct violation *at, struct buf *out)
 {
-    struct fault_place at;
     struct chat_view v;
     bool pages = backend_has(a->backend, VIEW_PAGES);
-    if (!fault_place_read(message, &at) || !backend_has(a->backend, VIEW_CHECK))
+    if (!at->rule || !backend_has(a->backend, VIEW_CHECK))
         return;
     backend_chat(a->backend, &v);
-    if (at.plan[0] && backend_has(a->backend, VIEW_PLAN))
-        buf_printf(out, "/plan %s, ", at.plan);
-    if (pages && at.cell >= 0 && at.cell < v.length)
-        buf_printf(out, "/map %d, ", at.cell);
-    if (pages && at.page > 0 && at.pool[0])
-        buf_printf(out, "/page %d %s, ", at.page, at.pool);
+    if (at->mode >= 0 && backend_has(a->backend, VIEW_PLAN))
+        buf_printf(out, "/plan %s, ", plan_mode_name((enum plan_mode)at->mode));
+    if (pages && at->cell >= 0 && at->cell < v.length)
+        buf_printf(out, "/map %d, ", at->cell);
+    if (pages && at->page > 0 && at->pool >= 0)
+        buf_printf(out, "/page %d %s, ", at->page, pool_name((enum pool_id)at->pool));
     buf_str(out, "/check");
 }
 

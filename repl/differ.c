@@ -440,9 +440,8 @@ static bool by_position(struct comparison *of, const struct trace_turn *a, const
 static bool failed(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
                    struct difference *d)
 {
-    struct fault_place at;
     const struct trace_turn *bad = a->fault[0] ? a : b;
-    if (!a->fault[0] == !b->fault[0] || fault_place_read(bad->fault, &at))
+    if (!a->fault[0] == !b->fault[0] || bad->violated)
         return false;
     at_steps(d, a == bad ? bad->fault_step : 0, a == bad ? 0 : bad->fault_step);
     return set(d, DIFF_LOGITS, "%.200s (%s)", bad->fault, a == bad ? in->a : in->b);

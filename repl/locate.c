@@ -55,7 +55,6 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
 {
     struct running *x = arg;
     struct run_facts *f = x->out;
-    struct fault_place at;
     if (ev->kind == EV_PROBE) {
         probe_free(f->probe);
         f->probe = ev->probe;
@@ -67,7 +66,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     trace_event(&f->trace, ev);
     if (ev->kind != EV_FAULT)
         return true;
-    if (!f->rule[0] && fault_place_read(ev->text.p, &at)) {
+    if (!f->rule[0] && ev->at.rule) {
         snprintf(f->rule, sizeof f->rule, "%.250s", ev->text.p);
         f->rule_turn = ev->turn;
         f->rule_step = ev->step;

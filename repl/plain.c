@@ -308,7 +308,7 @@ static void show_fault(struct app *a, const struct event *ev)
         buf_str(&line, ev->text.p ? ev->text.p : "a fault without a text");
     print_notice(a, line.p);
     buf_clear(&line);
-    app_fault_next(a, ev->text.p ? ev->text.p : "", &line);
+    app_fault_next(a, &ev->at, &line);
     if (line.n && !a->opt.quiet && !p->once) {
         char *next = xasprintf("look: %s", line.p);
         print_notice(a, next);

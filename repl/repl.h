@@ -296,7 +296,7 @@ void app_error(struct app *a, const struct err *e);
  * of earlier sessions of this process do not count. */
 int app_exit_code(const struct app *a);
 /* Appends the commands that show the place of a violation: "/plan verify, /map 130, /check". */
-void app_fault_next(struct app *a, const char *message, struct buf *out);
+void app_fault_next(struct app *a, const struct violation *at, struct buf *out);
 /* Appends the hazards: faults that are on and a checker that is off, "BUG 24617 · CHECK OFF".
  * False: none. */
 bool app_hazards(const struct status *s, bool ascii, struct buf *out);

@@ -108,6 +108,7 @@ void trace_event(struct trace *t, const struct event *ev)
     } else if (ev->kind == EV_FAULT) {
         snprintf(x->fault, sizeof x->fault, "%.250s", ev->text.p ? ev->text.p : "");
         x->fault_step = ev->step;
+        x->violated = ev->at.rule != 0;
     } else if (ev->kind == EV_TURN_END) {
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);

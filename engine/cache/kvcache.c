@@ -1,6 +1,8 @@
 /* kvcache.c - see kvcache.h. */
 #include "engine/cache/kvcache.h"
 
+#include "engine/fault.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -520,16 +522,24 @@ void kv_save_order(const struct kv *kv, struct kv_order *o)
     }
 }
 
+static struct violation at_page(int rule, enum pool_id pool, int page)
+{
+    struct violation at = fault_at(rule);
+    at.pool = (int)pool;
+    at.page = page;
+    return at;
+}
+
 /* Whether the pages that were free then are those that are free now. */
 static bool same_free(const struct pages *pool, const int32_t *page, int n, struct err *e)
 {
     for (int i = 0; i < n; i++)
         if (pool->ref[page[i]])
-            return err_set(e, ERR_INVARIANT, "I1 %s: page %d was free before and has %d references",
-                           pool_name(pool->id), page[i], pool->ref[page[i]]);
-    return pool->n_free == n ||
-           err_set(e, ERR_INVARIANT, "I1 %s: %d pages are free, %d were before",
-                   pool_name(pool->id), pool->n_free, n);
+            return fault_set(e, at_page(1, pool->id, page[i]),
+                             "page %d was free before and has %d references", page[i],
+                             pool->ref[page[i]]);
+    return pool->n_free == n || fault_set(e, at_page(1, pool->id, -1),
+                                          "%d pages are free, %d were before", pool->n_free, n);
 }
 
 bool kv_restore_order(struct kv *kv, struct kv_order *o, struct err *e)
@@ -548,6 +558,15 @@ bool kv_restore_order(struct kv *kv, struct kv_order *o, struct err *e)
 
 /* ---- checking ---- */
 
+static struct violation in_column(int rule, int sequence, int column, int page)
+{
+    struct violation at = fault_at(rule);
+    at.sequence = sequence;
+    at.column = column;
+    at.page = page;
+    return at;
+}
+
 struct recount {
     uint16_t *ref[N_POOLS];
 };
@@ -557,34 +576,31 @@ static bool recount_seq(const struct kv *kv, const struct seq *s, int i, struct 
 {
     int P = kv->page_size;
     if (kv->has_swa && (s->swa_lo % P || s->swa_lo > max_int(0, s->committed - kv->reach)))
-        return err_set(e, ERR_INVARIANT,
-                       "I5 sequence %d: released below cell %d, but cell %d is still in reach", i,
-                       s->swa_lo, max_int(0, s->committed - kv->reach));
+        return fault_set(e, in_column(5, i, -1, -1),
+                         "released below cell %d, but cell %d is still in reach", s->swa_lo,
+                         max_int(0, s->committed - kv->reach));
     for (int c = 0; c < s->n_col; c++) {
         int32_t f = s->col[c].full.v, w = s->col[c].swa.v;
         if (f < GUARD_PAGES || f >= kv->pool[POOL_FULL].total)
-            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds full page %d", i, c,
-                           f);
+            return fault_set(e, in_column(8, i, c, f), "holds full page %d", f);
         r->ref[POOL_FULL][f]++;
         if (kv->has_swa && (w != 0) != (c * P >= s->swa_lo))
-            return err_set(e, ERR_INVARIANT, "I5 sequence %d column %d: %s, released below cell %d",
-                           i, c, w ? "still holds an swa page" : "holds no swa page", s->swa_lo);
+            return fault_set(e, in_column(5, i, c, -1), "%s, released below cell %d",
+                             w ? "still holds an swa page" : "holds no swa page", s->swa_lo);
         if (!w)
             continue;
         if (!kv->has_swa || w < GUARD_PAGES || w >= kv->pool[POOL_SWA].total)
-            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds swa page %d", i, c, w);
+            return fault_set(e, in_column(8, i, c, w), "holds swa page %d", w);
         r->ref[POOL_SWA][w]++;
         if (kv->swa_of[f] != w || kv->full_of[w] != f)
-            return err_set(e, ERR_INVARIANT,
-                           "I4 sequence %d column %d: full page %d maps to swa page %d (back to "
-                           "%d), the row holds %d",
-                           i, c, f, kv->swa_of[f], kv->full_of[w], w);
+            return fault_set(e, in_column(4, i, c, f),
+                             "full page %d maps to swa page %d (back to %d), the row holds %d", f,
+                             kv->swa_of[f], kv->full_of[w], w);
     }
     for (int c = 0; c < s->n_dcol; c++) {
         int32_t d = s->dcol[c].v;
         if (d < GUARD_PAGES || d >= kv->pool[POOL_DRAFT].total)
-            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds draft page %d", i, c,
-                           d);
+            return fault_set(e, in_column(8, i, c, d), "holds draft page %d", d);
         r->ref[POOL_DRAFT][d]++;
     }
     return true;
@@ -595,13 +611,13 @@ static bool compare_refs(const struct kv *kv, const struct recount *r, struct er
     for (int p = 0; p < N_POOLS; p++)
         for (int i = 0; i < kv->pool[p].total; i++)
             if (r->ref[p][i] != kv->pool[p].ref[i])
-                return err_set(e, ERR_INVARIANT,
-                               "I3 %s: page %d has %d references, sequences hold %d",
-                               pool_name((enum pool_id)p), i, kv->pool[p].ref[i], r->ref[p][i]);
+                return fault_set(e, at_page(3, (enum pool_id)p, i),
+                                 "page %d has %d references, sequences hold %d", i,
+                                 kv->pool[p].ref[i], r->ref[p][i]);
     for (int f = 0; f < kv->pool[POOL_FULL].total; f++)
         if (kv->swa_of[f] && kv->pool[POOL_SWA].ref[kv->swa_of[f]] == 0)
-            return err_set(e, ERR_INVARIANT, "I4 full page %d maps to swa page %d, which is free",
-                           f, kv->swa_of[f]);
+            return fault_set(e, at_page(4, POOL_FULL, f),
+                             "page %d maps to swa page %d, which is free", f, kv->swa_of[f]);
     return true;
 }
 

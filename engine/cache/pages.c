@@ -1,6 +1,8 @@
 /* pages.c - see pages.h. */
 #include "engine/cache/pages.h"
 
+#include "engine/fault.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +97,20 @@ bool pages_drop(struct pages *p, int32_t page, struct page_use use, enum page_op
     return true;
 }
 
+static struct violation in_pool(const struct pages *p, int rule)
+{
+    struct violation at = fault_at(rule);
+    at.pool = (int)p->id;
+    return at;
+}
+
+static struct violation at_page(const struct pages *p, int rule, int32_t page)
+{
+    struct violation at = in_pool(p, rule);
+    at.page = page;
+    return at;
+}
+
 bool pages_check(const struct pages *p, struct err *e)
 {
     int live = 0, refs = 0;
@@ -103,20 +119,19 @@ bool pages_check(const struct pages *p, struct err *e)
         refs += p->ref[i];
     }
     if (p->ref[0])
-        return err_set(e, ERR_INVARIANT, "I8 %s: guard page 0 has %d references", pool_name(p->id),
-                       p->ref[0]);
+        return fault_set(e, in_pool(p, 8), "guard page 0 has %d references", p->ref[0]);
     if (p->n_free + live != p->total - GUARD_PAGES || live != p->n_owned)
-        return err_set(e, ERR_INVARIANT, "I1 %s: %d free + %d owned != %d pages", pool_name(p->id),
-                       p->n_free, live, p->total - GUARD_PAGES);
+        return fault_set(e, in_pool(p, 1), "%d free + %d owned != %d pages", p->n_free, live,
+                         p->total - GUARD_PAGES);
     if (refs != p->n_refs)
-        return err_set(e, ERR_INVARIANT, "I3 %s: references add up to %d, %d were counted",
-                       pool_name(p->id), refs, p->n_refs);
+        return fault_set(e, in_pool(p, 3), "references add up to %d, %d were counted", refs,
+                         p->n_refs);
     for (int i = 0; i < p->n_free; i++)
         if (p->free[i] < GUARD_PAGES || p->free[i] >= p->total || p->ref[p->free[i]])
-            return err_set(e, ERR_INVARIANT, "I2 %s: free list entry %d holds page %d (%s)",
-                           pool_name(p->id), i, p->free[i],
-                           p->free[i] < GUARD_PAGES || p->free[i] >= p->total ? "out of range"
-                                                                              : "still owned");
+            return fault_set(e, at_page(p, 2, p->free[i]), "free list entry %d holds page %d (%s)",
+                             i, p->free[i],
+                             p->free[i] < GUARD_PAGES || p->free[i] >= p->total
+                                 ? "out of range" : "still owned");
     /* the list has as many entries as there are free pages, and each is one: only duplicates are
      * left */
     uint8_t *seen = xcalloc((size_t)p->total, 1);
@@ -124,8 +139,7 @@ bool pages_check(const struct pages *p, struct err *e)
     for (int i = 0; i < p->n_free && ok; i++) {
         ok = !seen[p->free[i]]++;
         if (!ok)
-            err_set(e, ERR_INVARIANT, "I2 %s: page %d is on the free list twice", pool_name(p->id),
-                    p->free[i]);
+            fault_set(e, at_page(p, 2, p->free[i]), "page %d is on the free list twice", p->free[i]);
     }
     free(seen);
     return ok;

@@ -19,12 +19,12 @@ static bool read_tree(struct fused_cycle *x, struct err *e)
     const float *p = fused_out(x, x->at.node_logp);
     int n = fused_out_int(x, x->at.n);
     if (n < 1 || n > x->nodes)
-        return err_set(e, ERR_INVARIANT, "I13 the device's tree has %d nodes of %d", n, x->nodes);
+        return fault_set(e, fault_at(13), "the device's tree has %d nodes of %d", n, x->nodes);
     read_plan(x, x->verify, x->at.plan_verify);
     for (int i = 1; i < n; i++) {
         if (parent[i] < 0 || parent[i] >= i)
-            return err_set(e, ERR_INVARIANT, "I13 the device's tree: node %d of %d has parent %d",
-                           i, n, parent[i]);
+            return fault_set(e, fault_at(13), "the device's tree: node %d of %d has parent %d", i,
+                             n, parent[i]);
         tree_add(tree, parent[i], x->verify->token[i], expf(logp[i]), score[i]);
         tree->p[i] = expf(p[i - 1]);
     }
@@ -45,8 +45,9 @@ static bool read_level_row(struct fused_cycle *x, int i, struct draft_row *row, 
     mine = tree_row_candidate(front, k);
     for (int c = mine, at = level; at > 0 && mine >= 0; c = parent[c], at--)
         if (c < 0 || c >= most || cell[c] < 0 || cell[c] >= x->scratch)
-            return err_set(e, ERR_INVARIANT, "I13 the device's draft: row %d has candidate %d "
-                           "of %d as ancestor", i, c, most);
+            return fault_set(e, fault_at(13),
+                             "the device's draft: row %d has candidate %d of %d as ancestor", i, c,
+                             most);
     row->depth = level;
     row->cell = base + i;
     row->n_seen = tree_row_cells(front, parent, cell, K, level, k, row->seen);
@@ -94,8 +95,8 @@ static bool check_path(const struct fused_cycle *x, struct err *e)
     if (n == o->n_cells &&
         !memcmp(o->path, fused_out(x, x->at.path), (size_t)n * sizeof *o->path))
         return true;
-    return err_set(e, ERR_INVARIANT, "I17 the device accepted %d rows of the tree, the host %d", n,
-                   o->n_cells);
+    return fault_set(e, fault_at(17), "the device accepted %d rows of the tree, the host %d", n,
+                     o->n_cells);
 }
 
 /* Reads the best logits of the accepted rows. The logits themselves are still on the device. */

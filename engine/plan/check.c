@@ -41,12 +41,6 @@ bool check_rule_swept(int i)
     return (size_t)i < sizeof swept && swept[i];
 }
 
-bool check_names(const char *message, int i)
-{
-    size_t n = strcspn(rules[i], " ");
-    return !strncmp(message, rules[i], n) && message[n] == ' ';
-}
-
 void checker_start(struct checker *c)
 {
     c->checks = c->violations = c->unchecked = 0;
@@ -71,7 +65,82 @@ struct view {
     int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table being checked */
 };
 
-#define FAIL(v, ...) err_set((v)->e, ERR_INVARIANT, __VA_ARGS__)
+/* ---- where a rule fails ---- */
+
+static struct violation in_plan(const struct plan *p, int rule)
+{
+    struct violation at = fault_at(rule);
+    at.mode = (int)p->mode;
+    return at;
+}
+
+static struct violation in_request(const struct view *v, int rule)
+{
+    struct violation at = in_plan(v->p, rule);
+    at.request = v->b;
+    return at;
+}
+
+static struct violation in_row(const struct view *v, int rule, int row)
+{
+    struct violation at = in_plan(v->p, rule);
+    at.row = row;
+    return at;
+}
+
+/* In the plan's table of a pool; the caller says of which request, row or column. */
+static struct violation in_table(const struct plan *p, int rule, enum pool_id pool)
+{
+    struct violation at = in_plan(p, rule);
+    at.pool = (int)pool;
+    at.table = true;
+    return at;
+}
+
+static struct violation in_table_row(const struct view *v, int rule, const struct table *t, int row)
+{
+    struct violation at = in_table(v->p, rule, t->pool);
+    at.row = row;
+    return at;
+}
+
+/* column -1: of the table as a whole */
+static struct violation in_column(const struct view *v, int rule, const struct table *t, int column)
+{
+    struct violation at = in_table(v->p, rule, t->pool);
+    at.request = v->b;
+    at.column = column;
+    return at;
+}
+
+static struct violation in_pool(int rule, enum pool_id pool)
+{
+    struct violation at = fault_at(rule);
+    at.pool = (int)pool;
+    return at;
+}
+
+static struct violation differs(struct violation at, int64_t found, int64_t expected)
+{
+    at.compared = true;
+    at.found = found;
+    at.expected = expected;
+    return at;
+}
+
+static struct violation with_cell(struct violation at, int cell)
+{
+    at.cell = cell;
+    return at;
+}
+
+static struct violation with_page(struct violation at, int page)
+{
+    at.page = page;
+    return at;
+}
+
+#define FAIL(v, ...) fault_set((v)->e, __VA_ARGS__)
 
 static inline int32_t seq_page(const struct view *v, enum pool_id pool, int c)
 {
@@ -89,22 +158,23 @@ static bool check_pool(const struct kv *kv, enum pool_id id, struct err *e)
 {
     const struct pages *p = &kv->pool[id];
     if (p->n_free + p->n_owned != p->total - GUARD_PAGES)
-        return err_set(e, ERR_INVARIANT, "I1 %s: %d free + %d owned != %d pages", pool_name(id),
-                       p->n_free, p->n_owned, p->total - GUARD_PAGES);
+        return fault_set(e, differs(in_pool(1, id), p->n_free + p->n_owned, p->total - GUARD_PAGES),
+                         "%d free + %d owned != %d pages", p->n_free, p->n_owned,
+                         p->total - GUARD_PAGES);
     int32_t next = p->n_free > 0 ? p->free[p->n_free - 1] : 0; /* the page to be handed out next */
     if (p->n_free > 0 && (next < GUARD_PAGES || next >= p->total || p->ref[next]))
-        return err_set(e, ERR_INVARIANT, "I2 %s: free list entry %d holds page %d (%s)",
-                       pool_name(id), p->n_free - 1, next,
-                       next < GUARD_PAGES || next >= p->total ? "out of range" : "still owned");
+        return fault_set(e, with_page(in_pool(2, id), next),
+                         "free list entry %d holds page %d (%s)", p->n_free - 1, next,
+                         next < GUARD_PAGES || next >= p->total ? "out of range" : "still owned");
     if (p->n_refs != kv->held[id])
-        return err_set(e, ERR_INVARIANT, "I3 %s: %d references, but sequences hold %d pages",
-                       pool_name(id), p->n_refs, kv->held[id]);
+        return fault_set(e, differs(in_pool(3, id), p->n_refs, kv->held[id]),
+                         "%d references, but sequences hold %d pages", p->n_refs, kv->held[id]);
     if (p->ref[0])
-        return err_set(e, ERR_INVARIANT, "I8 %s: guard page 0 has %d references", pool_name(id),
-                       p->ref[0]);
+        return fault_set(e, differs(in_pool(8, id), p->ref[0], 0),
+                         "guard page 0 has %d references", p->ref[0]);
     if (kv->mem[id].base && kv->mem[id].slots < p->total * kv->page_size)
-        return err_set(e, ERR_INVARIANT, "I14 %s: %d pages of %d slots, memory for %d slots",
-                       pool_name(id), p->total, kv->page_size, kv->mem[id].slots);
+        return fault_set(e, in_pool(14, id), "%d pages of %d slots, memory for %d slots", p->total,
+                         kv->page_size, kv->mem[id].slots);
     return true;
 }
 
@@ -114,8 +184,10 @@ static bool check_pools(const struct kv *kv, struct err *e)
         if (kv->pool[id].total && !check_pool(kv, (enum pool_id)id, e))
             return false;
     if (kv->has_draft && kv_capacity(kv, POOL_DRAFT) < kv_capacity(kv, POOL_FULL))
-        return err_set(e, ERR_INVARIANT, "I14 draft: the pool holds %d pages, the full pool %d",
-                       kv_capacity(kv, POOL_DRAFT), kv_capacity(kv, POOL_FULL));
+        return fault_set(e, differs(in_pool(14, POOL_DRAFT), kv_capacity(kv, POOL_DRAFT),
+                                    kv_capacity(kv, POOL_FULL)),
+                         "the pool holds %d pages, the full pool %d", kv_capacity(kv, POOL_DRAFT),
+                         kv_capacity(kv, POOL_FULL));
     return true;
 }
 
@@ -124,9 +196,9 @@ static bool check_pools(const struct kv *kv, struct err *e)
 #define RED4(w) w, w, w, w
 #define RED16(w) RED4(w), RED4(w), RED4(w), RED4(w)
 
-/* The red zone behind an array of (rows, width). `what` is "row" or "request". */
-static bool check_zone(const struct plan *p, const struct table *t, const char *name,
-                       const char *what, const int32_t *array, int rows, int width, struct err *e)
+/* The red zone behind an array of (rows, width), of rows or of requests. */
+static bool check_zone(const struct plan *p, const struct table *t, const char *name, bool of_rows,
+                       const int32_t *array, int rows, int width, struct err *e)
 {
     if (!array)
         return true;
@@ -134,14 +206,13 @@ static bool check_zone(const struct plan *p, const struct table *t, const char *
     const int32_t *zone = array + (size_t)rows * (size_t)width;
     if (!memcmp(zone, red, sizeof red))
         return true;
-    for (int i = 0; i < RED_ZONE; i++)
-        if (zone[i] != RED_WORD)
-            return err_set(e, ERR_INVARIANT,
-                           "I7 %s %s table %s %d column %d: %d was stored behind the %d columns "
-                           "of %s",
-                           plan_mode_name(p->mode), pool_name(t->pool), what, max_int(0, rows - 1),
-                           width + i, zone[i], width, name);
-    return true;
+    int i = 0;
+    while (zone[i] == RED_WORD)
+        i++;
+    struct violation at = differs(in_table(p, 7, t->pool), zone[i], RED_WORD);
+    *(of_rows ? &at.row : &at.request) = max_int(0, rows - 1);
+    at.column = width + i;
+    return fault_set(e, at, "%d was stored behind the %d columns of %s", zone[i], width, name);
 }
 
 static bool check_zones(const struct plan *p, const struct table *t, struct err *e)
@@ -149,14 +220,13 @@ static bool check_zones(const struct plan *p, const struct table *t, struct err 
     int n = p->n_rows;
     int cols = p->list ? p->list->cols : t->n_cols;
     if (p->list && t->pages != p->list->page[t->pool])
-        return err_set(e, ERR_INVARIANT, "I11 %s %s table: its pages lie in another pool's list",
-                       plan_mode_name(p->mode), pool_name(t->pool));
-    return check_zone(p, t, "pages", "request", t->pages, p->n_req, cols, e) &&
-           check_zone(p, t, "lo", "row", t->lo, n, 1, e) &&
-           check_zone(p, t, "hi", "row", t->hi, n, 1, e) &&
-           check_zone(p, t, "n_expand", "row", t->n_expand, n, 1, e) &&
-           check_zone(p, t, "expand", "row", t->expand, n, t->expand_w, e) &&
-           check_zone(p, t, "write", "row", t->write, n, 1, e);
+        return fault_set(e, in_table(p, 11, t->pool), "its pages lie in another pool's list");
+    return check_zone(p, t, "pages", false, t->pages, p->n_req, cols, e) &&
+           check_zone(p, t, "lo", true, t->lo, n, 1, e) &&
+           check_zone(p, t, "hi", true, t->hi, n, 1, e) &&
+           check_zone(p, t, "n_expand", true, t->n_expand, n, 1, e) &&
+           check_zone(p, t, "expand", true, t->expand, n, t->expand_w, e) &&
+           check_zone(p, t, "write", true, t->write, n, 1, e);
 }
 
 /* ---- extents --------------------------------------------------------------------------------- */
@@ -171,24 +241,23 @@ static bool check_extents(const struct view *v)
     const struct plan *p = v->p;
     const struct seq *s = v->q->seq;
     int prefix = p->prefix_len[v->b], n = p->q_len[v->b], kv = p->kv_len[v->b];
-    const char *mode = plan_mode_name(p->mode);
     int final_ = draft_mode(p->mode) ? s->drafted : s->committed;
     if (prefix != final_)
-        return FAIL(v, "I9 %s request %d: prefix_len %d, the sequence has %d final cells", mode,
-                    v->b, prefix, final_);
-    if (n != v->q->n || p->row0[v->b + 1] - p->row0[v->b] != n)
-        return FAIL(v, "I9 %s request %d: q_len %d, rows %d to %d, tokens %d", mode, v->b, n,
-                    p->row0[v->b], p->row0[v->b + 1], v->q->n);
+        return FAIL(v, differs(in_request(v, 9), prefix, final_),
+                    "prefix_len %d, the sequence has %d final cells", prefix, final_);
+    int rows = p->row0[v->b + 1] - p->row0[v->b];
+    if (n != v->q->n || rows != n)
+        return FAIL(v, differs(in_request(v, 9), n != v->q->n ? n : rows, v->q->n), "q_len %d, rows %d to %d, tokens %d",
+                    n, p->row0[v->b], p->row0[v->b + 1], v->q->n);
     if (p->mode == PLAN_DRAFT)
-        return kv >= prefix ||
-               FAIL(v, "I9 %s request %d: kv_len %d below prefix_len %d", mode, v->b, kv, prefix);
+        return kv >= prefix || FAIL(v, differs(in_request(v, 9), kv, prefix),
+                                    "kv_len %d below prefix_len %d", kv, prefix);
     if (p->mode == PLAN_FROZEN)
-        return kv == prefix || FAIL(v, "I9 %s request %d: kv_len %d, expected prefix_len %d", mode,
-                                    v->b, kv, prefix);
-    if (kv != prefix + n)
-        return FAIL(v, "I9 %s request %d: kv_len %d, expected prefix_len %d + q_len %d", mode, v->b,
-                    kv, prefix, n);
-    return true;
+        return kv == prefix || FAIL(v, differs(in_request(v, 9), kv, prefix),
+                                    "kv_len %d, expected prefix_len %d", kv, prefix);
+    return kv == prefix + n ||
+           FAIL(v, differs(in_request(v, 9), kv, prefix + n),
+                "kv_len %d, expected prefix_len %d + q_len %d", kv, prefix, n);
 }
 
 /* ---- the draft's lag ------------------------------------------------------------------------- */
@@ -197,38 +266,36 @@ static bool check_lag(const struct view *v)
 {
     const struct seq *s = v->q->seq;
     if (v->p->mode == PLAN_DRAFT && s->drafted != s->committed)
-        return FAIL(v, "I14 draft request %d: %d draft slots for %d committed tokens", v->b,
-                    s->drafted, s->committed);
+        return FAIL(v, differs(in_request(v, 14), s->drafted, s->committed),
+                    "%d draft slots for %d committed tokens", s->drafted, s->committed);
     if (v->p->mode == PLAN_DRAFT_EXTEND && v->p->kv_len[v->b] > s->committed + v->q->ahead)
-        return FAIL(v, "I14 draft-extend request %d: slots to %d, but %d committed tokens", v->b,
-                    v->p->kv_len[v->b], s->committed + v->q->ahead);
+        return FAIL(v, differs(in_request(v, 14), v->p->kv_len[v->b], s->committed + v->q->ahead),
+                    "slots to %d, but %d committed tokens", v->p->kv_len[v->b],
+                    s->committed + v->q->ahead);
     return true;
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static bool bad_swa_page(const struct view *v, int c, int32_t page)
+static bool bad_swa_page(const struct view *v, const struct table *t, int c, int32_t page)
 {
     int32_t full = seq_page(v, POOL_FULL, c);
+    struct violation at = with_page(in_column(v, 4, t, c), page);
     if (page < GUARD_PAGES || page >= v->kv->pool[POOL_SWA].total)
-        return FAIL(v,
-                    "I4 %s swa table request %d column %d: page %d is outside the swa pool of %d",
-                    plan_mode_name(v->p->mode), v->b, c, page, v->kv->pool[POOL_SWA].total);
-    return FAIL(v,
-                "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
-                "swa page %d",
-                plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
+        return FAIL(v, at, "page %d is outside the swa pool of %d", page,
+                    v->kv->pool[POOL_SWA].total);
+    return FAIL(v, differs(at, page, v->kv->swa_of[full]),
+                "holds page %d, but full page %d maps to swa page %d", page, full,
+                v->kv->swa_of[full]);
 }
 
 static bool bad_column(const struct view *v, const struct table *t, int c, int32_t page,
                        int32_t own)
 {
-    const char *mode = plan_mode_name(v->p->mode);
     if (page == 0 && own == 0)
-        return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
-                    pool_name(t->pool), v->b, c);
-    return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d", mode,
-                pool_name(t->pool), v->b, c, page, own);
+        return FAIL(v, in_column(v, 5, t, c), "a visible page is not held");
+    return FAIL(v, differs(with_page(in_column(v, 10, t, c), page), page, own),
+                "page %d, the sequence holds %d", page, own);
 }
 
 /* Columns [first, last] of request b must be live pages of the sequence, with ids of the table's
@@ -238,8 +305,7 @@ static bool check_columns(const struct view *v, const struct table *t, int first
     const struct kv *kv = v->kv;
     const struct pages *pool = &kv->pool[t->pool];
     if (last >= t->n_cols)
-        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, last, t->n_cols);
+        return FAIL(v, in_column(v, 7, t, -1), "column %d needed, %d columns", last, t->n_cols);
     const int32_t *pages = t->pages + (size_t)v->b * (size_t)t->n_cols;
     for (int c = first; c <= last; c++) {
         int32_t page = pages[c], own = seq_page(v, t->pool, c);
@@ -249,7 +315,7 @@ static bool check_columns(const struct view *v, const struct table *t, int first
         if (t->pool == POOL_SWA) {
             int32_t full = seq_page(v, POOL_FULL, c);
             if (!inside || kv->swa_of[full] != page || kv->full_of[page] != full)
-                return bad_swa_page(v, c, page);
+                return bad_swa_page(v, t, c, page);
         }
         if (page != own || !inside || !pool->ref[page])
             return bad_column(v, t, c, page, own);
@@ -273,56 +339,54 @@ static const struct mark *mark_at(const struct kv *kv, enum pool_id pool, int32_
     return &kv->mark[pool][page * kv->page_size + cell % kv->page_size];
 }
 
-/* The mark of a cell has the cell's position, and its chain continues that of the cell before. */
+/* The place `at` of a request or a sequence, with a rule and a cell of a pool. */
+static struct violation at_cell(struct violation at, int rule, enum pool_id pool, int cell)
+{
+    at.rule = rule;
+    at.pool = (int)pool;
+    at.cell = cell;
+    return at;
+}
+
+/* The mark of a cell has the cell's position, and its chain continues that of the cell before.
+ * at: whose cell it is. */
 static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool, int cell,
-                    struct err *e)
+                    struct violation at, struct err *e)
 {
     int P = kv->page_size, first = pool == POOL_SWA ? s->swa_lo : 0;
     const struct column *c = &s->col[cell / P], *up = &s->col[max_int(0, cell - 1) / P];
     const struct mark *m = mark_at(kv, pool, pool == POOL_SWA ? c->swa.v : c->full.v, cell);
     if (pool == POOL_SWA && (!c->swa.v || (cell > first && !up->swa.v)))
-        return err_set(e, ERR_INVARIANT, "I5 swa cell %d: a visible page is not held",
-                       c->swa.v ? cell - 1 : cell);
+        return fault_set(e, at_cell(at, 5, pool, c->swa.v ? cell - 1 : cell),
+                         "a visible page is not held");
     if (m->pos != cell)
-        return err_set(e, ERR_INVARIANT, "I10 %s cell %d: %s", pool_name(pool), cell,
-                       m->pos < 0 ? "no pass has written it" : "another position's KV lies there");
+        return fault_set(e, differs(at_cell(at, 10, pool, cell), m->pos, cell), "%s",
+                         m->pos < 0 ? "no pass has written it" : "another position's KV lies there");
     if (cell > 0 && cell == first)
         return true; /* the cell before is released */
     uint64_t before = MARK_ROOT;
     if (cell > 0)
         before = mark_at(kv, pool, pool == POOL_SWA ? up->swa.v : up->full.v, cell - 1)->chain;
     if (m->chain != mark_chain(before, m->token, m->pos))
-        return err_set(e, ERR_INVARIANT, "I15 %s cell %d: token %d does not follow the cell before",
-                       pool_name(pool), cell, m->token);
+        return fault_set(e, at_cell(at, 15, pool, cell), "token %d does not follow the cell before",
+                         m->token);
     return true;
 }
 
 /* The last committed cell is written in both pools, and its chain is the committed one. */
-static bool tail_ok(const struct kv *kv, const struct seq *s, struct err *e)
+static bool tail_ok(const struct kv *kv, const struct seq *s, struct violation at, struct err *e)
 {
     int cell = s->committed - 1;
     if (cell < 0)
         return true;
     const struct column *c = &s->col[cell / kv->page_size];
-    if (!link_ok(kv, s, POOL_FULL, cell, e) || (c->swa.v && !link_ok(kv, s, POOL_SWA, cell, e)))
+    if (!link_ok(kv, s, POOL_FULL, cell, at, e) ||
+        (c->swa.v && !link_ok(kv, s, POOL_SWA, cell, at, e)))
         return false;
-    if (mark_at(kv, POOL_FULL, c->full.v, cell)->chain != s->tail ||
-        (c->swa.v && mark_at(kv, POOL_SWA, c->swa.v, cell)->chain != s->tail))
-        return err_set(e, ERR_INVARIANT, "I15 cell %d: its chain is not the one that was committed",
-                       cell);
-    return true;
-}
-
-static bool check_tail(const struct view *v)
-{
-    if (tail_ok(v->kv, v->q->seq, v->e))
-        return true;
-    /* the message must still begin with the rule's number */
-    char what[sizeof v->e->msg];
-    memcpy(what, v->e->msg, sizeof what);
-    size_t n = strcspn(what, " ");
-    return FAIL(v, "%.*s %s request %d, prefix_len %d:%.400s", (int)n, what,
-                plan_mode_name(v->p->mode), v->b, v->p->prefix_len[v->b], what + n);
+    bool full = mark_at(kv, POOL_FULL, c->full.v, cell)->chain == s->tail;
+    return (full && (!c->swa.v || mark_at(kv, POOL_SWA, c->swa.v, cell)->chain == s->tail)) ||
+           fault_set(e, at_cell(at, 15, full ? POOL_SWA : POOL_FULL, cell),
+                     "its chain is not the one that was committed");
 }
 
 /* STRICT: every committed cell in [lo, hi), read through the table. */
@@ -337,12 +401,10 @@ static bool check_chain(const struct view *v, const struct table *t, int lo, int
         int32_t page = t->pages[(size_t)v->b * (size_t)t->n_cols + (size_t)(c / P)];
         const struct mark *m = mark_at(kv, t->pool, page, c);
         if (m->pos != c)
-            return FAIL(v, "I10 %s %s table request %d column %d: cell %d is not written",
-                        plan_mode_name(v->p->mode), pool_name(t->pool), v->b, c / P, c);
+            return FAIL(v, with_cell(in_column(v, 10, t, c / P), c), "cell %d is not written", c);
         if ((c > lo || c == 0) && m->chain != mark_chain(before, m->token, m->pos))
-            return FAIL(v, "I15 %s %s table request %d column %d: cell %d, token %d, does not "
-                           "follow the cell before",
-                        plan_mode_name(v->p->mode), pool_name(t->pool), v->b, c / P, c, m->token);
+            return FAIL(v, with_cell(in_column(v, 15, t, c / P), c),
+                        "cell %d, token %d, does not follow the cell before", c, m->token);
         before = m->chain;
     }
     return true;
@@ -354,11 +416,12 @@ bool check_sweep(const struct kv *kv, const struct seq *const *seqs, int n, stru
         return false;
     for (int i = 0; i < n; i++) {
         const struct seq *s = seqs[i];
+        struct violation at = fault_at(0);
         for (int c = 0; c < s->committed; c++)
-            if (!link_ok(kv, s, POOL_FULL, c, e) ||
-                (kv->has_swa && c >= s->swa_lo && !link_ok(kv, s, POOL_SWA, c, e)))
+            if (!link_ok(kv, s, POOL_FULL, c, at, e) ||
+                (kv->has_swa && c >= s->swa_lo && !link_ok(kv, s, POOL_SWA, c, at, e)))
                 return false;
-        if (!tail_ok(kv, s, e))
+        if (!tail_ok(kv, s, at, e))
             return false;
     }
     return true;
@@ -372,12 +435,13 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
     struct err mine = {0};
     bool ok = after - before == (sampled ? (uint64_t)n : 0);
     if (!ok)
-        err_set(&mine, ERR_INVARIANT, "I16 %d tokens were emitted, %llu uniforms counted", n,
-                (unsigned long long)(after - before));
+        fault_set(&mine, differs(fault_at(16), (int64_t)(after - before), sampled ? n : 0),
+                  "%d tokens were emitted, %llu uniforms counted", n,
+                  (unsigned long long)(after - before));
     for (int i = 0; i < n && ok; i++)
         if (offset[i] != i)
-            ok = err_set(&mine, ERR_INVARIANT, "I16 token %d of the step was drawn with uniform %d",
-                         i, offset[i]);
+            ok = fault_set(&mine, differs(fault_at(16), offset[i], i),
+                           "token %d of the step was drawn with uniform %d", i, offset[i]);
     return ok || record_violation(c, &mine, e);
 }
 
@@ -392,12 +456,11 @@ static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
 static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
                      int32_t slot, int cell)
 {
-    const char *mode = plan_mode_name(v->p->mode);
+    int expected = slot_of(v, t->pool, cell);
     if (slot >= 0 && slot < GUARD_PAGES << v->kv->shift)
-        return FAIL(v, "I8 %s %s table row %d: %s slot %d lies in the guard page", mode,
-                    pool_name(t->pool), row, what, slot);
-    return FAIL(v, "I4 %s %s table row %d: %s slot %d, cell %d is in slot %d", mode,
-                pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
+        return FAIL(v, in_table_row(v, 8, t, row), "%s slot %d lies in the guard page", what, slot);
+    return FAIL(v, differs(with_cell(in_table_row(v, 4, t, row), cell), slot, expected),
+                "%s slot %d, cell %d is in slot %d", what, slot, cell, expected);
 }
 
 /* One request's rows in one table: what all of them share, loaded once because a step has hundreds
@@ -443,14 +506,14 @@ PER_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t 
 static bool bad_write(const struct rows *r, int i)
 {
     const struct view *v = r->v;
-    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
     if (!r->write)
-        return FAIL(v, "I6 %s %s table: no written slots", mode, pool);
+        return FAIL(v, in_table(v->p, 6, r->t->pool), "no written slots");
     if (r->kind == FROZEN)
-        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing", mode, pool);
+        return FAIL(v, in_table(v->p, 6, r->t->pool), "a frozen pass must write nothing");
     int32_t page = r->write[i] >> r->shift;
-    return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders", mode, pool,
-                v->r0 + i, page, r->ref[page]);
+    struct violation at = with_page(in_table_row(v, 6, r->t, v->r0 + i), page);
+    return FAIL(v, differs(at, r->ref[page], 1), "writes page %d, which has %d holders", page,
+                r->ref[page]);
 }
 
 PER_KIND bool check_write(const struct rows *r, int i)
@@ -513,13 +576,12 @@ static bool matches_request(const struct rows *r, int i, int skip)
 static bool bad_keys(const struct rows *r, int i, int n, int first, int expected_hi, int query)
 {
     const struct view *v = r->v;
-    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
     if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
-        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
-                    mode, pool, v->r0 + i, r->n_expand[i], r->width, n);
-    return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
-                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, expected_hi,
-                query + 1 - expected_hi);
+        return FAIL(v, differs(in_table_row(v, 7, r->t, v->r0 + i), r->n_expand[i], n),
+                    "%d expand cells in %d columns, %d nodes to see", r->n_expand[i], r->width, n);
+    return FAIL(v, in_table_row(v, 12, r->t, v->r0 + i),
+                "keys [%d, %d) + %d of the tree, expected [%d, %d) + %d", r->lo[i], r->hi[i],
+                r->n_expand[i], first, expected_hi, query + 1 - expected_hi);
 }
 
 /* A row's keys begin at the start of its window and end at its own position. n: cells of its tree
@@ -576,29 +638,29 @@ static bool check_prefix_rows(const struct view *v, const struct table *t)
         int row = v->r0 + i, query = prefix + i;
         int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
         int expected = first < prefix ? first : prefix;
+        struct violation at = in_table_row(v, 12, t, row);
+        at.prefix = true;
         if (t->lo[row] != expected || t->hi[row] != prefix || t->n_expand || t->write)
-            return FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
-                        plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row],
-                        t->hi[row], expected, prefix);
+            return FAIL(v, at, "keys [%d, %d), expected [%d, %d)", t->lo[row], t->hi[row], expected,
+                        prefix);
     }
     return true;
 }
 
 static bool check_table_identity(const struct view *v, const struct table *t, enum pool_id reads)
 {
-    const char *mode = plan_mode_name(v->p->mode);
+    struct violation at = in_column(v, 11, t, -1);
+    unsigned epoch = v->kv->pool[reads].epoch;
     if (t->pool != reads)
-        return FAIL(v, "I11 %s table request %d: made for the %s pool, its layers read the %s pool",
-                    mode, v->b, pool_name(t->pool), pool_name(reads));
-    if (t->epoch != v->kv->pool[reads].epoch)
-        return FAIL(v, "I11 %s %s table request %d: epoch %u, the pool is at %u", mode,
-                    pool_name(reads), v->b, t->epoch, v->kv->pool[reads].epoch);
+        return FAIL(v, at, "made for the %s pool, its layers read the %s pool", pool_name(t->pool),
+                    pool_name(reads));
+    if (t->epoch != epoch)
+        return FAIL(v, differs(at, t->epoch, epoch), "epoch %u, the pool is at %u", t->epoch, epoch);
     if (t->base != v->kv->mem[reads].base)
-        return FAIL(v, "I11 %s %s table request %d: made for other memory than the pool's", mode,
-                    pool_name(reads), v->b);
+        return FAIL(v, at, "made for other memory than the pool's");
     return t->page_size == v->kv->page_size ||
-           FAIL(v, "I11 %s %s table request %d: page size %d, the pool's is %d", mode,
-                pool_name(reads), v->b, t->page_size, v->kv->page_size);
+           FAIL(v, differs(at, t->page_size, v->kv->page_size), "page size %d, the pool's is %d",
+                t->page_size, v->kv->page_size);
 }
 
 /* The columns that the request's rows read, from column `checked` on. */
@@ -623,12 +685,11 @@ static bool check_table(struct view *v, const struct table *t, enum pool_id read
         return false;
     int W = t->pool == POOL_SWA && v->p->mode != PLAN_FROZEN ? v->kv->window : t->window;
     if (t->window != W || (t->pool == POOL_FULL && t->window))
-        return FAIL(v, "I12 %s %s table: window %d, the layers' is %d", plan_mode_name(v->p->mode),
-                    pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
+        return FAIL(v, differs(in_table(v->p, 12, t->pool), t->window, t->pool == POOL_FULL ? 0 : W),
+                    "window %d, the layers' is %d", t->window, t->pool == POOL_FULL ? 0 : W);
     if (v->p->list && (t->n_cols > v->p->list->cols ||
                        t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
-        return FAIL(v, "I7 %s %s table request %d: %d columns of a list of %d, cells to %d",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, t->n_cols,
+        return FAIL(v, in_column(v, 7, t, -1), "%d columns of a list of %d, cells to %d", t->n_cols,
                     v->p->list->cols, v->p->kv_len[v->b]);
     for (int i = 0; v->q->tree && i < v->q->n; i++)
         v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
@@ -646,10 +707,11 @@ static bool check_tree_row(const struct view *v, int i)
     int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
     int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
     if (p->pos[row] != pos)
-        return FAIL(v, "I13 %s row %d: position %d, its depth says %d", plan_mode_name(p->mode),
-                    row, p->pos[row], pos);
-    return p->up[row] == up || FAIL(v, "I13 %s row %d: follows row %d, its parent is row %d",
-                                    plan_mode_name(p->mode), row, p->up[row], up);
+        return FAIL(v, differs(in_row(v, 13, row), p->pos[row], pos),
+                    "position %d, its depth says %d", p->pos[row], pos);
+    return p->up[row] == up ||
+           FAIL(v, differs(in_row(v, 13, row), p->up[row], up), "follows row %d, its parent is row %d",
+                p->up[row], up);
 }
 
 static bool check_line_row(const struct view *v, int i)
@@ -659,10 +721,10 @@ static bool check_line_row(const struct view *v, int i)
     int row = v->r0 + i, pos = p->prefix_len[v->b] + (frozen ? -1 : i);
     int up = i && !frozen ? row - 1 : -1;
     if (p->pos[row] != pos)
-        return FAIL(v, "I9 %s row %d: position %d, expected %d", plan_mode_name(p->mode), row,
+        return FAIL(v, differs(in_row(v, 9, row), p->pos[row], pos), "position %d, expected %d",
                     p->pos[row], pos);
-    return p->up[row] == up || FAIL(v, "I9 %s row %d: follows row %d, expected %d",
-                                    plan_mode_name(p->mode), row, p->up[row], up);
+    return p->up[row] == up || FAIL(v, differs(in_row(v, 9, row), p->up[row], up),
+                                    "follows row %d, expected %d", p->up[row], up);
 }
 
 static bool check_row_identity(const struct view *v, int i)
@@ -671,11 +733,11 @@ static bool check_row_identity(const struct view *v, int i)
     int row = v->r0 + i;
     int32_t token = v->q->tree ? v->q->tree->token[node_of(v->q->tree, i)] : v->q->token[i];
     if (p->req[row] != v->b)
-        return FAIL(v, "I9 %s row %d: belongs to request %d, says %d", plan_mode_name(p->mode), row,
-                    v->b, p->req[row]);
+        return FAIL(v, differs(in_row(v, 9, row), p->req[row], v->b),
+                    "belongs to request %d, says %d", v->b, p->req[row]);
     if (p->token[row] != token)
-        return FAIL(v, "I9 %s row %d: token %d, the request's is %d", plan_mode_name(p->mode), row,
-                    p->token[row], token);
+        return FAIL(v, differs(in_row(v, 9, row), p->token[row], token),
+                    "token %d, the request's is %d", p->token[row], token);
     return v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i);
 }
 
@@ -686,13 +748,13 @@ static bool check_request(struct view *v)
     const struct plan *p = v->p;
     if (!check_extents(v) || !check_lag(v))
         return false;
-    if (!draft_mode(p->mode) && !check_tail(v))
+    if (!draft_mode(p->mode) && !tail_ok(v->kv, v->q->seq, in_request(v, 0), v->e))
         return false;
-    if (v->q->tree && !tree_ok(v->q->tree, v->e))
-        return err_prefix(v->e, "I13 %s request %d", plan_mode_name(p->mode), v->b);
+    struct err why;
+    if (v->q->tree && !tree_ok(v->q->tree, &why))
+        return FAIL(v, in_request(v, 13), "%s", why.msg);
     if (v->q->tree && (v->q->tree->n > v->q->n || v->q->n > TREE_MAX))
-        return FAIL(v, "I13 %s request %d: %d rows for a tree of %d nodes", plan_mode_name(p->mode),
-                    v->b, v->q->n, v->q->tree->n);
+        return FAIL(v, in_request(v, 13), "%d rows for a tree of %d nodes", v->q->n, v->q->tree->n);
     for (int i = 0; i < p->q_len[v->b]; i++)
         if (!check_row_identity(v, i))
             return false;
@@ -715,8 +777,9 @@ static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e
         if (p->table[i].used && !check_zones(p, &p->table[i], e))
             return false;
     if (p->row0[0] != 0 || p->row0[p->n_req] != p->n_rows)
-        return err_set(e, ERR_INVARIANT, "I9 %s: requests have rows %d to %d, the plan 0 to %d",
-                       plan_mode_name(p->mode), p->row0[0], p->row0[p->n_req], p->n_rows);
+        return fault_set(e, differs(in_plan(p, 9), p->row0[p->n_req], p->n_rows),
+                         "requests have rows %d to %d, the plan 0 to %d", p->row0[0],
+                         p->row0[p->n_req], p->n_rows);
     return true;
 }
 
@@ -764,7 +827,7 @@ bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
     struct err mine = {0};
     return c->level == CHECK_OFF ||
            end_check(c, check_all(c, p, kv, req, &mine) ||
-                           err_prefix(&mine, "I17 what the device filled in"), start, &mine, e);
+                           fault_filled(&mine), start, &mine, e);
 }
 
 bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,

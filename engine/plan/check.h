@@ -1,8 +1,8 @@
 /* check.h - the always-on checker: every plan is checked against numbered rules before its pass is
  * launched.
  *
- * A message begins with the number of the violated rule, then names plan, table, row or request,
- * column and value:
+ * A violation (struct violation) carries the number of the rule, plan, table, row or request, column
+ * and values; its message begins with them (engine/fault.h):
  *   I1  a pool's free and owned pages add up to it
  *   I2  the free list is a set of pages without references
  *   I3  a pool has as many references as there are columns that hold its pages
@@ -69,7 +69,5 @@ int check_rule_count(void);
 const char *check_rule(int i);
 /* Whether check_sweep() checks rule i; the others are checked with each plan. */
 bool check_rule_swept(int i);
-/* Whether a message of the checker names rule i. */
-bool check_names(const char *message, int i);
 
 #endif

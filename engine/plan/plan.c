@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *plan_mode_name(enum plan_mode m)
-{
-    static const char *const name[N_MODES] = {"extend", "decode", "verify", "draft",
-                                              "draft-extend", "frozen"};
-    return m < N_MODES ? name[m] : "?";
-}
-
 const char *table_name(enum table_id id)
 {
     static const char *const name[N_TABLES] = {"full", "swa", "draft", "draft window"};

@@ -30,19 +30,9 @@
 #define AERIE_PLAN_H
 
 #include "engine/cache/page_list.h"
+#include "engine/fault.h"
 
 struct bugs;
-
-enum plan_mode {
-    PLAN_EXTEND,
-    PLAN_DECODE,
-    PLAN_VERIFY,
-    PLAN_DRAFT,
-    PLAN_DRAFT_EXTEND,
-    PLAN_FROZEN,
-    N_MODES
-};
-const char *plan_mode_name(enum plan_mode m); /* "extend", "decode", ... */
 
 /* The page tables of a pass, one for each kind of layer: full and sliding layers of the target and
  * of the draft. Both kinds of draft layers read the draft's pool. */

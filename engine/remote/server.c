@@ -332,10 +332,11 @@ bool server_probe(struct server *s, struct http *h, const char *model, const str
     }
     json_t *models = get_json(h, "/v1/models", NULL, stop, &why);
     bool ok = models && pick_model(s, models, model, e);
-    if (!models && e)
-        *e = why.kind != ERR_NONE
-                 ? why
-                 : (struct err){ERR_MODEL, "the server has no /v1/models at this address: no server of a model answers there"};
+    if (!models && why.kind == ERR_NONE)
+        err_set(e, ERR_MODEL, "the server has no /v1/models at this address: no server of a model "
+                "answers there");
+    else if (!models && e)
+        *e = why;
     json_decref(models);
     if (ok) {
         ask_more(s, h, stop);

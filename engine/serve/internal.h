@@ -83,7 +83,7 @@ struct engine_shared {
     struct contexts contexts;   /* of their turns, to compute steps of theirs again */
     struct chat_view stats;     /* counters of the session only; the other fields stay 0 */
     struct turn_count count;
-    struct violation violation; /* the latest of this process */
+    struct violated violation; /* the latest of this process */
 };
 
 /* The plans of the one step whose plans a caller asked for (plans.c). */

@@ -59,8 +59,8 @@ void engine_fault(struct engine *g, int step, const struct err *e)
         buf_str(&ev.text, e->msg);
     }
     shared_lock(&g->shared);
-    struct violation v = {.turn = ev.turn, .step = step};
-    if (ev.fault == ERR_INVARIANT && fault_place_read(ev.text.p, &v.at)) {
+    if (ev.fault == ERR_INVARIANT && e->at.rule) {
+        struct violated v = {.turn = ev.turn, .step = step, .at = ev.at = e->at};
         memcpy(v.session, g->own.ses.id, sizeof v.session);
         snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
         g->shared.violation = v;

@@ -347,7 +347,7 @@ static bool local_sweep(struct backend *b, struct check_report *r, struct err *e
     leave(b);
     for (int i = 0; i < r->n_rule; i++) {
         r->rule[i].text = check_rule(i);
-        r->rule[i].state = !ok && check_names(why.msg, i) ? RULE_VIOLATED
+        r->rule[i].state = !ok && fault_is_of(&why.at, i + 1) ? RULE_VIOLATED
                            : check_rule_swept(i)          ? RULE_HOLDS
                                                           : RULE_OF_PLANS;
     }

@@ -406,9 +406,7 @@ bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b
         if (!play(&st[1], dev, m, draft, true, CHECK_ON, &why))
             snprintf(o->caught, sizeof o->caught, "%s", why.msg);
         o->prevented = launches - counted.n;
-        size_t n = strlen(bug_at(b)->rule);
-        o->rule_right = why.kind == ERR_INVARIANT && !strncmp(why.msg, bug_at(b)->rule, n) &&
-                        why.msg[n] == ' ';
+        o->rule_right = why.kind == ERR_INVARIANT && fault_is_of(&why.at, bug_at(b)->rule);
         why = (struct err){0};
         if (!play(&st[2], dev, m, draft, true, CHECK_OFF, &why))
             snprintf(o->stopped, sizeof o->stopped, "%.250s", why.msg);
@@ -435,7 +433,7 @@ static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, s
     jput_kint(out, "number", i->number);
     jput_kstr(out, "name", i->name);
     jput_kstr(out, "variant", i->variant[variant - 1]);
-    jput_kstr(out, "rule", i->rule);
+    jput_kstr(out, "rule", fault_rule(i->rule));
     jput_kstr(out, "needs", o->needs);
     jput_kstr(out, "scene", o->scene);
     jput_kstr(out, "caught", o->caught);

@@ -25,7 +25,7 @@ static int table(struct cli *c)
         jput_open(&json, '{');
         jput_kint(&json, "number", i->number);
         jput_kstr(&json, "name", i->name);
-        jput_kstr(&json, "rule", i->rule);
+        jput_kstr(&json, "rule", fault_rule(i->rule));
         jput_kstr(&json, "path", i->path);
         jput_kstr(&json, "was", i->was);
         jput_kstr(&json, "trigger", i->trigger);
@@ -34,7 +34,7 @@ static int table(struct cli *c)
         jput_close(&json, '}');
         struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
-                   i->name, i->path, i->was, i->trigger, i->rule);
+                   i->name, i->path, i->was, i->trigger, fault_rule(i->rule));
         for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)
             buf_printf(&text, "  variant  %s\n", i->variant[v - 1]);
         buf_str(&text, "  needs    ");

@@ -31,6 +31,7 @@ struct replay {
     struct conditions conditions;
     struct diff_counts counts;
     char fault[256]; /* with changes: the rule that the checker found violated; "": none */
+    struct violation fault_at;
     int fault_turn, fault_step;
     struct check_view checks;
     char *other; /* other differences to that run (build, device), printed if the replay differs */
@@ -200,12 +201,12 @@ static void on_turn(void *arg, const struct act *a)
 static bool keep_event(struct replay *r, const struct event *ev)
 {
     trace_event(&r->now, ev);
-    struct fault_place at;
     if (ev->kind != EV_FAULT)
         return true;
-    if (r->fault[0] || !fault_place_read(ev->text.p, &at))
+    if (r->fault[0] || !ev->at.rule)
         return false;
     snprintf(r->fault, sizeof r->fault, "%.250s", ev->text.p);
+    r->fault_at = ev->at;
     r->fault_turn = ev->turn;
     r->fault_step = ev->step;
     return false;
@@ -308,13 +309,12 @@ static void changes_json(const struct replay *r)
         jput_kreal(&b, "log_probability_differs_by", r->counts.most);
     jput_kint(&b, "checked", (int64_t)r->checks.checks);
     if (r->fault[0]) {
-        struct fault_place at;
         jput_key(&b, "violation");
         jput_open(&b, '{');
-        jput_kstr(&b, "rule", fault_place_read(r->fault, &at) ? at.rule : NULL);
         jput_kint(&b, "turn", r->fault_turn);
         jput_kint(&b, "step", r->fault_step);
         jput_kstr(&b, "text", r->fault);
+        fault_json(&r->fault_at, &b);
         jput_close(&b, '}');
     }
     if (d->class) {

@@ -13,7 +13,7 @@ static void bug_json(enum bug b, const char *state, struct buf *json)
     jput_kint(json, "number", i->number);
     jput_kstr(json, "name", i->name);
     jput_kstr(json, "state", state);
-    jput_kstr(json, "rule", i->rule);
+    jput_kstr(json, "rule", fault_rule(i->rule));
     jput_kstr(json, "path", i->path);
     jput_kstr(json, "was", i->was);
     jput_kstr(json, "trigger", i->trigger);
@@ -31,7 +31,7 @@ static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json
             bug_json((enum bug)b, state, json);
         else
             say_line(out, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
-                     i->number, i->name, i->rule, state, i->path);
+                     i->number, i->name, fault_rule(i->rule), state, i->path);
     }
     if (json)
         jput_close(json, ']');
@@ -106,7 +106,7 @@ bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct shee
     }
     const struct bug_info *i = bug_at(b);
     say_line(out, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
-             variant ? "; rule " : "", variant ? i->rule : "", variant ? " must name it" : "");
+             variant ? "; rule " : "", variant ? fault_rule(i->rule) : "", variant ? " must name it" : "");
     if (variant || argc == 1)
         say_needs(a, &set, b, max_int(variant, 1), out);
     if (argc == 1)

@@ -541,6 +541,7 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
         jput_kint(json, "turn", r->counts.violation.turn);
         jput_kint(json, "step", r->counts.violation.step);
         jput_kstr(json, "text", r->counts.violation.text);
+        fault_json(&r->counts.violation.at, json);
         jput_close(json, '}');
     } else {
         jput_null(json);
@@ -558,7 +559,7 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
 }
 
 /* "step 3.2" of a violation, and its session when that is another one. */
-static void violation_when(const struct violation *v, const char *session, struct sheet *out)
+static void violation_when(const struct violated *v, const char *session, struct sheet *out)
 {
     if (v->step)
         sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);

@@ -63,9 +63,9 @@ int map_unit(const struct page_table *t, int cells)
 /* The positions [*first, *end) of a pool that the violation of the present turn names. */
 static bool fault_span(const struct page_table *t, enum pool_id pool, int *first, int *end)
 {
-    const struct fault_place *at = &t->at;
+    const struct violation *at = &t->at;
     int size = map_page_size(t), column = fault_place_column(at, size);
-    if (!t->violated || column < 0 || strcmp(at->pool, pool_name(pool)) != 0)
+    if (!t->violated || column < 0 || at->pool != (int)pool)
         return false;
     *first = at->cell >= 0 ? at->cell : column * size;
     *end = at->cell >= 0 ? at->cell + 1 : *first + size;

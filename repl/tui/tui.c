@@ -156,7 +156,7 @@ static void fault(struct tui *t, const struct event *ev)
 {
     struct buf next = {0};
     tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault");
-    app_fault_next(t->app, ev->text.p ? ev->text.p : "", &next);
+    app_fault_next(t->app, &ev->at, &next);
     if (next.n)
         tui_note(t, ST_TEXT, "look: %s", next.p);
     buf_free(&next);

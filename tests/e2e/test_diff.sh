@@ -63,7 +63,7 @@ with "an unknown name" 2 '"page_siz" cannot be changed; expected' page_siz=4
 with "a wrong value" 2 'page_size cannot be "3"' page_size=3
 says "replay: a second word" 2 'replay takes one session' replay last another
 "$AERIE" replay last --with bug.24617=on check=strict --json >"$T/out"
-grep -q '"violation":{"rule":"I4","turn":1,"step":15,' "$T/out"; result "a violation as JSON" $?
+grep -q '"violation":{"turn":1,"step":15,"text":"I4 [^"]*","rule":"I4","plan":"verify","pool":"swa","row":[0-9]*,' "$T/out"; result "a violation as JSON" $?
 grep -q '{"name":"bug.24617","log":"off","now":"on","may_change":"anything"}' "$T/out"; result "changes as JSON" $?
 
 # ---- diff: the first difference, its place, the verdict ----

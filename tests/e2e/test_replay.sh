@@ -42,7 +42,7 @@ while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt $wan
     pick 1 2 4 16 64; flags="--page-size $picked"
     pick "1 5 6" "1 3 4" "4 5 16" "8 6 60" "2 1 3"; set -- $picked
     flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3"
-    pick steps steps tree full; flags+=" --log-level $picked"
+    pick steps steps tree; flags+=" --log-level $picked"
     pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9" \
         "--draft-weights fp8" "--weights fp8" "--draft ngram" "--draft ngram"; flags+=" $picked"
     pick "" "" "-c" "-p temperature=0.7"; flags+=" $picked"

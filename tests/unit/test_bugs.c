@@ -35,7 +35,7 @@ static void try_on(const char *target, const char *draft, bool print)
                               o.first, o.nan, (double)o.worst, o.stopped);
             if (!o.rule_right)
                 fail_msg("%s: expected %s, got: %s", bug_at((enum bug)i)->name,
-                         bug_at((enum bug)i)->rule, o.caught);
+                         fault_rule(bug_at((enum bug)i)->rule), o.caught);
             assert_true(strstr(o.caught, " row ") || strstr(o.caught, " column ") ||
                         strstr(o.caught, " request ") || strstr(o.caught, " pages"));
             assert_true(o.prevented > 0); /* kernels that the checker kept from being launched */

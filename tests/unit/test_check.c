@@ -2,6 +2,7 @@
  * mark is changed, and the rule that forbids it must say so. Each of them over many random states. */
 #include "tests/kv_kit.h"
 
+#include "kernels/json.h"
 #include "engine/fault.h"
 
 #include <stdio.h>
@@ -96,17 +97,30 @@ static bool shoot(struct shot *s, enum plan_mode mode, int parts)
     return true;
 }
 
-/* Whoever shows the message finds rule, plan and place in it. */
-static void assert_reads_back(const char *message, enum plan_mode mode)
+/* Whether a message that names something names the number that the field holds. */
+static bool names(const char *message, const char *what, int v)
 {
-    struct fault_place at;
-    if (!fault_place_read(message, &at) || strncmp(message, at.rule, strlen(at.rule)))
-        fail_msg("not read back: %s", message);
-    if (at.plan[0] ? strcmp(at.plan, plan_mode_name(mode)) : !at.pool[0])
-        fail_msg("plan '%s' and pool '%s' read back from: %s", at.plan, at.pool, message);
-    if ((strstr(message, " row ") && at.row < 0) || (strstr(message, " column ") && at.column < 0) ||
-        (strstr(message, " cell ") && at.cell < 0))
-        fail_msg("place not read back: %s", message);
+    char text[40];
+    snprintf(text, sizeof text, " %s %d", what, v);
+    return strstr(message, what) == NULL || v < 0 || strstr(message, text) != NULL;
+}
+
+/* The fields of a violation say what its message says. */
+static void assert_agrees(const struct err *e, enum plan_mode mode)
+{
+    const struct violation *at = &e->at;
+    const char *message = e->msg;
+    if (at->mode >= 0 ? at->mode != (int)mode || !strstr(message, plan_mode_name(mode)) : at->pool < 0)
+        fail_msg("plan %d and pool %d beside: %s", at->mode, at->pool, message);
+    if (at->pool >= 0 && !strstr(message, pool_name((enum pool_id)at->pool)))
+        fail_msg("pool %d beside: %s", at->pool, message);
+    if ((strstr(message, " row ") && at->row < 0) || (strstr(message, " column ") && at->column < 0) ||
+        (strstr(message, " cell ") && at->cell < 0) || !names(message, "row", at->row) ||
+        !names(message, "column", at->column) || !names(message, "cell", at->cell) ||
+        !names(message, "page", at->page))
+        fail_msg("another place than in: %s", message);
+    if (at->compared && at->found == at->expected)
+        fail_msg("found what was expected beside: %s", message);
 }
 
 /* ---- changing one thing and putting it back -------------------------------------------------- */
@@ -557,7 +571,7 @@ static void mutate_all(struct world *w)
                 if (!rule_fits(e.msg, m->rules))
                     fail_msg("%s (%s): expected %s, got: %s", m->name,
                              plan_mode_name((enum plan_mode)mode), m->rules, e.msg);
-                assert_reads_back(e.msg, (enum plan_mode)mode);
+                assert_agrees(&e, (enum plan_mode)mode);
                 assert_int_equal(w->check.violations, before + 1);
                 caught[i]++;
             }
@@ -572,34 +586,34 @@ static void mutate_all(struct world *w)
     }
 }
 
-/* The places of messages that the checker really writes. */
-static void test_a_message_gives_its_place(void **state)
+static void test_a_place_is_printed_and_has_a_column(void **state)
 {
     (void)state;
-    struct fault_place at;
+    struct violation at = fault_at(4);
     struct buf text = {0};
-    assert_true(fault_place_read("I4 verify swa table row 2: expand slot 131, cell 130 is in slot 3",
-                                 &at));
-    assert_true(at.row == 2 && at.cell == 130 && at.column == -1);
+    struct err e;
+    at.mode = PLAN_VERIFY, at.pool = POOL_SWA, at.table = true, at.row = 2, at.cell = 130;
     assert_int_equal(fault_place_column(&at, 16), 8);
     fault_place_print(&at, &text);
     assert_string_equal(text.p, "I4 verify, swa, row 2, position 130");
-    assert_true(fault_place_read("I4 extend swa table request 0 column 3: holds page 9, but full page "
-                                 "4 maps to swa page 2", &at));
-    assert_true(at.column == 3 && at.page == 9 && at.row == -1);
+    fault_set(&e, at, "expand slot %d, cell 130 is in slot 3", 131);
+    assert_string_equal(e.msg, "I4 verify swa table row 2: expand slot 131, cell 130 is in slot 3");
+    fault_filled(&e);
+    assert_string_equal(e.msg, "I17 what the device filled in: I4 verify swa table row 2: expand slot "
+                               "131, cell 130 is in slot 3");
+    assert_true(fault_is_of(&e.at, 17) && !fault_is_of(&e.at, 4) && fault_is_of(&at, 4));
+    at.row = -1, at.cell = -1, at.request = 0, at.column = 3, at.page = 9;
     assert_int_equal(fault_place_column(&at, 16), 3);
-    assert_true(fault_place_read("I7 draft draft table row 3 column 6: 131 was stored behind the 6 "
-                                 "columns of expand", &at));
-    assert_int_equal(fault_place_column(&at, 16), -1); /* a row's column is no page */
-    assert_true(fault_place_read("I3 swa: page 7 has 2 references, sequences hold 1", &at));
-    assert_true(at.plan[0] == '\0' && at.page == 7);
-    assert_string_equal(at.pool, "swa");
-    assert_true(fault_place_read("I17 what the device filled in: I12 verify full table row 5: keys",
-                                 &at));
-    assert_true(at.row == 5 && !strcmp(at.rule, "I17") && !strcmp(at.plan, "verify"));
-    static const char *const other[] = {"", "I", "I4", "In row 3", "I123 x", "the model's output"};
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        assert_false(fault_place_read(other[i], &at));
+    at.row = 3; /* a row's column is no page */
+    assert_int_equal(fault_place_column(&at, 16), -1);
+    at = fault_at(3), at.pool = POOL_SWA, at.page = 7, at.compared = true, at.found = 2, at.expected = 1;
+    buf_clear(&text);
+    jput_open(&text, '{');
+    fault_json(&at, &text);
+    jput_close(&text, '}');
+    assert_string_equal(text.p, "{\"rule\":\"I3\",\"pool\":\"swa\",\"page\":7,\"found\":2,\"expected\":1}");
+    err_set(&e, ERR_USAGE, "the model's output");
+    assert_int_equal(e.at.rule, 0);
     buf_free(&text);
 }
 
@@ -733,7 +747,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_mutation_is_caught_by_its_rule),
-        cmocka_unit_test(test_a_message_gives_its_place),
+        cmocka_unit_test(test_a_place_is_printed_and_has_a_column),
         cmocka_unit_test(test_the_sweep_sees_what_no_pass_touches),
         cmocka_unit_test(test_uniforms_are_counted),
         cmocka_unit_test(test_every_rule_has_a_number_a_line_and_a_test),

@@ -328,8 +328,8 @@ static void test_a_violation_is_marked_on_the_map(void **state)
     (void)state;
     struct world *w = new_world();
     w->t.violated = true;
-    fault_place_read("I4 verify swa table row 0: expand slot 131, cell 90 is in slot 3",
-                     &w->t.at);
+    w->t.at = fault_at(4);
+    w->t.at.pool = POOL_SWA, w->t.at.row = 0, w->t.at.cell = 90;
     begin(true);
     view_pages(&w->t, NULL, 80, &sheet);
     assert_has("\nfull  ######################################..dddd..");
@@ -464,7 +464,7 @@ static void test_stats_say_why_nothing_is_drafted(void **state)
     s.chat.cycles = s.chat.drafted = 0;
     s.check.violations = 2;
     s.check.unchecked = 9;
-    s.check.violation = (struct violation){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
+    s.check.violation = (struct violated){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
     begin(false);
     view_stats(&s, &i, &sheet);
     assert_has("spec      off: switched off by /set spec\n");
