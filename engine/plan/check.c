@@ -284,6 +284,10 @@ static bool bad_swa_page(const struct view *v, const struct table *t, int c, int
     if (page < GUARD_PAGES || page >= v->kv->pool[POOL_SWA].total)
         return FAIL(v, at, "page %d is outside the swa pool of %d", page,
                     v->kv->pool[POOL_SWA].total);
+    if (page == v->kv->swa_of[full])
+        return FAIL(v, differs(at, v->kv->full_of[page], full),
+                    "holds page %d, which maps back to full page %d, not to %d", page,
+                    v->kv->full_of[page], full);
     return FAIL(v, differs(at, page, v->kv->swa_of[full]),
                 "holds page %d, but full page %d maps to swa page %d", page, full,
                 v->kv->swa_of[full]);
@@ -294,8 +298,10 @@ static bool bad_column(const struct view *v, const struct table *t, int c, int32
 {
     if (page == 0 && own == 0)
         return FAIL(v, in_column(v, 5, t, c), "a visible page is not held");
-    return FAIL(v, differs(with_page(in_column(v, 10, t, c), page), page, own),
-                "page %d, the sequence holds %d", page, own);
+    struct violation at = with_page(in_column(v, 10, t, c), page);
+    if (page == own)
+        return FAIL(v, at, "the sequence holds page %d, which is no live page of the pool", page);
+    return FAIL(v, differs(at, page, own), "page %d, the sequence holds %d", page, own);
 }
 
 /* Columns [first, last] of request b must be live pages of the sequence, with ids of the table's
