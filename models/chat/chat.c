@@ -302,8 +302,8 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
     return chat_render_in(c, &(struct chat_style){0}, m, n, out, e);
 }
 
-bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m, int n,
-                    struct ids *out, struct err *e)
+bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m,
+                    int n, struct ids *out, struct err *e)
 {
     struct ids ids = {0};
     struct render r = {.c = c, .style = s, .out = &ids, .e = e};
@@ -333,14 +333,18 @@ static bool is_effort(const char *s)
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e)
 {
     const struct format *f = c->format;
-    bool thinks = f->think == THINK_HARMONY, never = f->think == THINK_NONE || f->think == THINK_CHANNEL;
+    bool always = f->think == THINK_HARMONY;
+    bool never = f->think == THINK_NONE || f->think == THINK_CHANNEL;
     if (s->effort && !f->effort)
-        return err_set(e, ERR_USAGE, "the model's chat format, %s, has no reasoning effort", f->name);
+        return err_set(e, ERR_USAGE, "the model's chat format, %s, has no reasoning effort",
+                       f->name);
     if (s->effort && !is_effort(s->effort))
-        return err_set(e, ERR_USAGE, "the reasoning effort \"%.40s\" is not known; expected low, medium or high", s->effort);
-    if (s->think == THINK_AS_EVER || c->switches || (s->think == THINK ? thinks : never))
+        return err_set(e, ERR_USAGE, "the reasoning effort \"%.40s\" is not known; expected low, "
+                       "medium or high", s->effort);
+    if (s->think == THINK_AS_EVER || c->switches || (s->think == THINK ? always : never))
         return true;
-    return err_set(e, ERR_USAGE, "the model's chat template, of the %s format, does not switch thinking on and off", f->name);
+    return err_set(e, ERR_USAGE, "the model's chat template, of the %s format, does not switch "
+                   "thinking on and off", f->name);
 }
 
 /* ---- choosing a format ---- */

@@ -40,14 +40,14 @@ const char *chat_name(const struct chat *c); /* "gemma", "harmony", "chatml", "r
  * (ERR_USAGE) for any other text. */
 bool chat_set_date(struct chat *c, const char *date, struct err *e);
 
-/* How a reply should think, where the model's template has a variable for that; zeros: as the template
- * does without the variable. */
+/* How a reply should think, where the model's template has a variable for that; zeros: as the
+ * template does without the variable. */
 struct chat_style {
     const char *effort; /* reasoning_effort; NULL: the template's own. Live while it is used */
     enum { THINK_AS_EVER, THINK_NOT, THINK } think; /* enable_thinking */
 };
-/* Whether prompts of this style can be rendered; else *e (ERR_USAGE) says what the format has. What a
- * format does anyway it can do. */
+/* Whether prompts of this style can be rendered, also because they are so anyway; else *e
+ * (ERR_USAGE) says what the format lacks. */
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e);
 
 /* Whether a prompt of at most `context` tokens can hold the texts of these messages (those without
@@ -63,8 +63,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
 bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,
                  struct err *e);
 /* The same in a style that the chat has. */
-bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m, int n,
-                    struct ids *out, struct err *e);
+bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m,
+                    int n, struct ids *out, struct err *e);
 /* The ids that end a reply: the format's, then the config's. Returns how many. */
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP]);
 

@@ -137,7 +137,7 @@ static char *literal_between(const char *template, const char *open, const char 
     return NULL;
 }
 
-/* Whether the template, if there is one, has enable_thinking in the form that the format renders. */
+/* Whether the template, if there is one, has enable_thinking in the form that is rendered here. */
 static bool has_switch(const struct chat *c)
 {
     const char *t = c->template;

@@ -28,7 +28,8 @@ static void system_message(struct render *r)
     put_str(r, c->date);
     put_str(r, "\n\nReasoning: ");
     put_str(r, r->style->effort ? r->style->effort : c->format->effort);
-    put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message.");
+    put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
+               "every message.");
     put_mark(r, MARK_CLOSE);
 }
 

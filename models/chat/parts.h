@@ -50,7 +50,7 @@ struct format {
     enum system_place system;
     enum think_kind think;
     const char *effort;  /* the reasoning effort that the system message names; NULL: none */
-    bool switches;       /* without a template: enable_thinking: false ends the prompt in an empty thought */
+    bool switches;       /* without a template: struct chat's */
     bool alternate;      /* user and assistant messages must alternate */
     bool trim;           /* white space around texts is removed */
     bool template_texts; /* default system prompts are read from the template in the folder */
@@ -73,7 +73,7 @@ struct chat {
     const char *open_thought; /* "<think>", perhaps with a newline, at the end of the prompt; NULL:
                                  none */
     bool empty_thought; /* the prompt ends in an empty thought (gemma-4) */
-    bool switches;      /* the template has enable_thinking */
+    bool switches;      /* the template has the variable enable_thinking */
     int think_mark;     /* the id of gemma-4's <|think|>, which switches thinking on; -1: none */
     char date[11];      /* YYYY-MM-DD */
     char warning[400];

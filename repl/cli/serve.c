@@ -60,16 +60,17 @@ static bool given(const struct options *o, const char *setting)
     return o->given >> settings_index(setting) & 1;
 }
 
-/* Whether browsers could write this as the origin of a page: SCHEME://HOST[:PORT], in small letters. */
+#define NAME "abcdefghijklmnopqrstuvwxyz0123456789.-"
+
+/* Whether a browser could send this as a page's origin: SCHEME://HOST[:PORT], in small letters. */
 static bool is_origin(const char *s)
 {
-    static const char name[] = "abcdefghijklmnopqrstuvwxyz0123456789.-";
-    size_t scheme = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
+    size_t scheme = strspn(s, NAME "+");
     if (!scheme || strncmp(s + scheme, "://", 3) != 0)
         return false;
     s += scheme + 3;
-    size_t host = *s == '[' ? strcspn(s, "]") + 1 : strspn(s, name);
-    if (!host || host > strlen(s) || strspn(s, "[]:abcdefghijklmnopqrstuvwxyz0123456789.-") != strlen(s))
+    size_t host = *s == '[' ? strcspn(s, "]") + 1 : strspn(s, NAME);
+    if (!host || host > strlen(s) || strspn(s, NAME "[]:") != strlen(s))
         return false;
     s += host;
     return !*s || (*s == ':' && s[1] && !s[1 + strspn(s + 1, "0123456789")]);
@@ -193,8 +194,8 @@ static bool check_flags(const struct cli *c, struct err *e)
         return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; expected --api-key-file FILE, "
                        "too: the key that clients must send", c->host);
     if (c->cors && !is_origin(c->cors))
-        return err_set(e, ERR_USAGE, "--cors cannot be \"%.80s\"; expected an origin as browsers send it, such as "
-                       "http://localhost:3000", c->cors);
+        return err_set(e, ERR_USAGE, "--cors cannot be \"%.80s\"; expected an origin as browsers "
+                       "send it, such as http://localhost:3000", c->cors);
     return true;
 }
 

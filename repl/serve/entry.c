@@ -39,8 +39,8 @@ static bool same_address(const struct door *a, const struct door *b)
     return memcmp(&a->from, &b->from, sizeof a->from) == 0;
 }
 
-/* The stranger that has waited longest (from: of this address only), or, known: the connection. There is
- * one: the newcomer waits. */
+/* The connection that has waited longest; known: of all of them, else of the strangers; from: of
+ * this one's address only, or NULL. There always is one, because the newcomer waits. */
 static struct door *longest_waiting(const struct entry *e, const struct door *from, bool known)
 {
     struct door *found = NULL;
@@ -144,12 +144,13 @@ int entry_look(struct entry *e, int ms)
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-static const char *const names[ASKED_FIELDS] = {"Host", "Content-Length", "Transfer-Encoding",
-                                               "Content-Type", "Authorization", "Origin"};
+static const char *const names[ASKED_FIELDS] = {
+    "Host", "Content-Length", "Transfer-Encoding", "Content-Type", "Authorization", "Origin"};
 
 void asked_add(struct asked *h, const char *name, const char *value)
 {
-    static const char token[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    static const char token[] = "!#$%&'*+-.^_`|~0123456789"
+                                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     h->odd_name |= !*name || name[strspn(name, token)];
     for (int i = 0; i < ASKED_FIELDS; i++)
         if (ascii_same(name, names[i]) && h->n[i]++ == 0)
@@ -163,11 +164,13 @@ static bool is_proper(const struct asked *h, struct refusal *r)
         return refuse(r, 400, NULL, "the name of a header has a character that names may not have");
     for (int i = 0; i < ASKED_FIELDS; i++)
         if (h->n[i] > 1)
-            return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one", h->n[i], names[i]);
+            return refuse(r, 400, NULL, "the request has %d headers %s; expected at most one",
+                          h->n[i], names[i]);
     if (!h->value[ASKED_HOST] && h->http11)
         return refuse(r, 400, NULL, "the request has no header Host, which HTTP/1.1 asks for");
     if (coding && (!h->http11 || !ascii_same(coding, "chunked")))
-        return refuse(r, 400, NULL, "Transfer-Encoding is \"%.40s\"; expected chunked, in HTTP/1.1", coding);
+        return refuse(r, 400, NULL, "Transfer-Encoding is \"%.40s\"; expected chunked, in HTTP/1.1",
+                      coding);
     if (length && coding)
         return refuse(r, 400, NULL, "the request has both Content-Length and Transfer-Encoding");
     if (length && (!*length || length[strspn(length, "0123456789")]))
@@ -203,7 +206,8 @@ static bool host_is_here(const struct entry *e, const struct asked *h)
         return true;
     if (*host == '[')
         return true; /* a number, no name */
-    snprintf(name, sizeof name, "%.*s", (int)(strcspn(host, ":") < 63 ? strcspn(host, ":") : 63), host);
+    size_t n = strcspn(host, ":");
+    snprintf(name, sizeof name, "%.*s", (int)(n < 63 ? n : 63), host);
     return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
 }
 
@@ -213,8 +217,8 @@ bool entry_is_cors(const struct entry *e, const struct asked *h)
     return origin && e->o->cors && strcmp(origin, e->o->cors) == 0;
 }
 
-/* A page in a browser may send any request to this address that needs no permission of the server: a
- * form, or text. Its Origin says so. */
+/* A page in a browser may send any request to this address that needs no permission of the
+ * server: a form, or text. Its Origin says so. */
 static bool origin_is_foreign(const struct entry *e, const struct asked *h)
 {
     const char *origin = h->value[ASKED_ORIGIN], *host = h->value[ASKED_HOST];
@@ -233,9 +237,11 @@ bool entry_admits(const struct entry *e, const struct asked *h, bool *known, str
     if (!is_proper(h, r))
         return false;
     if (!host_is_here(e, h))
-        return refuse(r, 403, NULL, "this server has no key and answers to localhost or an address only");
+        return refuse(r, 403, NULL,
+                      "this server has no key and answers to localhost or an address only");
     if (!reads && origin_is_foreign(e, h))
-        return refuse(r, 403, NULL, "a page of %.80s may not ask this server; --cors ORIGIN lets one origin ask",
+        return refuse(r, 403, NULL,
+                      "a page of %.80s may not ask this server; --cors ORIGIN lets one origin ask",
                       h->value[ASKED_ORIGIN]);
     *known = !e->o->key || shows_key(e, h);
     return *known || h->open ||

@@ -8,7 +8,8 @@ enum { CHAT = FIELDS_CHAT, COMPLETION = FIELDS_COMPLETION, BOTH = CHAT | COMPLET
 #define READ "" /* by ask.c */
 #define ANY NULL /* ignored: it cannot change the answer */
 
-/* neutral: READ, ANY, or the JSON values that ask for what the server does anyway, separated by "|". */
+/* neutral: READ, ANY, or the JSON values that ask for what the server does anyway, separated by
+ * "|". */
 static const struct field {
     const char *name;
     int where;
@@ -190,7 +191,7 @@ static const struct field {
     {"post_sampling_probs", BOTH, "false"},
     {"logprob_token_ids", BOTH, "[]"},
     {"skip_special_tokens", BOTH, "true"},
-    {"spaces_between_special_tokens", BOTH, "true|false"}, /* no reply has special tokens in its text */
+    {"spaces_between_special_tokens", BOTH, "true|false"}, /* replies have none in their text */
     {"include_reasoning", BOTH, "true"},
     {"separate_reasoning", BOTH, "true"},
     {"stream_reasoning", BOTH, "true"},
@@ -244,9 +245,12 @@ bool fields_check(const json_t *o, int kind, struct refusal *r)
         if (json_is_null(v) || (f && (!f->neutral || !*f->neutral || is_neutral(v, f->neutral))))
             continue;
         if (!f)
-            return refuse(r, 400, name, "%.60s: this server does not know the field, so it cannot tell "
-                          "whether the field changes the answer", name);
-        return refuse(r, 400, name, "%s is not supported by this server: only its default, %s, is accepted", name, f->neutral);
+            return refuse(r, 400, name,
+                          "%.60s: this server does not know the field, so it cannot tell whether "
+                          "the field changes the answer", name);
+        return refuse(r, 400, name,
+                      "%s is not supported by this server: only its default, %s, is accepted",
+                      name, f->neutral);
     }
     return true;
 }
