@@ -153,6 +153,7 @@ struct model {
     struct tensor head;  /* (vocab, hidden); shares embed's data when tied */
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
+    char *note;        /* a line for people about an unusual folder, or NULL */
     char *names;       /* memory of the tensors' names in model_shaped(), else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape
@@ -218,7 +219,7 @@ struct draft {
     int kv_full, kv_swa; /* target layers whose cells full and sliding draft layers read; -1: the
                             target has no layer of that type (nor has the draft) */
 
-    char note[160]; /* a line for people about an unusual head; usually empty */
+    char *note; /* a line for people about an unusual head or folder, or NULL */
     char *dir;
     char *names; /* as in struct model */
     uint64_t bytes;

@@ -84,7 +84,13 @@ static bool load_models(struct loaded *l, const struct engine_opts *o, struct er
     struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
     if (o->make)
         return l->has_draft = o->make(o->make_arg, &l->model, &l->draft, e);
-    return model_load(&l->model, o->model, &how, e) && load_draft(l, o, &how, e);
+    if (!model_load(&l->model, o->model, &how, e) || !load_draft(l, o, &how, e))
+        return false;
+    if (l->model.note)
+        notice(o, "%s", l->model.note);
+    if (l->has_draft && l->draft.note)
+        notice(o, "%s", l->draft.note);
+    return true;
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

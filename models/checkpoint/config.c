@@ -21,6 +21,8 @@ static int read_head_dim(const struct arch *a, int dflt, int heads)
 {
     const struct conf *c = &a->c;
     int hidden = a->cfg->hidden;
+    if (conf_is_null(c, "head_dim"))
+        dflt = 0;
     if (!conf_has(c, "head_dim") && !dflt && conf_ok(c)) {
         if (hidden % heads)
             conf_refuse(c, "num_attention_heads", "is %d, which does not divide hidden_size %d",
@@ -44,7 +46,8 @@ bool arch_sizes(struct arch *a, const struct sizes *d)
     g->max_pos = conf_int(c, "max_position_embeddings", or_needed(d->max_pos), 1, MAX_CONTEXT);
     g->eps = (float)conf_num(c, "rms_norm_eps", d->eps, 1e-12, 1);
     int heads = conf_int(c, "num_attention_heads", or_needed(d->heads), 1, MAX_HEADS);
-    int kv = conf_int(c, "num_key_value_heads", d->kv ? d->kv : heads, 1, MAX_HEADS);
+    int kv_dflt = d->kv && !conf_is_null(c, "num_key_value_heads") ? d->kv : heads;
+    int kv = conf_int(c, "num_key_value_heads", kv_dflt, 1, MAX_HEADS);
     int ffn = conf_int(c, "intermediate_size", or_needed(d->ffn), 1, MAX_FFN);
     int dim = read_head_dim(a, d->head_dim, heads);
     bool bias = conf_bool(c, "attention_bias", false);
@@ -91,9 +94,7 @@ void arch_windows(struct arch *a, int period, int window)
 {
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
-    const json_t *types = json_object_get(c->obj, "layer_types");
-    if (json_is_null(types))
-        types = NULL;
+    const json_t *types = conf_value(c, "layer_types");
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n)) {
         conf_refuse(c, "layer_types", "has %zu entries, expected %d (num_hidden_layers)",
                     json_array_size(types), n);
@@ -106,6 +107,8 @@ void arch_windows(struct arch *a, int period, int window)
     }
     if (!any)
         return;
+    if (conf_is_null(c, "sliding_window"))
+        conf_refuse(c, "sliding_window", "is null, but there are sliding layers");
     int w = conf_int(c, "sliding_window", or_needed(window), 1, MAX_CONTEXT);
     a->cfg->window = w;
     for (int i = 0; i < n; i++)
@@ -115,46 +118,45 @@ void arch_windows(struct arch *a, int period, int window)
 
 /* ---- enumerations ---- */
 
+bool act_of_name(const char *name, enum act_kind *act)
+{
+    bool silu = !strcmp(name, "silu") || !strcmp(name, "swish");
+    *act = silu ? ACT_SILU : ACT_GELU_TANH;
+    return silu || !strcmp(name, "gelu_pytorch_tanh") || !strcmp(name, "gelu_new");
+}
+
 enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt)
 {
     const char *s = conf_str(c, key, dflt);
+    enum act_kind act = ACT_NONE;
     if (!s)
-        return conf_refuse(c, key, "is missing"), ACT_NONE;
-    if (!strcmp(s, "silu") || !strcmp(s, "swish"))
-        return ACT_SILU;
-    if (!strcmp(s, "gelu_pytorch_tanh") || !strcmp(s, "gelu_new"))
-        return ACT_GELU_TANH;
-    conf_refuse(c, key, "\"%.60s\" is not supported, expected silu or gelu_pytorch_tanh",
-                show(s).s);
-    return ACT_NONE;
+        conf_refuse(c, key, "is missing");
+    else if (!act_of_name(s, &act))
+        conf_refuse(c, key, "\"%.60s\" is not supported, expected silu or gelu_pytorch_tanh",
+                    show(s).s);
+    return act;
 }
 
 float arch_softcap(const struct conf *c, const char *key, double dflt)
 {
-    return (float)conf_num(c, key, conf_is_null(c, key) ? 0 : dflt, 0, 1e6);
+    return (float)conf_num(c, key, conf_is_null(c, key) ? 0 : dflt, 1e-3, 1e6);
 }
 
-/* "vision" makes attention bidirectional among image tokens only, so text is not affected. */
-void arch_causal(const struct conf *c)
-{
-    static const char *const key = "use_bidirectional_attention";
-    const json_t *v = json_object_get(c->obj, key);
-    if (!v || json_is_null(v) || json_is_false(v) ||
-        (json_is_string(v) && !strcmp(json_string_value(v), "vision")))
-        return;
-    conf_refuse(c, key, "is set, which is not supported");
-}
-
-void arch_quantization(struct arch *a, const char *method)
+static void check_method(const struct conf *c, const char *method)
 {
     struct conf q;
-    const struct conf *c = conf_has(&a->top, "quantization_config") ? &a->top : &a->c;
     if (!conf_enter(c, "quantization_config", &q))
         return;
     const char *s = conf_str(&q, "quant_method", "?");
     if (!method || strcmp(s, method) != 0)
         conf_refuse(&q, "quant_method", "\"%.60s\" is not supported for this family, expected %s",
                     show(s).s, method ? method : "no quantisation");
+}
+
+void arch_quantization(const struct arch *a, const char *method)
+{
+    check_method(&a->top, method);
+    check_method(&a->c, method);
 }
 
 /* ---- special tokens and generation_config.json ---- */

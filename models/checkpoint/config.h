@@ -13,7 +13,8 @@
 
 struct arch {
     struct conf top; /* the whole file */
-    struct conf c;   /* the text model's object: text_config if there is one, else top */
+    struct conf c;   /* the text model's object: text_config in a multimodal folder, else top.
+                        Readers see the keys of the family's table */
     int n_tensor;    /* tensors of the checkpoint: an upper bound of the number of layers */
     struct config *cfg;
     struct layer *layer; /* (cfg->n_layer), owned by the caller, also after an error */
@@ -39,30 +40,32 @@ void arch_windows(struct arch *a, int period, int window);
 /* The activation that `key` names (`dflt` if absent). Refuses an unknown one. */
 enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt);
 
+/* Whether `name` names an activation that is supported, and which. */
+bool act_of_name(const char *name, enum act_kind *act);
+
 /* A tanh soft-cap: 0 (none) if the key is null, `dflt` if it is absent. */
 float arch_softcap(const struct conf *c, const char *key, double dflt);
 
-/* Refuses bidirectional attention. */
-void arch_causal(const struct conf *c);
-
 /* Refuses a quantization_config whose method is not `method`; NULL: refuses every method. */
-void arch_quantization(struct arch *a, const char *method);
+void arch_quantization(const struct arch *a, const char *method);
 
 /* ---- rope ---- */
 
-/* Where a config keeps the rope of a layer type. Newer configs have rope_parameters, one object or
- * one object per layer type; older ones have a theta key beside rope_scaling. */
+/* Where a family's configs keep the rope of a layer type. Newer configs have rope_parameters: one
+ * object, or one object per layer type; older ones have a theta key beside rope_scaling. */
 struct rope_spelling {
-    const char *type;  /* key of this layer type in rope_parameters */
-    const char *theta; /* older configs: key of theta, e.g. "rope_theta" */
-    bool scaled;       /* rope_scaling and a single rope_parameters apply to this layer type */
-    struct rope dflt;  /* the defaults: kind, theta, partial, factor */
+    const char *type;  /* key of this layer type in rope_parameters; NULL: there is one rope */
+    const char *theta; /* older configs: key of theta, e.g. "rope_theta"; NULL: none */
+    bool scaled;       /* rope_scaling applies to this layer type */
+    struct rope dflt;  /* the rope of a config that has neither object */
 };
 
 #define ROPE_PLAIN(theta_)                                                                         \
     {.kind = ROPE_DEFAULT, .theta = (theta_), .factor = 1, .partial = 1, .truncate = true}
 
-/* Fills r from the config, except for the fields that rope_init() derives. */
+/* Fills r from the config, except for the fields that rope_init() derives. Refuses what the
+ * reference would ignore: keys that a rope of its type does not use, and one spelling beside
+ * another that says something else. */
 void arch_rope(const struct conf *c, const struct config *cfg, const struct rope_spelling *s,
                struct rope *r);
 

@@ -161,25 +161,36 @@ bool conf_refuse(const struct conf *c, const char *key, const char *fmt, ...)
     return err_set(f->e, ERR_MODEL, "%s: %s%s %s", show_path(f->path).s, c->at, show(key).s, what);
 }
 
-static const json_t *conf_get(const struct conf *c, const char *key)
+bool conf_sees(const struct conf *c, const char *key)
 {
-    const json_t *v = json_object_get(c->obj, key);
+    if (!c->keys)
+        return true;
+    CHECK(key_decides(key));
+    for (const char *const *k = c->keys; *k; k++)
+        if (!strcmp(*k, key))
+            return true;
+    return false;
+}
+
+const json_t *conf_value(const struct conf *c, const char *key)
+{
+    const json_t *v = conf_sees(c, key) ? json_object_get(c->obj, key) : NULL;
     return v && !json_is_null(v) ? v : NULL;
 }
 
 bool conf_has(const struct conf *c, const char *key)
 {
-    return conf_get(c, key) != NULL;
+    return conf_value(c, key) != NULL;
 }
 
 bool conf_is_null(const struct conf *c, const char *key)
 {
-    return json_is_null(json_object_get(c->obj, key));
+    return conf_sees(c, key) && json_is_null(json_object_get(c->obj, key));
 }
 
 bool conf_enter(const struct conf *c, const char *key, struct conf *out)
 {
-    const json_t *v = conf_get(c, key);
+    const json_t *v = conf_value(c, key);
     if (!v)
         return false;
     if (!json_is_object(v))
@@ -192,7 +203,7 @@ bool conf_enter(const struct conf *c, const char *key, struct conf *out)
 
 int conf_int(const struct conf *c, const char *key, int64_t dflt, int min, int max)
 {
-    const json_t *v = conf_get(c, key);
+    const json_t *v = conf_value(c, key);
     if (!v && dflt != CONF_NEEDED)
         return (int)dflt;
     if (!v)
@@ -212,7 +223,7 @@ int conf_int(const struct conf *c, const char *key, int64_t dflt, int min, int m
 
 double conf_num(const struct conf *c, const char *key, double dflt, double min, double max)
 {
-    const json_t *v = conf_get(c, key);
+    const json_t *v = conf_value(c, key);
     if (!v && !isnan(dflt))
         return dflt;
     if (!v)
@@ -227,7 +238,7 @@ double conf_num(const struct conf *c, const char *key, double dflt, double min, 
 
 bool conf_bool(const struct conf *c, const char *key, bool dflt)
 {
-    const json_t *v = conf_get(c, key);
+    const json_t *v = conf_value(c, key);
     if (!v)
         return dflt;
     if (!json_is_boolean(v))
@@ -237,7 +248,7 @@ bool conf_bool(const struct conf *c, const char *key, bool dflt)
 
 const char *conf_str(const struct conf *c, const char *key, const char *dflt)
 {
-    const json_t *v = conf_get(c, key);
+    const json_t *v = conf_value(c, key);
     if (!v)
         return dflt;
     if (!json_is_string(v))
@@ -247,7 +258,7 @@ const char *conf_str(const struct conf *c, const char *key, const char *dflt)
 
 int conf_ints(const struct conf *c, const char *key, int64_t *v, int max)
 {
-    const json_t *j = conf_get(c, key);
+    const json_t *j = conf_value(c, key);
     size_t n = !j ? 0 : json_is_array(j) ? json_array_size(j) : 1;
     if (n > (size_t)max)
         return conf_refuse(c, key, "has %zu entries, expected at most %d", n, max), 0;

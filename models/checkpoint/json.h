@@ -42,6 +42,7 @@ struct conf_file { /* shared by all objects of one file */
 struct conf {
     const json_t *obj;
     struct conf_file *file;
+    const char *const *keys; /* the keys of obj that a reader sees (keys.h); NULL: all */
     char at[96]; /* "text_config." or "": precedes key names in messages */
 };
 
@@ -51,11 +52,20 @@ static inline bool conf_ok(const struct conf *c) { return !c->file->bad; }
 bool conf_refuse(const struct conf *c, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Whether a reader sees the key. Such a key must be in the list of keys.c. */
+bool conf_sees(const struct conf *c, const char *key);
+/* Whether that list has the key. Defined in keys.c. */
+bool key_decides(const char *key);
+
+/* The functions below treat a key that a reader does not see as absent. */
+
 /* Whether the key is present and not null. */
 bool conf_has(const struct conf *c, const char *key);
 /* Whether the key is present and null, which for some keys means "none", not "the default". */
 bool conf_is_null(const struct conf *c, const char *key);
-/* Sets *out to the object at key (out may be c). False if the key is absent or null; any other
+/* The value at key, or NULL if it is absent or null. */
+const json_t *conf_value(const struct conf *c, const char *key);
+/* Sets *out to the object at key, whose keys are all seen (out may be c). False if the key is absent or null; any other
  * value is an error. */
 bool conf_enter(const struct conf *c, const char *key, struct conf *out);
 

@@ -13,6 +13,7 @@
 static const struct family *const families[] = {
     &family_gpt_oss, &family_gemma3, &family_gemma4, &family_gemma2,
     &family_olmo3,   &family_qwen3,  &family_llama,  &family_mistral,
+    &family_ministral, &family_gemma3_mm,
 };
 
 static const struct family *find_family(const struct conf *c)
@@ -34,6 +35,17 @@ static const struct family *find_family(const struct conf *c)
     return NULL;
 }
 
+/* Sets a->c to the text model's object. */
+static bool enter_text(struct arch *a, const struct family *f)
+{
+    a->c = a->top;
+    if (f->outer && !strcmp(conf_str(&a->top, "model_type", ""), f->outer) &&
+        !conf_enter(&a->top, "text_config", &a->c))
+        return conf_refuse(&a->top, "text_config", "is missing");
+    a->c.keys = f->keys;
+    return true;
+}
+
 /* Finds the family and fills *g and *layer from the config. Frees root, which may be NULL (*e is
  * set then). */
 static bool configure(json_t *root, const char *path, int n_tensor, struct config *g,
@@ -43,17 +55,17 @@ static bool configure(json_t *root, const char *path, int n_tensor, struct confi
         return false;
     struct conf_file file = {.path = path, .e = e};
     struct arch a = {.top = {.obj = root, .file = &file}, .n_tensor = n_tensor, .cfg = g};
-    a.c = a.top;
     *family = find_family(&a.top);
-    bool ok = *family != NULL;
+    bool ok = *family && enter_text(&a, *family);
     if (ok) {
-        conf_enter(&a.top, "text_config", &a.c);
         snprintf(g->family, sizeof g->family, "%s", (*family)->name);
-        ok = conf_ok(&a.c) && (*family)->configure(&a);
+        ok = (*family)->configure(&a);
         *layer = a.layer;
     }
     if (ok) {
+        arch_refuse_unused(&a);
         arch_tokens(&a.top, g);
+        a.c.keys = NULL;
         if (a.c.obj != a.top.obj)
             arch_tokens(&a.c, g);
         ok = conf_ok(&a.c);
@@ -95,13 +107,19 @@ static const struct prefix *find_prefix(const struct binder *b)
     return &prefixes[0]; /* binding will name the missing tensor */
 }
 
-/* gpt-oss experts are stored as MXFP4 or as bf16; the tensors' names tell which. */
-static bool find_expert_store(const struct binder *b, const char *trunk, struct config *g)
+/* gpt-oss experts are stored as MXFP4 or as bf16; the tensors' names tell which, and the config
+ * (the store that it sets) must allow MXFP4. */
+static bool find_expert_store(const struct binder *b, const char *trunk, const char *dir,
+                              struct config *g)
 {
     if (g->moe != MOE_GPTOSS)
         return true;
     const char *const prefix[] = {trunk, NULL};
     bool plain = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj");
+    bool blocks = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj_blocks");
+    if (!plain && blocks && g->store != STORE_MXFP4)
+        return err_set(b->e, ERR_MODEL, "%s/config.json: quantization_config is missing, expected "
+                       "mxfp4, in which the experts are stored", show_path(dir).s);
     g->store = plain ? STORE_IN_OUT : STORE_MXFP4;
     if (!plain && (g->hidden % 32 || g->expert_ffn % 32))
         return err_set(b->e, ERR_MODEL, "%s: %s is %d, expected a multiple of 32, the width of an "
@@ -115,7 +133,7 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
 {
     const struct prefix *p = find_prefix(b);
     const char *const trunk[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
-    if (!find_expert_store(b, p->trunk, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
+    if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
         !binder_bind(b, head_spec, head, m, NULL, 0))
         return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {
@@ -151,6 +169,7 @@ static bool load_into(struct model *m, const char *path, const struct loading *p
         st_close(st);
         return false;
     }
+    m->note = *st_note(st) ? xstrdup(st_note(st)) : NULL;
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
     bool ok = use_tied_copy(&b) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
@@ -200,6 +219,8 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
         model_free(m);
         return false;
     }
+    if (m->cfg.moe == MOE_GPTOSS)
+        m->cfg.store = STORE_MXFP4; /* as published */
     struct namer names;
     namer_open(&names, m->cfg.n_layer);
     extents_of_config(x, &m->cfg);
@@ -223,6 +244,7 @@ void model_free(struct model *m)
     free(m->layer);
     free(m->dir);
     free(m->names);
+    free(m->note);
     *m = (struct model){0};
 }
 

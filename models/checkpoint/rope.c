@@ -108,84 +108,192 @@ static const char *const kind_names[] = {
     [ROPE_PROPORTIONAL] = "proportional",
 };
 
-static enum rope_kind rope_kind(const struct conf *p, enum rope_kind dflt)
+static enum rope_kind rope_kind(const struct conf *p)
 {
-    const char *key = conf_has(p, "rope_type") ? "rope_type" : "type";
-    const char *name = conf_str(p, key, kind_names[dflt]);
+    const char *old = conf_str(p, "type", "default"), *name = conf_str(p, "rope_type", old);
+    if (conf_has(p, "type") && strcmp(name, old) != 0)
+        conf_refuse(p, "type", "is \"%.60s\" beside another rope_type", show(old).s);
     for (int i = 0; i <= ROPE_PROPORTIONAL; i++)
         if (!strcmp(name, kind_names[i]))
             return (enum rope_kind)i;
-    conf_refuse(p, key, "\"%.60s\" is not supported, expected default, linear, yarn, llama3 or "
-                "proportional", show(name).s);
-    return dflt;
+    conf_refuse(p, conf_has(p, "rope_type") ? "rope_type" : "type", "\"%.60s\" is not supported, "
+                "expected default, linear, yarn, llama3 or proportional", show(name).s);
+    return ROPE_DEFAULT;
 }
 
-/* Enters the layer type's object of rope_parameters or rope_scaling. False if there is none. */
-static bool enter_type(const struct conf *c, const char *key, const struct rope_spelling *s,
-                       struct conf *out)
+/* The keys of a rope's object, and the kinds of rope that use each. */
+enum {
+    IN_LINEAR = 1 << ROPE_LINEAR, IN_YARN = 1 << ROPE_YARN, IN_LLAMA3 = 1 << ROPE_LLAMA3,
+    IN_PROPORTIONAL = 1 << ROPE_PROPORTIONAL, IN_ANY = ~0,
+};
+static const struct {
+    const char *key;
+    int kinds;
+    double neutral; /* this value says no more than an absent key */
+} rope_keys[] = {
+    {"rope_type", IN_ANY, NAN},
+    {"type", IN_ANY, NAN},
+    {"rope_theta", IN_ANY, NAN},
+    {"factor", IN_LINEAR | IN_YARN | IN_LLAMA3 | IN_PROPORTIONAL, 1},
+    {"original_max_position_embeddings", IN_YARN | IN_LLAMA3, NAN},
+    {"beta_fast", IN_YARN, NAN},
+    {"beta_slow", IN_YARN, NAN},
+    {"truncate", IN_YARN, NAN},
+    {"attention_factor", IN_YARN, 1},
+    {"mscale", IN_YARN, 1},
+    {"mscale_all_dim", IN_YARN, 1},
+    {"low_freq_factor", IN_LLAMA3, NAN},
+    {"high_freq_factor", IN_LLAMA3, NAN},
+    {"partial_rotary_factor", IN_PROPORTIONAL, 1},
+    {"long_factor", 0, NAN},
+    {"short_factor", 0, NAN},
+    {"llama_4_scaling_beta", 0, NAN},
+    {"full_attention", 0, NAN},
+    {"sliding_attention", 0, NAN},
+};
+
+/* Refuses keys that no kind of rope in `kinds` uses. */
+static void refuse_unused(const struct conf *p, int kinds, const char *expected)
 {
-    if (!conf_enter(c, key, out))
-        return false;
-    if (conf_has(out, "full_attention") || conf_has(out, "sliding_attention"))
-        return conf_enter(out, s->type, out);
-    return s->scaled;
+    for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++) {
+        const json_t *v = conf_value(p, rope_keys[i].key);
+        if (v && !(rope_keys[i].kinds & kinds) &&
+            !(json_is_number(v) && json_number_value(v) == rope_keys[i].neutral))
+            conf_refuse(p, rope_keys[i].key, "is not used there, expected %s", expected);
+    }
 }
 
-/* The context length that scaling starts from. */
-static double original_max(const struct conf *c, const struct conf *p, const struct config *cfg)
+static bool is_layer_type(const char *key)
+{
+    return !strcmp(key, "full_attention") || !strcmp(key, "sliding_attention");
+}
+
+/* An object with one rope per layer type has no other key of a rope beside them. */
+static void refuse_untyped(const struct conf *all)
+{
+    for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++)
+        if (!is_layer_type(rope_keys[i].key) && conf_has(all, rope_keys[i].key))
+            conf_refuse(all, rope_keys[i].key, "is not used there, expected it in full_attention "
+                        "or sliding_attention");
+}
+
+/* Enters the object of rope_parameters for the layer type. False if there is none. */
+static bool enter_parameters(const struct conf *c, const struct rope_spelling *s, struct conf *out)
+{
+    if (!conf_enter(c, "rope_parameters", out))
+        return false;
+    if (!s->type)
+        return true;
+    refuse_untyped(out);
+    return conf_enter(out, s->type, out);
+}
+
+/* The context length that scaling starts from. Where layer types have ropes of their own, only
+ * their objects say it. */
+static double original_max(const struct conf *c, const struct conf *p, const struct config *cfg,
+                           const struct rope_spelling *s, double dflt)
 {
     static const char *const key = "original_max_position_embeddings";
-    double dflt = conf_num(p, key, cfg->max_pos, 1, 1 << 30);
-    return conf_num(c, key, dflt, 1, 1 << 30);
+    double of_rope = p ? conf_num(p, key, cfg->max_pos, 1, 1 << 30) : dflt;
+    double of_model = conf_num(c, key, of_rope, 1, 1 << 30);
+    if (s->type && of_model != of_rope)
+        conf_refuse(c, key, "is %g, but the rope of the %s layers has %g", of_model, s->type,
+                    of_rope);
+    return of_model;
 }
 
-static void read_scaling(const struct conf *c, const struct conf *p, const struct config *cfg,
-                         struct rope *r)
+static void read_yarn(const struct conf *p, const struct rope_spelling *s, struct rope *r)
 {
+    r->beta_slow = conf_num(p, "beta_slow", 1, 1e-6, 1e6);
+    r->beta_fast = conf_num(p, "beta_fast", 32, r->beta_slow, 1e6);
+    r->truncate = conf_bool(p, "truncate", true);
+    r->attention_factor = conf_num(p, "attention_factor", 0, 1e-6, 1e6);
+    r->mscale = conf_num(p, "mscale", 0, 0, 1e6);
+    r->mscale_all_dim = conf_num(p, "mscale_all_dim", 0, 0, 1e6);
+    if (s->type && !r->truncate)
+        conf_refuse(p, "truncate", "is false, which the reference does not use where layer types "
+                    "have ropes of their own, expected true");
+}
+
+static void read_llama3(const struct conf *p, struct rope *r)
+{
+    r->low_freq_factor = conf_num(p, "low_freq_factor", NAN, 1e-6, 1e6);
+    r->high_freq_factor = conf_num(p, "high_freq_factor", NAN, 1e-6, 1e6);
+    if (r->high_freq_factor <= r->low_freq_factor)
+        conf_refuse(p, "high_freq_factor", "is %g, expected more than low_freq_factor %g",
+                    r->high_freq_factor, r->low_freq_factor);
+}
+
+/* The share of a head that is rotated. Only the proportional kind leaves dimensions unrotated. */
+static double partial(const struct conf *c, const struct conf *p, const struct rope *r)
+{
+    static const char *const key = "partial_rotary_factor";
+    const struct conf *at = p && conf_has(p, key) ? p : c;
+    bool fixed = !p || r->kind != ROPE_PROPORTIONAL;
+    double expected = r->kind == ROPE_PROPORTIONAL ? r->partial : 1;
+    double x = conf_num(at, key, expected, 1e-3, 1);
+    if (fixed && x != expected)
+        conf_refuse(at, key, "is %g, which a rope of type %s does not use, expected %g", x,
+                    kind_names[r->kind], expected);
+    return x;
+}
+
+/* Reads a rope from its object p; NULL: there is none. */
+static void read_rope(const struct conf *c, const struct conf *p, const struct config *cfg,
+                      const struct rope_spelling *s, struct rope *r)
+{
+    *r = s->dflt;
+    if (s->theta)
+        r->theta = conf_num(c, s->theta, r->theta, 1.001, 1e12);
+    if (p) {
+        *r = (struct rope){.kind = rope_kind(p), .factor = 1, .partial = 1, .truncate = true,
+                           .theta = conf_num(p, "rope_theta", r->theta, 1.001, 1e12)};
+        char expected[64];
+        snprintf(expected, sizeof expected, "none in a rope of type %s", kind_names[r->kind]);
+        refuse_unused(p, 1 << r->kind, expected);
+    }
+    r->partial = partial(c, p, r);
     if (r->kind == ROPE_YARN || r->kind == ROPE_LLAMA3)
-        r->original_max = original_max(c, p, cfg);
+        r->original_max = original_max(c, p, cfg, s, r->original_max);
+    if (!p)
+        return;
     double factor = r->kind == ROPE_YARN           ? cfg->max_pos / r->original_max
                     : r->kind == ROPE_PROPORTIONAL ? 1
                                                    : NAN;
     if (r->kind != ROPE_DEFAULT)
         r->factor = conf_num(p, "factor", factor, 1e-3, 1e6);
-    if (r->kind == ROPE_YARN) {
-        r->beta_slow = conf_num(p, "beta_slow", 1, 1e-6, 1e6);
-        r->beta_fast = conf_num(p, "beta_fast", 32, r->beta_slow, 1e6);
-        r->truncate = conf_bool(p, "truncate", true);
-        r->attention_factor = conf_num(p, "attention_factor", 0, 1e-6, 1e6);
-        r->mscale = conf_num(p, "mscale", 0, 0, 1e6);
-        r->mscale_all_dim = conf_num(p, "mscale_all_dim", 0, 0, 1e6);
-    }
-    if (r->kind == ROPE_LLAMA3) {
-        r->low_freq_factor = conf_num(p, "low_freq_factor", NAN, 1e-6, 1e6);
-        r->high_freq_factor = conf_num(p, "high_freq_factor", NAN, 1e-6, 1e6);
-        if (r->high_freq_factor <= r->low_freq_factor)
-            conf_refuse(p, "high_freq_factor", "is %g, expected more than low_freq_factor %g",
-                        r->high_freq_factor, r->low_freq_factor);
-    }
+    if (r->kind == ROPE_YARN)
+        read_yarn(p, s, r);
+    if (r->kind == ROPE_LLAMA3)
+        read_llama3(p, r);
+}
+
+static bool same_rope(const struct rope *a, const struct rope *b)
+{
+    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor &&
+           a->original_max == b->original_max && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->low_freq_factor == b->low_freq_factor &&
+           a->high_freq_factor == b->high_freq_factor && a->mscale == b->mscale &&
+           a->mscale_all_dim == b->mscale_all_dim && a->attention_factor == b->attention_factor &&
+           a->partial == b->partial && a->truncate == b->truncate;
 }
 
 void arch_rope(const struct conf *c, const struct config *cfg, const struct rope_spelling *s,
                struct rope *r)
 {
     struct conf given, scaling;
-    *r = s->dflt;
-    bool has_given = enter_type(c, "rope_parameters", s, &given);
-    bool has_scaling = s->scaled && enter_type(c, "rope_scaling", s, &scaling);
-    /* theta: the innermost object that has the key wins */
-    r->theta = conf_num(c, s->theta, r->theta, 1.001, 1e12);
-    if (has_given)
-        r->theta = conf_num(&given, "rope_theta", r->theta, 1.001, 1e12);
-    if (has_scaling)
-        r->theta = conf_num(&scaling, "rope_theta", r->theta, 1.001, 1e12);
-    const struct conf *p = has_scaling ? &scaling : has_given ? &given : NULL;
-    r->partial = conf_num(c, "partial_rotary_factor", p ? 1 : r->partial, 1e-3, 1);
-    if (!p)
+    bool has_given = enter_parameters(c, s, &given);
+    bool has_scaling = s->scaled && conf_enter(c, "rope_scaling", &scaling) &&
+                       json_object_size(scaling.obj);
+    if (has_scaling && s->type && conf_has(&scaling, "type") && !conf_has(&scaling, "rope_type"))
+        conf_refuse(&scaling, "type", "is not used in this family, expected rope_type");
+    read_rope(c, has_scaling ? &scaling : has_given ? &given : NULL, cfg, s, r);
+    if (!has_scaling || !has_given)
         return;
-    r->partial = conf_num(p, "partial_rotary_factor", r->partial, 1e-3, 1);
-    r->kind = rope_kind(p, ROPE_DEFAULT);
-    read_scaling(c, p, cfg, r);
+    struct rope other;
+    read_rope(c, &given, cfg, s, &other);
+    if (!same_rope(r, &other))
+        conf_refuse(c, "rope_scaling", "says something else than rope_parameters");
 }
 
 /* The layers of one table must agree on the width of their heads. */

@@ -10,6 +10,7 @@
  *       the end of the file;
  *   (4) with an index, every tensor that it names is in the shard it names, and every tensor of
  *       the shards is named; shard names are plain file names.
+ * In a folder that has both, model.safetensors is read and the index is not, as in transformers.
  * All this is read with pread(): a file that shrinks meanwhile gives an error. The data can be mapped
  * afterwards (kernels/mapped.h).
  */
@@ -45,6 +46,7 @@ struct shard {
 
 struct safetensors {
     char *source; /* path of the index, or of the single file */
+    char *note;   /* st_note() */
     struct shard *shard;
     int n_shard;
     struct entry *entry; /* by shard and offset */
@@ -441,15 +443,16 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     char *index = xasprintf("%s/model.safetensors.index.json", dir);
     char *single = xasprintf("%s/model.safetensors", dir);
     char *pickle = xasprintf("%s/pytorch_model.bin", dir);
-    bool ok, sharded = access(index, F_OK) == 0;
-    int why = sharded ? 0 : errno;
-    s->source = xstrdup(sharded ? index : single);
+    bool ok, indexed = access(index, F_OK) == 0;
+    int why = indexed ? 0 : errno;
+    bool whole = !file_missing(single);
+    s->source = xstrdup(whole || !indexed ? single : index);
     if (why && why != ENOENT && why != ENOTDIR)
         ok = err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(index).s, strerror(why));
-    else if (sharded)
-        ok = open_index(s, dir, index, e);
-    else if (!file_missing(single))
+    else if (whole)
         ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
+    else if (indexed)
+        ok = open_index(s, dir, index, e);
     else if (!file_missing(pickle))
         ok = err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
                      "to model.safetensors (safetensors.torch.save_file) first",
@@ -457,6 +460,9 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     else
         ok = err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
                      "model.safetensors.index.json", show_path(dir).s);
+    if (whole && indexed)
+        s->note = xasprintf("%s has model.safetensors and model.safetensors.index.json: the weights "
+                            "are those of model.safetensors", show_path(dir).s);
     free(index);
     free(single);
     free(pickle);
@@ -497,6 +503,7 @@ void st_close(struct safetensors *s)
     for (int i = 0; i < s->n; i++)
         free((char *)s->entry[i].t.name);
     free(s->source);
+    free(s->note);
     free(s->shard);
     free(s->entry);
     free(s->by_name);
@@ -539,6 +546,11 @@ bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t fr
     if (shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
         return true;
     return err_prefix(e, "tensor %s", show(t->name).s);
+}
+
+const char *st_note(const struct safetensors *s)
+{
+    return s->note ? s->note : "";
 }
 
 int st_files(const struct safetensors *s)

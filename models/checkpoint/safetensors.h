@@ -14,6 +14,8 @@ int st_index(const struct safetensors *s, const struct tensor *t); /* i where st
 const char *st_type(const struct safetensors *s, const struct tensor *t); /* as in the header */
 /* Path of the tensor's file. t NULL: of the index, or of the single file if there is no index. */
 const char *st_path(const struct safetensors *s, const struct tensor *t);
+/* A line for people about what the folder's files leave open, or "". */
+const char *st_note(const struct safetensors *s);
 /* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL) on an I/O error. */
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
                   void *dst, struct err *e);

@@ -75,6 +75,8 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
     json_t *root = NULL;
     bool ok = false;
     struct safetensors *st = st_open(dir, e);
+    if (st && *st_note(st))
+        d->note = xstrdup(st_note(st));
     if (st && (root = json_open(path, NULL, e))) {
         g.top = (struct conf){.obj = root, .file = &file};
         binder_open(&g.b, st, &d->cfg, e);
@@ -100,6 +102,7 @@ void draft_free(struct draft *d)
     free(d->token_order);
     free(d->dir);
     free(d->names);
+    free(d->note);
     *d = (struct draft){0};
 }
 

@@ -131,8 +131,7 @@ static void configure_windows(struct arch *a)
 
 static void configure_rope(struct arch *a)
 {
-    struct rope_spelling s = {
-        .type = a->layer[0].window ? "sliding_attention" : "full_attention",
+    static const struct rope_spelling s = {
         .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
     };
     a->cfg->n_rope = 1;
@@ -333,8 +332,8 @@ static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
         free(d->d2t);
         d->d2t = NULL;
     }
-    if (ok && !ascending)
-        snprintf(d->note, sizeof d->note, "d2t is not in ascending order");
+    if (ok && !ascending && !d->note)
+        d->note = xasprintf("%s: d2t is not in ascending order", show_path(d->dir).s);
     return ok;
 }
 

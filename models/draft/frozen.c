@@ -125,11 +125,13 @@ static bool configure(struct drafting *g)
     snprintf(c->family, sizeof c->family, "gemma4_assistant");
     if (!conf_enter(&g->top, "text_config", &a.c))
         return conf_refuse(&g->top, "text_config", "is missing");
+    a.c.keys = family_gemma4.keys;
     bool ok = gemma4_configure(&a);
     d->layer = a.layer;
     if (!ok)
         return false;
     refuse_variants(&a);
+    arch_refuse_unused(&a);
     configure_centroids(g);
     c->tied = conf_bool(&g->top, "tie_word_embeddings", true);
     c->final_softcap = 0; /* the reference's assistant has none, whatever text_config says */

@@ -8,6 +8,7 @@
 #define AERIE_MODELS_FAMILIES_H
 
 #include "models/checkpoint/config.h"
+#include "models/checkpoint/keys.h"
 #include "models/checkpoint/weights.h"
 
 struct prefix {
@@ -18,13 +19,17 @@ struct prefix {
 struct family {
     const char *name;                /* struct config's family */
     const char *const *types;        /* values of model_type, NULL-terminated */
+    const char *outer;               /* that type whose folders are multimodal and have the text
+                                        model below text_config; NULL: none */
+    const char *const *keys;         /* the keys that decide numbers and that the family uses
+                                        (keys.h), NULL-terminated */
     bool (*configure)(struct arch *a); /* fills a->cfg and a->layer; false: the config is refused */
     const struct tensor_spec *trunk; /* tensors of struct model; names follow prefix.trunk */
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
-extern const struct family family_gemma2, family_gemma3, family_gemma4, family_gpt_oss,
-    family_llama, family_mistral, family_olmo3, family_qwen3;
+extern const struct family family_gemma2, family_gemma3, family_gemma3_mm, family_gemma4,
+    family_gpt_oss, family_llama, family_ministral, family_mistral, family_olmo3, family_qwen3;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);

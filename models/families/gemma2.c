@@ -12,7 +12,7 @@ static bool configure(struct arch *a)
         .vocab = 256000, .max_pos = 8192, .eps = 1e-6,
     };
     static const struct rope_spelling rope = {
-        .type = "full_attention", .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
+        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
     };
     if (!arch_sizes(a, &dflt))
         return false;
@@ -26,7 +26,6 @@ static bool configure(struct arch *a)
     g->attn_softcap = arch_softcap(c, "attn_logit_softcapping", 50);
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 30);
     g->embed_scale = gemma_embed_scale(g->hidden);
-    arch_causal(c);
     arch_quantization(a, NULL);
     arch_windows(a, 2, 4096);
     g->n_rope = 1;
@@ -40,6 +39,10 @@ static const struct tensor_spec layer[] = {SPECS_SANDWICH, SPECS_ATTENTION, SPEC
 const struct family family_gemma2 = {
     .name = "gemma2",
     .types = (const char *const[]){"gemma2", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_activation", "attention_bias", "layer_types",
+        "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping",
+        "final_logit_softcapping", NULL},
     .configure = configure,
     .trunk = trunk,
     .layer = layer,

@@ -16,13 +16,6 @@ float gemma_embed_scale(int hidden)
     return sqrtf((float)hidden);
 }
 
-/* Every period-th layer has full attention. */
-static int period(const struct conf *c)
-{
-    const char *plain = "sliding_window_pattern", *hidden = "_sliding_window_pattern";
-    return conf_int(c, conf_has(c, plain) ? plain : hidden, 6, 1, 1024);
-}
-
 static bool configure(struct arch *a)
 {
     static const struct sizes dflt = {
@@ -43,14 +36,13 @@ static bool configure(struct arch *a)
     g->place = PLACE_SANDWICH;
     g->qk_norm = true;
     g->act = arch_act(c, "hidden_activation", "gelu_pytorch_tanh");
-    g->tied = conf_bool(c, "tie_word_embeddings", true);
+    g->tied = conf_bool(&a->top, "tie_word_embeddings", true);
     g->attn_scale = (float)pow(conf_num(c, "query_pre_attn_scalar", 256, 1, 1e6), -0.5);
-    g->attn_softcap = arch_softcap(c, "attn_logit_softcapping", 0);
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 0);
     g->embed_scale = gemma_embed_scale(g->hidden);
-    arch_causal(c);
     arch_quantization(a, NULL);
-    arch_windows(a, period(c), 4096);
+    /* every so many layers one has full attention */
+    arch_windows(a, conf_int(c, "sliding_window_pattern", 6, 1, 1024), 4096);
     g->n_rope = 2;
     arch_rope(c, g, &local, &g->rope[0]);
     arch_rope(c, g, &global, &g->rope[1]);
@@ -64,9 +56,25 @@ static const struct tensor_spec layer[] = {
     SPECS_SANDWICH, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
+#define KEYS                                                                                       \
+    KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "rope_local_base_freq", "hidden_activation", "attention_bias",  \
+        "layer_types", "sliding_window", "sliding_window_pattern", "query_pre_attn_scalar"
+
 const struct family family_gemma3 = {
     .name = "gemma3",
-    .types = (const char *const[]){"gemma3", "gemma3_text", NULL},
+    .types = (const char *const[]){"gemma3_text", NULL},
+    .keys = (const char *const[]){KEYS, "final_logit_softcapping", NULL},
+    .configure = configure,
+    .trunk = trunk,
+    .layer = layer,
+};
+
+/* The reference's multimodal model has no soft-cap. */
+const struct family family_gemma3_mm = {
+    .name = "gemma3",
+    .types = (const char *const[]){"gemma3", NULL},
+    .outer = "gemma3",
+    .keys = (const char *const[]){KEYS, NULL},
     .configure = configure,
     .trunk = trunk,
     .layer = layer,

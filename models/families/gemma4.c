@@ -7,6 +7,7 @@
  */
 #include "models/families/families.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void configure_heads(struct arch *a)
@@ -14,7 +15,8 @@ static void configure_heads(struct arch *a)
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
     bool k_eq_v = conf_bool(c, "attention_k_eq_v", false);
-    bool by_layer = conf_has(c, "per_layer_config"); /* replaces the keys global_* */
+    /* replaces the keys global_*, also if it is null */
+    bool by_layer = conf_has(c, "per_layer_config") || conf_is_null(c, "per_layer_config");
     int dim = by_layer ? a->layer[0].head_dim : conf_int(c, "global_head_dim", 512, 2, 1024);
     int kv = a->layer[0].n_kv;
     if (k_eq_v && !by_layer)
@@ -33,24 +35,70 @@ static void configure_heads(struct arch *a)
     }
 }
 
+/* The other values of a layer must be those of the whole model. */
+static void check_others(const struct arch *a, const struct conf *one)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)one->obj, key, v)
+        if (strcmp(key, "head_dim") != 0 && strcmp(key, "num_key_value_heads") != 0 &&
+            !json_equal(v, json_object_get(a->c.obj, key)))
+            conf_refuse(one, key, "is not supported for a single layer, expected head_dim and "
+                        "num_key_value_heads");
+}
+
+static void configure_override(struct arch *a, const struct conf *one, struct layer *l)
+{
+    l->head_dim = conf_int(one, "head_dim", l->head_dim, 2, 1024);
+    l->n_kv = conf_int(one, "num_key_value_heads", l->n_kv, 1, 1024);
+    if (l->head_dim % 2 || l->n_head % l->n_kv)
+        conf_refuse(one, l->head_dim % 2 ? "head_dim" : "num_key_value_heads",
+                    "does not fit %d heads of an even width", l->n_head);
+    check_others(a, one);
+}
+
+/* The layer that a key of per_layer_config names, which may begin with zeros; -1: none. */
+static int layer_of_key(const char *key, int n_layer)
+{
+    char *end;
+    if (*key < '0' || *key > '9' || strlen(key) > 6)
+        return -1;
+    long i = strtol(key, &end, 10);
+    return *end || i >= n_layer ? -1 : (int)i;
+}
+
 /* In newer configs per_layer_config.INDEX.{head_dim, num_key_value_heads} gives the values that
  * differ in a layer. */
 static void configure_overrides(struct arch *a)
 {
     struct conf all, one;
+    const char *key;
+    json_t *v;
     if (!conf_enter(&a->c, "per_layer_config", &all))
         return;
+    json_object_foreach((json_t *)all.obj, key, v) {
+        int i = layer_of_key(key, a->cfg->n_layer);
+        if (i < 0)
+            conf_refuse(&all, key, "is not the number of a layer, expected 0 to %d",
+                        a->cfg->n_layer - 1);
+        else if (conf_enter(&all, key, &one))
+            configure_override(a, &one, &a->layer[i]);
+    }
+}
+
+/* Where per_layer_config replaces the keys global_*, or K is not V, these keys must not say
+ * something else. */
+static void check_global(const struct arch *a)
+{
+    const struct conf *c = &a->c;
     for (int i = 0; i < a->cfg->n_layer; i++) {
-        char key[16];
-        struct layer *l = &a->layer[i];
-        snprintf(key, sizeof key, "%d", i);
-        if (!conf_enter(&all, key, &one))
-            continue;
-        l->head_dim = conf_int(&one, "head_dim", l->head_dim, 2, 1024);
-        l->n_kv = conf_int(&one, "num_key_value_heads", l->n_kv, 1, 1024);
-        if (l->head_dim % 2 || l->n_head % l->n_kv)
-            conf_refuse(&one, l->head_dim % 2 ? "head_dim" : "num_key_value_heads",
-                        "does not fit %d heads of an even width", l->n_head);
+        const struct layer *l = &a->layer[i];
+        if (!l->window && conf_int(c, "global_head_dim", l->head_dim, 2, 1024) != l->head_dim)
+            conf_refuse(c, "global_head_dim", "is not %d, the head_dim of layer %d in "
+                        "per_layer_config", l->head_dim, i);
+        if (!l->window && conf_int(c, "num_global_key_value_heads", l->n_kv, 1, 1024) != l->n_kv)
+            conf_refuse(c, "num_global_key_value_heads", "is not %d, what layer %d has: it applies "
+                        "only with attention_k_eq_v and without per_layer_config", l->n_kv, i);
     }
 }
 
@@ -93,10 +141,10 @@ static void configure_experts(struct arch *a)
 static void configure_ropes(struct arch *a)
 {
     static const struct rope_spelling sliding = {
-        .type = "sliding_attention", .theta = "rope_local_base_freq", .dflt = ROPE_PLAIN(1e4),
+        .type = "sliding_attention", .dflt = ROPE_PLAIN(1e4),
     };
     static const struct rope_spelling full = {
-        .type = "full_attention", .theta = "rope_theta", .scaled = true,
+        .type = "full_attention",
         .dflt = {.kind = ROPE_PROPORTIONAL, .theta = 1e6, .factor = 1, .partial = 0.25},
     };
     struct config *g = a->cfg;
@@ -119,6 +167,15 @@ static void configure_windows(struct arch *a)
             a->cfg->window = a->layer[i].window;
 }
 
+/* "vision" makes attention bidirectional among image tokens only, so text is not affected. */
+static void check_causal(const struct conf *c)
+{
+    const json_t *v = conf_value(c, "use_bidirectional_attention");
+    const char *s = json_string_value(v);
+    if (v && !json_is_false(v) && (!s || strcmp(s, "vision") != 0))
+        conf_refuse(c, "use_bidirectional_attention", "is set, which is not supported");
+}
+
 bool gemma4_configure(struct arch *a)
 {
     static const struct sizes dflt = {
@@ -133,7 +190,7 @@ bool gemma4_configure(struct arch *a)
     g->place = PLACE_SANDWICH;
     g->qk_norm = g->v_norm = true;
     g->act = arch_act(c, "hidden_activation", "gelu_pytorch_tanh");
-    g->tied = conf_bool(c, "tie_word_embeddings", true);
+    g->tied = conf_bool(&a->top, "tie_word_embeddings", true);
     g->attn_scale = 1;
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 0);
     g->embed_scale = gemma_embed_scale(g->hidden);
@@ -142,11 +199,12 @@ bool gemma4_configure(struct arch *a)
     if (g->ple && g->ple_vocab < g->vocab)
         conf_refuse(c, "vocab_size_per_layer_input", "is %d, expected at least vocab_size %d",
                     g->ple_vocab, g->vocab);
-    arch_causal(c);
+    check_causal(c);
     arch_quantization(a, NULL);
     configure_windows(a);
     configure_heads(a);
     configure_overrides(a);
+    check_global(a);
     configure_sharing(a);
     configure_experts(a);
     configure_ropes(a);
@@ -187,6 +245,14 @@ const struct tensor_spec gemma4_layer[] = {
 const struct family family_gemma4 = {
     .name = "gemma4",
     .types = (const char *const[]){"gemma4", "gemma4_text", NULL},
+    .outer = "gemma4",
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, "hidden_activation", "attention_bias", "layer_types", "sliding_window",
+        "final_logit_softcapping", "use_bidirectional_attention", "global_head_dim",
+        "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
+        "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+        "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size",
+        "per_layer_config", NULL},
     .configure = gemma4_configure,
     .trunk = trunk,
     .layer = gemma4_layer,

@@ -8,18 +8,18 @@
 
 static void configure_experts(const struct conf *c, struct config *g, const struct layer *first)
 {
-    const char *act = conf_str(c, "hidden_act", "silu");
-    if (strcmp(act, "silu") != 0)
-        conf_refuse(c, "hidden_act", "\"%.60s\" is not supported, expected silu", show(act).s);
     double alpha = conf_num(c, "swiglu_alpha", 1.702, 0, 100);
     if (fabs(alpha - 1.702) > 1e-9)
         conf_refuse(c, "swiglu_alpha", "is %g, expected 1.702", alpha);
     g->act = ACT_SWIGLU_CLAMP;
     g->swiglu_limit = (float)conf_num(c, "swiglu_limit", 7, 1e-3, 1e6);
     g->moe = MOE_GPTOSS;
-    g->n_expert = conf_int(c, "num_local_experts", 128, 1, 4096);
-    int k = conf_int(c, "experts_per_token", 4, 1, g->n_expert);
-    g->top_k = conf_int(c, "num_experts_per_tok", k, 1, g->n_expert);
+    int n = conf_int(c, "num_local_experts", 128, 1, 4096);
+    g->n_expert = conf_int(c, "num_experts", n, 1, 4096); /* another name, which comes first */
+    g->top_k = conf_int(c, "num_experts_per_tok", 4, 1, g->n_expert);
+    if (g->top_k > g->n_expert)
+        conf_refuse(c, "num_experts_per_tok", "is missing, and its default 4 is more than the %d "
+                    "experts", g->n_expert);
     g->expert_ffn = first->ffn;
 }
 
@@ -30,7 +30,7 @@ static bool configure(struct arch *a)
         .vocab = 201088, .max_pos = 131072, .eps = 1e-5,
     };
     static const struct rope_spelling rope = {
-        .type = "full_attention", .theta = "rope_theta", .scaled = true,
+        .theta = "rope_theta", .scaled = true,
         .dflt = {.kind = ROPE_YARN, .theta = 150000, .factor = 32, .original_max = 4096,
                  .beta_fast = 32, .beta_slow = 1, .partial = 1, .truncate = false},
     };
@@ -45,6 +45,7 @@ static bool configure(struct arch *a)
     g->tied = conf_bool(c, "tie_word_embeddings", false);
     configure_experts(c, g, &a->layer[0]);
     arch_quantization(a, "mxfp4");
+    g->store = conf_has(c, "quantization_config") ? STORE_MXFP4 : STORE_IN_OUT;
     arch_windows(a, 2, 128);
     g->n_rope = 1;
     arch_rope(c, g, &rope, &g->rope[0]);
@@ -80,6 +81,10 @@ static const struct tensor_spec layer[] = {
 const struct family family_gpt_oss = {
     .name = "gpt_oss",
     .types = (const char *const[]){"gpt_oss", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "attention_bias", "layer_types", "sliding_window",
+        "num_local_experts", "num_experts", "num_experts_per_tok", "swiglu_limit", "swiglu_alpha",
+        NULL},
     .configure = configure,
     .trunk = trunk,
     .layer = layer,

@@ -244,6 +244,21 @@ static void check_captures(struct doctor *d, struct loaded *l)
     buf_free(&b);
 }
 
+static void report_model(struct doctor *d, const char *what, const char *dir,
+                         const struct loaded *l)
+{
+    const struct config *g = &l->model.cfg;
+    char window[32] = "no window";
+    if (g->window)
+        snprintf(window, sizeof window, "window %d", g->window);
+    report(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, %s, %d tokens", dir, g->family,
+           g->n_layer, (double)l->model.bytes / 0x1p20, window, tok_vocab(l->tok));
+    if (l->model.note)
+        report(d, V_WARN, 0, what, NULL, "%s", l->model.note);
+    if (l->has_draft && l->draft.note)
+        report(d, V_WARN, 0, "draft", NULL, "%s", l->draft.note);
+}
+
 /* Loads target and draft completely, as the chat does. */
 static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
 {
@@ -260,9 +275,7 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
     if (!ok)
         report(d, V_FAIL, ERR_MODEL, what, NULL, "%s", e.msg);
     else
-        report(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
-               l.model.cfg.family, l.model.cfg.n_layer, (double)l.model.bytes / 0x1p20,
-               l.model.cfg.window, tok_vocab(l.tok));
+        report_model(d, what, target, &l);
     const char *why;
     if (ok && model_mappable(target, &why))
         report(d, V_OK, 0, "weights", NULL, "the CPU uses them in the mapped files");

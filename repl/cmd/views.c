@@ -389,9 +389,11 @@ static void stats_model(const struct chat_view *v, const struct backend_info *i,
     sheet_line(out);
     begin_line(out, "model");
     sheet_printf(out, ST_TEXT, "  %s", i->family ? i->family : "unknown");
-    if (i->n_layer)
+    if (i->n_layer && i->n_swa_layer)
         sheet_printf(out, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer, i->n_swa_layer,
                      i->window);
+    else if (i->n_layer)
+        sheet_printf(out, ST_TEXT, ", %d layers, no window", i->n_layer);
     if (i->page_size)
         sheet_printf(out, ST_TEXT, ", pages of %d", i->page_size);
     if (i->device)

@@ -249,6 +249,14 @@ cp "$T/prompt" "$T/broken.db"; run --db "$T/broken.db" logs; [ $rc = 4 ]; result
 expect "doctor" 0 '^ok +database .*1 session, checksums of 1 turns? ok' doctor
 grep -qE '^ok +bundled .*gemma' "$T/out" && grep -qE '^ok +draft ' "$T/out"; result "doctor loads the bundled pair" $?
 expect "doctor --json" 0 '^\[\{"check":"aerie","status":"ok"' doctor --json
+mkdir "$T/full"; ln -s "$PWD"/models/nestling/target/* "$T/full"; rm "$T/full/config.json" # all layers full
+sed 's/sliding_attention/full_attention/' models/nestling/target/config.json >"$T/full/config.json"
+expect "doctor knows a model without a window" 0 '^ok +model .* MiB, no window, 4096 tokens' doctor -m "$T/full"
+echo '{"weight_map": {"a": "other.safetensors"}}' >"$T/full/model.safetensors.index.json"
+both='has model.safetensors and model.safetensors.index.json: the weights are those of model.safetensors$'
+expect "doctor says which of two files has the weights" 0 "^warn +model .*$both" doctor -m "$T/full"
+run run -n -m "$T/full" -p max_tokens=1 hello; [ $rc = 0 ] && grep -q "$both" "$T/err"
+result "so does a run" $?
 expect "doctor names a model that does not load" 3 "^fail +model .*$T/tok" doctor -m "$T/tok"
 
 # ---- golden ----

@@ -287,8 +287,8 @@ static const struct row rows[] = {
     {"rope theta negative", G3, CONFIG, "rope_local_base_freq", "-1", 0, CJ,
      "rope_local_base_freq"},
     {"rope factor 0", OSS, CONFIG, "rope_scaling.factor", "0", 0, CJ, "factor"},
-    {"linear rope without a factor", G3, CONFIG, "rope_scaling", "{\"type\": \"linear\"}", 0, CJ,
-     "factor"},
+    {"linear rope without a factor", G3, CONFIG, "rope_scaling", "{\"rope_type\": \"linear\"}", 0,
+     CJ, "factor"},
     {"rope scaling that is a list", G3, CONFIG, "rope_scaling", "[1]", 0, CJ, "rope_scaling"},
     {"partial rotary beyond 1", G4, CONFIG, "rope_parameters.full_attention.partial_rotary_factor",
      "1.5", 0, CJ, "partial_rotary_factor"},
@@ -529,8 +529,8 @@ static void save_broken(const struct row *r, const char *dir)
         edit_shards(&c, dir, r->b);
     else if (r->edit == INDEX)
         edit_index(&c, dir, r->a, r->b);
-    else
-        ck_save(&c, dir, 1);
+    else /* a single file would come before an index */
+        ck_save(&c, dir, r->edit == FILE_IS && !strcmp(r->a, ST ".index.json") ? 2 : 1);
     if (r->edit == CONF_RAW)
         ck_write_text(dir, CJ, r->b);
     if (r->edit == ENTRY || r->edit == META)

@@ -196,7 +196,7 @@ static void test_eagle3_binds_every_tensor(void **state)
     assert_true(!d.embed.data && !d.input_norm.data && !d.fc_b.data && !d.fc_norm[0].data);
     assert_true(!strcmp(d.kind, "eagle3") && d.target_hidden == 64 && d.draft_vocab == 160);
     assert_true(d.cfg.vocab == 512 && d.cfg.hidden == 64 && d.cfg.n_layer == 1);
-    assert_true(!d.norm_before_residual && !d.norm_output && !d.note[0]);
+    assert_true(!d.norm_before_residual && !d.norm_output && !d.note);
     assert_true(d.n_capture == 3 && d.capture[0] == 2 && d.capture[1] == 3 && d.capture[2] == 3);
     assert_true(d.cfg.rope[0].kind == ROPE_DEFAULT && d.cfg.rope[0].theta == 1e4);
     int64_t off[160];

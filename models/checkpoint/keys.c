@@ -1,0 +1,296 @@
+/* keys.c - see keys.h. */
+#include "models/checkpoint/keys.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- neutral values ---- */
+
+/* Whether the value says "none". */
+static bool off(const json_t *v, const struct arch *a)
+{
+    (void)a;
+    return json_is_null(v) || json_is_false(v) ||
+           (json_is_number(v) && json_number_value(v) == 0) ||
+           (json_is_string(v) && !json_string_length(v)) ||
+           (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v));
+}
+
+static bool is(const json_t *v, double x)
+{
+    return off(v, NULL) ||
+           (json_is_number(v) && fabs(json_number_value(v) - x) <= 1e-6 * fabs(x));
+}
+
+static bool one(const json_t *v, const struct arch *a)
+{
+    (void)a;
+    return is(v, 1);
+}
+
+static bool only_true(const json_t *v, const struct arch *a)
+{
+    (void)a;
+    return json_is_true(v);
+}
+
+static bool ones(const json_t *v, const struct arch *a)
+{
+    (void)a;
+    size_t i;
+    json_t *x;
+    json_array_foreach(v, i, x)
+        if (json_number_value(x) != 1)
+            return false;
+    return json_is_array(v) || json_is_null(v);
+}
+
+static bool same_act(const json_t *v, const struct arch *a)
+{
+    const char *s = json_string_value(v);
+    enum act_kind have = a->cfg->act == ACT_SWIGLU_CLAMP ? ACT_SILU : a->cfg->act, act;
+    return off(v, a) || (s && act_of_name(s, &act) && act == have);
+}
+
+static bool same_types(const json_t *v, const struct arch *a)
+{
+    if (!json_is_array(v) || json_array_size(v) != (size_t)a->cfg->n_layer)
+        return json_is_null(v);
+    for (int i = 0; i < a->cfg->n_layer; i++) {
+        const char *s = json_string_value(json_array_get(v, (size_t)i));
+        if (!s || strcmp(s, a->layer[i].window ? "sliding_attention" : "full_attention") != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A window as long as the context hides nothing. */
+static bool same_window(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->window) ||
+           (!a->cfg->window && json_is_integer(v) && json_integer_value(v) >= a->cfg->max_pos);
+}
+
+static bool same_slides(const json_t *v, const struct arch *a)
+{
+    return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == (a->cfg->window > 0));
+}
+
+/* layer_types comes before a pattern. */
+static bool same_pattern(const json_t *v, const struct arch *a)
+{
+    if (off(v, a) || conf_has(&a->c, "layer_types"))
+        return true;
+    json_int_t n = json_integer_value(v);
+    for (int i = 0; n > 0 && i < a->cfg->n_layer; i++)
+        if (((i + 1) % n != 0) != (a->layer[i].window > 0))
+            return false;
+    return n > 0;
+}
+
+static bool no_window_key(const json_t *v, const struct arch *a)
+{
+    (void)v;
+    return !json_is_true(json_object_get(a->c.obj, "use_sliding_window"));
+}
+
+static bool same_query_scale(const json_t *v, const struct arch *a)
+{
+    return is(v, pow(a->cfg->attn_scale, -2));
+}
+
+static bool same_scale(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->attn_scale);
+}
+
+static bool same_theta(const json_t *v, const struct arch *a, bool of_sliding_layers)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (((a->layer[i].window > 0) == of_sliding_layers) &&
+            !is(v, a->cfg->rope[a->layer[i].rope_id].theta))
+            return false;
+    return true;
+}
+
+static bool same_full_theta(const json_t *v, const struct arch *a)
+{
+    return same_theta(v, a, false);
+}
+
+static bool same_sliding_theta(const json_t *v, const struct arch *a)
+{
+    return same_theta(v, a, true);
+}
+
+static bool same_experts(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->n_expert);
+}
+
+static bool same_top_k(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->top_k);
+}
+
+static bool same_expert_ffn(const json_t *v, const struct arch *a)
+{
+    return is(v, a->cfg->expert_ffn);
+}
+
+static bool same_global_dim(const json_t *v, const struct arch *a)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (!a->layer[i].window && !is(v, a->layer[i].head_dim))
+            return false;
+    return true;
+}
+
+static bool same_global_kv(const json_t *v, const struct arch *a)
+{
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (!a->layer[i].window && !is(v, a->layer[i].n_kv))
+            return false;
+    return true;
+}
+
+static bool no_ple(const json_t *v, const struct arch *a)
+{
+    return off(v, a) || !a->cfg->ple;
+}
+
+static bool same_qk_norm(const json_t *v, const struct arch *a)
+{
+    return json_is_null(v) || (json_is_boolean(v) && json_is_true(v) == a->cfg->qk_norm);
+}
+
+/* ---- the keys ---- */
+
+static const struct decides {
+    const char *key;
+    bool (*neutral)(const json_t *v, const struct arch *a);
+    const char *expected; /* the neutral values, for messages */
+} decides[] = {
+    /* sizes: all families use them */
+    {"hidden_size", off, "none"},
+    {"vocab_size", off, "none"},
+    {"num_hidden_layers", off, "none"},
+    {"max_position_embeddings", off, "none"},
+    {"rms_norm_eps", off, "none"},
+    {"num_attention_heads", off, "none"},
+    {"num_key_value_heads", off, "none"},
+    {"intermediate_size", off, "none"},
+    {"head_dim", off, "none"},
+    /* the arithmetic of a layer */
+    {"hidden_act", same_act, "the activation that the model has"},
+    {"hidden_activation", same_act, "the activation that the model has"},
+    {"attention_bias", off, "false"},
+    {"mlp_bias", off, "false"},
+    {"query_pre_attn_scalar", same_query_scale, "the model's own scale"},
+    {"attn_logit_softcapping", off, "null"},
+    {"final_logit_softcapping", off, "null"},
+    {"use_qk_norm", same_qk_norm, "what the model has"},
+    {"clip_qkv", off, "null"},
+    {"attention_multiplier", same_scale, "the model's own scale"},
+    {"embedding_multiplier", one, "1"},
+    {"residual_multiplier", one, "1"},
+    {"logits_scaling", one, "1"},
+    {"logit_scale", one, "1"},
+    /* the head, and how weights are stored */
+    {"tie_word_embeddings", off, "false"},
+    {"quantization_config", off, "none"},
+    {"compression_config", off, "none"},
+    {"transformers_weights", off, "none"},
+    /* which keys a query sees */
+    {"is_causal", only_true, "true"},
+    {"use_bidirectional_attention", off, "false"},
+    {"sliding_window", same_window, "null, or the window that the model has"},
+    {"layer_types", same_types, "the types that the model has"},
+    {"sliding_window_pattern", same_pattern, "the pattern that the model has"},
+    {"_sliding_window_pattern", same_pattern, "the pattern that the model has"},
+    {"use_sliding_window", same_slides, "what the model has"},
+    {"max_window_layers", no_window_key, "none"},
+    {"attention_chunk_size", off, "null"},
+    /* positions */
+    {"rope_theta", same_full_theta, "the theta of the model's full layers"},
+    {"rope_local_base_freq", same_sliding_theta, "the theta of the model's sliding layers"},
+    {"rope_scaling", off, "null"},
+    {"rope_parameters", off, "null"},
+    {"partial_rotary_factor", one, "1"},
+    {"original_max_position_embeddings", off, "null"},
+    {"rotary_pct", one, "1"},
+    {"rope_ratio", one, "1"},
+    {"rope_interleaved", off, "false"},
+    {"no_rope_layers", ones, "1 for each layer"},
+    {"no_rope_layer_interval", off, "none"},
+    {"layer_rope_theta", off, "none"},
+    {"alibi", off, "false"},
+    {"attn_temperature_tuning", off, "false"},
+    {"llama_4_scaling_beta", off, "none"},
+    /* experts */
+    {"num_experts", same_experts, "the model's number of experts"},
+    {"num_local_experts", same_experts, "the model's number of experts"},
+    {"num_experts_per_tok", same_top_k, "the model's number of experts a token"},
+    {"experts_per_token", same_top_k, "the model's number of experts a token"},
+    {"top_k_experts", same_top_k, "the model's number of experts a token"},
+    {"moe_intermediate_size", same_expert_ffn, "the width of the model's experts"},
+    {"enable_moe_block", off, "false"},
+    {"swiglu_limit", off, "none"},
+    {"swiglu_alpha", off, "none"},
+    /* gemma-4, and layers that differ from the others */
+    {"attention_k_eq_v", off, "false"},
+    {"global_head_dim", same_global_dim, "head_dim"},
+    {"num_global_key_value_heads", same_global_kv, "num_key_value_heads"},
+    {"hidden_size_per_layer_input", off, "0"},
+    {"vocab_size_per_layer_input", no_ple, "none"},
+    {"num_kv_shared_layers", off, "0"},
+    {"use_double_wide_mlp", off, "false"},
+    {"per_layer_config", off, "none"},
+    {"text_config", off, "none"},
+};
+
+enum { N_DECIDES = sizeof decides / sizeof *decides };
+
+bool key_decides(const char *key)
+{
+    for (int i = 0; i < N_DECIDES; i++)
+        if (!strcmp(decides[i].key, key))
+            return true;
+    return false;
+}
+
+/* ---- keys that the family does not use ---- */
+
+static void refuse(const struct conf *c, const struct decides *d, const json_t *v,
+                   const char *family)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    conf_refuse(c, d->key, "is %.60s, which a %s model does not use, expected %s",
+                text ? show(text).s : "?", family, d->expected);
+    free(text);
+}
+
+/* Keys beside text_config that a multimodal folder uses. */
+static bool used_outside(const char *key)
+{
+    return !strcmp(key, "text_config") || !strcmp(key, "tie_word_embeddings") ||
+           !strcmp(key, "quantization_config");
+}
+
+void arch_refuse_unused(const struct arch *a)
+{
+    for (int i = 0; i < N_DECIDES && conf_ok(&a->c); i++) {
+        const struct decides *d = &decides[i];
+        const json_t *in = json_object_get(a->c.obj, d->key), *out;
+        if (in && !conf_sees(&a->c, d->key) && !d->neutral(in, a))
+            refuse(&a->c, d, in, a->cfg->family);
+        if (a->c.obj == a->top.obj || used_outside(d->key))
+            continue;
+        out = json_object_get(a->top.obj, d->key);
+        if (out && !(in && json_equal(in, out)) && !d->neutral(out, a))
+            conf_refuse(&a->top, d->key, "is not used beside text_config, expected what "
+                        "text_config has");
+    }
+}
