@@ -100,8 +100,7 @@ static struct decode_form decode_form_of(const struct gpu *g, const struct produ
                                 s->glu ? UNIT_GATED : UNIT_PLAIN, staged};
 }
 
-static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s, bool single,
-                             bool has_norm)
+static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s, bool single)
 {
     if (s->packed)
         return PACK_READY;
@@ -110,11 +109,10 @@ static enum row_pack pack_of(const struct gpu *g, const struct product_shape *s,
     if (s->bf16 && g->terms == 1 && s->in % K_CHUNK == 0 && s->in <= SHORT_ROW && s->aligned &&
         s->all_aligned)
         return PACK_SHORT;
-    return has_norm ? PACK_ANY : PACK_PLAIN;
+    return s->has_norm ? PACK_ANY : PACK_PLAIN;
 }
 
-struct product_route product_route_of(const struct gpu *g, const struct product_shape *s,
-                                      bool has_norm)
+struct product_route product_route_of(const struct gpu *g, const struct product_shape *s)
 {
     struct product_route r = {.kernel = product_kernel_of(g, s->bf16, s->whole)};
     const bool decode = r.kernel == PRODUCT_DECODE, all = s->rows == s->whole;
@@ -123,7 +121,7 @@ struct product_route product_route_of(const struct gpu *g, const struct product_
     const bool heads = decode && s->work == WORK_HEADS && finishes_heads(g, s);
     if (decode)
         r.form = decode_form_of(g, s, single, heads);
-    r.pack = pack_of(g, s, single, has_norm);
+    r.pack = pack_of(g, s, single);
     r.copies_capture = s->captures && r.pack != PACK_SHORT;
     r.applies_update =
         !r.copies_capture && (single || (all && s->adjacent && r.pack == PACK_SHORT));

@@ -79,7 +79,7 @@ struct decode_form {
 };
 enum { JOINED_MAX = 48 /* outputs of a joined unit */ };
 
-/* Rows in registers or in shared memory, of all columns? (A column is a term of a row.) */
+/* Whether so many columns (terms of rows) of kp elements can be resident in shared memory. */
 bool decode_rows_fit(const struct gpu *g, int cols, int kp);
 /* The most columns of a block whose rows are not resident. */
 int decode_group(const struct gpu *g);
@@ -104,6 +104,7 @@ struct product_shape {
     bool bf16;         /* of the weights, else f16 or float32 */
     bool glu;
     bool packed;       /* the rows come packed */
+    bool has_norm;     /* the rows are normalised before they are packed */
     bool aligned;      /* the first row and its norm can be loaded four elements at a time */
     bool all_aligned;  /* the other rows, and captured rows, too */
     bool adjacent;     /* there is nothing between rows */
@@ -141,9 +142,7 @@ struct product_route {
     bool fresh;          /* heads become fresh cells (struct fresh_cells) */
     enum row_finish finish;
 };
-/* has_norm: of the rows. */
-struct product_route product_route_of(const struct gpu *g, const struct product_shape *s,
-                                      bool has_norm);
+struct product_route product_route_of(const struct gpu *g, const struct product_shape *s);
 
 /* ---- attention ------------------------------------------------------------------------------ */
 

@@ -51,8 +51,8 @@ static void test_product_kernels(void **unused)
 static struct product_shape linear(int rows, int in, int outs)
 {
     struct product_shape s = {.rows = rows, .whole = rows, .in = in, .kp = (in + 31) / 32 * 32,
-                              .n_mats = 1, .outs = outs, .bf16 = true, .aligned = true,
-                              .all_aligned = true, .adjacent = true};
+                              .n_mats = 1, .outs = outs, .bf16 = true, .has_norm = true,
+                              .aligned = true, .all_aligned = true, .adjacent = true};
     s.panels[0] = (struct panel_shape){16, (outs + 15) / 16};
     return s;
 }
@@ -126,14 +126,14 @@ static void test_product_routes(void **unused)
         case 18: s.rows = s.whole = 100; break;
         case 19: s = linear(1, 2880, 2880); break;
         }
-        r = product_route_of(&h100, &s, true);
+        r = product_route_of(&h100, &s);
         if (r.pack != t[i].pack || r.applies_update != t[i].applies ||
             r.copies_capture != t[i].copies || r.fresh != t[i].fresh || r.finish != t[i].finish)
             fail_msg("%s: pack %d, applies %d, copies %d, fresh %d, finish %d", t[i].what, r.pack,
                      r.applies_update, r.copies_capture, r.fresh, r.finish);
     }
-    s = norm, s.rows = s.whole = 4, s.all_aligned = false;
-    assert_int_equal(product_route_of(&h100, &s, false).pack, PACK_PLAIN);
+    s = norm, s.rows = s.whole = 4, s.all_aligned = s.has_norm = false;
+    assert_int_equal(product_route_of(&h100, &s).pack, PACK_PLAIN);
 }
 
 static int decode_form_number(const struct decode_form *f)
@@ -157,7 +157,7 @@ static void take_decode(const struct gpu *g, struct product_shape *s, int *taken
     for (int i = 0; i < LENGTH(rows); i++)
         for (int k = 0; k < LENGTH(in); k++) {
             s->rows = s->whole = rows[i], s->in = s->kp = in[k];
-            const struct product_route r = product_route_of(g, s, true);
+            const struct product_route r = product_route_of(g, s);
             if (r.kernel != PRODUCT_DECODE)
                 continue;
             const int n = decode_form_number(&r.form);

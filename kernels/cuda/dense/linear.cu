@@ -121,6 +121,7 @@ static struct product_shape shape_of(const struct kdev *d, const struct product 
     s.rows = p->rows, s.whole = whole_rows;
     s.in = in->n, s.kp = p->x.kp, s.n_mats = p->n_mats, s.outs = p->m[0].n;
     s.bf16 = bf16, s.glu = p->glu, s.packed = p->x.x, s.captures = in->capture;
+    s.has_norm = in->norm.kind != NORM_NONE;
     s.aligned = at_16(in->src) && is_short_norm(&in->norm, in->n);
     s.all_aligned = in->stride % 4 == 0 && in->capture_stride % 4 == 0 && at_16(in->capture);
     s.adjacent = in->stride == (size_t)in->n;
@@ -180,7 +181,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->x.terms = bf16 ? d->gpu.terms : 2;
     p->row_epilogue.counters = d->counters;
     const struct product_shape s = shape_of(d, p, bf16, whole_rows);
-    const struct product_route r = product_route_of(&d->gpu, &s, p->in.norm.kind != NORM_NONE);
+    const struct product_route r = product_route_of(&d->gpu, &s);
     if (r.fresh)
         make_fresh(d, p);
     pack(d, p, &r, whole_rows);
