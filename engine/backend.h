@@ -135,10 +135,6 @@ struct backend_info {
                                   NULL: this backend computes */
 };
 
-struct depth_stat {
-    uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
-};
-
 /* The shape that draft.shape = auto chose, and its measurements. */
 struct auto_view_shape {
     int steps, topk, nodes, runs; /* runs: steps that had this shape */
@@ -171,11 +167,10 @@ struct chat_view {
     uint64_t us_prefill;
     /* with VIEW_STEPS: decode time by phase */
     uint64_t us_draft, us_verify, us_commit, us_check;
-    /* with VIEW_ACCEPT: speculative cycles, tokens that they drafted and accepted, in all and by
-     * depth, and the mean acceptance length, bonus included: 1 + accepted / cycles */
-    uint64_t cycles, drafted, accepted;
+    /* with VIEW_ACCEPT: sums over the session's cycles, and the mean acceptance length of the latest
+     * turn and of the session; 0: nothing was drafted */
+    struct draft_sums drafts;
     double turn_mal, session_mal;
-    struct depth_stat depth[TREE_MAX];
     struct auto_view auto_shape;
     char trouble[200]; /* what is wrong with a server's connection; "": nothing, as far as known */
 };
@@ -251,7 +246,7 @@ enum gauge {
     GAUGE_WAITING,                         /* requests in the server's queue */
     GAUGE_HITS,    /* share of the prompt tokens looked up in the prefix cache that were there */
     GAUGE_TOKENS,  /* generated tokens a second, of all clients */
-    GAUGE_MAL,     /* mean acceptance length of all clients, bonus included */
+    GAUGE_MAL,     /* mean acceptance length of all clients: 1 + accepted / cycles */
     N_GAUGES
 };
 enum { GAUGES_KEPT = 3600 }; /* there are never more */

@@ -63,6 +63,26 @@ const char *fate_name(int fate)
     return NAME(name, fate);
 }
 
+/* ---- sums over steps ---- */
+
+void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest)
+{
+    if (r->drafted <= 0)
+        return;
+    s->cycles++;
+    s->drafted += (uint64_t)r->drafted;
+    s->accepted += (uint64_t)r->accepted;
+    for (int d = 1; d <= min_int(deepest, TREE_MAX - 1); d++) {
+        s->depth[d].drafted++;
+        s->depth[d].accepted += d <= r->accepted;
+    }
+}
+
+double draft_sums_mal(const struct draft_sums *s)
+{
+    return s->cycles ? 1 + (double)s->accepted / (double)s->cycles : 0;
+}
+
 /* ---- events ---- */
 
 static void job_news_free(struct job_news *n)

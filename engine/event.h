@@ -92,14 +92,16 @@ struct token_fact {
     int32_t rival;    /* the best other token of that row; -1: there is none */
 };
 
-/* One committed cycle. `tokens` are the ids it added to the reply. */
+/* One committed cycle. `tokens` are the ids it added to the reply: first the accepted drafted ones,
+ * then the bonus. accept.c decides the counts; everything that shows or sums them reads them here. */
 struct step_rec {
     enum step_kind kind;
     int pos0;     /* context length before the step */
     int rows;     /* rows of the target's pass */
     int drafted;  /* tree nodes without the root */
-    int accepted; /* of them */
-    int32_t bonus; /* the token sampled at the end; -1 for a prefill chunk that is not the last */
+    int accepted; /* of them: those whose tokens the step added to the reply, a stop token included */
+    int32_t bonus; /* the last token of the step, if no drafted node held it; -1: there is none, because
+                      the reply ended at an accepted token, or the prompt chunk is not the last */
     uint64_t draws;     /* uniforms drawn since the session's start, after the step */
     uint64_t page_digest, draft_digest, logit_digest;
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
@@ -113,6 +115,25 @@ struct step_rec {
                    page digest differs from that of the same step in a stepped cycle; nothing else
                    differs */
 };
+
+/* How many tokens a step added to the reply; not for pieces of a stream. */
+static inline int step_emits(const struct step_rec *r)
+{
+    return r->accepted + (r->bonus >= 0);
+}
+
+/* Sums over cycles: the steps that drafted. Plain steps, prompt chunks and pieces of a stream are no
+ * cycles. */
+struct draft_sums {
+    uint64_t cycles, drafted, accepted;
+    struct depth_stat {
+        uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
+    } depth[TREE_MAX];
+};
+/* Adds a step. deepest: the greatest depth of its tree; of a chain, r->drafted. */
+void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest);
+/* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no cycle. */
+double draft_sums_mal(const struct draft_sums *s);
 
 /* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of
  * the others. 0: too short to tell. */

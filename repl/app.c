@@ -591,9 +591,9 @@ static void status_draft(const struct app *a, const struct status *s, struct she
         sheet_printf(out, ST_WARN, "spec off (%s)", i->draft_off);
     else if (!v->settings.spec)
         sheet_add(out, ST_WARN, "spec off (/set spec)");
-    else if (v->cycles == 0 && v->drafted > 0) /* of a server that does not count its steps */
-        sheet_printf(out, ST_TEXT, "accept %.0f%%", 100 * (double)v->accepted / (double)v->drafted);
-    else if (v->cycles == 0)
+    else if (v->drafts.cycles == 0 && v->drafts.drafted > 0) /* of a server that does not count its steps */
+        sheet_printf(out, ST_TEXT, "accept %.0f%%", 100 * (double)v->drafts.accepted / (double)v->drafts.drafted);
+    else if (v->drafts.cycles == 0)
         sheet_add(out, ST_TEXT, "MAL -");
     else
         sheet_printf(out, ST_TEXT, "MAL %.1f", v->turn_mal > 0 ? v->turn_mal : v->session_mal);

@@ -355,9 +355,9 @@ static const char *token_text(struct backend *b, int32_t id, size_t *n)
     return "";
 }
 
-/* The chat's view at the present: sums over all steps up to it. */
+/* The chat's view at the present: sums over all steps up to it. *turn: those of the present turn. */
 static void count_step(const struct recorded *r, const struct rec_step *s, struct chat_view *v,
-                       uint64_t *turn_cycles, uint64_t *turn_accepted)
+                       struct draft_sums *turn)
 {
     const struct step_rec *rec = &s->rec;
     v->generated += (uint64_t)s->n_token;
@@ -365,20 +365,10 @@ static void count_step(const struct recorded *r, const struct rec_step *s, struc
     v->us_commit += rec->us_commit;
     v->us_check += rec->us_check;
     *(rec->kind == STEP_PREFILL ? &v->us_prefill : &v->us_verify) += rec->us_verify;
-    if (rec->kind == STEP_PREFILL || rec->source == STEP_PIECE)
-        return; /* a piece of a stream: its steps are not known */
-    v->cycles++;
-    v->drafted += (uint64_t)rec->drafted;
-    v->accepted += (uint64_t)rec->accepted;
-    if (s->turn == r->at_turn) {
-        ++*turn_cycles;
-        *turn_accepted += (uint64_t)rec->accepted;
-    }
-    int deepest = rec->source == STEP_REPORTED ? min_int(rec->drafted, TREE_MAX - 1) : s->deepest;
-    for (int d = 1; d <= deepest; d++) {
-        v->depth[d].drafted++;
-        v->depth[d].accepted += d <= rec->accepted;
-    }
+    int deepest = rec->source == STEP_REPORTED ? rec->drafted : s->deepest;
+    draft_sums_add(&v->drafts, rec, deepest);
+    if (s->turn == r->at_turn)
+        draft_sums_add(turn, rec, deepest);
 }
 
 /* Tokens a second of the present turn up to the present. */
@@ -415,9 +405,9 @@ static void count_served(const struct recorded *r, struct chat_view *v)
             stepped |= r->step[t->first + k].rec.source == STEP_REPORTED;
         if (s->drafted < 0 || stepped)
             continue;
-        v->drafted += (uint64_t)s->drafted;
-        v->accepted += s->accepted > 0 ? (uint64_t)s->accepted : 0;
-        v->cycles += s->verifies > 0 ? (uint64_t)s->verifies : 0;
+        v->drafts.drafted += (uint64_t)s->drafted;
+        v->drafts.accepted += s->accepted > 0 ? (uint64_t)s->accepted : 0;
+        v->drafts.cycles += s->verifies > 0 ? (uint64_t)s->verifies : 0;
     }
 }
 
@@ -435,20 +425,20 @@ static void read_settings(const char *lines, struct settings *set)
 
 static void count_chat(struct recorded *r, struct chat_view *v)
 {
-    uint64_t cycles = 0, accepted = 0;
+    struct draft_sums turn = {0};
     *v = (struct chat_view){.turn = r->at_turn, .step = r->at_step, .capacity = r->info.context,
                             .committed = -1};
     memcpy(v->session, r->session, sizeof v->session);
     settings_init(&v->settings);
     for (int i = 0; i <= r->at; i++)
-        count_step(r, &r->step[i], v, &cycles, &accepted);
+        count_step(r, &r->step[i], v, &turn);
     count_served(r, v);
-    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
-    v->turn_mal = cycles ? 1 + (double)accepted / (double)cycles : 0;
+    v->session_mal = draft_sums_mal(&v->drafts);
+    v->turn_mal = draft_sums_mal(&turn);
     const struct rec_turn *t = recorded_turn(r, r->at_turn);
     if (!t)
         return;
-    if (cycles == 0 && t->served && t->served->verifies > 0 && t->served->accepted >= 0)
+    if (turn.cycles == 0 && t->served && t->served->verifies > 0 && t->served->accepted >= 0)
         v->turn_mal = 1 + (double)t->served->accepted / (double)t->served->verifies;
     read_settings(t->settings, &v->settings);
     v->tok_s = speed(r, t);

@@ -50,7 +50,7 @@ static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct 
     f.tree = nodes ? t : NULL;
     f.fact[FACT_TURN] = s->turn;
     f.fact[FACT_FAULT] = 0;
-    expr_record_facts(rec, s->n_token, rec->kind == STEP_PREFILL ? rec->rows : rec->accepted + 1,
+    expr_record_facts(rec, s->n_token, rec->kind == STEP_PREFILL ? rec->rows : s->n_token,
                       max_int(1, r->info.page_size), f.fact);
     const struct page_history *h = recorded_fold(r, i);
     if (h) {

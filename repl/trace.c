@@ -5,8 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void free_turn(struct trace_turn *t)
+{
+    for (int i = 0; i < t->n_step; i++)
+        step_row_free(&t->step[i]);
+    free(t->step);
+    free(t->settings);
+    free(t->about);
+    free(t->user);
+    free(t->text);
+    ids_free(&t->prompt);
+    ids_free(&t->reply);
+}
+
+/* A session's turn numbers only grow, so a number that was there before begins a fork's own turns: the
+ * parent's after the fork are dropped. */
 static struct trace_turn *add_turn(struct trace *t, int n)
 {
+    while (t->n && t->turn[t->n - 1].n >= n)
+        free_turn(&t->turn[--t->n]);
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 16;
         t->turn = xrealloc(t->turn, (size_t)t->cap, sizeof *t->turn);
@@ -22,19 +39,6 @@ static void add_step(struct trace_turn *t, const struct step_row *row)
         t->step = xrealloc(t->step, (size_t)t->cap, sizeof *t->step);
     }
     step_row_copy(&t->step[t->n_step++], row);
-}
-
-static void free_turn(struct trace_turn *t)
-{
-    for (int i = 0; i < t->n_step; i++)
-        step_row_free(&t->step[i]);
-    free(t->step);
-    free(t->settings);
-    free(t->about);
-    free(t->user);
-    free(t->text);
-    ids_free(&t->prompt);
-    ids_free(&t->reply);
 }
 
 void trace_cut(struct trace *t, int n)

@@ -200,8 +200,8 @@ KIT struct tree *random_tree(int n)
     int32_t choice[TREE_MAX];
     for (int i = 0; i < n; i++)
         choice[i] = (int32_t)roll(1000);
-    int path[TREE_MAX];
-    tree_accept(t, choice, TREE_MAX, 0, path);
+    int path[TREE_MAX], held;
+    tree_accept(t, choice, &(struct tree_ends){.max_nodes = TREE_MAX}, path, &held);
     return t;
 }
 

@@ -73,6 +73,14 @@ int tree_depth(const struct tree *t)
     return depth;
 }
 
+int tree_accepted(const struct tree *t)
+{
+    int n = 0;
+    for (int i = 1; i < t->n; i++)
+        n += t->fate[i] == FATE_ACCEPTED;
+    return n;
+}
+
 uint64_t tree_digest(const struct tree *t)
 {
     uint64_t h = mix64((uint64_t)t->n);
@@ -82,27 +90,25 @@ uint64_t tree_digest(const struct tree *t)
     return h;
 }
 
-int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int force,
-                int path[TREE_MAX])
+int tree_accept(struct tree *t, const int32_t *choice, const struct tree_ends *ends,
+                int path[TREE_MAX], int *held)
 {
-    CHECK(t->n >= 1 && t->n <= TREE_MAX && max_nodes >= 1);
+    CHECK(t->n >= 1 && t->n <= TREE_MAX && ends->max_nodes >= 1);
     int32_t parent[TREE_MAX];
     for (int i = 0; i < t->n; i++)
         parent[i] = t->parent[i];
-    int n = tree_walk(t->token, parent, t->n, choice, max_nodes, force, NULL, 0, path);
-    int last = path[n - 1], next = last + 1; /* next: the node that the limit kept out, if any */
+    int n = tree_walk(t->token, parent, t->n, choice, ends->max_nodes, ends->force, ends->stop,
+                      ends->n_stop, path);
+    int last = path[n - 1], next = last + 1;
     while (next < t->n && !tree_accepts(parent[next], last, t->token[next], choice[last], false))
         next++;
+    *held = next < t->n ? next : -1;
     t->fate[0] = FATE_ACCEPTED;
     for (int i = 1, k = 1; i < t->n; i++) {
-        if (k < n && path[k] == i) {
-            t->fate[i] = FATE_ACCEPTED;
-            k++;
-        } else if (i != next && t->fate[t->parent[i]] == FATE_ACCEPTED) {
-            t->fate[i] = FATE_REJECTED;
-        } else {
-            t->fate[i] = FATE_CUT;
-        }
+        bool on_path = k < n && path[k] == i;
+        bool judged = t->fate[parent[i]] == FATE_ACCEPTED && parent[i] != *held;
+        k += on_path;
+        t->fate[i] = on_path || i == *held ? FATE_ACCEPTED : judged ? FATE_REJECTED : FATE_CUT;
     }
     return n;
 }

@@ -15,9 +15,9 @@ enum { TREE_MAX = 64 };
 
 enum fate {
     FATE_NONE,     /* not verified yet */
-    FATE_ACCEPTED, /* on the accepted path; the root always is */
+    FATE_ACCEPTED, /* the root, and each node whose token the step emits */
     FATE_REJECTED, /* its parent was accepted, but the target chose another token */
-    FATE_CUT,      /* an ancestor was rejected, or max_nodes ended the path above this node */
+    FATE_CUT,      /* an ancestor was rejected, or the reply ended above this node */
 };
 
 struct tree {
@@ -37,17 +37,27 @@ void tree_init(struct tree *t, int32_t root);
 int tree_add(struct tree *t, int parent, int32_t token, float q, float score);
 bool tree_ok(const struct tree *t, struct err *e); /* the rules above; *e names rule and node */
 int tree_depth(const struct tree *t);              /* the greatest depth */
+int tree_accepted(const struct tree *t);           /* accepted nodes without the root */
 uint64_t tree_digest(const struct tree *t);        /* tokens, parents and accepted fates */
 
-/* Walks from the root (kernels/tree_rules.h): at node i the target's own token is choice[i]; the
- * first child that holds it is accepted. Writes the accepted nodes, root first, to path, sets every
- * fate, and returns how many there are (>= 1). choice[path[last]] is the bonus token. At most
- * max_nodes (>= 1, the root counts) are accepted; choice[] is read at nodes of the path only. force
- * > 0: accepts first children, whatever was chosen, up to this many nodes. Unforced, the rule
- * leaves the target's distribution unchanged, because every emitted token is the target's own draw
- * at its place; the tree only decides how many of them one pass yields. */
-int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int force,
-                int path[TREE_MAX]);
+/* Where the walk ends before the tree does. */
+struct tree_ends {
+    int max_nodes;       /* >= 1: most nodes of the path, the root counts */
+    int force;           /* > 0: first children are accepted, whatever was chosen, up to this many
+                            nodes, and no token stops the walk */
+    const int32_t *stop; /* (n_stop) the walk ends at a node where one of them is chosen */
+    int n_stop;
+};
+/* Walks from the root (kernels/tree_rules.h): at node i the target's own token is choice[i], and the
+ * walk goes on to the first child that holds this token. Writes the nodes of the path, root first,
+ * sets every fate, and returns the number of nodes (>= 1). Each node of the path emits one token, the
+ * last node choice[path[last]]; choice[] is read at nodes of the path only. *held: the child that
+ * holds the last token, which is accepted too but not part of the path, because its row commits no
+ * cell; -1: no child holds the last token, which is then the bonus. Unforced, the rule leaves the
+ * target's distribution unchanged, because every emitted token is the target's own draw at its place;
+ * the tree only decides how many of them one pass yields. */
+int tree_accept(struct tree *t, const int32_t *choice, const struct tree_ends *ends,
+                int path[TREE_MAX], int *held);
 
 /* Packed form for the log: u8 version, u8 n, then a node: i32 token, i8 parent, u8 fate, f32 q, f32
  * p, f32 u (little-endian). tree_unpack() rejects anything else and leaves *t alone then; depth,

@@ -11,33 +11,23 @@ static bool bad_token(struct err *e)
     return err_set(e, ERR_INVARIANT, "the model's output is not a number; the turn was stopped");
 }
 
+/* held: a drafted node holds the last new token, which then counts as accepted. */
 static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int rows, int n_cells,
-                                 int n_new, int32_t bonus)
+                                 int n_new, int32_t last, bool held)
 {
     uint64_t draws = l->draws + (l->how.temperature > 0 ? (uint64_t)n_new : 0);
     bool tree = kind != STEP_PREFILL;
     return (struct outcome){
         .rec = {.kind = kind, .pos0 = l->seq.committed, .rows = rows,
-                .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - 1 : 0, .bonus = bonus,
-                .draws = draws, .margin = NAN, .forced = min_int(n_new, l->n_given)},
+                .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - !held : 0,
+                .bonus = held ? -1 : last, .draws = draws, .margin = NAN,
+                .forced = min_int(n_new, l->n_given)},
         .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1};
 }
 
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
 {
     return max_int(1, min_int(max_new, r->context - l->tok.n));
-}
-
-/* Returns the length of the accepted path. The path ends early at a stop token; nodes after that
- * token keep the fates that they have on the whole path. */
-static int walk(const struct runtime *r, const struct lane *l, struct tree *t, int limit,
-                const int32_t *choice, int path[TREE_MAX])
-{
-    int n = tree_accept(t, choice, limit, l->force, path);
-    for (int i = 0; i < n; i++)
-        if (tree_stops(r->stop, r->n_stop, choice[path[i]], l->run_on || l->force > 0))
-            return i + 1;
-    return n;
 }
 
 /* The token that the row at this depth emits: the given token, or the target's choice. */
@@ -58,9 +48,12 @@ static int judge(const struct runtime *r, const struct lane *l, struct tree *tre
             return 0;
         choice[i] = emitted(l, tree->depth[i], chosen[i]);
     }
-    int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
+    struct tree_ends ends = {.max_nodes = accept_limit(r, l, max_new), .force = l->force,
+                             .stop = r->stop, .n_stop = l->run_on ? 0 : r->n_stop};
+    int held, n = tree_accept(tree, choice, &ends, path, &held);
     CHECK(n <= MAX_STEPS + 1);
-    *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
+    *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]],
+                      held >= 0);
     return n;
 }
 
@@ -90,7 +83,7 @@ bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *
                    struct outcome *out, struct err *e)
 {
     *out = outcome_of(l, STEP_PREFILL, n_cells, n_cells, last,
-                      last ? emitted(l, 0, *choice) : -1);
+                      last ? emitted(l, 0, *choice) : -1, false);
     out->token[0] = out->rec.bonus;
     return !last || *choice >= 0 || bad_token(e);
 }

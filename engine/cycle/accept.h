@@ -13,8 +13,8 @@ struct outcome {
     int n_cells;     /* of the target that become final, from the committed length on */
     int n_new;       /* tokens appended: 0 for a prompt chunk that is not the last */
     int first_row;   /* of the lane in the pass */
-    int path[MAX_STEPS + 1]; /* the accepted rows of the tree, root first: the row of each cell;
-                                unused for a prompt, whose cells are its rows */
+    int path[MAX_STEPS + 1]; /* the rows of the tree whose cells become final, root first: the row of
+                                each cell; unused for a prompt, whose cells are its rows */
     int32_t token[MAX_STEPS + 1]; /* (n_new) */
     struct token_fact fact[MAX_STEPS + 1]; /* (n_new) */
     uint64_t draws;  /* the lane's uniforms, those of this step included */

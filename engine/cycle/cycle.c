@@ -234,7 +234,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     memcpy(l->fact, o->fact, (size_t)o->n_new * sizeof *l->fact);
     for (int i = 0; i < o->n_new; i++)
         l->row[i] = o->rec.kind == STEP_PREFILL ? 0 : outcome_row(o, i);
-    l->stopped = o->n_new > 0 && !l->run_on && runtime_stops(r, o->rec.bonus);
+    l->stopped = o->n_new > 0 && !l->run_on && runtime_stops(r, o->token[o->n_new - 1]);
     if (o->rec.forced) {
         l->given += o->rec.forced;
         l->n_given -= o->rec.forced;

@@ -133,36 +133,35 @@ static void note_seen(struct remote *r, const struct incoming *in)
     said[REPORT_TIMES] |= in->count.ms_queue >= 0 || in->count.ms_first >= 0 || in->count.ms_prompt >= 0;
 }
 
-/* Cycles by depth, from the accepted drafts of each step: a chain's node at depth d is accepted in
- * the steps that accepted at least d. */
-static void count_depths(struct chat_view *v, const struct incoming *in)
+static void add_sums(struct draft_sums *to, const struct draft_sums *s)
 {
-    for (int i = 0; i < in->accepted.n; i++) {
-        int drafted = i < in->drafted.n ? in->drafted.v[i] : in->accepted.v[i];
-        for (int d = 1; d < TREE_MAX; d++) {
-            v->depth[d].drafted += drafted >= d;
-            v->depth[d].accepted += in->accepted.v[i] >= d;
-        }
+    to->cycles += s->cycles;
+    to->drafted += s->drafted;
+    to->accepted += s->accepted;
+    for (int d = 1; d < TREE_MAX; d++) {
+        to->depth[d].drafted += s->depth[d].drafted;
+        to->depth[d].accepted += s->depth[d].accepted;
     }
 }
 
-/* n_prompt: tokens of the prompt that were counted when the turn began. */
-static void count_reply(struct talk *t, const struct incoming *in, int n_prompt, const struct talk_reply *out)
+/* n_prompt: tokens of the prompt that were counted when the turn began. steps: sums over the steps
+ * that the server listed; without any, its own sums count. */
+static void count_reply(struct talk *t, const struct incoming *in, int n_prompt, const struct talk_reply *out,
+                        const struct draft_sums *steps)
 {
     pthread_mutex_lock(&t->mu);
     struct chat_view *v = &t->view;
+    struct draft_sums own = {.drafted = (uint64_t)out->n_drafted, .accepted = (uint64_t)out->n_accepted,
+                             .cycles = (uint64_t)reply_count(in->count.verifies)};
+    const struct draft_sums *turn = steps->cycles ? steps : &own;
     v->generated += (uint64_t)out->n_tokens;
     v->prompt_tokens += (uint64_t)max_int(0, reply_count(in->count.prompt) - n_prompt);
     v->reused_tokens += (uint64_t)reply_count(in->count.cached);
     v->us_prefill += out->us_prefill;
     t->accepts |= in->count.drafted >= 0;
-    v->drafted += (uint64_t)out->n_drafted;
-    v->accepted += (uint64_t)out->n_accepted;
-    int cycles = in->accepted.n ? in->accepted.n : reply_count(in->count.verifies);
-    v->cycles += (uint64_t)cycles;
-    v->turn_mal = cycles ? 1 + (double)out->n_accepted / cycles : 0;
-    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
-    count_depths(v, in);
+    add_sums(&v->drafts, turn);
+    v->turn_mal = draft_sums_mal(turn);
+    v->session_mal = draft_sums_mal(&v->drafts);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);
     v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens : talk_words(t);
     pthread_mutex_unlock(&t->mu);
@@ -205,7 +204,8 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
     out->why = in->failed ? talk_fault(&r->talk, in->why.msg, false) : reply_stop(in);
     if (!in->failed && !in->stopped && incoming_doubt(in))
         talk_notice(&r->talk, incoming_doubt(in));
-    out->n_steps = reply_post_steps(&r->talk, in);
+    struct draft_sums steps = {0};
+    out->n_steps = reply_post_steps(&r->talk, in, &steps);
     reply_ids(in, &out->ids);
     out->n_tokens = incoming_tokens(in);
     out->n_drafted = reply_count(in->count.drafted);
@@ -217,7 +217,7 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
     out->served = served_of(r, in, prompt);
     set_trouble(r, in->failed && in->call.failed ? in->why.msg : "");
     note_seen(r, in);
-    count_reply(&r->talk, in, prompt->n, out);
+    count_reply(&r->talk, in, prompt->n, out, &steps);
 }
 
 /* A turn while its reply arrives. For the log and the screen the turn begins when the ids of its

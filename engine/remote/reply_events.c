@@ -57,7 +57,8 @@ static void post_step(struct talk *t, const struct incoming *in, int step, int f
         ev.facts = reply_facts(in, first, n);
         for (int i = 0; i < n; i++)
             ids_add(&ev.tokens, in->token[first + i].id);
-        ev.rec.bonus = in->token[first + n - 1].id;
+        if (rec->source == STEP_REPORTED && n > rec->accepted)
+            ev.rec.bonus = in->token[first + n - 1].id;
     }
     if (n) { /* the margin is NAN if one of the two is not reported */
         const struct answer_token *last = &in->token[first + n - 1];
@@ -82,9 +83,10 @@ static int pos_before(const struct incoming *in, int at)
 }
 
 /* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1
- * tokens, the last step perhaps fewer. The `lead` tokens before them come from the prompt's
- * pass. */
-static int post_server_steps(struct talk *t, const struct incoming *in, int lead)
+ * tokens, the last step perhaps fewer, because the reply ended at an accepted token; servers may
+ * count accepted drafts behind the end. The `lead` tokens before them come from the prompt's pass. */
+static int post_server_steps(struct talk *t, const struct incoming *in, int lead,
+                             struct draft_sums *sums)
 {
     int at = lead, step = 0, piece = 0;
     if (lead)
@@ -97,15 +99,17 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
         while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
             piece++;
-        int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
-        post_step(t, in, ++step, at, n,
-                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE,
-                                     .pos0 = pos_before(in, at),
-                                     .rows = drafted + 1,
-                                     .drafted = drafted,
-                                     .accepted = n - 1,
-                                     .source = STEP_REPORTED,
-                                     .us_arrived = arrived(in, &in->piece[piece])});
+        int accepted = min_int(in->accepted.v[i], n);
+        int drafted = max_int(accepted, i < in->drafted.n ? in->drafted.v[i] : 0);
+        struct step_rec rec = {.kind = drafted ? STEP_SPEC : STEP_DECODE,
+                               .pos0 = pos_before(in, at),
+                               .rows = drafted + 1,
+                               .drafted = drafted,
+                               .accepted = accepted,
+                               .source = STEP_REPORTED,
+                               .us_arrived = arrived(in, &in->piece[piece])};
+        post_step(t, in, ++step, at, n, &rec);
+        draft_sums_add(sums, &rec, drafted);
         at += n;
     }
     return step;
@@ -127,8 +131,8 @@ static int post_pieces(struct talk *t, const struct incoming *in)
     return n;
 }
 
-int reply_post_steps(struct talk *t, const struct incoming *in)
+int reply_post_steps(struct talk *t, const struct incoming *in, struct draft_sums *sums)
 {
     int lead = in->accepted.n && in->ids && in->n_piece ? server_steps_lead(in) : -1;
-    return lead >= 0 ? post_server_steps(t, in, lead) : post_pieces(t, in);
+    return lead >= 0 ? post_server_steps(t, in, lead, sums) : post_pieces(t, in);
 }

@@ -63,7 +63,8 @@ struct engine_own {
 
 /* Counters of the turn that runs or ran last. */
 struct turn_count {
-    uint64_t cycles, accepted, generated, decode_ns;
+    struct draft_sums drafts;
+    uint64_t generated, decode_ns;
 };
 
 /* The state that views copy. The engine's thread holds `mu` while it changes host-side state, never

@@ -203,10 +203,11 @@ static bool find_step(struct again *a, const struct probe_ask *ask, struct err *
     return (ask->past || recall_step(a, ask->turn, ask->step, e)) && step_fits(a, ask, e);
 }
 
-/* Lists the accepted rows, root first; returns how many there are. */
+/* Lists the rows that gave the step's tokens, root first; returns how many there are: one fewer than
+ * accepted nodes with the root if the last of them ended the reply. */
 static int path_of(const struct again *a, int path[TREE_MAX])
 {
-    int n = 0, most = a->rec.accepted + 1; /* fewer rows than accepted nodes after a stop token */
+    int n = 0, most = step_emits(&a->rec);
     for (int i = 0; i < a->tree.n && n < most; i++)
         if (i == 0 || a->tree.fate[i] == FATE_ACCEPTED)
             path[n++] = i;

@@ -176,25 +176,14 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
     *(rec->kind == STEP_PREFILL ? &s->us_prefill : &s->us_verify) += rec->us_verify;
     s->generated += (uint64_t)n_new;
     now->generated += (uint64_t)n_new;
-    if (rec->kind != STEP_PREFILL) {
-        s->cycles++;
-        now->cycles++;
-        s->drafted += (uint64_t)rec->drafted;
-        s->accepted += (uint64_t)rec->accepted;
-        now->accepted += (uint64_t)rec->accepted;
+    const struct lane *l = &g->own.ses.lane;
+    int deepest = tree_depth(&l->tree);
+    draft_sums_add(&s->drafts, rec, deepest);
+    draft_sums_add(&now->drafts, rec, deepest);
+    if (rec->kind != STEP_PREFILL)
         now->decode_ns = t->decode_ns;
-    }
-    if (rec->drafted) {
-        const struct tree *tr = &g->own.ses.lane.tree;
-        int deepest = tree_depth(tr);
-        for (int d = 1; d <= deepest; d++) {
-            s->depth[d].drafted++;
-            s->depth[d].accepted += d <= rec->accepted;
-        }
-    }
     if (g->shared.set.auto_shape)
         shapes_view(g, &s->auto_shape);
-    const struct lane *l = &g->own.ses.lane;
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
               l->tok.v + l->tok.n - n_new, l->fact, n_new);
     tape_add(&g->shared.pages, g->shared.turn, g->shared.step, pages->p, pages->n);

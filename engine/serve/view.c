@@ -35,8 +35,8 @@ void local_chat(struct backend *b, struct chat_view *v)
     v->committed = l->seq.committed;
     v->capacity = backend_info(b)->context;
     v->settings = s->set;
-    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
-    v->turn_mal = now->cycles ? 1 + (double)now->accepted / (double)now->cycles : 0;
+    v->session_mal = draft_sums_mal(&v->drafts);
+    v->turn_mal = draft_sums_mal(&now->drafts);
     v->tok_s = reply_tok_s((int64_t)now->generated, now->decode_ns / 1000);
     leave(b);
 }

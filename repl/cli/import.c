@@ -103,9 +103,9 @@ static void post_past(struct session *s, const struct past_turn *p)
     post(s, &ev);
 }
 
-/* Posts tokens [first, first + n) of the reply as one step. */
+/* Posts tokens [first, first + n) of the reply as one step. drafted < 0: a piece. */
 static void post_step(struct session *s, const struct record *r, int step, int first, int n,
-                      int drafted)
+                      int drafted, int accepted)
 {
     struct event ev = event(s, EV_STEP);
     const struct record_token *last = &r->token[first + n - 1];
@@ -119,7 +119,7 @@ static void post_step(struct session *s, const struct record *r, int step, int f
     }
     ev.rec = (struct step_rec){
         .kind = drafted > 0 ? STEP_SPEC : STEP_DECODE,
-        .bonus = last->id,
+        .bonus = -1,
         .pos0 = (r->prompt.n ? r->prompt.n : (int)fmax(0, (double)r->n_prompt)) + first,
         .margin = last->logp - last->rival_logp,
         .source = STEP_PIECE};
@@ -127,7 +127,8 @@ static void post_step(struct session *s, const struct record *r, int step, int f
         ev.rec.source = STEP_REPORTED;
         ev.rec.rows = drafted + 1;
         ev.rec.drafted = drafted;
-        ev.rec.accepted = n - 1;
+        ev.rec.accepted = accepted;
+        ev.rec.bonus = n > accepted ? last->id : -1;
     }
     post(s, &ev);
 }
@@ -139,16 +140,17 @@ static int post_steps(struct session *s, const struct record *r)
     int n = 0, at = 0;
     bool known = r->accepted.n > 0 && r->n_token > 0;
     if (known) {
-        post_step(s, r, ++n, 0, 1, 0);
+        post_step(s, r, ++n, 0, 1, 0, 0);
         at = 1;
     }
     for (int i = 0; known && i < r->accepted.n && at < r->n_token; i++) {
         int k = min_int(r->accepted.v[i] + 1, r->n_token - at);
-        post_step(s, r, ++n, at, k, max_int(k - 1, i < r->drafted.n ? r->drafted.v[i] : 0));
+        int accepted = min_int(r->accepted.v[i], k); /* servers may count behind the end */
+        post_step(s, r, ++n, at, k, max_int(accepted, i < r->drafted.n ? r->drafted.v[i] : 0), accepted);
         at += k;
     }
     for (; at < r->n_token; at += min_int(PIECE, r->n_token - at))
-        post_step(s, r, ++n, at, min_int(PIECE, r->n_token - at), -1);
+        post_step(s, r, ++n, at, min_int(PIECE, r->n_token - at), -1, 0);
     return n;
 }
 

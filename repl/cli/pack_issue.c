@@ -82,8 +82,7 @@ static bool has_draft(const struct pack_job *j)
 
 struct accept_sum {
     const struct past_part *part;
-    int64_t cycles, drafted, accepted, with_tree;
-    int64_t at[TREE_MAX], taken[TREE_MAX]; /* steps with a node at this depth; that accepted one */
+    struct draft_sums drafts;
 };
 
 static bool sum_step(const struct step_row *r, void *arg)
@@ -91,17 +90,7 @@ static bool sum_step(const struct step_row *r, void *arg)
     struct accept_sum *s = arg;
     if (r->turn > s->part->upto)
         return false;
-    if (r->rec.kind == STEP_PREFILL)
-        return true;
-    s->cycles++;
-    s->drafted += r->rec.drafted;
-    s->accepted += r->rec.accepted;
-    s->with_tree += r->tree != NULL;
-    int deepest = r->tree ? tree_depth(r->tree) : 0;
-    for (int d = 1; d <= deepest; d++) {
-        s->at[d]++;
-        s->taken[d] += d <= r->rec.accepted;
-    }
+    draft_sums_add(&s->drafts, &r->rec, r->tree ? tree_depth(r->tree) : 0);
     return true;
 }
 
@@ -136,22 +125,24 @@ static void acceptance(const struct pack_job *j, struct buf *out)
         s.part = &j->past.part[i];
         hdb_steps(j->d, s.part->session, 0, sum_step, &s, NULL);
     }
-    if (!s.drafted && j->reply.served)
+    const struct draft_sums *d = &s.drafts;
+    if (!d->drafted && j->reply.served)
         return;
-    if (!s.drafted) {
+    if (!d->drafted) {
         buf_str(out, "No step of the session drafted.\n\n");
         return;
     }
-    buf_printf(out, "Mean acceptance length %.2f (1 + accepted / steps, bonus included): %lld of %lld "
-               "drafted tokens in %lld decode steps of the session.\n\n",
-               1 + (double)s.accepted / (double)s.cycles, (long long)s.accepted, (long long)s.drafted,
-               (long long)s.cycles);
-    if (!s.with_tree)
+    buf_printf(out, "Mean acceptance length %.2f (1 + accepted / steps that drafted): %llu of %llu "
+               "drafted tokens in %llu such steps of the session.\n\n", draft_sums_mal(d),
+               (unsigned long long)d->accepted, (unsigned long long)d->drafted,
+               (unsigned long long)d->cycles);
+    if (!d->depth[1].drafted)
         return;
     buf_str(out, "| depth | accepted | of steps with a node there | rate |\n|---|---|---|---|\n");
-    for (int d = 1; d < TREE_MAX && s.at[d]; d++)
-        buf_printf(out, "| %d | %lld | %lld | %.3f |\n", d, (long long)s.taken[d], (long long)s.at[d],
-                   (double)s.taken[d] / (double)s.at[d]);
+    for (int k = 1; k < TREE_MAX && d->depth[k].drafted; k++)
+        buf_printf(out, "| %d | %llu | %llu | %.3f |\n", k, (unsigned long long)d->depth[k].accepted,
+                   (unsigned long long)d->depth[k].drafted,
+                   (double)d->depth[k].accepted / (double)d->depth[k].drafted);
     buf_char(out, '\n');
 }
 

@@ -108,7 +108,11 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
     jput_kint(b, "rows", s->rows);
     jput_kint(b, "drafted", s->drafted);
     jput_kint(b, "accepted", s->accepted);
-    jput_kint(b, "bonus", s->bonus);
+    jput_key(b, "bonus");
+    if (s->bonus >= 0)
+        jput_int(b, s->bonus);
+    else
+        jput_null(b);
     json_ids(b, "tokens", &r->tokens);
     if (r->facts) {
         jput_key(b, "facts");
@@ -226,8 +230,11 @@ static void step_details(struct show *w, const struct step_row *r)
 {
     struct sheet *s = &w->sheet;
     const struct step_rec *k = &r->rec;
-    sheet_printf(s, ST_LABEL, "  bonus ");
-    show_token(w, s, ST_TEXT, k->bonus);
+    sheet_add(s, ST_LABEL, "  bonus ");
+    if (k->bonus >= 0)
+        show_token(w, s, ST_TEXT, k->bonus);
+    else
+        sheet_add(s, ST_DIM, "none");
     if (k->source == STEP_COMPUTED)
         sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
     if (!isnan(k->margin))

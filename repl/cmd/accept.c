@@ -1,9 +1,9 @@
 /* accept.c - /accept: how many drafted tokens were accepted, by depth, turn, context length, distance
  * from the window edge, place in a page, and kind of token.
  *
- * Definitions (those of vLLM): rate = accepted / drafted; MAL = 1 + accepted / cycles, the bonus
- * included; at depth d: cycles that accepted a token at that depth / cycles. Cycles are those that
- * drafted; plain steps and prompt chunks do not count. Every table names its denominators. */
+ * Definitions (those of vLLM): rate = accepted / drafted; MAL = 1 + accepted / cycles; at depth d:
+ * cycles that accepted a token at that depth / cycles. What is accepted, and what a cycle is, says
+ * struct step_rec (engine/event.h). Every table names its denominators. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,7 @@ enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3 };
 /* Sums over the cycles of a turn, or of a range of context lengths, distances, ... */
 struct group {
     int first, last;
-    uint64_t cycles, drafted, accepted;
-    uint64_t at[DEPTHS + 1]; /* cycles that accepted a token at this depth */
+    struct draft_sums drafts;
 };
 
 /* Sums over tokens of one kind. */
@@ -88,7 +87,7 @@ static void add_cycle(struct grouped *g, const struct step_view *s)
 {
     const struct step_rec *r = &s->rec;
     int first, last, i = 0;
-    if (r->kind != STEP_SPEC)
+    if (!r->drafted)
         return;
     range_of(g, s, &first, &last);
     while (i < g->n && g->v[i].first < first)
@@ -101,11 +100,7 @@ static void add_cycle(struct grouped *g, const struct step_view *s)
         g->v[i] = (struct group){.first = first, .last = last};
         g->n++;
     }
-    g->v[i].cycles++;
-    g->v[i].drafted += (uint64_t)r->drafted;
-    g->v[i].accepted += (uint64_t)r->accepted;
-    for (int d = 1; d <= min_int(r->accepted, DEPTHS); d++)
-        g->v[i].at[d]++;
+    draft_sums_add(&g->v[i].drafts, r, r->accepted);
     g->deepest = max_int(g->deepest, min_int(r->accepted, DEPTHS));
 }
 
@@ -150,13 +145,12 @@ static void add_kinds(struct grouped *g, const struct step_view *s)
     for (int i = 1; i < s->tree.n; i++) {
         struct kind_count *k = &g->kind[kind_of(g, s->tree.token[i])];
         k->drafted++;
-        /* a stop token counts as the bonus, also if the tree has a node with it */
-        k->accepted += s->tree.fate[i] == FATE_ACCEPTED && s->tree.depth[i] <= s->rec.accepted;
+        k->accepted += s->tree.fate[i] == FATE_ACCEPTED;
     }
     for (int i = 0; i < s->n_token; i++) {
         struct kind_count *k = &g->kind[kind_of(g, s->token[i])];
         k->emitted++;
-        k->bonus += i == s->n_token - 1;
+        k->bonus += i >= s->rec.accepted;
     }
     for (int i = 0; i < s->n_token; i++)
         read_fence(g, s->token[i]);
@@ -205,7 +199,7 @@ static void groups_foot(const struct grouped *g, struct sheet *out)
     if (g->by == BY_PAGE)
         say_line(out, ST_DIM, "rows: place in its page of %d of the first position that the cycle "
                  "writes", g->page_size);
-    say_line(out, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles, bonus included");
+    say_line(out, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles");
     if (g->deepest)
         say_line(out, ST_DIM, "d1, d2, ...: cycles that accepted a token at that depth / cycles of the "
                  "row");
@@ -225,14 +219,13 @@ static void groups_text(const struct grouped *g, const char *source, int width, 
         sheet_printf(out, ST_HEAD, " %*s%d", d < 10 ? EACH - 2 : EACH - 3, "d", d);
     sheet_line(out);
     for (int i = 0; i < g->n; i++) {
-        const struct group *p = &g->v[i];
-        name_of(g, p, name);
+        const struct draft_sums *s = &g->v[i].drafts;
+        name_of(g, &g->v[i], name);
         sheet_printf(out, ST_TEXT, "%13s %8llu %8llu %9llu %6.2f %6.2f", name,
-                     (unsigned long long)p->cycles, (unsigned long long)p->drafted,
-                     (unsigned long long)p->accepted, ratio(p->accepted, p->drafted),
-                     1 + ratio(p->accepted, p->cycles));
+                     (unsigned long long)s->cycles, (unsigned long long)s->drafted,
+                     (unsigned long long)s->accepted, ratio(s->accepted, s->drafted), draft_sums_mal(s));
         for (int d = 1; d <= depths; d++)
-            sheet_printf(out, ST_TEXT, " %*.2f", EACH - 1, ratio(p->at[d], p->cycles));
+            sheet_printf(out, ST_TEXT, " %*.2f", EACH - 1, ratio(s->depth[d].accepted, s->cycles));
         sheet_line(out);
     }
     groups_foot(g, out);
@@ -279,15 +272,15 @@ static void groups_json(const struct grouped *g, struct buf *json)
         bound_json(json, g->by == BY_TURN ? "turn" : "from", p->first);
         if (g->by != BY_TURN)
             bound_json(json, "to", p->last);
-        jput_kint(json, "cycles", (int64_t)p->cycles);
-        jput_kint(json, "drafted", (int64_t)p->drafted);
-        jput_kint(json, "accepted", (int64_t)p->accepted);
-        jput_kreal(json, "rate", ratio(p->accepted, p->drafted));
-        jput_kreal(json, "mal", 1 + ratio(p->accepted, p->cycles));
+        jput_kint(json, "cycles", (int64_t)p->drafts.cycles);
+        jput_kint(json, "drafted", (int64_t)p->drafts.drafted);
+        jput_kint(json, "accepted", (int64_t)p->drafts.accepted);
+        jput_kreal(json, "rate", ratio(p->drafts.accepted, p->drafts.drafted));
+        jput_kreal(json, "mal", draft_sums_mal(&p->drafts));
         jput_key(json, "accepted_at");
         jput_open(json, '[');
         for (int d = 1; d <= g->deepest; d++)
-            jput_int(json, (int64_t)p->at[d]);
+            jput_int(json, (int64_t)p->drafts.depth[d].accepted);
         jput_close(json, ']');
         jput_close(json, '}');
     }
@@ -314,12 +307,12 @@ static void kinds_json(const struct grouped *g, struct buf *json)
 static void depths_json(const struct chat_view *v, struct buf *json)
 {
     jput_open(json, '[');
-    for (int d = 1; d < TREE_MAX && v->depth[d].drafted > 0; d++) {
+    for (int d = 1; d < TREE_MAX && v->drafts.depth[d].drafted > 0; d++) {
         jput_open(json, '{');
         jput_kint(json, "depth", d);
-        jput_kint(json, "cycles", (int64_t)v->cycles);
-        jput_kint(json, "drafted", (int64_t)v->depth[d].drafted);
-        jput_kint(json, "accepted", (int64_t)v->depth[d].accepted);
+        jput_kint(json, "cycles", (int64_t)v->drafts.cycles);
+        jput_kint(json, "drafted", (int64_t)v->drafts.depth[d].drafted);
+        jput_kint(json, "accepted", (int64_t)v->drafts.depth[d].accepted);
         jput_close(json, '}');
     }
     jput_close(json, ']');
@@ -380,7 +373,7 @@ bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct s
         return false;
     struct chat_view v;
     backend_chat(a->backend, &v);
-    if (backend_has(a->backend, VIEW_SERVED) && v.depth[1].drafted == 0)
+    if (backend_has(a->backend, VIEW_SERVED) && v.drafts.depth[1].drafted == 0)
         return by_replies(a, how, argc == 1, out, json, e);
     if (how != BY_DEPTH)
         return by_steps(a, (enum grouping)how, out, json, e);

@@ -12,7 +12,11 @@ static void found_tree_json(struct app *a, const struct step_view *v, struct buf
     jput_open(json, '{');
     jput_kint(json, "turn", v->turn);
     jput_kint(json, "step", v->step);
-    jput_kint(json, "bonus", v->rec.bonus);
+    jput_key(json, "bonus");
+    if (v->rec.bonus >= 0)
+        jput_int(json, v->rec.bonus);
+    else
+        jput_null(json);
     jput_key(json, "nodes");
     jput_open(json, '[');
     for (int i = 0; i < t->n; i++) {

@@ -72,8 +72,12 @@ static const struct topic {
      "window W       a query at q sees the keys k with 0 <= q - k < W: W keys, itself included\n"
      "committed      tokens that can no longer be rolled back\n"
      "step           one cycle: draft, verify, accept, commit; 9.214 is step 214 of turn 9\n"
-     "bonus          the target's own token after the accepted path; every cycle has one\n"
-     "MAL            mean acceptance length = 1 + accepted/cycles, the bonus included\n"
+     "accepted       a drafted token that the target chose, too, and that the reply got;\n"
+     "               a drafted token that ends the reply counts\n"
+     "bonus          the target's own token after the accepted ones; a cycle whose last\n"
+     "               token was drafted has none\n"
+     "MAL            mean acceptance length = 1 + accepted/cycles, as vLLM counts it;\n"
+     "               cycles: steps that drafted\n"
      "plan           all that one forward pass needs besides weights; checked before it runs\n"},
     {"servers", "what is shown of a session with a server (--remote URL)",
      "Only what the server reports; everything else says why it is not there, and\n"
@@ -102,7 +106,7 @@ static const struct topic {
     {"status", "the status line",
      "ctx 92/4.1k    tokens in the context, and how many fit\n"
      "full 2% ...    the share of each pool that is held\n"
-     "MAL 5.2        tokens that a cycle yields on average, the bonus included\n"
+     "MAL 5.2        mean acceptance length: 1 + accepted drafted tokens a cycle\n"
      "1402 t/s       the speed of the last reply\n"
      "step 3.5       the last step: step 5 of turn 3\n"
      "REC            the session is recorded: /resume, /search and `aerie replay` find it\n"

@@ -87,9 +87,9 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     jput_kreal(json, "tok_s", v->tok_s);
     put_known_real(json, accept, "turn_mal", v->turn_mal);
     put_known_real(json, accept, "session_mal", v->session_mal);
-    put_known(json, accept, "cycles", v->cycles);
-    put_known(json, accept, "drafted", v->drafted);
-    put_known(json, accept, "accepted", v->accepted);
+    put_known(json, accept, "cycles", v->drafts.cycles);
+    put_known(json, accept, "drafted", v->drafts.drafted);
+    put_known(json, accept, "accepted", v->drafts.accepted);
     jput_kint(json, "generated", (int64_t)v->generated);
     jput_kint(json, "us_prefill", (int64_t)v->us_prefill);
     put_known(json, steps, "us_draft", v->us_draft);

@@ -35,13 +35,13 @@ static bool take_step(const struct step_view *s, void *arg)
         if (i < 0 || i >= t->n || t->v[i].at.token != s->token[k])
             continue;
         struct token *x = &t->v[i];
-        bool last = k == s->n_token - 1;
+        bool drafted = k < s->rec.accepted;
         x->turn = s->turn;
         x->step = s->step;
-        x->depth = last ? 0 : k + 1;
+        x->depth = drafted ? k + 1 : 0;
         x->fact = s->fact[k];
         x->fate = k < s->rec.forced           ? "forced"
-                  : !last                      ? "accepted"
+                  : drafted                    ? "accepted"
                   : s->rec.kind == STEP_SPEC ? "bonus"
                                                : "target";
     }

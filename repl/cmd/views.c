@@ -132,7 +132,8 @@ static void add_reason(const struct drawing *d, int node)
     } else if (fate == FATE_REJECTED) {
         sheet_add(out, ST_DIM, "  target drew another");
     } else if (fate == FATE_CUT) {
-        sheet_add(out, ST_DIM, "  parent rejected");
+        bool ended = t->fate[t->parent[node]] == FATE_ACCEPTED;
+        sheet_add(out, ST_DIM, ended ? "  reply ended above" : "  parent rejected");
     } else if (fate == FATE_NONE) {
         sheet_add(out, ST_DIM, "  not verified");
     }
@@ -185,8 +186,8 @@ static void tree_legend(const struct drawing *d, int width)
     sheet_line(out);
     if (d->room >= WORDS)
         return;
-    sheet_add(out, ST_DIM, out->ascii ? "ok accepted  x rejected  - parent rejected"
-                                      : "✓ accepted  ✗ rejected  – parent rejected");
+    sheet_add(out, ST_DIM, out->ascii ? "ok accepted  x rejected  - not reached"
+                                      : "✓ accepted  ✗ rejected  – not reached");
     sheet_line(out);
 }
 
@@ -199,19 +200,18 @@ void view_tree(struct backend *b, const struct tree *t, int turn, int step, int3
         return;
     }
     struct drawing d = {.out = out, .backend = b, .t = t, .bonus = bonus, .cells = TOKEN_CELLS};
-    int accepted = 0, room = width - 2 * tree_depth(t) - 2 - BESIDE;
+    int room = width - 2 * tree_depth(t) - 2 - BESIDE;
     if (width)
         d.cells = max_int(min_int(room, TOKEN_CELLS), 4);
     for (int i = 0; i < t->n; i++) {
         int token = token_cells(b, t->token[i], d.cells, out->ascii);
-        accepted += i > 0 && t->fate[i] == FATE_ACCEPTED;
         d.column = max_int(d.column, 2 * t->depth[i] + 4 + token);
     }
     d.room = width ? width - d.column - 18 - (out->ascii ? 2 : 1) - 2 : 1 << 20;
     sheet_add(out, ST_HEAD, "TREE");
     const char *gap = width && width < 70 ? "  " : "   ";
     sheet_printf(out, ST_TEXT, "%sstep %d.%d%sdrafted %d%saccepted %d", gap, turn, step, gap,
-                 t->n - 1, gap, accepted);
+                 t->n - 1, gap, tree_accepted(t));
     if (bonus >= 0) {
         int used = text_width(out->row[out->n_row - 1].text.p, out->row[out->n_row - 1].text.n);
         sheet_printf(out, ST_TEXT, "%sbonus ", gap);
@@ -306,19 +306,19 @@ static void stats_speed(const struct status *s, struct sheet *out)
     if (!s->has[VIEW_ACCEPT])
         return;
     begin_line(out, "MAL");
-    if (v->cycles == 0 && v->drafted > 0)
+    if (v->drafts.cycles == 0 && v->drafts.drafted > 0)
         sheet_add(out, ST_TEXT, "  the server does not count its steps: /accept");
-    else if (v->cycles > 0)
+    else if (v->drafts.cycles > 0)
         sheet_printf(out, ST_TEXT, "  %.2f last turn, %.2f session", v->turn_mal, v->session_mal);
     else
         sheet_add(out, ST_TEXT, "  nothing drafted yet");
-    sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles, bonus included)");
+    sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles)");
     sheet_line(out);
     begin_line(out, "draft");
-    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)", (unsigned long long)v->drafted,
-                 (unsigned long long)v->accepted, 100 * ratio((double)v->accepted, (double)v->drafted));
-    if (v->cycles || !v->drafted)
-        sheet_printf(out, ST_TEXT, " in %llu cycles", (unsigned long long)v->cycles);
+    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)", (unsigned long long)v->drafts.drafted,
+                 (unsigned long long)v->drafts.accepted, 100 * ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
+    if (v->drafts.cycles || !v->drafts.drafted)
+        sheet_printf(out, ST_TEXT, " in %llu cycles", (unsigned long long)v->drafts.cycles);
     sheet_line(out);
 }
 
@@ -487,26 +487,26 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
     int cells = min_int(BAR_CELLS, width - 46);
     sheet_add(out, ST_HEAD, "ACCEPT");
     sheet_printf(out, ST_TEXT, "  cycles %llu   drafted %llu   accepted %llu   rate %.2f",
-                 (unsigned long long)v->cycles, (unsigned long long)v->drafted,
-                 (unsigned long long)v->accepted, ratio((double)v->accepted, (double)v->drafted));
+                 (unsigned long long)v->drafts.cycles, (unsigned long long)v->drafts.drafted,
+                 (unsigned long long)v->drafts.accepted, ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
     sheet_line(out);
-    if (v->cycles == 0) {
+    if (v->drafts.cycles == 0) {
         sheet_add(out, ST_DIM, "nothing drafted yet");
         sheet_line(out);
         return;
     }
     sheet_printf(out, ST_TEXT, "MAL %.2f = 1 + %llu/%llu",
-                 1 + ratio((double)v->accepted, (double)v->cycles), (unsigned long long)v->accepted,
-                 (unsigned long long)v->cycles);
-    sheet_add(out, ST_DIM, "  (bonus included)");
+                 draft_sums_mal(&v->drafts), (unsigned long long)v->drafts.accepted,
+                 (unsigned long long)v->drafts.cycles);
+    sheet_add(out, ST_DIM, "  (1 + accepted/cycles)");
     sheet_line(out);
     sheet_printf(out, ST_HEAD, "%5s %9s %9s %9s %9s", "depth", "drafted", "accepted", "of cycles",
                  "of parent");
     sheet_line(out);
-    uint64_t parent = v->cycles;
-    for (int d = 1; d < TREE_MAX && v->depth[d].drafted > 0; d++) {
-        const struct depth_stat *s = &v->depth[d];
-        double share = ratio((double)s->accepted, (double)v->cycles);
+    uint64_t parent = v->drafts.cycles;
+    for (int d = 1; d < TREE_MAX && v->drafts.depth[d].drafted > 0; d++) {
+        const struct depth_stat *s = &v->drafts.depth[d];
+        double share = ratio((double)s->accepted, (double)v->drafts.cycles);
         sheet_printf(out, ST_TEXT, "%5d %9llu %9llu %9.2f %9.2f  ", d,
                      (unsigned long long)s->drafted, (unsigned long long)s->accepted, share,
                      ratio((double)s->accepted, (double)parent));

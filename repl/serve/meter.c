@@ -34,14 +34,7 @@ void meter_step(struct meter *m, const struct event *ev, uint64_t ns_before)
     m->generated += (uint64_t)ev->tokens.n;
     if (ns_before)
         add(&m->between, between_s, (double)(ev->ns - ns_before) / 1e9);
-    if (s->kind == STEP_PREFILL || s->drafted == 0)
-        return;
-    m->drafts++;
-    m->drafted += (uint64_t)s->drafted;
-    m->accepted += (uint64_t)s->accepted;
-    for (int i = 0; i < s->accepted && i < TREE_MAX; i++)
-        m->at_depth[i]++;
-    m->deepest = max_int(m->deepest, min_int(s->drafted, TREE_MAX));
+    draft_sums_add(&m->drafts, s, s->drafted);
 }
 
 void meter_end(struct meter *m, const struct task *t, const struct reply *r, const struct event *ev)
@@ -108,14 +101,15 @@ static void histogram(struct page *p, const char *name, const char *help, const 
 
 static void drafts(struct page *p, const struct meter *m)
 {
-    counter(p, "vllm:spec_decode_num_drafts_total", "Steps that drafted.", m->drafts);
-    counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", m->drafted);
-    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Accepted drafted tokens.", m->accepted);
+    counter(p, "vllm:spec_decode_num_drafts_total", "Steps that drafted.", m->drafts.cycles);
+    counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", m->drafts.drafted);
+    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Accepted drafted tokens.", m->drafts.accepted);
     head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens by depth.");
-    for (int i = 0; i < m->deepest; i++) {
+    for (int d = 1; d < TREE_MAX && m->drafts.depth[d].drafted; d++) {
         char more[32];
-        snprintf(more, sizeof more, "position=\"%d\"", i);
-        sample(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", more, (double)m->at_depth[i]);
+        snprintf(more, sizeof more, "position=\"%d\"", d - 1);
+        sample(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", more,
+               (double)m->drafts.depth[d].accepted);
     }
 }
 

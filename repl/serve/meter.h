@@ -15,12 +15,11 @@ struct histogram {
 };
 
 struct meter {
-    uint64_t prompt, cached, generated, drafts, drafted, accepted;
-    uint64_t at_depth[TREE_MAX]; /* [0]: of the first drafted token */
+    uint64_t prompt, cached, generated;
+    struct draft_sums drafts;
     uint64_t finished[5];        /* enum finish */
     uint64_t refused;            /* requests answered with an error */
     struct histogram first, between, whole, wait, prefill, decode, n_prompt, n_generated;
-    int deepest;
 };
 
 void meter_begin(struct meter *m, const struct reply *r);

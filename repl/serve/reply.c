@@ -225,7 +225,7 @@ bool reply_step(struct reply *r, const struct event *ev)
         r->ns_first = ev->ns;
     r->ns_last = ev->ns;
     if (ev->rec.kind != STEP_PREFILL) {
-        ids_add(&r->accepted, min_int(ev->rec.accepted, max_int(0, r->tok.n - first - 1)));
+        ids_add(&r->accepted, min_int(ev->rec.accepted, r->tok.n - first));
         ids_add(&r->drafted, ev->rec.drafted);
     }
     add_piece(r, first);

@@ -398,8 +398,8 @@ static void put_speculation(const struct task *t, struct buf *b)
     int64_t steps = 0, drafted = 0, accepted = 0;
     for (int i = 0; i < t->n_job; i++) {
         const struct reply *r = &t->job[i].reply;
-        steps += r->drafted.n;
         for (int k = 0; k < r->drafted.n; k++) {
+            steps += r->drafted.v[k] > 0;
             drafted += r->drafted.v[k];
             accepted += r->accepted.v[k];
         }

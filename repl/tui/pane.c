@@ -39,7 +39,7 @@ static void write_served(struct tui *t, int width, struct sheet *s)
     }
     served_replies_read(&r, t->app->backend);
     sheet_init(&text, t->app->ascii);
-    if (t->now.has[VIEW_ACCEPT] && v->depth[1].drafted)
+    if (t->now.has[VIEW_ACCEPT] && v->drafts.depth[1].drafted)
         view_accept(v, width, &text);
     else if (t->now.has[VIEW_ACCEPT])
         view_served_accept(&r, width, &text);

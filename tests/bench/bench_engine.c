@@ -266,9 +266,9 @@ static const struct way {
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
 struct tally {
-    int cycles, emitted, tokens, drafted, accepted;
+    int cycles, emitted, tokens;
     double seconds;
-    uint64_t deep[TREE_MAX], hit[TREE_MAX];
+    struct draft_sums drafts;
     struct sample cycle; /* seconds a cycle */
 };
 
@@ -292,13 +292,7 @@ static void run_way(const char *text, const struct ids *reply, int k, struct tal
         add(&t->cycle, now() - c0);
         t->cycles++;
         t->emitted += l.n_new;
-        t->drafted += l.rec.drafted;
-        t->accepted += l.rec.accepted;
-        int deepest = l.tree.n > 1 ? tree_depth(&l.tree) : 0;
-        for (int d = 1; d <= deepest; d++) {
-            t->deep[d]++;
-            t->hit[d] += d <= l.rec.accepted;
-        }
+        draft_sums_add(&t->drafts, &l.rec, tree_depth(&l.tree));
     }
     t->seconds += now() - t0;
     t->tokens += l.tok.n - first;
@@ -313,7 +307,7 @@ static void print_tallies(struct tally *all, const char *what)
     struct tally *plain = &all[N_WAYS];
     double p = median(&plain->cycle), base = plain->tokens / plain->seconds;
     printf("\nspeculation, greedy, %s, replies of up to 96 tokens\n", what);
-    printf("%-14s %8s %11s %10s %9s %9s   accepted at depth 1, 2, ...\n", "shape", "MAL",
+    printf("%-14s %8s %11s %10s %9s %9s   accepted at depth 1, 2, ...\n", "shape", "tokens",
            "ms a cycle", "break-even", "tok/s", "accepted");
     printf("%-14s %8.2f %11.3f %10s %9.0f\n", "plain", 1.0, p * 1e3, "", base);
     for (int k = 0; k < N_WAYS; k++) {
@@ -323,9 +317,10 @@ static void print_tallies(struct tally *all, const char *what)
         double ms = t->seconds / t->cycles; /* cycles differ: some of the lookup's have one row */
         printf("%-14s %8.2f %11.3f %10.2f %9.0f %8.0f%%  ", ways[k].name,
                (double)t->emitted / t->cycles, median(&t->cycle) * 1e3, ms * base,
-               t->tokens / t->seconds, 100.0 * t->accepted / max_int(1, t->drafted));
-        for (int d = 1; d < TREE_MAX && t->deep[d]; d++)
-            printf(" .%03d", (int)(999.0 * (double)t->hit[d] / (double)t->deep[d] + 0.5));
+               t->tokens / t->seconds, 100.0 * (double)t->drafts.accepted / fmax(1, (double)t->drafts.drafted));
+        for (int d = 1; d < TREE_MAX && t->drafts.depth[d].drafted; d++)
+            printf(" .%03d", (int)(999.0 * (double)t->drafts.depth[d].accepted /
+                                       (double)t->drafts.depth[d].drafted + 0.5));
         printf("\n");
     }
 }
@@ -367,8 +362,8 @@ static void shapes_table(int every)
     snprintf(what, sizeof what, "%d held-out prompts", used);
     print_tallies(once, what);
     print_tallies(again, "the same prompts asked again behind their replies");
-    printf("MAL: tokens a cycle, bonus included. break-even: the MAL at which the cycles, on "
-           "average, cost what their tokens cost plainly.\n");
+    printf("tokens: of a cycle, the bonus included. break-even: the tokens of a cycle at which the "
+           "cycles, on average, cost what their tokens cost plainly.\n");
 }
 
 /* ---- the first token of a fresh process ------------------------------------------------------ */

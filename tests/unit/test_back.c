@@ -640,7 +640,7 @@ static void test_forced_tokens_are_said_and_a_replay_repeats_them(void **state)
             const struct step_rec *r = &hand.rec[forced[k].step - 1];
             int at = 0;
             for (int s = 0; s < forced[k].step - 1; s++)
-                at += hand.rec[s].bonus < 0 ? 0 : hand.rec[s].accepted + 1;
+                at += step_emits(&hand.rec[s]);
             assert_int_equal(forced[k].token, by_hand[k]);
             assert_int_equal(r->forced, 1);
             assert_int_equal(hand.tokens.v[at], by_hand[k]);

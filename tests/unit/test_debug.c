@@ -239,7 +239,7 @@ static bool continue_on(struct backend *g, const struct debug_view *v, int i)
 static bool few_accepted(const struct step_rec *r) { return r->drafted > 0 && r->accepted < 3; }
 static bool wraps(const struct step_rec *r)
 {
-    for (int p = r->pos0; p < r->pos0 + (r->kind == STEP_PREFILL ? r->rows : r->accepted + 1); p++)
+    for (int p = r->pos0; p < r->pos0 + (r->kind == STEP_PREFILL ? r->rows : step_emits(r)); p++)
         if (p % 16 == 0)
             return true;
     return false;
@@ -302,7 +302,7 @@ static void test_conditions_on_tokens_nodes_and_margin(void **state)
     backend_close(g);
     int at = 0; /* the step that emitted the first such token */
     for (int k = 0, i = 0; i < plain.tokens.n && plain.tokens.v[i] != wanted; k++) {
-        int n_new = plain.rec[k].kind == STEP_PREFILL ? plain.rec[k].bonus >= 0 : plain.rec[k].accepted + 1;
+        int n_new = step_emits(&plain.rec[k]);
         bool here = false;
         for (int j = 0; j < n_new; j++, i++)
             here |= plain.tokens.v[i] == wanted;

@@ -37,7 +37,7 @@ static struct tree tree;
 static struct step_facts example(void)
 {
     static const int32_t choice[] = {7, 8, 99, 10, 0, 0};
-    int path[TREE_MAX];
+    int path[TREE_MAX], held;
     struct step_facts s = {.turn = 9, .step = 214, .tree = &tree, .token = emitted, .n_token = 3,
                            .text = word_of};
     for (int i = 0; i < N_FACTS; i++)
@@ -56,7 +56,7 @@ static struct step_facts example(void)
     at[3] = 10;
     at[1] = 8;
     at[4] = 1000;
-    tree_accept(&tree, at, TREE_MAX, 0, path);
+    tree_accept(&tree, at, &(struct tree_ends){.max_nodes = TREE_MAX}, path, &held);
     return s;
 }
 

@@ -81,67 +81,79 @@ static void test_each_broken_rule_is_named(void **unused)
     }
 }
 
-/* The accepted path by recursion over all nodes; returns its length. */
+/* The path by recursion over all nodes; returns its length. stop < 0: no token ends it. */
 static int walk(const struct tree *t, const int32_t *choice, int node, int left, bool forced,
-                int *path)
+                int stop, int *path)
 {
     *path = node;
-    if (left > 1)
+    if (left > 1 && (forced || choice[node] != stop))
         for (int i = 0; i < t->n; i++)
             if (t->parent[i] == node && (forced || t->token[i] == choice[node]))
-                return 1 + walk(t, choice, i, left - 1, forced, path + 1);
+                return 1 + walk(t, choice, i, left - 1, forced, stop, path + 1);
     return 1;
 }
 
 static void test_acceptance_equals_a_recursive_walk(void **unused)
 {
     (void)unused;
-    int longest = 0;
+    int longest = 0, n_held = 0;
     for (int round = 0; round < 20000; round++) {
         struct tree t;
         int32_t choice[TREE_MAX];
-        int path[TREE_MAX], want[TREE_MAX], max = 1 + below(8);
+        int path[TREE_MAX], want[TREE_MAX], max = 1 + below(8), held;
         random_tree(&t, TREE_MAX, 3); /* few tokens: long paths, equal siblings */
         for (int i = 0; i < t.n; i++)
             choice[i] = below(3);
         int force = below(3) ? 0 : 1 + below(8), most = force && force < max ? force : max;
-        int n = tree_accept(&t, choice, max, force, path);
-        int m = walk(&t, choice, 0, most, force > 0, want);
+        int32_t stop = below(4) ? 2 : -1;
+        struct tree_ends ends = {.max_nodes = max, .force = force, .stop = &stop, .n_stop = stop >= 0};
+        int n = tree_accept(&t, choice, &ends, path, &held);
+        int m = walk(&t, choice, 0, most, force > 0, stop, want);
         assert_int_equal(n, m);
         assert_memory_equal(path, want, (size_t)n * sizeof *path);
         longest = n > longest ? n : longest;
+
+        /* the first child that holds the last token, whatever ended the path */
+        int last = path[n - 1], child = last + 1;
+        while (child < t.n && !(t.parent[child] == last && t.token[child] == choice[last]))
+            child++;
+        assert_int_equal(held, child < t.n ? child : -1);
+        assert_true(held < 0 || n == most || choice[last] == stop);
+        n_held += held >= 0 && choice[last] == stop;
 
         uint64_t on = 0;
         for (int i = 0; i < n; i++)
             on |= UINT64_C(1) << path[i];
         for (int i = 0; i < t.n; i++) {
-            bool here = on >> i & 1, above = i == 0 || (on >> t.parent[i] & 1);
-            if (here)
+            bool above = i == 0 || (on >> t.parent[i] & 1);
+            if ((on >> i & 1) || i == held)
                 assert_int_equal(t.fate[i], FATE_ACCEPTED);
-            else if (!above)
-                assert_int_equal(t.fate[i], FATE_CUT);
-            else if (t.token[i] != choice[t.parent[i]])
-                assert_int_equal(t.fate[i], FATE_REJECTED);
-            else /* kept out by max_nodes, or the second of equal siblings */
-                assert_true(t.fate[i] == FATE_CUT ? n == most : t.fate[i] == FATE_REJECTED);
+            else
+                assert_int_equal(t.fate[i], above ? FATE_REJECTED : FATE_CUT);
         }
     }
-    assert_true(longest == 8);
+    assert_true(longest == 8 && n_held > 100);
 }
 
-static void test_a_limit_of_one_accepts_the_root_alone(void **unused)
+static void test_the_last_token_of_a_reply_is_accepted_if_a_node_holds_it(void **unused)
 {
     (void)unused;
     struct tree t;
-    int path[TREE_MAX];
+    int path[TREE_MAX], held;
+    const int32_t stop = 9;
+    struct tree_ends one = {.max_nodes = 1}, two = {.max_nodes = 2},
+                     ended = {.max_nodes = 8, .stop = &stop, .n_stop = 1};
     tree_init(&t, 7);
     tree_add(&t, 0, 9, 0.5f, -0.7f);
-    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 1, 0, path), 1);
-    assert_int_equal(t.fate[1], FATE_CUT);
-    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 2, 0, path), 2);
-    assert_int_equal(t.fate[1], FATE_ACCEPTED);
-    assert_int_equal(tree_accept(&t, (int32_t[]){8, 4}, 2, 0, path), 1);
-    assert_int_equal(t.fate[1], FATE_REJECTED);
+    tree_add(&t, 1, 4, 0.5f, -0.7f);
+    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4, 5}, &one, path, &held), 1);
+    assert_true(held == 1 && t.fate[1] == FATE_ACCEPTED && t.fate[2] == FATE_CUT);
+    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4, 5}, &two, path, &held), 2);
+    assert_true(held == 2 && t.fate[1] == FATE_ACCEPTED && t.fate[2] == FATE_ACCEPTED);
+    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4, 5}, &ended, path, &held), 1);
+    assert_true(held == 1 && t.fate[1] == FATE_ACCEPTED && t.fate[2] == FATE_CUT);
+    assert_int_equal(tree_accept(&t, (int32_t[]){8, 4, 5}, &two, path, &held), 1);
+    assert_true(held == -1 && t.fate[1] == FATE_REJECTED && t.fate[2] == FATE_CUT);
 }
 
 static void test_the_digest_sees_tokens_parents_and_accepted_fates_only(void **unused)
@@ -258,7 +270,7 @@ int main(void)
         cmocka_unit_test(test_every_built_tree_obeys_its_rules),
         cmocka_unit_test(test_each_broken_rule_is_named),
         cmocka_unit_test(test_acceptance_equals_a_recursive_walk),
-        cmocka_unit_test(test_a_limit_of_one_accepts_the_root_alone),
+        cmocka_unit_test(test_the_last_token_of_a_reply_is_accepted_if_a_node_holds_it),
         cmocka_unit_test(test_the_digest_sees_tokens_parents_and_accepted_fates_only),
         cmocka_unit_test(test_packing_round_trips),
         cmocka_unit_test(test_packed_bytes_are_the_documented_ones),

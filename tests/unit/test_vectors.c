@@ -287,6 +287,8 @@ static void tree_of(struct tree *t, int n, const int *parent, int first_token)
         assert_int_equal(tree_add(t, parent[i], first_token + i, 0.5f, -1), i);
 }
 
+static const struct tree_ends all = {.max_nodes = TREE_MAX};
+
 /* K = 2, S = 2, D = 4, seq = 7: a .6 and b .3; from a: c .42, d .12; from b: e .27, f .01. Kept: a, b,
  * c. Mask rows 1000 1100 1010 1101. The target says b, then e: two tokens. */
 static void test_the_tiny_tree(void **state)
@@ -295,13 +297,13 @@ static void test_the_tiny_tree(void **state)
     static const int parent[] = {-1, 0, 0, 1}, pos[] = {7, 8, 8, 9};
     static const uint64_t mask[] = {1, 3, 5, 11};
     struct tree t;
-    int path[TREE_MAX];
+    int path[TREE_MAX], held;
     tree_of(&t, 4, parent, 100); /* a = 101, b = 102, c = 103; e = 200 was not kept */
     for (int i = 0; i < 4; i++)
         assert_true(t.anc[i] == mask[i]);
     positions(&t, 7, pos);
     const int32_t choice[] = {102, 0, 200, 0};
-    assert_int_equal(tree_accept(&t, choice, TREE_MAX, 0, path), 2);
+    assert_int_equal(tree_accept(&t, choice, &all, path, &held), 2);
     assert_int_equal(path[1], 2);
     assert_int_equal(choice[path[1]], 200); /* the bonus */
 }
@@ -343,9 +345,9 @@ static void test_the_published_greedy_verify(void **state)
     static const int want[2][4] = {{0, 3, 4, 5}, {0, 4, 5, -1}}, count[] = {3, 2};
     for (int b = 0; b < 2; b++) {
         struct tree t;
-        int path[TREE_MAX];
+        int path[TREE_MAX], held;
         tree_of(&t, 6, parent[b], b ? 7 : 0);
-        int n = tree_accept(&t, choice[b], TREE_MAX, 0, path);
+        int n = tree_accept(&t, choice[b], &all, path, &held);
         assert_int_equal(n - 1, count[b]);
         for (int i = 0; i < n; i++)
             assert_int_equal(path[i], want[b][i]);

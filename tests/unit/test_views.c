@@ -415,8 +415,8 @@ static void test_bars_use_eighths(void **state)
 
 static struct status busy_status(void)
 {
-    struct status s = {.chat = {.session = "01JABC", .turn = 9, .step = 214, .cycles = 120,
-                            .drafted = 600, .accepted = 190, .generated = 310, .tok_s = 71.26,
+    struct status s = {.chat = {.session = "01JABC", .turn = 9, .step = 214,
+                            .drafts = {.cycles = 120, .drafted = 600, .accepted = 190}, .generated = 310, .tok_s = 71.26,
                             .turn_mal = 2.61, .session_mal = 2.58, .us_prefill = 120400,
                             .us_draft = 1200000, .us_verify = 2800000, .us_commit = 900,
                             .us_check = 12000, .prompt_tokens = 2000, .reused_tokens = 1500,
@@ -425,9 +425,9 @@ static struct status busy_status(void)
     settings_init(&s.chat.settings);
     for (int i = 0; i < N_VIEWS; i++)
         s.has[i] = i != VIEW_SERVED && i != VIEW_GAUGES && i != VIEW_BLOCKS; /* as the local engine */
-    s.chat.depth[1] = (struct depth_stat){120, 96};
-    s.chat.depth[2] = (struct depth_stat){120, 60};
-    s.chat.depth[3] = (struct depth_stat){100, 34};
+    s.chat.drafts.depth[1] = (struct depth_stat){120, 96};
+    s.chat.drafts.depth[2] = (struct depth_stat){120, 60};
+    s.chat.drafts.depth[3] = (struct depth_stat){100, 34};
     return s;
 }
 
@@ -444,7 +444,7 @@ static void test_stats(void **state)
     assert_shows(
         "STATS     session 01JABC   step 9.214\n"
         "speed     71.3 tokens/s in the last reply; 310 tokens generated\n"
-        "MAL       2.61 last turn, 2.58 session   (MAL = 1 + accepted/cycles, bonus included)\n"
+        "MAL       2.61 last turn, 2.58 session   (MAL = 1 + accepted/cycles)\n"
         "draft     600 drafted, 190 accepted (31.7%) in 120 cycles\n"
         "time      prefill 120.4 ms  draft 1.20 s  verify 2.80 s  commit 900 us  check 12.0 ms "
         "(0.30%)\n"
@@ -461,7 +461,7 @@ static void test_stats_say_why_nothing_is_drafted(void **state)
     struct status s = busy_status();
     struct backend_info i = info;
     s.chat.settings.spec = false;
-    s.chat.cycles = s.chat.drafted = 0;
+    s.chat.drafts.cycles = s.chat.drafts.drafted = 0;
     s.check.violations = 2;
     s.check.unchecked = 9;
     s.check.violation = (struct violated){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
@@ -484,7 +484,7 @@ static void test_acceptance_by_depth(void **state)
     view_accept(&s.chat, 80, &sheet);
     assert_shows(
         "ACCEPT  cycles 120   drafted 600   accepted 190   rate 0.32\n"
-        "MAL 2.58 = 1 + 190/120  (bonus included)\n"
+        "MAL 2.58 = 1 + 190/120  (1 + accepted/cycles)\n"
         "depth   drafted  accepted of cycles of parent\n"
         "    1       120        96      0.80      0.80  ###################.....\n"
         "    2       120        60      0.50      0.62  ############............\n"
@@ -573,7 +573,7 @@ static void test_a_tree_fits_its_pane(void **state)
     view_tree(NULL, &t, 9, 214, 77, 44, &sheet);
     sheet_cut(&sheet, 44);
     assert_has("├─● #11    q .61   p .83   ✓\n");
-    assert_has("✓ accepted  ✗ rejected  – parent rejected\n");
+    assert_has("✓ accepted  ✗ rejected  – not reached\n");
     assert_fits(44);
     begin(false);
     view_tree(NULL, &t, 9, 214, 77, 60, &sheet);
