@@ -327,8 +327,9 @@ struct cmd {
     int flags;
     bool (*run)(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e);
-    /* completion candidates for the last word, or NULL */
-    void (*complete)(struct app *a, const char *word,
+    /* Completion candidates for the last word; NULL: the words among the alternatives of `args`.
+     * before: the words between the command's name and the last word. */
+    void (*complete)(struct app *a, const char *before, const char *word,
                      void (*add)(void *arg, const char *s, const char *help), void *arg);
 };
 

@@ -35,6 +35,46 @@ bool bench_wanted_any(const struct bench *b, const char *prefix)
     return b->o->n_pattern == 0;
 }
 
+/* Every line's name begins with one of these. */
+static const struct {
+    const char *name, *what;
+} parts[] = {
+    {"mem", "copies and reads of memory"},
+    {"phase", "the cost of one of many dependent operations"},
+    {"gemv", "a product for T rows of decode"},
+    {"gemm", "the rate of one large product (gemm.peak)"},
+    {"moe", "a layer of experts for T rows"},
+    {"attn", "attention over so many cells for T rows"},
+    {"sample", "sampling for T rows"},
+    {"step", "one pass of a model behind so many cells"},
+    {"verify", "one pass for T rows of a draft tree"},
+    {"draft", "one pass of an EAGLE3 head (draft.step)"},
+    {"cycle", "whole cycles; cycle.host: outside the device"},
+    {"prefill", "a prompt; prefill.g4b.128k only in full"},
+    {"cublas", "CUDA: the products of a prompt by cuBLASLt"},
+    {"product", "CUDA: the same products by aerie"},
+    {"chat", "greedy replies: plain, draft, n-gram lookup"},
+    {"again", "the same question once more behind its reply"},
+    {"shape", "shapes of the draft tree, and what auto chooses"},
+    {"repl", "what queue, log, lines and screen add"},
+};
+enum { N_PARTS = sizeof parts / sizeof *parts };
+
+const char *bench_part(int i, const char **what)
+{
+    *what = i < N_PARTS ? parts[i].what : NULL;
+    return i < N_PARTS ? parts[i].name : NULL;
+}
+
+static bool has_part(const char *name)
+{
+    size_t n = strcspn(name, ".");
+    for (int i = 0; i < N_PARTS; i++)
+        if (strlen(parts[i].name) == n && strncmp(parts[i].name, name, n) == 0)
+            return true;
+    return false;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 uint64_t bench_random(struct bench *b)
@@ -252,6 +292,7 @@ static void tell(struct bench *b, const char *name, const char *shape, const str
         line.unit = "TFLOP/s";
     }
     b->n_wanted += bench_wanted(b, name);
+    CHECK(has_part(line.name));
     b->o->tell(b->o->arg, &line);
 }
 

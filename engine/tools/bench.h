@@ -58,6 +58,8 @@ struct bench_opts {
     void *arg;
 };
 
+/* The i-th name with which lines begin, and what they measure; NULL: there are fewer. */
+const char *bench_part(int i, const char **what);
 /* False: *e (the device or a model cannot be opened, or a result is wrong); lines reported before
  * stay valid. */
 bool bench_run(const struct bench_opts *o, struct err *e);

@@ -94,6 +94,13 @@ static char *model_name(const struct cli *c)
     return xasprintf("%.*s", min_int((int)(dir + n - name), 24), name);
 }
 
+bool cli_bench_name(int i, struct help_word *w)
+{
+    const char *name = bench_part(i, &w->help);
+    snprintf(w->name, sizeof w->name, "%s", name ? name : "");
+    return name != NULL;
+}
+
 int cli_bench(struct cli *c)
 {
     struct err e = {0};

@@ -219,6 +219,55 @@ static void help_line(const char *left, const char *text)
         out_printf("  %-25s %s\n", left, text);
 }
 
+/* The words that a command takes, from the tables that act on them. */
+static const struct words {
+    int where;
+    const char *title;
+    bool (*word)(int i, struct help_word *w);
+} words[] = {
+    {IN_DB, "ACTION is one of", cli_db_action},
+    {IN_BENCH, "NAME begins the name of a line, or is a pattern for it; lines begin with", cli_bench_name},
+};
+
+static const struct words *words_of(int where)
+{
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].where == where)
+            return &words[i];
+    return NULL;
+}
+
+/* One line for each word. */
+static void help_words(int where)
+{
+    const struct words *all = words_of(where);
+    struct help_word w;
+    if (!all)
+        return;
+    out_printf("%s:\n", all->title);
+    for (int i = 0; all->word(i, &w); i++)
+        help_line(w.name, w.help);
+    out_printf("\n");
+}
+
+/* The words alone, in lines of at most 80 columns. */
+static void list_words(int where)
+{
+    const struct words *all = words_of(where);
+    struct help_word w;
+    struct buf line = {0};
+    for (int i = 0; all && all->word(i, &w); i++) {
+        if (line.n && line.n + strlen(w.name) > 49) {
+            out_printf("%28s%s,\n", "", line.p);
+            buf_clear(&line);
+        }
+        buf_printf(&line, "%s%s", line.n ? ", " : "", w.name);
+    }
+    if (line.n)
+        out_printf("%28s%s\n", "", line.p);
+    buf_free(&line);
+}
+
 /* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
 static void help_flags(int where, bool all)
 {
@@ -228,13 +277,12 @@ static void help_flags(int where, bool all)
             out_printf("\n%s:\n", f->group);
         if (!(f->where & where))
             continue;
-        char left[80];
         char letter[6] = "    ";
         if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, f->name, f->arg ? " " : "",
-                 f->arg ? f->arg : "");
+        char *left = xasprintf("%s--%s%s%s", letter, f->name, f->arg ? " " : "", f->arg ? f->arg : "");
         help_line(left, f->help);
+        free(left);
     }
 }
 
@@ -243,9 +291,9 @@ static void help_settings(void)
     out_printf("\nSettings, for -p, /set and the config file:\n");
     for (int i = 0; i < settings_count(); i++) {
         const struct setting *s = settings_at(i);
-        char left[80];
-        snprintf(left, sizeof left, "%s %s", s->name, s->range);
+        char *left = xasprintf("%s %s", s->name, s->range);
         help_line(left, s->help);
+        free(left);
     }
 }
 
@@ -254,9 +302,10 @@ static int help_all(void)
     out_printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
            "inside\n\nusage: aerie [COMMAND] [FLAGS]\n\n");
     for (int i = 0; i < n_commands; i++) {
-        char left[64];
-        snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
+        char *left = xasprintf("%s %s", commands[i].name, commands[i].args);
         help_line(left, commands[i].help);
+        list_words(commands[i].bit);
+        free(left);
     }
     help_flags(IN_ALL, true);
     help_settings();
@@ -271,6 +320,7 @@ static int help_command(const struct command *cmd)
 {
     out_printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
            cmd->help);
+    help_words(cmd->bit);
     help_flags(cmd->bit, false);
     if (find_flag("param", 5, 0, cmd->bit))
         help_settings();

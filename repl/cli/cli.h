@@ -47,6 +47,15 @@ struct cli {
 };
 
 /* Each runs one subcommand and returns the exit code. */
+/* A word that a subcommand takes, for its help: an action of db, a line of bench. */
+struct help_word {
+    char name[24]; /* with its argument: "pin ID" */
+    const char *help;
+};
+/* The i-th one; false: there are fewer. */
+bool cli_db_action(int i, struct help_word *w);
+bool cli_bench_name(int i, struct help_word *w);
+
 int cli_chat(struct cli *c);
 int cli_run(struct cli *c);
 int cli_serve(struct cli *c);

@@ -239,30 +239,42 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
-/* The commands of `aerie db`. word: the name of the argument that must follow; NULL: none may. */
+/* The commands of `aerie db`. word: what must follow; NULL: nothing may. */
 static const struct action {
-    const char *name, *word;
+    const char *name, *arg, *word, *help;
     int (*run)(const struct cli *c, const char *path, struct err *e);
 } actions[] = {
-    {"path", NULL, db_show_path},
-    {"check", NULL, db_check},
-    {"repair", "the name of a new FILE", db_repair},
-    {"backup", "the name of a new FILE", db_backup},
-    {"sql", "a QUERY, such as \"select * from v_step limit 5\"", db_sql},
-    {"prune", NULL, db_prune},
-    {"vacuum", NULL, db_vacuum},
-    {"pin", "the ID of a session", db_pin},
-    {"unpin", "the ID of a session", db_pin},
+    {"path", "", NULL, "print where the database is", db_show_path},
+    {"check", "", NULL, "look for damage, and for changes since it was sealed", db_check},
+    {"repair", " FILE", "the name of a new FILE", "write what is sound to a new file", db_repair},
+    {"backup", " FILE", "the name of a new FILE", "copy the database, also while it is in use", db_backup},
+    {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query", db_sql},
+    {"prune", "", NULL, "remove old sessions; --older-than, --keep, --to-size", db_prune},
+    {"vacuum", "", NULL, "give the space of removed sessions back", db_vacuum},
+    {"pin", " ID", "the ID of a session", "never remove this session", db_pin},
+    {"unpin", " ID", "the ID of a session", "it may be removed again", db_pin},
 };
 enum { N_ACTIONS = sizeof actions / sizeof *actions };
+
+bool cli_db_action(int i, struct help_word *w)
+{
+    if (i >= N_ACTIONS)
+        return false;
+    snprintf(w->name, sizeof w->name, "%s%s", actions[i].name, actions[i].arg);
+    w->help = actions[i].help;
+    return true;
+}
 
 static const struct action *find_action(const char *name, struct err *e)
 {
     for (int i = 0; i < N_ACTIONS; i++)
         if (strcmp(actions[i].name, name) == 0)
             return &actions[i];
-    err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected path, check, repair, backup, sql, prune, vacuum, pin or"
-            " unpin", name);
+    struct buf all = {0};
+    for (int i = 0; i < N_ACTIONS; i++)
+        buf_printf(&all, "%s%s", i == 0 ? "" : i + 1 == N_ACTIONS ? " or " : ", ", actions[i].name);
+    err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
+    buf_free(&all);
     return NULL;
 }
 

@@ -114,10 +114,13 @@ bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct shee
     return true;
 }
 
-void complete_bug(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_bug(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                  void *arg)
 {
     (void)a;
-    for (int b = 0; b < N_BUGS; b++)
+    if (*before)
+        complete_words("on | off", word, add, arg);
+    for (int b = 0; b < N_BUGS && !*before; b++)
         if (strncmp(bug_at((enum bug)b)->name, word, strlen(word)) == 0)
             add(arg, bug_at((enum bug)b)->name, bug_at((enum bug)b)->path);
 }

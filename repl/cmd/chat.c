@@ -192,12 +192,17 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
     return true;
 }
 
-void complete_set(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_set(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                  void *arg)
 {
     (void)a;
-    complete_screen_setting(word, add, arg);
+    char name[40];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(before, " "), before);
+    complete_screen_setting(name, word, add, arg);
     for (int i = 0; i < settings_count(); i++)
-        if (strncmp(setting_name(i), word, strlen(word)) == 0)
+        if (*name && strcmp(setting_name(i), name) == 0)
+            complete_words(settings_at(i)->range, word, add, arg);
+        else if (!*name && strncmp(setting_name(i), word, strlen(word)) == 0)
             add(arg, setting_name(i), settings_at(i)->help);
 }
 
@@ -311,17 +316,20 @@ bool cmd_drop(struct app *a, int argc, char **argv, const char *rest, struct she
     return true;
 }
 
-void complete_drop(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_drop(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                   void *arg)
 {
+    (void)before;
     for (int i = 0, n = app_attached(a); i < n; i++)
         if (strncmp(a->attached.file[i].name, word, strlen(word)) == 0)
             add(arg, a->attached.file[i].name, NULL);
 }
 
 /* Offers the entries of the folder that the word names; folders end in a slash. */
-void complete_file(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_file(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                   void *arg)
 {
-    (void)a;
+    (void)a, (void)before;
     const char *slash = strrchr(word, '/'), *base = slash ? slash + 1 : word;
     char *folder = slash ? xasprintf("%.*s", (int)(slash - word + 1), word) : xstrdup("./");
     DIR *d = opendir(folder);

@@ -432,23 +432,38 @@ bool cmd_run(struct app *a, const char *line, struct err *e)
 
 /* ---- completion ------------------------------------------------------------------------------ */
 
-/* Offers the words of the first "[a|b|c]" or "a|b" group in a command's args. */
+void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg)
+{
+    for (const char *p = strchr(list, '|') ? list : ""; *p;) {
+        char item[32];
+        int n = (int)strcspn(p, "| ");
+        snprintf(item, sizeof item, "%.*s", n, p);
+        bool plain = n && (int)strspn(p, "abcdefghijklmnopqrstuvwxyz") == n;
+        if (plain && strncmp(item, word, strlen(word)) == 0)
+            add(arg, item, NULL);
+        p += n + strspn(p + n, "| ");
+    }
+}
+
+/* The argument of a command at the place behind `before`: of "N [full|swa|draft]" the second one is
+ * "[full|swa|draft]". "": it takes no more. */
+static const char *argument_at(const char *args, const char *before)
+{
+    for (const char *p = before; *p && *args; p += strspn(p, " ")) {
+        p += strcspn(p, " ");
+        args += strcspn(args, " ");
+        args += strspn(args, " |");
+    }
+    return args;
+}
+
+/* Offers the words among the alternatives of an argument. */
 static void complete_choices(const char *args, const char *word, cmd_add_fn *add, void *arg)
 {
-    const char *bar = strchr(args, '|');
-    if (!bar)
-        return;
-    const char *p = bar;
-    while (p > args && !strchr(" [", p[-1]))
-        p--;
-    while (*p && !strchr(" ]", *p)) {
-        char item[32];
-        int n = (int)strcspn(p, "|] ");
-        snprintf(item, sizeof item, "%.*s", n, p);
-        if (strncmp(item, word, strlen(word)) == 0)
-            add(arg, item, NULL);
-        p += n + (p[n] == '|');
-    }
+    char list[128];
+    args += strspn(args, "[");
+    snprintf(list, sizeof list, "%.*s", (int)strcspn(args, " ]"), args);
+    complete_words(list, word, add, arg);
 }
 
 void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
@@ -468,10 +483,14 @@ void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n - 1 : sizeof name - 1), line + 1);
     const struct cmd *c = cmd_find(name, NULL);
     const char *word = strrchr(line, ' ') + 1;
-    if (c && c->complete)
-        c->complete(a, word, add, arg);
-    else if (c)
-        complete_choices(c->args, word, add, arg);
+    n += strspn(line + n, " ");
+    char *before = xasprintf("%.*s", word > line + n ? (int)(word - line - (ptrdiff_t)n) : 0, line + n);
+    const char *args = c ? argument_at(c->args, before) : "";
+    if (c && c->complete && (*args || (c->flags & CMD_REST)))
+        c->complete(a, before, word, add, arg);
+    else if (c && !c->complete)
+        complete_choices(args, word, add, arg);
+    free(before);
 }
 
 /* ---- the table as text ----------------------------------------------------------------------- */

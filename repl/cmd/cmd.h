@@ -13,7 +13,8 @@ typedef bool cmd_fn(struct app *a, int argc, char **argv, const char *rest, stru
                     struct buf *json, struct err *e);
 /* One candidate; help: a line of description, or NULL. */
 typedef void cmd_add_fn(void *arg, const char *s, const char *help);
-typedef void cmd_complete_fn(struct app *a, const char *word, cmd_add_fn *add, void *arg);
+typedef void cmd_complete_fn(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                             void *arg);
 
 cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_forget, cmd_clear;
 cmd_fn cmd_bye;
@@ -96,7 +97,11 @@ const char *screen_setting_name(int i); /* NULL after the last */
 bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
                     struct buf *json, struct err *e);
 void screen_settings(struct app *a, struct sheet *out, struct buf *json); /* shows all */
-void complete_screen_setting(const char *word, cmd_add_fn *add, void *arg);
+/* Offers the names of these settings, or, with a name, the values of that one. */
+void complete_screen_setting(const char *name, const char *word, cmd_add_fn *add, void *arg);
+/* Offers the words of a list such as "auto | dark | light" that begin with `word`; of others, such as
+ * "0 .. 100", none. */
+void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg);
 
 /* ---- small things of the commands ------------------------------------------------------------ */
 

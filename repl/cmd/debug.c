@@ -363,8 +363,10 @@ bool cmd_delete(struct app *a, int argc, char **argv, const char *rest, struct s
 }
 
 /* Completes the name at the end of a condition. */
-void complete_condition(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_condition(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                        void *arg)
 {
+    (void)before;
     const char *meaning, *name;
     if (!backend_has(a->backend, VIEW_DEBUG))
         return;

@@ -378,9 +378,10 @@ bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct she
     return false;
 }
 
-void complete_help(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_help(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                   void *arg)
 {
-    (void)a;
+    (void)a, (void)before;
     for (int i = 0; i < cmd_count() + N_TOPIC + settings_count(); i++)
         if (strncmp(any_name(i), word, strlen(word)) == 0)
             add(arg, any_name(i), any_help(i));

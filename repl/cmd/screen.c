@@ -85,10 +85,12 @@ void screen_settings(struct app *a, struct sheet *out, struct buf *json)
         screen_setting(a, settings[i].name, NULL, out, json, NULL);
 }
 
-void complete_screen_setting(const char *word, cmd_add_fn *add, void *arg)
+void complete_screen_setting(const char *name, const char *word, cmd_add_fn *add, void *arg)
 {
     for (int i = 0; i < N_SETTING; i++)
-        if (strncmp(settings[i].name, word, strlen(word)) == 0)
+        if (*name && strcmp(settings[i].name, name) == 0)
+            complete_words(settings[i].range, word, add, arg);
+        else if (!*name && strncmp(settings[i].name, word, strlen(word)) == 0)
             add(arg, settings[i].name, settings[i].help);
 }
 
@@ -138,9 +140,10 @@ bool cmd_layout(struct app *a, int argc, char **argv, const char *rest, struct s
     return true;
 }
 
-void complete_layout(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_layout(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                     void *arg)
 {
-    (void)a;
+    (void)a, (void)before;
     for (int i = 0; i < N_LAYOUT; i++)
         if (strncmp(layouts[i].name, word, strlen(word)) == 0)
             add(arg, layouts[i].name, layouts[i].help);

@@ -292,8 +292,10 @@ static bool offer_id(const struct session_row *r, void *arg)
     return true;
 }
 
-void complete_session(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+void complete_session(struct app *a, const char *before, const char *word, cmd_add_fn *add,
+                      void *arg)
 {
+    (void)before;
     struct err e;
     struct hdb *d = app_hdb(a, &e);
     struct id_list l = {word, add, arg};

@@ -1,9 +1,9 @@
 # bash completion for aerie
 _aerie() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    # --flag=value is three words to readline
-    if [ "$cur" = = ]; then cur=
-    elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word before=aerie cmd= name=
+    # --flag=value and name=value are three words to readline
+    if [ "$cur" = = ]; then cur= name=$prev
+    elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD-2]} name=$prev; fi
     local commands="chat run serve logs show replay diff parity export import pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= draft.shape= chunk= forget= check= ring= gauge.ms= graph= verbose= think="
@@ -15,9 +15,25 @@ _aerie() {
     local changes="model= draft= eagle_capture= device= precision= kv= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B small-moe-32 small-moe-128"
+    # flags that take a value, with blanks around each
+    local valued=" -m --model -p --param -s --system -f --file -o --output --query --limit --a --b --with --goto --format --steps
+        --plan --issue --older-than --keep --to-size --head --port --host --api-key-file --model-name --cors --try --synthetic
+        --cublas --draft --eagle-capture --device --precision --kv --weights --draft-weights --load --threads --remote
+        --kv-events --header --break --seed --check --bug --batch --lanes --context --page-size --full-pages --swa-pages
+        --session --log-level --db --seal --keep-days --keep-sessions --max-size --at-limit --script --color --theme
+        --sanitize "
+    valued=${valued//$'\n'/ }
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-        case " $commands " in *" $word "*) cmd=$word; break ;; esac
+        case $valued in *" $before "*) ;; *)
+            case " $commands " in *" $word "*) cmd=$word; break ;; esac ;;
+        esac
+        before=$word
     done
+    case $cmd in # where they differ
+        logs) valued+="-q -n " ;;
+        parity) valued+="-n " ;;
+        replay) valued=${valued/ --check / } ;;
+    esac
     local flags=
     case $cmd in
         ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
@@ -43,6 +59,13 @@ _aerie() {
         doctor) flags="--remote --api-key-file --kv-events --header --model --draft --device --precision --kv --db --json" ;;
         help) flags= ;;
     esac
+    case $name in
+        spec|graph|verbose|think|bug.*) COMPREPLY=($(compgen -W "on off" -- "$cur")); return ;;
+        check) COMPREPLY=($(compgen -W "off on strict" -- "$cur")); return ;;
+        forget) COMPREPLY=($(compgen -W "auto ask oldest never" -- "$cur")); return ;;
+        -*|'') ;;
+        *) return ;; # of another name: files, if anything
+    esac
     case $prev in
         --draft) compopt -o dirnames 2>/dev/null; COMPREPLY=($(compgen -W ngram -- "$cur")); return ;;
         -m|--model) [ "$cmd" = logs ] || compopt -o dirnames 2>/dev/null; return ;;
@@ -63,11 +86,13 @@ _aerie() {
         -p|--param) compopt -o nospace 2>/dev/null; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
         --a|--b|--with) compopt -o nospace 2>/dev/null; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
         --session) _aerie_sessions; return ;;
-        -f|--file|--batch|--script|-o|--output|--db|--seal|--api-key-file|--cublas) return ;;
     esac
+    # the value of another flag is no command and no session: a file, if anything
+    case $valued in *" $prev "*) return ;; esac
     case $cmd,$cur in
         *,-*) COMPREPLY=($(compgen -W "$flags $common" -- "$cur")) ;;
-        ,*|help,*) COMPREPLY=($(compgen -W "$commands" -- "$cur")) ;;
+        ,*) COMPREPLY=($(compgen -W "$commands" -- "$cur")) ;;
+        help,*) [ "$prev" != help ] || COMPREPLY=($(compgen -W "$commands" -- "$cur")) ;;
         db,*) [ "$prev" != db ] || COMPREPLY=($(compgen -W "path check repair backup sql prune vacuum pin unpin" -- "$cur")) ;;
         show,*|replay,*|diff,*|export,*|pack,*) _aerie_sessions ;;
     esac

@@ -38,6 +38,23 @@ complete_bash() { # word...: the last one is completed
     for c in $commands; do complete_bash aerie "$c" -- | sed "s/^/$c /"; done
     while read -r c flag; do complete_bash aerie "$c" "$flag" '' | sed "s/^/$c $flag /"; done <"$T/choices"
 } | same bash
+# a flag that takes a value: no command, flag or session is offered as its value
+for c in $commands; do
+    run help "$c"
+    sed -nE 's/^  (-.,|   ) (--[a-z-]+) [^ ].*/\2/p; s/^  (-[a-zA-Z]), --[a-z-]+ [^ ].*/\1/p' "$T/out" | grep -vx -- --session | while read -r flag; do
+        for before in "$c" ${c/#chat/}; do complete_bash aerie "$before" "$flag" ''; done | sed "s/^/$c $flag /"
+    done
+done >"$T/values"
+awk -v all="$commands last" 'BEGIN { split(all, c); for (i in c) never[c[i]] = 1 } $3 in never || $3 ~ /^-/' "$T/values" >"$T/out"
+[ ! -s "$T/out" ] && [ "$(wc -l <"$T/values")" -gt 200 ]; result "bash: the value of a flag is no command, flag or session" $?
+run help run
+sed -nE '/^Settings/,$s/^  ([a-z.]+) (([a-z]+ \| )+[a-z]+)( [^|].*|$)/\1 \2/p' "$T/out" | tr -d '|' | while read -r name values; do
+    for v in $values; do echo "$name $v"; done
+    complete_bash aerie run -p "$name" = | sed "s/^/@$name /"
+    complete_bash aerie run -p "$name" = '' | sed "s/^/%$name /"
+done >"$T/settings"
+for mark in @ %; do diff <(grep -v '^[@%]' "$T/settings") <(grep "^$mark" "$T/settings" | cut -c2-) || echo "differs: $mark"; done >"$T/out"
+[ ! -s "$T/out" ] && grep -qx 'forget oldest' "$T/settings"; result "bash: the values of a setting are those of help" $?
 offers() { # title, expected, words
     local title=$1 expected=$2; shift 2
     complete_bash "$@" | tr '\n' ' ' >"$T/out"
@@ -51,6 +68,8 @@ offers "an action on the database" "path prune pin" aerie db p
 offers "a value behind =" "cuda" aerie run --device = cu
 offers "all values behind =" "auto cpu cuda" aerie run --device =
 offers "a setting" "top_k= top_p=" aerie run -p top
+offers "a command behind a value that is one" "run" aerie --system chat ru
+offers "nothing for a path behind =" "" aerie run --db = ''
 
 # ---- zsh, with a stub in place of the function that reads the specifications ----
 tool() { PATH=$PATH:/usr/local/bin:/usr/bin:/bin command -v "$1"; }

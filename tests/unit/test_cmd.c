@@ -575,6 +575,19 @@ static void test_completion(void **state)
     assert_completes("/accept t", "turn ");
     assert_completes("/export j", "jsonl ");
     assert_completes("/set draft.", "draft.steps draft.topk draft.nodes draft.shape ");
+    assert_completes("/accept turn ", ""); /* a second word that the command does not take */
+    assert_completes("/page ", "");
+    assert_completes("/at ", "live ");
+    assert_completes("/top ", "");
+    assert_completes("/set spec ", "on off ");
+    assert_completes("/set theme d", "dark ");
+    assert_completes("/set check st", "strict ");
+    assert_completes("/set temperature ", "");
+    assert_completes("/set draft.shape ", "");
+    assert_completes("/set spec on ", "");
+    assert_completes("/bug 24617 ", "on off ");
+    assert_completes("/layout debug ", "");
+    assert_completes("/help tree ", "");
     assert_completes("/se dra", ""); /* ambiguous: nothing to complete for */
     assert_completes("/help exi", "exit ");
     assert_completes("/set th", "theme think ");
