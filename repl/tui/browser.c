@@ -240,10 +240,13 @@ static void write_browser(struct tui *t, struct overlay *o, int w, int h)
         }
         sheet_line(out);
     }
-    for (int i = -1; !wide && i < body - b->rows - 1; i++) {
-        for (int k = 0; i < 0 && k < w - 2; k++)
-            sheet_add(out, ST_DIM, out->ascii ? "-" : "─");
-        add_preview_row(b, max_int(i, 0), out);
+    if (wide)
+        return;
+    for (int k = 0; k < w; k++)
+        sheet_add(out, ST_DIM, out->ascii ? "-" : "─");
+    sheet_line(out);
+    for (int i = 0; i < body - b->rows - 1; i++) {
+        add_preview_row(b, i, out);
         sheet_line(out);
     }
 }

@@ -27,8 +27,10 @@ list "#2"; [ "$found" = 1 ] && grep -q "$id" "$T/out"; result "a number after #"
 # ---- the browser ----
 sql "create temp table num as with recursive c(i) as (select 1 union all select i+1 from c where i < 2000) select i from c;
     create temp table src as select * from session where id = '$id';
-    insert into session select printf('01%08dABCDEFGHJKMNPQRS', i), null, 0, 'Copy '||i, src.created_ms - i*1000, src.updated_ms - i*1000$(
-        sql "select group_concat(', '||case name when 'number' then '1000+i' else 'src.'||name end, '') from pragma_table_info('session') where cid > 5") from num, src;
+    insert into session select $(sql "select group_concat(case name when 'id' then 'printf(''01%08dABCDEFGHJKMNPQRS'', i)'
+        when 'number' then '1000+i' when 'parent' then 'null' when 'fork_turn' then '0' when 'title' then '''Copy ''||i'
+        when 'created_ms' then 'created_ms - i*1000' when 'updated_ms' then 'updated_ms - i*1000' else 'src.'||name end, ', ')
+        from pragma_table_info('session')") from num, src;
     create temp table old as select turn.* from turn, src where session_id = src.id;
     update old set id = null; update old set text = text||' zebra';
     insert into turn select -8 * i + old.rowid, printf('01%08dABCDEFGHJKMNPQRS', i)$(sql "select group_concat(', old.'||name, '') from pragma_table_info('turn') where cid > 1") from num, old;
@@ -40,6 +42,7 @@ for wh in "80 24" "200 60"; do
     check "$at: with when, turns, tokens and acceptance" eval 'screen | grep -qE "20[0-9-]{8} [0-9:]{5} +[12] +[1-9][0-9]* +(-|[0-9]+ %)  About What 5\?"'
     check "$at: a session without drafts has no acceptance" eval 'screen | grep -qE " 1 +[1-9][0-9]* +-  What is a window\?"'
     check "$at: and a preview of the newest" shows ', 9 tokens in'
+    [ "$at" = 200x60 ] || check "$at: a whole line stands between list and preview" eval 'screen | grep -qE "^ ─{78}$"'
     text fox; wait_for 'SESSIONS  2001 of 2005'; check "$at: typing filters" eval 'screen | grep -q "filter fox"'
     text " zebra"; wait_for 'SESSIONS  2000 of 2005'; check "$at: a second word narrows" shows 'Copy 1'
     check "$at: the preview begins where the words are" shows 'Tell me a story about a fox. zebra'
