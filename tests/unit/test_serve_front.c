@@ -845,11 +845,12 @@ static void test_connections_that_wait_make_place(void **state)
         desk_run(&d, c, i + 1, 20, NULL, NULL);
         assert_true(i >= 6 || c[i].got.n > 0);
     }
+    desk_await_jobs(&d, c, 8, 2);
     assert_int_equal(desk_ask(&d, "GET", "/health", "", NULL, &b), 200);
     desk_run(&d, c, 8, 20, NULL, NULL);
     assert_true(c[0].closed && !c[5].closed && !c[6].closed && !c[7].closed);
     d.f.held = 0;
-    desk_run(&d, c, 8, 100, NULL, NULL);
+    desk_run(&d, c, 8, 500, NULL, NULL);
     assert_true(strstr(c[6].got.p, said) && strstr(c[7].got.p, said));
     for (int i = 0; i < 8; i++)
         client_close(&c[i]);
@@ -1260,6 +1261,7 @@ static void test_a_reply_is_acknowledged_when_the_log_has_it(void **state)
         client_open(&c[i], serve_port(d.s));
         client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
     }
+    desk_await_jobs(&d, c, 2, 2);
     desk_run(&d, c, 2, 500, NULL, NULL);
     assert_true(d.f.job[0].ended && d.f.job[1].ended && d.s->n_task == 2);
     assert_true(c[0].got.n == 0 && !c[1].closed && log_has(db, 0));
@@ -1382,7 +1384,7 @@ static void test_the_end_of_the_server_ends_replies(void **state)
         fake_begin(&d.f, &d.f.job[i]);
         fake_step(&d.f, &d.f.job[i], 1);
     }
-    desk_run(&d, c, 2, 50, NULL, NULL);
+    desk_await_jobs(&d, c, 2, 2);
     serve_end(d.s);
     assert_true(desk_run(&d, c, 2, 2000, all_closed, list));
     desk_run(&d, c, 0, 5, NULL, NULL);
