@@ -111,7 +111,8 @@ json_t *ask_object(const char *body, size_t n, struct refusal *r)
 bool ask_is_model(const char *name, const struct ask_of *of, struct refusal *r)
 {
     return !strcmp(name, of->model) ||
-           refuse(r, 404, "model", "The model `%.100s` does not exist; this server has `%.100s`.", name, of->model);
+           refuse(r, 404, "model", "The model `%.100s` does not exist; this server has `%.100s`.",
+                  name, of->model);
 }
 
 bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r)
@@ -198,22 +199,26 @@ static bool read_message(const json_t *m, int at, struct message *out, struct re
 }
 
 /* One variable of "chat_template_kwargs". */
-static bool read_variable(const char *name, const json_t *v, struct chat_style *s, struct refusal *r)
+static bool read_variable(const char *name, const json_t *v, struct chat_style *s,
+                          struct refusal *r)
 {
     char where[96];
     snprintf(where, sizeof where, "chat_template_kwargs.%.60s", name);
     if (!strcmp(name, "enable_thinking")) {
         s->think = json_is_true(v) ? THINK : THINK_NOT;
-        return json_is_boolean(v) || refuse(r, 400, where, "enable_thinking should be true or false");
+        return json_is_boolean(v) ||
+               refuse(r, 400, where, "enable_thinking should be true or false");
     }
     if (strcmp(name, "reasoning_effort") != 0)
-        return refuse(r, 400, where, "%s is not known; expected enable_thinking or reasoning_effort", where);
+        return refuse(r, 400, where, "%s is not known; expected enable_thinking or "
+                      "reasoning_effort", where);
     s->effort = json_string_value(v);
     return s->effort || refuse(r, 400, where, "reasoning_effort should be a text");
 }
 
 /* "none" is no effort, but no thinking. */
-static bool read_style(const json_t *o, const struct ask_of *of, struct chat_style *s, struct refusal *r)
+static bool read_style(const json_t *o, const struct ask_of *of, struct chat_style *s,
+                       struct refusal *r)
 {
     json_t *all = get(o, "chat_template_kwargs"), *effort = get(o, "reasoning_effort"), *v;
     const char *name;
@@ -353,7 +358,8 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
     if (json_integer_value(seed) < -1 || json_integer_value(seed) > seed_most - MOST_CHOICES)
-        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d, or -1 for any", 1 + MOST_CHOICES);
+        return refuse(r, 400, "seed", "seed must be from 0 to 2^53 - %d, or -1 for any",
+                      1 + MOST_CHOICES);
     a->seed_is = !seed ? SEED_NONE : json_integer_value(seed) < 0 ? SEED_ANY : SEED_GIVEN;
     a->seed = a->seed_is == SEED_GIVEN ? (uint64_t)json_integer_value(seed) : 0;
     return true;
@@ -437,7 +443,10 @@ static bool read_logprobs(struct ask *a, const json_t *o, struct refusal *r)
         a->top = on ? top : -1;
     } else if (json_is_true(get(o, "logprobs"))) {
         return refuse(r, 400, "logprobs", "logprobs should be an integer: how many of the best tokens");
-    } else if ((!json_is_false(get(o, "logprobs")) && !get_int(o, "logprobs", 0, JOB_TOP, &a->top, r)) || !get_bool(o, "echo", &a->echo, r)) {
+    } else if (!json_is_false(get(o, "logprobs")) &&
+               !get_int(o, "logprobs", 0, JOB_TOP, &a->top, r)) {
+        return false;
+    } else if (!get_bool(o, "echo", &a->echo, r)) {
         return false;
     }
     if (!get_int(o, "prompt_logprobs", 0, JOB_TOP, &a->prompt_top, r))
@@ -475,7 +484,8 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
                       .min_p = of->min_p, .top_k = of->top_k};
     *r = (struct refusal){0};
     json_t *o = ask_object(body, n, r);
-    bool ok = o && ask_model(o, of, r) && fields_check(o, chat ? FIELDS_CHAT : FIELDS_COMPLETION, r) &&
+    bool ok = o && ask_model(o, of, r) &&
+              fields_check(o, chat ? FIELDS_CHAT : FIELDS_COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
               read_stream(a, o, r) && read_logprobs(a, o, r) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);

@@ -427,7 +427,8 @@ static const struct route routes[] = {
 /* What a browser asks before a page of another origin may send a request. */
 static enum MHD_Result send_preflight(struct call *c)
 {
-    const char *wanted = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    const char *wanted = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND,
+                                                     "Access-Control-Request-Headers");
     struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
@@ -461,7 +462,8 @@ static void too_long(struct call *c)
         refuse(&c->refused, 413, NULL, "the body is longer than %d bytes", body_most(c));
 }
 
-static enum MHD_Result add_field(void *head, enum MHD_ValueKind kind, const char *name, const char *value)
+static enum MHD_Result add_field(void *head, enum MHD_ValueKind kind, const char *name,
+                                 const char *value)
 {
     (void)kind;
     asked_add(head, name, value ? value : "");
@@ -491,7 +493,8 @@ static void choose(struct call *c)
     if (!c->route)
         refuse(&c->refused, 404, NULL, "there is no %.200s", c->path);
     else if (strcmp(c->route->method, c->method) != 0 && !(reads && !strcmp(c->method, "HEAD")))
-        refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path, reads ? "GET and HEAD" : c->route->method);
+        refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path,
+               reads ? "GET and HEAD" : c->route->method);
     else if (c->route->body && !is_json(c))
         refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
 }
@@ -514,8 +517,8 @@ static struct door *door_of(struct MHD_Connection *conn)
     return MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
-static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path, const char *method,
-                             const char *version)
+static struct call *new_call(struct front *f, struct MHD_Connection *conn, const char *path,
+                             const char *method, const char *version)
 {
     static const char *const known[] = {"GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"};
     struct call *c = xcalloc(1, sizeof *c);
@@ -612,14 +615,18 @@ static void on_completed(void *arg, struct MHD_Connection *conn, void **state, e
     free(c);
 }
 
-static void on_connection(void *arg, struct MHD_Connection *conn, void **door, enum MHD_ConnectionNotificationCode what)
+static void on_connection(void *arg, struct MHD_Connection *conn, void **door,
+                          enum MHD_ConnectionNotificationCode what)
 {
     struct front *f = arg;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        *door = door_open(&f->entry, MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
-                          MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
-    else
+    if (what != MHD_CONNECTION_NOTIFY_STARTED) {
         door_close(&f->entry, *door);
+        return;
+    }
+    const union MHD_ConnectionInfo
+        *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD),
+        *from = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    *door = door_open(&f->entry, fd->connect_fd, from->client_addr);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -633,17 +640,19 @@ static void drop(struct call *c)
     resume(c);
 }
 
-/* The client sends nothing more: it has closed the connection, or this direction of it and waits for its
- * answer. A few bytes tell which, because a reset comes from a client that has left: an interim response,
- * which HTTP/1.1 allows before every answer, or a comment in a stream that has begun. */
+/* The client sends nothing more: it has closed the connection, or this direction of it and waits
+ * for its answer. A few bytes tell which, because a reset comes from a client that has left: an
+ * interim response, which HTTP/1.1 allows before every answer, or a comment in a stream that has
+ * begun. */
 static void half_closed(struct call *c)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const int how = MSG_NOSIGNAL | MSG_DONTWAIT;
     c->half_closed = true;
     if (c->streams) {
         buf_str(&c->out, ":\n\n");
         resume(c);
-    } else if (c->http11 && send(c->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    } else if (c->http11 && send(c->fd, interim, sizeof interim - 1, how) < 0) {
         drop(c);
     }
 }
@@ -715,7 +724,8 @@ static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags
     const struct serve_opts *o = &f->s->opt;
     f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0, NULL, NULL,
                             on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL, MHD_OPTION_SOCK_ADDR, at,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)(entry_places(&f->entry) + PLACES_SPARE),
+                            MHD_OPTION_CONNECTION_LIMIT,
+                            (unsigned)(entry_places(&f->entry) + PLACES_SPARE),
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
                             MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_END);

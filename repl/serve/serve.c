@@ -270,9 +270,11 @@ static void on_step(struct serve *s, struct task *t, struct job *j, struct event
     ids_add(&t->order, j->reply.index);
 }
 
-/* A job that failed, before or after its first token, fails the answer. The end of the server, which
- * cancels all jobs, follows a lost device; so a job that was cancelled then has failed, too. */
-static void note_failure(const struct serve *s, struct task *t, const struct job *j, const struct event *ev)
+/* A job that failed, before or after its first token, fails the answer. The end of the server,
+ * which cancels all jobs, follows a lost device; so a job that was cancelled then has failed, too.
+ */
+static void note_failure(const struct serve *s, struct task *t, const struct job *j,
+                         const struct event *ev)
 {
     const char *why = ev->text.p && *ev->text.p ? ev->text.p : stop_name(ev->reason);
     bool cancelled = ev->reason == STOP_CANCEL && !j->cut;

@@ -1,7 +1,7 @@
 /* task.h - a request for tokens that is being answered: its jobs and their replies.
  *
- * serve.c starts its jobs and adds the backend's events to its replies; front.c reads the answer, as one
- * JSON object or as chunks of a stream. A task owns no connection. Main thread. */
+ * serve.c starts its jobs and adds the backend's events to its replies; front.c reads the
+ * answer, as one JSON object or as chunks of a stream. A task owns no connection. Main thread. */
 #ifndef AERIE_SERVE_TASK_H
 #define AERIE_SERVE_TASK_H
 
@@ -49,12 +49,12 @@ bool task_done(const struct task *t);
 bool task_begun(const struct task *t);
 /* Appends the answer of a task that is done. */
 void task_answer(const struct task *t, struct buf *out);
-/* Appends the part of the stream that can be sent now, about `most` bytes. The stream of a task that
- * failed ends with an error, and without the "[DONE]" of a complete one. */
+/* Appends the part of the stream that can be sent now, about `most` bytes. The stream of a task
+ * that failed ends with an error, and without the "[DONE]" of a complete one. */
 void task_stream(struct task *t, size_t most, struct buf *out);
 
-/* Appends a JSON string: the token as the vocabulary writes it, which is the spelling of its bytes that
- * the tokenizer knows by this id. */
+/* Appends a JSON string: the token as the vocabulary writes it, which is the spelling of its
+ * bytes that the tokenizer knows by this id. */
 void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out);
 
 /* The numbers of "usage" and "metrics". */
