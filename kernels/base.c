@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -393,12 +394,28 @@ ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at)
     return (ptrdiff_t)done;
 }
 
+static bool too_large(const char *path, uint64_t bytes, uint64_t max, struct err *e)
+{
+    return err_set(e, ERR_USAGE, "%s has %" PRIu64 " bytes: expected at most %" PRIu64, path, bytes, max);
+}
+
+bool file_fits(int fd, const char *path, uint64_t max, struct err *e)
+{
+    struct stat st;
+    bool sized = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    return !sized || (uint64_t)st.st_size <= max || too_large(path, (uint64_t)st.st_size, max, e);
+}
+
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
 {
     *out = (struct buf){0};
     int fd = file_open_regular(path, e);
     if (fd < 0)
         return false;
+    if (!file_fits(fd, path, max, e)) {
+        close(fd);
+        return false;
+    }
     for (;;) {
         buf_room(out, 65536);
         ssize_t got = read(fd, out->p + out->n, 65536);
@@ -406,8 +423,8 @@ bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
             continue;
         if (got < 0)
             err_set(e, ERR_USAGE, "cannot read %s: %s", path, strerror(errno));
-        else if (got > 0 && out->n + (size_t)got > max)
-            got = -1, err_set(e, ERR_USAGE, "%s is larger than %zu bytes", path, max);
+        else if (got > 0 && out->n + (size_t)got > max) /* it grows, or is one of the kernel's, without a size */
+            got = -1, too_large(path, out->n + (size_t)got, max, e);
         if (got < 0) {
             close(fd);
             buf_free(out);

@@ -143,13 +143,16 @@ int file_open(const char *path, int flags, unsigned mode);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
+/* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size and is told by reading it. False and
+ * *e (ERR_USAGE): it has more, and nothing of it was read: a file of holes can claim any size. */
+bool file_fits(int fd, const char *path, uint64_t max, struct err *e);
 /* Writes all n bytes, in as many calls as necessary. False and errno: not all were written. */
 bool write_fully(int fd, const void *bytes, size_t n);
 /* Reads n bytes from the file's offset `at`, in as many calls as necessary. Returns the number
  * read, which is smaller at the end of the file; -1 and errno. */
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
- * cannot be read or has more than max bytes; *out is empty then. */
+ * cannot be read or has more than max bytes, which is told before it is read; *out is empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
 
 /* ---- a growable array of token ids; {0} is empty

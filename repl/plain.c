@@ -721,9 +721,11 @@ static bool read_prompt(struct buf *out, struct err *e)
 {
     struct reader r = {.fd = STDIN_FILENO};
     enum got g;
-    while ((g = reader_line(&r, out, e)) == GOT_LINE)
+    while ((g = reader_line(&r, out, e)) == GOT_LINE && out->n <= READER_MOST)
         buf_char(out, '\n');
     buf_free(&r.in);
+    if (g == GOT_LINE)
+        return err_set(e, ERR_USAGE, "the input is too long; expected at most %d MiB", READER_MOST >> 20);
     if (out->n)
         drop_last(out, 1);
     return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
@@ -736,6 +738,10 @@ static bool read_file(const char *path, struct buf *out, struct err *e)
     enum got g = GOT_LINE;
     if (r.fd < 0)
         return false;
+    if (!file_fits(r.fd, path, READER_MOST, e)) {
+        close(r.fd);
+        return false;
+    }
     while (g == GOT_LINE && !r.eof)
         g = reader_more(&r, e);
     close(r.fd);

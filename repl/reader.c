@@ -10,8 +10,6 @@
 
 #include "repl/interrupt.h"
 
-enum { MAX_INPUT = 64 << 20 };
-
 enum got reader_more(struct reader *r, struct err *e)
 {
     static char part[65536];
@@ -28,7 +26,7 @@ enum got reader_more(struct reader *r, struct err *e)
         ssize_t n = fd[0].revents ? read(r->fd, part, sizeof part) : -1;
         if (n < 0 && (!fd[0].revents || errno == EINTR || errno == EAGAIN))
             continue;
-        if (n < 0 || r->in.n - r->at > MAX_INPUT) {
+        if (n < 0 || r->in.n - r->at > READER_MOST) {
             err_set(e, ERR_USAGE, n < 0 ? "cannot read the input: %s" : "the input is too long%s",
                     n < 0 ? strerror(errno) : "; expected at most 64 MiB");
             r->eof = true;

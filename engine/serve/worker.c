@@ -438,7 +438,7 @@ static bool tokenizer_sha(struct engine *g, const char *dir, struct err *e)
 {
     struct buf b = {0};
     char *path = xasprintf("%s/tokenizer.json", dir);
-    bool there = !file_missing(path), ok = !there || buf_read_file(&b, path, (size_t)1 << 30, e);
+    bool there = !file_missing(path), ok = !there || buf_read_file(&b, path, TOK_FILE_BYTES, e);
     if (ok && there)
         sha256_hex(b.p, b.n, g->info.tokenizer_sha);
     buf_free(&b);

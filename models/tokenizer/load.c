@@ -384,10 +384,9 @@ static bool load_file(struct load *l)
 
 bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
 {
-    enum { MAX_FILE = 1 << 30 };
     struct shown shown = show_path(path);
     struct load l = {.t = t, .path = shown.s, .e = e};
-    if (!buf_read_file(&l.file, path, MAX_FILE, e)) {
+    if (!buf_read_file(&l.file, path, TOK_FILE_BYTES, e)) {
         if (e)
             e->kind = ERR_MODEL;
         return false;

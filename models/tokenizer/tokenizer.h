@@ -11,6 +11,8 @@
 
 struct tokenizer;
 
+enum { TOK_FILE_BYTES = 256 << 20 }; /* of a tokenizer.json, at most; the largest published ones have 40 MB */
+
 /* Opens dir/tokenizer.json (dir may also name the file). NULL and *e (ERR_MODEL) on failure. */
 struct tokenizer *tok_open(const char *dir, struct err *e);
 void tok_close(struct tokenizer *t);

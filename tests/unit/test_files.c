@@ -70,8 +70,25 @@ static void test_a_regular_file_is_read_whole(void **state)
     assert_true(buf_read_file(&b, path, 9, &e));
     assert_string_equal(b.p, "some text");
     buf_free(&b);
-    refused("/proc/self/maps", "is larger than 1000 bytes"); /* a size of 0, and much to read */
+    refused("/proc/self/maps", "bytes: expected at most 1000"); /* a size of 0, and much to read */
     assert_false(buf_read_file(&b, path, 8, &e));
+    assert_non_null(strstr(e.msg, " has 9 bytes: expected at most 8"));
+}
+
+/* A file of holes claims a size that no memory has. */
+static void test_a_file_that_is_too_large_is_refused_before_it_is_read(void **state)
+{
+    (void)state;
+    struct buf b;
+    struct err e = {0};
+    FILE *f = fopen(path, "w");
+    assert_int_equal(ftruncate(fileno(f), (off_t)1 << 40), 0);
+    fclose(f);
+    uint64_t start = clock_ns();
+    assert_false(buf_read_file(&b, path, 1 << 30, &e));
+    assert_true(clock_ns() - start < 1000000000);
+    assert_non_null(strstr(e.msg, " has 1099511627776 bytes: expected at most 1073741824"));
+    assert_null(b.p);
 }
 
 /* A number that is no int is refused, and not another number. */
@@ -122,6 +139,7 @@ int main(void)
         TEST(test_a_fifo_is_refused_at_once),
         TEST(test_devices_and_folders_are_refused),
         TEST(test_a_regular_file_is_read_whole),
+        TEST(test_a_file_that_is_too_large_is_refused_before_it_is_read),
         cmocka_unit_test(test_numbers_are_ints_or_refused),
         cmocka_unit_test(test_an_address_is_two_numbers_with_a_full_stop),
     };
