@@ -2,6 +2,7 @@
 #include "repl/prompts.h"
 
 #include "kernels/ascii.h"
+#include "kernels/json_read.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -180,7 +181,7 @@ static bool take_line(struct prompt *p, const char *line, size_t n, bool json, s
         return strlen(p->text) + 1 >= n || err_set(e, ERR_USAGE, "the line has a NUL byte");
     }
     json_error_t why;
-    json_t *v = json_loadb(line, n, JSON_REJECT_DUPLICATES, &why);
+    json_t *v = json_parse(line, n, JSON_REJECT_DUPLICATES, &why);
     bool ok = v ? take_object(p, v, e) : err_set(e, ERR_USAGE, "%s", why.text);
     json_decref(v);
     return ok;

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "engine/tools/noise_backend.h"
+#include "kernels/json_read.h"
 #include "repl/facts.h"
 #include "repl/verdict.h"
 
@@ -102,7 +103,7 @@ static char *fact_value(const char *about, const char *name)
     if (!facts_served(about))
         return facts_value(about, name);
     char *facts = facts_value(about, "server_facts"), *value = NULL;
-    json_t *all = facts ? json_loads(facts, 0, NULL) : NULL, *v = json_object_get(all, name);
+    json_t *all = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL, *v = json_object_get(all, name);
     if (json_is_string(v) && json_string_length(v))
         value = xstrdup(json_string_value(v));
     json_decref(all);

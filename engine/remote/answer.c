@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/json_read.h"
 #include "kernels/utf8.h"
 
 /* ---- fields ---------------------------------------------------------------------------------- */
@@ -482,10 +483,10 @@ static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why
 {
     const size_t how = JSON_ALLOW_NUL | JSON_DECODE_ANY;
     if (utf8_check(s, n))
-        return json_loadb(s, n, how, why);
+        return json_parse(s, n, how, why);
     struct buf valid = {0};
     make_valid(s, n, &valid);
-    json_t *o = json_loadb(valid.p, valid.n, how, why);
+    json_t *o = json_parse(valid.p, valid.n, how, why);
     buf_free(&valid);
     a->replaced = true;
     return o;

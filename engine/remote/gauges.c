@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/remote/metrics.h"
+#include "kernels/json_read.h"
 
 /* ---- a page ---------------------------------------------------------------------------------- */
 
@@ -148,7 +149,7 @@ static bool read_metrics(const struct metrics *m, struct gauge_page *p)
 static bool read_slots(const char *page, size_t n, struct gauge_page *p)
 {
     double total = 0, used = 0, running = 0;
-    json_t *all = json_loadb(page, n, 0, NULL), *slot;
+    json_t *all = json_parse(page, n, 0, NULL), *slot;
     size_t i;
     json_array_foreach(all, i, slot) {
         /* the prompt's tokens and those generated so far */

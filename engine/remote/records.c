@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/remote/answer.h"
+#include "kernels/json_read.h"
 
 static json_t *at(const json_t *o, const char *key)
 {
@@ -327,7 +328,7 @@ static bool take_outputs(struct record *r, const json_t *o, struct err *e)
 static json_t *body_of(const json_t *v)
 {
     if (json_is_string(v))
-        return json_loadb(json_string_value(v), json_string_length(v), 0, NULL);
+        return json_parse(json_string_value(v), json_string_length(v), 0, NULL);
     return json_incref((json_t *)v);
 }
 
@@ -418,7 +419,7 @@ static bool take_line(struct record *r, const json_t *o, struct err *e)
 bool record_read(struct record *r, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
-    json_t *o = json_loadb(line, n, 0, &why);
+    json_t *o = json_parse(line, n, 0, &why);
     *r = (struct record){.n_prompt = -1,
                          .n_generated = -1,
                          .n_cached = -1,

@@ -11,6 +11,7 @@
 #include "engine/remote/metrics.h"
 #include "kernels/ascii.h"
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 
 static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", "vLLM", "SGLang",
                                                  "llama-server", "ollama", "aerie"};
@@ -114,7 +115,7 @@ static json_t *get_json(struct http *h, const char *path, char *agent, const str
     struct err why;
     *e = (struct err){0};
     if (http_call(h, &c, stop, &why))
-        o = json_loadb(c.answer.p ? c.answer.p : "", c.answer.n, 0, NULL);
+        o = json_parse(c.answer.p, c.answer.n, 0, NULL);
     else if (c.status == 0 || c.status == 401 || c.status == 403 || c.status == 503)
         *e = why;
     if (agent && c.agent[0])

@@ -9,6 +9,7 @@
 
 #include "engine/remote/metrics.h"
 #include "engine/remote/server.h"
+#include "kernels/json_read.h"
 
 struct upkeep {
     struct http *http;
@@ -67,7 +68,7 @@ static int count_slots(struct upkeep *u)
     struct http_call c = {.method = "GET", .path = "/slots"};
     int n = 0;
     if (http_call(u->http, &c, NULL, NULL)) {
-        json_t *all = json_loadb(c.answer.p ? c.answer.p : "", c.answer.n, 0, NULL);
+        json_t *all = json_parse(c.answer.p, c.answer.n, 0, NULL);
         n = json_is_array(all) ? (int)json_array_size(all) : 0;
         json_decref(all);
     }

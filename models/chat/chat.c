@@ -1,5 +1,6 @@
 /* chat.c - chooses a format, and renders conversations by its row of the table. */
 #include "models/chat/parts.h"
+#include "kernels/json_read.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -422,7 +423,7 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     char *path = xasprintf("%s/%s", dir, file);
     bool there = !file_missing(path);
     bool ok = !there || buf_read_file(&b, path, 64 << 20, e);
-    json_t *top = ok && there ? json_loadb(b.p ? b.p : "", b.n, JSON_REJECT_DUPLICATES, &why)
+    json_t *top = ok && there ? json_parse(b.p, b.n, JSON_REJECT_DUPLICATES, &why)
                               : NULL;
     if (ok && there && !top)
         ok = err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);

@@ -1,5 +1,6 @@
 /* json.c - see json.h. */
 #include "models/checkpoint/json.h"
+#include "kernels/json_read.h"
 
 #include <errno.h>
 #include <math.h>
@@ -112,7 +113,11 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
         return NULL;
     }
     json_error_t je;
-    json_t *root = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &je);
+    json_t *root = json_parse(bytes, n, JSON_REJECT_DUPLICATES, &je);
+    if (!root && json_error_code(&je) == json_error_out_of_memory) {
+        err_set(e, ERR_MODEL, "%s: line %d: %s", show_path(file).s, je.line, je.text);
+        return NULL;
+    }
     if (!root) {
         size_t stop = je.position > 0 ? (size_t)je.position : 0;
         s = scan_until(bytes, n, stop, max_depth);

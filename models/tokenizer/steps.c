@@ -5,6 +5,7 @@
  * supported step that does not, stripping the start of the whole text, is done when a text is
  * decoded (t->strip); others are refused.
  */
+#include "kernels/json_read.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
 
@@ -100,7 +101,7 @@ static bool parse_steps(struct pull_str raw, const char *where, const char *list
     json_error_t why;
     struct node root = {.e = e};
     snprintf(root.where, sizeof root.where, "%s", where);
-    root.j = json_loadb(raw.s, raw.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
+    root.j = json_parse(raw.s, raw.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
                         &why);
     bool ok = root.j ? walk_steps(&root, list, leaf, arg) : bad(&root, show(why.text).s, NULL);
     json_decref(root.j);

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 #include "repl/interrupt.h"
 
 struct prompts {
@@ -20,7 +21,7 @@ struct prompts {
 static bool take_line(struct prompts *p, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
-    json_t *v = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    json_t *v = json_parse(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     json_t *text = json_is_string(v) ? v : json_object_get(v, "prompt");
     bool ok = json_is_string(text);
     if (!v)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 #include "repl/facts.h"
 
 /* ---- replies --------------------------------------------------------------------------------- */
@@ -162,7 +163,7 @@ void show_served_step_json(const struct step_row *r, struct buf *b)
 static json_t *launch(const char *about)
 {
     char *facts = facts_value(about, "server_facts");
-    json_t *o = facts ? json_loads(facts, 0, NULL) : NULL;
+    json_t *o = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL;
     free(facts);
     return o;
 }

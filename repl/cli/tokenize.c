@@ -9,12 +9,15 @@
 
 #include "models/tokenizer/tokenizer.h"
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 
 static bool read_stream(FILE *f, struct buf *out, struct err *e)
 {
     enum { MOST = 256 << 20 }; /* as of tok_encode() */
     char part[65536];
     size_t n;
+    if (!file_fits(fileno(f), "the text", MOST, e))
+        return false;
     while (out->n <= MOST && (n = fread(part, 1, sizeof part, f)) > 0)
         buf_add(out, part, n);
     if (out->n > MOST)
@@ -59,7 +62,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
         if (strspn(line.p ? line.p : "", " \t\r") == line.n)
             continue;
         json_error_t why;
-        json_t *v = json_loadb(line.p, line.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+        json_t *v = json_parse(line.p, line.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
         json_t *text = json_object_get(v, "text");
         if (!v)
             ok = err_set(e, ERR_USAGE, "line %d: %s", number, why.text);

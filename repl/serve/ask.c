@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 #include "repl/serve/fields.h"
 
 /* ---- refusing -------------------------------------------------------------------------------- */
@@ -97,7 +98,7 @@ static bool get_real(const json_t *o, const char *name, double lo, double hi, do
 json_t *ask_object(const char *body, size_t n, struct refusal *r)
 {
     json_error_t why;
-    json_t *o = json_loadb(n ? body : "", n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *o = json_parse(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!o) {
         refuse(r, 400, NULL, "the body is no JSON: line %d, column %d: %s", why.line, why.column, why.text);
     } else if (!json_is_object(o)) {

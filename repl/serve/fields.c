@@ -1,5 +1,6 @@
 /* fields.c - see fields.h. */
 #include "repl/serve/fields.h"
+#include "kernels/json_read.h"
 
 #include <string.h>
 
@@ -220,7 +221,7 @@ static bool is_neutral(const json_t *v, const char *list)
     bool found = false;
     while (*list && !found) {
         size_t n = strcspn(list, "|");
-        json_t *one = json_loadb(list, n, JSON_DECODE_ANY, NULL);
+        json_t *one = json_parse(list, n, JSON_DECODE_ANY, NULL);
         found = same(v, one);
         json_decref(one);
         list += n + (list[n] == '|');

@@ -21,7 +21,7 @@ without() { # title, pattern, exception, folders...
 }
 
 operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|tree_rules)\.h' # what a backend may include
-base='kernels/(base|json|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|json|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
+base='kernels/(base|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|json|json_read|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -68,6 +68,7 @@ without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^re
 without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remote/http\.c:' repl engine history models kernels
 without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
+without "only kernels/json_read.c has Jansson parse a text" '\bjson_load' '^kernels/json_read\.[ch]:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 # a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
 without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels

@@ -1,0 +1,109 @@
+/* json_read.c - see json_read.h. */
+#include "kernels/json_read.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What Jansson 2.14 allocates for a value, with its place in the array or object that holds it, on a 64-bit system
+ * (measured in tests/unit/test_malformed.c); rounded up. */
+enum {
+    OBJECT_COST = 240,
+    ARRAY_COST = 144,
+    NUMBER_COST = 48,
+    STRING_COST = 92,
+    KEY_COST = 128,
+    WORD_COST = 16, /* true, false, null */
+    BYTE_COST = 4,  /* a byte of a string: in the value, and in the buffer of the token, which grows by doubling */
+};
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static bool in_number(char c)
+{
+    return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
+
+static bool is_lower(char c)
+{
+    return c >= 'a' && c <= 'z';
+}
+
+/* The end of the string that begins at text[i], behind its closing quotation mark. */
+static size_t string_end(const char *text, size_t n, size_t i)
+{
+    for (i++; i < n && text[i] != '"'; i++)
+        i += text[i] == '\\';
+    return i < n ? i + 1 : n;
+}
+
+static bool colon_follows(const char *text, size_t n, size_t i)
+{
+    while (i < n && is_blank(text[i]))
+        i++;
+    return i < n && text[i] == ':';
+}
+
+/* Adds the cost of the token at text[i]; returns its end. */
+static size_t add_token(const char *text, size_t n, size_t i, uint64_t *cost)
+{
+    size_t end = i + 1;
+    if (text[i] == '{') {
+        *cost += OBJECT_COST;
+    } else if (text[i] == '[') {
+        *cost += ARRAY_COST;
+    } else if (text[i] == '"') {
+        end = string_end(text, n, i);
+        *cost += (colon_follows(text, n, end) ? KEY_COST : STRING_COST) + (uint64_t)BYTE_COST * (end - i);
+    } else if (in_number(text[i])) {
+        for (*cost += NUMBER_COST; end < n && in_number(text[end]);)
+            end++;
+    } else if (is_lower(text[i])) {
+        for (*cost += WORD_COST; end < n && is_lower(text[end]);)
+            end++;
+    }
+    return end;
+}
+
+/* The first token with which the cost exceeds `most`; n: it does not. *cost: up to there. */
+static size_t exceeds(const char *text, size_t n, uint64_t most, uint64_t *cost)
+{
+    size_t i = 0, next;
+    for (*cost = 0; i < n; i = next) {
+        next = add_token(text, n, i, cost);
+        if (*cost > most)
+            return i;
+    }
+    return n;
+}
+
+uint64_t json_cost(const char *text, size_t n)
+{
+    uint64_t cost;
+    exceeds(text, n, UINT64_MAX, &cost);
+    return cost + OBJECT_COST; /* the parser's own */
+}
+
+static void tell_too_many(json_error_t *why, const char *text, size_t at)
+{
+    *why = (json_error_t){.line = 1, .column = 1, .position = (int)(at < INT32_MAX ? at : INT32_MAX), .source = "<buffer>"};
+    for (size_t i = 0; i < at; i++, why->column++)
+        if (text[i] == '\n')
+            why->line++, why->column = 0;
+    snprintf(why->text, sizeof why->text, "too many small values: they would take more than %d bytes of memory for each "
+             "byte of text", JSON_FACTOR);
+    why->text[sizeof why->text - 1] = json_error_out_of_memory; /* where json_error_code() finds it */
+}
+
+json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
+{
+    uint64_t cost, most = (uint64_t)JSON_FACTOR * n + JSON_SPARE;
+    size_t at = exceeds(text, n, most, &cost);
+    if (at == n)
+        return json_loadb(n ? text : "", n, flags, why);
+    if (why)
+        tell_too_many(why, text, at);
+    return NULL;
+}

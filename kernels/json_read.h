@@ -1,0 +1,26 @@
+/* json_read.h - the one place that has Jansson parse a text.
+ *
+ * Jansson takes up to 78 bytes of memory for a byte of text: an empty object, two bytes, is a table of eight buckets. So
+ * the values of a text are counted before it is parsed, and a text whose values would take more than JSON_FACTOR bytes of
+ * memory for each of its bytes, and JSON_SPARE more, is refused. Texts that programs write take at most 20. Any thread.
+ */
+#ifndef AERIE_JSON_READ_H
+#define AERIE_JSON_READ_H
+
+#include "kernels/base.h"
+
+#include <jansson.h>
+
+enum {
+    JSON_FACTOR = 24,
+    JSON_SPARE = 1 << 20, /* a small text is never refused */
+};
+
+/* json_loadb(), for a text that may be NULL if it has no bytes. NULL and *why (or NULL): it cannot be parsed, or its
+ * values are too many; *why then names the line, with json_error_out_of_memory. */
+json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
+
+/* At least the memory that Jansson takes to parse the text, in bytes. */
+uint64_t json_cost(const char *text, size_t n);
+
+#endif
