@@ -416,6 +416,7 @@ struct debug_view {
     char phase[8];  /* the phase just completed: "draft", "verify", "accept", "commit"; "": the
                        whole step, or (step 0) nothing of the turn yet */
     char why[400];
+    bool broke; /* a breakpoint or a watch holds there */
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
     bool verified;    /* paused after verify, accept or commit: the target has run over the tree, so
                          the tree has p and fates, and the step can be probed */

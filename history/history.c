@@ -754,10 +754,11 @@ void history_describe(struct history *h, const struct history_about *about,
     pthread_mutex_unlock(&h->mu);
 }
 
-bool history_lock_session(struct history *h, const char *session, struct err *e)
+bool history_lock_session(struct history *h, const char *session, bool *elsewhere, struct err *e)
 {
     struct db d;
     int turns, closed;
+    *elsewhere = false;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
         return false;
     /* the process that wrote the session last may have been killed since this one began, and have
@@ -766,7 +767,7 @@ bool history_lock_session(struct history *h, const char *session, struct err *e)
     bool ok = recover_dead(&d, &h->w.live, &closed) == SQLITE_OK ||
               db_fail(&d, e, "cannot close what a killed process left");
     db_rollback(&d);
-    ok = ok && session_lock(&d, &h->w.live, session, e);
+    ok = ok && session_lock(&d, &h->w.live, session, elsewhere, e);
     db_close(&d);
     return ok;
 }

@@ -140,10 +140,10 @@ bool history_flush(struct history *h, int ms);
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
 
 /* A session is open for writing in one process at a time. A new session is locked with its first
- * row; call this before an existing session is continued. False and *e (ERR_DB: pid and time) if
- * another process has the session open. The lock ends when the writer begins another session or is
+ * row; call this before an existing session is continued. False and *e (ERR_DB); *elsewhere: because
+ * another process has the session open (*e says its pid and since when). The lock ends when the writer begins another session or is
  * closed, or when the process dies. Any thread. */
-bool history_lock_session(struct history *h, const char *session, struct err *e);
+bool history_lock_session(struct history *h, const char *session, bool *elsewhere, struct err *e);
 /* Releases the lock of history_lock_session() if the session is not continued after all. */
 void history_unlock_session(struct history *h, const char *session);
 

@@ -225,8 +225,9 @@ int parents_lost_run(struct db *from, struct db *to, const char *session, int64_
  * -------------------- */
 
 /* Locks the session for the writer in a transaction of its own; true also if the writer has the
- * lock already. False and *e (ERR_DB: pid and time) if another living process has it. */
-bool session_lock(struct db *d, const struct live *l, const char *session, struct err *e);
+ * lock already. False and *e (ERR_DB); *elsewhere: another living process has it. */
+bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
+                  struct err *e);
 /* Inside the caller's transaction: locks a session unless it is locked; unlocks a session (NULL:
  * all that the writer has locked); removes the locks of dead processes. */
 int session_lock_row(struct db *d, const struct live *l, const char *session);

@@ -124,14 +124,17 @@ static bool refuse_locked(const struct holder *h, const char *session, struct er
                    (long long)h->pid, strcmp(h->host, here) ? " of another machine" : "", since);
 }
 
-bool session_lock(struct db *d, const struct live *l, const char *session, struct err *e)
+bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
+                  struct err *e)
 {
+    *elsewhere = false;
     struct holder h;
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
     if (!rc)
         rc = read_holder(d, session, &h);
     if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
         db_rollback(d);
+        *elsewhere = true;
         return refuse_locked(&h, session, e);
     }
     if (!rc && h.writer && h.writer != l->id)

@@ -175,34 +175,36 @@ static bool note_server(struct app *a, const char *log)
  * precision. */
 static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
 {
-    struct buf log = {0}, now = {0}, differs = {0};
+    /* not reported: the date is today's; pools and rows follow from context and chunk */
+    static const char *const of_course[] = {"date", "full_pages", "swa_pages", "rows"};
+    enum { N = sizeof of_course / sizeof *of_course };
+    struct buf log = {0}, now = {0}, lines = {0};
+    struct facts_diff all = {0}, told = {0};
     struct err e;
     const struct backend_info *i = backend_info(a->backend);
     buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
     facts_config(&a->opt.engine, i, &now);
     if (hdb_about(db, id, &log, &e) && !note_server(a, log.p))
-        facts_compare(log.p, now.p, &differs);
+        facts_compare(log.p, now.p, &all);
     char *was = facts_value(log.p, "backend");
     *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
     free(was);
-    /* not reported: the date is today's; pools and rows follow from context and chunk */
-    static const char *const of_course[] = {"date ", "full_pages ", "swa_pages ", "rows "};
-    for (char *p = differs.p, *end; p && *p; p = end) {
-        end = strstr(p, "; ");
-        size_t n = end ? (size_t)(end - p) : strlen(p);
-        end = end ? end + 2 : p + n;
-        bool skip = false;
-        for (size_t k = 0; k < sizeof of_course / sizeof *of_course; k++)
-            skip |= strncmp(p, of_course[k], strlen(of_course[k])) == 0;
-        if (!skip)
-            buf_printf(&a->notes, "%s%.*s", a->notes.n ? "; " : "not as in the session, fixed since aerie "
-                       "started: ", (int)n, p);
+    told.at = xcalloc((size_t)all.n + 1, sizeof *told.at); /* shares the strings of `all` */
+    for (int k = 0; k < all.n; k++) {
+        int skip = 0;
+        while (skip < N && strcmp(all.at[k].name, of_course[skip]) != 0)
+            skip++;
+        if (skip == N)
+            told.at[told.n++] = all.at[k];
     }
-    if (a->notes.n && a->notes.p[a->notes.n - 1] != '\n')
-        buf_char(&a->notes, '\n');
+    facts_diff_print(&told, &lines);
+    if (told.n)
+        buf_printf(&a->notes, "not as in the session, fixed since aerie started: %s\n", lines.p);
+    free(told.at);
+    facts_diff_free(&all);
     buf_free(&log);
     buf_free(&now);
-    buf_free(&differs);
+    buf_free(&lines);
 }
 
 /* The settings to adopt from the session, as lines for the engine; a->notes lists them, and those
@@ -255,9 +257,10 @@ void app_tell(struct app *a)
 /* Locks the session: only one process may write its log. Another may continue in a copy. */
 static bool lock_session(struct app *a, const char *id, struct err *e)
 {
-    if (!a->history || a->private_ || history_lock_session(a->history, id, e))
+    bool elsewhere;
+    if (!a->history || a->private_ || history_lock_session(a->history, id, &elsewhere, e))
         return true;
-    if (strstr(e->msg, "is open in")) { /* at the start: the command line asked for this session */
+    if (elsewhere) { /* at the start: the command line asked for this session */
         size_t n = strlen(e->msg);
         snprintf(e->msg + n, sizeof e->msg - n, a->session[0] ? "; /fork %s goes on in a copy"
                                                               : "; add --fork to go on in a copy",

@@ -238,7 +238,7 @@ void facts_config(const struct engine_opts *o, const struct backend_info *i, str
 
 struct compare {
     const char *now;
-    struct buf *out;
+    struct facts_diff *out;
 };
 
 static void compare_line(const char *name, const char *log, void *arg)
@@ -246,30 +246,64 @@ static void compare_line(const char *name, const char *log, void *arg)
     static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",
                                           "server_kind", "server_version", "server_url",
                                           "server_facts"};
+    static const struct {
+        const char *name, *model;
+    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"}, {"draft_sha", "draft model"}};
     struct compare *c = arg;
     for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
         if (strcmp(name, unbound[i]) == 0)
             return;
-    static const struct {
-        const char *name, *text;
-    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"}, {"draft_sha", "draft model"}};
     char *now = facts_value(c->now, name);
-    const char *is_hash = NULL, *gap = c->out->n ? "; " : "";
+    const char *model = NULL;
     for (size_t i = 0; i < sizeof hash / sizeof *hash; i++)
         if (strcmp(name, hash[i].name) == 0)
-            is_hash = hash[i].text;
-    if (now && is_hash && strcmp(log, now) != 0)
-        buf_printf(c->out, "%sanother %s (%.12s, here %.12s)", gap, is_hash, *log ? log : "none",
-                   *now ? now : "none");
-    else if (now && !is_hash && *log && strcmp(log, now) != 0)
-        buf_printf(c->out, "%s%s %s, here %s", gap, name, log, *now ? now : "none");
-    free(now);
+            model = hash[i].model;
+    if (!now || strcmp(log, now) == 0 || (!model && !*log)) {
+        free(now);
+        return;
+    }
+    struct facts_diff *d = c->out;
+    d->at = xrealloc(d->at, (size_t)d->n + 1, sizeof *d->at);
+    d->at[d->n++] = (struct fact_diff){xstrdup(name), xstrdup(log), now, model};
 }
 
-void facts_compare(const char *log, const char *now, struct buf *out)
+void facts_compare(const char *log, const char *now, struct facts_diff *out)
 {
     struct compare c = {now, out};
+    *out = (struct facts_diff){0};
     each_line(log, compare_line, &c);
+}
+
+void facts_diff_free(struct facts_diff *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        free(d->at[i].name);
+        free(d->at[i].log);
+        free(d->at[i].now);
+    }
+    free(d->at);
+    *d = (struct facts_diff){0};
+}
+
+bool facts_same_models(const struct facts_diff *d)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->at[i].model)
+            return false;
+    return true;
+}
+
+void facts_diff_print(const struct facts_diff *d, struct buf *out)
+{
+    for (int i = 0; i < d->n; i++) {
+        const struct fact_diff *f = &d->at[i];
+        const char *gap = i ? "; " : "", *log = *f->log ? f->log : "none";
+        const char *now = *f->now ? f->now : "none";
+        if (f->model)
+            buf_printf(out, "%sanother %s (%.12s, here %.12s)", gap, f->model, log, now);
+        else
+            buf_printf(out, "%s%s %s, here %s", gap, f->name, log, now);
+    }
 }
 
 bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,

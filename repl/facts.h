@@ -26,10 +26,21 @@ void facts_computed(const char *about, struct buf *out);
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out);
 /* The compiler and the build's id: "gcc 12.2.0, build 3fa9c01b2d4e". Constant. */
 const char *facts_build(void);
-/* Appends the differing facts that decide the bits of a reply: "page_size 4, here 16". Not
- * compared: lines that only one side has, and version, device and flags, which need not change
- * bits. */
-void facts_compare(const char *log, const char *now, struct buf *out);
+/* The facts that differ and decide the bits of a reply. */
+struct facts_diff {
+    struct fact_diff {
+        char *name, *log, *now;
+        const char *model; /* "model", "tokenizer", "draft model": of a hash of one; else NULL */
+    } *at;
+    int n;
+};
+/* Not compared: lines that only one side has, and version, device and flags, which need not change
+ * bits. Free *out by facts_diff_free(). */
+void facts_compare(const char *log, const char *now, struct facts_diff *out);
+void facts_diff_free(struct facts_diff *d);
+bool facts_same_models(const struct facts_diff *d);
+/* "page_size 4, here 16; another model (0a1b2c3d4e5f, here none)" */
+void facts_diff_print(const struct facts_diff *d, struct buf *out);
 /* "no text, token ids kept; 12 turns, 340 steps; trees of 9.3..9.40; seal 3fa9c01b2d4e". */
 void facts_pack(const struct pack_about *a, struct buf *out);
 /* The description of an open pack as a JSON object; null for a log. */

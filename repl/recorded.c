@@ -114,6 +114,7 @@ bool recorded_seek(struct backend *b, int turn, int step, struct err *e)
 {
     struct recorded *r = recorded_of(b);
     r->why[0] = '\0';
+    r->broke = false;
     if (turn == 0 && step == 0) {
         place_at_end(r);
         return true;

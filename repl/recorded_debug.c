@@ -67,6 +67,7 @@ static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct 
 static void arrive(struct recorded *r, int at, int turn, int step, const char *why)
 {
     recorded_place(r, at, turn, step);
+    r->broke = false;
     if (step)
         snprintf(r->why, sizeof r->why, "after step %d.%d%s%.330s", turn, step, *why ? ": " : "", why);
     else
@@ -99,16 +100,18 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
     for (int i = r->at + 1; i <= last; i++) {
         struct tree tree;
         char why[340] = "";
-        bool holds = false;
+        bool holds = false, broke = false;
         if (testing) {
             struct step_facts f = facts_of(r, i, nodes, &tree);
-            holds = breaks_hold(&r->breaks, &f, until == RUN_FINISH, why, sizeof why);
+            holds = breaks_hold(&r->breaks, &f, until == RUN_FINISH, &broke, why,
+                                sizeof why);
         }
         bool done = until == RUN_STEP && --steps <= 0;
         if (holds || done || i == last) {
             const char *end = until == RUN_ON && !holds ? "the recording ends here" : why;
             r->breaks.has_condition = false;
             arrive_at_step(r, i, end);
+            r->broke = broke;
             return true;
         }
     }
@@ -157,6 +160,7 @@ static void view(struct backend *b, struct debug_view *v)
     struct recorded *r = recorded_of(b);
     *v = (struct debug_view){.until = r->until, .paused = true, .pauses = r->pauses, .turn = r->at_turn,
                              .step = r->at_step};
+    v->broke = r->broke;
     if (r->why[0])
         memcpy(v->why, r->why, sizeof v->why);
     else

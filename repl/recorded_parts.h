@@ -103,6 +103,7 @@ struct recorded {
     uint64_t pauses;
     enum run_until until;
     char why[400];
+    bool broke; /* a breakpoint or a watch asked for the pause */
 
     /* events: the next to be returned are those of act next_act, from part next_part on */
     int next_act, next_part, fd;

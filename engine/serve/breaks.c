@@ -92,7 +92,8 @@ static bool fires(struct breakpoint *b, const struct step_facts *s, char *why, s
     return holds;
 }
 
-bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, char *why, size_t n)
+bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, bool *broke, char *why,
+                 size_t n)
 {
     bool found = false;
     for (int i = 0; i < b->n; i++) {
@@ -104,6 +105,7 @@ bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, char *
             snprintf(why, n, "%s", line);
         found = true;
     }
+    *broke = found;
     if (!found && !past && b->has_condition && expr_holds(&b->condition, s, NULL, NULL)) {
         snprintf(why, n, "%s", b->condition.text);
         found = true;

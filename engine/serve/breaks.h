@@ -25,9 +25,10 @@ int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *
 bool breaks_remove(struct breaks *b, int number, struct err *e);
 /* Watches compare the next step with no step before it. */
 void breaks_forget(struct breaks *b);
-/* Whether a breakpoint or watch asks for a pause after this step; `why` receives a line that names
+/* Whether a breakpoint or watch (*broke), or the condition, asks for a pause after this step; `why` names
  * it. All watches are updated, also if another one causes the pause. past: only updates the
  * watches. */
-bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, char *why, size_t n);
+bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, bool *broke, char *why,
+                 size_t n);
 
 #endif

@@ -216,7 +216,7 @@ static void consider(struct engine *g, const struct step_facts *s, const char *w
         d->until = RUN_STEP;
     } else if (d->until == RUN_BACK) {
         stop = false;
-    } else if (breaks_hold(&d->breaks, s, past, why, sizeof why)) {
+    } else if (breaks_hold(&d->breaks, s, past, &v.broke, why, sizeof why)) {
         stop = true;
     }
     if (s->step < d->last)

@@ -22,12 +22,15 @@ struct watch {
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
     struct watch *w = arg;
+    struct facts_diff d;
     struct buf differs = {0};
-    facts_compare(about, now, &differs);
-    bool same = !differs.n || !strstr(differs.p, "another ");
+    facts_compare(about, now, &d);
+    facts_diff_print(&d, &differs);
+    bool same = facts_same_models(&d);
     if (!same)
         err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models", differs.p);
     buf_free(&differs);
+    facts_diff_free(&d);
     w->info = *backend_info(b);
     if (same && w->plans && !backend_has(b, VIEW_PLAN))
         same = err_set(e, ERR_USAGE, "no plan of a step: %s", b->lacks[VIEW_PLAN]);

@@ -145,9 +145,12 @@ static bool strict(const struct cli *c)
 static bool compare_engine(struct replay *r, struct backend *b, const char *about, const char *now, struct err *e)
 {
     const char *off = backend_info(b)->draft_off;
+    struct facts_diff d;
     struct buf differs = {0};
-    facts_compare(about, now, &differs);
-    bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
+    facts_compare(about, now, &d);
+    facts_diff_print(&d, &differs);
+    bool same = d.n == 0, models = facts_same_models(&d);
+    facts_diff_free(&d);
     if (!models)
         err_set(e, ERR_USAGE, "the session was made with %s%s%s", differs.p, off ? "; drafting is off here: " : "",
                 off ? off : "");

@@ -104,8 +104,7 @@ static bool at_breakpoint(struct tui *t)
 {
     struct debug_view v;
     t->app->backend->debug->view(t->app->backend, &v);
-    return v.until == RUN_ON || v.until == RUN_STEP ? strstr(v.why, "break") || strstr(v.why, "watch")
-                                                    : false;
+    return v.broke;
 }
 
 void time_event(struct tui *t, const struct event *ev)

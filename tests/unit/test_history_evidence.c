@@ -69,7 +69,7 @@ static void leave_notes(const char *id)
     struct live l;
     int64_t writer = 7;
     assert_true(open_existing(&d, db_path, SQLITE_OPEN_READWRITE, &e) && live_open(&l, db_path, &e));
-    assert_true(session_lock(&d, &l, id, &e));
+    assert_true(session_lock(&d, &l, id, &(bool){false}, &e));
     assert_true(db_exec(&d, "BEGIN IMMEDIATE", &e));
     assert_int_equal(side_file_note_stored(&d, writer), SQLITE_OK);
     assert_true(db_exec(&d, "COMMIT", &e));
@@ -377,7 +377,7 @@ static void test_writing_on_covers_no_change(void **state)
         hdb_close(d);
         struct history *h = log_open(LOG_TREE);
         describe_texts(h);
-        assert_true(history_lock_session(h, r.id, &e));
+        assert_true(history_lock_session(h, r.id, &(bool){false}, &e));
         post_session(h, r.id, "", 0);
         one_turn(h, r.id, 3, false);
         assert_true(history_flush(h, 60000));
