@@ -171,12 +171,13 @@ static void put_long_date(struct render *r, const char *date)
 static void system_turn(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
-    bool think = r->style->think == THINK && c->think_mark >= 0;
+    const int32_t mark = c->think_mark;
+    bool think = r->style->think == THINK && mark >= 0;
     if (!m && !c->system_default && !c->date_lines && !think)
         return;
     begin_message(r, ROLE_SYSTEM);
     if (think) {
-        put_ids(r, &(int32_t){c->think_mark}, 1);
+        put_ids(r, &mark, 1);
         put_str(r, "\n");
     }
     if (c->date_lines) {

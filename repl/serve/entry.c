@@ -39,14 +39,15 @@ static bool same_address(const struct door *a, const struct door *b)
     return memcmp(&a->from, &b->from, sizeof a->from) == 0;
 }
 
-/* The connection that has waited longest; known: of all of them, else of the strangers; from: of
- * this one's address only, or NULL. There always is one, because the newcomer waits. */
-static struct door *longest_waiting(const struct entry *e, const struct door *from, bool known)
+/* The connection that has waited longest, perhaps the newcomer; known: of all, else of the
+ * strangers; here: of those from the newcomer's address. */
+static struct door *longest_waiting(const struct entry *e, struct door *newcomer, bool here,
+                                    bool known)
 {
-    struct door *found = NULL;
+    struct door *found = newcomer;
     for (struct door *d = e->doors; d; d = d->next)
-        if (d->waits && (known || !d->known) && (!from || same_address(d, from)) &&
-            (!found || d->since < found->since))
+        if (d->waits && (known || !d->known) && (!here || same_address(d, newcomer)) &&
+            d->since < found->since)
             found = d;
     return found;
 }
@@ -62,11 +63,11 @@ static int strangers_from(const struct entry *e, const struct door *from)
 static void make_place(struct entry *e, struct door *d)
 {
     if (strangers_from(e, d) > max_int(1, entry_places(e) / 8))
-        shut(e, longest_waiting(e, d, false));
+        shut(e, longest_waiting(e, d, true, false));
     else if (e->n_strangers > max_int(1, entry_places(e) / 2))
-        shut(e, longest_waiting(e, NULL, false));
+        shut(e, longest_waiting(e, d, false, false));
     else if (e->n > entry_places(e))
-        shut(e, longest_waiting(e, NULL, true));
+        shut(e, longest_waiting(e, d, false, true));
 }
 
 static void read_address(const struct sockaddr *a, struct in6_addr *out)
