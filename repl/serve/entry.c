@@ -117,7 +117,8 @@ void door_waits(const struct entry *e, struct door *d)
 {
     d->waits = true;
     d->since = clock_ns();
-    d->until = d->since + (uint64_t)(e->o->head_s ? e->o->head_s : HEAD_S) * 1000000000;
+    int s = d->known ? NEXT_S : e->o->head_s ? e->o->head_s : HEAD_S;
+    d->until = d->since + (uint64_t)s * 1000000000;
 }
 
 void door_received(struct door *d, size_t n)
