@@ -9,11 +9,18 @@
 enum {
     OBJECT_COST = 240,
     ARRAY_COST = 144,
-    NUMBER_COST = 48,
-    STRING_COST = 92,
-    KEY_COST = 128,
-    WORD_COST = 16, /* true, false, null */
-    BYTE_COST = 4,  /* a byte of a string: in the value, and in the buffer of the token, which grows by doubling */
+    NUMBER_COST = 60,
+    STRING_COST = 100, /* and its bytes */
+    KEY_COST = 136,    /* and its bytes */
+    WORD_COST = 28,    /* true, false, null */
+    PARSER_COST = 256,
+    TOKEN_COST = 4,    /* a byte of the longest string: the token's buffer, which grows by doubling */
+};
+
+/* What was counted so far. */
+struct count {
+    uint64_t cost;
+    size_t longest; /* string */
 };
 
 static bool is_blank(char c)
@@ -46,34 +53,42 @@ static bool colon_follows(const char *text, size_t n, size_t i)
     return i < n && text[i] == ':';
 }
 
-/* Adds the cost of the token at text[i]; returns its end. */
-static size_t add_token(const char *text, size_t n, size_t i, uint64_t *cost)
+static void add_string(struct count *c, bool key, size_t n)
+{
+    c->cost += (key ? KEY_COST : STRING_COST) + n;
+    if (n > c->longest) {
+        c->cost += TOKEN_COST * (n - c->longest);
+        c->longest = n;
+    }
+}
+
+/* Counts the token at text[i]; returns its end. */
+static size_t add_token(struct count *c, const char *text, size_t n, size_t i)
 {
     size_t end = i + 1;
     if (text[i] == '{') {
-        *cost += OBJECT_COST;
+        c->cost += OBJECT_COST;
     } else if (text[i] == '[') {
-        *cost += ARRAY_COST;
+        c->cost += ARRAY_COST;
     } else if (text[i] == '"') {
         end = string_end(text, n, i);
-        *cost += (colon_follows(text, n, end) ? KEY_COST : STRING_COST) + (uint64_t)BYTE_COST * (end - i);
+        add_string(c, colon_follows(text, n, end), end - i);
     } else if (in_number(text[i])) {
-        for (*cost += NUMBER_COST; end < n && in_number(text[end]);)
+        for (c->cost += NUMBER_COST; end < n && in_number(text[end]);)
             end++;
     } else if (is_lower(text[i])) {
-        for (*cost += WORD_COST; end < n && is_lower(text[end]);)
+        for (c->cost += WORD_COST; end < n && is_lower(text[end]);)
             end++;
     }
     return end;
 }
 
-/* The first token with which the cost exceeds `most`; n: it does not. *cost: up to there. */
-static size_t exceeds(const char *text, size_t n, uint64_t most, uint64_t *cost)
+/* The first token with which the cost exceeds `most`; n: it does not. */
+static size_t exceeds(struct count *c, const char *text, size_t n, uint64_t most)
 {
-    size_t i = 0, next;
-    for (*cost = 0; i < n; i = next) {
-        next = add_token(text, n, i, cost);
-        if (*cost > most)
+    for (size_t i = 0, next; i < n; i = next) {
+        next = add_token(c, text, n, i);
+        if (c->cost > most)
             return i;
     }
     return n;
@@ -81,9 +96,9 @@ static size_t exceeds(const char *text, size_t n, uint64_t most, uint64_t *cost)
 
 uint64_t json_cost(const char *text, size_t n)
 {
-    uint64_t cost;
-    exceeds(text, n, UINT64_MAX, &cost);
-    return cost + OBJECT_COST; /* the parser's own */
+    struct count c = {.cost = PARSER_COST};
+    exceeds(&c, text, n, UINT64_MAX);
+    return c.cost;
 }
 
 static void tell_too_many(json_error_t *why, const char *text, size_t at)
@@ -99,8 +114,8 @@ static void tell_too_many(json_error_t *why, const char *text, size_t at)
 
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
 {
-    uint64_t cost, most = (uint64_t)JSON_FACTOR * n + JSON_SPARE;
-    size_t at = exceeds(text, n, most, &cost);
+    struct count c = {.cost = PARSER_COST};
+    size_t at = exceeds(&c, text, n, (uint64_t)JSON_FACTOR * n + JSON_SPARE);
     if (at == n)
         return json_loadb(n ? text : "", n, flags, why);
     if (why)

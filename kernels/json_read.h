@@ -2,7 +2,7 @@
  *
  * Jansson takes up to 78 bytes of memory for a byte of text: an empty object, two bytes, is a table of eight buckets. So
  * the values of a text are counted before it is parsed, and a text whose values would take more than JSON_FACTOR bytes of
- * memory for each of its bytes, and JSON_SPARE more, is refused. Texts that programs write take at most 20. Any thread.
+ * memory for each of its bytes, and JSON_SPARE more, is refused. Texts that programs write take at most 23. Any thread.
  */
 #ifndef AERIE_JSON_READ_H
 #define AERIE_JSON_READ_H
@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 enum {
-    JSON_FACTOR = 24,
+    JSON_FACTOR = 32,
     JSON_SPARE = 1 << 20, /* a small text is never refused */
 };
 

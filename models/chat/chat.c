@@ -416,14 +416,24 @@ static void find_markers(struct chat *c, const struct model *m)
 
 /* ---- the template in the model's folder ---- */
 
+/* Reads a file that need not be there. False and *e: it is there and cannot be read. */
+static bool read_if_there(const char *path, size_t max, struct buf *out, bool *there, struct err *e)
+{
+    *there = !file_missing(path);
+    if (!*there || buf_read_file(out, path, max, e))
+        return true;
+    if (e)
+        e->kind = ERR_MODEL;
+    return false;
+}
+
 /* Reads "chat_template" of a JSON file: a string, or the entry named "default" of a list. */
 static bool template_in(const char *dir, const char *file, char **out, struct err *e)
 {
     struct buf b = {0};
     json_error_t why;
     char *path = xasprintf("%s/%s", dir, file);
-    bool there = !file_missing(path);
-    bool ok = !there || buf_read_file(&b, path, 64 << 20, e);
+    bool there, ok = read_if_there(path, 64 << 20, &b, &there, e);
     json_t *top = ok && there ? json_parse(b.p, b.n, JSON_REJECT_DUPLICATES, &why)
                               : NULL;
     if (ok && there && !top)
@@ -448,10 +458,13 @@ static bool load_template(struct chat *c, const char *dir, struct err *e)
 {
     struct buf b = {0};
     char *path = xasprintf("%s/chat_template.jinja", dir);
-    if (buf_read_file(&b, path, 16 << 20, NULL))
+    bool there, ok = read_if_there(path, 16 << 20, &b, &there, e);
+    if (ok && there)
         c->template = xstrdup(b.p ? b.p : "");
     buf_free(&b);
     free(path);
+    if (!ok)
+        return false;
     if (!c->template && !template_in(dir, "tokenizer_config.json", &c->template, e))
         return false;
     return c->template || template_in(dir, "chat_template.json", &c->template, e);

@@ -348,8 +348,8 @@ static void take_line(struct import *m, const char *file, int line, const struct
     record_free(&r);
 }
 
-/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped. A signal ends a line that
- * does not end. */
+/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped; -2: it has a NUL byte, as a
+ * file of holes does, which may claim any size. A signal ends a line that does not end. */
 static int next_line(FILE *f, struct buf *line)
 {
     enum { LOOK_BYTES = 1 << 16 };
@@ -359,6 +359,8 @@ static int next_line(FILE *f, struct buf *line)
     while ((c = getc_unlocked(f)) != EOF && c != '\n') {
         if (++n % LOOK_BYTES == 0 && interrupt_waits())
             return 0;
+        if (c == '\0')
+            return -2;
         if (line->n <= LINE_BYTES)
             buf_char(line, (char)c);
     }
@@ -383,14 +385,16 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", asked, strerror(errno));
     for (int n = 1; !m->fault.kind && !stop_asked(&m->stop) && (got = next_line(f, &line)) != 0;
          n++) {
-        if (n == 1 && got > 0 && is_pickle(&line)) {
+        if (n == 1 && got != -1 && is_pickle(&line)) {
             err_set(
                 &m->fault, ERR_USAGE,
                 "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie import -",
                 asked, AERIE_SHARE, asked);
             break;
         }
-        if (got < 0)
+        if (got == -2)
+            err_set(&m->fault, ERR_USAGE, "%s line %d has a NUL byte; expected lines of JSON", asked, n);
+        else if (got < 0)
             complain(m, file, n, "longer than 16 MiB; expected a record a line");
         else if (strspn(line.n ? line.p : "", " \t\r") < line.n)
             take_line(m, file, n, &line);

@@ -131,6 +131,24 @@ refuse 2 "cannot open .*$T/none" run -f "$T/none"
 refuse 3 "$T/none" run -m "$T/none" hi
 refuse 3 "$T/none" tokenize -m "$T/none"
 refuse 2 'no command "help-me"' help help-me
+# files of holes that claim a terabyte: refused by their size, before anything of them is read
+for f in config generation_config tokenizer tokenizer_config chat_template; do
+    rm -rf "$T/m"; mkdir "$T/m"; ln -s "$PWD"/models/nestling/target/* "$T/m"
+    [ $f != chat_template ] || rm -f "$T/m/tokenizer_config.json" "$T/m/chat_template.jinja"
+    rm -f "$T/m/$f.json"; truncate -s 1T "$T/m/$f.json"
+    refuse 3 "/m/$f.json has 1099511627776 bytes: expected at most [0-9]*$" run -m "$T/m" hi
+done
+truncate -s 1T "$T/holes"
+refuse 2 'holes has 1099511627776 bytes' run -f "$T/holes"
+refuse 2 'the text has 1099511627776 bytes' tokenize "$T/holes"
+refuse 2 'holes line 1: .*longer than 16 MiB' run --batch "$T/holes"
+refuse 2 'holes line 1: longer than 16 MiB' parity "$T/holes"
+refuse 2 'the key: .*holes has 1099511627776 bytes' run --remote http://127.0.0.1:1 --api-key-file "$T/holes" hi
+run import "$T/holes"; [ $rc = 2 ] && grep -q 'holes line 1 has a NUL byte; expected lines of JSON' "$T/err"; result "refused: import of holes" $?
+rm -rf "$T/holes" "$T/m"
+# page counts whose cells no int counts
+refuse 2 'the full pool would have 33554432 pages of 64 tokens: expected at most 2147483647' run --full-pages 33554432 --page-size 64 hi
+refuse 2 'the swa pool would have 268435456 pages of 16 tokens' run --swa-pages 268435456 hi
 run $'no\e]0;title\a\r\xe2\x80\xaesuch'
 [ $rc = 2 ] && ! LC_ALL=C grep -q $'[\x01-\x09\x0b-\x1f\x7f]' "$T/err" && ! grep -q $'\xe2\x80\xae' "$T/err"
 result "an error shows control characters as text" $?
