@@ -8,7 +8,7 @@
  *
  * Threads: everything may be called from any one thread at a time (the main thread),
  * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the
- * latest step boundary; no call waits for a device or a network. / */
+ * latest step boundary; no call waits for a device or a network. */
 #ifndef AERIE_BACKEND_H
 #define AERIE_BACKEND_H
 

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/utf8.h"
+
 /* ---- errors and checks ---- */
 
 bool err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
@@ -68,10 +70,37 @@ static void write_message(const char *p, size_t n)
     }
 }
 
-static void print_message(const char *fmt, va_list ap)
+/* The length of the beginning of a text that a terminal only shows. */
+static size_t harmless(const char *s, size_t n)
 {
-    static const char name[] = "aerie: ";
-    const size_t at = sizeof name - 1;
+    uint32_t cp;
+    size_t at = 0;
+    for (size_t k; at < n && (k = utf8_char(s + at, n - at, &cp)) > 0 && !utf8_is_hidden(cp);
+         at += k)
+        ;
+    return at;
+}
+
+static void write_text(const char *s, size_t n)
+{
+    size_t at = harmless(s, n);
+    write_message(s, at);
+    while (at < n) {
+        char shown[16];
+        uint32_t cp;
+        at += utf8_decode(s + at, n - at, &cp);
+        snprintf(shown, sizeof shown, cp == 0xFFFD ? "\xEF\xBF\xBD" : "<U+%04X>", (unsigned)cp);
+        write_message(shown, strlen(shown));
+        size_t k = harmless(s + at, n - at);
+        write_message(s + at, k);
+        at += k;
+    }
+}
+
+/* Prints a line with `name` in front of it. */
+static void print_message(const char *name, const char *fmt, va_list ap)
+{
+    const size_t at = strlen(name);
     char some[1024], *line = some;
     va_list again;
     va_copy(again, ap);
@@ -87,7 +116,12 @@ static void print_message(const char *fmt, va_list ap)
     line = line ? line : some; /* without memory, its beginning */
     whole = whole < room ? whole : room;
     line[whole - 1] = '\n';
-    write_message(line, whole);
+    if (harmless(line, whole - 1) == whole - 1) {
+        write_message(line, whole);
+    } else {
+        write_text(line, whole - 1);
+        write_message("\n", 1);
+    }
     if (line != some)
         free(line);
 }
@@ -96,7 +130,15 @@ void err_print(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    print_message(fmt, ap);
+    print_message("aerie: ", fmt, ap);
+    va_end(ap);
+}
+
+void err_note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("", fmt, ap);
     va_end(ap);
 }
 
@@ -124,7 +166,7 @@ _Noreturn void die(const char *fmt, ...)
     begin_to_die();
     va_list ap;
     va_start(ap, fmt);
-    print_message(fmt, ap);
+    print_message("aerie: ", fmt, ap);
     va_end(ap);
     abort();
 }
@@ -344,23 +386,35 @@ int file_open(const char *path, int flags, unsigned mode)
     return fd;
 }
 
-int file_open_regular(const char *path, struct err *e)
+void file_make_private(const char *path)
 {
-    int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* a FIFO opens at once */
     struct stat st;
-    if (fd < 0) {
-        err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-        return -1;
-    }
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 077))
+        chmod(path, st.st_mode & 0700);
+}
+
+/* Whether an open file is a regular one; else closes it. */
+static bool is_regular(int fd, const char *name, struct err *e)
+{
+    struct stat st;
     bool known = fstat(fd, &st) == 0;
     if (known && S_ISREG(st.st_mode))
-        return fd;
-    err_set(e, ERR_USAGE, known ? "cannot read %s: it is %s" : "cannot read %s: %s", path,
+        return true;
+    err_set(e, ERR_USAGE, known ? "cannot read %s: it is %s" : "cannot read %s: %s", name,
             !known                 ? strerror(errno)
             : S_ISDIR(st.st_mode)  ? "a folder"
             : S_ISFIFO(st.st_mode) ? "a FIFO; expected a regular file"
                                    : "a device; expected a regular file");
     close(fd);
+    return false;
+}
+
+int file_open_regular(const char *path, struct err *e)
+{
+    int fd = file_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* a FIFO opens at once */
+    if (fd >= 0)
+        return is_regular(fd, path, e) ? fd : -1;
+    err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
     return -1;
 }
 
@@ -410,9 +464,15 @@ bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
 {
     *out = (struct buf){0};
     int fd = file_open_regular(path, e);
-    if (fd < 0)
+    return fd >= 0 && buf_read_open(out, fd, path, max, e);
+}
+
+bool buf_read_open(struct buf *out, int fd, const char *name, size_t max, struct err *e)
+{
+    *out = (struct buf){0};
+    if (!is_regular(fd, name, e))
         return false;
-    if (!file_fits(fd, path, max, e)) {
+    if (!file_fits(fd, name, max, e)) {
         close(fd);
         return false;
     }
@@ -422,9 +482,9 @@ bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            err_set(e, ERR_USAGE, "cannot read %s: %s", path, strerror(errno));
+            err_set(e, ERR_USAGE, "cannot read %s: %s", name, strerror(errno));
         else if (got > 0 && out->n + (size_t)got > max) /* it grows, or is one of the kernel's, without a size */
-            got = -1, too_large(path, out->n + (size_t)got, max, e);
+            got = -1, too_large(name, out->n + (size_t)got, max, e);
         if (got < 0) {
             close(fd);
             buf_free(out);

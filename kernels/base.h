@@ -44,7 +44,7 @@ struct violation {
 
 struct err {
     enum err_kind kind;
-    char msg[512]; /* one line: what, where, what was expected; not yet sanitised for a terminal */
+    char msg[512]; /* one line: what, where, what was expected; to be printed by err_print() */
     struct violation at; /* of an ERR_INVARIANT of the checker; else at.rule is 0 */
 };
 
@@ -64,9 +64,13 @@ bool err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(print
 
 /* Prints a message on standard error and aborts. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Prints "aerie: TEXT" and a line end on standard error, in one write, without allocating if the line has at most 1,000
- * bytes. A signal that interrupts the write loses the line only where the write would have to wait again. */
+/* Prints "aerie: TEXT" and a line end on standard error, without allocating if the line has at
+ * most 1,000 bytes. In the text, whatever utf8_is_hidden() is written as <U+001B>, so that no name
+ * in it commands a terminal. One write, unless the text holds such characters. A signal that
+ * interrupts the write loses the line only where the write would have to wait again. */
 void err_print(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* As err_print(), without "aerie: ". */
+void err_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets a function that runs once before die() or no_memory() prints; the repl restores the terminal there. */
 void die_hook(void (*hook)(void));
 /* Names an unfinished file that die() and no_memory() remove; NULL: none. The caller keeps the
@@ -146,6 +150,8 @@ int file_open_regular(const char *path, struct err *e);
 /* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size and is told by reading it. False and
  * *e (ERR_USAGE): it has more, and nothing of it was read: a file of holes can claim any size. */
 bool file_fits(int fd, const char *path, uint64_t max, struct err *e);
+/* Takes the permissions of group and others from a regular file of this user. */
+void file_make_private(const char *path);
 /* Writes all n bytes, in as many calls as necessary. False and errno: not all were written. */
 bool write_fully(int fd, const void *bytes, size_t n);
 /* Reads n bytes from the file's offset `at`, in as many calls as necessary. Returns the number
@@ -154,6 +160,9 @@ ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
  * cannot be read or has more than max bytes, which is told before it is read; *out is empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
+/* As buf_read_file(), of a file that is open, from its offset on; name: for messages. Closes fd in
+ * every case. */
+bool buf_read_open(struct buf *out, int fd, const char *name, size_t max, struct err *e);
 
 /* ---- a growable array of token ids; {0} is empty
  * ---------------------------------------------- */

@@ -59,6 +59,28 @@ bool utf8_check(const char *s, size_t n)
     return k > 0;
 }
 
+/* Assigned, but invisible (Default_Ignorable_Code_Point outside of category Cf). */
+static bool is_invisible(uint32_t cp)
+{
+    return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x17B4 || cp == 0x17B5 ||
+           (cp >= 0x180B && cp <= 0x180F) || cp == 0x3164 || cp == 0xFFA0 ||
+           (cp >= 0xFE00 && cp <= 0xFE0D) || (cp >= 0xE0100 && cp <= 0xE01EF);
+}
+
+bool utf8_is_hidden(uint32_t cp)
+{
+    enum { ZWNJ = 0x200C, ZWJ = 0x200D };
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return true;
+    case UTF8PROC_CATEGORY_CF: return cp != ZWJ && cp != ZWNJ;
+    default: return is_invisible(cp);
+    }
+}
+
 void utf8_encode(struct buf *out, uint32_t cp)
 {
     uint8_t b[4];

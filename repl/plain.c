@@ -195,7 +195,7 @@ static void show_text(struct app *a, const struct event *ev)
         write_text(a);
         text_sanitise(&clean, ev->text.p, ev->text.n, true, NULL);
         if (p->think && !a->opt.quiet && clean.n)
-            fwrite(clean.p, 1, clean.n, stderr);
+            write_fully(STDERR_FILENO, clean.p, clean.n);
     } else if (p->sanitise) {
         text_sanitise_next(&p->tail, ev->text.p, ev->text.n, &p->text);
     } else {
@@ -433,9 +433,7 @@ static void prompt(struct app *a, const char *text)
 {
     if (!plain_of(a)->terminal)
         return;
-    FILE *f = isatty(STDOUT_FILENO) ? stdout : stderr;
-    fputs(text, f);
-    fflush(f);
+    write_fully(isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO, text, strlen(text));
 }
 
 static bool continues(const struct buf *b)
@@ -667,9 +665,11 @@ static void welcome_recording(struct app *a, struct plain *p)
     backend_chat(a->backend, &v);
     if (a->backend->steps)
         a->backend->steps->range(a->backend, &held);
-    fprintf(stderr, "a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and /until "
-            "move in it, /help lists the commands\n", backend_info(a->backend)->recording, v.turn,
-            plural(v.turn), (unsigned long long)held.n, plural((long long)held.n), max_int(1, held.first_turn));
+    err_note(
+        "a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and /until "
+        "move in it, /help lists the commands",
+        backend_info(a->backend)->recording, v.turn, plural(v.turn), (unsigned long long)held.n,
+        plural((long long)held.n), max_int(1, held.first_turn));
 }
 
 static void welcome(struct app *a, struct plain *p)
@@ -683,10 +683,11 @@ static void welcome(struct app *a, struct plain *p)
     if (!p->terminal || a->opt.json)
         return;
     if (!a->opt.quiet)
-        fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
-                i->family ? i->family : "an unnamed model", i->device ? i->device : "an unknown device");
+        err_note("aerie %s, %s on %s; /help lists the commands", AERIE_VERSION,
+                 i->family ? i->family : "an unnamed model",
+                 i->device ? i->device : "an unknown device");
     if (!a->opt.quiet && i->passed)
-        fprintf(stderr, "computing on the CPU: %s\n", i->passed);
+        err_note("computing on the CPU: %s", i->passed);
     if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }

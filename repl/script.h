@@ -1,7 +1,7 @@
 /* script.h - a saved session as the list of all requests that its engine carried out.
  *
  * script.c reads the list from the log, through the parents of a fork; rerun.h sends it to an
- * engine. Main thread only. / */
+ * engine. Main thread only. */
 #ifndef AERIE_SCRIPT_H
 #define AERIE_SCRIPT_H
 

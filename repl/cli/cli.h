@@ -87,19 +87,23 @@ struct command;
 /* Starts the monitor (repl/monitor.h) if the command needs it, and isolates the process (repl/isolate.h) as the
  * command allows. Before any thread is started. False and *e: no process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
+/* Whether `aerie db ACTION FILE` makes the file. */
+bool cli_db_makes_file(const char *action);
 /* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e:
  * the requested face is not possible. */
 bool cli_choose_face(struct cli *c, struct err *e);
 
 /* Standard output of subcommands; the main thread only. Bytes are buffered in out.c, not by stdio,
  * which drops its buffer when a write is interrupted and forgets an error when a later write
- * succeeds. A terminal receives each line at once. After a failed write, nothing more is
- * written. */
-void out_bytes(const char *bytes, size_t n);
+ * succeeds. A terminal receives each line at once. After a failed write, nothing more is written.
+ * out_printf() prints for people: names, paths and texts in it need no treatment, because it
+ * sanitises all but line ends. out_bytes() takes what is fit for a terminal already: JSON, and
+ * sheets. */
 void out_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void out_bytes(const char *bytes, size_t n);
 /* Writes the buffered bytes. False: this or an earlier write failed, and errno says why. */
 bool out_flush(void);
-/* Prints "aerie: message", sanitised, to standard error; returns the exit code of its kind. */
+/* Prints "aerie: message" to standard error; returns the exit code of its kind. */
 int cli_fail(const struct err *e);
 bool cli_color(const struct cli *c); /* colours on standard output? */
 int cli_width(void);                 /* of the terminal on standard output; 0: none */
@@ -133,5 +137,9 @@ bool cli_names_file(const char *name);
 /* Loading progress on standard error, for engine_opts.progress. */
 void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 void cli_progress_end(void);
+/* A line on standard error, sanitised, that takes the place of the one before it; cli_status_end()
+ * removes it. For a terminal. */
+void cli_status(const char *text);
+void cli_status_end(void);
 
 #endif

@@ -128,7 +128,9 @@ static void print_json(const struct named *a, const struct named *b, const struc
 static void progress(void *arg, const char *what)
 {
     int *runs = arg;
-    fprintf(stderr, "\r\033[Krun %d: %s", ++*runs, what);
+    char *line = xasprintf("run %d: %s", ++*runs, what);
+    cli_status(line);
+    free(line);
 }
 
 static int verdict_status(const struct report *r)
@@ -161,7 +163,7 @@ int cli_diff(struct cli *c)
             ask.progress = progress;
         ok = verdict_find(&ask, &r, &e);
         if (ask.progress && runs)
-            fputs("\r\033[K", stderr);
+            cli_status_end();
     }
     int rc = ok ? verdict_status(&r) : cli_fail(&e);
     if (ok && c->opt.json)

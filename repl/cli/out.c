@@ -45,22 +45,22 @@ void out_bytes(const char *bytes, size_t n)
 
 void out_printf(const char *fmt, ...)
 {
+    struct buf text = {0};
     va_list ap;
     if (printed.error)
         return;
     va_start(ap, fmt);
-    buf_vprintf(&printed.text, fmt, ap);
+    buf_vprintf(&text, fmt, ap);
     va_end(ap);
+    text_sanitise(&printed.text, text.p ? text.p : "", text.n, true, NULL);
+    buf_free(&text);
     out_written();
 }
 
 int cli_fail(const struct err *e)
 {
-    struct buf b = {0};
-    text_sanitise(&b, e->msg, strlen(e->msg), false, NULL);
     out_flush(); /* so that earlier output precedes the error */
-    err_print("%s", b.n ? b.p : "it failed without saying why");
-    buf_free(&b);
+    err_print("%s", e->msg[0] ? e->msg : "it failed without saying why");
     return e->kind ? (int)e->kind : ERR_USAGE;
 }
 
@@ -214,17 +214,41 @@ int cli_stop_close(int rc)
     return rc;
 }
 
-/* ---- progress of loading ---- */
+/* ---- progress ---- */
+
+static int status_cells; /* of the status on the line; 0: none is shown */
+
+void cli_status(const char *text)
+{
+    struct buf line = {0}, clean = {0};
+    int cells;
+    text_sanitise(&clean, text, strlen(text), false, NULL);
+    size_t fit = text_fit(clean.p, clean.n, 70, &cells);
+    buf_printf(&line, "\r%.*s%*s", (int)fit, clean.p, max_int(status_cells - cells, 0), "");
+    write_fully(STDERR_FILENO, line.p, line.n);
+    status_cells = max_int(status_cells, cells);
+    buf_free(&clean);
+    buf_free(&line);
+}
+
+void cli_status_end(void)
+{
+    struct buf line = {0};
+    if (!status_cells)
+        return;
+    buf_printf(&line, "\r%*s\r", status_cells, "");
+    write_fully(STDERR_FILENO, line.p, line.n);
+    buf_free(&line);
+    status_cells = 0;
+}
 
 static struct {
     uint64_t start, last;
-    int shown; /* cells on the line; 0: nothing is shown */
 } bar;
 
 void cli_progress_end(void)
 {
-    if (bar.shown)
-        fprintf(stderr, "\r%*s\r", bar.shown, "");
+    cli_status_end();
     memset(&bar, 0, sizeof bar);
 }
 
@@ -238,13 +262,14 @@ void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
     if (now - bar.start < 300000000u || now - bar.last < 50000000u || !isatty(STDERR_FILENO))
         return;
     bar.last = now;
-    struct buf name = {0};
+    struct buf name = {0}, line = {0};
     text_sanitise(&name, what, strlen(what), false, NULL);
-    int cells, fit = (int)text_fit(name.n ? name.p : "", name.n, 40, &cells);
+    int fit = (int)text_fit(name.p, name.n, 40, NULL);
     int part = total ? (int)((double)done / (double)total * 20) : 0;
     part = part > 20 ? 20 : part;
-    fprintf(stderr, "\r%.*s [%.*s%.*s] %3d%%", fit, name.n ? name.p : "", part,
-            "####################", 20 - part, "....................", part * 5);
-    bar.shown = max_int(bar.shown, cells + 28);
+    buf_printf(&line, "%.*s [%.*s%.*s] %3d%%", fit, name.p, part, "####################", 20 - part,
+               "....................", part * 5);
+    cli_status(line.p);
+    buf_free(&line);
     buf_free(&name);
 }

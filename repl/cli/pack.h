@@ -1,5 +1,5 @@
 /* pack.h - the files that `aerie pack` writes beside the pack: a report in the shape of an engine's
- * bug form, and one step's plans as JSON. Main thread only. / */
+ * bug form, and one step's plans as JSON. Main thread only. */
 #ifndef AERIE_PACK_H
 #define AERIE_PACK_H
 

@@ -1,5 +1,5 @@
 /* pack_run.c - computes a session again for `aerie pack`: the plans of one step, and the control
- * run without drafting. Both need the model; see rerun.h. / */
+ * run without drafting. Both need the model; see rerun.h. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -43,28 +43,6 @@ static bool is_selector(uint32_t cp) { return cp == 0xFE0E || cp == 0xFE0F; }
 static bool is_tone(uint32_t cp) { return cp >= 0x1F3FB && cp <= 0x1F3FF; }
 static bool is_flag(uint32_t cp) { return cp >= 0x1F1E6 && cp <= 0x1F1FF; }
 
-/* Assigned, but invisible (Default_Ignorable_Code_Point outside of category Cf). */
-static bool is_invisible(uint32_t cp)
-{
-    return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x17B4 || cp == 0x17B5 ||
-           (cp >= 0x180B && cp <= 0x180F) || cp == 0x3164 || cp == 0xFFA0 ||
-           (cp >= 0xFE00 && cp <= 0xFE0D) || (cp >= 0xE0100 && cp <= 0xE01EF);
-}
-
-/* Whether a code point is always escaped. Joiners depend on their context: joins(). */
-static bool is_denied(uint32_t cp)
-{
-    switch (category(cp)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP: return true;
-    case UTF8PROC_CATEGORY_CF: return cp != ZWJ && cp != ZWNJ;
-    default: return is_invisible(cp);
-    }
-}
-
 int text_cp_width(uint32_t cp)
 {
     if (cp >= 0x20 && cp < 0x7F)
@@ -75,7 +53,7 @@ int text_cp_width(uint32_t cp)
     if (cp == ZWJ || cp == ZWNJ || is_selector(cp))
         return 0;
     utf8proc_category_t c = category(cp);
-    if (is_denied(cp) || c == UTF8PROC_CATEGORY_MC)
+    if (utf8_is_hidden(cp) || c == UTF8PROC_CATEGORY_MC)
         return 1;
     return utf8proc_charwidth((utf8proc_int32_t)cp);
 }
@@ -145,7 +123,7 @@ static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
         return false;
     uint32_t next;
     utf8_decode(rest, n, &next);
-    if (next < 0x80 || next == 0xFFFD || is_denied(next) || text_cp_width(next) == 0)
+    if (next < 0x80 || next == 0xFFFD || utf8_is_hidden(next) || text_cp_width(next) == 0)
         return false;
     if (is_picture(next))
         return cp == ZWJ && (is_picture(s->prev) || is_selector(s->prev) || is_tone(s->prev));
@@ -179,7 +157,7 @@ static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_
 static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t cp)
 {
     bool valid = cp != 0xFFFD || (k == 3 && memcmp(p, "\xEF\xBF\xBD", 3) == 0);
-    if (cp != '\n' && cp != '\t' && valid && !is_denied(cp) && text_cp_width(cp) == 0) {
+    if (cp != '\n' && cp != '\t' && valid && !utf8_is_hidden(cp) && text_cp_width(cp) == 0) {
         scan_mark(s, p, k, n, cp);
         return;
     }
@@ -188,7 +166,7 @@ static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t
         emit_other(s, cp == '\n' ? PIECE_NEWLINE : PIECE_TAB, p, 1, p, 1);
     else if (!valid)
         emit_other(s, PIECE_ESCAPE, "\xEF\xBF\xBD", 3, p, k);
-    else if (is_denied(cp))
+    else if (utf8_is_hidden(cp))
         add_escape(s, cp, p, k);
     else {
         s->marks = 0;
@@ -274,7 +252,7 @@ static void add_drawn(struct glyph *g, uint32_t cp, uint32_t first)
     if (is_flag(cp))
         cp = 'A' + (cp - 0x1F1E6);
     int w = text_cp_width(cp);
-    if (is_denied(cp) || cp == ZWJ || cp == ZWNJ || (g->n == 0 && w == 0))
+    if (utf8_is_hidden(cp) || cp == ZWJ || cp == ZWNJ || (g->n == 0 && w == 0))
         cp = 0xFFFD, w = 1; /* unsanitised text, or a mark at a row's start */
     g->cp[g->n++] = cp;
     g->width += w;

@@ -91,6 +91,64 @@ refuse 4 'does not exist' db check
 run show last; [ $rc = 1 ] && [ "$(wc -l <"$T/err")" = 1 ]; result "show without a log: status 1" $?
 [ ! -e "$T/data" ]; result "looking creates no database" $?
 
+# ---- names with escapes ----
+harmless() { ! LC_ALL=C grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]' "$T/out" "$T/err"; }
+evil=$'\e]0;title\a\e[31m\xc2\x9b5n\xe2\x80\xaex'; mkdir -p "$T/$evil"
+XDG_DATA_HOME=$T/$evil run db path; [ $rc = 0 ] && harmless && grep -qF '<U+001B>]0;title<U+0007><U+001B>[31m<U+009B>5n<U+202E>x' "$T/out"
+result "db path shows the escapes of XDG_DATA_HOME" $?
+XDG_DATA_HOME=$T/$evil run db path --json; [ $rc = 0 ] && harmless && grep -qF '\u001b]0;title\u0007' "$T/out"; result "and --json has them exactly" $?
+all=0
+while IFS= read -r line; do
+    eval "words=($line)"
+    XDG_DATA_HOME=$T/$evil XDG_CONFIG_HOME=$T/$evil XDG_STATE_HOME=$T/$evil run "${words[@]}"
+    harmless || { all=1; echo "# escapes: $line"; }
+done <<'END'
+logs
+doctor
+run hello
+logs
+db check
+db backup "$T/$evil/a.db"
+db backup "$T/$evil/a.db"
+db repair "$T/$evil/none/a.db"
+db "$evil"
+db sql "select '$evil'"
+db sql "$evil"
+export last -o "$T/$evil/x"
+export last -o "$T/$evil/x"
+export "$evil"
+show "$evil"
+show "$T/$evil/x.pack"
+replay "$T/$evil/x.pack"
+pack last -o "$T/$evil/p"
+pack last -o "$T/$evil/p"
+run -m "$T/$evil" hello
+run --draft "$T/$evil" hello
+run --seal "$T/$evil" hello
+run --db "$T/$evil" hello
+run -f "$T/$evil" hello
+run --batch "$T/$evil/none"
+run -p "$evil=1" hello
+run -p "temperature=$evil" hello
+run --remote "$evil" hello
+run "--$evil" hello
+--script "$T/$evil/none"
+"$evil"
+help "$evil"
+import "$T/$evil/none"
+tokenize -f "$T/$evil/none"
+diff "$evil" last
+parity "$T/$evil/none"
+serve --key-file "$T/$evil/none"
+golden "$T/$evil/none"
+bench "$evil"
+bugs --try "$evil"
+END
+echo "$evil = 1" >"$T/$evil/config"; mkdir -p "$T/$evil/aerie"; mv "$T/$evil/config" "$T/$evil/aerie/config"
+XDG_CONFIG_HOME=$T/$evil run doctor; harmless || { all=1; echo "# escapes: the config file"; }
+result "no command prints the escapes of a name" $all
+rm -rf "${T:?}/$evil"
+
 # ---- what is refused ----
 refuse 2 'no command "nonsense".*help' nonsense
 refuse 2 'unknown flag "--nonsense"' --nonsense

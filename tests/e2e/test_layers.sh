@@ -69,6 +69,12 @@ without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remo
 without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only kernels/json_read.c has Jansson parse a text" '\bjson_load' '^kernels/json_read\.[ch]:' repl engine history models kernels
+without "only these know standard output and error, and what they print is fit for a terminal" \
+    "\\b(stdout|stderr)\\b|\\bwrite(_fully)?\\(STD(OUT|ERR)_FILENO|[^a-z_'](printf|puts|putchar|perror)\\([^']" \
+    '^(kernels/base\.c:.*write\(STDERR|repl/plain\.c:.*write_fully\(STDERR_FILENO, clean|repl/cmd/sql\.c:.*write_fully\(STDOUT|repl/cli/out\.c:.*write_fully\(STDERR_FILENO, line|repl/tui/term\.c:.*(newterm|write\(STDOUT)|repl/isolate\.c:.*"/dev/stdout|kernels/cuda/timeline\.cu:)' \
+    kernels models engine history repl
+without "only history/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
+    '^history/(file\.c|vfs\.c|seal\.c|pack_file\.c|session_lock\.c:.*boot_id|history\.h|internal\.h)' history
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 # a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
 without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels
