@@ -195,7 +195,7 @@ bool db_wal_has_rows(const char *path)
 {
     char *wal = xasprintf("%s-wal", path);
     struct stat st;
-    bool some = stat(wal, &st) == 0 && st.st_size > 0;
+    bool some = lstat(wal, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
     free(wal);
     return some;
 }

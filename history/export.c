@@ -245,10 +245,15 @@ void hdb_create_through(int (*create)(const char *path), bool (*settle)(const ch
  * can. */
 static int create_output(const char *path, struct err *e)
 {
-    int fd = create_file ? create_file(path) : file_create(path, e);
-    if (fd < 0 && create_file)
-        err_set(e, ERR_DB, errno == EPERM ? "cannot create %s: %s (a chat does not write hidden files or folders; aerie "
-                "export does)" : "cannot create %s: %s", path, strerror(errno));
+    if (!create_file)
+        return file_create(path, e);
+    int fd = create_file(path);
+    if (fd < 0)
+        err_set(e, ERR_DB, "cannot create %s: %s%s", path, strerror(errno),
+                errno == EPERM
+                    ? " (a chat does not write hidden files or folders; aerie export does)"
+                : errno == ELOOP ? " (a chat follows no link to a folder; aerie export does)"
+                                 : "");
     return fd;
 }
 

@@ -52,13 +52,34 @@ static bool page_is_blank(const unsigned char *page)
            page[AT_ROOT_KIND] == LEAF_OF_TABLE && !page[AT_ROOT_CELLS] && !page[AT_ROOT_CELLS + 1];
 }
 
+int file_open_beside(const char *name, int flags, struct err *e)
+{
+    struct stat st;
+    int fd = file_open(name, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fd < 0 && errno == ELOOP) {
+        err_set(e, ERR_DB, "%s is a symbolic link; expected a file of aerie's own", name);
+        errno = ELOOP;
+    } else if (fd < 0) {
+        int why = errno;
+        err_set(e, ERR_DB, "cannot %s %s: %s", flags & O_CREAT ? "create" : "open", name,
+                strerror(why));
+        errno = why;
+    } else if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        err_set(e, ERR_DB, "%s is no regular file; expected a file of aerie's own", name);
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
+    return fd;
+}
+
 /* Whether the write-ahead log beside a blank database holds the first page of a session log.
  * *empty: it holds no page. */
 static bool wal_is_ours(const char *path, bool *empty)
 {
     char *name = xasprintf("%s-wal", path);
     unsigned char head[WAL_HEADER], frame[WAL_FRAME + HEADER];
-    int fd = file_open_regular(name, NULL);
+    int fd = file_open_beside(name, O_RDONLY, NULL);
     bool ours = false;
     *empty = true;
     if (fd >= 0 && pread_fully(fd, head, sizeof head, 0) == sizeof head) {

@@ -10,7 +10,7 @@
  * Threads: the writer thread owns the writing connection and the events that wait for their
  * commit. Its callers give it events through the queue, and share with it, under a mutex, the
  * level, the description, the status and the marks of history_flush(). A struct hdb, its
- * connection and what it returned belong to the thread that opened it. / */
+ * connection and what it returned belong to the thread that opened it. */
 #ifndef AERIE_HISTORY_H
 #define AERIE_HISTORY_H
 
@@ -55,6 +55,10 @@ char *history_default_path(void);
  * the whole process. The caller ends with history_close(). */
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e);
+/* What an isolated process may not do to the log at path (repl/isolate.h). If it will be written:
+ * takes the permissions of group and others from it. For root at another user's log: makes the
+ * files beside it, with its owner. Nothing happens to a file that is no log. */
+void history_before_isolation(const char *path, bool written);
 /* The texts of a vocabulary, for a log that can be read without its model. */
 struct history_texts {
     int n; /* ids 0 .. n - 1; 0: not known */

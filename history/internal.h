@@ -140,6 +140,10 @@ enum file_owner {
     FILE_REFUSED, /* another program's, or not a regular file; *e (ERR_DB) says which */
 };
 enum file_owner file_owner(const char *path, struct err *e);
+/* Opens a file beside the log (PATH.live, PATH-wal, ...): flags as for open(), mode 0600. A link,
+ * and anything but a regular file, is refused: somebody else put it there. -1 and *e; errno
+ * ENOENT: there is none. All files of history/ whose names are not the user's are opened here. */
+int file_open_beside(const char *name, int flags, struct err *e);
 
 bool file_make_folder(const char *path, struct err *e); /* creates the folders above path, 0700 */
 /* Creates a file (0600) that must not exist; returns its descriptor, or -1 and *e (ERR_DB). */

@@ -22,9 +22,7 @@ static struct flock byte_of(int64_t id)
 static int open_file(const char *path, struct err *e)
 {
     char *name = xasprintf("%s.live", path);
-    int fd = file_open(name, O_RDWR | O_CREAT, 0600);
-    if (fd < 0)
-        err_set(e, ERR_DB, "cannot create %s: %s", name, strerror(errno));
+    int fd = file_open_beside(name, O_RDWR | O_CREAT, e);
     free(name);
     return fd;
 }

@@ -5,6 +5,7 @@
  */
 #include "history/internal.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -26,12 +27,31 @@ static bool prepare_file(const char *path, struct err *e)
     return fd >= 0 || !file_missing(path); /* or another process created it */
 }
 
-/* Removes the permissions of group and others, which a copy of a log may have. */
-static void restrict_permissions(const char *path)
+/* Makes the files beside another user's log, as that user's: files that root made there would lock
+ * him out of his log. */
+static void make_files_beside(const char *path, const struct stat *log, bool written)
+{
+    static const char *const tails[] = {"-wal", "-shm", ".live"};
+    for (int i = 0; i < (written ? 3 : 2); i++) {
+        char *name = xasprintf("%s%s", path, tails[i]);
+        int fd = file_open_beside(name, O_RDWR | O_CREAT | O_EXCL, NULL);
+        if (fd >= 0 && fchown(fd, log->st_uid, log->st_gid) != 0)
+            unlink(name);
+        if (fd >= 0)
+            close(fd);
+        free(name);
+    }
+}
+
+void history_before_isolation(const char *path, bool written)
 {
     struct stat st;
-    if (stat(path, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077))
-        chmod(path, st.st_mode & 0700);
+    if (file_owner(path, NULL) != FILE_OURS || stat(path, &st) != 0)
+        return;
+    if (written)
+        file_make_private(path);
+    if (geteuid() == 0 && st.st_uid != 0)
+        make_files_beside(path, &st, written);
 }
 
 static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
@@ -76,7 +96,8 @@ static bool open_once(struct writer *w, const char *path, char *notice, struct e
     int closed = 0;
     ok = ok && schema_accept(&w->db, e);
     if (ok)
-        restrict_permissions(path);
+        file_make_private(
+            path); /* no effect in an isolated process: history_before_isolation() did it */
     w->has_wal = ok && schema_wal(&w->db);
     if (ok && !w->has_wal)
         set_notice(notice,

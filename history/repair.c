@@ -67,9 +67,9 @@ static bool copy_file(const char *from, const char *to, bool must, struct err *e
 {
     char bytes[1 << 16];
     ssize_t n = 1;
-    int in = file_open(from, O_RDONLY | O_NOFOLLOW, 0);
+    int in = file_open_beside(from, O_RDONLY, e);
     if (in < 0)
-        return !must || err_set(e, ERR_DB, "cannot read %s: %s", from, strerror(errno));
+        return !must && errno == ENOENT;
     int out = file_create(to, e);
     bool ok = out >= 0;
     while (ok && (n = read(in, bytes, sizeof bytes)) != 0)
@@ -109,7 +109,7 @@ static bool copy_log(const char *path, const char *copy, struct err *e)
 static bool is_at_rest(const char *path, struct err *e)
 {
     char *name = xasprintf("%s.live", path);
-    int fd = file_open(name, O_RDONLY, 0);
+    int fd = file_open_beside(name, O_RDONLY, NULL);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     bool used = fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     if (fd >= 0)

@@ -9,6 +9,7 @@
  */
 #include "history/internal.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,7 +253,7 @@ static bool image_open(struct image *m, const char *path, struct err *e)
 {
     enum { AT_PAGE_SIZE = 16, DEFAULT_PAGE = 4096 };
     struct stat st;
-    int fd = file_open_regular(path, e);
+    int fd = file_open_beside(path, O_RDONLY, e);
     void *p = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > DEFAULT_PAGE
                   ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     if (fd >= 0)

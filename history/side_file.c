@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -512,7 +513,8 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
 {
     struct buf b;
     struct writer w = {.live = {.fd = -1, .id = writer}};
-    if (!buf_read_file(&b, name, MAX_FILE, e))
+    int fd = file_open_beside(name, O_RDONLY, e);
+    if (fd < 0 || !buf_read_open(&b, fd, name, MAX_FILE, e))
         return false;
     struct io io = {.p = b.p + sizeof magic - 1, .left = b.n - sizeof magic + 1 - SUM, .ok = true};
     int64_t id = 0;

@@ -338,6 +338,97 @@ static void test_files_are_private_whatever_the_umask(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
+static void write_bytes(const char *path, const void *p, size_t n);
+
+/* Opens a log beside which a link leads to `target`. why: of the error that has to come; "": one
+ * may come; NULL: none may. */
+static void open_beside_link(const char *tail, const char *target, const char *why)
+{
+    struct err e = {0};
+    char *name = xasprintf("%s%s", db_path, tail);
+    unlink(name);
+    assert_int_equal(symlink(target, name), 0);
+    struct history *h = history_open(db_path, LOG_STEPS, &about, &e);
+    if (why && *why && (h || !strstr(e.msg, why)))
+        fail_msg("%s as a link: %s; expected: %s", tail, h ? "opened" : e.msg, why);
+    if (!why && !h)
+        fail_msg("%s as a link: %s", tail, e.msg);
+    if (h)
+        history_close(h);
+    unlink(name);
+    free(name);
+}
+
+/* Whatever the links lead to is neither opened nor made. */
+static void test_links_beside_the_log_lead_nowhere(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tail, *why;
+    } beside[] = {{".live", "is a symbolic link"},     {"-wal", "symbolic links"},
+                  {"-shm", "symbolic links"},          {"-journal", ""},
+                  {".unsaved-0000000000000001", NULL}, {".unsaved-0000000000000001.part", NULL}};
+    char victim[120], absent[120], text[32];
+    struct stat st;
+    snprintf(db_path, sizeof db_path, "%s/linked/sessions.db", scratch);
+    snprintf(victim, sizeof victim, "%s/victim", scratch);
+    snprintf(absent, sizeof absent, "%s/absent", scratch);
+    history_close(log_open(LOG_STEPS));
+    write_bytes(victim, "not aerie's", 11);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        open_beside_link(beside[i].tail, victim, beside[i].why);
+        open_beside_link(beside[i].tail, absent, beside[i].why);
+        FILE *f = fopen(victim, "rb");
+        assert_non_null(f);
+        size_t n = fread(text, 1, sizeof text, f);
+        fclose(f);
+        assert_int_equal(n, 11);
+        assert_memory_equal(text, "not aerie's", 11);
+        assert_int_equal(lstat(absent, &st), -1);
+    }
+}
+
+/* A FIFO would make the open wait for a reader. */
+static void test_a_fifo_beside_the_log_is_refused(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    snprintf(db_path, sizeof db_path, "%s/fifo/sessions.db", scratch);
+    history_close(log_open(LOG_STEPS));
+    char *name = xasprintf("%s.live", db_path);
+    unlink(name);
+    assert_int_equal(mkfifo(name, 0600), 0);
+    assert_null(history_open(db_path, LOG_STEPS, &about, &e));
+    assert_non_null(strstr(e.msg, "is no regular file"));
+    free(name);
+}
+
+/* Root's look at a user's log must not lock the user out: what root leaves beside it is the
+ * user's. */
+static void test_the_owner_of_files_beside_another_users_log(void **state)
+{
+    (void)state;
+    enum { SOMEBODY = 12345 };
+    static const char *const tails[] = {"-wal", "-shm", ".live"};
+    struct stat st;
+    if (geteuid() != 0)
+        skip();
+    snprintf(db_path, sizeof db_path, "%s/theirs/sessions.db", scratch);
+    history_close(log_open(LOG_STEPS));
+    char *live = xasprintf("%s.live", db_path);
+    assert_int_equal(unlink(live) | chown(db_path, SOMEBODY, SOMEBODY), 0);
+    free(live);
+    history_before_isolation(db_path, true);
+    for (int i = 0; i < 3; i++) {
+        char *name = xasprintf("%s%s", db_path, tails[i]);
+        assert_int_equal(lstat(name, &st), 0);
+        assert_int_equal(st.st_uid, SOMEBODY);
+        assert_int_equal(st.st_mode & 07777, 0600);
+        free(name);
+    }
+    history_close(log_open(LOG_STEPS)); /* SQLite takes them as its own */
+}
+
 static void write_bytes(const char *path, const void *p, size_t n)
 {
     FILE *f = fopen(path, "wb");
@@ -556,6 +647,9 @@ int main(void)
         TEST(test_a_running_turn_of_a_living_process_is_left_alone),
         TEST(test_processes_write_side_by_side),
         TEST(test_files_are_private_whatever_the_umask),
+        TEST(test_links_beside_the_log_lead_nowhere),
+        TEST(test_a_fifo_beside_the_log_is_refused),
+        TEST(test_the_owner_of_files_beside_another_users_log),
         TEST(test_a_damaged_log_is_set_aside),
         TEST(test_foreign_and_newer_databases_are_refused_untouched),
         TEST(test_an_older_schema_is_migrated_after_a_backup),
