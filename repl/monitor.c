@@ -1,6 +1,7 @@
 /* monitor.c - see monitor.h. */
 #include "repl/monitor.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,11 +18,22 @@
 
 #include "repl/interrupt.h"
 
-enum op { OP_CREATE, OP_KEEP, OP_DISCARD, OP_EDIT, OP_HANG_UP, OP_KILL_EDITOR, OP_QUERY, OP_END, OP_KILL };
+enum op {
+    OP_CREATE,
+    OP_KEEP,
+    OP_DISCARD,
+    OP_EDIT,
+    OP_HANG_UP,
+    OP_KILL_EDITOR,
+    OP_QUERY,
+    OP_END,
+    OP_KILL,
+    OP_MESSAGE
+};
 
 /* A request and an answer are one datagram each; a request may carry two descriptors, an answer
- * one. OP_EDIT is answered when the editor has ended; OP_HANG_UP and OP_KILL_EDITOR have no
- * answer. */
+ * one. Only OP_CREATE reads the path. OP_EDIT is answered when the editor has ended; OP_HANG_UP and
+ * OP_KILL_EDITOR have no answer. */
 struct ask {
     int32_t op;
     char path[PATH_MAX];
@@ -80,24 +92,36 @@ static bool receive_with(int from, void *p, size_t n, int fd[2])
 
 /* ---- the monitor ----------------------------------------------------------------------------- */
 
+/* A file that the monitor created: its folder, and its name there. A link that takes the name's
+ * place is another file. */
+struct made {
+    int folder; /* -1: none was created */
+    char *name;
+    dev_t dev;
+    ino_t ino;
+};
+
 static struct {
     int link;
-    int (*query)(void);
+    int (*query)(const char *log);
+    char *log;
     pid_t child; /* the query's process; 0: none */
     pid_t editor; /* the editor's process; 0: none */
     int end_editor; /* the signal to be sent to the editor and to the programs that it started; 0:
                        none */
-    char *made;  /* the file created last */
-    bool kept;   /* that file is complete, or was removed: nothing to remove at the end */
-    dev_t dev;
-    ino_t ino;
-} mon;
+    struct made file; /* of OP_CREATE, until it is kept or removed */
+    char *path;       /* its path in the request */
+    struct made message;
+    char *message_folder;
+} mon = {.file.folder = -1, .message.folder = -1};
 
 const char *monitor_editor(void)
 {
     const char *visual = getenv("VISUAL"), *editor = getenv("EDITOR");
     return visual && *visual ? visual : editor && *editor ? editor : "vi";
 }
+
+/* ---- files that the monitor makes ------------------------------------------------------------ */
 
 /* Whether any component of the path begins with a dot, except "." and "..". */
 static bool is_hidden(const char *path)
@@ -111,36 +135,192 @@ static bool is_hidden(const char *path)
     return false;
 }
 
-static int create(const char *path, struct answer *a)
+static bool ends_in(const char *name, const char *tail)
+{
+    size_t n = strlen(name), k = strlen(tail);
+    return n > k && strcmp(name + n - k, tail) == 0;
+}
+
+/* A name in which no program looks for its settings or for something to run. */
+static bool is_export(const char *name)
+{
+    return ends_in(name, ".md") || ends_in(name, ".jsonl");
+}
+
+/* Whether files may be created in an open folder: its path as the kernel knows it decides, not the
+ * one in the request. False and errno. */
+static bool may_create_in(int folder)
+{
+    static const char *const refused[] = {"/proc", "/sys", "/dev"};
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 0)
+        return false;
+    path[length] = '\0';
+    errno = EPERM;
+    bool ok =
+        path[0] == '/' && !is_hidden(path); /* "(unreachable)/...": of another mount namespace */
+    for (size_t i = 0; ok && i < sizeof refused / sizeof *refused; i++) {
+        size_t n = strlen(refused[i]);
+        ok = strncmp(path, refused[i], n) != 0 || (path[n] != '/' && path[n] != '\0');
+    }
+    return ok;
+}
+
+/* Opens a folder in another one, and closes that. A link is none, whatever it names. -1 and errno:
+ * ELOOP for a link. */
+static int step_into(int folder, const char *name)
 {
     struct stat st;
-    int fd = -1;
-    if (is_hidden(path))
-        errno = EPERM;
-    else
-        fd = file_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        a->error = errno;
-        return fd;
-    }
-    free(mon.made);
-    mon.made = xstrdup(path);
-    mon.kept = false;
-    mon.dev = st.st_dev;
-    mon.ino = st.st_ino;
+    int fd = openat(folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), why = errno;
+    if (fd < 0 && fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+        why = ELOOP;
+    close(folder);
+    errno = why;
     return fd;
 }
 
-static void discard(const char *path, struct answer *a)
+/* Opens the folder of a path, component by component, so that no link is followed on any kernel.
+ * *name: the last component. -1 and errno. */
+static int open_folder_of(const char *path, const char **name)
+{
+    int folder = file_open(path[0] == '/' ? "/" : ".", O_PATH | O_DIRECTORY, 0);
+    const char *p = path + strspn(path, "/");
+    for (const char *slash; folder >= 0 && (slash = strchr(p, '/'));
+         p = slash + strspn(slash, "/")) {
+        char *part = xasprintf("%.*s", (int)(slash - p), p);
+        folder = step_into(folder, part);
+        free(part);
+    }
+    *name = p;
+    return folder;
+}
+
+static bool is_there(const struct made *m)
 {
     struct stat st;
-    if (!mon.made || strcmp(path, mon.made) != 0 || lstat(path, &st) != 0 || st.st_dev != mon.dev ||
-        st.st_ino != mon.ino)
-        a->error = EPERM;
-    else if (unlink(path) != 0)
-        a->error = errno;
-    mon.kept = true; /* the file was removed */
+    return m->folder >= 0 && fstatat(m->folder, m->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           st.st_dev == m->dev && st.st_ino == m->ino;
 }
+
+static void forget(struct made *m)
+{
+    if (m->folder >= 0)
+        close(m->folder);
+    free(m->name);
+    *m = (struct made){.folder = -1};
+}
+
+/* Creates a file in an open folder, which m takes; returns a descriptor, or -1 and errno: m is
+ * none. */
+static int make(struct made *m, int folder, const char *name)
+{
+    struct stat st;
+    int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    *m = (struct made){.folder = folder, .name = xstrdup(name)};
+    if (fd >= 0 && fstat(fd, &st) == 0) {
+        m->dev = st.st_dev;
+        m->ino = st.st_ino;
+        return fd;
+    }
+    int why = errno;
+    forget(m);
+    errno = why;
+    return -1;
+}
+
+/* Removes a file, unless another one has its name now. False and errno: nothing changed. */
+static bool remove_made(struct made *m)
+{
+    errno = EPERM;
+    if (!is_there(m) || unlinkat(m->folder, m->name, 0) != 0)
+        return false;
+    forget(m);
+    return true;
+}
+
+static int create(const char *path, struct answer *a)
+{
+    const char *name = "";
+    struct made new = {.folder = -1};
+    int fd = -1, folder = -1;
+    if (is_hidden(path))
+        errno = EPERM;
+    else
+        folder = open_folder_of(path, &name);
+    if (folder >= 0 && may_create_in(folder) && (errno = EPERM, is_export(name))) {
+        fd = make(&new, folder, name);
+        folder = -1;
+    }
+    a->error = fd < 0 ? errno : 0;
+    if (folder >= 0)
+        close(folder);
+    if (fd < 0)
+        return -1;
+    remove_made(&mon.file); /* one that was not kept */
+    forget(&mon.file);
+    free(mon.path);
+    mon.file = new;
+    mon.path = xstrdup(path);
+    return fd;
+}
+
+static void settle(const char *path, bool keep, struct answer *a)
+{
+    if (mon.file.folder < 0 || strcmp(path, mon.path) != 0)
+        a->error = EPERM;
+    else if (keep)
+        forget(&mon.file);
+    else if (!remove_made(&mon.file))
+        a->error = errno;
+}
+
+/* Removes the message, and what the editor left beside it. */
+static void remove_message(void)
+{
+    int fd = mon.message.folder >= 0
+                 ? openat(mon.message.folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                 : -1;
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    for (struct dirent *f; d && (f = readdir(d));)
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
+            unlinkat(fd, f->d_name, 0);
+    if (d)
+        closedir(d);
+    if (mon.message_folder)
+        rmdir(mon.message_folder);
+    free(mon.message_folder);
+    mon.message_folder = NULL;
+    forget(&mon.message);
+}
+
+/* A folder that only the monitor's user may enter; $TMPDIR and /tmp are no folders in which the
+ * isolated process may write, unless the user keeps the log there. */
+static int make_message(struct answer *a)
+{
+    const char *tmp = getenv("TMPDIR");
+    int fd = -1;
+    if (mon.editor) {
+        a->error = EBUSY;
+        return -1;
+    }
+    remove_message();
+    char *path = xasprintf("%s/aerie-XXXXXX", tmp && tmp[0] == '/' ? tmp : "/tmp");
+    if (mkdtemp(path)) {
+        mon.message_folder = path;
+        int folder = file_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
+        fd = folder < 0 ? -1 : make(&mon.message, folder, "message.md");
+    }
+    a->error = fd < 0 ? errno : 0;
+    if (!mon.message_folder)
+        free(path);
+    else if (fd < 0)
+        remove_message();
+    return fd;
+}
+
+/* ---- the editor, and queries ----------------------------------------------------------------- */
 
 /* Resets signal handlers and the signal mask to those that a program expects at its start. */
 static void default_signals(void)
@@ -161,14 +341,17 @@ static int wait_for(pid_t pid)
     return status;
 }
 
-/* Starts "EDITOR FILE" through the shell, because $EDITOR may hold options. */
-static bool edit(const char *path, struct answer *a)
+/* Starts "EDITOR FILE" through the shell, because $EDITOR may hold options. FILE begins with a
+ * slash, so that it is none. */
+static bool edit(struct answer *a)
 {
-    if (mon.editor) {
+    if (mon.editor || !is_there(&mon.message)) {
         a->error = EINVAL;
         return false;
     }
-    char *script = xasprintf("%s \"$1\"", monitor_editor());
+    char *script = xasprintf("%s \"$1\"", monitor_editor()),
+         *path = xasprintf("%s/%s", mon.message_folder, mon.message.name);
+    CHECK(path[0] == '/');
     pid_t pid = fork();
     if (pid == 0) {
         default_signals();
@@ -176,6 +359,7 @@ static bool edit(const char *path, struct answer *a)
         _exit(127);
     }
     free(script);
+    free(path);
     if (pid < 0) {
         a->error = errno;
         return false;
@@ -223,7 +407,14 @@ static bool watch_editor(void)
         return true;
     mon.editor = 0;
     ended = false;
-    return send_with(mon.link, &a, sizeof a, NULL, 0);
+    /* editors replace the file by a new one */
+    int text = openat(mon.message.folder, mon.message.name,
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    bool sent = send_with(mon.link, &a, sizeof a, &text, text >= 0);
+    if (text >= 0)
+        close(text);
+    remove_message();
+    return sent;
 }
 
 static void query(const int fd[2], struct answer *a)
@@ -241,7 +432,7 @@ static void query(const int fd[2], struct answer *a)
         close(fd[1]);
         close(mon.link);
         prctl(PR_SET_NAME, "aerie-query");
-        exit(mon.query());
+        exit(mon.query(mon.log));
     }
     if (pid < 0)
         a->error = errno;
@@ -297,9 +488,10 @@ static _Noreturn void serve(void)
         ask.path[sizeof ask.path - 1] = '\0';
         switch (ask.op) {
         case OP_CREATE: made = create(ask.path, &a); break;
-        case OP_KEEP: mon.kept = true; break;
-        case OP_DISCARD: discard(ask.path, &a); break;
-        case OP_EDIT: answered = !edit(ask.path, &a); break;
+        case OP_KEEP:
+        case OP_DISCARD: settle(ask.path, ask.op == OP_KEEP, &a); break;
+        case OP_MESSAGE: made = make_message(&a); break;
+        case OP_EDIT: answered = !edit(&a); break;
         case OP_HANG_UP:
         case OP_KILL_EDITOR:
             mon.end_editor = ask.op == OP_HANG_UP ? SIGHUP : SIGKILL;
@@ -319,12 +511,13 @@ static _Noreturn void serve(void)
         if (!sent)
             break;
     }
-    if (mon.made && !mon.kept)
-        discard(mon.made, &(struct answer){0});
+    remove_made(&mon.file);
     if (mon.child)
         kill(mon.child, SIGKILL);
     if (mon.editor)
         signal_editor(SIGHUP);
+    else
+        remove_message();
     _exit(0);
 }
 
@@ -332,7 +525,7 @@ static _Noreturn void serve(void)
 
 static int monitor_link = -1;
 
-bool monitor_start(int (*query_main)(void), struct err *e)
+bool monitor_start(int (*query_main)(const char *log), const char *log, struct err *e)
 {
     int end[2];
     CHECK(monitor_link < 0);
@@ -343,6 +536,7 @@ bool monitor_start(int (*query_main)(void), struct err *e)
         close(end[0]);
         mon.link = end[1];
         mon.query = query_main;
+        mon.log = log ? xstrdup(log) : NULL;
         serve();
     }
     close(end[1]);
@@ -407,13 +601,21 @@ bool monitor_settle(const char *path, bool keep)
     return request(keep ? OP_KEEP : OP_DISCARD, path, NULL, 0, &a, NULL);
 }
 
-int monitor_edit(const char *path)
+int monitor_message(void)
+{
+    struct answer a;
+    int fd = -1;
+    return request(OP_MESSAGE, NULL, NULL, 0, &a, &fd) ? fd : -1;
+}
+
+int monitor_edit(int *text)
 {
     enum { PATIENCE_MS = 500, SLICE_MS = 50 };
     struct answer a;
     uint64_t asked_ns = 0; /* when the editor was asked to end */
     bool killed = false;
-    if (!send_request(OP_EDIT, path, NULL, 0))
+    *text = -1;
+    if (!send_request(OP_EDIT, NULL, NULL, 0))
         return -1;
     struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN}, {.fd = interrupt_fd(), .events = POLLIN}};
     for (;;) {
@@ -422,7 +624,7 @@ int monitor_edit(const char *path)
         bool slices = asked_ns || (p[1].revents && !interrupt_waits());
         poll(p, slices ? 1 : 2, slices ? SLICE_MS : -1);
         if (p[0].revents)
-            return receive_answer(&a, NULL) ? a.value : -1;
+            return receive_answer(&a, text) ? a.value : -1;
         if (interrupt_waits() && !asked_ns && send_request(OP_HANG_UP, NULL, NULL, 0))
             asked_ns = clock_ns();
         if (asked_ns && !killed && clock_ns() - asked_ns > PATIENCE_MS * UINT64_C(1000000))

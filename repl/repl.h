@@ -348,12 +348,11 @@ void cmd_table_markdown(struct buf *out);
 void cmd_table_json(struct buf *out);
 
 /* As hdb_sql(), in a process of its own that can be killed (cmd/sql.c): text or JSON of at most
- * max_rows rows of a query on a log or a pack. False and *e: also when the query was interrupted
- * or took too long. */
-bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
-             struct err *e);
+ * max_rows rows of a query on the log or pack that monitor_start() was given. False and *e: also
+ * when the query was interrupted or took too long. */
+bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct err *e);
 /* For monitor_start(): the query's process. Request on standard input, answer on standard output. */
-int sql_child(void);
+int sql_child(const char *log);
 
 /* ---- views.c: what commands and panes show --------------------------------------------------- */
 

@@ -39,7 +39,8 @@ one() { # path of a test, log folder: one file with its output, one with its ver
     { time TMPDIR=$tmp timeout "$TEST_TIMEOUT" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
     left=$(cd "$tmp" && echo *) ; rm -rf "$tmp"
     used=$(awk '/^[0-9.]+ [0-9.]+$/ { printf "%.1f", $1 + $2 }' "$2/$name.time") # bash names a signal there too
-    sed -i -E 's/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"
+    # a reason in brackets at the end of a skipped test's name, else that there is no GPU
+    sed -i -E 's/^not ok ([0-9]+) # SKIP (.*) \((.*)\)$/ok \1 - \2 # SKIP \3/; s/^not ok ([0-9]+) # SKIP (.*)/ok \1 - \2 # SKIP no GPU/' "$log"
     ok=$(grep -c '^ok ' "$log"); bad=$(grep -c '^not ok ' "$log"); skip=$(grep -ciE '^ok .*# *skip' "$log")
     if [ $rc != 0 ] && [ "$bad" = 0 ]; then bad=1; echo "not ok - $name ended with status $rc" >>"$log"; fi
     if [ "$left" != '*' ]; then bad=$((bad + 1)); echo "not ok - $name left files in TMPDIR: $left" >>"$log"; fi

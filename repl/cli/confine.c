@@ -1,8 +1,9 @@
 /* confine.c - the rights that each command keeps when it is isolated (repl/isolate.h).
  *
- * A command may write in the folder of the session log, in the folder of the output file that its
- * command line names, and, if it is a chat, in the folder of the input history. The files that
- * /export names in a chat are created by the monitor. `bench` starts programs and is not isolated.
+ * A command that knows --db may write in the folder of the session log, a command whose command
+ * line names an output file (a pack: even if it does not) in that file's folder, and a chat in the
+ * folder of the input history. The files that /export names in a chat are created by the monitor.
+ * `bench` starts programs and is not isolated.
  */
 #include "repl/cli/cli.h"
 
@@ -49,7 +50,25 @@ static void add_typed_lines(struct folders *f)
 {
     char *path = recall_path("history");
     add_folder_of(f, path, true);
+    if (path)
+        file_make_private(path);
     free(path);
+}
+
+static void add_log(struct folders *f, const char *path, bool written)
+{
+    add_folder_of(f, path, written);
+    if (path)
+        history_before_isolation(path, written);
+}
+
+/* The folders of files that the command line names. */
+static void add_outputs(struct folders *f, const struct cli *c, const struct command *cmd)
+{
+    if (cmd->bit & (IN_EXPORT | IN_PACK))
+        add_folder_of(f, c->out ? c->out : cmd->bit == IN_PACK ? "./" : NULL, false);
+    if (cmd->bit == IN_DB && c->n_word > 1 && cli_db_makes_file(c->word[0]))
+        add_folder_of(f, c->word[1], false);
 }
 
 static bool names_server(const struct texts *t)
@@ -60,32 +79,33 @@ static bool names_server(const struct texts *t)
     return false;
 }
 
-static int until_when(const struct cli *c, const struct command *cmd)
+static int network_of(const struct cli *c, const struct command *cmd)
 {
+    const char *events = c->opt.engine.server.kv_events;
     bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 && access("/proc/driver/nvidia/version", F_OK) == 0;
-    if (cmd->bit == IN_SERVE || c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b))
-        return NETWORK_KEPT;
-    return cuda ? NETWORK_UNTIL_LOADED : NETWORK_NEVER;
+    bool remote = c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b);
+    return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit == IN_SERVE || remote ? NETWORK_KEPT : 0) |
+           (remote && events && strstr(events, "ipc://") ? NETWORK_LOCAL : 0);
 }
 
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e)
 {
     struct folders f = {0};
     struct isolated got;
-    if ((cmd->bit & HAS_MONITOR) && !monitor_start(sql_child, e))
-        return false;
-    if (c->no_sandbox || (cmd->bit & NOT_ISOLATED))
-        return true;
+    bool free_ = c->no_sandbox || (cmd->bit & NOT_ISOLATED);
+    if (!free_)
+        isolate_descriptors();
     char *db = cli_db_path(c);
-    add_folder_of(&f, db, (cmd->bit & WRITES_LOG) && c->opt.level != LOG_OFF && !c->opt.readonly);
+    bool started = !(cmd->bit & HAS_MONITOR) || monitor_start(sql_child, db, e);
+    if (started && !free_ && (cmd->bit & IN_LOG))
+        add_log(&f, db, (cmd->bit & WRITES_LOG) && c->opt.level != LOG_OFF && !c->opt.readonly);
     free(db);
+    if (!started || free_)
+        return started;
     if (cmd->bit & HAS_PROMPT)
         add_typed_lines(&f);
-    if (cmd->bit & (IN_EXPORT | IN_PACK))
-        add_folder_of(&f, c->out ? c->out : "./", false);
-    if (cmd->bit == IN_DB && c->n_word > 1)
-        add_folder_of(&f, c->word[1], false);
-    isolate(&(struct isolation){(const char *const *)f.v, f.n, until_when(c, cmd)}, &got);
+    add_outputs(&f, c, cmd);
+    isolate(&(struct isolation){(const char *const *)f.v, f.n, network_of(c, cmd)}, &got);
     if (got.failed && !got.writes)
         err_print("writes are not confined: %s", got.writes_why_not);
     if (got.failed && !got.programs)

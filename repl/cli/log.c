@@ -129,7 +129,7 @@ static int db_show_path(const struct cli *c, const char *path, struct err *e)
         cli_json(&b);
         buf_free(&b);
     } else {
-        out_printf("%s\n", path); /* unsanitised: the path is for scripts */
+        out_printf("%s\n", path); /* --json has the exact bytes */
     }
     return 0;
 }
@@ -226,10 +226,11 @@ static int db_pin(const struct cli *c, const char *path, struct err *e)
 
 static int db_sql(const struct cli *c, const char *path, struct err *e)
 {
+    (void)path; /* the monitor knows it */
     enum { MAX_ROWS = 10000 };
     struct buf text = {0};
     struct stop stop;
-    bool ok = cli_stop_open(&stop, e) && sql_run(path, c->word[1], c->opt.json, MAX_ROWS, &text, e);
+    bool ok = cli_stop_open(&stop, e) && sql_run(c->word[1], c->opt.json, MAX_ROWS, &text, e);
     int rc = cli_stop_close(0);
     if (ok && c->opt.json)
         cli_json(&text);
@@ -239,20 +240,22 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
-/* The commands of `aerie db`. word: what must follow; NULL: nothing may. */
+/* The commands of `aerie db`. word: what must follow; NULL: nothing may. file: it names a file that the
+ * command makes. */
 static const struct action {
     const char *name, *arg, *word, *help;
     int (*run)(const struct cli *c, const char *path, struct err *e);
+    bool file;
 } actions[] = {
-    {"path", "", NULL, "print where the database is", db_show_path},
-    {"check", "", NULL, "look for damage, and for changes since it was sealed", db_check},
-    {"repair", " FILE", "the name of a new FILE", "write what is sound to a new file", db_repair},
-    {"backup", " FILE", "the name of a new FILE", "copy the database, also while it is in use", db_backup},
-    {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query", db_sql},
-    {"prune", "", NULL, "remove old sessions; --older-than, --keep, --to-size", db_prune},
-    {"vacuum", "", NULL, "give the space of removed sessions back", db_vacuum},
-    {"pin", " ID", "the ID of a session", "never remove this session", db_pin},
-    {"unpin", " ID", "the ID of a session", "it may be removed again", db_pin},
+    {"path", "", NULL, "print where the database is", db_show_path, false},
+    {"check", "", NULL, "look for damage, and for changes since it was sealed", db_check, false},
+    {"repair", " FILE", "the name of a new FILE", "write what is sound to a new file", db_repair, true},
+    {"backup", " FILE", "the name of a new FILE", "copy the database, also while it is in use", db_backup, true},
+    {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query", db_sql, false},
+    {"prune", "", NULL, "remove old sessions; --older-than, --keep, --to-size", db_prune, false},
+    {"vacuum", "", NULL, "give the space of removed sessions back", db_vacuum, false},
+    {"pin", " ID", "the ID of a session", "never remove this session", db_pin, false},
+    {"unpin", " ID", "the ID of a session", "it may be removed again", db_pin, false},
 };
 enum { N_ACTIONS = sizeof actions / sizeof *actions };
 
@@ -276,6 +279,12 @@ static const struct action *find_action(const char *name, struct err *e)
     err_set(e, ERR_USAGE, "db cannot \"%.40s\"; expected %s", name, all.p);
     buf_free(&all);
     return NULL;
+}
+
+bool cli_db_makes_file(const char *action)
+{
+    const struct action *x = find_action(action, NULL);
+    return x && x->file;
 }
 
 int cli_db(struct cli *c)

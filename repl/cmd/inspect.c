@@ -623,7 +623,7 @@ bool cmd_sql(struct app *a, int argc, char **argv, const char *rest, struct shee
     if (argc == 0)
         return arg_expected("sql", "takes a SELECT statement", e);
     struct buf text = {0};
-    bool ok = app_hdb(a, e) && sql_run(a->db_path, rest, json != NULL, MAX_ROWS, &text, e);
+    bool ok = app_hdb(a, e) && sql_run(rest, json != NULL, MAX_ROWS, &text, e);
     if (ok && json)
         jput_raw(json, text.n ? text.p : "[]");
     else if (ok)

@@ -350,6 +350,17 @@ bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sh
     return true;
 }
 
+/* The path of a new export. The monitor creates files with the ending of a format only
+ * (repl/monitor.h). */
+static char *export_path(const struct app *a, const char *file, const char *format)
+{
+    const char *dot = file ? strrchr(file, '.') : NULL;
+    if (!file)
+        return xasprintf("aerie-%s.%s", a->session, format);
+    bool ends = dot && (strcmp(dot, ".md") == 0 || strcmp(dot, ".jsonl") == 0);
+    return ends ? xstrdup(file) : xasprintf("%s.%s", file, format);
+}
+
 bool cmd_export(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e)
 {
@@ -367,9 +378,12 @@ bool cmd_export(struct app *a, int argc, char **argv, const char *rest, struct s
         return err_set(e, ERR_USAGE,
                        "/export takes a file; `aerie export` writes to standard output");
     struct hdb *d = app_hdb(a, e);
-    char *path = file ? xstrdup(file) : xasprintf("aerie-%s.%s", a->session, format[f]);
-    bool ok = access(path, F_OK) != 0 ||
-              err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", path);
+    char *path = export_path(a, file, format[f]);
+    const char *there = file && access(file, F_OK) == 0 ? file
+                        : access(path, F_OK) == 0       ? path
+                                                        : NULL;
+    bool ok = !there ||
+              err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
     ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, e);
     if (ok && json) {
         jput_open(json, '{');

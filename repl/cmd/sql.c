@@ -5,9 +5,9 @@
  * time is over. The child is forked by the monitor (repl/monitor.h), which has no database open: a
  * copy of this process would inherit SQLite's locks.
  *
- * Request: "JSON MAX_ROWS\n", the database's path and a NUL, the query. Answer: "KIND\n" (enum
- * err_kind), then the result or the error's message.
- */
+ * Request: "JSON MAX_ROWS\n", the query. Answer: "KIND\n" (enum err_kind), then the result or the
+ * error's message. Which log is queried is not part of the request: the monitor knows it from
+ * before the isolation. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,12 +37,10 @@ enum {
 /* ---- the parent ---- */
 
 /* A descriptor from which the child reads the request; -1 and *e. */
-static int request(const char *db, const char *query, bool json, int max_rows, struct err *e)
+static int request(const char *query, bool json, int max_rows, struct err *e)
 {
     struct buf b = {0};
-    buf_printf(&b, "%d %d\n%s", json, max_rows, db);
-    buf_char(&b, '\0');
-    buf_str(&b, query);
+    buf_printf(&b, "%d %d\n%s", json, max_rows, query);
     int fd = memfd_create("query", MFD_CLOEXEC);
     bool ok = fd >= 0 && write_fully(fd, b.p, b.n) && lseek(fd, 0, SEEK_SET) == 0;
     buf_free(&b);
@@ -110,12 +108,11 @@ static bool take_answer(const struct buf *answer, int status, struct buf *out, s
     return true;
 }
 
-bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
-             struct err *e)
+bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct err *e)
 {
     int end[2], status = 0;
     struct buf answer = {0};
-    int in = request(db, query, json, max_rows, e);
+    int in = request(query, json, max_rows, e);
     if (in < 0)
         return false;
     if (pipe2(end, O_CLOEXEC) != 0) {
@@ -163,29 +160,37 @@ static bool isolate_query(const char *db, struct err *e)
                                   got.writes ? got.programs_why_not : got.writes_why_not);
 }
 
-int sql_child(void)
+/* Runs the query of a request; false and *e. */
+static bool answer_query(const char *log, const struct buf *asked, struct buf *out, struct err *e)
+{
+    const char *query = asked->p;
+    int json = 0, max_rows = 0;
+    CHECK(int_at(&query, &json) && *query++ == ' ' && int_at(&query, &max_rows) &&
+          *query++ == '\n');
+    struct hdb *d = hdb_open(log, e);
+    bool ok = d && hdb_sql(d, query, json, max_rows, out, e);
+    hdb_close(d);
+    return ok;
+}
+
+int sql_child(const char *log)
 {
     struct buf b = {0}, out = {0};
     struct err e = {0};
     char part[4096], kind[16];
-    int json = 0, max_rows = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     limit(RLIMIT_CPU, CHILD_CPU_S);
     limit(RLIMIT_CORE, 0);
 #if !HAS_ASAN && !HAS_TSAN /* shadow memory needs more */
     limit(RLIMIT_AS, (rlim_t)2 << 30);
 #endif
+    bool ok = isolate_query(log, &e);
     buf_str(&b, "");
-    for (ssize_t n; (n = read(STDIN_FILENO, part, sizeof part)) > 0;)
+    for (ssize_t n; ok && (n = read(STDIN_FILENO, part, sizeof part)) > 0;)
         buf_add(&b, part, (size_t)n);
-    const char *db = b.p, *end = b.p + b.n;
-    CHECK(int_at(&db, &json) && *db++ == ' ' && int_at(&db, &max_rows) && *db++ == '\n');
-    CHECK(db < end && memchr(db, '\0', (size_t)(end - db)));
-    struct hdb *d = isolate_query(db, &e) ? hdb_open(db, &e) : NULL;
-    bool ok = d && hdb_sql(d, db + strlen(db) + 1, json, max_rows, &out, &e);
+    ok = ok && answer_query(log, &b, &out, &e);
     snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);
     answer_all(kind, ok ? out.p ? out.p : "" : e.msg, ok ? out.n : strlen(e.msg));
-    hdb_close(d);
     buf_free(&out);
     buf_free(&b);
     return 0;

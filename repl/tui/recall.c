@@ -126,7 +126,7 @@ void recall_open(struct recall *r, char *path)
         i += k + 1;
     }
     buf_free(&b);
-    chmod(path, 0600);
+    file_make_private(path);
     if (lines >= 2 * RECALL_MAX)
         rewrite(r);
 }

@@ -31,7 +31,6 @@
 #include <unistd.h>
 
 static struct faults_page *page;
-static int null_device;
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -45,9 +44,6 @@ __attribute__((constructor)) static void begin(void)
     void *first[2]; /* backtrace() loads a library at its first call: here, where allocations are
                        not counted */
     backtrace(first, 2);
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    null_device = fcntl(null, F_DUPFD_CLOEXEC, 200);
-    close(null);
     unsetenv("LD_PRELOAD");
     unsetenv(FAULTS_PAGE);
     page = p;
@@ -100,8 +96,9 @@ static bool fails_in_fork(long n)
     pid_t pid = ok ? _Fork() : -1;
     if (pid == 0) {
         struct rlimit none = {0, 0};
-        dup2(null_device, 0), dup2(null_device, 1), dup2(end[1], 2);
-        close(end[0]), close(end[1]);
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC); /* the program closes what it inherits */
+        dup2(null, 0), dup2(null, 1), dup2(end[1], 2);
+        close(end[0]), close(end[1]), close(null);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setrlimit(RLIMIT_FSIZE, &none);
         failed_here = true;

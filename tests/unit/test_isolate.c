@@ -1,6 +1,8 @@
-/* test_isolate.c - an isolated process tries to break out: each way must fail, also from a later thread and from a
- * child, and what the program needs must go on working. The same ways must succeed without the isolation, else
- * the test would show nothing. Then the monitor: what it does, and what it refuses. */
+/* test_isolate.c - an isolated process tries to break out: each way must fail, also from a later
+ * thread and from a child, and what the program needs must go on working. The same ways must
+ * succeed without the isolation, else the test would show nothing. Then the monitor: what it does,
+ * and what it refuses. At last an attacker who has taken over the isolated process: a test for
+ * each attempt of tests/attacker.h, whose name says what stops it. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +25,10 @@
 
 #include <cmocka.h>
 
+#include "repl/cli/flags.h"
 #include "repl/isolate.h"
 #include "repl/monitor.h"
+#include "tests/attacker.h"
 
 static char top[64] = "/tmp/aerie-isolate-XXXXXX", inside[80], outside[80];
 
@@ -45,9 +49,9 @@ static bool make(const char *path)
     return fd >= 0;
 }
 
-static bool opens(const char *path, int flags)
+static bool opens(const char *path, int how)
 {
-    int fd = open(path, flags | O_CLOEXEC);
+    int fd = open(path, how | O_CLOEXEC);
     if (fd >= 0)
         close(fd);
     return fd >= 0;
@@ -165,6 +169,8 @@ static bool attempt(const struct way *w, enum from from)
     return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status);
 }
 
+static pid_t isolated_pid;
+
 /* Whether the way out works in a process of its own. */
 static bool works(const struct way *w, enum how how, enum from from)
 {
@@ -174,6 +180,7 @@ static bool works(const struct way *w, enum how how, enum from from)
     if (pid == 0) {
         const char *const own[] = {inside, "/tmp/aerie-no-such-folder"};
         struct isolated got = {0};
+        isolated_pid = getpid();
         if (how != FREE)
             isolate(&(struct isolation){own, 2, how == WITH_NETWORK ? NETWORK_KEPT : NETWORK_NEVER}, &got);
         _exit(got.failed ? 2 : attempt(w, from) ? 1 : 0);
@@ -288,16 +295,46 @@ static void test_network(void **unused)
     assert_int_equal(works(&networks[0], WITH_NETWORK, FROM_THREAD), works(&networks[0], FREE, FROM_MAIN));
 }
 
+/* Whether another process exists can be found out: history/session_lock.c needs it. */
+static bool tells_the_dead(void)
+{
+    enum { TOO_LARGE = 1 << 23 }; /* the largest process id is 2^22 */
+    return (kill(getppid(), 0) == 0 || errno == EPERM) && kill(TOO_LARGE, 0) != 0 && errno == ESRCH;
+}
+
+/* Only the isolated process itself may raise a signal, not its children. */
+static bool raises(void)
+{
+    signal(SIGUSR1, SIG_IGN);
+    return getpid() != isolated_pid || raise(SIGUSR1) == 0;
+}
+
+/* As a shell's <(command). */
+static bool open_pipe_by_name(void)
+{
+    char path[64];
+    int end[2];
+    if (pipe(end) != 0)
+        return false;
+    snprintf(path, sizeof path, "/dev/fd/%d", end[0]);
+    return opens(path, O_RDONLY);
+}
+
 /* What the program does all the time. */
 static bool ordinary(void)
 {
     int end[2];
     char back[4];
-    return make(in(inside, "a")) && mkdir(in(inside, "b"), 0700) == 0 && rename(in(inside, "a"), in(inside, "b/c")) == 0 &&
-           opens(in(inside, "own"), O_RDWR | O_TRUNC) && unlink(in(inside, "own")) == 0 && opens(in(outside, "old"), O_RDONLY) &&
-           opens("/dev/null", O_RDWR) && opens("/proc/self/status", O_RDONLY) &&
-           socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0 && write(end[0], "abc", 4) == 4 && read(end[1], back, 4) == 4 &&
-           kill(getpid(), 0) == 0;
+    return make(in(inside, "a")) && mkdir(in(inside, "b"), 0700) == 0 &&
+           rename(in(inside, "a"), in(inside, "b/c")) == 0 &&
+           opens(in(inside, "own"), O_RDWR | O_TRUNC) && unlink(in(inside, "own")) == 0 &&
+           opens(in(outside, "old"), O_RDONLY) && opens("/dev/null", O_RDWR) &&
+           opens("/dev/urandom", O_RDONLY) && opens("/proc/self/status", O_RDONLY) &&
+           opens("/proc/self/task", O_RDONLY | O_DIRECTORY) &&
+           opens("/dev/shm", O_RDONLY | O_DIRECTORY) &&
+           socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0 && write(end[0], "abc", 4) == 4 &&
+           read(end[1], back, 4) == 4 && kill(getpid(), 0) == 0 && tells_the_dead() && raises() &&
+           open_pipe_by_name();
 }
 
 static void test_what_must_work(void **unused)
@@ -309,27 +346,34 @@ static void test_what_must_work(void **unused)
 }
 
 /* The network is given up once a port is open, or a model is loaded: for threads that run already, too. */
+struct later {
+    int go[2], family, type;
+};
+
 static void *later(void *arg)
 {
-    int *go = arg;
+    struct later *l = arg;
     char c;
-    return read(go[0], &c, 1) == 1 && has_socket(AF_INET, SOCK_STREAM) ? arg : NULL;
+    return read(l->go[0], &c, 1) == 1 && has_socket(l->family, l->type) ? arg : NULL;
 }
 
-/* 0: it worked until `give_up`, and then no more. */
-static int gives_up(const struct isolation *i, void (*give_up)(void))
+/* 0: sockets of one kind could be made until `give_up`, and then no more; others not even before. */
+static int gives_up(const struct isolation *i, void (*give_up)(void), int family, int type)
 {
     struct isolated got;
+    struct later l = {.family = family, .type = type};
     pthread_t t;
     void *broke_out = NULL;
-    int go[2];
     isolate_from_network(); /* not isolated: nothing happens */
     isolate_after_loading();
-    bool before = has_socket(AF_UNIX, SOCK_STREAM);
+    bool before = has_socket(family, type);
     isolate(i, &got);
-    before = before && has_socket(AF_UNIX, SOCK_STREAM) && pipe(go) == 0 && pthread_create(&t, NULL, later, go) == 0;
+    before = before && has_socket(family, type) && !has_socket(AF_UNIX, SOCK_STREAM) &&
+             !has_socket(AF_NETLINK, SOCK_RAW) && pipe(l.go) == 0 &&
+             pthread_create(&t, NULL, later, &l) == 0;
     give_up();
-    bool after = write(go[1], "x", 1) != 1 || pthread_join(t, &broke_out) != 0 || broke_out || has_socket(AF_UNIX, SOCK_STREAM);
+    bool after = write(l.go[1], "x", 1) != 1 || pthread_join(t, &broke_out) != 0 || broke_out ||
+                 has_socket(family, type);
     return before && !after ? 0 : 1;
 }
 
@@ -342,24 +386,46 @@ static void test_network_given_up_later(void **unused)
         int status = 0;
         pid_t pid = fork();
         if (pid == 0)
-            _exit(gives_up(&(struct isolation){NULL, 0, k ? NETWORK_KEPT : NETWORK_UNTIL_LOADED},
-                           k ? isolate_from_network : isolate_after_loading));
+            _exit(k ? gives_up(&(struct isolation){NULL, 0, NETWORK_KEPT}, isolate_from_network,
+                               AF_INET, SOCK_STREAM)
+                    : gives_up(&(struct isolation){NULL, 0, NETWORK_UNTIL_LOADED},
+                               isolate_after_loading, AF_UNIX, SOCK_SEQPACKET));
         waitpid(pid, &status, 0);
         assert_int_equal(status, 0);
     }
 }
 
-/* A server that loads a model keeps the network. */
+/* A server that loads a model keeps the network, but not the driver's kind of sockets. */
 static void test_network_kept_by_a_server(void **unused)
+{
+    (void)unused;
+    int status = 0;
+    if (!can.network)
+        skip();
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct isolated got;
+        isolate(&(struct isolation){NULL, 0, NETWORK_KEPT | NETWORK_UNTIL_LOADED}, &got);
+        bool before = has_socket(AF_INET, SOCK_STREAM) && has_socket(AF_UNIX, SOCK_SEQPACKET) &&
+                      !has_socket(AF_UNIX, SOCK_STREAM);
+        isolate_after_loading();
+        _exit(!before || !has_socket(AF_INET, SOCK_STREAM) || !has_socket(AF_INET6, SOCK_DGRAM) ||
+              has_socket(AF_UNIX, SOCK_SEQPACKET));
+    }
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+}
+
+/* For a server's events at an ipc:// address. */
+static void test_local_sockets_where_they_are_named(void **unused)
 {
     (void)unused;
     int status = 0;
     pid_t pid = fork();
     if (pid == 0) {
         struct isolated got;
-        isolate(&(struct isolation){NULL, 0, NETWORK_KEPT}, &got);
-        isolate_after_loading();
-        _exit(!has_socket(AF_UNIX, SOCK_STREAM));
+        isolate(&(struct isolation){NULL, 0, NETWORK_KEPT | NETWORK_LOCAL}, &got);
+        _exit(!has_socket(AF_INET, SOCK_STREAM) || !has_socket(AF_UNIX, SOCK_STREAM));
     }
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
@@ -367,9 +433,13 @@ static void test_network_kept_by_a_server(void **unused)
 
 /* ---- the monitor ----------------------------------------------------------------------------- */
 
-static int upper(void)
+static const char the_log[] = "the log";
+
+static int upper(const char *log)
 {
     char c;
+    if (!log || strcmp(log, the_log) != 0)
+        return 2;
     while (read(STDIN_FILENO, &c, 1) == 1) {
         if (c == '!') /* never ends */
             for (;;)
@@ -442,14 +512,308 @@ static void test_monitor(void **unused)
     status = ask_query("!", true);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 
-    setenv("EDITOR", "unused", 1); /* the monitor's own was set before it was started */
-    status = monitor_edit(in(outside, "old"));
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    char text[8] = "";
-    fd = open(in(outside, "old"), O_RDONLY);
-    assert_int_equal(read(fd, text, 7), 6);
-    assert_string_equal(text, "edited");
+    fd = monitor_create(in(outside, "first.jsonl"));
+    assert_true(fd >= 0);
     close(fd);
+    fd = monitor_create(in(outside, "second.jsonl")); /* the first was not kept */
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(access(in(outside, "first.jsonl"), F_OK), -1);
+    assert_true(monitor_settle(in(outside, "second.jsonl"), true));
+    assert_false(monitor_settle(in(outside, "second.jsonl"), false));
+    assert_int_equal(access(in(outside, "second.jsonl"), F_OK), 0);
+}
+
+/* How many folders TMPDIR holds in which a message could be. */
+static int messages(void)
+{
+    glob_t found = {0};
+    char *pattern = xasprintf("%s/aerie-[A-Za-z0-9]*/message.md", getenv("TMPDIR"));
+    int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    free(pattern);
+    return n;
+}
+
+static void test_a_message_is_edited(void **unused)
+{
+    (void)unused;
+    int text = -1;
+    assert_int_equal(monitor_edit(&text), -1); /* nothing was made */
+    assert_int_equal(errno, EINVAL);
+    assert_int_equal(text, -1);
+    assert_int_equal(messages(), 0);
+    close(monitor_message());
+    assert_int_equal(messages(), 1);
+    int fd = monitor_message(); /* the first is removed */
+    assert_true(fd >= 0);
+    assert_int_equal(messages(), 1);
+    assert_int_equal(write(fd, "mine", 4), 4);
+    close(fd);
+    setenv("EDITOR", "unused", 1); /* the monitor's own was set before it was started */
+    int status = monitor_edit(&text);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    char got[16] = "";
+    assert_int_equal(read(text, got, 15), 11);
+    assert_string_equal(got, "mine edited");
+    close(text);
+    for (int i = 0; i < 500 && messages() > 0; i++)
+        usleep(10000);
+    assert_int_equal(messages(), 0);           /* the file that the editor left beside it, too */
+    assert_int_equal(monitor_edit(&text), -1); /* once */
+    assert_int_equal(errno, EINVAL);
+}
+
+/* ---- what a command may write ---------------------------------------------------------------- */
+
+/* In a child: isolates the process as the program does for a command line, in a folder that is no
+ * other command's; bit 0: a file can be created there, 1: in "inside", 2: beside the log, 3: a
+ * descriptor that was inherited for writing is open, 4: one for reading is not. */
+static int rights_of_command(int argc, char **argv)
+{
+    struct cli c;
+    struct err e = {0};
+    const struct command *cmd;
+    enum cli_task task;
+    if (chdir(outside) != 0 || dup2(open(in(outside, "old"), O_RDWR), 50) != 50 ||
+        dup2(open(in(outside, "old"), O_RDONLY), 51) != 51 ||
+        !cli_read(&c, argc, argv, &cmd, &task, &e) || !cli_confine(&c, cmd, &e))
+        return 255;
+    return make("new.jsonl") | make(in(inside, "new.jsonl")) << 1 |
+           make(in(inside, "data/aerie/beside")) << 2 | (write(50, "x", 1) == 1) << 3 |
+           (fcntl(51, F_GETFL) < 0) << 4;
+}
+
+static void test_what_commands_may_write(void **unused)
+{
+    (void)unused;
+    enum { HERE = 1, THERE = 2, LOG = 4 };
+    char there[100];
+    snprintf(there, sizeof there, "%s/out.jsonl", inside);
+    const struct {
+        const char *argv[8];
+        int rights;
+    } command[] = {
+        {{"aerie", "export", "last"}, LOG},
+        {{"aerie", "export", "last", "-o", "-"}, LOG},
+        {{"aerie", "export", "last", "-o", "out.jsonl"}, HERE | LOG},
+        {{"aerie", "export", "last", "-o", there}, THERE | LOG},
+        {{"aerie", "pack", "last"}, HERE | LOG},
+        {{"aerie", "db", "sql", "select 1"}, LOG},
+        {{"aerie", "db", "sql", there}, LOG},
+        {{"aerie", "db", "pin", there}, LOG},
+        {{"aerie", "db", "check"}, LOG},
+        {{"aerie", "db", "backup", "copy.db"}, HERE | LOG},
+        {{"aerie", "db", "repair", there}, THERE | LOG},
+        {{"aerie", "logs"}, LOG},
+        {{"aerie", "run", "hello"}, LOG},
+        {{"aerie", "chat"}, LOG},
+        {{"aerie", "tokenize", "hello"}, 0},
+    };
+    if (!can.writes)
+        skip();
+    for (size_t i = 0; i < COUNT(command); i++) {
+        int argc = 0, status = 0;
+        char *argv[8] = {NULL};
+        fresh_folders();
+        char *data = xasprintf("%s/data", inside), *log = xasprintf("%s/data/aerie", inside);
+        assert_int_equal(mkdir(data, 0700) | mkdir(log, 0700), 0);
+        setenv("XDG_DATA_HOME", data, 1);
+        for (; command[i].argv[argc]; argc++)
+            argv[argc] = xstrdup(command[i].argv[argc]);
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(rights_of_command(argc, argv));
+        waitpid(pid, &status, 0);
+        int want = command[i].rights & THERE ? command[i].rights | LOG : command[i].rights;
+        if (status != want << 8)
+            fail_msg("%s %s %s: %x; expected %x", argv[1], argv[2] ? argv[2] : "",
+                     argc > 3 ? argv[argc - 1] : "", status >> 8, want);
+        while (argc)
+            free(argv[--argc]);
+        free(data);
+        free(log);
+    }
+}
+
+/* ---- the attacker ---------------------------------------------------------------------------- */
+
+static struct scene scene;
+static int own_terminal, other_terminal; /* their other ends */
+
+static void be_victim(int tell)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_un name, daemon_name = socket_name(&scene);
+    socklen_t n = sizeof a;
+    int report[2] = {0};
+    int file = open(in(outside, "old"), O_RDWR), tcp_fd = socket(AF_INET, SOCK_STREAM, 0);
+    int local = socket(AF_UNIX, SOCK_DGRAM, 0), daemon_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    scene.victim = getpid();
+    socklen_t n_name = abstract_name(&scene, &name);
+    if (dup2(file, 50) == 50 && chdir(outside) == 0 &&
+        bind(tcp_fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(tcp_fd, 1) == 0 &&
+        getsockname(tcp_fd, (struct sockaddr *)&a, &n) == 0 &&
+        bind(local, (struct sockaddr *)&name, n_name) == 0 &&
+        bind(daemon_fd, (struct sockaddr *)&daemon_name, sizeof daemon_name) == 0)
+        report[0] = ntohs(a.sin_port);
+    report[1] = shmget(IPC_PRIVATE, 4096, 0600 | IPC_CREAT);
+    alarm(60);
+    if (write(tell, report, sizeof report) == sizeof report)
+        for (;;)
+            pause();
+    _exit(1);
+}
+
+static void begin_scene(void)
+{
+    int tell[2], report[2] = {0};
+    fresh_folders();
+    snprintf(scene.inside, sizeof scene.inside, "%s", inside);
+    snprintf(scene.outside, sizeof scene.outside, "%s", outside);
+    snprintf(scene.hidden, sizeof scene.hidden, "%s/.hidden", outside);
+    assert_int_equal(mkdir(scene.hidden, 0700) | mkdir(in(inside, "real"), 0700), 0);
+    assert_int_equal(symlink(scene.hidden, in(outside, "link")) |
+                         symlink(scene.hidden, in(inside, "to-hidden")),
+                     0);
+    assert_true(make(in(outside, "notes.md")));
+    setxattr(in(outside, "old"), "user.old", "1", 1, 0); /* not on every file system */
+    assert_int_equal(pipe(tell), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        be_victim(tell[1]);
+    close(tell[1]);
+    assert_int_equal(read(tell[0], report, sizeof report), sizeof report);
+    close(tell[0]);
+    assert_true(report[0] > 0);
+    scene.victim = pid;
+    scene.port = report[0];
+    scene.segment = report[1];
+}
+
+static void end_scene(void)
+{
+    kill(scene.victim, SIGKILL);
+    waitpid(scene.victim, NULL, 0);
+    shmctl(scene.segment, IPC_RMID, NULL);
+}
+
+/* In a child: makes the attacker's own terminal the standard input, and opens what it inherits. */
+static void prepare(void)
+{
+    char own[64];
+    int fd = ptsname_r(own_terminal, own, sizeof own) == 0 && setsid() > 0 ? open(own, O_RDWR) : -1;
+    if (fd < 0 || dup2(fd, STDIN_FILENO) != STDIN_FILENO)
+        _exit(255);
+    close(fd);
+    scene.write_fd = open(in(outside, "old"), O_RDWR);
+    scene.read_fd = open(in(outside, "old"), O_RDONLY);
+    scene.folder_fd = open(outside, O_RDONLY | O_DIRECTORY);
+    signal(SIGTTOU, SIG_IGN);
+    alarm(60);
+}
+
+/* What an attempt returns, in a process of its own; 255: it was killed. The monitor has to stop
+ * its attempts alone, also where the kernel has no part of the isolation. */
+static int attacked(const struct attempt *a, bool confined)
+{
+    const char *const own[] = {inside};
+    int status = 0;
+    begin_scene();
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct isolated got = {0};
+        prepare();
+        if (confined && a->by == BY_CLOSING)
+            isolate_descriptors(); /* closes the link to the monitor, too */
+        if (confined && a->by != BY_MONITOR)
+            isolate(&(struct isolation){own, 1, a->how == ONLINE ? NETWORK_KEPT : NETWORK_NEVER},
+                    &got);
+        _exit(got.failed ? 255 : a->try(&scene));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    end_scene();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+static const char *stopped_by(enum by by)
+{
+    return (const char *[]){"Landlock", "seccomp", "the monitor", "being closed at the start"}[by];
+}
+
+static int expected(const struct attempt *a)
+{
+    return a->error ? a->error : (const int[]){EACCES, EPERM, EPERM, EBADF}[a->by];
+}
+
+static int alone[N_ATTEMPTS]; /* what each returned without the isolation */
+
+static void test_attempt(void **state)
+{
+    const struct attempt *a = *state;
+    bool holds = a->by == BY_LANDLOCK ? can.writes : a->by == BY_SECCOMP ? can.programs : true;
+    if (!holds || alone[a - attempts] != 0)
+        skip();
+    int got = attacked(a, true);
+    if (got != expected(a))
+        fail_msg("%s: %s; expected: %s, by %s", a->what, got ? strerror(got) : "it worked",
+                 strerror(expected(a)), stopped_by(a->by));
+    struct stat st;
+    assert_int_equal(access(in(outside, "option"), F_OK),
+                     -1); /* the editor was given no option, ... */
+    assert_int_equal(stat(in(outside, "old"), &st), 0);
+    assert_int_equal(st.st_size, 0); /* ... and no file but the message */
+}
+
+/* The name of a test: what is tried, and what stops it, or why it is not tried. */
+static const char *title_of(const struct attempt *a)
+{
+    int error = alone[a - attempts] = a->how == ALONE ? 0 : attacked(a, false);
+    if (a->by == BY_LANDLOCK && !can.writes)
+        return xasprintf("%s (%s)", a->what, can.writes_why_not);
+    if (a->by == BY_SECCOMP && !can.programs)
+        return xasprintf("%s (%s)", a->what, can.programs_why_not);
+    if (error)
+        return xasprintf("%s (not possible here without the isolation: %s)", a->what,
+                         error == 255 ? "killed" : strerror(error));
+    return xasprintf("%s: stopped by %s", a->what, stopped_by(a->by));
+}
+
+static size_t descriptors_of(pid_t pid)
+{
+    glob_t found = {0};
+    size_t n = glob(of_process(pid, "fd/*"), GLOB_NOCHECK, NULL, &found) == 0 ? found.gl_pathc : 0;
+    globfree(&found);
+    return n;
+}
+
+static size_t held_before;
+
+static void test_the_monitor_after_the_attempts(void **unused)
+{
+    (void)unused;
+    fresh_folders();
+    int fd = monitor_create(in(outside, "still.md"));
+    assert_true(fd >= 0 && monitor_settle(in(outside, "still.md"), true));
+    close(fd);
+    assert_int_equal(descriptors_of(scene.monitor), held_before);
+}
+
+/* tests/SECURITY.md has a table of the attempts. */
+static void test_the_table_of_attempts(void **unused)
+{
+    (void)unused;
+    struct buf b;
+    struct err e = {0};
+    if (!buf_read_file(&b, "tests/SECURITY.md", 1 << 20, &e))
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < N_ATTEMPTS; i++) {
+        char *row = xasprintf("| %s | %s |\n", attempts[i].what, stopped_by(attempts[i].by));
+        if (!strstr(b.p, row))
+            fail_msg("tests/SECURITY.md lacks the row %s", row);
+        free(row);
+    }
+    buf_free(&b);
 }
 
 /* A program that has a file of each kind made, and then ends without a word to its monitor. Before this one's is started. */
@@ -459,8 +823,8 @@ static pid_t start_one_that_ends(void)
     pid_t pid = fork();
     if (pid != 0)
         return pid;
-    bool ok = mkdir(outside, 0700) == 0 && monitor_start(upper, &e);
-    const char *const name[] = {"whole", "dropped", "unfinished"};
+    bool ok = mkdir(outside, 0700) == 0 && monitor_start(upper, NULL, &e);
+    const char *const name[] = {"whole.md", "dropped.md", "unfinished.md"};
     for (int i = 0; i < 3; i++) {
         int fd = ok ? monitor_create(in(outside, name[i])) : -1;
         ok = fd >= 0 && write(fd, "text", 4) == 4 && (i == 2 || monitor_settle(in(outside, name[i]), i == 0));
@@ -476,29 +840,80 @@ static void test_an_unfinished_file_goes_with_the_program(void **unused)
     int status;
     assert_int_equal(waitpid(ended, &status, 0), ended);
     assert_int_equal(status, 0);
-    for (int i = 0; i < 500 && access(in(outside, "unfinished"), F_OK) == 0; i++)
+    for (int i = 0; i < 500 && access(in(outside, "unfinished.md"), F_OK) == 0; i++)
         usleep(10000);
-    assert_int_equal(access(in(outside, "unfinished"), F_OK), -1);
-    assert_int_equal(access(in(outside, "dropped"), F_OK), -1);
-    assert_int_equal(access(in(outside, "whole"), F_OK), 0);
+    assert_int_equal(access(in(outside, "unfinished.md"), F_OK), -1);
+    assert_int_equal(access(in(outside, "dropped.md"), F_OK), -1);
+    assert_int_equal(access(in(outside, "whole.md"), F_OK), 0);
+}
+
+/* The process that monitor_start() started last. */
+static pid_t last_child(void)
+{
+    char path[64];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    for (int next; f && fscanf(f, "%d", &next) == 1;)
+        pid = next;
+    if (f)
+        fclose(f);
+    return pid;
+}
+
+/* A pair of terminals: the attacker's, and somebody else's. */
+static void open_terminals(void)
+{
+    own_terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    other_terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(own_terminal >= 0 && other_terminal >= 0);
+    assert_int_equal(grantpt(own_terminal) | unlockpt(own_terminal) | grantpt(other_terminal) |
+                         unlockpt(other_terminal),
+                     0);
+    assert_int_equal(ptsname_r(other_terminal, scene.terminal, sizeof scene.terminal), 0);
+}
+
+#define EDITOR_OF_THE_TEST                                                                         \
+    "f() { case $1 in /*) printf ' edited' >>\"$1\"; touch \"$1~\";; *) touch %s/option;; esac; }; f"
+
+static void set_up(void)
+{
+    char editor[256];
+    assert_non_null(mkdtemp(top));
+    snprintf(inside, sizeof inside, "%s/inside", top);
+    snprintf(outside, sizeof outside, "%s/outside", top);
+    snprintf(editor, sizeof editor, EDITOR_OF_THE_TEST, outside);
+    unsetenv("VISUAL");
+    setenv("EDITOR", editor, 1);
+    setenv("TMPDIR", top, 1);
+    setenv("XDG_STATE_HOME", top, 1);
+    setenv("XDG_CONFIG_HOME", top, 1);
+    open_terminals();
+    isolation_probe(&can);
+    if (can.failed)
+        fail_msg("%s; %s", can.writes_why_not, can.programs_why_not);
+}
+
+static void start_monitors(void)
+{
+    struct err e = {0};
+    char *clean = xasprintf("rm -rf %s/*", top);
+    assert_int_equal(system(clean), 0);
+    free(clean);
+    ended = start_one_that_ends();
+    if (!monitor_start(upper, the_log, &e))
+        fail_msg("%s", e.msg);
+    scene.monitor = last_child();
 }
 
 int main(void)
 {
-    struct err e = {0};
-    assert_non_null(mkdtemp(top));
-    snprintf(inside, sizeof inside, "%s/inside", top);
-    snprintf(outside, sizeof outside, "%s/outside", top);
-    unsetenv("VISUAL");
-    setenv("EDITOR", "f() { printf edited > \"$1\"; }; f", 1);
-    ended = start_one_that_ends();
-    if (!monitor_start(upper, &e))
-        fail_msg("%s", e.msg);
-    isolation_probe(&can);
-    if (can.failed)
-        fail_msg("%s; %s", can.writes_why_not, can.programs_why_not);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_unfinished_file_goes_with_the_program), /* before the folders are made anew */
+    const struct CMUnitTest on_commands[] = {
+        cmocka_unit_test(test_what_commands_may_write), /* each starts a monitor of its own */
+    };
+    const struct CMUnitTest first[] = {
+        cmocka_unit_test(
+            test_an_unfinished_file_goes_with_the_program), /* before the folders are made anew */
         cmocka_unit_test(test_files_outside),
         cmocka_unit_test(test_whatever_the_standard_streams_are),
         cmocka_unit_test(test_a_failure_is_told),
@@ -507,9 +922,24 @@ int main(void)
         cmocka_unit_test(test_what_must_work),
         cmocka_unit_test(test_network_given_up_later),
         cmocka_unit_test(test_network_kept_by_a_server),
+        cmocka_unit_test(test_local_sockets_where_they_are_named),
         cmocka_unit_test(test_monitor),
+        cmocka_unit_test(test_a_message_is_edited),
+        cmocka_unit_test(test_the_table_of_attempts),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    set_up();
+    int failed = cmocka_run_group_tests(on_commands, NULL, NULL);
+    start_monitors();
+    failed += cmocka_run_group_tests(first, NULL, NULL);
+    held_before = descriptors_of(scene.monitor);
+    struct CMUnitTest tries[N_ATTEMPTS + 1] = {0};
+    for (int i = 0; i < N_ATTEMPTS; i++)
+        tries[i] = (struct CMUnitTest){title_of(&attempts[i]), test_attempt, NULL, NULL,
+                                       (void *)(uintptr_t)&attempts[i]};
+    tries[N_ATTEMPTS] = (struct CMUnitTest)cmocka_unit_test(test_the_monitor_after_the_attempts);
+    failed += cmocka_run_group_tests(tries, NULL, NULL);
+    for (int i = 0; i < N_ATTEMPTS; i++)
+        free((char *)(uintptr_t)tries[i].name);
     char *clean = xasprintf("rm -rf %s", top);
     if (system(clean) != 0)
         failed++;
