@@ -203,6 +203,7 @@ static const struct decides {
     {"quantization_config", off, "none"},
     {"compression_config", off, "none"},
     {"transformers_weights", off, "none"},
+    {"fusion_config", off, "none"},
     /* which keys a query sees */
     {"is_causal", only_true, "true"},
     {"use_bidirectional_attention", off, "false"},
@@ -213,6 +214,7 @@ static const struct decides {
     {"use_sliding_window", same_slides, "what the model has"},
     {"max_window_layers", no_window_key, "none"},
     {"attention_chunk_size", off, "null"},
+    {"kv_sharing_modes", off, "none"},
     /* positions */
     {"rope_theta", same_full_theta, "the theta of the model's full layers"},
     {"rope_local_base_freq", same_sliding_theta, "the theta of the model's sliding layers"},
@@ -281,6 +283,8 @@ static bool used_outside(const char *key)
 
 void arch_refuse_unused(const struct arch *a)
 {
+    for (const char *const *k = a->c.keys; *k; k++)
+        CHECK(key_decides(*k));
     for (int i = 0; i < N_DECIDES && conf_ok(&a->c); i++) {
         const struct decides *d = &decides[i];
         const json_t *in = json_object_get(a->c.obj, d->key), *out;

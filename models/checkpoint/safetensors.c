@@ -438,6 +438,20 @@ static bool open_index(struct safetensors *s, const char *dir, const char *path,
 
 /* ---- open and close ---- */
 
+/* What the folder's files leave open, or NULL. */
+static char *note_of(const char *dir, bool both)
+{
+    char *adapter = xasprintf("%s/adapter_config.json", dir), *note = NULL;
+    if (both)
+        note = xasprintf("%s has model.safetensors and model.safetensors.index.json: the weights are "
+                         "those of model.safetensors", show_path(dir).s);
+    else if (!file_missing(adapter))
+        note = xasprintf("%s has an adapter (adapter_config.json), which is not applied",
+                         show_path(dir).s);
+    free(adapter);
+    return note;
+}
+
 static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
 {
     char *index = xasprintf("%s/model.safetensors.index.json", dir);
@@ -460,9 +474,7 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     else
         ok = err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
                      "model.safetensors.index.json", show_path(dir).s);
-    if (whole && indexed)
-        s->note = xasprintf("%s has model.safetensors and model.safetensors.index.json: the weights "
-                            "are those of model.safetensors", show_path(dir).s);
+    s->note = note_of(dir, whole && indexed);
     free(index);
     free(single);
     free(pickle);

@@ -343,6 +343,8 @@ expect "doctor --json" 0 '^\[\{"check":"aerie","status":"ok"' doctor --json
 mkdir "$T/full"; ln -s "$PWD"/models/nestling/target/* "$T/full"; rm "$T/full/config.json" # all layers full
 sed 's/sliding_attention/full_attention/' models/nestling/target/config.json >"$T/full/config.json"
 expect "doctor knows a model without a window" 0 '^ok +model .* MiB, no window, 4096 tokens' doctor -m "$T/full"
+"$AERIE" -n --plain -m "$T/full" <<<'/stats' >"$T/out" 2>&1; grep -q '8 layers, no window, pages' "$T/out"
+result "so does /stats" $?
 echo '{"weight_map": {"a": "other.safetensors"}}' >"$T/full/model.safetensors.index.json"
 both='has model.safetensors and model.safetensors.index.json: the weights are those of model.safetensors$'
 expect "doctor says which of two files has the weights" 0 "^warn +model .*$both" doctor -m "$T/full"

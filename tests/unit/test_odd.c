@@ -188,6 +188,8 @@ static const struct key {
     {"is_causal", "false", "true", " "},
     {"use_bidirectional_attention", "true", "false", " gemma4 "},
     {"attention_chunk_size", "4", "null", " "},
+    {"kv_sharing_modes", "[\"reuse\", \"reuse\", \"reuse\"]", "null", " "},
+    {"fusion_config", "{\"mlp\": true}", "null", " "},
     {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss "},
     {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "},
     {"max_window_layers", NULL, "1", " qwen3 "},
@@ -471,6 +473,14 @@ static void test_an_untied_head_of_a_multimodal_folder_is_its_own(void **state)
 
 /* ---- two files of weights ---- */
 
+static int unlink_in(const char *dir, const char *name)
+{
+    char *path = xasprintf("%s/%s", dir, name);
+    int rc = unlink(path);
+    free(path);
+    return rc;
+}
+
 static void test_a_single_file_comes_before_an_index(void **state)
 {
     (void)state;
@@ -493,6 +503,11 @@ static void test_a_single_file_comes_before_an_index(void **state)
     model_free(&single);
     model_free(&m);
     free(shards);
+    assert_int_equal(unlink_in(dir, ST ".index.json"), 0);
+    ck_write_text(dir, "adapter_config.json", "{}");
+    m = load(dir);
+    assert_non_null(strstr(m.note, "adapter_config.json"));
+    model_free(&m);
     ck_remove(dir);
     free(dir);
     ck_free(&c);
