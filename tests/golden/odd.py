@@ -245,7 +245,8 @@ def pairs(base, n, seed):
 
 
 def written(case):
-    return " + ".join(f"{k}={'(absent)' if v is DROP else json.dumps(v)}" for k, v in case) or "base"
+    one = (f"{k}={'(absent)' if v is DROP else json.dumps(v)}" for k, v in case)
+    return " + ".join(one) or "base"
 
 
 # ---- the reference -------------------------------------------------------------------------------
