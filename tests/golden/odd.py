@@ -10,8 +10,8 @@ differs by two of these (--pairs N draws N). The weights are made from the confi
 understands it, so that they fit. What may come out:
 
   equal        the same logits, hidden states and greedy ids
-  refused      aerie refuses the folder and names the key (or a tensor that does not fit, or a
-               key that is missing)
+  refused      aerie refuses the folder and names the key (or one of the config that contradicts
+               it, a key that is missing, or a tensor that does not fit)
   both refuse  neither transformers nor aerie can run the folder
   aerie only   transformers cannot run the folder, aerie can
   DIFFERENT    aerie computes other numbers
@@ -350,14 +350,15 @@ def golden(aerie, path):
     return p.returncode, p.stdout.splitlines(), p.stderr.strip().replace(path, "")
 
 
-def judge(aerie, path, case):
+def judge(aerie, path, case, config):
     """aerie's answer: equal, refused, DIFFERENT or UNNAMED; and a line that shows it."""
     rc, lines, why = golden(aerie, path)
     if rc == 0:
         return "equal", ""
     if rc == 1:
         return "DIFFERENT", next((x for x in lines if x.startswith("FAIL")), why)
-    named = any(k.lstrip("^") in why for k, _ in case) or "tensor " in why or "is missing" in why
+    keys = [k.lstrip("^") for k, _ in case] + list(text_of(config)) + ["tensor ", "is missing"]
+    named = any(k in why for k in keys)
     return ("refused" if rc == 3 and named else "UNNAMED"), why
 
 
@@ -371,7 +372,7 @@ def compare(aerie, path, base, case, seed):
     if not os.path.exists(ready):
         make(ready, BASES[base], seed)
     write_config(ready, folder_config(config))
-    verdict, why = judge(aerie, ready, case)
+    verdict, why = judge(aerie, ready, case, config)
     if verdict == "refused" and "config.json: " in why:
         return verdict, why
     shutil.rmtree(path, ignore_errors=True)
@@ -381,7 +382,7 @@ def compare(aerie, path, base, case, seed):
         loads = "golden.safetensors" in golden(aerie, path)[2]
         why = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:120]}"
         return "aerie only" if loads else "both refuse", why
-    return judge(aerie, path, case)
+    return judge(aerie, path, case, config)
 
 
 def main():
