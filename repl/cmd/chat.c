@@ -266,7 +266,7 @@ bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct she
         return false;
     }
     size_t n = text.n;
-    if (!backend_fits(a->backend, text.p, e)) {
+    if (a->backend && !backend_fits(a->backend, text.p, e)) {
         buf_free(&text);
         return false;
     }
