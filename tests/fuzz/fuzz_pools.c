@@ -40,7 +40,7 @@ static int64_t wraps(struct input *in, int64_t by)
     return ((turns << 32) + beyond * by) / by;
 }
 
-/* An int. by: a factor that the number will meet; below 1 like 1. */
+/* An int. by: a factor that the number will meet, if it is one that sizes have. */
 static int number(struct input *in, int64_t by)
 {
     static const int64_t edge[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512,
@@ -48,7 +48,7 @@ static int number(struct input *in, int64_t by)
                                    1 << 25, (1 << 25) - 1, 1 << 26, 1 << 28, 1 << 30, (1 << 30) + 1, INT32_MAX - 64,
                                    INT32_MAX - 1, INT32_MAX, -1, -2, -64, INT32_MIN, INT32_MIN + 1};
     int64_t v;
-    by = by < 1 ? 1 : by;
+    by = by < 1 || by > 1 << 20 ? 1 : by;
     switch (byte_of(in) % 8) {
     case 0:
         v = 0;
