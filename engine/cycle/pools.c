@@ -64,7 +64,7 @@ static int64_t swa_pages(const struct runtime_shape *s, int held, int64_t full)
 static int64_t draft_pages(const struct runtime_shape *s)
 {
     int64_t lanes = max_int(1, s->lanes), P = s->page_size;
-    int64_t cells = (int64_t)s->context + MAX_STEPS * MAX_TOPK;
+    int64_t cells = (int64_t)s->context + (int64_t)MAX_STEPS * MAX_TOPK;
     int64_t n = lanes * (pages_for(cells, P) + 2) + 64;
     return n > s->full_pages ? n : s->full_pages;
 }

@@ -42,8 +42,8 @@ static bool open_buffers(struct runtime *r, struct err *e)
     } all[] = {
         {&r->logits, (size_t)r->max_logits * vocab}, {&r->path_logits, (MAX_STEPS + 1) * vocab},
         {&r->ids, rows * DIGEST_BEST}, {&r->p, rows * DIGEST_BEST}, {&r->u, rows}, {&r->row, rows},
-        {&r->logp, rows}, {&r->idx, rows}, {&r->pair_src, K_MAX_PAIRS * 4},
-        {&r->pair_dst, K_MAX_PAIRS * 4}};
+        {&r->logp, rows}, {&r->idx, rows}, {&r->pair_src, (size_t)K_MAX_PAIRS * 4},
+        {&r->pair_dst, (size_t)K_MAX_PAIRS * 4}};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all && ok; i++) {
         *all[i].b = r->dev.k->alloc(r->dev.d, all[i].bytes, "sampling buffers", e);
