@@ -84,8 +84,11 @@ struct request {
     uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
     int count;           /* RQ_SEVERAL: 1 .. 16; RQ_BATCH: prompts */
     char **prompts;      /* RQ_BATCH */
-    int stop_after_step; /* replay: cancel the turn after this step, or an enum stop_before; 0: do
-                            not */
+    /* RQ_SAY, RQ_REGEN, for a replay: where the turn is cancelled; 0: not there */
+    int stop_after_step;  /* after this step, or an enum stop_before */
+    int stop_after_token; /* when the reply has this many tokens: no step adds more */
+    bool stop_inside;     /* not there but inside the step that follows, before its commit, so that a
+                             fault which stopped the turn there in the log is found again */
     struct ids prompt;   /* RQ_SAY, RQ_REGEN: all token ids of the prompt. The conversation is not
                             rendered then, so its texts may be missing. Empty: it is rendered */
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place

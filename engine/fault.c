@@ -12,12 +12,22 @@ const char *plan_mode_name(enum plan_mode m)
     return m < N_MODES ? name[m] : "?";
 }
 
+enum { N_RULES = 18 }; /* with 0, no rule */
+static const char *const rules[N_RULES] = {"", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9",
+                                           "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17"};
+
 const char *fault_rule(int rule)
 {
-    static const char *const name[] = {"", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9",
-                                       "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17"};
-    CHECK(rule >= 0 && (size_t)rule < sizeof name / sizeof *name);
-    return name[rule];
+    CHECK(rule >= 0 && rule < N_RULES);
+    return rules[rule];
+}
+
+int fault_rule_of(const char *name)
+{
+    int i = N_RULES - 1;
+    while (i > 0 && strcmp(rules[i], name) != 0)
+        i--;
+    return i;
 }
 
 struct violation fault_at(int rule)

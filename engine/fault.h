@@ -22,6 +22,7 @@ enum plan_mode {
 const char *plan_mode_name(enum plan_mode m); /* "extend", "decode", ... */
 
 const char *fault_rule(int rule); /* "I4"; "": 0, no rule */
+int fault_rule_of(const char *name); /* the same backwards; 0: no rule has this name */
 /* A violation of rule I`rule` that names no place yet. */
 struct violation fault_at(int rule);
 /* Fills *e (may be NULL): ERR_INVARIANT, the place, and as message the place and the sentence:

@@ -235,6 +235,12 @@ void fact_json(const struct token_fact *f, struct buf *b);
 /* Appends a draft tree as a JSON array of its nodes. */
 void tree_json(const struct tree *t, struct buf *b);
 void op_row_free(struct op_row *r);
+/* A violated rule or a failure of the device in a turn. */
+struct fault_row {
+    int turn, step; /* step: the one that failed, 0: none */
+    int rule;       /* the violated rule; 0: none */
+    const char *text;
+};
 
 /* The functions below call fn for each row until it returns false; a row is valid during the call.
  * They return the number of rows, or -1 and *e (ERR_DB; ERR_USAGE if stopped).
@@ -277,6 +283,9 @@ int hdb_token_texts(struct hdb *d, const char *session,
 bool hdb_token_text(struct hdb *d, const char *session, int32_t id, struct buf *out);
 int hdb_ops(struct hdb *d, const char *session,
             bool (*fn)(const struct op_row *r, void *arg), void *arg, struct err *e);
+/* In the order in which they happened; those outside a turn are left out. */
+int hdb_faults(struct hdb *d, const char *session,
+               bool (*fn)(const struct fault_row *r, void *arg), void *arg, struct err *e);
 /* Full-text search over turns, best first: an FTS5 query, or, if it is none, its words. */
 int hdb_search(struct hdb *d, const char *query, int limit,
                bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e);

@@ -3,6 +3,7 @@
  * A reader has its own read-only connection, so it sees every committed row and never waits for the
  * writer. Every call prepares its own statement, because a callback may run other queries.
  */
+#include "engine/fault.h"
 #include "history/internal.h"
 
 #include "kernels/ascii.h"
@@ -601,6 +602,30 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
     n = fits ? n : -1;
     sqlite3_finalize(st);
     return n;
+}
+
+int hdb_faults(struct hdb *h, const char *session,
+               bool (*fn)(const struct fault_row *r, void *arg), void *arg, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT turn, step, op, text FROM event WHERE session_id = ?"
+                                  " AND kind = 'fault' AND turn > 0 ORDER BY link", "s", session);
+    if (!st)
+        return -1;
+    int n = 0, rc = SQLITE_DONE;
+    bool fits = true;
+    for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+        char *rule = col_str(st, 2), *text = col_str(st, 3);
+        struct fault_row r = {.turn = col_int(st, 0, 0, &fits), .step = col_int(st, 1, 0, &fits),
+                              .rule = rule ? fault_rule_of(rule) : 0, .text = text ? text : ""};
+        more = fits ? fn(&r, arg) : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
+                                            "range", h->path, session);
+        free(rule);
+        free(text);
+    }
+    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
+        fits = db_fail(&h->db, e, "cannot read faults");
+    sqlite3_finalize(st);
+    return fits ? n : -1;
 }
 
 bool hdb_verify(struct hdb *h, const char *session, int *turns, int *bad, struct buf *report,

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-static const char magic[] = "aerie unsaved 4\n";
+static const char magic[] = "aerie unsaved 5\n";
 
 /* ---- values: one function for each type both writes and reads ---- */
 
@@ -278,6 +278,7 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     IO_ANY(io, ev->us_prefill);
     IO_ANY(io, ev->us_decode);
     io_step(io, &ev->rec);
+    IO_INT(io, ev->at.rule, 0, 17);
     io_buf(io, &ev->text);
     io_ids(io, &ev->tokens);
     io_tree(io, &ev->tree);

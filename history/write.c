@@ -545,13 +545,15 @@ static int write_turn_end(struct writer *w, const struct event *ev)
 static int write_line(struct writer *w, const struct event *ev, const char *kind)
 {
     struct cursor *c = &w->cur;
+    const char *op = ev->kind == EV_OP                       ? op_name(ev->op)
+                     : ev->kind == EV_FAULT && ev->at.rule ? fault_rule(ev->at.rule)
+                                                             : NULL;
     int turn = ev->turn ? ev->turn + c->shift : 0;
     int rc = store_session(w, ev);
     if (!rc)
         rc = db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
                    " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
-                   (int64_t)ev->step, kind, ev->kind == EV_OP ? op_name(ev->op) : NULL,
-                   ev->text.p ? ev->text.p : "", event_ms(w, ev));
+                   (int64_t)ev->step, kind, op, ev->text.p ? ev->text.p : "", event_ms(w, ev));
     return rc ? rc : chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 

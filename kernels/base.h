@@ -268,12 +268,18 @@ struct stop {
     uint64_t running;                /* number of the request being served; set by its thread */
 };
 
-/* Cancels all requests submitted so far. Any thread, and signal handlers. */
+/* Cancels the requests up to a number. Any thread, and signal handlers. */
+static inline void stop_up_to(struct stop *s, uint64_t number)
+{
+    uint_least64_t old = atomic_load(&s->cancelled);
+    while (old < number && !atomic_compare_exchange_weak(&s->cancelled, &old, number))
+        ;
+}
+
+/* Cancels all requests submitted so far. */
 static inline void stop_all(struct stop *s)
 {
-    uint_least64_t upto = atomic_load(&s->submitted), old = atomic_load(&s->cancelled);
-    while (old < upto && !atomic_compare_exchange_weak(&s->cancelled, &old, upto))
-        ;
+    stop_up_to(s, atomic_load(&s->submitted));
 }
 
 /* Whether the running request was cancelled. NULL: never. Only on the thread that serves it. */

@@ -14,7 +14,7 @@
 const char *diff_class_name(enum diff_class c)
 {
     static const char *const name[] = {"none", "prompt", "page table", "draft", "logits", "tokens",
-                                       "reply", "log"};
+                                       "reply", "stop", "messages", "log"};
     return name[c];
 }
 
@@ -373,6 +373,8 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
         n->steps++;
         n->tokens += x->tokens.n;
     }
+    if (c->may & MAY_NUMBER)
+        pages_follow(&of->pages, a, b, both);
     bool more_a = a->n_step > both && !b->cut, more_b = b->n_step > both && !a->cut;
     if (!more_a && !more_b)
         return false;
@@ -435,16 +437,110 @@ static bool by_position(struct comparison *of, const struct trace_turn *a, const
     return false;
 }
 
-/* Whether only one run's reply was ended by the device or by invalid numbers. A violated rule does
- * not count as a difference of results: the other run's checker may have been off. */
-static bool failed(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
-                   struct difference *d)
+/* ---- turns that were stopped ----------------------------------------------------------------- */
+
+static bool faults_on(const char *settings)
+{
+    for (const char *p = settings ? settings : ""; *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (strncmp(p, "bug.", 4) == 0 && strncmp(p + strcspn(p, "=\n"), "=off", 4) != 0)
+            return true;
+    return false;
+}
+
+/* Whether the sides may be stopped at different places: a historical fault is on on both, and what it
+ * does depends on pages, trees and numbers, of which some differ. */
+static bool stops_may_differ(const struct conditions *c, const struct trace_turn *a, const struct trace_turn *b)
+{
+    return c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD) && !(c->may & MAY_FAULT) &&
+           faults_on(a->settings) && faults_on(b->settings);
+}
+
+static void say_stop(struct diff_counts *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void say_stop(struct diff_counts *n, const char *fmt, ...)
+{
+    va_list ap;
+    if (n->stop[0])
+        return;
+    va_start(ap, fmt);
+    vsnprintf(n->stop, sizeof n->stop, fmt, ap);
+    va_end(ap);
+}
+
+/* A fault ended the turn on both sides. */
+static bool both_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    int at = trace_emitted(a);
+    if (a->rule != b->rule || (at != trace_emitted(b) && !stops_may_differ(of->c, a, b))) {
+        at_steps(of->d, a->fault_step, b->fault_step);
+        return set(of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
+    }
+    of->n->over = at != trace_emitted(b);
+    if (of->n->over)
+        say_stop(of->n, "turn %d was stopped after %d tokens %s, after %d %s, by the same rule: %.90s; "
+                 "later turns have different contexts", a->n, at, of->in->a, trace_emitted(b),
+                 of->in->b, a->fault);
+    else
+        say_stop(of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
+                 plural(at), a->fault);
+    return false;
+}
+
+/* A fault ended the turn on one side only. */
+static bool one_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
     const struct trace_turn *bad = a->fault[0] ? a : b;
-    if (!a->fault[0] == !b->fault[0] || bad->violated)
+    const char *where = bad == a ? of->in->a : of->in->b;
+    at_steps(of->d, bad == a ? bad->fault_step : 0, bad == a ? 0 : bad->fault_step);
+    if (!bad->rule) /* the device, or invalid numbers */
+        return set(of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
+    if (!stops_may_differ(of->c, a, b))
+        return set(of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
+    at_steps(of->d, 0, 0);
+    of->n->over = trace_emitted(a) != trace_emitted(b);
+    say_stop(of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
+             "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
+             of->n->over ? "; later turns have different contexts" : "");
+    return false;
+}
+
+static bool stops(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    of->n->stopped += a->cut || b->cut;
+    if (a->forced || b->forced || (!a->fault[0] && !b->fault[0]))
         return false;
-    at_steps(d, a == bad ? bad->fault_step : 0, a == bad ? 0 : bad->fault_step);
-    return set(d, DIFF_LOGITS, "%.200s (%s)", bad->fault, a == bad ? in->a : in->b);
+    return (a->fault[0] && b->fault[0] ? both_stopped : one_stopped)(of, a, b);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* A message in one line, shortened. */
+static void quote(const char *text, char out[64])
+{
+    size_t n = 0;
+    const char *p = text;
+    while (*p && n < 56)
+        out[n++] = (unsigned char)*p < ' ' ? ' ' : *p, p++;
+    while (*p && n && ((unsigned char)*p & 0xc0) == 0x80) /* not within a character */
+        n--, p--;
+    snprintf(out + n, 64 - n, "%s", *p ? "..." : "");
+}
+
+bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
+                    struct difference *d)
+{
+    char x[64], y[64];
+    const char *mine = a->user ? a->user : "", *other = b->user ? b->user : "";
+    bool known = a->prompt.n && b->prompt.n, same = strcmp(mine, other) == 0;
+    if (!known && !facts_served(a->about) && !facts_served(b->about))
+        known = a->prompt.n || b->prompt.n; /* of a refused message there is no prompt */
+    if (known && ids_equal(&a->prompt, &b->prompt))
+        return false;
+    if (known && (same || !*mine || !*other))
+        return differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d);
+    quote(mine, x);
+    quote(other, y);
+    return !same && set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);
 }
 
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
@@ -455,13 +551,13 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
     struct diff_counts *n = of->n;
     bool logged = a->n_step && b->n_step;
     bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !a->forced && !b->forced;
-    if (differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d))
+    if (differ_prompts(a, b, in, d))
         return true;
     if (logged && (steps ? by_steps : by_position)(of, a, b))
         return true;
-    if (failed(a, b, in, d))
+    if (stops(of, a, b))
         return true;
-    n->text_only |= !logged;
+    n->text_only |= !logged && !a->cut && !b->cut;
     n->turns++;
     bool end = !a->cut && !b->cut && !a->forced && !b->forced && !(c->may & MAY_END);
     if (!end)
@@ -480,7 +576,7 @@ static void differ_all(const struct trace *a, const struct trace *b, const struc
     *all = (struct conditions){.may = may};
     *n = (struct diff_counts){.most_turn = -1};
     struct comparison of = {.c = all, .in = in, .d = d, .n = n};
-    for (int i = 0; i < min_int(a->n, b->n) && !d->class; i++) {
+    for (int i = 0; i < min_int(a->n, b->n) && !d->class && !n->over; i++) {
         conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
                         b->turn[i].settings);
         d->index = i;
@@ -488,10 +584,10 @@ static void differ_all(const struct trace *a, const struct trace *b, const struc
         turns(&of, &a->turn[i], &b->turn[i]);
     }
     page_meaning_free(&of.pages);
-    if (!d->class && a->n != b->n) {
+    if (!d->class && !n->over && a->n != b->n) {
         d->index = min_int(a->n, b->n);
         d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
-        set(d, DIFF_PROMPT, "there is no such turn %s", a->n > b->n ? in->b : in->a);
+        set(d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
     }
 }
 

@@ -18,6 +18,8 @@ enum diff_class {
     DIFF_LOGITS,  /* of the target */
     DIFF_SAMPLER, /* the tokens chosen from equal logits; accepted nodes, uniforms */
     DIFF_REPLY,   /* how the turn ended */
+    DIFF_STOP,    /* a violated rule stopped the turn on one side only */
+    DIFF_MESSAGE, /* the sessions' messages: their turns cannot be compared */
     DIFF_LOG,     /* the log contradicts itself */
 };
 const char *diff_class_name(enum diff_class c); /* "page table", ... */
@@ -83,6 +85,10 @@ bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
 bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
                 const struct diff_names *in, struct difference *d);
 
+/* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
+bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
+                    struct difference *d);
+
 /* What was compared. */
 struct diff_counts {
     int turns, steps, tokens;
@@ -92,6 +98,10 @@ struct diff_counts {
                          numbers */
     bool facts;       /* by position: log probabilities were compared */
     bool text_only;   /* a turn without steps was compared by its reply */
+    int stopped;      /* turns that a fault, a cancel or a crash stopped: compared up to there */
+    char stop[256];   /* what is to be said of the first of them that a fault stopped; "": nothing */
+    bool over;        /* a fault stopped that turn at different tokens, so later turns have different
+                         contexts and were not compared */
     double most;      /* by position: largest difference of two log probabilities of one token, */
     int most_turn, most_token; /* of this turn's reply */
 };

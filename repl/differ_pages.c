@@ -83,15 +83,28 @@ static bool tables_differ(const struct page_history h[2], const struct diff_name
     return false;
 }
 
+static void apply(struct page_meaning *m, int side, const struct step_row *s)
+{
+    struct err e;
+    m->unknown |= !s->pages.n || !page_history_apply(&m->h[side], s->pages.p, s->pages.n, &e) ||
+                  m->h[side].page_size == 0;
+}
+
 bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,
                   const struct diff_names *in, char *why, size_t n)
 {
-    struct err e;
     const struct step_row *of[] = {a, b};
     for (int i = 0; i < 2 && !m->unknown; i++)
-        m->unknown = !of[i]->pages.n || !page_history_apply(&m->h[i], of[i]->pages.p, of[i]->pages.n, &e) ||
-                     m->h[i].page_size == 0;
+        apply(m, i, of[i]);
     return !m->unknown && tables_differ(m->h, in, why, n);
+}
+
+void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b, int from)
+{
+    const struct trace_turn *of[] = {a, b};
+    for (int i = 0; i < 2; i++)
+        for (int k = from; k < of[i]->n_step && !m->unknown; k++)
+            apply(m, i, &of[i]->step[k]);
 }
 
 void page_meaning_free(struct page_meaning *m)

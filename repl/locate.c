@@ -64,7 +64,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     if (!a)
         return true;
     trace_event(&f->trace, ev);
-    if (ev->kind != EV_FAULT)
+    if (ev->kind != EV_FAULT || act_has_fault(a, ev))
         return true;
     if (!f->rule[0] && ev->at.rule) {
         snprintf(f->rule, sizeof f->rule, "%.250s", ev->text.p);

@@ -36,7 +36,8 @@ struct run_facts {
     struct probe *probe;  /* NULL: none */
     char no_probe[160];   /* why */
     uint64_t checks;      /* plans checked */
-    char rule[256];       /* the violated rule that ended it; "": none */
+    char rule[256];       /* the violated rule that ended it, which the log does not have in that turn;
+                             "": none */
     int rule_turn, rule_step;
 };
 

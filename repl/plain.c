@@ -314,7 +314,8 @@ static void show_fault(struct app *a, const struct event *ev)
         print_notice(a, next);
         free(next);
     }
-    count_failure(a, ev->fault);
+    if (!app_recording(a)) /* a recording tells of another process */
+        count_failure(a, ev->fault);
     a->quit |= p->lost;
     buf_free(&line);
 }

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "engine/fault.h"
 #include "repl/facts.h"
 #include "repl/recorded_parts.h"
 
@@ -221,8 +222,16 @@ static void end_event(const struct recorded *r, const struct rec_turn *t, struct
         ev->n_tokens = (int)t->served->generated;
 }
 
-/* Posts the events of part `part` of a turn: beginning, steps, text, end. False: the turn has no
- * such part. */
+static void fault_event(const struct recorded *r, const struct rec_turn *t, struct event *ev)
+{
+    *ev = new_event(r, EV_FAULT, t->n, t->fault_step);
+    ev->fault = t->rule ? ERR_INVARIANT : ERR_MODEL;
+    ev->at = fault_at(t->rule);
+    buf_str(&ev->text, t->fault);
+}
+
+/* Posts the events of part `part` of a turn: beginning, steps, text, the fault that stopped it, end.
+ * False: the turn has no such part. */
 static bool turn_event(const struct recorded *r, const struct rec_turn *t, int part, struct event *ev)
 {
     if (part == 0)
@@ -232,7 +241,9 @@ static bool turn_event(const struct recorded *r, const struct rec_turn *t, int p
     else if (part == t->n_step + 1) {
         *ev = new_event(r, EV_TEXT, t->n, t->n_step);
         buf_add(&ev->text, t->text, t->text_n);
-    } else if (part == t->n_step + 2)
+    } else if (part == t->n_step + 2 && t->fault)
+        fault_event(r, t, ev);
+    else if (part == t->n_step + 2 + (t->fault != NULL))
         end_event(r, t, ev);
     else
         return false;

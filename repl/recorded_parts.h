@@ -53,6 +53,8 @@ struct rec_turn {
     int64_t seed;
     uint64_t us_prefill, us_decode;
     char *user, *text, *settings, *stop; /* stop: stop_name() */
+    char *fault;                         /* that stopped it; NULL: none did */
+    int fault_step, rule;                /* rule: which it violated, 0: none */
     size_t user_n, text_n;
 };
 

@@ -142,7 +142,9 @@ static void add_turn(struct recorded *r, struct room *c, struct act *a, struct p
         .reuse = a->user.reuse, .seed = a->user.seed, .us_prefill = a->reply.us_prefill,
         .us_decode = a->reply.us_decode, .user_n = a->user.text_n, .text_n = a->reply.text_n,
         .user = take(&a->user.text), .text = take(&a->reply.text),
-        .settings = take(&a->user.sampling), .stop = take(&a->reply.stop)};
+        .settings = take(&a->user.sampling), .stop = take(&a->reply.stop),
+        .fault = a->fault, .fault_step = a->fault_step, .rule = a->rule};
+    a->fault = NULL;
     a->reply.tokens = (struct ids){0};
     t->served = a->reply.served;
     a->reply.served = NULL;
@@ -278,6 +280,7 @@ void recorded_free(struct recorded *r)
         free(t->text);
         free(t->settings);
         free(t->stop);
+        free(t->fault);
         served_free(t->served);
     }
     for (int i = 0; i < r->n_step; i++)

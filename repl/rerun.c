@@ -9,6 +9,7 @@
 
 #include "models/chat/chat.h"
 #include "repl/change.h"
+#include "repl/differ.h"
 #include "repl/facts.h"
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -84,8 +85,10 @@ static void handle_event(struct rerun *r, struct event *ev)
         err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
     if (r->on.event && !r->on.event(r->on.arg, r->turn, ev))
         r->stop = true;
-    if (r->turn && ev->kind == EV_TURN_END)
+    if (r->turn && ev->kind == EV_TURN_END) {
         r->ended = true;
+        r->n_reply = ev->n_tokens;
+    }
 }
 
 static bool holds(const struct rerun *r, const struct act *a)
@@ -608,24 +611,60 @@ static bool ran_on(const struct rerun *r, const struct act *a)
     return found;
 }
 
+/* Whether the turn's work is cut into steps as in the log, so that its steps have the log's numbers. */
+static bool steps_as_logged(const struct rerun *r, const struct act *a)
+{
+    struct conditions c = {0};
+    struct buf settings = {0};
+    rerun_settings(r->how.with, r->how.n_with, a->user.sampling, &settings);
+    conditions_read(&c, a->about, a->user.sampling, r->now.p, settings.p);
+    bool same = !(c.may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE));
+    conditions_free(&c);
+    buf_free(&settings);
+    return same;
+}
+
+/* Stops the turn where the log's turn was stopped: after the same step, or, if steps are cut otherwise,
+ * at the same token. A fault that stopped it in the step behind that place is looked for there. A fault
+ * in the prompt is looked for up to the first token. */
+static void stop_as_logged(const struct rerun *r, const struct act *a, struct request *rq)
+{
+    int steps = a->reply.n_steps, tokens = a->reply.tokens.n;
+    bool cut = act_cut_short(a);
+    if (!cut && !a->fault)
+        return;
+    if (cut && !a->user.tokens.n)
+        rq->stop_after_step = STOP_BEFORE_PROMPT;
+    else if (a->fault && !tokens)
+        rq->stop_after_token = 1;
+    else if (steps && steps_as_logged(r, a))
+        rq->stop_after_step = steps;
+    else if (tokens)
+        rq->stop_after_token = tokens;
+    else
+        rq->stop_after_step = STOP_BEFORE_STEPS;
+    rq->stop_inside = a->fault && tokens && a->fault_step > steps;
+}
+
 static bool play_turn(struct rerun *r, struct act *a, const struct act *end, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
     bool last = a == r->goal;
     r->turn = a;
     r->ended = false;
-    if (act_cut_short(a) && !r->how.forced)
-        rq.stop_after_step = a->reply.n_steps    ? a->reply.n_steps
-                             : a->user.tokens.n ? STOP_BEFORE_STEPS
-                                                : STOP_BEFORE_PROMPT;
+    r->n_reply = 0;
+    if (!r->how.forced)
+        stop_as_logged(r, a, &rq);
     if (r->how.forced) {
         const struct ids *given = given_tokens(r, a);
         ids_cat(&rq.given, given->v, given->n);
     } else {
         add_forced(a, end, &rq);
     }
-    if (last && r->how.step && !r->how.hold)
+    if (last && r->how.step && !r->how.hold) {
         rq.stop_after_step = r->how.step;
+        rq.stop_after_token = rq.stop_inside = 0;
+    }
     if (!a->user.regen)
         rq.text = xstrdup(a->user.text);
     if (r->by_ids)
@@ -647,6 +686,8 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         request_free(&rq);
     ok = ok && run_request(r, &rq, e);
     r->turn = NULL;
+    if (ok && !last && !r->stop && (act_cut_short(a) || a->fault) && !a->reply.tokens.n && r->n_reply)
+        ok = run_text_request(r, RQ_UNDO, a->session, NULL, e); /* the log's context has no such reply */
     r->reached |= last;
     r->stop |= last;
     return ok;

@@ -65,6 +65,7 @@ struct rerun {
     const struct act *turn; /* the turn that runs */
     const struct act *goal; /* the turn with the step of `how` */
     bool ended;             /* the end of `turn` was reported */
+    int n_reply;            /* tokens of its reply then */
     bool stop;              /* event() returned false, or the step of `how` is reached */
     bool reached;           /* the step of `how` is reached */
     struct err lost;        /* the device failed */

@@ -28,6 +28,7 @@ struct reader {
 void act_free(struct act *a)
 {
     free(a->text);
+    free(a->fault);
     turn_row_free(&a->user);
     turn_row_free(&a->reply);
     for (int i = 0; i < a->n_step; i++)
@@ -115,6 +116,26 @@ static bool take_step(const struct step_row *row, void *arg)
     return true; /* of a turn after the fork */
 }
 
+/* Of several faults of a turn that the user took back, the last one stopped it. */
+static bool take_fault(const struct fault_row *row, void *arg)
+{
+    struct reader *r = arg;
+    for (int i = r->n_entry - 1; i >= 0; i--) {
+        struct act *a = &r->entry[i].act;
+        const char *stop = a->reply.stop;
+        if (!a->is_turn || a->user.n != row->turn)
+            continue;
+        if (stop && !strcmp(stop, stop_name(STOP_FAULT))) {
+            free(a->fault);
+            a->fault = xstrdup(row->text);
+            a->fault_step = row->step;
+            a->rule = row->rule;
+        }
+        return true;
+    }
+    return true; /* of a turn after the fork */
+}
+
 /* ---- one session after another ---- */
 
 static int by_order(const void *a, const void *b)
@@ -157,6 +178,7 @@ static bool read_script_rows(struct reader *r, struct err *e)
 {
     return hdb_turns(r->d, r->session, 0, take_turn, r, e) >= 0 &&
            hdb_steps(r->d, r->session, 0, take_step, r, e) >= 0 &&
+           hdb_faults(r->d, r->session, take_fault, r, e) >= 0 &&
            hdb_ops(r->d, r->session, take_op, r, e) >= 0;
 }
 
@@ -210,6 +232,11 @@ static bool was_served(const struct script *s)
         free(v);
     }
     return served;
+}
+
+bool act_has_fault(const struct act *a, const struct event *ev)
+{
+    return a->fault && a->rule == ev->at.rule;
 }
 
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)

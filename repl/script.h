@@ -20,6 +20,9 @@ struct act {
                                   out */
     struct step_row *step;
     int n_step;
+    char *fault; /* the violated rule or failure that stopped the turn; NULL: none did */
+    int rule;    /* which rule; 0: none */
+    int fault_step; /* the step that failed: reply.n_steps, or the one after it */
 };
 
 struct script {
@@ -40,6 +43,9 @@ void script_free(struct script *s);
 void act_free(struct act *a); /* what it owns */
 /* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
 bool act_cut_short(const struct act *a);
+/* Whether EV_FAULT tells of the fault that stopped the turn in the log: the same rule, in whatever
+ * step. */
+bool act_has_fault(const struct act *a, const struct event *ev);
 /* Whether the message did not fit the context, so that the turn has no prompt: logs of earlier
  * versions have the ids of the turn before it there. */
 bool act_refused(const struct act *a);

@@ -65,7 +65,10 @@ static void take_act(struct trace *t, const struct act *a)
         x->n_prompt = a->reply.served->prompt;
         x->n_reply = a->reply.served->generated;
     }
-    x->cut = act_cut_short(a);
+    x->cut = act_cut_short(a) || a->fault;
+    snprintf(x->fault, sizeof x->fault, "%.250s", a->fault ? a->fault : "");
+    x->rule = a->rule;
+    x->fault_step = a->fault_step;
     snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
     if (!act_refused(a))
         ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
@@ -112,7 +115,7 @@ void trace_event(struct trace *t, const struct event *ev)
     } else if (ev->kind == EV_FAULT) {
         snprintf(x->fault, sizeof x->fault, "%.250s", ev->text.p ? ev->text.p : "");
         x->fault_step = ev->step;
-        x->violated = ev->at.rule != 0;
+        x->rule = ev->at.rule;
     } else if (ev->kind == EV_TURN_END) {
         x->reply.n = 0;
         ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);

@@ -20,8 +20,8 @@ struct trace_turn {
     bool cut;               /* the turn was cut short: its end cannot be compared */
     struct step_row *step;  /* (n_step) owned */
     int n_step, cap;
-    bool violated;          /* `fault` is a violated rule */
-    char fault[256];        /* the violated rule or device failure that ended the turn; "": none */
+    char fault[256];        /* the violated rule or failure that ended the turn; "": none */
+    int rule;               /* of `fault`; 0: it is no violated rule */
     int fault_step;
 };
 

@@ -277,7 +277,10 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
     case DIFF_NONE: return VERDICT_EQUAL;
     case DIFF_SAMPLER: return may & MAY_SAMPLE ? VERDICT_PURPOSE : VERDICT_BUG;
     case DIFF_PROMPT:
-        return two_logs || (may & (MAY_PROMPT | MAY_END | MAY_SAMPLE)) ? VERDICT_PURPOSE : VERDICT_BUG;
+        return may & (MAY_PROMPT | MAY_END | MAY_SAMPLE) ? VERDICT_PURPOSE
+               : two_logs                                ? VERDICT_OTHER
+                                                         : VERDICT_BUG;
+    case DIFF_MESSAGE: return two_logs ? VERDICT_OTHER : VERDICT_BUG;
     case DIFF_REPLY: return may & (MAY_END | MAY_SAMPLE) ? VERDICT_PURPOSE : VERDICT_BUG;
     default: return VERDICT_BUG;
     }
@@ -644,6 +647,33 @@ static void judge_rounding(struct judge *j)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
+/* Reports what the comparison of the logs found of turns that were stopped. */
+static void say_stops(struct judge *j)
+{
+    struct report *r = j->r;
+    const struct difference *d = &r->diff;
+    int side = d->step[0] ? 0 : 1;
+    const struct trace *t = side ? j->b : j->a;
+    if (r->counts.stop[0])
+        report_say(r, "%s", r->counts.stop);
+    if (d->class != DIFF_STOP)
+        return;
+    const struct trace_turn *bad = &t->turn[d->index];
+    if (r->rule[0] || !bad->rule)
+        return;
+    snprintf(r->rule, sizeof r->rule, "%s", bad->fault);
+    r->rule_turn = bad->n;
+    r->rule_step = bad->fault_step;
+    r->rule_side = side;
+}
+
+static void say_other(struct report *r)
+{
+    if (r->diff.index > 0)
+        report_say(r, "the turns before it are equal: %d turn%s, %d token%s", r->counts.turns,
+                   plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens));
+}
+
 static bool read_second(struct judge *j, struct err *e)
 {
     struct run_ask ask = {.row = -1, .layer = -1};
@@ -677,12 +707,16 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     }
     differ_traces(j.a, j.b, &ask->names, &r->diff, &r->conditions, &r->counts);
     bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
-    if (r->diff.class || rounds)
+    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
+    say_stops(&j);
+    if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
         say_conditions(&j);
-    if (r->diff.class == DIFF_PROMPT || (r->diff.class && !rounds) || !rounds)
+    if (other || !rounds)
         judge_exact(&j);
     else
         judge_rounding(&j);
+    if (r->verdict == VERDICT_OTHER)
+        say_other(r);
     if (r->rule[0])
         r->verdict = VERDICT_BUG;
     rerun_engine_close(&j.engine);
@@ -714,7 +748,7 @@ void report_free(struct report *r)
 const char *verdict_name(enum verdict v)
 {
     static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open",
-                                       "rounding within the band", "differs by more than the band",
-                                       "other prompts"};
+                                       "not comparable", "rounding within the band",
+                                       "differs by more than the band"};
     return name[v];
 }

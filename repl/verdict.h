@@ -25,10 +25,11 @@ enum verdict {
     VERDICT_ROUNDING,
     VERDICT_PURPOSE, /* a condition that was changed on purpose explains the difference */
     VERDICT_OPEN,    /* the logs alone do not decide */
+    VERDICT_OTHER,   /* not comparable: other messages or prompts, which nothing that was changed
+                        explains */
     /* where a side was computed by a server */
     VERDICT_WITHIN,  /* the difference lies within the band of rounding */
     VERDICT_BEYOND,  /* the difference lies beyond that band */
-    VERDICT_PROMPT,  /* the sides answered different prompts */
 };
 const char *verdict_name(enum verdict v); /* "bug", "rounding", "changed on purpose", ... */
 

@@ -299,15 +299,8 @@ static void compare_texts(struct judge *j, const struct trace_turn *a, const str
 
 static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
 {
-    struct difference *d = &j->r->diff;
-    if (a->prompt.n && b->prompt.n)
-        return differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, &j->ask->names, d);
-    j->no_prompt++;
-    if (strcmp(a->user ? a->user : "", b->user ? b->user : "") == 0)
-        return false;
-    set(d, DIFF_PROMPT, "the messages differ: \"%.60s\" %s, \"%.60s\" %s", a->user ? a->user : "",
-        j->ask->names.a, b->user ? b->user : "", j->ask->names.b);
-    return true;
+    j->no_prompt += !a->prompt.n || !b->prompt.n;
+    return differ_prompts(a, b, &j->ask->names, &j->r->diff);
 }
 
 static void compare(struct judge *j)
@@ -330,7 +323,7 @@ static void compare(struct judge *j)
     if (!d->class && a->n != b->n) {
         d->index = min_int(a->n, b->n);
         d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
-        set(d, DIFF_PROMPT, "there is no such turn %s",
+        set(d, DIFF_MESSAGE, "there is no such turn %s",
             a->n > b->n ? j->ask->names.b : j->ask->names.a);
     }
 }
@@ -611,7 +604,8 @@ static void judge_logs(struct judge *j)
     unsigned may = r->conditions.may;
     switch (r->diff.class) {
     case DIFF_NONE: r->verdict = r->forced && !r->given ? VERDICT_OPEN : VERDICT_EQUAL; break;
-    case DIFF_PROMPT: r->verdict = VERDICT_PROMPT; break;
+    case DIFF_PROMPT:
+    case DIFF_MESSAGE: r->verdict = VERDICT_OTHER; break;
     case DIFF_REPLY: r->verdict = may & MAY_END ? VERDICT_PURPOSE : VERDICT_OPEN; break;
     default: r->verdict = VERDICT_OPEN; break;
     }
@@ -651,7 +645,7 @@ static void say_ids(struct judge *j)
 static void judge_exact(struct judge *j)
 {
     struct report *r = j->r;
-    if (r->diff.class == DIFF_PROMPT)
+    if (r->verdict == VERDICT_OTHER)
         return;
     report_say(
         j->r,
@@ -746,7 +740,7 @@ bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err 
         judge_logs(&j);
         if (j.exact && j.n_logp)
             judge_exact(&j);
-        else if (j.local >= 0 && !ask->no_band && r->diff.class != DIFF_PROMPT &&
+        else if (j.local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
                  (r->counts.tokens || r->has_margin))
             judge_band(&j);
         if (r->rule[0])

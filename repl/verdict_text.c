@@ -12,6 +12,12 @@ static enum style style_of(enum verdict v)
                                                    : ST_WARN;
 }
 
+/* What differs between sides that cannot be compared. */
+static const char *other_of(const struct report *r)
+{
+    return r->diff.class == DIFF_MESSAGE ? "the messages differ" : "the prompts differ";
+}
+
 /* Equal tokens of two programs do not mean equal logits. */
 static const char *name_of(const struct report *r)
 {
@@ -52,6 +58,9 @@ static void write_difference(const struct report *r, struct sheet *out)
             sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
         else if (r->counts.facts)
             sheet_add(out, ST_TEXT, ", equal log probabilities");
+        if (r->counts.stopped)
+            sheet_printf(out, ST_TEXT, "; %d turn%s up to where %s stopped", r->counts.stopped,
+                         plural(r->counts.stopped), r->counts.stopped == 1 ? "it was" : "they were");
         sheet_line(out);
         return;
     }
@@ -152,6 +161,10 @@ void verdict_text(const struct report *r, struct sheet *out)
     write_served(r, out);
     label(out, "verdict");
     sheet_add(out, style_of(r->verdict), name_of(r));
+    if (r->verdict == VERDICT_OTHER && r->diff.index > 0)
+        sheet_printf(out, style_of(r->verdict), " from turn %d on", r->diff.turn);
+    if (r->verdict == VERDICT_OTHER)
+        sheet_printf(out, style_of(r->verdict), ": %s", other_of(r));
     sheet_line(out);
     for (int i = 0; i < r->n_evidence; i++) {
         sheet_tab(out, 12);
@@ -236,9 +249,12 @@ static void served_json(const struct report *r, struct buf *b)
 void verdict_json(const struct report *r, struct buf *b)
 {
     jput_kstr(b, "verdict", name_of(r));
+    if (r->verdict == VERDICT_OTHER)
+        jput_kstr(b, "reason", other_of(r));
     jput_kbool(b, "equal", !r->diff.class);
     jput_kint(b, "turns", r->counts.turns);
     jput_kint(b, "tokens", r->counts.tokens);
+    jput_kint(b, "stopped_turns", r->counts.stopped);
     if (r->diff.class)
         difference_json(&r->diff, b);
     if (r->place.found)

@@ -223,14 +223,21 @@ static bool gave_all(const struct engine *g, const struct turn *t)
     return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
 }
 
-/* Whether the user stops the turn, or, in a replay, stopped it after this step (stop_after_step;
- * -1: before the first). A turn that has gone back first runs the steps that were posted. */
+/* Whether a replay has reached the place where the log's turn was stopped. */
+static bool at_replays_stop(const struct engine *g, const struct turn *t)
+{
+    const struct request *rq = t->rq;
+    return (rq->stop_after_step && g->shared.step >= rq->stop_after_step) ||
+           (rq->stop_after_token && generated(g, t) >= rq->stop_after_token);
+}
+
+/* Whether the user stops the turn, or stopped it here in the log of a replay. A turn that has gone
+ * back first runs the steps that were posted. */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
-    int after = t->rq->stop_after_step;
     if (back_silent(g, &t->back))
         return false;
-    return stop_asked(&g->stop) || (after && g->shared.step >= after) || gave_all(g, t);
+    return stop_asked(&g->stop) || (at_replays_stop(g, t) && !t->rq->stop_inside) || gave_all(g, t);
 }
 
 /* The stop reason if the turn has ended, or GOES_ON. */
@@ -386,14 +393,14 @@ static bool verify_done(struct engine *g, struct cycle *c, struct err *e)
     return phase_done(g, c, e) && (!g->own.probed || cycle_verify_again(c, e));
 }
 
-/* One cycle, at once or phase by phase. */
+/* One cycle, at once or phase by phase. stop: the turn is cancelled before the cycle's commit. */
 static bool run_cycle(struct engine *g, const struct step_limits *lim, const struct tree_shape *shape,
-                      struct err *e)
+                      bool stop, struct err *e)
 {
     struct lane *l = &g->own.ses.lane;
     struct cycle c;
     bool by_phase = debug_by_phase(&g->debug) && !stop_asked(&g->stop);
-    if (!by_phase && !g->plans.running)
+    if (!by_phase && !g->plans.running && !stop)
         return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
     if (!lane_ready_for(&g->own.runtime, l, shape, e))
         return false;
@@ -401,7 +408,10 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) &&
               verify_done(g, &c, e);
     force_step_begins(g);
-    ok = ok && cycle_accept(&c, e) && phase_done(g, &c, e);
+    ok = ok && cycle_accept(&c, e);
+    if (ok && stop)
+        stop_up_to(&g->stop, g->stop.running);
+    ok = ok && phase_done(g, &c, e);
     if (!ok) {
         cycle_abandon(&c);
         return false;
@@ -423,12 +433,14 @@ static int decode(struct engine *g, struct turn *t)
         uint64_t began = clock_ns(), was_paused = g->own.paused_ns;
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
-        struct step_limits lim = {min_int(left, given)};
+        bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
+        int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t) : INT32_MAX;
+        struct step_limits lim = {min_int(min_int(left, given), until)};
         struct tree_shape room;
         const struct tree_shape *shape = shapes_next(g, &room);
         begin_step(g, t);
         bool usual = !g->own.probing && !back_silent(g, &t->back);
-        bool ok = run_cycle(g, &lim, shape, &e);
+        bool ok = run_cycle(g, &lim, shape, stop, &e);
         end_step(g, ok);
         if (ok) {
             if (usual && g->own.paused_ns == was_paused)
@@ -711,6 +723,14 @@ void engine_say(struct engine *g, const struct request *rq)
     room_free(&r);
 }
 
+/* Whether the prompt is the one that the last reply answered. */
+static bool same_prompt(const struct engine *g, const struct ids *prompt)
+{
+    const struct ids *now = &g->own.ses.lane.tok;
+    return prompt->n <= now->n &&
+           memcmp(prompt->v, now->v, (size_t)prompt->n * sizeof *prompt->v) == 0;
+}
+
 void engine_regen(struct engine *g, const struct request *rq)
 {
     struct session *s = &g->own.ses;
@@ -730,6 +750,9 @@ void engine_regen(struct engine *g, const struct request *rq)
                        "surroundings now, the context holds %d",
                        prompt.n + 1, g->own.runtime.context));
     if (ok) {
+        if (g->shared.set.temperature <= 0 && same_prompt(g, &prompt))
+            engine_post_text(g, EV_NOTICE, "the temperature is 0: the same prompt gives the same reply, "
+                             "bit for bit; /set temperature 0.8 draws another");
         session_rewind(s, 1, CHANGE_REGEN);
         number_turn(g);
         run_turn(g, &prompt, rq);

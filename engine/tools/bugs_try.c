@@ -377,16 +377,18 @@ static void compare(const struct stage *ref, const struct stage *bad, struct bug
         const float *a = ref->out + (size_t)r * (size_t)ref->width;
         const float *b = bad->out + (size_t)r * (size_t)ref->width;
         bool nan = false, differs = false;
+        float most = 0;
         for (int i = 0; i < ref->width; i++) {
             nan |= b[i] != b[i];
             differs |= !(a[i] == b[i]);
-            if (fabsf(a[i] - b[i]) > o->worst)
-                o->worst = fabsf(a[i] - b[i]);
+            most = fmaxf(most, fabsf(a[i] - b[i]));
         }
         if (differs && o->first < 0)
             o->first = r;
         o->wrong += differs;
         o->nan += nan;
+        if (!nan)
+            o->worst = fmaxf(o->worst, most);
     }
 }
 
@@ -443,8 +445,22 @@ static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, s
     jput_kint(out, "wrong", o->wrong);
     jput_kint(out, "first", o->first);
     jput_kint(out, "nan", o->nan);
-    jput_kreal(out, "worst", (double)o->worst);
+    jput_kreal(out, "worst", o->nan == o->wrong ? (double)NAN : (double)o->worst);
     jput_close(out, '}');
+}
+
+/* What the wrong rows hold: NaN has no distance from a number. */
+static void wrong_text(const struct bug_outcome *o, struct buf *out)
+{
+    int numbers = o->wrong - o->nan;
+    buf_printf(out, ", the first is row %d; ", o->first);
+    if (numbers == 0)
+        buf_str(out, o->nan == 1 ? "it holds NaN in place of numbers" : "all of them hold NaN in place of numbers");
+    else if (o->nan)
+        buf_printf(out, "%d hold%s NaN, the other%s off by up to %.3g", o->nan, o->nan == 1 ? "s" : "",
+                   numbers == 1 ? " is" : "s are", (double)o->worst);
+    else
+        buf_printf(out, "%s off by up to %.3g", numbers == 1 ? "it is" : "they are", (double)o->worst);
 }
 
 static void outcome_text(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
@@ -463,8 +479,7 @@ static void outcome_text(enum bug b, int variant, const struct bug_outcome *o, s
     if (o->rows)
         buf_printf(out, "%d of %d result rows wrong", o->wrong, o->rows);
     if (o->wrong)
-        buf_printf(out, ", the first is row %d; %d hold NaN, the largest difference is %.3g",
-                   o->first, o->nan, (double)o->worst);
+        wrong_text(o, out);
     if (o->stopped[0])
         buf_printf(out, "%sthe run ended: %s", o->rows ? "; " : "", o->stopped);
     buf_printf(out, "\n");

@@ -19,7 +19,7 @@ struct bug_outcome {
     int wrong, first;   /* how many of them are wrong; the first one (-1: none) */
     int expected_first; /* the first row that must be wrong; >= rows: the run must end before it */
     int nan;            /* rows that hold a NaN */
-    float worst;        /* largest difference of the other rows */
+    float worst;        /* largest difference in the other wrong rows; 0: there are none */
     char stopped[256];  /* the error that ended the run without the checker early; empty: none */
 };
 

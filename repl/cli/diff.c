@@ -12,6 +12,8 @@
 
 /* One named session. */
 struct named {
+    char name[SESSION_ID]; /* hdb_name(); of a pack "" */
+    const char *file;      /* of a pack, as the user gave it; NULL: from the log */
     struct session_row row;
     struct script script;
     struct trace log;
@@ -28,8 +30,11 @@ static bool read_named(const struct cli *c, const char *name, struct named *n, s
 {
     struct hdb *d = cli_open_session(c, name, &n->row, e);
     bool ok = d && script_read(&n->script, d, n->row.id, e);
-    if (ok)
+    if (ok) {
+        n->file = cli_names_file(name) ? name : NULL;
+        hdb_name(d, n->row.id, n->name);
         trace_script(&n->log, &n->script);
+    }
     hdb_close(d);
     return ok;
 }
@@ -78,7 +83,7 @@ static void title(struct sheet *s, const char *name, const struct named *n)
 {
     sheet_add(s, ST_LABEL, name);
     sheet_tab(s, 12);
-    sheet_add(s, ST_KEY, n->row.id);
+    sheet_add(s, ST_KEY, n->file ? n->file : n->name);
     sheet_printf(s, ST_TEXT, "  %d turn%s  ", n->row.n_turns, plural(n->row.n_turns));
     sheet_add(s, ST_DIM, n->row.title ? n->row.title : "");
     sheet_line(s);
@@ -117,7 +122,9 @@ static void print_json(const struct named *a, const struct named *b, const struc
     struct buf json = {0};
     jput_open(&json, '{');
     jput_kstr(&json, "a", a->row.id);
+    jput_kint(&json, "a_number", a->row.number);
     jput_kstr(&json, "b", b->row.id[0] ? b->row.id : a->row.id);
+    jput_kint(&json, "b_number", b->row.id[0] ? b->row.number : a->row.number);
     verdict_json(r, &json);
     jput_close(&json, '}');
     cli_json(&json);

@@ -35,8 +35,8 @@ static bool read_range(const char *text, struct pack_opts *o, struct err *e)
 
 /* ---- the file's name ---- */
 
-/* The title, or the id if there is none, without characters that are special in file names or
- * shells. A pack without text is named by its id, because a title is text. */
+/* The title, without characters that are special in file names or shells, or "session-12" if there is
+ * none. A pack without text is named by its number, because a title is text. */
 static char *default_name(const struct session_row *row, enum pack_level level)
 {
     enum { MOST = 60 };
@@ -59,7 +59,7 @@ static char *default_name(const struct session_row *row, enum pack_level level)
     while (skip < name.n && strchr("-.", name.p[skip]))
         skip++;
     char *path = name.n > skip ? xasprintf("%.*s.aerie", (int)(name.n - skip), name.p + skip)
-                               : xasprintf("%s.aerie", row->id);
+                               : xasprintf("session-%d.aerie", row->number);
     buf_free(&name);
     buf_free(&clean);
     return path;
@@ -276,7 +276,9 @@ static void say_packed(const struct packing *p, const struct pack_about *a)
         jput_close(&line, '}');
         cli_json(&line);
     } else {
-        buf_printf(&line, "%s: session %s, ", p->job.path, a->session);
+        char name[SESSION_ID];
+        hdb_name(p->job.d, p->job.row->id, name);
+        buf_printf(&line, "%s: session %s, ", p->job.path, name);
         facts_pack(a, &line);
         buf_printf(&line, ", %.1f kB\n", (double)a->bytes / 1000);
         for (int i = 0; i < N_BESIDE; i++)

@@ -200,11 +200,12 @@ static void on_turn(void *arg, const struct act *a)
     show_user(r, a);
 }
 
-/* With changes: the results are kept and compared at the end; a violated rule ends the run. */
-static bool keep_event(struct replay *r, const struct event *ev)
+/* With changes: the results are kept and compared at the end; a violated rule that did not stop the
+ * turn in the log ends the run. */
+static bool keep_event(struct replay *r, const struct act *a, const struct event *ev)
 {
     trace_event(&r->now, ev);
-    if (ev->kind != EV_FAULT)
+    if (ev->kind != EV_FAULT || act_has_fault(a, ev))
         return true;
     if (r->fault[0] || !ev->at.rule)
         return false;
@@ -221,7 +222,7 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     if (!a)
         return true;
     if (changed(r))
-        return keep_event(r, ev);
+        return keep_event(r, a, ev);
     if (ev->kind == EV_TURN_BEGIN && !act_refused(a))
         compare_ids(r, a, DIFF_PROMPT, &a->user.tokens, &ev->tokens);
     else if (ev->kind == EV_STEP)
@@ -356,7 +357,7 @@ static void changes_text(const struct replay *r)
     conditions_text(&r->conditions, r->diff.class ? ~0u : ~(unsigned)MAY_BUILD, &with);
     if (r->fault[0])
         out_printf("rule violated at step %d.%d: %s\n", r->fault_turn, r->fault_step, r->fault);
-    if (r->diff.class)
+    if (r->diff.class && !(r->diff.class == DIFF_STOP && r->fault[0]))
         difference_line(&r->diff);
     else
         out_printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
@@ -364,6 +365,8 @@ static void changes_text(const struct replay *r)
                r->counts.by_position ? " by position"
                : r->counts.meaning   ? ", step by step, page tables by the positions they hold"
                                      : ", step by step");
+    if (r->counts.stop[0])
+        out_printf("%s\n", r->counts.stop);
     if (with.n)
         out_printf("changed: %s\n", with.p);
     if (!r->diff.class && r->counts.facts)

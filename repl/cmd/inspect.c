@@ -85,8 +85,8 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     put_known(json, v->committed >= 0, "committed", (uint64_t)v->committed);
     put_known(json, v->capacity > 0, "capacity", (uint64_t)v->capacity);
     jput_kreal(json, "tok_s", v->tok_s);
-    put_known_real(json, accept, "turn_mal", v->turn_mal);
-    put_known_real(json, accept, "session_mal", v->session_mal);
+    put_known_real(json, accept && v->turn_mal > 0, "turn_mal", v->turn_mal);
+    put_known_real(json, accept && v->session_mal > 0, "session_mal", v->session_mal);
     put_known(json, accept, "cycles", v->drafts.cycles);
     put_known(json, accept, "drafted", v->drafts.drafted);
     put_known(json, accept, "accepted", v->drafts.accepted);

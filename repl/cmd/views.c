@@ -308,8 +308,10 @@ static void stats_speed(const struct status *s, struct sheet *out)
     begin_line(out, "MAL");
     if (v->drafts.cycles == 0 && v->drafts.drafted > 0)
         sheet_add(out, ST_TEXT, "  the server does not count its steps: /accept");
-    else if (v->drafts.cycles > 0)
+    else if (v->drafts.cycles > 0 && v->turn_mal > 0)
         sheet_printf(out, ST_TEXT, "  %.2f last turn, %.2f session", v->turn_mal, v->session_mal);
+    else if (v->drafts.cycles > 0)
+        sheet_printf(out, ST_TEXT, "  %.2f session; the last turn drafted nothing", v->session_mal);
     else
         sheet_add(out, ST_TEXT, "  nothing drafted yet");
     sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles)");

@@ -105,7 +105,7 @@ diff_ "replay --forced: one id" 1 'token 0 is 325 in the log, 324 would be chose
 changed '-0.00011586471373448148=>-0.50011586'
 diff_ "diff: a log probability shifted" 0 'they differ by at most 0\.5 \(turn 1, token 0\)' -- diff "$here" "$id" --log-only
 changed '2895,333,204]=>2895,333,7]'
-diff_ "diff: another prompt" 1 'first in turn 1: prompt: token 16 is 204 in a, 7 in b' 'verdict +other prompts' -- diff "$here" "$id"
+diff_ "diff: another prompt" 1 'first in turn 1: prompt: token 16 is 204 in a, 7 in b' 'verdict +not comparable: the prompts differ' -- diff "$here" "$id"
 changed '"token_ids":[324]=>"token_ids":[999999]'
 diff_ "--forced: an id of another vocabulary" 2 -- replay "$id" --forced
 [ "$(wc -l <"$T/err")" = 1 ] && grep -q '^aerie: turn 1: id 999999 at position 0 of the reply is not in the vocabulary of this model' "$T/err"; result "in one line" $?

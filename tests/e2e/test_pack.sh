@@ -49,8 +49,8 @@ cd "$T" || exit 2
 # ---- the default: no text ----
 aerie pack last >"$T/out"; rc=$?
 FILE=$(cut -d: -f1 "$T/out" | head -n 1)
-[ $rc = 0 ] && [[ $FILE =~ ^[0-9A-Z]{26}\.aerie$ ]] && [ "$(stat -c %a "$FILE")" = 600 ]
-result "without text the file is named after the id, 0600" $?
+[ $rc = 0 ] && [[ $FILE =~ ^session-[0-9]+\.aerie$ ]] && [ "$(stat -c %a "$FILE")" = 600 ]
+result "without text the file is named after the number, 0600" $?
 refuse 2 "$FILE exists; -o FILE names another" pack last
 aerie pack last --with-text >"$T/out"; [ $? = 0 ] && [ -f The-walrus-confidential.aerie ]
 result "with text after the title" $?
@@ -63,7 +63,7 @@ printf 'x\n' | timeout "${TEST_LIMIT:-250}" "$AERIE" --plain -q >/dev/null 2>&1
 aerie pack last -o other.aerie >/dev/null
 # and the words of every report, whatever it is of
 for engine in sglang vllm llama.cpp; do aerie pack last --issue $engine -o other-$engine.aerie >/dev/null; done
-ID=${FILE%.aerie}
+ID=$(sed -n 's/^{"id":"\([^"]*\)".*/\1/p' "$T/show.json")
 printable() { LC_ALL=C tr -cs '[:print:]' '\n' <"$1"; }
 split() { tr -cs '[:alpha:]' '\n' | tr '[:upper:]' '[:lower:]' | awk 'length >= 4' | LC_ALL=C sort -u; }
 { cat "$T/chat"; sed 's,^/[a-z]* ,,' "$T/script"; } | split >"$T/words"

@@ -65,6 +65,14 @@ if command -v tmux >/dev/null; then
         S send-keys Escape; wait_for 'the pane has the keys'; S send-keys ']'; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
         S send-keys Escape; S send-keys F2; say hello; wait_for 'nothing is computed'; result "$size: a message is refused in words" $?
     done
+    # a turn that a rule stopped: live, and played from the log
+    stopped() { S capture-pane -p >"$T/out"; [ "$(grep '^◷' "$T/out" | grep -o '✗' | wc -l)" = 1 ] && grep -q 'I4 verify swa table row' "$T/out" && grep -q 'stopped: fault' "$T/out"; }
+    S kill-server; while S list-sessions >/dev/null; do sleep 0.02; done
+    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE --bug 24617 -p draft.topk=4 -p draft.nodes=16"
+    wait_for 'BUG 24617'; say "Tell me a story about a fox."; wait_for 'stopped: fault'; until_ok stopped; result "a turn that a rule stops is marked" $?
+    sed -n '/I4/p; /^◷/p' "$T/out" >"$T/live"; say /bye; while S list-sessions >/dev/null; do sleep 0.02; done
+    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE replay last"
+    wait_for 'RECORDING 1\.' && until_ok stopped && sed -n '/I4/p; /^◷/p' "$T/out" | cmp -s - "$T/live"; result "its recording has the rule and the mark, too" $?
 else
     echo "ok $((n += 1)) - the full screen # SKIP no tmux"
 fi

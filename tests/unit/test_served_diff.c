@@ -202,7 +202,7 @@ static void test_another_prompt_is_named_first(void **unused)
     judge(&a, &b, &r);
     assert_int_equal(r.diff.class, DIFF_PROMPT);
     assert_int_equal(r.diff.turn, 3);
-    assert_int_equal(r.verdict, VERDICT_PROMPT);
+    assert_int_equal(r.verdict, VERDICT_OTHER);
     assert_non_null(strstr(r.diff.why, "token 2 is"));
     end(&a, &b, &r);
 }
