@@ -455,6 +455,14 @@ static bool stops_may_differ(const struct conditions *c, const struct trace_turn
            faults_on(a->settings) && faults_on(b->settings);
 }
 
+/* Whether later turns have different contexts. A turn without a reply leaves nothing in the context;
+ * a replay that got further takes its reply back. */
+static bool contexts_part(const struct trace_turn *a, const struct trace_turn *b)
+{
+    int x = trace_emitted(a), y = trace_emitted(b);
+    return x && y && x != y;
+}
+
 static void say_stop(struct diff_counts *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static void say_stop(struct diff_counts *n, const char *fmt, ...)
@@ -475,11 +483,11 @@ static bool both_stopped(struct comparison *of, const struct trace_turn *a, cons
         at_steps(of->d, a->fault_step, b->fault_step);
         return set(of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
     }
-    of->n->over = at != trace_emitted(b);
-    if (of->n->over)
-        say_stop(of->n, "turn %d was stopped after %d tokens %s, after %d %s, by the same rule: %.90s; "
-                 "later turns have different contexts", a->n, at, of->in->a, trace_emitted(b),
-                 of->in->b, a->fault);
+    of->n->over = contexts_part(a, b);
+    if (at != trace_emitted(b))
+        say_stop(of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: %.90s%s",
+                 a->n, at, plural(at), of->in->a, trace_emitted(b), of->in->b, a->fault,
+                 of->n->over ? "; later turns have different contexts" : "");
     else
         say_stop(of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
                  plural(at), a->fault);
@@ -497,7 +505,7 @@ static bool one_stopped(struct comparison *of, const struct trace_turn *a, const
     if (!stops_may_differ(of->c, a, b))
         return set(of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
     at_steps(of->d, 0, 0);
-    of->n->over = trace_emitted(a) != trace_emitted(b);
+    of->n->over = contexts_part(a, b);
     say_stop(of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
              "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
              of->n->over ? "; later turns have different contexts" : "");

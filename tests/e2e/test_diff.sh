@@ -7,7 +7,7 @@ export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 n=0; bad=0
 result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
 session() { # FLAGS: questions on standard input
-    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=90 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
+    "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=76 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
 }
 # TITLE STATUS PATTERN ARGUMENTS...: the status and a line of the output
 says() {
@@ -19,7 +19,7 @@ says() {
     [ $ok = 0 ] || { echo "# status $rc, expected $want, and /$pattern/ in:"; sed 's/^/# /' "$T/out" | head -n 12; }
     result "$title" $ok
 }
-printf '%s\n' 'Tell me a short story.' 'What are you?' 'Explain speculative decoding in detail.' | session -p draft.topk=4 -p draft.nodes=16
+printf '%s\n' 'Tell me a short story.' 'What are you?' | session -p draft.topk=4 -p draft.nodes=16
 result "a session without the checker" $?
 
 # ---- replay --with: what may not change ----
@@ -27,7 +27,7 @@ with() { # TITLE STATUS PATTERN CHANGE...
     local title=$1 status=$2 pattern=$3; shift 3
     says "replay: $title" "$status" "$pattern" replay last --with "$@"
 }
-equal='^equal: 3 turns, [0-9]+ tokens'
+equal='^equal: 2 turns, [0-9]+ tokens'
 with "the checker, after the fact" 0 "$equal, step by step" check=strict
 grep -qE '^checker: [0-9]+ plans checked, no rule violated' "$T/out"; result "plans were checked" $?
 with "another page size" 0 "$equal, step by step" page_size=4
@@ -101,28 +101,60 @@ diff_ "a leaked page" 1 'first at step 1\.3: page table' 'verdict +bug' 'equal t
     -- "$first" --with bug.27789=on
 says "pools with leaked pages can be emptied" 0 '.' --plain --quiet --check off --bug 27789 -p draft.topk=4 -p draft.nodes=16 \
     --script <(printf '%s\n' 'Tell me a short story.' /clear hello)
-diff_ "pages and trees" 0 'differs +nowhere: 3 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
+diff_ "pages and trees" 0 'differs +nowhere: 2 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
 diff_ "another temperature" 1 'verdict +changed on purpose' 'tokens: token' -- "$first" --with temperature=0.8
-diff_ "other weights" 1 'verdict +changed on purpose' '[0-9]+ runs of a with noise' 'margin +0\.' -- "$first" --with weights=fp8
-printf '%s\n' 'Tell me a short story.' 'What are you?' | session --page-size 4 -p draft.topk=2 -p draft.nodes=7
-diff_ "two sessions" 1 'first in turn 3: prompt: there is no such turn in b' 'verdict +changed on purpose' -- "$first" last
+printf '%s\n' 'Tell me a short story.' | session -p max_tokens=40
+diff_ "other weights" 1 'verdict +changed on purpose' '[0-9]+ runs of a with noise' 'margin +0\.' -- last --with weights=fp8
+
+# ---- two sessions whose messages differ ----
+printf '%s\n' 'Tell me a short story.' | session --page-size 4 -p draft.topk=2 -p draft.nodes=7
+diff_ "a session that goes on" 1 '^a +#1  2 turns  Tell me' '^b +#5  1 turn ' 'first in turn 2: messages: there is no such turn in b' \
+    'verdict +not comparable from turn 2 on: the messages differ' 'turns before it are equal: 1 turn, 76 tokens' -- "$first" last
 printf '%s\n' 'Tell me a short story.' 'Who are you?' | session
-diff_ "other messages" 1 'first in turn 2: prompt' 'verdict +changed on purpose' -- "$first" last
-diff_ "the logs alone" 1 'first in turn 2: prompt' -- "$first" last --log-only
+diff_ "other messages" 1 'first in turn 2: messages: "What are you\?" in a, "Who are you\?" in b' \
+    'verdict +not comparable from turn 2 on: the messages differ' -- "$first" last
+diff_ "the logs alone" 1 'first in turn 2: messages' 'verdict +not comparable from turn 2 on' -- "$first" last --log-only
+printf '%s\n' 'What is 7 plus 5?' "$(printf 'Say \033[31mhello\033[0m to %060d' 7)" | session -p max_tokens=9
+diff_ "unrelated sessions" 1 'first in turn 1: messages: "Tell me a short story\." in a, "What is 7 plus 5\?" in b' \
+    'verdict +not comparable: the messages differ' -- "$first" last
+grep -qE 'changed|[0-9A-Z]{26}' "$T/out"; [ $? = 1 ]; result "diff: nothing is said to be changed, and no id is printed" $?
+"$AERIE" diff "$first" last --json >"$T/out"; [ $? = 1 ] &&
+    grep -q '"a_number":1,.*"b_number":7,"verdict":"not comparable","reason":"the messages differ","equal":false,"turns":0,.*"turn":1,.*"class":"messages"' "$T/out"
+result "diff: unrelated sessions as JSON" $?
+printf '%s\n' 'What is 7 plus 5?' "$(printf 'Say \033[31mhello\033[0m to %060d' 8)" | session -p max_tokens=9
+diff_ "a long message is shortened, and none prints an escape" 1 'messages: "Say  \[31mhello \[0m to 0+\.\.\." in a, "Say' -- last 7
+LC_ALL=C grep -q $'\033' "$T/out"; [ $? = 1 ]; result "diff: no escape" $?
 "$AERIE" diff "$first" --with bug.39287=on --json >"$T/out"
 grep -q '"verdict":"bug",.*"place":{"turn":1,"step":10,"step_b":10,"layer":0,"kind":"sliding","operation":"attention","row":11' "$T/out"
 result "diff: as JSON" $?
+# ---- turns that a rule stopped: 24617 in a verify pass, 16267 in a prompt; the session goes on ----
+printf '%s\n' 'Tell me a short story.' '/bug 24617 on' 'What is a page table?' '/bug 24617 off' 'What are you?' '/bug 16267 on' 'Say hello.' \
+    '/bug 16267 off' 'Say hello.' | session --check on -p max_tokens=72 -p draft.topk=4 -p draft.nodes=16
+[ "$(grep -c 'stopped: fault' "$T/err")" = 2 ]; result "two turns are stopped" $?
+says "stopped turns replay" 0 '^equal: 5 turns, [0-9]+ steps$' replay last --check
+up='differs +nowhere: 5 turns, 1[0-9]{2} tokens'; two='; 2 turns up to where they were stopped$'
+both='turn 2 was stopped after the same 1 token on both sides: I4 verify swa table row 0'
+diff_ "stopped turns, other pages" 0 "$up and every step$two" 'verdict +equal$' "$both" -- last --with page_size=4
+diff_ "stopped turns, another seed" 0 "$up and every step$two" 'verdict +equal$' "$both" -- last --with seed=1
+diff_ "stopped turns, prompt chunks" 0 "$up by position, equal log probabilities$two" 'verdict +equal$' "$both" -- last --with chunk=5
+diff_ "stopped turns, no tree for the fault to spoil" 0 "$up by position, equal log probabilities$two" 'verdict +equal$' \
+    'turn 2 was stopped in a only; the historical fault is on on both sides' -- last --with spec=off
+says "stopped turns, pages that the fault cannot spoil" 0 '^equal: 5 turns, 1[0-9]{2} tokens, step by step' replay last --with page_size=1
+diff_ "without the fault" 1 'first at step 2\.2: stop: I4 verify .* \(in a only\)' 'verdict +bug' 'bug\.24617 on \| off' -- last --with bug.24617=off
+diff_ "without the other one" 1 'first at step 4\.1: stop: I4 extend .* \(in a only\)' 'verdict +bug' -- last --with bug.16267=off
+says "replay without the fault" 1 '^differs at step 2\.2: stop: I4 verify .* \(in the log only\)' replay last --with bug.24617=off
+
 # ---- faults that need a small page, a prompt in chunks, a full pool ----
 printf '%s\n' 'Tell me a short story.' /regen 'What are you?' 'Tell me a story about Clara the owl.' |
-    session -p chunk=5 -p draft.topk=2 -p draft.nodes=6 --page-size 2 --context 400 --swa-pages 60
+    session -p max_tokens=40 -p chunk=5 -p draft.topk=2 -p draft.nodes=6 --page-size 2 --context 400 --swa-pages 60
 diff_ "a cell that no pass has written" 1 'first at step 2\.1: page table' 'in b at step 1\.4: I10 ' 'verdict +bug' -- last --with bug.41838=on
 diff_ "another pool's table" 1 'first at step 1\.5: page table' 'in b at step 1\.1: I11 ' 'verdict +bug' -- last --with bug.26966=2
-diff_ "a draft pool too small" 1 'first at step 3\.2: ' 'in b at step 1\.1: I14 ' 'verdict +bug' -- last --with bug.17630=on
+diff_ "a draft pool too small" 1 'first at step [34]\.[0-9]+: ' 'in b at step 1\.1: I14 ' 'verdict +bug' -- last --with bug.17630=on
 
 # ---- packs: without text the prompts are ids ----
 "$AERIE" pack "$first" -o "$T/x.aerie" >/dev/null; result "a pack without text" $?
 bundled=(-m models/nestling/target --draft models/nestling/draft)
-says "replay: a pack" 0 '^equal: 3 turns' replay "$T/x.aerie" --check "${bundled[@]}"
+says "replay: a pack" 0 '^equal: 2 turns' replay "$T/x.aerie" --check "${bundled[@]}"
 diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bundled[@]}"
 diff_ "a pack and its changed replay" 1 'step 1\.10, layer 0 \(sliding\), attention: row 11' -- \
     "$T/x.aerie" --with bug.39287=on "${bundled[@]}"
@@ -133,7 +165,7 @@ says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_to
     <(printf '%s\n' 'Say hello.' '/diverge page_size=2 spec=off')
 says "/diverge: a rule stops the replay" 0 'verdict +bug' --plain --quiet -p max_tokens=20 --script \
     <(printf '%s\n' 'Say hello.' '/diverge bug.26512=on')
-says "/diff: another session" 0 'first in turn 1: prompt: .* here, .* there' --plain --quiet -p max_tokens=20 --script \
+says "/diff: another session" 0 'first in turn 1: messages: "Say hello\." here, "Tell me' --plain --quiet -p max_tokens=20 --script \
     <(printf '%s\n' 'Say hello.' "/diff $first")
 says "/diff: nothing to compare with" 2 '/diff takes? a session|/diff a session' --plain --quiet -p max_tokens=20 --script \
     <(printf '%s\n' 'Say hello.' /diff)
