@@ -118,6 +118,7 @@ static const char schema_tables[] =
     " k INTEGER NOT NULL, rank INTEGER NOT NULL, token INTEGER, logp REAL, text TEXT,"
     " PRIMARY KEY(step_id, k, rank)) WITHOUT ROWID;"
 
+    /* op: of an operation its name, of a fault the violated rule ("I4") */
     "CREATE TABLE event(id INTEGER PRIMARY KEY,"
     " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
     " turn INTEGER NOT NULL, step INTEGER NOT NULL,"

@@ -7,6 +7,7 @@
  * then removes the file. A file whose writer is in `taken` is removed without being applied. So
  * each event is stored exactly once, whenever either process is killed.
  */
+#include "engine/fault.h"
 #include "history/internal.h"
 
 #include <dirent.h>
@@ -278,7 +279,7 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     IO_ANY(io, ev->us_prefill);
     IO_ANY(io, ev->us_decode);
     io_step(io, &ev->rec);
-    IO_INT(io, ev->at.rule, 0, 17);
+    IO_INT(io, ev->at.rule, 0, N_RULES - 1);
     io_buf(io, &ev->text);
     io_ids(io, &ev->tokens);
     io_tree(io, &ev->tree);

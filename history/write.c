@@ -4,6 +4,7 @@
  * the cursor. After a rollback the caller restores the old cursor and may apply the same events
  * again.
  */
+#include "engine/fault.h"
 #include "history/internal.h"
 #include "kernels/utf8.h"
 

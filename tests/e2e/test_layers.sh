@@ -52,7 +52,7 @@ only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan
 
 only engine/remote "$below" 'engine/(backend|opts|step_ring)\.h'
 
-only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
+only history "$base" 'engine/(event|fault)\.h' 'engine/cache/(tree|page_event)\.h'
 
 public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|engine/fault\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|records)\.h'

@@ -283,12 +283,95 @@ static void test_a_fault_is_a_bug_under_rounding_too(void **state)
     print_row("faults in numbers alone", silent);
 }
 
+/* ---- turns that were cancelled ---------------------------------------------------------------- */
+
+static struct act *turn_act(struct script *s, int n)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->act[i].is_turn && s->act[i].user.n == n)
+            return &s->act[i];
+    fail_msg("no turn %d", n);
+    return NULL;
+}
+
+static void drop_results(struct act *a)
+{
+    a->user.tokens.n = a->reply.tokens.n = 0;
+    for (int i = 0; i < a->n_step; i++)
+        step_row_free(&a->step[i]);
+    free(a->step);
+    free(a->reply.text);
+    a->step = NULL;
+    a->reply.text = NULL;
+    a->n_step = 0;
+}
+
+/* Records the scene, its first turn cancelled after so many steps. */
+static void record_cancelled(struct recorded *r, const struct scene *c, int steps)
+{
+    struct run_facts facts;
+    struct run_ask ask = {.row = -1, .layer = -1};
+    struct err e = {0};
+    int n = 0;
+    record(r, c, NULL, NULL);
+    struct act *a = turn_act(&r->script, 1);
+    assert_true(a->n_step > steps);
+    for (int i = 0; i < steps; i++)
+        n += a->step[i].tokens.n;
+    free(a->reply.stop);
+    a->reply.stop = xstrdup("cancel");
+    a->reply.n_steps = steps;
+    a->reply.tokens.n = n;
+    drop_results(turn_act(&r->script, 2));
+    struct diff_side s = test_side(&r->script, NULL, NULL);
+    must(side_run(&s, &ask, &facts, &e), &e);
+    trace_free(&r->log);
+    r->log = facts.trace;
+    facts.trace = (struct trace){0};
+    run_facts_free(&facts);
+    assert_true(r->log.n == 2 && r->log.turn[0].n_step == steps && r->log.turn[0].reply.n == n);
+    drop_results(a);
+    keep_results(&r->script, &r->log);
+}
+
+static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(void **state)
+{
+    (void)state;
+    static const struct scene scene = {16, 2, 3, 6, true, 0, 1, 9, 24,
+                                       {"Tell me a short story.", "What are you?", NULL}};
+    static const char *const change[] = {"page_size=4", "seed=3", "draft.topk=1", "draft.steps=1", "spec=off", "chunk=5"};
+    static const int after[] = {0, 1, 2, 5}; /* 1: within the prompt */
+    for (int i = 0; i < 4; i++) {
+        struct recorded r;
+        record_cancelled(&r, &scene, after[i]);
+        int tokens = r.log.turn[0].reply.n + r.log.turn[1].reply.n;
+        assert_true((r.log.turn[0].reply.n > 0) == (i > 1));
+        for (int k = 0; k < (int)(sizeof change / sizeof *change); k++) {
+            struct verdict_ask ask = {.a = test_side(&r.script, NULL, NULL), .b = test_side(&r.script, NULL, NULL),
+                                      .log_a = &r.log, .names = {"in a", "in b"}, .who = {"a", "b"}};
+            struct report rep;
+            struct err e = {0};
+            ask.b.how.with = &change[k];
+            ask.b.how.n_with = 1;
+            must(verdict_find(&ask, &rep, &e), &e);
+            if (rep.verdict != VERDICT_EQUAL || rep.counts.turns != 2 || rep.counts.stopped != 1 ||
+                rep.counts.tokens != tokens) {
+                print_report(&rep);
+                fail_msg("cancelled after %d steps, %s: %d of %d tokens", after[i], change[k], rep.counts.tokens, tokens);
+            }
+            report_free(&rep);
+        }
+        recorded_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_fault_is_a_bug_at_its_step_and_layer),
         cmocka_unit_test(test_what_only_rounds_differently_is_no_bug),
         cmocka_unit_test(test_a_fault_is_a_bug_under_rounding_too),
+        cmocka_unit_test(test_a_cancelled_turn_is_compared_up_to_there_under_every_change),
     };
     return cmocka_run_group_tests(tests, record_clean, free_clean);
 }
