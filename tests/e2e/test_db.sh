@@ -51,11 +51,12 @@ DB=$T/limit.db
 for _ in 1 2 3; do run run --db "$DB" hello; done
 run run --db "$DB" --keep-sessions 1 hello; fails '2 old sessions removed from the log' && [ "$(sql 'SELECT count(*) FROM session')" = 2 ]; result "a start keeps the sessions used last, and adds its own" $?
 used() { sql 'SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size'; }
-fill() { # with messages that are too long for the context, until so many bytes are used; free pages are room
+fill() { # with imported sessions of long messages, until so many bytes are used; free pages are room
     local missing
     for ((missing = $1 - $(used); missing > 0; missing = $1 - $(used))); do
-        yes "word and word" | head -c $((missing / 3 + 2000)) >"$T/long"
-        "$AERIE" run -q --db "$DB" - <"$T/long" >/dev/null 2>&1
+        printf '{"request":{"model":"m","messages":[{"role":"user","content":"%s"}]},"response":{"choices":[{"message":%s}]}}\n' \
+            "$(yes "word and word" | head -c $((missing / 3 + 2000)) | tr '\n' ' ')" '{"role":"assistant","content":"ok"},"finish_reason":"stop"' >"$T/long"
+        "$AERIE" import "$T/long" --db "$DB" >/dev/null 2>&1 || break
     done
 }
 fill 920000; run run --db "$DB" --max-size 1 hello; [ $rc = 0 ] && fails 'the log is (full|9[0-9]% full): '; result "a log that fills up says so" $?
