@@ -622,13 +622,13 @@ void isolate(const struct isolation *i, struct isolated *got)
     if (not_now(got))
         return;
     got->writes = confine_writes(i, got->writes_why_not, &got->failed);
-    got->programs =
-        can_filter(got->programs_why_not) &&
-        ((drop_capabilities(got->programs_why_not) && filter_calls(i, got->programs_why_not)) ||
-         !(got->failed = true));
-    got->network = got->programs && !(i->network & (NETWORK_KEPT | NETWORK_LOCAL));
+    got->programs = can_filter(got->programs_why_not) &&
+                    (filter_calls(i, got->programs_why_not) || !(got->failed = true));
     filtered = got->programs;
     network_now = i->network;
+    if (!drop_capabilities(got->programs_why_not))
+        got->programs = !(got->failed = true);
+    got->network = got->programs && !(i->network & (NETWORK_KEPT | NETWORK_LOCAL));
 }
 
 static void restrict_network(unsigned to)

@@ -15,7 +15,6 @@
 #include <glob.h>
 #include <limits.h>
 #include <linux/fs.h>
-#include <linux/sched.h>
 #include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
