@@ -112,10 +112,53 @@ static void tell_too_many(json_error_t *why, const char *text, size_t at)
     why->text[sizeof why->text - 1] = json_error_out_of_memory; /* where json_error_code() finds it */
 }
 
+/* ---- parsing ---- */
+
+static _Thread_local const struct stop *stop_flag;
+
+void json_stop_on(const struct stop *stop)
+{
+    stop_flag = stop;
+}
+
+/* A text on its way to the parser. */
+struct feed {
+    const char *text;
+    size_t n, at;
+    bool stopped;
+};
+
+/* The next part of the text; 0: its end, or a stop. */
+static size_t next_part(void *room, size_t most, void *arg)
+{
+    struct feed *f = arg;
+    size_t n = f->n - f->at < most ? f->n - f->at : most;
+    f->stopped = stop_asked(stop_flag);
+    if (f->stopped)
+        return 0;
+    memcpy(room, f->text + f->at, n);
+    f->at += n;
+    return n;
+}
+
+static json_t *parse_in_parts(const char *text, size_t n, size_t flags, json_error_t *why)
+{
+    struct feed f = {.text = text, .n = n};
+    json_error_t own;
+    why = why ? why : &own;
+    json_t *o = json_load_callback(next_part, &f, flags, why);
+    if (!o && f.stopped)
+        snprintf(why->text, sizeof why->text - 1, "stopped");
+    return o;
+}
+
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
 {
+    enum { AT_ONCE = 1 << 20 }; /* bytes that are parsed without asking */
     struct count c = {.cost = PARSER_COST};
     size_t at = exceeds(&c, text, n, (uint64_t)JSON_FACTOR * n + JSON_SPARE);
+    if (at == n && stop_flag && n > AT_ONCE)
+        return parse_in_parts(text, n, flags, why);
     if (at == n)
         return json_loadb(n ? text : "", n, flags, why);
     if (why)

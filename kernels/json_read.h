@@ -16,9 +16,14 @@ enum {
     JSON_SPARE = 1 << 20, /* a small text is never refused */
 };
 
-/* json_loadb(), for a text that may be NULL if it has no bytes. NULL and *why (or NULL): it cannot be parsed, or its
- * values are too many; *why then names the line, with json_error_out_of_memory. */
+/* json_loadb(), for a text that may be NULL if it has no bytes. NULL and *why (or NULL): it cannot be parsed, its
+ * values are too many, or parsing was stopped; *why then names the line, and where there are too many it has
+ * json_error_out_of_memory. */
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
+
+/* From now on json_parse() on the calling thread ends soon after stop_asked(stop) becomes true. NULL, the state of a new
+ * thread: nothing stops it. The caller keeps *stop alive until the next call. */
+void json_stop_on(const struct stop *stop);
 
 /* At least the memory that Jansson takes to parse the text, in bytes. */
 uint64_t json_cost(const char *text, size_t n);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -45,6 +46,7 @@ struct child {
     bool gone;           /* it has ended, with `status` */
     bool stopped;
     int status;
+    struct rusage used; /* once it is gone */
     struct termios before;
     struct buf text;     /* all output so far */
 };
@@ -196,10 +198,28 @@ static inline void start_child(struct child *c, const char *const *argv, bool tt
     c->err = err[0];
 }
 
+/* The processor time of all its threads so far. */
+static inline double used_ms(const struct child *c)
+{
+    if (c->gone)
+        return (double)(c->used.ru_utime.tv_sec + c->used.ru_stime.tv_sec) * 1e3 +
+               (double)(c->used.ru_utime.tv_usec + c->used.ru_stime.tv_usec) * 1e-3;
+    char path[64], line[1024] = "";
+    unsigned long user = 0, system = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)c->pid);
+    FILE *f = fopen(path, "re");
+    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    if (rest)
+        sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    if (f)
+        fclose(f);
+    return (double)(user + system) * 1e3 / (double)sysconf(_SC_CLK_TCK);
+}
+
 static inline void look_at_child(struct child *c)
 {
     int status;
-    if (!c->gone && waitpid(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == c->pid) {
+    if (!c->gone && wait4(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED, &c->used) == c->pid) {
         c->stopped = WIFSTOPPED(status);
         c->gone = WIFEXITED(status) || WIFSIGNALED(status);
         c->status = status;
@@ -270,7 +290,7 @@ static inline void end_child(struct child *c)
 /* ---- a server that keeps its clients waiting ------------------------------------------------- */
 
 /* Reads to the end of a request's head, then answers a list of models; POST, and everything if `dumb`, gets no answer. */
-static inline void serve_one(int fd, bool dumb)
+static inline void serve_one(int fd, int dumb)
 {
     static const char models[] = "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
     char head[8192];
@@ -290,8 +310,9 @@ static inline void serve_one(int fd, bool dumb)
     _exit(0);
 }
 
-/* Starts the server; *port receives its port. It ends with this process, or when killed. */
-static inline pid_t start_server(bool dumb, int *port)
+/* Starts a server whose connections are answered by serve(fd, arg), each in a process of its own; *port receives its port.
+ * It ends with this process, or when killed. */
+static inline pid_t start_server_with(void (*serve)(int fd, int arg), int arg, int *port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof at;
@@ -306,12 +327,18 @@ static inline pid_t start_server(bool dumb, int *port)
         for (int client; (client = accept(fd, NULL, NULL)) >= 0; close(client))
             if (fork() == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
-                serve_one(client, dumb);
+                serve(client, arg);
+                _exit(0);
             }
         _exit(0);
     }
     close(fd);
     return pid;
+}
+
+static inline pid_t start_server(bool dumb, int *port)
+{
+    return start_server_with(serve_one, dumb, port);
 }
 
 /* ---- a slow model: mostly zeros, with one token that always follows itself

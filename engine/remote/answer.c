@@ -2,7 +2,6 @@
  * 2026 (old and new names), llama-server b11434 and ollama's API documentation. */
 #include "engine/remote/answer.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,32 +129,49 @@ static void offer_rival(struct answer_token *t, int32_t id, float logp)
     }
 }
 
-/* Adds one of the best tokens of the last token's row: the token itself is first, then the others,
- * best first, in whatever order the server lists them. */
-static void add_top(struct answer *a, int32_t id, float logp, const char *text, size_t n)
+/* The best tokens of one token's row as the server lists them: the token itself, then the others in
+ * any order. Texts are the server's JSON. */
+struct row {
+    struct candidate {
+        int32_t id;
+        float logp;
+        const json_t *entry, *string; /* where its text is: an entry of the chat API, or a string; */
+        const char *key;              /* or the key of an object */
+        int order;
+    } *v; /* (n) */
+    int n, cap;
+};
+
+static void row_add(struct row *w, struct candidate c)
 {
-    tops_add(&a->tops, a->n_token - 1, id, logp, text, n);
-    struct top *at = a->tops.at;
-    for (int i = a->tops.n - 1; i >= 2 && at[i - 2].k == at[i].k && at[i].logp > at[i - 1].logp; i--) {
-        struct top low = at[i - 1];
-        at[i - 1] = at[i];
-        at[i] = low;
+    if (w->n == w->cap) {
+        w->cap = 2 * w->cap + 32;
+        w->v = xrealloc(w->v, (size_t)w->cap, sizeof *w->v);
     }
+    c.order = w->n;
+    w->v[w->n++] = c;
 }
 
-static void add_top_string(struct answer *a, int32_t id, float logp, const json_t *text)
+/* Best first; those of one log probability in the server's order, those without one last. */
+static int better(const void *x, const void *y)
+{
+    const struct candidate *a = x, *b = y;
+    float la = isnan(a->logp) ? -INFINITY : a->logp, lb = isnan(b->logp) ? -INFINITY : b->logp;
+    return la != lb ? (la < lb) - (la > lb) : (a->order > b->order) - (a->order < b->order);
+}
+
+static void put_string(struct answer *a, const struct candidate *c, const json_t *text)
 {
     bool is_text = json_is_string(text) && id_in_text(text) < 0;
-    add_top(a, id, logp, is_text ? json_string_value(text) : NULL,
-            is_text ? json_string_length(text) : 0);
+    tops_add(&a->tops, a->n_token - 1, c->id, c->logp, is_text ? json_string_value(text) : NULL,
+             is_text ? json_string_length(text) : 0);
 }
 
 /* The text of an entry of the chat API: its bytes if it has them, because a JSON string cannot hold
  * an incomplete character. */
-static void add_top_entry(struct answer *a, const json_t *entry)
+static void put_entry(struct answer *a, const struct candidate *c)
 {
-    int32_t id = id_of_entry(entry);
-    float logp = get_logp(at(entry, "logprob"));
+    const json_t *entry = c->entry;
     struct buf text = {0};
     json_t *bytes = at(entry, "bytes"), *v;
     size_t i;
@@ -169,25 +185,43 @@ static void add_top_entry(struct answer *a, const json_t *entry)
      * entry) */
     bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 && !memcmp(text.p, "token_id:", 9);
     if (whole && !spelled)
-        add_top(a, id, logp, text.p, text.n);
+        tops_add(&a->tops, a->n_token - 1, c->id, c->logp, text.p, text.n);
     else
-        add_top_string(a, id, logp, at(entry, "token"));
+        put_string(a, c, at(entry, "token"));
     buf_free(&text);
+}
+
+/* Keeps the row of the last token, and empties it: the token itself, then the best others. */
+static void put_row(struct answer *a, struct row *w)
+{
+    if (w->n > 2)
+        qsort(w->v + 1, (size_t)w->n - 1, sizeof *w->v, better);
+    for (int i = 0; i < w->n && i < ANSWER_TOPS; i++) {
+        const struct candidate *c = &w->v[i];
+        if (c->entry)
+            put_entry(a, c);
+        else if (c->key)
+            tops_add(&a->tops, a->n_token - 1, c->id, c->logp, c->key, strlen(c->key));
+        else
+            put_string(a, c, c->string);
+    }
+    w->n = 0;
 }
 
 /* logprobs.content of the chat API, completion_probabilities of llama-server: entries with token,
  * logprob and top_logprobs, ids in some servers. */
 static void get_entries(struct answer *a, const json_t *entries)
 {
+    struct row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(entries, i, entry) {
         struct answer_token *t = add_token(a);
         if (!t)
-            return;
+            break;
         t->id = id_of_entry(entry);
         t->logp = get_logp(at(entry, "logprob"));
-        add_top_entry(a, entry);
+        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .entry = entry});
         bool self = false; /* the list holds the token itself, once */
         json_array_foreach(at(entry, "top_logprobs"), k, top) {
             if (!self && json_equal(at(top, "token"), at(entry, "token")) &&
@@ -195,55 +229,65 @@ static void get_entries(struct answer *a, const json_t *entries)
                 self = true;
                 continue;
             }
-            offer_rival(t, id_of_entry(top), get_logp(at(top, "logprob")));
-            add_top_entry(a, top);
+            struct candidate c = {.id = id_of_entry(top), .logp = get_logp(at(top, "logprob")), .entry = top};
+            offer_rival(t, c.id, c.logp);
+            row_add(&row, c);
         }
+        put_row(a, &row);
     }
+    free(row.v);
 }
 
 /* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log probabilities. */
 static void get_columns(struct answer *a, const json_t *logprobs)
 {
+    struct row row = {0};
     size_t i;
     json_t *text, *v;
     const char *key;
     json_array_foreach(at(logprobs, "tokens"), i, text) {
         struct answer_token *t = add_token(a);
         if (!t)
-            return;
+            break;
         t->id = id_in_text(text);
         t->logp = get_logp(json_array_get(at(logprobs, "token_logprobs"), i));
-        add_top_string(a, t->id, t->logp, text);
+        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .string = text});
         json_object_foreach(json_array_get(at(logprobs, "top_logprobs"), i), key, v) {
             if (json_is_string(text) && strcmp(key, json_string_value(text)) == 0)
                 continue;
             offer_rival(t, -1, get_logp(v));
-            add_top(a, -1, get_logp(v), key, strlen(key));
+            row_add(&row, (struct candidate){.id = -1, .logp = get_logp(v), .key = key});
         }
+        put_row(a, &row);
     }
+    free(row.v);
 }
 
 /* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the same. */
 static void get_triples(struct answer *a, const json_t *meta)
 {
+    struct row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(at(meta, "output_token_logprobs"), i, entry) {
         struct answer_token *t = add_token(a);
         if (!t)
-            return;
+            break;
         get_id(json_array_get(entry, 1), &t->id);
         t->logp = get_logp(json_array_get(entry, 0));
-        add_top_string(a, t->id, t->logp, json_array_get(entry, 2));
+        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .string = json_array_get(entry, 2)});
         json_array_foreach(json_array_get(at(meta, "output_top_logprobs"), i), k, top) {
             int32_t id = -1;
             get_id(json_array_get(top, 1), &id);
             if (id == t->id)
                 continue;
-            offer_rival(t, id, get_logp(json_array_get(top, 0)));
-            add_top_string(a, id, get_logp(json_array_get(top, 0)), json_array_get(top, 2));
+            struct candidate c = {.id = id, .logp = get_logp(json_array_get(top, 0)), .string = json_array_get(top, 2)};
+            offer_rival(t, id, c.logp);
+            row_add(&row, c);
         }
+        put_row(a, &row);
     }
+    free(row.v);
 }
 
 /* Ids that came with log probabilities belong to the same tokens if their numbers are equal. */
@@ -492,9 +536,20 @@ static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why
     return o;
 }
 
-bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
+static void nothing_reported(struct answer *a)
 {
     *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1, .n_output = -1};
+}
+
+void answer_take(struct answer *a, const json_t *o)
+{
+    nothing_reported(a);
+    get_all(a, o);
+}
+
+bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
+{
+    nothing_reported(a);
     if (n == 6 && memcmp(s, "[DONE]", 6) == 0) {
         a->end = true;
         return true;

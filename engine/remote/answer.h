@@ -9,10 +9,15 @@
 #ifndef AERIE_ANSWER_H
 #define AERIE_ANSWER_H
 
+#include <jansson.h>
+
 #include "engine/served.h"
 #include "kernels/base.h"
 
-enum { ANSWER_TOKENS = 65536 }; /* most tokens or steps of one text */
+enum {
+    ANSWER_TOKENS = 65536, /* most tokens or steps of one text */
+    ANSWER_TOPS = 256,     /* best tokens of one token that are kept: the token itself and the best */
+};
 
 /* One token of the reply with its log probability, and the best other token of the same row. */
 struct answer_token {
@@ -65,6 +70,8 @@ struct answer {
 /* Reads one text into *a, whose former content is not freed. False and *e (ERR_MODEL): it is not a
  * JSON object. */
 bool answer_read(struct answer *a, const char *json, size_t n, struct err *e);
+/* The same of an object that was parsed already. */
+void answer_take(struct answer *a, const json_t *o);
 void answer_free(struct answer *a);
 
 #endif

@@ -224,8 +224,16 @@ static size_t on_body(char *p, size_t one, size_t n, void *arg)
     c->ns_last = clock_ns();
     if (!c->ns_first)
         c->ns_first = c->ns_last;
+    if (stop_asked(c->stop)) {
+        fail(c, "stopped");
+        return 0;
+    }
     if (c->bytes && status == 200) {
         struct err e;
+        if (c->n_bytes > HTTP_STREAM) {
+            fail(c, "the server's answer is longer than %d GiB", HTTP_STREAM >> 30);
+            return 0;
+        }
         if (c->bytes(c->arg, p, n, &e))
             return n;
         fail(c, "%s", e.msg);
@@ -407,10 +415,11 @@ bool http_refused(const struct http_call *c, struct err *e)
 
 bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e)
 {
+    c->stop = stop;
     http_begin(h, c);
     while (!c->done && !stop_asked(stop))
         http_run(h, 50);
-    bool done = c->done;
+    bool done = c->done && !stop_asked(stop);
     http_end(h, c);
     if (!done)
         return err_set(e, ERR_NEGATIVE, "stopped");

@@ -22,7 +22,10 @@ struct http_opts {
     int connect_ms, first_ms, silence_ms; /* 0: 10 s, 600 s, 120 s */
 };
 
-enum { HTTP_BODY = 64 << 20 }; /* bytes of a whole answer */
+enum {
+    HTTP_BODY = 64 << 20,   /* bytes of a whole answer, unpacked */
+    HTTP_STREAM = 1 << 30,  /* bytes of a stream, unpacked */
+};
 
 /* One request. The caller fills in the first part before http_begin(); the struct must stay where it
  * is until http_end(). */
@@ -33,6 +36,8 @@ struct http_call {
      * the request ends with *e. */
     bool (*bytes)(void *arg, const void *p, size_t n, struct err *e);
     void *arg;
+    const struct stop *stop; /* asked for each part that comes, because an answer can unpack to a
+                                thousand times its size; NULL: nothing stops it */
 
     bool done;         /* everything was received, or `failed` and *why says why not */
     bool failed;

@@ -101,6 +101,16 @@ static void add_progress(struct incoming *in, const struct answer *a)
         in->news->progress(in, a->done, a->total);
 }
 
+/* Whether a reply ends by itself: text and tokens are bounded. */
+static bool is_bounded(struct incoming *in, const struct answer *a, struct err *e)
+{
+    in->n_bytes += a->thought.n + (a->cumulative ? 0 : a->text.n);
+    if (in->n_bytes > REPLY_TEXT || in->shown > REPLY_TEXT)
+        return err_set(e, ERR_MODEL, "the server's reply is longer than %d MiB", REPLY_TEXT >> 20);
+    return in->n_token <= REPLY_TOKENS ||
+           err_set(e, ERR_MODEL, "the server's reply has more than %d tokens", REPLY_TOKENS);
+}
+
 static void replace_ids(struct ids *have, const struct ids *got)
 {
     if (got->n) {
@@ -137,6 +147,7 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
             memcpy(in->finish_word, a.finish_word, sizeof in->finish_word);
         }
         in->end = a.end;
+        ok = is_bounded(in, &a, e);
     }
     answer_free(&a);
     return ok;
@@ -171,7 +182,7 @@ static void send(struct http *h, struct incoming *in)
 {
     struct buf answer = in->call.answer;
     in->call = (struct http_call){.method = "POST", .path = in->path, .body = in->body,
-                                  .bytes = on_bytes, .arg = in, .answer = answer};
+                                  .bytes = on_bytes, .arg = in, .stop = in->stop, .answer = answer};
     in->state = INCOMING_RUNS;
     http_begin(h, &in->call);
 }
@@ -283,6 +294,8 @@ static void name_tokens(struct incoming *in)
 void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
                   void (*meanwhile)(void *arg), void *arg)
 {
+    for (int i = 0; i < n; i++)
+        in[i].stop = stop;
     while (!stop_asked(stop) && look(h, in, n, at_once) > 0) {
         http_run(h, 50);
         if (meanwhile)

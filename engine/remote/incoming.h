@@ -12,7 +12,11 @@
 #include "engine/remote/http.h"
 #include "engine/remote/wire.h"
 
-enum { RETRIES = 3 };
+enum {
+    RETRIES = 3,
+    REPLY_TOKENS = 1 << 20, /* a longer reply is broken off: a server may send without end */
+    REPLY_TEXT = 16 << 20,  /* bytes */
+};
 
 /* Tokens that came in one piece: [first, first + n) of the reply. n 0: text without tokens. */
 struct piece {
@@ -48,6 +52,7 @@ struct incoming {
                             either (except, with some servers, the stop token) */
     struct piece *piece; /* (n_piece) */
     int n_piece, cap_piece;
+    size_t n_bytes;      /* of text */
     int n_text;          /* pieces of text: an estimate of the tokens if nothing else counts them */
     struct ids prompt;   /* ids of the prompt and (reply) of the whole reply, if the server sends
                             them */
@@ -61,6 +66,7 @@ struct incoming {
     uint64_t ns_last;
     /* private to incoming.c */
     struct http_call call;
+    const struct stop *stop;
     struct wire wire;
     struct buf whole;    /* an answer that is not a stream */
     size_t shown;        /* bytes of a cumulative text that were reported */

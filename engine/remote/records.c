@@ -267,14 +267,10 @@ static void take_tokens(struct record *r, const struct answer *a)
     r->n_token = all && whole ? n : 0;
 }
 
-static bool take_reply(struct record *r, const json_t *o, struct err *e)
+static void take_reply(struct record *r, const json_t *o)
 {
     struct answer a;
-    char *text = json_dumps(o, JSON_COMPACT);
-    bool ok = text && answer_read(&a, text, strlen(text), e);
-    free(text);
-    if (!ok)
-        return false;
+    answer_take(&a, o);
     const json_t *choice = json_array_get(at(o, "choices"), 0), *word = at(choice, "finish_reason");
     const json_t *print = at(o, "system_fingerprint"), *created = at(o, "created");
     r->answer = text_of(&a.text);
@@ -305,11 +301,10 @@ static bool take_reply(struct record *r, const json_t *o, struct err *e)
         r->error = xstrdup(a.error);
     r->reply = true;
     answer_free(&a);
-    return true;
 }
 
 /* vLLM's own outputs as choices of the API. */
-static bool take_outputs(struct record *r, const json_t *o, struct err *e)
+static void take_outputs(struct record *r, const json_t *o)
 {
     json_t *as = json_object();
     json_object_set(as, "choices", at(o, "outputs"));
@@ -317,9 +312,8 @@ static bool take_outputs(struct record *r, const json_t *o, struct err *e)
         json_object_set(as, "usage", at(o, "usage"));
     if (some(at(o, "metrics")))
         json_object_set(as, "metrics", at(o, "metrics"));
-    bool ok = take_reply(r, as, e);
+    take_reply(r, as);
     json_decref(as);
-    return ok;
 }
 
 /* ---- the line -------------------------------------------------------------------------------- */
@@ -403,8 +397,7 @@ static bool take_line(struct record *r, const json_t *o, struct err *e)
     if (ok && json_is_object(request))
         ok = take_request(r, request, e);
     if (ok && json_is_object(reply) && json_object_size(reply))
-        ok = json_is_array(at(reply, "outputs")) ? take_outputs(r, reply, e)
-                                                 : take_reply(r, reply, e);
+        (json_is_array(at(reply, "outputs")) ? take_outputs : take_reply)(r, reply);
     if (ok)
         take_error(r, at(o, "error"), at(at(o, "response"), "status_code"));
     take_names(r, o);

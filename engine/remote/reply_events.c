@@ -5,7 +5,7 @@
 
 #include "engine/remote/server_steps.h"
 
-enum { MOST_STEPS = 1 << 16 };
+enum { MOST_STEPS = 1 << 15 }; /* of a reply, in the log: its writer takes half a second for them */
 
 enum stop_reason reply_stop(const struct incoming *in)
 {
@@ -95,7 +95,7 @@ static int post_server_steps(struct talk *t, const struct incoming *in, int lead
                                      .pos0 = pos_before(in, 0),
                                      .source = STEP_PIECE,
                                      .us_arrived = arrived(in, &in->piece[0])});
-    for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
+    for (int i = 0; i < in->accepted.n && at < in->n_token && step < MOST_STEPS; i++) {
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
         while (piece < in->n_piece - 1 && in->piece[piece].first + in->piece[piece].n < at + n)
             piece++;

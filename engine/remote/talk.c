@@ -1,6 +1,8 @@
 /* talk.c - the conversation, its requests and its events: see talk.h. */
 #include "engine/remote/talk.h"
 
+#include "kernels/json_read.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -328,6 +330,7 @@ static void wake(struct talk *t)
 static void *run(void *arg)
 {
     struct talk *t = arg;
+    json_stop_on(&t->stop);
     pthread_mutex_lock(&t->mu);
     for (;;) {
         t->working = false;

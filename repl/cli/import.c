@@ -13,6 +13,7 @@
 
 #include "engine/remote/records.h"
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 #include "repl/cli/cli.h"
 #include "repl/facts.h"
 #include "repl/interrupt.h"
@@ -335,7 +336,8 @@ static void take_line(struct import *m, const char *file, int line, const struct
     struct record r;
     struct err e;
     if (!record_read(&r, text->p, text->n, &e)) {
-        complain(m, file, line, e.msg);
+        if (!stop_asked(&m->stop))
+            complain(m, file, line, e.msg);
         return;
     }
     if (r.request && !r.reply && r.name) {
@@ -480,6 +482,7 @@ int cli_import(struct cli *c)
                                  .config = ""};
     char *path = cli_db_path(c);
     bool ok = cli_stop_open(&m.stop, &e);
+    json_stop_on(&m.stop);
     m.log = ok ? history_open(path, LOG_TREE, &none, &e) : NULL;
     ok = m.log != NULL;
     for (int i = 0; ok && i < c->n_word && !stop_asked(&m.stop); i++)
@@ -496,5 +499,6 @@ int cli_import(struct cli *c)
     }
     int rc = !ok ? cli_fail(&e) : m.bad ? m.n ? ERR_NEGATIVE : ERR_USAGE : 0;
     free(path);
+    json_stop_on(NULL);
     return cli_stop_close(rc);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/json.h"
+#include "kernels/json_read.h"
 #include "repl/serve/task.h"
 
 /* ---- tokens and text ------------------------------------------------------------------------- */
@@ -144,6 +145,7 @@ static struct body *take(struct queue *q)
 static void read_body(struct body *b)
 {
     tok_stop_on(&b->stop);
+    json_stop_on(&b->stop);
     if (is_stopped(b, &b->refused))
         ;
     else if (b->kind == BODY_TOKENIZE)
@@ -153,6 +155,7 @@ static void read_body(struct body *b)
     else
         ask_read(&b->ask, b->of, b->kind == BODY_CHAT, b->text.p, b->text.n, &b->refused);
     tok_stop_on(NULL);
+    json_stop_on(NULL);
     buf_free(&b->text);
     if (is_stopped(b, &b->refused))
         buf_free(&b->answer);
