@@ -157,7 +157,7 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
     switch_off(d->h);
     set_limits(d->h);
-    if (!db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY", e)) {
+    if (!index_bound(d, e) || !db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY", e)) {
         db_close(d);
         return false;
     }

@@ -31,7 +31,8 @@ enum {
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
     CLOSE_MS = 2000,         /* closing retries for at most this long */
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
-    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than this */
+    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than this, */
+    DETAILS_MS = 200,        /* and leaves out the steps that are not written after this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
     EV_MARK = 1000,          /* an event kind of this file: history_mark() */
@@ -160,6 +161,15 @@ static bool is_detail(const struct event *ev)
     return ev->kind == EV_STEP || ev->kind == EV_TEXT;
 }
 
+/* Whether closing was hastened more than ms ago. */
+static bool is_late(struct history *h, int ms)
+{
+    pthread_mutex_lock(&h->mu);
+    uint64_t since = h->hastened_ns;
+    pthread_mutex_unlock(&h->mu);
+    return since && clock_ns() - since > (uint64_t)ms * 1000000;
+}
+
 static void drop_details(struct history *h)
 {
     int kept = 0;
@@ -252,15 +262,21 @@ static int set_sync(struct history *h, int sync)
     return rc;
 }
 
-/* Applies and commits all waiting events. *bad: index of the event that failed; -1: none did. */
-static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
+/* Applies and commits all waiting events. *bad: index of the event that failed; -1: none did.
+ * *skipped: details that were left out, because the program ends. */
+static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t *mark, uint64_t *skipped)
 {
+    enum { LOOK = 64 }; /* events between two looks at the time */
     int rc = db_do(&h->w.db, "BEGIN IMMEDIATE", "");
+    bool late = false;
     *bad = -1;
-    *ended = 0;
+    *ended = *skipped = 0;
     for (int i = 0; !rc && i < h->n_wait; i++) {
         bool end = false;
-        if ((int)h->wait[i].ev.kind == EV_MARK)
+        late = late || (i % LOOK == 0 && is_late(h, DETAILS_MS));
+        if (late && is_detail(&h->wait[i].ev))
+            *skipped += 1;
+        else if ((int)h->wait[i].ev.kind == EV_MARK)
             *mark = h->wait[i].ev.seq;
         else
             rc = write_event(&h->w, &h->wait[i].ev, h->wait[i].level, &end);
@@ -290,13 +306,15 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
 {
     struct cursors_saved before;
     cursors_save(&h->w, &before);
+    uint64_t skipped = 0;
     *bad = -1;
     /* with a rollback journal, a commit that is not synced at once could damage the file */
     int rc = set_sync(h, has_turn_end(h) || !h->w.has_wal ? 2 : 1);
     if (!rc)
-        rc = apply_waiting(h, bad, ended, mark);
+        rc = apply_waiting(h, bad, ended, mark, &skipped);
     texts_ended(&h->w.texts, !rc);
     if (!rc) {
+        h->dropped += skipped;
         cursors_drop(&before);
         return rc;
     }
@@ -502,15 +520,6 @@ static void write_side_file(struct history *h)
         h->in_side_file = side_file_write(&h->w, h->wait, h->n_wait, &e);
 }
 
-/* Whether closing was hastened and the disk is slow. */
-static bool is_late(struct history *h)
-{
-    pthread_mutex_lock(&h->mu);
-    uint64_t since = h->hastened_ns;
-    pthread_mutex_unlock(&h->mu);
-    return since && clock_ns() - since > HASTE_MS * 1000000ull;
-}
-
 /* Marks the sessions as ended and releases their locks. On a late close these rows are not synced:
  * after a power cut the next start finds a session that ended like a killed one. */
 static void store_ends(struct history *h, bool late)
@@ -544,7 +553,7 @@ static void finish_writing(struct history *h)
         write_side_file(h);
     if (!h->n_wait && h->in_side_file)
         side_file_remove(h->w.db.path, h->w.live.id);
-    bool late = is_late(h);
+    bool late = is_late(h, HASTE_MS);
     if (late)
         sqlite3_db_config(h->w.db.h, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     if (!h->n_wait)

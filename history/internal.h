@@ -38,6 +38,9 @@ void db_close(struct db *d);
 /* Makes each commit durable (synchronous=EXTRA: FULL, and the folder is synced after a rollback
  * journal was deleted). It reads the file, so call it only once the file is known to be a log. */
 bool db_sync_all(struct db *d, struct err *e);
+/* From now on the connection's full-text indexes have the first MiB of each text (indexed.c). False
+ * and *e (ERR_DB): SQLite was built without FTS5. */
+bool index_bound(struct db *d, struct err *e);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
 /* Opens such a URI: SQLite cannot open a WAL database in a read-only folder in any other way. What the

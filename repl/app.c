@@ -250,6 +250,9 @@ static bool close_log(struct app *a)
         print_wait(&left);
     if (!stored && !(stored = history_join(a->history, &left)))
         print_unstored(&left);
+    history_status(a->history, &s);
+    if (stored && s.error[0] && !s.left_out) /* steps, which a reply can do without */
+        err_print("%s", s.error);
     history_close(a->history);
     return stored && !s.left_out;
 }
