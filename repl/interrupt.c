@@ -161,6 +161,11 @@ bool interrupt_waits(void)
 {
     if (in.open && in.continued && atomic_exchange(&in.was_continued, false))
         in.continued();
+    return interrupt_asked();
+}
+
+bool interrupt_asked(void)
+{
     return in.open && atomic_load(&in.sent) != atomic_load(&in.taken);
 }
 

@@ -36,6 +36,8 @@ int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open *
 int interrupt_next(void); /* removes and returns the oldest waiting signal; 0: none */
 /* Whether SIGINT, SIGTERM or SIGHUP waits, so that the running work should end. */
 bool interrupt_waits(void);
+/* The same, and nothing else: continued() is not called. Any thread. */
+bool interrupt_asked(void);
 /* Writes all bytes to a descriptor that may block, such as a pipe that nobody reads. False and errno: they could
  * not be written; EINTR: one of these signals waits. */
 bool interrupt_write(int fd, const char *bytes, size_t n);

@@ -666,6 +666,20 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
     return 0;
 }
 
+/* How many of these ascending numbers are below x. */
+static int count_below(const struct ids *list, int x)
+{
+    int lo = 0, hi = list->n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (list->v[mid] < x)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* Turns offsets in `shown` into offsets in the text that markdown_definitions() made it from: each
  * backslash that was added moves those after it by one. */
 static void unescape_sources(struct sheet *out, int from, const char *text, size_t n,
@@ -680,11 +694,8 @@ static void unescape_sources(struct sheet *out, int from, const char *text, size
     for (int r = from; r < out->n_row && added.n > 0; r++)
         for (int s = 0; s < out->row[r].n_span; s++) {
             struct span *sp = &out->row[r].span[s];
-            int before = 0, within = 0;
-            while (before < added.n && added.v[before] < sp->src)
-                before++;
-            while (before + within < added.n && added.v[before + within] < sp->src + sp->src_n)
-                within++; /* shown, as in code, and of no source */
+            int before = count_below(&added, sp->src);
+            int within = count_below(&added, sp->src + sp->src_n) - before; /* shown, as in code, and of no source */
             sp->src -= sp->src >= 0 ? before : 0;
             sp->src_n -= sp->src >= 0 ? within : 0;
         }

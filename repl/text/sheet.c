@@ -107,7 +107,7 @@ static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n,
 
 static int row_width(const struct sheet_row *r)
 {
-    return text_width(r->text.p, r->text.n);
+    return r->tab_cells + text_width(r->text.p + r->tab_at, r->text.n - (size_t)r->tab_at);
 }
 
 static void row_pad(struct sheet_row *r, int cells, struct source src)
@@ -115,6 +115,16 @@ static void row_pad(struct sheet_row *r, int cells, struct source src)
     static const char blanks[] = "                                ";
     for (; cells > 0; cells -= 32)
         row_add(r, ST_TEXT, blanks, (size_t)min_int(cells, 32), src);
+}
+
+/* Pads to the next tab stop. The width up to the last blank of the pad is kept, or a row of many tabs
+ * would be measured from its beginning for each. */
+static void row_tab(struct sheet_row *r, struct source src)
+{
+    int at = row_width(r), cells = TAB_STOP - at % TAB_STOP;
+    row_pad(r, cells, src);
+    r->tab_at = (int)r->text.n - 1;
+    r->tab_cells = at + cells - 1;
 }
 
 struct adder {
@@ -155,7 +165,7 @@ static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n, 
             row_add(r, a->style, p, k, src);
         }
         break;
-    case PIECE_TAB: row_pad(r, TAB_STOP - row_width(r) % TAB_STOP, src); break;
+    case PIECE_TAB: row_tab(r, src); break;
     case PIECE_NEWLINE: p = "<U+000A>", n = 8; /* fall through */
     case PIECE_ESCAPE:
         row_add(r, ST_ESCAPE, p, n, src);
@@ -190,16 +200,23 @@ void sheet_shift(struct sheet *s, int from, int by)
             s->row[i].span[k].src += s->row[i].span[k].src >= 0 ? by : 0;
 }
 
-int sheet_source_of(const struct sheet_row *r, int at, int *n)
+/* The first span that ends behind `at`, or n_span. */
+static int span_at(const struct sheet_row *r, int at)
 {
     int lo = 0, hi = r->n_span;
-    while (lo < hi) { /* the first span that ends behind `at` */
+    while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (r->span[mid].at + r->span[mid].n <= at)
             lo = mid + 1;
         else
             hi = mid;
     }
+    return lo;
+}
+
+int sheet_source_of(const struct sheet_row *r, int at, int *n)
+{
+    int lo = span_at(r, at);
     *n = 0;
     if (lo == r->n_span || r->span[lo].src < 0)
         return -1;
@@ -262,7 +279,7 @@ void sheet_tab(struct sheet *s, int column)
 void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
 {
     struct sheet_row *dst = open_row(s);
-    for (int i = 0; i < r->n_span; i++) {
+    for (int i = span_at(r, from); i < r->n_span && r->span[i].at < to; i++) {
         const struct span *sp = &r->span[i];
         int a = max_int(sp->at, from), b = min_int(sp->at + sp->n, to);
         struct source src = {sp->src, sp->src_n};

@@ -35,6 +35,8 @@ struct sheet_row {
     struct buf text; /* sanitised UTF-8, no newline */
     struct span *span;
     int n_span, cap_span;
+    int tab_at, tab_cells; /* the first tab_at bytes, which end where a tab was added, have so many
+                              cells */
 };
 struct sheet {
     struct sheet_row *row;

@@ -10,6 +10,8 @@ enum {
     PACE = 64,       /* the open block is rendered again when it has grown by 1/PACE, ... */
     PATIENCE = 10,   /* ... or after this many frames, so that the cost is linear in the text */
     LONG_MESSAGE = 30, SHORTENED = 12, /* a message of more rows is reduced to so many */
+    BLOCK_MOST = 1 << 20, /* a longer block of Markdown is shown as plain text */
+    PIECE_MOST = 1 << 16, /* bytes of plain text between two looks at `stop` */
 };
 
 void transcript_init(struct transcript *t, bool ascii)
@@ -167,6 +169,11 @@ void transcript_set_think(struct transcript *t, bool think)
 
 /* ---- layout ---- */
 
+static bool stops(const struct transcript *t)
+{
+    return t->stop && t->stop();
+}
+
 /* Adds rows of plain text, line by line. */
 static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
 {
@@ -200,16 +207,36 @@ static void lay_block(struct entry *e, const char *p, size_t n, bool open)
         sheet_truncate(&e->rows, before); /* no rows, so no gap either */
 }
 
-/* Adds the final rows of the next n bytes of text. */
-static void settle_text(struct entry *e, size_t n, bool markdown, enum style st)
+/* The length of the next piece of n bytes of plain text: up to the last line break in it, else up to
+ * the last blank. */
+static size_t piece_length(const char *p, size_t n)
 {
-    const char *p = e->text.p + e->done;
-    if (markdown)
-        lay_block(e, p, n, false);
-    else
-        lay_plain(e, st, p, p[n - 1] == '\n' ? n - 1 : n);
-    e->done += n;
-    e->done_rows = e->rows.n_row;
+    if (n <= PIECE_MOST)
+        return n;
+    const char *end = memrchr(p, '\n', PIECE_MOST);
+    end = end ? end : memrchr(p, ' ', PIECE_MOST);
+    if (end)
+        return (size_t)(end + 1 - p);
+    for (n = PIECE_MOST; n > PIECE_MOST - 4 && ((unsigned char)p[n] & 0xC0) == 0x80;)
+        n--; /* not inside a character */
+    return n;
+}
+
+/* Adds the final rows of the next n bytes of text. */
+static void settle_text(const struct transcript *t, struct entry *e, size_t n, bool markdown, enum style st)
+{
+    const size_t end = e->done + n;
+    markdown = markdown && n <= BLOCK_MOST;
+    do {
+        const char *p = e->text.p + e->done;
+        n = markdown ? n : piece_length(p, end - e->done);
+        if (markdown)
+            lay_block(e, p, n, false);
+        else
+            lay_plain(e, st, p, p[n - 1] == '\n' ? n - 1 : n);
+        e->done += n;
+        e->done_rows = e->rows.n_row;
+    } while (e->done < end && !stops(t));
 }
 
 /* Bytes of the text after e->done that are final: a complete Markdown block, or complete lines. */
@@ -226,23 +253,28 @@ static size_t final_bytes(const struct entry *e, bool markdown)
     return k == 0 && !e->open ? n : k;
 }
 
-static void lay_text(struct entry *e, uint64_t frame, bool markdown, enum style st)
+/* If it is stopped, the next call goes on where it ended. */
+static void lay_text(const struct transcript *t, struct entry *e, bool markdown, enum style st)
 {
     size_t grown = e->text.n - e->shown, k;
     if (e->shown > 0 && e->shown != SIZE_MAX && grown < (e->text.n - e->done) / PACE &&
-        frame - e->frame < PATIENCE)
+        t->frame - e->frame < PATIENCE)
         return;
     sheet_truncate(&e->rows, e->done_rows);
-    while ((k = final_bytes(e, markdown)) > 0)
-        settle_text(e, k, markdown, st);
+    e->shown = 0;
+    while ((k = final_bytes(e, markdown)) > 0) {
+        settle_text(t, e, k, markdown, st);
+        if (stops(t))
+            return;
+    }
     const char *p = e->text.p + e->done;
     size_t open = e->text.n - e->done;
-    if (open > 0 && markdown)
+    if (open > 0 && markdown && open <= BLOCK_MOST)
         lay_block(e, p, open, true);
     else if (open > 0)
         lay_plain(e, st, p, open);
     e->shown = e->text.n;
-    e->frame = frame;
+    e->frame = t->frame;
 }
 
 static void lay_folded(struct entry *e)
@@ -271,8 +303,8 @@ static void shorten(struct entry *e)
 static void lay_out(const struct transcript *t, struct entry *e)
 {
     bool text = e->kind == ENTRY_USER || e->kind == ENTRY_REPLY || e->kind == ENTRY_THINK;
-    if (e->width == t->width && (!text || e->shown == e->text.n))
-        return;
+    if (e->width == t->width && (!text || e->shown == e->text.n || stops(t)))
+        return; /* once stopped, rows stay where they are: transcript_view() points to them */
     if (e->width != t->width) {
         forget_layout(e);
         e->width = t->width;
@@ -282,7 +314,7 @@ static void lay_out(const struct transcript *t, struct entry *e)
     else if (e->kind == ENTRY_THINK && !t->think)
         lay_folded(e);
     else
-        lay_text(e, t->frame, e->kind == ENTRY_REPLY && !t->raw,
+        lay_text(t, e, e->kind == ENTRY_REPLY && !t->raw,
                  e->kind == ENTRY_USER ? ST_USER : e->kind == ENTRY_THINK ? ST_DIM : ST_TEXT);
     if (e->kind == ENTRY_USER && !t->raw)
         shorten(e);

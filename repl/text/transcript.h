@@ -60,12 +60,14 @@ struct transcript {
     bool hide;              /* text after that step is not drawn; false: it is drawn dimmed */
     int cursor, cursor_from, cursor_to; /* entry and bytes of the word under the cursor; -1: none */
 
+    bool (*stop)(void);
     bool tail;              /* the window shows the end */
     int top, top_row;       /* if not `tail`: entry and row (with its gap) of the window's first
                                line */
     int below;              /* rows below the window when it was last moved */
 };
 
+/* Laying out a long text ends early when t->stop says so; the caller sets it (NULL: never). */
 void transcript_init(struct transcript *t, bool ascii);
 void transcript_free(struct transcript *t);
 void transcript_clear(struct transcript *t);

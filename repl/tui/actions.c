@@ -207,12 +207,11 @@ static bool screen_key(struct tui *t, const struct key *k)
 
 static bool scroll_key(struct tui *t, const struct key *k)
 {
-    int page = max_int(page_height(t) - 2, 1);
     bool empty = t->input.text.n == 0;
     if (k->code == K_PGUP)
-        scroll(t, -page);
+        scroll(t, -max_int(page_height(t) - 2, 1));
     else if (k->code == K_PGDN)
-        scroll(t, page);
+        scroll(t, max_int(page_height(t) - 2, 1));
     else if (k->code == K_UP && (k->shift || k->ctrl))
         scroll(t, -1);
     else if (k->code == K_DOWN && (k->shift || k->ctrl))

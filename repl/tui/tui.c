@@ -465,24 +465,36 @@ static void take_signals(struct tui *t)
     }
 }
 
+/* Handles the keys that were read, until a signal comes: the others wait. */
+static void handle_keys(struct tui *t, bool timeout)
+{
+    struct key k;
+    t->keys_left = true;
+    while (!interrupt_asked())
+        if (!(t->keys_left = keys_next(&t->keys, timeout, &k)))
+            return;
+        else
+            tui_key(t, &k);
+}
+
+/* A terminal may send without end. */
 static void take_keys(struct tui *t, bool ready)
 {
     static char part[65536];
-    struct key k;
-    bool any = false;
-    for (ptrdiff_t n; ready && (n = term_read(part, sizeof part)) != 0; any = true) {
+    bool any = t->keys_left;
+    if (any)
+        handle_keys(t, false);
+    for (ptrdiff_t n; ready && !interrupt_asked() && (n = term_read(part, sizeof part)) != 0; any = true) {
         if (n < 0) { /* hung up */
             t->quit = t->lost = true;
             t->exit_code = 128 + SIGHUP;
             return;
         }
         keys_feed(&t->keys, part, (size_t)n);
-        while (keys_next(&t->keys, false, &k))
-            tui_key(t, &k);
+        handle_keys(t, false);
     }
     if (!any)
-        while (keys_next(&t->keys, true, &k))
-            tui_key(t, &k);
+        handle_keys(t, true);
 }
 
 /* ---- the loop ---- */
@@ -506,7 +518,7 @@ static uint64_t next_frame(const struct tui *t)
 /* Milliseconds that poll() may sleep; -1: without limit. */
 static int idle_time(const struct tui *t, uint64_t now)
 {
-    int timeout = keys_wait(&t->keys);
+    int timeout = t->keys_left ? 0 : keys_wait(&t->keys);
     if (t->dirty)
         sooner(&timeout, ms_until(next_frame(t), now));
     if (t->drain_ns > now)
@@ -575,7 +587,7 @@ static void handle_once(struct tui *t)
         tell_saving(t->app);
         t->view_old = t->dirty = true;
     }
-    if (keys || keys_wait(&t->keys) >= 0)
+    if (keys || t->keys_left || keys_wait(&t->keys) >= 0)
         take_keys(t, keys);
     /* if the terminal does not answer, Esc no longer waits for it */
     if (now - t->asked_ns > ANSWER_MS * MS)
@@ -635,6 +647,7 @@ static void begin(struct tui *t, struct app *a)
     recall_open(&t->recall, keep ? recall_path("history") : NULL);
     input_init(&t->input, &t->recall);
     transcript_init(&t->talk, a->ascii);
+    t->talk.stop = interrupt_asked;
     sheet_init(&t->status, a->ascii);
     tui_panes_init(t);
     a->face = (struct face){

@@ -50,6 +50,7 @@ struct tui {
     struct recall recall;
     struct input input;
     struct keys keys;
+    bool keys_left; /* a signal came before all keys that were read were handled */
     struct grid grid;
     struct frame frame; /* rebuilt before each drawing */
     int w, h;
