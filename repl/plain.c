@@ -407,12 +407,13 @@ static void handle_event(struct app *a, struct event *ev)
  * batches of 10 ms; an event after another kind, such as a turn's first text, is handled at once. */
 static void wait_idle(struct app *a)
 {
+    enum { AT_ONCE = 1024 }; /* events between two looks at signals: a server can send without end */
     struct event ev;
     for (bool waited = false;;) {
         bool busy = backend_busy(a->backend), any = false, streams = false;
         if (busy && interrupt_waits()) /* in each round: a cancel ends only earlier requests */
             backend_cancel(a->backend);
-        for (; waited || backend_next(a->backend, &ev); waited = false) {
+        for (int i = 0; waited || (i < AT_ONCE && backend_next(a->backend, &ev)); waited = false, i++) {
             streams = ev.kind == EV_TEXT || ev.kind == EV_STEP || ev.kind == EV_BATCH_TEXT;
             handle_event(a, &ev);
             any = true;
@@ -642,6 +643,9 @@ static void plain_begin(struct app *a, struct plain *p)
 
 static int plain_end(struct app *a, struct plain *p)
 {
+    record_signals(p);
+    if (p->terminated) /* perhaps while text was written, before a line was read */
+        a->exit_code = 128 + p->terminated;
     buf_free(&p->tail);
     buf_free(&p->text);
     buf_free(&p->thought);

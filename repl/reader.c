@@ -46,10 +46,11 @@ enum got reader_line(struct reader *r, struct buf *out, struct err *e)
     for (;;) {
         const char *from = r->in.p ? r->in.p + r->at : "";
         size_t have = r->in.n - r->at;
-        const char *nl = have ? memchr(from, '\n', have) : NULL;
+        const char *nl = have > r->looked ? memchr(from + r->looked, '\n', have - r->looked) : NULL;
         if (nl || (r->eof && have)) {
             size_t n = nl ? (size_t)(nl - from) : have;
             r->at += n + (nl != NULL);
+            r->looked = 0;
             if (memchr(from, '\0', n)) {
                 err_set(e, ERR_USAGE, "a line of the input has a NUL byte; expected text");
                 return GOT_ERROR;
@@ -58,6 +59,7 @@ enum got reader_line(struct reader *r, struct buf *out, struct err *e)
             buf_str(out, "");
             return GOT_LINE;
         }
+        r->looked = have;
         if (r->eof)
             return GOT_END;
         enum got g = reader_more(r, e);

@@ -14,6 +14,7 @@ struct reader {
     int fd;        /* the caller closes it */
     struct buf in; /* bytes read; the caller frees it */
     size_t at;     /* the first byte that was not returned in a line yet */
+    size_t looked; /* bytes from there on in which there is no line break */
     bool eof;
 };
 
