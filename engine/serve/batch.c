@@ -110,10 +110,13 @@ static bool add_reply(struct batch *b, int i, const struct request *rq, const ch
     x->job.most = set->max_tokens > 0 ? set->max_tokens : INT_MAX;
     x->job.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                    (float)set->min_p};
-    if (!session_render(&b->g->own.ses, question, &x->job.prompt, e))
+    bool ok = session_render(&b->g->own.ses, question, &x->job.prompt, e);
+    if (!ok && e->kind != ERR_USAGE)
         return false;
+    if (!ok)
+        job_refuse(&x->job, STOP_CONTEXT, e->msg);
     x->rec.n_prompt = x->job.prompt.n;
-    if (!job_fits_context(&b->jobs, &x->job))
+    if (!ok || !job_fits_context(&b->jobs, &x->job))
         take_refusal(x);
     ids_cat(&x->job.tok, x->job.prompt.v, x->job.prompt.n);
     return true;

@@ -89,7 +89,7 @@ void job_free(struct job *j)
     buf_free(&j->why);
 }
 
-static void refuse(struct job *j, enum stop_reason reason, const char *why)
+void job_refuse(struct job *j, enum stop_reason reason, const char *why)
 {
     buf_clear(&j->why);
     buf_str(&j->why, why);
@@ -104,7 +104,7 @@ bool job_fits_context(const struct jobs *js, struct job *j)
     if (need <= js->r->context)
         return true;
     char *why = xasprintf("the prompt needs %d tokens, the context holds %d", need, js->r->context);
-    refuse(j, STOP_CONTEXT, why);
+    job_refuse(j, STOP_CONTEXT, why);
     free(why);
     return false;
 }
@@ -311,7 +311,7 @@ static void end_short(struct jobs *js, struct job *j, const char *why)
         jobs_end(js, j, STOP_KV_FULL);
         return;
     }
-    refuse(j, STOP_KV_FULL, why);
+    job_refuse(j, STOP_KV_FULL, why);
     js->owner->ended(js, j);
 }
 

@@ -104,6 +104,8 @@ static inline bool jobs_opened(const struct jobs *js)
 bool job_stopped(const struct jobs *js, const struct job *j);
 /* Whether the runtime drafts for jobs. */
 bool jobs_draft(const struct jobs *js);
+/* Ends a job whose prompt cannot be computed; owner->ended() is not called. */
+void job_refuse(struct job *j, enum stop_reason reason, const char *why);
 /* Refuses a job whose prompt does not fit the context; owner->ended() is not called. */
 bool job_fits_context(const struct jobs *js, struct job *j);
 /* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was stopped. */
