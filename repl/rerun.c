@@ -11,6 +11,7 @@
 #include "repl/change.h"
 #include "repl/differ.h"
 #include "repl/facts.h"
+#include "repl/interrupt.h"
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
@@ -111,15 +112,17 @@ static void on_pause(struct rerun *r, const struct event *ev)
     r->backend->debug->run(r->backend, done ? RUN_FINISH : RUN_STEP, 1, NULL, &e);
 }
 
-/* Submits a request and handles events until the engine is idle. */
+/* Submits a request and handles events until the engine is idle. In a chat a signal ends it. */
 static bool run_request(struct rerun *r, struct request *rq, struct err *e)
 {
     if (!backend_submit(r->backend, rq, e))
         return false;
+    bool interrupted = false;
     for (bool cancelled = false;;) {
         bool busy =
             /* asked before the queue is read, so that the queue has all its events */
             backend_busy(r->backend);
+        interrupted = interrupted || interrupt_waits();
         struct event ev;
         bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
         if (got) {
@@ -131,11 +134,13 @@ static bool run_request(struct rerun *r, struct request *rq, struct err *e)
         } else if (!busy) {
             break;
         }
-        if (r->stop && !r->ended && !cancelled) {
+        if ((interrupted || (r->stop && !r->ended)) && !cancelled) {
             backend_cancel(r->backend);
             cancelled = true;
         }
     }
+    if (interrupted)
+        return err_set(e, ERR_USAGE, "interrupted");
     return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
 }
 

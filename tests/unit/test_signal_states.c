@@ -158,6 +158,8 @@ static const struct state states[] = {
     {"output unread", SCRIPT, "--plain -m SLOW", NULL, "/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n", .reached = has_filled_the_pipe, .rest_ms = 500, .deaf = true, .rare = true},
     {"replay", ONCE, "replay last --check -m SLOW", .reached = maps_the_model, .rest_ms = 500, .log = SLOW_LOG},
     {"diff", ONCE, "diff last --with page_size=4 -m SLOW", .reached = maps_the_model, .rest_ms = 500, .log = SLOW_LOG, .rare = true},
+    {"diverge", SCREEN, "-c -m SLOW", "ctx ", "/diverge page_size=4\r", .rest_ms = 400, .log = SLOW_LOG, .stays = true},
+    {"diverge", SCRIPT, "-c --plain -m SLOW", NULL, "/diverge page_size=4\n", .rest_ms = 400, .log = SLOW_LOG, .rare = true},
     {"parity", ONCE, "parity PROMPTS -m SLOW --draft ngram", .reached = maps_the_model, .rest_ms = 500},
     {"batch", ONCE, "run --batch PROMPTS -m SLOW", .reached = maps_the_model, .rest_ms = 500},
     {"export, output unread", ONCE, "export last", .reached = has_filled_the_pipe, .log = BIG_LOG, .deaf = true},
