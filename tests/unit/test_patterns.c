@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <utf8proc.h>
 
 static void matcher_done(struct matcher *f, struct spans *out)
 {
@@ -254,6 +255,58 @@ static void test_matching_ends_when_it_is_stopped(void **state)
     pattern_free(&p);
 }
 
+/* ---- normal forms ---- */
+
+/* What limit.c and normal_form() rely on, for each character of this Unicode version: how far a
+ * normal form shortens it, and that no two characters of a composition are of different clusters. */
+static void test_every_character_composes_within_a_cluster(void **state)
+{
+    (void)state;
+    for (int32_t c = 0; c <= 0x10FFFF; c++) {
+        int32_t v[32];
+        int last = 0;
+        char s[4];
+        if (!utf8proc_codepoint_valid(c))
+            continue;
+        utf8proc_ssize_t k = utf8proc_decompose_char(c, v, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &last);
+        utf8proc_ssize_t bytes = utf8proc_encode_char(c, (uint8_t *)s);
+        assert_true(k >= 1 && k <= 32);
+        assert_true(4 * k <= 6 * bytes);
+        for (int i = 1; i < k; i++)
+            if (utf8proc_get_property(v[i])->combining_class == 0 && utf8proc_grapheme_break(v[i - 1], v[i]))
+                fail_msg("U+%04X is composed of two clusters", (unsigned)c);
+    }
+}
+
+/* A text whose normal form is made in parts has that of the whole. */
+static void test_normal_forms_are_made_in_parts(void **state)
+{
+    static const int32_t pick[] = {'a', 'e', ' ', 0x300, 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0xAC00, 0xE9, 0x4E00,
+                                   0x3099, 0x304B, 0x9C7, 0x9BE, 0x1F600, 0x212B, 0x344};
+    static const int form[] = {UTF8PROC_STABLE | UTF8PROC_COMPOSE, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                               UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        struct tokenizer t = {.n_norm = 1};
+        struct tok_work w = {0};
+        struct buf text = {0};
+        uint8_t *want;
+        t.norm[0] = (struct norm_step){.kind = NORMALIZE_FORM, .form = form[k]};
+        for (uint64_t x = 1; text.n < 900000; x = mix64(x))
+            utf8_encode(&text, (uint32_t)pick[x % (sizeof pick / sizeof *pick)]);
+        buf_char(&text, 0);
+        text.n--;
+        work_bound(&w, text.n);
+        assert_true(normalize(&t, text.p, text.n, &w, NULL));
+        utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text.p, (utf8proc_ssize_t)text.n, &want, (utf8proc_option_t)form[k]);
+        assert_int_equal(w.text.n, n);
+        assert_memory_equal(w.text.p, want, (size_t)n);
+        free(want);
+        buf_free(&text);
+        tok_work_free(&w);
+    }
+}
+
 /* ---- any expression over any short text ---- */
 
 static uint32_t seed;
@@ -367,6 +420,8 @@ int main(void)
         cmocka_unit_test(test_work_that_grows_faster_than_the_text_is_an_error),
         cmocka_unit_test(test_published_expressions_need_a_few_units_a_byte),
         cmocka_unit_test(test_matching_ends_when_it_is_stopped),
+        cmocka_unit_test(test_every_character_composes_within_a_cluster),
+        cmocka_unit_test(test_normal_forms_are_made_in_parts),
         cmocka_unit_test(test_spans_tile_any_text_for_any_expression),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

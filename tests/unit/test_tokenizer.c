@@ -335,6 +335,102 @@ static void test_plain_text_never_becomes_special(void **state)
     }
 }
 
+/* ---- how many bytes tokens can stand for ---- */
+
+static void assert_holds(const struct tokenizer *t, const char *text, size_t n, unsigned flags)
+{
+    struct ids ids = {0};
+    assert_true(tok_encode(t, text, n, flags, &ids, NULL));
+    if (n > tok_most_bytes(t, ids.n, flags))
+        fail_msg("%zu bytes are %d tokens, of at most %zu", n, ids.n, tok_most_bytes(t, ids.n, flags));
+    ids_free(&ids);
+}
+
+/* No text is refused that the context could hold: each token alone, the longest one again and again, and
+ * texts that the steps shorten. */
+static void test_no_text_has_more_bytes_than_its_tokens_stand_for(void **state)
+{
+    static const char *const name[] = {"gpt2", "cl100k", "o200kpat", "qwenpat", "gemmastyle", "models/nestling/target"};
+    static const char *const shorter[] = {"e\xCC\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xE2\x84\xAB",
+                                          "\xE2\x84\xAA", "\xFF", "   ", "\xF0\x9F\x98\x80"};
+    (void)state;
+    for (size_t k = 0; k < sizeof name / sizeof *name; k++) {
+        struct err e;
+        struct tokenizer *t = k < 5 ? open_full(name[k]) : tok_open(name[k], &e);
+        size_t longest = 0;
+        struct buf text = {0};
+        assert_non_null(t);
+        for (int id = 0; id < tok_vocab(t); id++) {
+            size_t n;
+            const char *p = tok_bytes(t, id, &n);
+            if (p)
+                assert_holds(t, p, n, TOK_SPECIAL);
+            longest = p && n > longest ? n : longest;
+        }
+        for (int id = 0; id < tok_vocab(t); id++) {
+            size_t n;
+            const char *p = tok_bytes(t, id, &n);
+            for (int i = 0; p && n == longest && i < 50; i++)
+                buf_add(&text, p, n);
+        }
+        assert_holds(t, text.p, text.n, 0);
+        assert_true(tok_most_bytes(t, 1, 0) < 6 * longest + 64); /* the limit is of use */
+        for (size_t i = 0; i < sizeof shorter / sizeof *shorter; i++) {
+            buf_clear(&text);
+            for (int r = 0; r < 200; r++)
+                buf_str(&text, shorter[i]);
+            assert_holds(t, text.p, text.n, 0);
+        }
+        assert_int_equal(tok_most_bytes(t, 0, 0), 0);
+        assert_true(tok_most_bytes(t, INT32_MAX, 0) >= (size_t)INT32_MAX);
+        buf_free(&text);
+        tok_close(t);
+    }
+}
+
+/* Where steps may drop text there is no limit. */
+static void test_a_tokenizer_that_drops_text_has_no_limit(void **state)
+{
+    static const struct {
+        const char *from, *to;
+    } change[] = {
+        {"", ""}, /* as it is, unknown characters are fused */
+        {"\"fuse_unk\":true", "\"fuse_unk\":false"}, /* this one has a limit */
+        {"\"String\":\" \"},\"content\":\"\\u2581\"}]}", "\"String\":\" \"},\"content\":\"\"}]}"},
+        {"{\"String\":\" \"},\"content\":\"\\u2581\"}]}", "{\"Regex\":\" +\"},\"content\":\"\\u2581\"}]}"},
+        {"\"behavior\":\"Isolated\"", "\"behavior\":\"Removed\""},
+        {"\"content\":\"cab\",\"normalized\":true", "\"content\":\"cab\",\"rstrip\":true"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        struct buf b = {0};
+        struct err e;
+        const char *s = small, *at;
+        for (size_t k = 0; k < 2; k++) { /* all but the first also fuse nothing */
+            size_t c = k ? i : i ? 1 : 0;
+            if ((k && c <= 1) || !(at = strstr(s, change[c].from)) || !*change[c].from)
+                continue;
+            struct buf part = {0};
+            buf_add(&part, s, (size_t)(at - s));
+            buf_str(&part, change[c].to);
+            buf_str(&part, at + strlen(change[c].from));
+            buf_free(&b);
+            b = part;
+            s = b.p;
+        }
+        write_file(s, strlen(s));
+        struct tokenizer *t = tok_open(path, &e);
+        if (!t)
+            fail_msg("%s", e.msg);
+        if (i == 1)
+            assert_int_equal(tok_most_bytes(t, 2, 0), 2 * 6 * strlen("<0xC3>"));
+        else
+            assert_true(tok_most_bytes(t, 2, 0) == SIZE_MAX);
+        tok_close(t);
+        buf_free(&b);
+    }
+}
+
 /* ---- decoding ---- */
 
 static bool is_complete(const char *p, size_t n)
@@ -646,6 +742,8 @@ int main(void)
         cmocka_unit_test(test_an_expression_that_explodes_is_an_error),
         cmocka_unit_test(test_encoding_ends_when_it_is_stopped),
         cmocka_unit_test(test_mutated_files_do_no_harm),
+        cmocka_unit_test(test_no_text_has_more_bytes_than_its_tokens_stand_for),
+        cmocka_unit_test(test_a_tokenizer_that_drops_text_has_no_limit),
     };
     return cmocka_run_group_tests(tests, make_path, drop_path);
 }
