@@ -82,6 +82,55 @@ static void grid_to_text(const struct grid *g, struct buf *out)
     }
 }
 
+/* ---- long texts ---- */
+
+static int looks, enough;
+
+static bool stops_after_enough(void)
+{
+    return ++looks > enough;
+}
+
+static size_t bytes_shown(const struct transcript *t)
+{
+    size_t n = 0;
+    for (int i = 0; i < t->entry[0].rows.n_row; i++)
+        for (size_t k = 0; k < t->entry[0].rows.row[i].text.n; k++)
+            n += t->entry[0].rows.row[i].text.p[k] == 'w';
+    return n;
+}
+
+/* A layout that is stopped goes on later, and shows all; a block that is too long for Markdown is
+ * plain text. */
+static void test_a_long_reply_is_laid_out_in_parts(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        struct transcript t;
+        struct transcript_line line[20];
+        struct buf text = {0};
+        size_t words = 0;
+        for (; text.n < (k == 2 ? 1300000 : 300000); words++) /* k: blocks; lines; one paragraph */
+            buf_str(&text, k == 0 ? "a **w** word\n\n" : k == 1 ? "a w\n" : "**w** ");
+        transcript_init(&t, false);
+        t.stop = stops_after_enough;
+        transcript_append(&t, 1, k == 1 ? ENTRY_USER : ENTRY_REPLY, text.p, text.n);
+        t.raw = k == 1;
+        transcript_end(&t, 1);
+        enough = looks = 0;
+        transcript_view(&t, 80, 20, line);
+        size_t first = bytes_shown(&t);
+        assert_true(first > 0 && first < words);
+        for (int y = 0; y < 20; y++) /* rows stay where they are while it is stopped */
+            assert_true(!line[y].row || (line[y].row >= t.entry[0].rows.row && line[y].row < t.entry[0].rows.row + t.entry[0].rows.n_row));
+        enough = 1 << 30;
+        transcript_view(&t, 80, 20, line);
+        assert_int_equal(bytes_shown(&t), k == 0 ? 2 * words : words);
+        transcript_free(&t);
+        buf_free(&text);
+    }
+}
+
 static char *draw(struct screen *s, int w, int h)
 {
     struct buf b = {0};
@@ -579,6 +628,7 @@ int main(void)
         cmocka_unit_test(test_parts_never_overlap_nor_leave_the_screen),
         cmocka_unit_test(test_hostile_state_at_any_size),
         cmocka_unit_test(test_resizing_leaves_no_trace),
+        cmocka_unit_test(test_a_long_reply_is_laid_out_in_parts),
     };
     return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
 }

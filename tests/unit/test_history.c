@@ -457,6 +457,38 @@ static void test_words_are_found_and_no_query_is_an_error(void **state)
     history_close(h);
 }
 
+/* The index has the first MiB of a text: storing, searching, quoting and checking agree on that. */
+static void test_the_beginning_of_a_long_text_is_indexed(void **state)
+{
+    (void)state;
+    struct history *h = log_open(LOG_TEXT);
+    char a[SESSION_ID];
+    struct buf text = {0}, report = {0};
+    struct hits x = {0};
+    struct err e = {0};
+    buf_str(&text, "zebra ");
+    while (text.n < (1 << 20) - 16)
+        buf_str(&text, "\xC3\xA9t\xC3\xA9 ");
+    buf_str(&text, " giraffe okapi and \xC3\xA9\xC3\xA9\xC3\xA9 "); /* the limit is near here */
+    while (text.n < 3 << 20)
+        buf_printf(&text, "%zx ", text.n);
+    buf_str(&text, "walrus");
+    session_new_id(a);
+    post_session(h, a, "", 0);
+    say(h, a, 1, "hi", text.p);
+    assert_true(history_flush(h, 60000));
+    struct hdb *d = read_open();
+    assert_int_equal(hdb_search(d, "zebra", 10, see_hit, &x, &e), 1);
+    assert_non_null(strstr(x.snippet, "\x01zebra\x02"));
+    assert_int_equal(hdb_search(d, "walrus", 10, see_hit, &x, &e), 0);
+    hdb_close(d);
+    history_close(h);
+    if (!history_check(db_path, &report, &e))
+        fail_msg("%s %s", report.p ? report.p : "", e.msg);
+    buf_free(&report);
+    buf_free(&text);
+}
+
 static bool see_nothing(const struct turn_row *r, void *arg)
 {
     (void)r, (void)arg;
@@ -607,6 +639,7 @@ int main(void)
         TEST(test_each_run_says_what_it_ran_with),
         TEST(test_a_start_without_a_message_leaves_nothing),
         TEST(test_words_are_found_and_no_query_is_an_error),
+        TEST(test_the_beginning_of_a_long_text_is_indexed),
         TEST(test_a_reader_stops_when_asked),
         TEST(test_a_title_is_the_first_line_that_says_something),
         TEST(test_ids_only_grow_and_their_beginnings_find_sessions),

@@ -353,6 +353,33 @@ static void test_wrapping_keeps_every_word_and_the_width(void **state)
     buf_free(&in);
 }
 
+/* A tab is measured from the tab before; the row is that of one measured from its beginning. */
+static void test_tabs_by_example(void **state)
+{
+    (void)state;
+    enum { STOP = 8 };
+    static const char *const row[] = {"\t", "a\tbc\tdef\tg", "abcdefgh\t\te", "\xE6\x97\xA5\t\xE6\x9C\xAC\t",
+                                      "a\t\xCC\x81\tb", "12345678\x1b\t1\t"};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct sheet s;
+        sheet_init(&s, false);
+        sheet_add(&s, ST_TEXT, row[i]);
+        struct buf want = {0};
+        for (const char *p = row[i], *tab; (tab = strchr(p, '\t')); p = tab + 1) {
+            struct buf clean = {0};
+            text_sanitise(&clean, p, (size_t)(tab - p), false, NULL);
+            buf_add(&want, clean.p, clean.n);
+            buf_free(&clean);
+            for (int w = text_width(want.p ? want.p : "", want.n), end = (w / STOP + 1) * STOP; w < end; w++)
+                buf_char(&want, ' ');
+        }
+        assert_true(s.row[0].text.n >= want.n);
+        assert_memory_equal(s.row[0].text.p, want.p, want.n);
+        buf_free(&want);
+        sheet_free(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +390,7 @@ int main(void)
         cmocka_unit_test(test_corpus_is_harmless),
         cmocka_unit_test(test_sheet_marks_escapes_and_counts_them),
         cmocka_unit_test(test_wrapping_by_example),
+        cmocka_unit_test(test_tabs_by_example),
         cmocka_unit_test(test_wrapping_keeps_every_word_and_the_width),
     };
     return cmocka_run_group_tests_name("sheet", tests, NULL, NULL);

@@ -461,6 +461,39 @@ static void texts_beside_ids_are_kept(void **state)
     answer_free(&a);
 }
 
+/* Of a row in any order the best 256 are kept, best first, behind the token itself; those of one log
+ * probability in the server's order, those without one last. */
+static void the_best_tokens_of_a_row_are_kept(void **state)
+{
+    (void)state;
+    enum { N = 5000, KEPT = ANSWER_TOPS };
+    struct buf b = {0};
+    struct answer a;
+    struct err e;
+    buf_str(&b, "{\"choices\":[{\"delta\":{},\"logprobs\":{\"content\":[");
+    for (int row = 0; row < 2; row++) {
+        buf_printf(&b, "%s{\"token\":\"token_id:70000\",\"logprob\":-0.5,\"top_logprobs\":[{\"token\":\"token_id:6\"}",
+                   row ? "," : "");
+        for (int i = 0; i < (row ? 3 : N); i++) /* two of each log probability, and no order */
+            buf_printf(&b, ",{\"token\":\"token_id:%d\",\"logprob\":-%d}", i, (i * 7919 % N) / 2);
+        buf_str(&b, "]}");
+    }
+    buf_str(&b, "]}}]}");
+    assert_true(answer_read(&a, b.p, b.n, &e));
+    assert_int_equal(a.n_token, 2);
+    assert_int_equal(a.tops.n, KEPT + 5);
+    assert_int_equal(a.token[0].rival, 0);
+    for (int i = 1; i < KEPT; i++) {
+        const struct top *x = &a.tops.at[i], *before = &a.tops.at[i - 1];
+        assert_true(x->k == 0 && -x->logp == (float)((i - 1) / 2));
+        assert_true(i % 2 == 1 || x->id > before->id);
+    }
+    assert_true(a.tops.at[0].id == 70000 && a.tops.at[KEPT].id == 70000 && a.tops.at[KEPT].k == 1);
+    assert_true(a.tops.at[KEPT + 4].id == 6 && isnan(a.tops.at[KEPT + 4].logp));
+    answer_free(&a);
+    buf_free(&b);
+}
+
 /* ---- random bytes ---------------------------------------------------------------------------- */
 
 /* Flips, cuts and repeats bytes of recorded answers: every input is read or refused. */
@@ -535,6 +568,7 @@ int main(void)
         cmocka_unit_test(what_is_no_fact_is_not_reported),
         cmocka_unit_test(other_servers_are_read),
         cmocka_unit_test(texts_beside_ids_are_kept),
+        cmocka_unit_test(the_best_tokens_of_a_row_are_kept),
         cmocka_unit_test(broken_answers_are_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
