@@ -171,6 +171,33 @@ static void test_too_many_small_values_are_refused_with_their_line(void **state)
     buf_free(&b);
 }
 
+/* A stop ends the parsing of a long text; without one the result is that of json_loadb(). */
+static void test_parsing_ends_when_it_is_stopped(void **state)
+{
+    (void)state;
+    struct stop stop = {.submitted = 1, .running = 1};
+    struct buf b = {0};
+    json_error_t why;
+    fill(&b, "[", "{\"role\":\"user\",\"content\":\"a\\u00e9\\u0000\"}", ",", "]", 3 << 20);
+    json_t *want = json_parse(b.p, b.n, JSON_ALLOW_NUL, &why);
+    json_stop_on(&stop);
+    json_t *got = json_parse(b.p, b.n, JSON_ALLOW_NUL, &why);
+    assert_true(want && json_equal(want, got));
+    json_decref(got);
+    assert_null(json_parse(b.p, b.n - 1, JSON_ALLOW_NUL, &why)); /* it is cut */
+    assert_null(strstr(why.text, "stopped"));
+    stop_all(&stop);
+    assert_null(json_parse(b.p, b.n, JSON_ALLOW_NUL, &why));
+    assert_string_equal(why.text, "stopped");
+    assert_null(json_parse(b.p, b.n, JSON_ALLOW_NUL, NULL));
+    json_stop_on(NULL);
+    got = json_parse(b.p, b.n, JSON_ALLOW_NUL, NULL);
+    assert_true(json_equal(want, got));
+    json_decref(got);
+    json_decref(want);
+    buf_free(&b);
+}
+
 /* ---- what a process takes -------------------------------------------------------------------- */
 
 /* The greatest size of this process in memory, in bytes, since the last call with `reset`; 0: not known. */
@@ -480,6 +507,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_more_is_taken_than_is_counted),
         cmocka_unit_test(test_too_many_small_values_are_refused_with_their_line),
+        cmocka_unit_test(test_parsing_ends_when_it_is_stopped),
         TEST(test_the_readers_of_texts),
         TEST(test_the_reader_of_kv_events),
         TEST(test_the_reader_of_packs),
