@@ -523,7 +523,8 @@ static void run_loop(const struct loop *l, int number, struct outcome *o)
     o->early = c.gone;
     double before = o->early ? 0 : used_ms(&c);
     uint64_t t0 = clock_ns();
-    kill(c.pid, SIGTERM);
+    if (!c.gone) /* its number may be another process's by now */
+        kill(c.pid, SIGTERM);
     if (!AWAIT(&c, c.gone))
         fail_as(o, "it did not end within %d s", hang_ms() / 1000);
     o->wall = o->early ? 0 : ms_since(t0);
