@@ -322,6 +322,11 @@ struct pos_view {
     bool in_window, committed;
     int32_t token;
 };
+/* A page event, and the step that carries it; 0.0: the step is still to come. */
+struct page_change {
+    int turn, step;
+    struct page_event event;
+};
 struct pages_ops {
     void (*table)(struct backend *b, struct page_table *t); /* freed by page_table_free() */
     bool (*position)(struct backend *b, int position, struct pos_view *v, struct err *e);
@@ -330,9 +335,11 @@ struct pages_ops {
     bool (*table_at)(struct backend *b, int turn, int step, struct page_table *t, struct err *e);
     bool (*position_at)(struct backend *b, int turn, int step, int position, struct pos_view *v,
                         struct err *e);
-    /* The latest events of one page (at most max), oldest first; seq numbers count page events. */
-    int (*events)(struct backend *b, enum pool_id pool, int page, struct page_event *out,
-                  uint64_t *seq, int max);
+    /* The latest changes of one page up to step T.S ((0, 0): now), oldest first, at most max; none are
+     * older than the last emptying of the pool. Returns how many. *whole false: the backend does not
+     * hold those before them (the log may). */
+    int (*events)(struct backend *b, int turn, int step, enum pool_id pool, int page,
+                  struct page_change *out, int max, bool *whole);
 };
 void page_table_free(struct page_table *t);
 

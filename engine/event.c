@@ -78,6 +78,17 @@ void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest)
     }
 }
 
+void draft_sums_join(struct draft_sums *s, const struct draft_sums *more)
+{
+    s->cycles += more->cycles;
+    s->drafted += more->drafted;
+    s->accepted += more->accepted;
+    for (int d = 1; d < TREE_MAX; d++) {
+        s->depth[d].drafted += more->depth[d].drafted;
+        s->depth[d].accepted += more->depth[d].accepted;
+    }
+}
+
 double draft_sums_mal(const struct draft_sums *s)
 {
     return s->cycles ? 1 + (double)s->accepted / (double)s->cycles : 0;

@@ -132,6 +132,7 @@ struct draft_sums {
 };
 /* Adds a step. deepest: the greatest depth of its tree; of a chain, r->drafted. */
 void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest);
+void draft_sums_join(struct draft_sums *s, const struct draft_sums *more); /* adds other sums */
 /* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no cycle. */
 double draft_sums_mal(const struct draft_sums *s);
 

@@ -248,19 +248,59 @@ bool page_history_position(const struct page_history *h, int position, int32_t t
     return true;
 }
 
+/* ---- the changes of one page ----------------------------------------------------------------- */
+
+void page_walk_add(struct page_walk *w, int turn, int step, const struct page_event *ev, int n)
+{
+    bool held = false; /* by an event of this step: PAGE_HOLD follows PAGE_RESET */
+    for (int i = n - 1; i >= 0 && !w->over; i--) {
+        if (ev[i].pool != w->pool)
+            continue;
+        if (ev[i].op == PAGE_RESET)
+            w->over = !held;
+        if (ev[i].op == PAGE_RESET || ev[i].page != w->page)
+            continue;
+        held |= ev[i].op == PAGE_HOLD;
+        w->over = w->n == w->max;
+        if (!w->over)
+            w->out[w->n++] = (struct page_change){turn, step, ev[i]};
+    }
+}
+
+void page_walk_packed(struct page_walk *w, int turn, int step, const void *packed, size_t n)
+{
+    struct context_lengths l;
+    struct page_event *ev;
+    int count;
+    if (n && page_unpack(packed, n, &l, &ev, &count, NULL)) {
+        page_walk_add(w, turn, step, ev, count);
+        free(ev);
+    }
+}
+
+void page_walk_end(struct page_walk *w)
+{
+    for (int i = 0; i < w->n / 2; i++) {
+        struct page_change c = w->out[i];
+        w->out[i] = w->out[w->n - 1 - i];
+        w->out[w->n - 1 - i] = c;
+    }
+}
+
 /* ---- the tape -------------------------------------------------------------------------------- */
 
 enum { GROUP_BYTES = 64 << 10 /* of changes, unless the whole state is larger */ };
 
 static size_t group_size(const struct tape_group *g)
 {
-    return sizeof *g + g->bytes.cap;
+    return sizeof *g + g->bytes.cap + g->first.cap;
 }
 
 static void drop_group(struct page_tape *t, int i)
 {
     t->used -= group_size(t->group[i]);
     buf_free(&t->group[i]->bytes);
+    buf_free(&t->group[i]->first);
     free(t->group[i]);
     t->n--;
     memmove(t->group + i, t->group + i + 1, (size_t)(t->n - i) * sizeof *t->group);
@@ -309,14 +349,17 @@ static struct tape_group *add_group(struct page_tape *t)
     return g;
 }
 
-void tape_add(struct page_tape *t, int turn, int step, const void *packed, size_t n)
+void tape_add(struct page_tape *t, int turn, int step, const struct buf *packed,
+              const struct buf *change)
 {
     bool whole = tape_wants_whole(t);
     struct tape_group *g = whole ? add_group(t) : t->group[t->n - 1];
     size_t before = group_size(g);
-    buf_add(&g->bytes, packed, n);
-    if (whole)
-        g->whole = n;
+    buf_add(&g->bytes, packed->p, packed->n);
+    if (whole) {
+        g->whole = packed->n;
+        buf_add(&g->first, change->p, change->n);
+    }
     g->at[g->n].turn = turn;
     g->at[g->n].step = step;
     g->at[g->n++].end = g->bytes.n;
@@ -358,7 +401,8 @@ static int find_step(const struct tape_group *g, int turn, int step)
     return lo - 1;
 }
 
-bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out)
+/* The last group whose first step is not later; NULL: none. */
+static const struct tape_group *find_group(const struct page_tape *t, int turn, int step)
 {
     int lo = 0, hi = t->n;
     while (lo < hi) {
@@ -368,7 +412,27 @@ bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out)
         else
             lo = mid + 1;
     }
-    const struct tape_group *g = lo ? t->group[lo - 1] : NULL;
+    return lo ? t->group[lo - 1] : NULL;
+}
+
+bool tape_walk(const struct page_tape *t, int *turn, int *step, struct page_walk *w)
+{
+    const struct tape_group *g = find_group(t, *turn, *step);
+    if (!g)
+        return false;
+    for (int i = find_step(g, *turn, *step); i >= 0 && !w->over; i--) {
+        const struct buf *b = i ? &g->bytes : &g->first;
+        size_t from = i ? g->at[i - 1].end : 0, end = i ? g->at[i].end : b->n;
+        page_walk_packed(w, g->at[i].turn, g->at[i].step, b->p + from, end - from);
+    }
+    *turn = g->at[0].turn;
+    *step = g->at[0].step - 1;
+    return true;
+}
+
+bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out)
+{
+    const struct tape_group *g = find_group(t, turn, step);
     int i = g ? find_step(g, turn, step) : -1;
     if (i < 0 || g->at[i].turn != turn || g->at[i].step != step)
         return false;

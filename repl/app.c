@@ -263,6 +263,10 @@ bool app_close(struct app *a)
     backend_close(a->backend);
     hdb_close(a->hdb); /* before the writer: the last connection removes the write-ahead log */
     bool stored = close_log(a);
+    for (int i = a->early_next; i < a->n_early; i++)
+        event_free(&a->early[i]);
+    free(a->early);
+    free(a->before);
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
@@ -292,7 +296,11 @@ bool app_request(struct app *a, enum request_kind kind, const char *text, struct
 {
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     memcpy(rq.session, a->session, sizeof rq.session);
-    return backend_submit(a->backend, &rq, e);
+    bool ok = backend_submit(a->backend, &rq, e);
+    bool goes_on = kind == RQ_SAY || kind == RQ_REGEN || kind == RQ_UNDO || kind == RQ_FORGET;
+    if (ok && goes_on) /* the conversation goes on: the present is shown */
+        a->at = (struct address){0};
+    return ok;
 }
 
 bool app_new_session(struct app *a, struct err *e)
@@ -300,7 +308,8 @@ bool app_new_session(struct app *a, struct err *e)
     session_new_id(a->session);
     a->turn = a->step = a->turns.n = 0;
     a->at = (struct address){0}; /* it was an address in the session before */
-    a->refused = false;
+    a->refused = a->resumed = false;
+    a->past_of[0] = '\0';
     return app_request(a, RQ_NEW, a->system, e);
 }
 
@@ -443,7 +452,8 @@ void app_event(struct app *a, const struct event *ev)
         }
         break;
     case EV_SESSION:
-        app_drop_past(a);
+        if (!a->past.b || strcmp(a->past.session, ev->session) != 0)
+            app_drop_past(a);
         a->violated = false;
         break;
     case EV_FAULT:
@@ -685,7 +695,7 @@ static void part_context(struct app *a, const struct status *s, struct sheet *ou
 static void part_pools(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    if (s->has[VIEW_GAUGES])
+    if (s->has[VIEW_GAUGES] && s->at.turn == 0) /* a step has no gauges */
         status_gauges(&s->gauge, out);
     else
         status_pools(s->pool, out);
@@ -704,10 +714,20 @@ static void part_speed(struct app *a, const struct status *s, struct sheet *out)
     sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
 }
 
+/* The newest step, beside the step of the address if there is one. */
+static void status_step(const struct app *a, const struct status *s, struct sheet *out)
+{
+    bool past = s->at.turn && !app_recording(a);
+    if (!past)
+        sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+    else if (s->live.step > 0) /* none was computed since the session was resumed */
+        sheet_printf(out, ST_TEXT, "LIVE %d.%d", s->live.turn, s->live.step);
+}
+
 static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
     if (s->has[VIEW_STEPS] && !(s->has[VIEW_SERVED] && s->chat.step == 0))
-        sheet_printf(out, ST_TEXT, s->at.turn && !app_recording(a) ? "LIVE %d.%d" : "step %d.%d", s->chat.turn, s->chat.step);
+        status_step(a, s, out);
     else
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }

@@ -60,6 +60,36 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
     return rq;
 }
 
+static bool take_number(const struct step_row *r, void *arg)
+{
+    *(int *)arg = r->n;
+    return true;
+}
+
+/* The newest step of a turn in the log; 0: it has none. */
+static int newest_step(struct app *a, const struct hdb_past *p, int turn)
+{
+    int i = 0, step = 0;
+    while (i + 1 < p->n_part && turn > p->part[i].upto)
+        i++;
+    return hdb_steps(a->hdb, p->part[i].session, turn, take_number, &step, NULL) > 0 ? step : 0;
+}
+
+/* Shows the session as the log has it: the newest step of the conversation. The engine computes it
+ * again with the next message. */
+static void show_saved(struct app *a, const struct hdb_past *p)
+{
+    a->resumed_end = (struct address){0};
+    for (int i = p->n - 1; i >= 0 && a->at.turn == 0; i--) {
+        const struct past_pair *t = &p->turn[i];
+        int step = t->user.n <= p->last ? newest_step(a, p, t->user.n) : 0;
+        if (step && a->resumed_end.turn == 0)
+            a->resumed_end = (struct address){t->user.n, step};
+        if (step && t->state == PAST_LIVE)
+            a->at = (struct address){t->user.n, step};
+    }
+}
+
 /* Sets the app's own state of the session, once the engine has accepted the request. */
 static void set_session(struct app *a, const struct hdb_past *p, const char *id)
 {
@@ -67,7 +97,7 @@ static void set_session(struct app *a, const struct hdb_past *p, const char *id)
     a->turn = p->last;
     a->step = a->turns.n = 0;
     a->at = (struct address){0}; /* it was an address in the session before */
-    a->refused = false;
+    a->refused = a->resumed = false;
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE)
             ids_add(&a->turns, p->turn[i].user.n);
@@ -296,6 +326,11 @@ static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
     if (ok) {
         set_session(a, &p, session);
         memcpy(a->past_of, id, sizeof a->past_of);
+        show_saved(a, &p);
+        a->resumed = a->resumed_end.turn > 0;
+        free(a->before);
+        a->before = NULL;
+        app_drop_past(a);
     } else if (held) {
         history_unlock_session(a->history, id);
     }

@@ -413,7 +413,7 @@ static void wait_idle(struct app *a)
         bool busy = backend_busy(a->backend), any = false, streams = false;
         if (busy && interrupt_waits()) /* in each round: a cancel ends only earlier requests */
             backend_cancel(a->backend);
-        for (int i = 0; waited || (i < AT_ONCE && backend_next(a->backend, &ev)); waited = false, i++) {
+        for (int i = 0; waited || (i < AT_ONCE && app_next(a, &ev)); waited = false, i++) {
             streams = ev.kind == EV_TEXT || ev.kind == EV_STEP || ev.kind == EV_BATCH_TEXT;
             handle_event(a, &ev);
             any = true;
@@ -677,6 +677,16 @@ static void welcome_recording(struct app *a, struct plain *p)
         plural((long long)held.n), max_int(1, held.first_turn));
 }
 
+/* The same of a session that was run again (aerie replay --goto). */
+static void skip_early(struct app *a)
+{
+    struct event ev;
+    while (a->early_next < a->n_early && app_next(a, &ev)) {
+        app_event(a, &ev);
+        event_free(&ev);
+    }
+}
+
 static void welcome(struct app *a, struct plain *p)
 {
     const struct backend_info *i = backend_info(a->backend);
@@ -709,8 +719,10 @@ int plain_run(struct app *a)
         app_error(a, &e);
         return plain_end(a, &p);
     }
-    if (!app_recording(a))
+    if (!app_recording(a)) {
+        skip_early(a);
         wait_idle(a);
+    }
     welcome(a, &p);
     read_all(a, &r);
     finish_paused(a);

@@ -491,10 +491,10 @@ struct recorded *recorded_of(struct backend *b)
     return (struct recorded *)b;
 }
 
-void recorded_skip(struct backend *b)
+void recorded_rewind(struct backend *b)
 {
     struct recorded *r = recorded_of(b);
-    r->next_act = r->n_act;
+    r->next_act = -1;
     r->next_part = 0;
 }
 

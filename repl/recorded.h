@@ -30,7 +30,13 @@ struct recorded *recorded_of(struct backend *b) __attribute__((returns_nonnull))
  * False and *e (ERR_NEGATIVE), nothing changed: the recording has no such step. No event is
  * posted. */
 bool recorded_seek(struct backend *b, int turn, int step, struct err *e);
-/* Drops the session's events that were not read yet, for a face that does not show past turns. */
-void recorded_skip(struct backend *b);
+/* Begins the events of the session anew. */
+void recorded_rewind(struct backend *b);
+/* Calls fn for each step up to T.S ((0, 0): all), oldest first, until it returns false. */
+void recorded_each(struct backend *b, int turn, int step, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg);
+/* Appends the tokens that step T.S ran on: those before it, the pending one included, or the whole
+ * prompt. False: there is no such step, or its tokens are not known. */
+bool recorded_context(struct backend *b, int turn, int step, struct ids *out, int *n_prompt);
 
 #endif

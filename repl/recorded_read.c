@@ -49,21 +49,22 @@ static void add_tokens(struct recorded *r, struct room *c, const struct step_row
     }
 }
 
-/* The page events of a packed step: how many, and how many of them left the window. */
-static void count_events(const struct buf *b, uint64_t *n, uint32_t *window)
+/* How many pages of a packed step left the window. */
+static uint32_t count_window(const struct buf *b)
 {
+    uint32_t window = 0;
     const uint8_t *p = (const uint8_t *)b->p, *end = p + b->n;
     struct context_lengths l;
     int runs;
     if (!page_unpack_head(&p, end, &l, &runs, NULL))
-        return;
+        return 0;
     for (int i = 0; i < runs; i++) {
         struct page_run run;
         if (!page_unpack_run(&p, &run, NULL))
-            return;
-        *n += (uint64_t)run.n;
-        *window += run.first.op == PAGE_WINDOW ? (uint32_t)run.n : 0;
+            return window;
+        window += run.first.op == PAGE_WINDOW ? (uint32_t)run.n : 0;
     }
+    return window;
 }
 
 static void add_key(struct recorded *r, struct room *c, int step)
@@ -78,11 +79,10 @@ static void add_key(struct recorded *r, struct room *c, int step)
 /* Applies the page events, and keeps a whole page table now and then. After missing or damaged
  * events the tables are unknown until the pools are emptied. */
 static void add_pages(struct recorded *r, struct room *c, const struct buf *packed, struct rec_step *s,
-                      uint64_t *events, bool *known, size_t *since)
+                      bool *known, size_t *since)
 {
     int i = r->n_step;
     s->pages = r->pages.n;
-    s->n_event = *events;
     if (!*known)
         page_history_free(&r->fold);
     bool before = *known;
@@ -92,7 +92,7 @@ static void add_pages(struct recorded *r, struct room *c, const struct buf *pack
         return;
     r->any_pages = true;
     buf_add(&r->pages, packed->p, packed->n);
-    count_events(packed, events, &s->window);
+    s->window = count_window(packed);
     *since += packed->n;
     const struct rec_key *last = r->n_key ? &r->key[r->n_key - 1] : NULL;
     size_t most = last && last->n > KEY_BYTES ? last->n : KEY_BYTES;
@@ -103,7 +103,6 @@ static void add_pages(struct recorded *r, struct room *c, const struct buf *pack
 }
 
 struct paging {
-    uint64_t events;
     bool known;
     size_t since;
 };
@@ -117,9 +116,9 @@ static void add_step(struct recorded *r, struct room *c, const struct step_row *
                            .tops = tops_copy(row->tops)};
     add_tree(r, c, row->tree, s);
     add_tokens(r, c, row, s);
-    add_pages(r, c, &row->pages, s, &p->events, &p->known, &p->since);
+    add_pages(r, c, &row->pages, s, &p->known, &p->since);
     r->n_step++;
-    r->step[r->n_step] = (struct rec_step){.pages = r->pages.n, .n_event = p->events};
+    r->step[r->n_step] = (struct rec_step){.pages = r->pages.n};
 }
 
 /* ---- turns and operations -------------------------------------------------------------------- */

@@ -63,6 +63,34 @@ static bool step_of(struct backend *b, int turn, int step, struct step_view *v)
     return i >= 0;
 }
 
+void recorded_each(struct backend *b, int turn, int step, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg)
+{
+    const struct recorded *r = recorded_of(b);
+    struct step_view *v = xmalloc(sizeof *v);
+    bool more = true;
+    for (int i = 0; i < r->n_step && more; i++) {
+        const struct rec_step *s = &r->step[i];
+        if (turn && (s->turn > turn || (s->turn == turn && s->step > step)))
+            break;
+        fill_step(r, s, v);
+        more = fn(v, arg);
+    }
+    free(v);
+}
+
+bool recorded_context(struct backend *b, int turn, int step, struct ids *out, int *n_prompt)
+{
+    const struct recorded *r = recorded_of(b);
+    int i = recorded_find(r, turn, step), from = out->n;
+    if (i < 0 || !contexts_of(&r->contexts, turn, out, n_prompt))
+        return false;
+    const struct step_rec *rec = &r->step[i].rec;
+    int n = rec->kind == STEP_PREFILL ? *n_prompt : rec->pos0 + 1;
+    out->n = min_int(out->n, from + n);
+    return out->n == from + n;
+}
+
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 static void fill_table(const struct recorded *r, const struct page_history *h, int turn, int step,
@@ -138,41 +166,21 @@ static bool position(struct backend *b, int at, struct pos_view *v, struct err *
     return position_in(r, h, r->step[r->at].turn, at, v, e);
 }
 
-/* The latest events of a step that concern the page, newest first. */
-static int events_of_step(const struct recorded *r, int i, enum pool_id pool, int page,
-                          struct page_event *out, uint64_t *seq, int max)
-{
-    const struct rec_step *s = &r->step[i];
-    struct context_lengths l;
-    struct page_event *ev;
-    int n, found = 0;
-    if (!s->paged || !page_unpack(r->pages.p + s->pages, s[1].pages - s->pages, &l, &ev, &n, NULL))
-        return 0;
-    for (int k = n - 1; k >= 0 && found < max; k--)
-        if (ev[k].pool == pool && ev[k].page == page && ev[k].op != PAGE_RESET) {
-            out[found] = ev[k];
-            seq[found++] = s->n_event + (uint64_t)k;
-        }
-    free(ev);
-    return found;
-}
-
-static int page_events(struct backend *b, enum pool_id pool, int page, struct page_event *out,
-                       uint64_t *seq, int max)
+static int page_events(struct backend *b, int turn, int step, enum pool_id pool, int page,
+                       struct page_change *out, int max, bool *whole)
 {
     const struct recorded *r = recorded_of(b);
-    int n = 0;
-    for (int i = r->at; i >= 0 && n < max; i--)
-        n += events_of_step(r, i, pool, page, out + n, seq + n, max - n);
-    for (int i = 0; i < n / 2; i++) {
-        struct page_event ev = out[i];
-        uint64_t number = seq[i];
-        out[i] = out[n - 1 - i];
-        seq[i] = seq[n - 1 - i];
-        out[n - 1 - i] = ev;
-        seq[n - 1 - i] = number;
+    struct page_walk w = {.pool = pool, .page = page, .out = out, .max = max};
+    for (int i = turn ? recorded_find(r, turn, step) : r->at; i >= 0 && !w.over; i--) {
+        const struct rec_step *s = &r->step[i];
+        if (s->paged)
+            page_walk_packed(&w, s->turn, s->step, r->pages.p + s->pages, s[1].pages - s->pages);
+        else
+            w.over = true; /* unknown from here on back */
     }
-    return n;
+    page_walk_end(&w);
+    *whole = true;
+    return w.n;
 }
 
 static void ledger(struct backend *b, struct pool_view pool[N_POOLS])

@@ -69,14 +69,25 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     struct app_past {    /* app_recorded.c: */
-        struct backend *b; /* a recording of the session, for steps that are no longer in the
-                              engine's memory; NULL: not read yet, or the log does not have the
-                              session */
+        struct backend *b; /* a recording of the session, for what the engine's memory does not hold;
+                              NULL: not read yet, or the log does not have the session */
         char session[SESSION_ID];
-        int turn, step; /* the newest step when it was read */
+        int turn, step; /* it holds the session up to here, as far as the log does */
     } past;
+    struct {             /* the chat at an address, kept while the address is shown */
+        char session[SESSION_ID];
+        struct address at;
+        struct chat_view chat;
+    } then;
+    struct event *early; /* (n_early) owned: the session's events before those of the backend, of
+                            which the first `early_next` were taken */
+    int n_early, early_next;
     char session[SESSION_ID];
-    char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
+    char past_of[SESSION_ID]; /* the saved session from which the present one was resumed or copied;
+                                 "": none */
+    bool resumed;             /* the present session was resumed: the log has its past, up to */
+    struct address resumed_end; /* this step */
+    struct chat_view *before; /* owned: the chat in numbers there; NULL: not read yet */
     char *system;
     int turn, step;      /* of the last event */
     struct address at;   /* the step that the panes, and commands without an address, show: /at sets
@@ -135,7 +146,8 @@ struct status {
     struct bugs bugs;               /* all off without VIEW_FAULTS */
     struct { bool on; int turn, step, last; char phase[8]; } pause; /* off without
                                                                     VIEW_DEBUG */
-    struct address at; /* of the app */
+    struct address at;   /* of the app; all but `pause`, `gauge` and `live` is of this step */
+    struct address live; /* the newest step */
     bool single_keys; /* of the full screen: letters step a paused turn */
     bool has[N_VIEWS];
 };
@@ -206,12 +218,31 @@ bool app_paused_in(struct app *a, int turn, int step, struct step_view *v);
 bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
                        const struct session_row *row, bool file, struct err *e);
 /* Opens the app over an engine that runs already, for a session that is not saved. The engine stays
- * the caller's, who sets a->backend to NULL before app_close(). */
+ * the caller's, who sets a->backend to NULL before app_close(). early: the session's n events so far,
+ * which the app takes over. */
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
-                      const char *session);
+                      const char *session, struct event *early, int n);
 bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded.h) */
-/* Call it when another session begins: drops what was read from the log for the functions below. */
+/* The next event for a face: one of a->early, else one of the backend. */
+bool app_next(struct app *a, struct event *ev);
+/* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL and
+ * *e: the session is not logged, or the log cannot be read. It lives until the next call. */
+struct backend *app_past(struct app *a, int turn, int step, struct err *e);
+/* The past of a session that was resumed: a recording whose next event is its first. NULL: none. */
+struct backend *app_past_events(struct app *a);
 void app_drop_past(struct app *a);
+/* The backend whose present is the step that the app shows: the open one without an address, else a
+ * recording that stands there. NULL: the log does not have the step. */
+struct backend *app_shown(struct app *a);
+/* app_shown(), but the open backend where the log does not have the replies of a server. */
+struct backend *app_served(struct app *a);
+/* The chat in numbers at the app's address, from the log, else from the steps in memory; or now. */
+void app_chat(struct app *a, struct chat_view *v);
+/* The best tokens of a server's step, from memory, else from the log, freed by tops_free(); NULL:
+ * neither has any. */
+struct tops *app_tops(struct app *a, int turn, int step);
+/* The latest steps up to the app's address, oldest first; at most max. Returns how many. */
+int app_steps(struct app *a, struct step_info *out, int max);
 /* The page table and a position as they were after step T.S ((0, 0): now), from the backend's
  * memory or else from the log. False and *e (ERR_NEGATIVE): neither has the step. For backends with
  * VIEW_PAGES. */
@@ -226,6 +257,9 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
 bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);
+/* The latest changes of a page up to the app's address, oldest first; at most max. Returns how
+ * many. */
+int app_page_changes(struct app *a, enum pool_id pool, int page, struct page_change *out, int max);
 /* For a recording: the first moves its present step to the app's address, the second (on EV_PAUSE)
  * sets the address to the step to which the debugger has moved. The present step of a live engine
  * is always the newest one. */

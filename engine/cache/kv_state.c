@@ -50,15 +50,13 @@ void kv_state_save(const struct kv *from, struct kv_state *s)
     memcpy(s->pool, kv.pool, sizeof s->pool);
     memcpy(s->held, kv.held, sizeof s->held);
     int n = arrays_of(&kv, s, a);
-    s->bytes = room(sizeof *s->log);
     for (int i = 0; i < n; i++)
         s->bytes += room(a[i].bytes);
-    uint8_t *at = s->mem = xmalloc(s->bytes);
-    s->log = memcpy(at, &from->log, sizeof from->log);
+    uint8_t *at = s->mem = xmalloc(s->bytes + 1);
+    s->n_since = kv.log.n_since;
     size_t since = (size_t)kv.log.n_since * sizeof *s->since;
     s->since = since ? memcpy(xmalloc(since), kv.log.since, since) : NULL;
     s->bytes += since;
-    at += room(sizeof *s->log);
     for (int i = 0; i < n; i++) {
         *a[i].kept = a[i].bytes ? memcpy(at, *a[i].live, a[i].bytes) : NULL;
         at += room(a[i].bytes);
@@ -81,12 +79,9 @@ void kv_state_load(struct kv *kv, const struct kv_state *from)
         pool->n_refs = s.pool[p].n_refs;
         kv->held[p] = s.held[p];
     }
-    struct page_log *log = &kv->log;
-    memcpy(log->ev, s.log->ev, sizeof log->ev);
-    log->seq = s.log->seq;
-    log->n_since = 0;
-    for (int i = 0; i < s.log->n_since; i++)
-        page_log_add(log, &s.since[i]);
+    kv->log.n_since = 0;
+    for (int i = 0; i < s.n_since; i++)
+        page_log_add(&kv->log, &s.since[i]);
 }
 
 void kv_state_free(struct kv_state *s)

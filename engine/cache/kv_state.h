@@ -13,8 +13,8 @@ struct kv_state {
     int32_t *swa_of, *full_of;
     struct mark *mark[2];
     int held[N_POOLS];
-    struct page_log *log;
-    struct page_event *since; /* (log->n_since) owned */
+    struct page_event *since; /* (n_since) owned: of the page log */
+    int n_since;
     void *mem; /* owned */
     size_t bytes;
 };

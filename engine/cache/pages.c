@@ -31,7 +31,6 @@ static void log_event(struct pages *p, enum page_op op, int32_t page, struct pag
     struct page_event ev = {.pool = (uint8_t)p->id, .op = (uint8_t)op,
                             .holder = (uint8_t)use.holder, .page = page, .column = use.column,
                             .refs = p->ref[page]};
-    p->log->ev[p->log->seq++ % PAGE_LOG] = ev;
     page_log_add(p->log, &ev);
 }
 

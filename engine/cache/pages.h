@@ -12,18 +12,16 @@
 
 #include "engine/event.h"
 
-enum { GUARD_PAGES = 1 /* page 0 */, PAGE_LOG = 8192 };
+enum { GUARD_PAGES = 1 /* page 0 */ };
 
-/* The latest page events of all pools, and all those since the last committed step. */
+/* The page events of all pools since the last committed step, which will carry them. */
 struct page_log {
-    struct page_event ev[PAGE_LOG]; /* ring: event i is at ev[i % PAGE_LOG] */
-    uint64_t seq;                   /* events so far */
-    bool keep;                      /* whether `since` is filled: its reader must empty it */
-    struct page_event *since;       /* (n_since), allocated */
+    bool keep;                /* whether `since` is filled: its reader must empty it */
+    struct page_event *since; /* (n_since), allocated */
     int n_since, cap_since;
 };
 
-void page_log_add(struct page_log *log, const struct page_event *ev); /* to `since` only, if kept */
+void page_log_add(struct page_log *log, const struct page_event *ev); /* if they are kept */
 void page_log_free(struct page_log *log);
 
 struct pages {

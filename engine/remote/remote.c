@@ -133,17 +133,6 @@ static void note_seen(struct remote *r, const struct incoming *in)
     said[REPORT_TIMES] |= in->count.ms_queue >= 0 || in->count.ms_first >= 0 || in->count.ms_prompt >= 0;
 }
 
-static void add_sums(struct draft_sums *to, const struct draft_sums *s)
-{
-    to->cycles += s->cycles;
-    to->drafted += s->drafted;
-    to->accepted += s->accepted;
-    for (int d = 1; d < TREE_MAX; d++) {
-        to->depth[d].drafted += s->depth[d].drafted;
-        to->depth[d].accepted += s->depth[d].accepted;
-    }
-}
-
 /* n_prompt: tokens of the prompt that were counted when the turn began. steps: sums over the steps
  * that the server listed; without any, its own sums count. */
 static void count_reply(struct talk *t, const struct incoming *in, int n_prompt, const struct talk_reply *out,
@@ -159,7 +148,7 @@ static void count_reply(struct talk *t, const struct incoming *in, int n_prompt,
     v->reused_tokens += (uint64_t)reply_count(in->count.cached);
     v->us_prefill += out->us_prefill;
     t->accepts |= in->count.drafted >= 0;
-    add_sums(&v->drafts, turn);
+    draft_sums_join(&v->drafts, turn);
     v->turn_mal = draft_sums_mal(turn);
     v->session_mal = draft_sums_mal(&v->drafts);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);

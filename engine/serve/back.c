@@ -131,14 +131,14 @@ static bool same_record(struct engine *g, const struct step_rec *a, const struct
 
 bool back_compare(struct engine *g, struct err *e)
 {
-    struct page_log *log = &g->own.runtime.kv.log;
+    const struct page_log *log = &g->own.runtime.kv.log;
     shared_lock(&g->shared);
     g->shared.step++;
     shared_unlock(&g->shared);
     g->own.window_released = 0;
     for (int i = 0; i < log->n_since; i++)
         g->own.window_released += log->since[i].op == PAGE_WINDOW;
-    log->n_since = 0;
+    engine_forget_pages(g);
     const struct ring_entry *first = ring_find(&g->shared.ring, g->shared.turn, g->shared.step);
     return !first || same_record(g, &first->rec, &g->own.ses.lane.rec, e);
 }

@@ -204,13 +204,15 @@ struct step_pages {
     struct page_event *ev; /* (n) owned */
     int n;
     struct context_lengths lengths;
-    struct buf packed; /* owned; for the tape: the change, or the whole state if the tape needs
-                          one */
+    struct buf change; /* owned; the events, packed */
+    struct buf whole;  /* owned; the whole state, packed, if the tape needs it */
 };
 void engine_take_pages(struct engine *g, struct step_pages *out);
 /* The next step's page events then describe the whole present state, not a change: at the beginning
  * of a session, and after events were left out. */
 void engine_log_pages(struct engine *g);
+/* Drops the page events since the last step: they were reported. Views read them. */
+void engine_forget_pages(struct engine *g);
 
 /* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. They use
  * the buffer of the logits, and say so in own.probed. */

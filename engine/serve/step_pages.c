@@ -9,20 +9,28 @@ void engine_log_pages(struct engine *g)
 {
     const struct seq *seqs[MAX_SEQS];
     int n = session_seqs(&g->own.ses, seqs, MAX_SEQS);
+    shared_lock(&g->shared);
     kv_log_state(&g->own.runtime.kv, seqs, n, g->own.runtime.context);
+    shared_unlock(&g->shared);
+}
+
+void engine_forget_pages(struct engine *g)
+{
+    shared_lock(&g->shared);
+    g->own.runtime.kv.log.n_since = 0;
+    shared_unlock(&g->shared);
 }
 
 /* Only the engine's thread changes the tape, so it reads the tape without the lock. */
 static void pack(struct engine *g, struct step_pages *s)
 {
-    struct page_log *log = &g->own.runtime.kv.log;
-    if (!tape_wants_whole(&g->shared.pages)) {
-        page_pack(&s->lengths, s->ev, s->n, &s->packed);
+    page_pack(&s->lengths, s->ev, s->n, &s->change);
+    if (!tape_wants_whole(&g->shared.pages))
         return;
-    }
     engine_log_pages(g);
-    page_pack(&s->lengths, log->since, log->n_since, &s->packed);
-    log->n_since = 0;
+    struct page_log *log = &g->own.runtime.kv.log;
+    page_pack(&s->lengths, log->since, log->n_since, &s->whole);
+    engine_forget_pages(g);
 }
 
 void engine_take_pages(struct engine *g, struct step_pages *out)
@@ -34,7 +42,7 @@ void engine_take_pages(struct engine *g, struct step_pages *out)
     out->lengths = (struct context_lengths){l->tok.n, l->seq.committed, l->seq.drafted,
                                             l->seq.swa_lo};
     out->ev = bytes ? memcpy(xmalloc(bytes), log->since, bytes) : NULL;
-    log->n_since = 0;
+    engine_forget_pages(g);
     g->own.window_released = 0;
     for (int i = 0; i < out->n; i++)
         g->own.window_released += out->ev[i].op == PAGE_WINDOW;

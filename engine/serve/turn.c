@@ -162,9 +162,9 @@ static int generated(const struct engine *g, const struct turn *t)
     return g->own.ses.lane.tok.n - t->first;
 }
 
-/* Counts a committed step for the views. pages: its packed page events. */
+/* Counts a committed step for the views. */
 static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
-                  const struct buf *pages)
+                  const struct step_pages *pages)
 {
     struct chat_view *s = &g->shared.stats;
     struct turn_count *now = &g->shared.count;
@@ -186,7 +186,8 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
         shapes_view(g, &s->auto_shape);
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
               l->tok.v + l->tok.n - n_new, l->fact, n_new);
-    tape_add(&g->shared.pages, g->shared.turn, g->shared.step, pages->p, pages->n);
+    const struct buf *tape = pages->whole.n ? &pages->whole : &pages->change;
+    tape_add(&g->shared.pages, g->shared.turn, g->shared.step, tape, &pages->change);
     contexts_add(&g->shared.contexts, l->tok.n - n_new, l->tok.v + l->tok.n - n_new, n_new);
     shared_unlock(&g->shared);
     t->n_drafted += rec->drafted;
@@ -199,8 +200,9 @@ static void post_step(struct engine *g, struct turn *t)
     struct lane *l = &g->own.ses.lane;
     struct step_pages pages;
     engine_take_pages(g, &pages);
-    count(g, t, &l->rec, l->n_new, &pages.packed);
-    buf_free(&pages.packed);
+    count(g, t, &l->rec, l->n_new, &pages);
+    buf_free(&pages.change);
+    buf_free(&pages.whole);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
     engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
     struct event ev = engine_event(g, EV_STEP);

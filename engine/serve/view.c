@@ -1,5 +1,6 @@
 /* view.c - the views of the local backend: copies of engine state. Runs on the caller's thread: of
  * the state that changes, this file reads struct engine_shared only, under its lock. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,30 +245,24 @@ static bool local_position(struct backend *b, int position, struct pos_view *v,
                          : err_set(e, ERR_USAGE, "position %d: expected 0 to %d", position, n - 1));
 }
 
-static int local_page_events(struct backend *b, enum pool_id pool, int page,
-                             struct page_event *out, uint64_t *seq, int max)
+/* Under the lock at most one group of the tape is read at a time. */
+static int local_page_events(struct backend *b, int turn, int step, enum pool_id pool, int page,
+                             struct page_change *out, int max, bool *whole)
 {
-    const struct engine_shared *s = look(b);
-    const struct page_log *log = &s->pass->kv->log;
-    uint64_t from = log->seq > PAGE_LOG ? log->seq - PAGE_LOG : 0;
-    int n = 0;
-    for (uint64_t i = log->seq; i > from && n < max; i--) {
-        const struct page_event *ev = &log->ev[(i - 1) % PAGE_LOG];
-        if (ev->pool == pool && ev->page == page) {
-            out[n] = *ev;
-            seq[n++] = i - 1;
-        }
-    }
+    struct page_walk w = {.pool = pool, .page = page, .out = out, .max = max};
+    bool now = turn == 0;
+    int t = now ? INT_MAX : turn, s = now ? INT_MAX : step;
+    const struct page_log *log = &look(b)->pass->kv->log;
+    if (now)
+        page_walk_add(&w, 0, 0, log->since, log->n_since);
     leave(b);
-    for (int i = 0; i < n / 2; i++) {
-        struct page_event ev = out[i];
-        uint64_t number = seq[i];
-        out[i] = out[n - 1 - i];
-        seq[i] = seq[n - 1 - i];
-        out[n - 1 - i] = ev;
-        seq[n - 1 - i] = number;
+    for (bool more = true; more && !w.over;) {
+        more = tape_walk(&look(b)->pages, &t, &s, &w);
+        leave(b);
     }
-    return n;
+    page_walk_end(&w);
+    *whole = w.over;
+    return w.n;
 }
 
 /* ---- steps and trees ------------------------------------------------------------------------- */

@@ -11,7 +11,23 @@ struct going {
     const char *session;
     int turn, step, rc;
     bool arrived;
+    struct event *early; /* (n_early) those before the pause, for the face */
+    int n_early, cap_early;
 };
+
+static bool on_event(void *arg, const struct act *a, struct event *ev)
+{
+    struct going *x = arg;
+    (void)a;
+    if (x->arrived)
+        return true;
+    if (x->n_early == x->cap_early)
+        x->early = xrealloc(x->early, (size_t)(x->cap_early = 2 * x->cap_early + 64), sizeof *x->early);
+    x->early[x->n_early++] = *ev;
+    struct event taken = {.kind = ev->kind, .turn = ev->turn, .step = ev->step, .lost = ev->lost};
+    *ev = taken; /* its parts are the face's now */
+    return true;
+}
 
 /* The face gets the engine while the turn is paused; when the face ends, so does the rerun. */
 static void on_held(void *arg, struct backend *b, bool done)
@@ -23,7 +39,8 @@ static void on_held(void *arg, struct backend *b, bool done)
     cli_progress_end();
     x->arrived = true;
     struct app *a = xcalloc(1, sizeof *a);
-    app_open_running(a, &x->c->opt, b, x->session);
+    app_open_running(a, &x->c->opt, b, x->session, x->early, x->n_early);
+    x->early = NULL;
     if (b->debug->back(b, x->turn, x->step, &e)) /* posts the EV_PAUSE that the screen or the plain mode shows */
         x->rc = a->exit_code = x->c->opt.tui ? tui_run(a) : plain_run(a);
     else
@@ -55,7 +72,7 @@ int cli_goto(struct cli *c)
         return cli_fail(&e);
     x.turn = how.turn;
     x.step = how.step;
-    struct rerun_calls on = {.held = on_held, .arg = &x};
+    struct rerun_calls on = {.held = on_held, .event = on_event, .arg = &x};
     struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
     x.session = row.id;
     bool ok = d && script_read(&script, d, row.id, &e);
@@ -64,6 +81,9 @@ int cli_goto(struct cli *c)
     if (ok && !x.arrived)
         ok = err_set(&e, ERR_USAGE, "--goto %s: the session has no such step", c->goto_step);
     int rc = ok ? x.rc : cli_fail(&e);
+    for (int i = 0; x.early && i < x.n_early; i++)
+        event_free(&x.early[i]);
+    free(x.early);
     rerun_close(&r);
     script_free(&script);
     session_row_free(&row);

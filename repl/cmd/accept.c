@@ -326,22 +326,22 @@ static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct 
     const struct backend_info *info = backend_info(a->backend);
     struct grouped g = {.app = a, .by = by, .page_size = max_int(1, info->page_size),
                         .window = info->window};
-    const char *source;
+    char source[STEP_SOURCE];
     if (!app_needs(a, "accept", VIEW_STEPS, e))
         return false;
     if (by == BY_WINDOW && info->window == 0)
         return err_set(e, ERR_NEGATIVE, "this model has no sliding layers, so there is no window edge");
-    bool ok = app_each_step(a, by == BY_KIND, add_step, &g, &source, e);
-    if (ok && json && by == BY_KIND)
+    app_each_step(a, by == BY_KIND, add_step, &g, source);
+    if (json && by == BY_KIND)
         kinds_json(&g, json);
-    else if (ok && json)
+    else if (json)
         groups_json(&g, json);
-    else if (ok && by == BY_KIND)
+    else if (by == BY_KIND)
         kinds_text(&g, source, out);
-    else if (ok)
+    else
         groups_text(&g, source, view_width(a), out);
     free(g.v);
-    return ok;
+    return true;
 }
 
 /* For a server that does not report drafts by step. */
@@ -351,7 +351,7 @@ static bool by_replies(struct app *a, int how, bool named, struct sheet *out, st
     if (named && how != BY_TURN)
         return err_set(e, ERR_NEGATIVE, "/accept: %s tells no drafts by step, only by reply: /accept turn",
                        backend_info(a->backend)->family);
-    served_replies_read(&r, a->backend);
+    served_replies_read(&r, app_served(a));
     if (json)
         served_accept_json(&r, json);
     else
@@ -372,7 +372,7 @@ bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct s
     if (!app_needs(a, "accept", VIEW_ACCEPT, e))
         return false;
     struct chat_view v;
-    backend_chat(a->backend, &v);
+    app_chat(a, &v);
     if (backend_has(a->backend, VIEW_SERVED) && v.drafts.depth[1].drafted == 0)
         return by_replies(a, how, argc == 1, out, json, e);
     if (how != BY_DEPTH)

@@ -18,8 +18,10 @@ bool cmd_blocks(struct app *a, int argc, char **argv, const char *rest, struct s
     block_map_read(&m, a->backend);
     if (json)
         blocks_json(&m, json);
-    else
+    else {
+        say_now(a, "blocks", out);
         view_blocks(&m, (int)most, view_width(a), out);
+    }
     block_map_free(&m);
     return true;
 }

@@ -65,20 +65,20 @@ void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json);
 /* The facts of a step from the log that are needed to compute it again; freed with
  * probe_past_free(). NULL and *e: the log does not have all of them. */
 struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e);
-/* The best tokens of a server's step from the log, freed with tops_free(); NULL: the log has
- * none. */
-struct tops *app_logged_tops(struct app *a, int turn, int step);
 /* Whether the step has a tree; false and *e: why not. */
 bool step_drafted(const struct step_view *v, struct err *e);
 /* The step that commands without an address show: that of /at, else the newest. False: there is
  * none. */
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
-/* Calls fn for each step of the session, oldest first, until it returns false. The steps come from
- * memory if it has the first step, else from the log, else from memory as far as it has them;
- * *source says which. with_trees: fn needs trees and tokens; a log without them is not read then.
- * For backends with VIEW_STEPS. */
-bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
-                   void *arg, const char **source, struct err *e);
+/* Calls fn for each step of the session up to the app's address, oldest first, until it returns false.
+ * The steps come from memory if it has the first step, else from the log, else from memory as far as
+ * it has them; `source` says which. with_trees: fn needs trees and tokens; a log without them is not
+ * read then. For backends with VIEW_STEPS. */
+enum { STEP_SOURCE = 128 };
+void app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg, char source[STEP_SOURCE]);
+/* At an address: says that what follows is of now. */
+void say_now(const struct app *a, const char *command, struct sheet *out);
 
 /* ---- with a server (served_tokens.c): for backends with VIEW_SERVED -------------------------- */
 

@@ -149,7 +149,7 @@ bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct s
     struct timed t;
     if (backend_has(a->backend, VIEW_SERVED)) {
         struct served_replies r;
-        served_replies_read(&r, a->backend);
+        served_replies_read(&r, app_served(a));
         if (json)
             served_timing_json(&r, json);
         else
@@ -159,7 +159,7 @@ bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct s
     }
     if (!app_needs(a, "timing", VIEW_STEPS, e))
         return false;
-    t.n = a->backend->steps->latest(a->backend, t.step, TIMED);
+    t.n = app_steps(a, t.step, TIMED);
     if (json)
         timing_json(&t, json);
     else

@@ -16,6 +16,12 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
+void say_now(const struct app *a, const char *command, struct sheet *out)
+{
+    if (a->at.turn && !app_recording(a))
+        say_line(out, ST_WARN, "/%s shows what is now, not step %d.%d", command, a->at.turn, a->at.step);
+}
+
 /* A number that only some backends know; null: not known. */
 static void put_known(struct buf *json, bool known, const char *name, uint64_t n)
 {
@@ -39,7 +45,7 @@ static void put_known_real(struct buf *json, bool known, const char *name, doubl
 static void served_stats(struct app *a, struct sheet *out, struct buf *json)
 {
     struct served_replies r;
-    served_replies_read(&r, a->backend);
+    served_replies_read(&r, app_served(a));
     if (json)
         served_stats_json(&r, json);
     else
@@ -168,6 +174,7 @@ static void server_pools(struct app *a, int most, struct sheet *out, struct buf 
                 server_pool_json(&pool[i], gauge_name(&s.view, (enum gauge)i), !s.view.unit, json);
         jput_close(json, ']');
     } else {
+        say_now(a, most ? "gauges" : "pool", out);
         say_line(out, ST_HEAD, "%s", most ? "GAUGES" : "POOL");
         view_gauges(&s, pool, view_width(a), out);
     }
@@ -327,7 +334,7 @@ static int column_of(const struct page_table *t, int pool, int page)
     return -1;
 }
 
-static void event_words(const struct page_event *p, uint64_t seq, int size, struct sheet *out)
+static void event_words(const struct page_change *c, int size, struct sheet *out)
 {
     static const char *const word[] = {
         [PAGE_TAKE] = "taken from the free list",
@@ -335,8 +342,14 @@ static void event_words(const struct page_event *p, uint64_t seq, int size, stru
         [PAGE_DROP] = "given back by one holder",
         [PAGE_FREE] = "free again",
         [PAGE_WINDOW] = "released: it left the sliding window",
+        [PAGE_RESET] = "the pool was emptied",
+        [PAGE_HOLD] = "held where this session was forked",
     };
-    sheet_printf(out, ST_DIM, "%8llu  ", (unsigned long long)seq);
+    const struct page_event *p = &c->event;
+    char at[24] = "now";
+    if (c->turn)
+        snprintf(at, sizeof at, "%d.%d", c->turn, c->step);
+    sheet_printf(out, ST_DIM, "%8s  ", at);
     sheet_printf(out, ST_KEY, "%-7s", page_op_name((enum page_op)p->op));
     sheet_add(out, ST_TEXT, p->op < sizeof word / sizeof *word ? word[p->op] : "");
     if (p->column >= 0)
@@ -346,8 +359,8 @@ static void event_words(const struct page_event *p, uint64_t seq, int size, stru
     sheet_line(out);
 }
 
-static void page_text(const struct page_table *t, int pool, int page, const struct page_event *ev,
-                      const uint64_t *seq, int n, struct sheet *out)
+static void page_text(const struct page_table *t, int pool, int page, const struct page_change *change,
+                      int n, struct sheet *out)
 {
     int size = t->pool[pool].page_size, refs = t->refs[pool][page], column = column_of(t, pool, page);
     sheet_printf(out, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
@@ -363,14 +376,14 @@ static void page_text(const struct page_table *t, int pool, int page, const stru
         say_line(out, ST_TEXT, refs ? "held outside this session's table"
                                      : "free: nothing is stored in it");
     for (int i = 0; i < n; i++)
-        event_words(&ev[i], seq[i], size, out);
+        event_words(&change[i], size, out);
     if (n == 0)
         say_line(out, ST_DIM,
                  "no events: it was never handed out, or too long ago to be remembered");
 }
 
-static void page_json(const struct page_table *t, int pool, int page, const struct page_event *ev,
-                      const uint64_t *seq, int n, struct buf *json)
+static void page_json(const struct page_table *t, int pool, int page, const struct page_change *change,
+                      int n, struct buf *json)
 {
     int column = column_of(t, pool, page);
     jput_open(json, '{');
@@ -386,10 +399,12 @@ static void page_json(const struct page_table *t, int pool, int page, const stru
     jput_open(json, '[');
     for (int i = 0; i < n; i++) {
         jput_open(json, '{');
-        jput_kint(json, "seq", (int64_t)seq[i]);
-        jput_kstr(json, "op", page_op_name((enum page_op)ev[i].op));
-        jput_kint(json, "logical", ev[i].column);
-        jput_kint(json, "refs", ev[i].refs);
+        const struct page_event *p = &change[i].event;
+        put_known(json, change[i].turn > 0, "turn", (uint64_t)change[i].turn);
+        put_known(json, change[i].turn > 0, "step", (uint64_t)change[i].step);
+        jput_kstr(json, "op", page_op_name((enum page_op)p->op));
+        jput_kint(json, "logical", p->column);
+        jput_kint(json, "refs", p->refs);
         jput_close(json, '}');
     }
     jput_close(json, ']');
@@ -401,10 +416,9 @@ bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct she
 {
     (void)rest;
     enum { MAX_EVENTS = 64 };
-    struct page_event ev[MAX_EVENTS];
+    struct page_change change[MAX_EVENTS];
     int pool = POOL_FULL;
     long page = 0;
-    uint64_t seq[MAX_EVENTS] = {0};
     if (argc < 1 || argc > 2)
         return arg_expected("page", "takes a page number and a pool (full if none is named)", e);
     if (argc == 2 && (pool = arg_choice(argv[1], "the pool", pools, N_POOLS, e)) < 0)
@@ -418,11 +432,11 @@ bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct she
               err_set(e, ERR_USAGE, "this model has no %s pool", pools[pool]);
     ok = ok && arg_int(argv[0], "the page", 0, t.pool[pool].total - 1, &page, e);
     if (ok) {
-        int n = a->backend->pages->events(a->backend, (enum pool_id)pool, (int)page, ev, seq, MAX_EVENTS);
+        int n = app_page_changes(a, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
         if (json)
-            page_json(&t, pool, (int)page, ev, seq, n, json);
+            page_json(&t, pool, (int)page, change, n, json);
         else
-            page_text(&t, pool, (int)page, ev, seq, n, out);
+            page_text(&t, pool, (int)page, change, n, out);
     }
     page_table_free(&t);
     return ok;
@@ -517,8 +531,10 @@ bool cmd_plan(struct app *a, int argc, char **argv, const char *rest, struct she
     bool ok = a->backend->plan->text(a->backend, argc ? argv[0] : "", json != NULL, &text, e);
     if (ok && json)
         jput_raw(json, text.p);
-    else if (ok)
+    else if (ok) {
+        say_now(a, "plan", out);
         say_text(out, ST_TEXT, text.p ? text.p : "");
+    }
     buf_free(&text);
     return ok;
 }
@@ -571,6 +587,7 @@ static void violation_when(const struct violated *v, const char *session, struct
 
 static void check_text(const struct app *a, const struct check_report *r, struct sheet *out)
 {
+    say_now(a, "check", out);
     sheet_add(out, ST_HEAD, "CHECK");
     sheet_printf(out, ST_TEXT, "  now: every pool and %d sequence%s; before launch: each plan",
                  r->n_seq, r->n_seq == 1 ? "" : "s");

@@ -165,6 +165,9 @@ static void show_address(struct app *a, struct sheet *out, struct buf *json)
         jput_close(json, '}');
     } else if (app_recording(a)) {
         say_line(out, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn, v.step);
+    } else if (a->at.turn && v.step == 0 && a->resumed) {
+        say_line(out, ST_WARN, "at %d.%d, from the log: this process has computed no step of the session yet",
+                 a->at.turn, a->at.step);
     } else if (a->at.turn) {
         say_line(out, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it", a->at.turn,
                  a->at.step, v.turn, v.step);

@@ -23,9 +23,7 @@ static bool find(struct app *a, int turn, int step, struct served_step *s, struc
     *s = (struct served_step){0};
     if (turn ? !app_find_step(a, turn, step, &s->v, e) : !app_newest_step(a, &s->v, e))
         return false;
-    s->tops = a->backend->served->tops(a->backend, s->v.turn, s->v.step);
-    if (!s->tops)
-        s->tops = app_logged_tops(a, s->v.turn, s->v.step);
+    s->tops = app_tops(a, s->v.turn, s->v.step);
     return true;
 }
 
@@ -267,7 +265,7 @@ static void token_json(struct app *a, const struct step_view *v, int k, struct b
 bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json, struct err *e)
 {
     struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
-    int n = a->backend->steps->latest(a->backend, info, STEPS_KEPT), first = n;
+    int n = app_steps(a, info, STEPS_KEPT), first = n;
     long held = 0, skip;
     while (first > 0 && held < most)
         held += info[--first].n_token;
@@ -278,7 +276,7 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
         say_line(out, ST_HEAD, "%7s %6s %-*s %6s %6s  %s", "step", "id", CELLS, "token", "p", "rival", "draft");
     for (int i = first; i < n; i++) {
         struct step_view v;
-        if (!a->backend->steps->of_step(a->backend, info[i].turn, info[i].step, &v))
+        if (!app_find_step(a, info[i].turn, info[i].step, &v, NULL))
             continue;
         for (int k = 0; k < v.n_token; k++)
             if (skip-- > 0)

@@ -235,8 +235,11 @@ static void report_session(struct app *a, const char *parent, int turn, struct s
     } else if (parent) {
         say_line(out, ST_DIM, "a new session goes on from turn %d of %s", turn, name);
     } else {
-        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context", name, a->turns.n,
-                 a->turns.n == 1 ? "" : "s");
+        char at[40] = "";
+        if (a->at.turn)
+            snprintf(at, sizeof at, ", shown as after step %d.%d", a->at.turn, a->at.step);
+        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context%s", name, a->turns.n,
+                 a->turns.n == 1 ? "" : "s", at);
     }
 }
 

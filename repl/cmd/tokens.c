@@ -145,7 +145,7 @@ static bool range_of(struct app *a, int argc, char **argv, struct tokens *t, int
 {
     struct chat_view chat;
     long from, to;
-    backend_chat(a->backend, &chat);
+    app_chat(a, &chat);
     *length = chat.length;
     if (chat.length == 0)
         return err_set(e, ERR_NEGATIVE, "the context is empty: send a message first");
@@ -164,15 +164,18 @@ static bool range_of(struct app *a, int argc, char **argv, struct tokens *t, int
     return true;
 }
 
-/* The positions in the context now; a running turn may have shortened it since. */
+/* The positions in the context at the app's address, or now; a running turn may have shortened it
+ * since. */
 static void read_positions(struct app *a, struct tokens *t)
 {
     struct err e;
+    struct backend *b = app_shown(a);
     t->v = xcalloc((size_t)t->n, sizeof *t->v);
     for (int i = 0; i < t->n; i++) {
         t->v[i].fate = "";
         t->v[i].fact = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
-        if (!a->backend->pages->position(a->backend, t->from + i, &t->v[i].at, &e))
+        if (!(b && b->pages ? b->pages->position(b, t->from + i, &t->v[i].at, &e)
+                            : app_position(a, t->from + i, &t->v[i].at, &e)))
             t->n = i;
     }
 }
@@ -182,7 +185,7 @@ bool cmd_tokens(struct app *a, int argc, char **argv, const char *rest, struct s
 {
     (void)rest;
     struct tokens t = {0};
-    const char *source;
+    char source[STEP_SOURCE];
     int length;
     if (argc > 2)
         return arg_expected("tokens", "takes a first and a last position", e);
@@ -193,15 +196,15 @@ bool cmd_tokens(struct app *a, int argc, char **argv, const char *rest, struct s
         !app_needs(a, "tokens", VIEW_TREES, e) || !range_of(a, argc, argv, &t, &length, e))
         return false;
     read_positions(a, &t);
-    bool ok = app_each_step(a, true, take_step, &t, &source, e);
-    if (ok && json) {
+    app_each_step(a, true, take_step, &t, source);
+    if (json) {
         jput_open(json, '[');
         for (int i = 0; i < t.n; i++)
             token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), json);
         jput_close(json, ']');
-    } else if (ok) {
+    } else {
         tokens_text(a, &t, length, out);
     }
     free(t.v);
-    return ok;
+    return true;
 }

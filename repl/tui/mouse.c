@@ -30,7 +30,7 @@ static void click_tree(struct tui *t, int row)
     int turn, step;
     bool past = app_address(t->app, &turn, &step);
     if (!backend_has(b, VIEW_TREES) ||
-        !(past ? b->steps->of_step(b, turn, step, &v) : app_latest_tree(t->app, &v)))
+        !(past ? app_find_step(t->app, turn, step, &v, NULL) : app_latest_tree(t->app, &v)))
         return;
     int node = node_of_row(&v.tree, row);
     if (node < 1)

@@ -55,7 +55,7 @@ static void map_rows(const struct map *m, int from)
     }
 }
 
-static void position(const struct map *m, struct backend *b, int pos)
+static void position(const struct map *m, struct app *a, int pos)
 {
     const struct page_table *t = m->t;
     struct pos_view at;
@@ -65,12 +65,13 @@ static void position(const struct map *m, struct backend *b, int pos)
         return;
     }
     map_translation(t, pos, m->out);
-    if (!b->pages->position(b, pos, &at, NULL) || at.token < 0)
+    struct err e;
+    if (!app_position(a, pos, &at, &e) || at.token < 0)
         return;
     int c = pos / map_page_size(t);
     const struct page_view none = {0}, *p = c < t->n_page ? &t->page[c] : &none;
     size_t n;
-    const char *s = backend_token(b, at.token, &n);
+    const char *s = backend_token(a->backend, at.token, &n);
     sheet_add(m->out, ST_DIM, "token ");
     sheet_quote(m->out, ST_TEXT, s, n, 20);
     sheet_printf(m->out, ST_DIM, "  refs %d/%d/%d", p->full_refs, p->swa_refs, p->draft_refs);
@@ -78,19 +79,22 @@ static void position(const struct map *m, struct backend *b, int pos)
 }
 
 /* Writes the full page's latest events on one row, newest last. */
-static void biography(const struct map *m, struct backend *b, int pos)
+static void biography(const struct map *m, struct app *a, int pos)
 {
-    struct page_event ev[EVENTS];
-    uint64_t seq[EVENTS];
+    struct page_change change[EVENTS];
     int c = pos / map_page_size(m->t);
     int page = c < m->t->n_page ? m->t->page[c].full : 0;
     if (page == 0)
         return;
-    int n = b->pages->events(b, POOL_FULL, page, ev, seq, EVENTS);
+    int n = app_page_changes(a, POOL_FULL, page, change, EVENTS);
     sheet_printf(m->out, ST_DIM, "full page %d:", page);
-    for (int i = 0; i < n; i++)
-        sheet_printf(m->out, ST_DIM, " %s #%llu", page_op_name((enum page_op)ev[i].op),
-                     (unsigned long long)seq[i]);
+    for (int i = 0; i < n; i++) {
+        sheet_printf(m->out, ST_DIM, "%s %s", i ? "," : "", page_op_name((enum page_op)change[i].event.op));
+        if (change[i].turn)
+            sheet_printf(m->out, ST_DIM, " %d.%d", change[i].turn, change[i].step);
+        else
+            sheet_add(m->out, ST_DIM, " now");
+    }
     if (n == 0)
         sheet_add(m->out, ST_DIM, " no events kept");
     sheet_line(m->out);
@@ -150,8 +154,8 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
     for (int i = 0; i < N_POOLS; i++)
         t->page_rows += now.pool[i].exists;
     title(&m);
-    position(&m, t->app->backend, pos);
-    biography(&m, t->app->backend, pos);
+    position(&m, t->app, pos);
+    biography(&m, t->app, pos);
     map_scale(&now, m.unit, m.out);
     map_legend(&now, width, m.out);
     p->head = p->rows.n_row;

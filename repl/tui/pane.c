@@ -16,11 +16,14 @@ static bool served_changed(struct tui *t, int width)
 {
     struct step_range r;
     struct served_turn last = {0};
-    struct backend *b = t->app->backend;
+    struct address at = t->app->at;
+    struct backend *b = app_served(t->app);
     b->steps->range(b, &r);
     b->served->turns(b, &last, 1);
-    bool same = memcmp(&r, &t->served.of, sizeof r) == 0 && t->served.turn == last.turn && t->served.width == width;
+    bool same = memcmp(&r, &t->served.of, sizeof r) == 0 && t->served.turn == last.turn && t->served.width == width &&
+                t->served.at.turn == at.turn && t->served.at.step == at.step;
     t->served.of = r;
+    t->served.at = at;
     t->served.turn = last.turn;
     t->served.width = width;
     return !same;
@@ -37,7 +40,7 @@ static void write_served(struct tui *t, int width, struct sheet *s)
         sheet_append_wrapped(s, &t->served.rows, width);
         return;
     }
-    served_replies_read(&r, t->app->backend);
+    served_replies_read(&r, app_served(t->app));
     sheet_init(&text, t->app->ascii);
     if (t->now.has[VIEW_ACCEPT] && v->drafts.depth[1].drafted)
         view_accept(v, width, &text);
@@ -305,25 +308,17 @@ static void write_pool(struct tui *t, struct pane *p, int width)
         write_served(t, width, s);
         return;
     }
-    struct page_table then = {0};
-    struct err e = {0};
     struct address at = {now->chat.turn, now->chat.step};
-    bool past = app_address(t->app, &at.turn, &at.step);
-    if (!past)
-        at = (struct address){now->chat.turn, now->chat.step};
-    else if (!now->has[VIEW_PAGES] || !app_table_at(t->app, at.turn, at.step, &then, &e)) {
-        note(s, "POOL", &at, e.msg[0] ? e.msg : "the pools of past steps are not known");
+    if (!now->pool[POOL_FULL].exists) {
+        note(s, "POOL", &at, "the pools of this step are not known");
         return;
     }
-    const struct pool_view *pool = past ? then.pool : now->pool;
     sheet_add(s, ST_HEAD, "POOL");
-    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step, pool[POOL_FULL].page_size);
+    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step, now->pool[POOL_FULL].page_size);
     sheet_line(s);
     for (int i = 0; i < N_POOLS; i++)
-        pool_rows(s, pool_name((enum pool_id)i), &pool[i], width);
-    if (past)
-        page_table_free(&then);
-    if (past || !now->has[VIEW_ACCEPT])
+        pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);
+    if (!now->has[VIEW_ACCEPT])
         return;
     sheet_line(s);
     view_accept(&now->chat, width, s);

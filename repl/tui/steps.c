@@ -16,9 +16,9 @@ static int height_of(const struct tui *t, enum pane_kind kind)
 }
 
 /* The texts of tokens that the server sent without their ids. */
-static void texts(struct backend *b, const struct moment *m, int width, struct sheet *s)
+static void texts(struct app *a, const struct moment *m, int width, struct sheet *s)
 {
-    struct tops *tops = b->served->tops(b, m->turn, m->step);
+    struct tops *tops = app_tops(a, m->turn, m->step);
     for (int i = 0; tops && i < tops->n; i++) {
         const struct top *x = &tops->at[i];
         const struct sheet_row *r = &s->row[s->n_row - 1];
@@ -38,13 +38,14 @@ static void texts(struct backend *b, const struct moment *m, int width, struct s
 static void tokens(struct tui *t, const struct moment *m, int width, struct sheet *s)
 {
     struct step_view v;
+    struct err e;
     struct backend *b = t->app->backend;
-    if (!backend_has(b, VIEW_STEPS) || !b->steps->of_step(b, m->turn, m->step, &v))
+    if (!backend_has(b, VIEW_STEPS) || !app_find_step(t->app, m->turn, m->step, &v, &e))
         return;
     if (m->piece)
         sheet_printf(s, ST_DIM, "%9.1f ms", (double)v.rec.us_arrived / 1e3);
     if (v.n_token == 0 && backend_has(b, VIEW_SERVED))
-        texts(b, m, width, s);
+        texts(t->app, m, width, s);
     for (int i = 0; i < v.n_token; i++) {
         size_t n;
         const char *p = backend_token(b, v.token[i], &n);

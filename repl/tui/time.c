@@ -107,17 +107,34 @@ static bool at_breakpoint(struct tui *t)
     return v.broke;
 }
 
+/* The steps and tokens of a session that was resumed, from the log. */
+static void load_past(struct tui *t)
+{
+    struct event ev;
+    struct backend *b = app_past_events(t->app);
+    while (b && backend_next(b, &ev)) {
+        if (ev.kind != EV_SESSION)
+            time_event(t, &ev);
+        event_free(&ev);
+    }
+}
+
+static void begin_session(struct tui *t, const struct event *ev)
+{
+    struct timeline *line = &t->time.line;
+    if (ev->parent[0] && ev->fork_turn > 0 && !t->app->resumed)
+        timeline_cut(line, ev->fork_turn);
+    else
+        timeline_free(line);
+    load_past(t);
+    time_changed(t);
+}
+
 void time_event(struct tui *t, const struct event *ev)
 {
     struct time_axis *a = &t->time;
     switch (ev->kind) {
-    case EV_SESSION:
-        if (ev->parent[0] && ev->fork_turn > 0)
-            timeline_cut(&a->line, ev->fork_turn);
-        else
-            timeline_free(&a->line);
-        t->app->at = (struct address){0};
-        break;
+    case EV_SESSION: begin_session(t, ev); break;
     case EV_TURN_BEGIN: begin_turn(a, ev->turn); break;
     case EV_TEXT:
         if (ev->turn != a->turn)
@@ -133,7 +150,11 @@ void time_event(struct tui *t, const struct event *ev)
         add_tokens(t, ev);
         align_run(&a->align, false, mark, t);
         break;
-    case EV_TURN_END: align_run(&a->align, true, mark, t); break;
+    case EV_TURN_END:
+        align_run(&a->align, true, mark, t);
+        if (ev->reason == STOP_FAULT)
+            timeline_mark(&a->line, ev->turn, max_int(ev->n_steps, 1), MARK_FAULT);
+        break;
     case EV_PAUSE:
         if (backend_has(t->app->backend, VIEW_DEBUG) && at_breakpoint(t))
             timeline_mark(&a->line, ev->turn, ev->step, MARK_PAUSE);
@@ -156,7 +177,9 @@ static void follow(struct tui *t)
 {
     struct word w;
     struct address at;
-    int height = max_int(frame_talk_height(&t->frame, t->w, t->h), 2);
+    struct layout l;
+    tui_layout(t, t->n_open, &l); /* not of the frame: there may be none yet */
+    int height = max_int(l.talk.h, 2);
     if (!app_address(t->app, &at.turn, &at.step))
         transcript_to_tail(&t->talk);
     else if (words_of_step(&t->talk, at.turn, at.step, &w))

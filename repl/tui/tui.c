@@ -235,7 +235,7 @@ static void drain(struct tui *t)
     uint64_t now = clock_ns();
     if (now < t->drain_ns)
         return;
-    while (n < BATCH && backend_next(t->app->backend, &ev)) {
+    while (n < BATCH && app_next(t->app, &ev)) {
         take_event(t, &ev);
         event_free(&ev);
         n++;

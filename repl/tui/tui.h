@@ -75,6 +75,7 @@ struct tui {
     struct {
         struct sheet rows;     /* of the Pool pane: written again when a reply has ended */
         struct step_range of;  /* what they show */
+        struct address at;
         int turn, width;
     } served;
     int gauge_ms;      /* interval between copies of a server's metrics; 0: there are none */

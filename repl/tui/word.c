@@ -182,8 +182,7 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
 /* The best other token, if the server sent only its text. */
 static void add_named_rival(struct tui *t, const struct step_view *v, int nth, int cells, struct sheet *s)
 {
-    struct backend *b = t->app->backend;
-    struct tops *tops = backend_has(b, VIEW_SERVED) ? b->served->tops(b, v->turn, v->step) : NULL;
+    struct tops *tops = app_tops(t->app, v->turn, v->step);
     const struct token_fact *f = &v->fact[nth];
     for (int i = 1; tops && i < tops->n; i++) {
         const struct top *x = &tops->at[i];

@@ -46,12 +46,10 @@ static void ring_take(void *arg, struct event *ev)
         CHECK(page_history_apply(&r->now, packed.p, packed.n, NULL));
         r->bytes += packed.n;
         t = cpu_ns();
-        if (tape_wants_whole(&r->tape)) {
+        bool all = tape_wants_whole(&r->tape);
+        if (all)
             page_history_pack(&r->now, &whole);
-            tape_add(&r->tape, ev->turn, ev->step, whole.p, whole.n);
-        } else {
-            tape_add(&r->tape, ev->turn, ev->step, packed.p, packed.n);
-        }
+        tape_add(&r->tape, ev->turn, ev->step, all ? &whole : &packed, &packed);
         r->add_ns += cpu_ns() - t;
         r->n++;
     }
@@ -210,11 +208,11 @@ static void measure_recording(const char *path, int nodes)
     print_most("/until over all steps, token texts and pools", &m);
     m = (struct most){0};
     for (int i = 1; i < 100; i++) {
-        struct page_event list[16];
-        uint64_t seq[16];
+        struct page_change list[16];
+        bool whole;
         recorded_seek(b, 0, 0, &e);
         t = cpu_ns();
-        b->pages->events(b, POOL_FULL, i, list, seq, 16);
+        b->pages->events(b, 0, 0, POOL_FULL, i, list, 16, &whole);
         note(&m, t);
     }
     print_most("the latest events of a page", &m);

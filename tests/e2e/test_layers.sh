@@ -59,7 +59,7 @@ public+='|engine/fault\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|re
 public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
-only repl/cmd "$public" 'repl/(repl|blocks|gauges|served|sessions|facts|differ|rerun|script|trace|verdict|interrupt|isolate|monitor|text/.*)\.h'
+only repl/cmd "$public" 'repl/(repl|blocks|gauges|served|sessions|recorded|facts|differ|rerun|script|trace|verdict|interrupt|isolate|monitor|text/.*)\.h'
 only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|verdict|interrupt|isolate|monitor|prompts|serve/serve|tui/(recall|term)|text/.*)\.h'
 only repl/serve "$public" 'repl/facts\.h'
 only repl/tui "$public" 'repl/(repl|blocks|gauges|served|sessions|interrupt|monitor|text/.*)\.h'

@@ -67,6 +67,10 @@ check "the status line names both" wait_for "LIVE $last"
 check "the timeline has the keys" shows "the timeline has the keys"
 key '['; check "[ goes a step back" wait_at "2.$((n - 1))"
 key '{'; wait_at 2.1; key '{'; check "{ goes to the turn before" wait_at 1.1
+# the status line's facts of a step, from the log
+facts() { printf '/at %s\n/stats\n' "$1" | "$AERIE" replay last --plain 2>/dev/null | sed -n '/^status/{s/.*\(ctx .* MAL [^ ]*\).*/\1/; s/ ·//g; p;}'; }
+facts=$(facts 1.1); [[ $facts == "ctx "*"full "*"MAL -"* ]]; check "a recording tells context, pools and MAL of a step" test $? = 0
+check "so does the status line, of the step that is shown" until_ok eval 'screen | tail -n 1 | sed "s/ ·//g" | grep -qF -- "$facts "'
 check "what comes after is dimmed" until_ok eval 'screen -e | tr "\n" " " | grep -qP "38;5;247m(\x1b\[49m)?[^\x1b]* page table lists"'
 key '}'; check "} goes to the next turn" wait_at 2.1
 key End; check "End goes to the last step" wait_at "$last"
@@ -100,6 +104,13 @@ key Escape; wait_for "has the keys"; key Up; key Up; check "and moves along it" 
 key F4; wait_gone "STEPS"; key F3; wait_gone "TREE"; key Escape; check "with no pane open, Esc moves nothing" shows "› message, or /help"
 key F1; check "F1 explains the keys of time" eval 'key NPage; key NPage; wait_for "a turn begins"'
 key Escape; wait_gone "a turn begins"
+text "/bye"; key Enter; prompt; text clear; key Enter; text "$AERIE -c"; key Enter
+check "a resumed session shows its newest step, and says where it stands" wait_at "$(printf '/at\n' | "$AERIE" replay last --plain 2>/dev/null | grep -oE '3\.[0-9]+')"
+facts=$(facts "$(at)"); check "with the context, pools and MAL of that step" until_ok eval 'screen | tail -n 1 | sed "s/ ·//g" | grep -qF -- "$facts "'
+check "and its timeline" until_ok eval 'screen | grep -qE "◷ │.*│.*│.* [0-9]+ steps"'
+key F2; check "its map" eval 'wait_for "PAGES 3." && wait_for "read" && ! shows "the context is empty"'; key F2; wait_gone "PAGES"
+key C-x; key t; key Home; wait_at 1.1; key Enter; check "and the tokens behind its words" eval 'wait_for "WORD " && wait_for "position " && ! shows "no step of this process"'
+key F6; wait_gone "WORD "; text "/at live"; key Enter; live
 text "/set timeline off"; key Enter; key C-l; wait_for "timeline = off"; text "/at live"; key Enter
 check "/set timeline off hides it" wait_gone "◷"
 text "/bye"; key Enter; prompt

@@ -73,7 +73,7 @@ static struct buf everything(const struct world *w)
                     ((size_t)pool->total << kv->shift) * sizeof *kv->mark[p]);
     }
     buf_add(&out, kv->swa_of, (size_t)kv->pool[POOL_FULL].total * sizeof *kv->swa_of);
-    ADD(&out, kv->log.seq);
+    ADD(&out, kv->log.n_since);
     return out;
 }
 

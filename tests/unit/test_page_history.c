@@ -249,12 +249,59 @@ static void seek_all(const struct page_tape *tape, const struct seen *seen, int 
     buf_free(&none);
 }
 
+/* All changes of all pages, as struct page_change, and the changes of one page up to one of them, newest
+ * first: back to where the pool was emptied without this page. */
+static int changes_of(const struct buf *all, int upto, enum pool_id pool, int page, struct page_change *out,
+                      int max)
+{
+    const struct page_change *c = (const void *)all->p;
+    int n = 0;
+    bool held = false;
+    for (int i = upto - 1; i >= 0 && n < max; i--) {
+        const struct page_event *ev = &c[i].event;
+        if (i + 1 < upto && (c[i].turn != c[i + 1].turn || c[i].step != c[i + 1].step))
+            held = false;
+        if (ev->pool == pool && ev->op == PAGE_RESET && !held)
+            break;
+        if (ev->pool == pool && ev->op != PAGE_RESET && ev->page == page) {
+            held |= ev->op == PAGE_HOLD;
+            out[n++] = c[i];
+        }
+    }
+    return n;
+}
+
+/* The changes of a page at any step are those that were packed, as far back as the tape goes. */
+static void walk_some(const struct page_tape *tape, const struct buf *all, const int *upto,
+                      const struct seen *seen, int n_seen, bool complete)
+{
+    enum { LISTED = 40 };
+    for (int i = 0; i < 400; i++) {
+        struct page_change want[LISTED], got[LISTED];
+        int k = below(n_seen), max = 1 + below(LISTED), turn = seen[k].turn, step = seen[k].step;
+        enum pool_id pool = (enum pool_id)below(2);
+        struct page_walk w = {.pool = pool, .page = 1 + below(12), .out = got, .max = max};
+        int n = changes_of(all, upto[k], pool, w.page, want, max);
+        while (!w.over && tape_walk(tape, &turn, &step, &w))
+            ;
+        assert_true(complete ? w.n == n : w.n <= n);
+        for (int j = 0; j < w.n; j++)
+            assert_true(got[j].turn == want[j].turn && got[j].step == want[j].step &&
+                        got[j].event.op == want[j].event.op && got[j].event.refs == want[j].event.refs &&
+                        got[j].event.column == want[j].event.column && got[j].event.page == w.page);
+        page_walk_end(&w);
+        assert_true(w.n == 0 || got[w.n - 1].turn == want[0].turn);
+    }
+}
+
 enum { STEPS = 700 };
 
 /* True: the oldest steps have left the tape. */
 static bool fold_steps(int page_size, int window, bool draft, size_t budget)
 {
     static struct seen seen[STEPS];
+    static int upto[STEPS];
+    struct buf all = {0};
     struct pools w;
     struct page_history h = {0};
     struct page_tape tape = {0};
@@ -272,19 +319,20 @@ static bool fold_steps(int page_size, int window, bool draft, size_t budget)
         if (below(60) == 0) /* a fork or a batch: the state begins anew */
             kv_log_state(&w.kv, all_seqs(&w), N_SEQ, CELLS);
         page_pack(&l, w.kv.log.since, w.kv.log.n_since, &change);
+        step = below(30) ? step + 1 : (turn += 1 + below(3), 1);
+        for (int k = 0; k < w.kv.log.n_since; k++)
+            buf_add(&all, &(struct page_change){turn, step, w.kv.log.since[k]}, sizeof(struct page_change));
+        upto[i] = (int)(all.n / sizeof(struct page_change));
         w.kv.log.n_since = 0;
         must(page_history_apply(&h, change.p, change.n, &e), &e);
         same_as_live(&w, &h);
         assert_memory_equal(&h.lengths, &l, sizeof l);
-        step = below(30) ? step + 1 : (turn += 1 + below(3), 1);
         seen[i] = (struct seen){.turn = turn, .step = step};
         page_history_pack(&h, &seen[i].whole);
-        if (tape_wants_whole(&tape)) {
+        bool wants = tape_wants_whole(&tape);
+        if (wants)
             page_history_pack(&h, &whole);
-            tape_add(&tape, turn, step, whole.p, whole.n);
-        } else {
-            tape_add(&tape, turn, step, change.p, change.n);
-        }
+        tape_add(&tape, turn, step, wants ? &whole : &change, &change);
         assert_true(budget == 0 || tape.used <= budget || tape.n == 1);
         buf_free(&change);
         buf_free(&whole);
@@ -292,6 +340,8 @@ static bool fold_steps(int page_size, int window, bool draft, size_t budget)
     seek_all(&tape, seen, STEPS);
     bool left = tape.group[0]->at[0].step != seen[0].step || tape.group[0]->at[0].turn != seen[0].turn;
     assert_true(budget || !left);
+    walk_some(&tape, &all, upto, seen, STEPS, !left);
+    buf_free(&all);
     const struct seen *cut = &seen[STEPS - 40];
     tape_cut(&tape, cut->turn, cut->step);
     bool held;

@@ -337,8 +337,8 @@ static void test_views_can_be_taken_at_any_time(void **state)
         struct step_range held;
         struct step_view tree;
         struct step_info latest[4];
-        struct page_event ev[4];
-        uint64_t seq[4];
+        struct page_change change[4];
+        bool whole;
         backend_chat(g, &v);
         assert_true(v.turn > turn || (v.turn == turn && v.step >= step));
         g->pools->ledger(g, pool);
@@ -346,7 +346,7 @@ static void test_views_can_be_taken_at_any_time(void **state)
         assert_true(table.turn > v.turn || (table.turn == v.turn && table.step >= v.step));
         assert_true(table.committed <= table.length);
         page_table_free(&table);
-        g->pages->events(g, POOL_FULL, 1, ev, seq, 4);
+        g->pages->events(g, 0, 0, POOL_FULL, 1, change, 4, &whole);
         g->check->counts(g, &checks);
         g->steps->range(g, &held);
         g->trees->latest(g, &tree);
