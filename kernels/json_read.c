@@ -144,7 +144,7 @@ static size_t next_part(void *room, size_t most, void *arg)
 static json_t *parse_in_parts(const char *text, size_t n, size_t flags, json_error_t *why)
 {
     struct feed f = {.text = text, .n = n};
-    json_error_t own;
+    json_error_t own = {0};
     why = why ? why : &own;
     json_t *o = json_load_callback(next_part, &f, flags, why);
     if (!o && f.stopped)

@@ -322,7 +322,10 @@ int app_page_changes(struct app *a, enum pool_id pool, int page, struct page_cha
     int turn, step;
     app_address(a, &turn, &step);
     int n = b->pages->events(b, turn, step, pool, page, out, max, &whole);
-    if (whole || app_recording(a) || !(b = app_past(a, turn, step, &e)) || !b->pages)
+    if (whole || app_recording(a))
+        return n;
+    b = app_past(a, turn, step, &e);
+    if (!b || !b->pages)
         return n;
     int pending = 0; /* those since the newest step, which no log has yet */
     while (pending < n && out[n - 1 - pending].turn == 0)

@@ -59,7 +59,7 @@ if [ $# -gt 0 ]; then
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # four for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
-first='diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
+first='serve_http.sh diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
     mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve history_care every_call history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
     xargs -r -P "${JOBS:-$(($(nproc) * 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"

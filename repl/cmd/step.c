@@ -48,7 +48,7 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
                         struct step_view *v, struct err *e)
 {
     struct buf held = {0};
-    struct err none;
+    struct err none = {0};
     e = e ? e : &none;
     struct backend *b = app_past(a, turn, step, e);
     bool found = b && b->steps && b->steps->of_step(b, turn, step, v), ok = found && !is_bare(v);

@@ -108,7 +108,7 @@ lines "$(cat "$T/prompts")" "/accept turn" /stats | feed --json -q --db "$T/clie
 metric() { sed -n "s/^vllm:spec_decode_num_$1_total{[^}]*} //p" "$T/metrics" | awk '{s += $1} END {print s + 0}'; }
 curl -s "$at/metrics" >"$T/metrics"
 sum="SELECT sum(drafted>0), sum(drafted), sum(accepted), sum(length(s.tokens)/4-accepted) FROM step s"
-all=$(sqlite3 "$T/server.db" "SELECT count(*) FROM step" "$sum"); bonus=${all##*|} all=${all%|*} mine=${all#*$'\n'}
+all=$(sqlite3 "$T/server.db" "SELECT count(*) FROM step" "$sum"); all=${all%|*} mine=${all#*$'\n'}
 [ "$(metric drafts)|$(metric draft_tokens)|$(metric accepted_tokens)" = "$mine" ] && [ "$(metric accepted_tokens_per_pos)" = "$(metric accepted_tokens)" ]
 result "/metrics count as the server's log: $mine" $?
 [ "$(sqlite3 "$T/client.db" "$sum WHERE source='server'")" = "$mine|$(sqlite3 "$T/client.db" "SELECT count(*) FROM step WHERE source='server' AND bonus>=0")" ]

@@ -99,7 +99,7 @@ result "db path shows the escapes of XDG_DATA_HOME" $?
 XDG_DATA_HOME=$T/$evil run db path --json; [ $rc = 0 ] && harmless && grep -qF '\u001b]0;title\u0007' "$T/out"; result "and --json has them exactly" $?
 all=0
 while IFS= read -r line; do
-    eval "words=($line)"
+    words=(); eval "words=($line)"
     XDG_DATA_HOME=$T/$evil XDG_CONFIG_HOME=$T/$evil XDG_STATE_HOME=$T/$evil run "${words[@]}"
     harmless || { all=1; echo "# escapes: $line"; }
 done <<'END'

@@ -111,7 +111,7 @@ if command -v tmux >/dev/null; then
         line "/step 3"; wait_for 'after step 1.4' && T send-keys S && wait_for 'PAUSED 1.3 (of 1.4)' && T send-keys N && wait_for 'PAUSED 1.0 (of 1.4)'
         result "$size: S goes a step back, N to where the turn begins" $?
         T send-keys x y; wait_for '› xy'; result "$size: other keys type" $?
-        T send-keys C-u; T send-keys c; gone 'PAUSED'; result "$size: c lets the turn run" $?
+        T send-keys C-u; T send-keys c; gone 'PAUSED' && wait_for '8, 9.'; result "$size: c lets the turn run" $?
         T capture-pane -p | sed '/^──/,$d' | grep -v '^ *$' | tail -n 1 >"$dir/out"; grep -q '8, 9\.' "$dir/out"
         result "$size: and its reply stands below what was asked meanwhile" $?
         line /bye

@@ -81,7 +81,7 @@ sql "update turn set tokens = tokens || x'07000000' where role='reply' and id=(s
 sql "delete from step where id = (select max(id) from step)"
 replay --check last; [ $rc = 1 ]; result "a log whose steps do not yield its reply is found" $?
 # ---- the past of a session: the same views at the same step, whoever has it ----
-export XDG_DATA_HOME=$T/past; sql() { sqlite3 "$T/past/aerie/sessions.db" "$1"; }
+export XDG_DATA_HOME=$T/past; past() { sqlite3 "$T/past/aerie/sessions.db" "$1"; }
 seen="/pages /page_2 /page_2_swa /page_4 /map_20 /pool /accept /accept_turn /accept_kind /timing /tokens_10_24 /why_1.2 /tree /stats"
 commands() { echo "/at $1"; for c in $seen; do echo "/sql select '== $c'"; echo "${c//_/ }"; done; echo "/sql select 'the end'"; }
 # without what is not of the step: names of the model and of the draft, who has the step, and what only an engine has
@@ -106,12 +106,12 @@ commands 1.2 | sed 1d | { timeout "${TEST_LIMIT:-250}" "$AERIE" replay last --go
 shown | times | sed '/the latest: reused/d; /^plans/d; s/, of this session/, up to step 1.2 of this session/' >"$T/goto"
 diff "$T/a" "$T/goto" >"$T/out"; result "and one that was run again to this step" $?
 # before its first message a resumed session shows its newest step
-newest=$(sql "select max(step) from v_step where turn = 3")
+newest=$(past "select max(step) from v_step where turn = 3")
 lines /at /map\ 20 /stats | chat -c
 has "^at 3\.$newest, from the log" && has '^POSITION 20' && has "^status .*ctx [1-9][0-9]*/.* AT 3\.$newest · REC" && ! has LIVE
 result "a resumed session shows its newest step before its first message" $?
 lines "Is Rex a dog?" /at /accept "/page 4" | chat -c
-has '^live: at the newest step, 4\.' && has "^ACCEPT  cycles $(sql "select count(*) from v_step where drafted > 0") "
+has '^live: at the newest step, 4\.' && has "^ACCEPT  cycles $(past "select count(*) from v_step where drafted > 0") "
 result "a message goes on from there, and the counters of the session with it" $?
 echo "1..$n"
 exit $bad
