@@ -46,7 +46,7 @@ row() { screen | sed 's/.*│ //' | grep -E "^ *$1 +[^ ]+$" | tail -n 1 | awk '{
 
 # ---- the tour ----
 set -- $SIZE
-M new-session -d -x "$1" -y "$2" "exec env TERM=screen-256color PS1='\$ ' bash --norc --noprofile"
+M new-session -d -x "$1" -y "$2" "exec env TERM=screen-256color HISTFILE= PS1='\$ ' bash --norc --noprofile"
 until_ok eval 'screen | grep -q "[$]"'; text build/aerie; key Enter; wait_for 'message, or /help'
 
 step 1

@@ -8,7 +8,7 @@ prompts() { awk -F'\t' '$1 == "skill" {print $2}' tests/prompts.txt; } # 60, wit
 
 # ---- 200 replies, in every way of drafting ----
 ways=("" "/set draft.topk 4;/set draft.nodes 12;/set draft.steps 3" "/set temperature 0.9" "/set temperature 0;/set max_tokens 7"
-    "/set max_tokens 96;/set draft.steps 2" "/set draft.topk 2;/set draft.steps 6;/set draft.nodes 10" "/set spec off"
+    "/set max_tokens 48;/set draft.steps 2" "/set draft.topk 2;/set draft.steps 6;/set draft.nodes 10" "/set spec off"
     "/set spec on;/set draft.topk 1;/set draft.nodes 6;/set draft.steps 5")
 asks=(/accept "/accept turn" "/accept kind" "/accept window" "/accept page" "/accept context" /stats)
 for k in 1 2 3 4; do prompts; done | { # /tree after each reply, the sums at the end of each session, before /clear begins the next one

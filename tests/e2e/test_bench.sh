@@ -22,7 +22,7 @@ refuse() { # STATUS ERROR-PATTERN ARGS...
 
 # ---- JSON: the short form on the bundled model; usually without the lines that take longest ----
 long=; [ "${AERIE_TEST_LONG:-0}" = 0 ] || long=1
-lines=(mem phase gemv.qkv gemv.o gemv.glu gemm moe.e32 attn sample step verify draft cycle prefill chat repl.itl '*.nestling.spec')
+lines=(mem phase gemv.qkv gemv.o gemv.glu gemm moe.e32 attn sample step verify draft cycle prefill chat repl.itl.nestling 'repl.*.spec')
 [ -z "$long" ] || lines=()
 bench --short --json "${lines[@]}"
 [ $rc = 0 ] && [ ! -s "$T/err" ]; result "the short form runs" $?

@@ -1,15 +1,15 @@
 #!/bin/bash
 # kill -9, and what the next start finds. Two ways to choose the moment:
-#   - before the n-th change of a file (or write to a pipe) of a scripted run, n spread over the run: KILLS (24,
+#   - before the n-th change of a file (or write to a pipe) of a scripted run, n spread over the run: KILLS (20,
 #     60 with AERIE_TEST_LONG=1) of them, 1000 with `make crash`. A new chat, a chat that continues what the one before it left, and one whose
 #     log is locked, so that its turns go to a side file. tests/hooked_aerie.c counts and kills.
-#   - at random times within long replies: RANDOM_KILLS (8, 16 with AERIE_TEST_LONG=1). Two processes share the log.
+#   - at random times within long replies: RANDOM_KILLS (6, 16 with AERIE_TEST_LONG=1). Two processes share the log.
 # In plain mode under --json a turn is printed once the log has acknowledged it: every printed turn must be there
 # afterwards, each next start must be clean, and what was cut short must replay as far as it came.
 cd "$(dirname "$0")/../.." || exit 2
 AERIE=${AERIE:-$PWD/build/aerie}
 HOOKED=${BUILD:-$PWD/build/release-cpu}/tests/hooked_aerie
-if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then usual=24 random=8 replays=3; else usual=60 random=16 replays=8; fi
+if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then usual=20 random=6 replays=3; else usual=60 random=16 replays=8; fi
 KILLS=${KILLS:-$usual} RANDOM_KILLS=${RANDOM_KILLS:-$random} LEAST=4 SECONDS_MOST=${SECONDS_MOST:-25}
 T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
@@ -78,7 +78,7 @@ moments=$kills
 # which some are saved
 printf '%s\n' "Tell me a story." "What are you?" "/set temperature 0.8" "Count to two hundred." \
     "/regen" "Say hello to Ada." "Count to two hundred." "Tell me a story." >"$T/script"
-chat() { exec "$AERIE" --plain --json --quiet --threads 1 --no-spec -p max_tokens=600 --script "$T/script"; }
+chat() { exec "$AERIE" --plain --json --quiet --threads 1 --no-spec -p max_tokens=300 --script "$T/script"; }
 
 # how long an uninterrupted chat takes here and now, in milliseconds
 start=$(date +%s%N)

@@ -38,12 +38,12 @@ result "other random numbers differ, and it is said where" $?
 [ "$(grep -c '^prompt ' "$T/out")" = "$(sed -n 's/^different: .* compared, \([0-9]*\) differs\{0,1\}$/\1/p' "$T/out")" ]
 result "a line for each that differs" $?
 # sampling makes close calls: a rounding of the weights shows
-parity "$T/prompts" -p temperature=1.5 -p max_tokens=200 --b weights=fp8 --json
+parity "$T/prompts" -p temperature=1.5 -p max_tokens=100 --b weights=fp8 --json
 [ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":\{.*\},"margin":-?[0-9.e-]+\}\}$'
 result "weights of 8 bits differ" $?
-few 40; faulty() { run parity "$T/few" -p max_tokens=60 -p draft.topk=4 -p draft.nodes=16 --b bug.24617=on "$@"; }
+few 20; faulty() { run parity "$T/few" -p max_tokens=60 -p draft.topk=4 -p draft.nodes=16 --b bug.24617=on "$@"; }
 faulty -p check=off
-[ $rc = 1 ] && has '^different: 40 of 40'; result "a historical fault differs, with nothing else to notice it" $?
+[ $rc = 1 ] && has '^different: 20 of 20'; result "a historical fault differs, with nothing else to notice it" $?
 faulty
 [ $rc = 5 ] && grep -q '^aerie: b: I4 ' "$T/err" && has '^incomplete: .*a fault of b ended the run'
 result "with the checker on, the rule ends the run" $?

@@ -34,7 +34,7 @@ static bool judged(const char *dir, const char *draft, const char *precision, st
 {
     struct err e = {0};
     struct golden_opts o = {
-        .dir = dir, .draft = draft, .threads = 2, .precision = precision, .backend = &table};
+        .dir = dir, .draft = draft, .threads = 1, .precision = precision, .backend = &table};
     bool ok = golden_run(&o, report, &e);
     if (!ok && e.kind != ERR_NEGATIVE)
         fail_msg("%s", e.msg);
@@ -402,7 +402,7 @@ static void test_a_stopped_comparison_reports_what_is_done(void **state)
         {G "gptoss-a", G "eagle3-gptoss-a"}, {G "gemma4-a", G "gemma4-a-assistant"}};
     for (int i = 0; i < 2; i++) {
         int most = 0;
-        for (int at = 1;; at += rounds(6000, 1500)) {
+        for (int at = 1;; at += rounds(14000, 1500)) {
             struct buf report = {0};
             struct err e = {0};
             int begun = 0;
