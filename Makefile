@@ -267,8 +267,8 @@ define link-test
 endef
 $(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(B)/lib.a $(B)/link.flags ; $(link-test)
 $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(B)/lib.a $(B)/link.flags ; $(link-test)
-# the program over another backend: repl/open.c is all that it replaces
-$(MOCK): %: %.o $(filter-out $(B)/repl/open.o,$(OBJ)) $(B)/link.flags
+# the program over another backend: repl/process/open.c is all that it replaces
+$(MOCK): %: %.o $(filter-out $(B)/repl/process/open.o,$(OBJ)) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
 # the program with functions of the C library replaced
 $(HOOKED): %: %.o $(OBJ) $(B)/link.flags

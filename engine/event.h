@@ -9,7 +9,7 @@
 
 #include "engine/cache/page_event.h"
 #include "engine/cache/tree.h"
-#include "engine/reuse.h"
+#include "engine/past/reuse.h"
 #include "engine/served.h"
 
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */

@@ -33,7 +33,7 @@ struct settings {
                        then writes here */
     int check;      /* enum check_level */
     int forget;     /* enum forget */
-    int ring;       /* megabytes of page tables of past steps (engine/page_history.h) */
+    int ring;       /* megabytes of page tables of past steps (engine/past/page_history.h) */
     int gauge_ms;   /* milliseconds between two readings of a server's metrics; 0: they are not read */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */

@@ -55,7 +55,7 @@ char *history_default_path(void);
  * the whole process. The caller ends with history_close(). */
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e);
-/* What an isolated process may not do to the log at path (repl/isolate.h). If it will be written:
+/* What an isolated process may not do to the log at path (repl/process/isolate.h). If it will be written:
  * takes the permissions of group and others from it. For root at another user's log: makes the
  * files beside it, with its owner. Nothing happens to a file that is no log. */
 void history_before_isolation(const char *path, bool written);
@@ -373,7 +373,7 @@ bool hdb_export(struct hdb *d, const char *session, const char *path, struct err
 bool hdb_save(const char *path, const char *bytes, size_t n, struct err *e);
 
 /* A pack: one file with a session (and those that it was forked from) as the log has it, to be
- * given away. Every reader above reads it; history/PACK.md describes it. */
+ * given away. Every reader above reads it; history/pack/PACK.md describes it. */
 enum pack_level {
     PACK_TEXT,  /* messages, replies, titles, system prompts, notices, and the texts of tokens */
     PACK_IDS,   /* no text; token ids are kept, so the session can be computed again */

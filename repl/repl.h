@@ -68,7 +68,7 @@ struct app {
     struct history *history; /* NULL: not recording */
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
-    struct app_past {    /* app_recorded.c: */
+    struct app_past {    /* recording.c: */
         struct backend *b; /* a recording of the session, for what the engine's memory does not hold;
                               NULL: not read yet, or the log does not have the session */
         char session[SESSION_ID];
@@ -152,20 +152,6 @@ struct status {
     bool has[N_VIEWS];
 };
 
-/* ---- open.c ---------------------------------------------------------------------------------- */
-
-/* The backend that the options name; the caller ends it with backend_close(). NULL and *e. */
-struct backend *open_backend(const struct engine_opts *o, struct err *e);
-/* engine_devices(): each kind of device, and whether it can be used here. */
-void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
-/* Describes the server that the options name and what it reports; false and *e: it cannot be
- * reached. */
-bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
-                    void *arg, struct err *e);
-
-/* remote_kv_events(): what this build reads the KV events of servers with; *built false: why it cannot. */
-const char *kv_events_about(bool *built);
-
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
 /* Whether the backend has a view. False and *e: why `command` cannot show it. */
@@ -211,9 +197,9 @@ bool app_paused_step(struct app *a, struct step_view *v);
 /* The same, and it is this step. */
 bool app_paused_in(struct app *a, int turn, int step, struct step_view *v);
 
-/* ---- app_recorded.c -------------------------------------------------------------------------- */
+/* ---- app/recording.c ------------------------------------------------------------------------- */
 
-/* Opens the app over a saved session (repl/recorded.h): no engine, no log, nothing is saved. Takes over d,
+/* Opens the app over a saved session (repl/recorded/recorded.h): no engine, no log, nothing is saved. Takes over d,
  * also on failure. file: the session is a pack. */
 bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
                        const struct session_row *row, bool file, struct err *e);
@@ -222,7 +208,7 @@ bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
  * which the app takes over. */
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
                       const char *session, struct event *early, int n);
-bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded.h) */
+bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded/recorded.h) */
 /* The next event for a face: one of a->early, else one of the backend. */
 bool app_next(struct app *a, struct event *ev);
 /* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL and

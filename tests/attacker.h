@@ -1,11 +1,11 @@
-/* attacker.h - what somebody tries who has taken over the isolated process (repl/isolate.h):
+/* attacker.h - what somebody tries who has taken over the isolated process (repl/process/isolate.h):
  * functions that run inside of the isolation, each a way to act outside of it, with what has to
  * stop it.
  *
  * Every attempt is a function of struct scene and returns 0 if it worked, else the errno with
  * which it was refused. Without the isolation it has to work, else it would show nothing; where it
  * does not, because the kernel or the file system lacks something, the test is skipped. Requests
- * to the monitor are written in its datagrams, not through repl/monitor.h. */
+ * to the monitor are written in its datagrams, not through repl/process/monitor.h. */
 #ifndef AERIE_ATTACKER_H
 #define AERIE_ATTACKER_H
 

@@ -1,5 +1,5 @@
 /* mock_aerie.c - the program over a backend without a model, without pages, without any optional
- * view: what tests/e2e/test_*_mock.sh run. It takes the place of repl/open.c at link time.
+ * view: what tests/e2e/test_*_mock.sh run. It takes the place of repl/process/open.c at link time.
  *
  * A reply is a function of the conversation: its last message, how many messages there are, and a
  * digest of all of them, so that two replies are equal exactly when their contexts were. At a
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/remote/talk.h"
+#include "repl/process/open.h"
 #include "repl/repl.h"
 
 static uint64_t mix_text(uint64_t h, const char *s)

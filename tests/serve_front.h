@@ -20,7 +20,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "repl/serve/serve.h"
+#include "repl/http/serve.h"
 
 #define NESTLING "models/nestling/target"
 

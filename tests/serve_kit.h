@@ -6,7 +6,7 @@
 #include "tests/runtimes.h"
 
 #include "engine/engine.h"
-#include "engine/serve/internal.h"
+#include "engine/thread/internal.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"

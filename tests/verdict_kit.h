@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "repl/verdict.h"
+#include "repl/compare/verdict.h"
 
 #define KIT static __attribute__((unused))
 

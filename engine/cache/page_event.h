@@ -2,7 +2,7 @@
  *
  * A committed step carries the page events since the step before it, and the lengths after it. The
  * events of a session's steps, applied in order to empty pools, yield the page table of the session
- * after each step, and the references of all pages (engine/page_history.h). PAGE_RESET events say
+ * after each step, and the references of all pages (engine/past/page_history.h). PAGE_RESET events say
  * where the pools are empty: at the beginning of a session, where it is resumed, and where a fork
  * begins, whose first step then also lists all pages that are held (PAGE_HOLD).
  */

@@ -2,7 +2,7 @@
  * best tokens of each step, and the texts of token ids that the server sent.
  *
  * All of it comes from the events that the session posts, so the log has all of it, too. Steps are
- * kept in a ring (engine/step_ring.h); of the rest the latest are kept.
+ * kept in a ring (engine/past/step_ring.h); of the rest the latest are kept.
  * Threads: any; struct kept locks itself.
  */
 #ifndef AERIE_KEPT_H
@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #include "engine/backend.h"
-#include "engine/step_ring.h"
+#include "engine/past/step_ring.h"
 
 enum { TOPS_KEPT = 4096, TEXT_IDS = 1 << 20 };
 

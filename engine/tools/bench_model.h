@@ -12,7 +12,7 @@
 #define AERIE_BENCH_MODEL_H
 
 #include "engine/tools/bench_run.h"
-#include "engine/serve/load.h"
+#include "engine/thread/load.h"
 
 struct subject {
     const char *name; /* as in the names of lines */

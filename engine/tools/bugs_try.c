@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/serve/load.h"
+#include "engine/thread/load.h"
 #include "kernels/json.h"
 
 /* ---- a run: a runtime, a lane, and the results of its passes --------------------------------- */

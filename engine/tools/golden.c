@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/serve/load.h"
+#include "engine/thread/load.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/noise_backend.h"
 #include "engine/tools/golden_run.h"

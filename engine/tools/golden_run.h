@@ -3,7 +3,7 @@
 #ifndef AERIE_GOLDEN_RUN_H
 #define AERIE_GOLDEN_RUN_H
 
-#include "engine/serve/load.h"
+#include "engine/thread/load.h"
 #include "engine/tools/golden.h"
 #include "engine/tools/golden_report.h"
 

@@ -84,7 +84,7 @@ bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, str
 /* ---- what they share ---- */
 
 struct command;
-/* Starts the monitor (repl/monitor.h) if the command needs it, and isolates the process (repl/isolate.h) as the
+/* Starts the monitor (repl/process/monitor.h) if the command needs it, and isolates the process (repl/process/isolate.h) as the
  * command allows. Before any thread is started. False and *e: no process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
 /* Whether `aerie db ACTION FILE` makes the file. */

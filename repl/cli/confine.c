@@ -1,4 +1,4 @@
-/* confine.c - the rights that each command keeps when it is isolated (repl/isolate.h).
+/* confine.c - the rights that each command keeps when it is isolated (repl/process/isolate.h).
  *
  * A command that knows --db may write in the folder of the session log, a command whose command
  * line names an output file (a pack: even if it does not) in that file's folder, and a chat in the
@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "repl/cli/flags.h"
-#include "repl/isolate.h"
-#include "repl/monitor.h"
+#include "repl/process/isolate.h"
+#include "repl/process/monitor.h"
 #include "repl/tui/recall.h"
 
 enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP,

@@ -8,7 +8,7 @@
 
 #include "kernels/json.h"
 #include "repl/cli/cli.h"
-#include "repl/verdict.h"
+#include "repl/compare/verdict.h"
 
 /* One named session. */
 struct named {

@@ -1,5 +1,6 @@
 /* doctor.c - `aerie doctor`: one line for each thing that the program needs, with a hint if
  * something is wrong. Changes nothing. */
+#include "repl/process/open.h"
 #include "repl/cli/cli.h"
 
 #include <errno.h>
@@ -11,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/serve/calibrate.h"
-#include "engine/serve/load.h"
+#include "engine/thread/calibrate.h"
+#include "engine/thread/load.h"
 #include "models/models.h"
-#include "repl/isolate.h"
+#include "repl/process/isolate.h"
 #include "models/tokenizer/tokenizer.h"
 #include "kernels/json.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "repl/cli/cli.h"
-#include "repl/rerun.h"
+#include "repl/compare/rerun.h"
 
 struct going {
     struct cli *c;

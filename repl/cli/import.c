@@ -15,8 +15,8 @@
 #include "kernels/json.h"
 #include "kernels/json_read.h"
 #include "repl/cli/cli.h"
-#include "repl/facts.h"
-#include "repl/interrupt.h"
+#include "repl/compare/facts.h"
+#include "repl/process/interrupt.h"
 
 enum { LINE_BYTES = 16 << 20, MOST_RECORDS = 100000, COMPLAINTS = 20, PIECE = 32 };
 static const size_t most_waiting = (size_t)512 << 20; /* bytes of requests that wait */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "history/hazards.h"
+#include "history/evidence/hazards.h"
 #include "kernels/json.h"
 
 /* ---- logs ---- */

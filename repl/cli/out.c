@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "repl/interrupt.h"
+#include "repl/process/interrupt.h"
 
 static struct {
     struct buf text;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/json.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 
 /* ---- "A..B" ---- */
 

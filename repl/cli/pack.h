@@ -30,7 +30,7 @@ int issue_form(const char *name, struct err *e);
 void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out);
 
 /* pack_run.c. Computes the session again up to the step, and appends its plans as one JSON
- * object (history/PACK.md). False and *e: the model is not here, ids are missing, or the step
+ * object (history/pack/PACK.md). False and *e: the model is not here, ids are missing, or the step
  * was not reached. */
 bool run_plan(struct pack_job *j, struct buf *out, struct err *e);
 /* Appends a sentence: whether the turn has the same ids without drafting, or why that was not

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "repl/cli/show_served.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 
 enum { SGLANG, VLLM, LLAMA, N_FORMS };
 static const char *const forms[] = {"sglang", "vllm", "llama.cpp"};

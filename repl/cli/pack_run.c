@@ -5,8 +5,8 @@
 
 #include "kernels/json.h"
 #include "repl/cli/pack.h"
-#include "repl/facts.h"
-#include "repl/rerun.h"
+#include "repl/compare/facts.h"
+#include "repl/compare/rerun.h"
 
 struct watch {
     const struct pack_job *j;

@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/change.h"
-#include "repl/facts.h"
-#include "repl/interrupt.h"
-#include "repl/prompts.h"
+#include "repl/compare/change.h"
+#include "repl/compare/facts.h"
+#include "repl/process/interrupt.h"
+#include "repl/app/prompts.h"
 
 struct run {
     struct parity all;

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/change.h"
+#include "repl/process/open.h"
+#include "repl/compare/change.h"
 #include "repl/cli/parity.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 
 /* ---- the command line ------------------------------------------------------------------------ */
 

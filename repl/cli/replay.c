@@ -2,7 +2,7 @@
  *
  * Without changes, each step is compared with the log while it runs, in the order of cause and
  * effect: the page table, the draft, the logits, the tokens. The first difference ends the replay.
- * With changes (--with), repl/differ.h decides from them which results must still be equal, and a
+ * With changes (--with), repl/compare/differ.h decides from them which results must still be equal, and a
  * violated checker rule ends the replay with its name. Nothing is saved.
  */
 #include <limits.h>
@@ -11,10 +11,10 @@
 
 #include "kernels/json.h"
 #include "repl/cli/cli.h"
-#include "repl/differ.h"
-#include "repl/facts.h"
-#include "repl/rerun.h"
-#include "repl/verdict.h"
+#include "repl/compare/differ.h"
+#include "repl/compare/facts.h"
+#include "repl/compare/rerun.h"
+#include "repl/compare/verdict.h"
 
 struct replay {
     struct cli *c;

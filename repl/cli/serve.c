@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/interrupt.h"
-#include "repl/isolate.h"
-#include "repl/serve/serve.h"
+#include "repl/process/interrupt.h"
+#include "repl/process/isolate.h"
+#include "repl/http/serve.h"
 
 static bool is_loopback(const char *host)
 {

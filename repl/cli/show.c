@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "history/hazards.h"
+#include "history/evidence/hazards.h"
 #include "models/tokenizer/tokenizer.h"
 #include "repl/cli/show_served.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 #include "kernels/json.h"
 
 struct show {

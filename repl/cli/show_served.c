@@ -8,7 +8,7 @@
 
 #include "kernels/json.h"
 #include "kernels/json_read.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 
 /* ---- replies --------------------------------------------------------------------------------- */
 

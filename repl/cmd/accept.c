@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/served.h"
+#include "repl/app/served.h"
 
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND };
 static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind"};

@@ -1,5 +1,5 @@
 /* blocks.c - /blocks: the content of a server's prefix cache, according to its KV events. */
-#include "repl/blocks.h"
+#include "repl/app/blocks.h"
 
 #include "repl/cmd/cmd.h"
 

@@ -4,7 +4,7 @@
 
 #include "engine/bugs.h"
 #include "repl/cmd/cmd.h"
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 
 static void bug_json(enum bug b, const char *state, struct buf *json)
 {

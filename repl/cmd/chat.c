@@ -235,7 +235,7 @@ bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct s
 }
 
 /* Whether a path names the open log. Reading it with open() and close() would drop SQLite's locks
- * (history/file.c). */
+ * (history/log/file.c). */
 static bool is_the_log(const struct app *a, const char *path)
 {
     struct stat log, file;

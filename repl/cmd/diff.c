@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/verdict.h"
+#include "repl/compare/verdict.h"
 
 /* One session of the log. */
 struct logged {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/served.h"
+#include "repl/app/served.h"
 
 /* ---- /tree ----------------------------------------------------------------------------------- */
 

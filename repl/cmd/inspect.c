@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/gauges.h"
-#include "repl/served.h"
+#include "repl/app/gauges.h"
+#include "repl/app/served.h"
 
 static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 

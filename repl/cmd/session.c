@@ -5,11 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "history/hazards.h"
+#include "history/evidence/hazards.h"
 #include "kernels/ascii.h"
 #include "repl/cmd/cmd.h"
-#include "repl/interrupt.h"
-#include "repl/sessions.h"
+#include "repl/process/interrupt.h"
+#include "repl/app/sessions.h"
 
 /* Local "2026-01-31 14:05". */
 static void add_when(struct sheet *out, int64_t ms)
@@ -354,7 +354,7 @@ bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sh
 }
 
 /* The path of a new export. The monitor creates files with the ending of a format only
- * (repl/monitor.h). */
+ * (repl/process/monitor.h). */
 static char *export_path(const struct app *a, const char *file, const char *format)
 {
     const char *dot = file ? strrchr(file, '.') : NULL;

@@ -2,7 +2,7 @@
  *
  * SQLite checks its limits only between two VM instructions, and one instruction can last for
  * hours. So the query runs in a child process that is killed on Ctrl-C, on SIGTERM, and when its
- * time is over. The child is forked by the monitor (repl/monitor.h), which has no database open: a
+ * time is over. The child is forked by the monitor (repl/process/monitor.h), which has no database open: a
  * copy of this process would inherit SQLite's locks.
  *
  * Request: "JSON MAX_ROWS\n", the query. Answer: "KIND\n" (enum err_kind), then the result or the
@@ -23,9 +23,9 @@
 
 #include "history/history.h"
 #include "kernels/sanitizers.h"
-#include "repl/interrupt.h"
-#include "repl/isolate.h"
-#include "repl/monitor.h"
+#include "repl/process/interrupt.h"
+#include "repl/process/isolate.h"
+#include "repl/process/monitor.h"
 #include "repl/repl.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
-#include "repl/recorded.h"
+#include "repl/recorded/recorded.h"
 
 bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e)
 {

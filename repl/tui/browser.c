@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "repl/sessions.h"
+#include "repl/app/sessions.h"
 
 enum { WIDE = 110, PREVIEW_BYTES = 16384, HEADING = 3 /* rows above the list */ };
 

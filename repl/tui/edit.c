@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "repl/interrupt.h"
-#include "repl/monitor.h"
+#include "repl/process/interrupt.h"
+#include "repl/process/monitor.h"
 
 /* Writes the text to a file that the monitor makes for the editor. */
 static bool write_message(const struct input *in, struct err *e)

@@ -1,8 +1,8 @@
 /* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
-#include "repl/blocks.h"
-#include "repl/gauges.h"
-#include "repl/served.h"
+#include "repl/app/blocks.h"
+#include "repl/app/gauges.h"
+#include "repl/app/served.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* term.c - see term.h. */
 #include "repl/tui/term.h"
 #include "kernels/mapped.h"
-#include "repl/interrupt.h"
+#include "repl/process/interrupt.h"
 
 #include <curses.h>
 #include <errno.h>

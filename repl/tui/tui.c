@@ -5,7 +5,7 @@
  * the screen takes little time from the engine.
  */
 #include "repl/tui/tui.h"
-#include "repl/interrupt.h"
+#include "repl/process/interrupt.h"
 
 #include <errno.h>
 #include <poll.h>

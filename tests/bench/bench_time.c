@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/page_history.h"
-#include "repl/recorded.h"
+#include "engine/past/page_history.h"
+#include "repl/recorded/recorded.h"
 #include "tests/long_session.h"
 #include "tests/scratch.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """plan_example.py FILE.json... - checks page tables, windows and the tree mask of a step against the rules.
 
-The files are those of `aerie pack ID --plan T.S`; history/PACK.md describes every field. This is an example
+The files are those of `aerie pack ID --plan T.S`; history/pack/PACK.md describes every field. This is an example
 for tests of other engines: read() and Table need nothing but the standard library and can be copied.
 Prints what was checked; ends with status 1 at the first rule that a plan breaks, and names it.
 """

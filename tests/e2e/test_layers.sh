@@ -41,46 +41,54 @@ only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
 below="$table|models/.*|engine/(event|served|settings|bugs|fault|probe|what_if|job)\\.h"
-only engine "$below" 'engine/cache/(tree|page_event)\.h'
+only engine "$below" 'engine/(past/reuse|cache/(tree|page_event))\.h'
+only engine/past "$below" 'engine/(backend\.h|cache/.*)'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
 only engine/run "$below" 'engine/(cache|plan)/.*'
 only engine/draft "$below" 'engine/(cache|plan|run)/.*'
 only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
-only engine/serve "$below" 'engine/(engine|backend|opts|page_history|step_ring)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
-only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
+only engine/thread "$below" 'engine/(engine|backend|opts)\.h' 'engine/(past|cache|plan|run|draft|cycle)/.*'
+only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|thread)/.*'
 
-only engine/remote "$below" 'engine/(backend|opts|step_ring)\.h'
+only engine/remote "$below" 'engine/(backend|opts|past/step_ring)\.h'
 
-only history "$base" 'engine/(event|fault)\.h' 'engine/cache/(tree|page_event)\.h'
+stored='engine/(event|fault)\.h|engine/cache/(tree|page_event)\.h|history/(history|internal|evidence/hazards)\.h'
+only history "$base" "$stored"
+for part in log evidence recovery pack; do only history/$part "$base" "$stored"; done
 
-public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
-public+='|engine/fault\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|records)\.h'
-public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
-only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
+public="$base|kernels/window\\.h|history/(history|evidence/hazards)\\.h|engine/(backend|opts|event|settings|bugs|fault|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
+public+='|engine/past/page_history\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|records)\.h'
+public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/thread/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl/text "$base"
-only repl/cmd "$public" 'repl/(repl|blocks|gauges|served|sessions|recorded|facts|differ|rerun|script|trace|verdict|interrupt|isolate|monitor|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|verdict|interrupt|isolate|monitor|prompts|serve/serve|tui/(recall|term)|text/.*)\.h'
-only repl/serve "$public" 'repl/facts\.h'
-only repl/tui "$public" 'repl/(repl|blocks|gauges|served|sessions|interrupt|monitor|text/.*)\.h'
+only repl/process "$public" 'engine/(engine|remote/remote)\.h' # open.c
+only repl/compare "$public" 'repl/process/(open|interrupt)\.h' 'repl/text/sheet\.h'
+only repl/recorded "$public" 'repl/(compare/(facts|script)|text/sheet)\.h'
+only repl/http "$public" 'repl/(compare/facts|process/open)\.h'
+app='repl/repl\.h|repl/(app|process|compare|recorded|text)/[a-z_]+\.h'
+only repl/app "$public" "$app" 'repl/cmd/cmd\.h'
+only repl/cmd "$public" "$app"
+only repl/cli "$public" "$app" 'repl/(cmd/cmd|http/serve|tui/(recall|term))\.h'
+only repl/tui "$public" "$app"
+only repl "$public" "$app" 'repl/cli/cli\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remote/http\.c:' repl engine history models kernels
-without "only repl/serve/front.c includes microhttpd" '#include <microhttpd' '^repl/serve/front\.c:' repl engine history models kernels
+without "only repl/http/front.c includes microhttpd" '#include <microhttpd' '^repl/http/front\.c:' repl engine history models kernels
 without "only engine/remote/kv_socket.c includes ZeroMQ" '#include <zmq' '^engine/remote/kv_socket\.c:' repl engine history models kernels
 without "only kernels/json_read.c has Jansson parse a text" '\bjson_load' '^kernels/json_read\.[ch]:' repl engine history models kernels
 without "only these know standard output and error, and what they print is fit for a terminal" \
     "\\b(stdout|stderr)\\b|\\bwrite(_fully)?\\(STD(OUT|ERR)_FILENO|[^a-z_'](printf|puts|putchar|perror)\\([^']" \
-    '^(kernels/base\.c:.*write\(STDERR|repl/plain\.c:.*write_fully\(STDERR_FILENO, clean|repl/cmd/sql\.c:.*write_fully\(STDOUT|repl/cli/out\.c:.*write_fully\(STDERR_FILENO, line|repl/tui/term\.c:.*(newterm|write\(STDOUT)|repl/isolate\.c:.*"/dev/stdout|kernels/cuda/timeline\.cu:)' \
+    '^(kernels/base\.c:.*write\(STDERR|repl/cli/plain\.c:.*write_fully\(STDERR_FILENO, clean|repl/cmd/sql\.c:.*write_fully\(STDOUT|repl/cli/out\.c:.*write_fully\(STDERR_FILENO, line|repl/tui/term\.c:.*(newterm|write\(STDOUT)|repl/process/isolate\.c:.*"/dev/stdout|kernels/cuda/timeline\.cu:)' \
     kernels models engine history repl
-without "only history/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
-    '^history/(file\.c|vfs\.c|seal\.c|pack_file\.c|session_lock\.c:.*boot_id|history\.h|internal\.h)' history
+without "only history/log/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
+    '^history/(log/file\.c|log/vfs\.c|evidence/seal\.c|pack/pack_file\.c|log/session_lock\.c:.*boot_id|history\.h|internal\.h)' history
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 # a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
 without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels
-without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
-without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/serve/load\.c:|repl/rerun\.c:.*chat_stops)' engine/serve engine/tools repl
-without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
+without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/thread/view.c
+without "only engine/thread/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^(engine/thread/load\.c:|repl/compare/rerun\.c:.*chat_stops)' engine/thread engine/tools repl
+without "only repl/process/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/process/open\.c:' repl
 without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
 without "only pass_plan() makes plans that kernels run, so each of them is checked" '\b(plan_build|check_plan)\(' '^(engine/plan/|engine/run/pass\.c:)' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl

@@ -1,7 +1,7 @@
 /* Conditions of breakpoints: refused with a message, or tested on steps with and without tree and
  * tokens. A copy of a compiled condition gives the same answers. */
 #include "engine/cache/tree.h"
-#include "engine/serve/expr.h"
+#include "engine/thread/expr.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/serve_kit.h"
 
-#include "repl/recorded.h"
+#include "repl/recorded/recorded.h"
 #include "repl/repl.h"
 
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* test_calibrate.c - calibration tells on which of the target's states a head was trained. */
 #include "tests/runtimes.h"
 
-#include "engine/serve/calibrate.h"
-#include "engine/serve/load.h"
+#include "engine/thread/calibrate.h"
+#include "engine/thread/load.h"
 #include "repl/repl.h"
 
 #define TARGET "models/nestling/target"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "repl/change.h"
+#include "repl/compare/change.h"
 
 static struct engine_opts defaults(void)
 {

@@ -1,5 +1,5 @@
 /* test_differ.c - the conditions of two runs decide which results must be equal: steps bit by bit,
- * tokens by position, page tables by their meaning (repl/differ.h, repl/differ_pages.h). */
+ * tokens by position, page tables by their meaning (repl/compare/differ.h, repl/compare/differ_pages.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "repl/differ.h"
+#include "repl/compare/differ.h"
 
 static const struct diff_names in = {"in a", "in b"};
 

@@ -4,7 +4,7 @@
 
 #include <utf8proc.h>
 
-#include "repl/facts.h"
+#include "repl/compare/facts.h"
 #include "repl/repl.h"
 
 static struct buf exported(const char *id)

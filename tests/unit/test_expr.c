@@ -1,6 +1,6 @@
 /* Conditions of breakpoints: every operator and name, what is refused and where, and random conditions
  * against a second evaluation that walks the tree from which their text was made. */
-#include "engine/serve/expr.h"
+#include "engine/thread/expr.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_fault_faces.c - a device that fails and stays lost, as users see it: plain mode, batches,
  * replays, the full screen. Each face runs in a process of its own, so that exit codes, standard
  * error and the terminal are those of real use. */
-#include "engine/serve/session.h"
+#include "engine/thread/session.h"
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
 

@@ -10,8 +10,8 @@
 
 #include "engine/remote/gauges.h"
 #include "engine/remote/server_steps.h"
-#include "repl/gauges.h"
-#include "repl/served.h"
+#include "repl/app/gauges.h"
+#include "repl/app/served.h"
 
 enum { S = 1000000000 };
 

@@ -1,5 +1,5 @@
-/* test_interrupt.c - signals as the loops meet them (repl/interrupt.c). */
-#include "repl/interrupt.h"
+/* test_interrupt.c - signals as the loops meet them (repl/process/interrupt.c). */
+#include "repl/process/interrupt.h"
 
 #include <poll.h>
 #include <pthread.h>

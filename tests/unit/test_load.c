@@ -4,7 +4,7 @@
 #include "tests/runtimes.h"
 
 #include "engine/cycle/pools.h"
-#include "engine/serve/load.h"
+#include "engine/thread/load.h"
 
 #include <unistd.h>
 

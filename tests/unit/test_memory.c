@@ -18,7 +18,7 @@
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/tokenizer/tokenizer.h"
-#include "repl/serve/ask.h"
+#include "repl/http/ask.h"
 
 /* ---- what Jansson takes ---------------------------------------------------------------------- */
 

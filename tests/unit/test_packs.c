@@ -100,9 +100,9 @@ static void test_every_column_of_the_schema_has_one_rule(void **state)
         const char *column = (const char *)sqlite3_column_text(st, 1);
         const struct pack_rule *r = rule_of(table);
         if (!r && !pack_leaves_out(table))
-            fail_msg("history/pack.c has no rule for the table %s", table);
+            fail_msg("history/pack/pack.c has no rule for the table %s", table);
         if (r && times_named(r, column) != 1)
-            fail_msg("history/pack.c names %s.%s %d times, expected once", table, column,
+            fail_msg("history/pack/pack.c names %s.%s %d times, expected once", table, column,
                      times_named(r, column));
     }
     assert_true(columns > 60);

@@ -3,7 +3,7 @@
  * step. */
 #include "tests/serve_kit.h"
 
-#include "engine/page_history.h"
+#include "engine/past/page_history.h"
 
 static uint64_t seed;
 

@@ -1,4 +1,4 @@
-/* A session's conversation through its parents (history/past.c), and the order of sessions. */
+/* A session's conversation through its parents (history/log/past.c), and the order of sessions. */
 #include "tests/history_kit.h"
 
 #include <limits.h>

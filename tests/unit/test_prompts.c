@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "repl/prompts.h"
+#include "repl/app/prompts.h"
 
 static void test_the_last_number_is_found_and_written_one_way(void **unused)
 {

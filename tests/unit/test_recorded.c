@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "history/history.h"
-#include "repl/recorded.h"
+#include "repl/recorded/recorded.h"
 
 static uint64_t seed = 1;
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "repl/verdict.h"
+#include "repl/compare/verdict.h"
 
 enum { TURNS = 3, MOST = 40 };
 

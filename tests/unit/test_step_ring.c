@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/step_ring.h"
+#include "engine/past/step_ring.h"
 
 static uint64_t seed;
 

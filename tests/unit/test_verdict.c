@@ -5,6 +5,7 @@
  *
  * And changes that only round differently: none is called a bug. AERIE_CASES=N runs N cases each way
  * and prints the table. */
+#include "repl/text/sheet.h"
 #include "tests/rounding_kit.h"
 
 static const struct scene configs[] = {

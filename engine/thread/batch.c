@@ -1,0 +1,346 @@
+/* batch.c - several replies at once, outside the conversation: the chat's /n (RQ_SEVERAL) and
+ * `aerie run --batch` (RQ_BATCH). Every reply is a job (jobs.h).
+ *
+ * The head is the common prefix of all prompts: a fork of the conversation's newest state that all
+ * prompts begin with (its pages are shared, nothing of it is computed again), extended by the other
+ * tokens that the prompts have in common. Lanes fork the head. The engine's thread. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/thread/internal.h"
+
+/* One reply. */
+struct reply {
+    struct job job; /* first */
+    struct chat_reader reader;
+    bool reading;    /* the reader is open */
+    struct buf text; /* of the final channel, or why the prompt was refused */
+    int n_read;      /* tokens of the reply that the reader has taken */
+    struct batch_rec rec;
+    struct token_fact *fact; /* (n_fact) of the generated tokens */
+    int n_fact, cap_fact;
+};
+
+struct batch {
+    struct jobs jobs;
+    struct engine *g;
+    struct reply *reply; /* (n) */
+    int n;
+    int n_reported; /* replies [0, n_reported) have had their EV_BATCH_REPLY */
+    int n_shared;   /* pages of the head, which all lanes share when they begin */
+    uint64_t ns;
+};
+
+static struct reply *reply_of(struct job *j)
+{
+    return (struct reply *)j;
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static bool stopped(const struct batch *b)
+{
+    return stop_asked(&b->g->stop);
+}
+
+/* Keeps the facts of the tokens that the lane's last pass appended. */
+static void take_facts(struct reply *x, const struct lane *l)
+{
+    if (x->n_fact + l->n_new > x->cap_fact) {
+        x->cap_fact = 2 * x->cap_fact + l->n_new;
+        x->fact = xrealloc(x->fact, (size_t)x->cap_fact, sizeof *x->fact);
+    }
+    for (int i = 0; i < l->n_new; i++)
+        x->fact[x->n_fact++] = l->fact[i];
+}
+
+/* The reply's text up to the last token of *tok. */
+static void read_text(struct engine *g, struct reply *x, const struct ids *tok)
+{
+    if (!x->reading)
+        chat_reader_init(&x->reader, g->loaded.chat);
+    x->reading = true;
+    int from = x->job.prompt.n + x->n_read;
+    engine_post_tokens(g, &x->reader, tok->v + from, tok->n - from, &x->text, &x->rec);
+    x->n_read = job_generated(&x->job, tok);
+}
+
+static void take_step(struct jobs *js, struct job *j, const struct lane *l)
+{
+    take_facts(reply_of(j), l);
+    reply_of(j)->rec.n_computed = j->n_computed;
+    reply_of(j)->rec.n_spec = j->n_spec;
+    if (l->rec.kind != STEP_PREFILL)
+        read_text(js->g, reply_of(j), &l->tok);
+}
+
+static void take_refusal(struct reply *x)
+{
+    buf_clear(&x->text);
+    buf_str(&x->text, x->job.why.p);
+    x->rec.refused = true;
+}
+
+static void take_end(struct jobs *js, struct job *j)
+{
+    struct reply *x = reply_of(j);
+    x->rec.n_computed = j->n_computed;
+    if (j->refused) {
+        take_refusal(x);
+        return;
+    }
+    read_text(js->g, x, &j->tok);
+    engine_post_held(js->g, &x->reader, &x->text, &x->rec);
+    x->reading = false;
+    x->rec.n_tokens = job_generated(j, &j->tok);
+}
+
+static const struct job_owner owner = {.stepped = take_step, .ended = take_end};
+
+static bool add_reply(struct batch *b, int i, const struct request *rq, const char *question,
+                      struct err *e)
+{
+    struct reply *x = &b->reply[i];
+    const struct settings *set = b->jobs.set;
+    x->rec = (struct batch_rec){.index = i, .count = b->n};
+    x->job.number = rq->number;
+    x->job.seed = (uint64_t)set->seed;
+    x->job.most = set->max_tokens > 0 ? set->max_tokens : INT_MAX;
+    x->job.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
+                                   (float)set->min_p};
+    bool ok = session_render(&b->g->own.ses, question, &x->job.prompt, e);
+    if (!ok && e->kind != ERR_USAGE)
+        return false;
+    if (!ok)
+        job_refuse(&x->job, STOP_CONTEXT, e->msg);
+    x->rec.n_prompt = x->job.prompt.n;
+    if (!ok || !job_fits_context(&b->jobs, &x->job))
+        take_refusal(x);
+    ids_cat(&x->job.tok, x->job.prompt.v, x->job.prompt.n);
+    return true;
+}
+
+static void report_reply(struct batch *b, const struct reply *x)
+{
+    const struct job *j = &x->job;
+    struct event ev = engine_event(b->g, EV_BATCH_REPLY);
+    ev.batch = x->rec;
+    ev.reason = j->reason;
+    buf_add(&ev.text, x->text.p, x->text.n);
+    if (!x->rec.refused)
+        ids_cat(&ev.tokens, j->tok.v + j->prompt.n, x->rec.n_tokens);
+    if (!x->rec.refused && x->n_fact == x->rec.n_tokens)
+        ev.facts = facts_copy(x->fact, x->n_fact);
+    ids_cat(&ev.prompt, j->prompt.v, j->prompt.n);
+    ev.n_steps = j->n_steps;
+    ev.n_drafted = j->n_drafted;
+    ev.n_accepted = j->n_accepted;
+    engine_post(b->g, &ev);
+}
+
+/* Posts complete replies in the order of the prompts: a reply waits for those before it. */
+static void report_done(struct batch *b)
+{
+    for (; b->n_reported < b->n && b->jobs.job[b->n_reported]->state == JOB_DONE; b->n_reported++)
+        report_reply(b, &b->reply[b->n_reported]);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+/* The number of tokens that all prompts have in common, at most all but the last of each; *first:
+ * one of the prompts. */
+static int common(const struct batch *b, const struct job **first)
+{
+    int n = 0;
+    *first = NULL;
+    for (int i = 0; i < b->n; i++) {
+        const struct job *j = &b->reply[i].job;
+        if (j->state == JOB_DONE)
+            continue;
+        if (!*first)
+            n = (*first = j)->prompt.n - 1;
+        int same = 0;
+        while (same < min_int(n, j->prompt.n - 1) && j->prompt.v[same] == (*first)->prompt.v[same])
+            same++;
+        n = same;
+    }
+    return n;
+}
+
+/* Makes the head. It is extended beyond the conversation's state if the other common tokens are a
+ * whole prompt or at least a page. If a pool is short, the head ends early. */
+static bool share_head(struct batch *b, struct err *e)
+{
+    struct jobs *js = &b->jobs;
+    struct lane *head = &js->state[0];
+    const struct job *first;
+    int n = common(b, &first);
+    *head = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
+    if (!first)
+        return true;
+    struct lane *from = session_resident(&b->g->own.ses,
+                                         &(struct ids){.v = first->prompt.v, .n = n + 1},
+                                         jobs_draft(js));
+    if (from)
+        lane_park(js->r, from);
+    pass_lock(&js->r->pass);
+    js->n_state = 1;
+    if (from)
+        lane_fork_as(js->r, from, head, HOLDER_BATCH);
+    pass_unlock(&js->r->pass);
+    int reused = head->seq.committed;
+    for (int i = 0; i < b->n; i++)
+        b->reply[i].rec.n_reused = reused;
+    head->tok.n = 0;
+    ids_cat(&head->tok, first->prompt.v, first->prompt.n);
+    bool ok = true;
+    if (b->n > 1 && n > reused && (n + 1 == first->prompt.n || n >= js->r->kv.page_size))
+        ok = jobs_extend(js, head, first, n, false, e);
+    lane_park(js->r, head);
+    b->n_shared = b->n > 1 ? head->seq.committed / js->r->kv.page_size : 0;
+    if (head->seq.committed == 0)
+        jobs_give_state(js);
+    if (ok || e->kind != ERR_NEGATIVE || stopped(b))
+        return ok;
+    *e = (struct err){0};
+    return true;
+}
+
+static bool run(struct batch *b, struct err *e)
+{
+    uint64_t start = clock_ns();
+    bool ok = share_head(b, e);
+    struct event ev = engine_event(b->g, EV_BATCH_BEGIN);
+    ev.batch = (struct batch_rec){.count = b->n, .n_reused = b->n ? b->reply[0].rec.n_reused : 0,
+                                  .n_shared = b->n_shared};
+    engine_post(b->g, &ev);
+    while (ok && b->n_reported < b->n && !stopped(b)) {
+        ok = jobs_round(&b->jobs, true, e);
+        report_done(b);
+    }
+    b->ns = clock_ns() - start;
+    return ok && b->n_reported == b->n;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* Posts EV_BATCH_REPLY for every reply that was not reported yet: for replies that were stopped with
+ * the text generated so far, and for complete ones that waited for an earlier reply. */
+static void report_rest(struct batch *b, enum stop_reason why)
+{
+    for (int i = b->n_reported; i < b->n; i++) {
+        struct job *j = &b->reply[i].job;
+        if (j->state == JOB_LIVE ||
+            (j->state == JOB_WAITS && job_generated(j, job_tokens(&b->jobs, j)) > 0))
+            jobs_end(&b->jobs, j, why);
+    }
+    for (; b->n_reported < b->n; b->n_reported++)
+        if (b->reply[b->n_reported].job.state == JOB_DONE)
+            report_reply(b, &b->reply[b->n_reported]);
+}
+
+static void post_end(struct batch *b, enum stop_reason why)
+{
+    struct event ev = engine_event(b->g, EV_BATCH_END);
+    ev.reason = why;
+    ev.batch.count = b->n;
+    ev.batch.n_computed = b->jobs.n_computed;
+    ev.batch.n_shared = b->n_shared;
+    for (int i = 0; i < b->n; i++) {
+        const struct reply *x = &b->reply[i];
+        const struct job *j = &x->job;
+        ev.batch.n_done += j->state == JOB_DONE && !x->rec.refused && j->reason <= STOP_CONTEXT;
+        ev.batch.n_tokens += x->rec.n_tokens;
+        ev.batch.n_spec += j->n_spec;
+        ev.n_steps += j->n_steps;
+        ev.n_drafted += j->n_drafted;
+        ev.n_accepted += j->n_accepted;
+    }
+    ev.us_decode = b->ns / 1000;
+    engine_post(b->g, &ev);
+}
+
+static void free_batch(struct batch *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        struct reply *x = &b->reply[i];
+        if (x->reading)
+            chat_reader_end(&x->reader, &x->text);
+        job_free(&x->job);
+        buf_free(&x->text);
+        free(x->fact);
+    }
+    free(b->reply);
+    free(b->jobs.job);
+    free(b);
+}
+
+/* Runs the jobs, posts their results and the end, and leaves the pools as they were. */
+static void serve(struct batch *b, bool ok, struct err *e)
+{
+    struct engine *g = b->g;
+    jobs_open(&b->jobs);
+    ok = ok && run(b, e);
+    enum stop_reason why = !ok && stopped(b) ? STOP_CANCEL : STOP_END;
+    if (!ok && why == STOP_END) {
+        engine_fail(g, e);
+        why = g->own.lost ? STOP_DEVICE : STOP_FAULT;
+    }
+    report_rest(b, why);
+    struct err leak;
+    if (!jobs_close(&b->jobs, &leak)) {
+        engine_fail(g, &leak);
+        why = STOP_FAULT;
+    }
+    post_end(b, why);
+}
+
+static struct batch *open_batch(struct engine *g, int n, int lanes)
+{
+    struct batch *b = xcalloc(1, sizeof *b);
+    size_t some = (size_t)max_int(1, n);
+    b->g = g;
+    b->n = n;
+    b->reply = xcalloc(some, sizeof *b->reply);
+    b->jobs = (struct jobs){.g = g, .r = &g->own.runtime, .set = &g->shared.set, .owner = &owner,
+                            .lanes = lanes, .head = true, .n = n,
+                            .job = xcalloc(some, sizeof *b->jobs.job)};
+    for (int i = 0; i < n; i++)
+        b->jobs.job[i] = &b->reply[i].job;
+    return b;
+}
+
+void engine_batch(struct engine *g, const struct request *rq)
+{
+    struct err e = {0};
+    struct batch *b = open_batch(g, rq->count, max_int(1, min_int(g->lanes, JOB_LANES)));
+    bool ok = true;
+    for (int i = 0; i < b->n && ok && !stopped(b); i++)
+        ok = add_reply(b, i, rq, rq->prompts[i], &e);
+    serve(b, ok && !stopped(b), &e);
+    free_batch(b);
+}
+
+void engine_several(struct engine *g, const struct request *rq)
+{
+    struct err e = {0};
+    CHECK(rq->count >= 1 && rq->count <= JOB_LANES);
+    struct batch *b = open_batch(g, rq->count, rq->count);
+    bool ok = true;
+    for (int i = 0; i < b->n && ok && !stopped(b); i++) {
+        struct job *j = &b->reply[i].job;
+        ok = add_reply(b, i, rq, rq->text ? rq->text : "", &e);
+        j->seed += (uint64_t)i;
+        if (j->most == INT_MAX)
+            j->most = 1024;
+        if (j->how.temperature <= 0) /* greedy replies would all be the same */
+            j->how.temperature = 0.8f;
+    }
+    if (b->reply[0].rec.refused) /* RQ_SEVERAL: all prompts are the same */
+        engine_post_text(g, EV_NOTICE, b->reply[0].text.p);
+    else
+        serve(b, ok && !stopped(b), &e);
+    free_batch(b);
+}

@@ -1,0 +1,34 @@
+/* breaks.h - breakpoints, watches and the condition of /until: a list that is tested against one step
+ * after another. The debugger of a live engine and the player of a recorded session use it. No locks.
+ */
+#ifndef AERIE_BREAKS_H
+#define AERIE_BREAKS_H
+
+#include "engine/thread/expr.h"
+
+struct breakpoint {
+    struct debug_break about;
+    struct expr when;
+    double last; /* of a watch: its value after the step before; NAN: unknown */
+};
+
+struct breaks {
+    struct breakpoint at[MAX_BREAKS];
+    int n, last_number;
+    bool has_condition; /* of /until, for one pause */
+    struct expr condition;
+};
+
+/* Adds one and returns its number; 0 and *e: the condition is wrong, or there are too many. */
+int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *e);
+/* number 0: all. False and *e: there is no such breakpoint. */
+bool breaks_remove(struct breaks *b, int number, struct err *e);
+/* Watches compare the next step with no step before it. */
+void breaks_forget(struct breaks *b);
+/* Whether a breakpoint or watch (*broke), or the condition, asks for a pause after this step; `why` names
+ * it. All watches are updated, also if another one causes the pause. past: only updates the
+ * watches. */
+bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, bool *broke, char *why,
+                 size_t n);
+
+#endif

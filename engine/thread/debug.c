@@ -1,0 +1,456 @@
+/* debug.c - see debug.h. */
+#include "engine/thread/debug.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/thread/internal.h"
+
+void debug_open(struct debugger *d)
+{
+    d->forced = -1;
+    pthread_mutex_init(&d->mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->go, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void debug_close(struct debugger *d)
+{
+    pthread_cond_destroy(&d->go);
+    pthread_mutex_destroy(&d->mu);
+}
+
+/* ---- pausing --------------------------------------------------------------------------------- */
+
+/* Blocks the engine's thread until debug_run() ends the pause. A cancel ends it within 50 ms. */
+static void wait_for_run(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    uint64_t start = clock_ns();
+    pthread_mutex_lock(&d->mu);
+    while (d->view.paused && !stop_asked(&g->stop)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += 50000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        pthread_cond_timedwait(&d->go, &d->mu, &until);
+        pthread_mutex_unlock(&d->mu);
+        engine_serve_paused(g);
+        pthread_mutex_lock(&d->mu);
+    }
+    d->view.paused = false;
+    pthread_mutex_unlock(&d->mu);
+    g->own.paused_ns += clock_ns() - start;
+}
+
+/* Publishes *v (step, phase, reason), posts EV_PAUSE and blocks until the pause ends. */
+static void pause_at(struct engine *g, const struct debug_view *v)
+{
+    struct debugger *d = &g->debug;
+    if (stop_asked(&g->stop))
+        return;
+    pthread_mutex_lock(&d->mu);
+    enum run_until until = d->until;
+    uint64_t pauses = d->view.pauses + 1;
+    d->view = *v;
+    d->view.pauses = pauses;
+    d->view.until = until;
+    d->view.paused = true;
+    d->breaks.has_condition = false;
+    pthread_mutex_unlock(&d->mu);
+    struct event ev = engine_event(g, EV_PAUSE);
+    ev.step = v->step;
+    buf_str(&ev.text, v->why);
+    engine_post(g, &ev);
+    wait_for_run(g);
+}
+
+static struct debug_view view_of(const struct engine *g, int step, const char *phase,
+                                 const struct tree *t, const int32_t *token, int n_token)
+{
+    struct debug_view v = {.turn = g->shared.turn, .step = step, .n_token = n_token};
+    snprintf(v.phase, sizeof v.phase, "%s", phase);
+    if (t && t->n > 1)
+        v.tree = *t;
+    if (n_token)
+        memcpy(v.token, token, (size_t)n_token * sizeof *token);
+    return v;
+}
+
+/* ---- boundaries ------------------------------------------------------------------------------ */
+
+bool debug_by_phase(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool by_phase = d->until == RUN_PHASE;
+    pthread_mutex_unlock(&d->mu);
+    return by_phase;
+}
+
+void debug_turn_begins(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    bool stop = d->until == RUN_PHASE || d->until == RUN_STEP || d->until == RUN_TURN;
+    pthread_mutex_unlock(&d->mu);
+    if (!stop)
+        return;
+    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
+    pause_at(g, &v);
+}
+
+void debug_turn_ended(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    if (d->until == RUN_FINISH || d->until == RUN_BACK)
+        d->until = RUN_ON;
+    d->asked = d->breaks.has_condition = false;
+    breaks_forget(&d->breaks);
+    pthread_mutex_unlock(&d->mu);
+}
+
+static const char *phase_name(enum cycle_phase p)
+{
+    return p == CYCLE_DRAFTED    ? "draft"
+           : p == CYCLE_VERIFIED ? "verify"
+           : p == CYCLE_ACCEPTED ? "accept"
+                                 : "commit";
+}
+
+bool debug_phase_done(struct engine *g, const struct cycle *c)
+{
+    if (!debug_by_phase(&g->debug))
+        return !stop_asked(&g->stop) && !debug_back_asked(g);
+    const struct cycle_lane *x = &c->lane[0];
+    bool known = c->phase >= CYCLE_ACCEPTED;
+    struct tree tree = x->tree;
+    struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
+    bool verified = known || (c->phase == CYCLE_VERIFIED &&
+                              accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
+    struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &tree, x->out.token,
+                                  known ? x->out.n_new : 0);
+    v.verified = verified;
+    v.rec = rec;
+    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step, v.phase);
+    if (c->phase == CYCLE_DRAFTED)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
+    else if (verified)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d %s", rec.accepted, rec.drafted,
+                 known ? "accepted" : "will be accepted");
+    pause_at(g, &v);
+    return !stop_asked(&g->stop) && !debug_back_asked(g);
+}
+
+/* Whether the debugger is not in use: the usual case, which must cost nothing. */
+static bool idle(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool none = d->breaks.n == 0 && !d->breaks.has_condition &&
+                (d->until == RUN_ON || d->until == RUN_FINISH);
+    pthread_mutex_unlock(&d->mu);
+    return none;
+}
+
+static const char *text_of(void *arg, int32_t id, size_t *n)
+{
+    return backend_token(arg, id, n);
+}
+
+/* The facts that also a step without a commit has: its turn and number, and the pools. */
+static struct step_facts facts_now(struct engine *g, int step)
+{
+    static const enum fact free_of[N_POOLS] = {FACT_FULL_FREE, FACT_SWA_FREE, FACT_DRAFT_FREE};
+    static const enum fact used_of[N_POOLS] = {FACT_FULL_USED, FACT_SWA_USED, FACT_DRAFT_USED};
+    struct step_facts s = {.turn = g->shared.turn, .step = step, .text = text_of,
+                           .text_arg = &g->base};
+    for (int i = 0; i < N_FACTS; i++)
+        s.fact[i] = NAN;
+    s.fact[FACT_TURN] = s.turn;
+    s.fact[FACT_LENGTH] = g->own.ses.lane.tok.n;
+    for (int p = 0; p < N_POOLS; p++) {
+        const struct pages *pool = &g->own.runtime.kv.pool[p];
+        if (pool->total == 0)
+            continue;
+        s.fact[free_of[p]] = pool->n_free;
+        s.fact[used_of[p]] = pool->total - GUARD_PAGES - pool->n_free;
+    }
+    return s;
+}
+
+static struct step_facts facts_of_step(struct engine *g)
+{
+    const struct lane *l = &g->own.ses.lane;
+    const struct step_rec *rec = &l->rec;
+    struct step_facts s = facts_now(g, g->shared.step);
+    s.tree = &l->tree;
+    s.token = l->tok.v + l->tok.n - l->n_new;
+    s.n_token = l->n_new;
+    expr_record_facts(rec, l->n_new, l->seq.committed - rec->pos0, g->own.runtime.kv.page_size, s.fact);
+    s.fact[FACT_FAULT] = 0;
+    s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;
+    return s;
+}
+
+/* Pauses if the steps asked for are done or a condition holds. While steps run again to go back,
+ * conditions are not tested. */
+static void consider(struct engine *g, const struct step_facts *s, const char *what)
+{
+    struct debugger *d = &g->debug;
+    struct debug_view v = view_of(g, s->step, "", s->tree, s->token, s->n_token);
+    char why[340] = "", of[32] = "";
+    pthread_mutex_lock(&d->mu);
+    bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
+    bool past = d->until == RUN_FINISH || d->until == RUN_TURN;
+    if (d->until == RUN_BACK && s->step == d->target) {
+        stop = true;
+        d->until = RUN_STEP;
+    } else if (d->until == RUN_BACK) {
+        stop = false;
+    } else if (breaks_hold(&d->breaks, s, past, &v.broke, why, sizeof why)) {
+        stop = true;
+    }
+    if (s->step < d->last)
+        snprintf(of, sizeof of, " (of %d.%d)", v.turn, d->last);
+    pthread_mutex_unlock(&d->mu);
+    if (!stop)
+        return;
+    snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s%s", what, v.turn, v.step, of,
+             *why ? ": " : "", why);
+    pause_at(g, &v);
+}
+
+void debug_step_done(struct engine *g)
+{
+    if (idle(&g->debug))
+        return;
+    struct step_facts s = facts_of_step(g);
+    consider(g, &s, "after");
+}
+
+/* ---- tokens by hand -------------------------------------------------------------------------- */
+
+int32_t debug_forced(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    int32_t id = d->forced;
+    pthread_mutex_unlock(&d->mu);
+    return id;
+}
+
+void debug_force(struct debugger *d, int32_t id)
+{
+    pthread_mutex_lock(&d->mu);
+    d->forced = id;
+    pthread_mutex_unlock(&d->mu);
+}
+
+bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v)
+{
+    pthread_mutex_lock(&d->mu);
+    *v = d->view;
+    pthread_mutex_unlock(&d->mu);
+    return v->paused && v->verified && v->turn == turn && v->step == step;
+}
+
+/* The newest committed step of the paused turn. Call it under mu. */
+static int stands_at(const struct debugger *d)
+{
+    const struct debug_view *v = &d->view;
+    return v->phase[0] && strcmp(v->phase, "commit") != 0 ? v->step - 1 : v->step;
+}
+
+bool debug_may_force(struct debugger *d, struct err *e)
+{
+    pthread_mutex_lock(&d->mu);
+    bool runs = d->turn && !d->view.paused, back = d->turn && stands_at(d) < d->last;
+    int turn = d->turn, last = d->last;
+    pthread_mutex_unlock(&d->mu);
+    if (runs)
+        return err_set(e, ERR_USAGE, "the turn runs; /step pauses it after its step");
+    if (back)
+        return err_set(e, ERR_USAGE, "the turn has gone back, and what was said stays as it is: "
+                       "/goto %d.%d first", turn, last);
+    return true;
+}
+
+bool debug_may_compare(struct debugger *d, struct err *e)
+{
+    pthread_mutex_lock(&d->mu);
+    bool paused = d->turn && d->view.paused, between = !d->view.phase[0];
+    pthread_mutex_unlock(&d->mu);
+    if (!paused)
+        return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
+    return between || err_set(e, ERR_USAGE, "the turn is paused between two phases; /step or /rstep "
+                              "takes it between two steps");
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+bool debug_in_use(struct debugger *d)
+{
+    return !idle(d);
+}
+
+void debug_set_span(struct debugger *d, int turn, int first, int last)
+{
+    pthread_mutex_lock(&d->mu);
+    d->turn = turn;
+    d->first = first;
+    d->last = last;
+    pthread_mutex_unlock(&d->mu);
+}
+
+bool debug_back_asked(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    bool asked = d->asked;
+    pthread_mutex_unlock(&d->mu);
+    return asked && !stop_asked(&g->stop);
+}
+
+int debug_take_target(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    int target = d->target;
+    d->asked = false;
+    breaks_forget(&d->breaks); /* a watch compares with the step before */
+    pthread_mutex_unlock(&d->mu);
+    return target;
+}
+
+void debug_arrived(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    if (g->shared.step > 0) {
+        struct step_facts s = facts_of_step(g);
+        v = view_of(g, s.step, "", s.tree, s.token, s.n_token);
+    }
+    pthread_mutex_lock(&d->mu);
+    d->until = RUN_STEP;
+    int n = v.step ? snprintf(v.why, sizeof v.why, "after step %d.%d", v.turn, v.step)
+                   : snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
+    if (v.step < d->last)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, " (of %d.%d)", v.turn, d->last);
+    pthread_mutex_unlock(&d->mu);
+    pause_at(g, &v);
+}
+
+void debug_step_failed(struct engine *g, int step)
+{
+    if (idle(&g->debug))
+        return;
+    struct step_facts s = facts_now(g, step);
+    s.fact[FACT_FAULT] = 1;
+    consider(g, &s, "a rule was violated in");
+}
+
+/* ---- the group of views ---------------------------------------------------------------------- */
+
+static void debug_view(struct backend *b, struct debug_view *v)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    *v = d->view;
+    v->until = d->until;
+    v->forced = d->forced;
+    for (int i = 0; v->forced >= 0 && v->verified && !v->n_token && i < v->tree.n; i++)
+        v->tree.fate[i] = FATE_NONE; /* what accept will find depends on the forced token now */
+    v->first = d->turn ? d->first : 1;
+    v->last = d->turn ? d->last : 0;
+    v->n_break = d->breaks.n;
+    for (int i = 0; i < d->breaks.n; i++)
+        v->at[i] = d->breaks.at[i].about;
+    pthread_mutex_unlock(&d->mu);
+}
+
+static bool debug_run(struct backend *b, enum run_until until, int steps, const char *condition,
+                      struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    struct expr x;
+    if (condition && !expr_parse(&x, condition, e))
+        return false;
+    pthread_mutex_lock(&d->mu);
+    d->until = until;
+    d->asked = false;
+    d->left = max_int(1, steps);
+    d->breaks.has_condition = condition != NULL;
+    if (condition)
+        d->breaks.condition = x;
+    d->view.paused = false;
+    pthread_cond_signal(&d->go);
+    pthread_mutex_unlock(&d->mu);
+    return true;
+}
+
+
+/* A saved session runs again to any step. */
+#define REPLAY "; aerie replay ID --goto %d.%d runs a saved session again and pauses there"
+
+static bool refuse_back(const struct debugger *d, int turn, int step, struct err *e)
+{
+    int t = max_int(1, turn), s = max_int(1, step);
+    if (!d->view.paused)
+        return err_set(e, ERR_USAGE, "no turn is paused" REPLAY, t, s);
+    if (turn != d->turn)
+        return err_set(e, ERR_USAGE, "turn %d is not the one that is paused (%d)" REPLAY, turn,
+                       d->turn, t, s);
+    if (step < 0 || step > d->last)
+        return err_set(e, ERR_USAGE, "step %d.%d: expected %d.0 to %d.%d", turn, step, turn, turn,
+                       d->last);
+    if (step < d->first)
+        return err_set(e, ERR_USAGE, "no state before step %d.%d is kept any more" REPLAY, turn,
+                       step + 1, t, s);
+    return true;
+}
+
+static bool debug_back(struct backend *b, int turn, int step, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    bool ok = refuse_back(d, turn, step, e);
+    if (ok) {
+        d->until = RUN_BACK;
+        d->target = step;
+        d->asked = true;
+        d->breaks.has_condition = false;
+        d->view.paused = false;
+        pthread_cond_signal(&d->go);
+    }
+    pthread_mutex_unlock(&d->mu);
+    return ok;
+}
+
+static int debug_add(struct backend *b, const char *condition, bool watch, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    int number = breaks_add(&d->breaks, condition, watch, e);
+    pthread_mutex_unlock(&d->mu);
+    return number;
+}
+
+static bool debug_remove(struct backend *b, int number, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    bool found = breaks_remove(&d->breaks, number, e);
+    pthread_mutex_unlock(&d->mu);
+    return found;
+}
+
+const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,
+                                      .force = local_force, .what_if = local_what_if, .add = debug_add, .remove = debug_remove,
+                                      .name = expr_name};

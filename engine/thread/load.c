@@ -1,0 +1,225 @@
+/* load.c - see load.h. */
+#include "engine/thread/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/run/device.h"
+
+static void notice(const struct engine_opts *o, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void notice(const struct engine_opts *o, const char *fmt, ...)
+{
+    char line[sizeof ((struct err *)NULL)->msg + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (o->notice)
+        o->notice(o->notice_arg, line);
+}
+
+/* ---- device and models ----------------------------------------------------------------------- */
+
+static bool load_device(struct loaded *l, const struct engine_opts *o, struct err *e)
+{
+    struct err passed = {0};
+    struct device_opts w = {o->device, o->threads, o->precision, o->backend, o->kv};
+    if (!device_choose(&l->dev, &w, &passed, e))
+        return false;
+    if (passed.kind)
+        l->passed = xstrdup(passed.msg);
+    if (device_slow_start(&l->dev))
+        notice(o, "%s", device_slow_start(&l->dev));
+    return true;
+}
+
+/* If the draft does not fit the target, a notice says so and decoding is plain, unless the draft is
+ * required. */
+static bool load_draft(struct loaded *l, const struct engine_opts *o, const struct loading *p,
+                       struct err *e)
+{
+    struct err why = {0};
+    if (!o->draft) {
+        l->draft_off = xstrdup("no draft head was given");
+        return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
+    }
+    l->has_draft = drafter_load(&l->draft, o->draft, &l->model, o->capture, p, &why);
+    if (l->has_draft)
+        return true;
+    if (o->require_draft) {
+        *e = why;
+        return false;
+    }
+    l->draft_off = xstrdup(why.msg);
+    notice(o, "drafting is off: %s", why.msg);
+    return true;
+}
+
+/* A device that computes in main memory uses the mapped weights in place, and quantizes them there
+ * for --weights fp8. Other devices copy the weights. */
+static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
+{
+    size_t left, all = 0;
+    if (l->dev.k)
+        l->dev.k->memory(l->dev.d, &left, &all);
+    if (all || models_quant_text(&o->quant) || (o->load && !strcmp(o->load, "copy")))
+        return READ_COPY;
+    return o->load && !strcmp(o->load, "map") ? READ_MAP : READ_AUTO;
+}
+
+static bool check_load(const struct engine_opts *o, struct err *e)
+{
+    return !o->load || !strcmp(o->load, "auto") || !strcmp(o->load, "map") ||
+           !strcmp(o->load, "copy") ||
+           err_set(e, ERR_USAGE, "--load cannot be \"%.80s\"; expected auto, map or copy", o->load);
+}
+
+static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
+{
+    struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
+    if (o->make)
+        return l->has_draft = o->make(o->make_arg, &l->model, &l->draft, e);
+    if (!model_load(&l->model, o->model, &how, e) || !load_draft(l, o, &how, e))
+        return false;
+    if (l->model.note)
+        notice(o, "%s", l->model.note);
+    if (l->has_draft && l->draft.note)
+        notice(o, "%s", l->draft.note);
+    return true;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* Masks ids without text: padding of the vocabulary. */
+static void find_mask(struct loaded *l)
+{
+    int n = l->model.cfg.vocab, found = 0;
+    l->mask = xcalloc((size_t)n, 1);
+    for (int i = 0; i < n; i++) {
+        size_t len;
+        l->mask[i] = tok_bytes(l->tok, i, &len) == NULL;
+        found += l->mask[i];
+    }
+    if (found)
+        return;
+    free(l->mask);
+    l->mask = NULL;
+}
+
+static bool load_text(struct loaded *l, const struct engine_opts *o, struct err *e)
+{
+    const char *warning = NULL;
+    l->tok = tok_open(o->model, e);
+    l->chat = l->tok ? chat_open(&l->model, l->tok, o->raw, &warning, e) : NULL;
+    if (!l->chat)
+        return false;
+    if (warning)
+        notice(o, "%s", warning);
+    time_t now = time(NULL);
+    struct tm tm;
+    if (o->date)
+        snprintf(l->date, sizeof l->date, "%.10s", o->date);
+    else if (localtime_r(&now, &tm))
+        strftime(l->date, sizeof l->date, "%Y-%m-%d", &tm);
+    l->n_stop = chat_stops(l->chat, l->stop);
+    find_mask(l);
+    return chat_set_date(l->chat, l->date, e);
+}
+
+bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
+{
+    *l = (struct loaded){0};
+    bool ok = models_quantize(NULL, NULL, &o->quant, e) && /* unknown names are refused first */
+              check_load(o, e) &&
+              (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_models(l, o, e) &&
+              (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
+              models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);
+    if (!ok)
+        engine_unload(l);
+    return ok;
+}
+
+void engine_unload(struct loaded *l)
+{
+    chat_close(l->chat);
+    tok_close(l->tok);
+    draft_free(&l->draft);
+    model_free(&l->model);
+    device_close(&l->dev);
+    free(l->draft_off);
+    free(l->passed);
+    free(l->mask);
+    *l = (struct loaded){0};
+}
+
+/* ---- runtimes -------------------------------------------------------------------------------- */
+
+int load_chunk(const struct loaded *l, const struct settings *set)
+{
+    return set->chunk ? set->chunk : device_chunk(&l->dev);
+}
+
+void runtime_set(struct runtime *r, const struct settings *set)
+{
+    r->pass.check.level = (enum check_level)set->check;
+    r->record = set->graph && r->dev.k->queued;
+}
+
+bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
+                    struct err *e)
+{
+    if (!runtime_open(r, l->dev, &l->model, l->has_draft ? &l->draft : NULL, shape, e))
+        return false;
+    memcpy(r->stop, l->stop, sizeof r->stop);
+    r->n_stop = l->n_stop;
+    if (!l->mask || runtime_mask(r, l->mask, l->model.cfg.vocab, e))
+        return true;
+    runtime_close(r);
+    return false;
+}
+
+/* The longest context within reason. Where cells lie in the machine's memory, they may take a
+ * quarter of it; how many fit a device with memory of its own, runtime_open() finds out (fit.h). */
+static int pick_context(const struct loaded *l, const struct engine_opts *o)
+{
+    const struct model *m = &l->model;
+    const struct device *dev = &l->dev;
+    int64_t most = o->lanes > 0 ? 8192 : 131072;
+    size_t per_token = 0, left, all;
+    if (o->context)
+        return min_int(o->context, m->cfg.max_pos);
+    dev->k->memory(dev->d, &left, &all);
+    for (int i = 0; i < m->cfg.n_layer && !all; i++)
+        if (m->layer[i].kv_src == i && m->layer[i].window == 0)
+            per_token += 2 * (size_t)mul64(m->layer[i].n_kv, m->layer[i].head_dim) * sizeof(float);
+    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    if (per_token && ram / (int64_t)per_token < most)
+        most = ram / (int64_t)per_token;
+    return min_int((int)most, m->cfg.max_pos);
+}
+
+bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o, struct err *e)
+{
+    int P = o->page_size ? o->page_size : 16;
+    struct runtime_shape shape = {.page_size = P, .context = pick_context(l, o),
+                                  .full_pages = o->full_pages, .swa_pages = o->swa_pages,
+                                  .max_rows = o->rows ? o->rows
+                                                  : max_int(512, load_chunk(l, &o->settings)),
+                                  .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = l->dev.kv,
+                                  .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
+    if (shape.context < 16)
+        return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
+                       shape.context);
+    if (!loaded_runtime(r, l, &shape, e))
+        return false;
+    runtime_set(r, &o->settings);
+    if (r->context < shape.context)
+        notice(o, "the context is %d tokens: no more than that fits the device's memory",
+               r->context);
+    return true;
+}

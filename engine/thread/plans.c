@@ -1,0 +1,59 @@
+/* plans.c - keeps the plans of one step of a turn, named before it runs, as JSON.
+ *
+ * Otherwise the next pass of the same mode overwrites a plan, and the commit changes its page
+ * tables. The step runs as a stepped cycle, never fused, so that pass_prepare() builds each of its
+ * plans. */
+#include "engine/thread/internal.h"
+#include "kernels/json.h"
+
+/* ---- the engine's thread ---- */
+
+void plans_step_begins(struct engine *g)
+{
+    struct plan_keeper *k = &g->plans;
+    pthread_mutex_lock(&k->mu);
+    k->running = k->turn == g->shared.turn && k->step == g->shared.step + 1 && k->turn > 0;
+    if (k->running) {
+        k->done = false;
+        buf_clear(&k->json);
+        jput_open(&k->json, '[');
+    }
+    pthread_mutex_unlock(&k->mu);
+    g->own.runtime.pass.trace = k->running ? &k->json : NULL;
+}
+
+void plans_step_ended(struct engine *g)
+{
+    struct plan_keeper *k = &g->plans;
+    g->own.runtime.pass.trace = NULL;
+    pthread_mutex_lock(&k->mu);
+    if (k->running) {
+        jput_close(&k->json, ']');
+        k->done = true;
+        k->running = false;
+    }
+    pthread_mutex_unlock(&k->mu);
+}
+
+/* ---- the caller's thread ---- */
+
+void local_keep_plans(struct backend *b, int turn, int step)
+{
+    struct plan_keeper *k = &engine_of(b)->plans;
+    pthread_mutex_lock(&k->mu);
+    k->turn = turn;
+    k->step = step;
+    k->done = false;
+    pthread_mutex_unlock(&k->mu);
+}
+
+bool local_kept_plans(struct backend *b, struct buf *out)
+{
+    struct plan_keeper *k = &engine_of(b)->plans;
+    pthread_mutex_lock(&k->mu);
+    bool done = k->done;
+    if (done)
+        buf_add(out, k->json.p, k->json.n);
+    pthread_mutex_unlock(&k->mu);
+    return done;
+}

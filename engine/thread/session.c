@@ -1,0 +1,605 @@
+/* session.c - see session.h. */
+#include "engine/thread/session.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+void session_init(struct session *s, struct runtime *runtime, const struct chat *chat)
+{
+    *s = (struct session){.runtime = runtime, .chat = chat, .lane.tap_row = -1,
+                          .held.change = CHANGE_NONE};
+    s->system = xstrdup("");
+}
+
+static void message_free(struct message *m)
+{
+    free(m->text);
+    ids_free(&m->ids);
+}
+
+static void drop_held(struct session *s)
+{
+    ids_free(&s->held.tok);
+    free(s->held.system);
+    s->held = (struct held){.change = CHANGE_NONE};
+}
+
+static void drop_states(struct session *s)
+{
+    drop_held(s);
+    pass_lock(&s->runtime->pass);
+    while (s->n_point)
+        lane_free(s->runtime, &s->point[--s->n_point].lane);
+    while (s->n_idle)
+        lane_free(s->runtime, &s->idle[--s->n_idle]);
+    lane_free(s->runtime, &s->lane);
+    pass_unlock(&s->runtime->pass);
+}
+
+void session_free(struct session *s)
+{
+    drop_states(s);
+    while (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    free(s->msg);
+    free(s->turn_of);
+    free(s->system);
+    *s = (struct session){0};
+}
+
+void session_reset(struct session *s, const char *id)
+{
+    drop_states(s);
+    pass_lock(&s->runtime->pass);
+    kv_reset(&s->runtime->kv);
+    while (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    s->turn = 0;
+    s->draws = 0;
+    memcpy(s->id, id, sizeof s->id);
+    pass_unlock(&s->runtime->pass);
+}
+
+void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
+                 int n)
+{
+    if (s->n_msg == s->cap_msg) {
+        s->cap_msg = s->cap_msg * 2 + 8;
+        s->msg = xrealloc(s->msg, (size_t)s->cap_msg, sizeof *s->msg);
+        s->turn_of = xrealloc(s->turn_of, (size_t)s->cap_msg, sizeof *s->turn_of);
+    }
+    struct message m = {.role = role, .text = xstrdup(text)};
+    ids_cat(&m.ids, ids, n);
+    s->turn_of[s->n_msg] = turn;
+    s->msg[s->n_msg++] = m;
+}
+
+void session_set_system(struct session *s, const char *text)
+{
+    free(s->system);
+    s->system = xstrdup(text);
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+/* Notes that messages from number msg on have changed or were removed. Only the first change is
+ * kept: the next prompt differs from there on. */
+static void note_change(struct session *s, enum reuse_change why, int turn, int msg)
+{
+    struct held *h = &s->held;
+    if (h->change == CHANGE_NONE || msg < h->msg) {
+        h->change = why;
+        h->turn = turn;
+        h->msg = msg;
+    }
+    while (h->n_gone && h->gone[h->n_gone - 1].n_msg > msg)
+        h->n_gone--;
+}
+
+static void drop_point(struct session *s, int i)
+{
+    lane_free(s->runtime, &s->point[i].lane);
+    memmove(&s->point[i], &s->point[i + 1], (size_t)(s->n_point - i - 1) * sizeof *s->point);
+    s->n_point--;
+}
+
+/* Drops the oldest checkpoint, although the conversation could go back to it. */
+static void give_up_point(struct session *s)
+{
+    struct held *h = &s->held;
+    if (h->n_gone == MAX_POINTS)
+        memmove(h->gone, h->gone + 1, (size_t)--h->n_gone * sizeof *h->gone);
+    h->gone[h->n_gone++] = (struct given_up){s->point[0].lane.seq.committed, s->point[0].n_msg};
+    drop_point(s, 0);
+    s->given_up++;
+}
+
+static void restore(struct session *s, struct lane *from)
+{
+    lane_free(s->runtime, &s->lane);
+    lane_fork_as(s->runtime, from, &s->lane, HOLDER_SESSION);
+}
+
+/* Frees the checkpoints behind the end of the conversation and restores the one at its end. */
+static void restore_end(struct session *s)
+{
+    for (int i = s->n_point - 1; i >= 0; i--)
+        if (s->point[i].n_msg > s->n_msg)
+            drop_point(s, i);
+    struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
+    if (p && p->turn_end && p->n_msg == s->n_msg)
+        restore(s, &p->lane);
+    else
+        lane_free(s->runtime, &s->lane);
+}
+
+void session_rewind(struct session *s, int n, enum reuse_change why)
+{
+    int left = max_int(0, s->n_msg - n);
+    if (left < s->n_msg)
+        note_change(s, why, s->turn_of[s->n_msg - 1], left);
+    pass_lock(&s->runtime->pass);
+    while (s->n_msg > left)
+        message_free(&s->msg[--s->n_msg]);
+    restore_end(s);
+    pass_unlock(&s->runtime->pass);
+}
+
+/* Restores the newest checkpoint if it is a turn's end, else empties the live lane. */
+static void restore_newest(struct session *s)
+{
+    struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
+    if (p && p->turn_end)
+        restore(s, &p->lane);
+    else
+        lane_free(s->runtime, &s->lane);
+}
+
+struct replaced session_take_messages(struct session *s)
+{
+    pass_lock(&s->runtime->pass);
+    struct replaced old = {s->msg, s->n_msg};
+    free(s->turn_of);
+    s->msg = NULL;
+    s->turn_of = NULL;
+    s->n_msg = s->cap_msg = 0;
+    pass_unlock(&s->runtime->pass);
+    return old;
+}
+
+/* A reply is its ids: its text may be missing (RQ_FORK of a session without text). */
+static bool message_equal(const struct message *a, const struct message *b)
+{
+    bool by_ids = a->role == ROLE_ASSISTANT && a->ids.n > 0;
+    return a->role == b->role && (by_ids || strcmp(a->text, b->text) == 0) && a->ids.n == b->ids.n &&
+           (a->ids.n == 0 || memcmp(a->ids.v, b->ids.v, (size_t)a->ids.n * sizeof *a->ids.v) == 0);
+}
+
+void session_fit_states(struct session *s, struct replaced *old)
+{
+    int same = 0;
+    while (same < old->n_msg && same < s->n_msg && message_equal(&old->msg[same], &s->msg[same]))
+        same++;
+    if (same < old->n_msg)
+        note_change(s, CHANGE_FORK, same ? s->turn_of[same - 1] : 0, same);
+    pass_lock(&s->runtime->pass);
+    while (s->n_point && s->point[s->n_point - 1].n_msg > same)
+        drop_point(s, s->n_point - 1);
+    if (same < old->n_msg || same < s->n_msg)
+        restore_newest(s);
+    pass_unlock(&s->runtime->pass);
+    while (old->n_msg)
+        message_free(&old->msg[--old->n_msg]);
+    free(old->msg);
+    old->msg = NULL;
+}
+
+void session_unsay(struct session *s)
+{
+    if (s->n_msg)
+        note_change(s, CHANGE_SILENT, s->turn_of[s->n_msg - 1], s->n_msg - 1);
+    pass_lock(&s->runtime->pass);
+    if (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    for (int i = s->n_point - 1; i >= 0; i--)
+        if (s->point[i].n_msg > s->n_msg)
+            drop_point(s, i);
+    pass_unlock(&s->runtime->pass);
+}
+
+void session_fork(struct session *s, const char *child)
+{
+    lane_park(s->runtime, &s->lane);
+    pass_lock(&s->runtime->pass);
+    if (s->n_idle == MAX_POINTS) {
+        lane_free(s->runtime, &s->idle[0]);
+        memmove(s->idle, s->idle + 1, (MAX_POINTS - 1) * sizeof *s->idle);
+        s->n_idle--;
+    }
+    lane_fork_as(s->runtime, &s->lane, &s->idle[s->n_idle++], HOLDER_IDLE);
+    memcpy(s->id, child, sizeof s->id);
+    pass_unlock(&s->runtime->pass);
+}
+
+void session_mark(struct session *s, bool turn_end)
+{
+    if (s->lane.seq.committed == 0)
+        return;
+    lane_park(s->runtime, &s->lane);
+    pass_lock(&s->runtime->pass);
+    if (s->n_point == MAX_POINTS)
+        give_up_point(s);
+    struct point *p = &s->point[s->n_point++];
+    p->n_msg = s->n_msg;
+    p->turn_end = turn_end;
+    lane_fork(s->runtime, &s->lane, &p->lane);
+    pass_unlock(&s->runtime->pass);
+}
+
+bool session_reclaim(struct session *s)
+{
+    bool any = s->n_point || s->n_idle;
+    pass_lock(&s->runtime->pass);
+    if (s->n_point) {
+        give_up_point(s);
+    } else if (s->n_idle) {
+        lane_free(s->runtime, &s->idle[0]);
+        memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
+        s->n_idle--;
+        s->given_up++;
+    }
+    pass_unlock(&s->runtime->pass);
+    return any;
+}
+
+void session_cut_points(struct session *s, int n)
+{
+    pass_lock(&s->runtime->pass);
+    while (s->n_point > n) {
+        struct lane *l = &s->point[--s->n_point].lane;
+        free(l->seq.col);
+        free(l->seq.dcol);
+        ids_free(&l->tok);
+        free(l->tap);
+    }
+    pass_unlock(&s->runtime->pass);
+}
+
+int session_seqs(const struct session *s, const struct seq **out, int max)
+{
+    int n = 0;
+    out[n++] = &s->lane.seq;
+    for (int i = 0; i < s->n_point && n < max; i++)
+        out[n++] = &s->point[i].lane.seq;
+    for (int i = 0; i < s->n_idle && n < max; i++)
+        out[n++] = &s->idle[i].seq;
+    return n;
+}
+
+/* ---- preparing a turn ------------------------------------------------------------------------ */
+
+/* Renders the messages that are not `gone` (NULL: all), and `text` as one more question. */
+static bool render(const struct session *s, const bool *gone, const char *text, struct ids *out,
+                   struct err *e)
+{
+    int n = 0, context = s->runtime->context;
+    struct message question = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    struct message system = {.role = ROLE_SYSTEM, .text = s->system};
+    if (!chat_fits(s->chat, "the message", &question, 1, context, e) ||
+        !chat_fits(s->chat, "the system prompt", &system, 1, context, e))
+        return false;
+    struct message *all = xcalloc((size_t)s->n_msg + 2, sizeof *all);
+    if (s->system[0])
+        all[n++] = system;
+    for (int i = 0; i < s->n_msg; i++)
+        if (!gone || !gone[i])
+            all[n++] = s->msg[i];
+    if (text)
+        all[n++] = question;
+    bool ok = chat_render(s->chat, all, n, out, e);
+    free(all);
+    return ok;
+}
+
+bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e)
+{
+    return render(s, NULL, text, out, e);
+}
+
+bool session_render_again(const struct session *s, struct ids *out, struct err *e)
+{
+    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    gone[max_int(0, s->n_msg - 1)] = true;
+    bool ok = render(s, gone, NULL, out, e);
+    free(gone);
+    return ok;
+}
+
+static bool message_too_long(const struct session *s, int n, struct err *e)
+{
+    return err_set(e, ERR_USAGE,
+                   "the message needs %d tokens with its surroundings, the context holds %d", n + 1,
+                   s->runtime->context);
+}
+
+/* ---- room for a message ---------------------------------------------------------------------- */
+
+/* A question and its reply. */
+struct exchange {
+    int first, n; /* messages */
+    int turn;     /* of its reply: /regen gives the new reply a turn number of its own */
+    int tokens;   /* approximate: rendered alone */
+};
+
+static int exchanges_of(const struct session *s, struct exchange *x)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_msg; i++) {
+        if (i == 0 || s->msg[i].role == ROLE_USER)
+            x[n++] = (struct exchange){.first = i};
+        x[n - 1].n++;
+        x[n - 1].turn = s->turn_of[i];
+    }
+    return n;
+}
+
+/* Token count of each exchange: rendered before an empty question, minus that question. */
+static bool measure(const struct session *s, struct exchange *x, int n, struct err *e)
+{
+    struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
+    struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
+    struct ids ids = {0};
+    bool ok = chat_render(s->chat, &empty, 1, &ids, e);
+    int frame = ids.n;
+    for (int i = 0; i < n && ok; i++) {
+        memcpy(part, s->msg + x[i].first, (size_t)x[i].n * sizeof *part);
+        part[x[i].n] = empty;
+        ids.n = 0;
+        ok = chat_render(s->chat, part, x[i].n + 1, &ids, e);
+        x[i].tokens = max_int(1, ids.n - frame);
+    }
+    ids_free(&ids);
+    free(part);
+    return ok;
+}
+
+static void leave_out(const struct exchange *x, bool *gone)
+{
+    for (int i = 0; i < x->n; i++)
+        gone[x->first + i] = true;
+}
+
+/* Marks the oldest exchanges of at most `most` tokens until removing them frees `need` tokens.
+ * Returns the number of tokens still missing. */
+static int leave_oldest(const struct exchange *x, int n, int most, int need, bool *gone)
+{
+    for (int i = 0; i < n && need > 0; i++)
+        if (!gone[x[i].first] && x[i].tokens <= most) {
+            leave_out(&x[i], gone);
+            need -= x[i].tokens;
+        }
+    return need;
+}
+
+static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
+                   struct exchange *x, struct room *out, struct err *e)
+{
+    int n = exchanges_of(s, x), context = s->runtime->context, long_text = context / 4;
+    if (!measure(s, x, n, e))
+        return false;
+    int need = out->n_all + reserve - context;
+    need = leave_oldest(x, n, long_text, need, gone);
+    leave_oldest(x, n, INT_MAX, need - reserve + least, gone);
+    for (;;) { /* exchanges were measured one by one: the sum may be a few tokens off */
+        int left = 0;
+        out->prompt.n = 0;
+        if (!render(s, gone, text, &out->prompt, e))
+            return false;
+        for (int i = 0; i < n; i++)
+            left += !gone[x[i].first];
+        if (out->prompt.n + least <= context || left == 0)
+            break;
+        if (leave_oldest(x, n, long_text, 1, gone) > 0)
+            leave_oldest(x, n, INT_MAX, 1, gone);
+    }
+    for (int i = 0; i < n; i++)
+        if (gone[x[i].first])
+            ids_add(&out->turns, x[i].turn);
+    return true;
+}
+
+void room_free(struct room *r)
+{
+    ids_free(&r->prompt);
+    ids_free(&r->turns);
+}
+
+bool session_room(const struct session *s, const char *text, int reserve, int least,
+                  struct room *out, struct err *e)
+{
+    *out = (struct room){0};
+    bool ok = render(s, NULL, text, &out->prompt, e);
+    out->n_all = out->prompt.n;
+    if (ok && out->n_all + reserve > s->runtime->context && s->n_msg) {
+        bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
+        struct exchange *x = xcalloc((size_t)s->n_msg, sizeof *x);
+        ok = choose(s, text, reserve, least, gone, x, out, e);
+        free(gone);
+        free(x);
+    }
+    return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
+}
+
+static bool listed(const struct ids *list, int v)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->v[i] == v)
+            return true;
+    return false;
+}
+
+bool session_has_turn(const struct session *s, int turn)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    bool found = false;
+    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
+        found |= x[i].turn == turn;
+    free(x);
+    return found;
+}
+
+void session_print_turns(const struct ids *turns, struct buf *out)
+{
+    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
+    for (int i = 0, last; i < turns->n; i = last + 1) {
+        for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
+            ;
+        buf_printf(out, "%s %d", i ? "," : "", turns->v[i]);
+        if (last > i)
+            buf_printf(out, "-%d", turns->v[last]);
+    }
+}
+
+bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
+                            struct ids *out, struct err *e)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
+        if (listed(turns, x[i].turn))
+            leave_out(&x[i], gone);
+    bool ok = render(s, gone, text, out, e);
+    free(x);
+    free(gone);
+    return ok;
+}
+
+int session_forget(struct session *s, const struct ids *turns)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg, turn = 0;
+    pass_lock(&s->runtime->pass);
+    for (int i = 0; i < n; i++) {
+        bool leaves = listed(turns, x[i].turn);
+        found += leaves;
+        if (leaves && x[i].first < first) {
+            first = x[i].first;
+            turn = x[i].turn;
+        }
+        for (int k = x[i].first; k < x[i].first + x[i].n; k++) {
+            if (leaves) {
+                message_free(&s->msg[k]);
+                continue;
+            }
+            s->turn_of[kept] = s->turn_of[k];
+            s->msg[kept++] = s->msg[k];
+        }
+    }
+    if (found) {
+        note_change(s, CHANGE_FORGET, turn, first);
+        s->n_msg = kept;
+        while (s->n_point && s->point[s->n_point - 1].n_msg > first)
+            drop_point(s, s->n_point - 1);
+        restore_newest(s);
+    }
+    pass_unlock(&s->runtime->pass);
+    free(x);
+    return found;
+}
+
+/* ---- continuing from a state ----------------------------------------------------------------- */
+
+struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft)
+{
+    struct lane *best = lane_continues(s->runtime, &s->lane, prompt, draft) ? &s->lane : NULL;
+    for (int i = 0; i < s->n_point; i++)
+        if (lane_continues(s->runtime, &s->point[i].lane, prompt, draft) &&
+            (!best || s->point[i].lane.seq.committed > best->seq.committed))
+            best = &s->point[i].lane;
+    return best;
+}
+
+void session_hold(struct session *s)
+{
+    struct held *h = &s->held;
+    const struct lane *l = &s->lane;
+    h->tok.n = 0;
+    ids_cat(&h->tok, l->tok.v, l->tok.n);
+    h->cells = l->seq.committed;
+    h->swa_lo = l->seq.swa_lo;
+    free(h->system);
+    h->system = xstrdup(s->system);
+    h->change = CHANGE_NONE;
+    h->turn = h->msg = 0;
+}
+
+/* A chat format puts fewer tokens than this between two messages. A smaller distance between the
+ * end of a state and the first changed token of the prompt therefore counts as none. */
+enum { FRAME_TOKENS = 16 };
+
+/* Sets r->limit: why a prompt does not reuse all of its first `same` tokens, which are unchanged.
+ * LIMIT_DRAFT: a state that cannot draft holds more of them. */
+static void find_limit(const struct session *s, const struct ids *prompt, int reused,
+                       struct reuse *r)
+{
+    int window = s->runtime->kv.window, first = window_first(r->same, window);
+    int undrafted = lane_continues(s->runtime, &s->lane, prompt, false) ? s->lane.seq.committed : 0;
+    for (int i = 0; i < s->n_point; i++)
+        if (lane_continues(s->runtime, &s->point[i].lane, prompt, false))
+            undrafted = max_int(undrafted, s->point[i].lane.seq.committed);
+    if (undrafted > reused) {
+        r->limit = LIMIT_DRAFT;
+        r->to = undrafted;
+        return;
+    }
+    for (int i = s->held.n_gone - 1; i >= 0; i--)
+        if (s->held.gone[i].cells > reused && s->held.gone[i].cells <= r->same) {
+            r->limit = LIMIT_EVICTED;
+            r->to = s->held.gone[i].cells;
+            return;
+        }
+    r->limit = s->held.swa_lo > first ? LIMIT_WINDOW : LIMIT_STATE;
+    r->from = r->limit == LIMIT_WINDOW ? first : reused;
+    r->to = r->limit == LIMIT_WINDOW ? min_int(s->held.swa_lo, r->same) - 1 : r->same;
+}
+
+/* Why a prompt reuses this many tokens. */
+static struct reuse explain(const struct session *s, const struct ids *prompt, int reused)
+{
+    const struct held *h = &s->held;
+    struct reuse r = {.change = CHANGE_NONE, .held = h->cells};
+    int most = min_int(h->cells, prompt->n - 1);
+    while (r.same < most && prompt->v[r.same] == h->tok.v[r.same])
+        r.same++;
+    if (h->cells == 0)
+        r.change = s->n_msg > 1 ? CHANGE_EMPTIED : CHANGE_FIRST;
+    else if (r.same < h->cells && strcmp(h->system, s->system) != 0)
+        r.change = CHANGE_SYSTEM;
+    else if (r.same < h->cells && h->change != CHANGE_NONE)
+        r.change = h->change;
+    else if (r.same < h->cells)
+        r.change = CHANGE_FORMAT;
+    if (r.change == h->change)
+        r.turn = h->turn;
+    if (reused + FRAME_TOKENS <= r.same || (reused < r.same && r.same == h->cells))
+        find_limit(s, prompt, reused, &r);
+    return r;
+}
+
+struct reuse session_prepare(struct session *s, const struct ids *prompt, bool draft)
+{
+    struct lane *best = session_resident(s, prompt, draft);
+    struct reuse why = explain(s, prompt, best ? best->seq.committed : 0);
+    pass_lock(&s->runtime->pass);
+    if (!best)
+        lane_free(s->runtime, &s->lane);
+    else if (best != &s->lane)
+        restore(s, best);
+    s->lane.tok.n = 0;
+    ids_cat(&s->lane.tok, prompt->v, prompt->n);
+    s->lane.draws = s->draws;
+    s->lane.stopped = false;
+    pass_unlock(&s->runtime->pass);
+    return why;
+}

@@ -1,0 +1,788 @@
+/* turn.c - one turn on the engine's thread: prompt, cycles, events. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/thread/internal.h"
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+struct event engine_event(struct engine *g, enum event_kind kind)
+{
+    struct event ev = {.kind = kind, .seq = ++g->own.seq, .ns = clock_ns(), .turn = g->shared.turn,
+                       .step = g->shared.step};
+    memcpy(ev.session, g->own.ses.id, sizeof ev.session);
+    return ev;
+}
+
+void engine_post(struct engine *g, struct event *ev)
+{
+    if (g->log) {
+        struct event copy;
+        event_copy(&copy, ev);
+        if (event_to_log(&copy))
+            evq_put(g->log, &copy);
+        else
+            event_free(&copy);
+    }
+    evq_put(g->screen, ev);
+}
+
+void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
+{
+    struct event ev = engine_event(g, kind);
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn)
+{
+    struct event ev = engine_event(g, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+/* After a device failure every sync() reports it. */
+void engine_fault(struct engine *g, int step, const struct err *e)
+{
+    struct event ev = engine_event(g, EV_FAULT);
+    struct err sticky;
+    ev.fault = e->kind;
+    ev.step = step;
+    if (!g->loaded.dev.k->sync(g->loaded.dev.d, &sticky)) {
+        g->own.lost = ev.lost = true;
+        ev.fault = ERR_MODEL;
+        buf_printf(&ev.text, "the device failed: %s", sticky.msg);
+    } else {
+        buf_str(&ev.text, e->msg);
+    }
+    shared_lock(&g->shared);
+    if (ev.fault == ERR_INVARIANT && e->at.rule) {
+        struct violated v = {.turn = ev.turn, .step = step, .at = ev.at = e->at};
+        memcpy(v.session, g->own.ses.id, sizeof v.session);
+        snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
+        g->shared.violation = v;
+    }
+    shared_unlock(&g->shared);
+    engine_post(g, &ev);
+}
+
+void engine_fail(struct engine *g, const struct err *e)
+{
+    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
+    if (lost || e->kind == ERR_INVARIANT)
+        engine_fault(g, 0, e);
+    else
+        engine_post_text(g, EV_NOTICE, e->msg);
+}
+
+bool engine_sweep(struct engine *g, struct err *e)
+{
+    const struct seq *seqs[MAX_SEQS];
+    struct checker *c = &g->own.runtime.pass.check;
+    if (c->level < CHECK_STRICT)
+        return true;
+    bool ok = check_sweep(&g->own.runtime.kv, seqs, shared_seqs(&g->shared, seqs), e);
+    shared_lock(&g->shared);
+    c->violations += !ok;
+    shared_unlock(&g->shared);
+    return ok;
+}
+
+static struct event text_event(struct engine *g, enum channel ch, const struct batch_rec *of)
+{
+    struct event ev = engine_event(g, of ? EV_BATCH_TEXT : EV_TEXT);
+    ev.channel = ch;
+    if (of)
+        ev.batch = *of;
+    return ev;
+}
+
+void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
+                        struct buf *text, const struct batch_rec *of)
+{
+    struct buf out = {0};
+    enum channel now = CHAN_FINAL;
+    for (int i = 0; i <= n; i++) {
+        struct buf piece = {0};
+        enum channel ch = now;
+        if (i < n)
+            chat_reader_push(reader, tok[i], &piece, &ch);
+        if (out.n && (i == n || (piece.n && ch != now))) {
+            struct event ev = text_event(g, now, of);
+            ev.text = out;
+            out = (struct buf){0};
+            engine_post(g, &ev);
+        }
+        if (piece.n) {
+            now = ch;
+            buf_add(&out, piece.p, piece.n);
+            if (ch == CHAN_FINAL)
+                buf_add(text, piece.p, piece.n);
+        }
+        buf_free(&piece);
+    }
+    buf_free(&out);
+}
+
+void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+                      const struct batch_rec *of)
+{
+    struct event ev = text_event(g, reader->channel, of);
+    chat_reader_end(reader, &ev.text);
+    if (ev.channel == CHAN_FINAL)
+        buf_add(text, ev.text.p, ev.text.n);
+    if (ev.text.n)
+        engine_post(g, &ev);
+    else
+        event_free(&ev);
+}
+
+/* ---- one turn -------------------------------------------------------------------------------- */
+
+struct turn {
+    struct chat_reader reader;
+    struct buf text; /* of the final channel */
+    int first;       /* index in lane.tok of the first generated token */
+    const struct request *rq; /* given tokens, and where a replay stops the turn */
+    int n_drafted, n_accepted, n_steps;
+    int chunk; /* most tokens of a prompt's pass */
+    uint64_t prefill_ns, decode_ns;
+    struct back back;
+    enum stop_reason reason;
+};
+
+/* Returned by parts of the turn in place of a stop reason, if the turn does not end. */
+enum { GOES_ON = -1, GOES_BACK = -2 };
+
+static int generated(const struct engine *g, const struct turn *t)
+{
+    return g->own.ses.lane.tok.n - t->first;
+}
+
+/* Counts a committed step for the views. */
+static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
+                  const struct step_pages *pages)
+{
+    struct chat_view *s = &g->shared.stats;
+    struct turn_count *now = &g->shared.count;
+    shared_lock(&g->shared);
+    g->shared.step++;
+    s->us_draft += rec->us_draft;
+    s->us_commit += rec->us_commit;
+    s->us_check += rec->us_check;
+    *(rec->kind == STEP_PREFILL ? &s->us_prefill : &s->us_verify) += rec->us_verify;
+    s->generated += (uint64_t)n_new;
+    now->generated += (uint64_t)n_new;
+    const struct lane *l = &g->own.ses.lane;
+    int deepest = tree_depth(&l->tree);
+    draft_sums_add(&s->drafts, rec, deepest);
+    draft_sums_add(&now->drafts, rec, deepest);
+    if (rec->kind != STEP_PREFILL)
+        now->decode_ns = t->decode_ns;
+    if (g->shared.set.auto_shape)
+        shapes_view(g, &s->auto_shape);
+    ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
+              l->tok.v + l->tok.n - n_new, l->fact, n_new);
+    const struct buf *tape = pages->whole.n ? &pages->whole : &pages->change;
+    tape_add(&g->shared.pages, g->shared.turn, g->shared.step, tape, &pages->change);
+    contexts_add(&g->shared.contexts, l->tok.n - n_new, l->tok.v + l->tok.n - n_new, n_new);
+    shared_unlock(&g->shared);
+    t->n_drafted += rec->drafted;
+    t->n_accepted += rec->accepted;
+    t->n_steps++;
+}
+
+static void post_step(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->own.ses.lane;
+    struct step_pages pages;
+    engine_take_pages(g, &pages);
+    count(g, t, &l->rec, l->n_new, &pages);
+    buf_free(&pages.change);
+    buf_free(&pages.whole);
+    const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
+    engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
+    struct event ev = engine_event(g, EV_STEP);
+    ev.rec = l->rec;
+    ids_cat(&ev.tokens, tok, l->n_new);
+    ev.facts = facts_copy(l->fact, l->n_new);
+    if (l->tree.n > 1) {
+        ev.tree = xmalloc(sizeof *ev.tree);
+        *ev.tree = l->tree;
+    }
+    ev.pages = pages.ev;
+    ev.n_pages = pages.n;
+    ev.lengths = pages.lengths;
+    engine_post(g, &ev);
+}
+
+/* Whether the turn ends with its given tokens, and has emitted them all. */
+static bool gave_all(const struct engine *g, const struct turn *t)
+{
+    return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
+}
+
+/* Whether a replay has reached the place where the log's turn was stopped. */
+static bool at_replays_stop(const struct engine *g, const struct turn *t)
+{
+    const struct request *rq = t->rq;
+    return (rq->stop_after_step && g->shared.step >= rq->stop_after_step) ||
+           (rq->stop_after_token && generated(g, t) >= rq->stop_after_token);
+}
+
+/* Whether the user stops the turn, or stopped it here in the log of a replay. A turn that has gone
+ * back first runs the steps that were posted. */
+static bool stopped_by_user(struct engine *g, const struct turn *t)
+{
+    if (back_silent(g, &t->back))
+        return false;
+    return stop_asked(&g->stop) || (at_replays_stop(g, t) && !t->rq->stop_inside) || gave_all(g, t);
+}
+
+/* The stop reason if the turn has ended, or GOES_ON. */
+static int finished(struct engine *g, const struct turn *t)
+{
+    const struct lane *l = &g->own.ses.lane;
+    if (l->stopped)
+        return STOP_END;
+    if (g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
+        return STOP_MAX;
+    if (l->tok.n >= g->own.runtime.context)
+        return STOP_CONTEXT;
+    return stopped_by_user(g, t) ? STOP_CANCEL : GOES_ON;
+}
+
+/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that occurs
+ * again after going back is not posted twice. */
+static int failed(struct engine *g, struct turn *t, int step, const struct err *e)
+{
+    if (debug_back_asked(g))
+        return GOES_BACK;
+    if (e->kind == ERR_NEGATIVE && undo_wanted(g)) {
+        undo_step(g);
+        return STOP_CANCEL;
+    }
+    if (e->kind == ERR_NEGATIVE) {
+        /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
+         * them */
+        char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
+                               "oldest N turns, /clear empties the pools");
+        engine_post_text(g, EV_NOTICE, line);
+        free(line);
+        return STOP_KV_FULL;
+    }
+    if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
+        engine_fault(g, step, e);
+    t->back.fault_step = step;
+    debug_step_failed(g, step);
+    if (debug_back_asked(g) && !g->own.lost)
+        return GOES_BACK;
+    return g->own.lost ? STOP_DEVICE : STOP_FAULT;
+}
+
+/* After a committed step: posts it or, if it is silent, compares it with its first run; then runs
+ * the checker and the debugger. Returns GOES_ON, GOES_BACK or the stop reason of a step that
+ * failed. */
+static int step_done(struct engine *g, struct turn *t, uint64_t began)
+{
+    struct err e = {0};
+    bool silent = back_silent(g, &t->back), ok = true;
+    if (silent) {
+        ok = back_compare(g, &e);
+        g->own.paused_ns += clock_ns() - began;
+    } else {
+        post_step(g, t);
+    }
+    if (!ok || !engine_sweep(g, &e))
+        return failed(g, t, g->shared.step, &e);
+    back_step_done(g, &t->back, t->chunk);
+    debug_step_done(g);
+    return debug_back_asked(g) ? GOES_BACK : GOES_ON;
+}
+
+/* A cancel does not end a silent step of a turn that has gone back: see stopped_by_user(). */
+static void begin_step(struct engine *g, const struct turn *t)
+{
+    struct runtime *r = &g->own.runtime;
+    bool stoppable = !r->dev.k->queued && !back_silent(g, &t->back) && undo_possible(g);
+    r->net.stop = stoppable ? &g->stop : NULL; /* see worker.c */
+    probe_step_begins(g);
+    plans_step_begins(g);
+    g->own.force.silent = back_silent(g, &t->back);
+    force_step_begins(g);
+}
+
+static void end_step(struct engine *g, bool ok)
+{
+    probe_step_ended(g, ok);
+    plans_step_ended(g);
+    force_step_ended(g, ok);
+}
+
+/* Runs one prompt chunk. If a pool is short, checkpoints are dropped first, then the chunk gets
+ * smaller. */
+static bool extend(struct engine *g, int *chunk, struct err *e)
+{
+    struct lane *l = &g->own.ses.lane;
+    if (g->shared.step > 0 && l->seq.committed + *chunk >= l->tok.n)
+        session_mark(&g->own.ses, false); /* so that /regen need not run the earlier chunks again */
+    for (;;) {
+        if (!undo_possible(g))
+            g->own.runtime.net.stop = NULL;
+        int upto = min_int(l->seq.committed + *chunk, l->tok.n);
+        bool last = upto == l->tok.n;
+        if (lane_extend(&g->own.runtime, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
+            return true;
+        if (e->kind != ERR_NEGATIVE || undo_wanted(g))
+            return false;
+        if (session_reclaim(&g->own.ses))
+            continue;
+        if (*chunk <= 1)
+            return false;
+        *chunk = *chunk / 2;
+    }
+}
+
+static void post_progress(struct engine *g, const struct turn *t)
+{
+    struct event ev = engine_event(g, EV_PREFILL);
+    ev.done = g->own.ses.lane.seq.committed;
+    ev.total = t->first;
+    engine_post(g, &ev);
+}
+
+/* The chunks of the prompt that are left. */
+static int prefill(struct engine *g, struct turn *t)
+{
+    const struct lane *l = &g->own.ses.lane;
+    struct err e = {0};
+    uint64_t start = clock_ns() - t->prefill_ns, paused = g->own.paused_ns;
+    while (l->seq.committed < t->first) {
+        uint64_t began = clock_ns();
+        if (stopped_by_user(g, t))
+            return STOP_CANCEL;
+        undo_begin(g);
+        begin_step(g, t);
+        bool ok = extend(g, &t->chunk, &e);
+        end_step(g, ok);
+        if (!ok)
+            return failed(g, t, g->shared.step + 1, &e);
+        if (!back_silent(g, &t->back)) {
+            t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
+            post_progress(g, t);
+        }
+        int why = step_done(g, t, began);
+        if (why != GOES_ON)
+            return why;
+    }
+    return finished(g, t);
+}
+
+/* After a phase: pauses if the debugger asks for it. False: the user stopped the paused turn. */
+static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
+{
+    return debug_phase_done(g, c) || (!undo_possible(g) && !debug_back_asked(g)) ||
+           err_set(e, ERR_NEGATIVE, "the step was stopped");
+}
+
+/* After verify, the same; a probe that ran in the pause has used the logits, which accept reads. */
+static bool verify_done(struct engine *g, struct cycle *c, struct err *e)
+{
+    g->own.probed = false;
+    return phase_done(g, c, e) && (!g->own.probed || cycle_verify_again(c, e));
+}
+
+/* One cycle, at once or phase by phase. stop: the turn is cancelled before the cycle's commit. */
+static bool run_cycle(struct engine *g, const struct step_limits *lim, const struct tree_shape *shape,
+                      bool stop, struct err *e)
+{
+    struct lane *l = &g->own.ses.lane;
+    struct cycle c;
+    bool by_phase = debug_by_phase(&g->debug) && !stop_asked(&g->stop);
+    if (!by_phase && !g->plans.running && !stop)
+        return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
+    if (!lane_ready_for(&g->own.runtime, l, shape, e))
+        return false;
+    cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
+    bool ok = cycle_draft(&c, e) && phase_done(g, &c, e) && cycle_verify(&c, e) &&
+              verify_done(g, &c, e);
+    force_step_begins(g);
+    ok = ok && cycle_accept(&c, e);
+    if (ok && stop)
+        stop_up_to(&g->stop, g->stop.running);
+    ok = ok && phase_done(g, &c, e);
+    if (!ok) {
+        cycle_abandon(&c);
+        return false;
+    }
+    cycle_commit(&c);
+    debug_phase_done(g, &c);
+    cycle_follow(&c);
+    return true;
+}
+
+static int decode(struct engine *g, struct turn *t)
+{
+    const struct settings *set = &g->shared.set;
+    struct err e = {0};
+    uint64_t start = clock_ns() - t->decode_ns, paused = g->own.paused_ns;
+    int why = GOES_ON;
+    undo_begin(g);
+    while (why == GOES_ON) {
+        uint64_t began = clock_ns(), was_paused = g->own.paused_ns;
+        int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
+        int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
+        bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
+        int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t) : INT32_MAX;
+        struct step_limits lim = {min_int(min_int(left, given), until)};
+        struct tree_shape room;
+        const struct tree_shape *shape = shapes_next(g, &room);
+        begin_step(g, t);
+        bool usual = !g->own.probing && !back_silent(g, &t->back);
+        bool ok = run_cycle(g, &lim, shape, stop, &e);
+        end_step(g, ok);
+        if (ok) {
+            if (usual && g->own.paused_ns == was_paused)
+                shapes_measure(g, clock_ns() - began);
+            if (!back_silent(g, &t->back))
+                t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
+            why = step_done(g, t, began);
+            if (why == GOES_ON)
+                why = finished(g, t);
+            undo_begin(g);
+        } else if (e.kind == ERR_NEGATIVE && stop_asked(&g->stop) && back_silent(g, &t->back)) {
+            continue; /* stopped between two phases: posted steps are run again first */
+        } else if (e.kind != ERR_NEGATIVE || undo_wanted(g) || debug_back_asked(g) ||
+                   !session_reclaim(&g->own.ses)) {
+            why = failed(g, t, g->shared.step + 1, &e);
+        }
+    }
+    return why;
+}
+
+/* All steps of the turn, some of them perhaps more than once. Returns the stop reason. */
+static enum stop_reason run_steps(struct engine *g, struct turn *t)
+{
+    int why = debug_back_asked(g) ? GOES_BACK : GOES_ON;
+    while (why < 0) {
+        if (why == GOES_BACK)
+            back_go(g, &t->back, &t->chunk);
+        why = debug_back_asked(g) ? GOES_BACK : prefill(g, t);
+        if (why == GOES_ON)
+            why = decode(g, t);
+    }
+    return (enum stop_reason)why;
+}
+
+/* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */
+static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt, int reused,
+                  const struct reuse *why)
+{
+    struct event ev = engine_event(g, EV_TURN_BEGIN);
+    buf_str(&ev.text, text);
+    ids_cat(&ev.tokens, prompt->v, prompt->n);
+    ev.n_tokens = ev.tokens.n;
+    ev.n_reused = reused;
+    ev.reuse = *why;
+    ev.seed = g->shared.set.seed;
+    ev.regen = regen;
+    engine_post(g, &ev);
+}
+
+static void end(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->own.ses.lane;
+    struct event ev = engine_event(g, EV_TURN_END);
+    ev.reason = t->reason;
+    buf_add(&ev.text, t->text.p, t->text.n);
+    ids_cat(&ev.tokens, l->tok.v + t->first, generated(g, t));
+    ev.n_tokens = ev.tokens.n;
+    ev.n_drafted = t->n_drafted;
+    ev.n_accepted = t->n_accepted;
+    ev.n_steps = t->n_steps;
+    ev.us_prefill = t->prefill_ns / 1000;
+    ev.us_decode = t->decode_ns / 1000;
+    engine_post(g, &ev);
+}
+
+/* The next turn's number; steps and counters begin anew. */
+static void number_turn(struct engine *g)
+{
+    shared_lock(&g->shared);
+    g->shared.turn = ++g->own.ses.turn;
+    g->shared.step = 0;
+    g->shared.count = (struct turn_count){0};
+    shared_unlock(&g->shared);
+}
+
+/* Begins the turn whose question is the last message: its settings, its prompt. */
+static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt, bool regen)
+{
+    const struct settings *set = &g->shared.set;
+    struct session *s = &g->own.ses;
+    shared_lock(&g->shared);
+    runtime_set(&g->own.runtime, set);
+    shared_unlock(&g->shared);
+    struct reuse why = session_prepare(s, prompt, set->spec && g->loaded.has_draft);
+    s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
+                                    (float)set->min_p};
+    s->lane.seed = (uint64_t)set->seed;
+    s->lane.run_on = t->rq->run_on;
+    s->lane.given = t->rq->given.v;
+    s->lane.n_given = t->rq->given.n;
+    t->first = g->own.first = s->lane.tok.n;
+    shared_lock(&g->shared);
+    contexts_begin(&g->shared.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
+    g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
+    g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
+    shared_unlock(&g->shared);
+    begin(g, regen, s->msg[s->n_msg - 1].text, &s->lane.tok, s->lane.seq.committed, &why);
+}
+
+/* Adds the reply to the conversation; a turn without a reply is removed from it. */
+static void close_turn(struct engine *g, struct turn *t, int n_reply)
+{
+    struct session *s = &g->own.ses;
+    s->draws = s->lane.draws;
+    s->lane.run_on = false;
+    s->lane.given = NULL;
+    s->lane.n_given = 0;
+    if (n_reply > 0) {
+        session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
+                    s->lane.tok.v + t->first, n_reply);
+        if (!g->own.lost)
+            session_mark(s, true);
+    }
+    end(g, t);
+    session_hold(s);
+    if (n_reply == 0 && (t->reason == STOP_FAULT || g->own.lost))
+        session_unsay(s); /* the pages stay, so that the user can inspect them */
+    else if (n_reply == 0)
+        session_rewind(s, 1, CHANGE_SILENT);
+}
+
+/* Answers the last message, which is part of the prompt. */
+static void run_turn(struct engine *g, const struct ids *prompt, const struct request *rq)
+{
+    struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
+    chat_reader_init(&t.reader, g->loaded.chat);
+    open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
+    force_turn_begins(g, rq);
+    shapes_turn_begins(g, rq);
+    back_begin(g, &t.back, t.chunk);
+    debug_turn_begins(g);
+    t.reason = run_steps(g, &t);
+    back_end(g, &t.back);
+    force_turn_ended(g);
+    shapes_turn_ended(g);
+    engine_post_held(g, &t.reader, &t.text, NULL);
+    debug_turn_ended(g);
+    probe_turn_ended(g);
+    close_turn(g, &t, generated(g, &t));
+    buf_free(&t.text);
+}
+
+/* ---- room for a message ---------------------------------------------------------------------- */
+
+/* The arguments of session_room(): tokens kept free for the reply if possible; the number of free
+ * tokens below which a long text leaves the context. */
+static int reserve(const struct engine *g)
+{
+    return min_int(512, g->own.runtime.context / 8);
+}
+
+static int least(const struct engine *g)
+{
+    return min_int(64, g->own.runtime.context / 16);
+}
+
+/* Takes turns out of the context after a notice and a log entry. */
+static void leave_out(struct engine *g, const struct ids *turns, int tokens, const char *why)
+{
+    struct buf b = {0}, numbers = {0};
+    buf_str(&b, "leaving out ");
+    session_print_turns(turns, &b);
+    buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
+    engine_post_text(g, EV_NOTICE, b.p);
+    for (int i = 0; i < turns->n; i++)
+        buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
+    engine_post_op(g, OP_FORGET, numbers.p, 0);
+    session_forget(&g->own.ses, turns);
+    buf_free(&b);
+    buf_free(&numbers);
+}
+
+/* Makes room for a message as the setting `forget` says, and renders the prompt. False: the message
+ * is refused, nothing has changed, and *e says why. */
+static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
+                      struct err *e)
+{
+    int context = g->own.runtime.context, policy = make_room ? FORGET_OLDEST : g->shared.set.forget;
+    if (!session_room(&g->own.ses, text, reserve(g), least(g), r, e))
+        return false;
+    if (r->turns.n == 0)
+        return true;
+    if (policy == FORGET_OLDEST) {
+        char *why = xasprintf(": with the message the context would hold %d of %d, and %d are kept "
+                              "free for the reply%s", r->n_all, context, reserve(g),
+                              make_room ? "" : "; /set forget ask asks first");
+        leave_out(g, &r->turns, r->n_all - r->prompt.n, why);
+        free(why);
+        return true;
+    }
+    bool tight = r->n_all + (policy == FORGET_ASK ? least(g) : 1) > context;
+    if (tight) {
+        struct buf b = {0};
+        session_print_turns(&r->turns, &b);
+        err_set(e, ERR_USAGE, "not sent, nothing has changed: with the message the context would "
+                "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it",
+                r->n_all, context, b.p, r->n_all - r->prompt.n);
+        buf_free(&b);
+        return false;
+    }
+    r->prompt.n = 0; /* there is room for a short reply: no turn leaves */
+    return session_render(&g->own.ses, text, &r->prompt, e);
+}
+
+/* Posts a turn without prompt and reply, and a notice why; the conversation does not change. */
+static void refuse(struct engine *g, const char *text, enum stop_reason reason, const char *why)
+{
+    struct turn t = {.first = g->own.ses.lane.tok.n, .reason = reason};
+    begin(g, false, text, &(struct ids){0}, 0, &(struct reuse){0});
+    engine_post_text(g, EV_NOTICE, why);
+    end(g, &t);
+}
+
+/* Refuses a message whose encoding the user stopped, or which does not fit the context. */
+static void refuse_prompt(struct engine *g, const char *text, const struct err *e)
+{
+    bool cancelled = e->kind == ERR_NEGATIVE && stop_asked(&g->stop);
+    refuse(g, text, cancelled ? STOP_CANCEL : STOP_CONTEXT, e->msg);
+}
+
+static bool ids_exist(struct engine *g, const struct ids *ids, const char *name)
+{
+    int vocab = g->loaded.model.cfg.vocab;
+    for (int i = 0; i < ids->n; i++)
+        if (ids->v[i] < 0 || ids->v[i] >= vocab) {
+            char *line = xasprintf("%s token %d is %d: expected 0 to %d", name, i, ids->v[i],
+                                   vocab - 1);
+            engine_post_text(g, EV_NOTICE, line);
+            free(line);
+            return false;
+        }
+    return true;
+}
+
+/* Whether all tokens of a request are ids of the vocabulary; else a notice says so. */
+static bool given_exist(struct engine *g, const struct request *rq)
+{
+    return ids_exist(g, &rq->prompt, "prompt") && ids_exist(g, &rq->given, "given");
+}
+
+/* The request's own prompt, if it fits the context. */
+static bool take_prompt(const struct engine *g, const struct request *rq, struct ids *out,
+                        struct err *e)
+{
+    ids_cat(out, rq->prompt.v, rq->prompt.n);
+    return out->n < g->own.runtime.context ||
+           err_set(e, ERR_USAGE, "the prompt has %d tokens, the context holds %d", out->n,
+                   g->own.runtime.context);
+}
+
+void engine_say(struct engine *g, const struct request *rq)
+{
+    const char *text = rq->text ? rq->text : "";
+    struct room r = {0};
+    struct err e = {0};
+    if (!given_exist(g, rq))
+        return;
+    if (rq->stop_after_step == STOP_BEFORE_PROMPT) {
+        number_turn(g);
+        refuse(g, text, STOP_CANCEL, "encoding was stopped");
+        return;
+    }
+    number_turn(g);
+    if (rq->prompt.n ? take_prompt(g, rq, &r.prompt, &e)
+                     : find_room(g, text, rq->make_room, &r, &e)) {
+        int left = g->own.runtime.context - r.prompt.n;
+        session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
+        if (left < reserve(g)) {
+            char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
+                                   "reply; /forget N leaves out the oldest N turns", left,
+                                   g->own.runtime.context);
+            engine_post_text(g, EV_NOTICE, line);
+            free(line);
+        }
+        run_turn(g, &r.prompt, rq);
+    } else {
+        refuse_prompt(g, text, &e);
+    }
+    room_free(&r);
+}
+
+/* Whether the prompt is the one that the last reply answered. */
+static bool same_prompt(const struct engine *g, const struct ids *prompt)
+{
+    const struct ids *now = &g->own.ses.lane.tok;
+    return prompt->n <= now->n &&
+           memcmp(prompt->v, now->v, (size_t)prompt->n * sizeof *prompt->v) == 0;
+}
+
+void engine_regen(struct engine *g, const struct request *rq)
+{
+    struct session *s = &g->own.ses;
+    struct ids prompt = {0};
+    struct err e = {0};
+    if (!given_exist(g, rq))
+        return;
+    if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
+        engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
+        return;
+    }
+    bool ok = (rq->prompt.n ? take_prompt(g, rq, &prompt, &e)
+                            : session_render_again(s, &prompt, &e)) &&
+              (prompt.n < g->own.runtime.context ||
+               err_set(&e, ERR_USAGE,
+                       "the reply stays: its question needs %d tokens with its "
+                       "surroundings now, the context holds %d",
+                       prompt.n + 1, g->own.runtime.context));
+    if (ok) {
+        if (g->shared.set.temperature <= 0 && same_prompt(g, &prompt))
+            engine_post_text(g, EV_NOTICE, "the temperature is 0: the same prompt gives the same reply, "
+                             "bit for bit; /set temperature 0.8 draws another");
+        session_rewind(s, 1, CHANGE_REGEN);
+        number_turn(g);
+        run_turn(g, &prompt, rq);
+    } else {
+        engine_post_text(g, EV_NOTICE, e.msg);
+    }
+    ids_free(&prompt);
+}
+
+void engine_forget(struct engine *g, const char *turns)
+{
+    struct ids leave = {0}, all = {0}, rest = {0};
+    struct err e = {0};
+    for (char *end; *turns; turns = end) {
+        long n = strtol(turns, &end, 10);
+        if (end == turns)
+            break;
+        if (n > 0 && n <= g->own.ses.turn && session_has_turn(&g->own.ses, (int)n))
+            ids_add(&leave, (int)n);
+    }
+    if (leave.n == 0)
+        engine_post_text(g, EV_NOTICE, "the context holds none of these turns");
+    else if (session_render(&g->own.ses, "", &all, &e) &&
+             session_render_without(&g->own.ses, &leave, "", &rest, &e))
+        leave_out(g, &leave, all.n - rest.n, "");
+    else
+        engine_post_text(g, EV_NOTICE, e.msg);
+    ids_free(&leave);
+    ids_free(&all);
+    ids_free(&rest);
+}

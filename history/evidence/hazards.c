@@ -1,0 +1,146 @@
+/* hazards.c - see hazards.h. */
+#include "history/evidence/hazards.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "history/internal.h"
+
+/* Calls fn with the name of each hazard among the lines: the faults in the order of the lines, then
+ * the checker. */
+static void each_hazard(const char *lines, void (*fn)(void *arg, const char *name), void *arg)
+{
+    bool off = false;
+    for (const char *p = lines ? lines : ""; *p;) {
+        size_t n = strcspn(p, "\n");
+        char line[96], *value = NULL;
+        snprintf(line, sizeof line, "%.*s", (int)min_int((int)n, (int)sizeof line - 1), p);
+        p += n + (p[n] == '\n');
+        value = strchr(line, '=');
+        if (!value)
+            continue;
+        *value++ = '\0';
+        if (!strncmp(line, "bug.", 4) && strcmp(value, "off") != 0) {
+            char *name = strcmp(value, "on") ? xasprintf("BUG %s %s", line + 4, value)
+                                             : xasprintf("BUG %s", line + 4);
+            fn(arg, name);
+            free(name);
+        } else if (!strcmp(line, "check") && !strcmp(value, "off")) {
+            off = true;
+        }
+    }
+    if (off)
+        fn(arg, "CHECK OFF");
+}
+
+struct list {
+    struct buf *out;
+    const char *between;
+    int n;
+};
+
+static void add_name(void *arg, const char *name)
+{
+    struct list *l = arg;
+    buf_printf(l->out, "%s%s", l->n++ ? l->between : "", name);
+}
+
+bool hazards_of_settings(const char *lines, const char *between, struct buf *out)
+{
+    struct list l = {out, between, 0};
+    each_hazard(lines, add_name, &l);
+    return l.n > 0;
+}
+
+/* ---- over a session -------------------------------------------------------------------------- */
+
+struct hazard {
+    char *name;
+    struct buf turns; /* "2-4, 7": the ranges of turns before the last one */
+    int first, last;  /* the last range */
+    int64_t steps;
+};
+
+struct hazards {
+    struct hazard *v;
+    int n, turn;
+    int64_t steps; /* of the turn */
+};
+
+/* Appends the last range to the list of ranges. */
+static void end_range(struct hazard *h)
+{
+    buf_printf(&h->turns, "%s%d", h->turns.n ? ", " : "", h->first);
+    if (h->last > h->first)
+        buf_printf(&h->turns, "-%d", h->last);
+}
+
+static void count_turn(void *arg, const char *name)
+{
+    struct hazards *all = arg;
+    struct hazard *h = NULL;
+    for (int i = 0; i < all->n && !h; i++)
+        h = strcmp(all->v[i].name, name) ? NULL : &all->v[i];
+    if (!h) {
+        all->v = xrealloc(all->v, (size_t)all->n + 1, sizeof *all->v);
+        h = &all->v[all->n++];
+        *h = (struct hazard){.name = xstrdup(name), .first = all->turn, .last = all->turn};
+    } else if (all->turn > h->last + 1) {
+        end_range(h);
+        h->first = all->turn;
+    }
+    h->last = all->turn;
+    h->steps += all->steps;
+}
+
+static void print_hazard(struct hazard *h, bool turns, struct buf *out)
+{
+    buf_str(out, h->name);
+    if (!turns)
+        return;
+    end_range(h);
+    bool several = strpbrk(h->turns.p, "-,") != NULL;
+    buf_printf(out, " in turn%s %s", several ? "s" : "", h->turns.p);
+    if (!strcmp(h->name, "CHECK OFF"))
+        buf_printf(out, " (%lld step%s unchecked)", (long long)h->steps, h->steps == 1 ? "" : "s");
+}
+
+static int compare_hazards(const void *x, const void *y)
+{
+    const struct hazard *a = x, *b = y;
+    return strcmp(a->name, b->name);
+}
+
+bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *between,
+                 struct buf *out, struct err *e)
+{
+    /* UNION, not UNION ALL, ends the recursion if damaged rows name each other as parents */
+    sqlite3_stmt *st = db_prepare(&d->db, e, "WITH RECURSIVE up(id, upto) AS"
+        " (VALUES(?, 1 << 31) UNION SELECT parent, fork_turn FROM session JOIN up USING(id)"
+        "  WHERE parent NOT NULL)"
+        " SELECT u.n, u.sampling, r.n_steps FROM up JOIN turn u ON u.session_id = up.id"
+        "  AND u.role = 'user' AND u.n <= up.upto"
+        " LEFT JOIN turn r ON r.session_id = u.session_id AND r.n = u.n AND r.role = 'reply'"
+        " WHERE instr(u.sampling, 'bug.') OR instr(u.sampling, 'check=off') ORDER BY u.n",
+        "s", session);
+    struct hazards all = {0};
+    int rc = SQLITE_DONE;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        all.turn = sqlite3_column_int(st, 0);
+        all.steps = sqlite3_column_int64(st, 2);
+        each_hazard((const char *)sqlite3_column_text(st, 1), count_turn, &all);
+    }
+    bool ok = st && (rc == SQLITE_DONE || db_fail(&d->db, e, "cannot read turns"));
+    sqlite3_finalize(st);
+    if (all.n)
+        qsort(all.v, (size_t)all.n, sizeof *all.v, compare_hazards);
+    for (int i = 0; i < all.n; i++) {
+        buf_str(out, i ? between : "");
+        print_hazard(&all.v[i], turns, out);
+        free(all.v[i].name);
+        buf_free(&all.v[i].turns);
+    }
+    free(all.v);
+    return ok;
+}

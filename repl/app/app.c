@@ -1,0 +1,826 @@
+/* app.c - the program's state: opens log, engine and session together, passes messages and events
+ * on, and writes the status line.
+ *
+ * The log is opened before the engine, because the engine posts into its queue. A log that cannot
+ * be opened causes a notice and a badge in the status line; the chat goes on.
+ */
+#include <math.h>
+#include <langinfo.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/bugs.h"
+#include "history/evidence/hazards.h"
+#include "repl/process/open.h"
+#include "repl/cmd/cmd.h"
+#include "repl/compare/facts.h"
+#include "repl/process/interrupt.h"
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static bool color_wanted(const struct options *o)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (o->color)
+        return o->color == 1;
+    return !(no && *no) && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+/* The facts of this process for the log; `i` is NULL before the engine is open. */
+static struct history_about about(const struct app *a, const struct backend_info *i,
+                                  const char *config)
+{
+    const struct engine_opts *o = &a->opt.engine;
+    return (struct history_about){
+        .version = AERIE_VERSION,
+        .device = i && i->server_kind ? "" : i && i->device ? i->device : i ? "unknown" : o->device ? o->device : "auto",
+        .flags = facts_build(),
+        .model_dir = i && i->server_kind ? i->model_dir : o->model,
+        .model_sha = i ? i->model_sha : "",
+        .draft_dir = i && !i->draft_dir ? NULL : o->draft,
+        .draft_sha = i ? i->draft_sha : "",
+        .tokenizer_sha = i ? i->tokenizer_sha : "",
+        .server = i ? i->server_kind : NULL,
+        .server_version = i ? i->server_version : NULL,
+        .server_url = i ? i->server_url : NULL,
+        .server_facts = i ? i->server_facts : NULL,
+        .config = config,
+    };
+}
+
+static const char *token_text(void *backend, int32_t id, size_t *n)
+{
+    return backend_token(backend, id, n);
+}
+
+/* Appends the options that a replay needs; for `aerie serve` also a line that the prompts are
+ * clients'. */
+static void describe(const struct app *a, const struct backend_info *i, struct buf *out)
+{
+    facts_config(&a->opt.engine, i, out);
+    if (a->opt.served)
+        buf_str(out, "served=yes\n");
+}
+
+/* Removes the sessions that the options keep-days and keep-sessions no longer keep; adds a line to
+ * `notes`. */
+static void retain(struct app *a)
+{
+    const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
+                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1,
+                                    .by_itself = true};
+    struct pruned gone;
+    struct err e = {0};
+    if (rule.older_than == ANY_AGE && rule.keep < 0)
+        return;
+    if (!history_prune_by(a->db_path, &rule, &gone, NULL, &e))
+        buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);
+    else if (gone.clock_doubted)
+        buf_str(&a->notes, "the clock is over a year past the newest session: no session was removed for its age"
+                           " (keep-days)\n");
+    if (gone.sessions)
+        buf_printf(&a->notes, "%d old session%s removed from the log (keep-days, keep-sessions)\n", gone.sessions,
+                   plural(gone.sessions));
+}
+
+static void open_log(struct app *a)
+{
+    if (a->opt.level == LOG_OFF || a->opt.readonly)
+        return;
+    struct err e = {0};
+    struct buf config = {0};
+    describe(a, NULL, &config);
+    struct history_about h = about(a, NULL, config.p);
+    a->history = history_open(a->db_path, a->opt.level, &h, &e);
+    if (!a->history)
+        snprintf(a->log_error, sizeof a->log_error, "%.255s", e.msg);
+    if (a->history) {
+        const struct history_limit limit = {a->opt.max_size * INT64_C(1000000), a->opt.at_limit == 1};
+        struct history_status s;
+        history_status(a->history, &s);
+        if (s.notice[0])
+            buf_printf(&a->notes, "%s\n", s.notice);
+        retain(a);
+        if (limit.max_bytes)
+            history_set_limit(a->history, &limit);
+    }
+    buf_free(&config);
+}
+
+void app_look_at_terminal(struct app *a)
+{
+    a->color = color_wanted(&a->opt);
+    a->ascii = a->opt.ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+}
+
+static bool open_session(struct app *a, const char *id, struct err *e)
+{
+    char parent[SESSION_ID];
+    if (!id && a->opt.fork)
+        return err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected --session ID or -c, too");
+    if (!id) {
+        struct settings set;
+        struct bugs on;
+        app_settings(a, &set);
+        app_bugs(a, &on);
+        app_note_idle_bugs(a, &set, &on);
+        return app_new_session(a, e);
+    }
+    if (a->opt.fork)
+        return app_fork_of(a, id, parent, e);
+    return app_resume(a, id, e);
+}
+
+bool app_open(struct app *a, const struct options *o, struct err *e)
+{
+    struct face face = a->face; /* kept: it shows the progress of loading */
+    memset(a, 0, sizeof *a);
+    a->face = face;
+    a->opt = *o;
+    a->opt.engine.settings.verbose |= o->verbose;
+    app_look_at_terminal(a);
+    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
+    a->system = o->system ? xstrdup(o->system) : NULL;
+    open_log(a);
+    a->opt.engine.log = a->history ? history_queue(a->history) : NULL;
+    a->backend = open_backend(&a->opt.engine, e);
+    if (!a->backend) {
+        app_close(a);
+        return false;
+    }
+    if (a->history) {
+        struct buf config = {0};
+        describe(a, backend_info(a->backend), &config);
+        struct history_about h = about(a, backend_info(a->backend), config.p);
+        struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
+        history_describe(a->history, &h, &texts);
+        buf_free(&config);
+    }
+    const char *id = o->session ? o->session : o->resume_last ? "last" : NULL;
+    bool ok = open_session(a, id, e);
+    if (!ok)
+        app_close(a);
+    return ok;
+}
+
+/* "2 turns", or "the session's last changes" when no whole turn is missing */
+static const char *name_unstored(const struct history_left *left, char out[40])
+{
+    if (left->turns)
+        snprintf(out, 40, "%d turn%s", left->turns, left->turns == 1 ? "" : "s");
+    else
+        snprintf(out, 40, "the session's last changes");
+    return out;
+}
+
+static const char *is_or_are(const struct history_left *left)
+{
+    return left->turns == 1 ? "is" : "are";
+}
+
+/* Prints on standard error, also under --quiet, because the line is about lost messages of the
+ * user. */
+static void print_unstored(const struct history_left *left)
+{
+    char what[40];
+    struct buf line = {0}, clean = {0};
+    buf_printf(&line, "%s %s %s", name_unstored(left, what), is_or_are(left), left->why);
+    if (left->kept[0])
+        buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
+    else
+        buf_str(&line, ", and no file beside the log could be written: it is lost");
+    text_sanitise(&clean, line.p, line.n, false, NULL);
+    err_print("%s", clean.p);
+    buf_free(&line);
+    buf_free(&clean);
+}
+
+/* Before the wait for a disk that is slow. */
+static void print_wait(const struct history_left *left)
+{
+    char what[40];
+    err_print("%s %s %s; a signal from now on ends the program before that", name_unstored(left, what),
+              is_or_are(left), left->why);
+}
+
+/* Waits while the disk refuses writes; longer if the turns could not be kept in a side file
+ * either. */
+static bool wait_for_log(struct app *a, struct history_left *left)
+{
+    enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
+    static const int sig[] = {SIGINT, SIGTERM, SIGHUP};
+    char what[40];
+    bool done = false;
+    int most = left->kept[0] || !isatty(STDIN_FILENO) ? KEPT_MS : BARE_MS;
+    interrupt_close();
+    bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
+    err_print("%s %s %s; waiting up to %d s, Ctrl-C leaves",
+            name_unstored(left, what), is_or_are(left), left->why, most / 1000);
+    for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
+        done = history_finish(a->history, STEP_MS, left);
+    for (int got; (got = interrupt_next()) != 0;)
+        if (got != SIGINT) /* Ctrl-C only ends the wait; the exit code depends on what was stored */
+            a->exit_code = 128 + got;
+    interrupt_close();
+    return done;
+}
+
+/* Called after the engine is closed: the log stores the events that are still in its queue. */
+static bool close_log(struct app *a)
+{
+    struct history_left left;
+    if (!a->history)
+        return true;
+    struct history_status s;
+    const bool ended = a->exit_code >= 128; /* ended by a signal: do not wait long */
+    if (ended)
+        history_hasten(a->history);
+    bool stored = history_finish(a->history, ended ? 600 : 1500, &left);
+    history_status(a->history, &s);
+    if (s.left_out)
+        err_print("%llu turn%s %s not saved: %s", (unsigned long long)s.left_out,
+                plural((long long)s.left_out), s.left_out == 1 ? "is" : "are", s.limit);
+    else if (s.limit[0] && !a->log_limit[0] && !a->opt.quiet)
+        err_print("%s", s.limit);
+    if (!stored && !ended)
+        stored = wait_for_log(a, &left);
+    if (!stored && !left.failed)
+        print_wait(&left);
+    if (!stored && !(stored = history_join(a->history, &left)))
+        print_unstored(&left);
+    history_status(a->history, &s);
+    if (stored && s.error[0] && !s.left_out) /* steps, which a reply can do without */
+        err_print("%s", s.error);
+    history_close(a->history);
+    return stored && !s.left_out;
+}
+
+bool app_close(struct app *a)
+{
+    app_drop_past(a);
+    backend_close(a->backend);
+    hdb_close(a->hdb); /* before the writer: the last connection removes the write-ahead log */
+    bool stored = close_log(a);
+    for (int i = a->early_next; i < a->n_early; i++)
+        event_free(&a->early[i]);
+    free(a->early);
+    free(a->before);
+    ids_free(&a->turns);
+    attached_free(&a->attached);
+    buf_free(&a->asked);
+    buf_free(&a->notes);
+    free(a->db_path);
+    free(a->system);
+    a->backend = NULL;
+    a->history = NULL;
+    a->hdb = NULL;
+    a->db_path = a->system = NULL;
+    return stored;
+}
+
+struct hdb *app_hdb(struct app *a, struct err *e)
+{
+    if (a->history)
+        history_flush_unless(a->history, 2000, interrupt_waits);
+    hdb_stop_when(interrupt_waits);
+    if (!a->hdb)
+        a->hdb = hdb_open(a->db_path, e);
+    return a->hdb;
+}
+
+/* ---- requests to the engine ----------------------------------------------------------------- */
+
+bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    memcpy(rq.session, a->session, sizeof rq.session);
+    bool ok = backend_submit(a->backend, &rq, e);
+    bool goes_on = kind == RQ_SAY || kind == RQ_REGEN || kind == RQ_UNDO || kind == RQ_FORGET;
+    if (ok && goes_on) /* the conversation goes on: the present is shown */
+        a->at = (struct address){0};
+    return ok;
+}
+
+bool app_new_session(struct app *a, struct err *e)
+{
+    session_new_id(a->session);
+    a->turn = a->step = a->turns.n = 0;
+    a->at = (struct address){0}; /* it was an address in the session before */
+    a->refused = a->resumed = false;
+    a->past_of[0] = '\0';
+    return app_request(a, RQ_NEW, a->system, e);
+}
+
+bool app_send(struct app *a, const char *text, struct err *e)
+{
+    struct buf all = {0};
+    int n = app_attached(a);
+    if (text[strspn(text, " \t\r\n")] == '\0' && n == 0)
+        return err_set(e, ERR_USAGE, "the message is empty");
+    for (int i = 0; i < n; i++) {
+        const struct buf *t = &a->attached.file[i].text;
+        buf_add(&all, t->p, t->n);
+        buf_str(&all, t->p[t->n - 1] == '\n' ? "\n" : "\n\n");
+    }
+    buf_str(&all, text);
+    bool ok = backend_fits(a->backend, all.p, e) && app_request(a, RQ_SAY, all.p, e);
+    if (ok)
+        app_drop(a, -1);
+    buf_free(&all);
+    return ok;
+}
+
+/* ---- attachments ----------------------------------------------------------------------------- */
+
+void attached_free(struct attached *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        free(f->file[i].name);
+        buf_free(&f->file[i].text);
+    }
+    free(f->file);
+    *f = (struct attached){0};
+}
+
+int app_attached(struct app *a)
+{
+    if (a->attached.n > 0 && strcmp(a->attached.session, a->session) != 0) {
+        struct buf names = {0};
+        app_attached_text(a, &names);
+        app_say(a, ST_WARN, "attached in another session, so not in the next message: %.800s", names.p);
+        attached_free(&a->attached);
+        buf_free(&names);
+    }
+    return a->attached.n;
+}
+
+void app_attach(struct app *a, const char *name, struct buf *text)
+{
+    struct attached *f = &a->attached;
+    app_attached(a);
+    memcpy(f->session, a->session, sizeof f->session);
+    f->file = xrealloc(f->file, (size_t)f->n + 1, sizeof *f->file);
+    f->file[f->n++] = (struct attachment){.name = xstrdup(name), .text = *text};
+    *text = (struct buf){0};
+}
+
+void app_drop(struct app *a, int i)
+{
+    struct attached *f = &a->attached;
+    if (i < 0) {
+        attached_free(f);
+        return;
+    }
+    CHECK(i < f->n);
+    free(f->file[i].name);
+    buf_free(&f->file[i].text);
+    memmove(f->file + i, f->file + i + 1, (size_t)(--f->n - i) * sizeof *f->file);
+}
+
+void app_attached_text(const struct app *a, struct buf *out)
+{
+    buf_str(out, "");
+    for (int i = 0; i < a->attached.n; i++) {
+        const struct attachment *f = &a->attached.file[i];
+        double n = (double)f->text.n;
+        buf_printf(out, "%s%s ", i ? ", " : "", f->name);
+        if (n < 1000)
+            buf_printf(out, "%.0f B", n);
+        else
+            buf_printf(out, n < 999500 ? "%.1f kB" : "%.1f MB", n < 999500 ? n / 1e3 : n / 1e6);
+    }
+}
+
+bool app_input(struct app *a, const char *line, struct err *e)
+{
+    if (line[0] != '/')
+        return app_send(a, line, e);
+    if (line[1] == '/')
+        return app_send(a, line + 1, e);
+    bool ok = cmd_run(a, line + 1, e);
+    app_attached(a); /* the command may have changed the session */
+    return ok;
+}
+
+/* ---- events from the engine -------------------------------------------------------------- */
+
+void app_forget_turn(struct app *a)
+{
+    if (a->turns.n == 0)
+        return;
+    int last = a->turns.v[--a->turns.n];
+    if (a->face.retract)
+        a->face.retract(a, last);
+}
+
+void app_event(struct app *a, const struct event *ev)
+{
+    switch (ev->kind) {
+    case EV_TURN_BEGIN:
+        if (ev->regen)
+            app_forget_turn(a);
+        ids_add(&a->turns, ev->turn);
+        a->refused = false;
+        buf_clear(&a->asked);
+        buf_add(&a->asked, ev->text.p, ev->text.n);
+        buf_str(&a->asked, "");
+        a->turn = ev->turn;
+        a->step = 0;
+        if (a->history) { /* what the turns before have filled */
+            struct history_status s;
+            history_status(a->history, &s);
+            app_watch_log(a, &s);
+        }
+        break;
+    case EV_TURN_END:
+        if (ev->n_tokens ==
+            0) /* the turn left nothing in the context; the screen may still show it */
+            a->turns.n -= a->turns.n > 0;
+        a->refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0;
+        break;
+    case EV_OP:
+        if (ev->op == OP_UNDO)
+            app_forget_turn(a);
+        if (ev->op == OP_FORGET) {
+            int n = 0;
+            for (int i = 0; i < a->turns.n; i++)
+                if (!turn_listed(ev->text.p, a->turns.v[i]))
+                    a->turns.v[n++] = a->turns.v[i];
+            a->turns.n = n;
+        }
+        break;
+    case EV_SESSION:
+        if (!a->past.b || strcmp(a->past.session, ev->session) != 0)
+            app_drop_past(a);
+        a->violated = false;
+        break;
+    case EV_FAULT:
+        a->violated |= ev->fault == ERR_INVARIANT && !app_recording(a);
+        break;
+    case EV_STEP:
+        a->step = ev->step;
+        break;
+    case EV_PAUSE:
+        app_follow_recording(a);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- notices and errors ---------------------------------------------------------------------- */
+
+static void notice(struct app *a, struct sheet *s)
+{
+    if (a->face.notice)
+        a->face.notice(a, s);
+    else if (a->face.show)
+        a->face.show(a, s);
+}
+
+void app_say(struct app *a, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char text[1024];
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    struct sheet s;
+    sheet_init(&s, a->ascii);
+    say_line(&s, st, "%s", text);
+    notice(a, &s);
+    sheet_free(&s);
+}
+
+void app_error(struct app *a, const struct err *e)
+{
+    if (a->face.error)
+        a->face.error(a, e);
+    else
+        app_say(a, ST_BAD, "%s", e->msg);
+}
+
+void app_watch_log(struct app *a, const struct history_status *s)
+{
+    if (s->limit[0] && strncmp(s->limit, a->log_limit, strcspn(s->limit, ":0123456789")) != 0)
+        app_say(a, ST_WARN, "%s", s->limit);
+    snprintf(a->log_limit, sizeof a->log_limit, "%s", s->limit);
+}
+
+bool app_saving_changed(struct app *a, char line[256])
+{
+    struct history_status now;
+    if (!a->history)
+        return false;
+    history_status(a->history, &now);
+    bool changed = strcmp(now.error, a->unsaved) != 0;
+    snprintf(line, 256, "%s", now.error[0] ? now.error : "the log is saved again");
+    memcpy(a->unsaved, now.error, sizeof a->unsaved);
+    return changed;
+}
+
+void app_last_words(const struct app *a, const struct event *ev, struct buf *out)
+{
+    struct history_status h = {0};
+    if (a->history)
+        history_status(a->history, &h);
+    buf_str(out, ev->text.p ? ev->text.p : "the device failed");
+    if (h.recording && !a->private_)
+        buf_printf(out, "; aerie --session %s goes on from what was said", a->session);
+}
+
+int app_exit_code(const struct app *a)
+{
+    return a->violated ? max_int(a->exit_code, ERR_INVARIANT) : a->exit_code;
+}
+
+void app_fault_next(struct app *a, const struct violation *at, struct buf *out)
+{
+    struct chat_view v;
+    bool pages = backend_has(a->backend, VIEW_PAGES);
+    if (!at->rule || !backend_has(a->backend, VIEW_CHECK))
+        return;
+    backend_chat(a->backend, &v);
+    if (at->mode >= 0 && backend_has(a->backend, VIEW_PLAN))
+        buf_printf(out, "/plan %s, ", plan_mode_name((enum plan_mode)at->mode));
+    if (pages && at->cell >= 0 && at->cell < v.length)
+        buf_printf(out, "/map %d, ", at->cell);
+    if (pages && at->page > 0 && at->pool >= 0)
+        buf_printf(out, "/page %d %s, ", at->page, pool_name((enum pool_id)at->pool));
+    buf_str(out, "/check");
+}
+
+/* ---- the status line ------------------------------------------------------------------------- */
+
+/* "812", "3.1k", "131k" */
+static void add_count(struct sheet *out, int n)
+{
+    if (n < 1000)
+        sheet_printf(out, ST_TEXT, "%d", n);
+    else
+        sheet_printf(out, ST_TEXT, n < 9950 ? "%.1fk" : "%.0fk", n / 1000.0);
+}
+
+/* The latest reading of a server's metrics. */
+static void status_gauges(const struct gauge_now *g, struct sheet *out)
+{
+    const char *gap = "";
+    for (int i = 0; i < N_POOLS; i++) {
+        float v = g->v[GAUGE_POOL + i];
+        if (isnan(v))
+            continue;
+        sheet_printf(out, ST_LABEL, "%s%s ", gap, i == POOL_FULL && g->unit ? g->unit : pool_name((enum pool_id)i));
+        sheet_printf(out, v > 0.9f ? ST_WARN : ST_TEXT, "%.0f%%", 100 * (double)v);
+        gap = " ";
+    }
+    if (g->v[GAUGE_WAITING] > 0)
+        sheet_printf(out, ST_WARN, "%squeue %.0f", gap, (double)g->v[GAUGE_WAITING]);
+}
+
+static void status_pools(const struct pool_view pool[N_POOLS], struct sheet *out)
+{
+    const char *gap = "";
+    for (int i = 0; i < N_POOLS; i++) {
+        const struct pool_view *p = &pool[i];
+        int all = p->total - p->reserved, held = p->used + p->protected_;
+        if (!p->exists || all <= 0)
+            continue;
+        sheet_printf(out, ST_LABEL, "%s%s ", gap, pool_name((enum pool_id)i));
+        sheet_printf(out, held > 0.9 * all ? ST_WARN : ST_TEXT, "%d%%",
+                     (int)(100.0 * held / all + 0.5));
+        gap = " ";
+    }
+}
+
+static void status_draft(const struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct chat_view *v = &s->chat;
+    const struct backend_info *i = a->backend ? backend_info(a->backend) : NULL;
+    if (!s->has[VIEW_ACCEPT])
+        return;
+    if (i && i->draft_off)
+        sheet_printf(out, ST_WARN, "spec off (%s)", i->draft_off);
+    else if (!v->settings.spec)
+        sheet_add(out, ST_WARN, "spec off (/set spec)");
+    else if (v->drafts.cycles == 0 && v->drafts.drafted > 0) /* of a server that does not count its steps */
+        sheet_printf(out, ST_TEXT, "accept %.0f%%", 100 * (double)v->drafts.accepted / (double)v->drafts.drafted);
+    else if (v->drafts.cycles == 0)
+        sheet_add(out, ST_TEXT, "MAL -");
+    else
+        sheet_printf(out, ST_TEXT, "MAL %.1f", v->turn_mal > 0 ? v->turn_mal : v->session_mal);
+    char shape[16];
+    if (v->settings.spec && v->settings.auto_shape && v->auto_shape.n)
+        sheet_printf(out, ST_TEXT, " auto %s", view_shape(&v->auto_shape.at[v->auto_shape.now], shape));
+}
+
+static void status_log(const struct app *a, struct sheet *out)
+{
+    struct history_status h = {0};
+    if (a->history)
+        history_status(a->history, &h);
+    static const char same[] = "not saved: ";
+    const size_t n = sizeof same - 1;
+    const char *error = a->history ? h.error : a->log_error;
+    if (h.recording && !a->private_ && h.limit[0])
+        sheet_printf(out, ST_WARN, "REC, log %.0f%% full", 100 * (double)h.bytes / (a->opt.max_size * 1e6));
+    else if (h.recording && !a->private_)
+        sheet_add(out, ST_GOOD, "REC");
+    else if (error[0])
+        sheet_printf(out, ST_BAD, "NOT SAVED: %s", error + (strncmp(error, same, n) == 0 ? n : 0));
+    else
+        sheet_add(out, ST_WARN, "no log");
+}
+
+bool app_hazards(const struct status *s, bool ascii, struct buf *out)
+{
+    struct buf lines = {0};
+    buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)s->chat.settings.check));
+    for (int b = 0; b < N_BUGS; b++)
+        if (bug_on(&s->bugs, (enum bug)b))
+            buf_printf(&lines, "bug.%d=%s\n", bug_at((enum bug)b)->number,
+                       bug_state_name((enum bug)b, bug_on(&s->bugs, (enum bug)b)));
+    bool any = hazards_of_settings(lines.p, ascii ? " | " : " · ", out);
+    buf_free(&lines);
+    return any;
+}
+
+/* A part of the status line. Parts that do not fit are dropped, those of the greatest rank
+ * first. */
+struct part {
+    int rank; /* 0: never dropped */
+    void (*write)(struct app *a, const struct status *s, struct sheet *out);
+};
+
+static void part_hazards(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    struct buf text = {0};
+    if (app_hazards(s, out->ascii, &text))
+        sheet_add(out, ST_BAD, text.p);
+    buf_free(&text);
+}
+
+static void part_pause(struct app *a, const struct status *s, struct sheet *out)
+{
+    if (!s->pause.on)
+        return;
+    sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED", s->pause.turn,
+                 s->pause.step, s->pause.phase[0] ? " " : "", s->pause.phase);
+    if (s->pause.step < s->pause.last)
+        sheet_printf(out, ST_WARN, " (of %d.%d)", s->pause.turn, s->pause.last);
+    if (s->single_keys)
+        sheet_add(out, ST_WARN, " [s p n f c w S N]");
+}
+
+static void part_unchecked(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->check.unchecked)
+        sheet_printf(out, ST_WARN, "%llu unchecked", (unsigned long long)s->check.unchecked);
+}
+
+static void part_context(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    sheet_add(out, ST_LABEL, "ctx ");
+    add_count(out, s->chat.length);
+    if (s->chat.capacity > 0) {
+        sheet_add(out, ST_TEXT, "/");
+        add_count(out, s->chat.capacity);
+    }
+}
+
+static void part_pools(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->has[VIEW_GAUGES] && s->at.turn == 0) /* a step has no gauges */
+        status_gauges(&s->gauge, out);
+    else
+        status_pools(s->pool, out);
+}
+
+static void part_draft(struct app *a, const struct status *s, struct sheet *out)
+{
+    status_draft(a, s, out);
+}
+
+static void part_speed(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->has[VIEW_SERVED] && s->chat.tok_s <= 0) /* nothing was measured yet */
+        return;
+    sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
+}
+
+/* The newest step, beside the step of the address if there is one. */
+static void status_step(const struct app *a, const struct status *s, struct sheet *out)
+{
+    bool past = s->at.turn && !app_recording(a);
+    if (!past)
+        sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+    else if (s->live.step > 0) /* none was computed since the session was resumed */
+        sheet_printf(out, ST_TEXT, "LIVE %d.%d", s->live.turn, s->live.step);
+}
+
+static void part_step(struct app *a, const struct status *s, struct sheet *out)
+{
+    if (s->has[VIEW_STEPS] && !(s->has[VIEW_SERVED] && s->chat.step == 0))
+        status_step(a, s, out);
+    else
+        sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
+}
+
+static const struct backend_info *info_of(const struct app *a)
+{
+    static const struct backend_info none;
+    return a->backend ? backend_info(a->backend) : &none;
+}
+
+/* The kind of server, its address, its model, and what is wrong with the connection. */
+static void part_kind(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = info_of(a);
+    (void)s;
+    if (i->server_kind) /* "an OpenAI-compatible server" is too long here */
+        sheet_add(out, ST_TEXT, strchr(i->server_kind, ' ') ? "OpenAI API" : i->server_kind);
+}
+
+static void part_address(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = info_of(a);
+    const char *host = i->server_url ? strstr(i->server_url, "//") : NULL;
+    (void)s;
+    if (!host)
+        return;
+    sheet_printf(out, ST_DIM, "%.*s", (int)strcspn(host + 2, "/"), host + 2);
+}
+
+static void part_model(struct app *a, const struct status *s, struct sheet *out)
+{
+    const struct backend_info *i = info_of(a);
+    (void)s;
+    if (i->server_url)
+        sheet_printf(out, ST_TEXT, "%.40s", i->model_dir);
+}
+
+static void part_trouble(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->chat.trouble[0])
+        sheet_printf(out, ST_BAD, "%.56s%s", s->chat.trouble, strlen(s->chat.trouble) > 56 ? "..." : "");
+}
+
+/* The step that is shown, where that is not the newest: never dropped. */
+static void part_at(struct app *a, const struct status *s, struct sheet *out)
+{
+    if (s->at.turn && !app_recording(a)) /* RECORDING says so already */
+        sheet_printf(out, ST_WARN, "AT %d.%d", s->at.turn, s->at.step);
+}
+
+static void part_log(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)s;
+    if (!app_recording(a))
+        status_log(a, out);
+}
+
+void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
+{
+    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {1, part_kind}, {6, part_address}, {7, part_model}, {6, part_unchecked}, {0, part_context},
+                                       {5, part_pools}, {3, part_draft}, {4, part_speed},
+                                       {0, part_at}, {2, part_step}, {0, part_log}};
+    enum { N = sizeof part / sizeof *part };
+    const char *dot = out->ascii ? " | " : " · ";
+    struct sheet text[N];
+    int all = 0, cells[N];
+    bool shown[N];
+    for (int i = 0; i < N; i++) {
+        sheet_init(&text[i], out->ascii);
+        part[i].write(a, s, &text[i]);
+        const struct buf *t = text[i].n_row ? &text[i].row[0].text : NULL;
+        cells[i] = t ? text_width(t->p, t->n) : 0;
+        shown[i] = cells[i] > 0;
+        all += shown[i] ? cells[i] + 1 : 0; /* between parts one blank at least: see frame.c */
+    }
+    for (int rank = N; rank > 0 && width > 0 && all - 1 > width; rank--)
+        for (int i = 0; i < N; i++)
+            if (part[i].rank == rank && shown[i]) {
+                shown[i] = false;
+                all -= cells[i] + 1;
+            }
+    bool first = true;
+    for (int i = 0; i < N; i++) {
+        if (shown[i]) {
+            sheet_add(out, ST_DIM, first ? "" : dot);
+            sheet_add_row(out, &text[i].row[0], 0, (int)text[i].row[0].text.n);
+            first = false;
+        }
+        sheet_free(&text[i]);
+    }
+    sheet_line(out);
+    if (width > 0 && all - 1 > width)
+        sheet_cut(out, width);
+}

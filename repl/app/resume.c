@@ -1,0 +1,444 @@
+/* resume.c - resumes and forks saved sessions: reads the turns from the log, those before a
+ * fork from the parent sessions, and sends them to the engine. /fork of the open session does the
+ * same, so that the copy has the turns of the log, including those that have left the engine's
+ * context since.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/bugs.h"
+#include "repl/cmd/cmd.h"
+#include "repl/compare/facts.h"
+
+struct vocabularies {
+    const char *now;
+    bool differ;
+};
+
+static bool look_at_run(const struct run_row *r, void *arg)
+{
+    struct vocabularies *v = arg;
+    char *was = facts_value(r->about, "tokenizer_sha");
+    v->differ |= was && *was && strcmp(was, v->now) != 0;
+    free(was);
+    return !v->differ;
+}
+
+/* Whether the ids of replies computed here belong to the open model's vocabulary, in all runs of
+ * the sessions that contribute to the past. */
+static bool knows_ids(struct app *a, const struct hdb_past *p)
+{
+    struct vocabularies v = {.now = backend_info(a->backend)->tokenizer_sha};
+    for (int i = 0; i < p->n_part; i++)
+        if (hdb_runs(a->hdb, p->part[i].session, look_at_run, &v, NULL) < 0)
+            return false;
+    return !v.differ;
+}
+
+/* The request with the turns in the context. ids: replies computed here are given as ids, which the
+ * open model knows; a server's ids belong to its own vocabulary, so its replies are given as
+ * text. */
+static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id,
+                                   bool ids)
+{
+    struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
+    memcpy(rq.session, id, sizeof rq.session);
+    rq.past = xcalloc((size_t)max_int(1, p->n), sizeof *rq.past);
+    for (int i = 0; i < p->n; i++) {
+        const struct past_pair *from = &p->turn[i];
+        if (from->state != PAST_LIVE)
+            continue;
+        struct past_turn *t = &rq.past[rq.n_past++];
+        t->turn = from->user.n;
+        t->user = xstrdup(from->user.text);
+        t->reply = xstrdup(from->reply.text ? from->reply.text : "");
+        if (ids && !from->reply.served)
+            ids_cat(&t->ids, from->reply.tokens.v, from->reply.tokens.n);
+    }
+    return rq;
+}
+
+static bool take_number(const struct step_row *r, void *arg)
+{
+    *(int *)arg = r->n;
+    return true;
+}
+
+/* The newest step of a turn in the log; 0: it has none. */
+static int newest_step(struct app *a, const struct hdb_past *p, int turn)
+{
+    int i = 0, step = 0;
+    while (i + 1 < p->n_part && turn > p->part[i].upto)
+        i++;
+    return hdb_steps(a->hdb, p->part[i].session, turn, take_number, &step, NULL) > 0 ? step : 0;
+}
+
+/* Shows the session as the log has it: the newest step of the conversation. The engine computes it
+ * again with the next message. */
+static void show_saved(struct app *a, const struct hdb_past *p)
+{
+    a->resumed_end = (struct address){0};
+    for (int i = p->n - 1; i >= 0 && a->at.turn == 0; i--) {
+        const struct past_pair *t = &p->turn[i];
+        int step = t->user.n <= p->last ? newest_step(a, p, t->user.n) : 0;
+        if (step && a->resumed_end.turn == 0)
+            a->resumed_end = (struct address){t->user.n, step};
+        if (step && t->state == PAST_LIVE)
+            a->at = (struct address){t->user.n, step};
+    }
+}
+
+/* Sets the app's own state of the session, once the engine has accepted the request. */
+static void set_session(struct app *a, const struct hdb_past *p, const char *id)
+{
+    memcpy(a->session, id, sizeof a->session);
+    a->turn = p->last;
+    a->step = a->turns.n = 0;
+    a->at = (struct address){0}; /* it was an address in the session before */
+    a->refused = a->resumed = false;
+    for (int i = 0; i < p->n; i++)
+        if (p->turn[i].state == PAST_LIVE)
+            ids_add(&a->turns, p->turn[i].user.n);
+}
+
+/* ---- settings of the session ---- */
+
+/* The settings of a resumed session while they are compared with the present ones. */
+struct adoption {
+    struct app *a;
+    const struct settings *now;
+    bool same_device; /* if not, `chunk` is not adopted: each device chooses its own */
+    struct buf lines; /* for the engine */
+    struct buf adopted, refused; /* for people */
+};
+
+static void add_item(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add_item(struct buf *out, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    buf_printf(out, "%s%s", out->n ? ", " : "", text);
+}
+
+static void adopt_setting(struct adoption *t, int i, const char *value)
+{
+    const char *name = settings_at(i)->name;
+    struct settings as = *t->now;
+    struct buf now = {0};
+    struct err e;
+    settings_get(t->now, name, &now);
+    bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
+    /* whether `forget` is ask or oldest depends on whether a person is at the terminal now */
+    bool is_asking = strcmp(name, "forget") == 0 && strcmp(value, "never") != 0;
+    if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking)
+        ;
+    else if (!settings_set(&as, name, value, &e))
+        add_item(&t->refused, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
+    else if (t->a->opt.given >> i & 1)
+        add_item(&t->refused, "%s %s (as the command line says; the session had %s)", name, now.p,
+                 value);
+    else if (is_check && as.check < t->now->check)
+        add_item(&t->refused, "check %s (the session had %s; /set check %s)", now.p, value, value);
+    else {
+        add_item(&t->adopted, "%s %s", name, value);
+        buf_printf(&t->lines, "%s=%s\n", name, value);
+    }
+    buf_free(&now);
+}
+
+/* A log never switches a fault on. */
+static void note_faults(struct adoption *t, const struct bugs *on, const char *lines)
+{
+    for (int i = 0; i < N_BUGS; i++) {
+        char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
+        char *value = facts_value(lines, name);
+        if (value && strcmp(value, "off") != 0 && !bug_on(on, (enum bug)i))
+            add_item(&t->refused, "fault %s off (the session had it %s; /bug %s on)", name + 4,
+                     value, name + 4);
+        free(value);
+        free(name);
+    }
+}
+
+/* "vLLM 0.26.0 at http://host:8000/ (name)", or "DIR, computed here". */
+static void say_who(const char *kind, const char *version, const char *url, const char *model,
+                    struct buf *out)
+{
+    if (kind && *kind)
+        buf_printf(out, "%s%s%s%s%s (%s)", kind, version && *version ? " " : "", version ? version : "",
+                   url && *url ? " at " : "", url ? url : "", model ? model : "?");
+    else
+        buf_printf(out, "%s, computed here", model && *model ? model : "a local model");
+}
+
+/* If a server computed the session or computes now: notes that another engine answers from here on.
+ * False: no server is involved, or it is the same server and model. */
+static bool note_server(struct app *a, const char *log)
+{
+    const struct backend_info *i = backend_info(a->backend);
+    static const char *const name[] = {"server_kind", "server_version", "server_url", "model_dir"};
+    char *was[4];
+    for (int k = 0; k < 4; k++)
+        was[k] = facts_value(log, name[k]);
+    bool any = was[0] || i->server_kind;
+    bool same = was[0] && i->server_kind && was[2] && strcmp(was[2], i->server_url) == 0 && was[3] &&
+                strcmp(was[3], i->model_dir) == 0;
+    if (any && !same) {
+        buf_str(&a->notes, "the turns so far are of ");
+        say_who(was[0], was[1], was[2], was[3], &a->notes);
+        buf_str(&a->notes, "; the next ones are of ");
+        say_who(i->server_kind, i->server_version, i->server_url, i->model_dir, &a->notes);
+        buf_str(&a->notes, ", which gets their text\n");
+    }
+    for (int k = 0; k < 4; k++)
+        free(was[k]);
+    return any;
+}
+
+/* Notes what differs from the session and was fixed when aerie started: models, pools,
+ * precision. */
+static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
+{
+    /* not reported: the date is today's; pools and rows follow from context and chunk */
+    static const char *const of_course[] = {"date", "full_pages", "swa_pages", "rows"};
+    enum { N = sizeof of_course / sizeof *of_course };
+    struct buf log = {0}, now = {0}, lines = {0};
+    struct facts_diff all = {0}, told = {0};
+    struct err e;
+    const struct backend_info *i = backend_info(a->backend);
+    buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
+    facts_config(&a->opt.engine, i, &now);
+    if (hdb_about(db, id, &log, &e) && !note_server(a, log.p))
+        facts_compare(log.p, now.p, &all);
+    char *was = facts_value(log.p, "backend");
+    *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
+    free(was);
+    told.at = xcalloc((size_t)all.n + 1, sizeof *told.at); /* shares the strings of `all` */
+    for (int k = 0; k < all.n; k++) {
+        int skip = 0;
+        while (skip < N && strcmp(all.at[k].name, of_course[skip]) != 0)
+            skip++;
+        if (skip == N)
+            told.at[told.n++] = all.at[k];
+    }
+    facts_diff_print(&told, &lines);
+    if (told.n)
+        buf_printf(&a->notes, "not as in the session, fixed since aerie started: %s\n", lines.p);
+    free(told.at);
+    facts_diff_free(&all);
+    buf_free(&log);
+    buf_free(&now);
+    buf_free(&lines);
+}
+
+/* The settings to adopt from the session, as lines for the engine; a->notes lists them, and those
+ * that were not adopted. The caller frees. */
+static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
+{
+    struct settings now;
+    struct bugs on;
+    struct adoption t = {.a = a, .now = &now};
+    app_settings(a, &now);
+    app_bugs(a, &on);
+    buf_clear(&a->notes);
+    note_engine(a, db, id, &t.same_device);
+    const char *lines = p->settings.p ? p->settings.p : "";
+    for (int i = 0; i < settings_count(); i++) {
+        char *value = facts_value(lines, settings_at(i)->name);
+        if (value)
+            adopt_setting(&t, i, value);
+        free(value);
+    }
+    note_faults(&t, &on, lines);
+    if (t.adopted.n)
+        buf_printf(&a->notes, "settings of the session: %s\n", t.adopted.p);
+    if (t.refused.n)
+        buf_printf(&a->notes, "settings not of the session: %s\n", t.refused.p);
+    if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
+        buf_str(&a->notes, "the system prompt is the command line's, not the session's\n");
+    buf_str(&t.lines, "");
+    struct settings then = now;
+    if (settings_parse(&then, t.lines.p, NULL))
+        app_note_idle_bugs(a, &then, &on);
+    buf_free(&t.adopted);
+    buf_free(&t.refused);
+    return t.lines.p;
+}
+
+void app_tell(struct app *a)
+{
+    for (char *line = a->notes.p, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        app_say(a, ST_WARN, "%s", line);
+    }
+    buf_free(&a->notes);
+}
+
+/* ---- /resume, --session, --continue ---- */
+
+/* Locks the session: only one process may write its log. Another may continue in a copy. */
+static bool lock_session(struct app *a, const char *id, struct err *e)
+{
+    bool elsewhere;
+    if (!a->history || a->private_ || history_lock_session(a->history, id, &elsewhere, e))
+        return true;
+    if (elsewhere) { /* at the start: the command line asked for this session */
+        size_t n = strlen(e->msg);
+        snprintf(e->msg + n, sizeof e->msg - n, a->session[0] ? "; /fork %s goes on in a copy"
+                                                              : "; add --fork to go on in a copy",
+                 id);
+    }
+    return false;
+}
+
+static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
+{
+    struct hdb_past p = {0};
+    char session[SESSION_ID];
+    memcpy(session, id, sizeof session);
+    if (copy)
+        session_new_id(session);
+    bool ok = copy || lock_session(a, id, e);
+    bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
+    ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
+    /* a copy begins with complete turns only, without one that another process is writing */
+    if (copy)
+        p.last = p.complete;
+    char *was = a->system;
+    if (ok && !a->opt.system)
+        a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
+    if (ok) {
+        struct request rq = past_request(RQ_RESUME, &p, session, knows_ids(a, &p));
+        if (copy)
+            memcpy(rq.parent, id, sizeof rq.parent);
+        rq.text = xstrdup(a->system ? a->system : "");
+        rq.settings = adopt_settings(a, a->hdb, id, &p);
+        ok = backend_submit(a->backend, &rq, e);
+    }
+    if (ok) {
+        set_session(a, &p, session);
+        memcpy(a->past_of, id, sizeof a->past_of);
+        show_saved(a, &p);
+        a->resumed = a->resumed_end.turn > 0;
+        free(a->before);
+        a->before = NULL;
+        app_drop_past(a);
+    } else if (held) {
+        history_unlock_session(a->history, id);
+    }
+    if (a->system != was)
+        free(was);
+    hdb_past_free(&p);
+    return ok;
+}
+
+static bool find_and_open(struct app *a, const char *id, bool copy, char found[SESSION_ID],
+                          struct err *e)
+{
+    struct hdb *db = app_hdb(a, e);
+    struct session_row s = {0};
+    if (!db || !hdb_find(db, id, &s, e))
+        return false;
+    memcpy(found, s.id, sizeof s.id);
+    bool ok = open_saved(a, s.id, copy, e);
+    session_row_free(&s);
+    return ok;
+}
+
+bool app_resume(struct app *a, const char *id, struct err *e)
+{
+    char found[SESSION_ID];
+    return find_and_open(a, id, false, found, e);
+}
+
+bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e)
+{
+    return find_and_open(a, id, true, parent, e);
+}
+
+static void show_past(struct app *a, const struct hdb_past *p)
+{
+    for (int i = 0; a->face.replay_turn && i < p->n && p->turn[i].user.n <= a->turn; i++) {
+        enum past_state is = p->turn[i].state;
+        if (is == PAST_LIVE || is == PAST_FAILED || is == PAST_LEFT_OUT) {
+            a->face.replay_turn(a, &p->turn[i].user, past_mark(is));
+            a->face.replay_turn(a, &p->turn[i].reply, past_mark(is));
+        }
+    }
+}
+
+bool app_show_past(struct app *a, struct err *e)
+{
+    struct hdb_past p;
+    struct hdb *db = app_hdb(a, e);
+    if (a->turn == 0)
+        return true;
+    if (!db || !hdb_past(db, a->past_of, INT_MAX, &p, e))
+        return false;
+    show_past(a, &p);
+    hdb_past_free(&p);
+    return true;
+}
+
+/* ---- /fork ---- */
+
+/* Whether the log holds every turn of the context up to the fork. */
+static bool all_stored(const struct app *a, const struct hdb_past *p, int turn, struct err *e)
+{
+    int k = p->n - 1;
+    if (turn > 0 && (k < 0 || p->turn[k].user.n != turn || p->turn[k].state != PAST_LIVE))
+        return err_set(e, ERR_USAGE, "turn %d has no reply in the log; expected one that has", turn);
+    for (int i = 0, at = 0; i < a->turns.n && a->turns.v[i] <= turn; i++) {
+        while (at < p->n && p->turn[at].user.n != a->turns.v[i])
+            at++;
+        if (at == p->n || p->turn[at].state != PAST_LIVE)
+            return err_set(e, ERR_DB, "turn %d is not in the log, so /fork cannot copy it",
+                           a->turns.v[i]);
+    }
+    return true;
+}
+
+/* Whether the turns on the screen are those of the past. */
+static bool same_turns(const struct app *a, const struct hdb_past *p)
+{
+    int k = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->turn[i].state == PAST_LIVE && (k == a->turns.n || a->turns.v[k++] != p->turn[i].user.n))
+            return false;
+    return k == a->turns.n;
+}
+
+bool app_fork(struct app *a, int turn, struct err *e)
+{
+    struct hdb *db = app_hdb(a, e);
+    struct hdb_past p = {0};
+    if (!db || !hdb_past(db, a->session, turn, &p, e))
+        return false;
+    char child[SESSION_ID];
+    session_new_id(child);
+    p.last = turn;
+    bool ok = all_stored(a, &p, turn, e);
+    if (ok) {
+        struct request rq = past_request(RQ_FORK, &p, child, knows_ids(a, &p));
+        ok = backend_submit(a->backend, &rq, e);
+    }
+    while (ok && a->turns.n && a->turns.v[a->turns.n - 1] > turn)
+        app_forget_turn(a);
+    bool shown = ok && same_turns(a, &p);
+    if (ok)
+        set_session(a, &p, child);
+    if (ok && !shown && a->face.clear)
+        a->face.clear(a);
+    if (ok && !shown)
+        show_past(a, &p);
+    hdb_past_free(&p);
+    return ok;
+}

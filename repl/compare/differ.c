@@ -1,0 +1,612 @@
+/* differ.c - see differ.h. */
+#include "repl/compare/differ.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/fault.h"
+#include "kernels/json.h"
+#include "repl/compare/differ_pages.h"
+#include "repl/compare/facts.h"
+
+const char *diff_class_name(enum diff_class c)
+{
+    static const char *const name[] = {"none", "prompt", "page table", "draft", "logits", "tokens",
+                                       "reply", "stop", "messages", "log"};
+    return name[c];
+}
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+/* All names of facts_config(), of the hashes and of the settings. By the rules of kernels.h a row
+ * does not depend on its neighbours, so neither page size nor chunks nor trees may change a
+ * number. */
+static const struct nature {
+    const char *name;
+    unsigned may;
+} natures[] = {
+    {"page_size", MAY_NUMBER},      {"full_pages", MAY_NUMBER},
+    {"swa_pages", MAY_NUMBER},      {"context", MAY_NUMBER | MAY_PROMPT | MAY_END},
+    {"rows", MAY_STEP},             {"chunk", MAY_STEP},
+    {"spec", MAY_STEP},             {"draft.steps", MAY_STEP},
+    {"draft.topk", MAY_STEP},       {"draft.nodes", MAY_STEP},
+    {"draft.shape", MAY_STEP},
+    {"draft_sha", MAY_STEP},        {"draft_weights", MAY_STEP},
+    {"capture", MAY_STEP},          {"backend", MAY_ROUND},
+    {"precision", MAY_ROUND},       {"kv", MAY_ROUND},
+    {"flags", MAY_BUILD},           {"device", MAY_BUILD},
+    {"model_sha", MAY_LOGITS},      {"weights", MAY_LOGITS},
+    {"tokenizer_sha", MAY_PROMPT},  {"date", MAY_PROMPT},
+    {"raw", MAY_PROMPT},            {"forget", MAY_PROMPT},
+    {"temperature", MAY_SAMPLE},    {"top_k", MAY_SAMPLE},
+    {"top_p", MAY_SAMPLE},          {"min_p", MAY_SAMPLE},
+    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END | MAY_STEP},
+    {"check", 0},                   {"graph", 0},
+    {"verbose", 0},                 {"think", 0},
+    {"version", 0},                 {"model_dir", 0},
+    {"draft_dir", 0},
+};
+
+static unsigned nature_of(const char *name)
+{
+    if (strncmp(name, "bug.", 4) == 0)
+        return MAY_FAULT;
+    for (size_t i = 0; i < sizeof natures / sizeof *natures; i++)
+        if (strcmp(natures[i].name, name) == 0)
+            return natures[i].may;
+    return 0;
+}
+
+/* Threads and instruction sets of a CPU change no bit (kernels.h). */
+static bool same_device(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
+}
+
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->at[i].name, name) == 0)
+            return;
+    c->at = xrealloc(c->at, (size_t)c->n + 1, sizeof *c->at);
+    struct condition *x = &c->at[c->n++];
+    *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = may};
+    snprintf(x->name, sizeof x->name, "%s", name);
+    c->may |= x->may;
+}
+
+/* The draft's weights are loaded like the target's unless an option says otherwise. */
+static char *value_of(const char *lines, const char *name)
+{
+    char *v = facts_value(lines, name);
+    if (!v || *v || strcmp(name, "draft_weights") != 0)
+        return v;
+    free(v);
+    return facts_value(lines, "weights");
+}
+
+/* A line that only one run has is not compared, with these exceptions: a fault that is not named is
+ * off, an option without a value was not given, and a draft without weights has no hash. */
+static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
+{
+    for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        size_t n = strcspn(p, "=\n");
+        char *name = xasprintf("%.*s", (int)n, p);
+        char *mine = value_of(a, name), *other = value_of(b, name);
+        bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
+        if (!other && bug)
+            other = xstrdup("off");
+        bool differs = mine && other && (bug || drafter || (*mine && *other)) &&
+                       !(strcmp(name, "device") ? strcmp(mine, other) == 0 : same_device(mine, other));
+        if (differs)
+            conditions_add(c, name, swapped ? other : mine, swapped ? mine : other, nature_of(name));
+        free(name);
+        free(mine);
+        free(other);
+    }
+}
+
+/* A reply to a client was computed together with others, perhaps from KV that was resident: if one
+ * of the runs or both were served, pages and chunks differ from those of a conversation. */
+static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
+{
+    const unsigned may = MAY_NUMBER | MAY_STEP;
+    char *a = about_a ? facts_value(about_a, "served") : NULL, *b = about_b ? facts_value(about_b, "served") : NULL;
+    if (!a != !b)
+        conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
+    else if (a)
+        c->may |= may;
+    free(a);
+    free(b);
+}
+
+void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
+                     const char *about_b, const char *settings_b)
+{
+    compare_lines(c, about_a, about_b, false);
+    compare_served(c, about_a, about_b);
+    compare_lines(c, settings_a, settings_b, false);
+    compare_lines(c, settings_b, settings_a, true); /* faults that only the second names */
+}
+
+void conditions_free(struct conditions *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->at[i].a);
+        free(c->at[i].b);
+    }
+    free(c->at);
+    *c = (struct conditions){0};
+}
+
+void conditions_text(const struct conditions *c, unsigned may, struct buf *out)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->at[i].may & may) {
+            bool hash = strstr(c->at[i].name, "_sha") != NULL;
+            buf_printf(out, hash ? "%s%s %.12s | %.12s" : "%s%s %s | %s", out->n ? ", " : "",
+                       c->at[i].name, c->at[i].a, c->at[i].b);
+        }
+}
+
+void may_text(unsigned may, struct buf *out)
+{
+    static const char *const text[] = {"page numbers", "trees and chunks", "rounding",
+                                       "the logits", "the choice of tokens", "the prompt",
+                                       "the end of a reply", "anything", "rounding"};
+    size_t before = out->n;
+    for (int i = 0; i < 9; i++)
+        if (may & 1u << i)
+            buf_printf(out, "%s%s", out->n > before ? ", " : "", text[i]);
+}
+
+void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json)
+{
+    jput_key(json, "changed");
+    jput_open(json, '[');
+    for (int i = 0; i < c->n; i++) {
+        struct buf may = {0};
+        may_text(c->at[i].may, &may);
+        jput_open(json, '{');
+        jput_kstr(json, "name", c->at[i].name);
+        jput_kstr(json, a, c->at[i].a);
+        jput_kstr(json, b, c->at[i].b);
+        jput_kstr(json, "may_change", may.p);
+        jput_close(json, '}');
+        buf_free(&may);
+    }
+    jput_close(json, ']');
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(d->why, sizeof d->why, fmt, ap);
+    va_end(ap);
+    d->class = class;
+    return true;
+}
+
+static bool numbers(struct difference *d, enum diff_class class, const char *name, int64_t a,
+                    int64_t b, const struct diff_names *in)
+{
+    return a != b && set(d, class, "%s %lld %s, %lld %s", name, (long long)a, in->a, (long long)b,
+                         in->b);
+}
+
+static bool digests(struct difference *d, enum diff_class class, uint64_t a, uint64_t b,
+                    const struct diff_names *in)
+{
+    return a != b && set(d, class, "digest %016llx %s, %016llx %s", (unsigned long long)a, in->a,
+                         (unsigned long long)b, in->b);
+}
+
+bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
+                const struct diff_names *in, struct difference *d)
+{
+    int i = 0, n = min_int(a->n, b->n);
+    while (i < n && a->v[i] == b->v[i])
+        i++;
+    if (i < n)
+        return set(d, class, "token %d is %d %s, %d %s", i, a->v[i], in->a, b->v[i], in->b);
+    return a->n != b->n && set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
+}
+
+/* The drafted tree; which nodes were accepted is compared with the tokens. */
+static bool shapes(struct difference *d, const struct tree *a, const struct tree *b,
+                   const struct diff_names *in)
+{
+    if (numbers(d, DIFF_DRAFT, "tree nodes", a->n, b ? b->n : 0, in))
+        return true;
+    for (int i = 0; b && i < a->n; i++)
+        if (numbers(d, DIFF_DRAFT, "token of a node", a->token[i], b->token[i], in) ||
+            numbers(d, DIFF_DRAFT, "parent of a node", a->parent[i], b->parent[i], in))
+            return true;
+    return false;
+}
+
+/* The page digest covers the draft's pass over the accepted cells, and the draft digest the fates
+ * of its nodes. Both therefore differ if another path was accepted; they are evidence only if the
+ * path is the same. */
+static bool same_path(const struct step_row *a, const struct step_row *b)
+{
+    return a->rec.accepted == b->rec.accepted && a->rec.bonus == b->rec.bonus &&
+           ids_equal(&a->tokens, &b->tokens);
+}
+
+/* Compares what a step drafted: the trees if both logs have them, else the numbers of nodes and, on
+ * the same path, the digests. */
+static bool drafts(struct difference *d, const struct step_row *a, const struct step_row *b,
+                   bool same, const struct diff_names *in)
+{
+    return numbers(d, DIFF_DRAFT, "drafted nodes", a->rec.drafted, b->rec.drafted, in) ||
+           (a->tree && b->tree && shapes(d, a->tree, b->tree, in)) ||
+           (same && digests(d, DIFF_DRAFT, a->rec.draft_digest, b->rec.draft_digest, in));
+}
+
+/* One token of a reply: where it was emitted, and what the logits said; fact NULL: not known. */
+struct emitted {
+    int32_t token;
+    int step;
+    const struct token_fact *fact;
+};
+
+static bool same_bits(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Whether the rows from which two tokens were chosen have the same best logits, as far as is known:
+ * for greedy choices the best two, whichever of them was chosen. */
+static bool same_row(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    if (x->token == y->token)
+        return same_bits(a->logp, b->logp) && a->rival == b->rival &&
+               same_bits(a->rival_logp, b->rival_logp);
+    return a->rival == y->token && b->rival == x->token && same_bits(a->logp, b->rival_logp) &&
+           same_bits(a->rival_logp, b->logp);
+}
+
+/* The rival of a sampled token that is not the best one is the best one, so two draws from equal
+ * logits agree in the best token's log probability. */
+static bool same_best(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
+}
+
+/* Whether the rows from which the first differing token and those before it were chosen are equal
+ * on both sides: then the choice differs, not the logits. The digest does not show that: it covers
+ * all rows of the path, which differ after the first different token. */
+static bool chosen_from_equal_rows(const struct step_row *a, const struct step_row *b)
+{
+    int i = 0, n = min_int(a->tokens.n, b->tokens.n);
+    if (!a->facts || !b->facts)
+        return false;
+    for (bool same = true; i < n && same; i++) {
+        struct emitted x = {a->tokens.v[i], a->n, &a->facts[i]}, y = {b->tokens.v[i], b->n, &b->facts[i]};
+        same = x.token == y.token;
+        if (!(same ? same_row(&x, &y) : same_best(&x, &y)))
+            return false;
+    }
+    return true;
+}
+
+/* Compares logits, choices and tokens of a step with equal drafts. */
+static bool choices(struct difference *d, const struct step_row *a, const struct step_row *b,
+                    const struct diff_names *in)
+{
+    const struct step_rec *x = &a->rec, *y = &b->rec;
+    bool path = !same_path(a, b) && chosen_from_equal_rows(a, b);
+    return (!path && digests(d, DIFF_LOGITS, x->logit_digest, y->logit_digest, in)) ||
+           numbers(d, DIFF_SAMPLER, "accepted", x->accepted, y->accepted, in) ||
+           numbers(d, DIFF_SAMPLER, "bonus token", x->bonus, y->bonus, in) ||
+           differ_ids(&a->tokens, &b->tokens, DIFF_SAMPLER, in, d) ||
+           numbers(d, DIFF_SAMPLER, "random numbers drawn", (int64_t)x->draws, (int64_t)y->draws, in) ||
+           (a->tree && b->tree &&
+            digests(d, DIFF_SAMPLER, tree_digest(a->tree), tree_digest(b->tree), in));
+}
+
+bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
+                 const struct diff_names *in, struct difference *d)
+{
+    const struct step_rec *x = &a->rec, *y = &b->rec;
+    struct difference draft = *d;
+    bool same = same_path(a, b);
+    if (numbers(d, DIFF_PAGES, "step kind", x->kind, y->kind, in) ||
+        numbers(d, DIFF_PAGES, "position", x->pos0, y->pos0, in))
+        return true;
+    bool drafted = drafts(&draft, a, b, same, in);
+    if (pages && same && !drafted && digests(d, DIFF_PAGES, x->page_digest, y->page_digest, in))
+        return true;
+    if (!drafted)
+        return numbers(d, DIFF_PAGES, "rows", x->rows, y->rows, in) || choices(d, a, b, in);
+    *d = draft;
+    return true;
+}
+
+/* ---- one turn -------------------------------------------------------------------------------- */
+
+/* Sets the steps at which the runs differ: a in the first run, b in the second; 0: none. */
+static void at_steps(struct difference *d, int a, int b)
+{
+    d->step[0] = a;
+    d->step[1] = b;
+}
+
+/* What is to be compared, and counts of what was. */
+struct comparison {
+    const struct conditions *c;
+    const struct diff_names *in;
+    struct difference *d;
+    struct diff_counts *n;
+    struct page_meaning pages; /* where pages are numbered differently */
+};
+
+static bool by_steps(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
+    char why[200];
+    int both = min_int(a->n_step, b->n_step);
+    for (int i = 0; i < both; i++) {
+        const struct step_row *x = &a->step[i], *y = &b->step[i];
+        bool pages = !(c->may & MAY_NUMBER) && x->rec.fused == y->rec.fused;
+        n->pages |= pages;
+        bool meant = c->may & MAY_NUMBER && pages_differ(&of->pages, x, y, in, why, sizeof why);
+        n->meaning |= c->may & MAY_NUMBER && !of->pages.unknown;
+        if (differ_step(x, y, pages, in, d) || (meant && set(d, DIFF_PAGES, "%s", why))) {
+            at_steps(d, x->n, y->n);
+            return true;
+        }
+        n->steps++;
+        n->tokens += x->tokens.n;
+    }
+    if (c->may & MAY_NUMBER)
+        pages_follow(&of->pages, a, b, both);
+    bool more_a = a->n_step > both && !b->cut, more_b = b->n_step > both && !a->cut;
+    if (!more_a && !more_b)
+        return false;
+    const struct step_row *x = more_a ? &a->step[both] : &b->step[both];
+    at_steps(d, more_a ? x->n : 0, more_a ? 0 : x->n);
+    return set(d, DIFF_REPLY, "there is no such step %s: the turn is over (%s)", more_a ? in->b : in->a,
+               more_a ? b->stop : a->stop);
+}
+
+static struct emitted emitted(const struct trace_turn *t, int i)
+{
+    int at, k = trace_step_of(t, i, &at);
+    const struct step_row *s = &t->step[k];
+    return (struct emitted){s->tokens.v[at], s->n, s->facts ? &s->facts[at] : NULL};
+}
+
+/* Notes the largest difference of two log probabilities of one token. */
+static void widen(struct diff_counts *n, const struct emitted *x, const struct emitted *y, int turn, int i)
+{
+    double far = fabs((double)x->fact->logp - (double)y->fact->logp);
+    if (x->token == y->token && far > n->most) {
+        n->most = far;
+        n->most_turn = turn;
+        n->most_token = i;
+    }
+}
+
+static bool by_position(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
+    int both = min_int(trace_emitted(a), trace_emitted(b));
+    bool exact = !(c->may & (MAY_ROUND | MAY_LOGITS));
+    n->by_position = true;
+    for (int i = 0; i < both; i++) {
+        struct emitted x = emitted(a, i), y = emitted(b, i);
+        bool facts = x.fact && y.fact;
+        if (facts)
+            widen(n, &x, &y, a->n, i);
+        d->token = i;
+        at_steps(d, x.step, y.step);
+        n->facts |= facts;
+        if (x.token != y.token) {
+            bool chosen = c->may & MAY_SAMPLE || (exact && facts);
+            bool equal = !facts || same_best(&x, &y);
+            return set(d, chosen && equal ? DIFF_SAMPLER : DIFF_LOGITS, "token %d is %d %s, %d %s", i,
+                       x.token, in->a, y.token, in->b);
+        }
+        if (exact && facts && !same_row(&x, &y))
+            return set(d, DIFF_LOGITS, "log probability of token %d %.9g %s, %.9g %s; of its rival %.9g, %.9g",
+                       i, (double)x.fact->logp, in->a, (double)y.fact->logp, in->b,
+                       (double)x.fact->rival_logp, (double)y.fact->rival_logp);
+        n->tokens++;
+    }
+    d->token = -1;
+    at_steps(d, 0, 0);
+    n->steps += a->n_step;
+    return false;
+}
+
+/* ---- turns that were stopped ----------------------------------------------------------------- */
+
+static bool faults_on(const char *settings)
+{
+    for (const char *p = settings ? settings : ""; *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (strncmp(p, "bug.", 4) == 0 && strncmp(p + strcspn(p, "=\n"), "=off", 4) != 0)
+            return true;
+    return false;
+}
+
+/* Whether the sides may be stopped at different places: a historical fault is on on both, and what it
+ * does depends on pages, trees and numbers, of which some differ. */
+static bool stops_may_differ(const struct conditions *c, const struct trace_turn *a, const struct trace_turn *b)
+{
+    return c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD) && !(c->may & MAY_FAULT) &&
+           faults_on(a->settings) && faults_on(b->settings);
+}
+
+/* Whether later turns have different contexts. A turn without a reply leaves nothing in the context;
+ * a replay that got further takes its reply back. */
+static bool contexts_part(const struct trace_turn *a, const struct trace_turn *b)
+{
+    int x = trace_emitted(a), y = trace_emitted(b);
+    return x && y && x != y;
+}
+
+static void say_stop(struct diff_counts *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void say_stop(struct diff_counts *n, const char *fmt, ...)
+{
+    va_list ap;
+    if (n->stop[0])
+        return;
+    va_start(ap, fmt);
+    vsnprintf(n->stop, sizeof n->stop, fmt, ap);
+    va_end(ap);
+}
+
+/* A fault ended the turn on both sides. */
+static bool both_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    int at = trace_emitted(a);
+    if (a->rule != b->rule || (at != trace_emitted(b) && !stops_may_differ(of->c, a, b))) {
+        at_steps(of->d, a->fault_step, b->fault_step);
+        return set(of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
+    }
+    of->n->over = contexts_part(a, b);
+    if (at != trace_emitted(b))
+        say_stop(of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: %.90s%s",
+                 a->n, at, plural(at), of->in->a, trace_emitted(b), of->in->b, a->fault,
+                 of->n->over ? "; later turns have different contexts" : "");
+    else
+        say_stop(of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
+                 plural(at), a->fault);
+    return false;
+}
+
+/* A fault ended the turn on one side only. */
+static bool one_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    const struct trace_turn *bad = a->fault[0] ? a : b;
+    const char *where = bad == a ? of->in->a : of->in->b;
+    at_steps(of->d, bad == a ? bad->fault_step : 0, bad == a ? 0 : bad->fault_step);
+    if (!bad->rule) /* the device, or invalid numbers */
+        return set(of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
+    if (!stops_may_differ(of->c, a, b))
+        return set(of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
+    at_steps(of->d, 0, 0);
+    of->n->over = contexts_part(a, b);
+    say_stop(of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
+             "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
+             of->n->over ? "; later turns have different contexts" : "");
+    return false;
+}
+
+static bool stops(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    of->n->stopped += a->cut || b->cut;
+    if (a->forced || b->forced || (!a->fault[0] && !b->fault[0]))
+        return false;
+    return (a->fault[0] && b->fault[0] ? both_stopped : one_stopped)(of, a, b);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* A message in one line, shortened. */
+static void quote(const char *text, char out[64])
+{
+    size_t n = 0;
+    const char *p = text;
+    while (*p && n < 56)
+        out[n++] = (unsigned char)*p < ' ' ? ' ' : *p, p++;
+    while (*p && n && ((unsigned char)*p & 0xc0) == 0x80) /* not within a character */
+        n--, p--;
+    snprintf(out + n, 64 - n, "%s", *p ? "..." : "");
+}
+
+bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
+                    struct difference *d)
+{
+    char x[64], y[64];
+    const char *mine = a->user ? a->user : "", *other = b->user ? b->user : "";
+    bool known = a->prompt.n && b->prompt.n, same = strcmp(mine, other) == 0;
+    if (!known && !facts_served(a->about) && !facts_served(b->about))
+        known = a->prompt.n || b->prompt.n; /* of a refused message there is no prompt */
+    if (known && ids_equal(&a->prompt, &b->prompt))
+        return false;
+    if (known && (same || !*mine || !*other))
+        return differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d);
+    quote(mine, x);
+    quote(other, y);
+    return !same && set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);
+}
+
+static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+{
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
+    bool logged = a->n_step && b->n_step;
+    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !a->forced && !b->forced;
+    if (differ_prompts(a, b, in, d))
+        return true;
+    if (logged && (steps ? by_steps : by_position)(of, a, b))
+        return true;
+    if (stops(of, a, b))
+        return true;
+    n->text_only |= !logged && !a->cut && !b->cut;
+    n->turns++;
+    bool end = !a->cut && !b->cut && !a->forced && !b->forced && !(c->may & MAY_END);
+    if (!end)
+        return false;
+    if (differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
+        return true;
+    return a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
+           set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop, in->b);
+}
+
+static void differ_all(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                       unsigned may, struct difference *d, struct conditions *all,
+                       struct diff_counts *n)
+{
+    *d = (struct difference){.token = -1};
+    *all = (struct conditions){.may = may};
+    *n = (struct diff_counts){.most_turn = -1};
+    struct comparison of = {.c = all, .in = in, .d = d, .n = n};
+    for (int i = 0; i < min_int(a->n, b->n) && !d->class && !n->over; i++) {
+        conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
+                        b->turn[i].settings);
+        d->index = i;
+        d->turn = a->turn[i].n;
+        turns(&of, &a->turn[i], &b->turn[i]);
+    }
+    page_meaning_free(&of.pages);
+    if (!d->class && !n->over && a->n != b->n) {
+        d->index = min_int(a->n, b->n);
+        d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
+        set(d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
+    }
+}
+
+void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                   struct difference *d, struct conditions *all, struct diff_counts *n)
+{
+    differ_all(a, b, in, 0, d, all, n);
+}
+
+void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                        struct difference *d, struct conditions *all, struct diff_counts *n)
+{
+    differ_all(a, b, in, MAY_STEP, d, all, n);
+}

@@ -1,0 +1,319 @@
+/* facts.c - see facts.h. */
+#include "repl/compare/facts.h"
+
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/settings.h"
+#include "kernels/json.h"
+
+char *facts_value(const char *lines, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = lines ? lines : ""; *at; at += strcspn(at, "\n"), at += *at == '\n')
+        if (strncmp(at, name, n) == 0 && at[n] == '=')
+            return xasprintf("%.*s", (int)strcspn(at + n + 1, "\n"), at + n + 1);
+    return NULL;
+}
+
+bool facts_served(const char *about)
+{
+    char *backend = facts_value(about, "backend"), *kind = facts_value(about, "server_kind");
+    bool served = kind || (backend && strcmp(backend, "remote") == 0);
+    free(backend);
+    free(kind);
+    return served;
+}
+
+static void add(struct buf *out, const char *name, const char *value)
+{
+    buf_printf(out, "%s%s %s", out->n ? ", " : "", name, value);
+}
+
+void facts_settings(const char *lines, struct buf *out)
+{
+    static const char *const always[] = {"seed", "temperature", "check"};
+    struct settings usual;
+    settings_init(&usual);
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+        char *v = facts_value(lines, always[i]);
+        if (v)
+            add(out, always[i], v);
+        free(v);
+    }
+    for (int i = 0; i < settings_count(); i++) {
+        const char *name = settings_at(i)->name;
+        struct buf normal = {0};
+        char *v = facts_value(lines, name);
+        settings_get(&usual, name, &normal);
+        bool always_shown = false;
+        for (size_t k = 0; k < sizeof always / sizeof *always; k++)
+            always_shown |= strcmp(name, always[k]) == 0;
+        if (v && !always_shown && strcmp(v, normal.p) != 0)
+            add(out, name, v);
+        buf_free(&normal);
+        free(v);
+    }
+}
+
+/* Calls fn with the name and the value of every line. */
+static void each_line(const char *lines, void (*fn)(const char *name, const char *value, void *arg),
+                      void *arg)
+{
+    for (const char *p = lines ? lines : ""; *p;) {
+        size_t n = strcspn(p, "\n"), name = strcspn(p, "=\n");
+        if (name < n) {
+            char *left = xasprintf("%.*s", (int)name, p);
+            char *right = xasprintf("%.*s", (int)(n - name - 1), p + name + 1);
+            fn(left, right, arg);
+            free(left);
+            free(right);
+        }
+        p += n + (p[n] == '\n');
+    }
+}
+
+struct diff {
+    const char *before; /* the lines to compare with */
+    struct buf *out;
+};
+
+static void add_change(const char *name, const char *value, void *arg)
+{
+    struct diff *d = arg;
+    bool is_fault = strncmp(name, "bug.", 4) == 0;
+    char *was = facts_value(d->before, name);
+    bool same = was ? strcmp(was, value) == 0 : is_fault && strcmp(value, "off") == 0;
+    char *label = is_fault ? xasprintf("fault %s", name + 4) : xstrdup(name);
+    if (!same)
+        add(d->out, label, value);
+    free(label);
+    free(was);
+}
+
+/* A fault that `lines` do not name is off. */
+static void add_gone(const char *name, const char *value, void *arg)
+{
+    struct diff *d = arg;
+    char *now = facts_value(d->before, name);
+    if (!now && strncmp(name, "bug.", 4) == 0 && strcmp(value, "off") != 0)
+        buf_printf(d->out, "%sfault %s off", d->out->n ? ", " : "", name + 4);
+    free(now);
+}
+
+void facts_changes(const char *before, const char *lines, struct buf *out)
+{
+    struct diff d = {before, out}, gone = {lines, out};
+    each_line(lines, add_change, &d);
+    each_line(before, add_gone, &gone);
+}
+
+void facts_computed(const char *about, struct buf *out)
+{
+    static const struct {
+        const char *name, *text, *usual; /* NULL: always shown */
+    } fact[] = {
+        {"server", " (%s)", ""},
+        {"precision", "; %s activations", NULL}, {"kv", ", %s cells", NULL},
+        {"page_size", "; page size %s", NULL},   {"context", "; context %s", NULL},
+        {"rows", "; at most %s rows a pass", ""}, {"capture", "; capture %s", ""},
+        {"weights", "; weights %s", "stored"},   {"draft_weights", "; draft weights %s", "stored"},
+        {"raw", "; raw %s", "0"},                {"version", "; aerie %s", NULL},
+        {"flags", ", %s", ""},
+    };
+    char *device = facts_value(about, "device");
+    char *url = facts_value(about, "server_url");
+    buf_str(out, url && *url ? url : device && *device ? device : url ? "a server" : "an unknown device");
+    free(device);
+    free(url);
+    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
+        char *v = facts_value(about, fact[i].name);
+        if (v && *v && (!fact[i].usual || strcmp(v, fact[i].usual) != 0)) {
+            const char *at = strstr(fact[i].text, "%s");
+            buf_printf(out, "%.*s%s%s", (int)(at - fact[i].text), fact[i].text, v, at + 2);
+        }
+        free(v);
+    }
+}
+
+static void add_json(const char *name, const char *value, void *arg)
+{
+    jput_kstr(arg, name, value);
+}
+
+void facts_json(const char *lines, struct buf *json)
+{
+    jput_open(json, '{');
+    each_line(lines, add_json, json);
+    jput_close(json, '}');
+}
+
+/* ---- packs ---- */
+
+void facts_pack(const struct pack_about *a, struct buf *out)
+{
+    static const char *const kept[] = {"with text", "no text, token ids kept", "no text, no token ids"};
+    buf_printf(out, "%s; %d turn%s, %d step%s", kept[a->level], a->turns, plural(a->turns), a->steps,
+               plural(a->steps));
+    if (a->trees[0])
+        buf_printf(out, "; trees of %s", a->trees);
+    buf_printf(out, "; seal %.12s", a->seal);
+}
+
+void facts_pack_json(const struct pack_about *a, struct buf *json)
+{
+    if (!a) {
+        jput_null(json);
+        return;
+    }
+    jput_open(json, '{');
+    jput_kstr(json, "session", a->session);
+    jput_kstr(json, "keeps", pack_level_name(a->level));
+    jput_kint(json, "turns", a->turns);
+    jput_kint(json, "steps", a->steps);
+    jput_kstr(json, "trees", a->trees);
+    jput_kstr(json, "made_by", a->made_by);
+    jput_kstr(json, "seal", a->seal);
+    jput_kint(json, "bytes", (int64_t)a->bytes);
+    jput_close(json, '}');
+}
+
+/* ---- the build and the engine ---- */
+
+/* dl_iterate_phdr() calls this for the program itself first. */
+static int find_id(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size;
+    char *out = arg;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        const char *at = (const char *)(info->dlpi_addr + h->p_vaddr), *end = at + h->p_memsz;
+        while (h->p_type == PT_NOTE && end - at >= (ptrdiff_t)sizeof(ElfW(Nhdr))) {
+            const ElfW(Nhdr) *note = (const void *)at;
+            const unsigned char *id = (const unsigned char *)at + sizeof *note +
+                                      ((note->n_namesz + 3) & ~3u);
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_descsz >= 6)
+                hex_digits(out, id, 6); /* out is zeroed */
+            at = (const char *)id + ((note->n_descsz + 3) & ~3u);
+        }
+    }
+    return 1;
+}
+
+const char *facts_build(void)
+{
+    static char text[96];
+    char id[16] = "";
+    if (text[0])
+        return text;
+    dl_iterate_phdr(find_id, id);
+#ifdef __clang__
+    snprintf(text, sizeof text, "clang %s%s%s", __clang_version__, id[0] ? ", build " : "", id);
+#else
+    snprintf(text, sizeof text, "gcc %s%s%s", __VERSION__, id[0] ? ", build " : "", id);
+#endif
+    return text;
+}
+
+void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
+{
+    if (o->server.url) { /* the server decides everything else */
+        buf_printf(out, "backend=remote\nserver=%s\ncontext=%d\n", i ? i->family : "",
+                   i ? i->context : 0);
+        return;
+    }
+    buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
+                    "date=%s\nweights=%s\ndraft_weights=%s\n",
+               i ? i->page_size : o->page_size, i ? i->context : o->context,
+               i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
+               i ? i->capture : o->capture ? o->capture : "", o->raw, i ? i->date : "",
+               o->quant.weights ? o->quant.weights : "stored",
+               o->quant.draft_weights ? o->quant.draft_weights : "");
+    if (i && i->backend)
+        buf_printf(out, "backend=%s\nprecision=%s\nkv=%s\nrows=%d\n", i->backend, i->precision, i->kv,
+                   i->rows);
+}
+
+struct compare {
+    const char *now;
+    struct facts_diff *out;
+};
+
+static void compare_line(const char *name, const char *log, void *arg)
+{
+    static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir",
+                                          "server_kind", "server_version", "server_url",
+                                          "server_facts"};
+    static const struct {
+        const char *name, *model;
+    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"}, {"draft_sha", "draft model"}};
+    struct compare *c = arg;
+    for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
+        if (strcmp(name, unbound[i]) == 0)
+            return;
+    char *now = facts_value(c->now, name);
+    const char *model = NULL;
+    for (size_t i = 0; i < sizeof hash / sizeof *hash; i++)
+        if (strcmp(name, hash[i].name) == 0)
+            model = hash[i].model;
+    if (!now || strcmp(log, now) == 0 || (!model && !*log)) {
+        free(now);
+        return;
+    }
+    struct facts_diff *d = c->out;
+    d->at = xrealloc(d->at, (size_t)d->n + 1, sizeof *d->at);
+    d->at[d->n++] = (struct fact_diff){xstrdup(name), xstrdup(log), now, model};
+}
+
+void facts_compare(const char *log, const char *now, struct facts_diff *out)
+{
+    struct compare c = {now, out};
+    *out = (struct facts_diff){0};
+    each_line(log, compare_line, &c);
+}
+
+void facts_diff_free(struct facts_diff *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        free(d->at[i].name);
+        free(d->at[i].log);
+        free(d->at[i].now);
+    }
+    free(d->at);
+    *d = (struct facts_diff){0};
+}
+
+bool facts_same_models(const struct facts_diff *d)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->at[i].model)
+            return false;
+    return true;
+}
+
+void facts_diff_print(const struct facts_diff *d, struct buf *out)
+{
+    for (int i = 0; i < d->n; i++) {
+        const struct fact_diff *f = &d->at[i];
+        const char *gap = i ? "; " : "", *log = *f->log ? f->log : "none";
+        const char *now = *f->now ? f->now : "none";
+        if (f->model)
+            buf_printf(out, "%sanother %s (%.12s, here %.12s)", gap, f->model, log, now);
+        else
+            buf_printf(out, "%s%s %s, here %s", gap, f->name, log, now);
+    }
+}
+
+bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
+                       struct buf *out)
+{
+    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
+                                           [DRAFT_KV_TARGET] = NEED_FROZEN};
+    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
+                          .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,
+                          .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
+                          .page_size = i->page_size};
+    return bug_needs(b, variant, &f, true, out);
+}

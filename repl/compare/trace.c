@@ -1,0 +1,147 @@
+/* trace.c - see trace.h. */
+#include "repl/compare/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_turn(struct trace_turn *t)
+{
+    for (int i = 0; i < t->n_step; i++)
+        step_row_free(&t->step[i]);
+    free(t->step);
+    free(t->settings);
+    free(t->about);
+    free(t->user);
+    free(t->text);
+    ids_free(&t->prompt);
+    ids_free(&t->reply);
+}
+
+/* A session's turn numbers only grow, so a number that was there before begins a fork's own turns: the
+ * parent's after the fork are dropped. */
+static struct trace_turn *add_turn(struct trace *t, int n)
+{
+    while (t->n && t->turn[t->n - 1].n >= n)
+        free_turn(&t->turn[--t->n]);
+    if (t->n == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : 16;
+        t->turn = xrealloc(t->turn, (size_t)t->cap, sizeof *t->turn);
+    }
+    t->turn[t->n] = (struct trace_turn){.n = n, .n_prompt = -1, .n_reply = -1};
+    return &t->turn[t->n++];
+}
+
+static void add_step(struct trace_turn *t, const struct step_row *row)
+{
+    if (t->n_step == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : 32;
+        t->step = xrealloc(t->step, (size_t)t->cap, sizeof *t->step);
+    }
+    step_row_copy(&t->step[t->n_step++], row);
+}
+
+void trace_cut(struct trace *t, int n)
+{
+    while (t->n > n)
+        free_turn(&t->turn[--t->n]);
+}
+
+void trace_free(struct trace *t)
+{
+    trace_cut(t, 0);
+    free(t->turn);
+    *t = (struct trace){0};
+}
+
+static void take_act(struct trace *t, const struct act *a)
+{
+    struct trace_turn *x = add_turn(t, a->user.n);
+    x->settings = xstrdup(a->user.sampling ? a->user.sampling : "");
+    x->about = xstrdup(a->about ? a->about : "");
+    x->user = xstrdup(a->user.text ? a->user.text : "");
+    x->text = xstrdup(a->reply.text ? a->reply.text : "");
+    if (a->reply.served) {
+        x->n_prompt = a->reply.served->prompt;
+        x->n_reply = a->reply.served->generated;
+    }
+    x->cut = act_cut_short(a) || a->fault;
+    snprintf(x->fault, sizeof x->fault, "%.250s", a->fault ? a->fault : "");
+    x->rule = a->rule;
+    x->fault_step = a->fault_step;
+    snprintf(x->stop, sizeof x->stop, "%s", a->reply.stop ? a->reply.stop : "");
+    if (!act_refused(a))
+        ids_cat(&x->prompt, a->user.tokens.v, a->user.tokens.n);
+    ids_cat(&x->reply, a->reply.tokens.v, a->reply.tokens.n);
+    for (int i = 0; i < a->n_step; i++)
+        add_step(x, &a->step[i]);
+}
+
+void trace_script(struct trace *t, const struct script *s)
+{
+    *t = (struct trace){0};
+    for (int i = 0; i < s->n; i++) {
+        const struct act *a = &s->act[i];
+        while (!a->is_turn && a->op == OP_FORK && t->n && t->turn[t->n - 1].n > a->turn)
+            free_turn(&t->turn[--t->n]);
+        if (a->is_turn)
+            take_act(t, a);
+    }
+}
+
+void trace_begin(struct trace *t, int n, const char *settings, const char *about)
+{
+    struct trace_turn *x = add_turn(t, n);
+    x->settings = xstrdup(settings ? settings : "");
+    x->about = xstrdup(about ? about : "");
+}
+
+void trace_event(struct trace *t, const struct event *ev)
+{
+    if (!t->n)
+        return;
+    struct trace_turn *x = &t->turn[t->n - 1];
+    if (ev->kind == EV_TURN_BEGIN) {
+        x->prompt.n = 0;
+        ids_cat(&x->prompt, ev->tokens.v, ev->tokens.n);
+        free(x->user);
+        x->user = xstrdup(ev->text.p ? ev->text.p : "");
+    } else if (ev->kind == EV_STEP) {
+        struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
+                               .facts = ev->facts, .tree = ev->tree};
+        page_pack(&ev->lengths, ev->pages, ev->n_pages, &row.pages);
+        add_step(x, &row);
+        buf_free(&row.pages);
+    } else if (ev->kind == EV_FAULT) {
+        snprintf(x->fault, sizeof x->fault, "%.250s", ev->text.p ? ev->text.p : "");
+        x->fault_step = ev->step;
+        x->rule = ev->at.rule;
+    } else if (ev->kind == EV_TURN_END) {
+        x->reply.n = 0;
+        ids_cat(&x->reply, ev->tokens.v, ev->tokens.n);
+        free(x->text);
+        x->text = xstrdup(ev->text.p ? ev->text.p : "");
+        snprintf(x->stop, sizeof x->stop, "%s", stop_name(ev->reason));
+        x->cut = ev->reason == STOP_CANCEL || ev->reason == STOP_DEVICE || ev->reason == STOP_FAULT;
+    }
+}
+
+int trace_step_of(const struct trace_turn *t, int i, int *at)
+{
+    for (int k = 0; k < t->n_step; k++) {
+        if (i < t->step[k].tokens.n) {
+            *at = i;
+            return k;
+        }
+        i -= t->step[k].tokens.n;
+    }
+    return -1;
+}
+
+int trace_emitted(const struct trace_turn *t)
+{
+    int n = 0;
+    for (int k = 0; k < t->n_step; k++)
+        n += t->step[k].tokens.n;
+    return n;
+}

@@ -1,0 +1,48 @@
+/* trace.h - the results of one run of a session, turn by turn and step by step: from the log, or
+ * from the events of an engine that runs the session again. Main thread only.
+ */
+#ifndef AERIE_TRACE_H
+#define AERIE_TRACE_H
+
+#include "engine/backend.h"
+#include "repl/compare/script.h"
+
+struct trace_turn {
+    int n;                  /* the turn's number */
+    char *user, *text;      /* the message, and the reply's text */
+    struct ids prompt, reply;
+    int64_t n_prompt, n_reply; /* tokens as a server counted them; -1: not reported */
+    char *settings;         /* "name=value" lines in force, faults included */
+    char *about;            /* facts of the run that computed it */
+    char stop[16];          /* stop_name(); "": the end is not known */
+    bool forced;            /* the reply's tokens were given: replies are compared by position,
+                               their ends not at all */
+    bool cut;               /* the turn was cut short: its end cannot be compared */
+    struct step_row *step;  /* (n_step) owned */
+    int n_step, cap;
+    char fault[256];        /* the violated rule or failure that ended the turn; "": none */
+    int rule;               /* of `fault`; 0: it is no violated rule */
+    int fault_step;
+};
+
+struct trace {
+    struct trace_turn *turn;
+    int n, cap;
+};
+
+/* Reads the turns from the log, without a parent's turns after the fork. */
+void trace_script(struct trace *t, const struct script *s);
+/* Adds a turn, whose results trace_event() then records. */
+void trace_begin(struct trace *t, int n, const char *settings, const char *about);
+/* Records EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */
+void trace_event(struct trace *t, const struct event *ev);
+void trace_cut(struct trace *t, int n); /* keeps the first n turns */
+void trace_free(struct trace *t);
+
+/* The step (index into turn->step) that emitted token i of the reply, and the token's index among
+ * those of the step; -1: none did. */
+int trace_step_of(const struct trace_turn *t, int i, int *at);
+/* Tokens that the steps emitted. */
+int trace_emitted(const struct trace_turn *t);
+
+#endif

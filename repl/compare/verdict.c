@@ -1,0 +1,754 @@
+/* verdict.c - see verdict.h. verdict_text.c writes the report. */
+#include "repl/compare/verdict.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tools/noise_backend.h"
+#include "repl/compare/facts.h"
+
+/* A row is called more than rounding beyond this multiple of the largest distance among NOISE_LEAST
+ * or more noise runs. */
+#define FAR_ROW 4
+
+struct judge {
+    const struct verdict_ask *ask;
+    struct report *r;
+    struct diff_side side[2];
+    struct rerun_engine engine; /* stays open between runs with the same options */
+    struct trace now_b;   /* the second side's run, if there is no log of it */
+    const struct trace *a, *b;
+    struct bands bands;
+};
+
+static void progress(const struct judge *j, const char *what)
+{
+    if (j->ask->progress)
+        j->ask->progress(j->ask->arg, what);
+}
+
+static bool run(struct judge *j, int side, const struct run_ask *ask, struct run_facts *f, const char *what)
+{
+    struct err e;
+    progress(j, what);
+    bool ok = side_run(&j->side[side], ask, f, &e);
+    if (!ok)
+        report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[side], e.msg);
+    return ok;
+}
+
+static const struct trace_turn *turn_of(const struct trace *t, int n)
+{
+    for (int i = t->n - 1; i >= 0; i--)
+        if (t->turn[i].n == n)
+            return &t->turn[i];
+    return NULL;
+}
+
+/* The step of a reply's token, and its index among the step's tokens. NULL: no step has it. */
+static const struct step_row *token_of(const struct trace_turn *t, int i, int *at)
+{
+    int k = t ? trace_step_of(t, i, at) : -1;
+    return k < 0 ? NULL : &t->step[k];
+}
+
+/* ---- the checker ----------------------------------------------------------------------------- */
+
+/* Takes over the rule that ended a run, if no other run has named one. */
+static void take_rule(struct judge *j, int side, const struct run_facts *f)
+{
+    struct report *r = j->r;
+    if (!f->rule[0] || r->rule[0])
+        return;
+    snprintf(r->rule, sizeof r->rule, "%s", f->rule);
+    r->rule_turn = f->rule_turn;
+    r->rule_step = f->rule_step;
+    r->rule_side = side;
+    report_say(j->r, "a rule is violated %s at step %d.%d: %s",
+               side ? j->ask->names.b : j->ask->names.a, r->rule_turn, r->rule_step, r->rule);
+}
+
+/* Runs both sides again with the strict checker. */
+static void check_sides(struct judge *j)
+{
+    struct report *r = j->r;
+    uint64_t checks = 0;
+    for (int side = 0; side < 2; side++) {
+        struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
+        struct run_facts f;
+        if (run(j, side, &ask, &f, "with the checker"))
+            take_rule(j, side, &f);
+        checks += f.checks;
+        run_facts_free(&f);
+    }
+    if (!r->rule[0] && checks)
+        report_say(j->r, "no rule is violated on either side: %llu plans checked strictly",
+                   (unsigned long long)checks);
+}
+
+/* ---- exact: every bit must agree ------------------------------------------------------------- */
+
+/* Maps the rows of two probes onto each other: all rows, or those of one token. */
+static bool map_rows(const struct judge *j, const struct run_facts *a, const struct run_facts *b, int turn,
+                     int token, struct row_map *m)
+{
+    (void)j;
+    int at_a = 0, at_b = 0;
+    if (token < 0)
+        return rows_all(a->probe, b->probe, m);
+    const struct step_row *x = token_of(turn_of(&a->trace, turn), token, &at_a);
+    const struct step_row *y = token_of(turn_of(&b->trace, turn), token, &at_b);
+    m->n = 1;
+    m->a[0] = x ? row_of_token(a->probe, x, at_a) : -1;
+    m->b[0] = y ? row_of_token(b->probe, y, at_b) : -1;
+    return m->a[0] >= 0 && m->b[0] >= 0;
+}
+
+/* Reports the first key whose position differs, or, if pages are numbered alike, whose slot
+ * differs. A pass in two parts lists no keys, so nothing can be said about it. */
+static void say_keys(struct judge *j, const struct probe *a, const struct probe *b)
+{
+    int i = 0, k = 0, row = j->r->place.row, n = min_int(a->n_key, b->n_key);
+    const struct diff_names *in = &j->ask->names;
+    if (n == 0)
+        return;
+    while (i < n && a->key_pos[i] == b->key_pos[i])
+        i++;
+    while (k < n && (a->key_slot[k] == b->key_slot[k] || j->r->conditions.may & MAY_NUMBER))
+        k++;
+    if (i < n)
+        report_say(j->r, "row %d reads other positions there: key %d is of position %d %s, %d %s",
+                   row, i, a->key_pos[i], in->a, b->key_pos[i], in->b);
+    else if (a->n_key != b->n_key)
+        report_say(j->r, "row %d reads %d positions %s, %d %s", row, a->n_key, in->a, b->n_key,
+                   in->b);
+    else if (k < n)
+        report_say(j->r, "row %d reads position %d from slot %d %s, from slot %d %s", row,
+                   a->key_pos[k], a->key_slot[k], in->a, b->key_slot[k], in->b);
+    else
+        report_say(
+            j->r, "row %d reads the same %d positions on both sides: their cells hold other values",
+            row, n);
+}
+
+/* Compares the keys that the found row reads in its layer on both sides. */
+static void compare_keys(struct judge *j, int turn, const int step[2])
+{
+    struct report *r = j->r;
+    struct run_facts f[2];
+    bool ok = true;
+    for (int side = 0; side < 2; side++) {
+        struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .layer = r->place.layer,
+                              .row = side ? r->place.row_b : r->place.row};
+        ok = run(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
+    }
+    if (ok && f[0].probe->key_layer >= 0 && f[1].probe->key_layer >= 0)
+        say_keys(j, f[0].probe, f[1].probe);
+    for (int side = 0; side < 2; side++)
+        run_facts_free(&f[side]);
+}
+
+/* Runs both sides up to a step with taps and looks for the first difference of any size. A pass with
+ * more rows than a probe keeps is looked through in parts. */
+static bool find_place(struct judge *j, int turn, const int step[2], int token)
+{
+    struct report *r = j->r;
+    struct row_map m;
+    int n_rows = 1;
+    bool found = false, ok = true;
+    for (int row = token >= 0 ? -1 : 0; ok && !found && row < n_rows; row += PROBE_ROWS) {
+        struct run_facts f[2];
+        for (int side = 0; side < 2; side++) {
+            struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .row = row, .layer = -1};
+            ok = run(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
+        }
+        ok = ok && map_rows(j, &f[0], &f[1], turn, token, &m);
+        if (ok) {
+            locate(f[0].probe, f[1].probe, &m, NULL, 1, &r->place);
+            found = r->place.found;
+            n_rows = row < 0 ? 0 : f[0].probe->n_rows;
+        }
+        for (int side = 0; side < 2; side++)
+            run_facts_free(&f[side]);
+    }
+    if (!found)
+        return false;
+    r->turn = turn;
+    r->step[0] = step[0];
+    r->step[1] = step[1];
+    r->token = token;
+    if (r->place.at == PROBE_ATTN)
+        compare_keys(j, turn, step);
+    return true;
+}
+
+/* If the first difference of the logs does not change the target's numbers: runs both sides to the
+ * end and looks for the first token whose log probabilities differ. */
+static void find_reach(struct judge *j)
+{
+    struct run_facts f[2];
+    bool ok = true;
+    for (int side = 0; side < 2; side++) {
+        struct run_ask ask = {.row = -1, .layer = -1};
+        ok = run(j, side, &ask, &f[side], "to the end") && ok;
+    }
+    struct difference d;
+    struct conditions c;
+    struct diff_counts n;
+    if (ok) {
+        differ_by_position(&f[0].trace, &f[1].trace, &j->ask->names, &d, &c, &n);
+        if (d.class == DIFF_LOGITS && d.token >= 0)
+            find_place(j, d.turn, d.step, d.token);
+        else if (f[0].rule[0] || f[1].rule[0])
+            report_say(
+                j->r,
+                "the checker kept a pass from running; with check=off the replay shows what it computes");
+        else if (!d.class)
+            report_say(j->r,
+                       "the tokens and their log probabilities are equal to the end: %d tokens",
+                       n.tokens);
+        conditions_free(&c);
+    }
+    for (int side = 0; side < 2; side++)
+        run_facts_free(&f[side]);
+}
+
+/* Whether a side, run again, computes the values of its log up to the step. */
+static bool repeats(struct judge *j, int side, int turn, int step)
+{
+    const struct trace *log = side ? j->ask->log_b : j->ask->log_a;
+    struct run_ask ask = {.turn = turn, .step = step, .row = -1, .layer = -1};
+    struct run_facts f;
+    struct difference d = {0};
+    struct conditions c = {0};
+    struct diff_counts n;
+    const char *name = j->ask->who[side];
+    if (!log)
+        return true;
+    bool ok = run(j, side, &ask, &f, "once more");
+    if (ok) {
+        struct trace head = *log;
+        head.n = min_int(head.n, f.trace.n);
+        struct diff_names in = {"in the log", "run again"};
+        differ_traces(&head, &f.trace, &in, &d, &c, &n);
+        if (d.class) {
+            report_say(j->r, "run again, %s differs from its own log at step %d.%d: %s: %.200s",
+                       name, d.turn, max_int(d.step[0], d.step[1]), diff_class_name(d.class),
+                       d.why);
+            if (c.may & MAY_BUILD)
+                report_say(j->r, "that log was computed by another build or device");
+        } else {
+            report_say(j->r, "run again, %s computes the same bits up to step %d.%d", name, turn,
+                       step);
+        }
+        conditions_free(&c);
+    }
+    run_facts_free(&f);
+    return ok && !d.class;
+}
+
+static void say_conditions(struct judge *j)
+{
+    struct buf text = {0}, may = {0};
+    const struct conditions *c = &j->r->conditions;
+    conditions_text(c, ~(unsigned)(MAY_FAULT | MAY_BUILD), &text);
+    may_text(c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD), &may);
+    if (text.n)
+        report_say(j->r, "changed: %.200s, which may change %.200s", text.p, may.p);
+    else
+        report_say(j->r,
+                   "nothing was changed that may change a number, a page, a draft or a choice");
+    text.n = 0;
+    conditions_text(c, MAY_FAULT, &text);
+    if (text.n)
+        report_say(j->r, "a historical fault is switched: %.200s", text.p);
+    buf_free(&text);
+    buf_free(&may);
+}
+
+/* The verdict from the class of the first difference, if every bit must agree. */
+static enum verdict exact_verdict(const struct report *r, bool two_logs)
+{
+    unsigned may = r->conditions.may;
+    switch (r->diff.class) {
+    case DIFF_NONE: return VERDICT_EQUAL;
+    case DIFF_SAMPLER: return may & MAY_SAMPLE ? VERDICT_PURPOSE : VERDICT_BUG;
+    case DIFF_PROMPT:
+        return may & (MAY_PROMPT | MAY_END | MAY_SAMPLE) ? VERDICT_PURPOSE
+               : two_logs                                ? VERDICT_OTHER
+                                                         : VERDICT_BUG;
+    case DIFF_MESSAGE: return two_logs ? VERDICT_OTHER : VERDICT_BUG;
+    case DIFF_REPLY: return may & (MAY_END | MAY_SAMPLE) ? VERDICT_PURPOSE : VERDICT_BUG;
+    default: return VERDICT_BUG;
+    }
+}
+
+/* Prompt chunks before the last have no logits, so a difference in the last chunk's logits may have
+ * begun in any of them. Searches them if both sides have the same chunks. */
+static bool find_in_chunks(struct judge *j, int turn, const int step[2])
+{
+    const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
+    bool same = step[0] == step[1] && a && b && a->n_step >= step[0] && j->r->diff.class == DIFF_LOGITS;
+    for (int i = 0; same && i < step[0] - 1; i++) {
+        const int at[2] = {i + 1, i + 1};
+        if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i || b->step[i].rec.rows != a->step[i].rec.rows)
+            return false;
+        if (find_place(j, turn, at, -1))
+            return true;
+    }
+    return false;
+}
+
+static void judge_exact(struct judge *j)
+{
+    struct report *r = j->r;
+    const struct difference *d = &r->diff;
+    int step[2] = {d->step[0] ? d->step[0] : d->step[1], d->step[1] ? d->step[1] : d->step[0]};
+    bool cause = d->class >= DIFF_PAGES && d->class <= DIFF_SAMPLER;
+    r->verdict = exact_verdict(r, j->ask->log_b != NULL);
+    if (r->verdict == VERDICT_PURPOSE || !cause || j->ask->log_only || !step[0])
+        return;
+    bool same = repeats(j, 0, d->turn, step[0]);
+    same = repeats(j, 1, d->turn, step[1]) && same;
+    r->ran = true;
+    bool there = same && (d->class == DIFF_PAGES || d->class == DIFF_LOGITS) &&
+                 (find_in_chunks(j, d->turn, step) || find_place(j, d->turn, step, d->token));
+    if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
+        find_reach(j);
+    if (same && !there && d->class == DIFF_LOGITS)
+        report_say(j->r, "computed again with taps, the rows of that step are equal");
+    check_sides(j);
+}
+
+/* ---- rounding: the band ---------------------------------------------------------------------- */
+
+static bool has_value(const struct buf *about, const char *name, const char *value)
+{
+    char *v = facts_value(about->p, name);
+    bool is = v && strcmp(v, value) == 0;
+    free(v);
+    return is;
+}
+
+/* The rounding size of the side with the coarser precision. */
+static float noise_size(const struct buf *a, const struct buf *b)
+{
+    const struct buf *about[] = {a, b};
+    float size = NOISE_F32;
+    for (int i = 0; i < 2; i++) {
+        if (has_value(about[i], "precision", "bf16") || has_value(about[i], "kv", "bf16"))
+            size = fmaxf(size, NOISE_BF16);
+        if (has_value(a, "weights", "fp8") != has_value(b, "weights", "fp8") ||
+            has_value(a, "kv", "fp8") != has_value(b, "kv", "fp8"))
+            size = fmaxf(size, NOISE_FP8);
+    }
+    return size;
+}
+
+/* The margins of all tokens of a trace, turn after turn: log probability of each emitted token less
+ * its rival's. */
+struct margins {
+    double *v;
+    int *turn, *token;
+    int n;
+};
+
+static void margins_free(struct margins *m)
+{
+    free(m->v);
+    free(m->turn);
+    free(m->token);
+    *m = (struct margins){0};
+}
+
+/* The margin of one token over another in a row of which only the best token and the rival are
+ * known; NAN if it does not follow from them. */
+static double margin_over(const struct token_fact *f, int32_t rival)
+{
+    return f->rival == rival ? (double)f->logp - (double)f->rival_logp : NAN;
+}
+
+/* The margins of all tokens in *t over the rivals that *ref has at the same places. */
+static void margins_read(struct margins *m, const struct trace *ref, const struct trace *t)
+{
+    int room = 0;
+    for (int i = 0; i < ref->n; i++)
+        room += trace_emitted(&ref->turn[i]);
+    m->v = xcalloc((size_t)room + 1, sizeof *m->v);
+    m->turn = xcalloc((size_t)room + 1, sizeof *m->turn);
+    m->token = xcalloc((size_t)room + 1, sizeof *m->token);
+    m->n = 0;
+    for (int i = 0; i < min_int(ref->n, t->n); i++)
+        for (int k = 0; k < min_int(trace_emitted(&ref->turn[i]), trace_emitted(&t->turn[i])); k++) {
+            int at_x, at_y;
+            const struct step_row *x = token_of(&ref->turn[i], k, &at_x);
+            const struct step_row *y = token_of(&t->turn[i], k, &at_y);
+            bool known = x->facts && y->facts && x->tokens.v[at_x] == y->tokens.v[at_y];
+            const struct token_fact *f = known ? &y->facts[at_y] : NULL;
+            m->v[m->n] = f ? margin_over(f, x->facts[at_x].rival) : (double)NAN;
+            /* the rival is another one: use the emitted token's log probability */
+            if (f && isnan(m->v[m->n]))
+                m->v[m->n] = (double)f->logp - (double)x->facts[at_x].logp +
+                             margin_over(&x->facts[at_x], x->facts[at_x].rival);
+            m->turn[m->n] = ref->turn[i].n;
+            m->token[m->n++] = k;
+        }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of the values that are not NAN; 0: there are none. */
+static double median(const double *v, int n)
+{
+    double *s = xcalloc((size_t)n + 1, sizeof *s);
+    int k = 0;
+    for (int i = 0; i < n; i++)
+        if (!isnan(v[i]))
+            s[k++] = v[i];
+    qsort(s, (size_t)k, sizeof *s, by_size);
+    double mid = k ? s[k / 2] : 0;
+    free(s);
+    return mid;
+}
+
+struct measured {
+    struct margins a, b;
+    double *rms; /* (a.n) root mean square of each margin's movements under noise */
+    double usual; /* their median */
+    int runs;
+};
+
+static void measured_free(struct measured *x)
+{
+    margins_free(&x->a);
+    margins_free(&x->b);
+    free(x->rms);
+}
+
+/* Adds runs with noise until there are `upto`; x->rms holds sums of squares until they are done.
+ * False: they cannot be run. */
+static bool add_noise_runs(struct judge *j, struct measured *x, const struct trace *ref, float size, int upto)
+{
+    for (int i = 0; i < x->a.n; i++)
+        x->rms[i] *= x->rms[i] * x->runs;
+    bool ok = true;
+    for (; ok && x->runs < upto; x->runs++) {
+        struct run_ask ask = {.forced = j->a, .plain = true, .noise = size, .seed = (uint64_t)x->runs + 1,
+                              .row = -1, .layer = -1};
+        struct run_facts f;
+        struct margins m = {0};
+        ok = run(j, 0, &ask, &f, "with noise");
+        if (ok)
+            margins_read(&m, ref, &f.trace);
+        for (int i = 0; i < min_int(m.n, x->a.n); i++)
+            if (!isnan(m.v[i]) && !isnan(x->a.v[i]))
+                x->rms[i] += (m.v[i] - x->a.v[i]) * (m.v[i] - x->a.v[i]);
+        margins_free(&m);
+        run_facts_free(&f);
+    }
+    for (int i = 0; i < x->a.n; i++)
+        x->rms[i] = sqrt(x->rms[i] / max_int(1, x->runs));
+    x->usual = median(x->rms, x->a.n);
+    return ok;
+}
+
+static double band_at(const struct measured *x, int i)
+{
+    return fmax(fmax(x->rms[i], x->usual), 1e-12);
+}
+
+/* The first token whose margin moved too far between the sides; -1: none. *worst: the largest. */
+static int first_far(const struct measured *x, double *worst, int *worst_at)
+{
+    int first = -1;
+    *worst = 0;
+    *worst_at = -1;
+    for (int i = 0; i < min_int(x->a.n, x->b.n); i++) {
+        double z = fabs(x->b.v[i] - x->a.v[i]) / band_at(x, i);
+        if (isnan(x->a.v[i]))
+            continue;
+        if (isnan(z))
+            z = INFINITY;
+        if (z > *worst) {
+            *worst = z;
+            *worst_at = i;
+        }
+        if (z > FAR_MARGIN && first < 0)
+            first = i;
+    }
+    return first;
+}
+
+/* Measures the bands of one token's row: the first side with noise against the first side without.
+ * *plain: the first side without drafting, with taps at the token. */
+static bool tap_bands(struct judge *j, int turn, int token, float size, int runs, struct run_facts *plain)
+{
+    struct run_facts once;
+    struct run_ask ask = {.turn = turn, .forced = j->a, .plain = true, .row = -1, .layer = -1};
+    bool ok = run(j, 0, &ask, &once, "without drafting");
+    int at = 0;
+    const struct step_row *s = ok ? token_of(turn_of(&once.trace, turn), token, &at) : NULL;
+    int step = s ? s->n : 0;
+    run_facts_free(&once);
+    ask.step = step;
+    ask.probe = true;
+    *plain = (struct run_facts){0};
+    if (!step || !run(j, 0, &ask, plain, "with taps") || !plain->probe)
+        return false;
+    for (int k = 0; k < runs; k++) {
+        struct run_facts f;
+        struct row_map m;
+        ask.noise = size;
+        ask.seed = (uint64_t)k + 1;
+        if (run(j, 0, &ask, &f, "with noise and taps") && f.probe && map_rows(j, plain, &f, turn, token, &m))
+            bands_add(&j->bands, plain->probe, f.probe, &m);
+        run_facts_free(&f);
+    }
+    return j->bands.at != NULL;
+}
+
+/* The first layer at which the row of a token lies beyond the band. */
+static void place_beyond(struct judge *j, int turn, int token, float size, const struct trace *forced_b)
+{
+    struct report *r = j->r;
+    struct run_facts plain, other = {0};
+    struct row_map m;
+    int at = 0;
+    const struct step_row *s = token_of(turn_of(forced_b, turn), token, &at);
+    j->bands.least = size / 4; /* `size` is the size of four roundings */
+    bool ok = s && tap_bands(j, turn, token, size, NOISE_LEAST, &plain);
+    if (!s)
+        plain = (struct run_facts){0};
+    struct run_ask ask = {.turn = turn, .step = s ? s->n : 0, .forced = j->a, .probe = true, .row = -1,
+                          .layer = -1};
+    ok = ok && run(j, 1, &ask, &other, "with taps") && other.probe &&
+         map_rows(j, &plain, &other, turn, token, &m);
+    if (ok) {
+        locate(plain.probe, other.probe, &m, &j->bands, FAR_ROW, &r->place);
+        r->turn = turn;
+        r->token = token;
+        r->step[0] = r->diff.step[0];
+        r->step[1] = s->n;
+        int x;
+        const struct step_row *mine = token_of(turn_of(j->a, turn), token, &x);
+        r->step[0] = mine ? mine->n : 0;
+    }
+    run_facts_free(&plain);
+    run_facts_free(&other);
+}
+
+/* The margin at the first token that differs, and what is known of its band. */
+static void note_margin(struct judge *j, const struct measured *x, const struct trace *ref)
+{
+    struct report *r = j->r;
+    const struct difference *d = &r->diff;
+    int at_a = 0, at_b = 0;
+    const struct step_row *s = d->token >= 0 ? token_of(turn_of(ref, d->turn), d->token, &at_a) : NULL;
+    const struct step_row *t = s ? token_of(turn_of(j->b, d->turn), d->token, &at_b) : NULL;
+    r->band = x ? x->usual : 0;
+    if (!s || !t || !s->facts || s->tokens.v[at_a] == t->tokens.v[at_b])
+        return;
+    r->has_margin = true;
+    r->chosen[0] = s->tokens.v[at_a];
+    r->chosen[1] = t->tokens.v[at_b];
+    r->margin = (double)s->facts[at_a].logp - (double)s->facts[at_a].rival_logp;
+    for (int i = 0; x && i < x->a.n; i++)
+        if (x->a.turn[i] == d->turn && x->a.token[i] == d->token)
+            r->band = band_at(x, i);
+}
+
+static void say_band(struct judge *j)
+{
+    struct report *r = j->r;
+    report_say(
+        j->r,
+        "noise band: %d runs of %s with noise of %.2g of each element that enters a product, given the "
+        "same tokens: margins move by %.3g",
+        r->noise_runs, j->ask->who[0], (double)r->noise, r->band);
+    report_say(
+        j->r,
+        "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, token %d)",
+        r->worst, r->worst_turn, r->worst_token);
+    if (r->has_margin)
+        report_say(j->r, "margin where the tokens part: %.3g, %.2g bands", r->margin,
+                   r->margin / fmax(r->band, 1e-12));
+}
+
+/* Compares the margins of the two sides, both given the first side's tokens, with the band. Returns
+ * the first token beyond it; -1: none; -2: it could not be measured. */
+static int measure(struct judge *j, struct measured *x, const struct run_facts *a, const struct run_facts *b,
+                   float size)
+{
+    struct report *r = j->r;
+    int at, first;
+    margins_read(&x->a, &a->trace, &a->trace);
+    margins_read(&x->b, &a->trace, &b->trace);
+    x->rms = xcalloc((size_t)x->a.n + 1, sizeof *x->rms);
+    if (!x->a.n || !add_noise_runs(j, x, &a->trace, size, NOISE_LEAST))
+        return -2;
+    first = first_far(x, &r->worst, &at);
+    /* more runs before the verdict */
+    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST))
+        first = first_far(x, &r->worst, &at);
+    r->noise_runs = x->runs;
+    r->noise = size;
+    r->worst_turn = at >= 0 ? x->a.turn[at] : 0;
+    r->worst_token = at >= 0 ? x->a.token[at] : 0;
+    return first;
+}
+
+static void judge_rounding(struct judge *j)
+{
+    struct report *r = j->r;
+    struct run_ask ask = {.row = -1, .layer = -1, .forced = j->a};
+    struct run_facts a, b = {0};
+    struct measured x = {0};
+    bool model = false;
+    for (int i = 0; i < r->conditions.n; i++)
+        model |= strcmp(r->conditions.at[i].name, "model_sha") == 0;
+    if (model || (r->diff.class == DIFF_SAMPLER && r->conditions.may & MAY_SAMPLE) || j->ask->log_only) {
+        r->verdict = j->ask->log_only && !model ? VERDICT_OPEN : VERDICT_PURPOSE;
+        return;
+    }
+    bool ok = run(j, 0, &ask, &a, "given its tokens");
+    ok = run(j, 1, &ask, &b, "given the first side's tokens") && ok;
+    r->ran = ok;
+    r->verdict = VERDICT_OPEN;
+    if (ok) {
+        float size = noise_size(&a.about, &b.about);
+        int far = measure(j, &x, &a, &b, size);
+        note_margin(j, &x, &a.trace);
+        if (far != -2)
+            say_band(j);
+        int turn = far >= 0 ? x.a.turn[far] : r->diff.turn, token = far >= 0 ? x.a.token[far] : r->diff.token;
+        if (far != -2 && token >= 0)
+            place_beyond(j, turn, token, size, &b.trace);
+        check_sides(j);
+        bool beyond = far >= 0 || (r->place.found && !r->place.experts);
+        r->verdict = far == -2 ? VERDICT_OPEN
+                     : r->rule[0] || beyond ? VERDICT_BUG
+                     : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
+                                                      : VERDICT_ROUNDING;
+        if (far >= 0)
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band",
+                       x.a.token[far], x.a.turn[far]);
+    }
+    measured_free(&x);
+    run_facts_free(&a);
+    run_facts_free(&b);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+/* Reports what the comparison of the logs found of turns that were stopped. */
+static void say_stops(struct judge *j)
+{
+    struct report *r = j->r;
+    const struct difference *d = &r->diff;
+    int side = d->step[0] ? 0 : 1;
+    const struct trace *t = side ? j->b : j->a;
+    if (r->counts.stop[0])
+        report_say(r, "%s", r->counts.stop);
+    if (d->class != DIFF_STOP)
+        return;
+    const struct trace_turn *bad = &t->turn[d->index];
+    if (r->rule[0] || !bad->rule)
+        return;
+    snprintf(r->rule, sizeof r->rule, "%s", bad->fault);
+    r->rule_turn = bad->n;
+    r->rule_step = bad->fault_step;
+    r->rule_side = side;
+}
+
+static void say_other(struct report *r)
+{
+    if (r->diff.index > 0)
+        report_say(r, "the turns before it are equal: %d turn%s, %d token%s", r->counts.turns,
+                   plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens));
+}
+
+static bool read_second(struct judge *j, struct err *e)
+{
+    struct run_ask ask = {.row = -1, .layer = -1};
+    struct run_facts f;
+    j->b = j->ask->log_b;
+    if (j->b)
+        return true;
+    progress(j, "with the changes");
+    bool ok = side_run(&j->side[1], &ask, &f, e);
+    take_rule(j, 1, &f);
+    j->now_b = f.trace;
+    f.trace = (struct trace){0};
+    run_facts_free(&f);
+    j->b = &j->now_b;
+    return ok;
+}
+
+bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e)
+{
+    if (ask->forced || trace_served(ask->log_a) || (ask->log_b && trace_served(ask->log_b)))
+        return verdict_served(ask, r, e);
+    struct judge j = {.ask = ask, .r = r, .a = ask->log_a, .side = {ask->a, ask->b}};
+    *r = (struct report){.token = -1, .margins = {NAN, NAN}};
+    for (int i = 0; i < 2; i++)
+        if (!j.side[i].opened) /* an engine that the hook has changed must not be used again */
+            j.side[i].how.keep = &j.engine;
+    if (!read_second(&j, e)) {
+        rerun_engine_close(&j.engine);
+        trace_free(&j.now_b);
+        return false;
+    }
+    differ_traces(j.a, j.b, &ask->names, &r->diff, &r->conditions, &r->counts);
+    bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
+    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
+    say_stops(&j);
+    if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
+        say_conditions(&j);
+    if (other || !rounds)
+        judge_exact(&j);
+    else
+        judge_rounding(&j);
+    if (r->verdict == VERDICT_OTHER)
+        say_other(r);
+    if (r->rule[0])
+        r->verdict = VERDICT_BUG;
+    rerun_engine_close(&j.engine);
+    bands_free(&j.bands);
+    trace_free(&j.now_b);
+    return true;
+}
+
+void report_say(struct report *r, const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    if (r->n_evidence == MAX_EVIDENCE)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    r->evidence[r->n_evidence++] = xstrdup(line);
+}
+
+void report_free(struct report *r)
+{
+    conditions_free(&r->conditions);
+    for (int i = 0; i < r->n_evidence; i++)
+        free(r->evidence[i]);
+    *r = (struct report){0};
+}
+
+const char *verdict_name(enum verdict v)
+{
+    static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open",
+                                       "not comparable", "rounding within the band",
+                                       "differs by more than the band"};
+    return name[v];
+}

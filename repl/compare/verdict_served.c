@@ -1,0 +1,752 @@
+/* verdict_served.c - the verdict if one of the two runs, or both, were computed by a server: see
+ * verdict.h.
+ *
+ * Prompts are compared first, then the replies by position; as ids if both sides have them, else as
+ * text. The band is measured on the local side: its margins under noise of the size of roundings,
+ * given the same tokens. If both sides are servers, there is no band. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "engine/tools/noise_backend.h"
+#include "kernels/json_read.h"
+#include "repl/compare/facts.h"
+#include "repl/compare/verdict.h"
+
+struct judge {
+    const struct verdict_ask *ask;
+    struct report *r;
+    const struct trace *t[2];
+    bool served[2];
+    struct run_facts base; /* the local side run again, given its tokens */
+    int local;             /* the side that can be run here; -1: none */
+    struct diff_side side; /* how that side is run */
+    double *logp;          /* (n_logp) differences, sizes */
+    int n_logp, cap_logp;
+    bool exact; /* both sides are the same build of aerie: every bit must agree */
+    int no_prompt, no_ids,
+        rendered; /* turns without the ids of a prompt or a reply, and those whose prompt
+                                        was rendered here instead */
+};
+
+bool trace_served(const struct trace *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (facts_served(t->turn[i].about))
+            return true;
+    return false;
+}
+
+static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what,
+                struct err *e)
+{
+    if (j->ask->progress)
+        j->ask->progress(j->ask->arg, what);
+    return side_run(&j->side, ask, f, e);
+}
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+/* "vLLM 0.26.0", "aerie 0.9.0 on cpu". The caller frees. */
+static char *computed_by(const char *about)
+{
+    char *kind = facts_value(about, "server_kind"), *version = facts_value(about, "server_version");
+    char *server = facts_value(about, "server"), *aerie = facts_value(about, "version");
+    char *device = facts_value(about, "backend"), *out;
+    if (!facts_served(about))
+        out = xasprintf("aerie %s, %s", aerie ? aerie : AERIE_VERSION,
+                        device ? device : "an unknown device");
+    else if (kind && *kind)
+        out = xasprintf("%s%s%s", kind, version && *version ? " " : "", version ? version : "");
+    else
+        out = xstrdup(server && *server ? server : "a server that is not named");
+    free(kind);
+    free(version);
+    free(server);
+    free(aerie);
+    free(device);
+    return out;
+}
+
+static void note_sampling(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    static const struct {
+        const char *name;
+        unsigned may;
+    } same[] = {{"temperature", MAY_SAMPLE}, {"top_p", MAY_SAMPLE}, {"top_k", MAY_SAMPLE},
+                {"min_p", MAY_SAMPLE},       {"seed", MAY_SAMPLE},  {"max_tokens", MAY_END}};
+    char *ta = facts_value(a->settings, "temperature"),
+         *tb = facts_value(b->settings, "temperature");
+    double heat_a = ta ? strtod(ta, NULL) : 0, heat_b = tb ? strtod(tb, NULL) : 0;
+    bool greedy = heat_a <= 0 && heat_b <= 0;
+    j->r->sampled |= heat_a > 0 || (!j->r->forced && heat_b > 0);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        char *x = facts_value(a->settings, same[i].name),
+             *y = facts_value(b->settings, same[i].name);
+        bool counts = !(greedy && same[i].may == MAY_SAMPLE) && !j->r->forced;
+        if (x && y && counts && strcmp(x, y) != 0)
+            conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
+        free(x);
+        free(y);
+    }
+    free(ta);
+    free(tb);
+}
+
+/* A fact of a run: for a server from the JSON object of its facts, else from a line of `about`.
+ * NULL: not reported. The caller frees. */
+static char *fact_value(const char *about, const char *name)
+{
+    if (!facts_served(about))
+        return facts_value(about, name);
+    char *facts = facts_value(about, "server_facts"), *value = NULL;
+    json_t *all = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL, *v = json_object_get(all, name);
+    if (json_is_string(v) && json_string_length(v))
+        value = xstrdup(json_string_value(v));
+    json_decref(all);
+    free(facts);
+    return value;
+}
+
+/* "bf16", "f32", ...; NULL: not reported. vLLM reports it within its configuration. */
+static char *precision_of(const char *about)
+{
+    char *config = facts_served(about) ? fact_value(about, "vllm_config") : NULL;
+    const char *at = config ? strstr(config, "dtype=torch.") : NULL;
+    char *dtype = facts_served(about) ? fact_value(about, "dtype") : NULL,
+         *precision = fact_value(about, "precision");
+    char *out = precision ? xstrdup(precision) : dtype ? xstrdup(dtype) : NULL;
+    if (!out && at)
+        out = xasprintf("%.*s", (int)strcspn(at + 12, ", )'\""), at + 12);
+    free(config);
+    free(dtype);
+    free(precision);
+    if (out && (!strcmp(out, "bfloat16") || !strcmp(out, "float32")))
+        memcpy(out, out[0] == 'b' ? "bf16" : "f32", out[0] == 'b' ? 5 : 4);
+    return out;
+}
+
+/* Notes a fact that both sides report with different values. */
+static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsigned may)
+{
+    bool same = a && b && strcmp(a, b) == 0;
+    if (a && b && !same)
+        conditions_add(&j->r->conditions, name, a, b, may);
+    free(a);
+    free(b);
+    return same;
+}
+
+/* Whether the sides are the same build of aerie with the same weights on the same kind of device: then every
+ * bit must agree. */
+static bool note_facts(struct judge *j, const char *a, const char *b)
+{
+    bool same =
+        note_fact(j, "weights", fact_value(a, "model_sha"), fact_value(b, "model_sha"), MAY_LOGITS);
+    same &= note_fact(j, "precision", precision_of(a), precision_of(b), MAY_ROUND);
+    same &= note_fact(j, "kv", fact_value(a, "kv"), fact_value(b, "kv"), MAY_ROUND);
+    same &= note_fact(j, "backend", fact_value(a, "backend"), fact_value(b, "backend"), MAY_ROUND);
+    char *build[2] = {fact_value(a, facts_served(a) ? "build" : "flags"),
+                      fact_value(b, facts_served(b) ? "build" : "flags")};
+    return note_fact(j, "build", build[0], build[1], MAY_BUILD) && same;
+}
+
+static void note_conditions(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    const struct trace_turn *t[] = {a, b};
+    char *by[2], *model[2];
+    for (int i = 0; i < 2; i++) {
+        by[i] = computed_by(t[i]->about);
+        model[i] = facts_value(t[i]->about, "model_dir");
+    }
+    if (strcmp(by[0], by[1]) != 0)
+        conditions_add(&j->r->conditions, "computed by", by[0], by[1], MAY_ROUND);
+    j->exact = note_facts(j, a->about, b->about);
+    if (j->served[0] && j->served[1] && model[0] && model[1] && *model[0] && *model[1] &&
+        strcmp(model[0], model[1]) != 0)
+        conditions_add(&j->r->conditions, "model", model[0], model[1], MAY_LOGITS);
+    note_sampling(j, a, b);
+    for (int i = 0; i < 2; i++) {
+        free(by[i]);
+        free(model[i]);
+    }
+}
+
+static void say_conditions(struct judge *j)
+{
+    struct buf text = {0};
+    conditions_text(&j->r->conditions, ~0u, &text);
+    if (text.n)
+        report_say(j->r, "other conditions: %.400s", text.p);
+    for (int i = 0; i < 2; i++) {
+        const char *about = j->t[i]->n ? j->t[i]->turn[0].about : "";
+        char *weights = fact_value(about, "model_sha"), *precision = precision_of(about);
+        if (j->served[i] && !weights)
+            report_say(
+                j->r,
+                "%s does not report its weights%s: a model of the same name is taken for the same model",
+                j->ask->who[i], precision ? "" : " or its precision");
+        free(weights);
+        free(precision);
+    }
+    buf_free(&text);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static const struct token_fact *fact_of(const struct trace_turn *t, int i, int *step)
+{
+    int at, k = t ? trace_step_of(t, i, &at) : -1;
+    *step = k < 0 ? 0 : t->step[k].n;
+    return k < 0 || !t->step[k].facts ? NULL : &t->step[k].facts[at];
+}
+
+/* The trace of a side: for the local side that of the new run, which has all facts. */
+static const struct trace_turn *turn_with_facts(const struct judge *j, int side, int i)
+{
+    bool again = side == j->local && i < j->base.trace.n;
+    return again ? &j->base.trace.turn[i] : &j->t[side]->turn[i];
+}
+
+static double margin_of(const struct token_fact *f)
+{
+    return f ? (double)f->logp - (double)f->rival_logp : (double)NAN;
+}
+
+static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(d->why, sizeof d->why, fmt, ap);
+    va_end(ap);
+    d->class = class;
+}
+
+static void note_logp(struct judge *j, const struct token_fact *x, const struct token_fact *y,
+                      int turn, int token)
+{
+    double far = x && y ? fabs((double)x->logp - (double)y->logp) : (double)NAN;
+    struct diff_counts *n = &j->r->counts;
+    if (isnan(far))
+        return;
+    if (j->n_logp == j->cap_logp) {
+        j->cap_logp = 2 * j->cap_logp + 256;
+        j->logp = xrealloc(j->logp, (size_t)j->cap_logp, sizeof *j->logp);
+    }
+    j->logp[j->n_logp++] = far;
+    n->facts = true;
+    if (far > n->most) {
+        n->most = far;
+        n->most_turn = turn;
+        n->most_token = token;
+    }
+}
+
+/* If the server ended the reply itself, it may not have sent the id of the stop token. */
+static bool lacks_end(const struct trace_turn *a, const struct trace_turn *b)
+{
+    return a->reply.n + 1 == b->reply.n && a->n_reply == b->reply.n &&
+           !strcmp(a->stop, stop_name(STOP_END)) && !strcmp(b->stop, a->stop);
+}
+
+/* The first position at which the ids of two replies differ. */
+static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
+                        const struct trace_turn *b)
+{
+    struct difference *d = &j->r->diff;
+    const struct ids *x = &a->reply, *y = &b->reply;
+    int i = 0, n = min_int(x->n, y->n), step[2];
+    for (; i < n; i++) {
+        const struct token_fact *f = fact_of(turn_with_facts(j, 0, index), i, &step[0]);
+        const struct token_fact *g = fact_of(turn_with_facts(j, 1, index), i, &step[1]);
+        if (x->v[i] != y->v[i]) {
+            set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a, y->v[i],
+                j->ask->names.b);
+            d->token = i;
+            memcpy(d->step, step, sizeof step);
+            j->r->has_margin = true;
+            j->r->chosen[0] = x->v[i];
+            j->r->chosen[1] = y->v[i];
+            j->r->margins[0] = margin_of(f);
+            j->r->margins[1] = margin_of(g);
+            return;
+        }
+        note_logp(j, f, g, a->n, i);
+        j->r->counts.tokens++;
+    }
+    if (x->n != y->n && !a->cut && !b->cut && !lacks_end(a, b) && !lacks_end(b, a))
+        set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop, y->n,
+            j->ask->names.b, b->stop);
+}
+
+static void compare_texts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    size_t i = 0;
+    j->no_ids++;
+    j->r->counts.text_only = true;
+    while (a->text[i] && a->text[i] == b->text[i])
+        i++;
+    if (a->text[i] != b->text[i])
+        set(&j->r->diff, DIFF_REPLY, "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i,
+            a->text + i, j->ask->names.a, b->text + i, j->ask->names.b);
+}
+
+static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    j->no_prompt += !a->prompt.n || !b->prompt.n;
+    return differ_prompts(a, b, &j->ask->names, &j->r->diff);
+}
+
+static void compare(struct judge *j)
+{
+    struct difference *d = &j->r->diff;
+    const struct trace *a = j->t[0], *b = j->t[1];
+    for (int i = 0; i < min_int(a->n, b->n) && !d->class; i++) {
+        const struct trace_turn *x = &a->turn[i], *y = &b->turn[i];
+        d->index = i;
+        d->turn = x->n;
+        if (compare_prompts(j, x, y))
+            break;
+        bool ids = (x->reply.n || !*x->text) && (y->reply.n || !*y->text);
+        if (ids)
+            compare_ids(j, i, x, y);
+        else
+            compare_texts(j, x, y);
+        j->r->counts.turns += !d->class;
+    }
+    if (!d->class && a->n != b->n) {
+        d->index = min_int(a->n, b->n);
+        d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
+        set(d, DIFF_MESSAGE, "there is no such turn %s",
+            a->n > b->n ? j->ask->names.b : j->ask->names.a);
+    }
+}
+
+/* ---- forced: the local engine is given the server's prompts and tokens ----------------------- */
+
+/* The token that the local engine would have chosen in place of a given one. */
+static bool parts(const struct token_fact *f)
+{
+    return f && f->rival >= 0 && f->rival_logp > f->logp;
+}
+
+static void forced_turn(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    struct report *r = j->r;
+    struct difference *d = &r->diff;
+    int step[2], n = min_int(a->reply.n, trace_emitted(b));
+    for (int i = 0; i < n; i++) {
+        const struct token_fact *f = fact_of(a, i, &step[0]), *g = fact_of(b, i, &step[1]);
+        note_logp(j, f, g, a->n, i);
+        r->given++;
+        if (!parts(g))
+            continue;
+        if (r->parts++ || d->class)
+            continue;
+        set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i],
+            j->ask->names.a, g->rival, j->ask->names.b);
+        d->turn = a->n;
+        d->token = i;
+        memcpy(d->step, step, sizeof step);
+        r->has_margin = true;
+        r->chosen[0] = a->reply.v[i];
+        r->chosen[1] = g->rival;
+        r->margins[0] = margin_of(f);
+        r->margins[1] = -margin_of(g);
+    }
+    if (n < a->reply.n)
+        report_say(j->r, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
+                   *b->fault ? b->fault : b->stop);
+}
+
+static void forced_prompt(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
+{
+    if (a->prompt.n)
+        return;
+    j->rendered++;
+    if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
+        report_say(
+            j->r,
+            "turn %d: the prompt rendered here has %d tokens, the server counted %lld: another chat template or "
+            "tokenizer",
+            a->n, b->prompt.n, (long long)a->n_prompt);
+}
+
+static void compare_forced(struct judge *j)
+{
+    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++) {
+        const struct trace_turn *a = &j->t[0]->turn[i], *b = &j->t[1]->turn[i];
+        forced_prompt(j, a, b);
+        j->no_ids += !a->reply.n && *a->text;
+        j->r->counts.turns += a->reply.n > 0;
+        forced_turn(j, a, b);
+    }
+    j->r->counts.tokens = j->r->given;
+}
+
+/* ---- the band -------------------------------------------------------------------------------- */
+
+struct band {
+    double *rms;  /* (n) root mean square of each token's margin movements under noise */
+    double usual; /* their median */
+    int n, runs;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median; 0 if there are no values. */
+static double median(const double *v, int n)
+{
+    if (n == 0)
+        return 0;
+    double *s = xcalloc((size_t)n, sizeof *s);
+    memcpy(s, v, (size_t)n * sizeof *s);
+    qsort(s, (size_t)n, sizeof *s, by_size);
+    double mid = s[n / 2];
+    free(s);
+    return mid;
+}
+
+static int tokens_of(const struct trace *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++)
+        n += trace_emitted(&t->turn[i]);
+    return n;
+}
+
+/* In a run with noise: the margin of a token over the best other token of the run without noise. */
+static double moved(const struct token_fact *base, const struct token_fact *noisy)
+{
+    return base && noisy ? margin_of(noisy) - margin_of(base) : (double)NAN;
+}
+
+static void add_movements(struct band *b, const struct trace *base, const struct trace *noisy)
+{
+    int at = 0, step;
+    for (int i = 0; i < base->n; i++)
+        for (int k = 0, n = trace_emitted(&base->turn[i]); k < n; k++, at++) {
+            const struct token_fact *f = fact_of(&base->turn[i], k, &step);
+            const struct token_fact *g = i < noisy->n ? fact_of(&noisy->turn[i], k, &step) : NULL;
+            double by = moved(f, g);
+            if (!isnan(by))
+                b->rms[at] += by * by;
+        }
+}
+
+/* Adds runs with noise until there are `upto`. */
+static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto)
+{
+    bool ok = true;
+    for (int i = 0; i < b->n; i++)
+        b->rms[i] *= b->rms[i] * b->runs;
+    for (; ok && b->runs < upto; b->runs++) {
+        struct run_ask ask = {.forced = j->t[j->local],
+                              .plain = true,
+                              .noise = size,
+                              .seed = (uint64_t)b->runs + 1,
+                              .row = -1,
+                              .layer = -1};
+        struct run_facts f;
+        struct err e;
+        ok = run(j, &ask, &f, "with noise", &e);
+        if (ok)
+            add_movements(b, &j->base.trace, &f.trace);
+        run_facts_free(&f);
+    }
+    for (int i = 0; i < b->n; i++)
+        b->rms[i] = sqrt(b->rms[i] / max_int(1, b->runs));
+    b->usual = median(b->rms, b->n);
+    return ok;
+}
+
+/* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g:
+ * facts of the token from the server and from the local side. */
+static double movement(const struct judge *j, const struct token_fact *f,
+                       const struct token_fact *g)
+{
+    double s = margin_of(f), l = margin_of(g);
+    if (isnan(l))
+        return (double)NAN;
+    /* a greedy server chose its best token: the margin is not negative */
+    if (isnan(s) && !j->r->sampled)
+        return l < 0 ? -l : (double)NAN;
+    return fabs(s - l);
+}
+
+/* The first token whose margin lies far beyond the band; -1: none. Fills in the worst one. */
+static int first_far(struct judge *j, const struct band *b, int *turn)
+{
+    const struct trace *base = &j->base.trace, *other = j->t[!j->local];
+    struct report *r = j->r;
+    int first = -1, at = 0, step;
+    r->worst = 0;
+    for (int i = 0; i < base->n; i++)
+        for (int k = 0, n = trace_emitted(&base->turn[i]); k < n; k++, at++) {
+            bool past = !r->forced && r->diff.class &&
+                        (i > r->diff.index ||
+                         (i == r->diff.index && (r->diff.token < 0 || k >= r->diff.token)));
+            if (i >= other->n || past || k >= other->turn[i].reply.n)
+                continue;
+            const struct token_fact *f = fact_of(&other->turn[i], k, &step),
+                                    *g = fact_of(&base->turn[i], k, &step);
+            double far = movement(j, f, g) / fmax(fmax(b->rms[at], b->usual), 1e-12);
+            if (far > r->worst) {
+                r->worst = far;
+                r->worst_turn = base->turn[i].n;
+                r->worst_token = k;
+            }
+            if (far > FAR_MARGIN && first < 0) {
+                first = k;
+                *turn = base->turn[i].n;
+            }
+        }
+    return first;
+}
+
+/* The band of the local side at the first difference. */
+static double band_there(const struct judge *j, const struct band *b)
+{
+    int at = 0;
+    for (int i = 0; i < j->base.trace.n; i++) {
+        const struct trace_turn *t = &j->base.trace.turn[i];
+        if (t->n == j->r->diff.turn && j->r->diff.token >= 0 && j->r->diff.token < trace_emitted(t))
+            return fmax(b->rms[at + j->r->diff.token], b->usual);
+        at += trace_emitted(t);
+    }
+    return b->usual;
+}
+
+/* The movement of the margin at the first different token, where each side preferred its own
+ * token. */
+static double parting(const struct report *r)
+{
+    double sum = 0;
+    for (int i = 0; i < 2; i++)
+        sum += isnan(r->margins[i]) ? 0 : fabs(r->margins[i]);
+    return sum;
+}
+
+/* Whether the margin moved by more than the band at the first different token. */
+static bool parts_far(const struct judge *j, const struct band *b)
+{
+    return j->r->has_margin && !j->r->sampled && parting(j->r) > FAR_MARGIN * band_there(j, b);
+}
+
+/* Measures the band and looks for the first token beyond it. If a token lies only a little beyond,
+ * the band is measured again with more runs. */
+static bool measure(struct judge *j, struct band *b, int *far, int *turn, bool *there)
+{
+    struct report *r = j->r;
+    bool ok = add_noise_runs(j, b, NOISE_BF16, NOISE_LEAST); /* servers compute in 16 bits */
+    for (int again = 0; ok && again < 2; again++) {
+        *far = first_far(j, b, turn);
+        *there = parts_far(j, b);
+        bool near = fmax(r->worst, *there ? parting(r) / band_there(j, b) : 0) < 4 * FAR_MARGIN;
+        if (!(*far >= 0 || *there) || !near)
+            break;
+        ok = again || add_noise_runs(j, b, NOISE_BF16, NOISE_MOST);
+    }
+    return ok;
+}
+
+/* Runs the local side with noise and judges. */
+static void judge_band(struct judge *j)
+{
+    struct report *r = j->r;
+    struct band b = {.n = tokens_of(&j->base.trace)};
+    int far = -1, turn = 0;
+    bool there = false;
+    b.rms = xcalloc((size_t)b.n + 1, sizeof *b.rms);
+    if (b.n > 0 && measure(j, &b, &far, &turn, &there)) {
+        r->noise_runs = b.runs;
+        r->noise = NOISE_BF16;
+        r->band = band_there(j, &b);
+        report_say(
+            j->r,
+            "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
+            "%.3g",
+            r->noise_runs, b.usual);
+        if (r->worst > 0)
+            report_say(
+                j->r,
+                "margins of the same tokens differ between the sides by at most %.2g bands (turn %d, token %d)",
+                r->worst, r->worst_turn, r->worst_token);
+        if (there)
+            report_say(j->r, "where the choices part, the margin moved by %.3g or more: %.2g bands",
+                       parting(r), parting(r) / r->band);
+        if (far >= 0)
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band", far,
+                       turn);
+        if (far >= 0 || there)
+            r->verdict = VERDICT_BEYOND;
+        else if (r->diff.class == DIFF_LOGITS && !r->sampled)
+            r->verdict = VERDICT_WITHIN;
+    }
+    free(b.rms);
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+static void judge_logs(struct judge *j)
+{
+    struct report *r = j->r;
+    unsigned may = r->conditions.may;
+    switch (r->diff.class) {
+    case DIFF_NONE: r->verdict = r->forced && !r->given ? VERDICT_OPEN : VERDICT_EQUAL; break;
+    case DIFF_PROMPT:
+    case DIFF_MESSAGE: r->verdict = VERDICT_OTHER; break;
+    case DIFF_REPLY: r->verdict = may & MAY_END ? VERDICT_PURPOSE : VERDICT_OPEN; break;
+    default: r->verdict = VERDICT_OPEN; break;
+    }
+    if (r->diff.class == DIFF_LOGITS && r->sampled)
+        report_say(
+            j->r,
+            "the replies were sampled: the sides draw other random numbers, so another token is no difference of "
+            "the numbers");
+}
+
+static void say_ids(struct judge *j)
+{
+    if (j->no_prompt)
+        report_say(
+            j->r,
+            "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were the same is not known",
+            j->no_prompt, plural(j->no_prompt));
+    if (j->rendered)
+        report_say(j->r,
+                   "the server told no ids of %d prompt%s: rendered by the local chat template",
+                   j->rendered, plural(j->rendered));
+    if (j->no_ids && j->r->forced)
+        report_say(
+            j->r,
+            "the server told no ids of %d repl%s: nothing was given to the local engine there",
+            j->no_ids, j->no_ids == 1 ? "y" : "ies");
+    else if (j->no_ids)
+        report_say(j->r, "a side told no ids of %d repl%s: the texts were compared", j->no_ids,
+                   j->no_ids == 1 ? "y" : "ies");
+    if (j->r->forced && !j->r->given)
+        report_say(j->r, "so nothing was compared");
+    if (j->r->n_logp == 0 && j->r->counts.tokens)
+        report_say(j->r, "log probabilities are not known on both sides");
+}
+
+/* If both sides are the same build: they must agree in every bit, without a band. */
+static void judge_exact(struct judge *j)
+{
+    struct report *r = j->r;
+    if (r->verdict == VERDICT_OTHER)
+        return;
+    report_say(
+        j->r,
+        "the server is the same build of aerie with the same weights on the same kind of device, which computes the "
+        "same bits: the band is 0");
+    if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
+        r->verdict = VERDICT_BEYOND;
+}
+
+/* Runs the local side again, given its tokens, with the strict checker. */
+static bool run_base(struct judge *j, const struct trace *given, struct err *e)
+{
+    struct run_ask ask = {.forced = given, .plain = true, .strict = true, .row = -1, .layer = -1};
+    struct report *r = j->r;
+    bool ok = run(j, &ask, &j->base, "given the same tokens", e);
+    r->ran = ok;
+    if (ok && j->base.rule[0]) {
+        snprintf(r->rule, sizeof r->rule, "%s", j->base.rule);
+        r->rule_turn = j->base.rule_turn;
+        r->rule_step = j->base.rule_step;
+        r->rule_side = j->local;
+        report_say(j->r, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn,
+                   r->rule_step, r->rule);
+    } else if (ok && j->base.checks) {
+        report_say(j->r, "no rule is violated on the local side: %llu plans checked strictly",
+                   (unsigned long long)j->base.checks);
+    }
+    return ok;
+}
+
+static bool judge_forced(struct judge *j, struct err *e)
+{
+    j->local = 1;
+    j->side = j->ask->b;
+    if (!run_base(j, j->t[0], e))
+        return false;
+    j->t[1] = &j->base.trace;
+    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
+        note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
+    compare_forced(j);
+    return true;
+}
+
+static void judge_two(struct judge *j)
+{
+    struct err e;
+    j->local = j->ask->log_only ? -1 : !j->served[0] ? 0 : !j->served[1] ? 1 : -1;
+    if (j->local >= 0) {
+        j->side = j->local ? j->ask->b : j->ask->a;
+        if (!run_base(j, j->t[j->local], &e)) {
+            report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[j->local], e.msg);
+            j->local = -1;
+        }
+    }
+    for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
+        note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
+    compare(j);
+    if (j->served[0] && j->served[1] && j->r->diff.class == DIFF_LOGITS)
+        report_say(j->r, "both sides are servers, so no band can be measured here");
+}
+
+bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e)
+{
+    struct judge j = {.ask = ask, .r = r, .t = {ask->log_a, ask->log_b}, .local = -1};
+    *r = (struct report){.token = -1, .served = true, .forced = ask->forced, .margins = {NAN, NAN},
+                         .in = {ask->names.a, ask->names.b}};
+    r->diff.token = -1;
+    r->counts.by_position = true;
+    r->counts.most_turn = -1;
+    if (!ask->forced && !ask->log_b)
+        return err_set(
+            e, ERR_USAGE,
+            "a server's session cannot be computed again here with changes; --forced gives its "
+            "tokens to the local engine");
+    j.served[0] = trace_served(ask->log_a);
+    j.served[1] = ask->log_b && trace_served(ask->log_b);
+    if (ask->forced && !j.served[0])
+        return err_set(
+            e, ERR_USAGE,
+            "--forced compares a server's session with the local engine; this one was computed "
+            "locally");
+    bool ok = true;
+    if (ask->forced)
+        ok = judge_forced(&j, e);
+    else
+        judge_two(&j);
+    if (ok) {
+        r->n_logp = j.n_logp;
+        r->logp_median = median(j.logp, j.n_logp);
+        say_conditions(&j);
+        say_ids(&j);
+        judge_logs(&j);
+        if (j.exact && j.n_logp)
+            judge_exact(&j);
+        else if (j.local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
+                 (r->counts.tokens || r->has_margin))
+            judge_band(&j);
+        if (r->rule[0])
+            r->verdict = VERDICT_BUG;
+    }
+    run_facts_free(&j.base);
+    free(j.logp);
+    return ok;
+}

@@ -1,0 +1,283 @@
+/* verdict_text.c - the report of verdict.h as lines for people, and as JSON. */
+#include <math.h>
+
+#include "kernels/json.h"
+#include "repl/text/sheet.h"
+#include "repl/compare/verdict.h"
+
+static enum style style_of(enum verdict v)
+{
+    return v == VERDICT_BUG || v == VERDICT_BEYOND ? ST_BAD
+           : v == VERDICT_EQUAL                    ? ST_GOOD
+                                                   : ST_WARN;
+}
+
+/* What differs between sides that cannot be compared. */
+static const char *other_of(const struct report *r)
+{
+    return r->diff.class == DIFF_MESSAGE ? "the messages differ" : "the prompts differ";
+}
+
+/* Equal tokens of two programs do not mean equal logits. */
+static const char *name_of(const struct report *r)
+{
+    if (!r->served || r->verdict != VERDICT_EQUAL)
+        return verdict_name(r->verdict);
+    return r->counts.text_only                ? "equal texts"
+           : r->n_logp && r->counts.most == 0 ? "equal"
+                                              : "equal tokens";
+}
+
+static void label(struct sheet *out, const char *name)
+{
+    sheet_add(out, ST_LABEL, name);
+    sheet_tab(out, 12);
+}
+
+/* "1.10", or "1.10 | 1.12" if the sides differ. */
+static void steps(struct sheet *out, int turn, const int step[2])
+{
+    int one = step[0] ? step[0] : step[1];
+    sheet_printf(out, ST_KEY, "%d.%d", turn, one);
+    if (step[0] && step[1] && step[0] != step[1])
+        sheet_printf(out, ST_KEY, " | %d.%d", turn, step[1]);
+}
+
+static void write_difference(const struct report *r, struct sheet *out)
+{
+    const struct difference *d = &r->diff;
+    label(out, "differs");
+    if (d->class == DIFF_NONE) {
+        sheet_printf(out, ST_GOOD, "nowhere");
+        sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns, plural(r->counts.turns),
+                     r->counts.tokens, plural(r->counts.tokens),
+                     r->counts.by_position ? "by position" : "and every step");
+        if (r->served) /* log probabilities have a line of their own */
+            sheet_add(out, ST_TEXT, r->counts.text_only ? ", texts where no ids are known" : "");
+        else if (r->counts.facts && r->counts.most > 0)
+            sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
+        else if (r->counts.facts)
+            sheet_add(out, ST_TEXT, ", equal log probabilities");
+        if (r->counts.stopped)
+            sheet_printf(out, ST_TEXT, "; %d turn%s up to where %s stopped", r->counts.stopped,
+                         plural(r->counts.stopped), r->counts.stopped == 1 ? "it was" : "they were");
+        sheet_line(out);
+        return;
+    }
+    if (d->step[0] || d->step[1]) {
+        sheet_add(out, ST_TEXT, "first at step ");
+        steps(out, d->turn, d->step);
+    } else {
+        sheet_printf(out, ST_TEXT, "first in turn %d", d->turn);
+    }
+    sheet_add(out, ST_TEXT, ": ");
+    sheet_add(out, ST_BOLD, diff_class_name(d->class));
+    sheet_printf(out, ST_TEXT, ": %s", d->why);
+    sheet_line(out);
+}
+
+static void write_place(const struct report *r, struct sheet *out)
+{
+    const struct place *p = &r->place;
+    if (!p->found)
+        return;
+    label(out, "place");
+    sheet_add(out, ST_TEXT, "step ");
+    steps(out, r->turn, r->step);
+    if (p->at != N_PROBE_POINTS)
+        sheet_printf(out, ST_TEXT, ", layer %d (%s)", p->layer, p->sliding ? "sliding" : "full");
+    sheet_add(out, ST_TEXT, ", ");
+    sheet_add(out, ST_BOLD, place_operation(p));
+    sheet_printf(out, ST_TEXT, ": row %d, position %d", p->row, p->pos);
+    if (p->rows > 1)
+        sheet_printf(out, ST_TEXT, " and %d more", p->rows - 1);
+    if (isinf(p->far))
+        sheet_add(out, ST_TEXT, "; no number on one side");
+    else
+        sheet_printf(out, ST_TEXT, "; off by %.2g of the row", p->far);
+    if (p->band > 0)
+        sheet_printf(out, ST_TEXT, ", the band is %.2g", p->band);
+    sheet_line(out);
+}
+
+/* The margins of both sides, each of its own token over its own rival. */
+static void write_margins(const struct report *r, struct sheet *out)
+{
+    label(out, "margin");
+    for (int i = 0; i < 2; i++) {
+        if (isnan(r->margins[i]))
+            sheet_add(out, ST_TEXT, "not reported");
+        else
+            sheet_printf(out, ST_TEXT, "%.3g", fabs(r->margins[i]));
+        sheet_printf(out, ST_TEXT, " for token %d %s%s", r->chosen[i], r->in[i],
+                     i ? "" : ", ");
+    }
+    if (r->noise_runs)
+        sheet_printf(out, ST_TEXT, "; the band is %.3g", r->band);
+    sheet_line(out);
+}
+
+static void write_served(const struct report *r, struct sheet *out)
+{
+    if (r->forced) {
+        label(out, "forced");
+        sheet_printf(out, ST_TEXT,
+                     "%d token%s given to the local engine, which would choose another at %d",
+                     r->given, plural(r->given), r->parts);
+        sheet_line(out);
+    }
+    if (r->n_logp) {
+        label(out, "log p");
+        if (r->counts.most > 0)
+            sheet_printf(out, ST_TEXT,
+                         "%d token%s: they differ by at most %.3g (turn %d, token %d), median %.3g",
+                         r->n_logp, plural(r->n_logp), r->counts.most, r->counts.most_turn,
+                         r->counts.most_token, r->logp_median);
+        else
+            sheet_printf(out, ST_TEXT, "%d token%s: equal", r->n_logp, plural(r->n_logp));
+        sheet_line(out);
+    }
+}
+
+static void write_margin(const struct report *r, struct sheet *out)
+{
+    if (r->has_margin && r->served)
+        write_margins(r, out);
+    if (!r->has_margin || r->served)
+        return;
+    label(out, "margin");
+    sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin, r->chosen[0],
+                 r->chosen[1]);
+    if (r->noise_runs)
+        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band, r->noise_runs);
+    sheet_line(out);
+}
+
+void verdict_text(const struct report *r, struct sheet *out)
+{
+    write_difference(r, out);
+    write_place(r, out);
+    write_margin(r, out);
+    write_served(r, out);
+    label(out, "verdict");
+    sheet_add(out, style_of(r->verdict), name_of(r));
+    if (r->verdict == VERDICT_OTHER && r->diff.index > 0)
+        sheet_printf(out, style_of(r->verdict), " from turn %d on", r->diff.turn);
+    if (r->verdict == VERDICT_OTHER)
+        sheet_printf(out, style_of(r->verdict), ": %s", other_of(r));
+    sheet_line(out);
+    for (int i = 0; i < r->n_evidence; i++) {
+        sheet_tab(out, 12);
+        sheet_printf(out, ST_DIM, "- %s", r->evidence[i]);
+        sheet_line(out);
+    }
+}
+
+static void place_json(const struct report *r, struct buf *b)
+{
+    const struct place *p = &r->place;
+    jput_key(b, "place");
+    jput_open(b, '{');
+    jput_kint(b, "turn", r->turn);
+    jput_kint(b, "step", r->step[0]);
+    jput_kint(b, "step_b", r->step[1]);
+    if (p->at != N_PROBE_POINTS) {
+        jput_kint(b, "layer", p->layer);
+        jput_kstr(b, "kind", p->sliding ? "sliding" : "full");
+    }
+    jput_kstr(b, "operation", place_operation(p));
+    jput_kint(b, "row", p->row);
+    jput_kint(b, "position", p->pos);
+    jput_kint(b, "rows", p->rows);
+    jput_kreal(b, "distance", p->far);
+    jput_kreal(b, "band", p->band);
+    jput_close(b, '}');
+}
+
+static void difference_json(const struct difference *d, struct buf *b)
+{
+    jput_key(b, "difference");
+    jput_open(b, '{');
+    jput_kint(b, "turn", d->turn);
+    jput_kint(b, "step", d->step[0]);
+    jput_kint(b, "step_b", d->step[1]);
+    if (d->token >= 0)
+        jput_kint(b, "token", d->token);
+    jput_kstr(b, "class", diff_class_name(d->class));
+    jput_kstr(b, "why", d->why);
+    jput_close(b, '}');
+}
+
+static void measured_json(const struct report *r, struct buf *b)
+{
+    jput_key(b, "band");
+    jput_open(b, '{');
+    jput_kint(b, "runs", r->noise_runs);
+    jput_kreal(b, "noise", (double)r->noise);
+    jput_kreal(b, "margin", r->band);
+    jput_kreal(b, "largest_movement_in_bands", r->worst);
+    jput_close(b, '}');
+}
+
+static void served_json(const struct report *r, struct buf *b)
+{
+    if (r->has_margin) {
+        jput_key(b, "margins");
+        jput_open(b, '[');
+        for (int i = 0; i < 2; i++)
+            jput_real(b, fabs(r->margins[i]));
+        jput_close(b, ']');
+        jput_key(b, "chosen");
+        jput_open(b, '[');
+        jput_int(b, r->chosen[0]);
+        jput_int(b, r->chosen[1]);
+        jput_close(b, ']');
+    }
+    if (r->forced) {
+        jput_kint(b, "given", r->given);
+        jput_kint(b, "chosen_otherwise", r->parts);
+    }
+    jput_kint(b, "log_probabilities", r->n_logp);
+    if (r->n_logp) {
+        jput_kreal(b, "log_probability_differs_by", r->counts.most);
+        jput_kreal(b, "median", r->logp_median);
+    }
+    jput_kbool(b, "sampled", r->sampled);
+    jput_kbool(b, "text_only", r->counts.text_only);
+}
+
+void verdict_json(const struct report *r, struct buf *b)
+{
+    jput_kstr(b, "verdict", name_of(r));
+    if (r->verdict == VERDICT_OTHER)
+        jput_kstr(b, "reason", other_of(r));
+    jput_kbool(b, "equal", !r->diff.class);
+    jput_kint(b, "turns", r->counts.turns);
+    jput_kint(b, "tokens", r->counts.tokens);
+    jput_kint(b, "stopped_turns", r->counts.stopped);
+    if (r->diff.class)
+        difference_json(&r->diff, b);
+    if (r->place.found)
+        place_json(r, b);
+    if (r->rule[0]) {
+        jput_key(b, "violation");
+        jput_open(b, '{');
+        jput_kstr(b, "side", r->rule_side ? "b" : "a");
+        jput_kint(b, "turn", r->rule_turn);
+        jput_kint(b, "step", r->rule_step);
+        jput_kstr(b, "text", r->rule);
+        jput_close(b, '}');
+    }
+    if (r->has_margin && !r->served)
+        jput_kreal(b, "margin", r->margin);
+    if (r->served)
+        served_json(r, b);
+    if (r->noise_runs)
+        measured_json(r, b);
+    conditions_json(&r->conditions, "a", "b", b);
+    jput_key(b, "evidence");
+    jput_open(b, '[');
+    for (int i = 0; i < r->n_evidence; i++)
+        jput_str(b, r->evidence[i]);
+    jput_close(b, ']');
+}
