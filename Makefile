@@ -265,7 +265,13 @@ $(B)/lib.a: $(LIB) ; @rm -f $@.new; ar rcsT $@.new $^ && mv $@.new $@
 define link-test
   @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o %.a,$^) $(CMOCKA) $(LDLIBS) -o $@
 endef
-$(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(B)/lib.a $(B)/link.flags ; $(link-test)
+ALONE := $(B)/tests/test_differ $(B)/tests/test_verdict $(B)/tests/test_served_diff
+$(filter-out $(ALONE),$(UNIT)): $(B)/tests/%: $(B)/tests/unit/%.o $(B)/lib.a $(B)/link.flags ; $(link-test)
+# repl/compare is a layer below the program: these tests have all its files, and of repl/ what is below them
+COMPARE := $(filter $(B)/repl/compare/%,$(LIB))
+$(B)/below.a: $(filter-out $(COMPARE) $(B)/repl/%,$(LIB)) $(filter $(B)/repl/process/% $(B)/repl/text/%,$(LIB))
+	@rm -f $@.new; ar rcsT $@.new $^ && mv $@.new $@
+$(ALONE): $(B)/tests/%: $(B)/tests/unit/%.o $(COMPARE) $(B)/below.a $(B)/link.flags ; $(link-test)
 $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(B)/lib.a $(B)/link.flags ; $(link-test)
 # the program over another backend: repl/process/open.c is all that it replaces
 $(MOCK): %: %.o $(filter-out $(B)/repl/process/open.o,$(OBJ)) $(B)/link.flags

@@ -7,6 +7,7 @@
 #ifndef AERIE_DIFFER_H
 #define AERIE_DIFFER_H
 
+#include "repl/compare/conditions.h"
 #include "repl/compare/trace.h"
 
 /* In the order of cause and effect. */
@@ -23,45 +24,6 @@ enum diff_class {
     DIFF_LOG,     /* the log contradicts itself */
 };
 const char *diff_class_name(enum diff_class c); /* "page table", ... */
-
-/* What a changed condition may change in the results by its nature. */
-enum {
-    MAY_NUMBER = 1,  /* which pages hold a position */
-    MAY_STEP = 2,    /* how the work is cut into steps: drafted trees, prompt chunks */
-    MAY_ROUND = 4,   /* the last bits of every number */
-    MAY_LOGITS = 8,  /* the numbers: other weights */
-    MAY_SAMPLE = 16, /* which token is chosen from equal logits */
-    MAY_PROMPT = 32, /* the tokens of a message */
-    MAY_END = 64,    /* where a reply ends */
-    MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
-    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such
-                        runs are compared bit by bit nevertheless */
-};
-
-/* A condition that differs between the two runs. */
-struct condition {
-    char name[32];
-    char *a, *b; /* its values, owned; "" if the run does not record one */
-    unsigned may;
-};
-struct conditions {
-    struct condition *at;
-    int n;
-    unsigned may; /* `may` of all conditions together */
-};
-/* about: facts of the run; settings: lines in force. Either may be NULL. */
-void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
-                     const char *about_b, const char *settings_b);
-/* Adds a condition, unless there is one of this name. */
-void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may);
-void conditions_free(struct conditions *c);
-/* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
-void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
-/* Appends what `may` stands for, as "trees and chunks, page numbers". */
-void may_text(unsigned may, struct buf *out);
-/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: the keys for the
- * values of the two runs. */
-void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json);
 
 struct difference {
     enum diff_class class; /* DIFF_NONE: none */

@@ -1,49 +1,11 @@
-/* locate.h - runs two sides of a difference again with taps, and finds the first layer and operation
- * whose results differ by more than they may. Main thread only.
+/* locate.h - finds the first layer and operation whose tapped results differ between two runs by more
+ * than they may. Main thread only.
  */
 #ifndef AERIE_LOCATE_H
 #define AERIE_LOCATE_H
 
 #include "engine/probe.h"
-#include "repl/compare/rerun.h"
 #include "repl/compare/trace.h"
-
-/* One side: a session, and how it is run again. */
-struct diff_side {
-    const struct script *script;
-    struct rerun_how how; /* without turn, step, hold, forced */
-    /* Called when its engine is open, before the first request; or NULL. For tests. */
-    void (*opened)(void *arg, struct backend *b);
-    void *arg;
-};
-
-/* What one more run of a side is to do. */
-struct run_ask {
-    int turn, step;             /* the run ends there; 0, 0: at the end */
-    bool probe;                 /* with taps at this step, ... */
-    int row, layer;             /* ... see struct probe_ask */
-    bool strict;                /* the checker checks everything */
-    bool plain;                 /* without drafting */
-    const struct trace *forced; /* the replies are given these tokens; NULL: the side chooses */
-    float noise;                /* size of the noise (noise_backend.h); 0: none */
-    uint64_t seed;
-};
-
-/* What the run brought. */
-struct run_facts {
-    struct trace trace;
-    struct buf about;     /* facts of its engine */
-    struct probe *probe;  /* NULL: none */
-    char no_probe[160];   /* why */
-    uint64_t checks;      /* plans checked */
-    char rule[256];       /* the violated rule that ended it, which the log does not have in that turn;
-                             "": none */
-    int rule_turn, rule_step;
-};
-
-/* Runs a side again. False and *e: it cannot be run here. The caller ends with run_facts_free(). */
-bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e);
-void run_facts_free(struct run_facts *f);
 
 /* Where two runs first differ in a step. */
 struct place {

@@ -10,7 +10,7 @@
 
 #include "models/chat/chat.h"
 #include "repl/compare/change.h"
-#include "repl/compare/differ.h"
+#include "repl/compare/conditions.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
 
@@ -488,13 +488,6 @@ static bool play_op(struct rerun *r, const struct act *a, struct err *e)
     return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
 }
 
-bool act_cut_short(const struct act *a)
-{
-    const char *stop = a->reply.stop;
-    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
-           strcmp(stop, stop_name(STOP_DEVICE)) == 0 || strcmp(stop, stop_name(STOP_CRASHED)) == 0;
-}
-
 /* Makes the turn that is sent next pause before the step of `how`. */
 static bool ask_to_hold(struct rerun *r, struct err *e)
 {
@@ -558,11 +551,6 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
         rq->shape[rq->n_shape++] = s;
     }
     return true;
-}
-
-bool act_refused(const struct act *a)
-{
-    return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
 }
 
 /* The prompt of a turn. For a turn that was refused because it did not fit the context, the log has

@@ -239,6 +239,18 @@ bool act_has_fault(const struct act *a, const struct event *ev)
     return a->fault && a->rule == ev->at.rule;
 }
 
+bool act_cut_short(const struct act *a)
+{
+    const char *stop = a->reply.stop;
+    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
+           strcmp(stop, stop_name(STOP_DEVICE)) == 0 || strcmp(stop, stop_name(STOP_CRASHED)) == 0;
+}
+
+bool act_refused(const struct act *a)
+{
+    return a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) && !a->reply.n_steps;
+}
+
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)
 {
     const struct pack_about *pack = hdb_packed(d);

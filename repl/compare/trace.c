@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "repl/compare/facts.h"
+
 static void free_turn(struct trace_turn *t)
 {
     for (int i = 0; i < t->n_step; i++)
@@ -144,4 +146,12 @@ int trace_emitted(const struct trace_turn *t)
     for (int k = 0; k < t->n_step; k++)
         n += t->step[k].tokens.n;
     return n;
+}
+
+bool trace_served(const struct trace *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (facts_served(t->turn[i].about))
+            return true;
+    return false;
 }

@@ -44,5 +44,7 @@ void trace_free(struct trace *t);
 int trace_step_of(const struct trace_turn *t, int i, int *at);
 /* Tokens that the steps emitted. */
 int trace_emitted(const struct trace_turn *t);
+/* Whether any turn was computed by a server. */
+bool trace_served(const struct trace *t);
 
 #endif

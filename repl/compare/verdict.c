@@ -2,7 +2,6 @@
 #include "repl/compare/verdict.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -723,32 +722,4 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
     bands_free(&j.bands);
     trace_free(&j.now_b);
     return true;
-}
-
-void report_say(struct report *r, const char *fmt, ...)
-{
-    char line[512];
-    va_list ap;
-    if (r->n_evidence == MAX_EVIDENCE)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    r->evidence[r->n_evidence++] = xstrdup(line);
-}
-
-void report_free(struct report *r)
-{
-    conditions_free(&r->conditions);
-    for (int i = 0; i < r->n_evidence; i++)
-        free(r->evidence[i]);
-    *r = (struct report){0};
-}
-
-const char *verdict_name(enum verdict v)
-{
-    static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open",
-                                       "not comparable", "rounding within the band",
-                                       "differs by more than the band"};
-    return name[v];
 }

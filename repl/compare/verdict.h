@@ -18,6 +18,7 @@
 
 #include "repl/compare/differ.h"
 #include "repl/compare/locate.h"
+#include "repl/compare/side.h"
 
 enum verdict {
     VERDICT_EQUAL,
@@ -98,8 +99,6 @@ void report_say(struct report *r, const char *fmt, ...) __attribute__((format(pr
 
 /* The part of verdict_find() for sides that a server computed. */
 bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e);
-/* Whether any turn was computed by a server. */
-bool trace_served(const struct trace *t);
 
 /* The report as lines for people, and as the members of an open JSON object. */
 struct sheet;

@@ -32,14 +32,6 @@ struct judge {
                                         was rendered here instead */
 };
 
-bool trace_served(const struct trace *t)
-{
-    for (int i = 0; i < t->n; i++)
-        if (facts_served(t->turn[i].about))
-            return true;
-    return false;
-}
-
 static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what,
                 struct err *e)
 {

@@ -1,5 +1,8 @@
 /* verdict_text.c - the report of verdict.h as lines for people, and as JSON. */
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "kernels/json.h"
 #include "repl/text/sheet.h"
@@ -280,4 +283,34 @@ void verdict_json(const struct report *r, struct buf *b)
     for (int i = 0; i < r->n_evidence; i++)
         jput_str(b, r->evidence[i]);
     jput_close(b, ']');
+}
+
+/* ---- the report ---- */
+
+void report_say(struct report *r, const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    if (r->n_evidence == MAX_EVIDENCE)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    r->evidence[r->n_evidence++] = xstrdup(line);
+}
+
+void report_free(struct report *r)
+{
+    conditions_free(&r->conditions);
+    for (int i = 0; i < r->n_evidence; i++)
+        free(r->evidence[i]);
+    *r = (struct report){0};
+}
+
+const char *verdict_name(enum verdict v)
+{
+    static const char *const name[] = {"equal", "bug", "rounding", "changed on purpose", "open",
+                                       "not comparable", "rounding within the band",
+                                       "differs by more than the band"};
+    return name[v];
 }

@@ -1,0 +1,169 @@
+/* conditions.c - see conditions.h. */
+#include "repl/compare/conditions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/compare/facts.h"
+
+/* All names of facts_config(), of the hashes and of the settings. By the rules of kernels.h a row
+ * does not depend on its neighbours, so neither page size nor chunks nor trees may change a
+ * number. */
+static const struct nature {
+    const char *name;
+    unsigned may;
+} natures[] = {
+    {"page_size", MAY_NUMBER},      {"full_pages", MAY_NUMBER},
+    {"swa_pages", MAY_NUMBER},      {"context", MAY_NUMBER | MAY_PROMPT | MAY_END},
+    {"rows", MAY_STEP},             {"chunk", MAY_STEP},
+    {"spec", MAY_STEP},             {"draft.steps", MAY_STEP},
+    {"draft.topk", MAY_STEP},       {"draft.nodes", MAY_STEP},
+    {"draft.shape", MAY_STEP},
+    {"draft_sha", MAY_STEP},        {"draft_weights", MAY_STEP},
+    {"capture", MAY_STEP},          {"backend", MAY_ROUND},
+    {"precision", MAY_ROUND},       {"kv", MAY_ROUND},
+    {"flags", MAY_BUILD},           {"device", MAY_BUILD},
+    {"model_sha", MAY_LOGITS},      {"weights", MAY_LOGITS},
+    {"tokenizer_sha", MAY_PROMPT},  {"date", MAY_PROMPT},
+    {"raw", MAY_PROMPT},            {"forget", MAY_PROMPT},
+    {"temperature", MAY_SAMPLE},    {"top_k", MAY_SAMPLE},
+    {"top_p", MAY_SAMPLE},          {"min_p", MAY_SAMPLE},
+    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END | MAY_STEP},
+    {"check", 0},                   {"graph", 0},
+    {"verbose", 0},                 {"think", 0},
+    {"version", 0},                 {"model_dir", 0},
+    {"draft_dir", 0},
+};
+
+static unsigned nature_of(const char *name)
+{
+    if (strncmp(name, "bug.", 4) == 0)
+        return MAY_FAULT;
+    for (size_t i = 0; i < sizeof natures / sizeof *natures; i++)
+        if (strcmp(natures[i].name, name) == 0)
+            return natures[i].may;
+    return 0;
+}
+
+/* Threads and instruction sets of a CPU change no bit (kernels.h). */
+static bool same_device(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
+}
+
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->at[i].name, name) == 0)
+            return;
+    c->at = xrealloc(c->at, (size_t)c->n + 1, sizeof *c->at);
+    struct condition *x = &c->at[c->n++];
+    *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = may};
+    snprintf(x->name, sizeof x->name, "%s", name);
+    c->may |= x->may;
+}
+
+/* The draft's weights are loaded like the target's unless an option says otherwise. */
+static char *value_of(const char *lines, const char *name)
+{
+    char *v = facts_value(lines, name);
+    if (!v || *v || strcmp(name, "draft_weights") != 0)
+        return v;
+    free(v);
+    return facts_value(lines, "weights");
+}
+
+/* A line that only one run has is not compared, with these exceptions: a fault that is not named is
+ * off, an option without a value was not given, and a draft without weights has no hash. */
+static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
+{
+    for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        size_t n = strcspn(p, "=\n");
+        char *name = xasprintf("%.*s", (int)n, p);
+        char *mine = value_of(a, name), *other = value_of(b, name);
+        bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
+        if (!other && bug)
+            other = xstrdup("off");
+        bool differs = mine && other && (bug || drafter || (*mine && *other)) &&
+                       !(strcmp(name, "device") ? strcmp(mine, other) == 0 : same_device(mine, other));
+        if (differs)
+            conditions_add(c, name, swapped ? other : mine, swapped ? mine : other, nature_of(name));
+        free(name);
+        free(mine);
+        free(other);
+    }
+}
+
+/* A reply to a client was computed together with others, perhaps from KV that was resident: if one
+ * of the runs or both were served, pages and chunks differ from those of a conversation. */
+static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
+{
+    const unsigned may = MAY_NUMBER | MAY_STEP;
+    char *a = about_a ? facts_value(about_a, "served") : NULL, *b = about_b ? facts_value(about_b, "served") : NULL;
+    if (!a != !b)
+        conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
+    else if (a)
+        c->may |= may;
+    free(a);
+    free(b);
+}
+
+void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
+                     const char *about_b, const char *settings_b)
+{
+    compare_lines(c, about_a, about_b, false);
+    compare_served(c, about_a, about_b);
+    compare_lines(c, settings_a, settings_b, false);
+    compare_lines(c, settings_b, settings_a, true); /* faults that only the second names */
+}
+
+void conditions_free(struct conditions *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->at[i].a);
+        free(c->at[i].b);
+    }
+    free(c->at);
+    *c = (struct conditions){0};
+}
+
+void conditions_text(const struct conditions *c, unsigned may, struct buf *out)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->at[i].may & may) {
+            bool hash = strstr(c->at[i].name, "_sha") != NULL;
+            buf_printf(out, hash ? "%s%s %.12s | %.12s" : "%s%s %s | %s", out->n ? ", " : "",
+                       c->at[i].name, c->at[i].a, c->at[i].b);
+        }
+}
+
+void may_text(unsigned may, struct buf *out)
+{
+    static const char *const text[] = {"page numbers", "trees and chunks", "rounding",
+                                       "the logits", "the choice of tokens", "the prompt",
+                                       "the end of a reply", "anything", "rounding"};
+    size_t before = out->n;
+    for (int i = 0; i < 9; i++)
+        if (may & 1u << i)
+            buf_printf(out, "%s%s", out->n > before ? ", " : "", text[i]);
+}
+
+void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json)
+{
+    jput_key(json, "changed");
+    jput_open(json, '[');
+    for (int i = 0; i < c->n; i++) {
+        struct buf may = {0};
+        may_text(c->at[i].may, &may);
+        jput_open(json, '{');
+        jput_kstr(json, "name", c->at[i].name);
+        jput_kstr(json, a, c->at[i].a);
+        jput_kstr(json, b, c->at[i].b);
+        jput_kstr(json, "may_change", may.p);
+        jput_close(json, '}');
+        buf_free(&may);
+    }
+    jput_close(json, ']');
+}
