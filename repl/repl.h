@@ -152,15 +152,27 @@ struct status {
     bool has[N_VIEWS];
 };
 
-/* ---- look.c ---------------------------------------------------------------------------------- */
+/* ---- app/state.c ----------------------------------------------------------------------------- */
 
 /* Whether the backend has a view. False and *e: why `command` cannot show it. */
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e);
 void app_settings(struct app *a, struct settings *s); /* as they are now */
 void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
-void app_look(struct app *a, struct status *s);
+/* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
+void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
 /* The address that was set with /at or on the screen. False: now. */
 bool app_address(const struct app *a, int *turn, int *step);
+/* The log for reading; flushes it first, so that reads see all of it. */
+struct hdb *app_hdb(struct app *a, struct err *e);
+/* Removes the newest turn from the app's list and from the screen. */
+void app_forget_turn(struct app *a);
+void app_say(struct app *a, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
+void app_error(struct app *a, const struct err *e);
+
+/* ---- app/look.c ------------------------------------------------------------------------------ */
+
+void app_look(struct app *a, struct status *s);
 
 /* ---- cmd/why.c ------------------------------------------------------------------------------- */
 
@@ -176,8 +188,6 @@ void app_show_probe(struct app *a, const struct event *ev);
 
 /* ---- cmd/debug.c ----------------------------------------------------------------------------- */
 
-/* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
-uint64_t app_paused(const struct app *a);
 /* Shows where and why the turn is paused, and returns the number of the latest pause. Both faces
  * call it for EV_PAUSE. */
 uint64_t app_show_pause(struct app *a);
@@ -188,6 +198,14 @@ int app_break(struct app *a, const char *text, bool watch, struct err *e);
 void app_show_what_if(struct app *a, const struct event *ev);
 /* A line for OP_FORCE: "step 9.4 begins with #269 " the", by hand". */
 void app_forced_line(struct app *a, const struct event *ev, struct buf *out); /* cmd/back.c */
+
+/* ---- app/step.c ------------------------------------------------------------------------------ */
+
+/* Reads "9.214", or "214" for a step of the current turn; if `third` is not NULL, also "9.214.2"
+ * (*third: 2, or -1 without the third number). */
+bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e);
+/* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
+uint64_t app_paused(const struct app *a);
 /* The tree of the step that is paused between two phases, else of the latest step that drafted.
  * False: there is none. For backends with VIEW_TREES. */
 bool app_latest_tree(struct app *a, struct step_view *v);
@@ -196,18 +214,28 @@ bool app_latest_tree(struct app *a, struct step_view *v);
 bool app_paused_step(struct app *a, struct step_view *v);
 /* The same, and it is this step. */
 bool app_paused_in(struct app *a, int turn, int step, struct step_view *v);
+/* A step of the session, from memory, else from the log; or the step in whose middle the turn is
+ * paused. For backends with VIEW_STEPS. Facts that the log does not have are NAN. False and *e:
+ * neither has the step. */
+bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
+/* The facts of a step from the log that are needed to compute it again; freed with
+ * probe_past_free(). NULL and *e: the log does not have all of them. */
+struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e);
+/* Whether the step has a tree; false and *e: why not. */
+bool step_drafted(const struct step_view *v, struct err *e);
+/* The step that commands without an address show: that of /at, else the newest. False: there is
+ * none. */
+bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
+/* Calls fn for each step of the session up to the app's address, oldest first, until it returns false.
+ * The steps come from memory if it has the first step, else from the log, else from memory as far as
+ * it has them; `source` says which. with_trees: fn needs trees and tokens; a log without them is not
+ * read then. For backends with VIEW_STEPS. */
+enum { STEP_SOURCE = 128 };
+void app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg, char source[STEP_SOURCE]);
 
 /* ---- app/recording.c ------------------------------------------------------------------------- */
 
-/* Opens the app over a saved session (repl/recorded/recorded.h): no engine, no log, nothing is saved. Takes over d,
- * also on failure. file: the session is a pack. */
-bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
-                       const struct session_row *row, bool file, struct err *e);
-/* Opens the app over an engine that runs already, for a session that is not saved. The engine stays
- * the caller's, who sets a->backend to NULL before app_close(). early: the session's n events so far,
- * which the app takes over. */
-void app_open_running(struct app *a, const struct options *o, struct backend *b,
-                      const char *session, struct event *early, int n);
 bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded/recorded.h) */
 /* The next event for a face: one of a->early, else one of the backend. */
 bool app_next(struct app *a, struct event *ev);
@@ -235,10 +263,6 @@ int app_steps(struct app *a, struct step_info *out, int max);
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
-/* A step of the session, from memory, else from the log; or the step in whose middle the turn is
- * paused. For backends with VIEW_STEPS. Facts that the log does not have are NAN. False and *e:
- * neither has the step. */
-bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 /* A page table and a position at the app's address (/at), or now. */
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
@@ -259,11 +283,18 @@ void app_look_at_terminal(struct app *a); /* colours and characters, from the op
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
+/* Opens the app over a saved session (repl/recorded/recorded.h): no engine, no log, nothing is saved. Takes over d,
+ * also on failure. file: the session is a pack. */
+bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
+                       const struct session_row *row, bool file, struct err *e);
+/* Opens the app over an engine that runs already, for a session that is not saved. The engine stays
+ * the caller's, who sets a->backend to NULL before app_close(). early: the session's n events so far,
+ * which the app takes over. */
+void app_open_running(struct app *a, const struct options *o, struct backend *b,
+                      const char *session, struct event *early, int n);
 /* Closes the app. False: the log could not store everything; a line on standard error says what is
  * missing, why, and where it is kept. May wait for the disk; Ctrl-C ends the wait. */
 bool app_close(struct app *a);
-struct hdb *app_hdb(struct app *a,
-                    struct err *e); /* flushes the log first, so that reads see all of it */
 /* Attachments. app_attached() first drops files that were attached in another session, with a
  * notice; it returns how many files remain. */
 int app_attached(struct app *a);
@@ -275,6 +306,8 @@ void app_attached_text(const struct app *a, struct buf *out);
 /* Sends the attached files and the text as one user message. When the backend refuses the request,
  * the files stay attached. */
 bool app_send(struct app *a, const char *text, struct err *e);
+/* Submits a request without text. */
+bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e);
 /* Begins a new session under a new id; settings and system prompt stay. */
 bool app_new_session(struct app *a, struct err *e);
 /* Continues a saved session: `id` as hdb_find() reads it. Its turns are read from the log, those
@@ -286,22 +319,14 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 /* Continues the conversation up to turn `turn` (0: none) as a new session; the turns are read from
  * the log, as in app_resume(). */
 bool app_fork(struct app *a, int turn, struct err *e);
-/* Removes the newest turn from the app's list and from the screen. */
-void app_forget_turn(struct app *a);
-/* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
-void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
 /* Shows the lines of `notes` and empties it: settings adopted from the resumed session, settings
  * not adopted and why, and faults that cannot fire. */
 void app_tell(struct app *a);
 /* Shows the past turns of the session, in the context or left out of it, through
  * face.replay_turn. */
 bool app_show_past(struct app *a, struct err *e);
-/* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */
-bool app_input(struct app *a, const char *line, struct err *e);
 /* Updates the app's own state from an event, before a face shows it. */
 void app_event(struct app *a, const struct event *ev);
-void app_say(struct app *a, enum style st, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
 /* Shows a new message about the log's size limit. Call it when the log's status has changed, or a
  * turn ended. */
 void app_watch_log(struct app *a, const struct history_status *s);
@@ -311,7 +336,6 @@ bool app_saving_changed(struct app *a, char line[256]);
 /* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
  * continue. */
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out);
-void app_error(struct app *a, const struct err *e);
 /* The greater of exit_code and, if the present session violated a rule, ERR_INVARIANT. Violations
  * of earlier sessions of this process do not count. */
 int app_exit_code(const struct app *a);
@@ -334,9 +358,19 @@ enum cmd_flags {
     CMD_REST = 2, /* takes the rest of the line as one argument: quotes are ordinary characters */
 };
 
-/* argv holds the arguments only, quotes removed ("a b", \"); rest is the raw text after the name.
- * A command writes its result to out (shown by the face), and under --json a JSON value to json
- * instead when json is not NULL. False and *e: a one-line error that says what was expected. */
+/* One call of a command: its row of the table, its arguments, and where the result goes. */
+struct cmd_call {
+    struct app *app;
+    const struct cmd *cmd;
+    int argc;
+    char **argv;       /* the arguments only, quotes removed ("a b", \") */
+    const char *rest;  /* the raw text after the name */
+    struct sheet *out; /* shown by the face */
+    struct buf *json; /* not NULL (under --json): the result is a JSON value here, instead of out */
+    struct err *e;    /* after false: one line that says what was expected */
+};
+typedef bool cmd_fn(struct cmd_call *c);
+
 struct cmd {
     const char *name;  /* without the slash */
     const char *alias; /* or NULL */
@@ -345,8 +379,7 @@ struct cmd {
     const char *help;  /* one line, third person: "draws the draft tree of a step" */
     const char *example;
     int flags;
-    bool (*run)(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e);
+    cmd_fn *run;
     /* Completion candidates for the last word; NULL: the words among the alternatives of `args`.
      * before: the words between the command's name and the last word. */
     void (*complete)(struct app *a, const char *before, const char *word,
@@ -359,6 +392,8 @@ const struct cmd *cmd_at(int i);
 const struct cmd *cmd_find(const char *name, struct err *e);
 /* Runs one line without its slash. */
 bool cmd_run(struct app *a, const char *line, struct err *e);
+/* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */
+bool app_input(struct app *a, const char *line, struct err *e);
 /* Calls add() for each completion of the last word of the line up to the cursor, with a line of
  * help or NULL. */
 void cmd_complete(struct app *a, const char *line,

@@ -15,7 +15,8 @@
 #include "engine/bugs.h"
 #include "history/evidence/hazards.h"
 #include "repl/process/open.h"
-#include "repl/cmd/cmd.h"
+#include "repl/recorded/recorded.h"
+#include "repl/repl.h"
 #include "repl/compare/facts.h"
 #include "repl/process/interrupt.h"
 
@@ -281,14 +282,38 @@ bool app_close(struct app *a)
     return stored;
 }
 
-struct hdb *app_hdb(struct app *a, struct err *e)
+bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
+                       const struct session_row *row, bool file, struct err *e)
 {
-    if (a->history)
-        history_flush_unless(a->history, 2000, interrupt_waits);
-    hdb_stop_when(interrupt_waits);
-    if (!a->hdb)
-        a->hdb = hdb_open(a->db_path, e);
-    return a->hdb;
+    memset(a, 0, sizeof *a);
+    a->opt = *o;
+    a->opt.readonly = true;
+    a->hdb = d;
+    app_look_at_terminal(a);
+    memcpy(a->session, row->id, sizeof a->session);
+    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
+    char name[SESSION_ID];
+    snprintf(name, sizeof name, "%s", row->id);
+    if (row->number > 0 && !file)
+        snprintf(name, sizeof name, "%d", row->number);
+    a->backend = recorded_open(d, row->id, name, file, e);
+    if (!a->backend)
+        app_close(a);
+    return a->backend != NULL;
+}
+
+void app_open_running(struct app *a, const struct options *o, struct backend *b,
+                      const char *session, struct event *early, int n)
+{
+    memset(a, 0, sizeof *a);
+    a->opt = *o;
+    a->opt.readonly = true;
+    a->backend = b;
+    app_look_at_terminal(a);
+    snprintf(a->session, sizeof a->session, "%s", session);
+    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
+    a->early = early;
+    a->n_early = n;
 }
 
 /* ---- requests to the engine ----------------------------------------------------------------- */
@@ -394,27 +419,7 @@ void app_attached_text(const struct app *a, struct buf *out)
     }
 }
 
-bool app_input(struct app *a, const char *line, struct err *e)
-{
-    if (line[0] != '/')
-        return app_send(a, line, e);
-    if (line[1] == '/')
-        return app_send(a, line + 1, e);
-    bool ok = cmd_run(a, line + 1, e);
-    app_attached(a); /* the command may have changed the session */
-    return ok;
-}
-
 /* ---- events from the engine -------------------------------------------------------------- */
-
-void app_forget_turn(struct app *a)
-{
-    if (a->turns.n == 0)
-        return;
-    int last = a->turns.v[--a->turns.n];
-    if (a->face.retract)
-        a->face.retract(a, last);
-}
 
 void app_event(struct app *a, const struct event *ev)
 {
@@ -472,36 +477,6 @@ void app_event(struct app *a, const struct event *ev)
 }
 
 /* ---- notices and errors ---------------------------------------------------------------------- */
-
-static void notice(struct app *a, struct sheet *s)
-{
-    if (a->face.notice)
-        a->face.notice(a, s);
-    else if (a->face.show)
-        a->face.show(a, s);
-}
-
-void app_say(struct app *a, enum style st, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    char text[1024];
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    struct sheet s;
-    sheet_init(&s, a->ascii);
-    say_line(&s, st, "%s", text);
-    notice(a, &s);
-    sheet_free(&s);
-}
-
-void app_error(struct app *a, const struct err *e)
-{
-    if (a->face.error)
-        a->face.error(a, e);
-    else
-        app_say(a, ST_BAD, "%s", e->msg);
-}
 
 void app_watch_log(struct app *a, const struct history_status *s)
 {

@@ -1,38 +1,8 @@
-/* look.c - queries of the open backend: single facts, and the status. */
+/* look.c - the status: what the status line and the panes' alarms show. */
 #include <math.h>
 #include <string.h>
 
 #include "repl/repl.h"
-
-bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)
-{
-    struct chat_view now;
-    if (v == VIEW_ACCEPT) /* known only from a server's answers: see struct backend */
-        backend_chat(a->backend, &now);
-    const char *why = a->backend->lacks[v];
-    return !why || err_set(e, ERR_NEGATIVE, "/%s: %s", command, why);
-}
-
-void app_settings(struct app *a, struct settings *s)
-{
-    struct chat_view v;
-    backend_chat(a->backend, &v);
-    *s = v.settings;
-}
-
-void app_bugs(struct app *a, struct bugs *on)
-{
-    *on = (struct bugs){0};
-    if (backend_has(a->backend, VIEW_FAULTS))
-        a->backend->faults->on(a->backend, on);
-}
-
-bool app_address(const struct app *a, int *turn, int *step)
-{
-    *turn = a->at.turn;
-    *step = a->at.step;
-    return a->at.turn > 0;
-}
 
 static void look_at_gauges(struct backend *b, struct gauge_now *g)
 {

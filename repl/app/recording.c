@@ -11,40 +11,6 @@
 #include "repl/recorded/recorded.h"
 #include "repl/repl.h"
 
-bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
-                       const struct session_row *row, bool file, struct err *e)
-{
-    memset(a, 0, sizeof *a);
-    a->opt = *o;
-    a->opt.readonly = true;
-    a->hdb = d;
-    app_look_at_terminal(a);
-    memcpy(a->session, row->id, sizeof a->session);
-    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
-    char name[SESSION_ID];
-    snprintf(name, sizeof name, "%s", row->id);
-    if (row->number > 0 && !file)
-        snprintf(name, sizeof name, "%d", row->number);
-    a->backend = recorded_open(d, row->id, name, file, e);
-    if (!a->backend)
-        app_close(a);
-    return a->backend != NULL;
-}
-
-void app_open_running(struct app *a, const struct options *o, struct backend *b,
-                      const char *session, struct event *early, int n)
-{
-    memset(a, 0, sizeof *a);
-    a->opt = *o;
-    a->opt.readonly = true;
-    a->backend = b;
-    app_look_at_terminal(a);
-    snprintf(a->session, sizeof a->session, "%s", session);
-    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
-    a->early = early;
-    a->n_early = n;
-}
-
 bool app_recording(const struct app *a)
 {
     return a->backend && backend_info(a->backend)->recording;

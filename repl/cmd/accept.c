@@ -320,66 +320,68 @@ static void depths_json(const struct chat_view *v, struct buf *json)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct buf *json,
-                     struct err *e)
+static bool by_steps(struct cmd_call *c, enum grouping by)
 {
+    struct app *a = c->app;
     const struct backend_info *info = backend_info(a->backend);
     struct grouped g = {.app = a, .by = by, .page_size = max_int(1, info->page_size),
                         .window = info->window};
     char source[STEP_SOURCE];
-    if (!app_needs(a, "accept", VIEW_STEPS, e))
+    if (!cmd_needs(c, VIEW_STEPS))
         return false;
     if (by == BY_WINDOW && info->window == 0)
-        return err_set(e, ERR_NEGATIVE, "this model has no sliding layers, so there is no window edge");
+        return err_set(c->e, ERR_NEGATIVE,
+                       "this model has no sliding layers, so there is no window edge");
     app_each_step(a, by == BY_KIND, add_step, &g, source);
-    if (json && by == BY_KIND)
-        kinds_json(&g, json);
-    else if (json)
-        groups_json(&g, json);
+    if (c->json && by == BY_KIND)
+        kinds_json(&g, c->json);
+    else if (c->json)
+        groups_json(&g, c->json);
     else if (by == BY_KIND)
-        kinds_text(&g, source, out);
+        kinds_text(&g, source, c->out);
     else
-        groups_text(&g, source, view_width(a), out);
+        groups_text(&g, source, view_width(a), c->out);
     free(g.v);
     return true;
 }
 
 /* For a server that does not report drafts by step. */
-static bool by_replies(struct app *a, int how, bool named, struct sheet *out, struct buf *json, struct err *e)
+static bool by_replies(struct cmd_call *c, int how)
 {
+    struct app *a = c->app;
     struct served_replies r;
-    if (named && how != BY_TURN)
-        return err_set(e, ERR_NEGATIVE, "/accept: %s tells no drafts by step, only by reply: /accept turn",
+    if (c->argc && how != BY_TURN)
+        return err_set(c->e, ERR_NEGATIVE,
+                       "/accept: %s tells no drafts by step, only by reply: /accept turn",
                        backend_info(a->backend)->family);
     served_replies_read(&r, app_served(a));
-    if (json)
-        served_accept_json(&r, json);
+    if (c->json)
+        served_accept_json(&r, c->json);
     else
-        view_served_accept(&r, view_width(a), out);
+        view_served_accept(&r, view_width(a), c->out);
     served_replies_free(&r);
     return true;
 }
 
-bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_accept(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     int how = BY_DEPTH;
-    if (argc > 1)
-        return arg_expected("accept", "takes at most one grouping", e);
-    if (argc == 1 && (how = arg_choice(argv[0], "the grouping", grouping, 6, e)) < 0)
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one grouping");
+    if (c->argc == 1 && (how = arg_choice(c->argv[0], "the grouping", grouping, 6, c->e)) < 0)
         return false;
-    if (!app_needs(a, "accept", VIEW_ACCEPT, e))
+    if (!cmd_needs(c, VIEW_ACCEPT))
         return false;
     struct chat_view v;
     app_chat(a, &v);
     if (backend_has(a->backend, VIEW_SERVED) && v.drafts.depth[1].drafted == 0)
-        return by_replies(a, how, argc == 1, out, json, e);
+        return by_replies(c, how);
     if (how != BY_DEPTH)
-        return by_steps(a, (enum grouping)how, out, json, e);
-    if (json)
-        depths_json(&v, json);
+        return by_steps(c, (enum grouping)how);
+    if (c->json)
+        depths_json(&v, c->json);
     else
-        view_accept(&v, view_width(a), out);
+        view_accept(&v, view_width(a), c->out);
     return true;
 }

@@ -21,23 +21,24 @@ static bool go_to(struct app *a, int turn, int step, struct buf *json, struct er
     return true; /* EV_PAUSE follows when the turn has reached the step */
 }
 
-bool cmd_rstep(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_rstep(struct cmd_call *c)
 {
-    (void)rest, (void)out;
+    struct app *a = c->app;
     long n = 1;
     struct debug_view v;
-    if (argc > 1)
-        return arg_expected("rstep", "takes at most one number of steps", e);
-    if ((argc == 1 && !arg_int(argv[0], "number of steps", 1, 1000000, &n, e)) ||
-        !app_needs(a, "rstep", VIEW_DEBUG, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number of steps");
+    if ((c->argc == 1 && !arg_int(c->argv[0], "number of steps", 1, 1000000, &n, c->e)) ||
+        !cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);
     if (v.paused && v.step == 0)
-        return err_set(e, ERR_USAGE, "turn %d begins here; aerie replay ID shows every step of a "
-                       "saved session", v.turn);
+        return err_set(c->e, ERR_USAGE,
+                       "turn %d begins here; aerie replay ID shows every step of a "
+                       "saved session",
+                       v.turn);
     return go_to(a, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step,
-                 json, e);
+                 c->json, c->e);
 }
 
 /* Reads "9.3", or "3" for a step of the paused turn; step 0 is the beginning of the turn. */
@@ -59,20 +60,19 @@ static bool place(const struct debug_view *v, const char *s, int *turn, int *ste
     return true;
 }
 
-bool cmd_goto(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_goto(struct cmd_call *c)
 {
-    (void)rest, (void)out;
+    struct app *a = c->app;
     struct debug_view v;
     int turn = 0, step = 0;
-    if (argc != 1)
-        return arg_expected("goto", "takes a step such as 9.214", e);
-    if (!app_needs(a, "goto", VIEW_DEBUG, e))
+    if (c->argc != 1)
+        return arg_expected(c, "takes a step such as 9.214");
+    if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);
     if (!v.paused)
         v.turn = a->turn;
-    return place(&v, argv[0], &turn, &step, e) && go_to(a, turn, step, json, e);
+    return place(&v, c->argv[0], &turn, &step, c->e) && go_to(a, turn, step, c->json, c->e);
 }
 
 /* ---- a token by hand ------------------------------------------------------------------------- */
@@ -123,34 +123,33 @@ static bool unquote(const char *s, struct buf *out, struct err *e)
                    "\" the\")", s);
 }
 
-bool cmd_force(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_force(struct cmd_call *c)
 {
-    (void)argv;
+    struct app *a = c->app;
     struct buf text = {0};
     int32_t id = -1;
     char *end = NULL;
-    if (!app_needs(a, "force", VIEW_DEBUG, e))
+    if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     if (!a->backend->debug->force)
-        return err_set(e, ERR_USAGE, "/force needs an engine: a recording is not changed");
-    bool ok = true, off = strcmp(rest, "off") == 0;
-    if (argc < 1)
-        return arg_expected("force", "takes a text in quotes or #ID", e);
-    if (rest[0] == '#') {
-        long n = strtol(rest + 1, &end, 10);
-        ok = (end > rest + 1 && !*end && n >= 0 && n <= INT32_MAX) ||
-             arg_expected("force", "takes a text in quotes or #ID", e);
+        return err_set(c->e, ERR_USAGE, "/force needs an engine: a recording is not changed");
+    bool ok = true, off = strcmp(c->rest, "off") == 0;
+    if (c->argc < 1)
+        return arg_expected(c, "takes a text in quotes or #ID");
+    if (c->rest[0] == '#') {
+        long n = strtol(c->rest + 1, &end, 10);
+        ok = (end > c->rest + 1 && !*end && n >= 0 && n <= INT32_MAX) ||
+             arg_expected(c, "takes a text in quotes or #ID");
         id = (int32_t)n;
     } else if (!off) {
-        ok = rest[0] == '"' ? unquote(rest, &text, e)
-                            : arg_expected("force", "takes a text in quotes or #ID", e);
+        ok = c->rest[0] == '"' ? unquote(c->rest, &text, c->e)
+                               : arg_expected(c, "takes a text in quotes or #ID");
     }
-    ok = ok && a->backend->debug->force(a->backend, text.n ? text.p : NULL, &id, e);
+    ok = ok && a->backend->debug->force(a->backend, text.n ? text.p : NULL, &id, c->e);
     buf_free(&text);
     if (ok && !off)
-        say_forced(a, id, out, json);
-    else if (ok && !json)
-        say_line(out, ST_TEXT, "the target chooses the next token");
+        say_forced(a, id, c->out, c->json);
+    else if (ok && !c->json)
+        say_line(c->out, ST_TEXT, "the target chooses the next token");
     return ok;
 }

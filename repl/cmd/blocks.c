@@ -3,24 +3,23 @@
 
 #include "repl/cmd/cmd.h"
 
-bool cmd_blocks(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
-                struct err *e)
+bool cmd_blocks(struct cmd_call *c)
 {
-    (void)rest;
     long most = 16;
     struct block_map m;
-    if (argc > 1)
-        return arg_expected("blocks", "takes at most one number", e);
-    if (argc == 1 && !arg_int(argv[0], "the number of blocks listed", 0, 1 << 20, &most, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number");
+    if (c->argc == 1 &&
+        !arg_int(c->argv[0], "the number of blocks listed", 0, 1 << 20, &most, c->e))
         return false;
-    if (!app_needs(a, "blocks", VIEW_BLOCKS, e))
+    if (!cmd_needs(c, VIEW_BLOCKS))
         return false;
-    block_map_read(&m, a->backend);
-    if (json)
-        blocks_json(&m, json);
+    block_map_read(&m, c->app->backend);
+    if (c->json)
+        blocks_json(&m, c->json);
     else {
-        say_now(a, "blocks", out);
-        view_blocks(&m, (int)most, view_width(a), out);
+        say_now(c->app, "blocks", c->out);
+        view_blocks(&m, (int)most, view_width(c->app), c->out);
     }
     block_map_free(&m);
     return true;

@@ -46,18 +46,6 @@ static void say_needs(struct app *a, const struct settings *s, enum bug b, int v
     buf_free(&needs);
 }
 
-void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *bugs)
-{
-    for (int b = 0; b < N_BUGS; b++) {
-        struct buf needs = {0};
-        int on = bug_on(bugs, (enum bug)b);
-        const struct bug_info *i = bug_at((enum bug)b);
-        if (on && facts_unmet_needs(backend_info(a->backend), s, (enum bug)b, on, &needs))
-            buf_printf(&a->notes, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
-        buf_free(&needs);
-    }
-}
-
 /* Asks the engine to switch a fault; it does so before the next turn. */
 static bool switch_bug(struct app *a, enum bug b, const char *state, struct err *e)
 {
@@ -76,41 +64,41 @@ static void say_story(enum bug b, struct sheet *out)
         say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
 }
 
-bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_bug(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct settings set;
     struct bugs on;
     enum bug b;
     int variant;
-    if (argc > 2)
-        return arg_expected("bug", "takes a number or name, and on or off", e);
-    if ((argc > 0 && !bug_find(argv[0], &b, e)) || (argc == 2 && !bug_parse(b, argv[1], &variant, e)) ||
-        !app_needs(a, "bug", VIEW_FAULTS, e))
+    if (c->argc > 2)
+        return arg_expected(c, "takes a number or name, and on or off");
+    if ((c->argc > 0 && !bug_find(c->argv[0], &b, c->e)) ||
+        (c->argc == 2 && !bug_parse(b, c->argv[1], &variant, c->e)) || !cmd_needs(c, VIEW_FAULTS))
         return false;
     app_settings(a, &set);
     app_bugs(a, &on);
-    if (argc == 0) {
-        list_bugs(&on, out, json);
+    if (c->argc == 0) {
+        list_bugs(&on, c->out, c->json);
         return true;
     }
-    if (argc == 1)
+    if (c->argc == 1)
         variant = bug_on(&on, b);
     const char *state = bug_state_name(b, variant);
-    if (argc == 2 && !switch_bug(a, b, state, e))
+    if (c->argc == 2 && !switch_bug(a, b, state, c->e))
         return false;
-    if (json) {
-        bug_json(b, state, json);
+    if (c->json) {
+        bug_json(b, state, c->json);
         return true;
     }
     const struct bug_info *i = bug_at(b);
-    say_line(out, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
-             variant ? "; rule " : "", variant ? fault_rule(i->rule) : "", variant ? " must name it" : "");
-    if (variant || argc == 1)
-        say_needs(a, &set, b, max_int(variant, 1), out);
-    if (argc == 1)
-        say_story(b, out);
+    say_line(c->out, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
+             variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
+             variant ? " must name it" : "");
+    if (variant || c->argc == 1)
+        say_needs(a, &set, b, max_int(variant, 1), c->out);
+    if (c->argc == 1)
+        say_story(b, c->out);
     return true;
 }
 

@@ -3,24 +3,23 @@
 
 /* The engine's thread scores the layers and answers with EV_CALIBRATION, so that Ctrl-C can stop
  * the work, which takes minutes with a large model on a CPU. */
-bool cmd_calibrate(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                   struct buf *json, struct err *e)
+bool cmd_calibrate(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
-    const struct backend_info *info = backend_info(a->backend);
+    const struct backend_info *info = backend_info(c->app->backend);
     if (info->draft_off)
-        return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s", info->draft_off);
+        return err_set(c->e, ERR_USAGE, "there is nothing to calibrate: %s", info->draft_off);
     if (info->draft_kind && !info->capture[0])
-        return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s reads no captured layers",
+        return err_set(c->e, ERR_USAGE,
+                       "there is nothing to calibrate: %s reads no captured layers",
                        info->draft_kind);
-    if (!app_request(a, RQ_CALIBRATE, NULL, e))
+    if (!app_request(c->app, RQ_CALIBRATE, NULL, c->e))
         return false;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "calibrating", info->draft_dir);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "calibrating", info->draft_dir);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_DIM, "scoring the layers that the head reads; Ctrl-C stops");
+        say_line(c->out, ST_DIM, "scoring the layers that the head reads; Ctrl-C stops");
     }
     return true;
 }

@@ -7,34 +7,6 @@
 
 #include "repl/cmd/cmd.h"
 
-/* ---- lines for everyone ---------------------------------------------------------------------- */
-
-void say_line(struct sheet *out, enum style st, const char *fmt, ...)
-{
-    char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    sheet_add(out, st, text);
-    sheet_line(out);
-}
-
-void say_text(struct sheet *out, enum style st, const char *text)
-{
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-        sheet_addn(out, st, text, n);
-        sheet_line(out);
-        text += n + (text[n] == '\n');
-    }
-}
-
-int view_width(const struct app *a)
-{
-    return a->face.width > 0 ? a->face.width : 80;
-}
-
 /* ---- /set ------------------------------------------------------------------------------------ */
 
 static const char *setting_name(int i)
@@ -151,44 +123,48 @@ static bool set_like_ollama(int *argc, char ***argv, const char **name, const ch
     return false;
 }
 
-bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_set(struct cmd_call *c)
 {
+    struct app *a = c->app;
     const char *name, *value;
-    if (argc == 0) {
+    if (c->argc == 0) {
         struct settings s;
         app_settings(a, &s);
-        settings_show(a, &s, 0, settings_count(), out, json);
+        settings_show(a, &s, 0, settings_count(), c->out, c->json);
         return true;
     }
-    if (strcmp(argv[0], "system") == 0 && argc > 1) { /* as in ollama; the text is used as typed */
-        char *text = xstrdup(rest + strlen("system"));
+    if (strcmp(c->argv[0], "system") == 0 &&
+        c->argc > 1) { /* as in ollama; the text is used as typed */
+        char *text = xstrdup(c->rest + strlen("system"));
         char *word = text + strspn(text, " \t");
-        bool ok = cmd_system(a, 1, &word, word, out, json, e);
+        struct cmd_call system = *c;
+        system.argc = 1;
+        system.argv = &word;
+        bool ok = cmd_system(&system);
         free(text);
         return ok;
     }
-    if (set_like_ollama(&argc, &argv, &name, &value))
-        return set_one(a, name, value, out, json, e);
-    char *eq = argc == 1 ? strchr(argv[0], '=') : NULL;
+    if (set_like_ollama(&c->argc, &c->argv, &name, &value))
+        return set_one(a, name, value, c->out, c->json, c->e);
+    char *eq = c->argc == 1 ? strchr(c->argv[0], '=') : NULL;
     if (eq) {
         *eq = '\0';
-        return set_one(a, argv[0], eq + 1, out, json, e);
+        return set_one(a, c->argv[0], eq + 1, c->out, c->json, c->e);
     }
-    if (argc == 3 && strcmp(argv[1], "=") == 0)
-        return set_one(a, argv[0], argv[2], out, json, e);
-    if (argc == 2)
-        return set_one(a, argv[0], argv[1], out, json, e);
-    if (argc > 2)
-        return arg_expected("set", "takes a name and one value", e);
-    if (is_screen_setting(argv[0]))
-        return screen_setting(a, argv[0], NULL, out, json, e);
-    int i = setting_index(argv[0]);
+    if (c->argc == 3 && strcmp(c->argv[1], "=") == 0)
+        return set_one(a, c->argv[0], c->argv[2], c->out, c->json, c->e);
+    if (c->argc == 2)
+        return set_one(a, c->argv[0], c->argv[1], c->out, c->json, c->e);
+    if (c->argc > 2)
+        return arg_expected(c, "takes a name and one value");
+    if (is_screen_setting(c->argv[0]))
+        return screen_setting(a, c->argv[0], NULL, c->out, c->json, c->e);
+    int i = setting_index(c->argv[0]);
     if (i < 0)
-        return unknown_setting(argv[0], e);
+        return unknown_setting(c->argv[0], c->e);
     struct settings s;
     app_settings(a, &s);
-    settings_show(a, &s, i, 1, out, json);
+    settings_show(a, &s, i, 1, c->out, c->json);
     return true;
 }
 
@@ -208,28 +184,29 @@ void complete_set(struct app *a, const char *before, const char *word, cmd_add_f
 
 /* ---- /system, /read -------------------------------------------------------------------------- */
 
-bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_system(struct cmd_call *c)
 {
-    (void)rest;
-    if (argc > 0) {
-        const char *text = strcmp(argv[0], "\"\"") == 0 ? "" : argv[0];
-        if (!backend_fits(a->backend, text, e) || !app_request(a, RQ_SYSTEM, text, e))
+    struct app *a = c->app;
+    if (c->argc > 0) {
+        const char *text = strcmp(c->argv[0], "\"\"") == 0 ? "" : c->argv[0];
+        if (!backend_fits(a->backend, text, c->e) || !app_request(a, RQ_SYSTEM, text, c->e))
             return false;
         free(a->system);
         a->system = *text ? xstrdup(text) : NULL;
     }
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "system", a->system ? a->system : "");
-        jput_close(json, '}');
-    } else if (argc > 0) {
-        say_line(out, ST_TEXT, a->system ? "system prompt set; it holds from the next message on"
-                                         : "system prompt removed");
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "system", a->system ? a->system : "");
+        jput_close(c->json, '}');
+    } else if (c->argc > 0) {
+        say_line(c->out, ST_TEXT,
+                 a->system ? "system prompt set; it holds from the next message on"
+                           : "system prompt removed");
     } else if (a->system) {
-        say_text(out, ST_TEXT, a->system);
+        say_text(c->out, ST_TEXT, a->system);
     } else {
-        say_line(out, ST_DIM, "no system prompt; /system TEXT sets one, /system \"\" removes it");
+        say_line(c->out, ST_DIM,
+                 "no system prompt; /system TEXT sets one, /system \"\" removes it");
     }
     return true;
 }
@@ -243,73 +220,76 @@ static bool is_the_log(const struct app *a, const char *path)
            log.st_ino == file.st_ino;
 }
 
-bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_read(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     enum { MAX_FILE = 4 << 20 };
-    if (argc != 1)
-        return arg_expected("read", "takes one file", e);
+    if (c->argc != 1)
+        return arg_expected(c, "takes one file");
     struct buf text = {0};
-    if (is_the_log(a, argv[0]))
-        return err_set(e, ERR_USAGE, "%s is the session log; expected a text, as /export writes it", argv[0]);
-    if (!buf_read_file(&text, argv[0], MAX_FILE, e))
+    if (is_the_log(a, c->argv[0]))
+        return err_set(c->e, ERR_USAGE,
+                       "%s is the session log; expected a text, as /export writes it", c->argv[0]);
+    if (!buf_read_file(&text, c->argv[0], MAX_FILE, c->e))
         return false;
     const char *nul = text.n ? memchr(text.p, 0, text.n) : NULL;
     if (text.n == 0 || nul) {
         if (nul)
-            err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", argv[0],
+            err_set(c->e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", c->argv[0],
                     (size_t)(nul - text.p));
         else
-            err_set(e, ERR_USAGE, "%s is empty", argv[0]);
+            err_set(c->e, ERR_USAGE, "%s is empty", c->argv[0]);
         buf_free(&text);
         return false;
     }
     size_t n = text.n;
-    if (a->backend && !backend_fits(a->backend, text.p, e)) {
+    if (a->backend && !backend_fits(a->backend, text.p, c->e)) {
         buf_free(&text);
         return false;
     }
-    app_attach(a, argv[0], &text);
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "file", argv[0]);
-        jput_kint(json, "bytes", (int64_t)n);
-        jput_close(json, '}');
+    app_attach(a, c->argv[0], &text);
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "file", c->argv[0]);
+        jput_kint(c->json, "bytes", (int64_t)n);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_TEXT, "%s: %zu bytes go in front of the next message; /drop takes them out",
-                 argv[0], n);
+        say_line(c->out, ST_TEXT,
+                 "%s: %zu bytes go in front of the next message; /drop takes them out", c->argv[0],
+                 n);
     }
     return true;
 }
 
-bool cmd_drop(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_drop(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     int n = app_attached(a), at = -1;
     struct buf names = {0};
-    if (argc > 1)
-        return arg_expected("drop", "takes at most one file of the next message", e);
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one file of the next message");
     if (n == 0)
-        return err_set(e, ERR_USAGE, "no file is attached to the next message; /read FILE adds one");
-    for (int i = 0; argc == 1 && i < n; i++)
-        if (strcmp(a->attached.file[i].name, argv[0]) == 0)
+        return err_set(c->e, ERR_USAGE,
+                       "no file is attached to the next message; /read FILE adds one");
+    for (int i = 0; c->argc == 1 && i < n; i++)
+        if (strcmp(a->attached.file[i].name, c->argv[0]) == 0)
             at = i;
     app_attached_text(a, &names);
-    if (argc == 1 && at < 0) {
-        err_set(e, ERR_USAGE, "%.100s is not attached; the next message has %.200s", argv[0], names.p);
+    if (c->argc == 1 && at < 0) {
+        err_set(c->e, ERR_USAGE, "%.100s is not attached; the next message has %.200s", c->argv[0],
+                names.p);
         buf_free(&names);
         return false;
     }
-    if (json) {
-        jput_open(json, '[');
+    if (c->json) {
+        jput_open(c->json, '[');
         for (int i = 0; i < n; i++)
             if (at < 0 || i == at)
-                jput_str(json, a->attached.file[i].name);
-        jput_close(json, ']');
+                jput_str(c->json, a->attached.file[i].name);
+        jput_close(c->json, ']');
     } else {
-        say_line(out, ST_TEXT, "not in the next message any more: %s", at < 0 ? names.p : argv[0]);
+        say_line(c->out, ST_TEXT, "not in the next message any more: %s",
+                 at < 0 ? names.p : c->argv[0]);
     }
     app_drop(a, at);
     buf_free(&names);
@@ -357,26 +337,24 @@ static void answer_turn(const struct app *a, const char *what, struct buf *json)
     jput_close(json, '}');
 }
 
-bool cmd_regen(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_regen(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest, (void)out;
-    if (a->turns.n == 0)
-        return err_set(e, ERR_USAGE, "there is no reply to generate again; send a message first");
-    answer_turn(a, "regenerates", json);
-    return app_request(a, RQ_REGEN, NULL, e);
+    if (c->app->turns.n == 0)
+        return err_set(c->e, ERR_USAGE,
+                       "there is no reply to generate again; send a message first");
+    answer_turn(c->app, "regenerates", c->json);
+    return app_request(c->app, RQ_REGEN, NULL, c->e);
 }
 
-bool cmd_undo(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_undo(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
+    struct app *a = c->app;
     if (a->turns.n == 0)
-        return err_set(e, ERR_USAGE, "there is no turn to take back");
-    answer_turn(a, "undone", json);
-    if (!json)
-        say_line(out, ST_DIM, "turn %d left the context", a->turns.v[a->turns.n - 1]);
-    return app_request(a, RQ_UNDO, NULL, e);
+        return err_set(c->e, ERR_USAGE, "there is no turn to take back");
+    answer_turn(a, "undone", c->json);
+    if (!c->json)
+        say_line(c->out, ST_DIM, "turn %d left the context", a->turns.v[a->turns.n - 1]);
+    return app_request(a, RQ_UNDO, NULL, c->e);
 }
 
 /* /forget without a number: sends the refused message again; the engine removes as many turns as
@@ -396,65 +374,61 @@ static bool send_refused(struct app *a, struct buf *json, struct err *e)
     return backend_submit(a->backend, &rq, e);
 }
 
-bool cmd_forget(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_forget(struct cmd_call *c)
 {
+    struct app *a = c->app;
     long n;
-    (void)rest, (void)out;
-    if (argc == 0)
-        return send_refused(a, json, e);
+    if (c->argc == 0)
+        return send_refused(a, c->json, c->e);
     if (a->turns.n == 0)
-        return err_set(e, ERR_USAGE, "the context holds no turn");
-    if (argc > 1 || !arg_int(argv[0], "the number of turns", 1, a->turns.n, &n, e))
-        return argc == 1 ? false : arg_expected("forget", "takes at most one number", e);
+        return err_set(c->e, ERR_USAGE, "the context holds no turn");
+    if (c->argc > 1 || !arg_int(c->argv[0], "the number of turns", 1, a->turns.n, &n, c->e))
+        return c->argc == 1 ? false : arg_expected(c, "takes at most one number");
     struct buf turns = {0};
-    if (json) {
-        jput_open(json, '{');
-        jput_key(json, "forgotten");
-        jput_open(json, '[');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_key(c->json, "forgotten");
+        jput_open(c->json, '[');
     }
     for (int i = 0; i < n; i++) {
         buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
-        if (json)
-            jput_int(json, a->turns.v[i]);
+        if (c->json)
+            jput_int(c->json, a->turns.v[i]);
     }
-    if (json) {
-        jput_close(json, ']');
-        jput_close(json, '}');
+    if (c->json) {
+        jput_close(c->json, ']');
+        jput_close(c->json, '}');
     }
     bool ok = app_request(a, RQ_FORGET, turns.p,
-                          e); /* a notice of the engine lists them and their tokens */
+                          c->e); /* a notice of the engine lists them and their tokens */
     buf_free(&turns);
     return ok;
 }
 
-bool cmd_clear(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_clear(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
-    if (!app_new_session(a, e))
+    struct app *a = c->app;
+    if (!app_new_session(a, c->e))
         return false;
     if (a->face.clear)
         a->face.clear(a);
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "session", a->session);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "session", a->session);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_DIM, "new session %s", a->session);
+        say_line(c->out, ST_DIM, "new session %s", a->session);
     }
     return true;
 }
 
-bool cmd_bye(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_bye(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest, (void)out, (void)e;
-    a->quit = true;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "session", a->session);
-        jput_close(json, '}');
+    c->app->quit = true;
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "session", c->app->session);
+        jput_close(c->json, '}');
     }
     return true;
 }

@@ -1,4 +1,5 @@
-/* cmd.c - the command table, lookup of names, splitting into words, completion, the table as text.
+/* cmd.c - the command table, lookup of names, running, completion, the table as text, /help. No command
+ * calls this file.
  *
  * Every command stands in `table` and nowhere else; help, completion, the README's table and
  * commands.json come from it.
@@ -172,66 +173,6 @@ static const char *cmd_name(int i)
     return table[i].name;
 }
 
-/* ---- names that are nearly right ------------------------------------------------------------- */
-
-/* The optimal string alignment distance: insertions, deletions, replacements and swaps of
- * neighbours that turn a into b. MAX for names longer than the table. */
-static int edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 32 };
-    int n = (int)strlen(a), m = (int)strlen(b), d[MAX + 1][MAX + 1];
-    if (n > MAX || m > MAX)
-        return MAX;
-    for (int i = 0; i <= n; i++)
-        for (int j = 0; j <= m; j++) {
-            if (i == 0 || j == 0) {
-                d[i][j] = i + j;
-                continue;
-            }
-            int best = min_int(d[i - 1][j], d[i][j - 1]) + 1;
-            best = min_int(best, d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = min_int(best, d[i - 2][j - 2] + 1);
-            d[i][j] = best;
-        }
-    return d[n][m];
-}
-
-/* "a, b or c" */
-static void join_or(struct buf *out, const char *const *item, int n, const char *before)
-{
-    for (int i = 0; i < n; i++)
-        buf_printf(out, "%s%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", before, item[i]);
-}
-
-void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,
-                   struct buf *out)
-{
-    enum { SHOW = 3 };
-    const char *near[SHOW];
-    int far[SHOW], found = 0, most = max_int(1, (int)strlen(word) / 2);
-    for (int i = 0; i < n; i++) {
-        int d = edit_distance(word, name(i));
-        if (strncmp(name(i), word, strlen(word)) == 0 && *word)
-            d = 0;
-        if (d > min_int(most, 3))
-            continue;
-        int at = found < SHOW ? found++ : SHOW;
-        while (at > 0 && far[at - 1] > d) {
-            if (at < SHOW) {
-                far[at] = far[at - 1];
-                near[at] = near[at - 1];
-            }
-            at--;
-        }
-        if (at < SHOW) {
-            far[at] = d;
-            near[at] = name(i);
-        }
-    }
-    join_or(out, near, found, before);
-}
-
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
 static bool unknown_command(const char *name, struct err *e)
@@ -275,92 +216,6 @@ const struct cmd *cmd_find(const char *name, struct err *e)
     return NULL;
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
-
-/* Reads one word at *p into w; false when its quote is not closed. */
-static bool read_word(const char **p, struct buf *w)
-{
-    bool quoted = false;
-    const char *s = *p;
-    for (; *s && (quoted || !ascii_space(*s)); s++) {
-        if (*s == '"')
-            quoted = !quoted;
-        else if (*s == '\\' && (s[1] == '"' || s[1] == '\\'))
-            buf_char(w, *++s);
-        else
-            buf_char(w, *s);
-    }
-    *p = s;
-    return !quoted;
-}
-
-void words_free(char **word, int n)
-{
-    for (int i = 0; i < n; i++)
-        free(word[i]);
-}
-
-int words_split(const char *text, char **word, int max, struct err *e)
-{
-    int n = 0;
-    for (const char *p = text;;) {
-        p += strspn(p, " \t\r\n\v\f");
-        if (!*p)
-            return n;
-        struct buf w = {0};
-        buf_str(&w, "");
-        bool closed = read_word(&p, &w);
-        if (closed && n < max) {
-            word[n++] = w.p;
-            continue;
-        }
-        buf_free(&w);
-        words_free(word, n);
-        if (closed)
-            err_set(e, ERR_USAGE, "too many words: a command takes at most %d", max);
-        else
-            err_set(e, ERR_USAGE, "a quote (\") is not closed; \\\" is a literal one");
-        return -1;
-    }
-}
-
-bool arg_int(const char *s, const char *what, long min, long max, long *out, struct err *e)
-{
-    char *end;
-    long v = strtol(s, &end, 10);
-    if (!*s || *end || ascii_space(*s) || v < min || v > max || strlen(s) > 18)
-        return err_set(e, ERR_USAGE, "%s is a number from %ld to %ld, not \"%.40s\"", what, min,
-                       max, s);
-    *out = v;
-    return true;
-}
-
-bool arg_expected(const char *name, const char *expected, struct err *e)
-{
-    const struct cmd *c = cmd_find(name, NULL);
-    return err_set(e, ERR_USAGE, "/%s %s, for example: %s", name, expected, c->example);
-}
-
-int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e)
-{
-    int fits = 0, at = -1;
-    for (int i = 0; i < n; i++) {
-        if (strcmp(s, word[i]) == 0)
-            return i;
-        if (*s && strncmp(s, word[i], strlen(s)) == 0) {
-            fits++;
-            at = i;
-        }
-    }
-    if (fits == 1)
-        return at;
-    struct buf list = {0};
-    join_or(&list, word, n, "");
-    err_set(e, ERR_USAGE, "%s is %s, not \"%.40s\"", what, list.p, s);
-    buf_free(&list);
-    return -1;
-}
-
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* Writes {"command":..., "result":...}, with "error" and "code" when it failed. */
@@ -396,9 +251,10 @@ static bool run_found(struct app *a, const struct cmd *c, const char *rest, stru
         word[n++] = xstrdup(rest);
     if (n < 0)
         return false;
-    bool ok = !*c->args && n > 0 ? err_set(e, ERR_USAGE, "/%s takes nothing after its name",
-                                           c->name)
-                                 : c->run(a, n, word, rest, out, json, e);
+    struct cmd_call call = {a, c, n, word, rest, out, json, e};
+    bool ok = !*c->args && n > 0
+                  ? err_set(e, ERR_USAGE, "/%s takes nothing after its name", c->name)
+                  : c->run(&call);
     words_free(word, n);
     return ok;
 }
@@ -430,20 +286,18 @@ bool cmd_run(struct app *a, const char *line, struct err *e)
     return ok;
 }
 
-/* ---- completion ------------------------------------------------------------------------------ */
-
-void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg)
+bool app_input(struct app *a, const char *line, struct err *e)
 {
-    for (const char *p = strchr(list, '|') ? list : ""; *p;) {
-        char item[32];
-        int n = (int)strcspn(p, "| ");
-        snprintf(item, sizeof item, "%.*s", n, p);
-        bool plain = n && (int)strspn(p, "abcdefghijklmnopqrstuvwxyz") == n;
-        if (plain && strncmp(item, word, strlen(word)) == 0)
-            add(arg, item, NULL);
-        p += n + strspn(p + n, "| ");
-    }
+    if (line[0] != '/')
+        return app_send(a, line, e);
+    if (line[1] == '/')
+        return app_send(a, line + 1, e);
+    bool ok = cmd_run(a, line + 1, e);
+    app_attached(a); /* the command may have changed the session */
+    return ok;
 }
+
+/* ---- completion ------------------------------------------------------------------------------ */
 
 /* The argument of a command at the place behind `before`: of "N [full|swa|draft]" the second one is
  * "[full|swa|draft]". "": it takes no more. */
@@ -525,4 +379,124 @@ void cmd_table_json(struct buf *out)
         jput_close(out, '}');
     }
     jput_close(out, ']');
+}
+
+/* ---- /help --------------------------------------------------------------------------------- */
+
+static const struct group_name {
+    const char *name, *title;
+} groups[] = {
+    {"chat", "Chat"},
+    {"session", "Sessions"},
+    {"inspect", "Look inside"},
+    {"debug", "Pause and step"},
+    {"compare", "Compare runs"},
+};
+
+static void list_text(struct sheet *out)
+{
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        say_line(out, ST_HEAD, "%s", groups[g].title);
+        for (int i = 0; i < cmd_count(); i++) {
+            const struct cmd *c = cmd_at(i);
+            if (strcmp(c->group, groups[g].name) != 0)
+                continue;
+            sheet_printf(out, ST_KEY, "  /%s", c->name);
+            sheet_printf(out, ST_LABEL, " %s", c->args);
+            if (strlen(c->name) + strlen(c->args) > 22)
+                sheet_line(out);
+            sheet_tab(out, 27);
+            sheet_add(out, ST_TEXT, c->help);
+            sheet_line(out);
+        }
+    }
+    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic:");
+    sheet_line(out);
+    sheet_add(out, ST_DIM, " ");
+    for (int i = 0; topic_at(i); i++)
+        sheet_printf(out, ST_DIM, " %s", topic_at(i)->name);
+    sheet_line(out);
+}
+
+static void list_json(struct buf *json)
+{
+    jput_open(json, '{');
+    jput_key(json, "commands");
+    cmd_table_json(json);
+    jput_key(json, "topics");
+    jput_open(json, '[');
+    for (int i = 0; topic_at(i); i++)
+        jput_str(json, topic_at(i)->name);
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+static int n_topic(void)
+{
+    int n = 0;
+    while (topic_at(n))
+        n++;
+    return n;
+}
+
+/* All names that /help knows, one after the other: commands, topics, settings. */
+static const char *any_name(int i)
+{
+    i -= N_CMD;
+    return i < 0           ? table[N_CMD + i].name
+           : i < n_topic() ? topic_at(i)->name
+                           : settings_at(i - n_topic())->name;
+}
+
+static const char *any_help(int i)
+{
+    i -= N_CMD;
+    return i < 0           ? table[N_CMD + i].help
+           : i < n_topic() ? topic_at(i)->title
+                           : settings_at(i - n_topic())->help;
+}
+
+static int n_names(void)
+{
+    return N_CMD + n_topic() + settings_count();
+}
+
+bool cmd_help(struct cmd_call *call)
+{
+    if (call->argc > 1)
+        return arg_expected(call, "takes at most one topic");
+    if (call->argc == 0) {
+        if (call->json)
+            list_json(call->json);
+        else
+            list_text(call->out);
+        return true;
+    }
+    const char *name = call->argv[0] + (call->argv[0][0] == '/');
+    const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
+    bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
+    if (!exact && *name &&
+        (help_setting(name, call->out, call->json) ||
+         help_topic(call->app, name, call->out, call->json)))
+        return true;
+    if (c) {
+        help_command(c, call->out, call->json);
+        if (exact && !call->json) /* "check" is a command and a setting */
+            help_setting(name, call->out, NULL);
+        return true;
+    }
+    struct buf near = {0};
+    nearest_names(name, any_name, n_names(), "", &near);
+    err_set(call->e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is",
+            name, near.n ? "; did you mean " : "", near.n ? near.p : "");
+    buf_free(&near);
+    return false;
+}
+
+void complete_help(struct app *a, const char *before, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a, (void)before;
+    for (int i = 0; i < n_names(); i++)
+        if (strncmp(any_name(i), word, strlen(word)) == 0)
+            add(arg, any_name(i), any_help(i));
 }

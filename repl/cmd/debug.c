@@ -11,53 +11,6 @@
 
 #include "repl/cmd/cmd.h"
 
-uint64_t app_paused(const struct app *a)
-{
-    struct debug_view v;
-    if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
-        return 0;
-    a->backend->debug->view(a->backend, &v);
-    return v.paused ? v.pauses : 0;
-}
-
-/* The step in whose middle a turn is paused, as far as it is known. */
-static void view_of_pause(const struct debug_view *d, struct step_view *v)
-{
-    *v = (struct step_view){.turn = d->turn, .step = d->step, .rec = d->rec, .tree = d->tree,
-                            .n_token = d->n_token};
-    for (int i = 0; i < TREE_MAX; i++)
-        v->fact[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
-    memcpy(v->token, d->token, (size_t)d->n_token * sizeof *v->token);
-    if (!d->verified || (d->forced >= 0 && !d->n_token)) /* a forced token decides */
-        v->rec.bonus = -1;
-}
-
-bool app_paused_step(struct app *a, struct step_view *v)
-{
-    struct debug_view d = {0};
-    if (app_paused(a))
-        a->backend->debug->view(a->backend, &d);
-    if (d.paused && d.verified)
-        view_of_pause(&d, v);
-    return d.paused && d.verified;
-}
-
-bool app_paused_in(struct app *a, int turn, int step, struct step_view *v)
-{
-    return app_paused_step(a, v) && v->turn == turn && v->step == step;
-}
-
-bool app_latest_tree(struct app *a, struct step_view *v)
-{
-    struct debug_view d = {0};
-    if (app_paused(a))
-        a->backend->debug->view(a->backend, &d);
-    if (!d.paused || !d.phase[0] || d.tree.n < 2)
-        return a->backend->trees->latest(a->backend, v);
-    view_of_pause(&d, v);
-    return true;
-}
-
 /* ---- where a turn is paused ------------------------------------------------------------------ */
 
 void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json)
@@ -139,107 +92,89 @@ uint64_t app_show_pause(struct app *a)
     return v.pauses;
 }
 
-bool cmd_where(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_where(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
+    struct app *a = c->app;
     struct debug_view v;
-    if (argc > 0)
-        return arg_expected("where", "takes nothing", e);
-    if (!app_needs(a, "where", VIEW_DEBUG, e))
+    if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);
-    if (json)
-        pause_json(a, &v, json);
+    if (c->json)
+        pause_json(a, &v, c->json);
     else if (v.paused)
-        pause_text(a, &v, out);
+        pause_text(a, &v, c->out);
     else
-        say_line(out, ST_TEXT, backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
-                                                        : "no turn runs; /step pauses the next one "
-                                                          "where it begins");
+        say_line(c->out, ST_TEXT,
+                 backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
+                                          : "no turn runs; /step pauses the next one "
+                                            "where it begins");
     return true;
 }
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
 /* Continues a paused turn; if no turn is paused, says where the next one will pause. */
-static bool run_on(struct app *a, const char *command, enum run_until until, int steps,
-                   const char *condition, const char *reply, struct sheet *out, struct buf *json,
-                   struct err *e)
+static bool run_on(struct cmd_call *c, enum run_until until, int steps, const char *condition,
+                   const char *reply)
 {
-    if (!app_needs(a, command, VIEW_DEBUG, e))
+    struct app *a = c->app;
+    if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     bool paused = app_paused(a) > 0;
     if (!paused && until == RUN_FINISH)
-        return err_set(e, ERR_USAGE, "no turn is paused");
-    if (!a->backend->debug->run(a->backend, until, steps, condition, e))
+        return err_set(c->e, ERR_USAGE, "no turn is paused");
+    if (!a->backend->debug->run(a->backend, until, steps, condition, c->e))
         return false;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "run", command);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "run", c->cmd->name);
+        jput_close(c->json, '}');
     } else if (!paused) {
-        say_line(out, ST_TEXT, "%s", reply);
+        say_line(c->out, ST_TEXT, "%s", reply);
     }
     return true;
 }
 
-bool cmd_step(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+static const char *pauses_when(const struct app *a)
 {
-    (void)rest;
+    return backend_busy(a->backend) ? "the turn pauses soon"
+                                    : "the next turn pauses where it begins";
+}
+
+bool cmd_step(struct cmd_call *c)
+{
     long n = 1;
-    if (argc > 1 || (argc == 1 && !arg_int(argv[0], "number of steps", 1, 1000000, &n, e)))
-        return argc > 1 ? arg_expected("step", "takes at most one number of steps", e) : false;
-    return run_on(a, "step", RUN_STEP, (int)n, NULL, backend_busy(a->backend)
-                  ? "the turn pauses soon" : "the next turn pauses where it begins", out, json, e);
+    if (c->argc > 1 ||
+        (c->argc == 1 && !arg_int(c->argv[0], "number of steps", 1, 1000000, &n, c->e)))
+        return c->argc > 1 ? arg_expected(c, "takes at most one number of steps") : false;
+    return run_on(c, RUN_STEP, (int)n, NULL, pauses_when(c->app));
 }
 
-bool cmd_phase(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_phase(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
-    if (argc > 0)
-        return arg_expected("phase", "takes nothing", e);
-    return run_on(a, "phase", RUN_PHASE, 1, NULL, backend_busy(a->backend)
-                  ? "the turn pauses soon" : "the next turn pauses where it begins", out, json, e);
+    return run_on(c, RUN_PHASE, 1, NULL, pauses_when(c->app));
 }
 
-bool cmd_next(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_next(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
-    if (argc > 0)
-        return arg_expected("next", "takes nothing", e);
-    return run_on(a, "next", RUN_TURN, 1, NULL, "the next turn pauses where it begins", out, json, e);
+    return run_on(c, RUN_TURN, 1, NULL, "the next turn pauses where it begins");
 }
 
-bool cmd_finish(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_finish(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
-    if (argc > 0)
-        return arg_expected("finish", "takes nothing", e);
-    return run_on(a, "finish", RUN_FINISH, 1, NULL, "", out, json, e);
+    return run_on(c, RUN_FINISH, 1, NULL, "");
 }
 
-bool cmd_continue(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                  struct buf *json, struct err *e)
+bool cmd_continue(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
-    if (argc > 0)
-        return arg_expected("continue", "takes nothing", e);
-    return run_on(a, "continue", RUN_ON, 1, NULL, "turns run; breakpoints hold", out, json, e);
+    return run_on(c, RUN_ON, 1, NULL, "turns run; breakpoints hold");
 }
 
-bool cmd_until(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_until(struct cmd_call *c)
 {
-    (void)argc, (void)argv;
-    if (!*rest)
-        return arg_expected("until", "takes a condition", e);
-    return run_on(a, "until", RUN_ON, 1, rest, "the next turn pauses where the condition holds, once",
-                  out, json, e);
+    if (!*c->rest)
+        return arg_expected(c, "takes a condition");
+    return run_on(c, RUN_ON, 1, c->rest, "the next turn pauses where the condition holds, once");
 }
 
 /* ---- breakpoints ----------------------------------------------------------------------------- */
@@ -275,15 +210,11 @@ static void list_breaks(struct app *a, struct sheet *out, struct buf *json)
         say_line(out, ST_TEXT, "there are no breakpoints; /break accept==0 makes one");
 }
 
-bool cmd_breaks(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_breaks(struct cmd_call *c)
 {
-    (void)argv, (void)rest;
-    if (argc > 0)
-        return arg_expected("breaks", "takes nothing", e);
-    if (!app_needs(a, "breaks", VIEW_DEBUG, e))
+    if (!app_needs(c->app, "breaks", VIEW_DEBUG, c->e)) /* also when /break lists them */
         return false;
-    list_breaks(a, out, json);
+    list_breaks(c->app, c->out, c->json);
     return true;
 }
 
@@ -310,55 +241,51 @@ int app_break(struct app *a, const char *text, bool watch, struct err *e)
     return number;
 }
 
-static bool add_break(struct app *a, const char *command, const char *rest, bool watch,
-                      struct sheet *out, struct buf *json, struct err *e)
+static bool add_break(struct cmd_call *c, bool watch)
 {
+    struct app *a = c->app;
     struct debug_view v;
-    int number = app_needs(a, command, VIEW_DEBUG, e) ? app_break(a, rest, watch, e) : 0;
+    int number = cmd_needs(c, VIEW_DEBUG) ? app_break(a, c->rest, watch, c->e) : 0;
     if (number == 0)
         return false;
     a->backend->debug->view(a->backend, &v);
     for (int i = 0; i < v.n_break; i++)
-        if (v.at[i].number == number && json)
-            break_json(&v.at[i], json);
+        if (v.at[i].number == number && c->json)
+            break_json(&v.at[i], c->json);
         else if (v.at[i].number == number)
-            say_line(out, ST_TEXT, "%s %d: %s", watch ? "watch" : "breakpoint", number, v.at[i].text);
+            say_line(c->out, ST_TEXT, "%s %d: %s", watch ? "watch" : "breakpoint", number,
+                     v.at[i].text);
     return true;
 }
 
-bool cmd_break(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_break(struct cmd_call *c)
 {
-    if (!*rest)
-        return cmd_breaks(a, argc, argv, rest, out, json, e);
-    return add_break(a, "break", rest, false, out, json, e);
+    if (!*c->rest)
+        return cmd_breaks(c);
+    return add_break(c, false);
 }
 
-bool cmd_watch(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_watch(struct cmd_call *c)
 {
-    (void)argc, (void)argv;
-    if (!*rest)
-        return arg_expected("watch", "takes an expression", e);
-    return add_break(a, "watch", rest, true, out, json, e);
+    if (!*c->rest)
+        return arg_expected(c, "takes an expression");
+    return add_break(c, true);
 }
 
-bool cmd_delete(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_delete(struct cmd_call *c)
 {
-    (void)rest;
     long n = 0;
-    if (argc > 1)
-        return arg_expected("delete", "takes at most one number", e);
-    if ((argc == 1 && !arg_int(argv[0], "number of a breakpoint", 1, INT32_MAX, &n, e)) ||
-        !app_needs(a, "delete", VIEW_DEBUG, e) || !a->backend->debug->remove(a->backend, (int)n, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number");
+    if ((c->argc == 1 && !arg_int(c->argv[0], "number of a breakpoint", 1, INT32_MAX, &n, c->e)) ||
+        !cmd_needs(c, VIEW_DEBUG) || !c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
-    if (json)
-        list_breaks(a, out, json);
+    if (c->json)
+        list_breaks(c->app, c->out, c->json);
     else if (n)
-        say_line(out, ST_TEXT, "breakpoint %ld is gone", n);
+        say_line(c->out, ST_TEXT, "breakpoint %ld is gone", n);
     else
-        say_line(out, ST_TEXT, "there are no breakpoints now");
+        say_line(c->out, ST_TEXT, "there are no breakpoints now");
     return true;
 }
 

@@ -86,24 +86,20 @@ static bool compare(struct app *a, char **argv, int n, bool log_only, struct she
     return ok;
 }
 
-bool cmd_diff(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
-              struct err *e)
+bool cmd_diff(struct cmd_call *c)
 {
-    (void)rest;
-    if (argc != 1)
-        return arg_expected("diff", "a session", e);
-    return compare(a, argv, 0, true, out, json, e);
+    if (c->argc != 1)
+        return arg_expected(c, "a session");
+    return compare(c->app, c->argv, 0, true, c->out, c->json, c->e);
 }
 
-bool cmd_diverge(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
-                 struct err *e)
+bool cmd_diverge(struct cmd_call *c)
 {
     int n = 0;
     char *none[] = {NULL};
-    (void)rest;
-    while (n < argc && strchr(argv[n], '='))
+    while (n < c->argc && strchr(c->argv[n], '='))
         n++;
-    if (n < argc && argc > 1)
-        return arg_expected("diverge", "a session, or changes NAME=VALUE", e);
-    return compare(a, argc ? argv : none, n, false, out, json, e);
+    if (n < c->argc && c->argc > 1)
+        return arg_expected(c, "a session, or changes NAME=VALUE");
+    return compare(c->app, c->argc ? c->argv : none, n, false, c->out, c->json, c->e);
 }

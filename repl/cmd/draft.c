@@ -39,27 +39,26 @@ static void found_tree_json(struct app *a, const struct step_view *v, struct buf
     jput_close(json, '}');
 }
 
-bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_tree(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct step_view v = {.rec.bonus = -1};
     int turn, step;
-    if (argc > 1)
-        return arg_expected("tree", "takes at most one step", e);
-    if (argc == 1 && !arg_step(a, argv[0], &turn, &step, NULL, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one step");
+    if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, NULL, c->e))
         return false;
-    bool named = argc == 1 || app_address(a, &turn, &step);
-    if (!app_needs(a, "tree", VIEW_TREES, e))
+    bool named = c->argc == 1 || app_address(a, &turn, &step);
+    if (!cmd_needs(c, VIEW_TREES))
         return false;
-    if (named && (!app_find_step(a, turn, step, &v, e) || !step_drafted(&v, e)))
+    if (named && (!app_find_step(a, turn, step, &v, c->e) || !step_drafted(&v, c->e)))
         return false;
     if (!named && !app_latest_tree(a, &v))
         v = (struct step_view){.rec.bonus = -1};
-    if (json)
-        found_tree_json(a, &v, json);
+    if (c->json)
+        found_tree_json(a, &v, c->json);
     else
-        view_tree(a->backend, &v.tree, v.turn, v.step, v.rec.bonus, a->face.width, out);
+        view_tree(a->backend, &v.tree, v.turn, v.step, v.rec.bonus, a->face.width, c->out);
     return true;
 }
 
@@ -142,27 +141,26 @@ static void timing_text(const struct timed *a, struct sheet *out)
         say_line(out, ST_DIM, "no step yet");
 }
 
-bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_timing(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
+    struct app *a = c->app;
     struct timed t;
     if (backend_has(a->backend, VIEW_SERVED)) {
         struct served_replies r;
         served_replies_read(&r, app_served(a));
-        if (json)
-            served_timing_json(&r, json);
+        if (c->json)
+            served_timing_json(&r, c->json);
         else
-            view_served_timing(&r, view_width(a), out);
+            view_served_timing(&r, view_width(a), c->out);
         served_replies_free(&r);
         return true;
     }
-    if (!app_needs(a, "timing", VIEW_STEPS, e))
+    if (!cmd_needs(c, VIEW_STEPS))
         return false;
     t.n = app_steps(a, t.step, TIMED);
-    if (json)
-        timing_json(&t, json);
+    if (c->json)
+        timing_json(&t, c->json);
     else
-        timing_text(&t, out);
+        timing_text(&t, c->out);
     return true;
 }

@@ -1,11 +1,9 @@
-/* help.c - /help: the list of commands, one command, one setting, or a topic. */
+/* help.c - what /help says about one command, one setting, or a topic. cmd.c has /help itself. */
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
 
-static const struct topic {
-    const char *name, *title, *text;
-} topics[] = {
+static const struct topic topics[] = {
     {"keys", "keys of the full screen",
      "Enter          sends the message; while a reply runs it queues the next one\n"
      "Ctrl-J         starts a new line in the message (so does Alt-Enter)\n"
@@ -181,66 +179,14 @@ static const struct topic {
 };
 enum { N_TOPIC = sizeof topics / sizeof *topics };
 
-int topic_count(void)
+const struct topic *topic_at(int i)
 {
-    return N_TOPIC;
-}
-
-const char *topic_name(int i)
-{
-    return topics[i].name;
-}
-
-/* ---- the list -------------------------------------------------------------------------------- */
-
-static const struct group_name {
-    const char *name, *title;
-} groups[] = {
-    {"chat", "Chat"}, {"session", "Sessions"}, {"inspect", "Look inside"},
-    {"debug", "Pause and step"}, {"compare", "Compare runs"},
-};
-
-static void list_text(struct sheet *out)
-{
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
-        say_line(out, ST_HEAD, "%s", groups[g].title);
-        for (int i = 0; i < cmd_count(); i++) {
-            const struct cmd *c = cmd_at(i);
-            if (strcmp(c->group, groups[g].name) != 0)
-                continue;
-            sheet_printf(out, ST_KEY, "  /%s", c->name);
-            sheet_printf(out, ST_LABEL, " %s", c->args);
-            if (strlen(c->name) + strlen(c->args) > 22)
-                sheet_line(out);
-            sheet_tab(out, 27);
-            sheet_add(out, ST_TEXT, c->help);
-            sheet_line(out);
-        }
-    }
-    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic:");
-    sheet_line(out);
-    sheet_add(out, ST_DIM, " ");
-    for (int i = 0; i < N_TOPIC; i++)
-        sheet_printf(out, ST_DIM, " %s", topics[i].name);
-    sheet_line(out);
-}
-
-static void list_json(struct buf *json)
-{
-    jput_open(json, '{');
-    jput_key(json, "commands");
-    cmd_table_json(json);
-    jput_key(json, "topics");
-    jput_open(json, '[');
-    for (int i = 0; i < N_TOPIC; i++)
-        jput_str(json, topics[i].name);
-    jput_close(json, ']');
-    jput_close(json, '}');
+    return i < N_TOPIC ? &topics[i] : NULL;
 }
 
 /* ---- one thing ------------------------------------------------------------------------------- */
 
-static void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
+void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
 {
     if (json) {
         jput_open(json, '{');
@@ -262,7 +208,7 @@ static void help_command(const struct cmd *c, struct sheet *out, struct buf *jso
         say_line(out, ST_DIM, "  waits until no reply is running");
 }
 
-static bool help_setting(const char *name, struct sheet *out, struct buf *json)
+bool help_setting(const char *name, struct sheet *out, struct buf *json)
 {
     for (int i = 0; i < settings_count(); i++) {
         const struct setting *s = settings_at(i);
@@ -308,7 +254,7 @@ static void list_names(struct app *a, struct sheet *out, struct buf *json)
         jput_close(json, '}');
 }
 
-static bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *json)
+bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *json)
 {
     for (int i = 0; i < N_TOPIC; i++) {
         if (strncmp(topics[i].name, name, strlen(name)) != 0)
@@ -330,62 +276,4 @@ static bool help_topic(struct app *a, const char *name, struct sheet *out, struc
         return true;
     }
     return false;
-}
-
-/* All names that /help knows, one after the other. */
-static const char *any_name(int i)
-{
-    if (i < cmd_count())
-        return cmd_at(i)->name;
-    i -= cmd_count();
-    return i < N_TOPIC ? topics[i].name : settings_at(i - N_TOPIC)->name;
-}
-
-static const char *any_help(int i)
-{
-    if (i < cmd_count())
-        return cmd_at(i)->help;
-    i -= cmd_count();
-    return i < N_TOPIC ? topics[i].title : settings_at(i - N_TOPIC)->help;
-}
-
-bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
-{
-    (void)rest;
-    if (argc > 1)
-        return arg_expected("help", "takes at most one topic", e);
-    if (argc == 0) {
-        if (json)
-            list_json(json);
-        else
-            list_text(out);
-        return true;
-    }
-    const char *name = argv[0] + (argv[0][0] == '/');
-    const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
-    bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
-    if (!exact && *name && (help_setting(name, out, json) || help_topic(a, name, out, json)))
-        return true;
-    if (c) {
-        help_command(c, out, json);
-        if (exact && !json) /* "check" is a command and a setting */
-            help_setting(name, out, NULL);
-        return true;
-    }
-    struct buf near = {0};
-    nearest_names(name, any_name, cmd_count() + N_TOPIC + settings_count(), "", &near);
-    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is", name,
-            near.n ? "; did you mean " : "", near.n ? near.p : "");
-    buf_free(&near);
-    return false;
-}
-
-void complete_help(struct app *a, const char *before, const char *word, cmd_add_fn *add,
-                   void *arg)
-{
-    (void)a, (void)before;
-    for (int i = 0; i < cmd_count() + N_TOPIC + settings_count(); i++)
-        if (strncmp(any_name(i), word, strlen(word)) == 0)
-            add(arg, any_name(i), any_help(i));
 }

@@ -16,12 +16,6 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
-void say_now(const struct app *a, const char *command, struct sheet *out)
-{
-    if (a->at.turn && !app_recording(a))
-        say_line(out, ST_WARN, "/%s shows what is now, not step %d.%d", command, a->at.turn, a->at.step);
-}
-
 /* A number that only some backends know; null: not known. */
 static void put_known(struct buf *json, bool known, const char *name, uint64_t n)
 {
@@ -126,21 +120,20 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     jput_close(json, '}');
 }
 
-bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_stats(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest, (void)e;
+    struct app *a = c->app;
     struct status s;
     app_look(a, &s);
-    if (json) {
-        stats_json(a, &s, backend_info(a->backend), json);
+    if (c->json) {
+        stats_json(a, &s, backend_info(a->backend), c->json);
         return true;
     }
-    view_stats(&s, backend_info(a->backend), out);
+    view_stats(&s, backend_info(a->backend), c->out);
     if (s.has[VIEW_SERVED])
-        served_stats(a, out, NULL);
-    sheet_printf(out, ST_LABEL, "%-8s  ", "status");
-    app_status(a, &s, 0, out);
+        served_stats(a, c->out, NULL);
+    sheet_printf(c->out, ST_LABEL, "%-8s  ", "status");
+    app_status(a, &s, 0, c->out);
     return true;
 }
 
@@ -181,18 +174,16 @@ static void server_pools(struct app *a, int most, struct sheet *out, struct buf 
     gauge_series_free(&s);
 }
 
-bool cmd_gauges(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
-                struct err *e)
+bool cmd_gauges(struct cmd_call *c)
 {
-    (void)rest;
     long most = 60;
-    if (argc > 1)
-        return arg_expected("gauges", "takes at most one number", e);
-    if (argc == 1 && !arg_int(argv[0], "the number of readings", 1, GAUGES_KEPT, &most, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one number");
+    if (c->argc == 1 && !arg_int(c->argv[0], "the number of readings", 1, GAUGES_KEPT, &most, c->e))
         return false;
-    if (!app_needs(a, "gauges", VIEW_GAUGES, e))
+    if (!cmd_needs(c, VIEW_GAUGES))
         return false;
-    server_pools(a, (int)most, out, json);
+    server_pools(c->app, (int)most, c->out, c->json);
     return true;
 }
 
@@ -213,32 +204,32 @@ static void pool_json(const struct pool_view *p, const char *name, struct buf *j
     jput_close(json, '}');
 }
 
-bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_pool(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
+    struct app *a = c->app;
     struct pool_view pool[N_POOLS];
-    if (backend_has(a->backend, VIEW_GAUGES) && !(json && !app_needs(a, "pool", VIEW_POOLS, e))) {
-        server_pools(a, 0, out, json);
+    if (backend_has(a->backend, VIEW_GAUGES) && !(c->json && !cmd_needs(c, VIEW_POOLS))) {
+        server_pools(a, 0, c->out, c->json);
         return true;
     }
-    if (!app_needs(a, "pool", VIEW_POOLS, e) || !app_pools(a, pool, e))
+    if (!cmd_needs(c, VIEW_POOLS) || !app_pools(a, pool, c->e))
         return false;
-    if (json)
-        jput_open(json, '[');
+    if (c->json)
+        jput_open(c->json, '[');
     const char *wrong = NULL;
     for (int i = 0; i < N_POOLS; i++) {
         const struct pool_view *p = &pool[i];
         if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
             wrong = pools[i];
-        if (json)
-            pool_json(p, pools[i], json);
+        if (c->json)
+            pool_json(p, pools[i], c->json);
     }
-    if (json)
-        jput_close(json, ']');
+    if (c->json)
+        jput_close(c->json, ']');
     else
-        view_pool(pool, view_width(a), out);
-    return !wrong || err_set(e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
+        view_pool(pool, view_width(a), c->out);
+    return !wrong ||
+           err_set(c->e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
 }
 
 /* ---- /pages, /page, /map --------------------------------------------------------------------- */
@@ -298,29 +289,27 @@ static void map_json(const struct page_table *t, const struct backend_info *info
     jput_close(json, '}');
 }
 
-bool cmd_pages(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_pages(struct cmd_call *c)
 {
-    (void)rest;
     int pool = -1;
-    if (argc > 1)
-        return arg_expected("pages", "takes at most one pool: full, swa or draft", e);
-    if (argc == 1 && (pool = arg_choice(argv[0], "the pool", pools, N_POOLS, e)) < 0)
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one pool: full, swa or draft");
+    if (c->argc == 1 && (pool = arg_choice(c->argv[0], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    if (!app_needs(a, "pages", VIEW_PAGES, e))
+    if (!cmd_needs(c, VIEW_PAGES))
         return false;
     struct page_table t;
-    if (!app_table(a, &t, e))
+    if (!app_table(c->app, &t, c->e))
         return false;
-    const struct backend_info *info = backend_info(a->backend);
-    if (!json)
-        view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(a), out);
+    const struct backend_info *info = backend_info(c->app->backend);
+    if (!c->json)
+        view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(c->app), c->out);
     else if (pool < 0)
-        map_json(&t, info, json);
+        map_json(&t, info, c->json);
     else
-        refs_json(&t, pool, json);
-    if (!json && info->shared_kv)
-        say_line(out, ST_DIM, "no slots of their own: %s", info->shared_kv);
+        refs_json(&t, pool, c->json);
+    if (!c->json && info->shared_kv)
+        say_line(c->out, ST_DIM, "no slots of their own: %s", info->shared_kv);
     page_table_free(&t);
     return true;
 }
@@ -411,32 +400,30 @@ static void page_json(const struct page_table *t, int pool, int page, const stru
     jput_close(json, '}');
 }
 
-bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_page(struct cmd_call *c)
 {
-    (void)rest;
     enum { MAX_EVENTS = 64 };
     struct page_change change[MAX_EVENTS];
     int pool = POOL_FULL;
     long page = 0;
-    if (argc < 1 || argc > 2)
-        return arg_expected("page", "takes a page number and a pool (full if none is named)", e);
-    if (argc == 2 && (pool = arg_choice(argv[1], "the pool", pools, N_POOLS, e)) < 0)
+    if (c->argc < 1 || c->argc > 2)
+        return arg_expected(c, "takes a page number and a pool (full if none is named)");
+    if (c->argc == 2 && (pool = arg_choice(c->argv[1], "the pool", pools, N_POOLS, c->e)) < 0)
         return false;
-    if (!app_needs(a, "page", VIEW_PAGES, e))
+    if (!cmd_needs(c, VIEW_PAGES))
         return false;
     struct page_table t;
-    if (!app_table(a, &t, e))
+    if (!app_table(c->app, &t, c->e))
         return false;
-    bool ok = t.pool[pool].exists ||
-              err_set(e, ERR_USAGE, "this model has no %s pool", pools[pool]);
-    ok = ok && arg_int(argv[0], "the page", 0, t.pool[pool].total - 1, &page, e);
+    bool ok =
+        t.pool[pool].exists || err_set(c->e, ERR_USAGE, "this model has no %s pool", pools[pool]);
+    ok = ok && arg_int(c->argv[0], "the page", 0, t.pool[pool].total - 1, &page, c->e);
     if (ok) {
-        int n = app_page_changes(a, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
-        if (json)
-            page_json(&t, pool, (int)page, change, n, json);
+        int n = app_page_changes(c->app, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
+        if (c->json)
+            page_json(&t, pool, (int)page, change, n, c->json);
         else
-            page_text(&t, pool, (int)page, change, n, out);
+            page_text(&t, pool, (int)page, change, n, c->out);
     }
     page_table_free(&t);
     return ok;
@@ -483,35 +470,34 @@ static void map_text(struct app *a, const struct page_table *t, const struct pos
     }
 }
 
-bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_map(struct cmd_call *c)
 {
-    (void)rest;
     long pos;
-    if (argc != 1)
-        return arg_expected("map", "takes a position", e);
-    if (!app_needs(a, "map", VIEW_PAGES, e))
+    if (c->argc != 1)
+        return arg_expected(c, "takes a position");
+    if (!cmd_needs(c, VIEW_PAGES))
         return false;
     struct page_table t;
     struct pos_view p = {0};
-    if (!app_table(a, &t, e))
+    if (!app_table(c->app, &t, c->e))
         return false;
-    bool ok = t.length > 0 || err_set(e, ERR_USAGE, "the context is empty; send a message first");
-    ok = ok && arg_int(argv[0], "the position", 0, t.length - 1, &pos, e) &&
-         app_position(a, (int)pos, &p, e);
-    if (ok && json) {
-        jput_open(json, '{');
-        jput_kint(json, "position", p.position);
-        jput_kint(json, "token", p.token);
-        place_json(json, "full_slot", p.full_slot);
-        place_json(json, "swa_slot", p.swa_slot);
-        place_json(json, "draft_slot", p.draft_slot);
-        jput_kint(json, "page_size", t.pool[POOL_FULL].page_size);
-        jput_kbool(json, "in_window", p.in_window);
-        jput_kbool(json, "committed", p.committed);
-        jput_close(json, '}');
+    bool ok =
+        t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
+    ok = ok && arg_int(c->argv[0], "the position", 0, t.length - 1, &pos, c->e) &&
+         app_position(c->app, (int)pos, &p, c->e);
+    if (ok && c->json) {
+        jput_open(c->json, '{');
+        jput_kint(c->json, "position", p.position);
+        jput_kint(c->json, "token", p.token);
+        place_json(c->json, "full_slot", p.full_slot);
+        place_json(c->json, "swa_slot", p.swa_slot);
+        place_json(c->json, "draft_slot", p.draft_slot);
+        jput_kint(c->json, "page_size", t.pool[POOL_FULL].page_size);
+        jput_kbool(c->json, "in_window", p.in_window);
+        jput_kbool(c->json, "committed", p.committed);
+        jput_close(c->json, '}');
     } else if (ok) {
-        map_text(a, &t, &p, out);
+        map_text(c->app, &t, &p, c->out);
     }
     page_table_free(&t);
     return ok;
@@ -519,21 +505,20 @@ bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct shee
 
 /* ---- /plan, /check, /sql --------------------------------------------------------------------- */
 
-bool cmd_plan(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_plan(struct cmd_call *c)
 {
-    (void)rest;
-    if (argc > 1)
-        return arg_expected("plan", "takes at most one mode", e);
-    if (!app_needs(a, "plan", VIEW_PLAN, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one mode");
+    if (!cmd_needs(c, VIEW_PLAN))
         return false;
     struct buf text = {0};
-    bool ok = a->backend->plan->text(a->backend, argc ? argv[0] : "", json != NULL, &text, e);
-    if (ok && json)
-        jput_raw(json, text.p);
+    bool ok = c->app->backend->plan->text(c->app->backend, c->argc ? c->argv[0] : "",
+                                          c->json != NULL, &text, c->e);
+    if (ok && c->json)
+        jput_raw(c->json, text.p);
     else if (ok) {
-        say_now(a, "plan", out);
-        say_text(out, ST_TEXT, text.p ? text.p : "");
+        say_now(c->app, "plan", c->out);
+        say_text(c->out, ST_TEXT, text.p ? text.p : "");
     }
     buf_free(&text);
     return ok;
@@ -617,34 +602,30 @@ static void check_text(const struct app *a, const struct check_report *r, struct
     }
 }
 
-bool cmd_check(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_check(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest;
     struct check_report r;
-    if (!app_needs(a, "check", VIEW_CHECK, e))
+    if (!cmd_needs(c, VIEW_CHECK))
         return false;
-    bool ok = a->backend->check->sweep(a->backend, &r, e);
-    if (json)
-        check_json(&r, ok, json);
+    bool ok = c->app->backend->check->sweep(c->app->backend, &r, c->e);
+    if (c->json)
+        check_json(&r, ok, c->json);
     else
-        check_text(a, &r, out);
+        check_text(c->app, &r, c->out);
     return ok;
 }
 
-bool cmd_sql(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_sql(struct cmd_call *c)
 {
-    (void)argv;
     enum { MAX_ROWS = 200 };
-    if (argc == 0)
-        return arg_expected("sql", "takes a SELECT statement", e);
+    if (c->argc == 0)
+        return arg_expected(c, "takes a SELECT statement");
     struct buf text = {0};
-    bool ok = app_hdb(a, e) && sql_run(rest, json != NULL, MAX_ROWS, &text, e);
-    if (ok && json)
-        jput_raw(json, text.n ? text.p : "[]");
+    bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->json != NULL, MAX_ROWS, &text, c->e);
+    if (ok && c->json)
+        jput_raw(c->json, text.n ? text.p : "[]");
     else if (ok)
-        say_text(out, ST_TEXT, text.p ? text.p : "");
+        say_text(c->out, ST_TEXT, text.p ? text.p : "");
     buf_free(&text);
     return ok;
 }

@@ -17,12 +17,13 @@ enum { TOKEN_CELLS = 18, BAR = 20, TOP_POSITIONS = 10, TOP_PAGES = 6, HEADS = 16
 static const char *const name_of[] = {"layers", "attn", "top"};
 
 /* Requests a probe of the step at the address; turn 0: the step of /at, else the newest. */
-static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct buf *json,
-                struct sheet *out, struct err *e)
+static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
 {
+    struct app *a = c->app;
+    struct err *e = c->e;
     struct step_view v;
     struct probe_want *w = &a->want[a->n_want];
-    if (!app_needs(a, name_of[what], VIEW_PROBE, e) || !app_needs(a, name_of[what], VIEW_TREES, e))
+    if (!cmd_needs(c, VIEW_PROBE) || !cmd_needs(c, VIEW_TREES))
         return false;
     if (a->n_want == MAX_WANTS)
         return err_set(e, ERR_USAGE, "%d steps are waiting to be computed already", MAX_WANTS);
@@ -44,65 +45,61 @@ static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct
         return false;
     *w = (struct probe_want){what, x->turn, x->step};
     a->n_want++;
-    if (json) {
+    if (c->json) {
         char step[32];
         snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
-        jput_open(json, '{');
-        jput_kstr(json, "asked", step);
-        jput_close(json, '}');
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "asked", step);
+        jput_close(c->json, '}');
     } else if (busy) {
-        say_line(out, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
+        say_line(c->out, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
                  x->step);
     }
     return true;
 }
 
-bool cmd_layers(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_layers(struct cmd_call *c)
 {
-    (void)rest;
     struct probe_ask x = {.row = -1, .layer = -1};
-    if (argc > 1)
-        return arg_expected("layers", "takes at most one step, or a step and a row", e);
-    return (argc == 0 || arg_step(a, argv[0], &x.turn, &x.step, &x.row, e)) &&
-           ask(a, PROBE_LAYERS, &x, json, out, e);
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one step, or a step and a row");
+    return (c->argc == 0 || arg_step(c->app, c->argv[0], &x.turn, &x.step, &x.row, c->e)) &&
+           ask(c, PROBE_LAYERS, &x);
 }
 
-bool cmd_attn(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_attn(struct cmd_call *c)
 {
-    (void)rest;
     struct probe_ask x = {.row = -1};
     long layer;
-    if (argc < 1 || argc > 2)
-        return arg_expected("attn", "takes a step (and a row) and a layer", e);
-    if (argc == 2 && !arg_step(a, argv[0], &x.turn, &x.step, &x.row, e))
+    if (c->argc < 1 || c->argc > 2)
+        return arg_expected(c, "takes a step (and a row) and a layer");
+    if (c->argc == 2 && !arg_step(c->app, c->argv[0], &x.turn, &x.step, &x.row, c->e))
         return false;
-    if (!app_needs(a, "attn", VIEW_PROBE, e) ||
-        !arg_int(argv[argc - 1], "the layer", 0, backend_info(a->backend)->n_layer - 1, &layer, e))
+    if (!cmd_needs(c, VIEW_PROBE) ||
+        !arg_int(c->argv[c->argc - 1], "the layer", 0, backend_info(c->app->backend)->n_layer - 1,
+                 &layer, c->e))
         return false;
     x.layer = (int)layer;
-    return ask(a, PROBE_KEYS, &x, json, out, e);
+    return ask(c, PROBE_KEYS, &x);
 }
 
-bool cmd_top(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_top(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct probe_ask x = {.row = -1, .layer = -1};
     long row;
-    if (argc > 1)
-        return arg_expected("top", "takes at most a row, or a step and a row", e);
-    if (argc == 1 && !strchr(argv[0], '.')) {
-        if (!arg_int(argv[0], "the row", 0, PROBE_ROWS - 1, &row, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most a row, or a step and a row");
+    if (c->argc == 1 && !strchr(c->argv[0], '.')) {
+        if (!arg_int(c->argv[0], "the row", 0, PROBE_ROWS - 1, &row, c->e))
             return false;
         x.row = (int)row;
-    } else if (argc == 1 && !arg_step(a, argv[0], &x.turn, &x.step, &x.row, e)) {
+    } else if (c->argc == 1 && !arg_step(a, c->argv[0], &x.turn, &x.step, &x.row, c->e)) {
         return false;
     }
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_top(a, x.turn, x.step, x.row, out, json, e);
-    return ask(a, PROBE_TOP, &x, json, out, e);
+        return served_top(a, x.turn, x.step, x.row, c->out, c->json, c->e);
+    return ask(c, PROBE_TOP, &x);
 }
 
 /* ---- what all three begin with --------------------------------------------------------------- */

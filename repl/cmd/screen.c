@@ -106,37 +106,36 @@ static const struct {
 };
 enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
 
-bool cmd_layout(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_layout(struct cmd_call *c)
 {
     const char *word[N_LAYOUT];
-    (void)rest;
     for (int i = 0; i < N_LAYOUT; i++)
         word[i] = layouts[i].name;
-    if (argc > 1)
-        return arg_expected("layout", "takes one name", e);
-    int i = argc ? arg_choice(argv[0], "the layout", word, N_LAYOUT, e) : 0;
+    if (c->argc > 1)
+        return arg_expected(c, "takes one name");
+    int i = c->argc ? arg_choice(c->argv[0], "the layout", word, N_LAYOUT, c->e) : 0;
     if (i < 0)
         return false;
-    if (argc)
-        return a->face.layout ? a->face.layout(a, layouts[i].name, e)
-                              : err_set(e, ERR_NEGATIVE, "/layout: only the full screen has panes");
-    if (json)
-        jput_open(json, '[');
+    if (c->argc)
+        return c->app->face.layout
+                   ? c->app->face.layout(c->app, layouts[i].name, c->e)
+                   : err_set(c->e, ERR_NEGATIVE, "/layout: only the full screen has panes");
+    if (c->json)
+        jput_open(c->json, '[');
     for (i = 0; i < N_LAYOUT; i++) {
-        if (json) {
-            jput_open(json, '{');
-            jput_kstr(json, "name", layouts[i].name);
-            jput_kstr(json, "help", layouts[i].help);
-            jput_close(json, '}');
+        if (c->json) {
+            jput_open(c->json, '{');
+            jput_kstr(c->json, "name", layouts[i].name);
+            jput_kstr(c->json, "help", layouts[i].help);
+            jput_close(c->json, '}');
             continue;
         }
-        sheet_printf(out, ST_KEY, "  %-8s", layouts[i].name);
-        sheet_add(out, ST_TEXT, layouts[i].help);
-        sheet_line(out);
+        sheet_printf(c->out, ST_KEY, "  %-8s", layouts[i].name);
+        sheet_add(c->out, ST_TEXT, layouts[i].help);
+        sheet_line(c->out);
     }
-    if (json)
-        jput_close(json, ']');
+    if (c->json)
+        jput_close(c->json, ']');
     return true;
 }
 
@@ -176,26 +175,27 @@ static void show_address(struct app *a, struct sheet *out, struct buf *json)
     }
 }
 
-bool cmd_address(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-            struct buf *json, struct err *e)
+bool cmd_address(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct step_view v;
     int turn, step;
-    if (argc > 1)
-        return arg_expected("at", "takes one step such as 9.214, or live", e);
-    if (argc && strcmp(argv[0], "live") == 0) {
+    if (c->argc > 1)
+        return arg_expected(c, "takes one step such as 9.214, or live");
+    if (c->argc && strcmp(c->argv[0], "live") == 0) {
         a->at = (struct address){0};
-    } else if (argc) {
-        if (!app_needs(a, "at", VIEW_STEPS, e) || !arg_step(a, argv[0], &turn, &step, NULL, e) ||
-            !app_find_step(a, turn, step, &v, e))
+    } else if (c->argc) {
+        if (!cmd_needs(c, VIEW_STEPS) || !arg_step(a, c->argv[0], &turn, &step, NULL, c->e) ||
+            !app_find_step(a, turn, step, &v, c->e))
             return false;
         if (app_paused_in(a, turn, step, &v))
-            return err_set(e, ERR_NEGATIVE, "step %d.%d is not complete yet: without an address everything "
-                           "shows it", turn, step);
+            return err_set(c->e, ERR_NEGATIVE,
+                           "step %d.%d is not complete yet: without an address everything "
+                           "shows it",
+                           turn, step);
         a->at = (struct address){turn, step};
     }
     app_seek(a);
-    show_address(a, out, json);
+    show_address(a, c->out, c->json);
     return true;
 }

@@ -115,27 +115,27 @@ static int list_filtered(struct listing *l, struct hdb *d, const char *filter, i
     return found;
 }
 
-bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                  struct buf *json, struct err *e)
+bool cmd_sessions(struct cmd_call *c)
 {
     long n = 20;
-    bool filter = argc > 1 || (argc == 1 && argv[0][strspn(argv[0], "0123456789")]);
-    if (argc == 1 && !filter && !arg_int(argv[0], "how many sessions to list", 1, 100000, &n, e))
+    bool filter = c->argc > 1 || (c->argc == 1 && c->argv[0][strspn(c->argv[0], "0123456789")]);
+    if (c->argc == 1 && !filter &&
+        !arg_int(c->argv[0], "how many sessions to list", 1, 100000, &n, c->e))
         return false;
-    struct hdb *d = app_hdb(a, e);
+    struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {a, out, json, d};
-    if (json)
-        jput_open(json, '[');
+    struct listing l = {c->app, c->out, c->json, d};
+    if (c->json)
+        jput_open(c->json, '[');
     else
-        say_line(out, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
-    int found = filter ? list_filtered(&l, d, rest, (int)n, e)
-                       : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, e);
-    if (json)
-        jput_close(json, ']');
+        say_line(c->out, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
+    int found = filter ? list_filtered(&l, d, c->rest, (int)n, c->e)
+                       : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, c->e);
+    if (c->json)
+        jput_close(c->json, ']');
     else if (found == 0)
-        say_line(out, ST_DIM, filter ? " no session fits" : " no session is saved yet");
+        say_line(c->out, ST_DIM, filter ? " no session fits" : " no session is saved yet");
     return found >= 0;
 }
 
@@ -185,26 +185,24 @@ static bool list_hit(const struct turn_row *r, void *arg)
     return true;
 }
 
-bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_search(struct cmd_call *c)
 {
-    (void)argv;
     enum { SHOW = 20 };
-    if (argc == 0)
-        return arg_expected("search", "takes words to look for", e);
-    struct hdb *d = app_hdb(a, e);
+    if (c->argc == 0)
+        return arg_expected(c, "takes words to look for");
+    struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {a, out, json, d};
-    if (json)
-        jput_open(json, '[');
-    int found = hdb_search(d, rest, SHOW, list_hit, &l, e);
-    if (json)
-        jput_close(json, ']');
+    struct listing l = {c->app, c->out, c->json, d};
+    if (c->json)
+        jput_open(c->json, '[');
+    int found = hdb_search(d, c->rest, SHOW, list_hit, &l, c->e);
+    if (c->json)
+        jput_close(c->json, ']');
     if (found == 0)
-        return err_set(e, ERR_NEGATIVE, "nothing found for \"%.200s\"", rest);
-    if (found == SHOW && !json)
-        say_line(out, ST_DIM, "the best %d are shown; more words narrow the search", SHOW);
+        return err_set(c->e, ERR_NEGATIVE, "nothing found for \"%.200s\"", c->rest);
+    if (found == SHOW && !c->json)
+        say_line(c->out, ST_DIM, "the best %d are shown; more words narrow the search", SHOW);
     return found > 0;
 }
 
@@ -256,14 +254,12 @@ static bool show_opened(struct app *a, const char *parent, struct sheet *out, st
     return true;
 }
 
-bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_resume(struct cmd_call *c)
 {
-    (void)rest;
-    if (argc != 1)
-        return arg_expected("resume", "takes a session's number, the beginning of its id, or "
-                                      "\"last\"", e);
-    return app_resume(a, argv[0], e) && show_opened(a, NULL, out, json, e);
+    if (c->argc != 1)
+        return arg_expected(c, "takes a session's number, the beginning of its id, or "
+                               "\"last\"");
+    return app_resume(c->app, c->argv[0], c->e) && show_opened(c->app, NULL, c->out, c->json, c->e);
 }
 
 /* Continues a copy of a session, which may be open in another process. */
@@ -308,47 +304,46 @@ void complete_session(struct app *a, const char *before, const char *word, cmd_a
         hdb_sessions(d, NULL, NULL, 50, offer_id, &l, &e);
 }
 
-bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-              struct buf *json, struct err *e)
+bool cmd_fork(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     int newest = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
     long turn = newest;
-    if (argc > 1)
-        return arg_expected("fork", "takes at most one turn or session", e);
-    char tail = argc == 1 ? argv[0][strspn(argv[0], "0123456789")] : '\0';
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one turn or session");
+    char tail = c->argc == 1 ? c->argv[0][strspn(c->argv[0], "0123456789")] : '\0';
     if (tail == '#' || ascii_alpha(tail)) /* "#12" or an id; digits alone are a turn */
-        return fork_of(a, argv[0], out, json, e);
-    if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
-                              e))
+        return fork_of(a, c->argv[0], c->out, c->json, c->e);
+    if (c->argc == 1 &&
+        !arg_int(c->argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn, c->e))
         return false;
     char parent[SESSION_ID];
     memcpy(parent, a->session, sizeof parent);
-    if (!need_log(a, "/fork", e) || !app_fork(a, (int)turn, e))
+    if (!need_log(a, "/fork", c->e) || !app_fork(a, (int)turn, c->e))
         return false;
-    report_session(a, parent, (int)turn, out, json);
+    report_session(a, parent, (int)turn, c->out, c->json);
     return true;
 }
 
 /* ---- /title, /export, /private --------------------------------------------------------------- */
 
-bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-               struct buf *json, struct err *e)
+bool cmd_title(struct cmd_call *c)
 {
-    if (argc == 0)
-        return arg_expected("title", "takes the new title", e);
-    if (!need_log(a, "/title", e))
+    struct app *a = c->app;
+    if (c->argc == 0)
+        return arg_expected(c, "takes the new title");
+    if (!need_log(a, "/title", c->e))
         return false;
     history_flush_unless(a->history, 2000, interrupt_waits);
-    if (!history_set_title(a->db_path, a->session, argv[0], e))
+    if (!history_set_title(a->db_path, a->session, c->argv[0], c->e))
         return false;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "session", a->session);
-        jput_kstr(json, "title", rest);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "session", a->session);
+        jput_kstr(c->json, "title", c->rest);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_TEXT, "title: %s", rest);
+        say_line(c->out, ST_TEXT, "title: %s", c->rest);
     }
     return true;
 }
@@ -364,59 +359,59 @@ static char *export_path(const struct app *a, const char *file, const char *form
     return ends ? xstrdup(file) : xasprintf("%s.%s", file, format);
 }
 
-bool cmd_export(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_export(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     static const char *const format[] = {"md", "jsonl"};
-    const char *file = argc == 2 ? argv[1] : NULL;
+    const char *file = c->argc == 2 ? c->argv[1] : NULL;
     int f = 0;
-    if (argc > 2)
-        return arg_expected("export", "takes a format (md or jsonl) and a new file", e);
-    if (argc > 0 && (f = arg_choice(argv[0], "the format", format, 2, e)) < 0)
+    if (c->argc > 2)
+        return arg_expected(c, "takes a format (md or jsonl) and a new file");
+    if (c->argc > 0 && (f = arg_choice(c->argv[0], "the format", format, 2, c->e)) < 0)
         return false;
     if (a->opt.readonly)
-        return err_set(e, ERR_USAGE, "/export writes a file, and --readonly forbids it");
+        return err_set(c->e, ERR_USAGE, "/export writes a file, and --readonly forbids it");
     if (file && strcmp(file, "-") == 0)
-        return err_set(e, ERR_USAGE,
+        return err_set(c->e, ERR_USAGE,
                        "/export takes a file; `aerie export` writes to standard output");
-    struct hdb *d = app_hdb(a, e);
+    struct hdb *d = app_hdb(a, c->e);
     char *path = export_path(a, file, format[f]);
     const char *there = file && access(file, F_OK) == 0 ? file
                         : access(path, F_OK) == 0       ? path
                                                         : NULL;
     bool ok = !there ||
-              err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
-    ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, e);
-    if (ok && json) {
-        jput_open(json, '{');
-        jput_kstr(json, "format", format[f]);
-        jput_kstr(json, "file", path);
-        jput_close(json, '}');
+              err_set(c->e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
+    ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
+    if (ok && c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "format", format[f]);
+        jput_kstr(c->json, "file", path);
+        jput_close(c->json, '}');
     } else if (ok) {
-        say_line(out, ST_TEXT, "wrote %s", path);
+        say_line(c->out, ST_TEXT, "wrote %s", path);
     }
     free(path);
     return ok;
 }
 
-bool cmd_private(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                 struct buf *json, struct err *e)
+bool cmd_private(struct cmd_call *c)
 {
-    (void)argc, (void)argv, (void)rest, (void)e;
+    struct app *a = c->app;
     bool was = a->history != NULL;
     a->private_ = true;
     if (was) {
         history_flush_unless(a->history, 2000, interrupt_waits);
         history_level(a->history, LOG_OFF);
     }
-    if (json) {
-        jput_open(json, '{');
-        jput_kbool(json, "private", true);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kbool(c->json, "private", true);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_TEXT, was ? "nothing more is saved until aerie ends; what was said before "
-                                     "stays in the log" : "nothing was being saved anyway");
+        say_line(c->out, ST_TEXT,
+                 was ? "nothing more is saved until aerie ends; what was said before "
+                       "stays in the log"
+                     : "nothing was being saved anyway");
     }
     return true;
 }

@@ -5,26 +5,24 @@
 #include "repl/cmd/cmd.h"
 
 /* The engine answers with EV_BATCH_* events; the conversation does not change. */
-bool cmd_several(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                 struct buf *json, struct err *e)
+bool cmd_several(struct cmd_call *c)
 {
-    (void)argc, (void)argv;
     char *end;
-    long n = strtol(rest, &end, 10);
+    long n = strtol(c->rest, &end, 10);
     const char *text = end + strspn(end, " \t");
-    if (end == rest || (*end && !strchr(" \t", *end)) || n < 1 || n > 16 || !*text)
-        return arg_expected("n", "takes a number from 1 to 16 and a question", e);
-    if (!backend_fits(a->backend, text, e))
+    if (end == c->rest || (*end && !strchr(" \t", *end)) || n < 1 || n > 16 || !*text)
+        return arg_expected(c, "takes a number from 1 to 16 and a question");
+    if (!backend_fits(c->app->backend, text, c->e))
         return false;
     struct request rq = {.kind = RQ_SEVERAL, .count = (int)n, .text = xstrdup(text)};
-    if (!backend_submit(a->backend, &rq, e))
+    if (!backend_submit(c->app->backend, &rq, c->e))
         return false;
-    if (json) {
-        jput_open(json, '{');
-        jput_kint(json, "replies", n);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kint(c->json, "replies", n);
+        jput_close(c->json, '}');
     } else {
-        say_line(out, ST_DIM, "%ld replies in one batch; Ctrl-C stops", n);
+        say_line(c->out, ST_DIM, "%ld replies in one batch; Ctrl-C stops", n);
     }
     return true;
 }

@@ -180,30 +180,31 @@ static void read_positions(struct app *a, struct tokens *t)
     }
 }
 
-bool cmd_tokens(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                struct buf *json, struct err *e)
+bool cmd_tokens(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct tokens t = {0};
     char source[STEP_SOURCE];
     int length;
-    if (argc > 2)
-        return arg_expected("tokens", "takes a first and a last position", e);
+    if (c->argc > 2)
+        return arg_expected(c, "takes a first and a last position");
     if (backend_has(a->backend, VIEW_SERVED))
-        return argc ? err_set(e, ERR_USAGE, "/tokens takes no position with a server: it shows the latest tokens")
-                    : served_tokens(a, SHOWN, out, json, e);
-    if (!app_needs(a, "tokens", VIEW_PAGES, e) || !app_needs(a, "tokens", VIEW_STEPS, e) ||
-        !app_needs(a, "tokens", VIEW_TREES, e) || !range_of(a, argc, argv, &t, &length, e))
+        return c->argc
+                   ? err_set(c->e, ERR_USAGE,
+                             "/tokens takes no position with a server: it shows the latest tokens")
+                   : served_tokens(a, SHOWN, c->out, c->json, c->e);
+    if (!cmd_needs(c, VIEW_PAGES) || !cmd_needs(c, VIEW_STEPS) || !cmd_needs(c, VIEW_TREES) ||
+        !range_of(a, c->argc, c->argv, &t, &length, c->e))
         return false;
     read_positions(a, &t);
     app_each_step(a, true, take_step, &t, source);
-    if (json) {
-        jput_open(json, '[');
+    if (c->json) {
+        jput_open(c->json, '[');
         for (int i = 0; i < t.n; i++)
-            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), json);
-        jput_close(json, ']');
+            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), c->json);
+        jput_close(c->json, ']');
     } else {
-        tokens_text(a, &t, length, out);
+        tokens_text(a, &t, length, c->out);
     }
     free(t.v);
     return true;

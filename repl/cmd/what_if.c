@@ -8,23 +8,22 @@
 #include "engine/what_if.h"
 #include "repl/cmd/cmd.h"
 
-bool cmd_what_if(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-                 struct buf *json, struct err *e)
+bool cmd_what_if(struct cmd_call *c)
 {
-    (void)argv, (void)out;
-    if (argc < 1)
-        return arg_expected("what-if", "takes changes such as draft.topk=8", e);
-    if (!app_needs(a, "what-if", VIEW_DEBUG, e))
+    struct app *a = c->app;
+    if (c->argc < 1)
+        return arg_expected(c, "takes changes such as draft.topk=8");
+    if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     if (!a->backend->debug->what_if)
-        return err_set(e, ERR_USAGE, "/what-if needs an engine: a recording computes nothing");
-    if (!a->backend->debug->what_if(a->backend, rest, e))
+        return err_set(c->e, ERR_USAGE, "/what-if needs an engine: a recording computes nothing");
+    if (!a->backend->debug->what_if(a->backend, c->rest, c->e))
         return false;
     a->n_what_if++;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "asked", rest);
-        jput_close(json, '}');
+    if (c->json) {
+        jput_open(c->json, '{');
+        jput_kstr(c->json, "asked", c->rest);
+        jput_close(c->json, '}');
     }
     return true;
 }

@@ -503,33 +503,32 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
     return true;
 }
 
-bool cmd_why(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
-             struct buf *json, struct err *e)
+bool cmd_why(struct cmd_call *c)
 {
-    (void)rest;
+    struct app *a = c->app;
     struct step_view v;
     struct why w;
     int turn = 0, step = 0, node = -1;
-    if (argc > 1)
-        return arg_expected("why", "takes at most one step, or a step and a node", e);
-    if (argc == 1 && !arg_step(a, argv[0], &turn, &step, &node, e))
+    if (c->argc > 1)
+        return arg_expected(c, "takes at most one step, or a step and a node");
+    if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, &node, c->e))
         return false;
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_why(a, turn, step, out, json, e);
-    if (!app_needs(a, "why", VIEW_TREES, e) || !app_needs(a, "why", VIEW_STEPS, e))
+        return served_why(a, turn, step, c->out, c->json, c->e);
+    if (!cmd_needs(c, VIEW_TREES) || !cmd_needs(c, VIEW_STEPS))
         return false;
-    if (argc == 0 && !app_address(a, &turn, &step)) {
-        if (!newest_rejection(a, &v, e))
+    if (c->argc == 0 && !app_address(a, &turn, &step)) {
+        if (!newest_rejection(a, &v, c->e))
             return false;
         turn = v.turn;
         step = v.step;
     }
-    if (!find(a, turn, step, &node, &v, e))
+    if (!find(a, turn, step, &node, &v, c->e))
         return false;
     look_at(a, &v, node, &w);
-    if (json)
-        why_json(a, &w, json);
+    if (c->json)
+        why_json(a, &w, c->json);
     else
-        why_text(a, &w, out);
+        why_text(a, &w, c->out);
     return true;
 }

@@ -414,3 +414,24 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
             buf_char(out, '\n');
     }
 }
+
+void say_line(struct sheet *out, enum style st, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sheet_add(out, st, text);
+    sheet_line(out);
+}
+
+void say_text(struct sheet *out, enum style st, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        sheet_addn(out, st, text, n);
+        sheet_line(out);
+        text += n + (text[n] == '\n');
+    }
+}

@@ -83,6 +83,11 @@ void sheet_truncate(struct sheet *s, int n_row);
 /* Appends the rows as lines to out, without styles or (`color`) with ANSI colours. */
 void sheet_to_text(const struct sheet *s, bool color, struct buf *out);
 
+/* A line of text, and text of several lines, a row each. */
+void say_line(struct sheet *out, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void say_text(struct sheet *out, enum style st, const char *text);
+
 /* ---- text.c: all code that depends on Unicode
  * ------------------------------------------------- */
 

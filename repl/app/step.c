@@ -1,9 +1,10 @@
-/* step.c - steps by their address: from memory, else from the log. */
+/* step.c - steps by their address: of the paused turn, from memory, else from the log. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/cmd/cmd.h"
+#include "repl/repl.h"
 #include "repl/recorded/recorded.h"
 
 bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e)
@@ -18,11 +19,61 @@ bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *thi
     if (!ok || *at || t < 1 || n < 1)
         return err_set(e, ERR_USAGE,
                        "a step is written TURN.STEP, for example 9.214, or STEP of this "
-                       "turn, not \"%.40s\"", s);
+                       "turn, not \"%.40s\"",
+                       s);
     *turn = t;
     *step = n;
     if (third)
         *third = x;
+    return true;
+}
+
+/* ---- the paused turn ------------------------------------------------------------------------- */
+
+uint64_t app_paused(const struct app *a)
+{
+    struct debug_view v;
+    if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
+        return 0;
+    a->backend->debug->view(a->backend, &v);
+    return v.paused ? v.pauses : 0;
+}
+
+/* The step in whose middle a turn is paused, as far as it is known. */
+static void view_of_pause(const struct debug_view *d, struct step_view *v)
+{
+    *v = (struct step_view){
+        .turn = d->turn, .step = d->step, .rec = d->rec, .tree = d->tree, .n_token = d->n_token};
+    for (int i = 0; i < TREE_MAX; i++)
+        v->fact[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+    memcpy(v->token, d->token, (size_t)d->n_token * sizeof *v->token);
+    if (!d->verified || (d->forced >= 0 && !d->n_token)) /* a forced token decides */
+        v->rec.bonus = -1;
+}
+
+bool app_paused_step(struct app *a, struct step_view *v)
+{
+    struct debug_view d = {0};
+    if (app_paused(a))
+        a->backend->debug->view(a->backend, &d);
+    if (d.paused && d.verified)
+        view_of_pause(&d, v);
+    return d.paused && d.verified;
+}
+
+bool app_paused_in(struct app *a, int turn, int step, struct step_view *v)
+{
+    return app_paused_step(a, v) && v->turn == turn && v->step == step;
+}
+
+bool app_latest_tree(struct app *a, struct step_view *v)
+{
+    struct debug_view d = {0};
+    if (app_paused(a))
+        a->backend->debug->view(a->backend, &d);
+    if (!d.paused || !d.phase[0] || d.tree.n < 2)
+        return a->backend->trees->latest(a->backend, v);
+    view_of_pause(&d, v);
     return true;
 }
 
@@ -54,8 +105,10 @@ static bool find_logged(struct app *a, const struct step_range *in_memory, int t
     bool found = b && b->steps && b->steps->of_step(b, turn, step, v), ok = found && !is_bare(v);
     held_steps(in_memory, &held);
     if (found && !ok)
-        err_set(e, ERR_NEGATIVE, "step %d.%d was logged without its tree, and %s; --log-level tree "
-                "keeps every tree", turn, step, held.p);
+        err_set(e, ERR_NEGATIVE,
+                "step %d.%d was logged without its tree, and %s; --log-level tree "
+                "keeps every tree",
+                turn, step, held.p);
     else if (!ok && b)
         err_set(e, ERR_NEGATIVE, "neither the log nor memory has a step %d.%d; %s", turn, step,
                 held.p);
@@ -75,8 +128,7 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
     a->backend->steps->range(a->backend, &held);
     if (!held.n && !chat.turn)
         return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
-    if (held.n &&
-        (turn > held.last_turn || (turn == held.last_turn && step > held.last_step)))
+    if (held.n && (turn > held.last_turn || (turn == held.last_turn && step > held.last_step)))
         return err_set(e, ERR_NEGATIVE, "there is no step %d.%d yet: %d.%d is the newest", turn,
                        step, held.last_turn, held.last_step);
     return a->backend->steps->of_step(a->backend, turn, step, v) ||
@@ -91,7 +143,8 @@ struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err
     struct backend *b = app_past(a, turn, step, e);
     if (!b) {
         if (e->kind == ERR_NEGATIVE)
-            err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory, and nothing is logged", turn, step);
+            err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory, and nothing is logged", turn,
+                    step);
         return NULL;
     }
     if (!app_find_step(a, turn, step, &v, e))
@@ -146,8 +199,8 @@ static bool has_tree(const struct step_view *v, void *arg)
     return !is_bare(v);
 }
 
-static void visit_memory(struct app *a, bool trees, bool (*fn)(const struct step_view *v, void *arg),
-                         void *arg)
+static void visit_memory(struct app *a, bool trees,
+                         bool (*fn)(const struct step_view *v, void *arg), void *arg)
 {
     struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
     struct step_view *v = xmalloc(sizeof *v);

@@ -1,0 +1,25 @@
+/* call.c - what every command may ask or say. */
+#include "repl/cmd/cmd.h"
+
+bool arg_expected(const struct cmd_call *c, const char *expected)
+{
+    return err_set(c->e, ERR_USAGE, "/%s %s, for example: %s", c->cmd->name, expected,
+                   c->cmd->example);
+}
+
+bool cmd_needs(const struct cmd_call *c, enum backend_view v)
+{
+    return app_needs(c->app, c->cmd->name, v, c->e);
+}
+
+void say_now(const struct app *a, const char *command, struct sheet *out)
+{
+    if (a->at.turn && !app_recording(a))
+        say_line(out, ST_WARN, "/%s shows what is now, not step %d.%d", command, a->at.turn,
+                 a->at.step);
+}
+
+int view_width(const struct app *a)
+{
+    return a->face.width > 0 ? a->face.width : 80;
+}
