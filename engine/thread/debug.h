@@ -20,9 +20,12 @@
 #include "engine/cycle/cycle.h"
 #include "engine/thread/breaks.h"
 
+struct engine;
+
 struct debugger {
     pthread_mutex_t mu;
     pthread_cond_t go;
+    void (*waits)(struct engine *g); /* called by the engine's thread, every 50 ms while it is paused */
     enum run_until until;
     int left; /* steps still to run, with RUN_STEP */
     int target; /* with RUN_BACK: pause after this step */
@@ -33,12 +36,10 @@ struct debugger {
     struct debug_view view; /* paused, and where; its breakpoints are filled in by the view */
 };
 
-void debug_open(struct debugger *d);
+void debug_open(struct debugger *d, void (*waits)(struct engine *g));
 void debug_close(struct debugger *d);
 
 /* ---- the engine's thread --------------------------------------------------------------------- */
-
-struct engine;
 
 /* Whether the next step is to be run phase by phase. */
 bool debug_by_phase(struct debugger *d);
@@ -76,7 +77,7 @@ bool debug_may_compare(struct debugger *d, struct err *e);
 /* Whether a token may be forced now: no turn runs, or it is paused at its newest step. */
 bool debug_may_force(struct debugger *d, struct err *e);
 
-/* ---- the caller's thread: the group `debug` of the local backend ----------------------------- */
+/* ---- debug_ops.c: the group `debug` of the local backend, for the caller's thread ------------- */
 
 extern const struct debug_ops local_debug;
 

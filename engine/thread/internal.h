@@ -1,6 +1,6 @@
 /* internal.h - the engine's own state: which thread touches which part of it, and under which lock.
  *
- * Two threads meet here: the engine's thread (worker.c, turn.c, batch.c, clients.c, calibrate.c, everything
+ * Two threads meet here: the engine's thread (worker.c, turn.c, post.c, batch.c, clients.c, calibrate.c, everything
  * below thread/) and the caller's thread (opening, requests and closing in worker.c; views in
  * view.c). Each field is in one of four places:
  *
@@ -145,7 +145,7 @@ static inline void shared_unlock(struct engine_shared *s)
 void local_chat(struct backend *b, struct chat_view *v);
 void local_views(struct backend *b);
 
-/* turn.c; the engine's thread. An event of the present session, turn and step; posting takes
+/* post.c; the engine's thread. An event of the present session, turn and step; posting takes
  * ownership of its parts. */
 struct event engine_event(struct engine *g, enum event_kind kind);
 void engine_post(struct engine *g, struct event *ev);
@@ -156,8 +156,6 @@ void engine_fault(struct engine *g, int step, const struct err *e);
 /* Posts why a request that is no turn has failed: a notice, or EV_FAULT for a rule or a lost
  * device. */
 void engine_fail(struct engine *g, const struct err *e);
-/* At check level strict: every pool and sequence, after each step. True at other levels. */
-bool engine_sweep(struct engine *g, struct err *e);
 /* Posts the text that n more tokens of a reply complete, as EV_TEXT of the turn (of NULL) or as
  * EV_BATCH_TEXT of a reply, one event for each run of one channel; the final channel's text is also
  * appended to *text. */
@@ -168,6 +166,8 @@ void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int3
 void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
 void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
+
+/* turn.c; the engine's thread. */
 /* Answers a message (RQ_SAY), or the last one again (RQ_REGEN). */
 void engine_say(struct engine *g, const struct request *rq);
 void engine_regen(struct engine *g, const struct request *rq);
@@ -214,10 +214,6 @@ void engine_log_pages(struct engine *g);
 /* Drops the page events since the last step: they were reported. Views read them. */
 void engine_forget_pages(struct engine *g);
 
-/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. They use
- * the buffer of the logits, and say so in own.probed. */
-void engine_serve_paused(struct engine *g);
-
 /* force.c; the caller's thread: debug_ops.force. */
 bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e);
 
@@ -236,5 +232,8 @@ extern const struct jobs_ops local_jobs;
 /* jobs.c. Any thread, under the lock or the engine's: all sequences that hold pages. Returns how
  * many. */
 int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
+/* The engine's thread, at check level strict: every pool and sequence, after each step. True at other
+ * levels. */
+bool engine_sweep(struct engine *g, struct err *e);
 
 #endif

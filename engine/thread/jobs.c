@@ -32,6 +32,19 @@ int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS])
     return n;
 }
 
+bool engine_sweep(struct engine *g, struct err *e)
+{
+    const struct seq *seqs[MAX_SEQS];
+    struct checker *c = &g->own.runtime.pass.check;
+    if (c->level < CHECK_STRICT)
+        return true;
+    bool ok = check_sweep(&g->own.runtime.kv, seqs, shared_seqs(&g->shared, seqs), e);
+    shared_lock(&g->shared);
+    c->violations += !ok;
+    shared_unlock(&g->shared);
+    return ok;
+}
+
 static void share(struct engine *g, const struct jobs *js)
 {
     shared_lock(&g->shared);

@@ -5,141 +5,6 @@
 
 #include "engine/thread/internal.h"
 
-/* ---- events ---------------------------------------------------------------------------------- */
-
-struct event engine_event(struct engine *g, enum event_kind kind)
-{
-    struct event ev = {.kind = kind, .seq = ++g->own.seq, .ns = clock_ns(), .turn = g->shared.turn,
-                       .step = g->shared.step};
-    memcpy(ev.session, g->own.ses.id, sizeof ev.session);
-    return ev;
-}
-
-void engine_post(struct engine *g, struct event *ev)
-{
-    if (g->log) {
-        struct event copy;
-        event_copy(&copy, ev);
-        if (event_to_log(&copy))
-            evq_put(g->log, &copy);
-        else
-            event_free(&copy);
-    }
-    evq_put(g->screen, ev);
-}
-
-void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
-{
-    struct event ev = engine_event(g, kind);
-    buf_str(&ev.text, text);
-    engine_post(g, &ev);
-}
-
-void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn)
-{
-    struct event ev = engine_event(g, EV_OP);
-    ev.op = op;
-    ev.turn = turn;
-    buf_str(&ev.text, text);
-    engine_post(g, &ev);
-}
-
-/* After a device failure every sync() reports it. */
-void engine_fault(struct engine *g, int step, const struct err *e)
-{
-    struct event ev = engine_event(g, EV_FAULT);
-    struct err sticky;
-    ev.fault = e->kind;
-    ev.step = step;
-    if (!g->loaded.dev.k->sync(g->loaded.dev.d, &sticky)) {
-        g->own.lost = ev.lost = true;
-        ev.fault = ERR_MODEL;
-        buf_printf(&ev.text, "the device failed: %s", sticky.msg);
-    } else {
-        buf_str(&ev.text, e->msg);
-    }
-    shared_lock(&g->shared);
-    if (ev.fault == ERR_INVARIANT && e->at.rule) {
-        struct violated v = {.turn = ev.turn, .step = step, .at = ev.at = e->at};
-        memcpy(v.session, g->own.ses.id, sizeof v.session);
-        snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
-        g->shared.violation = v;
-    }
-    shared_unlock(&g->shared);
-    engine_post(g, &ev);
-}
-
-void engine_fail(struct engine *g, const struct err *e)
-{
-    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
-    if (lost || e->kind == ERR_INVARIANT)
-        engine_fault(g, 0, e);
-    else
-        engine_post_text(g, EV_NOTICE, e->msg);
-}
-
-bool engine_sweep(struct engine *g, struct err *e)
-{
-    const struct seq *seqs[MAX_SEQS];
-    struct checker *c = &g->own.runtime.pass.check;
-    if (c->level < CHECK_STRICT)
-        return true;
-    bool ok = check_sweep(&g->own.runtime.kv, seqs, shared_seqs(&g->shared, seqs), e);
-    shared_lock(&g->shared);
-    c->violations += !ok;
-    shared_unlock(&g->shared);
-    return ok;
-}
-
-static struct event text_event(struct engine *g, enum channel ch, const struct batch_rec *of)
-{
-    struct event ev = engine_event(g, of ? EV_BATCH_TEXT : EV_TEXT);
-    ev.channel = ch;
-    if (of)
-        ev.batch = *of;
-    return ev;
-}
-
-void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
-                        struct buf *text, const struct batch_rec *of)
-{
-    struct buf out = {0};
-    enum channel now = CHAN_FINAL;
-    for (int i = 0; i <= n; i++) {
-        struct buf piece = {0};
-        enum channel ch = now;
-        if (i < n)
-            chat_reader_push(reader, tok[i], &piece, &ch);
-        if (out.n && (i == n || (piece.n && ch != now))) {
-            struct event ev = text_event(g, now, of);
-            ev.text = out;
-            out = (struct buf){0};
-            engine_post(g, &ev);
-        }
-        if (piece.n) {
-            now = ch;
-            buf_add(&out, piece.p, piece.n);
-            if (ch == CHAN_FINAL)
-                buf_add(text, piece.p, piece.n);
-        }
-        buf_free(&piece);
-    }
-    buf_free(&out);
-}
-
-void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
-                      const struct batch_rec *of)
-{
-    struct event ev = text_event(g, reader->channel, of);
-    chat_reader_end(reader, &ev.text);
-    if (ev.channel == CHAN_FINAL)
-        buf_add(text, ev.text.p, ev.text.n);
-    if (ev.text.n)
-        engine_post(g, &ev);
-    else
-        event_free(&ev);
-}
-
 /* ---- one turn -------------------------------------------------------------------------------- */
 
 struct turn {
@@ -150,12 +15,28 @@ struct turn {
     int n_drafted, n_accepted, n_steps;
     int chunk; /* most tokens of a prompt's pass */
     uint64_t prefill_ns, decode_ns;
+    uint64_t since; /* active() when the step before ended: its time is counted up to there */
     struct back back;
     enum stop_reason reason;
 };
 
-/* Returned by parts of the turn in place of a stop reason, if the turn does not end. */
-enum { GOES_ON = -1, GOES_BACK = -2 };
+/* How a turn continues after a part of it: with the next step, with an earlier one, or not at all. */
+struct course {
+    enum { GOES_ON, GOES_BACK, ENDS } way;
+    enum stop_reason reason; /* ENDS */
+};
+static const struct course goes_on = {.way = GOES_ON}, goes_back = {.way = GOES_BACK};
+
+static struct course ends(enum stop_reason reason)
+{
+    return (struct course){ENDS, reason};
+}
+
+/* Nanoseconds of a clock that stands while the debugger pauses the turn or runs steps of it again. */
+static uint64_t active(const struct engine *g)
+{
+    return clock_ns() - g->own.paused_ns;
+}
 
 static int generated(const struct engine *g, const struct turn *t)
 {
@@ -242,28 +123,34 @@ static bool stopped_by_user(struct engine *g, const struct turn *t)
     return stop_asked(&g->stop) || (at_replays_stop(g, t) && !t->rq->stop_inside) || gave_all(g, t);
 }
 
-/* The stop reason if the turn has ended, or GOES_ON. */
-static int finished(struct engine *g, const struct turn *t)
+static bool in_prompt(const struct engine *g, const struct turn *t)
 {
-    const struct lane *l = &g->own.ses.lane;
-    if (l->stopped)
-        return STOP_END;
-    if (g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
-        return STOP_MAX;
-    if (l->tok.n >= g->own.runtime.context)
-        return STOP_CONTEXT;
-    return stopped_by_user(g, t) ? STOP_CANCEL : GOES_ON;
+    return g->own.ses.lane.seq.committed < t->first;
 }
 
-/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that occurs
- * again after going back is not posted twice. */
-static int failed(struct engine *g, struct turn *t, int step, const struct err *e)
+/* Before a step: whether the turn has ended. */
+static struct course finished(struct engine *g, const struct turn *t)
+{
+    const struct lane *l = &g->own.ses.lane;
+    bool prompt = in_prompt(g, t);
+    if (!prompt && l->stopped)
+        return ends(STOP_END);
+    if (!prompt && g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
+        return ends(STOP_MAX);
+    if (!prompt && l->tok.n >= g->own.runtime.context)
+        return ends(STOP_CONTEXT);
+    return stopped_by_user(g, t) ? ends(STOP_CANCEL) : goes_on;
+}
+
+/* After step number `step` has failed. A fault that occurs again after going back is not posted
+ * twice. */
+static struct course failed(struct engine *g, struct turn *t, int step, const struct err *e)
 {
     if (debug_back_asked(g))
-        return GOES_BACK;
+        return goes_back;
     if (e->kind == ERR_NEGATIVE && undo_wanted(g)) {
         undo_step(g);
-        return STOP_CANCEL;
+        return ends(STOP_CANCEL);
     }
     if (e->kind == ERR_NEGATIVE) {
         /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
@@ -272,21 +159,20 @@ static int failed(struct engine *g, struct turn *t, int step, const struct err *
                                "oldest N turns, /clear empties the pools");
         engine_post_text(g, EV_NOTICE, line);
         free(line);
-        return STOP_KV_FULL;
+        return ends(STOP_KV_FULL);
     }
     if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
         engine_fault(g, step, e);
     t->back.fault_step = step;
     debug_step_failed(g, step);
     if (debug_back_asked(g) && !g->own.lost)
-        return GOES_BACK;
-    return g->own.lost ? STOP_DEVICE : STOP_FAULT;
+        return goes_back;
+    return ends(g->own.lost ? STOP_DEVICE : STOP_FAULT);
 }
 
 /* After a committed step: posts it or, if it is silent, compares it with its first run; then runs
- * the checker and the debugger. Returns GOES_ON, GOES_BACK or the stop reason of a step that
- * failed. */
-static int step_done(struct engine *g, struct turn *t, uint64_t began)
+ * the checker and the debugger. */
+static struct course step_done(struct engine *g, struct turn *t, uint64_t began)
 {
     struct err e = {0};
     bool silent = back_silent(g, &t->back), ok = true;
@@ -300,7 +186,7 @@ static int step_done(struct engine *g, struct turn *t, uint64_t began)
         return failed(g, t, g->shared.step, &e);
     back_step_done(g, &t->back, t->chunk);
     debug_step_done(g);
-    return debug_back_asked(g) ? GOES_BACK : GOES_ON;
+    return debug_back_asked(g) ? goes_back : goes_on;
 }
 
 /* A cancel does not end a silent step of a turn that has gone back: see stopped_by_user(). */
@@ -354,33 +240,6 @@ static void post_progress(struct engine *g, const struct turn *t)
     engine_post(g, &ev);
 }
 
-/* The chunks of the prompt that are left. */
-static int prefill(struct engine *g, struct turn *t)
-{
-    const struct lane *l = &g->own.ses.lane;
-    struct err e = {0};
-    uint64_t start = clock_ns() - t->prefill_ns, paused = g->own.paused_ns;
-    while (l->seq.committed < t->first) {
-        uint64_t began = clock_ns();
-        if (stopped_by_user(g, t))
-            return STOP_CANCEL;
-        undo_begin(g);
-        begin_step(g, t);
-        bool ok = extend(g, &t->chunk, &e);
-        end_step(g, ok);
-        if (!ok)
-            return failed(g, t, g->shared.step + 1, &e);
-        if (!back_silent(g, &t->back)) {
-            t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
-            post_progress(g, t);
-        }
-        int why = step_done(g, t, began);
-        if (why != GOES_ON)
-            return why;
-    }
-    return finished(g, t);
-}
-
 /* After a phase: pauses if the debugger asks for it. False: the user stopped the paused turn. */
 static bool phase_done(struct engine *g, struct cycle *c, struct err *e)
 {
@@ -424,57 +283,75 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     return true;
 }
 
-static int decode(struct engine *g, struct turn *t)
+/* One cycle, of the shape and with the limits that the turn has now. */
+static bool generate(struct engine *g, const struct turn *t, struct err *e)
 {
     const struct settings *set = &g->shared.set;
-    struct err e = {0};
-    uint64_t start = clock_ns() - t->decode_ns, paused = g->own.paused_ns;
-    int why = GOES_ON;
-    undo_begin(g);
-    while (why == GOES_ON) {
-        uint64_t began = clock_ns(), was_paused = g->own.paused_ns;
-        int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
-        int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
-        bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
-        int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t) : INT32_MAX;
-        struct step_limits lim = {min_int(min_int(left, given), until)};
-        struct tree_shape room;
-        const struct tree_shape *shape = shapes_next(g, &room);
-        begin_step(g, t);
-        bool usual = !g->own.probing && !back_silent(g, &t->back);
-        bool ok = run_cycle(g, &lim, shape, stop, &e);
-        end_step(g, ok);
-        if (ok) {
-            if (usual && g->own.paused_ns == was_paused)
-                shapes_measure(g, clock_ns() - began);
-            if (!back_silent(g, &t->back))
-                t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
-            why = step_done(g, t, began);
-            if (why == GOES_ON)
-                why = finished(g, t);
-            undo_begin(g);
-        } else if (e.kind == ERR_NEGATIVE && stop_asked(&g->stop) && back_silent(g, &t->back)) {
-            continue; /* stopped between two phases: posted steps are run again first */
-        } else if (e.kind != ERR_NEGATIVE || undo_wanted(g) || debug_back_asked(g) ||
-                   !session_reclaim(&g->own.ses)) {
-            why = failed(g, t, g->shared.step + 1, &e);
-        }
-    }
-    return why;
+    int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
+    int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
+    bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
+    int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t) : INT32_MAX;
+    struct step_limits lim = {min_int(min_int(left, given), until)};
+    struct tree_shape room;
+    return run_cycle(g, &lim, shapes_next(g, &room), stop, e);
 }
 
-/* All steps of the turn, some of them perhaps more than once. Returns the stop reason. */
+/* Whether a cycle that has failed is run once more: it was stopped between two phases while posted
+ * steps run again, which come first, or there are pages again. */
+static bool again(struct engine *g, const struct turn *t, const struct err *e)
+{
+    if (e->kind != ERR_NEGATIVE)
+        return false;
+    return (stop_asked(&g->stop) && back_silent(g, &t->back)) ||
+           (!undo_wanted(g) && !debug_back_asked(g) && session_reclaim(&g->own.ses));
+}
+
+/* One step: a chunk of the prompt, or a cycle. */
+static struct course run_step(struct engine *g, struct turn *t)
+{
+    bool prompt = in_prompt(g, t), ok, usual;
+    struct err e = {0};
+    uint64_t began, was_paused;
+    undo_begin(g);
+    do {
+        began = clock_ns();
+        was_paused = g->own.paused_ns;
+        begin_step(g, t);
+        usual = !prompt && !g->own.probing && !back_silent(g, &t->back);
+        ok = prompt ? extend(g, &t->chunk, &e) : generate(g, t, &e);
+        end_step(g, ok);
+    } while (!ok && !prompt && again(g, t, &e));
+    if (!ok)
+        return failed(g, t, g->shared.step + 1, &e);
+    if (usual && g->own.paused_ns == was_paused)
+        shapes_measure(g, clock_ns() - began);
+    if (!back_silent(g, &t->back)) {
+        *(prompt ? &t->prefill_ns : &t->decode_ns) += active(g) - t->since;
+        t->since = active(g);
+        if (prompt)
+            post_progress(g, t);
+    }
+    struct course o = step_done(g, t, began);
+    if (prompt && !in_prompt(g, t))
+        t->since = active(g);
+    return o;
+}
+
+/* All steps of the turn, some of them perhaps more than once. */
 static enum stop_reason run_steps(struct engine *g, struct turn *t)
 {
-    int why = debug_back_asked(g) ? GOES_BACK : GOES_ON;
-    while (why < 0) {
-        if (why == GOES_BACK)
+    struct course o = debug_back_asked(g) ? goes_back : goes_on;
+    t->since = active(g);
+    while (o.way != ENDS) {
+        if (o.way == GOES_BACK) {
             back_go(g, &t->back, &t->chunk);
-        why = debug_back_asked(g) ? GOES_BACK : prefill(g, t);
-        if (why == GOES_ON)
-            why = decode(g, t);
+            t->since = active(g);
+            o = debug_back_asked(g) ? goes_back : goes_on;
+        } else if ((o = finished(g, t)).way == GOES_ON) {
+            o = run_step(g, t);
+        }
     }
-    return (enum stop_reason)why;
+    return o.reason;
 }
 
 /* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */

@@ -285,7 +285,9 @@ static bool next_for_pause(struct engine *g, struct request *rq)
     return got;
 }
 
-void engine_serve_paused(struct engine *g)
+/* While a turn is paused: carries out the probes that wait. They use the buffer of the logits, and say so
+ * in own.probed. */
+static void work_in_pause(struct engine *g)
 {
     struct request rq;
     while (next_for_pause(g, &rq)) {
@@ -493,7 +495,7 @@ static void init_locks(struct engine *g)
     pthread_mutex_init(&g->shared.mu, NULL);
     pthread_mutex_init(&g->plans.mu, NULL);
     pthread_cond_init(&g->inbox.filled, NULL);
-    debug_open(&g->debug);
+    debug_open(&g->debug, work_in_pause);
 }
 
 /* Stops and frees an engine, also one that was opened only in part. */

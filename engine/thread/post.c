@@ -1,0 +1,126 @@
+/* post.c - posts events of the engine's thread: to the screen, and what the log keeps of them to the log. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/thread/internal.h"
+
+struct event engine_event(struct engine *g, enum event_kind kind)
+{
+    struct event ev = {.kind = kind, .seq = ++g->own.seq, .ns = clock_ns(), .turn = g->shared.turn,
+                       .step = g->shared.step};
+    memcpy(ev.session, g->own.ses.id, sizeof ev.session);
+    return ev;
+}
+
+void engine_post(struct engine *g, struct event *ev)
+{
+    if (g->log) {
+        struct event copy;
+        event_copy(&copy, ev);
+        if (event_to_log(&copy))
+            evq_put(g->log, &copy);
+        else
+            event_free(&copy);
+    }
+    evq_put(g->screen, ev);
+}
+
+void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
+{
+    struct event ev = engine_event(g, kind);
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn)
+{
+    struct event ev = engine_event(g, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+/* After a device failure every sync() reports it. */
+void engine_fault(struct engine *g, int step, const struct err *e)
+{
+    struct event ev = engine_event(g, EV_FAULT);
+    struct err sticky;
+    ev.fault = e->kind;
+    ev.step = step;
+    if (!g->loaded.dev.k->sync(g->loaded.dev.d, &sticky)) {
+        g->own.lost = ev.lost = true;
+        ev.fault = ERR_MODEL;
+        buf_printf(&ev.text, "the device failed: %s", sticky.msg);
+    } else {
+        buf_str(&ev.text, e->msg);
+    }
+    shared_lock(&g->shared);
+    if (ev.fault == ERR_INVARIANT && e->at.rule) {
+        struct violated v = {.turn = ev.turn, .step = step, .at = ev.at = e->at};
+        memcpy(v.session, g->own.ses.id, sizeof v.session);
+        snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
+        g->shared.violation = v;
+    }
+    shared_unlock(&g->shared);
+    engine_post(g, &ev);
+}
+
+void engine_fail(struct engine *g, const struct err *e)
+{
+    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
+    if (lost || e->kind == ERR_INVARIANT)
+        engine_fault(g, 0, e);
+    else
+        engine_post_text(g, EV_NOTICE, e->msg);
+}
+
+static struct event text_event(struct engine *g, enum channel ch, const struct batch_rec *of)
+{
+    struct event ev = engine_event(g, of ? EV_BATCH_TEXT : EV_TEXT);
+    ev.channel = ch;
+    if (of)
+        ev.batch = *of;
+    return ev;
+}
+
+void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
+                        struct buf *text, const struct batch_rec *of)
+{
+    struct buf out = {0};
+    enum channel now = CHAN_FINAL;
+    for (int i = 0; i <= n; i++) {
+        struct buf piece = {0};
+        enum channel ch = now;
+        if (i < n)
+            chat_reader_push(reader, tok[i], &piece, &ch);
+        if (out.n && (i == n || (piece.n && ch != now))) {
+            struct event ev = text_event(g, now, of);
+            ev.text = out;
+            out = (struct buf){0};
+            engine_post(g, &ev);
+        }
+        if (piece.n) {
+            now = ch;
+            buf_add(&out, piece.p, piece.n);
+            if (ch == CHAN_FINAL)
+                buf_add(text, piece.p, piece.n);
+        }
+        buf_free(&piece);
+    }
+    buf_free(&out);
+}
+
+void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+                      const struct batch_rec *of)
+{
+    struct event ev = text_event(g, reader->channel, of);
+    chat_reader_end(reader, &ev.text);
+    if (ev.channel == CHAN_FINAL)
+        buf_add(text, ev.text.p, ev.text.n);
+    if (ev.text.n)
+        engine_post(g, &ev);
+    else
+        event_free(&ev);
+}
