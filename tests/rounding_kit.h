@@ -147,10 +147,11 @@ KIT struct kdev *open_isa(const struct k_opts *opts, struct err *e)
     return rounding.base->open(&o, e);
 }
 
-KIT void put_two_parts(void *arg, struct backend *b)
+KIT bool put_two_parts(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
-    (void)arg;
+    (void)arg, (void)about, (void)now, (void)e;
     engine_of(b)->own.runtime.parts = 2;
+    return true;
 }
 
 /* The table of a kind; NULL: the kind needs none. */

@@ -380,8 +380,9 @@ KIT void strike_weight(struct engine *g)
 }
 
 /* side.opened: puts the fault `arg` into the engine. */
-KIT void put_fault(void *arg, struct backend *b)
+KIT bool put_fault(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
+    (void)about, (void)now, (void)e;
     struct engine *g = engine_of(b);
     struct runtime *r = &g->own.runtime;
     live.f = *(struct fault *)arg;
@@ -403,6 +404,7 @@ KIT void put_fault(void *arg, struct backend *b)
         r->drafter->head->dev.k = &live.head_table;
     if (live.f.kind == S_WEIGHT)
         strike_weight(g);
+    return true;
 }
 
 /* ---- sessions in memory ---------------------------------------------------------------------- */
@@ -466,7 +468,8 @@ struct way {
     const struct kernels *table; /* NULL: the CPU's */
     bool bf16;                   /* cells */
     int threads;                 /* 0: 2 */
-    void (*opened)(void *arg, struct backend *b); /* without a fault; or NULL */
+    /* without a fault; or NULL */
+    bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
 };
 
 KIT struct diff_side test_side(const struct script *s, struct fault *f, const struct way *way)

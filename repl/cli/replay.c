@@ -1,9 +1,9 @@
-/* replay.c - `aerie replay`: runs a saved session again and compares the results with the log.
+/* replay.c - `aerie replay`: runs a saved session again (repl/compare/side.h) and compares each turn
+ * with the log when it ends (repl/compare/differ.h).
  *
- * Without changes, each step is compared with the log while it runs, in the order of cause and
- * effect: the page table, the draft, the logits, the tokens. The first difference ends the replay.
- * With changes (--with), repl/compare/differ.h decides from them which results must still be equal, and a
- * violated checker rule ends the replay with its name. Nothing is saved.
+ * Without changes, every bit must be equal, and the first difference ends the replay. With changes
+ * (--with), they decide which results must still be equal, and a violated checker rule ends the
+ * replay with its name. Nothing is saved.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -13,27 +13,17 @@
 #include "repl/cli/cli.h"
 #include "repl/compare/differ.h"
 #include "repl/compare/facts.h"
-#include "repl/compare/rerun.h"
+#include "repl/compare/script.h"
 #include "repl/compare/verdict.h"
 
 struct replay {
     struct cli *c;
     struct script script;
-    struct rerun run;
+    struct trace log;     /* the turn that runs, from the log */
+    struct run_facts now; /* the run; of the turns only the one that runs */
+    struct comparison cmp;
     struct sheet sheet;
-    struct trace log, now; /* with changes: turns of the log, and of this run */
-    struct buf settings;   /* of the turn that runs */
-    int next_step;
-    int n_turns, n_steps; /* compared */
-    bool text_only;       /* a turn without steps in the log was compared by its reply */
-    bool ended;           /* the turn that runs */
-    struct difference diff;
-    struct conditions conditions;
-    struct diff_counts counts;
-    char fault[256]; /* with changes: the rule that the checker found violated; "": none */
-    struct violation fault_at;
-    int fault_turn, fault_step;
-    struct check_view checks;
+    int n_turns;
     char *other; /* other differences to that run (build, device), printed if the replay differs */
 };
 
@@ -44,65 +34,6 @@ static bool changed(const struct replay *r)
     return r->c->with.n > 0 || r->c->forced || r->script.served;
 }
 
-/* ---- as recorded: step by step --------------------------------------------------------------- */
-
-/* Notes where the first difference lies, unless there is one already. */
-static bool differs_at(struct replay *r, const struct act *a, int step)
-{
-    r->diff.turn = a->user.n;
-    r->diff.step[0] = r->diff.step[1] = step;
-    return true;
-}
-
-static void compare_ids(struct replay *r, const struct act *a, enum diff_class class, const struct ids *log,
-                        const struct ids *now)
-{
-    if (!r->diff.class && differ_ids(log, now, class, &names, &r->diff))
-        differs_at(r, a, 0);
-}
-
-static void set_difference(struct replay *r, const struct act *a, int step, enum diff_class class,
-                           const char *why)
-{
-    if (r->diff.class)
-        return;
-    r->diff.class = class;
-    snprintf(r->diff.why, sizeof r->diff.why, "%s", why);
-    differs_at(r, a, step);
-}
-
-static void compare_step(struct replay *r, const struct act *a, const struct event *ev)
-{
-    struct step_row now = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
-                           .tree = ev->tree};
-    if (!a->n_step) {
-        r->text_only |= a->reply.n_steps > 0;
-    } else if (r->next_step < a->n_step) {
-        const struct step_row *log = &a->step[r->next_step++];
-        if (!r->diff.class && differ_step(log, &now, true, &names, &r->diff))
-            differs_at(r, a, log->n);
-        r->n_steps++;
-    } else if (!act_cut_short(a)) {
-        set_difference(r, a, ev->step, DIFF_SAMPLER, "the log has no such step");
-    }
-}
-
-static void compare_end(struct replay *r, const struct act *a, const struct event *ev)
-{
-    char why[128];
-    r->n_turns++;
-    if (r->next_step < a->n_step) {
-        snprintf(why, sizeof why, "the turn is over now (%s), not in the log", stop_name(ev->reason));
-        set_difference(r, a, a->step[r->next_step].n, DIFF_SAMPLER, why);
-    }
-    compare_ids(r, a, DIFF_REPLY, &a->reply.tokens, &ev->tokens);
-    if (!act_cut_short(a) && strcmp(a->reply.stop, stop_name(ev->reason)) != 0) {
-        snprintf(why, sizeof why, "it ended with %s in the log, with %s now", a->reply.stop,
-                 stop_name(ev->reason));
-        set_difference(r, a, 0, DIFF_REPLY, why);
-    }
-}
-
 /* ---- what is shown --------------------------------------------------------------------------- */
 
 static bool shows(const struct replay *r)
@@ -110,8 +41,9 @@ static bool shows(const struct replay *r)
     return r->c->opt.verbose && !r->c->opt.json && !changed(r);
 }
 
-static void show_user(struct replay *r, const struct act *a)
+static void show_user(void *arg, const struct act *a)
 {
+    struct replay *r = arg;
     if (!shows(r))
         return;
     sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", a->user.n, a->user.regen ? "  (again)" : "");
@@ -126,8 +58,8 @@ static void show_reply(struct replay *r, const struct event *ev)
     if (!shows(r))
         return;
     cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
-    sheet_printf(&r->sheet, r->diff.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
-                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->diff.class ? "differs" : "equal");
+    sheet_printf(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
+                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs" : "equal");
     sheet_line(&r->sheet);
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
@@ -186,53 +118,18 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
-static void on_turn(void *arg, const struct act *a)
+/* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be violated
+ * later. */
+static bool on_ended(void *arg, const struct act *a, const struct event *ev)
 {
     struct replay *r = arg;
-    r->next_step = 0;
-    r->ended = false;
-    if (changed(r)) {
-        r->settings.n = 0;
-        rerun_settings(r->c->with.v, r->c->with.n, a->user.sampling, &r->settings);
-        trace_begin(&r->now, a->user.n, r->settings.p, r->run.now.p);
-        r->now.turn[r->now.n - 1].forced = r->c->forced;
-    }
-    show_user(r, a);
-}
-
-/* With changes: the results are kept and compared at the end; a violated rule that did not stop the
- * turn in the log ends the run. */
-static bool keep_event(struct replay *r, const struct act *a, const struct event *ev)
-{
-    trace_event(&r->now, ev);
-    if (ev->kind != EV_FAULT || act_has_fault(a, ev))
-        return true;
-    if (r->fault[0] || !ev->at.rule)
-        return false;
-    snprintf(r->fault, sizeof r->fault, "%.250s", ev->text.p);
-    r->fault_at = ev->at;
-    r->fault_turn = ev->turn;
-    r->fault_step = ev->step;
-    return false;
-}
-
-static bool on_event(void *arg, const struct act *a, struct event *ev)
-{
-    struct replay *r = arg;
-    if (!a)
-        return true;
-    if (changed(r))
-        return keep_event(r, a, ev);
-    if (ev->kind == EV_TURN_BEGIN && !act_refused(a))
-        compare_ids(r, a, DIFF_PROMPT, &a->user.tokens, &ev->tokens);
-    else if (ev->kind == EV_STEP)
-        compare_step(r, a, ev);
-    if (ev->kind == EV_TURN_END) {
-        r->ended = true;
-        compare_end(r, a, ev);
-        show_reply(r, ev);
-    }
-    return !r->diff.class;
+    trace_act(&r->log, a);
+    comparison_turn(&r->cmp, r->log.turn, r->now.trace.turn);
+    trace_cut(&r->log, 0);
+    trace_cut(&r->now.trace, 0);
+    r->n_turns++;
+    show_reply(r, ev);
+    return changed(r) || !r->cmp.d.class;
 }
 
 /* Checks that the steps in the log account for every token of the replies. */
@@ -242,12 +139,12 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
     if (!hdb_past(d, session, INT_MAX, &p, e))
         return false;
     bool ok = true;
-    for (int i = 0; ok && !r->diff.class && i < p.n_part; i++) {
+    for (int i = 0; ok && !r->cmp.d.class && i < p.n_part; i++) {
         int first = 0, bad = 0;
         ok = hdb_account(d, p.part[i].session, &first, &bad, NULL, e);
         if (bad && first <= p.part[i].upto) {
-            r->diff = (struct difference){.class = DIFF_LOG, .turn = first};
-            snprintf(r->diff.why, sizeof r->diff.why,
+            r->cmp.d = (struct difference){.class = DIFF_LOG, .turn = first};
+            snprintf(r->cmp.d.why, sizeof r->cmp.d.why,
                      "the steps do not account for every token of the reply");
         }
     }
@@ -257,19 +154,38 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
+/* Both runs cut the work into the same steps, or one of them has no such step. */
+static int step_of(const struct difference *d)
+{
+    return max_int(d->step[0], d->step[1]);
+}
+
+static void difference_line(const struct difference *d)
+{
+    const char *what = diff_class_name(d->class);
+    if (!step_of(d))
+        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+    else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
+        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
+                   what, d->why);
+    else
+        out_printf("differs at step %d.%d: %s: %s\n", d->turn, step_of(d), what, d->why);
+}
+
 static void check_json(const struct replay *r)
 {
+    const struct difference *d = &r->cmp.d;
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kbool(&b, "equal", !r->diff.class);
+    jput_kbool(&b, "equal", !d->class);
     jput_kint(&b, "turns", r->n_turns);
-    jput_kint(&b, "steps", r->n_steps);
-    jput_kstr(&b, "level", r->text_only ? "text" : "steps");
-    if (r->diff.class) {
-        jput_kint(&b, "turn", r->diff.turn);
-        jput_kint(&b, "step", r->diff.step[0]);
-        jput_kstr(&b, "what", diff_class_name(r->diff.class));
-        jput_kstr(&b, "why", r->diff.why);
+    jput_kint(&b, "steps", r->cmp.n.steps + (d->step[0] && d->step[1]));
+    jput_kstr(&b, "level", r->cmp.n.text_only ? "text" : "steps");
+    if (d->class) {
+        jput_kint(&b, "turn", d->turn);
+        jput_kint(&b, "step", step_of(d));
+        jput_kstr(&b, "what", diff_class_name(d->class));
+        jput_kstr(&b, "why", d->why);
         jput_kstr(&b, "note", r->other);
     }
     jput_close(&b, '}');
@@ -279,18 +195,15 @@ static void check_json(const struct replay *r)
 
 static int verdict(const struct replay *r)
 {
-    const struct difference *d = &r->diff;
-    const char *what = diff_class_name(d->class);
+    const struct difference *d = &r->cmp.d;
+    int steps = r->cmp.n.steps;
     if (r->c->opt.json)
         check_json(r);
-    else if (d->class && d->step[0])
-        out_printf("differs at step %d.%d: %s: %s\n", d->turn, d->step[0], what, d->why);
     else if (d->class)
-        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+        difference_line(d);
     else
-        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns),
-               r->n_steps, plural(r->n_steps),
-               r->text_only ? " (where the log has no steps, only the replies were compared)" : "");
+        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns), steps, plural(steps),
+                   r->cmp.n.text_only ? " (where the log has no steps, only the replies were compared)" : "");
     if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
         err_print("the session was %s", r->other);
     return d->class ? ERR_NEGATIVE : 0;
@@ -300,25 +213,26 @@ static int verdict(const struct replay *r)
 
 static void changes_json(const struct replay *r)
 {
-    const struct difference *d = &r->diff;
+    const struct difference *d = &r->cmp.d;
+    const struct diff_counts *n = &r->cmp.n;
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kbool(&b, "equal", !d->class && !r->fault[0]);
-    jput_kint(&b, "turns", r->counts.turns);
-    jput_kint(&b, "steps", r->counts.steps);
-    jput_kint(&b, "tokens", r->counts.tokens);
-    jput_kbool(&b, "by_position", r->counts.by_position);
-    jput_kbool(&b, "page_tables", r->counts.pages);
-    if (r->counts.facts)
-        jput_kreal(&b, "log_probability_differs_by", r->counts.most);
-    jput_kint(&b, "checked", (int64_t)r->checks.checks);
-    if (r->fault[0]) {
+    jput_kbool(&b, "equal", !d->class && !r->now.rule[0]);
+    jput_kint(&b, "turns", n->turns);
+    jput_kint(&b, "steps", n->steps);
+    jput_kint(&b, "tokens", n->tokens);
+    jput_kbool(&b, "by_position", n->by_position);
+    jput_kbool(&b, "page_tables", n->pages);
+    if (n->facts)
+        jput_kreal(&b, "log_probability_differs_by", n->most);
+    jput_kint(&b, "checked", (int64_t)r->now.checks);
+    if (r->now.rule[0]) {
         jput_key(&b, "violation");
         jput_open(&b, '{');
-        jput_kint(&b, "turn", r->fault_turn);
-        jput_kint(&b, "step", r->fault_step);
-        jput_kstr(&b, "text", r->fault);
-        fault_json(&r->fault_at, &b);
+        jput_kint(&b, "turn", r->now.rule_turn);
+        jput_kint(&b, "step", r->now.rule_step);
+        jput_kstr(&b, "text", r->now.rule);
+        fault_json(&r->now.at, &b);
         jput_close(&b, '}');
     }
     if (d->class) {
@@ -330,76 +244,73 @@ static void changes_json(const struct replay *r)
         jput_kstr(&b, "what", diff_class_name(d->class));
         jput_kstr(&b, "why", d->why);
     }
-    conditions_json(&r->conditions, "log", "now", &b);
+    conditions_json(&r->cmp.all, "log", "now", &b);
     jput_close(&b, '}');
     cli_json(&b);
     buf_free(&b);
 }
 
-static void difference_line(const struct difference *d)
-{
-    const char *what = diff_class_name(d->class);
-    if (!d->step[0] && !d->step[1])
-        out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
-    else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
-        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
-               what, d->why);
-    else
-        out_printf("differs at step %d.%d: %s: %s\n", d->turn, max_int(d->step[0], d->step[1]), what, d->why);
-}
-
 static void changes_text(const struct replay *r)
 {
+    const struct difference *d = &r->cmp.d;
+    const struct diff_counts *n = &r->cmp.n;
     struct buf with = {0};
     char most[96];
-    snprintf(most, sizeof most, "they differ by at most %.3g (turn %d, token %d)", r->counts.most,
-             r->counts.most_turn, r->counts.most_token);
-    conditions_text(&r->conditions, r->diff.class ? ~0u : ~(unsigned)MAY_BUILD, &with);
-    if (r->fault[0])
-        out_printf("rule violated at step %d.%d: %s\n", r->fault_turn, r->fault_step, r->fault);
-    if (r->diff.class && !(r->diff.class == DIFF_STOP && r->fault[0]))
-        difference_line(&r->diff);
+    snprintf(most, sizeof most, "they differ by at most %.3g (turn %d, token %d)", n->most,
+             n->most_turn, n->most_token);
+    conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
+    if (r->now.rule[0])
+        out_printf("rule violated at step %d.%d: %s\n", r->now.rule_turn, r->now.rule_step, r->now.rule);
+    if (d->class && !(d->class == DIFF_STOP && r->now.rule[0]))
+        difference_line(d);
     else
-        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
-               plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens),
-               r->counts.by_position ? " by position"
-               : r->counts.meaning   ? ", step by step, page tables by the positions they hold"
+        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->now.rule[0] ? " until then" : "", n->turns,
+               plural(n->turns), n->tokens, plural(n->tokens),
+               n->by_position ? " by position"
+               : n->meaning   ? ", step by step, page tables by the positions they hold"
                                      : ", step by step");
-    if (r->counts.stop[0])
-        out_printf("%s\n", r->counts.stop);
+    if (n->stop[0])
+        out_printf("%s\n", n->stop);
     if (with.n)
         out_printf("changed: %s\n", with.p);
-    if (!r->diff.class && r->counts.facts)
-        out_printf("log probabilities: %s\n", r->counts.most > 0 ? most : "equal");
-    if (r->checks.checks)
-        out_printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->checks.checks,
-               plural((int)r->checks.checks), r->fault[0] ? "" : ", no rule violated");
+    if (!d->class && n->facts)
+        out_printf("log probabilities: %s\n", n->most > 0 ? most : "equal");
+    if (r->now.checks)
+        out_printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->now.checks,
+               plural((int)r->now.checks), r->now.rule[0] ? "" : ", no rule violated");
     buf_free(&with);
 }
 
 static int verdict_changed(struct replay *r)
 {
-    if (r->run.backend && backend_has(r->run.backend, VIEW_CHECK))
-        r->run.backend->check->counts(r->run.backend, &r->checks);
-    trace_script(&r->log, &r->script);
-    if (r->fault[0] && r->now.n < r->log.n) /* turns after the violation did not run */
-        trace_cut(&r->log, r->now.n);
-    differ_traces(&r->log, &r->now, &names, &r->diff, &r->conditions, &r->counts);
     (r->c->opt.json ? changes_json : changes_text)(r);
-    return r->fault[0] ? ERR_INVARIANT : r->diff.class ? ERR_NEGATIVE : 0;
+    return r->now.rule[0] ? ERR_INVARIANT : r->cmp.d.class ? ERR_NEGATIVE : 0;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static bool play(struct replay *r, struct err *e)
+/* How the session is run again; the changes point into the command line. */
+static struct diff_side side_of(struct replay *r)
 {
     struct cli *c = r->c;
-    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
-                            .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
-                            .refusal = strict(c) ? "cannot check: " : NULL, .forced = c->forced};
-    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    struct rerun_calls on = {.opened = on_opened, .turn = on_turn, .event = on_event, .arg = r};
-    bool ok = rerun_play(&r->run, &r->script, &how, &on, e);
+    struct diff_side s = {.script = &r->script, .arg = r};
+    s.how = (struct rerun_how){.engine = c->opt.engine, .model_given = c->model_given,
+                               .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n};
+    s.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    return s;
+}
+
+static bool play(struct replay *r, struct err *e)
+{
+    struct run_ask ask = {.row = -1, .layer = -1};
+    struct diff_side s = side_of(r);
+    s.opened = on_opened;
+    s.turn = show_user;
+    s.ended = on_ended;
+    s.how.refusal = strict(r->c) ? "cannot check: " : NULL;
+    s.how.forced = r->c->forced;
+    comparison_begin(&r->cmp, changed(r) ? DIFF_BY_CONDITIONS : DIFF_EXACTLY, &names);
+    bool ok = side_run(&s, &ask, &r->now, e);
     cli_progress_end();
     return ok;
 }
@@ -428,12 +339,8 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
         return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed again here; --forced "
                        "gives its tokens to the local engine");
     trace_script(&r->log, &r->script);
-    struct verdict_ask ask = {.log_a = &r->log, .forced = true, .no_band = true, .names = {"in the log", "here"},
-                              .who = {"the log", "the local engine"}};
-    ask.b = (struct diff_side){.script = &r->script,
-                               .how = {.engine = c->opt.engine, .model_given = c->model_given,
-                                       .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n}};
-    ask.b.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    struct verdict_ask ask = {.b = side_of(r), .log_a = &r->log, .forced = true, .no_band = true,
+                              .names = {"in the log", "here"}, .who = {"the log", "the local engine"}};
     bool ok = verdict_find(&ask, out, e);
     cli_progress_end();
     return ok;
@@ -480,13 +387,11 @@ int cli_replay(struct cli *c)
     sheet_init(&r.sheet, c->opt.ascii);
     struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
     bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
-    ok = ok && (served || (play(&r, &e) && (r.diff.class || account(&r, d, row.id, &e))));
+    ok = ok && (served || (play(&r, &e) && (changed(&r) || r.cmp.d.class || account(&r, d, row.id, &e))));
     int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : changed(&r) ? verdict_changed(&r) : verdict(&r);
-    rerun_close(&r.run);
+    comparison_free(&r.cmp);
     trace_free(&r.log);
-    trace_free(&r.now);
-    conditions_free(&r.conditions);
-    buf_free(&r.settings);
+    run_facts_free(&r.now);
     script_free(&r.script);
     session_row_free(&row);
     sheet_free(&r.sheet);

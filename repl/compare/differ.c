@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/fault.h"
-#include "repl/compare/differ_pages.h"
 #include "repl/compare/facts.h"
 
 const char *diff_class_name(enum diff_class c)
@@ -46,8 +45,8 @@ static bool digests(struct difference *d, enum diff_class class, uint64_t a, uin
                          (unsigned long long)b, in->b);
 }
 
-bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
-                const struct diff_names *in, struct difference *d)
+static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
+                       const struct diff_names *in, struct difference *d)
 {
     int i = 0, n = min_int(a->n, b->n);
     while (i < n && a->v[i] == b->v[i])
@@ -153,8 +152,10 @@ static bool choices(struct difference *d, const struct step_row *a, const struct
             digests(d, DIFF_SAMPLER, tree_digest(a->tree), tree_digest(b->tree), in));
 }
 
-bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
-                 const struct diff_names *in, struct difference *d)
+/* Compares two records of the same step. pages: both runs number pages alike, so page digests can be
+ * compared. */
+static bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
+                        const struct diff_names *in, struct difference *d)
 {
     const struct step_rec *x = &a->rec, *y = &b->rec;
     struct difference draft = *d;
@@ -180,29 +181,20 @@ static void at_steps(struct difference *d, int a, int b)
     d->step[1] = b;
 }
 
-/* What is to be compared, and counts of what was. */
-struct comparison {
-    const struct conditions *c;
-    const struct diff_names *in;
-    struct difference *d;
-    struct diff_counts *n;
-    struct page_meaning pages; /* where pages are numbered differently */
-};
-
 static bool by_steps(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
-    const struct conditions *c = of->c;
     const struct diff_names *in = of->in;
-    struct difference *d = of->d;
-    struct diff_counts *n = of->n;
+    struct difference *d = &of->d;
+    struct diff_counts *n = &of->n;
     char why[200];
     int both = min_int(a->n_step, b->n_step);
+    bool exact = of->how == DIFF_EXACTLY, numbered = !(of->all.may & MAY_NUMBER);
     for (int i = 0; i < both; i++) {
         const struct step_row *x = &a->step[i], *y = &b->step[i];
-        bool pages = !(c->may & MAY_NUMBER) && x->rec.fused == y->rec.fused;
+        bool pages = exact || (numbered && x->rec.fused == y->rec.fused);
         n->pages |= pages;
-        bool meant = c->may & MAY_NUMBER && pages_differ(&of->pages, x, y, in, why, sizeof why);
-        n->meaning |= c->may & MAY_NUMBER && !of->pages.unknown;
+        bool meant = !numbered && pages_differ(&of->pages, x, y, in, why, sizeof why);
+        n->meaning |= !numbered && !of->pages.unknown;
         if (differ_step(x, y, pages, in, d) || (meant && set(d, DIFF_PAGES, "%s", why))) {
             at_steps(d, x->n, y->n);
             return true;
@@ -210,9 +202,10 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
         n->steps++;
         n->tokens += x->tokens.n;
     }
-    if (c->may & MAY_NUMBER)
+    if (!numbered)
         pages_follow(&of->pages, a, b, both);
-    bool more_a = a->n_step > both && !b->cut, more_b = b->n_step > both && !a->cut;
+    bool more_a = a->n_step > both && (!b->cut || (exact && !b->fault[0]));
+    bool more_b = b->n_step > both && !a->cut;
     if (!more_a && !more_b)
         return false;
     const struct step_row *x = more_a ? &a->step[both] : &b->step[both];
@@ -241,10 +234,10 @@ static void widen(struct diff_counts *n, const struct emitted *x, const struct e
 
 static bool by_position(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
-    const struct conditions *c = of->c;
+    const struct conditions *c = &of->all;
     const struct diff_names *in = of->in;
-    struct difference *d = of->d;
-    struct diff_counts *n = of->n;
+    struct difference *d = &of->d;
+    struct diff_counts *n = &of->n;
     int both = min_int(trace_emitted(a), trace_emitted(b));
     bool exact = !(c->may & (MAY_ROUND | MAY_LOGITS));
     n->by_position = true;
@@ -316,17 +309,19 @@ static void say_stop(struct diff_counts *n, const char *fmt, ...)
 static bool both_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
     int at = trace_emitted(a);
-    if (a->rule != b->rule || (at != trace_emitted(b) && !stops_may_differ(of->c, a, b))) {
-        at_steps(of->d, a->fault_step, b->fault_step);
-        return set(of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
+    bool steps = of->how != DIFF_EXACTLY || !a->n_step || a->n_step == b->n_step;
+    if (a->rule != b->rule || !steps ||
+        (at != trace_emitted(b) && !stops_may_differ(&of->all, a, b))) {
+        at_steps(&of->d, a->fault_step, b->fault_step);
+        return set(&of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
     }
-    of->n->over = contexts_part(a, b);
+    of->n.over = contexts_part(a, b);
     if (at != trace_emitted(b))
-        say_stop(of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: %.90s%s",
+        say_stop(&of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: %.90s%s",
                  a->n, at, plural(at), of->in->a, trace_emitted(b), of->in->b, a->fault,
-                 of->n->over ? "; later turns have different contexts" : "");
+                 of->n.over ? "; later turns have different contexts" : "");
     else
-        say_stop(of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
+        say_stop(&of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
                  plural(at), a->fault);
     return false;
 }
@@ -336,22 +331,22 @@ static bool one_stopped(struct comparison *of, const struct trace_turn *a, const
 {
     const struct trace_turn *bad = a->fault[0] ? a : b;
     const char *where = bad == a ? of->in->a : of->in->b;
-    at_steps(of->d, bad == a ? bad->fault_step : 0, bad == a ? 0 : bad->fault_step);
+    at_steps(&of->d, bad == a ? bad->fault_step : 0, bad == a ? 0 : bad->fault_step);
     if (!bad->rule) /* the device, or invalid numbers */
-        return set(of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
-    if (!stops_may_differ(of->c, a, b))
-        return set(of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
-    at_steps(of->d, 0, 0);
-    of->n->over = contexts_part(a, b);
-    say_stop(of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
+        return set(&of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
+    if (!stops_may_differ(&of->all, a, b))
+        return set(&of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
+    at_steps(&of->d, 0, 0);
+    of->n.over = contexts_part(a, b);
+    say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
              "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
-             of->n->over ? "; later turns have different contexts" : "");
+             of->n.over ? "; later turns have different contexts" : "");
     return false;
 }
 
 static bool stops(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
-    of->n->stopped += a->cut || b->cut;
+    of->n.stopped += a->cut || b->cut;
     if (a->forced || b->forced || (!a->fault[0] && !b->fault[0]))
         return false;
     return (a->fault[0] && b->fault[0] ? both_stopped : one_stopped)(of, a, b);
@@ -390,60 +385,66 @@ bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, cons
 
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
-    const struct conditions *c = of->c;
+    const struct conditions *c = &of->all;
     const struct diff_names *in = of->in;
-    struct difference *d = of->d;
-    struct diff_counts *n = of->n;
-    bool logged = a->n_step && b->n_step;
-    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !a->forced && !b->forced;
+    struct difference *d = &of->d;
+    struct diff_counts *n = &of->n;
+    bool exact = of->how == DIFF_EXACTLY, forced = a->forced || b->forced;
+    bool logged = a->n_step && (b->n_step || exact);
+    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !forced;
     if (differ_prompts(a, b, in, d))
         return true;
     if (logged && (steps ? by_steps : by_position)(of, a, b))
         return true;
     if (stops(of, a, b))
         return true;
-    n->text_only |= !logged && !a->cut && !b->cut;
+    n->text_only |= a->reply.n && !a->n_step;
     n->turns++;
-    bool end = !a->cut && !b->cut && !a->forced && !b->forced && !(c->may & MAY_END);
-    if (!end)
-        return false;
-    if (differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
+    bool end = !a->cut && (exact || !b->cut) && !forced && !(c->may & MAY_END);
+    if ((end || exact) && differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
         return true;
-    return a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
+    return end && a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
            set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop, in->b);
 }
 
-static void differ_all(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                       unsigned may, struct difference *d, struct conditions *all,
-                       struct diff_counts *n)
+void comparison_begin(struct comparison *c, enum diff_how how, const struct diff_names *in)
 {
-    *d = (struct difference){.token = -1};
-    *all = (struct conditions){.may = may};
-    *n = (struct diff_counts){.most_turn = -1};
-    struct comparison of = {.c = all, .in = in, .d = d, .n = n};
-    for (int i = 0; i < min_int(a->n, b->n) && !d->class && !n->over; i++) {
-        conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
-                        b->turn[i].settings);
-        d->index = i;
-        d->turn = a->turn[i].n;
-        turns(&of, &a->turn[i], &b->turn[i]);
-    }
-    page_meaning_free(&of.pages);
-    if (!d->class && !n->over && a->n != b->n) {
-        d->index = min_int(a->n, b->n);
-        d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
-        set(d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
-    }
+    *c = (struct comparison){.how = how, .in = in, .d.token = -1, .n.most_turn = -1,
+                             .all.may = how == DIFF_BY_POSITION ? MAY_STEP : 0};
 }
 
-void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                   struct difference *d, struct conditions *all, struct diff_counts *n)
+void comparison_turn(struct comparison *c, const struct trace_turn *a, const struct trace_turn *b)
 {
-    differ_all(a, b, in, 0, d, all, n);
+    if (c->d.class || c->n.over)
+        return;
+    if (c->how != DIFF_EXACTLY)
+        conditions_read(&c->all, a->about, a->settings, b->about, b->settings);
+    c->d.index = c->n_turn++;
+    c->d.turn = a->n;
+    turns(c, a, b);
 }
 
-void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                        struct difference *d, struct conditions *all, struct diff_counts *n)
+void comparison_free(struct comparison *c)
 {
-    differ_all(a, b, in, MAY_STEP, d, all, n);
+    page_meaning_free(&c->pages);
+    conditions_free(&c->all);
+}
+
+void differ_traces(const struct trace *a, const struct trace *b, enum diff_how how,
+                   const struct diff_names *in, struct difference *d, struct conditions *all,
+                   struct diff_counts *n)
+{
+    struct comparison c;
+    comparison_begin(&c, how, in);
+    for (int i = 0; i < min_int(a->n, b->n); i++)
+        comparison_turn(&c, &a->turn[i], &b->turn[i]);
+    if (!c.d.class && !c.n.over && a->n != b->n) {
+        c.d.index = min_int(a->n, b->n);
+        c.d.turn = (a->n > b->n ? a : b)->turn[c.d.index].n;
+        set(&c.d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
+    }
+    *d = c.d;
+    *all = c.all;
+    *n = c.n;
+    page_meaning_free(&c.pages);
 }

@@ -8,7 +8,7 @@
 #define AERIE_DIFFER_H
 
 #include "repl/compare/conditions.h"
-#include "repl/compare/trace.h"
+#include "repl/compare/differ_pages.h"
 
 /* In the order of cause and effect. */
 enum diff_class {
@@ -34,19 +34,6 @@ struct difference {
     char why[256];
 };
 
-/* The names of the runs in messages: "in the log", "now". */
-struct diff_names {
-    const char *a, *b;
-};
-
-/* Compares two records of the same step. pages: both runs number pages alike, so page digests can
- * be compared. */
-bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
-                 const struct diff_names *in, struct difference *d);
-/* Compares two lists of ids, as part of a class. */
-bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
-                const struct diff_names *in, struct difference *d);
-
 /* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
 bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
                     struct difference *d);
@@ -59,7 +46,7 @@ struct diff_counts {
     bool meaning;     /* page tables were compared by the positions that are held, not by page
                          numbers */
     bool facts;       /* by position: log probabilities were compared */
-    bool text_only;   /* a turn without steps was compared by its reply */
+    bool text_only;   /* a turn whose steps the first run does not have was compared by its reply */
     int stopped;      /* turns that a fault, a cancel or a crash stopped: compared up to there */
     char stop[256];   /* what is to be said of the first of them that a fault stopped; "": nothing */
     bool over;        /* a fault stopped that turn at different tokens, so later turns have different
@@ -67,12 +54,31 @@ struct diff_counts {
     double most;      /* by position: largest difference of two log probabilities of one token, */
     int most_turn, most_token; /* of this turn's reply */
 };
-/* The first difference of two runs, turn by turn; *all: all conditions that differ up to there.
- * The caller frees *all. */
-void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                   struct difference *d, struct conditions *all, struct diff_counts *n);
-/* As above, but compares only the tokens and their log probabilities, by position. */
-void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                        struct difference *d, struct conditions *all, struct diff_counts *n);
+enum diff_how {
+    DIFF_BY_CONDITIONS, /* equal must be what no changed condition may change */
+    DIFF_EXACTLY,       /* every bit must be equal, whatever the conditions */
+    DIFF_BY_POSITION,   /* only the tokens and their log probabilities are compared, by position */
+};
+
+/* Two runs that are compared turn by turn, up to their first difference. */
+struct comparison {
+    enum diff_how how;
+    const struct diff_names *in;
+    struct difference d;   /* the first difference */
+    struct conditions all; /* all conditions that differ up to there */
+    struct diff_counts n;
+    struct page_meaning pages; /* where pages are numbered differently */
+    int n_turn;                /* turns so far */
+};
+/* `in` must outlive it. */
+void comparison_begin(struct comparison *c, enum diff_how how, const struct diff_names *in);
+/* Compares the next turn of both runs, unless a difference was found in one before it. */
+void comparison_turn(struct comparison *c, const struct trace_turn *a, const struct trace_turn *b);
+void comparison_free(struct comparison *c);
+
+/* Compares two runs that are over. The caller frees *all. */
+void differ_traces(const struct trace *a, const struct trace *b, enum diff_how how,
+                   const struct diff_names *in, struct difference *d, struct conditions *all,
+                   struct diff_counts *n);
 
 #endif

@@ -6,7 +6,12 @@
 #define AERIE_DIFFER_PAGES_H
 
 #include "engine/past/page_history.h"
-#include "repl/compare/differ.h"
+#include "repl/compare/trace.h"
+
+/* The names of the runs in messages: "in the log", "now". */
+struct diff_names {
+    const char *a, *b;
+};
 
 /* The tables of both sides after the steps so far; {0} at the beginning. */
 struct page_meaning {

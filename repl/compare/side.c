@@ -18,12 +18,9 @@ struct running {
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
     struct running *x = arg;
-    (void)about, (void)e;
     x->out->about.n = 0;
     buf_str(&x->out->about, now);
-    if (x->side->opened)
-        x->side->opened(x->side->arg, b);
-    return true;
+    return !x->side->opened || x->side->opened(x->side->arg, b, about, now, e);
 }
 
 static void on_turn(void *arg, const struct act *a)
@@ -35,6 +32,8 @@ static void on_turn(void *arg, const struct act *a)
     rerun_settings(x->how.with, x->how.n_with, a->user.sampling, &x->settings);
     trace_begin(&x->out->trace, a->user.n, x->settings.p, x->out->about.p);
     x->out->trace.turn[x->out->trace.n - 1].forced = x->how.forced;
+    if (x->side->turn)
+        x->side->turn(x->side->arg, a);
     if (!x->ask->probe || a != x->run->goal)
         return;
     struct probe_ask ask = {.turn = x->ask->turn, .step = x->ask->step, .row = x->ask->row,
@@ -58,10 +57,13 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     if (!a)
         return true;
     trace_event(&f->trace, ev);
+    if (ev->kind == EV_TURN_END)
+        return !x->side->ended || x->side->ended(x->side->arg, a, ev);
     if (ev->kind != EV_FAULT || act_has_fault(a, ev))
         return true;
     if (!f->rule[0] && ev->at.rule) {
         snprintf(f->rule, sizeof f->rule, "%.250s", ev->text.p);
+        f->at = ev->at;
         f->rule_turn = ev->turn;
         f->rule_step = ev->step;
     }
@@ -105,8 +107,10 @@ bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_f
     x.how.with = with;
     x.how.turn = ask->turn;
     x.how.step = ask->step;
-    x.how.forced = ask->forced != NULL;
-    x.how.given = ask->forced;
+    if (ask->forced) {
+        x.how.forced = true;
+        x.how.given = ask->forced;
+    }
     struct rerun_calls on = {.opened = on_opened, .turn = on_turn, .event = on_event, .arg = &x};
     bool ok = (ask->noise <= 0 || add_noise(&x, e)) && rerun_play(&run, s->script, &x.how, &on, e);
     if (run.backend && backend_has(run.backend, VIEW_CHECK)) {

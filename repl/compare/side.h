@@ -11,9 +11,12 @@
 /* One side: a session, and how it is run again. */
 struct diff_side {
     const struct script *script;
-    struct rerun_how how; /* without turn, step, hold, forced */
-    /* Called when its engine is open, before the first request; or NULL. For tests. */
-    void (*opened)(void *arg, struct backend *b);
+    struct rerun_how how; /* without turn, step, hold */
+    /* NULL members are not called. `opened` as in struct rerun_calls. */
+    bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
+    void (*turn)(void *arg, const struct act *a); /* a turn is about to be sent */
+    /* A turn ended: its results are the latest of the run's trace. False: the run ends. */
+    bool (*ended)(void *arg, const struct act *a, const struct event *ev);
     void *arg;
 };
 
@@ -38,6 +41,7 @@ struct run_facts {
     uint64_t checks;      /* plans checked */
     char rule[256];       /* the violated rule that ended it, which the log does not have in that turn;
                              "": none */
+    struct violation at;  /* the same as fields */
     int rule_turn, rule_step;
 };
 

@@ -56,7 +56,7 @@ void trace_free(struct trace *t)
     *t = (struct trace){0};
 }
 
-static void take_act(struct trace *t, const struct act *a)
+void trace_act(struct trace *t, const struct act *a)
 {
     struct trace_turn *x = add_turn(t, a->user.n);
     x->settings = xstrdup(a->user.sampling ? a->user.sampling : "");
@@ -87,7 +87,7 @@ void trace_script(struct trace *t, const struct script *s)
         while (!a->is_turn && a->op == OP_FORK && t->n && t->turn[t->n - 1].n > a->turn)
             free_turn(&t->turn[--t->n]);
         if (a->is_turn)
-            take_act(t, a);
+            trace_act(t, a);
     }
 }
 

@@ -32,6 +32,8 @@ struct trace {
 
 /* Reads the turns from the log, without a parent's turns after the fork. */
 void trace_script(struct trace *t, const struct script *s);
+/* Adds a turn of the log. */
+void trace_act(struct trace *t, const struct act *a);
 /* Adds a turn, whose results trace_event() then records. */
 void trace_begin(struct trace *t, int n, const char *settings, const char *about);
 /* Records EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */

@@ -198,7 +198,7 @@ static void find_reach(struct judge *j)
     struct conditions c;
     struct diff_counts n;
     if (ok) {
-        differ_by_position(&f[0].trace, &f[1].trace, &j->ask->names, &d, &c, &n);
+        differ_traces(&f[0].trace, &f[1].trace, DIFF_BY_POSITION, &j->ask->names, &d, &c, &n);
         if (d.class == DIFF_LOGITS && d.token >= 0)
             find_place(j, d.turn, d.step, d.token);
         else if (f[0].rule[0] || f[1].rule[0])
@@ -232,7 +232,7 @@ static bool repeats(struct judge *j, int side, int turn, int step)
         struct trace head = *log;
         head.n = min_int(head.n, f.trace.n);
         struct diff_names in = {"in the log", "run again"};
-        differ_traces(&head, &f.trace, &in, &d, &c, &n);
+        differ_traces(&head, &f.trace, DIFF_BY_CONDITIONS, &in, &d, &c, &n);
         if (d.class) {
             report_say(j->r, "run again, %s differs from its own log at step %d.%d: %s: %.200s",
                        name, d.turn, max_int(d.step[0], d.step[1]), diff_class_name(d.class),
@@ -704,7 +704,8 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
         trace_free(&j.now_b);
         return false;
     }
-    differ_traces(j.a, j.b, &ask->names, &r->diff, &r->conditions, &r->counts);
+    differ_traces(j.a, j.b, DIFF_BY_CONDITIONS, &ask->names, &r->diff, &r->conditions,
+                  &r->counts);
     bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
     bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
     say_stops(&j);

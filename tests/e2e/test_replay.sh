@@ -116,7 +116,8 @@ forge "another token" "update step set tokens = x'07000000' || substr(tokens, 5)
 forge "another number of draws" "update step set draws = draws + 1 where id=$row" 1 "$at: tokens: random"
 forge "another tree" "update tree set nodes = substr(nodes, 1, 20) || x'07000000' || substr(nodes, 25) where step_id=$row" 1 "$at: draft: token of a node"
 forge "another fate" "update tree set nodes = substr(nodes, 1, 25) || x'02' || substr(nodes, 27) where step_id=$row" 1 "$at: tokens: digest"
-forge "a step too many" "insert into step(id, turn_id, n, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify, us_commit, us_check, tokens) select 9999999, turn_id, 9999, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, 0, 0, 0, 0, tokens from step where id=$row" 1 "differs at step $turn\\.9999"
+forge "a step too many" "insert into step(id, turn_id, n, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify, us_commit, us_check, tokens) select 9999999, turn_id, 9999, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, 0, 0, 0, 0, tokens from step where id=$row" 1 "differs at step $turn\\.9999: reply: there is no such step now"
+forge "a step too few" "delete from step where id=$row" 1 "$at: reply: there is no such step in the log"
 forge "another reply" "update turn set tokens = x'07000000' || substr(tokens, 5) where role='reply' and n=$turn and session_id='$id'" 1 "differs in turn $turn: reply"
 forge "another message" "update turn set text = 'What is that?' where role='user' and not regen and session_id='$id' and n=(select min(n) from turn where session_id='$id')" 1 "differs in turn 1: prompt"
 forge "another model" "update model set weights_sha = 'ab' || substr(weights_sha, 3) where role='target'" 2 'made with another model'

@@ -43,7 +43,7 @@ static enum diff_class differ(const struct trace *a, const struct trace *b, stru
                               struct diff_counts *n)
 {
     struct conditions c;
-    differ_traces(a, b, &in, d, &c, n);
+    differ_traces(a, b, DIFF_BY_CONDITIONS, &in, d, &c, n);
     conditions_free(&c);
     return d->class;
 }
@@ -113,6 +113,54 @@ static void test_other_trees_are_compared_by_position(void **state)
     assert_true(n.most > 0.2 && n.most < 0.3);
     trace_free(&a);
     trace_free(&b);
+}
+
+/* How a check compares: whatever the conditions, and a turn that was cut short as well. */
+static void test_exactly_means_every_bit_of_every_turn(void **state)
+{
+    (void)state;
+    static const struct {
+        enum diff_class class;
+        const char *why; /* a part of it */
+    } expect[] = {{DIFF_NONE, ""},
+                  {DIFF_DRAFT, "digest"},
+                  {DIFF_REPLY, "token 0 is 5 in a, 7 in b"},
+                  {DIFF_REPLY, "no such step in b"},
+                  {DIFF_REPLY, "no such step in a"},
+                  {DIFF_STOP, "I4 one (in b only)"},
+                  {DIFF_STOP, "I4 one in a, I4 one in b"}};
+    for (int i = 0; i < 7; i++) {
+        struct trace a, b;
+        struct comparison c;
+        begin(&a, "precision=f32\n", "draft.topk=1\n");
+        begin(&b, "precision=bf16\n", "draft.topk=4\n");
+        for (int k = 1; k <= 2; k++) {
+            step(&a, k, 5, 6, -1, NULL, 0, NULL);
+            step(&b, k, 5, 6, -1, NULL, 0, NULL);
+        }
+        struct trace_turn *x = &a.turn[0], *y = &b.turn[0];
+        x->cut = i == 2 || i == 3 || i == 6;
+        y->cut = x->cut || i == 5;
+        y->step[1].rec.draft_digest += i == 1;
+        y->reply.v[0] += i == 2 ? 2 : 0;
+        if (i == 3 || i == 6)
+            step_row_free(&y->step[--y->n_step]);
+        if (i == 4)
+            step_row_free(&x->step[--x->n_step]);
+        snprintf(y->fault, sizeof y->fault, "%s", i >= 5 ? "I4 one" : "");
+        snprintf(x->fault, sizeof x->fault, "%s", i == 6 ? "I4 one" : "");
+        y->rule = i >= 5 ? 4 : 0;
+        x->rule = i == 6 ? 4 : 0;
+        if (i == 6) /* in the prompt, after another number of its chunks */
+            x->step[0].tokens.n = x->step[1].tokens.n = y->step[0].tokens.n = 0;
+        comparison_begin(&c, DIFF_EXACTLY, &in);
+        comparison_turn(&c, x, y);
+        if (c.d.class != expect[i].class || !strstr(c.d.why, expect[i].why))
+            fail_msg("case %d: class %d, \"%s\"", i, (int)c.d.class, c.d.why);
+        comparison_free(&c);
+        trace_free(&a);
+        trace_free(&b);
+    }
 }
 
 /* Page tables of 32 committed positions: `size` tokens a page, page numbers from `first` on; the pages of
@@ -201,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_field_of_a_step_has_its_class),
         cmocka_unit_test(test_other_trees_are_compared_by_position),
+        cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
         cmocka_unit_test(test_other_page_sizes_are_compared_by_what_the_tables_mean),
         cmocka_unit_test(test_a_change_may_change_what_its_nature_says),
     };
