@@ -1,5 +1,5 @@
 /* opts.h - the options with which a backend is opened: plain data that the command line fills
- * in. */
+ * in, and the rows (settings.h) by which they are read, printed, logged and compared. */
 #ifndef AERIE_OPTS_H
 #define AERIE_OPTS_H
 
@@ -56,5 +56,23 @@ struct engine_opts {
     bool (*make)(void *arg, struct model *m, struct draft *d, struct err *e);
     void *make_arg;
 };
+
+/* The rows of the options that have a name outside the program; `at` is in struct engine_opts. */
+int opts_count(void);
+const struct option *opts_at(int i);
+/* The row of a name, in which - stands for _, too; NULL: there is none. */
+const struct option *opts_find(const char *name);
+/* The row whose value the log has under this name; NULL: there is none. */
+const struct option *opts_logged_as(const char *name);
+/* Whether every text that is one of several words is one of them; else false and *e (ERR_USAGE). */
+bool opts_check(const struct engine_opts *o, struct err *e);
+/* Appends all that needs another engine if it changes: every row, not settings and faults. Equal texts:
+ * one engine serves both. */
+void opts_key(const struct engine_opts *o, struct buf *out);
+/* Appends the options as the log has them, as "name=value" lines. */
+void opts_print(const struct engine_opts *o, struct buf *out);
+/* Every row of *o is that of `asked` if it was given there, else as the log has it. lines: what
+ * opts_print() appended, cut into texts here: texts of *o point into it. */
+void opts_read(struct engine_opts *o, const struct engine_opts *asked, char *lines);
 
 #endif

@@ -1,5 +1,4 @@
-/* settings.c - see settings.h. One table holds every name, type and range; nothing else lists
- * them. */
+/* settings.c - see settings.h: the rows of the settings, and the values of every row as text. */
 #include "engine/settings.h"
 
 #include <errno.h>
@@ -8,70 +7,71 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* K_PART: an integer that is a part of the draft's shape; K_SHAPE: all of them, or auto */
-enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK, K_FORGET, K_PART, K_SHAPE };
-
-/* the values of enum check_level and enum forget, in their order */
-static const char *const check_name[] = {"off", "on", "strict"};
-static const char *const forget_name[] = {"auto", "ask", "oldest", "never"};
-
 const char *check_level_name(enum check_level l)
 {
-    return check_name[l];
+    static const char *const name[] = {"off", "on", "strict"};
+    return name[l];
 }
 
-#define AT(field) offsetof(struct settings, field)
+#define AT(field) .at = offsetof(struct settings, field)
 
-static const struct entry {
-    struct setting pub;
-    enum kind kind;
-    size_t at;
-    double min, max; /* numbers only; below 2^53, so that comparing in doubles is exact */
-} table[] = {
-    {{"temperature", "0 .. 100", "randomness; 0: always the likeliest token"},
-     K_REAL, AT(temperature), 0, 100},
-    {{"top_k", "0 .. 1000000", "sample among the k likeliest tokens; 0: all"},
-     K_INT, AT(top_k), 0, 1e6},
-    {{"top_p", "0 .. 1", "sample among the likeliest with this probability"},
-     K_REAL, AT(top_p), 0, 1},
-    {{"min_p", "0 .. 1", "drop tokens below this share of the likeliest one"},
-     K_REAL, AT(min_p), 0, 1},
-    {{"seed", "0 .. 9007199254740991", "where the random numbers start"},
-     K_I64, AT(seed), 0, 9007199254740991.0},
-    {{"max_tokens", "0 .. 1000000", "longest reply in tokens; 0: up to the context's end"},
-     K_INT, AT(max_tokens), 0, 1e6},
-    {{"spec", "on | off", "speculative drafting"}, K_BOOL, AT(spec), 0, 0},
-    {{"draft.steps", "1 .. 16", "depth of the draft tree"}, K_PART, AT(steps), 1, 16},
-    {{"draft.topk", "1 .. 16", "children kept at each level of the draft tree"},
-     K_PART, AT(topk), 1, 16},
-    {{"draft.nodes", "2 .. 64", "tree nodes verified at once, the root included"},
-     K_PART, AT(nodes), 2, 64},
-    {{"draft.shape", "auto, or steps-topk-nodes as 5-1-6", "shape of the tree; auto: the fastest as measured"},
-     K_SHAPE, AT(auto_shape), 0, 0},
-    {{"chunk", "0 .. 4096", "prompt tokens of a prefill pass; 0: device's choice"},
-     K_INT, AT(chunk), 0, 4096},
-    {{"check", "off | on | strict", "checker of plans and pools before each pass"},
-     K_CHECK, AT(check), 0, 0},
-    {{"forget", "auto | ask | oldest | never",
-      "full context: ask, drop oldest turns, or refuse"},
-     K_FORGET, AT(forget), 0, 0},
-    {{"ring", "1 .. 4096", "megabytes of past page tables in memory"},
-     K_INT, AT(ring), 1, 4096},
-    {{"gauge.ms", "0 .. 3600000", "reads a server's metrics every N ms; 0: never"},
-     K_INT, AT(gauge_ms), 0, 3600000},
-    {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
-    {{"verbose", "on | off", "a line of statistics after each reply"},
-     K_BOOL, AT(verbose), 0, 0},
-    {{"think", "on | off", "show the reasoning of models that reason"}, K_BOOL, AT(think), 0, 0},
+static const struct option table[] = {
+    {"temperature", "0 .. 100", "randomness; 0: always the likeliest token",
+     OPT_REAL, AT(temperature), 0, 100, .may = MAY_SAMPLE},
+    {"top_k", "0 .. 1000000", "sample among the k likeliest tokens; 0: all",
+     OPT_INT, AT(top_k), 0, 1e6, .may = MAY_SAMPLE},
+    {"top_p", "0 .. 1", "sample among the likeliest with this probability",
+     OPT_REAL, AT(top_p), 0, 1, .usual = 1, .may = MAY_SAMPLE},
+    {"min_p", "0 .. 1", "drop tokens below this share of the likeliest one",
+     OPT_REAL, AT(min_p), 0, 1, .may = MAY_SAMPLE},
+    {"seed", "0 .. 9007199254740991", "where the random numbers start",
+     OPT_I64, AT(seed), 0, 9007199254740991.0, .usual = 1, .may = MAY_SAMPLE},
+    {"max_tokens", "0 .. 1000000", "longest reply in tokens; 0: up to the context's end",
+     OPT_INT, AT(max_tokens), 0, 1e6, .may = MAY_END | MAY_STEP},
+    {"spec", "on | off", "speculative drafting",
+     OPT_BOOL, AT(spec), .usual = 1, .may = MAY_STEP},
+    {"draft.steps", "1 .. 16", "depth of the draft tree",
+     OPT_PART, AT(steps), 1, 16, .usual = 5, .may = MAY_STEP},
+    {"draft.topk", "1 .. 16", "children kept at each level of the draft tree",
+     OPT_PART, AT(topk), 1, 16, .usual = 1, .may = MAY_STEP},
+    {"draft.nodes", "2 .. 64", "tree nodes verified at once, the root included",
+     OPT_PART, AT(nodes), 2, 64, .usual = 6, .may = MAY_STEP},
+    {"draft.shape", "auto, or steps-topk-nodes as 5-1-6", "shape of the tree; auto: the fastest as measured",
+     OPT_SHAPE, AT(auto_shape), .may = MAY_STEP},
+    {"chunk", "0 .. 4096", "prompt tokens of a prefill pass; 0: device's choice",
+     OPT_INT, AT(chunk), 0, 4096, .may = MAY_STEP},
+    {"check", "off | on | strict", "checker of plans and pools before each pass",
+     OPT_WORD, AT(check), .usual = CHECK_ON},
+    {"forget", "auto | ask | oldest | never", "full context: ask, drop oldest turns, or refuse",
+     OPT_WORD, AT(forget), .may = MAY_PROMPT},
+    {"ring", "1 .. 4096", "megabytes of past page tables in memory",
+     OPT_INT, AT(ring), 1, 4096, .usual = 16},
+    {"gauge.ms", "0 .. 3600000", "reads a server's metrics every N ms; 0: never",
+     OPT_INT, AT(gauge_ms), 0, 3600000, .usual = 1000},
+    {"graph", "on | off", "replay recorded cycles (CUDA graphs)",
+     OPT_BOOL, AT(graph), .usual = 1},
+    {"verbose", "on | off", "a line of statistics after each reply",
+     OPT_BOOL, AT(verbose)},
+    {"think", "on | off", "show the reasoning of models that reason",
+     OPT_BOOL, AT(think), .usual = 1},
 };
 enum { N = sizeof table / sizeof *table };
 
 void settings_init(struct settings *s)
 {
-    *s = (struct settings){
-        .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6,
-        .check = CHECK_ON, .ring = 16, .gauge_ms = 1000, .graph = true, .think = true,
-    };
+    *s = (struct settings){0};
+    for (int i = 0; i < N; i++) {
+        void *at = (char *)s + table[i].at;
+        switch (table[i].kind) {
+        case OPT_REAL: *(double *)at = table[i].usual; break;
+        case OPT_I64: *(int64_t *)at = (int64_t)table[i].usual; break;
+        case OPT_BOOL: *(bool *)at = table[i].usual != 0; break;
+        case OPT_INT:
+        case OPT_PART:
+        case OPT_WORD: *(int *)at = (int)table[i].usual; break;
+        default: break; /* the shape is its parts */
+        }
+    }
 }
 
 int settings_count(void)
@@ -79,25 +79,25 @@ int settings_count(void)
     return N;
 }
 
-const struct setting *settings_at(int i)
+const struct option *settings_at(int i)
 {
     CHECK(i >= 0 && i < N);
-    return &table[i].pub;
+    return &table[i];
 }
 
-static const struct entry *find(const char *name)
+static const struct option *find(const char *name)
 {
     if (strcmp(name, "draft") == 0) /* users type "draft off" for "spec off" */
         name = "spec";
     for (int i = 0; i < N; i++)
-        if (strcmp(table[i].pub.name, name) == 0)
+        if (strcmp(table[i].name, name) == 0)
             return &table[i];
     return NULL;
 }
 
 int settings_index(const char *name)
 {
-    const struct entry *t = find(name);
+    const struct option *t = find(name);
     return t ? (int)(t - table) : -1;
 }
 
@@ -106,7 +106,7 @@ static bool unknown(const char *name, struct err *e)
     char all[320] = "";
     for (int i = 0; i < N; i++) {
         size_t n = strlen(all);
-        snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "", table[i].pub.name);
+        snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "", table[i].name);
     }
     return err_set(e, ERR_USAGE, "no setting is called \"%.64s\"; there are %s", name, all);
 }
@@ -133,27 +133,28 @@ static bool read_int(const char *text, int64_t *out)
     return errno == 0;
 }
 
-static bool parse_choice(const char *text, const char *const *word, int n, int *out)
+int word_index(const char *words, const char *text)
 {
-    for (int i = 0; i < n; i++)
-        if (strcmp(text, word[i]) == 0) {
-            *out = i;
-            return true;
-        }
-    return false;
+    size_t n = strlen(text);
+    for (int i = 0; *words; i++) {
+        size_t here = strcspn(words, " |");
+        if (here == n && memcmp(words, text, n) == 0)
+            return i;
+        words += here;
+        words += strspn(words, " |");
+    }
+    return -1;
 }
 
-static bool read_bool(const char *text, bool *out)
+static bool read_bool(const char *words, const char *text, bool *out)
 {
-    static const char *const word[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};
-    int i;
-    if (!parse_choice(text, word, 8, &i))
-        return false;
-    *out = i & 1;
-    return true;
+    int i = word_index(words, text);
+    if (i >= 0)
+        *out = i & 1;
+    return i >= 0;
 }
 
-static bool in_range(const struct entry *t, double v)
+static bool in_range(const struct option *t, double v)
 {
     return v >= t->min && v <= t->max;
 }
@@ -179,47 +180,59 @@ static bool store_shape(struct settings *s, const char *text)
     return true;
 }
 
-/* Writes the value into *s; false leaves *s as it was. */
-static bool store(struct settings *s, const struct entry *t, const char *text)
+bool option_read(const struct option *o, void *in, const char *text)
 {
-    void *at = (char *)s + t->at;
+    void *at = (char *)in + o->at;
     double real;
     int64_t whole;
-    switch (t->kind) {
-    case K_REAL:
-        if (!read_real(text, &real) || !in_range(t, real))
+    int word;
+    switch (o->kind) {
+    case OPT_REAL:
+        if (!read_real(text, &real) || !in_range(o, real))
             return false;
         *(double *)at = real + 0.0; /* "-0" becomes 0 */
         return true;
-    case K_INT:
-    case K_PART:
-        if (!read_int(text, &whole) || !in_range(t, (double)whole))
+    case OPT_INT:
+    case OPT_POW2:
+    case OPT_PART:
+        if (!read_int(text, &whole) || !in_range(o, (double)whole) ||
+            (o->kind == OPT_POW2 && (whole & (whole - 1))))
             return false;
         *(int *)at = (int)whole;
-        s->auto_shape &= t->kind != K_PART;
+        if (o->kind == OPT_PART)
+            ((struct settings *)in)->auto_shape = false;
         return true;
-    case K_I64:
-        if (!read_int(text, &whole) || !in_range(t, (double)whole))
+    case OPT_I64:
+        if (!read_int(text, &whole) || !in_range(o, (double)whole))
             return false;
         *(int64_t *)at = whole;
         return true;
-    case K_BOOL:
-        return read_bool(text, at);
-    case K_CHECK: return parse_choice(text, check_name, 3, at);
-    case K_FORGET: return parse_choice(text, forget_name, 4, at);
-    case K_SHAPE: return store_shape(s, text);
+    case OPT_BOOL: return read_bool("off|on|false|true|no|yes|0|1", text, at);
+    case OPT_FLAG: return read_bool("off|on", text, at);
+    case OPT_WORD:
+        if ((word = word_index(o->range, text)) < 0)
+            return false;
+        *(int *)at = word;
+        return true;
+    case OPT_NAME:
+        if (word_index(o->range, text) < 0)
+            return false;
+        *(const char **)at = text;
+        return true;
+    case OPT_TEXT: *(const char **)at = text; return true;
+    case OPT_SHAPE: return store_shape(in, text);
     }
     return false;
 }
 
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e)
 {
-    const struct entry *t = find(name);
+    const struct option *t = find(name);
     if (!t)
         return unknown(name, e);
-    if (!store(s, t, value))
-        return err_set(e, ERR_USAGE, "%s cannot be \"%.64s\"; expected %s", t->pub.name, value,
-                       t->pub.range);
+    if (!option_read(t, s, value))
+        return err_set(e, ERR_USAGE, "%s cannot be \"%.64s\"; expected %s", t->name, value,
+                       t->range);
     return true;
 }
 
@@ -237,45 +250,54 @@ static void print_real(double v, struct buf *out)
     buf_str(out, text);
 }
 
-static void print_value(const struct settings *s, const struct entry *t, struct buf *out)
+/* The i-th word of "a|b|c". */
+static void print_word(const char *words, int i, struct buf *out)
 {
-    const void *at = (const char *)s + t->at;
-    switch (t->kind) {
-    case K_REAL: print_real(*(const double *)at, out); break;
-    case K_INT:
-    case K_PART: buf_printf(out, "%d", *(const int *)at); break;
-    case K_SHAPE:
+    for (; i > 0 && *words; i--) {
+        words += strcspn(words, " |");
+        words += strspn(words, " |");
+    }
+    CHECK(*words && i == 0);
+    buf_add(out, words, strcspn(words, " |"));
+}
+
+void option_print(const struct option *o, const void *in, struct buf *out)
+{
+    const void *at = (const char *)in + o->at;
+    const struct settings *s = in;
+    switch (o->kind) {
+    case OPT_REAL: print_real(*(const double *)at, out); break;
+    case OPT_INT:
+    case OPT_POW2:
+    case OPT_PART: buf_printf(out, "%d", *(const int *)at); break;
+    case OPT_I64: buf_printf(out, "%lld", (long long)*(const int64_t *)at); break;
+    case OPT_BOOL: buf_str(out, *(const bool *)at ? "on" : "off"); break;
+    case OPT_FLAG: buf_str(out, *(const bool *)at ? "1" : "0"); break;
+    case OPT_WORD: print_word(o->range, *(const int *)at, out); break;
+    case OPT_NAME:
+    case OPT_TEXT: buf_str(out, *(const char *const *)at ? *(const char *const *)at : ""); break;
+    case OPT_SHAPE:
         if (s->auto_shape)
             buf_str(out, "auto");
         else
             buf_printf(out, "%d-%d-%d", s->steps, s->topk, s->nodes);
-        break;
-    case K_I64: buf_printf(out, "%lld", (long long)*(const int64_t *)at); break;
-    case K_BOOL: buf_str(out, *(const bool *)at ? "on" : "off"); break;
-    case K_CHECK:
-        CHECK((unsigned)*(const int *)at <= CHECK_STRICT);
-        buf_str(out, check_name[*(const int *)at]);
-        break;
-    case K_FORGET:
-        CHECK((unsigned)*(const int *)at <= FORGET_NEVER);
-        buf_str(out, forget_name[*(const int *)at]);
         break;
     }
 }
 
 bool settings_get(const struct settings *s, const char *name, struct buf *out)
 {
-    const struct entry *t = find(name);
+    const struct option *t = find(name);
     if (t)
-        print_value(s, t, out);
+        option_print(t, s, out);
     return t != NULL;
 }
 
 void settings_print(const struct settings *s, struct buf *out)
 {
     for (int i = 0; i < N; i++) {
-        buf_printf(out, "%s=", table[i].pub.name);
-        print_value(s, &table[i], out);
+        buf_printf(out, "%s=", table[i].name);
+        option_print(&table[i], s, out);
         buf_char(out, '\n');
     }
 }

@@ -1,5 +1,16 @@
-/* settings.h - the settings that /set, -p and the config file change, as one table of names, ranges
- * and help.
+/* settings.h - the settings that /set, -p and the config file change, and the rows that options are
+ * declared by.
+ *
+ * An option of the engine is one row: its name, kind, range, default, help, place in a struct, what
+ * another value may change in a session's results, and how the log names it. A setting is a row of
+ * settings.c and a field of struct settings; /set, -p, the config file, the log, a resumed session and
+ * --help read the rows. An option of opening is a row of opts.c and a field of struct engine_opts
+ * (opts.h), which stays as it is while the engine is open; --with, the key of an open engine, the facts
+ * in the log, their reading for a replay and --help read those rows.
+ *
+ * Both have the same rows, so one function reads a value (option_read) and one prints it
+ * (option_print). Nothing else lists options: whoever needs all of them walks the rows, and whoever
+ * treats one of them in its own way uses the field.
  *
  * Plain data: any thread may hold its own copy; the engine takes a new one between turns. */
 #ifndef AERIE_SETTINGS_H
@@ -40,15 +51,62 @@ struct settings {
     bool think;     /* show the reasoning channel */
 };
 
-struct setting {
-    const char *name;  /* "temperature", "draft.steps" */
-    const char *range; /* "0 .. 100", "on | off": for help and for errors */
-    const char *help;
+/* What another value of an option, or of another fact of a run, may change in the results by its
+ * nature. 0: no bit, so that runs which differ in it must be equal. */
+enum {
+    MAY_NUMBER = 1,  /* which pages hold a position */
+    MAY_STEP = 2,    /* how the work is cut into steps: drafted trees, prompt chunks */
+    MAY_ROUND = 4,   /* the last bits of every number */
+    MAY_LOGITS = 8,  /* the numbers: other weights */
+    MAY_SAMPLE = 16, /* which token is chosen from equal logits */
+    MAY_PROMPT = 32, /* the tokens of a message */
+    MAY_END = 64,    /* where a reply ends */
+    MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
+    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such
+                        runs are compared bit by bit nevertheless */
 };
+
+enum option_kind {
+    OPT_REAL,  /* double, min .. max */
+    OPT_INT,   /* int, min .. max */
+    OPT_POW2,  /* the same, and a power of two */
+    OPT_I64,   /* int64_t, min .. max */
+    OPT_BOOL,  /* bool; on or off, or other words for them */
+    OPT_FLAG,  /* bool; on or off; the log has 1 or 0 */
+    OPT_WORD,  /* int: which of the words of `range`, from 0 */
+    OPT_NAME,  /* const char *: one of the words of `range` */
+    OPT_TEXT,  /* const char *: a path or a name */
+    OPT_PART,  /* int, min .. max: a part of the draft's shape (struct settings only) */
+    OPT_SHAPE, /* all parts of the draft's shape, or auto (struct settings only) */
+};
+
+struct option {
+    const char *name;  /* "temperature", "draft.steps"; of opening: "page_size" */
+    const char *range; /* "0 .. 100", "on | off", "auto|cpu|cuda", "N": for help and for errors */
+    const char *help;
+    enum option_kind kind;
+    size_t at;       /* of the field in struct settings or struct engine_opts */
+    double min, max; /* numbers only; below 2^53, so that comparing in doubles is exact */
+    double usual;    /* settings: the default of a number, of a bool, of a word's index */
+    unsigned may;    /* MAY_*: what another value may change */
+    /* options of opening */
+    bool change;       /* --with NAME=VALUE may change it */
+    int line;          /* its place among the facts of a run in the log; 0: not among them */
+    const char *log;   /* its name there; NULL: `name` */
+    const char *unset; /* its value there if it was not given; NULL: then it has no line */
+};
+
+/* Which of the words of "a|b|c" or "a | b | c" the text is, from 0; -1: none. */
+int word_index(const char *words, const char *text);
+/* Writes the value into the struct of the row's field. False: the text is no value of the option;
+ * nothing changed. A text is not copied. */
+bool option_read(const struct option *o, void *in, const char *text);
+/* Appends the value as text that option_read() takes back; a text that is NULL is empty. */
+void option_print(const struct option *o, const void *in, struct buf *out);
 
 void settings_init(struct settings *s); /* the program's defaults */
 int settings_count(void);
-const struct setting *settings_at(int i);
+const struct option *settings_at(int i);
 int settings_index(const char *name); /* -1: none is called that */
 /* Sets one value from text. On a bad name or value *s is untouched and *e says what was
  * expected. */

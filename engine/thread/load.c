@@ -72,13 +72,6 @@ static enum file_use file_use(const struct loaded *l, const struct engine_opts *
     return o->load && !strcmp(o->load, "map") ? READ_MAP : READ_AUTO;
 }
 
-static bool check_load(const struct engine_opts *o, struct err *e)
-{
-    return !o->load || !strcmp(o->load, "auto") || !strcmp(o->load, "map") ||
-           !strcmp(o->load, "copy") ||
-           err_set(e, ERR_USAGE, "--load cannot be \"%.80s\"; expected auto, map or copy", o->load);
-}
-
 static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
@@ -134,8 +127,7 @@ static bool load_text(struct loaded *l, const struct engine_opts *o, struct err 
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
 {
     *l = (struct loaded){0};
-    bool ok = models_quantize(NULL, NULL, &o->quant, e) && /* unknown names are refused first */
-              check_load(o, e) &&
+    bool ok = opts_check(o, e) && /* unknown names are refused first */
               (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_models(l, o, e) &&
               (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
               models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);

@@ -290,7 +290,7 @@ static void help_settings(void)
 {
     out_printf("\nSettings, for -p, /set and the config file:\n");
     for (int i = 0; i < settings_count(); i++) {
-        const struct setting *s = settings_at(i);
+        const struct option *s = settings_at(i);
         char *left = xasprintf("%s %s", s->name, s->range);
         help_line(left, s->help);
         free(left);
@@ -541,16 +541,7 @@ static char *find_bundled(void)
 static bool resolve_defaults(struct cli *c, struct err *e)
 {
     struct engine_opts *o = &c->opt.engine;
-    if (strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0 &&
-        strcmp(o->device, "cuda") != 0)
-        return err_set(e, ERR_USAGE, "--device cannot be \"%.80s\"; expected auto, cpu or cuda",
-                       o->device);
-    if (o->precision && strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "f32") != 0)
-        return err_set(e, ERR_USAGE, "--precision cannot be \"%.80s\"; expected bf16 or f32",
-                       o->precision);
-    if (o->kv && strcmp(o->kv, "auto") != 0 && strcmp(o->kv, "fp8") != 0)
-        return err_set(e, ERR_USAGE, "--kv cannot be \"%.80s\"; expected auto or fp8", o->kv);
-    if (!models_quantize(NULL, NULL, &o->quant, e))
+    if (!opts_check(o, e))
         return false;
     o->settings.verbose |= c->opt.verbose;
     if (c->opt.verbose)

@@ -211,7 +211,7 @@ void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
 bool help_setting(const char *name, struct sheet *out, struct buf *json)
 {
     for (int i = 0; i < settings_count(); i++) {
-        const struct setting *s = settings_at(i);
+        const struct option *s = settings_at(i);
         if (strcmp(s->name, name) != 0)
             continue;
         if (json) {

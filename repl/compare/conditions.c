@@ -8,43 +8,27 @@
 #include "kernels/json.h"
 #include "repl/compare/facts.h"
 
-/* All names of facts_config(), of the hashes and of the settings. By the rules of kernels.h a row
- * does not depend on its neighbours, so neither page size nor chunks nor trees may change a
+/* What another value of a fact may change: of an option as its row says. By the rules of kernels.h a
+ * row does not depend on its neighbours, so neither page size nor chunks nor trees may change a
  * number. */
-static const struct nature {
-    const char *name;
-    unsigned may;
-} natures[] = {
-    {"page_size", MAY_NUMBER},      {"full_pages", MAY_NUMBER},
-    {"swa_pages", MAY_NUMBER},      {"context", MAY_NUMBER | MAY_PROMPT | MAY_END},
-    {"rows", MAY_STEP},             {"chunk", MAY_STEP},
-    {"spec", MAY_STEP},             {"draft.steps", MAY_STEP},
-    {"draft.topk", MAY_STEP},       {"draft.nodes", MAY_STEP},
-    {"draft.shape", MAY_STEP},
-    {"draft_sha", MAY_STEP},        {"draft_weights", MAY_STEP},
-    {"capture", MAY_STEP},          {"backend", MAY_ROUND},
-    {"precision", MAY_ROUND},       {"kv", MAY_ROUND},
-    {"flags", MAY_BUILD},           {"device", MAY_BUILD},
-    {"model_sha", MAY_LOGITS},      {"weights", MAY_LOGITS},
-    {"tokenizer_sha", MAY_PROMPT},  {"date", MAY_PROMPT},
-    {"raw", MAY_PROMPT},            {"forget", MAY_PROMPT},
-    {"temperature", MAY_SAMPLE},    {"top_k", MAY_SAMPLE},
-    {"top_p", MAY_SAMPLE},          {"min_p", MAY_SAMPLE},
-    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END | MAY_STEP},
-    {"check", 0},                   {"graph", 0},
-    {"verbose", 0},                 {"think", 0},
-    {"version", 0},                 {"model_dir", 0},
-    {"draft_dir", 0},
-};
-
 static unsigned nature_of(const char *name)
 {
+    static const struct {
+        const char *name;
+        unsigned may;
+    } natures[] = {
+        {"draft_sha", MAY_STEP},       {"flags", MAY_BUILD},
+        {"device", MAY_BUILD},         {"model_sha", MAY_LOGITS},
+        {"tokenizer_sha", MAY_PROMPT},
+    };
+    const struct option *o = opts_logged_as(name);
+    int setting = settings_index(name);
     if (strncmp(name, "bug.", 4) == 0)
         return MAY_FAULT;
     for (size_t i = 0; i < sizeof natures / sizeof *natures; i++)
         if (strcmp(natures[i].name, name) == 0)
             return natures[i].may;
-    return 0;
+    return o ? o->may : setting >= 0 ? settings_at(setting)->may : 0;
 }
 
 /* Threads and instruction sets of a CPU change no bit (kernels.h). */

@@ -4,27 +4,13 @@
 #ifndef AERIE_CONDITIONS_H
 #define AERIE_CONDITIONS_H
 
-#include "kernels/base.h"
-
-/* What a changed condition may change in the results by its nature. */
-enum {
-    MAY_NUMBER = 1,  /* which pages hold a position */
-    MAY_STEP = 2,    /* how the work is cut into steps: drafted trees, prompt chunks */
-    MAY_ROUND = 4,   /* the last bits of every number */
-    MAY_LOGITS = 8,  /* the numbers: other weights */
-    MAY_SAMPLE = 16, /* which token is chosen from equal logits */
-    MAY_PROMPT = 32, /* the tokens of a message */
-    MAY_END = 64,    /* where a reply ends */
-    MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
-    MAY_BUILD = 256, /* the last bits of every number; builds and machines usually agree, so such
-                        runs are compared bit by bit nevertheless */
-};
+#include "engine/settings.h"
 
 /* A condition that differs between the two runs. */
 struct condition {
     char name[32];
     char *a, *b; /* its values, owned; "" if the run does not record one */
-    unsigned may;
+    unsigned may; /* MAY_* (engine/settings.h): what it may change in the results */
 };
 struct conditions {
     struct condition *at;

@@ -224,16 +224,20 @@ void facts_config(const struct engine_opts *o, const struct backend_info *i, str
                    i ? i->context : 0);
         return;
     }
-    buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
-                    "date=%s\nweights=%s\ndraft_weights=%s\n",
-               i ? i->page_size : o->page_size, i ? i->context : o->context,
-               i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
-               i ? i->capture : o->capture ? o->capture : "", o->raw, i ? i->date : "",
-               o->quant.weights ? o->quant.weights : "stored",
-               o->quant.draft_weights ? o->quant.draft_weights : "");
-    if (i && i->backend)
-        buf_printf(out, "backend=%s\nprecision=%s\nkv=%s\nrows=%d\n", i->backend, i->precision, i->kv,
-                   i->rows);
+    struct engine_opts open = *o;
+    open.date = i ? i->date : NULL;
+    open.device = i ? i->backend : NULL;
+    open.precision = open.device ? i->precision : NULL;
+    open.kv = open.device ? i->kv : NULL;
+    open.rows = open.device ? i->rows : 0;
+    if (i) {
+        open.page_size = i->page_size;
+        open.context = i->context;
+        open.full_pages = i->n_pages[POOL_FULL];
+        open.swa_pages = i->n_pages[POOL_SWA];
+        open.capture = i->capture;
+    }
+    opts_print(&open, out);
 }
 
 struct compare {

@@ -155,17 +155,6 @@ static bool run_text_request(struct rerun *r, enum request_kind kind, const char
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
-static int about_int(const char *about, const char *name)
-{
-    char *v = facts_value(about, name);
-    const char *at = v;
-    int n = 0;
-    if (v)
-        int_at(&at, &n);
-    free(v);
-    return n;
-}
-
 /* The facts of the opened engine as "name=value" lines, as the log has them. */
 static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
@@ -174,23 +163,18 @@ static void lines_now(const struct engine_opts *o, const struct backend_info *i,
     facts_config(o, i, out);
 }
 
-static const char *asked_or_logged(const char *asked, const char *log)
-{
-    return asked ? asked : log && *log ? log : NULL;
-}
-
-enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, KV, BACKEND, N_NAMES };
-
 /* The facts of an engine in the log, and the options made of them. */
 struct logged {
-    char *text[N_NAMES]; /* owned; options point into them */
+    char *lines, *model, *draft; /* owned; options point into them */
+    const char *device;          /* the option, if it is the log's; else NULL */
     struct engine_opts opts;
 };
 
 static void logged_free(struct logged *l)
 {
-    for (int i = 0; i < N_NAMES; i++)
-        free(l->text[i]);
+    free(l->lines);
+    free(l->model);
+    free(l->draft);
 }
 
 /* The logged folder of a model, or, if it does not exist, the default one: a pack names no folders,
@@ -207,7 +191,9 @@ static bool read_served(struct logged *l, const struct rerun_how *how, const str
     l->opts = how->engine;
     l->opts.server = (struct server_opts){0};
     l->opts.log = NULL;
-    l->opts.raw |= about_int(a->about, "raw") != 0;
+    char *raw = facts_value(a->about, "raw");
+    l->opts.raw |= raw && strcmp(raw, "0") != 0;
+    free(raw);
     settings_init(&l->opts.settings);
     bool ok = settings_parse(&l->opts.settings, a->text, e);
     for (int i = 0; i < how->n_with && ok; i++)
@@ -222,33 +208,24 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
 {
     if (facts_served(a->about))
         return read_served(l, how, a, e);
-    static const char *const name[N_NAMES] = {"model_dir", "draft_dir", "capture", "date", "weights",
-                                              "draft_weights", "precision", "kv", "backend"};
-    const struct engine_opts *asked = &how->engine;
-    bool any = !asked->device || strcmp(asked->device, "auto") == 0;
-    for (int i = 0; i < N_NAMES; i++)
-        l->text[i] = facts_value(a->about, name[i]);
-    l->opts = (struct engine_opts){
-        .model = how->model_given ? asked->model : found(l->text[MODEL], asked->model),
-        .draft = how->draft_given ? asked->draft
-                                  : found(asked_or_logged(NULL, l->text[DRAFT]), asked->draft),
-        .device = any && l->text[BACKEND] ? l->text[BACKEND] : asked->device,
-        .backend = asked->backend,
-        .capture = asked_or_logged(NULL, l->text[CAPTURE]),
-        .quant = {asked_or_logged(asked->quant.weights, l->text[WEIGHTS]),
-                  asked_or_logged(asked->quant.draft_weights, l->text[DRAFT_WEIGHTS])},
-        .raw = about_int(a->about, "raw"),
-        .date = asked_or_logged(NULL, l->text[DATE]),
-        .threads = asked->threads,
-        .precision = asked_or_logged(asked->precision, l->text[PRECISION]),
-        .kv = asked->kv ? asked->kv : l->text[KV] && !strcmp(l->text[KV], "fp8") ? "fp8" : NULL,
-        .page_size = about_int(a->about, "page_size"),
-        .context = about_int(a->about, "context"),
-        .full_pages = about_int(a->about, "full_pages"),
-        .swa_pages = about_int(a->about, "swa_pages"),
-        .rows = about_int(a->about, "rows"),
-        .progress = asked->progress, .progress_arg = asked->progress_arg,
-    };
+    struct engine_opts asked = how->engine;
+    if (asked.device && strcmp(asked.device, "auto") == 0)
+        asked.device = NULL;
+    l->lines = xstrdup(a->about);
+    l->model = facts_value(a->about, "model_dir");
+    l->draft = facts_value(a->about, "draft_dir");
+    l->opts = (struct engine_opts){.backend = asked.backend, .progress = asked.progress,
+                                   .progress_arg = asked.progress_arg};
+    opts_read(&l->opts, &asked, l->lines);
+    l->device = asked.device ? NULL : l->opts.device;
+    if (!l->opts.device)
+        l->opts.device = how->engine.device;
+    if (l->opts.kv && strcmp(l->opts.kv, "fp8") != 0) /* the log has what `auto` was */
+        l->opts.kv = asked.kv;
+    if (!how->model_given)
+        l->opts.model = found(l->model, asked.model);
+    if (!how->draft_given)
+        l->opts.draft = found(l->draft && *l->draft ? l->draft : NULL, asked.draft);
     settings_init(&l->opts.settings);
     bool ok = settings_parse(&l->opts.settings, a->text, e);
     bool pools = rerun_changes(how->with, how->n_with, "page_size=") ||
@@ -266,25 +243,9 @@ static bool open_failed(const struct rerun_how *how, const struct logged *l, str
                  access(l->opts.model, R_OK) != 0;
     if (moved)
         err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
-    else if (l->text[BACKEND] && l->opts.device == l->text[BACKEND])
-        err_prefix(e, "%sthe session was computed on %s", how->refusal ? how->refusal : "",
-                   l->text[BACKEND]);
+    else if (l->device && l->opts.device == l->device)
+        err_prefix(e, "%sthe session was computed on %s", how->refusal ? how->refusal : "", l->device);
     return false;
-}
-
-static const char *text_or(const char *s)
-{
-    return s ? s : "";
-}
-
-/* The key of an engine: all options of its opening, without settings and faults. */
-static char *engine_key(const struct engine_opts *o)
-{
-    return xasprintf("%s|%s|%s|%s|%p|%d|%s|%s|%s|%s|%s|%d %d %d %d %d %d %d", text_or(o->model), text_or(o->draft),
-                     text_or(o->device), text_or(o->capture), (const void *)o->backend, o->raw,
-                     text_or(o->date), text_or(o->precision), text_or(o->kv), text_or(o->quant.weights),
-                     text_or(o->quant.draft_weights), o->threads, o->page_size, o->context, o->full_pages,
-                     o->swa_pages, o->rows, o->lanes);
 }
 
 void rerun_engine_close(struct rerun_engine *k)
@@ -324,14 +285,15 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
 static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
 {
     struct rerun_engine *keep = r->how.keep;
-    char *key = keep ? engine_key(&l->opts) : NULL;
-    bool fits = keep && keep->b && strcmp(keep->key, key) == 0;
+    struct buf key = {0};
+    opts_key(&l->opts, &key);
+    bool fits = keep && keep->b && strcmp(keep->key, key.p) == 0;
     if (keep && !fits) { /* closed first, because both may not fit in memory */
         rerun_engine_close(keep);
-        keep->key = key;
-        key = NULL;
+        keep->key = key.p;
+        key.p = NULL;
     }
-    free(key);
+    free(key.p);
     if (fits)
         return take_kept(r, &l->opts, e);
     r->backend = open_backend(&l->opts, e);
@@ -363,7 +325,7 @@ static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
             backend_close(r->backend);
             r->backend = NULL;
             ok = err_set(e, ERR_MODEL, "the session's model is not where it was; -m DIR names its "
-                         "folder: %s: %s", l.text[MODEL], strerror(ENOENT));
+                         "folder: %s: %s", l.model, strerror(ENOENT));
         }
     }
     r->about = a->about;

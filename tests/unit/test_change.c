@@ -30,21 +30,31 @@ static bool apply(struct engine_opts *o, const char *text)
     return ok;
 }
 
-static const char *const opening[] = {
-    "model=a", "draft=ngram", "eagle_capture=2,4,5", "device=cpu", "precision=f32", "weights=fp8",
-    "draft_weights=fp8", "threads=2", "raw=on", "context=512", "page_size=4", "full_pages=40",
-    "swa_pages=40",
-};
+/* "NAME=VALUE" for a row; false: --with does not change it. */
+static bool example(const struct option *o, char *text, size_t n)
+{
+    int word = (int)strcspn(o->range, "|");
+    if (o->kind == OPT_NAME) /* the second word: not the default */
+        snprintf(text, n, "%s=%.*s", o->name, (int)strcspn(o->range + word + 1, "|"), o->range + word + 1);
+    else
+        snprintf(text, n, "%s=%s", o->name, o->kind == OPT_TEXT ? "a" : o->kind == OPT_FLAG ? "on" : strcmp(o->name, "lanes") ? "64" : "8");
+    return o->change;
+}
 
 static void test_an_option_of_opening_needs_another_engine(void **unused)
 {
     (void)unused;
-    for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
+    for (int i = 0; i < opts_count(); i++) {
         struct engine_opts a = defaults(), b = a;
         struct buf lines = {0};
-        assert_true(apply(&b, opening[i]));
+        char text[80];
+        if (!example(opts_at(i), text, sizeof text)) {
+            assert_false(apply(&b, text));
+            continue;
+        }
+        assert_true(apply(&b, text));
         assert_true(change_reopens(&a, &b) && change_reopens(&b, &a));
-        assert_true(apply(&a, opening[i]));
+        assert_true(apply(&a, text));
         assert_false(change_reopens(&a, &b));
         change_lines(&a, &b, &lines);
         assert_int_equal(lines.n, 0);
@@ -105,6 +115,39 @@ static void test_wrong_changes_change_nothing(void **unused)
             fail_msg("\"%s\" was taken", wrong[i]);
 }
 
+static void read_back(const struct engine_opts *logged, const struct engine_opts *asked,
+                      const struct option *o, const char *expected)
+{
+    struct engine_opts got = {0};
+    struct buf lines = {0}, value = {0};
+    opts_print(logged, &lines);
+    opts_read(&got, asked, lines.p);
+    option_print(o, &got, &value);
+    assert_string_equal(value.p ? value.p : "", expected);
+    buf_free(&lines);
+    buf_free(&value);
+}
+
+/* A replay takes what the command line names, and everything else as the log has it. */
+static void test_an_option_is_read_back_from_the_log_unless_it_is_given(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < opts_count(); i++) {
+        const struct option *o = opts_at(i);
+        struct engine_opts none = {0}, some = {0};
+        struct buf value = {0}, usual = {0};
+        char text[80];
+        example(o, text, sizeof text);
+        assert_true(option_read(o, &some, strchr(text, '=') + 1));
+        option_print(o, &some, &value);
+        option_print(o, &none, &usual);
+        read_back(&none, &some, o, value.p);
+        read_back(&some, &none, o, o->line ? value.p : usual.p ? usual.p : "");
+        buf_free(&value);
+        buf_free(&usual);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -112,6 +155,7 @@ int main(void)
         cmocka_unit_test(test_equal_texts_at_two_places_are_equal),
         cmocka_unit_test(test_lines_lead_from_one_side_to_the_other),
         cmocka_unit_test(test_wrong_changes_change_nothing),
+        cmocka_unit_test(test_an_option_is_read_back_from_the_log_unless_it_is_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

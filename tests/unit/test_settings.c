@@ -43,7 +43,7 @@ static void test_ranges_end_where_they_say(void **unused)
     struct settings s;
     settings_init(&s);
     for (int i = 0; i < settings_count(); i++) {
-        const struct setting *t = settings_at(i);
+        const struct option *t = settings_at(i);
         long long lo, hi;
         char text[64];
         if (sscanf(t->range, "%lld .. %lld", &lo, &hi) != 2)
@@ -67,7 +67,7 @@ static void test_words_of_a_range_are_its_values(void **unused)
     struct settings s;
     settings_init(&s);
     for (int i = 0; i < settings_count(); i++) {
-        const struct setting *t = settings_at(i);
+        const struct option *t = settings_at(i);
         char range[64], *at = range, *word;
         snprintf(range, sizeof range, "%s", t->range);
         if (!strstr(range, " | "))
