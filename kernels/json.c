@@ -2,6 +2,7 @@
 #include "kernels/json.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/utf8.h"
@@ -170,4 +171,126 @@ void jput_kbool(struct buf *b, const char *key, bool v)
 {
     jput_key(b, key);
     jput_bool(b, v);
+}
+
+void jput_kopen(struct buf *b, const char *key, char bracket)
+{
+    jput_key(b, key);
+    jput_open(b, bracket);
+}
+
+/* ---- members by a format --------------------------------------------------------------------- */
+
+/* One conversion of a format, and its value. */
+struct field {
+    char conv, name[48], mark; /* mark: '?' boolean, ':' null where the value is `none`, 0 neither */
+    int64_t i, none;
+    double f;
+    const char *s;
+    int n; /* bytes of s; -1: to its end */
+};
+
+struct values {
+    va_list ap;
+};
+
+static int64_t integer(char conv, int longs, bool size, struct values *v)
+{
+    if (size)
+        return (int64_t)va_arg(v->ap, size_t);
+    if (longs == 2)
+        return va_arg(v->ap, long long);
+    if (longs == 1)
+        return va_arg(v->ap, long);
+    return conv == 'u' || conv == 'x' ? (int64_t)va_arg(v->ap, unsigned) : va_arg(v->ap, int);
+}
+
+/* The "{name}" behind a conversion, if there is one. */
+static const char *field_name(const char *p, struct field *f)
+{
+    if (*p != '{')
+        return p;
+    size_t whole = strcspn(++p, "}"), n = strcspn(p, "?:}");
+    CHECK(p[whole] == '}' && n < sizeof f->name);
+    memcpy(f->name, p, n);
+    f->mark = n < whole ? p[n] : '\0';
+    if (f->mark == ':')
+        f->none = strtoll(p + n + 1, NULL, 10);
+    return p + whole + 1;
+}
+
+/* Reads the conversion behind a "%" and takes its value. */
+static const char *read_field(const char *p, struct values *v, struct field *f)
+{
+    int longs = 0;
+    bool size = false;
+    *f = (struct field){.n = -1};
+    for (; strchr("-+ #0123456789.*lz", *p); p++) {
+        if (*p == '*' && p[-1] == '.')
+            f->n = va_arg(v->ap, int);
+        else if (*p == '*')
+            (void)va_arg(v->ap, int); /* a width */
+        longs += *p == 'l';
+        size |= *p == 'z';
+    }
+    f->conv = *p++;
+    if (strchr("diuxc", f->conv))
+        f->i = integer(f->conv, longs, size, v);
+    else if (strchr("fge", f->conv))
+        f->f = va_arg(v->ap, double);
+    else if (f->conv == 's')
+        f->s = va_arg(v->ap, const char *);
+    else
+        CHECK(f->conv == '%');
+    return field_name(p, f);
+}
+
+static void put_field(struct buf *b, const struct field *f)
+{
+    jput_key(b, f->name);
+    if (f->mark == ':' && f->i == f->none)
+        jput_null(b);
+    else if (f->mark == '?')
+        jput_bool(b, f->i);
+    else if (f->conv == 's' && f->n >= 0)
+        jput_strn(b, f->s, (size_t)f->n);
+    else if (f->conv == 's')
+        jput_str(b, f->s);
+    else if (f->conv == 'x')
+        jput_digest(b, (uint64_t)f->i);
+    else if (strchr("fge", f->conv))
+        jput_real(b, f->f);
+    else
+        jput_int(b, f->i);
+}
+
+void jput_vfields(struct buf *b, const char *fmt, va_list ap)
+{
+    struct values v;
+    struct field f;
+    va_copy(v.ap, ap);
+    while ((fmt = strchr(fmt, '%'))) {
+        fmt = read_field(fmt + 1, &v, &f);
+        if (f.name[0])
+            put_field(b, &f);
+    }
+    va_end(v.ap);
+}
+
+void jput_fields(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    jput_vfields(b, fmt, ap);
+    va_end(ap);
+}
+
+void jput_record(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    jput_open(b, '{');
+    jput_vfields(b, fmt, ap);
+    jput_close(b, '}');
+    va_end(ap);
 }

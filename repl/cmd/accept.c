@@ -272,13 +272,10 @@ static void groups_json(const struct grouped *g, struct buf *json)
         bound_json(json, g->by == BY_TURN ? "turn" : "from", p->first);
         if (g->by != BY_TURN)
             bound_json(json, "to", p->last);
-        jput_kint(json, "cycles", (int64_t)p->drafts.cycles);
-        jput_kint(json, "drafted", (int64_t)p->drafts.drafted);
-        jput_kint(json, "accepted", (int64_t)p->drafts.accepted);
-        jput_kreal(json, "rate", ratio(p->drafts.accepted, p->drafts.drafted));
-        jput_kreal(json, "mal", draft_sums_mal(&p->drafts));
-        jput_key(json, "accepted_at");
-        jput_open(json, '[');
+        jput_fields(json, "%lu{cycles}%lu{drafted}%lu{accepted}%g{rate}%g{mal}", p->drafts.cycles,
+                    p->drafts.drafted, p->drafts.accepted,
+                    ratio(p->drafts.accepted, p->drafts.drafted), draft_sums_mal(&p->drafts));
+        jput_kopen(json, "accepted_at", '[');
         for (int d = 1; d <= g->deepest; d++)
             jput_int(json, (int64_t)p->drafts.depth[d].accepted);
         jput_close(json, ']');
@@ -292,14 +289,9 @@ static void kinds_json(const struct grouped *g, struct buf *json)
     jput_open(json, '[');
     for (int i = 0; i < KINDS; i++) {
         const struct kind_count *k = &g->kind[i];
-        jput_open(json, '{');
-        jput_kstr(json, "kind", kind_name[i]);
-        jput_kint(json, "drafted", (int64_t)k->drafted);
-        jput_kint(json, "accepted", (int64_t)k->accepted);
-        jput_kreal(json, "rate", ratio(k->accepted, k->drafted));
-        jput_kint(json, "emitted", (int64_t)k->emitted);
-        jput_kint(json, "bonus", (int64_t)k->bonus);
-        jput_close(json, '}');
+        jput_record(json, "%s{kind}%lu{drafted}%lu{accepted}%g{rate}%lu{emitted}%lu{bonus}",
+                    kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
+                    k->emitted, k->bonus);
     }
     jput_close(json, ']');
 }
@@ -308,12 +300,8 @@ static void depths_json(const struct chat_view *v, struct buf *json)
 {
     jput_open(json, '[');
     for (int d = 1; d < TREE_MAX && v->drafts.depth[d].drafted > 0; d++) {
-        jput_open(json, '{');
-        jput_kint(json, "depth", d);
-        jput_kint(json, "cycles", (int64_t)v->drafts.cycles);
-        jput_kint(json, "drafted", (int64_t)v->drafts.depth[d].drafted);
-        jput_kint(json, "accepted", (int64_t)v->drafts.depth[d].accepted);
-        jput_close(json, '}');
+        jput_record(json, "%d{depth}%lu{cycles}%lu{drafted}%lu{accepted}", d, v->drafts.cycles,
+                    v->drafts.depth[d].drafted, v->drafts.depth[d].accepted);
     }
     jput_close(json, ']');
 }

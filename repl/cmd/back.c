@@ -13,10 +13,7 @@ static bool go_to(struct app *a, int turn, int step, struct buf *json, struct er
     if (!a->backend->debug->back(a->backend, turn, step, e))
         return false;
     if (json) {
-        jput_open(json, '{');
-        jput_kint(json, "turn", turn);
-        jput_kint(json, "step", step);
-        jput_close(json, '}');
+        jput_record(json, "%d{turn}%d{step}", turn, step);
     }
     return true; /* EV_PAUSE follows when the turn has reached the step */
 }
@@ -82,11 +79,7 @@ static void say_forced(struct app *a, int32_t id, struct sheet *out, struct buf 
     size_t n;
     const char *text = backend_token(a->backend, id, &n);
     if (json) {
-        jput_open(json, '{');
-        jput_kint(json, "token", id);
-        jput_key(json, "text");
-        jput_strn(json, text, n);
-        jput_close(json, '}');
+        jput_record(json, "%d{token}%.*s{text}", id, (int)n, text);
         return;
     }
     struct buf clean = {0};

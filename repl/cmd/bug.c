@@ -9,15 +9,8 @@
 static void bug_json(enum bug b, const char *state, struct buf *json)
 {
     const struct bug_info *i = bug_at(b);
-    jput_open(json, '{');
-    jput_kint(json, "number", i->number);
-    jput_kstr(json, "name", i->name);
-    jput_kstr(json, "state", state);
-    jput_kstr(json, "rule", fault_rule(i->rule));
-    jput_kstr(json, "path", i->path);
-    jput_kstr(json, "was", i->was);
-    jput_kstr(json, "trigger", i->trigger);
-    jput_close(json, '}');
+    jput_record(json, "%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}", i->number,
+                i->name, state, fault_rule(i->rule), i->path, i->was, i->trigger);
 }
 
 static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json)

@@ -15,9 +15,7 @@ bool cmd_calibrate(struct cmd_call *c)
     if (!app_request(c->app, RQ_CALIBRATE, NULL, c->e))
         return false;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "calibrating", info->draft_dir);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{calibrating}", info->draft_dir);
     } else {
         say_line(c->out, ST_DIM, "scoring the layers that the head reads; Ctrl-C stops");
     }

@@ -38,12 +38,8 @@ static void setting_json(const struct settings *s, int i, struct buf *json)
 {
     struct buf value = {0};
     settings_get(s, setting_name(i), &value);
-    jput_open(json, '{');
-    jput_kstr(json, "name", setting_name(i));
-    jput_kstr(json, "value", value.p);
-    jput_kstr(json, "range", settings_at(i)->range);
-    jput_kstr(json, "help", settings_at(i)->help);
-    jput_close(json, '}');
+    jput_record(json, "%s{name}%s{value}%s{range}%s{help}", setting_name(i), value.p,
+                settings_at(i)->range, settings_at(i)->help);
     buf_free(&value);
 }
 
@@ -195,9 +191,7 @@ bool cmd_system(struct cmd_call *c)
         a->system = *text ? xstrdup(text) : NULL;
     }
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "system", a->system ? a->system : "");
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{system}", a->system ? a->system : "");
     } else if (c->argc > 0) {
         say_line(c->out, ST_TEXT,
                  a->system ? "system prompt set; it holds from the next message on"
@@ -249,10 +243,7 @@ bool cmd_read(struct cmd_call *c)
     }
     app_attach(a, c->argv[0], &text);
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "file", c->argv[0]);
-        jput_kint(c->json, "bytes", (int64_t)n);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{file}%zu{bytes}", c->argv[0], n);
     } else {
         say_line(c->out, ST_TEXT,
                  "%s: %zu bytes go in front of the next message; /drop takes them out", c->argv[0],
@@ -367,9 +358,7 @@ static bool send_refused(struct app *a, struct buf *json, struct err *e)
     struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
     memcpy(rq.session, a->session, sizeof rq.session);
     if (json) {
-        jput_open(json, '{');
-        jput_kbool(json, "sent", true);
-        jput_close(json, '}');
+        jput_record(json, "%d{sent?}", true);
     }
     return backend_submit(a->backend, &rq, e);
 }
@@ -387,8 +376,7 @@ bool cmd_forget(struct cmd_call *c)
     struct buf turns = {0};
     if (c->json) {
         jput_open(c->json, '{');
-        jput_key(c->json, "forgotten");
-        jput_open(c->json, '[');
+        jput_kopen(c->json, "forgotten", '[');
     }
     for (int i = 0; i < n; i++) {
         buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
@@ -413,9 +401,7 @@ bool cmd_clear(struct cmd_call *c)
     if (a->face.clear)
         a->face.clear(a);
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "session", a->session);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{session}", a->session);
     } else {
         say_line(c->out, ST_DIM, "new session %s", a->session);
     }
@@ -426,9 +412,7 @@ bool cmd_bye(struct cmd_call *c)
 {
     c->app->quit = true;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "session", c->app->session);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{session}", c->app->session);
     }
     return true;
 }

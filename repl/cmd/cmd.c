@@ -226,8 +226,7 @@ static void answer_json(struct app *a, const char *name, const struct buf *resul
     jput_open(&line, '{');
     jput_kstr(&line, "command", name);
     if (!ok) {
-        jput_kstr(&line, "error", e->msg);
-        jput_kint(&line, "code", e->kind);
+        jput_fields(&line, "%s{error}%d{code}", e->msg, e->kind);
     }
     if (result->n) {
         jput_key(&line, "result");
@@ -372,10 +371,8 @@ void cmd_table_json(struct buf *out)
         jput_kstr(out, "name", name);
         if (c->alias)
             jput_kstr(out, "alias", c->alias);
-        jput_kstr(out, "args", c->args);
-        jput_kstr(out, "group", c->group);
-        jput_kstr(out, "help", c->help);
-        jput_kstr(out, "example", c->example);
+        jput_fields(out, "%s{args}%s{group}%s{help}%s{example}", c->args, c->group, c->help,
+                    c->example);
         jput_close(out, '}');
     }
     jput_close(out, ']');
@@ -423,8 +420,7 @@ static void list_json(struct buf *json)
     jput_open(json, '{');
     jput_key(json, "commands");
     cmd_table_json(json);
-    jput_key(json, "topics");
-    jput_open(json, '[');
+    jput_kopen(json, "topics", '[');
     for (int i = 0; topic_at(i); i++)
         jput_str(json, topic_at(i)->name);
     jput_close(json, ']');

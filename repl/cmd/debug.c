@@ -19,11 +19,7 @@ void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json)
     for (int i = 0; i < n; i++) {
         size_t bytes;
         const char *text = backend_token(a->backend, token[i], &bytes);
-        jput_open(json, '{');
-        jput_kint(json, "token", token[i]);
-        jput_key(json, "text");
-        jput_strn(json, text, bytes);
-        jput_close(json, '}');
+        jput_record(json, "%d{token}%.*s{text}", token[i], (int)bytes, text);
     }
     jput_close(json, ']');
 }
@@ -45,13 +41,8 @@ static void pause_json(struct app *a, const struct debug_view *v, struct buf *js
     jput_open(json, '{');
     jput_kbool(json, "paused", v->paused);
     if (v->paused) {
-        jput_kint(json, "turn", v->turn);
-        jput_kint(json, "step", v->step);
-        jput_kstr(json, "phase", v->phase);
-        jput_kstr(json, "why", v->why);
-        jput_kint(json, "first", v->first);
-        jput_kint(json, "last", v->last);
-        jput_kint(json, "nodes", v->tree.n);
+        jput_fields(json, "%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", v->turn,
+                    v->step, v->phase, v->why, v->first, v->last, v->tree.n);
         jput_key(json, "tokens");
         tokens_json(a, v->token, v->n_token, json);
     }
@@ -126,9 +117,7 @@ static bool run_on(struct cmd_call *c, enum run_until until, int steps, const ch
     if (!a->backend->debug->run(a->backend, until, steps, condition, c->e))
         return false;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "run", c->cmd->name);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{run}", c->cmd->name);
     } else if (!paused) {
         say_line(c->out, ST_TEXT, "%s", reply);
     }
@@ -181,12 +170,8 @@ bool cmd_until(struct cmd_call *c)
 
 static void break_json(const struct debug_break *b, struct buf *json)
 {
-    jput_open(json, '{');
-    jput_kint(json, "number", b->number);
-    jput_kstr(json, "kind", b->watch ? "watch" : "break");
-    jput_kstr(json, "condition", b->text);
-    jput_kint(json, "hits", (int64_t)b->hits);
-    jput_close(json, '}');
+    jput_record(json, "%d{number}%s{kind}%s{condition}%lu{hits}", b->number,
+                b->watch ? "watch" : "break", b->text, b->hits);
 }
 
 static void list_breaks(struct app *a, struct sheet *out, struct buf *json)

@@ -52,8 +52,7 @@ static bool show(struct app *a, const struct verdict_ask *ask, const char *id, c
     bool ok = verdict_find(ask, &r, e);
     if (ok && json) {
         jput_open(json, '{');
-        jput_kstr(json, "a", id);
-        jput_kstr(json, "b", other);
+        jput_fields(json, "%s{a}%s{b}", id, other);
         verdict_json(&r, json);
         jput_close(json, '}');
     } else if (ok) {

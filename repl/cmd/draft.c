@@ -10,30 +10,19 @@ static void found_tree_json(struct app *a, const struct step_view *v, struct buf
 {
     const struct tree *t = &v->tree;
     jput_open(json, '{');
-    jput_kint(json, "turn", v->turn);
-    jput_kint(json, "step", v->step);
+    jput_fields(json, "%d{turn}%d{step}", v->turn, v->step);
     jput_key(json, "bonus");
     if (v->rec.bonus >= 0)
         jput_int(json, v->rec.bonus);
     else
         jput_null(json);
-    jput_key(json, "nodes");
-    jput_open(json, '[');
+    jput_kopen(json, "nodes", '[');
     for (int i = 0; i < t->n; i++) {
         size_t n;
         const char *text = backend_token(a->backend, t->token[i], &n);
-        jput_open(json, '{');
-        jput_kint(json, "node", i);
-        jput_kint(json, "parent", t->parent[i]);
-        jput_kint(json, "depth", t->depth[i]);
-        jput_kint(json, "token", t->token[i]);
-        jput_key(json, "text");
-        jput_strn(json, text, n);
-        jput_kreal(json, "q", (double)t->q[i]);
-        jput_kreal(json, "p", (double)t->p[i]);
-        jput_kreal(json, "u", (double)t->u[i]);
-        jput_kstr(json, "fate", fate_name(t->fate[i]));
-        jput_close(json, '}');
+        jput_record(json, "%d{node}%d{parent}%d{depth}%d{token}%.*s{text}%g{q}%g{p}%g{u}%s{fate}",
+                    i, t->parent[i], t->depth[i], t->token[i], (int)n, text, t->q[i], t->p[i],
+                    t->u[i], fate_name(t->fate[i]));
     }
     jput_close(json, ']');
     jput_close(json, '}');
@@ -107,14 +96,9 @@ static void timing_json(const struct timed *a, struct buf *json)
             times_of(a, (enum step_kind)k, p, &t);
             if (t.n == 0)
                 continue;
-            jput_open(json, '{');
-            jput_kstr(json, "kind", step_kind_name((enum step_kind)k));
-            jput_kstr(json, "phase", phase_name[p]);
-            jput_kint(json, "steps", t.n);
-            jput_kint(json, "median_us", t.us[t.n / 2]);
-            jput_kint(json, "p90_us", t.us[t.n * 9 / 10]);
-            jput_kint(json, "max_us", t.us[t.n - 1]);
-            jput_close(json, '}');
+            jput_record(json, "%s{kind}%s{phase}%d{steps}%d{median_us}%d{p90_us}%d{max_us}",
+                        step_kind_name((enum step_kind)k), phase_name[p], t.n, t.us[t.n / 2],
+                        t.us[t.n * 9 / 10], t.us[t.n - 1]);
         }
     jput_close(json, ']');
 }

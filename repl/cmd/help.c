@@ -189,12 +189,8 @@ const struct topic *topic_at(int i)
 void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
 {
     if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "command", c->name);
-        jput_kstr(json, "args", c->args);
-        jput_kstr(json, "help", c->help);
-        jput_kstr(json, "example", c->example);
-        jput_close(json, '}');
+        jput_record(json, "%s{command}%s{args}%s{help}%s{example}", c->name, c->args, c->help,
+                    c->example);
         return;
     }
     sheet_printf(out, ST_KEY, "/%s", c->name);
@@ -215,11 +211,7 @@ bool help_setting(const char *name, struct sheet *out, struct buf *json)
         if (strcmp(s->name, name) != 0)
             continue;
         if (json) {
-            jput_open(json, '{');
-            jput_kstr(json, "setting", s->name);
-            jput_kstr(json, "range", s->range);
-            jput_kstr(json, "help", s->help);
-            jput_close(json, '}');
+            jput_record(json, "%s{setting}%s{range}%s{help}", s->name, s->range, s->help);
         } else {
             say_line(out, ST_KEY, "%s", s->name);
             say_line(out, ST_TEXT, "  %s", s->help);
@@ -237,8 +229,7 @@ static void list_names(struct app *a, struct sheet *out, struct buf *json)
     if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
         return;
     if (json) {
-        jput_key(json, "names");
-        jput_open(json, '{');
+        jput_kopen(json, "names", '{');
     }
     for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++) {
         if (json) {
@@ -262,8 +253,7 @@ bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *
         bool names = strcmp(topics[i].name, "conditions") == 0;
         if (json) {
             jput_open(json, '{');
-            jput_kstr(json, "topic", topics[i].name);
-            jput_kstr(json, "text", topics[i].text);
+            jput_fields(json, "%s{topic}%s{text}", topics[i].name, topics[i].text);
             if (names)
                 list_names(a, out, json);
             jput_close(json, '}');

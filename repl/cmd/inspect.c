@@ -54,17 +54,13 @@ static void shape_json(const struct chat_view *v, struct buf *json)
     const struct auto_view *a = &v->auto_shape;
     if (!v->settings.auto_shape || a->n == 0)
         return;
-    jput_key(json, "auto");
-    jput_open(json, '{');
-    jput_kstr(json, "shape", view_shape(&a->at[a->now], name));
-    jput_kstr(json, "why", a->logged ? "as the log says" : a->why);
-    jput_kint(json, "changes", (int64_t)a->switches);
-    jput_key(json, "shapes");
-    jput_open(json, '[');
+    jput_kopen(json, "auto", '{');
+    jput_fields(json, "%s{shape}%s{why}%lu{changes}", view_shape(&a->at[a->now], name),
+                a->logged ? "as the log says" : a->why, a->switches);
+    jput_kopen(json, "shapes", '[');
     for (int k = 0; k < a->n; k++) {
         jput_open(json, '{');
-        jput_kstr(json, "shape", view_shape(&a->at[k], name));
-        jput_kint(json, "steps", a->at[k].runs);
+        jput_fields(json, "%s{shape}%d{steps}", view_shape(&a->at[k], name), a->at[k].runs);
         put_known_real(json, a->at[k].ms > 0, "ms", a->at[k].ms);
         jput_kreal(json, "tokens", a->at[k].tokens);
         jput_close(json, '}');
@@ -78,10 +74,8 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     const struct chat_view *v = &s->chat;
     bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED], checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
-    jput_kstr(json, "session", v->session);
-    jput_kint(json, "turn", v->turn);
-    jput_kint(json, "step", v->step);
-    jput_kint(json, "context", v->length);
+    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}", v->session, v->turn, v->step,
+                v->length);
     put_known(json, v->committed >= 0, "committed", (uint64_t)v->committed);
     put_known(json, v->capacity > 0, "capacity", (uint64_t)v->capacity);
     jput_kreal(json, "tok_s", v->tok_s);
@@ -90,30 +84,24 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     put_known(json, accept, "cycles", v->drafts.cycles);
     put_known(json, accept, "drafted", v->drafts.drafted);
     put_known(json, accept, "accepted", v->drafts.accepted);
-    jput_kint(json, "generated", (int64_t)v->generated);
-    jput_kint(json, "us_prefill", (int64_t)v->us_prefill);
+    jput_fields(json, "%lu{generated}%lu{us_prefill}", v->generated, v->us_prefill);
     put_known(json, steps, "us_draft", v->us_draft);
     put_known(json, steps, "us_verify", v->us_verify);
     put_known(json, steps, "us_commit", v->us_commit);
     put_known(json, steps, "us_check", v->us_check);
-    jput_kint(json, "prompt_tokens", (int64_t)v->prompt_tokens);
-    jput_kint(json, "reused_tokens", (int64_t)v->reused_tokens);
+    jput_fields(json, "%lu{prompt_tokens}%lu{reused_tokens}", v->prompt_tokens, v->reused_tokens);
     report_reuse(&v->reuse, json);
     put_known(json, checked, "checks", s->check.checks);
     put_known(json, checked, "unchecked", s->check.unchecked);
     put_known(json, checked, "violations", s->check.violations);
-    jput_kbool(json, "spec", !i->draft_off && v->settings.spec);
-    jput_kstr(json, "spec_off",
-              i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec");
-    jput_kstr(json, "drafter", i->draft_kind);
+    jput_fields(json, "%d{spec?}%s{spec_off}%s{drafter}", !i->draft_off && v->settings.spec,
+                i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec", i->draft_kind);
     shape_json(v, json);
-    jput_kstr(json, "family", i->family);
-    jput_kstr(json, "device", i->device);
+    jput_fields(json, "%s{family}%s{device}", i->family, i->device);
     put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);
     put_known(json, i->page_size > 0, "page_size", (uint64_t)i->page_size);
     if (s->has[VIEW_SERVED]) {
-        jput_kstr(json, "model", i->model_dir);
-        jput_kstr(json, "trouble", v->trouble[0] ? v->trouble : NULL);
+        jput_fields(json, "%s{model}%s{trouble}", i->model_dir, v->trouble[0] ? v->trouble : NULL);
         jput_key(json, "latest");
         served_stats(a, NULL, json);
     }
@@ -141,10 +129,8 @@ bool cmd_stats(struct cmd_call *c)
 static void server_pool_json(const struct pool_view *p, const char *name, bool evictable, struct buf *json)
 {
     jput_open(json, '{');
-    jput_kstr(json, "pool", name);
-    jput_kint(json, "page_size", p->page_size);
-    jput_kint(json, "total", p->total);
-    jput_kint(json, "used", p->used);
+    jput_fields(json, "%s{pool}%d{page_size}%d{total}%d{used}", name, p->page_size, p->total,
+                p->used);
     put_known(json, evictable, "evictable", (uint64_t)p->evictable);
     jput_kint(json, "free", p->free);
     jput_close(json, '}');
@@ -189,19 +175,10 @@ bool cmd_gauges(struct cmd_call *c)
 
 static void pool_json(const struct pool_view *p, const char *name, struct buf *json)
 {
-    jput_open(json, '{');
-    jput_kstr(json, "pool", name);
-    jput_kbool(json, "exists", p->exists);
-    jput_kint(json, "page_size", p->page_size);
-    jput_kint(json, "total", p->total);
-    jput_kint(json, "reserved", p->reserved);
-    jput_kint(json, "used", p->used);
-    jput_kint(json, "protected", p->protected_);
-    jput_kint(json, "evictable", p->evictable);
-    jput_kint(json, "free", p->free);
-    jput_kbool(json, "sums", p->free + p->used + p->evictable + p->protected_ ==
-               p->total - p->reserved);
-    jput_close(json, '}');
+    jput_record(json, "%s{pool}%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
+                "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
+                p->total, p->reserved, p->used, p->protected_, p->evictable, p->free,
+                p->free + p->used + p->evictable + p->protected_ == p->total - p->reserved);
 }
 
 bool cmd_pool(struct cmd_call *c)
@@ -239,13 +216,11 @@ static void refs_json(const struct page_table *t, int pool, struct buf *json)
     int total = t->pool[pool].total;
     jput_open(json, '{');
     jput_kint(json, "total", total);
-    jput_key(json, "refs");
-    jput_open(json, '[');
+    jput_kopen(json, "refs", '[');
     for (int i = 0; i < total; i++)
         jput_int(json, t->refs[pool][i]);
     jput_close(json, ']');
-    jput_key(json, "mine");
-    jput_open(json, '[');
+    jput_kopen(json, "mine", '[');
     for (int i = 0; i < total; i++)
         if (t->mine[pool][i])
             jput_int(json, i);
@@ -266,13 +241,10 @@ static void place_json(struct buf *json, const char *name, int at)
 static void map_json(const struct page_table *t, const struct backend_info *info, struct buf *json)
 {
     jput_open(json, '{');
-    jput_kint(json, "page_size", t->pool[POOL_FULL].page_size);
-    jput_kint(json, "committed", t->committed);
-    jput_kint(json, "window", t->window);
-    jput_kint(json, "window_lo", t->window_lo);
-    jput_kstr(json, "shared_kv", info->shared_kv);
-    jput_key(json, "pages");
-    jput_open(json, '[');
+    jput_fields(json, "%d{page_size}%d{committed}%d{window}%d{window_lo}%s{shared_kv}",
+                t->pool[POOL_FULL].page_size, t->committed, t->window, t->window_lo,
+                info->shared_kv);
+    jput_kopen(json, "pages", '[');
     for (int c = 0; c < t->n_page; c++) {
         const struct page_view *p = &t->page[c];
         jput_open(json, '{');
@@ -280,9 +252,8 @@ static void map_json(const struct page_table *t, const struct backend_info *info
         place_json(json, "full", p->full);
         place_json(json, "swa", p->swa);
         place_json(json, "draft", p->draft);
-        jput_kint(json, "full_refs", p->full_refs);
-        jput_kint(json, "swa_refs", p->swa_refs);
-        jput_kint(json, "draft_refs", p->draft_refs);
+        jput_fields(json, "%d{full_refs}%d{swa_refs}%d{draft_refs}", p->full_refs, p->swa_refs,
+                    p->draft_refs);
         jput_close(json, '}');
     }
     jput_close(json, ']');
@@ -376,24 +347,20 @@ static void page_json(const struct page_table *t, int pool, int page, const stru
 {
     int column = column_of(t, pool, page);
     jput_open(json, '{');
-    jput_kstr(json, "pool", pools[pool]);
-    jput_kint(json, "page", page);
-    jput_kint(json, "refs", t->refs[pool][page]);
+    jput_fields(json, "%s{pool}%d{page}%d{refs}", pools[pool], page, t->refs[pool][page]);
     jput_key(json, "logical");
     if (column >= 0)
         jput_int(json, column);
     else
         jput_null(json);
-    jput_key(json, "events");
-    jput_open(json, '[');
+    jput_kopen(json, "events", '[');
     for (int i = 0; i < n; i++) {
         jput_open(json, '{');
         const struct page_event *p = &change[i].event;
         put_known(json, change[i].turn > 0, "turn", (uint64_t)change[i].turn);
         put_known(json, change[i].turn > 0, "step", (uint64_t)change[i].step);
-        jput_kstr(json, "op", page_op_name((enum page_op)p->op));
-        jput_kint(json, "logical", p->column);
-        jput_kint(json, "refs", p->refs);
+        jput_fields(json, "%s{op}%d{logical}%d{refs}", page_op_name((enum page_op)p->op), p->column,
+                    p->refs);
         jput_close(json, '}');
     }
     jput_close(json, ']');
@@ -487,14 +454,12 @@ bool cmd_map(struct cmd_call *c)
          app_position(c->app, (int)pos, &p, c->e);
     if (ok && c->json) {
         jput_open(c->json, '{');
-        jput_kint(c->json, "position", p.position);
-        jput_kint(c->json, "token", p.token);
+        jput_fields(c->json, "%d{position}%d{token}", p.position, p.token);
         place_json(c->json, "full_slot", p.full_slot);
         place_json(c->json, "swa_slot", p.swa_slot);
         place_json(c->json, "draft_slot", p.draft_slot);
-        jput_kint(c->json, "page_size", t.pool[POOL_FULL].page_size);
-        jput_kbool(c->json, "in_window", p.in_window);
-        jput_kbool(c->json, "committed", p.committed);
+        jput_fields(c->json, "%d{page_size}%d{in_window?}%d{committed?}",
+                    t.pool[POOL_FULL].page_size, p.in_window, p.committed);
         jput_close(c->json, '}');
     } else if (ok) {
         map_text(c->app, &t, &p, c->out);
@@ -528,32 +493,23 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
 {
     static const char *const state[] = {"holds", "violated", "of plans"};
     jput_open(json, '{');
-    jput_kbool(json, "ok", ok);
-    jput_kstr(json, "wrong", r->fault[0] ? r->fault : NULL);
-    jput_kint(json, "sequences", r->n_seq);
-    jput_kstr(json, "level", check_level_name(r->level));
-    jput_kint(json, "plans_checked", (int64_t)r->counts.checks);
-    jput_kint(json, "plans_unchecked", (int64_t)r->counts.unchecked);
-    jput_kint(json, "violations", (int64_t)r->counts.violations);
+    jput_fields(json, "%d{ok?}%s{wrong}%d{sequences}%s{level}%lu{plans_checked}"
+                "%lu{plans_unchecked}%lu{violations}", ok, r->fault[0] ? r->fault : NULL, r->n_seq,
+                check_level_name(r->level), r->counts.checks, r->counts.unchecked,
+                r->counts.violations);
     jput_key(json, "latest");
     if (r->counts.violation.text[0]) {
         jput_open(json, '{');
-        jput_kstr(json, "session", r->counts.violation.session);
-        jput_kint(json, "turn", r->counts.violation.turn);
-        jput_kint(json, "step", r->counts.violation.step);
-        jput_kstr(json, "text", r->counts.violation.text);
+        jput_fields(json, "%s{session}%d{turn}%d{step}%s{text}", r->counts.violation.session,
+                    r->counts.violation.turn, r->counts.violation.step, r->counts.violation.text);
         fault_json(&r->counts.violation.at, json);
         jput_close(json, '}');
     } else {
         jput_null(json);
     }
-    jput_key(json, "rules");
-    jput_open(json, '[');
+    jput_kopen(json, "rules", '[');
     for (int i = 0; i < r->n_rule; i++) {
-        jput_open(json, '{');
-        jput_kstr(json, "rule", r->rule[i].text);
-        jput_kstr(json, "state", state[r->rule[i].state]);
-        jput_close(json, '}');
+        jput_record(json, "%s{rule}%s{state}", r->rule[i].text, state[r->rule[i].state]);
     }
     jput_close(json, ']');
     jput_close(json, '}');

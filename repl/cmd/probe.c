@@ -48,9 +48,7 @@ static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
     if (c->json) {
         char step[32];
         snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "asked", step);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{asked}", step);
     } else if (busy) {
         say_line(c->out, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
                  x->step);
@@ -156,16 +154,9 @@ static void again_json(struct app *a, const struct probe *p, struct buf *json)
     int r = kept(p, p->share_row);
     size_t n;
     const char *text = backend_token(a->backend, p->token[r], &n);
-    jput_kint(json, "turn", p->turn);
-    jput_kint(json, "step", p->step);
-    jput_kint(json, "row", p->share_row);
-    jput_kint(json, "rows", p->n_rows);
-    jput_kint(json, "token", p->token[r]);
-    jput_key(json, "text");
-    jput_strn(json, text, n);
-    jput_kint(json, "position", p->pos[r]);
-    jput_kbool(json, "again", p->again);
-    jput_kint(json, "shared_tokens", p->n_shared);
+    jput_fields(json, "%d{turn}%d{step}%d{row}%d{rows}%d{token}%.*s{text}%d{position}%d{again?}"
+                "%d{shared_tokens}", p->turn, p->step, p->share_row, p->n_rows, p->token[r],
+                (int)n, text, p->pos[r], p->again, p->n_shared);
     jput_key(json, "same_logits");
     if (p->has_digest)
         jput_bool(json, p->same);
@@ -190,11 +181,8 @@ static struct attn_share mean_share(const struct probe_layer *w)
 
 static void share_json(const struct attn_share *s, struct buf *json)
 {
-    jput_kreal(json, "tree", (double)s->tree);
-    jput_kreal(json, "within", (double)s->within);
-    jput_kreal(json, "beyond", (double)s->beyond);
-    jput_kreal(json, "sink", (double)s->sink);
-    jput_kreal(json, "first", (double)s->first);
+    jput_fields(json, "%g{tree}%g{within}%g{beyond}%g{sink}%g{first}", s->tree, s->within,
+                s->beyond, s->sink, s->first);
 }
 
 /* ---- /layers --------------------------------------------------------------------------------- */
@@ -302,8 +290,7 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
 {
     again_json(a, p, json);
     jput_kint(json, "window", p->window);
-    jput_key(json, "layers");
-    jput_open(json, '[');
+    jput_kopen(json, "layers", '[');
     for (int l = 0; l < p->n_layer; l++) {
         const struct probe_layer *w = &p->layer[l];
         const float *in = probe_row(p, l, PROBE_IN, p->share_row);
@@ -311,12 +298,9 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
         const float *end = probe_row(p, l, PROBE_OUT, p->share_row);
         struct attn_share s = mean_share(w);
         jput_open(json, '{');
-        jput_kint(json, "layer", l);
-        jput_kstr(json, "kind", w->window ? "sliding" : "full");
-        jput_kint(json, "cells_of", w->kv_src);
-        jput_kreal(json, "norm", norm(in, p->hidden));
-        jput_kreal(json, "attn", distance(mid, in, p->hidden));
-        jput_kreal(json, "mlp", distance(end, mid, p->hidden));
+        jput_fields(json, "%d{layer}%s{kind}%d{cells_of}%g{norm}%g{attn}%g{mlp}", l,
+                    w->window ? "sliding" : "full", w->kv_src, norm(in, p->hidden),
+                    distance(mid, in, p->hidden), distance(end, mid, p->hidden));
         if (w->share)
             share_json(&s, json);
         if (w->expert) {
@@ -483,32 +467,23 @@ static void attn_json(struct app *a, const struct probe *p, struct buf *json)
     const struct probe_layer *w = &p->layer[p->key_layer];
     struct part *key = sorted_keys(p, -1);
     again_json(a, p, json);
-    jput_kint(json, "layer", p->key_layer);
-    jput_kstr(json, "kind", w->window ? "sliding" : "full");
-    jput_kreal(json, "error", (double)p->key_error);
-    jput_key(json, "heads");
-    jput_open(json, '[');
+    jput_fields(json, "%d{layer}%s{kind}%g{error}", p->key_layer, w->window ? "sliding" : "full",
+                p->key_error);
+    jput_kopen(json, "heads", '[');
     for (int h = 0; h < w->n_head; h++) {
         jput_open(json, '{');
         share_json(&w->share[h], json);
         jput_close(json, '}');
     }
     jput_close(json, ']');
-    jput_key(json, "keys");
-    jput_open(json, '[');
+    jput_kopen(json, "keys", '[');
     for (int i = 0; i < p->n_key && i < 64; i++) {
         int k = key[i].at;
         size_t n;
         const char *text = backend_token(a->backend, p->key_token[k], &n);
-        jput_open(json, '{');
-        jput_kint(json, "position", p->key_pos[k]);
-        jput_kint(json, "page", p->key_pos[k] / max_int(1, p->page_size));
-        jput_kint(json, "token", p->key_token[k]);
-        jput_key(json, "text");
-        jput_strn(json, text, n);
-        jput_kstr(json, "place", place_of(p, p->key_pos[k]));
-        jput_kreal(json, "mean", key[i].mass);
-        jput_close(json, '}');
+        jput_record(json, "%d{position}%d{page}%d{token}%.*s{text}%s{place}%g{mean}", p->key_pos[k],
+                    p->key_pos[k] / max_int(1, p->page_size), p->key_token[k], (int)n, text,
+                    place_of(p, p->key_pos[k]), key[i].mass);
     }
     jput_close(json, ']');
     free(key);
@@ -585,13 +560,10 @@ static void top_json(struct app *a, const struct probe *p, const struct step_vie
             size_t len;
             const char *text = backend_token(a->backend, id, &len);
             jput_open(json, '{');
-            jput_kint(json, "token", id);
-            jput_key(json, "text");
-            jput_strn(json, text, len);
+            jput_fields(json, "%d{token}%.*s{text}", id, (int)len, text);
             if (side) {
-                jput_kreal(json, "q", (double)v->tree.q[child[i]]);
-                jput_kint(json, "node", child[i]);
-                jput_kstr(json, "fate", fate_name(v->tree.fate[child[i]]));
+                jput_fields(json, "%g{q}%d{node}%s{fate}", v->tree.q[child[i]], child[i],
+                            fate_name(v->tree.fate[child[i]]));
             } else {
                 jput_kreal(json, "p", exp((double)p->best_logp[r][i]));
             }
@@ -645,10 +617,7 @@ static void answer_error(struct app *a, const char *why)
     if (!a->face.json || !a->opt.json)
         return;
     struct buf json = {0};
-    jput_open(&json, '{');
-    jput_kstr(&json, "error", e.msg);
-    jput_kint(&json, "code", e.kind);
-    jput_close(&json, '}');
+    jput_record(&json, "%s{error}%d{code}", e.msg, e.kind);
     a->face.json(a, json.p);
     buf_free(&json);
 }

@@ -61,12 +61,8 @@ bool screen_setting(struct app *a, const char *name, const char *value, struct s
         return false;
     *value_of(a, s) = v;
     if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "name", name);
-        jput_kstr(json, "value", s->word[v]);
-        jput_kstr(json, "range", s->range);
-        jput_kstr(json, "help", s->help);
-        jput_close(json, '}');
+        jput_record(json, "%s{name}%s{value}%s{range}%s{help}", name, s->word[v], s->range,
+                    s->help);
     } else if (value) {
         say_line(out, ST_TEXT, "%s = %s", name, s->word[v]);
     } else {
@@ -124,10 +120,7 @@ bool cmd_layout(struct cmd_call *c)
         jput_open(c->json, '[');
     for (i = 0; i < N_LAYOUT; i++) {
         if (c->json) {
-            jput_open(c->json, '{');
-            jput_kstr(c->json, "name", layouts[i].name);
-            jput_kstr(c->json, "help", layouts[i].help);
-            jput_close(c->json, '}');
+            jput_record(c->json, "%s{name}%s{help}", layouts[i].name, layouts[i].help);
             continue;
         }
         sheet_printf(c->out, ST_KEY, "  %-8s", layouts[i].name);
@@ -155,13 +148,9 @@ static void show_address(struct app *a, struct sheet *out, struct buf *json)
     struct chat_view v;
     backend_chat(a->backend, &v);
     if (json) {
-        jput_open(json, '{');
-        jput_kbool(json, "live", a->at.turn == 0);
-        jput_kint(json, "turn", a->at.turn ? a->at.turn : v.turn);
-        jput_kint(json, "step", a->at.turn ? a->at.step : v.step);
-        jput_kint(json, "live_turn", v.turn);
-        jput_kint(json, "live_step", v.step);
-        jput_close(json, '}');
+        jput_record(json, "%d{live?}%d{turn}%d{step}%d{live_turn}%d{live_step}", a->at.turn == 0,
+                    a->at.turn ? a->at.turn : v.turn, a->at.turn ? a->at.step : v.step, v.turn,
+                    v.step);
     } else if (app_recording(a)) {
         say_line(out, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn, v.step);
     } else if (a->at.turn && v.step == 0 && a->resumed) {

@@ -131,9 +131,7 @@ static void candidate_json(struct app *a, const struct top *t, struct buf *json)
         jput_int(json, t->id);
     else
         jput_null(json);
-    jput_key(json, "text");
-    jput_strn(json, text, t->text ? (size_t)t->n : n);
-    jput_kreal(json, "logp", (double)t->logp); /* null where it is NAN */
+    jput_fields(json, "%.*s{text}%g{logp}", (int)(t->text ? (size_t)t->n : n), text, t->logp); /* null where it is NAN */
     jput_close(json, '}');
 }
 
@@ -141,11 +139,9 @@ static void step_json(struct app *a, const struct served_step *s, int row, struc
 {
     char origin[64];
     jput_open(json, '{');
-    jput_kint(json, "turn", s->v.turn);
-    jput_kint(json, "step", s->v.step);
-    jput_kstr(json, "source", step_source_name(s->v.rec.source));
-    jput_key(json, "tokens");
-    jput_open(json, '[');
+    jput_fields(json, "%d{turn}%d{step}%s{source}", s->v.turn, s->v.step,
+                step_source_name(s->v.rec.source));
+    jput_kopen(json, "tokens", '[');
     for (int k = 0; k < tokens_of(s); k++) {
         const struct top *t;
         if (row >= 0 && k != row)
@@ -157,8 +153,7 @@ static void step_json(struct app *a, const struct served_step *s, int row, struc
         else
             jput_null(json);
         jput_kstr(json, "draft", origin_of(&s->v.rec, k, origin));
-        jput_key(json, "top");
-        jput_open(json, '[');
+        jput_kopen(json, "top", '[');
         for (int i = 0; (t = top_of(s, k, i)); i++)
             candidate_json(a, t, json);
         jput_close(json, ']');
@@ -250,16 +245,9 @@ static void token_json(struct app *a, const struct step_view *v, int k, struct b
     size_t n;
     char origin[64];
     const char *text = backend_token(a->backend, v->token[k], &n);
-    jput_open(json, '{');
-    jput_kint(json, "turn", v->turn);
-    jput_kint(json, "step", v->step);
-    jput_kint(json, "token", v->token[k]);
-    jput_key(json, "text");
-    jput_strn(json, text, n);
-    jput_kreal(json, "logp", (double)v->fact[k].logp);
-    jput_kreal(json, "rival_logp", (double)v->fact[k].rival_logp);
-    jput_kstr(json, "draft", origin_of(&v->rec, k, origin));
-    jput_close(json, '}');
+    jput_record(json, "%d{turn}%d{step}%d{token}%.*s{text}%g{logp}%g{rival_logp}%s{draft}", v->turn,
+                v->step, v->token[k], (int)n, text, v->fact[k].logp, v->fact[k].rival_logp,
+                origin_of(&v->rec, k, origin));
 }
 
 bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json, struct err *e)

@@ -72,16 +72,10 @@ static bool list_session(const struct session_row *r, void *arg)
     hdb_hazards(l->db, r->id, false, l->json ? "; " : l->out->ascii ? " | " : " · ", &hazards, NULL);
     if (l->json) {
         jput_open(l->json, '{');
-        jput_kstr(l->json, "id", r->id);
-        jput_kint(l->json, "number", r->number);
-        jput_kstr(l->json, "parent", r->parent[0] ? r->parent : NULL);
-        jput_kint(l->json, "fork_turn", r->fork_turn);
-        jput_kint(l->json, "turns", r->n_turns);
-        jput_kint(l->json, "created_ms", r->created_ms);
-        jput_kint(l->json, "updated_ms", r->updated_ms);
-        jput_kstr(l->json, "title", r->title);
-        jput_kstr(l->json, "model", r->model);
-        jput_kstr(l->json, "hazards", hazards.p);
+        jput_fields(l->json, "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
+                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}", r->id, r->number,
+                    r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns, r->created_ms,
+                    r->updated_ms, r->title, r->model, hazards.p);
         buf_free(&hazards);
         jput_kbool(l->json, "current", strcmp(r->id, l->app->session) == 0);
         jput_close(l->json, '}');
@@ -163,15 +157,9 @@ static bool list_hit(const struct turn_row *r, void *arg)
     struct listing *l = arg;
     const char *snippet = r->snippet ? r->snippet : "";
     if (l->json) {
-        jput_open(l->json, '{');
-        jput_kstr(l->json, "session", r->session);
-        jput_kint(l->json, "turn", r->n);
-        jput_kstr(l->json, "role", r->is_user ? "user" : "reply");
-        jput_kbool(l->json, "undone", r->undone);
-        jput_key(l->json, "text");
-        jput_strn(l->json, r->text ? r->text : "", r->text_n);
-        jput_kstr(l->json, "snippet", snippet);
-        jput_close(l->json, '}');
+        jput_record(l->json, "%s{session}%d{turn}%s{role}%d{undone?}%.*s{text}%s{snippet}",
+                    r->session, r->n, r->is_user ? "user" : "reply", r->undone,
+                    (int)r->text_n, r->text ? r->text : "", snippet);
         return true;
     }
     char name[SESSION_ID];
@@ -220,8 +208,7 @@ static void report_session(struct app *a, const char *parent, int turn, struct s
         hdb_name(d, parent ? parent : a->session, name);
     if (json) {
         jput_open(json, '{');
-        jput_kstr(json, "session", a->session);
-        jput_kstr(json, "parent", parent);
+        jput_fields(json, "%s{session}%s{parent}", a->session, parent);
         const char *digits = name + 1;
         int number;
         if (*name == '#' && int_at(&digits, &number))
@@ -338,10 +325,7 @@ bool cmd_title(struct cmd_call *c)
     if (!history_set_title(a->db_path, a->session, c->argv[0], c->e))
         return false;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "session", a->session);
-        jput_kstr(c->json, "title", c->rest);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{session}%s{title}", a->session, c->rest);
     } else {
         say_line(c->out, ST_TEXT, "title: %s", c->rest);
     }
@@ -383,10 +367,7 @@ bool cmd_export(struct cmd_call *c)
               err_set(c->e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
     ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
     if (ok && c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "format", format[f]);
-        jput_kstr(c->json, "file", path);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{format}%s{file}", format[f], path);
     } else if (ok) {
         say_line(c->out, ST_TEXT, "wrote %s", path);
     }
@@ -404,9 +385,7 @@ bool cmd_private(struct cmd_call *c)
         history_level(a->history, LOG_OFF);
     }
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kbool(c->json, "private", true);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%d{private?}", true);
     } else {
         say_line(c->out, ST_TEXT,
                  was ? "nothing more is saved until aerie ends; what was said before "

@@ -18,9 +18,7 @@ bool cmd_several(struct cmd_call *c)
     if (!backend_submit(c->app->backend, &rq, c->e))
         return false;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kint(c->json, "replies", n);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%ld{replies}", n);
     } else {
         say_line(c->out, ST_DIM, "%ld replies in one batch; Ctrl-C stops", n);
     }

@@ -117,19 +117,14 @@ static void token_json(struct app *a, const struct token *x, int P, struct buf *
     size_t n;
     const char *text = backend_token(a->backend, x->at.token, &n);
     jput_open(json, '{');
-    jput_kint(json, "position", x->at.position);
-    jput_kint(json, "token", x->at.token);
-    jput_key(json, "text");
-    jput_strn(json, text, n);
-    jput_kstr(json, "fate", x->turn ? x->fate : "prompt");
+    jput_fields(json, "%d{position}%d{token}%.*s{text}%s{fate}", x->at.position, x->at.token,
+                (int)n, text, x->turn ? x->fate : "prompt");
     if (x->turn) {
-        jput_kint(json, "turn", x->turn);
-        jput_kint(json, "step", x->step);
-        jput_kint(json, "depth", x->depth);
-        jput_kreal(json, "p", exp((double)x->fact.logp));
+        jput_fields(json, "%d{turn}%d{step}%d{depth}%g{p}", x->turn, x->step, x->depth,
+                    exp((double)x->fact.logp));
         if (x->fact.rival >= 0) {
-            jput_kint(json, "rival", x->fact.rival);
-            jput_kreal(json, "rival_p", exp((double)x->fact.rival_logp));
+            jput_fields(json, "%d{rival}%g{rival_p}", x->fact.rival,
+                        exp((double)x->fact.rival_logp));
         }
     }
     page_json(json, "full", x->at.full_slot, P);

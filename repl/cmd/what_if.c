@@ -21,9 +21,7 @@ bool cmd_what_if(struct cmd_call *c)
         return false;
     a->n_what_if++;
     if (c->json) {
-        jput_open(c->json, '{');
-        jput_kstr(c->json, "asked", c->rest);
-        jput_close(c->json, '}');
+        jput_record(c->json, "%s{asked}", c->rest);
     }
     return true;
 }
@@ -143,17 +141,12 @@ static void side_json(struct app *a, const struct what_if_side *s, struct buf *j
     if (s->failed)
         jput_kstr(json, "fault", s->why);
     else {
-        jput_kint(json, "drafted", s->rec.drafted);
-        jput_kint(json, "accepted", s->rec.accepted);
+        jput_fields(json, "%d{drafted}%d{accepted}", s->rec.drafted, s->rec.accepted);
         if (!isnan(s->rec.margin))
             jput_kreal(json, "margin", (double)s->rec.margin);
-        jput_key(json, "draft_digest");
-        jput_digest(json, s->rec.draft_digest);
-        jput_key(json, "logit_digest");
-        jput_digest(json, s->rec.logit_digest);
-        jput_key(json, "page_digest");
-        jput_digest(json, s->rec.page_digest);
-        jput_kint(json, "us", (int64_t)s->rec.us_draft + s->rec.us_verify + s->rec.us_commit);
+        jput_fields(json, "%016lx{draft_digest}%016lx{logit_digest}%016lx{page_digest}%ld{us}",
+                    s->rec.draft_digest, s->rec.logit_digest, s->rec.page_digest,
+                    (int64_t)s->rec.us_draft + s->rec.us_verify + s->rec.us_commit);
         jput_key(json, "tokens");
         tokens_json(a, s->token, s->n_token, json);
     }
@@ -163,13 +156,9 @@ static void side_json(struct app *a, const struct what_if_side *s, struct buf *j
 static void answer_json(struct app *a, const struct what_if *w, struct buf *json)
 {
     jput_open(json, '{');
-    jput_kstr(json, "what_if", w->change);
-    jput_kint(json, "turn", w->turn);
-    jput_kint(json, "step", w->step);
-    jput_kstr(json, "was", w->was);
-    jput_kbool(json, "same_settings", w->same);
-    jput_kint(json, "same_tokens", same_tokens(w));
-    jput_kbool(json, "other_pools", w->other_pools);
+    jput_fields(json, "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
+                "%d{other_pools?}", w->change, w->turn, w->step, w->was, w->same, same_tokens(w),
+                w->other_pools);
     jput_key(json, "as_it_is");
     side_json(a, &w->side[0], json);
     jput_key(json, "changed");

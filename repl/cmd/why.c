@@ -380,12 +380,7 @@ static void token_json(struct app *a, const char *key, int32_t id, float p, stru
         return;
     }
     const char *text = backend_token(a->backend, id, &n);
-    jput_open(json, '{');
-    jput_kint(json, "token", id);
-    jput_key(json, "text");
-    jput_strn(json, text, n);
-    jput_kreal(json, "p", (double)p);
-    jput_close(json, '}');
+    jput_record(json, "%d{token}%.*s{text}%g{p}", id, (int)n, text, p);
 }
 
 static void changes_json(struct app *a, const struct step_view *v, struct buf *json)
@@ -399,12 +394,8 @@ static void changes_json(struct app *a, const struct step_view *v, struct buf *j
     }
     jput_open(json, '[');
     for (int i = 0; i < n; i++) {
-        jput_open(json, '{');
-        jput_kstr(json, "pool", pool_name(c[i].pool));
-        jput_kint(json, "page", c[i].page);
-        jput_kint(json, "column", c[i].column);
-        jput_kbool(json, "taken", c[i].taken);
-        jput_close(json, '}');
+        jput_record(json, "%s{pool}%d{page}%d{column}%d{taken?}", pool_name(c[i].pool), c[i].page,
+                    c[i].column, c[i].taken);
     }
     jput_close(json, ']');
 }
@@ -424,23 +415,12 @@ static void why_json(struct app *a, const struct why *w, struct buf *json)
     size_t n;
     const char *text = backend_token(a->backend, t->token[w->node], &n);
     jput_open(json, '{');
-    jput_kint(json, "turn", w->v->turn);
-    jput_kint(json, "step", w->v->step);
-    jput_kint(json, "node", w->node);
-    jput_kint(json, "parent", w->parent);
-    jput_kint(json, "depth", w->depth);
-    jput_kint(json, "position", w->pos);
-    jput_kint(json, "token", t->token[w->node]);
-    jput_key(json, "text");
-    jput_strn(json, text, n);
-    jput_kstr(json, "fate", fate_name(t->fate[w->node]));
+    jput_fields(json, "%d{turn}%d{step}%d{node}%d{parent}%d{depth}%d{position}%d{token}"
+                "%.*s{text}%s{fate}", w->v->turn, w->v->step, w->node, w->parent, w->depth, w->pos,
+                t->token[w->node], (int)n, text, fate_name(t->fate[w->node]));
     if (w->node) {
-        jput_kreal(json, "q", (double)t->q[w->node]);
-        jput_kreal(json, "p", (double)w->p);
-        jput_kint(json, "rank", w->rank);
-        jput_kint(json, "guesses", w->siblings);
-        jput_kstr(json, "rule", rule_name(w));
-        jput_kreal(json, "u", (double)w->u);
+        jput_fields(json, "%g{q}%g{p}%d{rank}%d{guesses}%s{rule}%g{u}", t->q[w->node], w->p,
+                    w->rank, w->siblings, rule_name(w), w->u);
     }
     jput_key(json, "first_wrong");
     if (w->wrong >= 0)
@@ -449,11 +429,8 @@ static void why_json(struct app *a, const struct why *w, struct buf *json)
         jput_null(json);
     token_json(a, "choice", w->choice, w->choice_p, json);
     token_json(a, "rival", w->rival, w->rival_p, json);
-    jput_kint(json, "window", w->W);
-    jput_kint(json, "window_first", w->window_first);
-    jput_kint(json, "page", w->pos / w->P);
-    jput_kint(json, "cell", w->pos % w->P);
-    jput_kstr(json, "capture", backend_info(a->backend)->capture);
+    jput_fields(json, "%d{window}%d{window_first}%d{page}%d{cell}%s{capture}", w->W,
+                w->window_first, w->pos / w->P, w->pos % w->P, backend_info(a->backend)->capture);
     changes_json(a, w->v, json);
     jput_close(json, '}');
 }

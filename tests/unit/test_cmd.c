@@ -1,6 +1,7 @@
 /* Commands without an engine: lookup, words, completion, the table, help, and what plain text and
  * JSON make of hostile bytes. */
 #include <setjmp.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -426,6 +427,23 @@ static json_t *answer(const char *line, bool expect)
     return j;
 }
 
+static void test_a_format_names_the_members_of_an_object(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    const char *volatile none = NULL;
+    jput_record(&b, "step %d{turn}.%*d{step} %d %5.1f%%{no}%6.2f{rate} %s{name} %s{none}", 9, 4, -214, 7, 1.0,
+                2.0 / 3, "a \"b\"", none);
+    jput_record(&b, "%d{yes?}%d{no?}%d{page:0}%d{slot:0}%ld{far:-1}%lu{big}%zu{bytes}%u{u}%lld{ll}", true, false, 0,
+                7, -1L, 1ul << 40, sizeof b.n, 4000000000u, -5ll);
+    jput_record(&b, "%.*s{part}%016lx{digest}%g{nan}%c{c}", 2, "abc", 0xABCul, (double)NAN, 'x');
+    assert_string_equal(b.p, "{\"turn\":9,\"step\":-214,\"rate\":0.666666667,\"name\":\"a \\\"b\\\"\",\"none\":null},"
+                             "{\"yes\":true,\"no\":false,\"page\":null,\"slot\":7,\"far\":null,\"big\":1099511627776,"
+                             "\"bytes\":8,\"u\":4000000000,\"ll\":-5},"
+                             "{\"part\":\"ab\",\"digest\":\"0000000000000abc\",\"nan\":null,\"c\":120}");
+    buf_free(&b);
+}
+
 static void test_answers_are_one_json_object(void **state)
 {
     (void)state;
@@ -659,6 +677,7 @@ int main(void)
         cmocka_unit_test(test_attachments_stay_in_their_session),
         cmocka_unit_test(test_the_theme_is_a_setting_of_the_screen),
         cmocka_unit_test(test_read_attaches_a_file_to_the_next_message),
+        cmocka_unit_test(test_a_format_names_the_members_of_an_object),
         cmocka_unit_test(test_answers_are_one_json_object),
         cmocka_unit_test(test_json_strings_are_ascii_and_come_back),
         cmocka_unit_test(test_json_strings_take_any_bytes),
