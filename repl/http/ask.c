@@ -100,7 +100,9 @@ json_t *ask_object(const char *body, size_t n, struct refusal *r)
     json_error_t why;
     json_t *o = json_parse(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!o) {
-        refuse(r, 400, NULL, "the body is no JSON: line %d, column %d: %s", why.line, why.column, why.text);
+        bool large = json_error_code(&why) == json_error_out_of_memory;
+        refuse(r, 400, NULL, "the body %s: line %d, column %d: %s",
+               large ? "is too large" : "is no JSON", why.line, why.column, why.text);
     } else if (!json_is_object(o)) {
         refuse(r, 400, NULL, "the body should be a JSON object");
         json_decref(o);

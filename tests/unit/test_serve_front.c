@@ -1474,6 +1474,30 @@ static void test_broken_bodies_are_read_or_refused(void **state)
     desk_close(&d);
 }
 
+/* A body that is JSON, but of more values than a reader takes, is called too large, not broken. */
+static void test_a_body_is_refused_for_what_it_is(void **state)
+{
+    static const struct { const char *part; int n; const char *says; } cases[] = {
+        {"{},", 1000000, "the body is too large: line 1"}, {"{,", 1, "the body is no JSON: line 1"}};
+    struct desk d;
+    (void)state;
+    desk_open(&d, NULL);
+    for (int i = 0; i < 2; i++) {
+        struct buf b = {0};
+        struct ask a;
+        struct refusal r;
+        buf_str(&b, "{\"x\":[");
+        for (int k = 0; k < cases[i].n; k++)
+            buf_str(&b, cases[i].part);
+        buf_str(&b, "{}]," ASKED "}");
+        assert_false(ask_read(&a, &d.s->of, true, b.p, b.n, &r));
+        assert_int_equal(r.status, 400);
+        assert_memory_equal(r.message, cases[i].says, strlen(cases[i].says));
+        buf_free(&b);
+    }
+    desk_close(&d);
+}
+
 /* ---- metrics --------------------------------------------------------------------------------- */
 
 static double metric(const struct buf *page, const char *name, const char *label, const char *value)
@@ -1551,6 +1575,7 @@ int main(void)
         cmocka_unit_test(test_the_end_of_the_server_ends_replies),
         cmocka_unit_test(test_connections_that_stand_still_end),
         cmocka_unit_test(test_broken_bodies_are_read_or_refused),
+        cmocka_unit_test(test_a_body_is_refused_for_what_it_is),
         cmocka_unit_test(test_metrics_count_what_was_served),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
