@@ -3,14 +3,6 @@
 
 #include <stdlib.h>
 
-const char *probe_point_name(enum probe_point at)
-{
-    static const char *const name[N_PROBE_POINTS] = {
-        "residual", "q", "k", "v", "attention output", "residual after attention",
-        "residual after the MLP"};
-    return at < N_PROBE_POINTS ? name[at] : "?";
-}
-
 void probe_clear(struct probe *p)
 {
     for (int l = 0; p->layer && l <= p->n_layer; l++) {

@@ -22,7 +22,6 @@ enum probe_point {
     PROBE_OUT,  /* the residual stream after the MLP or the experts (hidden) */
     N_PROBE_POINTS,
 };
-const char *probe_point_name(enum probe_point at); /* "residual", "q", ... */
 
 /* The shares of a head's attention. sink + within + beyond + tree == 1. */
 struct attn_share {

@@ -432,9 +432,8 @@ struct pruned {
     bool clock_doubted; /* nothing was removed by age: see by_itself */
 };
 /* A line for each session in report (may be NULL). */
-bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
                       struct err *e);
-int history_prune(const char *path, int older_than_days, struct err *e); /* sessions removed, -1 */
 /* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);
 /* Writes the sound records of a damaged log to a new log `to`, and reports the others. The damaged

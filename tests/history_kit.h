@@ -428,6 +428,14 @@ KIT bool wait_until_acked(struct history *h, uint64_t turns, int ms)
     return false;
 }
 
+/* Prunes the sessions that are older than so many days. How many were removed, -1: an error. */
+KIT int prune_older(const char *path, int days, struct err *e)
+{
+    struct pruned out;
+    const struct prune_rule rule = {.older_than = days, .keep = -1, .to_bytes = -1};
+    return history_prune(path, &rule, &out, NULL, e) ? out.sessions : -1;
+}
+
 /* Damaged databases that were set aside in the scratch folder. */
 KIT int count_aside(void)
 {

@@ -24,12 +24,6 @@ const char *page_op_name(enum page_op op)
     return NAME(name, op);
 }
 
-const char *page_holder_name(enum page_holder h)
-{
-    static const char *const name[] = {"session", "checkpoint", "idle", "batch"};
-    return NAME(name, h);
-}
-
 /* ---- packing ---- */
 
 static void put_u32(uint8_t *b, uint32_t v)

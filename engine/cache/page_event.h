@@ -38,7 +38,6 @@ enum page_holder {
     HOLDER_BATCH,   /* a reply of a batch; no step carries events of a batch */
 };
 enum { LAST_PAGE_HOLDER = HOLDER_BATCH };
-const char *page_holder_name(enum page_holder h); /* "session", "checkpoint", "idle", "batch" */
 
 struct page_event {
     uint8_t pool, op, holder;

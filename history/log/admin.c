@@ -257,7 +257,7 @@ static int prune_transaction(struct pruning *p)
     return rc ? rc : db_do(d, "COMMIT", "");
 }
 
-bool history_prune_by(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
                       struct err *e)
 {
     struct db d;
@@ -279,13 +279,6 @@ bool history_prune_by(const char *path, const struct prune_rule *rule, struct pr
     live_close(&l);
     db_close(&d);
     return ok;
-}
-
-int history_prune(const char *path, int older_than_days, struct err *e)
-{
-    struct pruned out;
-    const struct prune_rule rule = {.older_than = older_than_days, .keep = -1, .to_bytes = -1};
-    return history_prune_by(path, &rule, &out, NULL, e) ? out.sessions : -1;
 }
 
 /* ---- titles and pins ---- */

@@ -77,7 +77,7 @@ static void retain(struct app *a)
     struct err e = {0};
     if (rule.older_than == ANY_AGE && rule.keep < 0)
         return;
-    if (!history_prune_by(a->db_path, &rule, &gone, NULL, &e))
+    if (!history_prune(a->db_path, &rule, &gone, NULL, &e))
         buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);
     else if (gone.clock_doubted)
         buf_str(&a->notes, "the clock is over a year past the newest session: no session was removed for its age"

@@ -61,11 +61,6 @@ struct gauge_range gauge_range(const struct gauge_series *s, enum gauge g)
     return r;
 }
 
-float gauge_last(const struct gauge_series *s, enum gauge g)
-{
-    return gauge_range(s, g).last;
-}
-
 int gauge_cells(const struct gauge_series *s, enum gauge g, int most, float *cell, double *ms)
 {
     *ms = fmax(s->view.ms, 1);

@@ -22,8 +22,6 @@ struct gauge_range {
     int n;
 };
 struct gauge_range gauge_range(const struct gauge_series *s, enum gauge g);
-/* The latest value that was reported; NAN: none. */
-float gauge_last(const struct gauge_series *s, enum gauge g);
 /* Spreads the readings over cells of equal time, the oldest first: each cell gets the greatest value
  * read in its time, NAN: nothing was. Returns how many of the `most` cells are used, *ms: the time of
  * one. */

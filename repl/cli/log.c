@@ -165,7 +165,7 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
         err_set(e, ERR_USAGE, "db prune: expected --older-than DAYS, --keep N or --to-size MB");
         return cli_fail(e);
     }
-    if (!history_prune_by(path, &rule, &gone, &report, e)) {
+    if (!history_prune(path, &rule, &gone, &report, e)) {
         buf_free(&report);
         return cli_fail(e);
     }

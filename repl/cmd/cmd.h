@@ -63,7 +63,6 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
 /* ---- settings of the screen (screen.c) ------------------------------------------------------- */
 
 bool is_screen_setting(const char *name);
-const char *screen_setting_name(int i); /* NULL after the last */
 /* Shows a setting of the screen, or changes it. */
 bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
                     struct buf *json, struct err *e);

@@ -44,11 +44,6 @@ bool is_screen_setting(const char *name)
     return setting_find(name) != NULL;
 }
 
-const char *screen_setting_name(int i)
-{
-    return i < N_SETTING ? settings[i].name : NULL;
-}
-
 bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
                     struct buf *json, struct err *e)
 {

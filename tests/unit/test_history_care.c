@@ -98,7 +98,7 @@ static struct pruned prune(struct prune_rule rule)
 {
     struct pruned out;
     struct err e = {0};
-    if (!history_prune_by(db_path, &rule, &out, NULL, &e))
+    if (!history_prune(db_path, &rule, &out, NULL, &e))
         fail_msg("%s", e.msg);
     return out;
 }
@@ -116,7 +116,7 @@ static void test_prune_keeps_what_others_need(void **state)
     assert_false(history_pin(db_path, "01H", true, &e));
     sound(db_path);
     const struct prune_rule dry = {.older_than = ANY_AGE, .keep = 4, .to_bytes = -1, .dry = true};
-    assert_true(history_prune_by(db_path, &dry, &gone, &report, &e));
+    assert_true(history_prune(db_path, &dry, &gone, &report, &e));
     assert_int_equal(gone.sessions, 2); /* 3, then 1, which is no parent any more; not 2 */
     assert_non_null(strstr(report.p, "    3  "));
     assert_int_equal(sessions(db_path), 6);

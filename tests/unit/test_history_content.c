@@ -463,11 +463,11 @@ static void test_backup_check_titles_and_prune(void **state)
     post_session(h, child, r.id, 1);
     one_turn(h, child, 2, false);
     assert_true(history_flush(h, 60000));
-    assert_int_equal(history_prune(db_path, 1, &e), 0);
-    assert_int_equal(history_prune(db_path, -1, &e), 2); /* "older" than tomorrow */
+    assert_int_equal(prune_older(db_path, 1, &e), 0);
+    assert_int_equal(prune_older(db_path, -1, &e), 2); /* "older" than tomorrow */
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM session"), 2);
     history_close(h);
-    assert_int_equal(history_prune(db_path, -1, &e), 2);
+    assert_int_equal(prune_older(db_path, -1, &e), 2);
     static const char *const tables[] = {"session", "run",        "turn",  "turn_part", "step",
                                          "tree",    "pages",      "event", "turn_fts"};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

@@ -46,7 +46,7 @@ static void refused_untouched(const char *path, const char *why)
     assert_int_equal(e.kind, ERR_DB);
     assert_false(history_check(path, &report, &e));
     assert_false(history_backup(path, to, &e));
-    assert_int_equal(history_prune(path, 0, &e), -1);
+    assert_int_equal(prune_older(path, 0, &e), -1);
     assert_false(history_set_title(path, "x", "y", &e));
     assert_int_equal(stat(path, &after), 0);
     assert_int_equal(after.st_mode & 0777, 0644);
@@ -333,7 +333,7 @@ static void test_what_aerie_does_itself_passes(void **state)
     assert_true(history_flush(h, 60000));
     assert_true(history_check(db_path, &report, &e)); /* while the session is open */
     history_close(h);
-    assert_int_equal(history_prune(db_path, -1, &e), 4);
+    assert_int_equal(prune_older(db_path, -1, &e), 4);
     make_log(1);
     if (!history_check(db_path, &report, &e))
         fail_msg("%s", report.p);

@@ -141,12 +141,13 @@ static void compare_lengths(sqlite3_stmt *st, const struct step_row *r, const st
 /* seq orders the events of a step; it need not be their number. */
 static void compare_page(sqlite3_stmt *st, const struct step_row *r, const struct page_event *p)
 {
+    static const char *const holder[] = {"session", "checkpoint", "idle", "batch"};
     assert_int_equal(sqlite3_step(st), SQLITE_ROW);
     assert_int_equal(sqlite3_column_int(st, 0), r->turn);
     assert_int_equal(sqlite3_column_int(st, 1), r->n);
     assert_string_equal((const char *)sqlite3_column_text(st, 3), pool_name(p->pool));
     assert_string_equal((const char *)sqlite3_column_text(st, 4), page_op_name(p->op));
-    assert_string_equal((const char *)sqlite3_column_text(st, 5), page_holder_name(p->holder));
+    assert_string_equal((const char *)sqlite3_column_text(st, 5), holder[p->holder]);
     assert_int_equal(sqlite3_column_int(st, 6), p->page);
     assert_int_equal(sqlite3_column_type(st, 7) == SQLITE_NULL, p->column < 0);
     if (p->column >= 0)

@@ -306,7 +306,7 @@ static void test_opening_a_pack_writes_nothing(void **state)
     assert_null(history_open(pack_path, LOG_STEPS, &about, &e));
     assert_non_null(strstr(e.msg, "is a pack"));
     assert_false(history_set_title(pack_path, ID, "x", &e));
-    assert_int_equal(history_prune(pack_path, 0, &e), -1);
+    assert_int_equal(prune_older(pack_path, 0, &e), -1);
     assert_true(history_check(pack_path, &report, &e));
     assert_non_null(strstr(report.p, "the seal matches"));
     struct hdb *log = read_open();

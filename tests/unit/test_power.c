@@ -207,7 +207,7 @@ static void prune(void)
     struct pruned gone;
     struct err e = {0};
     const struct prune_rule rule = {.older_than = ANY_AGE, .keep = 3, .to_bytes = -1};
-    assert_true(history_prune_by(db_path, &rule, &gone, NULL, &e));
+    assert_true(history_prune(db_path, &rule, &gone, NULL, &e));
 }
 
 static void vacuum(void)
