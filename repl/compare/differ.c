@@ -18,10 +18,7 @@ const char *diff_class_name(enum diff_class c)
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
+bool differ_set(struct difference *d, enum diff_class class, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -34,15 +31,15 @@ static bool set(struct difference *d, enum diff_class class, const char *fmt, ..
 static bool numbers(struct difference *d, enum diff_class class, const char *name, int64_t a,
                     int64_t b, const struct diff_names *in)
 {
-    return a != b && set(d, class, "%s %lld %s, %lld %s", name, (long long)a, in->a, (long long)b,
-                         in->b);
+    return a != b && differ_set(d, class, "%s %lld %s, %lld %s", name, (long long)a, in->a,
+                                (long long)b, in->b);
 }
 
 static bool digests(struct difference *d, enum diff_class class, uint64_t a, uint64_t b,
                     const struct diff_names *in)
 {
-    return a != b && set(d, class, "digest %016llx %s, %016llx %s", (unsigned long long)a, in->a,
-                         (unsigned long long)b, in->b);
+    return a != b && differ_set(d, class, "digest %016llx %s, %016llx %s", (unsigned long long)a,
+                                in->a, (unsigned long long)b, in->b);
 }
 
 static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
@@ -52,8 +49,8 @@ static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class
     while (i < n && a->v[i] == b->v[i])
         i++;
     if (i < n)
-        return set(d, class, "token %d is %d %s, %d %s", i, a->v[i], in->a, b->v[i], in->b);
-    return a->n != b->n && set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
+        return differ_set(d, class, "token %d is %d %s, %d %s", i, a->v[i], in->a, b->v[i], in->b);
+    return a->n != b->n && differ_set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
 }
 
 /* The drafted tree; which nodes were accepted is compared with the tokens. */
@@ -195,7 +192,7 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
         n->pages |= pages;
         bool meant = !numbered && pages_differ(&of->pages, x, y, in, why, sizeof why);
         n->meaning |= !numbered && !of->pages.unknown;
-        if (differ_step(x, y, pages, in, d) || (meant && set(d, DIFF_PAGES, "%s", why))) {
+        if (differ_step(x, y, pages, in, d) || (meant && differ_set(d, DIFF_PAGES, "%s", why))) {
             at_steps(d, x->n, y->n);
             return true;
         }
@@ -210,8 +207,8 @@ static bool by_steps(struct comparison *of, const struct trace_turn *a, const st
         return false;
     const struct step_row *x = more_a ? &a->step[both] : &b->step[both];
     at_steps(d, more_a ? x->n : 0, more_a ? 0 : x->n);
-    return set(d, DIFF_REPLY, "there is no such step %s: the turn is over (%s)", more_a ? in->b : in->a,
-               more_a ? b->stop : a->stop);
+    return differ_set(d, DIFF_REPLY, "there is no such step %s: the turn is over (%s)",
+                      more_a ? in->b : in->a, more_a ? b->stop : a->stop);
 }
 
 static struct emitted emitted(const struct trace_turn *t, int i)
@@ -252,13 +249,15 @@ static bool by_position(struct comparison *of, const struct trace_turn *a, const
         if (x.token != y.token) {
             bool chosen = c->may & MAY_SAMPLE || (exact && facts);
             bool equal = !facts || same_best(&x, &y);
-            return set(d, chosen && equal ? DIFF_SAMPLER : DIFF_LOGITS, "token %d is %d %s, %d %s", i,
-                       x.token, in->a, y.token, in->b);
+            return differ_set(d, chosen && equal ? DIFF_SAMPLER : DIFF_LOGITS,
+                              "token %d is %d %s, %d %s", i, x.token, in->a, y.token, in->b);
         }
         if (exact && facts && !same_row(&x, &y))
-            return set(d, DIFF_LOGITS, "log probability of token %d %.9g %s, %.9g %s; of its rival %.9g, %.9g",
-                       i, (double)x.fact->logp, in->a, (double)y.fact->logp, in->b,
-                       (double)x.fact->rival_logp, (double)y.fact->rival_logp);
+            return differ_set(
+                d, DIFF_LOGITS,
+                "log probability of token %d %.9g %s, %.9g %s; of its rival %.9g, %.9g", i,
+                (double)x.fact->logp, in->a, (double)y.fact->logp, in->b,
+                (double)x.fact->rival_logp, (double)y.fact->rival_logp);
         n->tokens++;
     }
     d->token = -1;
@@ -313,7 +312,8 @@ static bool both_stopped(struct comparison *of, const struct trace_turn *a, cons
     if (a->rule != b->rule || !steps ||
         (at != trace_emitted(b) && !stops_may_differ(&of->all, a, b))) {
         at_steps(&of->d, a->fault_step, b->fault_step);
-        return set(&of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault, of->in->b);
+        return differ_set(&of->d, DIFF_STOP, "%.90s %s, %.90s %s", a->fault, of->in->a, b->fault,
+                          of->in->b);
     }
     of->n.over = contexts_part(a, b);
     if (at != trace_emitted(b))
@@ -333,9 +333,9 @@ static bool one_stopped(struct comparison *of, const struct trace_turn *a, const
     const char *where = bad == a ? of->in->a : of->in->b;
     at_steps(&of->d, bad == a ? bad->fault_step : 0, bad == a ? 0 : bad->fault_step);
     if (!bad->rule) /* the device, or invalid numbers */
-        return set(&of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
+        return differ_set(&of->d, DIFF_LOGITS, "%.200s (%s)", bad->fault, where);
     if (!stops_may_differ(&of->all, a, b))
-        return set(&of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
+        return differ_set(&of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
     at_steps(&of->d, 0, 0);
     of->n.over = contexts_part(a, b);
     say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
@@ -380,7 +380,7 @@ bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, cons
         return differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d);
     quote(mine, x);
     quote(other, y);
-    return !same && set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);
+    return !same && differ_set(d, DIFF_MESSAGE, "\"%s\" %s, \"%s\" %s", x, in->a, y, in->b);
 }
 
 static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
@@ -404,7 +404,8 @@ static bool turns(struct comparison *of, const struct trace_turn *a, const struc
     if ((end || exact) && differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
         return true;
     return end && a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
-           set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop, in->b);
+           differ_set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop,
+                      in->b);
 }
 
 void comparison_begin(struct comparison *c, enum diff_how how, const struct diff_names *in)
@@ -430,6 +431,16 @@ void comparison_free(struct comparison *c)
     conditions_free(&c->all);
 }
 
+bool differ_numbers_of_turns(const struct trace *a, const struct trace *b,
+                             const struct diff_names *in, struct difference *d)
+{
+    if (a->n == b->n)
+        return false;
+    d->index = min_int(a->n, b->n);
+    d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
+    return differ_set(d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
+}
+
 void differ_traces(const struct trace *a, const struct trace *b, enum diff_how how,
                    const struct diff_names *in, struct difference *d, struct conditions *all,
                    struct diff_counts *n)
@@ -438,11 +449,8 @@ void differ_traces(const struct trace *a, const struct trace *b, enum diff_how h
     comparison_begin(&c, how, in);
     for (int i = 0; i < min_int(a->n, b->n); i++)
         comparison_turn(&c, &a->turn[i], &b->turn[i]);
-    if (!c.d.class && !c.n.over && a->n != b->n) {
-        c.d.index = min_int(a->n, b->n);
-        c.d.turn = (a->n > b->n ? a : b)->turn[c.d.index].n;
-        set(&c.d, DIFF_MESSAGE, "there is no such turn %s", a->n > b->n ? in->b : in->a);
-    }
+    if (!c.d.class && !c.n.over)
+        differ_numbers_of_turns(a, b, in, &c.d);
     *d = c.d;
     *all = c.all;
     *n = c.n;

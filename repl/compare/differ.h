@@ -34,9 +34,17 @@ struct difference {
     char why[256];
 };
 
+/* Fills in class and why; returns true. */
+bool differ_set(struct difference *d, enum diff_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
 bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
                     struct difference *d);
+
+/* Compares how many turns two runs have. */
+bool differ_numbers_of_turns(const struct trace *a, const struct trace *b,
+                             const struct diff_names *in, struct difference *d);
 
 /* What was compared. */
 struct diff_counts {

@@ -140,6 +140,21 @@ int trace_step_of(const struct trace_turn *t, int i, int *at)
     return -1;
 }
 
+const struct step_row *trace_token(const struct trace_turn *t, int i, int *at)
+{
+    int k = t ? trace_step_of(t, i, at) : -1;
+    return k < 0 ? NULL : &t->step[k];
+}
+
+const struct token_fact *trace_fact(const struct trace_turn *t, int i, int *step)
+{
+    int at;
+    const struct step_row *s = trace_token(t, i, &at);
+    if (step)
+        *step = s ? s->n : 0;
+    return s && s->facts ? &s->facts[at] : NULL;
+}
+
 int trace_emitted(const struct trace_turn *t)
 {
     int n = 0;

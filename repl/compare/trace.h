@@ -44,6 +44,10 @@ void trace_free(struct trace *t);
 /* The step (index into turn->step) that emitted token i of the reply, and the token's index among
  * those of the step; -1: none did. */
 int trace_step_of(const struct trace_turn *t, int i, int *at);
+/* That step, or NULL; t may be NULL. */
+const struct step_row *trace_token(const struct trace_turn *t, int i, int *at);
+/* What the logits said of the token; NULL: not known. *step (may be NULL): the step's number, 0: none. */
+const struct token_fact *trace_fact(const struct trace_turn *t, int i, int *step);
 /* Tokens that the steps emitted. */
 int trace_emitted(const struct trace_turn *t);
 /* Whether any turn was computed by a server. */

@@ -1,5 +1,5 @@
 /* verdict.c - see verdict.h. verdict_text.c writes the report. */
-#include "repl/compare/verdict.h"
+#include "repl/compare/judge.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,30 +13,10 @@
  * or more noise runs. */
 #define FAR_ROW 4
 
-struct judge {
-    const struct verdict_ask *ask;
-    struct report *r;
-    struct diff_side side[2];
-    struct rerun_engine engine; /* stays open between runs with the same options */
-    struct trace now_b;   /* the second side's run, if there is no log of it */
-    const struct trace *a, *b;
-    struct bands bands;
-};
-
-static void progress(const struct judge *j, const char *what)
-{
-    if (j->ask->progress)
-        j->ask->progress(j->ask->arg, what);
-}
-
 static bool run(struct judge *j, int side, const struct run_ask *ask, struct run_facts *f, const char *what)
 {
     struct err e;
-    progress(j, what);
-    bool ok = side_run(&j->side[side], ask, f, &e);
-    if (!ok)
-        report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[side], e.msg);
-    return ok;
+    return judge_run(j, side, ask, f, what, &e);
 }
 
 static const struct trace_turn *turn_of(const struct trace *t, int n)
@@ -47,28 +27,7 @@ static const struct trace_turn *turn_of(const struct trace *t, int n)
     return NULL;
 }
 
-/* The step of a reply's token, and its index among the step's tokens. NULL: no step has it. */
-static const struct step_row *token_of(const struct trace_turn *t, int i, int *at)
-{
-    int k = t ? trace_step_of(t, i, at) : -1;
-    return k < 0 ? NULL : &t->step[k];
-}
-
 /* ---- the checker ----------------------------------------------------------------------------- */
-
-/* Takes over the rule that ended a run, if no other run has named one. */
-static void take_rule(struct judge *j, int side, const struct run_facts *f)
-{
-    struct report *r = j->r;
-    if (!f->rule[0] || r->rule[0])
-        return;
-    snprintf(r->rule, sizeof r->rule, "%s", f->rule);
-    r->rule_turn = f->rule_turn;
-    r->rule_step = f->rule_step;
-    r->rule_side = side;
-    report_say(j->r, "a rule is violated %s at step %d.%d: %s",
-               side ? j->ask->names.b : j->ask->names.a, r->rule_turn, r->rule_step, r->rule);
-}
 
 /* Runs both sides again with the strict checker. */
 static void check_sides(struct judge *j)
@@ -79,7 +38,7 @@ static void check_sides(struct judge *j)
         struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
         struct run_facts f;
         if (run(j, side, &ask, &f, "with the checker"))
-            take_rule(j, side, &f);
+            judge_rule(j, side, &f, side ? j->ask->names.b : j->ask->names.a);
         checks += f.checks;
         run_facts_free(&f);
     }
@@ -98,8 +57,8 @@ static bool map_rows(const struct judge *j, const struct run_facts *a, const str
     int at_a = 0, at_b = 0;
     if (token < 0)
         return rows_all(a->probe, b->probe, m);
-    const struct step_row *x = token_of(turn_of(&a->trace, turn), token, &at_a);
-    const struct step_row *y = token_of(turn_of(&b->trace, turn), token, &at_b);
+    const struct step_row *x = trace_token(turn_of(&a->trace, turn), token, &at_a);
+    const struct step_row *y = trace_token(turn_of(&b->trace, turn), token, &at_b);
     m->n = 1;
     m->a[0] = x ? row_of_token(a->probe, x, at_a) : -1;
     m->b[0] = y ? row_of_token(b->probe, y, at_b) : -1;
@@ -289,7 +248,7 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
  * begun in any of them. Searches them if both sides have the same chunks. */
 static bool find_in_chunks(struct judge *j, int turn, const int step[2])
 {
-    const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
+    const struct trace_turn *a = turn_of(j->t[0], turn), *b = turn_of(j->t[1], turn);
     bool same = step[0] == step[1] && a && b && a->n_step >= step[0] && j->r->diff.class == DIFF_LOGITS;
     for (int i = 0; same && i < step[0] - 1; i++) {
         const int at[2] = {i + 1, i + 1};
@@ -347,153 +306,15 @@ static float noise_size(const struct buf *a, const struct buf *b)
     return size;
 }
 
-/* The margins of all tokens of a trace, turn after turn: log probability of each emitted token less
- * its rival's. */
-struct margins {
-    double *v;
-    int *turn, *token;
-    int n;
-};
-
-static void margins_free(struct margins *m)
-{
-    free(m->v);
-    free(m->turn);
-    free(m->token);
-    *m = (struct margins){0};
-}
-
-/* The margin of one token over another in a row of which only the best token and the rival are
- * known; NAN if it does not follow from them. */
-static double margin_over(const struct token_fact *f, int32_t rival)
-{
-    return f->rival == rival ? (double)f->logp - (double)f->rival_logp : NAN;
-}
-
-/* The margins of all tokens in *t over the rivals that *ref has at the same places. */
-static void margins_read(struct margins *m, const struct trace *ref, const struct trace *t)
-{
-    int room = 0;
-    for (int i = 0; i < ref->n; i++)
-        room += trace_emitted(&ref->turn[i]);
-    m->v = xcalloc((size_t)room + 1, sizeof *m->v);
-    m->turn = xcalloc((size_t)room + 1, sizeof *m->turn);
-    m->token = xcalloc((size_t)room + 1, sizeof *m->token);
-    m->n = 0;
-    for (int i = 0; i < min_int(ref->n, t->n); i++)
-        for (int k = 0; k < min_int(trace_emitted(&ref->turn[i]), trace_emitted(&t->turn[i])); k++) {
-            int at_x, at_y;
-            const struct step_row *x = token_of(&ref->turn[i], k, &at_x);
-            const struct step_row *y = token_of(&t->turn[i], k, &at_y);
-            bool known = x->facts && y->facts && x->tokens.v[at_x] == y->tokens.v[at_y];
-            const struct token_fact *f = known ? &y->facts[at_y] : NULL;
-            m->v[m->n] = f ? margin_over(f, x->facts[at_x].rival) : (double)NAN;
-            /* the rival is another one: use the emitted token's log probability */
-            if (f && isnan(m->v[m->n]))
-                m->v[m->n] = (double)f->logp - (double)x->facts[at_x].logp +
-                             margin_over(&x->facts[at_x], x->facts[at_x].rival);
-            m->turn[m->n] = ref->turn[i].n;
-            m->token[m->n++] = k;
-        }
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median of the values that are not NAN; 0: there are none. */
-static double median(const double *v, int n)
-{
-    double *s = xcalloc((size_t)n + 1, sizeof *s);
-    int k = 0;
-    for (int i = 0; i < n; i++)
-        if (!isnan(v[i]))
-            s[k++] = v[i];
-    qsort(s, (size_t)k, sizeof *s, by_size);
-    double mid = k ? s[k / 2] : 0;
-    free(s);
-    return mid;
-}
-
-struct measured {
-    struct margins a, b;
-    double *rms; /* (a.n) root mean square of each margin's movements under noise */
-    double usual; /* their median */
-    int runs;
-};
-
-static void measured_free(struct measured *x)
-{
-    margins_free(&x->a);
-    margins_free(&x->b);
-    free(x->rms);
-}
-
-/* Adds runs with noise until there are `upto`; x->rms holds sums of squares until they are done.
- * False: they cannot be run. */
-static bool add_noise_runs(struct judge *j, struct measured *x, const struct trace *ref, float size, int upto)
-{
-    for (int i = 0; i < x->a.n; i++)
-        x->rms[i] *= x->rms[i] * x->runs;
-    bool ok = true;
-    for (; ok && x->runs < upto; x->runs++) {
-        struct run_ask ask = {.forced = j->a, .plain = true, .noise = size, .seed = (uint64_t)x->runs + 1,
-                              .row = -1, .layer = -1};
-        struct run_facts f;
-        struct margins m = {0};
-        ok = run(j, 0, &ask, &f, "with noise");
-        if (ok)
-            margins_read(&m, ref, &f.trace);
-        for (int i = 0; i < min_int(m.n, x->a.n); i++)
-            if (!isnan(m.v[i]) && !isnan(x->a.v[i]))
-                x->rms[i] += (m.v[i] - x->a.v[i]) * (m.v[i] - x->a.v[i]);
-        margins_free(&m);
-        run_facts_free(&f);
-    }
-    for (int i = 0; i < x->a.n; i++)
-        x->rms[i] = sqrt(x->rms[i] / max_int(1, x->runs));
-    x->usual = median(x->rms, x->a.n);
-    return ok;
-}
-
-static double band_at(const struct measured *x, int i)
-{
-    return fmax(fmax(x->rms[i], x->usual), 1e-12);
-}
-
-/* The first token whose margin moved too far between the sides; -1: none. *worst: the largest. */
-static int first_far(const struct measured *x, double *worst, int *worst_at)
-{
-    int first = -1;
-    *worst = 0;
-    *worst_at = -1;
-    for (int i = 0; i < min_int(x->a.n, x->b.n); i++) {
-        double z = fabs(x->b.v[i] - x->a.v[i]) / band_at(x, i);
-        if (isnan(x->a.v[i]))
-            continue;
-        if (isnan(z))
-            z = INFINITY;
-        if (z > *worst) {
-            *worst = z;
-            *worst_at = i;
-        }
-        if (z > FAR_MARGIN && first < 0)
-            first = i;
-    }
-    return first;
-}
-
 /* Measures the bands of one token's row: the first side with noise against the first side without.
  * *plain: the first side without drafting, with taps at the token. */
 static bool tap_bands(struct judge *j, int turn, int token, float size, int runs, struct run_facts *plain)
 {
     struct run_facts once;
-    struct run_ask ask = {.turn = turn, .forced = j->a, .plain = true, .row = -1, .layer = -1};
+    struct run_ask ask = {.turn = turn, .forced = j->t[0], .plain = true, .row = -1, .layer = -1};
     bool ok = run(j, 0, &ask, &once, "without drafting");
     int at = 0;
-    const struct step_row *s = ok ? token_of(turn_of(&once.trace, turn), token, &at) : NULL;
+    const struct step_row *s = ok ? trace_token(turn_of(&once.trace, turn), token, &at) : NULL;
     int step = s ? s->n : 0;
     run_facts_free(&once);
     ask.step = step;
@@ -520,12 +341,16 @@ static void place_beyond(struct judge *j, int turn, int token, float size, const
     struct run_facts plain, other = {0};
     struct row_map m;
     int at = 0;
-    const struct step_row *s = token_of(turn_of(forced_b, turn), token, &at);
+    const struct step_row *s = trace_token(turn_of(forced_b, turn), token, &at);
     j->bands.least = size / 4; /* `size` is the size of four roundings */
     bool ok = s && tap_bands(j, turn, token, size, NOISE_LEAST, &plain);
     if (!s)
         plain = (struct run_facts){0};
-    struct run_ask ask = {.turn = turn, .step = s ? s->n : 0, .forced = j->a, .probe = true, .row = -1,
+    struct run_ask ask = {.turn = turn,
+                          .step = s ? s->n : 0,
+                          .forced = j->t[0],
+                          .probe = true,
+                          .row = -1,
                           .layer = -1};
     ok = ok && run(j, 1, &ask, &other, "with taps") && other.probe &&
          map_rows(j, &plain, &other, turn, token, &m);
@@ -536,31 +361,30 @@ static void place_beyond(struct judge *j, int turn, int token, float size, const
         r->step[0] = r->diff.step[0];
         r->step[1] = s->n;
         int x;
-        const struct step_row *mine = token_of(turn_of(j->a, turn), token, &x);
+        const struct step_row *mine = trace_token(turn_of(j->t[0], turn), token, &x);
         r->step[0] = mine ? mine->n : 0;
     }
     run_facts_free(&plain);
     run_facts_free(&other);
 }
 
-/* The margin at the first token that differs, and what is known of its band. */
-static void note_margin(struct judge *j, const struct measured *x, const struct trace *ref)
+/* The margin at the first token that differs, and its band. */
+static void note_margin(struct judge *j, const struct band *b)
 {
     struct report *r = j->r;
     const struct difference *d = &r->diff;
     int at_a = 0, at_b = 0;
-    const struct step_row *s = d->token >= 0 ? token_of(turn_of(ref, d->turn), d->token, &at_a) : NULL;
-    const struct step_row *t = s ? token_of(turn_of(j->b, d->turn), d->token, &at_b) : NULL;
-    r->band = x ? x->usual : 0;
+    const struct step_row *s =
+        d->token >= 0 ? trace_token(turn_of(b->base, d->turn), d->token, &at_a) : NULL;
+    const struct step_row *t = s ? trace_token(turn_of(j->t[1], d->turn), d->token, &at_b) : NULL;
+    r->band = b->usual;
     if (!s || !t || !s->facts || s->tokens.v[at_a] == t->tokens.v[at_b])
         return;
     r->has_margin = true;
     r->chosen[0] = s->tokens.v[at_a];
     r->chosen[1] = t->tokens.v[at_b];
-    r->margin = (double)s->facts[at_a].logp - (double)s->facts[at_a].rival_logp;
-    for (int i = 0; x && i < x->a.n; i++)
-        if (x->a.turn[i] == d->turn && x->a.token[i] == d->token)
-            r->band = band_at(x, i);
+    r->margin = margin_of(&s->facts[at_a]);
+    r->band = band_at(b, d->turn, d->token);
 }
 
 static void say_band(struct judge *j)
@@ -580,35 +404,12 @@ static void say_band(struct judge *j)
                    r->margin / fmax(r->band, 1e-12));
 }
 
-/* Compares the margins of the two sides, both given the first side's tokens, with the band. Returns
- * the first token beyond it; -1: none; -2: it could not be measured. */
-static int measure(struct judge *j, struct measured *x, const struct run_facts *a, const struct run_facts *b,
-                   float size)
-{
-    struct report *r = j->r;
-    int at, first;
-    margins_read(&x->a, &a->trace, &a->trace);
-    margins_read(&x->b, &a->trace, &b->trace);
-    x->rms = xcalloc((size_t)x->a.n + 1, sizeof *x->rms);
-    if (!x->a.n || !add_noise_runs(j, x, &a->trace, size, NOISE_LEAST))
-        return -2;
-    first = first_far(x, &r->worst, &at);
-    /* more runs before the verdict */
-    if (first >= 0 && add_noise_runs(j, x, &a->trace, size, NOISE_MOST))
-        first = first_far(x, &r->worst, &at);
-    r->noise_runs = x->runs;
-    r->noise = size;
-    r->worst_turn = at >= 0 ? x->a.turn[at] : 0;
-    r->worst_token = at >= 0 ? x->a.token[at] : 0;
-    return first;
-}
-
 static void judge_rounding(struct judge *j)
 {
     struct report *r = j->r;
-    struct run_ask ask = {.row = -1, .layer = -1, .forced = j->a};
+    struct run_ask ask = {.row = -1, .layer = -1, .forced = j->t[0]};
     struct run_facts a, b = {0};
-    struct measured x = {0};
+    struct band x = {0};
     bool model = false;
     for (int i = 0; i < r->conditions.n; i++)
         model |= strcmp(r->conditions.at[i].name, "model_sha") == 0;
@@ -622,24 +423,31 @@ static void judge_rounding(struct judge *j)
     r->verdict = VERDICT_OPEN;
     if (ok) {
         float size = noise_size(&a.about, &b.about);
-        int far = measure(j, &x, &a, &b, size);
-        note_margin(j, &x, &a.trace);
-        if (far != -2)
+        int far = -1;
+        band_begin(&x, &a.trace);
+        double *moved = xcalloc((size_t)x.n + 1, sizeof *moved);
+        band_moves(&x, &b.trace, moved);
+        struct band_ask band = {.given = j->t[0], .size = size, .moved = moved};
+        bool measured = band_measure(j, &x, &band, &far);
+        free(moved);
+        note_margin(j, &x);
+        if (measured)
             say_band(j);
-        int turn = far >= 0 ? x.a.turn[far] : r->diff.turn, token = far >= 0 ? x.a.token[far] : r->diff.token;
-        if (far != -2 && token >= 0)
+        int turn = far >= 0 ? x.at[far].turn : r->diff.turn;
+        int token = far >= 0 ? x.at[far].token : r->diff.token;
+        if (measured && token >= 0)
             place_beyond(j, turn, token, size, &b.trace);
         check_sides(j);
         bool beyond = far >= 0 || (r->place.found && !r->place.experts);
-        r->verdict = far == -2 ? VERDICT_OPEN
-                     : r->rule[0] || beyond ? VERDICT_BUG
+        r->verdict = !measured                        ? VERDICT_OPEN
+                     : r->rule[0] || beyond           ? VERDICT_BUG
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
         if (far >= 0)
-            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band",
-                       x.a.token[far], x.a.turn[far]);
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band", token,
+                       turn);
     }
-    measured_free(&x);
+    band_free(&x);
     run_facts_free(&a);
     run_facts_free(&b);
 }
@@ -652,7 +460,7 @@ static void say_stops(struct judge *j)
     struct report *r = j->r;
     const struct difference *d = &r->diff;
     int side = d->step[0] ? 0 : 1;
-    const struct trace *t = side ? j->b : j->a;
+    const struct trace *t = side ? j->t[1] : j->t[0];
     if (r->counts.stop[0])
         report_say(r, "%s", r->counts.stop);
     if (d->class != DIFF_STOP)
@@ -677,50 +485,55 @@ static bool read_second(struct judge *j, struct err *e)
 {
     struct run_ask ask = {.row = -1, .layer = -1};
     struct run_facts f;
-    j->b = j->ask->log_b;
-    if (j->b)
+    if (j->t[1])
         return true;
-    progress(j, "with the changes");
-    bool ok = side_run(&j->side[1], &ask, &f, e);
-    take_rule(j, 1, &f);
+    bool ok = judge_run(j, 1, &ask, &f, "with the changes", e);
+    judge_rule(j, 1, &f, j->ask->names.b);
     j->now_b = f.trace;
     f.trace = (struct trace){0};
     run_facts_free(&f);
-    j->b = &j->now_b;
+    j->t[1] = &j->now_b;
     return ok;
+}
+
+static bool judge_local(struct judge *j, struct err *e)
+{
+    struct report *r = j->r;
+    if (!read_second(j, e))
+        return false;
+    differ_traces(j->t[0], j->t[1], DIFF_BY_CONDITIONS, &j->ask->names, &r->diff, &r->conditions,
+                  &r->counts);
+    bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
+    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
+    say_stops(j);
+    if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
+        say_conditions(j);
+    if (other || !rounds)
+        judge_exact(j);
+    else
+        judge_rounding(j);
+    if (r->verdict == VERDICT_OTHER)
+        say_other(r);
+    return true;
 }
 
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e)
 {
-    if (ask->forced || trace_served(ask->log_a) || (ask->log_b && trace_served(ask->log_b)))
-        return verdict_served(ask, r, e);
-    struct judge j = {.ask = ask, .r = r, .a = ask->log_a, .side = {ask->a, ask->b}};
+    struct judge j = {
+        .ask = ask, .r = r, .t = {ask->log_a, ask->log_b}, .side = {ask->a, ask->b}, .local = -1};
+    bool served =
+        ask->forced || trace_served(ask->log_a) || (ask->log_b && trace_served(ask->log_b));
     *r = (struct report){.token = -1, .margins = {NAN, NAN}};
     for (int i = 0; i < 2; i++)
         if (!j.side[i].opened) /* an engine that the hook has changed must not be used again */
             j.side[i].how.keep = &j.engine;
-    if (!read_second(&j, e)) {
-        rerun_engine_close(&j.engine);
-        trace_free(&j.now_b);
-        return false;
-    }
-    differ_traces(j.a, j.b, DIFF_BY_CONDITIONS, &ask->names, &r->diff, &r->conditions,
-                  &r->counts);
-    bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
-    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
-    say_stops(&j);
-    if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
-        say_conditions(&j);
-    if (other || !rounds)
-        judge_exact(&j);
-    else
-        judge_rounding(&j);
-    if (r->verdict == VERDICT_OTHER)
-        say_other(r);
-    if (r->rule[0])
+    bool ok = (served ? judge_served : judge_local)(&j, e);
+    if (ok && r->rule[0])
         r->verdict = VERDICT_BUG;
     rerun_engine_close(&j.engine);
     bands_free(&j.bands);
     trace_free(&j.now_b);
-    return true;
+    run_facts_free(&j.base);
+    free(j.logp);
+    return ok;
 }

@@ -97,9 +97,6 @@ void report_free(struct report *r);
 /* One more line of evidence; beyond MAX_EVIDENCE it is dropped. */
 void report_say(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The part of verdict_find() for sides that a server computed. */
-bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e);
-
 /* The report as lines for people, and as the members of an open JSON object. */
 struct sheet;
 void verdict_text(const struct report *r, struct sheet *out);

@@ -14,31 +14,7 @@
 #include "engine/tools/noise_backend.h"
 #include "kernels/json_read.h"
 #include "repl/compare/facts.h"
-#include "repl/compare/verdict.h"
-
-struct judge {
-    const struct verdict_ask *ask;
-    struct report *r;
-    const struct trace *t[2];
-    bool served[2];
-    struct run_facts base; /* the local side run again, given its tokens */
-    int local;             /* the side that can be run here; -1: none */
-    struct diff_side side; /* how that side is run */
-    double *logp;          /* (n_logp) differences, sizes */
-    int n_logp, cap_logp;
-    bool exact; /* both sides are the same build of aerie: every bit must agree */
-    int no_prompt, no_ids,
-        rendered; /* turns without the ids of a prompt or a reply, and those whose prompt
-                                        was rendered here instead */
-};
-
-static bool run(struct judge *j, const struct run_ask *ask, struct run_facts *f, const char *what,
-                struct err *e)
-{
-    if (j->ask->progress)
-        j->ask->progress(j->ask->arg, what);
-    return side_run(&j->side, ask, f, e);
-}
+#include "repl/compare/judge.h"
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
@@ -189,35 +165,11 @@ static void say_conditions(struct judge *j)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static const struct token_fact *fact_of(const struct trace_turn *t, int i, int *step)
-{
-    int at, k = t ? trace_step_of(t, i, &at) : -1;
-    *step = k < 0 ? 0 : t->step[k].n;
-    return k < 0 || !t->step[k].facts ? NULL : &t->step[k].facts[at];
-}
-
 /* The trace of a side: for the local side that of the new run, which has all facts. */
 static const struct trace_turn *turn_with_facts(const struct judge *j, int side, int i)
 {
     bool again = side == j->local && i < j->base.trace.n;
     return again ? &j->base.trace.turn[i] : &j->t[side]->turn[i];
-}
-
-static double margin_of(const struct token_fact *f)
-{
-    return f ? (double)f->logp - (double)f->rival_logp : (double)NAN;
-}
-
-static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void set(struct difference *d, enum diff_class class, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(d->why, sizeof d->why, fmt, ap);
-    va_end(ap);
-    d->class = class;
 }
 
 static void note_logp(struct judge *j, const struct token_fact *x, const struct token_fact *y,
@@ -255,11 +207,11 @@ static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
     const struct ids *x = &a->reply, *y = &b->reply;
     int i = 0, n = min_int(x->n, y->n), step[2];
     for (; i < n; i++) {
-        const struct token_fact *f = fact_of(turn_with_facts(j, 0, index), i, &step[0]);
-        const struct token_fact *g = fact_of(turn_with_facts(j, 1, index), i, &step[1]);
+        const struct token_fact *f = trace_fact(turn_with_facts(j, 0, index), i, &step[0]);
+        const struct token_fact *g = trace_fact(turn_with_facts(j, 1, index), i, &step[1]);
         if (x->v[i] != y->v[i]) {
-            set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a, y->v[i],
-                j->ask->names.b);
+            differ_set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a,
+                       y->v[i], j->ask->names.b);
             d->token = i;
             memcpy(d->step, step, sizeof step);
             j->r->has_margin = true;
@@ -273,8 +225,8 @@ static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
         j->r->counts.tokens++;
     }
     if (x->n != y->n && !a->cut && !b->cut && !lacks_end(a, b) && !lacks_end(b, a))
-        set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop, y->n,
-            j->ask->names.b, b->stop);
+        differ_set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop,
+                   y->n, j->ask->names.b, b->stop);
 }
 
 static void compare_texts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -285,8 +237,9 @@ static void compare_texts(struct judge *j, const struct trace_turn *a, const str
     while (a->text[i] && a->text[i] == b->text[i])
         i++;
     if (a->text[i] != b->text[i])
-        set(&j->r->diff, DIFF_REPLY, "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i,
-            a->text + i, j->ask->names.a, b->text + i, j->ask->names.b);
+        differ_set(&j->r->diff, DIFF_REPLY,
+                   "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i, a->text + i,
+                   j->ask->names.a, b->text + i, j->ask->names.b);
 }
 
 static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -312,12 +265,8 @@ static void compare(struct judge *j)
             compare_texts(j, x, y);
         j->r->counts.turns += !d->class;
     }
-    if (!d->class && a->n != b->n) {
-        d->index = min_int(a->n, b->n);
-        d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
-        set(d, DIFF_MESSAGE, "there is no such turn %s",
-            a->n > b->n ? j->ask->names.b : j->ask->names.a);
-    }
+    if (!d->class)
+        differ_numbers_of_turns(a, b, &j->ask->names, d);
 }
 
 /* ---- forced: the local engine is given the server's prompts and tokens ----------------------- */
@@ -334,15 +283,15 @@ static void forced_turn(struct judge *j, const struct trace_turn *a, const struc
     struct difference *d = &r->diff;
     int step[2], n = min_int(a->reply.n, trace_emitted(b));
     for (int i = 0; i < n; i++) {
-        const struct token_fact *f = fact_of(a, i, &step[0]), *g = fact_of(b, i, &step[1]);
+        const struct token_fact *f = trace_fact(a, i, &step[0]), *g = trace_fact(b, i, &step[1]);
         note_logp(j, f, g, a->n, i);
         r->given++;
         if (!parts(g))
             continue;
         if (r->parts++ || d->class)
             continue;
-        set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i],
-            j->ask->names.a, g->rival, j->ask->names.b);
+        differ_set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i],
+                   j->ask->names.a, g->rival, j->ask->names.b);
         d->turn = a->n;
         d->token = i;
         memcpy(d->step, step, sizeof step);
@@ -384,84 +333,6 @@ static void compare_forced(struct judge *j)
 
 /* ---- the band -------------------------------------------------------------------------------- */
 
-struct band {
-    double *rms;  /* (n) root mean square of each token's margin movements under noise */
-    double usual; /* their median */
-    int n, runs;
-};
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median; 0 if there are no values. */
-static double median(const double *v, int n)
-{
-    if (n == 0)
-        return 0;
-    double *s = xcalloc((size_t)n, sizeof *s);
-    memcpy(s, v, (size_t)n * sizeof *s);
-    qsort(s, (size_t)n, sizeof *s, by_size);
-    double mid = s[n / 2];
-    free(s);
-    return mid;
-}
-
-static int tokens_of(const struct trace *t)
-{
-    int n = 0;
-    for (int i = 0; i < t->n; i++)
-        n += trace_emitted(&t->turn[i]);
-    return n;
-}
-
-/* In a run with noise: the margin of a token over the best other token of the run without noise. */
-static double moved(const struct token_fact *base, const struct token_fact *noisy)
-{
-    return base && noisy ? margin_of(noisy) - margin_of(base) : (double)NAN;
-}
-
-static void add_movements(struct band *b, const struct trace *base, const struct trace *noisy)
-{
-    int at = 0, step;
-    for (int i = 0; i < base->n; i++)
-        for (int k = 0, n = trace_emitted(&base->turn[i]); k < n; k++, at++) {
-            const struct token_fact *f = fact_of(&base->turn[i], k, &step);
-            const struct token_fact *g = i < noisy->n ? fact_of(&noisy->turn[i], k, &step) : NULL;
-            double by = moved(f, g);
-            if (!isnan(by))
-                b->rms[at] += by * by;
-        }
-}
-
-/* Adds runs with noise until there are `upto`. */
-static bool add_noise_runs(struct judge *j, struct band *b, float size, int upto)
-{
-    bool ok = true;
-    for (int i = 0; i < b->n; i++)
-        b->rms[i] *= b->rms[i] * b->runs;
-    for (; ok && b->runs < upto; b->runs++) {
-        struct run_ask ask = {.forced = j->t[j->local],
-                              .plain = true,
-                              .noise = size,
-                              .seed = (uint64_t)b->runs + 1,
-                              .row = -1,
-                              .layer = -1};
-        struct run_facts f;
-        struct err e;
-        ok = run(j, &ask, &f, "with noise", &e);
-        if (ok)
-            add_movements(b, &j->base.trace, &f.trace);
-        run_facts_free(&f);
-    }
-    for (int i = 0; i < b->n; i++)
-        b->rms[i] = sqrt(b->rms[i] / max_int(1, b->runs));
-    b->usual = median(b->rms, b->n);
-    return ok;
-}
-
 /* A lower bound of the movement of one token's margin between the sides; NAN: not known. f, g:
  * facts of the token from the server and from the local side. */
 static double movement(const struct judge *j, const struct token_fact *f,
@@ -476,47 +347,21 @@ static double movement(const struct judge *j, const struct token_fact *f,
     return fabs(s - l);
 }
 
-/* The first token whose margin lies far beyond the band; -1: none. Fills in the worst one. */
-static int first_far(struct judge *j, const struct band *b, int *turn)
+/* Fills in the movements between the sides of the tokens up to the first difference. */
+static void find_moves(const struct judge *j, const struct band *b, double *moved)
 {
-    const struct trace *base = &j->base.trace, *other = j->t[!j->local];
-    struct report *r = j->r;
-    int first = -1, at = 0, step;
-    r->worst = 0;
-    for (int i = 0; i < base->n; i++)
-        for (int k = 0, n = trace_emitted(&base->turn[i]); k < n; k++, at++) {
-            bool past = !r->forced && r->diff.class &&
-                        (i > r->diff.index ||
-                         (i == r->diff.index && (r->diff.token < 0 || k >= r->diff.token)));
-            if (i >= other->n || past || k >= other->turn[i].reply.n)
-                continue;
-            const struct token_fact *f = fact_of(&other->turn[i], k, &step),
-                                    *g = fact_of(&base->turn[i], k, &step);
-            double far = movement(j, f, g) / fmax(fmax(b->rms[at], b->usual), 1e-12);
-            if (far > r->worst) {
-                r->worst = far;
-                r->worst_turn = base->turn[i].n;
-                r->worst_token = k;
-            }
-            if (far > FAR_MARGIN && first < 0) {
-                first = k;
-                *turn = base->turn[i].n;
-            }
-        }
-    return first;
-}
-
-/* The band of the local side at the first difference. */
-static double band_there(const struct judge *j, const struct band *b)
-{
-    int at = 0;
-    for (int i = 0; i < j->base.trace.n; i++) {
-        const struct trace_turn *t = &j->base.trace.turn[i];
-        if (t->n == j->r->diff.turn && j->r->diff.token >= 0 && j->r->diff.token < trace_emitted(t))
-            return fmax(b->rms[at + j->r->diff.token], b->usual);
-        at += trace_emitted(t);
+    const struct trace *other = j->t[!j->local];
+    const struct difference *d = &j->r->diff;
+    for (int i = 0; i < b->n; i++) {
+        const struct band_token *p = &b->at[i];
+        bool past = !j->r->forced && d->class &&
+                    (p->index > d->index ||
+                     (p->index == d->index && (d->token < 0 || p->token >= d->token)));
+        bool known = p->index < other->n && !past && p->token < other->turn[p->index].reply.n;
+        moved[i] = known ? movement(j, trace_fact(&other->turn[p->index], p->token, NULL),
+                                    trace_fact(&b->base->turn[p->index], p->token, NULL))
+                         : (double)NAN;
     }
-    return b->usual;
 }
 
 /* The movement of the margin at the first different token, where each side preferred its own
@@ -529,41 +374,24 @@ static double parting(const struct report *r)
     return sum;
 }
 
-/* Whether the margin moved by more than the band at the first different token. */
-static bool parts_far(const struct judge *j, const struct band *b)
-{
-    return j->r->has_margin && !j->r->sampled && parting(j->r) > FAR_MARGIN * band_there(j, b);
-}
-
-/* Measures the band and looks for the first token beyond it. If a token lies only a little beyond,
- * the band is measured again with more runs. */
-static bool measure(struct judge *j, struct band *b, int *far, int *turn, bool *there)
-{
-    struct report *r = j->r;
-    bool ok = add_noise_runs(j, b, NOISE_BF16, NOISE_LEAST); /* servers compute in 16 bits */
-    for (int again = 0; ok && again < 2; again++) {
-        *far = first_far(j, b, turn);
-        *there = parts_far(j, b);
-        bool near = fmax(r->worst, *there ? parting(r) / band_there(j, b) : 0) < 4 * FAR_MARGIN;
-        if (!(*far >= 0 || *there) || !near)
-            break;
-        ok = again || add_noise_runs(j, b, NOISE_BF16, NOISE_MOST);
-    }
-    return ok;
-}
-
 /* Runs the local side with noise and judges. */
 static void judge_band(struct judge *j)
 {
     struct report *r = j->r;
-    struct band b = {.n = tokens_of(&j->base.trace)};
-    int far = -1, turn = 0;
-    bool there = false;
-    b.rms = xcalloc((size_t)b.n + 1, sizeof *b.rms);
-    if (b.n > 0 && measure(j, &b, &far, &turn, &there)) {
-        r->noise_runs = b.runs;
-        r->noise = NOISE_BF16;
-        r->band = band_there(j, &b);
+    struct band b;
+    int far = -1;
+    band_begin(&b, &j->base.trace);
+    double *moved = xcalloc((size_t)b.n + 1, sizeof *moved);
+    find_moves(j, &b, moved);
+    struct band_ask ask = {.side = j->local,
+                           .given = j->t[j->local],
+                           .size = NOISE_BF16,
+                           .moved = moved,
+                           .parting = r->has_margin && !r->sampled ? parting(r) : 0,
+                           .clear = 4 * FAR_MARGIN}; /* servers compute in 16 bits */
+    if (band_measure(j, &b, &ask, &far)) {
+        bool there = band_parts(j, &b, ask.parting);
+        r->band = band_at(&b, r->diff.turn, r->diff.token);
         report_say(
             j->r,
             "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
@@ -578,14 +406,15 @@ static void judge_band(struct judge *j)
             report_say(j->r, "where the choices part, the margin moved by %.3g or more: %.2g bands",
                        parting(r), parting(r) / r->band);
         if (far >= 0)
-            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band", far,
-                       turn);
+            report_say(j->r, "the margin of token %d of turn %d lies far beyond the band",
+                       b.at[far].token, b.at[far].turn);
         if (far >= 0 || there)
             r->verdict = VERDICT_BEYOND;
         else if (r->diff.class == DIFF_LOGITS && !r->sampled)
             r->verdict = VERDICT_WITHIN;
     }
-    free(b.rms);
+    band_free(&b);
+    free(moved);
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -652,26 +481,18 @@ static bool run_base(struct judge *j, const struct trace *given, struct err *e)
 {
     struct run_ask ask = {.forced = given, .plain = true, .strict = true, .row = -1, .layer = -1};
     struct report *r = j->r;
-    bool ok = run(j, &ask, &j->base, "given the same tokens", e);
+    bool ok = judge_run(j, j->local, &ask, &j->base, "given the same tokens", e);
     r->ran = ok;
-    if (ok && j->base.rule[0]) {
-        snprintf(r->rule, sizeof r->rule, "%s", j->base.rule);
-        r->rule_turn = j->base.rule_turn;
-        r->rule_step = j->base.rule_step;
-        r->rule_side = j->local;
-        report_say(j->r, "a rule is violated on the local side at step %d.%d: %s", r->rule_turn,
-                   r->rule_step, r->rule);
-    } else if (ok && j->base.checks) {
+    judge_rule(j, j->local, &j->base, "on the local side");
+    if (ok && !r->rule[0] && j->base.checks)
         report_say(j->r, "no rule is violated on the local side: %llu plans checked strictly",
                    (unsigned long long)j->base.checks);
-    }
     return ok;
 }
 
 static bool judge_forced(struct judge *j, struct err *e)
 {
     j->local = 1;
-    j->side = j->ask->b;
     if (!run_base(j, j->t[0], e))
         return false;
     j->t[1] = &j->base.trace;
@@ -685,13 +506,8 @@ static void judge_two(struct judge *j)
 {
     struct err e;
     j->local = j->ask->log_only ? -1 : !j->served[0] ? 0 : !j->served[1] ? 1 : -1;
-    if (j->local >= 0) {
-        j->side = j->local ? j->ask->b : j->ask->a;
-        if (!run_base(j, j->t[j->local], &e)) {
-            report_say(j->r, "%s cannot be run again here: %.300s", j->ask->who[j->local], e.msg);
-            j->local = -1;
-        }
-    }
+    if (j->local >= 0 && !run_base(j, j->t[j->local], &e))
+        j->local = -1;
     for (int i = 0; i < min_int(j->t[0]->n, j->t[1]->n); i++)
         note_conditions(j, &j->t[0]->turn[i], &j->t[1]->turn[i]);
     compare(j);
@@ -699,11 +515,14 @@ static void judge_two(struct judge *j)
         report_say(j->r, "both sides are servers, so no band can be measured here");
 }
 
-bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err *e)
+bool judge_served(struct judge *j, struct err *e)
 {
-    struct judge j = {.ask = ask, .r = r, .t = {ask->log_a, ask->log_b}, .local = -1};
-    *r = (struct report){.token = -1, .served = true, .forced = ask->forced, .margins = {NAN, NAN},
-                         .in = {ask->names.a, ask->names.b}};
+    const struct verdict_ask *ask = j->ask;
+    struct report *r = j->r;
+    r->served = true;
+    r->forced = ask->forced;
+    r->in[0] = ask->names.a;
+    r->in[1] = ask->names.b;
     r->diff.token = -1;
     r->counts.by_position = true;
     r->counts.most_turn = -1;
@@ -712,33 +531,26 @@ bool verdict_served(const struct verdict_ask *ask, struct report *r, struct err 
             e, ERR_USAGE,
             "a server's session cannot be computed again here with changes; --forced gives its "
             "tokens to the local engine");
-    j.served[0] = trace_served(ask->log_a);
-    j.served[1] = ask->log_b && trace_served(ask->log_b);
-    if (ask->forced && !j.served[0])
+    j->served[0] = trace_served(ask->log_a);
+    j->served[1] = ask->log_b && trace_served(ask->log_b);
+    if (ask->forced && !j->served[0])
         return err_set(
             e, ERR_USAGE,
             "--forced compares a server's session with the local engine; this one was computed "
             "locally");
-    bool ok = true;
-    if (ask->forced)
-        ok = judge_forced(&j, e);
-    else
-        judge_two(&j);
-    if (ok) {
-        r->n_logp = j.n_logp;
-        r->logp_median = median(j.logp, j.n_logp);
-        say_conditions(&j);
-        say_ids(&j);
-        judge_logs(&j);
-        if (j.exact && j.n_logp)
-            judge_exact(&j);
-        else if (j.local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
-                 (r->counts.tokens || r->has_margin))
-            judge_band(&j);
-        if (r->rule[0])
-            r->verdict = VERDICT_BUG;
-    }
-    run_facts_free(&j.base);
-    free(j.logp);
-    return ok;
+    if (!ask->forced)
+        judge_two(j);
+    else if (!judge_forced(j, e))
+        return false;
+    r->n_logp = j->n_logp;
+    r->logp_median = median(j->logp, j->n_logp);
+    say_conditions(j);
+    say_ids(j);
+    judge_logs(j);
+    if (j->exact && j->n_logp)
+        judge_exact(j);
+    else if (j->local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
+             (r->counts.tokens || r->has_margin))
+        judge_band(j);
+    return true;
 }
