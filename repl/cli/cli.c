@@ -30,43 +30,40 @@ static const struct flag *find_flag(const char *name, size_t n, char letter, int
     for (int i = 0; i < n_flags; i++)
         if ((flags[i].where & where) &&
             (letter ? flags[i].letter == letter
-                    : strlen(flags[i].name) == n && memcmp(flags[i].name, name, n) == 0))
+                    : strlen(flags[i].row.name) == n && memcmp(flags[i].row.name, name, n) == 0))
             return &flags[i];
     return NULL;
 }
 
-static bool bad_value(const struct flag *f, const char *value, struct err *e)
+/* The row of a flag's value, its range and help. */
+static const struct option *row_of(const struct flag *f)
 {
-    if (f->kind == F_INT || f->kind == F_POW2)
-        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %d to %d",
-                       f->name, value, f->kind == F_POW2 ? "power of two" : "number", f->lo, f->hi);
-    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", f->name, value, f->arg);
+    const struct option *row = f->act == F_ENGINE ? opts_find(f->row.name) : &f->row;
+    CHECK(row);
+    return row;
 }
 
-static bool take_int(int *at, const struct flag *f, const char *value, struct err *e)
+/* What --help shows as the flag's argument; NULL: it takes none. */
+static const char *arg_of(const struct flag *f)
 {
-    char *end;
-    errno = 0;
-    long v = strtol(value, &end, 10);
-    if (value[0] < '0' || value[0] > '9' || *end || errno || v < f->lo || v > f->hi ||
-        (f->kind == F_POW2 && (v & (v - 1))))
-        return bad_value(f, value, e);
-    *at = (int)v;
-    return true;
+    const char *range = row_of(f)->range;
+    return *range ? range : NULL;
 }
 
-static bool set_choice(int *at, const struct flag *f, const char *value, struct err *e)
+static bool take_value(const struct flag *f, void *in, const char *value, struct err *e)
 {
-    const char *w = f->words;
-    for (int i = 0; *w; i++) {
-        size_t n = strcspn(w, "|");
-        if (strlen(value) == n && memcmp(w, value, n) == 0) {
-            *at = i;
-            return true;
-        }
-        w += n + (w[n] == '|');
+    const struct option *row = row_of(f);
+    const char *name = f->row.name;
+    if (row->kind == OPT_NAME) { /* opts_check() looks at the word that is left in the end */
+        *(const char **)((char *)in + row->at) = value;
+        return true;
     }
-    return bad_value(f, value, e);
+    if (option_read(row, in, value ? value : "on"))
+        return true;
+    if (row->kind == OPT_WORD)
+        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", name, value, row->range);
+    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", name, value,
+                   row->kind == OPT_POW2 ? "power of two" : "number", row->min, row->max);
 }
 
 static bool take_param(struct cli *c, const char *text, struct err *e)
@@ -85,7 +82,7 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
 static bool take_text(struct texts *t, const struct flag *f, const char *value, struct err *e)
 {
     if (t->n == MAX_TEXTS)
-        return err_set(e, ERR_USAGE, "more than %d times --%s", MAX_TEXTS, f->name);
+        return err_set(e, ERR_USAGE, "more than %d times --%s", MAX_TEXTS, f->row.name);
     t->v[t->n++] = value;
     return true;
 }
@@ -93,30 +90,23 @@ static bool take_text(struct texts *t, const struct flag *f, const char *value, 
 /* Acts on one flag; value is NULL when it takes none. */
 static bool take_flag(struct cli *c, const struct flag *f, const char *value, struct err *e)
 {
-    void *at = (char *)c + f->at;
-    switch (f->kind) {
-    case F_ON: *(bool *)at = true; return true;
-    case F_CONST: *(int *)at = f->lo; return true;
+    void *at = (char *)c + f->row.at;
+    switch (f->act) {
+    case F_VALUE: return take_value(f, c, value, e);
+    case F_ENGINE: return take_value(f, &c->opt.engine, value, e);
+    case F_CONST: *(int *)at = (int)f->row.usual; return true;
     case F_SET:
         if (!value)
-            return take_param(c, f->words, e);
-        c->opt.given |= 1u << settings_index(f->words);
-        return settings_set(&c->opt.engine.settings, f->words, value, e);
-    case F_HELP:
-    case F_VERSION: return true; /* handled by parse() */
-    default: break;
-    }
-    CHECK(value);
-    switch (f->kind) {
-    case F_TEXT: *(const char **)at = value; return true;
-    case F_INT:
-    case F_POW2: return take_int(at, f, value, e);
-    case F_WORD: return set_choice(at, f, value, e);
+            return take_param(c, f->set, e);
+        c->opt.given |= 1u << settings_index(f->set);
+        return settings_set(&c->opt.engine.settings, f->set, value, e);
     case F_PARAM: return take_param(c, value, e);
     case F_TEXTS: return take_text(at, f, value, e);
     case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
-    default: die("flag %s has no kind", f->name);
+    case F_HELP:
+    case F_VERSION: return true; /* handled by parse() */
     }
+    return false;
 }
 
 /* ---- the config file ---- */
@@ -174,11 +164,11 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
     const struct flag *f = find_flag(name, n, 0, where & ~IN_LOGS); /* a name may be a flag of two commands */
     if (!f)
         f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
-    if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM ||
-        (f->kind == F_TEXTS && !(f->where & IN_TALK)))
+    if (!f || f->act == F_HELP || f->act == F_VERSION || f->act == F_PARAM ||
+        (f->act == F_TEXTS && !(f->where & IN_TALK)))
         return err_set(e, ERR_USAGE, "\"%.80s\" is neither a setting nor a flag; aerie help lists "
                        "both", name);
-    if (!f->arg) {
+    if (!arg_of(f)) {
         if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
             return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected on or off", name, value);
         return strcmp(value, "off") == 0 || !(f->where & where) || take_flag(c, f, NULL, e);
@@ -280,8 +270,9 @@ static void help_flags(int where, bool all)
         char letter[6] = "    ";
         if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
-        char *left = xasprintf("%s--%s%s%s", letter, f->name, f->arg ? " " : "", f->arg ? f->arg : "");
-        help_line(left, f->help);
+        const struct option *row = row_of(f);
+        char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "", row->range);
+        help_line(left, row->help);
         free(left);
     }
 }
@@ -377,16 +368,16 @@ static bool record_flag(struct parse *p, const struct flag *f, const char *shown
     if (!f)
         return unknown_flag(shown, e);
     const char *value = NULL;
-    if (f->arg) {
+    if (arg_of(f)) {
         value = inline_value ? inline_value : argv[*i + 1];
         if (!value)
-            return err_set(e, ERR_USAGE, "%.80s needs an argument: %s", shown, f->arg);
+            return err_set(e, ERR_USAGE, "%.80s needs an argument: %s", shown, arg_of(f));
         *i += !inline_value;
     } else if (inline_value) {
-        return err_set(e, ERR_USAGE, "--%s takes no argument", f->name);
+        return err_set(e, ERR_USAGE, "--%s takes no argument", f->row.name);
     }
-    p->help |= f->kind == F_HELP;
-    p->version |= f->kind == F_VERSION;
+    p->help |= f->act == F_HELP;
+    p->version |= f->act == F_VERSION;
     p->seen = xrealloc(p->seen, (size_t)p->n_seen + 1, sizeof *p->seen);
     p->seen[p->n_seen++] = (struct seen){f, value};
     return true;
@@ -404,9 +395,9 @@ static bool see_letters(struct parse *p, char **argv, int *i, int where, struct 
     for (const char *at = argv[*i] + 1; *at; at++) {
         const struct flag *f = find_flag("", 0, *at, where);
         char shown[3] = {'-', *at, '\0'};
-        if (!f || (f->arg && at[1]))
+        if (!f || (arg_of(f) && at[1]))
             return record_flag(p, f, shown, f ? at + 1 : NULL, argv, i, e);
-        if (f->arg) /* the last letter: its argument is the next word */
+        if (arg_of(f)) /* the last letter: its argument is the next word */
             return record_flag(p, f, shown, NULL, argv, i, e);
         if (!record_flag(p, f, shown, NULL, argv, i, e))
             return false;
@@ -474,10 +465,10 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
         const struct flag *f = p->seen[i].flag;
         /* given before the command: the name may be a flag of the command */
         if (!(f->where & p->cmd->bit))
-            f = find_flag(f->name, strlen(f->name), 0, p->cmd->bit);
+            f = find_flag(f->row.name, strlen(f->row.name), 0, p->cmd->bit);
         if (!f)
             return err_set(e, ERR_USAGE, "aerie %s does not take --%s; see aerie help %s",
-                           p->cmd->name, p->seen[i].flag->name, p->cmd->name);
+                           p->cmd->name, p->seen[i].flag->row.name, p->cmd->name);
         if (!take_flag(c, f, p->seen[i].value, e))
             return false;
     }

@@ -1,6 +1,6 @@
-/* flags.h - the tables of subcommands and flags: names, the commands that take a flag, where its
- * value is stored, and its help line. --help, the manual's check and the completions are written
- * from these tables.
+/* flags.h - the tables of subcommands and flags: a flag is a row of options (engine/settings.h), or
+ * names one of engine/opts.h, and the commands that take it. --help, the manual's check and the
+ * completions are written from these tables.
  */
 #ifndef AERIE_FLAGS_H
 #define AERIE_FLAGS_H
@@ -31,30 +31,25 @@ struct command {
 extern const struct command commands[];
 extern const int n_commands;
 
-enum kind {
-    F_ON,    /* bool at `at` becomes true */
-    F_CONST, /* int at `at` becomes lo */
-    F_TEXT,  /* const char * at `at` */
-    F_INT,   /* int at `at`, lo .. hi */
-    F_POW2,  /* the same, and a power of two */
-    F_WORD,  /* int at `at`: the index of the word in `words` */
-    F_SET,   /* a setting: `words` is its name, and "name=value" when the flag takes no argument */
-    F_PARAM, /* "name=value" */
-    F_TEXTS, /* struct texts at `at`: one more */
-    F_BUG,   /* a historical fault, on from the start */
+/* What a flag does. */
+enum flag_act {
+    F_VALUE,  /* stores its value at row.at of struct cli; without argument: true */
+    F_ENGINE, /* an option of opening (engine/opts.h), whose row this is; row.name alone is given */
+    F_CONST,  /* the int at row.at becomes row.usual */
+    F_SET,    /* a setting: `set` is its name, and "name=value" when the flag takes no argument */
+    F_PARAM,  /* "name=value" */
+    F_TEXTS,  /* struct texts at row.at: one more */
+    F_BUG,    /* a historical fault, on from the start */
     F_HELP, F_VERSION,
 };
 
 struct flag {
-    const char *name;
+    struct option row; /* range: as --help shows its argument; "": it takes none */
+    int where;         /* commands that take it */
     char letter;
-    const char *arg; /* NULL: takes none */
-    int where;       /* commands that take it */
-    enum kind kind;
-    size_t at;
-    int lo, hi;
-    const char *words;
-    const char *group, *help;
+    enum flag_act act;
+    const char *set;
+    const char *group; /* the heading that begins with it */
 };
 extern const struct flag flags[];
 extern const int n_flags;
