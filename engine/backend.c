@@ -33,3 +33,9 @@ void page_table_free(struct page_table *t)
     free(t->page);
     *t = (struct page_table){0};
 }
+
+const char *step_phase_name(enum step_phase p)
+{
+    static const char *const name[] = {"", "draft", "verify", "accept", "commit"};
+    return name[p];
+}

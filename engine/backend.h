@@ -415,6 +415,8 @@ struct debug_break {
     uint64_t hits; /* pauses that it caused */
     char text[CONDITION_BYTES + 1];
 };
+enum step_phase { WHOLE_STEP, PHASE_DRAFT, PHASE_VERIFY, PHASE_ACCEPT, PHASE_COMMIT };
+const char *step_phase_name(enum step_phase p); /* "", "draft", "verify", "accept", "commit" */
 struct debug_view {
     enum run_until until; /* the latest request */
     bool paused;
@@ -423,8 +425,7 @@ struct debug_view {
     int first, last; /* the turn can go to the state after any step from `first` (0: its beginning)
                         to `last`, its newest step; first > last: it cannot go back. last > step: it
                         has gone back */
-    char phase[8];  /* the phase just completed: "draft", "verify", "accept", "commit"; "": the
-                       whole step, or (step 0) nothing of the turn yet */
+    enum step_phase phase; /* just completed; WHOLE_STEP at step 0: nothing of the turn yet */
     char why[400];
     bool broke; /* a breakpoint or a watch holds there */
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */

@@ -144,7 +144,7 @@ struct status {
     } gauge; /* 0 without VIEW_GAUGES */
     struct check_view check;        /* 0 without VIEW_CHECK */
     struct bugs bugs;               /* all off without VIEW_FAULTS */
-    struct { bool on; int turn, step, last; char phase[8]; } pause; /* off without
+    struct { bool on; int turn, step, last; enum step_phase phase; } pause; /* off without
                                                                     VIEW_DEBUG */
     struct address at;   /* of the app; all but `pause`, `gauge` and `live` is of this step */
     struct address live; /* the newest step */
@@ -345,7 +345,8 @@ void app_fault_next(struct app *a, const struct violation *at, struct buf *out);
  * False: none. */
 bool app_hazards(const struct status *s, bool ascii, struct buf *out);
 /* Writes the hazards, then the parts that fit `width` cells (0: all) of
- * "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC". */
+ * "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC"; single blanks
+ * stand for the marks between the parts where there is no room for marks. */
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out);
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */

@@ -74,11 +74,10 @@ static void pause_at(struct engine *g, const struct debug_view *v)
     wait_for_run(g);
 }
 
-static struct debug_view view_of(const struct engine *g, int step, const char *phase,
+static struct debug_view view_of(const struct engine *g, int step, enum step_phase phase,
                                  const struct tree *t, const int32_t *token, int n_token)
 {
-    struct debug_view v = {.turn = g->shared.turn, .step = step, .n_token = n_token};
-    snprintf(v.phase, sizeof v.phase, "%s", phase);
+    struct debug_view v = {.turn = g->shared.turn, .step = step, .phase = phase, .n_token = n_token};
     if (t && t->n > 1)
         v.tree = *t;
     if (n_token)
@@ -104,7 +103,7 @@ void debug_turn_begins(struct engine *g)
     pthread_mutex_unlock(&d->mu);
     if (!stop)
         return;
-    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
     snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
     pause_at(g, &v);
 }
@@ -120,12 +119,12 @@ void debug_turn_ended(struct engine *g)
     pthread_mutex_unlock(&d->mu);
 }
 
-static const char *phase_name(enum cycle_phase p)
+static enum step_phase phase_of(enum cycle_phase p)
 {
-    return p == CYCLE_DRAFTED    ? "draft"
-           : p == CYCLE_VERIFIED ? "verify"
-           : p == CYCLE_ACCEPTED ? "accept"
-                                 : "commit";
+    return p == CYCLE_DRAFTED    ? PHASE_DRAFT
+           : p == CYCLE_VERIFIED ? PHASE_VERIFY
+           : p == CYCLE_ACCEPTED ? PHASE_ACCEPT
+                                 : PHASE_COMMIT;
 }
 
 bool debug_phase_done(struct engine *g, const struct cycle *c)
@@ -138,11 +137,12 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
     struct step_rec rec = known ? x->out.rec : (struct step_rec){0};
     bool verified = known || (c->phase == CYCLE_VERIFIED &&
                               accept_peek(c->r, x->lane, 0, x->max_new, &tree, &rec));
-    struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &tree, x->out.token,
+    struct debug_view v = view_of(g, g->shared.step + 1, phase_of(c->phase), &tree, x->out.token,
                                   known ? x->out.n_new : 0);
     v.verified = verified;
     v.rec = rec;
-    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step, v.phase);
+    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step,
+                     step_phase_name(v.phase));
     if (c->phase == CYCLE_DRAFTED)
         snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
     else if (verified)
@@ -207,7 +207,7 @@ static struct step_facts facts_of_step(struct engine *g)
 static void consider(struct engine *g, const struct step_facts *s, const char *what)
 {
     struct debugger *d = &g->debug;
-    struct debug_view v = view_of(g, s->step, "", s->tree, s->token, s->n_token);
+    struct debug_view v = view_of(g, s->step, WHOLE_STEP, s->tree, s->token, s->n_token);
     char why[340] = "", of[32] = "";
     pthread_mutex_lock(&d->mu);
     bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
@@ -267,7 +267,7 @@ bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v
 static int stands_at(const struct debugger *d)
 {
     const struct debug_view *v = &d->view;
-    return v->phase[0] && strcmp(v->phase, "commit") != 0 ? v->step - 1 : v->step;
+    return v->phase != WHOLE_STEP && v->phase != PHASE_COMMIT ? v->step - 1 : v->step;
 }
 
 bool debug_may_force(struct debugger *d, struct err *e)
@@ -287,7 +287,7 @@ bool debug_may_force(struct debugger *d, struct err *e)
 bool debug_may_compare(struct debugger *d, struct err *e)
 {
     pthread_mutex_lock(&d->mu);
-    bool paused = d->turn && d->view.paused, between = !d->view.phase[0];
+    bool paused = d->turn && d->view.paused, between = d->view.phase == WHOLE_STEP;
     pthread_mutex_unlock(&d->mu);
     if (!paused)
         return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
@@ -333,10 +333,10 @@ int debug_take_target(struct debugger *d)
 void debug_arrived(struct engine *g)
 {
     struct debugger *d = &g->debug;
-    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    struct debug_view v = view_of(g, 0, WHOLE_STEP, NULL, NULL, 0);
     if (g->shared.step > 0) {
         struct step_facts s = facts_of_step(g);
-        v = view_of(g, s.step, "", s.tree, s.token, s.n_token);
+        v = view_of(g, s.step, WHOLE_STEP, s.tree, s.token, s.n_token);
     }
     pthread_mutex_lock(&d->mu);
     d->until = RUN_STEP;

@@ -643,7 +643,7 @@ static void part_pause(struct app *a, const struct status *s, struct sheet *out)
     if (!s->pause.on)
         return;
     sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED", s->pause.turn,
-                 s->pause.step, s->pause.phase[0] ? " " : "", s->pause.phase);
+                 s->pause.step, s->pause.phase ? " " : "", step_phase_name(s->pause.phase));
     if (s->pause.step < s->pause.last)
         sheet_printf(out, ST_WARN, " (of %d.%d)", s->pause.turn, s->pause.last);
     if (s->single_keys)
@@ -768,9 +768,8 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
                                        {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };
-    const char *dot = out->ascii ? " | " : " · ";
     struct sheet text[N];
-    int all = 0, cells[N];
+    int all = -1, n = -1, cells[N]; /* cells with single blanks between the parts; gaps between them */
     bool shown[N];
     for (int i = 0; i < N; i++) {
         sheet_init(&text[i], out->ascii);
@@ -778,24 +777,27 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
         const struct buf *t = text[i].n_row ? &text[i].row[0].text : NULL;
         cells[i] = t ? text_width(t->p, t->n) : 0;
         shown[i] = cells[i] > 0;
-        all += shown[i] ? cells[i] + 1 : 0; /* between parts one blank at least: see frame.c */
+        all += shown[i] ? cells[i] + 1 : 0;
+        n += shown[i];
     }
-    for (int rank = N; rank > 0 && width > 0 && all - 1 > width; rank--)
+    for (int rank = N; rank > 0 && width > 0 && all > width; rank--)
         for (int i = 0; i < N; i++)
             if (part[i].rank == rank && shown[i]) {
                 shown[i] = false;
                 all -= cells[i] + 1;
+                n--;
             }
-    bool first = true;
+    bool first = true, tight = width > 0 && all + 2 * n > width;
+    const char *mark = tight ? " " : out->ascii ? " | " : " · ";
     for (int i = 0; i < N; i++) {
         if (shown[i]) {
-            sheet_add(out, ST_DIM, first ? "" : dot);
+            sheet_add(out, ST_DIM, first ? "" : mark);
             sheet_add_row(out, &text[i].row[0], 0, (int)text[i].row[0].text.n);
             first = false;
         }
         sheet_free(&text[i]);
     }
     sheet_line(out);
-    if (width > 0 && all - 1 > width)
+    if (width > 0 && all > width)
         sheet_cut(out, width);
 }

@@ -73,6 +73,6 @@ void app_look(struct app *a, struct status *s)
         s->pause.turn = v.turn;
         s->pause.step = v.step;
         s->pause.last = v.last;
-        memcpy(s->pause.phase, v.phase, sizeof v.phase);
+        s->pause.phase = v.phase;
     }
 }

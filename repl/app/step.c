@@ -71,7 +71,7 @@ bool app_latest_tree(struct app *a, struct step_view *v)
     struct debug_view d = {0};
     if (app_paused(a))
         a->backend->debug->view(a->backend, &d);
-    if (!d.paused || !d.phase[0] || d.tree.n < 2)
+    if (!d.paused || !d.phase || d.tree.n < 2)
         return a->backend->trees->latest(a->backend, v);
     view_of_pause(&d, v);
     return true;

@@ -42,7 +42,7 @@ static void pause_json(struct app *a, const struct debug_view *v, struct buf *js
     jput_kbool(json, "paused", v->paused);
     if (v->paused) {
         jput_fields(json, "%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", v->turn,
-                    v->step, v->phase, v->why, v->first, v->last, v->tree.n);
+                    v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
         jput_key(json, "tokens");
         tokens_json(a, v->token, v->n_token, json);
     }

@@ -514,66 +514,13 @@ static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
     put(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
 }
 
-/* A part of the status: the spans up to the next separator " · ". */
-struct part {
-    int first, end; /* spans */
-    int width;
-    bool matters; /* a warning, or the state of a switch: dropped last */
-};
-
-static bool is_mark(const struct sheet_row *row, const struct span *sp)
-{
-    const char *p = row->text.p + sp->at;
-    return sp->style == ST_DIM && sp->n >= 3 && p[0] == ' ' && p[sp->n - 1] == ' ';
-}
-
-enum { MAX_PARTS = 16 };
-
-static int status_parts(const struct sheet_row *row, struct part *part)
-{
-    int n = 0;
-    for (int i = 0; i < row->n_span && n < MAX_PARTS; n++) {
-        part[n] = (struct part){.first = i};
-        while (i < row->n_span && (n == MAX_PARTS - 1 || !is_mark(row, &row->span[i]))) {
-            const struct span *sp = &row->span[i++];
-            part[n].width += text_width(row->text.p + sp->at, (size_t)sp->n);
-            part[n].matters |= sp->style == ST_GOOD || sp->style == ST_BAD || sp->style == ST_WARN;
-        }
-        part[n].end = i;
-        i += i < row->n_span;
-    }
-    return n;
-}
-
-/* Draws the status. If it is too long, separators are replaced by single blanks; then parts are
- * dropped from the right, first those that do not matter. */
+/* Draws the status, which app_status() made for this width. Returns its cells. */
 static int put_status(struct grid *g, struct rect r, const struct sheet_row *row)
 {
-    struct part part[MAX_PARTS];
-    int n = status_parts(row, part), gap = 3, x = r.x, total = -gap;
-    for (int i = 0; i < n; i++)
-        total += part[i].width + gap;
-    if (total > r.w) {
-        gap = 1;
-        total -= 2 * (n - 1);
-    }
-    for (int i = n - 1; i > 0 && total > r.w; i--)
-        if (!part[i].matters) {
-            total -= part[i].width + gap;
-            part[i].end = part[i].first;
-        }
-    bool any = false;
-    for (int i = 0; i < n; i++) {
-        if (part[i].end == part[i].first)
-            continue;
-        if (any)
-            x += put(g, x, r.y, r.x + r.w - x, ST_DIM, gap == 1 ? " " : g->ascii ? " | " : " · ");
-        any = true;
-        for (int k = part[i].first; k < part[i].end && x < r.x + r.w; k++) {
-            const struct span *sp = &row->span[k];
-            x += grid_text(g, x, r.y, r.x + r.w - x, sp->style, 0, row->text.p + sp->at,
-                           (size_t)sp->n);
-        }
+    int x = r.x, end = r.x + r.w;
+    for (int i = 0; i < row->n_span && x < end; i++) {
+        const struct span *sp = &row->span[i];
+        x += grid_text(g, x, r.y, end - x, sp->style, 0, row->text.p + sp->at, (size_t)sp->n);
     }
     return x - r.x;
 }

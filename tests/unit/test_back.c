@@ -185,7 +185,7 @@ static uint64_t views(struct backend *g)
 static void look(struct backend *g, const struct debug_view *v)
 {
     struct step_view tree;
-    if (v->phase[0])
+    if (v->phase)
         return;
     uint64_t h = views(g), *was = &seen[v->turn - 1][v->step];
     if (*was && *was != h)
@@ -319,7 +319,7 @@ static void to_the_beginning(struct backend *g, const struct debug_view *v, int 
         must(g->debug->back(g, 1, 0, &e), &e);
     } else {
         assert_int_equal(v->step, 0);
-        assert_string_equal(v->phase, "");
+        assert_int_equal(v->phase, WHOLE_STEP);
         assert_non_null(strstr(v->why, "turn 1 begins (of 1."));
         must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e);
     }
@@ -588,7 +588,7 @@ static void forcing(struct backend *g, const struct debug_view *v, int i)
         must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
         break;
     case 4:
-        assert_string_equal(v->phase, "draft");
+        assert_int_equal(v->phase, PHASE_DRAFT);
         force_one(g, 2);
         must(g->debug->run(g, RUN_STEP, 1, NULL, &e), &e);
         break;

@@ -15,7 +15,7 @@ struct recorded {
     struct step_rec rec[MAX_RECS];
     int n_rec;
     struct ids tokens;
-    struct { int turn, step; char phase[8], why[200]; int nodes, n_token, accepted; struct tree tree; } pause[MAX_PAUSES];
+    struct { int turn, step; enum step_phase phase; char why[200]; int nodes, n_token, accepted; struct tree tree; } pause[MAX_PAUSES];
     int n_pause;
     enum stop_reason reason;
     struct buf faults;
@@ -51,7 +51,7 @@ static void note_pause(struct backend *g, struct recorded *r, at_pause_fn *at_pa
     r->pause[i].n_token = v.n_token;
     r->pause[i].accepted = v.verified ? v.rec.accepted : -1;
     r->pause[i].tree = v.tree;
-    memcpy(r->pause[i].phase, v.phase, sizeof v.phase);
+    r->pause[i].phase = v.phase;
     snprintf(r->pause[i].why, sizeof r->pause[i].why, "%.199s", v.why);
     at_pause(g, &v, i);
 }
@@ -198,19 +198,19 @@ static void known_after_phases(double temperature)
     run_twice(&o, RUN_PHASE, &plain, &r);
     int trees = 0;
     for (int i = 0; i < r.n_pause; i++) {
-        const char *p = r.pause[i].phase;
-        bool before = strcmp(p, "draft") == 0 || strcmp(p, "verify") == 0;
+        enum step_phase p = r.pause[i].phase;
+        bool before = p == PHASE_DRAFT || p == PHASE_VERIFY;
         if (before)
             assert_int_equal(r.pause[i].n_token, 0);
-        if (strcmp(p, "draft") == 0)
+        if (p == PHASE_DRAFT)
             assert_int_equal(r.pause[i].accepted, -1);
-        if (strcmp(p, "verify") == 0) { /* what accept then finds */
+        if (p == PHASE_VERIFY) { /* what accept then finds */
             assert_true(r.pause[i].accepted >= 0);
             assert_int_equal(r.pause[i].accepted, r.pause[i + 1].accepted);
             assert_memory_equal(&r.pause[i].tree, &r.pause[i + 1].tree, sizeof r.pause[i].tree);
         }
         trees += before && r.pause[i].nodes > 1;
-        if (strcmp(p, "accept") == 0 || strcmp(p, "commit") == 0)
+        if (p == PHASE_ACCEPT || p == PHASE_COMMIT)
             assert_true(r.pause[i].n_token > 0);
     }
     assert_true(trees > 4);
@@ -421,7 +421,7 @@ static bool cancelling(struct backend *g, const struct debug_view *v, int i)
         g->pages->table(g, &t); /* a paused engine can be looked at */
         page_table_free(&t);
         g->pools->ledger(g, pool);
-        if (v->phase[0] == '\0' || strcmp(v->phase, "commit") == 0)
+        if (v->phase == WHOLE_STEP || v->phase == PHASE_COMMIT)
             must(g->check->sweep(g, &report, &e), &e);
         backend_cancel(g);
         must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e); /* for the next turn */
