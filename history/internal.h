@@ -64,6 +64,11 @@ void vfs_forget(void);
  * and readers that can do without a row, do not report such a failure. */
 bool db_whole(const char *path, struct err *e);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
+/* Bytes of the database; used: without its free pages, which new rows take first. */
+int db_bytes(struct db *d, bool used, int64_t *out);
+/* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when it
+ * is complete. */
+bool db_copy(struct db *from, const char *to, struct err *e);
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *
  * (NULL: null) · t char *, size_t · b void *, size_t · n null. Pointers must stay valid until the
@@ -123,6 +128,12 @@ bool schema_make(struct db *d, struct err *e);
 /* A digest of the schema's text, and the one that a new log or pack of this version has. */
 bool schema_digest(struct db *d, char hex[65]);
 const char *schema_known_digest(bool pack);
+/* Opens a session log that exists and that `accept` accepts. */
+bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db *d, struct err *e),
+             struct err *e);
+/* Opens a session log that exists and has this version's schema; to write, it must fit the key
+ * (seal.c). */
+bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 /* Of packs (pack_file.c), which have the log's tables, the table `pack` and PACK_ID. Make: all
  * tables, in an empty database. Check: refuses (ERR_DB) what is no pack, one of another version,
  * and one whose schema differs from the text. */
@@ -164,8 +175,7 @@ void file_sync_folder(const char *path); /* makes a rename or removal in path's 
 /* "YYYYMMDD-HHMMSS", local time */
 void time_stamp(char out[16]);
 
-/* ---- live.c: which writers are alive, and recovery of the turns of dead ones
- * ------------------- */
+/* ---- live.c: which writers are alive, and the sessions that they lock ------------------------- */
 
 /* A writer holds a lock on byte `id` of PATH.live for as long as its process lives; the kernel
  * releases the lock however the process dies. */
@@ -183,12 +193,15 @@ enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no lock
 enum live_state live_state(const struct live *l, int64_t id);
 bool live_or_unknown(const struct live *l, int64_t id); /* live_state() is not LIVE_NO */
 
-/* Ends the runs of dead writers in one transaction: open turns become "crashed", with the text and
- * the ids stored so far (*closed: how many); sessions without a turn are deleted. On failure the
- * transaction stays open: db_fail() ends it. */
-int recover_dead(struct db *d, const struct live *l, int *closed);
-/* Closes one open reply row as "crashed"; inside the caller's transaction. */
-int recover_turn(struct db *d, int64_t reply);
+/* Locks the session for the writer in a transaction of its own; true also if the writer has the
+ * lock already. False and *e (ERR_DB); *elsewhere: another living process has it. */
+bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
+                  struct err *e);
+/* Inside the caller's transaction: locks a session unless it is locked; unlocks a session (NULL:
+ * all that the writer has locked); removes the locks of dead processes. */
+int session_lock_row(struct db *d, const struct live *l, const char *session);
+int session_unlock(struct db *d, const struct live *l, const char *session);
+int session_unlock_dead(struct db *d, const struct live *l);
 
 /* ---- side_file.c: events that could not be stored at the end, in a file beside the log
  * --------- */
@@ -227,19 +240,6 @@ int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost
 /* Adds a placeholder for a lost run to the log `to`. Its build and its model are placeholders, too,
  * which are added to both logs. */
 int parents_lost_run(struct db *from, struct db *to, const char *session, int64_t run, int64_t created_ms);
-
-/* ---- session_lock.c: a session is open for writing in one process at a time
- * -------------------- */
-
-/* Locks the session for the writer in a transaction of its own; true also if the writer has the
- * lock already. False and *e (ERR_DB); *elsewhere: another living process has it. */
-bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
-                  struct err *e);
-/* Inside the caller's transaction: locks a session unless it is locked; unlocks a session (NULL:
- * all that the writer has locked); removes the locks of dead processes. */
-int session_lock_row(struct db *d, const struct live *l, const char *session);
-int session_unlock(struct db *d, const struct live *l, const char *session);
-int session_unlock_dead(struct db *d, const struct live *l);
 
 /* ---- hash.c: hashes of rows ------------------------------------------------------------------ */
 
@@ -401,6 +401,8 @@ struct writer {
 
 /* Applies one event inside the caller's transaction. *ended: a turn was completed. */
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
+/* Closes one open reply row as "crashed"; inside the caller's transaction. */
+int recover_turn(struct db *d, int64_t reply);
 /* Puts "name=value" in place of the line with that name, or at the end. */
 void settings_set_line(struct buf *lines, const char *set);
 void about_free(struct history_about *a);
@@ -429,30 +431,17 @@ void cursors_restore(struct writer *w, struct cursors_saved *saved);
 void cursors_drop(struct cursors_saved *saved);
 void cursors_free(struct writer *w);
 
-/* ---- open.c
- * ----------------------------------------------------------------------------------- */
+/* ---- open.c ---------------------------------------------------------------------------------- */
 
 /* Opens the database for the writer: creates or migrates it, locks a byte for the process (live.c),
  * stores side files and closes the turns of dead writers. notice: one line if anything unusual
  * happened, else unchanged. False and *e (ERR_DB) on failure; nothing is open then. */
 enum { NOTICE_BYTES = sizeof ((struct history_status *)0)->notice };
 bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], struct err *e);
-
-/* ---- admin.c ---- */
-
-/* Opens a session log that exists and that `accept` accepts. */
-bool open_as(struct db *d, const char *path, int flags, bool (*accept)(struct db *d, struct err *e),
-             struct err *e);
-/* Opens a session log that exists and has this version's schema; to write, it must fit the key
- * (seal.c). */
-bool open_existing(struct db *d, const char *path, int flags, struct err *e);
-
-/* Bytes of the database; used: without its free pages, which new rows take first. */
-int db_bytes(struct db *d, bool used, int64_t *out);
-
-/* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when it
- * is complete. */
-bool db_copy(struct db *from, const char *to, struct err *e);
+/* Ends the runs of dead writers in one transaction: open turns become "crashed", with the text and
+ * the ids stored so far (*closed: how many); sessions without a turn are deleted. On failure the
+ * transaction stays open: db_fail() ends it. */
+int recover_dead(struct db *d, const struct live *l, int *closed);
 
 /* ---- rows.c: functions of several readers ---------------------------------------------------- */
 

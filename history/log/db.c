@@ -209,6 +209,51 @@ void db_close(struct db *d)
     *d = (struct db){0};
 }
 
+/* Leaves WAL mode, so that the database is one file without a write-ahead log beside it. */
+static bool make_plain(struct db *d, struct err *e)
+{
+    return db_exec(d, "PRAGMA journal_mode=DELETE", e);
+}
+
+static bool copy_pages(struct db *from, const char *to, struct err *e)
+{
+    enum { TRIES = 500, WAIT_MS = 10 };
+    struct db d;
+    if (!db_open(&d, to, SQLITE_OPEN_READWRITE, e))
+        return false;
+    sqlite3_backup *b = db_sync_all(&d, e) ? sqlite3_backup_init(d.h, "main", from->h, "main") : NULL;
+    int rc = b ? SQLITE_BUSY : SQLITE_ERROR;
+    for (int i = 0; i < TRIES && ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED); i++) {
+        if (i)
+            sqlite3_sleep(WAIT_MS);
+        rc = sqlite3_backup_step(b, -1); /* all pages: as of one moment */
+    }
+    int end = b ? sqlite3_backup_finish(b) : rc;
+    bool ok = (rc == SQLITE_DONE && end == SQLITE_OK) || db_fail(&d, e, "cannot copy");
+    ok = ok && make_plain(&d, e);
+    db_close(&d);
+    return ok;
+}
+
+bool db_copy(struct db *from, const char *to, struct err *e)
+{
+    char *part;
+    int fd = file_begin(to, &part, e);
+    return file_complete(fd, fd >= 0 && copy_pages(from, part, e), part, to, e);
+}
+
+int db_bytes(struct db *d, bool used, int64_t *out)
+{
+    int64_t pages = 0, size = 0, unused = 0;
+    int rc = db_int(d, &pages, 0, "PRAGMA page_count", "");
+    if (!rc)
+        rc = db_int(d, &size, 0, "PRAGMA page_size", "");
+    if (!rc)
+        rc = db_int(d, &unused, 0, "PRAGMA freelist_count", "");
+    *out = rc ? 0 : (pages - (used ? unused : 0)) * size;
+    return rc;
+}
+
 static int bind_one(sqlite3_stmt *st, int i, char type, va_list *ap)
 {
     const char *s;

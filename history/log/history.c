@@ -91,13 +91,6 @@ static void copy_about(struct history_about *to, const struct history_about *fro
         dst[i] = xstrdup(src[i] ? src[i] : "");
 }
 
-void about_free(struct history_about *a)
-{
-    char **s = (char **)a;
-    for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
-        free(s[i]);
-}
-
 /* The monotonic time `ms` milliseconds from now. */
 static void deadline(struct timespec *t, int ms)
 {

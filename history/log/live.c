@@ -1,16 +1,23 @@
-/* live.c - detects which writers are alive, and closes the turns that dead ones left open.
+/* live.c - detects which writers are alive, and locks a session for the process that writes it.
  *
  * Neither a process id nor a time tells whether another aerie still writes a turn: ids are reused
  * and clocks jump. A file lock does, because the kernel releases it with the process: every writer
  * locks one byte of PATH.live, at a random offset, and stores that offset in its run rows.
+ *
+ * The lock of a session is a row of `held` that names the writer. It counts only while the writer is
+ * alive, so it ends with its process however the process dies. A dead writer's row is replaced by
+ * the next lock of the session, or removed at the next start.
  */
 #include "history/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct flock byte_of(int64_t id)
@@ -75,156 +82,137 @@ bool live_or_unknown(const struct live *l, int64_t id)
     return live_state(l, id) != LIVE_NO;
 }
 
-/* ---- recovery ---- */
+/* ---- locks of sessions ---- */
 
-/* The text and ids of an open turn that were stored so far. */
-static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids *tokens)
+/* The id of this boot of this machine; "" if unknown. */
+static void boot_id(char out[64])
 {
-    sqlite3_stmt *st = db_cached(
-        d, "SELECT text FROM turn_part WHERE turn_id=? AND channel=0 ORDER BY k", "i", reply);
+    struct buf b;
+    out[0] = '\0';
+    if (!buf_read_file(&b, "/proc/sys/kernel/random/boot_id", 4096, NULL))
+        return;
+    snprintf(out, 64, "%.*s", (int)strcspn(b.p, "\n"), b.p);
+    buf_free(&b);
+}
+
+struct holder {
+    int64_t writer, pid, since_ms;
+    char host[64];
+};
+
+/* If the file system has no locks, a process of this boot is looked up by its pid; a process of
+ * another boot may run on another machine, so it counts as alive. */
+static bool is_alive(const struct live *l, const struct holder *h)
+{
+    char here[64];
+    enum live_state s = live_state(l, h->writer);
+    if (s != LIVE_UNKNOWN)
+        return s == LIVE_YES;
+    boot_id(here);
+    return strcmp(h->host, here) != 0 || h->pid <= 0 || h->pid > INT32_MAX ||
+           kill((pid_t)h->pid, 0) == 0 || errno != ESRCH;
+}
+
+/* Reads who has locked the session; h->writer 0: nobody. */
+static int read_holder(struct db *d, const char *session, struct holder *h)
+{
+    *h = (struct holder){0};
+    sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host FROM held WHERE"
+                                 " session_id=?", "s", session);
     if (!st)
         return sqlite3_extended_errcode(d->h);
-    int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-        const void *p = sqlite3_column_text(st, 0);
-        buf_add(text, p, (size_t)sqlite3_column_bytes(st, 0));
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW) {
+        const char *host = (const char *)sqlite3_column_text(st, 3);
+        *h = (struct holder){sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1),
+                             sqlite3_column_int64(st, 2), ""};
+        snprintf(h->host, sizeof h->host, "%s", host ? host : "");
     }
     sqlite3_reset(st);
-    if (rc != SQLITE_DONE)
-        return rc;
-    st = db_cached(d, "SELECT tokens FROM step WHERE turn_id=? ORDER BY n", "i", reply);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        col_ids(st, 0, tokens);
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* The session of a turn row. */
-static int session_of(struct db *d, int64_t turn, char out[SESSION_ID])
+int session_lock_row(struct db *d, const struct live *l, const char *session)
 {
-    sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM turn WHERE id=?", "i", turn);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW)
-        col_id(st, 0, out);
-    sqlite3_reset(st);
-    return rc == SQLITE_ROW ? SQLITE_OK : rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
+    char here[64];
+    boot_id(here);
+    int rc = db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
+                   " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
+                   clock_unix_ms());
+    return rc ? rc : head_state(d);
 }
 
-int recover_turn(struct db *d, int64_t reply)
+int session_unlock(struct db *d, const struct live *l, const char *session)
 {
-    struct buf text = {0};
-    struct ids tokens = {0};
-    char session[SESSION_ID];
-    int rc = session_of(d, reply, session);
-    if (!rc)
-        rc = read_parts(d, reply, &text, &tokens);
-    if (!rc)
-        rc = db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
-                   " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
-                   "  total(drafted), total(accepted), total(us_draft + us_verify + us_commit),"
-                   "  coalesce(max(draws), turn.draws1) FROM step WHERE turn_id = ?1) WHERE id=?1",
-                   "itbs", reply, text.p, text.n, tokens.v, (size_t)tokens.n * sizeof *tokens.v,
-                   stop_name(STOP_CRASHED));
-    if (!rc)
-        rc = turn_index(d, reply, "", text.p, text.n);
-    if (!rc)
-        rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply);
-    if (!rc)
-        rc = chain_add(d, session, LINK_TURN, reply);
-    buf_free(&text);
-    ids_free(&tokens);
-    return rc;
+    int rc = session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
+                             l->id)
+                     : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
+    return rc ? rc : head_state(d);
 }
 
-/* Marks a run as ended by the death of its process. */
-static int end_run(struct db *d, int64_t run)
+int session_unlock_dead(struct db *d, const struct live *l)
 {
-    char session[SESSION_ID] = "";
-    int rc = db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run);
-    sqlite3_stmt *st = rc ? NULL : db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    if ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        col_id(st, 0, session);
-    sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? chain_seal(d, session) : rc;
-}
-
-/* Calls chain_touch() for the session of a run. */
-static int touch_run(struct db *d, int64_t run)
-{
-    char session[SESSION_ID] = "";
-    sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW)
-        col_id(st, 0, session);
-    sqlite3_reset(st);
-    return rc == SQLITE_ROW ? chain_touch(d, session) : rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
-
-/* Closes every open turn of a run, then the run. */
-static int close_run(struct db *d, int64_t run, int *closed)
-{
-    int rc = touch_run(d, run);
-    if (rc)
-        return rc;
     for (;;) {
-        int64_t reply;
-        rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
-                        run);
-        if (rc || !reply)
-            return rc ? rc : end_run(d, run);
-        rc = recover_turn(d, reply);
+        char dead[SESSION_ID] = "";
+        sqlite3_stmt *st = db_cached(d, "SELECT session_id, writer, pid, host FROM held", "");
+        if (!st)
+            return sqlite3_extended_errcode(d->h);
+        int rc;
+        while (!*dead && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+            const char *host = (const char *)sqlite3_column_text(st, 3);
+            struct holder h = {sqlite3_column_int64(st, 1), sqlite3_column_int64(st, 2), 0, ""};
+            snprintf(h.host, sizeof h.host, "%s", host ? host : "");
+            if (!is_alive(l, &h))
+                col_id(st, 0, dead);
+        }
+        sqlite3_reset(st);
+        if (!*dead)
+            return rc == SQLITE_DONE ? head_state(d) : rc;
+        rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", dead);
         if (rc)
             return rc;
-        ++*closed;
     }
 }
 
-static int close_dead_runs(struct db *d, const struct live *l, int *closed)
+/* Formats a time as "14:05", with the date unless it is today. */
+static void format_since(int64_t ms, char *out, size_t size)
 {
-    int64_t *dead = NULL;
-    size_t n = 0;
-    sqlite3_stmt *st = db_cached(d, "SELECT id, writer FROM run WHERE ended=0", "");
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        /* a side file holds more events of the run */
-        if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
-            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) {
-            dead = xrealloc(dead, n + 1, sizeof *dead);
-            dead[n++] = sqlite3_column_int64(st, 0);
-        }
-    sqlite3_reset(st);
-    rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = close_run(d, dead[i], closed);
-    free(dead);
-    return rc;
+    time_t then = (time_t)(ms / 1000), now = (time_t)(clock_unix_ms() / 1000);
+    struct tm a, b;
+    snprintf(out, size, "an unknown time");
+    if (!localtime_r(&then, &a) || !localtime_r(&now, &b))
+        return;
+    bool today = a.tm_yday == b.tm_yday && a.tm_year == b.tm_year;
+    strftime(out, size, today ? "%H:%M" : "%Y-%m-%d %H:%M", &a);
 }
 
-int recover_dead(struct db *d, const struct live *l, int *closed)
+static bool refuse_locked(const struct holder *h, const char *session, struct err *e)
 {
-    *closed = 0;
+    char since[40], here[64];
+    boot_id(here);
+    format_since(h->since_ms, since, sizeof since);
+    return err_set(e, ERR_DB, "session %s is open in another aerie (pid %lld%s, since %s)", session,
+                   (long long)h->pid, strcmp(h->host, here) ? " of another machine" : "", since);
+}
+
+bool session_lock(struct db *d, const struct live *l, const char *session, bool *elsewhere,
+                  struct err *e)
+{
+    *elsewhere = false;
+    struct holder h;
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
-    if (rc)
-        return rc;
-    rc = close_dead_runs(d, l, closed);
     if (!rc)
-        rc = session_unlock_dead(d, l);
-    int gone;
-    if (!rc) /* deletes sessions without any turn */
-        rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"
-                   " AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = session.id)"
-                   " AND NOT EXISTS(SELECT 1 FROM run WHERE session_id = session.id AND ended = 0)"
-                   " AND id NOT IN (SELECT parent FROM session WHERE parent IS NOT NULL)"
-                   " RETURNING id", ""), &gone);
-    return rc ? rc : db_do(d, "COMMIT", "");
+        rc = read_holder(d, session, &h);
+    if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
+        db_rollback(d);
+        *elsewhere = true;
+        return refuse_locked(&h, session, e);
+    }
+    if (!rc && h.writer && h.writer != l->id)
+        rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", session);
+    if (!rc)
+        rc = session_lock_row(d, l, session);
+    if (!rc)
+        rc = db_do(d, "COMMIT", "");
+    return rc == SQLITE_OK || db_fail(d, e, "cannot lock the session");
 }

@@ -78,6 +78,75 @@ static void store_side_files(struct writer *w, char *notice)
                    turns == 1 ? "" : "s", turns == 1 ? "is" : "are");
 }
 
+/* ---- the turns of dead writers ---- */
+
+/* Closes every open turn of a run, then the run: it ended by the death of its process. */
+static int close_run(struct db *d, int64_t run, int *closed)
+{
+    char session[SESSION_ID] = "";
+    int64_t reply = 0;
+    sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW)
+        col_id(st, 0, session);
+    sqlite3_reset(st);
+    rc = rc == SQLITE_ROW ? chain_touch(d, session) : rc;
+    while (!rc) {
+        rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i", run);
+        if (rc || !reply)
+            break;
+        rc = recover_turn(d, reply);
+        *closed += !rc;
+    }
+    if (!rc)
+        rc = db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run);
+    return rc ? rc : chain_seal(d, session);
+}
+
+static int close_dead_runs(struct db *d, const struct live *l, int *closed)
+{
+    int64_t *dead = NULL;
+    size_t n = 0;
+    sqlite3_stmt *st = db_cached(d, "SELECT id, writer FROM run WHERE ended=0", "");
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc;
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+        /* a side file holds more events of the run */
+        if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) {
+            dead = xrealloc(dead, n + 1, sizeof *dead);
+            dead[n++] = sqlite3_column_int64(st, 0);
+        }
+    sqlite3_reset(st);
+    rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = close_run(d, dead[i], closed);
+    free(dead);
+    return rc;
+}
+
+int recover_dead(struct db *d, const struct live *l, int *closed)
+{
+    *closed = 0;
+    int rc = db_do(d, "BEGIN IMMEDIATE", "");
+    if (rc)
+        return rc;
+    rc = close_dead_runs(d, l, closed);
+    if (!rc)
+        rc = session_unlock_dead(d, l);
+    int gone;
+    if (!rc) /* deletes sessions without any turn */
+        rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"
+                   " AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = session.id)"
+                   " AND NOT EXISTS(SELECT 1 FROM run WHERE session_id = session.id AND ended = 0)"
+                   " AND id NOT IN (SELECT parent FROM session WHERE parent IS NOT NULL)"
+                   " RETURNING id", ""), &gone);
+    return rc ? rc : db_do(d, "COMMIT", "");
+}
+
 /* Whether the database is intact, but another process has it locked or the disk is full. */
 static bool is_transient(int rc)
 {

@@ -6,6 +6,7 @@
  */
 #include "history/internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
  * as signed. `link` and `chain`: see internal.h. session.seal and `roll` are checksums (chain.c),
  * `head` and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
- * held, taken and the counters (head.c), `held` the session locks (session_lock.c), `taken` the
+ * held, taken and the counters (head.c), `held` the session locks (live.c), `taken` the
  * writers whose side files were stored (side_file.c). session.number: for users; roll.last_number:
  * the last one that was assigned. session.pinned: 1: prune keeps the session.
  *
@@ -458,6 +459,32 @@ bool schema_check_pack(struct db *d, struct err *e)
     if (app != PACK_ID || version < 1)
         return err_set(e, ERR_DB, "%s is no pack of aerie", d->path);
     return refuse_unknown(d, version, of_pack, 1, e) && require_schema(d, of_pack, 1, version, e);
+}
+
+/* ---- opening what exists ---- */
+
+bool open_as(struct db *d, const char *path, int flags,
+             bool (*accept)(struct db *d, struct err *e), struct err *e)
+{
+    enum file_owner owner = file_owner(path, e);
+    if (owner == FILE_MISSING)
+        return err_set(e, ERR_NEGATIVE, "%s: %s", path, strerror(ENOENT));
+    if (owner != FILE_OURS || !db_open(d, path, flags, e))
+        return false;
+    if (accept(d, e))
+        return true;
+    db_close(d);
+    return false;
+}
+
+bool open_existing(struct db *d, const char *path, int flags, struct err *e)
+{
+    if (!open_as(d, path, flags, schema_check, e))
+        return false;
+    if ((flags & SQLITE_OPEN_READONLY) || (db_sync_all(d, e) && seal_fits(d, e)))
+        return true;
+    db_close(d);
+    return false;
 }
 
 /* ---- the journal ---- */

@@ -188,6 +188,69 @@ static int store_session(struct writer *w, const struct event *ev)
     return SQLITE_OK;
 }
 
+/* The text and ids of an open turn that were stored so far. */
+static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids *tokens)
+{
+    sqlite3_stmt *st = db_cached(
+        d, "SELECT text FROM turn_part WHERE turn_id=? AND channel=0 ORDER BY k", "i", reply);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc;
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+        const void *p = sqlite3_column_text(st, 0);
+        buf_add(text, p, (size_t)sqlite3_column_bytes(st, 0));
+    }
+    sqlite3_reset(st);
+    if (rc != SQLITE_DONE)
+        return rc;
+    st = db_cached(d, "SELECT tokens FROM step WHERE turn_id=? ORDER BY n", "i", reply);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
+        col_ids(st, 0, tokens);
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* The session of a turn row. */
+static int session_of(struct db *d, int64_t turn, char out[SESSION_ID])
+{
+    sqlite3_stmt *st = db_cached(d, "SELECT session_id FROM turn WHERE id=?", "i", turn);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW)
+        col_id(st, 0, out);
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW ? SQLITE_OK : rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
+}
+
+int recover_turn(struct db *d, int64_t reply)
+{
+    struct buf text = {0};
+    struct ids tokens = {0};
+    char session[SESSION_ID];
+    int rc = session_of(d, reply, session);
+    if (!rc)
+        rc = read_parts(d, reply, &text, &tokens);
+    if (!rc)
+        rc = db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
+                   " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
+                   "  total(drafted), total(accepted), total(us_draft + us_verify + us_commit),"
+                   "  coalesce(max(draws), turn.draws1) FROM step WHERE turn_id = ?1) WHERE id=?1",
+                   "itbs", reply, text.p, text.n, tokens.v, (size_t)tokens.n * sizeof *tokens.v,
+                   stop_name(STOP_CRASHED));
+    if (!rc)
+        rc = turn_index(d, reply, "", text.p, text.n);
+    if (!rc)
+        rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", reply);
+    if (!rc)
+        rc = chain_add(d, session, LINK_TURN, reply);
+    buf_free(&text);
+    ids_free(&tokens);
+    return rc;
+}
+
 /* Ends the run of w->cur. Deletes a session without a turn, unless `keep`. */
 static int end_run(struct writer *w, bool keep)
 {
@@ -610,4 +673,11 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
     case EV_CALIBRATION: break; /* event_to_log() has made notices of those that are kept */
     }
     return SQLITE_OK;
+}
+
+void about_free(struct history_about *a)
+{
+    char **s = (char **)a;
+    for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
+        free(s[i]);
 }

@@ -82,7 +82,7 @@ without "only these know standard output and error, and what they print is fit f
     '^(kernels/base\.c:.*write\(STDERR|repl/cli/plain\.c:.*write_fully\(STDERR_FILENO, clean|repl/cmd/sql\.c:.*write_fully\(STDOUT|repl/cli/out\.c:.*write_fully\(STDERR_FILENO, line|repl/tui/term\.c:.*(newterm|write\(STDOUT)|repl/process/isolate\.c:.*"/dev/stdout|kernels/cuda/timeline\.cu:)' \
     kernels models engine history repl
 without "only history/log/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
-    '^history/(log/file\.c|log/vfs\.c|evidence/seal\.c|pack/pack_file\.c|log/session_lock\.c:.*boot_id|history\.h|internal\.h)' history
+    '^history/(log/file\.c|log/vfs\.c|evidence/seal\.c|pack/pack_file\.c|log/live\.c:.*boot_id|history\.h|internal\.h)' history
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 # a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
 without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels

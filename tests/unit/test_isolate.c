@@ -295,7 +295,7 @@ static void test_network(void **unused)
     assert_int_equal(works(&networks[0], WITH_NETWORK, FROM_THREAD), works(&networks[0], FREE, FROM_MAIN));
 }
 
-/* Whether another process exists can be found out: history/log/session_lock.c needs it. */
+/* Whether another process exists can be found out: history/log/live.c needs it. */
 static bool tells_the_dead(void)
 {
     enum { TOO_LARGE = 1 << 23 }; /* the largest process id is 2^22 */
