@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include "kernels/utf8.h"
 
@@ -335,6 +336,13 @@ void buf_hex(struct buf *b, const void *p, size_t n)
 void buf_char(struct buf *b, char c)
 {
     buf_add(b, &c, 1);
+}
+
+void buf_utf8(struct buf *out, uint32_t cp)
+{
+    uint8_t b[4];
+    utf8proc_ssize_t k = utf8proc_encode_char((utf8proc_int32_t)cp, b);
+    buf_add(out, b, k > 0 ? (size_t)k : 0);
 }
 
 void buf_printf(struct buf *b, const char *fmt, ...)

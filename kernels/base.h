@@ -131,6 +131,7 @@ struct buf {
 void buf_add(struct buf *b, const void *bytes, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_char(struct buf *b, char c);
+void buf_utf8(struct buf *b, uint32_t cp); /* a code point; nothing for one beyond U+10FFFF */
 /* Writes 2 n lower-case digits, without a NUL. */
 void hex_digits(char *out, const uint8_t *p, size_t n);
 void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits per byte */

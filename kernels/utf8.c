@@ -80,10 +80,3 @@ bool utf8_is_hidden(uint32_t cp)
     default: return is_invisible(cp);
     }
 }
-
-void utf8_encode(struct buf *out, uint32_t cp)
-{
-    uint8_t b[4];
-    utf8proc_ssize_t k = utf8proc_encode_char((utf8proc_int32_t)cp, b);
-    buf_add(out, b, k > 0 ? (size_t)k : 0);
-}

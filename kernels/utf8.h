@@ -1,4 +1,4 @@
-/* utf8.h - UTF-8 to code points and back, for every folder; utf8proc decides what is valid.
+/* utf8.h - UTF-8 to code points, for every folder; utf8proc decides what is valid. buf_utf8() is the way back.
  *
  * Valid is what the Unicode standard calls well-formed: shortest forms up to U+10FFFF, without
  * surrogates. Pure functions; any thread.
@@ -20,8 +20,6 @@ bool utf8_check(const char *s, size_t n); /* all of it is valid */
 /* Whether a code point must not reach a terminal: controls, among them those that change the
  * direction of text, surrogates, unassigned, and invisible ones except joiners. */
 bool utf8_is_hidden(uint32_t cp);
-/* Appends a code point; nothing for one beyond U+10FFFF. */
-void utf8_encode(struct buf *out, uint32_t cp);
 
 /* Bytes of the character at s, which is valid there. */
 static inline size_t utf8_len(const char *s)

@@ -519,7 +519,7 @@ static void make_valid(const char *s, size_t n, struct buf *out)
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         i += utf8_decode(s + i, n - i, &cp);
-        utf8_encode(out, cp);
+        buf_utf8(out, cp);
     }
 }
 

@@ -1,11 +1,10 @@
-/* cpu.c - the CPU device: memory, the kernel table, and the operations that only copy or scale.
+/* cpu.c - the CPU device: the kernel table, and the operations that embed, rotate, scale or move.
  *
  * Device memory is host memory; weights are used in the checkpoint's memory. Operations run
  * synchronously on the calling thread and the device's pool. A refused allocation is reported by
  * alloc(). sync() fails only if a mapped checkpoint has changed since it was loaded.
  */
 #include "kernels/cpu/cpu.h"
-#include "kernels/fp8.h"
 #include "kernels/mapped.h"
 
 #include <math.h>
@@ -13,10 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    MAX_THREADS = 64,
-    WORTH_WAKING = 50 * 1000, /* multiply-adds from which the pool is used: about a microsecond */
-};
+enum { MAX_THREADS = 64 };
 
 /* ---- the device ----------------------------------------------------------------------------- */
 
@@ -103,48 +99,7 @@ static const char *cpu_about(struct kdev *d)
     return d->about;
 }
 
-void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size)
-{
-    size_t bytes;
-    CHECK(size_mul(n, size, &bytes));
-    if (bytes > d->scratch[which].n) {
-        free(d->scratch[which].p);
-        size_t grown = bytes + bytes / 4 + 4096;
-        d->scratch[which].p = xaligned(grown);
-        d->scratch[which].n = grown;
-    }
-    return d->scratch[which].p;
-}
-
-void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg)
-{
-    if (d->pool && n > 1 && work * n > WORTH_WAKING) {
-        cpu_pool_run(d->pool, n, fn, arg);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        fn(arg, i, 0);
-}
-
 /* ---- memory --------------------------------------------------------------------------------- */
-
-/* On the CPU a quantized matrix remains bf16, with the weights rounded to FP8 values (fp8.h). */
-bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
-{
-    (void)d;
-    if (!t->quantize)
-        return true;
-    uint16_t *w = t->data, largest = 0;
-    size_t n = t->bytes / sizeof *w;
-    for (size_t i = 0; i < n; i++)
-        largest = (w[i] & 0x7fff) > largest ? w[i] & 0x7fff : largest;
-    if (largest >= FP8_NOT_FINITE)
-        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
-    t->unit = fp8_unit(largest);
-    for (size_t i = 0; i < n; i++)
-        w[i] = fp8_value(fp8_of(w[i], t->unit), t->unit);
-    return true;
-}
 
 static size_t cpu_footprint(struct kdev *d, const struct tensor *t)
 {
@@ -164,28 +119,7 @@ static void cpu_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
     *free_bytes = *total_bytes = 0;
 }
 
-/* ---- matrices ------------------------------------------------------------------------------- */
-
-enum cpu_store cpu_store_of(const struct tensor *t)
-{
-    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
-    return t->type == DT_BF16 ? STORED_BF16 : t->type == DT_F16 ? STORED_F16 : STORED_F32;
-}
-
-struct cpu_mat cpu_mat_of(const struct tensor *t)
-{
-    CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
-    return (struct cpu_mat){.data = t->data, .type = cpu_store_of(t), .n = (int)t->dim[0],
-                            .k = (int)t->dim[1], .pitch = (size_t)t->dim[1] * dtype_size(t->type)};
-}
-
 /* ---- operations that copy, scale or rotate --------------------------------------------------- */
-
-/* Floats from the beginning of the first of `rows` rows to the end of the last. */
-static size_t span(int rows, int stride, int n)
-{
-    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
-}
 
 struct embed_run {
     const struct k_embed *a;
@@ -209,7 +143,7 @@ static void cpu_embed(struct kdev *d, const struct k_embed *a)
     CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
     cpu_store_of(a->table);
     cpu_i32(a->ids, (size_t)a->rows);
-    cpu_f32(a->dst, span(a->rows, cpu_stride(a->dst_stride, a->n), a->n));
+    cpu_f32(a->dst, cpu_span(a->rows, cpu_stride(a->dst_stride, a->n), a->n));
     cpu_each(d, a->rows, a->n, embed_row, &run);
 }
 
@@ -254,8 +188,8 @@ static void cpu_normalize(struct kdev *d, const struct k_normalize *a)
 {
     int ss = cpu_stride(a->src_stride, a->n), ds = cpu_stride(a->dst_stride, a->n);
     struct normalize_run run = {a, d->isa, (size_t)ss, (size_t)ds};
-    cpu_f32(a->src, span(a->rows, ss, a->n));
-    cpu_f32(a->dst, span(a->rows, ds, a->n));
+    cpu_f32(a->src, cpu_span(a->rows, ss, a->n));
+    cpu_f32(a->dst, cpu_span(a->rows, ds, a->n));
     cpu_each(d, a->rows, a->n * 4.0, normalize_row, &run);
 }
 
@@ -267,20 +201,6 @@ static void cpu_scale(struct kdev *d, const struct k_scale *a)
     for (int r = 0; r < a->rows; r++)
         d->isa->scale(cpu_f32(a->x, (size_t)a->rows * (size_t)a->n) + (size_t)r * (size_t)a->n,
                       a->n, s);
-}
-
-void cpu_rows(struct kdev *d, const struct k_rows *a)
-{
-    (void)d;
-    size_t ss = (size_t)cpu_stride(a->src_stride, a->n);
-    size_t ds = (size_t)cpu_stride(a->dst_stride, a->n), n = (size_t)a->n;
-    float *dst = cpu_f32(a->dst, span(a->rows, (int)ds, a->n));
-    const int32_t *idx = a->idx.p ? cpu_i32(a->idx, (size_t)a->rows) : NULL;
-    for (int r = 0; r < a->rows; r++) {
-        CHECK(!idx || idx[r] >= 0);
-        size_t from = (size_t)(idx ? idx[r] : r) * ss;
-        memmove(dst + (size_t)r * ds, cpu_f32(a->src, from + n) + from, n * sizeof(float));
-    }
 }
 
 /* The part of dst that begins at element p->at of row 0. */

@@ -1,6 +1,6 @@
 /* cpu.h - declarations shared by the CPU backend's files: device, threads, table of inner loops.
  *
- * cpu.c            the device, its memory, the table, and the operations that only copy
+ * cpu.c        the device, the table, and the operations that embed, rotate, scale or move
  * memory.c     its memory: allocation, copies, and memory that is filled when it is written
  * threads.c    the pool of threads
  * vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
@@ -57,9 +57,6 @@ struct cpu_ahead {
 /* Until the next call, waiting threads prefetch the weights that they will read first in this
  * product. NULL: none. *next must outlive the pool. */
 void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next);
-/* Prefetches the next few lines of the thread's share, from byte *at of the share on, and advances
- * *at. False: *at is at the end of the share, or beyond what a cache holds (linear.c). */
-bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t *at);
 
 /* ---- the device ----------------------------------------------------------------------------- */
 
@@ -99,14 +96,14 @@ void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
 void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte);
 void cpu_ones_close(struct cpu_ones *o);
 
-/* The buffer of a use: at least n elements of `size` bytes, 64-byte aligned, contents undefined,
+/* The buffer of a use (memory.c): at least n elements of `size` bytes, 64-byte aligned, contents undefined,
  * valid until the next call for the same use. Only on the device's own thread. */
 void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size);
 static inline float *cpu_floats(struct kdev *d, enum cpu_scratch_use which, size_t n)
 {
     return cpu_scratch(d, which, n, sizeof(float));
 }
-/* Runs items 0 .. n - 1 on the pool, or on the calling thread alone if all of them together take
+/* Runs items 0 .. n - 1 on the pool (threads.c), or on the calling thread alone if all of them together take
  * less time than waking a worker. work: multiply-adds of one item. */
 void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg);
 
@@ -128,6 +125,11 @@ static inline void cpu_check_cells(const struct k_cells *c)
     CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
 }
 static inline int cpu_stride(int stride, int dense) { return stride > 0 ? stride : dense; }
+/* Floats from the beginning of the first of `rows` rows to the end of the last. */
+static inline size_t cpu_span(int rows, int stride, int n)
+{
+    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
+}
 
 /* ---- matrices ------------------------------------------------------------------------------- */
 
@@ -142,8 +144,19 @@ struct cpu_mat {
     size_t pitch, scale_pitch;
 };
 
-enum cpu_store cpu_store_of(const struct tensor *t);
-struct cpu_mat cpu_mat_of(const struct tensor *t); /* of a (n, k) tensor */
+static inline enum cpu_store cpu_store_of(const struct tensor *t)
+{
+    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
+    return t->type == DT_BF16 ? STORED_BF16 : t->type == DT_F16 ? STORED_F16 : STORED_F32;
+}
+
+/* Of a (n, k) tensor. */
+static inline struct cpu_mat cpu_mat_of(const struct tensor *t)
+{
+    CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
+    return (struct cpu_mat){.data = t->data, .type = cpu_store_of(t), .n = (int)t->dim[0],
+                            .k = (int)t->dim[1], .pitch = (size_t)t->dim[1] * dtype_size(t->type)};
+}
 
 /* Products read input rows in "packed" order: of each 32 elements first the 16 even ones, then the
  * 16 odd ones; the last 32 are padded with zeros. A shift and a mask convert bf16 pairs to exactly

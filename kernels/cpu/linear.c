@@ -161,7 +161,7 @@ static struct cpu_epilogue *product_add(struct product *p, const struct tensor *
 /* A pass runs the same products in the same order as the pass before it. So each product remembers
  * the one that came after it, and threads that wait for the next region prefetch the first weights
  * of their share of that one: memory is read while the threads synchronise. */
-enum { N_AHEAD = 1024, PREFETCH_BYTES = 128 << 10, PREFETCH_STEP = 1024 };
+enum { N_AHEAD = 1024 };
 
 static struct cpu_ahead *ahead_of(const struct kdev *d, const void *weights)
 {
@@ -192,29 +192,6 @@ static void note_product(struct kdev *d, const struct product *p, int items, boo
     }
     d->last_product = w->data;
     cpu_pool_ahead(d->pool, next->after == w->data ? next : NULL);
-}
-
-bool cpu_prefetch(const struct cpu_ahead *next, int thread, int threads, size_t *at)
-{
-    int items = next->items, mats = next->mats;
-    size_t tile = next->tile, of_item = tile * (size_t)(next->together ? mats : 1);
-    if (*at >= PREFETCH_BYTES || of_item == 0)
-        return false;
-    int item = (int)((int64_t)items * thread / threads + (int64_t)(*at / of_item)), mat = mats - 1;
-    if (item >= (int)((int64_t)items * (thread + 1) / threads))
-        return false;
-    if (next->together)
-        mat = (int)(*at % of_item / tile);
-    else
-        while (mat > 0 && item < next->first[mat])
-            mat--;
-    size_t from = *at % of_item % tile, left = tile - from;
-    size_t n = left < PREFETCH_STEP ? left : PREFETCH_STEP;
-    const uint8_t *p = next->data[mat] + (size_t)(item - next->first[mat]) * tile + from;
-    for (size_t i = 0; i < n; i += 64)
-        __builtin_prefetch(p + i, 0, 2);
-    *at += n;
-    return true;
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */

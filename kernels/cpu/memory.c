@@ -1,4 +1,4 @@
-/* memory.c - memory of the CPU device.
+/* memory.c - memory of the CPU device, scratch memory, and copies of rows.
  *
  * A large buffer is a mapping of its own, and filling it writes nothing: the buffer then maps a file
  * in memory whose bytes are all 0xff, or fresh zeros, and a page of it takes memory when something is
@@ -7,6 +7,7 @@
  * NaN.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/fp8.h"
 #include "kernels/sanitizers.h"
 
 #include <stdlib.h>
@@ -153,4 +154,49 @@ void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
     }
     if (p < end)
         memset(p, byte, (size_t)(end - p));
+}
+
+void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size)
+{
+    size_t bytes;
+    CHECK(size_mul(n, size, &bytes));
+    if (bytes > d->scratch[which].n) {
+        free(d->scratch[which].p);
+        size_t grown = bytes + bytes / 4 + 4096;
+        d->scratch[which].p = xaligned(grown);
+        d->scratch[which].n = grown;
+    }
+    return d->scratch[which].p;
+}
+
+/* On the CPU a quantized matrix remains bf16, with the weights rounded to FP8 values (fp8.h). */
+bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    (void)d;
+    if (!t->quantize)
+        return true;
+    uint16_t *w = t->data, largest = 0;
+    size_t n = t->bytes / sizeof *w;
+    for (size_t i = 0; i < n; i++)
+        largest = (w[i] & 0x7fff) > largest ? w[i] & 0x7fff : largest;
+    if (largest >= FP8_NOT_FINITE)
+        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
+    t->unit = fp8_unit(largest);
+    for (size_t i = 0; i < n; i++)
+        w[i] = fp8_value(fp8_of(w[i], t->unit), t->unit);
+    return true;
+}
+
+void cpu_rows(struct kdev *d, const struct k_rows *a)
+{
+    (void)d;
+    size_t ss = (size_t)cpu_stride(a->src_stride, a->n);
+    size_t ds = (size_t)cpu_stride(a->dst_stride, a->n), n = (size_t)a->n;
+    float *dst = cpu_f32(a->dst, cpu_span(a->rows, (int)ds, a->n));
+    const int32_t *idx = a->idx.p ? cpu_i32(a->idx, (size_t)a->rows) : NULL;
+    for (int r = 0; r < a->rows; r++) {
+        CHECK(!idx || idx[r] >= 0);
+        size_t from = (size_t)(idx ? idx[r] : r) * ss;
+        memmove(dst + (size_t)r * ds, cpu_f32(a->src, from + n) + from, n * sizeof(float));
+    }
 }

@@ -28,6 +28,9 @@ enum {
     SPIN_NS = 30 * 1000,   /* spin without yielding: longer than the gaps within a forward pass */
     YIELD_NS = 150 * 1000, /* spin and yield: longer than the gaps between two passes */
     MAX_ITEMS = 0xffff,    /* of a share's word; more are taken several at a time */
+    WORTH_WAKING = 50 * 1000, /* multiply-adds from which the pool is used: about a microsecond */
+    PREFETCH_BYTES = 128 << 10, /* of a share, by a thread that waits */
+    PREFETCH_STEP = 1024,
     REFRESH = 1 << 24,     /* regions after which shares that nobody took from are numbered anew */
 };
 
@@ -200,13 +203,38 @@ void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next)
         atomic_store_explicit(&p->ahead, next, memory_order_relaxed);
 }
 
+/* Prefetches the next few lines of the thread's share, from byte *at of the share on, and advances
+ * *at. False: *at is at the end of the share, or beyond what a cache holds. */
+static bool prefetch_share(const struct cpu_ahead *next, int thread, int threads, size_t *at)
+{
+    int items = next->items, mats = next->mats;
+    size_t tile = next->tile, of_item = tile * (size_t)(next->together ? mats : 1);
+    if (*at >= PREFETCH_BYTES || of_item == 0)
+        return false;
+    int item = (int)((int64_t)items * thread / threads + (int64_t)(*at / of_item)), mat = mats - 1;
+    if (item >= (int)((int64_t)items * (thread + 1) / threads))
+        return false;
+    if (next->together)
+        mat = (int)(*at % of_item / tile);
+    else
+        while (mat > 0 && item < next->first[mat])
+            mat--;
+    size_t from = *at % of_item % tile, left = tile - from;
+    size_t n = left < PREFETCH_STEP ? left : PREFETCH_STEP;
+    const uint8_t *p = next->data[mat] + (size_t)(item - next->first[mat]) * tile + from;
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+    *at += n;
+    return true;
+}
+
 /* Prefetches a little more; false if there is nothing more to prefetch. */
 static bool prefetch(struct cpu_pool *p, int thread, struct prefetched *so_far)
 {
     const struct cpu_ahead *next = atomic_load_explicit(&p->ahead, memory_order_relaxed);
     if (next != so_far->of)
         *so_far = (struct prefetched){.of = next};
-    return next && cpu_prefetch(next, thread, (int)p->threads, &so_far->at);
+    return next && prefetch_share(next, thread, (int)p->threads, &so_far->at);
 }
 
 /* Turns of a worker's waiting loop after which it looks for items of others. The caller does so
@@ -272,6 +300,16 @@ void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
         if (i % 1024 == 0)
             sched_yield(); /* a worker with an item may be waiting for this core */
     }
+}
+
+void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg)
+{
+    if (d->pool && n > 1 && work * n > WORTH_WAKING) {
+        cpu_pool_run(d->pool, n, fn, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        fn(arg, i, 0);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -88,6 +88,7 @@ struct render {
     struct err *e;
     bool failed;
 };
+void encode_text(struct render *r);                       /* the text since the last marker */
 void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
 void put_str(struct render *r, const char *s);            /* text of the format itself */
 void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */

@@ -118,13 +118,6 @@ void arch_windows(struct arch *a, int period, int window)
 
 /* ---- enumerations ---- */
 
-bool act_of_name(const char *name, enum act_kind *act)
-{
-    bool silu = !strcmp(name, "silu") || !strcmp(name, "swish");
-    *act = silu ? ACT_SILU : ACT_GELU_TANH;
-    return silu || !strcmp(name, "gelu_pytorch_tanh") || !strcmp(name, "gelu_new");
-}
-
 enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt)
 {
     const char *s = conf_str(c, key, dflt);

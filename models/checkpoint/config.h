@@ -2,13 +2,13 @@
  *
  * A family's configure() gets a struct arch: the JSON object that describes the text model, and the
  * structs to fill. Sizes are checked before memory of that size is allocated. The first error is
- * kept in the conf (json.h), so that a configure() needs one test, at its end. The functions that
+ * kept in the conf (keys.h), so that a configure() needs one test, at its end. The functions that
  * return nothing report errors that way.
  */
 #ifndef AERIE_MODELS_CONFIG_H
 #define AERIE_MODELS_CONFIG_H
 
-#include "models/checkpoint/json.h"
+#include "models/checkpoint/keys.h"
 #include "models/models.h"
 
 struct arch {
@@ -39,9 +39,6 @@ void arch_windows(struct arch *a, int period, int window);
 
 /* The activation that `key` names (`dflt` if absent). Refuses an unknown one. */
 enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt);
-
-/* Whether `name` names an activation that is supported, and which. */
-bool act_of_name(const char *name, enum act_kind *act);
 
 /* A tanh soft-cap: 0 (none) if the key is null, `dflt` if it is absent. */
 float arch_softcap(const struct conf *c, const char *key, double dflt);

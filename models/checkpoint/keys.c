@@ -1,7 +1,8 @@
 /* keys.c - see keys.h. */
-#include "models/checkpoint/keys.h"
+#include "models/checkpoint/config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,13 @@ static bool ones(const json_t *v, const struct arch *a)
         if (json_number_value(x) != 1)
             return false;
     return json_is_array(v) || json_is_null(v);
+}
+
+bool act_of_name(const char *name, enum act_kind *act)
+{
+    bool silu = !strcmp(name, "silu") || !strcmp(name, "swish");
+    *act = silu ? ACT_SILU : ACT_GELU_TANH;
+    return silu || !strcmp(name, "gelu_pytorch_tanh") || !strcmp(name, "gelu_new");
 }
 
 static bool same_act(const json_t *v, const struct arch *a)
@@ -255,12 +263,139 @@ static const struct decides {
 
 enum { N_DECIDES = sizeof decides / sizeof *decides };
 
-bool key_decides(const char *key)
+static bool key_decides(const char *key)
 {
     for (int i = 0; i < N_DECIDES; i++)
         if (!strcmp(decides[i].key, key))
             return true;
     return false;
+}
+
+/* ---- one object of a config ---- */
+
+bool conf_refuse(const struct conf *c, const char *key, const char *fmt, ...)
+{
+    struct conf_file *f = c->file;
+    if (f->bad)
+        return false;
+    f->bad = true;
+    char what[300];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(f->e, ERR_MODEL, "%s: %s%s %s", show_path(f->path).s, c->at, show(key).s, what);
+}
+
+/* Whether a reader sees the key. Such a key must be in the list above. */
+static bool conf_sees(const struct conf *c, const char *key)
+{
+    if (!c->keys)
+        return true;
+    CHECK(key_decides(key));
+    for (const char *const *k = c->keys; *k; k++)
+        if (!strcmp(*k, key))
+            return true;
+    return false;
+}
+
+const json_t *conf_value(const struct conf *c, const char *key)
+{
+    const json_t *v = conf_sees(c, key) ? json_object_get(c->obj, key) : NULL;
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+bool conf_has(const struct conf *c, const char *key)
+{
+    return conf_value(c, key) != NULL;
+}
+
+bool conf_is_null(const struct conf *c, const char *key)
+{
+    return conf_sees(c, key) && json_is_null(json_object_get(c->obj, key));
+}
+
+bool conf_enter(const struct conf *c, const char *key, struct conf *out)
+{
+    const json_t *v = conf_value(c, key);
+    if (!v)
+        return false;
+    if (!json_is_object(v))
+        return conf_refuse(c, key, "is not an object");
+    struct conf in = {.obj = v, .file = c->file};
+    snprintf(in.at, sizeof in.at, "%.60s%.30s.", c->at, key);
+    *out = in; /* out may be c */
+    return true;
+}
+
+int conf_int(const struct conf *c, const char *key, int64_t dflt, int min, int max)
+{
+    const json_t *v = conf_value(c, key);
+    if (!v && dflt != CONF_NEEDED)
+        return (int)dflt;
+    if (!v)
+        return conf_refuse(c, key, "is missing"), min;
+    if (!json_is_integer(v)) {
+        if (json_is_real(v))
+            conf_refuse(c, key, "is %g, expected an integer", json_real_value(v));
+        else
+            conf_refuse(c, key, "is not a number, expected an integer");
+        return min;
+    }
+    json_int_t n = json_integer_value(v);
+    if (n < min || n > max)
+        return conf_refuse(c, key, "is %lld, expected %d to %d", (long long)n, min, max), min;
+    return (int)n;
+}
+
+double conf_num(const struct conf *c, const char *key, double dflt, double min, double max)
+{
+    const json_t *v = conf_value(c, key);
+    if (!v && !isnan(dflt))
+        return dflt;
+    if (!v)
+        return conf_refuse(c, key, "is missing"), min;
+    if (!json_is_number(v))
+        return conf_refuse(c, key, "is not a number"), min;
+    double x = json_number_value(v);
+    if (!(x >= min && x <= max))
+        return conf_refuse(c, key, "is %g, expected %g to %g", x, min, max), min;
+    return x;
+}
+
+bool conf_bool(const struct conf *c, const char *key, bool dflt)
+{
+    const json_t *v = conf_value(c, key);
+    if (!v)
+        return dflt;
+    if (!json_is_boolean(v))
+        return conf_refuse(c, key, "is neither true nor false"), dflt;
+    return json_is_true(v);
+}
+
+const char *conf_str(const struct conf *c, const char *key, const char *dflt)
+{
+    const json_t *v = conf_value(c, key);
+    if (!v)
+        return dflt;
+    if (!json_is_string(v))
+        return conf_refuse(c, key, "is not a string"), dflt;
+    return json_string_value(v);
+}
+
+int conf_ints(const struct conf *c, const char *key, int64_t *v, int max)
+{
+    const json_t *j = conf_value(c, key);
+    size_t n = !j ? 0 : json_is_array(j) ? json_array_size(j) : 1;
+    if (n > (size_t)max)
+        return conf_refuse(c, key, "has %zu entries, expected at most %d", n, max), 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_is_array(j) ? json_array_get(j, i) : j;
+        if (!json_is_integer(x))
+            return conf_refuse(c, key, "is not an integer or a list of integers"), 0;
+        v[i] = json_integer_value(x);
+    }
+    return (int)n;
 }
 
 /* ---- keys that the family does not use ---- */

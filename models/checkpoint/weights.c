@@ -329,6 +329,40 @@ bool binder_load(struct binder *b, const char *what, const char *config_path, st
     return ok;
 }
 
+int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_t n, int64_t min,
+                          int64_t max)
+{
+    struct err *e = b->e;
+    struct shown path = show_path(st_path(b->st, t)), name = show(t->name);
+    if (t->type != DT_I64 && t->type != DT_I32) {
+        err_set(e, ERR_MODEL, "%s: tensor %s has type %s, expected I64 or I32", path.s, name.s,
+                st_type(b->st, t));
+        return NULL;
+    }
+    if ((int64_t)(t->bytes / dtype_size(t->type)) != n) {
+        err_set(e, ERR_MODEL, "%s: tensor %s has %zu entries, expected %lld", path.s, name.s,
+                t->bytes / dtype_size(t->type), (long long)n);
+        return NULL;
+    }
+    int64_t *v = xcalloc((size_t)n, sizeof *v);
+    bool ok = st_read(b->st, t, v, e);
+    if (ok && t->type == DT_I32)
+        for (int64_t i = n - 1; i >= 0; i--) {
+            int32_t x;
+            memcpy(&x, (char *)v + 4 * i, 4);
+            v[i] = x;
+        }
+    for (int64_t i = 0; ok && i < n; i++)
+        if (v[i] < min || v[i] > max)
+            ok = err_set(e, ERR_MODEL, "%s: tensor %s has %lld at %lld, expected %lld to %lld",
+                         path.s, name.s, (long long)v[i], (long long)i, (long long)min,
+                         (long long)max);
+    if (ok)
+        return v;
+    free(v);
+    return NULL;
+}
+
 bool each_tensor(struct tensor *t, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e)
 {

@@ -105,6 +105,11 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
                  uint64_t *bytes, char sha[65], const struct loading *p);
 
+/* Reads an I64 or I32 tensor of n entries into a new array, which the caller frees. NULL and an
+ * error if an entry is outside of [min, max]. */
+int64_t *binder_read_ints(const struct binder *b, const struct tensor *t, int64_t n, int64_t min,
+                          int64_t max);
+
 /* Calls fn for one tensor if the model has it; part of model_each() and draft_each(). */
 bool each_tensor(struct tensor *t, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e);

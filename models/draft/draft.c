@@ -1,4 +1,4 @@
-/* draft.c - loads a draft's folder: decides its kind; functions that both kinds share. */
+/* draft.c - loads a draft's folder: decides its kind. */
 #include "models/draft/draft.h"
 
 #include "models/checkpoint/safetensors.h"
@@ -7,46 +7,6 @@
 #include <string.h>
 
 static const char *const roots[] = {"", "model.", NULL};
-
-bool draft_misfit(struct drafting *g, const char *what, long long has, long long expected)
-{
-    return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: %s is %lld, expected "
-                   "%lld", show_path(g->config_path).s, what, has, expected);
-}
-
-int64_t *draft_read_ints(struct drafting *g, const struct tensor *t, int64_t n, int64_t min,
-                         int64_t max)
-{
-    struct err *e = g->b.e;
-    struct shown path = show_path(st_path(g->b.st, t)), name = show(t->name);
-    if (t->type != DT_I64 && t->type != DT_I32) {
-        err_set(e, ERR_MODEL, "%s: tensor %s has type %s, expected I64 or I32", path.s, name.s,
-                st_type(g->b.st, t));
-        return NULL;
-    }
-    if ((int64_t)(t->bytes / dtype_size(t->type)) != n) {
-        err_set(e, ERR_MODEL, "%s: tensor %s has %zu entries, expected %lld", path.s, name.s,
-                t->bytes / dtype_size(t->type), (long long)n);
-        return NULL;
-    }
-    int64_t *v = xcalloc((size_t)n, sizeof *v);
-    bool ok = st_read(g->b.st, t, v, e);
-    if (ok && t->type == DT_I32)
-        for (int64_t i = n - 1; i >= 0; i--) {
-            int32_t x;
-            memcpy(&x, (char *)v + 4 * i, 4);
-            v[i] = x;
-        }
-    for (int64_t i = 0; ok && i < n; i++)
-        if (v[i] < min || v[i] > max)
-            ok = err_set(e, ERR_MODEL, "%s: tensor %s has %lld at %lld, expected %lld to %lld",
-                         path.s, name.s, (long long)v[i], (long long)i, (long long)min,
-                         (long long)max);
-    if (ok)
-        return v;
-    free(v);
-    return NULL;
-}
 
 static bool load_kind(struct drafting *g)
 {

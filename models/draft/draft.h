@@ -25,13 +25,13 @@ bool frozen_load(struct drafting *g);
  * has another length or a boundary is out of range. */
 bool eagle3_captures(struct drafting *g, int n);
 
-/* Reads an I64 or I32 tensor of n entries into a new array, which the caller frees. NULL and an
- * error if an entry is outside of [min, max]. */
-int64_t *draft_read_ints(struct drafting *g, const struct tensor *t, int64_t n, int64_t min,
-                         int64_t max);
-
 /* Sets the error "CONFIG: the draft does not fit the target: WHAT is HAS, expected EXPECTED";
  * returns false. */
-bool draft_misfit(struct drafting *g, const char *what, long long has, long long expected);
+static inline bool draft_misfit(const struct drafting *g, const char *what, long long has,
+                                long long expected)
+{
+    return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: %s is %lld, expected "
+                   "%lld", show_path(g->config_path).s, what, has, expected);
+}
 
 #endif

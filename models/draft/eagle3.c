@@ -309,7 +309,7 @@ static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
 {
     struct draft *d = g->d;
     int vocab = g->target->cfg.vocab;
-    int64_t *off = draft_read_ints(g, t, d->draft_vocab, -vocab, vocab);
+    int64_t *off = binder_read_ints(&g->b, t, d->draft_vocab, -vocab, vocab);
     if (!off)
         return false;
     bool ok = true, ascending = true, same = d->draft_vocab == vocab;
@@ -390,6 +390,10 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
     const struct config *t = &target->cfg;
     const struct layer *l = &target->layer[0];
     int64_t x[N_EXTENT] = {0};
+    struct rope rope = ROPE_PLAIN(1e4);
+    *d = (struct draft){0};
+    if (!rope_init(&rope, l->head_dim, e))
+        return false;
     *d = (struct draft){.kind = "eagle3", .target_hidden = t->hidden, .draft_vocab = vocab,
                         .capture = {2, t->n_layer / 2, t->n_layer - 3}, .n_capture = 3,
                         .dir = xstrdup("draft"), .layer = xcalloc(1, sizeof *d->layer)};
@@ -397,13 +401,9 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
         .family = "eagle3", .hidden = t->hidden, .n_layer = 1, .vocab = t->vocab,
         .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
         .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1, .act = ACT_SILU,
-        .rope = {ROPE_PLAIN(1e4)}, .n_rope = 1, .bos = -1, .pad = -1};
+        .rope = {rope}, .n_rope = 1, .bos = -1, .pad = -1};
     d->layer[0] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv, .head_dim = l->head_dim,
                                  .ffn = ffn};
-    if (!rope_init(&d->cfg.rope[0], l->head_dim, e)) {
-        draft_free(d);
-        return false;
-    }
     struct namer names;
     namer_open(&names, 1);
     extents_of_config(x, &d->cfg);

@@ -182,7 +182,7 @@ static bool load_order(struct drafting *g)
     if (!t)
         return err_set(g->b.e, ERR_MODEL, "%s: tensor %s is missing, expected [%d (vocab_size)]",
                        show_path(st_path(g->b.st, NULL)).s, order_name, vocab);
-    int64_t *id = draft_read_ints(g, t, vocab, 0, vocab - 1);
+    int64_t *id = binder_read_ints(&g->b, t, vocab, 0, vocab - 1);
     if (!id)
         return false;
     uint8_t *seen = xcalloc((size_t)vocab, 1);

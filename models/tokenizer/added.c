@@ -1,7 +1,8 @@
 /* added.c - finds added tokens in a text: leftmost first, the longest at each place.
  *
  * The tokens are sorted, so those that begin with the bytes read so far form a range, which each
- * further byte narrows. At most bytes of a text no token begins; those cost one table access.
+ * further byte narrows. At most bytes of a text no token begins; those cost one table access. tok_find()
+ * finds a token by its string.
  */
 #include "models/tokenizer/parts.h"
 
@@ -170,4 +171,22 @@ bool added_split(const struct added_set *a, const struct bpe *b, const char *s, 
     if (done < n)
         add_segment(out, done, n - done, -1);
     return true;
+}
+
+int tok_find(const struct tokenizer *t, const char *string)
+{
+    size_t n = strlen(string);
+    int lo = 0, hi = t->all.n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const struct added *x = &t->all.v[mid];
+        int c = memcmp(t->all.text.p + x->off, string, x->len < n ? x->len : n);
+        if (c == 0 && x->len == n)
+            return x->id;
+        if (c < 0 || (c == 0 && x->len < n))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return bpe_find(&t->bpe, string, n);
 }

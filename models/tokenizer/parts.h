@@ -187,7 +187,10 @@ static inline size_t next_check(size_t from, size_t n)
 {
     return n - from < CHECK_EVERY ? n : from + CHECK_EVERY;
 }
-bool was_stopped(struct err *e); /* sets *e to ERR_NEGATIVE, returns false */
+static inline bool was_stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "encoding was stopped");
+}
 void tok_work_free(struct tok_work *w);
 
 /* Sets w->most for a text of n bytes, beyond what the steps of published tokenizers produce. */

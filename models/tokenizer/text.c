@@ -100,7 +100,7 @@ static void put_runes(struct runes *r, size_t n, int form, struct buf *out)
         part.n = (size_t)utf8proc_normalize_utf32(part.v, (utf8proc_ssize_t)part.n,
                                                   (utf8proc_option_t)form);
     for (size_t i = 0; i < part.n; i++)
-        utf8_encode(out, (uint32_t)part.v[i]);
+        buf_utf8(out, (uint32_t)part.v[i]);
     r->n -= n;
     memmove(r->v, r->v + n, r->n * sizeof *r->v);
 }
@@ -304,7 +304,7 @@ static bool rewrite_piece(const struct pre_step *step, const char *s, size_t n, 
         for (size_t i = 0; i < n; i++) {
             if (stops_at(w, i))
                 return was_stopped(e);
-            utf8_encode(to, byte_to_char((uint8_t)s[i]));
+            buf_utf8(to, byte_to_char((uint8_t)s[i]));
         }
         return true;
     case PRE_SPLIT:

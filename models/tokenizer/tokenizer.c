@@ -72,7 +72,7 @@ static const char *valid_text(const char *s, size_t *n, const struct stop *stop,
     for (size_t i = good, end; i < *n && !stop_asked(stop);)
         for (end = next_check(i, *n); i < end;) {
             i += utf8_decode(s + i, *n - i, &cp);
-            utf8_encode(fixed, cp);
+            buf_utf8(fixed, cp);
         }
     *n = fixed->n;
     return stop_asked(stop) ? NULL : fixed->p;
@@ -95,11 +95,6 @@ static bool encode_words(const struct tokenizer *t, const char *s, size_t n, boo
             return err_set(e, ERR_MODEL, "the text has more than %d tokens", MAX_TEXT);
     }
     return true;
-}
-
-bool was_stopped(struct err *e)
-{
-    return err_set(e, ERR_NEGATIVE, "encoding was stopped");
 }
 
 /* Encodes text without raw added tokens. */
@@ -162,24 +157,6 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
 int tok_vocab(const struct tokenizer *t)
 {
     return t->bpe.n_token;
-}
-
-int tok_find(const struct tokenizer *t, const char *string)
-{
-    size_t n = strlen(string);
-    int lo = 0, hi = t->all.n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const struct added *x = &t->all.v[mid];
-        int c = memcmp(t->all.text.p + x->off, string, x->len < n ? x->len : n);
-        if (c == 0 && x->len == n)
-            return x->id;
-        if (c < 0 || (c == 0 && x->len < n))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return bpe_find(&t->bpe, string, n);
 }
 
 int tok_bos(const struct tokenizer *t)

@@ -640,7 +640,7 @@ static void put_entity(struct md *m, const char *p, size_t n)
             struct buf b = {0};
             unsigned long cp = strtoul(name + (hex ? 3 : 2), NULL, hex ? 16 : 10);
             bool valid = cp > 0 && cp <= 0x10FFFF && !(cp >= 0xD800 && cp <= 0xDFFF);
-            utf8_encode(&b, valid ? (uint32_t)cp : 0xFFFD);
+            buf_utf8(&b, valid ? (uint32_t)cp : 0xFFFD);
             sheet_add_for(&m->line, inline_style(m), b.p, b.n, src, (int)n);
             buf_free(&b);
             return;

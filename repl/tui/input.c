@@ -396,7 +396,7 @@ static void search_pop(struct input *in)
 static bool search_key(struct input *in, const struct key *k)
 {
     if (k->code == K_CHAR && !k->ctrl && !k->alt) {
-        utf8_encode(&in->pattern, k->cp);
+        buf_utf8(&in->pattern, k->cp);
         search_to(in, in->recall->n);
     } else if (k->code == K_BACKSPACE) {
         search_pop(in);
@@ -500,7 +500,7 @@ static enum input_act plain_key(struct input *in, const struct key *k, bool join
     struct buf b = {0};
     switch (k->code) {
     case K_CHAR: {
-        utf8_encode(&b, k->cp);
+        buf_utf8(&b, k->cp);
         bool fits = input_insert(in, b.p, b.n);
         buf_free(&b);
         return fits ? IN_NONE : IN_FULL;

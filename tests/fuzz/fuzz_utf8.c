@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (k) {
             CHECK(utf8_len(s + i) == k && utf8_at(s + i) == cp);
             size_t from = out.n;
-            utf8_encode(&out, cp);
+            buf_utf8(&out, cp);
             CHECK(out.n - from == k && memcmp(out.p + from, s + i, k) == 0);
         } else {
             valid = false;

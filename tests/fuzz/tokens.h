@@ -20,7 +20,7 @@ KIT void fuzz_byte_vocab(struct buf *out)
     for (unsigned b = 0, other = 0x100; b < 256; b++) {
         bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
         struct buf c = {0};
-        utf8_encode(&c, plain ? b : other++);
+        buf_utf8(&c, plain ? b : other++);
         buf_printf(out, "%s\"%s%s\":%u", b ? "," : "", b == '"' || b == '\\' ? "\\" : "", c.p, b);
         buf_free(&c);
     }

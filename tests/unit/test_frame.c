@@ -75,7 +75,7 @@ static void grid_to_text(const struct grid *g, struct buf *out)
     for (int y = 0; y < g->h; y++) {
         for (int x = 0; x < g->w; x++)
             for (int k = 0; k <= CELL_MARKS && g->cell[y * g->w + x].cp[k]; k++)
-                utf8_encode(out, g->cell[y * g->w + x].cp[k]);
+                buf_utf8(out, g->cell[y * g->w + x].cp[k]);
         while (out->n > 0 && out->p[out->n - 1] == ' ')
             out->n--;
         buf_char(out, '\n');

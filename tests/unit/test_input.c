@@ -39,7 +39,7 @@ static void read_keys(const char *bytes, size_t n, size_t part, struct buf *out)
             buf_printf(out, "%s%s%s%s", out->n ? " " : "", key.ctrl ? "C-" : "",
                        key.alt ? "M-" : "", key.shift ? "S-" : "");
             if (key.code == K_CHAR)
-                utf8_encode(out, key.cp);
+                buf_utf8(out, key.cp);
             else if (key.code == K_PASTE)
                 buf_printf(out, "paste(%.*s)", (int)key.n, key.text);
             else

@@ -293,7 +293,7 @@ static void test_normal_forms_are_made_in_parts(void **state)
         uint8_t *want;
         t.norm[0] = (struct norm_step){.kind = NORMALIZE_FORM, .form = form[k]};
         for (uint64_t x = 1; text.n < 900000; x = mix64(x))
-            utf8_encode(&text, (uint32_t)pick[x % (sizeof pick / sizeof *pick)]);
+            buf_utf8(&text, (uint32_t)pick[x % (sizeof pick / sizeof *pick)]);
         buf_char(&text, 0);
         text.n--;
         work_bound(&w, text.n);

@@ -81,9 +81,9 @@ static void random_text(struct buf *b)
         switch (dice(5)) {
         case 0: buf_char(b, (char)dice(256)); break;
         case 1: buf_char(b, (char)(' ' + dice(95))); break;
-        case 2: utf8_encode(b, dice(0x3000)); break;
-        case 3: utf8_encode(b, dice(0x110000)); break;
-        default: utf8_encode(b, spice[dice(sizeof spice / sizeof *spice)]);
+        case 2: buf_utf8(b, dice(0x3000)); break;
+        case 3: buf_utf8(b, dice(0x110000)); break;
+        default: buf_utf8(b, spice[dice(sizeof spice / sizeof *spice)]);
         }
     }
 }
