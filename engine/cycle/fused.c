@@ -3,15 +3,6 @@
 
 #include <stdlib.h>
 
-void fused_forget_recordings(struct runtime *r)
-{
-    for (int i = 0; i < MAX_RECORDINGS; i++) {
-        if (r->fused->recording[i].graph)
-            r->dev.k->graph_free(r->dev.d, r->fused->recording[i].graph);
-        r->fused->recording[i] = (struct recording){0};
-    }
-}
-
 void fused_close(struct runtime *r)
 {
     if (!r->fused)

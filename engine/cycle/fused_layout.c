@@ -85,6 +85,15 @@ static void layout_buffers(struct fused_cycle *x)
     layout_outbox(x);
 }
 
+void fused_forget_recordings(struct runtime *r)
+{
+    for (int i = 0; i < MAX_RECORDINGS; i++) {
+        if (r->fused->recording[i].graph)
+            r->dev.k->graph_free(r->dev.d, r->fused->recording[i].graph);
+        r->fused->recording[i] = (struct recording){0};
+    }
+}
+
 bool fused_layout(struct fused_cycle *x, struct err *e)
 {
     struct runtime *r = x->r;

@@ -68,10 +68,9 @@ struct fused_cycle {
     const char *out;
 };
 
-void fused_forget_recordings(struct runtime *r);
-
 /* Assigns every buffer its place, with more memory if that is needed, and opens the inbox. */
 bool fused_layout(struct fused_cycle *x, struct err *e);
+void fused_forget_recordings(struct runtime *r); /* they have the places of the buffers */
 void fused_fill_inbox(struct fused_cycle *x);
 /* Where a buffer lies in the inbox or, once the results are there, in the outbox. */
 void *fused_in(const struct fused_cycle *x, kbuf b);

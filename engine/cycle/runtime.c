@@ -2,7 +2,6 @@
 #include "engine/cycle/runtime.h"
 
 #include "engine/cycle/accept.h"
-#include "engine/cycle/fit.h"
 #include "engine/cycle/fused.h"
 #include "engine/cycle/pools.h"
 
@@ -66,13 +65,11 @@ static void register_pools(struct runtime *r, const struct kv_shape *ks)
 }
 
 bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
-                  const struct runtime_shape *wanted, struct err *e)
+                  const struct runtime_shape *shape, struct err *e)
 {
-    struct runtime_shape fitting = *wanted, *shape = &fitting;
     struct kv_shape ks;
     *r = (struct runtime){0};
-    if (!pools_shape(shape, m, draft, &ks, e) || !fit_shape(dev, m, draft, shape, e) ||
-        !pools_shape(shape, m, draft, &ks, e)) /* again: fit_shape() may have changed the context */
+    if (!pools_shape(shape, m, draft, &ks, e))
         return false;
     *r = (struct runtime){.dev = dev, .m = m, .context = shape->context,
                           .max_rows = pools_rows(shape)};

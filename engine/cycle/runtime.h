@@ -57,8 +57,7 @@ struct runtime_shape {
 };
 
 /* Uploads the models and allocates pools and buffers. draft may be NULL. The models must outlive
- * the runtime. False: nothing is left open; if the device is too small (fit.h), nothing was
- * uploaded and *e says what would fit. */
+ * the runtime. False: nothing is left open. Whether the device has room: fit_shape() (fit.h). */
 bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
                   const struct runtime_shape *shape, struct err *e);
 void runtime_close(struct runtime *r);

@@ -61,6 +61,14 @@ enum draft_kv drafter_kv_of(const struct draft *w)
     return w ? drafter_ops_of(w)->kv : DRAFT_KV_NONE;
 }
 
+int draft_window(const struct draft *w)
+{
+    int most = 0;
+    for (int l = 0; l < w->cfg.n_layer; l++)
+        most = max_int(most, w->layer[l].window);
+    return most && drafter_kv_of(w) == DRAFT_KV_TARGET ? most + 1 : most;
+}
+
 struct drafter *drafter_open(const struct drafter_setup *s, struct err *e)
 {
     const struct drafter_ops *ops = drafter_ops_of(s->w);

@@ -76,6 +76,10 @@ bool drafter_load(struct draft *d, const char *name, const struct model *target,
 const struct drafter_ops *drafter_ops_of(const struct draft *w);
 /* Whose KV the draft's layers read; DRAFT_KV_NONE if w is NULL. */
 enum draft_kv drafter_kv_of(const struct draft *w);
+/* W of the draft's sliding layers, 0: none. The layers of a drafter that reads the target's KV
+ * reach one key further than the target's: Hugging Face masks them by 0 <= q - k <=
+ * sliding_window, against < in the target. */
+int draft_window(const struct draft *w);
 
 struct drafter *drafter_open(const struct drafter_setup *s, struct err *e);
 void drafter_close(struct drafter *d);

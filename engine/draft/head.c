@@ -64,14 +64,6 @@ void head_close(struct drafter *base)
     free(d);
 }
 
-int draft_window(const struct draft *w)
-{
-    int most = 0;
-    for (int l = 0; l < w->cfg.n_layer; l++)
-        most = max_int(most, w->layer[l].window);
-    return most && drafter_kv_of(w) == DRAFT_KV_TARGET ? most + 1 : most;
-}
-
 enum plan_mode head_extend_mode(const struct head *d)
 {
     return drafter_owns_kv(&d->base) ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;

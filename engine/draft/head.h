@@ -73,11 +73,6 @@ void head_topk(struct head *h, int n, int topk, kbuf ids, kbuf logp);
 /* The state that the root of a slot starts from. */
 kbuf head_root(struct head *h, int slot);
 
-/* W of the draft's sliding layers, 0: none. The layers of a drafter that reads the target's KV
- * reach one key further than the target's: Hugging Face masks them by 0 <= q - k <=
- * sliding_window, against < in the target. */
-int draft_window(const struct draft *w);
-
 /* The destination of the states that net_forward() captures for extend: row r of the pass in row r.
  * NULL: the drafter is not a head, so nothing is captured and no pass is followed. */
 const struct taps *drafter_taps(const struct drafter *d);

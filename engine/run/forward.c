@@ -150,11 +150,6 @@ struct k_norm norm_of(const struct config *c, const struct tensor *w)
     return (struct k_norm){w->data ? c->norm : NORM_NONE, w, c->eps};
 }
 
-const struct tensor *tensor_opt(const struct tensor *t)
-{
-    return t->data ? t : NULL;
-}
-
 /* The destination of capture number `skip` of a boundary; absent: the boundary has fewer
  * captures. */
 static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
@@ -225,16 +220,6 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
 static bool output_packed(const struct k_plan *kp, const struct layer *w)
 {
     return !kp->two_parts && w->wo.type == DT_BF16;
-}
-
-struct k_attn net_attn(struct net *n, const struct k_plan *kp, int l, int rows)
-{
-    const struct layer *w = &n->m->layer[l];
-    const struct config *c = &n->m->cfg;
-    return (struct k_attn){
-        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
-        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
-        .table = &kp->table[target_table(w->window)], .dst = n->o};
 }
 
 /* o = attention over the row's keys. With two parts, one over the new cells and one over the cached

@@ -52,7 +52,10 @@ bool device_upload(struct tensor *t, void *arg, struct err *e);
 /* A norm of the config's kind with weight w; none if the checkpoint has no such weight. */
 struct k_norm norm_of(const struct config *c, const struct tensor *w);
 /* The tensor, or NULL if the checkpoint has none. */
-const struct tensor *tensor_opt(const struct tensor *t);
+static inline const struct tensor *tensor_opt(const struct tensor *t)
+{
+    return t->data ? t : NULL;
+}
 
 /* Uploads the weights, allocates cells for the pools' slots and activation buffers for max_rows
  * rows. The device may use the model's host memory in place: the model must outlive the net. */
@@ -70,7 +73,15 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
  * cells. Reads n->x, writes n->q and the pools. */
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows);
 /* Attention of `rows` rows in layer l: n->q and the cells in, n->o out, not packed, no lse. */
-struct k_attn net_attn(struct net *n, const struct k_plan *kp, int l, int rows);
+static inline struct k_attn net_attn(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    const struct layer *w = &n->m->layer[l];
+    const struct config *c = &n->m->cfg;
+    return (struct k_attn){
+        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
+        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
+        .table = &kp->table[target_table(w->window)], .dst = n->o};
+}
 /* Applies the final norm and the LM head to `rows` rows of n->x and writes logits (rows, vocab).
  * idx: the rows, i32 on the device; absent: the first ones. hidden, if present, receives the normed
  * rows. */

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/cycle/fit.h"
 #include "engine/run/device.h"
 
 static void notice(const struct engine_opts *o, const char *fmt, ...)
@@ -165,7 +166,11 @@ void runtime_set(struct runtime *r, const struct settings *set)
 bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
                     struct err *e)
 {
-    if (!runtime_open(r, l->dev, &l->model, l->has_draft ? &l->draft : NULL, shape, e))
+    struct runtime_shape fitting = *shape;
+    struct draft *d = l->has_draft ? &l->draft : NULL;
+    *r = (struct runtime){0};
+    if (!fit_shape(l->dev, &l->model, d, &fitting, e) ||
+        !runtime_open(r, l->dev, &l->model, d, &fitting, e))
         return false;
     memcpy(r->stop, l->stop, sizeof r->stop);
     r->n_stop = l->n_stop;
@@ -176,7 +181,7 @@ bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_sh
 }
 
 /* The longest context within reason. Where cells lie in the machine's memory, they may take a
- * quarter of it; how many fit a device with memory of its own, runtime_open() finds out (fit.h). */
+ * quarter of it; how many fit a device with memory of its own, loaded_runtime() finds out (fit.h). */
 static int pick_context(const struct loaded *l, const struct engine_opts *o)
 {
     const struct model *m = &l->model;

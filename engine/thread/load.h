@@ -39,7 +39,8 @@ bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struc
 void engine_unload(struct loaded *l); /* runtimes over it are closed already; empty is fine */
 
 /* Opens a runtime with pools of this shape over the device and the models, and gives it stop ids
- * and token mask. On failure it is closed. */
+ * and token mask. On failure it is closed; if the device is too small (fit.h), nothing was uploaded
+ * and *e says what would fit. */
 bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
                     struct err *e);
 /* The same with the shape that the options ask for. A context that was not asked for is shortened

@@ -1,346 +1,122 @@
-/* bench.c - the benchmark's clock, its check of results, and the order of its parts. See
- * bench.h. */
-#include "engine/tools/bench_run.h"
-
+/* bench.c - the order of the benchmark's parts: kernels, then the models, which it opens. See bench.h. */
+#include "engine/tools/bench_model.h"
 #include "engine/tools/synthetic.h"
 
-#include <fnmatch.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-enum { MAX_RUNS = 31 };
-
-/* ---- which lines ----------------------------------------------------------------------------- */
-
-bool bench_wanted(const struct bench *b, const char *name)
+static bool make_up(void *arg, struct model *m, struct draft *d, struct err *e)
 {
-    for (int i = 0; i < b->o->n_pattern; i++) {
-        const char *p = b->o->pattern[i];
-        if (!strncmp(name, p, strlen(p)) || !fnmatch(p, name, 0))
-            return true;
+    struct subject *s = arg;
+    return synthetic_open(m, d, s->synthetic, &s->name, e);
+}
+
+static bool load(struct bench *b, struct subject *s, struct err *e)
+{
+    const struct bench_opts *o = b->o;
+    const struct engine_opts load = {.model = o->model, .draft = o->draft,
+                                     .require_draft = o->draft != NULL, .device = o->device,
+                                     .threads = o->threads, .precision = o->precision, .kv = o->kv,
+                                     .backend = o->table,
+                                     .quant = o->quant, .load = o->load,
+                                     .make = o->synthetic ? make_up : NULL,
+                                     .make_arg = s};
+    s->quant = o->quant;
+    s->name = o->model_name;
+    s->synthetic = o->synthetic;
+    bool chat = (bench_wanted_any(b, "chat.") || bench_wanted_any(b, "again.") ||
+                 bench_wanted_any(b, "shape.")) && !o->synthetic;
+    return engine_load(&s->l, &load, LOAD_DEVICE | (chat ? LOAD_TEXT : 0), e);
+}
+
+/* Whether there is room for the weights and the cells of the longest context; if not, *e says how
+ * much is needed and how much is there. */
+static bool fits(struct bench *b, struct subject *s, struct err *e)
+{
+    double need = (double)(s->l.model.bytes + s->l.draft.bytes) * (models_quant_text(&s->quant) ? 1.5 : 1);
+    for (int l = 0; l < s->l.model.cfg.n_layer; l++) {
+        const struct layer *w = &s->l.model.layer[l];
+        if (w->kv_src == l)
+            need += bench_cell_bytes(w, b->dev.kv) * (w->window ? w->window + 4096 : s->most);
     }
-    return b->o->n_pattern == 0;
-}
-
-/* Compares the part of a pattern before its first special character. */
-bool bench_wanted_any(const struct bench *b, const char *prefix)
-{
-    for (int i = 0; i < b->o->n_pattern; i++) {
-        size_t plain = strcspn(b->o->pattern[i], "*?["), n = strlen(prefix);
-        if (!strncmp(b->o->pattern[i], prefix, plain < n ? plain : n))
-            return true;
+    if (!b->graphs) { /* the host's own memory, which it would promise without having it */
+        double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+        return need < have * 0.9 ||
+               err_set(e, ERR_MODEL, "%s needs %.1f GiB, this machine has %.1f GiB", s->name,
+                       need / (1 << 30), have / (1 << 30));
     }
-    return b->o->n_pattern == 0;
+    kbuf all = b->dev.k->alloc(b->dev.d, (size_t)need, s->name, e);
+    b->dev.k->release(b->dev.d, all);
+    return all.p != NULL;
 }
 
-/* Every line's name begins with one of these. */
-static const struct {
-    const char *name, *what;
-} parts[] = {
-    {"mem", "copies and reads of memory"},
-    {"phase", "the cost of one of many dependent operations"},
-    {"gemv", "a product for T rows of decode"},
-    {"gemm", "the rate of one large product (gemm.peak)"},
-    {"moe", "a layer of experts for T rows"},
-    {"attn", "attention over so many cells for T rows"},
-    {"sample", "sampling for T rows"},
-    {"step", "one pass of a model behind so many cells"},
-    {"verify", "one pass for T rows of a draft tree"},
-    {"draft", "one pass of an EAGLE3 head (draft.step)"},
-    {"cycle", "whole cycles; cycle.host: outside the device"},
-    {"prefill", "a prompt; prefill.g4b.128k only in full"},
-    {"cublas", "CUDA: the products of a prompt by cuBLASLt"},
-    {"product", "CUDA: the same products by aerie"},
-    {"chat", "greedy replies: plain, draft, n-gram lookup"},
-    {"again", "the same question once more behind its reply"},
-    {"shape", "shapes of the draft tree, and what auto chooses"},
-    {"repl", "what queue, log, lines and screen add"},
-};
-enum { N_PARTS = sizeof parts / sizeof *parts };
-
-const char *bench_part(int i, const char **what)
+/* Every cell but the guard page's holds a number; expert choices are kept. */
+static bool prepare(struct bench *b, struct subject *s, struct err *e)
 {
-    *what = i < N_PARTS ? parts[i].what : NULL;
-    return i < N_PARTS ? parts[i].name : NULL;
+    struct runtime *r = &s->runtime;
+    const struct config *c = &s->l.model.cfg;
+    for (int l = 0; l < c->n_layer; l++) {
+        const struct k_cells *cells = &r->net.cells[l];
+        size_t cell = cells->k.n / (size_t)cells->n_slots;
+        kbuf both[] = {cells->k, cells->v};
+        for (int i = 0; i < 2 && s->l.model.layer[l].kv_src == l; i++) {
+            if (!bench_fill(b, both[i], cells->type, e))
+                return false;
+            b->dev.k->fill(b->dev.d, kbuf_at(both[i], 0, cell * (size_t)r->kv.page_size), 0xff);
+        }
+    }
+    if (c->n_expert == 0)
+        return true;
+    size_t bytes = (size_t)c->n_layer * (size_t)r->net.max_rows * (size_t)c->top_k * 4;
+    r->net.chosen = bench_buffer(b, bytes, NULL, e);
+    return r->net.chosen.p != NULL;
 }
 
-static bool has_part(const char *name)
+static bool any_wanted(const struct bench *b)
 {
-    size_t n = strcspn(name, ".");
-    for (int i = 0; i < N_PARTS; i++)
-        if (strlen(parts[i].name) == n && strncmp(parts[i].name, name, n) == 0)
+    static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
+                                       "again.", "cublas.", "product.", "shape."};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (bench_wanted_any(b, part[i]))
             return true;
     return false;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-uint64_t bench_random(struct bench *b)
+/* All lines of the models, over the device that engine_load() opened for them. */
+static bool measure(struct bench *b, struct subject *s, struct err *e)
 {
-    return mix64(b->random++);
+    s->chunk = b->graphs ? 2048 : 256;
+    s->usual = b->graphs ? 4096 : 512;
+    s->most = b->graphs && !b->o->brief ? 131072 : b->o->brief && !b->graphs ? 512 : 4096;
+    s->most = min_int(s->most, s->l.model.cfg.max_pos);
+    s->usual = min_int(s->usual, s->most);
+    struct runtime_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
+                                  .kv = b->dev.kv};
+    bool ok = fits(b, s, e) && loaded_runtime(&s->runtime, &s->l, &shape, e);
+    s->runtime.n_stop = 0;
+    ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
+         bench_cycles(b, s, e) && bench_shapes(b, s, e);
+    bench_release(b, &s->runtime.net.chosen, 1);
+    runtime_close(&s->runtime);
+    return b->dev.k->sync(b->dev.d, ok ? e : NULL) && ok;
 }
 
-kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e)
+static bool models(struct bench *b, struct err *e)
 {
-    kbuf buf = b->dev.k->alloc(b->dev.d, (bytes + 15) & ~(size_t)15, "bench", e);
-    if (buf.p && src)
-        b->dev.k->put(b->dev.d, buf, src, bytes);
-    return buf;
-}
-
-void bench_release(struct bench *b, kbuf *buf, int n)
-{
-    for (int i = 0; i < n; i++) {
-        b->dev.k->release(b->dev.d, buf[i]);
-        buf[i] = (kbuf){0};
-    }
-}
-
-kbuf bench_floats(struct bench *b, size_t n, struct err *e)
-{
-    float *x = xmalloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)(int16_t)bench_random(b) * synthetic_step(1);
-    kbuf buf = bench_buffer(b, n * sizeof *x, x, e);
-    free(x);
-    return buf;
-}
-
-enum { FILL_BYTES = 1 << 22 }; /* random bytes that the host makes for a buffer */
-
-/* Copies x (n bytes) to the buffer; the device doubles it until the buffer is full. */
-static bool fill_with(struct bench *b, kbuf buf, const void *x, size_t n, struct err *e)
-{
-    b->dev.k->put(b->dev.d, buf, x, n);
-    for (size_t more; n < buf.n; n += more) {
-        more = n < buf.n - n ? n : buf.n - n;
-        b->dev.k->stream(b->dev.d, kbuf_at(buf, 0, more), kbuf_at(buf, n, more));
-    }
-    return b->dev.k->sync(b->dev.d, e);
-}
-
-bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
-{
-    const uint64_t keep = type == KV_FP8    ? 0x0707070707070707ull
-                          : type == KV_BF16 ? 0x807f807f807f807full
-                                            : 0x807fffff807fffffull;
-    const uint64_t exponent = type == KV_FP8    ? 0x7878787878787878ull /* of codes and of scales */
-                              : type == KV_BF16 ? 0x3c803c803c803c80ull
-                                                : 0x3c8000003c800000ull;
-    size_t n = buf.n < FILL_BYTES ? buf.n : FILL_BYTES;
-    uint64_t *x = xmalloc(n + 8);
-    for (size_t i = 0; i < n / 8 + 1; i++)
-        x[i] = (bench_random(b) & keep) | exponent;
-    bool ok = fill_with(b, buf, x, n, e);
-    free(x);
-    return ok;
-}
-
-bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e)
-{
-    size_t n = (buf.n < FILL_BYTES ? buf.n : FILL_BYTES) / 2;
-    uint16_t *x = xmalloc(n * 2);
-    for (size_t i = 0; i < n; i++)
-        x[i] = f32_to_bf16((float)(int16_t)bench_random(b) * synthetic_step(scale));
-    bool ok = fill_with(b, buf, x, n * 2, e);
-    free(x);
-    return ok;
-}
-
-static bool weights(struct bench *b, struct tensor *t, int out, int in, bool by_row, float scale,
-                    struct err *e)
-{
-    *t = (struct tensor){.type = DT_BF16, .n_dim = out ? 2 : 1, .dim = {out ? out : in, in},
-                         .bytes = (size_t)max_int(out, 1) * (size_t)in * 2, .name = "weights",
-                         .by_row = by_row};
-    return b->dev.k->synthesize(b->dev.d, t, bench_random(b), scale, e);
-}
-
-bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
-{
-    return weights(b, t, out, in, false, scale, e);
-}
-
-bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
-{
-    return weights(b, t, out, in, true, scale, e);
-}
-
-/* ---- the check of results -------------------------------------------------------------------- */
-
-static bool all_finite(const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(x[i]))
-            return false;
-    return true;
-}
-
-/* Runs the work twice over poisoned output: both outputs must have the same bits, and float32
- * outputs must be finite. */
-static bool gate(struct bench *b, const struct work *w, struct err *e)
-{
-    const struct kernels *k = b->dev.k;
-    if (!w->out.p)
-        return true;
-    float *got[2] = {xmalloc(w->out.n), xmalloc(w->out.n)};
-    for (int i = 0; i < 2; i++) {
-        k->fill(b->dev.d, w->out, 0xff);
-        w->run(b, w->arg);
-        k->get(b->dev.d, got[i], w->out, w->out.n);
-    }
-    bool ok = k->sync(b->dev.d, e);
-    if (ok && memcmp(got[0], got[1], w->out.n) != 0)
-        ok = err_set(e, ERR_NEGATIVE, "two runs over the same input differ");
-    if (ok && w->numbers && !all_finite(got[0], w->out.n / sizeof(float)))
-        ok = err_set(e, ERR_NEGATIVE, "the result is not finite, or not all of it was written");
-    free(got[0]);
-    free(got[1]);
-    return ok;
-}
-
-/* ---- the clock ------------------------------------------------------------------------------- */
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-struct timing bench_timing(double *s, int n, double per)
-{
-    struct timing t = {.runs = n};
-    qsort(s, (size_t)n, sizeof *s, ascending);
-    double m = s[n / 2];
-    for (int i = 0; i < n; i++)
-        s[i] = fabs(s[i] - m);
-    qsort(s, (size_t)n, sizeof *s, ascending);
-    t.ms = m / per * 1e3;
-    t.spread = s[n / 2] / per * 1e3;
-    return t;
-}
-
-static void once(struct bench *b, const struct work *w, struct kgraph *g)
-{
-    if (g)
-        b->dev.k->graph_launch(b->dev.d, g);
-    else
-        w->run(b, w->arg);
-}
-
-/* Seconds of `repeat` runs in sequence, the wait for the last one included. */
-static bool run_for(struct bench *b, const struct work *w, struct kgraph *g, int repeat,
-                    double *seconds, struct err *e)
-{
-    uint64_t t0 = clock_ns();
-    for (int i = 0; i < repeat; i++)
-        once(b, w, g);
-    bool ok = b->dev.k->sync(b->dev.d, e);
-    *seconds = (double)(clock_ns() - t0) * 1e-9;
-    return ok;
-}
-
-/* A sample takes long compared with the wait that ends it. Where graphs cannot be recorded (the
- * CPU) the number of samples follows from the time of one. */
-static bool sample(struct bench *b, const struct work *w, struct kgraph *g, struct timing *t,
-                   struct err *e)
-{
-    double s[MAX_RUNS], first, least = b->o->brief ? 1e-3 : 4e-3;
-    for (int i = 0; i < 2; i++) /* the first run warms up */
-        if (!run_for(b, w, g, 1, &first, e))
-            return false;
-    int repeat = first < least ? (int)(least / fmax(first, 1e-6)) + 1 : 1;
-    double budget = b->o->brief ? 0.1 : 0.8;
-    int most = w->samples ? w->samples : MAX_RUNS;
-    int n = b->graphs ? most : (int)fmin(MAX_RUNS, fmax(5, budget / (first * repeat)));
-    for (int i = 0; i < n; i++)
-        if (!run_for(b, w, g, repeat, &s[i], e))
-            return false;
-    *t = bench_timing(s, n, (double)repeat * w->times);
-    return true;
-}
-
-bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct err *e)
-{
-    const struct kernels *k = b->dev.k;
-    struct kgraph *g = NULL;
-    if (!gate(b, w, e))
-        return false;
-    if (!w->eager && k->graph_begin(b->dev.d)) {
-        w->run(b, w->arg);
-        g = k->graph_end(b->dev.d, e);
-        if (!g)
-            return false;
-    }
-    bool ok = sample(b, w, g, t, e);
-    k->graph_free(b->dev.d, g);
-    return ok;
-}
-
-/* floor: the least time in seconds, to which the ratio compares. */
-static void tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                 const struct figure *f, double experts, double floor)
-{
-    double s = t->ms * 1e-3;
-    struct bench_line line = {.name = name, .shape = shape, .runs = t->runs, .ms = t->ms,
-                              .spread = t->spread, .bytes = f->bytes, .experts = experts,
-                              .ratio = s > 0 ? floor / s : 0, .value = f->value, .unit = f->unit};
-    if (f->flops > 0 && s > 0 && !f->unit) {
-        line.value = f->flops / s * 1e-12;
-        line.unit = "TFLOP/s";
-    }
-    b->n_wanted += bench_wanted(b, name);
-    CHECK(has_part(line.name));
-    b->o->tell(b->o->arg, &line);
-}
-
-void bench_tell_pass(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                     const struct figure *f, double experts)
-{
-    double rate = b->cache_rate > 0 && f->bytes <= (double)b->cache_bytes ? b->cache_rate
-                                                                          : b->read_rate;
-    double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
-                   : f->flops > 0 || rate == 0        ? 0
-                                                      : f->bytes / rate;
-    tell(b, name, shape, t, f, experts, floor);
-}
-
-void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                const struct figure *f)
-{
-    bench_tell_pass(b, name, shape, t, f, 0);
-}
-
-void bench_tell_beside(struct bench *b, const char *name, const char *shape,
-                       const struct timing *t, double flops, double peer_ms)
-{
-    const struct figure f = {0, flops, 0, NULL};
-    if (peer_ms > 0)
-        tell(b, name, shape, t, &f, 0, peer_ms * 1e-3);
-    else
-        bench_tell(b, name, shape, t, &f);
-}
-
-void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                      double tok_s, double other_ms)
-{
-    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, 0, other_ms * 1e-3);
-}
-
-/* ---- all of it ------------------------------------------------------------------------------- */
-
-bool bench_reopen(struct bench *b, struct err *e)
-{
-    const struct bench_opts *o = b->o;
+    struct subject *s = xcalloc(1, sizeof *s);
+    bool ok = true;
     if (b->dev.k)
         device_close(&b->dev);
-    if (!device_open(&b->dev, o->device, o->threads, o->precision, e))
-        return false;
-    if (o->kv && strcmp(o->kv, "fp8") == 0) /* of attention's lines; models open a device with it */
-        b->dev.kv = KV_FP8;
-    return true;
+    if (any_wanted(b) && (b->o->synthetic || b->o->model)) {
+        ok = load(b, s, e);
+        b->dev = s->l.dev; /* the lines' device while the models are loaded */
+        ok = ok && measure(b, s, e);
+        engine_unload(&s->l);
+        b->dev = (struct device){0};
+    }
+    ok = ok && bench_talk(b, s, e);
+    free(s);
+    return ok;
 }
 
 static bool kernel_part(struct bench *b, struct err *e)
@@ -361,7 +137,7 @@ bool bench_run(const struct bench_opts *o, struct err *e)
     struct bench b = {.o = o, .random = 1};
     if (o->synthetic && !synthetic_known(o->synthetic, e))
         return false;
-    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_models(&b, e);
+    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
     if (ok && b.n_wanted == 0)

@@ -1,4 +1,5 @@
-/* bench_model.h - benchmarks of a model. bench_model.c opens it, bench_pass.c times
+/* bench_model.h - benchmarks of a model. bench.c opens it, bench_model.c makes
+ * lanes, bench_pass.c times
  * single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
  * replies, bench_talk.c replies of the whole program.
  *

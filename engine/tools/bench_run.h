@@ -87,6 +87,5 @@ bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
 
 bool bench_memory(struct bench *b, struct err *e);  /* mem.*; always measures the read rate */
 bool bench_kernels(struct bench *b, struct err *e); /* phase, gemv, gemm, moe, attn, sample */
-bool bench_models(struct bench *b, struct err *e);  /* step, verify, draft, cycle, prefill, chat */
 
 #endif

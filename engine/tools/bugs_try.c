@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cycle/fit.h"
 #include "engine/thread/load.h"
 #include "kernels/json.h"
 
@@ -359,7 +360,7 @@ static bool play(struct stage *st, struct device dev, struct model *m, struct dr
                                   .bugs = &bugs,
                                   .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
     dev.k = &st->spy;
-    if (!runtime_open(&st->r, dev, m, draft, &shape, e))
+    if (!fit_shape(dev, m, draft, &shape, e) || !runtime_open(&st->r, dev, m, draft, &shape, e))
         return false;
     st->W = W;
     st->lane = (struct lane){.tap_row = -1};

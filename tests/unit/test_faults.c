@@ -59,8 +59,10 @@ static int number_after(const char *msg, const char *before)
 
 static bool opens(struct bed *b, struct draft *d, const struct runtime_shape *s, struct err *e)
 {
+    struct runtime_shape fitting = *s;
     *e = (struct err){0};
-    bool ok = runtime_open(&b->r, b->dev, &b->m, d, s, e);
+    b->r = (struct runtime){0};
+    bool ok = fit_shape(b->dev, &b->m, d, &fitting, e) && runtime_open(&b->r, b->dev, &b->m, d, &fitting, e);
     runtime_close(&b->r);
     return ok;
 }
@@ -87,7 +89,7 @@ static void test_too_long_a_context_is_told_the_one_that_fits(void **state)
     assert_false(opens(&b, &b.d, &s, &e));
     s.context = 1 << 20;
     s.shorten = true;
-    must(runtime_open(&b.r, b.dev, &b.m, &b.d, &s, &e), &e);
+    must(fit_shape(b.dev, &b.m, &b.d, &s, &e) && runtime_open(&b.r, b.dev, &b.m, &b.d, &s, &e), &e);
     assert_int_equal(b.r.context, n);
     bed_close(&b);
 }
