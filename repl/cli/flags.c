@@ -3,40 +3,6 @@
 
 #include <stddef.h>
 
-const struct command commands[] = {
-    {"chat", "", "talk with the model (also without a command)", IN_CHAT, cli_chat, 0, 0},
-    {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, cli_run, 0,
-     1 << 20},
-    {"serve", "[--port N] [--api-key-file FILE]", "serve the model to OpenAI clients on this machine", IN_SERVE, cli_serve,
-     0, 0},
-    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS, cli_logs,
-     0, 0},
-    {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
-    {"replay", "ID [--check] [--with X=Y...]", "play a saved session, or run it again", IN_REPLAY,
-     cli_replay, 1, 64},
-    {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
-     "compute prompts twice, drafting or not; compare ids", IN_PARITY, cli_parity, 1, 1},
-    {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it", IN_DIFF, cli_diff,
-     1, 64},
-    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
-     cli_export, 1, 1},
-    {"import", "FILE...", "take requests and replies of servers into the log", IN_IMPORT, cli_import, 1, 64},
-    {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open", IN_PACK,
-     cli_pack, 1, 1},
-    {"db", "ACTION [FILE|QUERY|ID]", "care for the session database", IN_DB, cli_db, 1, 2},
-    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize, 0,
-     1},
-    {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
-     cli_golden, 1, 1},
-    {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
-     cli_bench, 0, 64},
-    {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS, cli_bugs,
-     0, 0},
-    {"doctor", "", "say what was found on this machine", IN_DOCTOR, cli_doctor, 0, 0},
-    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, cli_help, 0, 1},
-};
-const int n_commands = sizeof commands / sizeof *commands;
-
 #define AT(field) .at = offsetof(struct cli, field)
 
 const struct flag flags[] = {

@@ -28,8 +28,6 @@ struct command {
     int (*run)(struct cli *c);
     int min, max; /* words */
 };
-extern const struct command commands[];
-extern const int n_commands;
 
 /* What a flag does. */
 enum flag_act {

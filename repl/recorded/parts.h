@@ -126,7 +126,8 @@ void recorded_tree(const struct recorded *r, const struct rec_step *s, struct tr
 const struct page_history *recorded_fold(struct recorded *r, int step);
 /* Moves the present. */
 void recorded_place(struct recorded *r, int at, int turn, int step);
-/* views.c, debug.c: the groups. */
+extern const struct backend_ops recorded_ops; /* recorded.c */
+/* views.c, served.c, debug.c: the groups. */
 void recorded_views(struct recorded *r);
 void recorded_served(struct recorded *r); /* after recorded_views() */
 extern const struct debug_ops recorded_debug;

@@ -1,8 +1,7 @@
-/* recorded.c - see recorded.h: opening, the present, events. */
+/* recorded.c - see recorded.h: the present, events. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "engine/fault.h"
@@ -479,7 +478,7 @@ static void chat(struct backend *b, struct chat_view *v)
     *v = r->chat;
 }
 
-static const struct backend_ops ops = {
+const struct backend_ops recorded_ops = {
     .close = close_recorded, .info = recorded_info, .submit = refuse, .cancel = cancel,
     .busy = never_busy, .fd = descriptor, .next = next, .wait = wait, .rest = rest,
     .token = token_text, .chat = chat,
@@ -487,7 +486,7 @@ static const struct backend_ops ops = {
 
 struct recorded *recorded_of(struct backend *b)
 {
-    CHECK(b && b->ops == &ops);
+    CHECK(b && b->ops == &recorded_ops);
     return (struct recorded *)b;
 }
 
@@ -496,84 +495,4 @@ void recorded_rewind(struct backend *b)
     struct recorded *r = recorded_of(b);
     r->next_act = -1;
     r->next_part = 0;
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-/* A value from the lines, which lives as long as the recording; NULL: none. */
-static const char *fact(struct recorded *r, const char *name)
-{
-    char *value = facts_value(r->about, name);
-    if (!value || !*value) {
-        free(value);
-        return NULL;
-    }
-    CHECK(r->n_string < (int)(sizeof r->strings / sizeof *r->strings));
-    return r->strings[r->n_string++] = value;
-}
-
-static int number(const struct recorded *r, const char *name)
-{
-    char *value = facts_value(r->about, name);
-    long n = value ? strtol(value, NULL, 10) : 0;
-    free(value);
-    return n > 0 && n < INT32_MAX ? (int)n : 0;
-}
-
-static void copy_fact(const struct recorded *r, const char *name, char *out, size_t size)
-{
-    char *value = facts_value(r->about, name);
-    snprintf(out, size, "%s", value ? value : "");
-    free(value);
-}
-
-static void fill_info(struct recorded *r)
-{
-    struct backend_info *i = &r->info;
-    i->model_dir = fact(r, "model_dir");
-    i->draft_dir = fact(r, "draft_dir");
-    i->device = fact(r, "device");
-    i->server_kind = fact(r, "server_kind");
-    i->server_version = fact(r, "server_version");
-    i->server_url = fact(r, "server_url");
-    i->server_facts = fact(r, "server_facts");
-    i->family = i->server_kind ? fact(r, "server") : NULL;
-    i->backend = fact(r, "backend");
-    i->precision = fact(r, "precision");
-    i->kv = fact(r, "kv");
-    i->recording = r->name;
-    i->context = number(r, "context");
-    i->page_size = min_int(number(r, "page_size"), 64); /* as the page events are checked */
-    i->rows = number(r, "rows");
-    copy_fact(r, "date", i->date, sizeof i->date);
-    copy_fact(r, "capture", i->capture, sizeof i->capture);
-    copy_fact(r, "model_sha", i->model_sha, sizeof i->model_sha);
-    copy_fact(r, "draft_sha", i->draft_sha, sizeof i->draft_sha);
-    copy_fact(r, "tokenizer_sha", i->tokenizer_sha, sizeof i->tokenizer_sha);
-    for (int p = 0; p < N_POOLS; p++)
-        i->n_pages[p] = r->fold.pool[p].total;
-    i->window = r->fold.window;
-}
-
-struct backend *recorded_open(struct hdb *d, const char *session, const char *name, bool file,
-                              struct err *e)
-{
-    struct recorded *r = xcalloc(1, sizeof *r);
-    r->base.ops = &ops;
-    r->name = xstrdup(name);
-    r->file = file;
-    r->next_act = -1;
-    snprintf(r->session, sizeof r->session, "%s", session);
-    r->fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
-    bool ok = r->fd >= 0 || err_set(e, ERR_USAGE, "cannot make a descriptor for events");
-    if (!ok || !recorded_read(r, d, session, e)) {
-        close_recorded(&r->base);
-        return NULL;
-    }
-    r->pauses = 1; /* to the debugger, a recording is always a paused turn */
-    place_at_end(r);
-    fill_info(r);
-    recorded_views(r);
-    recorded_served(r);
-    return &r->base;
 }

@@ -702,7 +702,8 @@ static void unescape_sources(struct sheet *out, int from, const char *text, size
     ids_free(&added);
 }
 
-void markdown_render_part(const char *text, size_t n, size_t n_own, int width, struct sheet *out)
+/* Appends rows; the bytes from n_own on are not the writer's: no span shows them. */
+static void render_part(const char *text, size_t n, size_t n_own, int width, struct sheet *out)
 {
     struct md m = {.out = out, .width = width};
     const MD_PARSER parser = {
@@ -733,5 +734,13 @@ void markdown_render_part(const char *text, size_t n, size_t n_own, int width, s
 
 void markdown_render(const char *text, size_t n, int width, struct sheet *out)
 {
-    markdown_render_part(text, n, n, width, out);
+    render_part(text, n, n, width, out);
+}
+
+void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
+{
+    struct buf closed = {0};
+    size_t own = markdown_closed(text, n, &closed);
+    render_part(closed.p, closed.n, own, width, out);
+    buf_free(&closed);
 }

@@ -142,21 +142,18 @@ static bool ends_in_fence(const char *text, size_t n)
     return f.marks > 0;
 }
 
-void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
+size_t markdown_closed(const char *text, size_t n, struct buf *b)
 {
-    if (ends_in_fence(text, n)) {
-        markdown_render(text, n, width, out);
-        return;
-    }
+    bool fenced = ends_in_fence(text, n);
     size_t line = n;
     while (line > 0 && text[line - 1] != '\n')
         line--;
-    if (only_markup(text + line, n - line))
+    if (!fenced && only_markup(text + line, n - line))
         n = line;
-    struct buf b = {0};
-    buf_add(&b, text, n);
+    buf_add(b, text, n);
+    if (fenced)
+        return n;
     int ticks = 0, stars = 0;
-    size_t own = n;
     for (size_t i = last_paragraph(text, n); i < n; i++) {
         if (text[i] == '`')
             ticks++;
@@ -164,20 +161,19 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
             stars++, i++;
     }
     if (ticks % 2 || stars % 2) {
-        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* markup that is opened, but empty */
-            char c = b.p[--b.n];
+        while (b->n > 0 && strchr("*`_ \n", b->p[b->n - 1])) { /* markup that is opened, but empty */
+            char c = b->p[--b->n];
             ticks -= c == '`';
-            if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
-                stars--, b.n--;
+            if (c == '*' && b->n > 0 && b->p[b->n - 1] == '*')
+                stars--, b->n--;
         }
-        own = b.n;
+        n = b->n;
         if (ticks % 2)
-            buf_char(&b, '`');
+            buf_char(b, '`');
         if (stars % 2)
-            buf_str(&b, "**");
+            buf_str(b, "**");
     }
-    markdown_render_part(b.p, b.n, own, width, out);
-    buf_free(&b);
+    return n;
 }
 
 /* A block ends before a line that is not indented, after an empty line, outside of fences. (The
