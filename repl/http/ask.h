@@ -1,6 +1,5 @@
 /* ask.h - requests of clients for tokens, read from JSON and checked, in OpenAI's and vLLM's form.
- *
- * fields.h: what happens with the fields that are not read here. Plain data, any thread.
+ * Plain data, any thread.
  */
 #ifndef AERIE_SERVE_ASK_H
 #define AERIE_SERVE_ASK_H

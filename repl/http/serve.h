@@ -1,7 +1,7 @@
 /* serve.h - `aerie serve`: the local engine as a server in OpenAI's and vLLM's form.
  *
- * One thread, the main one, owns connections, requests and backend. serve.c begins jobs for requests,
- * takes their events and logs each job as a session of one turn; front.c speaks HTTP. */
+ * One thread, the main one, owns connections, requests and backend. jobs.c begins jobs for requests,
+ * serve.c takes their events and logs each job as a session of one turn, front.c speaks HTTP. */
 #ifndef AERIE_SERVE_SERVE_H
 #define AERIE_SERVE_SERVE_H
 
@@ -58,7 +58,7 @@ void serve_end(struct serve *s);
 bool serve_idle(const struct serve *s); /* no answer is on its way */
 void serve_close(struct serve *s);
 
-/* ---- between serve.c and front.c ------------------------------------------------------------- */
+/* ---- jobs.c, for serve.c and front.c ---------------------------------------------------------- */
 
 /* Whether no request can be answered any more: *r says why. */
 bool serve_refuses(const struct serve *s, struct refusal *r);
@@ -67,11 +67,20 @@ bool serve_refuses(const struct serve *s, struct refusal *r);
 struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
 /* The client has its answer or has disconnected: cancels running jobs. */
 void serve_release(struct serve *s, struct task *t);
+void serve_cancel(struct serve *s, struct task *t); /* its jobs that run */
+void serve_drop(struct serve *s, struct task *t);   /* frees it: all its jobs have ended */
+/* Of the task's i-th reply. */
+static inline uint64_t job_seed(const struct ask *a, int i)
+{
+    return a->seed + (uint64_t)(i % a->n);
+}
 void serve_counts(const struct serve *s, int *running, int *waiting);
 /* Appends facts of the server as a JSON object. */
 void serve_facts(const struct serve *s, struct buf *out);
 /* Drops the KV that is held for reuse. False: not possible while replies are computed. */
 bool serve_reset(struct serve *s);
+
+/* ---- front.c, for serve.c --------------------------------------------------------------------- */
 
 struct front *front_open(struct serve *s, struct err *e);
 void front_close(struct front *f);

@@ -1,0 +1,159 @@
+/* jobs.c - begins and cancels the jobs of requests, and states facts of the server. See serve.h. */
+#include "repl/http/serve.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/compare/facts.h"
+
+static uint64_t draw(struct serve *s)
+{
+    return s->random = mix64(s->random ^ clock_ns());
+}
+
+static void keep_task(struct serve *s, struct task *t)
+{
+    if (s->n_task == s->cap_task)
+        s->task = xrealloc(s->task, (size_t)(s->cap_task = 2 * s->cap_task + 16), sizeof *s->task);
+    s->task[s->n_task++] = t;
+}
+
+void serve_drop(struct serve *s, struct task *t)
+{
+    int i = 0;
+    while (s->task[i] != t)
+        i++;
+    memmove(s->task + i, s->task + i + 1, (size_t)(s->n_task - i - 1) * sizeof *s->task);
+    s->n_task--;
+    task_free(t);
+}
+
+void serve_cancel(struct serve *s, struct task *t)
+{
+    t->cancelled = true;
+    for (int i = 0; i < t->n_job; i++)
+        if (t->job[i].started && !t->job[i].ended)
+            s->b->jobs->cancel(s->b, t->job[i].id);
+}
+
+static bool start_job(struct serve *s, struct task *t, struct job *j, struct err *e)
+{
+    const struct ask *a = &t->ask;
+    struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->temperature, .top_p = (float)a->top_p,
+                          .min_p = (float)a->min_p, .top_k = a->top_k,
+                          .seed = job_seed(a, j->reply.index), .most = a->most, .run_on = a->run_on,
+                          .top = max_int(a->top, 0), .prompt_top = a->prompt_top};
+    ids_cat(&ask.prompt, j->reply.prompt->v, j->reply.prompt->n);
+    j->id = ask.id;
+    j->started = s->b->jobs->start(s->b, &ask, e);
+    ids_free(&ask.prompt);
+    return j->started;
+}
+
+/* The jobs from `from` on do not run. */
+static void end_rest(struct task *t, int from)
+{
+    for (int i = from; i < t->n_job; i++) {
+        t->n_settled += !t->job[i].settled;
+        t->job[i].ended = t->job[i].settled = true;
+    }
+}
+
+bool serve_refuses(const struct serve *s, struct refusal *r)
+{
+    if (s->lost)
+        refuse(r, 500, NULL, "the device is lost, and the server ends: %s", s->why_lost);
+    else if (s->ending)
+        refuse(r, 503, NULL, "the server ends");
+    return s->lost || s->ending;
+}
+
+struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r)
+{
+    struct err e = {0};
+    if (s->lost || s->ending) {
+        ask_free(a);
+        serve_refuses(s, r);
+        return NULL;
+    }
+    if (a->seed_is != SEED_GIVEN)
+        a->seed = a->seed_is == SEED_NONE && s->opt.seeded ? s->opt.seed : draw(s) & INT32_MAX;
+    struct task *t = task_new(a, &s->of, s->print);
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->call = call;
+    keep_task(s, t);
+    for (int i = 0; i < t->n_job; i++) {
+        session_new_id(t->job[i].session);
+        if (start_job(s, t, &t->job[i], &e))
+            continue;
+        serve_cancel(s, t);
+        end_rest(t, i);
+        refuse(r, e.kind == ERR_NEGATIVE ? 503 : 400, NULL, "%s", e.msg);
+        serve_release(s, t);
+        return NULL;
+    }
+    return t;
+}
+
+void serve_release(struct serve *s, struct task *t)
+{
+    t->call = NULL;
+    if (task_done(t))
+        serve_drop(s, t);
+    else
+        serve_cancel(s, t);
+}
+
+void serve_counts(const struct serve *s, int *running, int *waiting)
+{
+    *running = *waiting = 0;
+    for (int i = 0; i < s->n_task; i++)
+        for (int k = 0; k < s->task[i]->n_job; k++) {
+            const struct job *j = &s->task[i]->job[k];
+            *running += j->begun && !j->ended;
+            *waiting += j->started && !j->begun && !j->ended;
+        }
+}
+
+void serve_facts(const struct serve *s, struct buf *out)
+{
+    const struct backend_info *i = backend_info(s->b);
+    jput_open(out, '{');
+    jput_kstr(out, "server", "aerie");
+    jput_kstr(out, "version", AERIE_VERSION);
+    jput_kstr(out, "build", facts_build());
+    jput_kstr(out, "model", s->opt.model);
+    jput_kstr(out, "model_sha", i->model_sha);
+    jput_kstr(out, "tokenizer_sha", i->tokenizer_sha);
+    jput_kstr(out, "family", i->family);
+    jput_kstr(out, "chat_format", i->chat);
+    jput_kstr(out, "draft", i->draft_kind);
+    jput_kstr(out, "draft_sha", i->draft_dir ? i->draft_sha : NULL);
+    jput_kbool(out, "drafting", i->draft_kind && s->settings.spec);
+    jput_kint(out, "draft_steps", s->settings.steps);
+    jput_kstr(out, "device", i->device);
+    jput_kstr(out, "backend", i->backend);
+    jput_kstr(out, "precision", i->precision);
+    jput_kstr(out, "kv", i->kv);
+    jput_kint(out, "context", i->context);
+    jput_kint(out, "page_size", i->page_size);
+    jput_kint(out, "window", i->window);
+    jput_kint(out, "full_pages", i->n_pages[POOL_FULL]);
+    jput_kint(out, "swa_pages", i->n_pages[POOL_SWA]);
+    jput_kint(out, "draft_pages", i->n_pages[POOL_DRAFT]);
+    jput_kint(out, "lanes", s->opt.lanes);
+    jput_close(out, '}');
+}
+
+bool serve_reset(struct serve *s)
+{
+    int running, waiting;
+    struct request rq = {.kind = RQ_NEW};
+    serve_counts(s, &running, &waiting);
+    if (running + waiting)
+        return false;
+    session_new_id(rq.session);
+    return backend_submit(s->b, &rq, NULL);
+}
