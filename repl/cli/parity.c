@@ -306,7 +306,7 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
 static void compare(struct run *r, const struct prompt *p, int n, int number, struct outcome *const out[2])
 {
     for (int i = 0; i < n; i++) {
-        struct comparison c = {.prompt = number + i, .line = p[i].line, .answer = p[i].answer,
+        struct compared c = {.prompt = number + i, .line = p[i].line, .answer = p[i].answer,
                                .side = {&out[0][i], &out[1][i]}};
         if (!out[0][i].there || !out[1][i].there)
             continue;
@@ -326,7 +326,7 @@ static bool control(struct run *r, int side, const struct prompt *p, int n,
     side_reset_cache(s);
     bool ok = use(r, side, e) && compute(r, p, n, again, e);
     for (int i = 0; i < n; i++) {
-        struct comparison c = {.side = {&first[i], &again[i]}};
+        struct compared c = {.side = {&first[i], &again[i]}};
         if (first[i].there && again[i].there) {
             parity_compare(&c);
             s->again++;

@@ -45,7 +45,7 @@ struct side {
     int again, again_differ; /* replies computed twice, and those that differ from the first time */
 };
 
-struct comparison {
+struct compared {
     int prompt, line;    /* both from 1 */
     int index;           /* of the first token that differs, in the reply; -1: equal */
     int prompt_index;    /* index of the first different id of the prompts; -1: equal, or not known
@@ -90,9 +90,9 @@ void side_meter(struct side *s);
 /* ---- the report (parity_report.c) ---- */
 
 /* Compares the two outcomes of c: fills in index, prompt_index and by_text. */
-void parity_compare(struct comparison *c);
+void parity_compare(struct compared *c);
 /* Adds one prompt to the sums, and prints it: under --json every one, else those that differ. */
-void parity_report(struct parity *p, const struct comparison *c);
+void parity_report(struct parity *p, const struct compared *c);
 /* Prints the sums and the verdict; returns the exit code. */
 int parity_verdict(const struct parity *p);
 

@@ -6,58 +6,31 @@
 
 #include "kernels/json.h"
 #include "repl/cli/parity.h"
+#include "repl/compare/differ.h"
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static int first_id(const struct ids *a, const struct ids *b)
+static struct told_reply told(const struct outcome *o)
 {
-    int i = 0, n = min_int(a->n, b->n);
-    while (i < n && a->v[i] == b->v[i])
-        i++;
-    return i == a->n && i == b->n ? -1 : i;
+    return (struct told_reply){.ids = &o->ids,
+                               .has_ids = o->ids.n > 0 || o->n_tokens == 0,
+                               .text = o->text,
+                               .ended = o->reason == STOP_END,
+                               .counted = o->n_tokens};
 }
 
-static int first_byte(const char *a, const char *b)
-{
-    int i = 0;
-    while (a[i] && a[i] == b[i])
-        i++;
-    return a[i] == b[i] ? -1 : i;
-}
-
-/* Whether a server sent all ids except that of the stop token. */
-static bool lacks_end(const struct outcome *o)
-{
-    return o->reason == STOP_END && o->ids.n > 0 && o->n_tokens == o->ids.n + 1;
-}
-
-/* Whether b is a followed by a stop token. */
-static bool same_but_end(const struct outcome *a, const struct outcome *b, int first)
-{
-    return lacks_end(a) && b->reason == STOP_END && first == a->ids.n && b->ids.n == a->ids.n + 1;
-}
-
-/* Whether a side has the ids of its whole reply. */
-static bool told(const struct outcome *o)
-{
-    return o->ids.n > 0 || o->n_tokens == 0;
-}
-
-void parity_compare(struct comparison *c)
+void parity_compare(struct compared *c)
 {
     const struct outcome *a = c->side[0], *b = c->side[1];
-    c->by_text = !(told(a) && told(b)) && a->text && b->text;
-    c->index = a->refused != b->refused ? 0
-               : c->by_text             ? first_byte(a->text, b->text)
-                                        : first_id(&a->ids, &b->ids);
-    if (!c->by_text && (same_but_end(a, b, c->index) || same_but_end(b, a, c->index)))
-        c->index = -1;
+    struct told_reply x = told(a), y = told(b);
+    int index = differ_replies(&x, &y, &c->by_text);
+    c->index = a->refused != b->refused ? 0 : index;
     c->prompt_index = a->prompt.n && b->prompt.n && !a->refused && !b->refused
-                          ? first_id(&a->prompt, &b->prompt)
+                          ? ids_differ_at(&a->prompt, &b->prompt)
                           : -1;
 }
 
-static bool differs(const struct comparison *c)
+static bool differs(const struct compared *c)
 {
     return c->index >= 0 || c->prompt_index >= 0;
 }
@@ -69,13 +42,13 @@ static bool at_limit(enum stop_reason r)
     return r == STOP_MAX || r == STOP_CONTEXT || r == STOP_KV_FULL;
 }
 
-static bool is_right(const struct comparison *c, int side)
+static bool is_right(const struct compared *c, int side)
 {
     return c->answer && strcmp(c->answer, c->side[side]->answer) == 0;
 }
 
 /* The largest difference of two log probabilities of one token, up to the first token that differs. */
-static void note_logp(struct parity *p, const struct comparison *c)
+static void note_logp(struct parity *p, const struct compared *c)
 {
     const struct outcome *a = c->side[0], *b = c->side[1];
     int n = c->by_text || !p->servers || c->prompt_index >= 0 || !a->logp || !b->logp ? 0
@@ -93,7 +66,7 @@ static void note_logp(struct parity *p, const struct comparison *c)
     }
 }
 
-static void add_up(struct parity *p, const struct comparison *c)
+static void add_up(struct parity *p, const struct compared *c)
 {
     p->compared++;
     p->differ += differs(c);
@@ -121,7 +94,7 @@ static void add_up(struct parity *p, const struct comparison *c)
 
 /* The backend that knows the texts of a side's tokens: its own engine, or, for a server, the local
  * engine if both sides have the same ids of the prompt. NULL: none does. */
-static struct backend *vocabulary(const struct parity *p, const struct comparison *c, int side)
+static struct backend *vocabulary(const struct parity *p, const struct compared *c, int side)
 {
     if (!p->servers)
         return p->same_tokens || side == 1 ? p->g : NULL; /* the engine of side b is opened last */
@@ -132,7 +105,7 @@ static struct backend *vocabulary(const struct parity *p, const struct compariso
     return NULL;
 }
 
-static double margin_of(const struct comparison *c, int side)
+static double margin_of(const struct compared *c, int side)
 {
     const struct outcome *o = c->side[side];
     bool known = !c->by_text && c->index >= 0 && c->index < o->ids.n && o->margin;
@@ -140,13 +113,13 @@ static double margin_of(const struct comparison *c, int side)
 }
 
 /* The margin at the first different id, from the first side that knows one; NAN: none does. */
-static double margin_at(const struct comparison *c)
+static double margin_at(const struct compared *c)
 {
     double a = margin_of(c, 0);
     return isnan(a) ? margin_of(c, 1) : a;
 }
 
-static void token_json(const struct parity *p, const struct comparison *c, int side, struct buf *b)
+static void token_json(const struct parity *p, const struct compared *c, int side, struct buf *b)
 {
     const struct ids *ids = &c->side[side]->ids;
     if (c->index >= ids->n) {
@@ -165,7 +138,7 @@ static void token_json(const struct parity *p, const struct comparison *c, int s
     jput_close(b, '}');
 }
 
-static void outcome_json(const struct comparison *c, int side, struct buf *b)
+static void outcome_json(const struct compared *c, int side, struct buf *b)
 {
     const struct outcome *o = c->side[side];
     jput_open(b, '{');
@@ -186,7 +159,7 @@ static void outcome_json(const struct comparison *c, int side, struct buf *b)
     jput_close(b, '}');
 }
 
-static void first_json(const struct parity *p, const struct comparison *c, struct buf *b)
+static void first_json(const struct parity *p, const struct compared *c, struct buf *b)
 {
     jput_key(b, "first");
     jput_open(b, '{');
@@ -210,7 +183,7 @@ static void first_json(const struct parity *p, const struct comparison *c, struc
     jput_close(b, '}');
 }
 
-static void prompt_json(const struct parity *p, const struct comparison *c)
+static void prompt_json(const struct parity *p, const struct compared *c)
 {
     struct buf b = {0};
     jput_open(&b, '{');
@@ -234,7 +207,7 @@ static void prompt_json(const struct parity *p, const struct comparison *c)
     buf_free(&b);
 }
 
-static void add_token(const struct parity *p, const struct comparison *c, int side, struct sheet *s)
+static void add_token(const struct parity *p, const struct compared *c, int side, struct sheet *s)
 {
     const struct ids *ids = &c->side[side]->ids;
     if (c->index >= ids->n) {
@@ -251,7 +224,7 @@ static void add_token(const struct parity *p, const struct comparison *c, int si
     sheet_printf(s, ST_TEXT, " with %c", p->side[side].name);
 }
 
-static void add_prompt_id(const struct parity *p, const struct comparison *c, int side,
+static void add_prompt_id(const struct parity *p, const struct compared *c, int side,
                           struct sheet *s)
 {
     const struct ids *ids = &c->side[side]->prompt;
@@ -261,7 +234,7 @@ static void add_prompt_id(const struct parity *p, const struct comparison *c, in
         sheet_printf(s, ST_TEXT, "the end (%d ids) with %c", ids->n, p->side[side].name);
 }
 
-static void add_margins(const struct parity *p, const struct comparison *c, struct sheet *s)
+static void add_margins(const struct parity *p, const struct compared *c, struct sheet *s)
 {
     bool any = isfinite(margin_at(c));
     if (any && !p->servers)
@@ -276,7 +249,7 @@ static void add_margins(const struct parity *p, const struct comparison *c, stru
     }
 }
 
-static void add_text(const struct parity *p, const struct comparison *c, struct sheet *s)
+static void add_text(const struct parity *p, const struct compared *c, struct sheet *s)
 {
     sheet_printf(s, ST_TEXT, " (line %d) differs at byte %d of the reply's text: ", c->line,
                  c->index + 1);
@@ -291,7 +264,7 @@ static void add_text(const struct parity *p, const struct comparison *c, struct 
     sheet_add(s, ST_TEXT, "; a side told no ids");
 }
 
-static void prompt_text(const struct parity *p, const struct comparison *c)
+static void prompt_text(const struct parity *p, const struct compared *c)
 {
     struct sheet s;
     sheet_init(&s, p->c->opt.ascii);
@@ -321,7 +294,7 @@ static void prompt_text(const struct parity *p, const struct comparison *c)
     sheet_free(&s);
 }
 
-void parity_report(struct parity *p, const struct comparison *c)
+void parity_report(struct parity *p, const struct compared *c)
 {
     bool refused = c->side[0]->refused || c->side[1]->refused;
     if (!refused)

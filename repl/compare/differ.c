@@ -42,15 +42,41 @@ static bool digests(struct difference *d, enum diff_class class, uint64_t a, uin
                                 in->a, (unsigned long long)b, in->b);
 }
 
-static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
-                       const struct diff_names *in, struct difference *d)
+int ids_differ_at(const struct ids *a, const struct ids *b)
 {
     int i = 0, n = min_int(a->n, b->n);
     while (i < n && a->v[i] == b->v[i])
         i++;
-    if (i < n)
+    return i == a->n && i == b->n ? -1 : i;
+}
+
+static bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
+                       const struct diff_names *in, struct difference *d)
+{
+    int i = ids_differ_at(a, b);
+    if (i >= 0 && i < min_int(a->n, b->n))
         return differ_set(d, class, "token %d is %d %s, %d %s", i, a->v[i], in->a, b->v[i], in->b);
-    return a->n != b->n && differ_set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
+    return i >= 0 && differ_set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
+}
+
+/* Whether b is a and the stop token, whose id the program that computed a did not tell. */
+static bool lacks_end(const struct told_reply *a, const struct told_reply *b, int first)
+{
+    return a->ended && b->ended && first == a->ids->n && b->ids->n == first + 1 &&
+           a->counted == b->ids->n;
+}
+
+int differ_replies(const struct told_reply *a, const struct told_reply *b, bool *by_text)
+{
+    int i = 0;
+    *by_text = !(a->has_ids && b->has_ids) && a->text && b->text;
+    if (*by_text) {
+        while (a->text[i] && a->text[i] == b->text[i])
+            i++;
+        return a->text[i] == b->text[i] ? -1 : i;
+    }
+    i = ids_differ_at(a->ids, b->ids);
+    return lacks_end(a, b, i) || lacks_end(b, a, i) ? -1 : i;
 }
 
 /* The drafted tree; which nodes were accepted is compared with the tokens. */

@@ -192,54 +192,56 @@ static void note_logp(struct judge *j, const struct token_fact *x, const struct 
     }
 }
 
-/* If the server ended the reply itself, it may not have sent the id of the stop token. */
-static bool lacks_end(const struct trace_turn *a, const struct trace_turn *b)
+static struct told_reply told(const struct trace_turn *t)
 {
-    return a->reply.n + 1 == b->reply.n && a->n_reply == b->reply.n &&
-           !strcmp(a->stop, stop_name(STOP_END)) && !strcmp(b->stop, a->stop);
+    return (struct told_reply){.ids = &t->reply,
+                               .has_ids = t->reply.n || !*t->text,
+                               .text = t->text,
+                               .ended = !strcmp(t->stop, stop_name(STOP_END)),
+                               .counted = t->n_reply};
 }
 
-/* The first position at which the ids of two replies differ. */
-static void compare_ids(struct judge *j, int index, const struct trace_turn *a,
-                        const struct trace_turn *b)
+/* The token at which the replies part. */
+static void note_parting(struct judge *j, int i, const struct ids *x, const struct ids *y,
+                         const struct token_fact *f, const struct token_fact *g)
 {
-    struct difference *d = &j->r->diff;
-    const struct ids *x = &a->reply, *y = &b->reply;
-    int i = 0, n = min_int(x->n, y->n), step[2];
-    for (; i < n; i++) {
+    struct report *r = j->r;
+    differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a,
+               y->v[i], j->ask->names.b);
+    r->diff.token = i;
+    r->has_margin = true;
+    r->chosen[0] = x->v[i];
+    r->chosen[1] = y->v[i];
+    r->margins[0] = margin_of(f);
+    r->margins[1] = margin_of(g);
+}
+
+static void compare_replies(struct judge *j, int index, const struct trace_turn *a,
+                            const struct trace_turn *b)
+{
+    struct report *r = j->r;
+    struct told_reply x = told(a), y = told(b);
+    bool by_text;
+    int at = differ_replies(&x, &y, &by_text), n = min_int(a->reply.n, b->reply.n), step[2];
+    j->no_ids += by_text;
+    r->counts.text_only |= by_text;
+    if (by_text && at >= 0)
+        differ_set(&r->diff, DIFF_REPLY, "the texts differ at byte %d: \"%.40s\" %s, \"%.40s\" %s",
+                   at, a->text + at, j->ask->names.a, b->text + at, j->ask->names.b);
+    for (int i = 0; i < n && !by_text; i++) {
         const struct token_fact *f = trace_fact(turn_with_facts(j, 0, index), i, &step[0]);
         const struct token_fact *g = trace_fact(turn_with_facts(j, 1, index), i, &step[1]);
-        if (x->v[i] != y->v[i]) {
-            differ_set(d, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a,
-                       y->v[i], j->ask->names.b);
-            d->token = i;
-            memcpy(d->step, step, sizeof step);
-            j->r->has_margin = true;
-            j->r->chosen[0] = x->v[i];
-            j->r->chosen[1] = y->v[i];
-            j->r->margins[0] = margin_of(f);
-            j->r->margins[1] = margin_of(g);
+        if (i == at) {
+            note_parting(j, i, &a->reply, &b->reply, f, g);
+            memcpy(r->diff.step, step, sizeof step);
             return;
         }
         note_logp(j, f, g, a->n, i);
-        j->r->counts.tokens++;
+        r->counts.tokens++;
     }
-    if (x->n != y->n && !a->cut && !b->cut && !lacks_end(a, b) && !lacks_end(b, a))
-        differ_set(d, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", x->n, j->ask->names.a, a->stop,
-                   y->n, j->ask->names.b, b->stop);
-}
-
-static void compare_texts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
-{
-    size_t i = 0;
-    j->no_ids++;
-    j->r->counts.text_only = true;
-    while (a->text[i] && a->text[i] == b->text[i])
-        i++;
-    if (a->text[i] != b->text[i])
-        differ_set(&j->r->diff, DIFF_REPLY,
-                   "the texts differ at byte %zu: \"%.40s\" %s, \"%.40s\" %s", i, a->text + i,
-                   j->ask->names.a, b->text + i, j->ask->names.b);
+    if (at == n && !by_text && !a->cut && !b->cut)
+        differ_set(&r->diff, DIFF_REPLY, "%d tokens %s (%s), %d %s (%s)", a->reply.n,
+                   j->ask->names.a, a->stop, b->reply.n, j->ask->names.b, b->stop);
 }
 
 static bool compare_prompts(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
@@ -258,11 +260,7 @@ static void compare(struct judge *j)
         d->turn = x->n;
         if (compare_prompts(j, x, y))
             break;
-        bool ids = (x->reply.n || !*x->text) && (y->reply.n || !*y->text);
-        if (ids)
-            compare_ids(j, i, x, y);
-        else
-            compare_texts(j, x, y);
+        compare_replies(j, i, x, y);
         j->r->counts.turns += !d->class;
     }
     if (!d->class)
