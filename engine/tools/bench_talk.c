@@ -141,7 +141,8 @@ static double tell_face(struct bench *b, const char *name, struct shown *all, co
     return t.ms;
 }
 
-/* Lines and screen alternate, so that other load on the machine affects both alike. */
+/* Lines and screen alternate, so that other load on the machine affects both alike; twice, in the
+ * short form once. */
 static bool faces(struct bench *b, const struct subject *s, bool draft, struct err *e)
 {
     const char *how = draft ? "spec" : "plain";
@@ -151,7 +152,7 @@ static bool faces(struct bench *b, const struct subject *s, bool draft, struct e
     snprintf(tui, sizeof tui, "repl.tui.%s.%s", s->name, how);
     if (!b->o->face || (!bench_wanted(b, lines) && !bench_wanted(b, tui)))
         return true;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (b->o->brief ? 2 : 4); i++)
         if (!hear(b, i % 2, draft, &all[i % 2], e))
             return err_prefix(e, "%s", i % 2 ? tui : lines);
     double ms = tell_face(b, lines, &all[0], "logged", s->chat_ms[draft]);
