@@ -35,7 +35,7 @@ B      := build/$(CONFIG)
 # ---- packages ------------------------------------------------------------------------------------
 PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-dev libjansson-dev \
             libutf8proc-dev libmd4c-dev libcurl4-openssl-dev libmicrohttpd-dev
-TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl
+TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps curl binutils
 PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl libmicrohttpd
 # what the program does without: libzmq receives the KV events of servers (--kv-events)
 OPTIONAL := libzmq3-dev

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the structure figures of a checkout: how large its folders, files and functions are, includes against the arrows,
-# and in how many places each rule is written down.
+# circles between files (of a build in BUILD or build/release-cpu), and in how many places each rule is written down.
 #   tests/bench/counts.sh [CHECKOUT [MOVES]]
 # MOVES: lines "old<TAB>new" for a checkout from before files were moved: its includes are judged as if it had the present
 # layout. For the commit before the sources were sorted into folders:
@@ -42,8 +42,15 @@ if [ -n "$moves" ]; then
     done <"$moves"
     find "$list/tree" -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -exec sed -i -f "$list/sed" {} +
 fi
-"$list/tree/tests/e2e/test_layers.sh" | grep -E '^[a-z_/0-9.]+:[0-9]+:.*#' >"$list/against"
+BUILD=none "$list/tree/tests/e2e/test_layers.sh" | grep -E '^[a-z_/0-9.]+:[0-9]+:.*#' >"$list/against"
 printf '%d includes\n' "$(wc -l <"$list/against")"; sed 's/^/    /' "$list/against" | head -n 20
+
+build=${BUILD:-build/release-cpu}
+if [ -d "$build/kernels" ]; then
+    echo "== circles between files (tests/circles.sh, in $build)"
+    "$here/tests/circles.sh" "$build" >"$list/circles"
+    printf '%d circles\n' "$(wc -l <"$list/circles")"; awk '{ printf "    %d files: %s\n", NF, substr($0, 1, 110) }' "$list/circles"
+fi
 
 # One line a rule: NAME | folders | what counts as one place (extended regular expression on one line of code) | files that
 # are left out, with the reason in the last column. A place is one matching line; lines of comments do not count. The checker

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Which folder may include which: the arrows of design.md and README.md, one line a folder. Also: only
-# repl/tui/term.c includes curses, only history/ includes SQLite, and one file chooses a backend.
+# Which folder may include which: the arrows of design.md and README.md, one line a folder. Also: no files call each other
+# in a circle, only repl/tui/term.c includes curses, only history/ includes SQLite, and one file chooses a backend.
 cd "$(dirname "$0")/../.." || exit 2
 bad=0
 result() { # what was found, title
@@ -94,6 +94,17 @@ without "only pass_plan() makes plans that kernels run, so each of them is check
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 without "characters are classified and compared by kernels/ascii.h, not by the locale" 'include <(ctype|strings|wctype)\.h>|\b(str(n?case(cmp|str)|coll|xfrm))\(' '' kernels models engine history repl
 without "the locale decides about the terminal's characters, and about nothing else" 'setlocale\(' '^repl/main\.c:.*LC_CTYPE' kernels models engine history repl
+# Files of one folder may call each other, but not in circles. These folders still have one (repl/tui: a key in a pane opens
+# other panes); a folder without one is taken off the list.
+circular='repl/tui'
+build=${BUILD:-build/release-cpu}
+if [ -d "$build/kernels" ]; then
+    circles=$(tests/circles.sh "$build") || circles+=" (nm failed)"
+    result "$(grep -vxE "(($circular)/[a-z_0-9]+\\.c ?)+" <<<"$circles")" "no circle between files outside of $circular"
+    result "$(for d in ${circular//|/ }; do grep -q "^$d/" <<<"$circles" || echo "$d has no circle"; done)" "$circular has its circle"
+else
+    echo "ok - no circle between files # SKIP no build in $build"
+fi
 # A command substitution in the title of result sets the status that stands behind the title: such a test cannot fail.
 result "$(grep -nE 'result "[^;]*\$\([^(][^;]*" \$\?' tests/e2e/*.sh)" "no title sets the status that stands behind it"
 exit $bad
