@@ -201,7 +201,6 @@ build_libraries='set -e; mkdir -p /musl/lib/pkgconfig /musl/include /musl/o; cd 
     for f in $(ls pcre2-*/src/pcre2_*.c | grep -vE "jit_(match|misc|neon|simd|test)|dftables|printint|ucptables|fuzz"); do $cc -DHAVE_CONFIG_H -DSUPPORT_UNICODE -DSUPPORT_JIT -DPCRE2_CODE_UNIT_WIDTH=8 -c $f -o o/pcre2-8_${f##*/}.o; done
     cd sqlite3-*; ./configure --disable-tcl >/dev/null; make -s sqlite3.c >/dev/null; cp sqlite3.h ../include; cd ..; $cc -DSQLITE_ENABLE_FTS5 -DSQLITE_ENABLE_DBSTAT_VTAB -DSQLITE_ENABLE_COLUMN_METADATA -DSQLITE_SECURE_DELETE -c sqlite3-*/sqlite3.c -o o/sqlite3.o
     about() { printf "Name: %s\nDescription: %s\nVersion: 1\nCflags: -D_DEFAULT_SOURCE -D_XOPEN_SOURCE=600 -isystem /musl/include\nLibs: %s\n" $1 $1 "$2" >lib/pkgconfig/$1.pc; }
-    for f in o/jansson_*; do objcopy --redefine-sym utf8_encode=jansson_utf8_encode $f; done # a name of aerie, too
     for l in utf8proc md4c cmocka jansson pcre2-8 sqlite3; do ar rcs lib/lib$l.a o/$l[._]*o; case $l in utf8proc | pcre2-8) about lib$l "-L/musl/lib -l$l" ;; *) about $l "-L/musl/lib -l$l" ;; esac; done
     for l in ncursesw libcurl libmicrohttpd; do about $l "-static -Wl,--unresolved-symbols=ignore-all"; done; echo libraries built'
 
