@@ -2,9 +2,9 @@
 #include "kernels/json.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "kernels/fields.h"
 #include "kernels/utf8.h"
 
 static void separate(struct buf *b)
@@ -181,70 +181,6 @@ void jput_kopen(struct buf *b, const char *key, char bracket)
 
 /* ---- members by a format --------------------------------------------------------------------- */
 
-/* One conversion of a format, and its value. */
-struct field {
-    char conv, name[48], mark; /* mark: '?' boolean, ':' null where the value is `none`, 0 neither */
-    int64_t i, none;
-    double f;
-    const char *s;
-    int n; /* bytes of s; -1: to its end */
-};
-
-struct values {
-    va_list ap;
-};
-
-static int64_t integer(char conv, int longs, bool size, struct values *v)
-{
-    if (size)
-        return (int64_t)va_arg(v->ap, size_t);
-    if (longs == 2)
-        return va_arg(v->ap, long long);
-    if (longs == 1)
-        return va_arg(v->ap, long);
-    return conv == 'u' || conv == 'x' ? (int64_t)va_arg(v->ap, unsigned) : va_arg(v->ap, int);
-}
-
-/* The "{name}" behind a conversion, if there is one. */
-static const char *field_name(const char *p, struct field *f)
-{
-    if (*p != '{')
-        return p;
-    size_t whole = strcspn(++p, "}"), n = strcspn(p, "?:}");
-    CHECK(p[whole] == '}' && n < sizeof f->name);
-    memcpy(f->name, p, n);
-    f->mark = n < whole ? p[n] : '\0';
-    if (f->mark == ':')
-        f->none = strtoll(p + n + 1, NULL, 10);
-    return p + whole + 1;
-}
-
-/* Reads the conversion behind a "%" and takes its value. */
-static const char *read_field(const char *p, struct values *v, struct field *f)
-{
-    int longs = 0;
-    bool size = false;
-    *f = (struct field){.n = -1};
-    for (; strchr("-+ #0123456789.*lz", *p); p++) {
-        if (*p == '*' && p[-1] == '.')
-            f->n = va_arg(v->ap, int);
-        else if (*p == '*')
-            (void)va_arg(v->ap, int); /* a width */
-        longs += *p == 'l';
-        size |= *p == 'z';
-    }
-    f->conv = *p++;
-    if (strchr("diuxc", f->conv))
-        f->i = integer(f->conv, longs, size, v);
-    else if (strchr("fge", f->conv))
-        f->f = va_arg(v->ap, double);
-    else if (f->conv == 's')
-        f->s = va_arg(v->ap, const char *);
-    else
-        CHECK(f->conv == '%');
-    return field_name(p, f);
-}
-
 static void put_field(struct buf *b, const struct field *f)
 {
     jput_key(b, f->name);
@@ -252,8 +188,8 @@ static void put_field(struct buf *b, const struct field *f)
         jput_null(b);
     else if (f->mark == '?')
         jput_bool(b, f->i);
-    else if (f->conv == 's' && f->n >= 0)
-        jput_strn(b, f->s, (size_t)f->n);
+    else if (f->conv == 's' && f->counted)
+        jput_strn(b, f->s, (size_t)f->precision);
     else if (f->conv == 's')
         jput_str(b, f->s);
     else if (f->conv == 'x')
@@ -270,7 +206,7 @@ void jput_vfields(struct buf *b, const char *fmt, va_list ap)
     struct field f;
     va_copy(v.ap, ap);
     while ((fmt = strchr(fmt, '%'))) {
-        fmt = read_field(fmt + 1, &v, &f);
+        fmt = field_next(fmt, &v, &f);
         if (f.name[0])
             put_field(b, &f);
     }

@@ -14,6 +14,7 @@
 #include "engine/backend.h"
 #include "engine/opts.h"
 #include "history/history.h"
+#include "repl/text/print.h"
 #include "repl/text/sheet.h"
 
 /* The parsed command line. Strings belong to argv or to the app. */
@@ -169,6 +170,10 @@ void app_forget_turn(struct app *a);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
 void app_error(struct app *a, const struct err *e);
+
+/* Shows what write() answers: text, or under --json one JSON value. */
+void app_print(struct app *a, void (*write)(struct app *a, const void *arg, const struct printer *to),
+                const void *arg);
 
 /* ---- app/look.c ------------------------------------------------------------------------------ */
 
@@ -366,9 +371,8 @@ struct cmd_call {
     int argc;
     char **argv;       /* the arguments only, quotes removed ("a b", \") */
     const char *rest;  /* the raw text after the name */
-    struct sheet *out; /* shown by the face */
-    struct buf *json; /* not NULL (under --json): the result is a JSON value here, instead of out */
-    struct err *e;    /* after false: one line that says what was expected */
+    struct printer to;  /* text, shown by the face; under --json a JSON value */
+    struct err *e;     /* after false: one line that says what was expected */
 };
 typedef bool cmd_fn(struct cmd_call *c);
 

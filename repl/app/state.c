@@ -103,3 +103,19 @@ void app_error(struct app *a, const struct err *e)
     else
         app_say(a, ST_BAD, "%s", e->msg);
 }
+
+void app_print(struct app *a, void (*write)(struct app *a, const void *arg, const struct printer *to),
+                const void *arg)
+{
+    struct sheet out;
+    struct buf json = {0};
+    bool as_json = a->opt.json && a->face.json;
+    sheet_init(&out, a->ascii);
+    write(a, arg, &(struct printer){&out, as_json ? &json : NULL});
+    if (as_json)
+        a->face.json(a, json.p);
+    else
+        a->face.show(a, &out);
+    sheet_free(&out);
+    buf_free(&json);
+}

@@ -89,7 +89,7 @@ static void title(struct sheet *s, const char *name, const struct named *n)
     sheet_line(s);
 }
 
-static void print_text(const struct cli *c, const struct named *a, const struct named *b,
+static void print_verdict(const struct cli *c, const struct named *a, const struct named *b,
                        const struct report *r)
 {
     struct sheet s;
@@ -176,7 +176,7 @@ int cli_diff(struct cli *c)
     if (ok && c->opt.json)
         print_json(&a, &b, &r);
     else if (ok)
-        print_text(c, &a, &b, &r);
+        print_verdict(c, &a, &b, &r);
     report_free(&r);
     named_free(&a);
     named_free(&b);

@@ -321,14 +321,14 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
         return err_set(c->e, ERR_NEGATIVE,
                        "this model has no sliding layers, so there is no window edge");
     app_each_step(a, by == BY_KIND, add_step, &g, source);
-    if (c->json && by == BY_KIND)
-        kinds_json(&g, c->json);
-    else if (c->json)
-        groups_json(&g, c->json);
+    if (c->to.json && by == BY_KIND)
+        kinds_json(&g, c->to.json);
+    else if (c->to.json)
+        groups_json(&g, c->to.json);
     else if (by == BY_KIND)
-        kinds_text(&g, source, c->out);
+        kinds_text(&g, source, c->to.out);
     else
-        groups_text(&g, source, view_width(a), c->out);
+        groups_text(&g, source, view_width(a), c->to.out);
     free(g.v);
     return true;
 }
@@ -343,10 +343,10 @@ static bool by_replies(struct cmd_call *c, int how)
                        "/accept: %s tells no drafts by step, only by reply: /accept turn",
                        backend_info(a->backend)->family);
     served_replies_read(&r, app_served(a));
-    if (c->json)
-        served_accept_json(&r, c->json);
+    if (c->to.json)
+        served_accept_json(&r, c->to.json);
     else
-        view_served_accept(&r, view_width(a), c->out);
+        view_served_accept(&r, view_width(a), c->to.out);
     served_replies_free(&r);
     return true;
 }
@@ -367,9 +367,9 @@ bool cmd_accept(struct cmd_call *c)
         return by_replies(c, how);
     if (how != BY_DEPTH)
         return by_steps(c, (enum grouping)how);
-    if (c->json)
-        depths_json(&v, c->json);
+    if (c->to.json)
+        depths_json(&v, c->to.json);
     else
-        view_accept(&v, view_width(a), c->out);
+        view_accept(&v, view_width(a), c->to.out);
     return true;
 }

@@ -8,13 +8,12 @@
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-static bool go_to(struct app *a, int turn, int step, struct buf *json, struct err *e)
+static bool go_to(struct cmd_call *c, int turn, int step)
 {
-    if (!a->backend->debug->back(a->backend, turn, step, e))
+    struct app *a = c->app;
+    if (!a->backend->debug->back(a->backend, turn, step, c->e))
         return false;
-    if (json) {
-        jput_record(json, "%d{turn}%d{step}", turn, step);
-    }
+    print_line(&c->to, ST_TEXT, "\f%d{turn}%d{step}", turn, step);
     return true; /* EV_PAUSE follows when the turn has reached the step */
 }
 
@@ -34,8 +33,7 @@ bool cmd_rstep(struct cmd_call *c)
                        "turn %d begins here; aerie replay ID shows every step of a "
                        "saved session",
                        v.turn);
-    return go_to(a, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step,
-                 c->json, c->e);
+    return go_to(c, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step);
 }
 
 /* Reads "9.3", or "3" for a step of the paused turn; step 0 is the beginning of the turn. */
@@ -69,23 +67,20 @@ bool cmd_goto(struct cmd_call *c)
     a->backend->debug->view(a->backend, &v);
     if (!v.paused)
         v.turn = a->turn;
-    return place(&v, c->argv[0], &turn, &step, c->e) && go_to(a, turn, step, c->json, c->e);
+    return place(&v, c->argv[0], &turn, &step, c->e) && go_to(c, turn, step);
 }
 
 /* ---- a token by hand ------------------------------------------------------------------------- */
 
-static void say_forced(struct app *a, int32_t id, struct sheet *out, struct buf *json)
+static void say_forced(struct app *a, int32_t id, const struct printer *to)
 {
     size_t n;
-    const char *text = backend_token(a->backend, id, &n);
-    if (json) {
-        jput_record(json, "%d{token}%.*s{text}", id, (int)n, text);
-        return;
-    }
     struct buf clean = {0};
+    const char *text = backend_token(a->backend, id, &n);
     text_sanitise(&clean, text, n, false, NULL);
-    say_line(out, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
-             clean.p ? clean.p : "");
+    print_note(to, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
+                clean.p ? clean.p : "");
+    print_line(to, ST_TEXT, "\f%d{token}%.*s{text}", id, (int)n, text);
     buf_free(&clean);
 }
 
@@ -141,8 +136,8 @@ bool cmd_force(struct cmd_call *c)
     ok = ok && a->backend->debug->force(a->backend, text.n ? text.p : NULL, &id, c->e);
     buf_free(&text);
     if (ok && !off)
-        say_forced(a, id, c->out, c->json);
-    else if (ok && !c->json)
-        say_line(c->out, ST_TEXT, "the target chooses the next token");
+        say_forced(a, id, &c->to);
+    else if (ok)
+        print_note(&c->to, ST_TEXT, "the target chooses the next token");
     return ok;
 }

@@ -6,36 +6,32 @@
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 
-static void bug_json(enum bug b, const char *state, struct buf *json)
+static void bug_json(enum bug b, const char *state, const struct printer *to)
 {
     const struct bug_info *i = bug_at(b);
-    jput_record(json, "%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}", i->number,
+    print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}", i->number,
                 i->name, state, fault_rule(i->rule), i->path, i->was, i->trigger);
 }
 
-static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json)
+static void list_bugs(const struct bugs *on, const struct printer *to)
 {
-    if (json)
-        jput_open(json, '[');
+    print_open(to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         const char *state = bug_state_name((enum bug)b, bug_on(on, (enum bug)b));
-        if (json)
-            bug_json((enum bug)b, state, json);
-        else
-            say_line(out, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
-                     i->number, i->name, fault_rule(i->rule), state, i->path);
+        print_note(to, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
+                    i->number, i->name, fault_rule(i->rule), state, i->path);
+        bug_json((enum bug)b, state, to);
     }
-    if (json)
-        jput_close(json, ']');
+    print_close(to, ']');
 }
 
 static void say_needs(struct app *a, const struct settings *s, enum bug b, int variant,
-                      struct sheet *out)
+                      const struct printer *to)
 {
     struct buf needs = {0};
     if (facts_unmet_needs(backend_info(a->backend), s, b, variant, &needs))
-        say_line(out, ST_WARN, "cannot fire now; needs %s", needs.p);
+        print_note(to, ST_WARN, "cannot fire now; needs %s", needs.p);
     buf_free(&needs);
 }
 
@@ -47,14 +43,14 @@ static bool switch_bug(struct app *a, enum bug b, const char *state, struct err 
     return app_request(a, RQ_SET, line, e);
 }
 
-static void say_story(enum bug b, struct sheet *out)
+static void say_story(enum bug b, const struct printer *to)
 {
     const struct bug_info *i = bug_at(b);
-    say_line(out, ST_DIM, "where: %s", i->path);
-    say_line(out, ST_DIM, "what was wrong: %s", i->was);
-    say_line(out, ST_DIM, "smallest input: %s", i->trigger);
+    print_note(to, ST_DIM, "where: %s", i->path);
+    print_note(to, ST_DIM, "what was wrong: %s", i->was);
+    print_note(to, ST_DIM, "smallest input: %s", i->trigger);
     for (int v = 1; v <= bug_variants(b) && bug_variants(b) > 1; v++)
-        say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
+        print_note(to, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
 }
 
 bool cmd_bug(struct cmd_call *c)
@@ -72,7 +68,7 @@ bool cmd_bug(struct cmd_call *c)
     app_settings(a, &set);
     app_bugs(a, &on);
     if (c->argc == 0) {
-        list_bugs(&on, c->out, c->json);
+        list_bugs(&on, &c->to);
         return true;
     }
     if (c->argc == 1)
@@ -80,18 +76,15 @@ bool cmd_bug(struct cmd_call *c)
     const char *state = bug_state_name(b, variant);
     if (c->argc == 2 && !switch_bug(a, b, state, c->e))
         return false;
-    if (c->json) {
-        bug_json(b, state, c->json);
-        return true;
-    }
     const struct bug_info *i = bug_at(b);
-    say_line(c->out, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
-             variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
-             variant ? " must name it" : "");
+    print_note(&c->to, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
+                variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
+                variant ? " must name it" : "");
     if (variant || c->argc == 1)
-        say_needs(a, &set, b, max_int(variant, 1), c->out);
+        say_needs(a, &set, b, max_int(variant, 1), &c->to);
     if (c->argc == 1)
-        say_story(b, c->out);
+        say_story(b, &c->to);
+    bug_json(b, state, &c->to);
     return true;
 }
 

@@ -14,10 +14,8 @@ bool cmd_calibrate(struct cmd_call *c)
                        info->draft_kind);
     if (!app_request(c->app, RQ_CALIBRATE, NULL, c->e))
         return false;
-    if (c->json) {
-        jput_record(c->json, "%s{calibrating}", info->draft_dir);
-    } else {
-        say_line(c->out, ST_DIM, "scoring the layers that the head reads; Ctrl-C stops");
-    }
+    print_line(&c->to, ST_DIM,
+                "scoring the layers that the head reads; Ctrl-C stops\f%s{calibrating}",
+                info->draft_dir);
     return true;
 }

@@ -22,42 +22,26 @@ static int setting_index(const char *name)
     return -1;
 }
 
-static void setting_row(const struct settings *s, int i, struct sheet *out)
+/* A setting in full; a setting of the screen looks the same. */
+static void show_setting(const struct settings *s, int i, const struct printer *to)
 {
+    const struct option *x = settings_at(i);
     struct buf value = {0};
-    settings_get(s, setting_name(i), &value);
-    sheet_printf(out, ST_KEY, "%-12s", setting_name(i));
-    sheet_printf(out, ST_TEXT, " %-8s ", value.p);
-    sheet_add(out, ST_DIM, settings_at(i)->range);
-    sheet_line(out);
-    say_line(out, ST_TEXT, "             %s", settings_at(i)->help);
+    settings_get(s, x->name, &value);
+    setting_row(x->name, value.p, x->range, x->help, "", to);
     buf_free(&value);
 }
 
-static void setting_json(const struct settings *s, int i, struct buf *json)
+static void settings_show(struct app *a, int first, int n, const struct printer *to)
 {
-    struct buf value = {0};
-    settings_get(s, setting_name(i), &value);
-    jput_record(json, "%s{name}%s{value}%s{range}%s{help}", setting_name(i), value.p,
-                settings_at(i)->range, settings_at(i)->help);
-    buf_free(&value);
-}
-
-static void settings_show(struct app *a, const struct settings *s, int first, int n,
-                          struct sheet *out, struct buf *json)
-{
-    if (json)
-        jput_open(json, '[');
-    for (int i = first; i < first + n; i++) {
-        if (json)
-            setting_json(s, i, json);
-        else
-            setting_row(s, i, out);
-    }
+    struct settings s;
+    app_settings(a, &s);
+    print_open(to, NULL, '[');
+    for (int i = first; i < first + n; i++)
+        show_setting(&s, i, to);
     if (n > 1)
-        screen_settings(a, out, json);
-    if (json)
-        jput_close(json, ']');
+        screen_settings(a, to);
+    print_close(to, ']');
 }
 
 static bool unknown_setting(const char *name, struct err *e)
@@ -73,30 +57,29 @@ static bool unknown_setting(const char *name, struct err *e)
     return false;
 }
 
-static bool set_one(struct app *a, const char *name, const char *value, struct sheet *out,
-                    struct buf *json, struct err *e)
+static bool set_one(struct cmd_call *c, const char *name, const char *value)
 {
+    struct app *a = c->app;
     if (is_screen_setting(name))
-        return screen_setting(a, name, value, out, json, e);
+        return screen_setting(a, name, value, &c->to, c->e);
     if (strcmp(name, "num_predict") == 0) /* ollama's name for max_tokens */
         name = "max_tokens";
     int i = setting_index(name);
     if (i < 0)
-        return unknown_setting(name, e);
+        return unknown_setting(name, c->e);
     struct settings s;
     app_settings(a, &s);
-    if (!settings_set(&s, name, value, e))
+    if (!settings_set(&s, name, value, c->e))
         return false;
     struct buf line = {0};
     buf_printf(&line, "%s=%s", name, value);
     const char *when = backend_busy(a->backend) ? " from the next reply on" : "";
-    bool ok = app_request(a, RQ_SET, line.p, e);
+    bool ok = app_request(a, RQ_SET, line.p, c->e);
     buf_clear(&line);
     settings_get(&s, name, &line);
-    if (ok && json)
-        setting_json(&s, i, json);
-    else if (ok)
-        say_line(out, ST_TEXT, "%s = %s%s", name, line.p, when);
+    if (ok)
+        print_line(&c->to, ST_TEXT, "%s{name} = %s{value}%s\f%s{range}%s{help}", name, line.p, when,
+                    settings_at(i)->range, settings_at(i)->help);
     buf_free(&line);
     return ok;
 }
@@ -121,12 +104,9 @@ static bool set_like_ollama(int *argc, char ***argv, const char **name, const ch
 
 bool cmd_set(struct cmd_call *c)
 {
-    struct app *a = c->app;
     const char *name, *value;
     if (c->argc == 0) {
-        struct settings s;
-        app_settings(a, &s);
-        settings_show(a, &s, 0, settings_count(), c->out, c->json);
+        settings_show(c->app, 0, settings_count(), &c->to);
         return true;
     }
     if (strcmp(c->argv[0], "system") == 0 &&
@@ -141,26 +121,24 @@ bool cmd_set(struct cmd_call *c)
         return ok;
     }
     if (set_like_ollama(&c->argc, &c->argv, &name, &value))
-        return set_one(a, name, value, c->out, c->json, c->e);
+        return set_one(c, name, value);
     char *eq = c->argc == 1 ? strchr(c->argv[0], '=') : NULL;
     if (eq) {
         *eq = '\0';
-        return set_one(a, c->argv[0], eq + 1, c->out, c->json, c->e);
+        return set_one(c, c->argv[0], eq + 1);
     }
     if (c->argc == 3 && strcmp(c->argv[1], "=") == 0)
-        return set_one(a, c->argv[0], c->argv[2], c->out, c->json, c->e);
+        return set_one(c, c->argv[0], c->argv[2]);
     if (c->argc == 2)
-        return set_one(a, c->argv[0], c->argv[1], c->out, c->json, c->e);
+        return set_one(c, c->argv[0], c->argv[1]);
     if (c->argc > 2)
         return arg_expected(c, "takes a name and one value");
     if (is_screen_setting(c->argv[0]))
-        return screen_setting(a, c->argv[0], NULL, c->out, c->json, c->e);
+        return screen_setting(c->app, c->argv[0], NULL, &c->to, c->e);
     int i = setting_index(c->argv[0]);
     if (i < 0)
         return unknown_setting(c->argv[0], c->e);
-    struct settings s;
-    app_settings(a, &s);
-    settings_show(a, &s, i, 1, c->out, c->json);
+    settings_show(c->app, i, 1, &c->to);
     return true;
 }
 
@@ -190,18 +168,16 @@ bool cmd_system(struct cmd_call *c)
         free(a->system);
         a->system = *text ? xstrdup(text) : NULL;
     }
-    if (c->json) {
-        jput_record(c->json, "%s{system}", a->system ? a->system : "");
-    } else if (c->argc > 0) {
-        say_line(c->out, ST_TEXT,
-                 a->system ? "system prompt set; it holds from the next message on"
-                           : "system prompt removed");
-    } else if (a->system) {
-        say_text(c->out, ST_TEXT, a->system);
-    } else {
-        say_line(c->out, ST_DIM,
-                 "no system prompt; /system TEXT sets one, /system \"\" removes it");
-    }
+    if (c->argc > 0)
+        print_note(&c->to, ST_TEXT,
+                    a->system ? "system prompt set; it holds from the next message on"
+                              : "system prompt removed");
+    else if (a->system)
+        print_text(&c->to, ST_TEXT, a->system);
+    else
+        print_note(&c->to, ST_DIM,
+                    "no system prompt; /system TEXT sets one, /system \"\" removes it");
+    print_line(&c->to, ST_TEXT, "\f%s{system}", a->system ? a->system : "");
     return true;
 }
 
@@ -242,13 +218,9 @@ bool cmd_read(struct cmd_call *c)
         return false;
     }
     app_attach(a, c->argv[0], &text);
-    if (c->json) {
-        jput_record(c->json, "%s{file}%zu{bytes}", c->argv[0], n);
-    } else {
-        say_line(c->out, ST_TEXT,
-                 "%s: %zu bytes go in front of the next message; /drop takes them out", c->argv[0],
-                 n);
-    }
+    print_line(&c->to, ST_TEXT,
+                "%s{file}: %zu{bytes} bytes go in front of the next message; /drop takes them out",
+                c->argv[0], n);
     return true;
 }
 
@@ -272,16 +244,13 @@ bool cmd_drop(struct cmd_call *c)
         buf_free(&names);
         return false;
     }
-    if (c->json) {
-        jput_open(c->json, '[');
-        for (int i = 0; i < n; i++)
-            if (at < 0 || i == at)
-                jput_str(c->json, a->attached.file[i].name);
-        jput_close(c->json, ']');
-    } else {
-        say_line(c->out, ST_TEXT, "not in the next message any more: %s",
-                 at < 0 ? names.p : c->argv[0]);
-    }
+    print_note(&c->to, ST_TEXT, "not in the next message any more: %s",
+                at < 0 ? names.p : c->argv[0]);
+    print_open(&c->to, NULL, '[');
+    for (int i = 0; i < n; i++)
+        if (c->to.json && (at < 0 || i == at))
+            jput_str(c->to.json, a->attached.file[i].name);
+    print_close(&c->to, ']');
     app_drop(a, at);
     buf_free(&names);
     return true;
@@ -319,21 +288,12 @@ void complete_file(struct app *a, const char *before, const char *word, cmd_add_
 
 /* ---- the last turn --------------------------------------------------------------------------- */
 
-static void answer_turn(const struct app *a, const char *what, struct buf *json)
-{
-    if (!json)
-        return;
-    jput_open(json, '{');
-    jput_kint(json, what, a->turns.v[a->turns.n - 1]);
-    jput_close(json, '}');
-}
-
 bool cmd_regen(struct cmd_call *c)
 {
     if (c->app->turns.n == 0)
         return err_set(c->e, ERR_USAGE,
                        "there is no reply to generate again; send a message first");
-    answer_turn(c->app, "regenerates", c->json);
+    print_line(&c->to, ST_TEXT, "\f%d{regenerates}", c->app->turns.v[c->app->turns.n - 1]);
     return app_request(c->app, RQ_REGEN, NULL, c->e);
 }
 
@@ -342,25 +302,22 @@ bool cmd_undo(struct cmd_call *c)
     struct app *a = c->app;
     if (a->turns.n == 0)
         return err_set(c->e, ERR_USAGE, "there is no turn to take back");
-    answer_turn(a, "undone", c->json);
-    if (!c->json)
-        say_line(c->out, ST_DIM, "turn %d left the context", a->turns.v[a->turns.n - 1]);
+    print_line(&c->to, ST_DIM, "turn %d{undone} left the context", a->turns.v[a->turns.n - 1]);
     return app_request(a, RQ_UNDO, NULL, c->e);
 }
 
 /* /forget without a number: sends the refused message again; the engine removes as many turns as
  * necessary. */
-static bool send_refused(struct app *a, struct buf *json, struct err *e)
+static bool send_refused(struct cmd_call *c)
 {
+    struct app *a = c->app;
     if (!a->refused)
-        return err_set(e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
+        return err_set(c->e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
                                      "turns of the context");
     struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
     memcpy(rq.session, a->session, sizeof rq.session);
-    if (json) {
-        jput_record(json, "%d{sent?}", true);
-    }
-    return backend_submit(a->backend, &rq, e);
+    print_line(&c->to, ST_TEXT, "\f%d{sent?}", true);
+    return backend_submit(a->backend, &rq, c->e);
 }
 
 bool cmd_forget(struct cmd_call *c)
@@ -368,25 +325,17 @@ bool cmd_forget(struct cmd_call *c)
     struct app *a = c->app;
     long n;
     if (c->argc == 0)
-        return send_refused(a, c->json, c->e);
+        return send_refused(c);
     if (a->turns.n == 0)
         return err_set(c->e, ERR_USAGE, "the context holds no turn");
     if (c->argc > 1 || !arg_int(c->argv[0], "the number of turns", 1, a->turns.n, &n, c->e))
         return c->argc == 1 ? false : arg_expected(c, "takes at most one number");
     struct buf turns = {0};
-    if (c->json) {
-        jput_open(c->json, '{');
-        jput_kopen(c->json, "forgotten", '[');
-    }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
-        if (c->json)
-            jput_int(c->json, a->turns.v[i]);
-    }
-    if (c->json) {
-        jput_close(c->json, ']');
-        jput_close(c->json, '}');
-    }
+    print_open(&c->to, NULL, '{');
+    print_ints(&c->to, "forgotten", a->turns.v, (int)n);
+    print_close(&c->to, '}');
     bool ok = app_request(a, RQ_FORGET, turns.p,
                           c->e); /* a notice of the engine lists them and their tokens */
     buf_free(&turns);
@@ -400,19 +349,13 @@ bool cmd_clear(struct cmd_call *c)
         return false;
     if (a->face.clear)
         a->face.clear(a);
-    if (c->json) {
-        jput_record(c->json, "%s{session}", a->session);
-    } else {
-        say_line(c->out, ST_DIM, "new session %s", a->session);
-    }
+    print_line(&c->to, ST_DIM, "new session %s{session}", a->session);
     return true;
 }
 
 bool cmd_bye(struct cmd_call *c)
 {
     c->app->quit = true;
-    if (c->json) {
-        jput_record(c->json, "%s{session}", c->app->session);
-    }
+    print_line(&c->to, ST_TEXT, "\f%s{session}", c->app->session);
     return true;
 }

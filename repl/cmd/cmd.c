@@ -250,7 +250,7 @@ static bool run_found(struct app *a, const struct cmd *c, const char *rest, stru
         word[n++] = xstrdup(rest);
     if (n < 0)
         return false;
-    struct cmd_call call = {a, c, n, word, rest, out, json, e};
+    struct cmd_call call = {a, c, n, word, rest, {out, json}, e};
     bool ok = !*c->args && n > 0
                   ? err_set(e, ERR_USAGE, "/%s takes nothing after its name", c->name)
                   : c->run(&call);
@@ -462,23 +462,22 @@ bool cmd_help(struct cmd_call *call)
     if (call->argc > 1)
         return arg_expected(call, "takes at most one topic");
     if (call->argc == 0) {
-        if (call->json)
-            list_json(call->json);
+        if (call->to.json)
+            list_json(call->to.json);
         else
-            list_text(call->out);
+            list_text(call->to.out);
         return true;
     }
     const char *name = call->argv[0] + (call->argv[0][0] == '/');
     const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
     bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
     if (!exact && *name &&
-        (help_setting(name, call->out, call->json) ||
-         help_topic(call->app, name, call->out, call->json)))
+        (help_setting(name, &call->to) || help_topic(call->app, name, &call->to)))
         return true;
     if (c) {
-        help_command(c, call->out, call->json);
-        if (exact && !call->json) /* "check" is a command and a setting */
-            help_setting(name, call->out, NULL);
+        help_command(c, &call->to);
+        if (exact && !call->to.json) /* "check" is a command and a setting */
+            help_setting(name, &call->to);
         return true;
     }
     struct buf near = {0};

@@ -41,12 +41,13 @@ struct topic {
 };
 const struct topic *topic_at(int i); /* NULL after the last */
 /* What /help says about one thing. False: there is no setting or topic of the name. */
-void help_command(const struct cmd *c, struct sheet *out, struct buf *json);
-bool help_setting(const char *name, struct sheet *out, struct buf *json);
-bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *json);
+void help_command(const struct cmd *c, const struct printer *to);
+bool help_setting(const char *name, const struct printer *to);
+bool help_topic(struct app *a, const char *name, const struct printer *to);
 
-/* Appends an array of {"token": id, "text": ...}. */
-void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json);
+/* Tokens as the member "tokens", an array of {"token": id, "text": ...}; and their texts in quotes. */
+void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to);
+void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out);
 
 /* At an address: says that what follows is of now. */
 void say_now(const struct app *a, const char *command, struct sheet *out);
@@ -64,9 +65,12 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
 
 bool is_screen_setting(const char *name);
 /* Shows a setting of the screen, or changes it. */
-bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
-                    struct buf *json, struct err *e);
-void screen_settings(struct app *a, struct sheet *out, struct buf *json); /* shows all */
+bool screen_setting(struct app *a, const char *name, const char *value, const struct printer *to,
+                    struct err *e);
+void screen_settings(struct app *a, const struct printer *to); /* shows all */
+/* Shows any setting; more: text behind its help. */
+void setting_row(const char *name, const char *value, const char *range, const char *help,
+                 const char *more, const struct printer *to);
 /* Offers the names of these settings, or, with a name, the values of that one. */
 void complete_screen_setting(const char *name, const char *word, cmd_add_fn *add, void *arg);
 

@@ -13,73 +13,54 @@
 
 /* ---- where a turn is paused ------------------------------------------------------------------ */
 
-void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json)
+void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to)
 {
-    jput_open(json, '[');
-    for (int i = 0; i < n; i++) {
+    print_open(to, "tokens", '[');
+    for (int i = 0; to->json && i < n; i++) {
         size_t bytes;
         const char *text = backend_token(a->backend, token[i], &bytes);
-        jput_record(json, "%d{token}%.*s{text}", token[i], (int)bytes, text);
+        jput_record(to->json, "%d{token}%.*s{text}", token[i], (int)bytes, text);
     }
-    jput_close(json, ']');
+    print_close(to, ']');
 }
 
-static void tokens_text(struct app *a, const struct debug_view *v, struct buf *out)
+void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out)
 {
-    for (int i = 0; i < v->n_token; i++) {
+    for (int i = 0; i < n_token; i++) {
         size_t n;
-        const char *text = backend_token(a->backend, v->token[i], &n);
-        buf_str(out, i ? " " : "");
-        buf_char(out, '"');
+        const char *text = backend_token(a->backend, token[i], &n);
+        buf_str(out, i ? " \"" : "\"");
         text_sanitise(out, text, n, false, NULL);
         buf_char(out, '"');
     }
 }
 
-static void pause_json(struct app *a, const struct debug_view *v, struct buf *json)
+static void write_pause(struct app *a, const void *arg, const struct printer *to)
 {
-    jput_open(json, '{');
-    jput_kbool(json, "paused", v->paused);
-    if (v->paused) {
-        jput_fields(json, "%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", v->turn,
-                    v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
-        jput_key(json, "tokens");
-        tokens_json(a, v->token, v->n_token, json);
-    }
-    jput_close(json, '}');
-}
-
-static void pause_text(struct app *a, const struct debug_view *v, struct sheet *out)
-{
+    const struct debug_view *v = arg;
     struct buf tokens = {0};
-    say_line(out, ST_WARN, "%s%s", app_recording(a) ? "" : "paused: ", v->why);
-    tokens_text(a, v, &tokens);
+    print_note(to, ST_WARN, "%s%s", app_recording(a) ? "" : "paused: ", v->why);
+    tokens_text(a, v->token, v->n_token, &tokens);
     if (v->n_token)
-        say_line(out, ST_TEXT, "tokens of the step: %s", tokens.p);
+        print_note(to, ST_TEXT, "tokens of the step: %s", tokens.p);
     if (v->pauses == 1 && !app_recording(a))
-        say_line(out, ST_DIM, "/phase, /step, /finish or /continue goes on; /tree, /pages and all other views "
-                 "show this state");
+        print_note(to, ST_DIM,
+                    "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
+                    "views show this state");
     buf_free(&tokens);
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%d{paused?}%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}",
+               true, v->turn, v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
+    tokens_json(a, v->token, v->n_token, to);
+    print_close(to, '}');
 }
 
 uint64_t app_show_pause(struct app *a)
 {
     struct debug_view v;
     a->backend->debug->view(a->backend, &v);
-    if (!v.paused) /* the turn is running already */
-        return v.pauses;
-    if (a->face.json) {
-        struct buf json = {0};
-        pause_json(a, &v, &json);
-        a->face.json(a, json.p);
-        buf_free(&json);
-        return v.pauses;
-    }
-    struct sheet s;
-    sheet_init(&s, a->ascii);
-    pause_text(a, &v, &s);
-    a->face.show(a, &s);
-    sheet_free(&s);
+    if (v.paused) /* else the turn is running already */
+        app_print(a, write_pause, &v);
     return v.pauses;
 }
 
@@ -90,15 +71,13 @@ bool cmd_where(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_DEBUG))
         return false;
     a->backend->debug->view(a->backend, &v);
-    if (c->json)
-        pause_json(a, &v, c->json);
-    else if (v.paused)
-        pause_text(a, &v, c->out);
+    if (v.paused)
+        write_pause(a, &v, &c->to);
     else
-        say_line(c->out, ST_TEXT,
-                 backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
-                                          : "no turn runs; /step pauses the next one "
-                                            "where it begins");
+        print_line(&c->to, ST_TEXT, "%s\f%d{paused?}",
+                    backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
+                                             : "no turn runs; /step pauses the next one where it begins",
+                    false);
     return true;
 }
 
@@ -116,11 +95,7 @@ static bool run_on(struct cmd_call *c, enum run_until until, int steps, const ch
         return err_set(c->e, ERR_USAGE, "no turn is paused");
     if (!a->backend->debug->run(a->backend, until, steps, condition, c->e))
         return false;
-    if (c->json) {
-        jput_record(c->json, "%s{run}", c->cmd->name);
-    } else if (!paused) {
-        say_line(c->out, ST_TEXT, "%s", reply);
-    }
+    print_line(&c->to, ST_TEXT, paused ? "\f%s%s{run}" : "%s\f%s{run}", reply, c->cmd->name);
     return true;
 }
 
@@ -168,38 +143,27 @@ bool cmd_until(struct cmd_call *c)
 
 /* ---- breakpoints ----------------------------------------------------------------------------- */
 
-static void break_json(const struct debug_break *b, struct buf *json)
-{
-    jput_record(json, "%d{number}%s{kind}%s{condition}%lu{hits}", b->number,
-                b->watch ? "watch" : "break", b->text, b->hits);
-}
-
-static void list_breaks(struct app *a, struct sheet *out, struct buf *json)
+static void list_breaks(struct app *a, const struct printer *to)
 {
     struct debug_view v;
     a->backend->debug->view(a->backend, &v);
-    if (json)
-        jput_open(json, '[');
+    print_open(to, NULL, '[');
     for (int i = 0; i < v.n_break; i++) {
         const struct debug_break *b = &v.at[i];
-        if (json)
-            break_json(b, json);
-        else
-            say_line(out, ST_TEXT, "%3d  %-5s  %s  (%llu time%s)", b->number,
-                     b->watch ? "watch" : "break", b->text, (unsigned long long)b->hits,
-                     plural((long)b->hits));
+        print_line(to, ST_TEXT, "%3d{number}  %-5s{kind}  %s{condition}  (%lu{hits} time%s)",
+                    b->number, b->watch ? "watch" : "break", b->text, b->hits,
+                    plural((long)b->hits));
     }
-    if (json)
-        jput_close(json, ']');
-    else if (v.n_break == 0)
-        say_line(out, ST_TEXT, "there are no breakpoints; /break accept==0 makes one");
+    print_close(to, ']');
+    if (v.n_break == 0)
+        print_note(to, ST_TEXT, "there are no breakpoints; /break accept==0 makes one");
 }
 
 bool cmd_breaks(struct cmd_call *c)
 {
     if (!app_needs(c->app, "breaks", VIEW_DEBUG, c->e)) /* also when /break lists them */
         return false;
-    list_breaks(c->app, c->out, c->json);
+    list_breaks(c->app, &c->to);
     return true;
 }
 
@@ -235,11 +199,10 @@ static bool add_break(struct cmd_call *c, bool watch)
         return false;
     a->backend->debug->view(a->backend, &v);
     for (int i = 0; i < v.n_break; i++)
-        if (v.at[i].number == number && c->json)
-            break_json(&v.at[i], c->json);
-        else if (v.at[i].number == number)
-            say_line(c->out, ST_TEXT, "%s %d: %s", watch ? "watch" : "breakpoint", number,
-                     v.at[i].text);
+        if (v.at[i].number == number)
+            print_line(&c->to, ST_TEXT, "%s %d{number}: \f%s{kind}\f%s{condition}\f%lu{hits}",
+                        watch ? "watch" : "breakpoint", number, watch ? "watch" : "break",
+                        v.at[i].text, v.at[i].hits);
     return true;
 }
 
@@ -265,12 +228,12 @@ bool cmd_delete(struct cmd_call *c)
     if ((c->argc == 1 && !arg_int(c->argv[0], "number of a breakpoint", 1, INT32_MAX, &n, c->e)) ||
         !cmd_needs(c, VIEW_DEBUG) || !c->app->backend->debug->remove(c->app->backend, (int)n, c->e))
         return false;
-    if (c->json)
-        list_breaks(c->app, c->out, c->json);
-    else if (n)
-        say_line(c->out, ST_TEXT, "breakpoint %ld is gone", n);
+    if (n)
+        print_note(&c->to, ST_TEXT, "breakpoint %ld is gone", n);
     else
-        say_line(c->out, ST_TEXT, "there are no breakpoints now");
+        print_note(&c->to, ST_TEXT, "there are no breakpoints now");
+    if (c->to.json)
+        list_breaks(c->app, &c->to);
     return true;
 }
 

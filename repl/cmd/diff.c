@@ -44,33 +44,32 @@ static struct diff_side side_of(const struct app *a, const struct script *s, cha
     return x;
 }
 
-static bool show(struct app *a, const struct verdict_ask *ask, const char *id, const char *other, struct sheet *out,
-                 struct buf *json, struct err *e)
+static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *id, const char *other)
 {
     struct report r;
-    (void)a;
-    bool ok = verdict_find(ask, &r, e);
-    if (ok && json) {
-        jput_open(json, '{');
-        jput_fields(json, "%s{a}%s{b}", id, other);
-        verdict_json(&r, json);
-        jput_close(json, '}');
-    } else if (ok) {
-        verdict_text(&r, out);
+    bool ok = verdict_find(ask, &r, c->e);
+    if (ok) {
+        print_open(&c->to, NULL, '{');
+        print_add(&c->to, ST_TEXT, "\f%s{a}%s{b}", id, other);
+        if (c->to.json)
+            verdict_json(&r, c->to.json);
+        else
+            verdict_text(&r, c->to.out);
+        print_close(&c->to, '}');
     }
     report_free(&r);
     return ok;
 }
 
 /* argv: another session (n == 0), or n changes of this one's replay. */
-static bool compare(struct app *a, char **argv, int n, bool log_only, struct sheet *out, struct buf *json,
-                    struct err *e)
+static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
 {
+    struct app *a = c->app;
     struct logged mine = {.id = ""}, other = {.id = ""};
     bool two = n == 0 && argv[0];
     if (!a->session[0] || a->turn == 0)
-        return err_set(e, ERR_USAGE, "this session has no turn yet");
-    bool ok = read_logged(a, a->session, &mine, e) && (!two || read_logged(a, argv[0], &other, e));
+        return err_set(c->e, ERR_USAGE, "this session has no turn yet");
+    bool ok = read_logged(a, a->session, &mine, c->e) && (!two || read_logged(a, argv[0], &other, c->e));
     if (ok) {
         struct verdict_ask ask = {
             .a = side_of(a, &mine.script, NULL, 0),
@@ -78,7 +77,7 @@ static bool compare(struct app *a, char **argv, int n, bool log_only, struct she
             .log_a = &mine.log, .log_b = two ? &other.log : NULL, .log_only = log_only,
             .names = {"here", two ? "there" : "in the replay"},
             .who = {"this session", two ? "the other one" : "its replay"}};
-        ok = show(a, &ask, mine.id, two ? other.id : mine.id, out, json, e);
+        ok = show(c, &ask, mine.id, two ? other.id : mine.id);
     }
     logged_free(&mine);
     logged_free(&other);
@@ -89,7 +88,7 @@ bool cmd_diff(struct cmd_call *c)
 {
     if (c->argc != 1)
         return arg_expected(c, "a session");
-    return compare(c->app, c->argv, 0, true, c->out, c->json, c->e);
+    return compare(c, c->argv, 0, true);
 }
 
 bool cmd_diverge(struct cmd_call *c)
@@ -100,5 +99,5 @@ bool cmd_diverge(struct cmd_call *c)
         n++;
     if (n < c->argc && c->argc > 1)
         return arg_expected(c, "a session, or changes NAME=VALUE");
-    return compare(c->app, c->argc ? c->argv : none, n, false, c->out, c->json, c->e);
+    return compare(c, c->argc ? c->argv : none, n, false);
 }

@@ -44,10 +44,10 @@ bool cmd_tree(struct cmd_call *c)
         return false;
     if (!named && !app_latest_tree(a, &v))
         v = (struct step_view){.rec.bonus = -1};
-    if (c->json)
-        found_tree_json(a, &v, c->json);
+    if (c->to.json)
+        found_tree_json(a, &v, c->to.json);
     else
-        view_tree(a->backend, &v.tree, v.turn, v.step, v.rec.bonus, a->face.width, c->out);
+        view_tree(a->backend, &v.tree, v.turn, v.step, v.rec.bonus, a->face.width, c->to.out);
     return true;
 }
 
@@ -87,42 +87,29 @@ static void times_of(const struct timed *all, enum step_kind kind, int phase, st
         qsort(t->us, (size_t)t->n, sizeof *t->us, by_time);
 }
 
-static void timing_json(const struct timed *a, struct buf *json)
+static void show_timing(const struct timed *a, const struct printer *to)
 {
     struct times t;
-    jput_open(json, '[');
+    print_add(to, ST_HEAD, "TIMING");
+    print_note(to, ST_TEXT, "  the latest %d step%s, microseconds: median, p90, longest", a->n,
+                plural(a->n));
+    print_open(to, NULL, '[');
     for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
         for (int p = 0; p < PHASES; p++) {
-            times_of(a, (enum step_kind)k, p, &t);
-            if (t.n == 0)
-                continue;
-            jput_record(json, "%s{kind}%s{phase}%d{steps}%d{median_us}%d{p90_us}%d{max_us}",
-                        step_kind_name((enum step_kind)k), phase_name[p], t.n, t.us[t.n / 2],
-                        t.us[t.n * 9 / 10], t.us[t.n - 1]);
-        }
-    jput_close(json, ']');
-}
-
-static void timing_text(const struct timed *a, struct sheet *out)
-{
-    struct times t;
-    sheet_add(out, ST_HEAD, "TIMING");
-    sheet_printf(out, ST_TEXT, "  the latest %d step%s, microseconds: median, p90, longest", a->n,
-                 a->n == 1 ? "" : "s");
-    sheet_line(out);
-    for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
-        for (int p = 0; p < PHASES; p++) {
+            const char *kind = step_kind_name((enum step_kind)k);
             times_of(a, (enum step_kind)k, p, &t);
             if (t.n == 0)
                 break;
             if (p == 0)
-                say_line(out, ST_LABEL, "%s, %d step%s", step_kind_name((enum step_kind)k), t.n,
-                         plural(t.n));
-            say_line(out, ST_TEXT, "  %-8s %8u %8u %8u", phase_name[p], t.us[t.n / 2],
-                     t.us[t.n * 9 / 10], t.us[t.n - 1]);
+                print_note(to, ST_LABEL, "%s, %d step%s", kind, t.n, plural(t.n));
+            print_line(to, ST_TEXT,
+                        "\f%s{kind}\f  %-8s{phase}\f%d{steps}\f %8u{median_us} %8u{p90_us} %8u{max_us}",
+                        kind, phase_name[p], t.n, t.us[t.n / 2], t.us[t.n * 9 / 10],
+                        t.us[t.n - 1]);
         }
+    print_close(to, ']');
     if (a->n == 0)
-        say_line(out, ST_DIM, "no step yet");
+        print_note(to, ST_DIM, "no step yet");
 }
 
 bool cmd_timing(struct cmd_call *c)
@@ -132,19 +119,16 @@ bool cmd_timing(struct cmd_call *c)
     if (backend_has(a->backend, VIEW_SERVED)) {
         struct served_replies r;
         served_replies_read(&r, app_served(a));
-        if (c->json)
-            served_timing_json(&r, c->json);
+        if (c->to.json)
+            served_timing_json(&r, c->to.json);
         else
-            view_served_timing(&r, view_width(a), c->out);
+            view_served_timing(&r, view_width(a), c->to.out);
         served_replies_free(&r);
         return true;
     }
     if (!cmd_needs(c, VIEW_STEPS))
         return false;
     t.n = app_steps(a, t.step, TIMED);
-    if (c->json)
-        timing_json(&t, c->json);
-    else
-        timing_text(&t, c->out);
+    show_timing(&t, &c->to);
     return true;
 }

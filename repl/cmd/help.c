@@ -186,83 +186,62 @@ const struct topic *topic_at(int i)
 
 /* ---- one thing ------------------------------------------------------------------------------- */
 
-void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
+void help_command(const struct cmd *c, const struct printer *to)
 {
-    if (json) {
-        jput_record(json, "%s{command}%s{args}%s{help}%s{example}", c->name, c->args, c->help,
-                    c->example);
-        return;
-    }
-    sheet_printf(out, ST_KEY, "/%s", c->name);
-    sheet_printf(out, ST_LABEL, " %s", c->args);
-    sheet_line(out);
-    say_line(out, ST_TEXT, "  %s", c->help);
+    print_open(to, NULL, '{');
+    print_add(to, ST_KEY, "/%s{command}", c->name);
+    print_add(to, ST_LABEL, " %s{args}", c->args);
+    print_end(to);
+    print_add(to, ST_TEXT, "  %s{help}", c->help);
+    print_end(to);
     if (c->alias)
-        say_line(out, ST_TEXT, "  /%s is the same", c->alias);
-    say_line(out, ST_TEXT, "  for example: %s", c->example);
+        print_note(to, ST_TEXT, "  /%s is the same", c->alias);
+    print_add(to, ST_TEXT, "  for example: %s{example}", c->example);
+    print_end(to);
     if (!(c->flags & CMD_BUSY_OK))
-        say_line(out, ST_DIM, "  waits until no reply is running");
+        print_note(to, ST_DIM, "  waits until no reply is running");
+    print_close(to, '}');
 }
 
-bool help_setting(const char *name, struct sheet *out, struct buf *json)
+bool help_setting(const char *name, const struct printer *to)
 {
     for (int i = 0; i < settings_count(); i++) {
         const struct option *s = settings_at(i);
         if (strcmp(s->name, name) != 0)
             continue;
-        if (json) {
-            jput_record(json, "%s{setting}%s{range}%s{help}", s->name, s->range, s->help);
-        } else {
-            say_line(out, ST_KEY, "%s", s->name);
-            say_line(out, ST_TEXT, "  %s", s->help);
-            say_line(out, ST_TEXT, "  values: %s; /set %s VALUE changes it", s->range, s->name);
-        }
+        print_note(to, ST_KEY, "%s", s->name);
+        print_note(to, ST_TEXT, "  %s", s->help);
+        print_note(to, ST_TEXT, "  values: %s; /set %s VALUE changes it", s->range, s->name);
+        print_line(to, ST_TEXT, "\f%s{setting}%s{range}%s{help}", s->name, s->range, s->help);
         return true;
     }
     return false;
 }
 
 /* The names that conditions may use, under the topic of that name. */
-static void list_names(struct app *a, struct sheet *out, struct buf *json)
+static void list_names(struct app *a, const struct printer *to)
 {
     const char *name, *meaning;
     if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
         return;
-    if (json) {
-        jput_kopen(json, "names", '{');
-    }
-    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++) {
-        if (json) {
-            jput_kstr(json, name, meaning);
-            continue;
-        }
-        sheet_printf(out, ST_KEY, "  %s", name);
-        sheet_tab(out, 20);
-        sheet_add(out, ST_TEXT, meaning);
-        sheet_line(out);
-    }
-    if (json)
-        jput_close(json, '}');
+    print_open(to, "names", '{');
+    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++)
+        print_named(to, name, meaning, 20);
+    print_close(to, '}');
 }
 
-bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *json)
+bool help_topic(struct app *a, const char *name, const struct printer *to)
 {
     for (int i = 0; i < N_TOPIC; i++) {
         if (strncmp(topics[i].name, name, strlen(name)) != 0)
             continue;
-        bool names = strcmp(topics[i].name, "conditions") == 0;
-        if (json) {
-            jput_open(json, '{');
-            jput_fields(json, "%s{topic}%s{text}", topics[i].name, topics[i].text);
-            if (names)
-                list_names(a, out, json);
-            jput_close(json, '}');
-        } else {
-            say_line(out, ST_HEAD, "%s", topics[i].title);
-            say_text(out, ST_TEXT, topics[i].text);
-            if (names)
-                list_names(a, out, NULL);
-        }
+        print_note(to, ST_HEAD, "%s", topics[i].title);
+        print_text(to, ST_TEXT, topics[i].text);
+        print_open(to, NULL, '{');
+        print_add(to, ST_TEXT, "\f%s{topic}%s{text}", topics[i].name, topics[i].text);
+        if (strcmp(topics[i].name, "conditions") == 0)
+            list_names(a, to);
+        print_close(to, '}');
         return true;
     }
     return false;

@@ -113,15 +113,15 @@ bool cmd_stats(struct cmd_call *c)
     struct app *a = c->app;
     struct status s;
     app_look(a, &s);
-    if (c->json) {
-        stats_json(a, &s, backend_info(a->backend), c->json);
+    if (c->to.json) {
+        stats_json(a, &s, backend_info(a->backend), c->to.json);
         return true;
     }
-    view_stats(&s, backend_info(a->backend), c->out);
+    view_stats(&s, backend_info(a->backend), c->to.out);
     if (s.has[VIEW_SERVED])
-        served_stats(a, c->out, NULL);
-    sheet_printf(c->out, ST_LABEL, "%-8s  ", "status");
-    app_status(a, &s, 0, c->out);
+        served_stats(a, c->to.out, NULL);
+    sheet_printf(c->to.out, ST_LABEL, "%-8s  ", "status");
+    app_status(a, &s, 0, c->to.out);
     return true;
 }
 
@@ -169,7 +169,7 @@ bool cmd_gauges(struct cmd_call *c)
         return false;
     if (!cmd_needs(c, VIEW_GAUGES))
         return false;
-    server_pools(c->app, (int)most, c->out, c->json);
+    server_pools(c->app, (int)most, c->to.out, c->to.json);
     return true;
 }
 
@@ -185,26 +185,26 @@ bool cmd_pool(struct cmd_call *c)
 {
     struct app *a = c->app;
     struct pool_view pool[N_POOLS];
-    if (backend_has(a->backend, VIEW_GAUGES) && !(c->json && !cmd_needs(c, VIEW_POOLS))) {
-        server_pools(a, 0, c->out, c->json);
+    if (backend_has(a->backend, VIEW_GAUGES) && !(c->to.json && !cmd_needs(c, VIEW_POOLS))) {
+        server_pools(a, 0, c->to.out, c->to.json);
         return true;
     }
     if (!cmd_needs(c, VIEW_POOLS) || !app_pools(a, pool, c->e))
         return false;
-    if (c->json)
-        jput_open(c->json, '[');
+    if (c->to.json)
+        jput_open(c->to.json, '[');
     const char *wrong = NULL;
     for (int i = 0; i < N_POOLS; i++) {
         const struct pool_view *p = &pool[i];
         if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
             wrong = pools[i];
-        if (c->json)
-            pool_json(p, pools[i], c->json);
+        if (c->to.json)
+            pool_json(p, pools[i], c->to.json);
     }
-    if (c->json)
-        jput_close(c->json, ']');
+    if (c->to.json)
+        jput_close(c->to.json, ']');
     else
-        view_pool(pool, view_width(a), c->out);
+        view_pool(pool, view_width(a), c->to.out);
     return !wrong ||
            err_set(c->e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
 }
@@ -273,14 +273,14 @@ bool cmd_pages(struct cmd_call *c)
     if (!app_table(c->app, &t, c->e))
         return false;
     const struct backend_info *info = backend_info(c->app->backend);
-    if (!c->json)
-        view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(c->app), c->out);
+    if (!c->to.json)
+        view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(c->app), c->to.out);
     else if (pool < 0)
-        map_json(&t, info, c->json);
+        map_json(&t, info, c->to.json);
     else
-        refs_json(&t, pool, c->json);
-    if (!c->json && info->shared_kv)
-        say_line(c->out, ST_DIM, "no slots of their own: %s", info->shared_kv);
+        refs_json(&t, pool, c->to.json);
+    if (!c->to.json && info->shared_kv)
+        say_line(c->to.out, ST_DIM, "no slots of their own: %s", info->shared_kv);
     page_table_free(&t);
     return true;
 }
@@ -387,10 +387,10 @@ bool cmd_page(struct cmd_call *c)
     ok = ok && arg_int(c->argv[0], "the page", 0, t.pool[pool].total - 1, &page, c->e);
     if (ok) {
         int n = app_page_changes(c->app, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
-        if (c->json)
-            page_json(&t, pool, (int)page, change, n, c->json);
+        if (c->to.json)
+            page_json(&t, pool, (int)page, change, n, c->to.json);
         else
-            page_text(&t, pool, (int)page, change, n, c->out);
+            page_text(&t, pool, (int)page, change, n, c->to.out);
     }
     page_table_free(&t);
     return ok;
@@ -452,17 +452,17 @@ bool cmd_map(struct cmd_call *c)
         t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
     ok = ok && arg_int(c->argv[0], "the position", 0, t.length - 1, &pos, c->e) &&
          app_position(c->app, (int)pos, &p, c->e);
-    if (ok && c->json) {
-        jput_open(c->json, '{');
-        jput_fields(c->json, "%d{position}%d{token}", p.position, p.token);
-        place_json(c->json, "full_slot", p.full_slot);
-        place_json(c->json, "swa_slot", p.swa_slot);
-        place_json(c->json, "draft_slot", p.draft_slot);
-        jput_fields(c->json, "%d{page_size}%d{in_window?}%d{committed?}",
+    if (ok && c->to.json) {
+        jput_open(c->to.json, '{');
+        jput_fields(c->to.json, "%d{position}%d{token}", p.position, p.token);
+        place_json(c->to.json, "full_slot", p.full_slot);
+        place_json(c->to.json, "swa_slot", p.swa_slot);
+        place_json(c->to.json, "draft_slot", p.draft_slot);
+        jput_fields(c->to.json, "%d{page_size}%d{in_window?}%d{committed?}",
                     t.pool[POOL_FULL].page_size, p.in_window, p.committed);
-        jput_close(c->json, '}');
+        jput_close(c->to.json, '}');
     } else if (ok) {
-        map_text(c->app, &t, &p, c->out);
+        map_text(c->app, &t, &p, c->to.out);
     }
     page_table_free(&t);
     return ok;
@@ -478,12 +478,12 @@ bool cmd_plan(struct cmd_call *c)
         return false;
     struct buf text = {0};
     bool ok = c->app->backend->plan->text(c->app->backend, c->argc ? c->argv[0] : "",
-                                          c->json != NULL, &text, c->e);
-    if (ok && c->json)
-        jput_raw(c->json, text.p);
+                                          c->to.json != NULL, &text, c->e);
+    if (ok && c->to.json)
+        jput_raw(c->to.json, text.p);
     else if (ok) {
-        say_now(c->app, "plan", c->out);
-        say_text(c->out, ST_TEXT, text.p ? text.p : "");
+        say_now(c->app, "plan", c->to.out);
+        say_text(c->to.out, ST_TEXT, text.p ? text.p : "");
     }
     buf_free(&text);
     return ok;
@@ -564,10 +564,10 @@ bool cmd_check(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_CHECK))
         return false;
     bool ok = c->app->backend->check->sweep(c->app->backend, &r, c->e);
-    if (c->json)
-        check_json(&r, ok, c->json);
+    if (c->to.json)
+        check_json(&r, ok, c->to.json);
     else
-        check_text(c->app, &r, c->out);
+        check_text(c->app, &r, c->to.out);
     return ok;
 }
 
@@ -577,11 +577,11 @@ bool cmd_sql(struct cmd_call *c)
     if (c->argc == 0)
         return arg_expected(c, "takes a SELECT statement");
     struct buf text = {0};
-    bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->json != NULL, MAX_ROWS, &text, c->e);
-    if (ok && c->json)
-        jput_raw(c->json, text.n ? text.p : "[]");
+    bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->to.json != NULL, MAX_ROWS, &text, c->e);
+    if (ok && c->to.json)
+        jput_raw(c->to.json, text.n ? text.p : "[]");
     else if (ok)
-        say_text(c->out, ST_TEXT, text.p ? text.p : "");
+        say_text(c->to.out, ST_TEXT, text.p ? text.p : "");
     buf_free(&text);
     return ok;
 }

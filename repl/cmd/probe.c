@@ -45,14 +45,12 @@ static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
         return false;
     *w = (struct probe_want){what, x->turn, x->step};
     a->n_want++;
-    if (c->json) {
-        char step[32];
-        snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
-        jput_record(c->json, "%s{asked}", step);
-    } else if (busy) {
-        say_line(c->out, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
-                 x->step);
-    }
+    if (busy)
+        print_note(&c->to, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
+                    x->step);
+    char step[32];
+    snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
+    print_line(&c->to, ST_TEXT, "\f%s{asked}", step);
     return true;
 }
 
@@ -96,7 +94,7 @@ bool cmd_top(struct cmd_call *c)
         return false;
     }
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_top(a, x.turn, x.step, x.row, c->out, c->json, c->e);
+        return served_top(a, x.turn, x.step, x.row, c->to.out, c->to.json, c->e);
     return ask(c, PROBE_TOP, &x);
 }
 
@@ -575,38 +573,37 @@ static void top_json(struct app *a, const struct probe *p, const struct step_vie
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-static void answer_json(struct app *a, const struct probe_want *w, const struct probe *p,
-                        const struct step_view *v)
+struct probed {
+    enum probe_view what;
+    const struct probe *p;
+    const struct step_view *v;
+};
+
+static void write_json(struct app *a, const struct probed *x, struct buf *json)
 {
-    struct buf json = {0};
-    jput_open(&json, '{');
-    jput_key(&json, name_of[w->what]);
-    jput_open(&json, '{');
-    if (w->what == PROBE_LAYERS)
-        layers_json(a, p, &json);
-    else if (w->what == PROBE_KEYS)
-        attn_json(a, p, &json);
+    jput_open(json, '{');
+    jput_kopen(json, name_of[x->what], '{');
+    if (x->what == PROBE_LAYERS)
+        layers_json(a, x->p, json);
+    else if (x->what == PROBE_KEYS)
+        attn_json(a, x->p, json);
     else
-        top_json(a, p, v, &json);
-    jput_close(&json, '}');
-    jput_close(&json, '}');
-    a->face.json(a, json.p);
-    buf_free(&json);
+        top_json(a, x->p, x->v, json);
+    jput_close(json, '}');
+    jput_close(json, '}');
 }
 
-static void answer_text(struct app *a, const struct probe_want *w, const struct probe *p,
-                        const struct step_view *v)
+static void write_probe(struct app *a, const void *arg, const struct printer *to)
 {
-    struct sheet s;
-    sheet_init(&s, a->ascii);
-    if (w->what == PROBE_LAYERS)
-        layers_text(a, p, &s);
-    else if (w->what == PROBE_KEYS)
-        attn_text(a, p, &s);
+    const struct probed *x = arg;
+    if (to->json)
+        write_json(a, x, to->json);
+    else if (x->what == PROBE_LAYERS)
+        layers_text(a, x->p, to->out);
+    else if (x->what == PROBE_KEYS)
+        attn_text(a, x->p, to->out);
     else
-        top_text(a, p, v, &s);
-    a->face.show(a, &s);
-    sheet_free(&s);
+        top_text(a, x->p, x->v, to->out);
 }
 
 static void answer_error(struct app *a, const char *why)
@@ -636,8 +633,5 @@ void app_show_probe(struct app *a, const struct event *ev)
     }
     if (!app_find_step(a, p->turn, p->step, &v, NULL))
         v = (struct step_view){0};
-    if (a->opt.json && a->face.json)
-        answer_json(a, &w, p, &v);
-    else
-        answer_text(a, &w, p, &v);
+    app_print(a, write_probe, &(struct probed){w.what, p, &v});
 }

@@ -44,8 +44,21 @@ bool is_screen_setting(const char *name)
     return setting_find(name) != NULL;
 }
 
-bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
-                    struct buf *json, struct err *e)
+void setting_row(const char *name, const char *value, const char *range, const char *help,
+                 const char *more, const struct printer *to)
+{
+    print_open(to, NULL, '{');
+    print_add(to, ST_KEY, "%-12s{name}", name);
+    print_add(to, ST_TEXT, " %-8s{value} ", value);
+    print_add(to, ST_DIM, "%s{range}", range);
+    print_end(to);
+    print_add(to, ST_TEXT, "             %s{help}%s", help, more);
+    print_end(to);
+    print_close(to, '}');
+}
+
+bool screen_setting(struct app *a, const char *name, const char *value, const struct printer *to,
+                    struct err *e)
 {
     const struct screen_setting *s = setting_find(name);
     CHECK(s);
@@ -55,25 +68,18 @@ bool screen_setting(struct app *a, const char *name, const char *value, struct s
     if (v < 0)
         return false;
     *value_of(a, s) = v;
-    if (json) {
-        jput_record(json, "%s{name}%s{value}%s{range}%s{help}", name, s->word[v], s->range,
-                    s->help);
-    } else if (value) {
-        say_line(out, ST_TEXT, "%s = %s", name, s->word[v]);
-    } else {
-        sheet_printf(out, ST_KEY, "%-12s", name);
-        sheet_printf(out, ST_TEXT, " %-8s ", s->word[v]);
-        sheet_add(out, ST_DIM, s->range);
-        sheet_line(out);
-        say_line(out, ST_TEXT, "             %s%s", s->help, s->more);
-    }
+    if (value)
+        print_line(to, ST_TEXT, "%s{name} = %s{value}\f%s{range}%s{help}", name, s->word[v],
+                    s->range, s->help);
+    else
+        setting_row(name, s->word[v], s->range, s->help, s->more, to);
     return true;
 }
 
-void screen_settings(struct app *a, struct sheet *out, struct buf *json)
+void screen_settings(struct app *a, const struct printer *to)
 {
     for (int i = 0; i < N_SETTING; i++)
-        screen_setting(a, settings[i].name, NULL, out, json, NULL);
+        screen_setting(a, settings[i].name, NULL, to, NULL);
 }
 
 void complete_screen_setting(const char *name, const char *word, cmd_add_fn *add, void *arg)
@@ -111,19 +117,15 @@ bool cmd_layout(struct cmd_call *c)
         return c->app->face.layout
                    ? c->app->face.layout(c->app, layouts[i].name, c->e)
                    : err_set(c->e, ERR_NEGATIVE, "/layout: only the full screen has panes");
-    if (c->json)
-        jput_open(c->json, '[');
+    print_open(&c->to, NULL, '[');
     for (i = 0; i < N_LAYOUT; i++) {
-        if (c->json) {
-            jput_record(c->json, "%s{name}%s{help}", layouts[i].name, layouts[i].help);
-            continue;
-        }
-        sheet_printf(c->out, ST_KEY, "  %-8s", layouts[i].name);
-        sheet_add(c->out, ST_TEXT, layouts[i].help);
-        sheet_line(c->out);
+        print_open(&c->to, NULL, '{');
+        print_add(&c->to, ST_KEY, "  %-8s{name}", layouts[i].name);
+        print_add(&c->to, ST_TEXT, "%s{help}", layouts[i].help);
+        print_end(&c->to);
+        print_close(&c->to, '}');
     }
-    if (c->json)
-        jput_close(c->json, ']');
+    print_close(&c->to, ']');
     return true;
 }
 
@@ -138,25 +140,25 @@ void complete_layout(struct app *a, const char *before, const char *word, cmd_ad
 
 /* ---- /at ------------------------------------------------------------------------------------- */
 
-static void show_address(struct app *a, struct sheet *out, struct buf *json)
+static void show_address(struct app *a, const struct printer *to)
 {
     struct chat_view v;
     backend_chat(a->backend, &v);
-    if (json) {
-        jput_record(json, "%d{live?}%d{turn}%d{step}%d{live_turn}%d{live_step}", a->at.turn == 0,
-                    a->at.turn ? a->at.turn : v.turn, a->at.turn ? a->at.step : v.step, v.turn,
+    if (app_recording(a))
+        print_note(to, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn,
                     v.step);
-    } else if (app_recording(a)) {
-        say_line(out, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn, v.step);
-    } else if (a->at.turn && v.step == 0 && a->resumed) {
-        say_line(out, ST_WARN, "at %d.%d, from the log: this process has computed no step of the session yet",
-                 a->at.turn, a->at.step);
-    } else if (a->at.turn) {
-        say_line(out, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it", a->at.turn,
-                 a->at.step, v.turn, v.step);
-    } else {
-        say_line(out, ST_TEXT, "live: at the newest step, %d.%d", v.turn, v.step);
-    }
+    else if (a->at.turn && v.step == 0 && a->resumed)
+        print_note(to, ST_WARN,
+                    "at %d.%d, from the log: this process has computed no step of the session yet",
+                    a->at.turn, a->at.step);
+    else if (a->at.turn)
+        print_note(to, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it",
+                    a->at.turn, a->at.step, v.turn, v.step);
+    else
+        print_note(to, ST_TEXT, "live: at the newest step, %d.%d", v.turn, v.step);
+    print_line(to, ST_TEXT, "\f%d{live?}%d{turn}%d{step}%d{live_turn}%d{live_step}",
+                a->at.turn == 0, a->at.turn ? a->at.turn : v.turn,
+                a->at.turn ? a->at.step : v.step, v.turn, v.step);
 }
 
 bool cmd_address(struct cmd_call *c)
@@ -180,6 +182,6 @@ bool cmd_address(struct cmd_call *c)
         a->at = (struct address){turn, step};
     }
     app_seek(a);
-    show_address(a, c->out, c->json);
+    show_address(a, &c->to);
     return true;
 }

@@ -60,38 +60,35 @@ static bool need_log(const struct app *a, const char *what, struct err *e)
 
 struct listing {
     struct app *app;
-    struct sheet *out;
-    struct buf *json;
     struct hdb *db;
+    const struct printer *to;
 };
 
 static bool list_session(const struct session_row *r, void *arg)
 {
     struct listing *l = arg;
+    const struct printer *to = l->to;
     struct buf hazards = {0};
-    hdb_hazards(l->db, r->id, false, l->json ? "; " : l->out->ascii ? " | " : " · ", &hazards, NULL);
-    if (l->json) {
-        jput_open(l->json, '{');
-        jput_fields(l->json, "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
-                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}", r->id, r->number,
+    bool current = strcmp(r->id, l->app->session) == 0;
+    hdb_hazards(l->db, r->id, false, to->json ? "; " : to->out->ascii ? " | " : " · ", &hazards, NULL);
+    if (to->json) {
+        jput_record(to->json, "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
+                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}%d{current?}", r->id, r->number,
                     r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns, r->created_ms,
-                    r->updated_ms, r->title, r->model, hazards.p);
+                    r->updated_ms, r->title, r->model, hazards.p, current);
         buf_free(&hazards);
-        jput_kbool(l->json, "current", strcmp(r->id, l->app->session) == 0);
-        jput_close(l->json, '}');
         return true;
     }
-    bool current = strcmp(r->id, l->app->session) == 0;
-    sheet_add(l->out, ST_GOOD, current ? "*" : " ");
-    sheet_printf(l->out, ST_KEY, "%5d ", r->number);
-    add_when(l->out, r->updated_ms);
-    sheet_printf(l->out, ST_TEXT, "%5d ", r->n_turns);
     int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
-    add_cut(l->out, ST_TEXT, r->title ? r->title : "", max_int(room, 8));
+    print_add(to, ST_GOOD, current ? "*" : " ");
+    print_add(to, ST_KEY, "%5d ", r->number);
+    add_when(to->out, r->updated_ms);
+    print_add(to, ST_TEXT, "%5d ", r->n_turns);
+    add_cut(to->out, ST_TEXT, r->title ? r->title : "", max_int(room, 8));
     if (hazards.n)
-        sheet_printf(l->out, ST_BAD, "  %s", hazards.p);
+        print_add(to, ST_BAD, "  %s", hazards.p);
+    print_end(to);
     buf_free(&hazards);
-    sheet_line(l->out);
     return true;
 }
 
@@ -103,8 +100,8 @@ static int list_filtered(struct listing *l, struct hdb *d, const char *filter, i
     int found = ok ? all.n_shown : -1;
     for (int i = 0; i < found && i < n; i++)
         list_session(&all.row[all.shown[i]], l);
-    if (found > n && !l->json)
-        say_line(l->out, ST_DIM, " %d more fit", found - n);
+    if (found > n)
+        print_note(l->to, ST_DIM, " %d more fit", found - n);
     session_list_free(&all);
     return found;
 }
@@ -119,17 +116,14 @@ bool cmd_sessions(struct cmd_call *c)
     struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {c->app, c->out, c->json, d};
-    if (c->json)
-        jput_open(c->json, '[');
-    else
-        say_line(c->out, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
+    struct listing l = {c->app, d, &c->to};
+    print_open(&c->to, NULL, '[');
+    print_note(&c->to, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
     int found = filter ? list_filtered(&l, d, c->rest, (int)n, c->e)
                        : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, c->e);
-    if (c->json)
-        jput_close(c->json, ']');
-    else if (found == 0)
-        say_line(c->out, ST_DIM, filter ? " no session fits" : " no session is saved yet");
+    print_close(&c->to, ']');
+    if (found == 0)
+        print_note(&c->to, ST_DIM, filter ? " no session fits" : " no session is saved yet");
     return found >= 0;
 }
 
@@ -155,21 +149,22 @@ static void add_snippet(struct sheet *out, const char *s)
 static bool list_hit(const struct turn_row *r, void *arg)
 {
     struct listing *l = arg;
+    const struct printer *to = l->to;
     const char *snippet = r->snippet ? r->snippet : "";
-    if (l->json) {
-        jput_record(l->json, "%s{session}%d{turn}%s{role}%d{undone?}%.*s{text}%s{snippet}",
-                    r->session, r->n, r->is_user ? "user" : "reply", r->undone,
-                    (int)r->text_n, r->text ? r->text : "", snippet);
+    char name[SESSION_ID];
+    if (to->json) {
+        jput_record(to->json, "%s{session}%d{turn}%s{role}%d{undone?}%.*s{text}%s{snippet}",
+                    r->session, r->n, r->is_user ? "user" : "reply", r->undone, (int)r->text_n,
+                    r->text ? r->text : "", snippet);
         return true;
     }
-    char name[SESSION_ID];
     hdb_name(l->db, r->session, name);
-    sheet_printf(l->out, ST_KEY, "%s ", name);
-    sheet_printf(l->out, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
-                 r->undone ? ", undone" : "");
-    add_when(l->out, r->created_ms);
-    sheet_line(l->out);
-    add_snippet(l->out, snippet);
+    print_add(to, ST_KEY, "%s ", name);
+    print_add(to, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
+               r->undone ? ", undone" : "");
+    add_when(to->out, r->created_ms);
+    print_end(to);
+    add_snippet(to->out, snippet);
     return true;
 }
 
@@ -181,16 +176,14 @@ bool cmd_search(struct cmd_call *c)
     struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {c->app, c->out, c->json, d};
-    if (c->json)
-        jput_open(c->json, '[');
+    struct listing l = {c->app, d, &c->to};
+    print_open(&c->to, NULL, '[');
     int found = hdb_search(d, c->rest, SHOW, list_hit, &l, c->e);
-    if (c->json)
-        jput_close(c->json, ']');
+    print_close(&c->to, ']');
     if (found == 0)
         return err_set(c->e, ERR_NEGATIVE, "nothing found for \"%.200s\"", c->rest);
-    if (found == SHOW && !c->json)
-        say_line(c->out, ST_DIM, "the best %d are shown; more words narrow the search", SHOW);
+    if (found == SHOW)
+        print_note(&c->to, ST_DIM, "the best %d are shown; more words narrow the search", SHOW);
     return found > 0;
 }
 
@@ -198,45 +191,44 @@ bool cmd_search(struct cmd_call *c)
 
 /* Reports the open session, and after a fork its parent. A new session gets its number when its
  * first row is stored. */
-static void report_session(struct app *a, const char *parent, int turn, struct sheet *out,
-                           struct buf *json)
+static void report_session(struct app *a, const char *parent, int turn, const struct printer *to)
 {
     char name[SESSION_ID];
     struct hdb *d = app_hdb(a, NULL);
     snprintf(name, sizeof name, "%s", parent ? parent : a->session);
     if (d)
         hdb_name(d, parent ? parent : a->session, name);
-    if (json) {
-        jput_open(json, '{');
-        jput_fields(json, "%s{session}%s{parent}", a->session, parent);
-        const char *digits = name + 1;
-        int number;
-        if (*name == '#' && int_at(&digits, &number))
-            jput_kint(json, parent ? "parent_number" : "number", number);
-        if (parent)
-            jput_kint(json, "fork_turn", turn);
-        jput_kint(json, "turns", a->turns.n);
-        jput_close(json, '}');
-    } else if (parent) {
-        say_line(out, ST_DIM, "a new session goes on from turn %d of %s", turn, name);
-    } else {
-        char at[40] = "";
-        if (a->at.turn)
-            snprintf(at, sizeof at, ", shown as after step %d.%d", a->at.turn, a->at.step);
-        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context%s", name, a->turns.n,
-                 a->turns.n == 1 ? "" : "s", at);
-    }
+    char at[40] = "";
+    if (a->at.turn)
+        snprintf(at, sizeof at, ", shown as after step %d.%d", a->at.turn, a->at.step);
+    if (parent)
+        print_note(to, ST_DIM, "a new session goes on from turn %d of %s", turn, name);
+    else
+        print_note(to, ST_DIM, "session %s resumed: %d turn%s in the context%s", name, a->turns.n,
+                    plural(a->turns.n), at);
+    const char *digits = name + 1;
+    int number;
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{session}", a->session);
+    if (to->json)
+        jput_kstr(to->json, "parent", parent);
+    if (*name == '#' && int_at(&digits, &number))
+        print_add(to, ST_TEXT, parent ? "\f%d{parent_number}" : "\f%d{number}", number);
+    if (parent)
+        print_add(to, ST_TEXT, "\f%d{fork_turn}", turn);
+    print_add(to, ST_TEXT, "\f%d{turns}", a->turns.n);
+    print_close(to, '}');
 }
 
 /* Shows the past turns of the session that was resumed or copied, and reports it. */
-static bool show_opened(struct app *a, const char *parent, struct sheet *out, struct buf *json,
-                        struct err *e)
+static bool show_opened(struct cmd_call *c, const char *parent)
 {
+    struct app *a = c->app;
     if (a->face.clear)
         a->face.clear(a);
-    if (!app_show_past(a, e))
+    if (!app_show_past(a, c->e))
         return false;
-    report_session(a, parent, a->turn, out, json);
+    report_session(a, parent, a->turn, &c->to);
     app_tell(a);
     return true;
 }
@@ -246,15 +238,14 @@ bool cmd_resume(struct cmd_call *c)
     if (c->argc != 1)
         return arg_expected(c, "takes a session's number, the beginning of its id, or "
                                "\"last\"");
-    return app_resume(c->app, c->argv[0], c->e) && show_opened(c->app, NULL, c->out, c->json, c->e);
+    return app_resume(c->app, c->argv[0], c->e) && show_opened(c, NULL);
 }
 
 /* Continues a copy of a session, which may be open in another process. */
-static bool fork_of(struct app *a, const char *id, struct sheet *out, struct buf *json,
-                    struct err *e)
+static bool fork_of(struct cmd_call *c, const char *id)
 {
     char parent[SESSION_ID];
-    return app_fork_of(a, id, parent, e) && show_opened(a, parent, out, json, e);
+    return app_fork_of(c->app, id, parent, c->e) && show_opened(c, parent);
 }
 
 struct id_list {
@@ -300,7 +291,7 @@ bool cmd_fork(struct cmd_call *c)
         return arg_expected(c, "takes at most one turn or session");
     char tail = c->argc == 1 ? c->argv[0][strspn(c->argv[0], "0123456789")] : '\0';
     if (tail == '#' || ascii_alpha(tail)) /* "#12" or an id; digits alone are a turn */
-        return fork_of(a, c->argv[0], c->out, c->json, c->e);
+        return fork_of(c, c->argv[0]);
     if (c->argc == 1 &&
         !arg_int(c->argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn, c->e))
         return false;
@@ -308,7 +299,7 @@ bool cmd_fork(struct cmd_call *c)
     memcpy(parent, a->session, sizeof parent);
     if (!need_log(a, "/fork", c->e) || !app_fork(a, (int)turn, c->e))
         return false;
-    report_session(a, parent, (int)turn, c->out, c->json);
+    report_session(a, parent, (int)turn, &c->to);
     return true;
 }
 
@@ -324,11 +315,7 @@ bool cmd_title(struct cmd_call *c)
     history_flush_unless(a->history, 2000, interrupt_waits);
     if (!history_set_title(a->db_path, a->session, c->argv[0], c->e))
         return false;
-    if (c->json) {
-        jput_record(c->json, "%s{session}%s{title}", a->session, c->rest);
-    } else {
-        say_line(c->out, ST_TEXT, "title: %s", c->rest);
-    }
+    print_line(&c->to, ST_TEXT, "title: %s\f%s{session}%s{title}", c->rest, a->session, c->rest);
     return true;
 }
 
@@ -366,11 +353,8 @@ bool cmd_export(struct cmd_call *c)
     bool ok = !there ||
               err_set(c->e, ERR_USAGE, "%s exists already; expected the name of a new file", there);
     ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, c->e);
-    if (ok && c->json) {
-        jput_record(c->json, "%s{format}%s{file}", format[f], path);
-    } else if (ok) {
-        say_line(c->out, ST_TEXT, "wrote %s", path);
-    }
+    if (ok)
+        print_line(&c->to, ST_TEXT, "wrote %s\f%s{format}%s{file}", path, format[f], path);
     free(path);
     return ok;
 }
@@ -384,13 +368,9 @@ bool cmd_private(struct cmd_call *c)
         history_flush_unless(a->history, 2000, interrupt_waits);
         history_level(a->history, LOG_OFF);
     }
-    if (c->json) {
-        jput_record(c->json, "%d{private?}", true);
-    } else {
-        say_line(c->out, ST_TEXT,
-                 was ? "nothing more is saved until aerie ends; what was said before "
-                       "stays in the log"
-                     : "nothing was being saved anyway");
-    }
+    print_line(&c->to, ST_TEXT, "%s\f%d{private?}",
+                was ? "nothing more is saved until aerie ends; what was said before stays in the log"
+                    : "nothing was being saved anyway",
+                true);
     return true;
 }

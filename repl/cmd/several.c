@@ -17,10 +17,6 @@ bool cmd_several(struct cmd_call *c)
     struct request rq = {.kind = RQ_SEVERAL, .count = (int)n, .text = xstrdup(text)};
     if (!backend_submit(c->app->backend, &rq, c->e))
         return false;
-    if (c->json) {
-        jput_record(c->json, "%ld{replies}", n);
-    } else {
-        say_line(c->out, ST_DIM, "%ld replies in one batch; Ctrl-C stops", n);
-    }
+    print_line(&c->to, ST_DIM, "%ld{replies} replies in one batch; Ctrl-C stops", n);
     return true;
 }

@@ -86,7 +86,7 @@ static void token_line(struct app *a, const struct token *x, int P, struct sheet
     sheet_line(out);
 }
 
-static void tokens_text(struct app *a, const struct tokens *t, int length, struct sheet *out)
+static void list_text(struct app *a, const struct tokens *t, int length, struct sheet *out)
 {
     int P = max_int(1, backend_info(a->backend)->page_size);
     sheet_add(out, ST_HEAD, "TOKENS");
@@ -187,19 +187,19 @@ bool cmd_tokens(struct cmd_call *c)
         return c->argc
                    ? err_set(c->e, ERR_USAGE,
                              "/tokens takes no position with a server: it shows the latest tokens")
-                   : served_tokens(a, SHOWN, c->out, c->json, c->e);
+                   : served_tokens(a, SHOWN, c->to.out, c->to.json, c->e);
     if (!cmd_needs(c, VIEW_PAGES) || !cmd_needs(c, VIEW_STEPS) || !cmd_needs(c, VIEW_TREES) ||
         !range_of(a, c->argc, c->argv, &t, &length, c->e))
         return false;
     read_positions(a, &t);
     app_each_step(a, true, take_step, &t, source);
-    if (c->json) {
-        jput_open(c->json, '[');
+    if (c->to.json) {
+        jput_open(c->to.json, '[');
         for (int i = 0; i < t.n; i++)
-            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), c->json);
-        jput_close(c->json, ']');
+            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), c->to.json);
+        jput_close(c->to.json, ']');
     } else {
-        tokens_text(a, &t, length, c->out);
+        list_text(a, &t, length, c->to.out);
     }
     free(t.v);
     return true;

@@ -20,9 +20,7 @@ bool cmd_what_if(struct cmd_call *c)
     if (!a->backend->debug->what_if(a->backend, c->rest, c->e))
         return false;
     a->n_what_if++;
-    if (c->json) {
-        jput_record(c->json, "%s{asked}", c->rest);
-    }
+    print_line(&c->to, ST_TEXT, "\f%s{asked}", c->rest);
     return true;
 }
 
@@ -34,17 +32,6 @@ static int same_tokens(const struct what_if *w)
     while (i < n && w->side[0].token[i] == w->side[1].token[i])
         i++;
     return i;
-}
-
-static void tokens_text(struct app *a, const struct what_if_side *s, struct buf *out)
-{
-    for (int i = 0; i < s->n_token; i++) {
-        size_t n;
-        const char *text = backend_token(a->backend, s->token[i], &n);
-        buf_str(out, i ? " \"" : "\"");
-        text_sanitise(out, text, n, false, NULL);
-        buf_char(out, '"');
-    }
 }
 
 static void row(struct sheet *out, const char *name, const char *x, const char *y)
@@ -97,7 +84,7 @@ static void compared(struct app *a, const struct what_if *w, struct sheet *out)
                (int)(y->us_draft + y->us_verify + y->us_commit));
     for (int s = 0; s < 2; s++) {
         buf_clear(&tokens);
-        tokens_text(a, &w->side[s], &tokens);
+        tokens_text(a, w->side[s].token, w->side[s].n_token, &tokens);
         if (!w->side[s].failed)
             say_line(out, ST_TEXT, "%-16s %s", s ? "  changed" : "tokens, as it is",
                      tokens.p ? tokens.p : "");
@@ -117,7 +104,7 @@ static void verdict(const struct what_if *w, struct sheet *out)
         say_line(out, ST_GOOD, "the %d token%s that both emit are the same", same, plural(same));
 }
 
-static void answer_text(struct app *a, const struct what_if *w, struct sheet *out)
+static void show_text(struct app *a, const struct what_if *w, struct sheet *out)
 {
     say_line(out, ST_HEAD, "step %d.%d, computed twice and dropped", w->turn, w->step);
     if (w->same)
@@ -135,35 +122,42 @@ static void answer_text(struct app *a, const struct what_if *w, struct sheet *ou
                  "the context; %.0f ms in all", w->n_context, w->ms);
 }
 
-static void side_json(struct app *a, const struct what_if_side *s, struct buf *json)
+static void side_json(struct app *a, const char *key, const struct what_if_side *s,
+                      const struct printer *to)
 {
-    jput_open(json, '{');
-    if (s->failed)
-        jput_kstr(json, "fault", s->why);
-    else {
-        jput_fields(json, "%d{drafted}%d{accepted}", s->rec.drafted, s->rec.accepted);
-        if (!isnan(s->rec.margin))
-            jput_kreal(json, "margin", (double)s->rec.margin);
-        jput_fields(json, "%016lx{draft_digest}%016lx{logit_digest}%016lx{page_digest}%ld{us}",
-                    s->rec.draft_digest, s->rec.logit_digest, s->rec.page_digest,
-                    (int64_t)s->rec.us_draft + s->rec.us_verify + s->rec.us_commit);
-        jput_key(json, "tokens");
-        tokens_json(a, s->token, s->n_token, json);
+    const struct step_rec *r = &s->rec;
+    print_open(to, key, '{');
+    if (s->failed) {
+        jput_kstr(to->json, "fault", s->why);
+    } else {
+        jput_fields(to->json, "%d{drafted}%d{accepted}", r->drafted, r->accepted);
+        if (!isnan(r->margin))
+            jput_kreal(to->json, "margin", (double)r->margin);
+        jput_fields(to->json, "%016lx{draft_digest}%016lx{logit_digest}%016lx{page_digest}%ld{us}",
+                    r->draft_digest, r->logit_digest, r->page_digest,
+                    (int64_t)r->us_draft + r->us_verify + r->us_commit);
+        tokens_json(a, s->token, s->n_token, to);
     }
-    jput_close(json, '}');
+    print_close(to, '}');
 }
 
-static void answer_json(struct app *a, const struct what_if *w, struct buf *json)
+static void show_json(struct app *a, const struct what_if *w, const struct printer *to)
 {
-    jput_open(json, '{');
-    jput_fields(json, "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
+    print_open(to, NULL, '{');
+    jput_fields(to->json, "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
                 "%d{other_pools?}", w->change, w->turn, w->step, w->was, w->same, same_tokens(w),
                 w->other_pools);
-    jput_key(json, "as_it_is");
-    side_json(a, &w->side[0], json);
-    jput_key(json, "changed");
-    side_json(a, &w->side[1], json);
-    jput_close(json, '}');
+    side_json(a, "as_it_is", &w->side[0], to);
+    side_json(a, "changed", &w->side[1], to);
+    print_close(to, '}');
+}
+
+static void write_answer(struct app *a, const void *arg, const struct printer *to)
+{
+    if (to->json)
+        show_json(a, arg, to);
+    else
+        show_text(a, arg, to->out);
 }
 
 void app_show_what_if(struct app *a, const struct event *ev)
@@ -176,16 +170,5 @@ void app_show_what_if(struct app *a, const struct event *ev)
         app_error(a, &e);
         return;
     }
-    if (a->opt.json && a->face.json) {
-        struct buf json = {0};
-        answer_json(a, w, &json);
-        a->face.json(a, json.p);
-        buf_free(&json);
-        return;
-    }
-    struct sheet s;
-    sheet_init(&s, a->ascii);
-    answer_text(a, w, &s);
-    a->face.show(a, &s);
-    sheet_free(&s);
+    app_print(a, write_answer, w);
 }

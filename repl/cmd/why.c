@@ -491,7 +491,7 @@ bool cmd_why(struct cmd_call *c)
     if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, &node, c->e))
         return false;
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_why(a, turn, step, c->out, c->json, c->e);
+        return served_why(a, turn, step, c->to.out, c->to.json, c->e);
     if (!cmd_needs(c, VIEW_TREES) || !cmd_needs(c, VIEW_STEPS))
         return false;
     if (c->argc == 0 && !app_address(a, &turn, &step)) {
@@ -503,9 +503,9 @@ bool cmd_why(struct cmd_call *c)
     if (!find(a, turn, step, &node, &v, c->e))
         return false;
     look_at(a, &v, node, &w);
-    if (c->json)
-        why_json(a, &w, c->json);
+    if (c->to.json)
+        why_json(a, &w, c->to.json);
     else
-        why_text(a, &w, c->out);
+        why_text(a, &w, c->to.out);
     return true;
 }

@@ -71,7 +71,7 @@ static void add_help(struct tui *t, const struct cmd *help, const char *topic, s
 {
     struct err e = {0};
     char *word = xstrdup(topic);
-    struct cmd_call c = {t->app, help, *topic ? 1 : 0, &word, topic, out, NULL, &e};
+    struct cmd_call c = {t->app, help, *topic ? 1 : 0, &word, topic, {out, NULL}, &e};
     if (!help->run(&c)) {
         sheet_add(out, ST_BAD, e.msg);
         sheet_line(out);

@@ -21,7 +21,7 @@ without() { # title, pattern, exception, folders...
 }
 
 operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|tree_rules)\.h' # what a backend may include
-base='kernels/(base|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|json|json_read|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
+base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|fields|json|json_read|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'

@@ -1,0 +1,132 @@
+/* print.c - see print.h. */
+#include "repl/text/print.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/fields.h"
+
+/* Appends a value as its conversion says. */
+static void add_field(struct buf *out, const struct field *f)
+{
+    char spec[16];
+    int n = f->precision; /* negative: as if there were none */
+    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, strchr("diux", f->conv) ? "ll" : "", f->conv);
+    if (f->conv == '%')
+        buf_char(out, '%');
+    else if (strchr("fge", f->conv))
+        buf_printf(out, spec, max_int(f->width, 0), n, f->f);
+    else if (f->conv == 's')
+        buf_printf(out, spec, max_int(f->width, 0), n, f->s);
+    else
+        buf_printf(out, spec, max_int(f->width, 0), n, (long long)f->i);
+}
+
+/* Appends what people see: all but what stands between "\f"s. Returns whether this is anything. */
+static bool add(const struct printer *o, enum style st, const char *fmt, va_list ap)
+{
+    struct values v;
+    struct field f;
+    struct buf text = {0};
+    bool hidden = false, any = false;
+    va_copy(v.ap, ap);
+    while (*fmt) {
+        size_t n = strcspn(fmt, "%\f");
+        if (n && !hidden)
+            buf_add(&text, fmt, n);
+        any |= !hidden && (n || fmt[n] == '%');
+        fmt += n;
+        if (*fmt == '%') {
+            fmt = field_next(fmt, &v, &f);
+            if (!hidden)
+                add_field(&text, &f);
+        } else if (*fmt) {
+            hidden = !hidden;
+            fmt++;
+        }
+    }
+    va_end(v.ap);
+    sheet_addn(o->out, st, text.p ? text.p : "", text.n);
+    buf_free(&text);
+    return any;
+}
+
+void print_line(const struct printer *o, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (o->json) {
+        jput_open(o->json, '{');
+        jput_vfields(o->json, fmt, ap);
+        jput_close(o->json, '}');
+    } else if (add(o, st, fmt, ap)) {
+        sheet_line(o->out);
+    }
+    va_end(ap);
+}
+
+void print_add(const struct printer *o, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (o->json)
+        jput_vfields(o->json, fmt, ap);
+    else
+        add(o, st, fmt, ap);
+    va_end(ap);
+}
+
+void print_note(const struct printer *o, enum style st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (!o->json && add(o, st, fmt, ap))
+        sheet_line(o->out);
+    va_end(ap);
+}
+
+void print_named(const struct printer *o, const char *name, const char *value, int column)
+{
+    if (o->json) {
+        jput_kstr(o->json, name, value);
+        return;
+    }
+    sheet_printf(o->out, ST_KEY, "  %s", name);
+    sheet_tab(o->out, column);
+    sheet_add(o->out, ST_TEXT, value);
+    sheet_line(o->out);
+}
+
+void print_text(const struct printer *o, enum style st, const char *text)
+{
+    if (!o->json)
+        say_text(o->out, st, text);
+}
+
+void print_end(const struct printer *o)
+{
+    if (!o->json)
+        sheet_line(o->out);
+}
+
+void print_open(const struct printer *o, const char *key, char bracket)
+{
+    if (o->json && key)
+        jput_key(o->json, key);
+    if (o->json)
+        jput_open(o->json, bracket);
+}
+
+void print_ints(const struct printer *o, const char *key, const int32_t *v, int n)
+{
+    if (!o->json)
+        return;
+    jput_key(o->json, key);
+    jput_ints(o->json, v, n);
+}
+
+void print_close(const struct printer *o, char bracket)
+{
+    if (o->json)
+        jput_close(o->json, bracket);
+}

@@ -1,0 +1,37 @@
+/* print.h - what a command or subcommand answers, stated once: text for people or JSON for programs.
+ *
+ * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the names
+ * are left out, and so is everything between two "\f", or from one on; as JSON, only the named facts
+ * count. Main thread only.
+ */
+#ifndef AERIE_PRINT_H
+#define AERIE_PRINT_H
+
+#include "kernels/json.h"
+#include "repl/text/sheet.h"
+
+/* Where an answer goes: to json unless it is NULL, else to out. */
+struct printer {
+    struct sheet *out;
+    struct buf *json;
+};
+
+/* A record: a line, none if its text is empty; or an object. */
+void print_line(const struct printer *o, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A part of a line; or members of the object that is open. */
+void print_add(const struct printer *o, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A name and its value; the value begins at a column of the line. */
+void print_named(const struct printer *o, const char *name, const char *value, int column);
+/* A line for people only: headings, explanations. */
+void print_note(const struct printer *o, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void print_text(const struct printer *o, enum style st, const char *text); /* lines for people only */
+void print_end(const struct printer *o); /* ends the line */
+/* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
+void print_open(const struct printer *o, const char *key, char bracket);
+void print_ints(const struct printer *o, const char *key, const int32_t *v, int n); /* an array */
+void print_close(const struct printer *o, char bracket);
+
+#endif
