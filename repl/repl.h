@@ -172,8 +172,9 @@ void app_say(struct app *a, enum style st, const char *fmt, ...)
 void app_error(struct app *a, const struct err *e);
 
 /* Shows what write() answers: text, or under --json one JSON value. */
-void app_print(struct app *a, void (*write)(struct app *a, const void *arg, const struct printer *to),
-                const void *arg);
+void app_print(struct app *a,
+               void (*write)(struct app *a, const void *arg, const struct printer *to),
+               const void *arg);
 
 /* ---- app/look.c ------------------------------------------------------------------------------ */
 
@@ -371,7 +372,7 @@ struct cmd_call {
     int argc;
     char **argv;       /* the arguments only, quotes removed ("a b", \") */
     const char *rest;  /* the raw text after the name */
-    struct printer to;  /* text, shown by the face; under --json a JSON value */
+    struct printer to; /* text, shown by the face; under --json a JSON value */
     struct err *e;     /* after false: one line that says what was expected */
 };
 typedef bool cmd_fn(struct cmd_call *c);

@@ -104,8 +104,9 @@ void app_error(struct app *a, const struct err *e)
         app_say(a, ST_BAD, "%s", e->msg);
 }
 
-void app_print(struct app *a, void (*write)(struct app *a, const void *arg, const struct printer *to),
-                const void *arg)
+void app_print(struct app *a,
+               void (*write)(struct app *a, const void *arg, const struct printer *to),
+               const void *arg)
 {
     struct sheet out;
     struct buf json = {0};

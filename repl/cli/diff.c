@@ -90,7 +90,7 @@ static void title(struct sheet *s, const char *name, const struct named *n)
 }
 
 static void print_verdict(const struct cli *c, const struct named *a, const struct named *b,
-                       const struct report *r)
+                          const struct report *r)
 {
     struct sheet s;
     struct buf with = {0};

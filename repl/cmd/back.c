@@ -79,7 +79,7 @@ static void say_forced(struct app *a, int32_t id, const struct printer *to)
     const char *text = backend_token(a->backend, id, &n);
     text_sanitise(&clean, text, n, false, NULL);
     print_note(to, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
-                clean.p ? clean.p : "");
+               clean.p ? clean.p : "");
     print_line(to, ST_TEXT, "\f%d{token}%.*s{text}", id, (int)n, text);
     buf_free(&clean);
 }

@@ -9,8 +9,8 @@
 static void bug_json(enum bug b, const char *state, const struct printer *to)
 {
     const struct bug_info *i = bug_at(b);
-    print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}", i->number,
-                i->name, state, fault_rule(i->rule), i->path, i->was, i->trigger);
+    print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}",
+               i->number, i->name, state, fault_rule(i->rule), i->path, i->was, i->trigger);
 }
 
 static void list_bugs(const struct bugs *on, const struct printer *to)
@@ -20,7 +20,7 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
         const struct bug_info *i = bug_at((enum bug)b);
         const char *state = bug_state_name((enum bug)b, bug_on(on, (enum bug)b));
         print_note(to, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
-                    i->number, i->name, fault_rule(i->rule), state, i->path);
+                   i->number, i->name, fault_rule(i->rule), state, i->path);
         bug_json((enum bug)b, state, to);
     }
     print_close(to, ']');
@@ -78,8 +78,8 @@ bool cmd_bug(struct cmd_call *c)
         return false;
     const struct bug_info *i = bug_at(b);
     print_note(&c->to, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
-                variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
-                variant ? " must name it" : "");
+               variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
+               variant ? " must name it" : "");
     if (variant || c->argc == 1)
         say_needs(a, &set, b, max_int(variant, 1), &c->to);
     if (c->argc == 1)

@@ -79,7 +79,7 @@ static bool set_one(struct cmd_call *c, const char *name, const char *value)
     settings_get(&s, name, &line);
     if (ok)
         print_line(&c->to, ST_TEXT, "%s{name} = %s{value}%s\f%s{range}%s{help}", name, line.p, when,
-                    settings_at(i)->range, settings_at(i)->help);
+                   settings_at(i)->range, settings_at(i)->help);
     buf_free(&line);
     return ok;
 }
@@ -170,13 +170,13 @@ bool cmd_system(struct cmd_call *c)
     }
     if (c->argc > 0)
         print_note(&c->to, ST_TEXT,
-                    a->system ? "system prompt set; it holds from the next message on"
-                              : "system prompt removed");
+                   a->system ? "system prompt set; it holds from the next message on"
+                             : "system prompt removed");
     else if (a->system)
         print_text(&c->to, ST_TEXT, a->system);
     else
         print_note(&c->to, ST_DIM,
-                    "no system prompt; /system TEXT sets one, /system \"\" removes it");
+                   "no system prompt; /system TEXT sets one, /system \"\" removes it");
     print_line(&c->to, ST_TEXT, "\f%s{system}", a->system ? a->system : "");
     return true;
 }
@@ -219,8 +219,8 @@ bool cmd_read(struct cmd_call *c)
     }
     app_attach(a, c->argv[0], &text);
     print_line(&c->to, ST_TEXT,
-                "%s{file}: %zu{bytes} bytes go in front of the next message; /drop takes them out",
-                c->argv[0], n);
+               "%s{file}: %zu{bytes} bytes go in front of the next message; /drop takes them out",
+               c->argv[0], n);
     return true;
 }
 
@@ -245,7 +245,7 @@ bool cmd_drop(struct cmd_call *c)
         return false;
     }
     print_note(&c->to, ST_TEXT, "not in the next message any more: %s",
-                at < 0 ? names.p : c->argv[0]);
+               at < 0 ? names.p : c->argv[0]);
     print_open(&c->to, NULL, '[');
     for (int i = 0; i < n; i++)
         if (c->to.json && (at < 0 || i == at))
@@ -312,8 +312,9 @@ static bool send_refused(struct cmd_call *c)
 {
     struct app *a = c->app;
     if (!a->refused)
-        return err_set(c->e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
-                                     "turns of the context");
+        return err_set(c->e, ERR_USAGE,
+                       "no message was refused; /forget N leaves out the oldest N "
+                       "turns of the context");
     struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
     memcpy(rq.session, a->session, sizeof rq.session);
     print_line(&c->to, ST_TEXT, "\f%d{sent?}", true);

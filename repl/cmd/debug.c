@@ -45,12 +45,13 @@ static void write_pause(struct app *a, const void *arg, const struct printer *to
         print_note(to, ST_TEXT, "tokens of the step: %s", tokens.p);
     if (v->pauses == 1 && !app_recording(a))
         print_note(to, ST_DIM,
-                    "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
-                    "views show this state");
+                   "/phase, /step, /finish or /continue goes on; /tree, /pages and all other "
+                   "views show this state");
     buf_free(&tokens);
     print_open(to, NULL, '{');
-    print_add(to, ST_TEXT, "\f%d{paused?}%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}",
-               true, v->turn, v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
+    print_add(to, ST_TEXT,
+              "\f%d{paused?}%d{turn}%d{step}%s{phase}%s{why}%d{first}%d{last}%d{nodes}", true,
+              v->turn, v->step, step_phase_name(v->phase), v->why, v->first, v->last, v->tree.n);
     tokens_json(a, v->token, v->n_token, to);
     print_close(to, '}');
 }
@@ -75,9 +76,10 @@ bool cmd_where(struct cmd_call *c)
         write_pause(a, &v, &c->to);
     else
         print_line(&c->to, ST_TEXT, "%s\f%d{paused?}",
-                    backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
-                                             : "no turn runs; /step pauses the next one where it begins",
-                    false);
+                   backend_busy(a->backend)
+                       ? "the turn runs; /step pauses it after its step"
+                       : "no turn runs; /step pauses the next one where it begins",
+                   false);
     return true;
 }
 
@@ -151,8 +153,8 @@ static void list_breaks(struct app *a, const struct printer *to)
     for (int i = 0; i < v.n_break; i++) {
         const struct debug_break *b = &v.at[i];
         print_line(to, ST_TEXT, "%3d{number}  %-5s{kind}  %s{condition}  (%lu{hits} time%s)",
-                    b->number, b->watch ? "watch" : "break", b->text, b->hits,
-                    plural((long)b->hits));
+                   b->number, b->watch ? "watch" : "break", b->text, b->hits,
+                   plural((long)b->hits));
     }
     print_close(to, ']');
     if (v.n_break == 0)
@@ -201,8 +203,8 @@ static bool add_break(struct cmd_call *c, bool watch)
     for (int i = 0; i < v.n_break; i++)
         if (v.at[i].number == number)
             print_line(&c->to, ST_TEXT, "%s %d{number}: \f%s{kind}\f%s{condition}\f%lu{hits}",
-                        watch ? "watch" : "breakpoint", number, watch ? "watch" : "break",
-                        v.at[i].text, v.at[i].hits);
+                       watch ? "watch" : "breakpoint", number, watch ? "watch" : "break",
+                       v.at[i].text, v.at[i].hits);
     return true;
 }
 

@@ -44,7 +44,8 @@ static struct diff_side side_of(const struct app *a, const struct script *s, cha
     return x;
 }
 
-static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *id, const char *other)
+static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *id,
+                 const char *other)
 {
     struct report r;
     bool ok = verdict_find(ask, &r, c->e);
@@ -69,7 +70,8 @@ static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
     bool two = n == 0 && argv[0];
     if (!a->session[0] || a->turn == 0)
         return err_set(c->e, ERR_USAGE, "this session has no turn yet");
-    bool ok = read_logged(a, a->session, &mine, c->e) && (!two || read_logged(a, argv[0], &other, c->e));
+    bool ok =
+        read_logged(a, a->session, &mine, c->e) && (!two || read_logged(a, argv[0], &other, c->e));
     if (ok) {
         struct verdict_ask ask = {
             .a = side_of(a, &mine.script, NULL, 0),

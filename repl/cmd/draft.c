@@ -92,7 +92,7 @@ static void show_timing(const struct timed *a, const struct printer *to)
     struct times t;
     print_add(to, ST_HEAD, "TIMING");
     print_note(to, ST_TEXT, "  the latest %d step%s, microseconds: median, p90, longest", a->n,
-                plural(a->n));
+               plural(a->n));
     print_open(to, NULL, '[');
     for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
         for (int p = 0; p < PHASES; p++) {
@@ -102,10 +102,10 @@ static void show_timing(const struct timed *a, const struct printer *to)
                 break;
             if (p == 0)
                 print_note(to, ST_LABEL, "%s, %d step%s", kind, t.n, plural(t.n));
-            print_line(to, ST_TEXT,
-                        "\f%s{kind}\f  %-8s{phase}\f%d{steps}\f %8u{median_us} %8u{p90_us} %8u{max_us}",
-                        kind, phase_name[p], t.n, t.us[t.n / 2], t.us[t.n * 9 / 10],
-                        t.us[t.n - 1]);
+            print_line(
+                to, ST_TEXT,
+                "\f%s{kind}\f  %-8s{phase}\f%d{steps}\f %8u{median_us} %8u{p90_us} %8u{max_us}",
+                kind, phase_name[p], t.n, t.us[t.n / 2], t.us[t.n * 9 / 10], t.us[t.n - 1]);
         }
     print_close(to, ']');
     if (a->n == 0)

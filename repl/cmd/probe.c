@@ -47,7 +47,7 @@ static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
     a->n_want++;
     if (busy)
         print_note(&c->to, ST_DIM, "step %d.%d is computed again when the engine is free", x->turn,
-                    x->step);
+                   x->step);
     char step[32];
     snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
     print_line(&c->to, ST_TEXT, "\f%s{asked}", step);

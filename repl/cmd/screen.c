@@ -70,7 +70,7 @@ bool screen_setting(struct app *a, const char *name, const char *value, const st
     *value_of(a, s) = v;
     if (value)
         print_line(to, ST_TEXT, "%s{name} = %s{value}\f%s{range}%s{help}", name, s->word[v],
-                    s->range, s->help);
+                   s->range, s->help);
     else
         setting_row(name, s->word[v], s->range, s->help, s->more, to);
     return true;
@@ -146,19 +146,19 @@ static void show_address(struct app *a, const struct printer *to)
     backend_chat(a->backend, &v);
     if (app_recording(a))
         print_note(to, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn,
-                    v.step);
+                   v.step);
     else if (a->at.turn && v.step == 0 && a->resumed)
         print_note(to, ST_WARN,
-                    "at %d.%d, from the log: this process has computed no step of the session yet",
-                    a->at.turn, a->at.step);
+                   "at %d.%d, from the log: this process has computed no step of the session yet",
+                   a->at.turn, a->at.step);
     else if (a->at.turn)
         print_note(to, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it",
-                    a->at.turn, a->at.step, v.turn, v.step);
+                   a->at.turn, a->at.step, v.turn, v.step);
     else
         print_note(to, ST_TEXT, "live: at the newest step, %d.%d", v.turn, v.step);
     print_line(to, ST_TEXT, "\f%d{live?}%d{turn}%d{step}%d{live_turn}%d{live_step}",
-                a->at.turn == 0, a->at.turn ? a->at.turn : v.turn,
-                a->at.turn ? a->at.step : v.step, v.turn, v.step);
+               a->at.turn == 0, a->at.turn ? a->at.turn : v.turn, a->at.turn ? a->at.step : v.step,
+               v.turn, v.step);
 }
 
 bool cmd_address(struct cmd_call *c)

@@ -70,12 +70,17 @@ static bool list_session(const struct session_row *r, void *arg)
     const struct printer *to = l->to;
     struct buf hazards = {0};
     bool current = strcmp(r->id, l->app->session) == 0;
-    hdb_hazards(l->db, r->id, false, to->json ? "; " : to->out->ascii ? " | " : " · ", &hazards, NULL);
+    hdb_hazards(l->db, r->id, false,
+                to->json         ? "; "
+                : to->out->ascii ? " | "
+                                 : " · ",
+                &hazards, NULL);
     if (to->json) {
-        jput_record(to->json, "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
-                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}%d{current?}", r->id, r->number,
-                    r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns, r->created_ms,
-                    r->updated_ms, r->title, r->model, hazards.p, current);
+        jput_record(to->json,
+                    "%s{id}%d{number}%s{parent}%d{fork_turn}%d{turns}%ld{created_ms}"
+                    "%ld{updated_ms}%s{title}%s{model}%s{hazards}%d{current?}",
+                    r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->n_turns,
+                    r->created_ms, r->updated_ms, r->title, r->model, hazards.p, current);
         buf_free(&hazards);
         return true;
     }
@@ -161,7 +166,7 @@ static bool list_hit(const struct turn_row *r, void *arg)
     hdb_name(l->db, r->session, name);
     print_add(to, ST_KEY, "%s ", name);
     print_add(to, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
-               r->undone ? ", undone" : "");
+              r->undone ? ", undone" : "");
     add_when(to->out, r->created_ms);
     print_end(to);
     add_snippet(to->out, snippet);
@@ -205,7 +210,7 @@ static void report_session(struct app *a, const char *parent, int turn, const st
         print_note(to, ST_DIM, "a new session goes on from turn %d of %s", turn, name);
     else
         print_note(to, ST_DIM, "session %s resumed: %d turn%s in the context%s", name, a->turns.n,
-                    plural(a->turns.n), at);
+                   plural(a->turns.n), at);
     const char *digits = name + 1;
     int number;
     print_open(to, NULL, '{');
@@ -369,8 +374,8 @@ bool cmd_private(struct cmd_call *c)
         history_level(a->history, LOG_OFF);
     }
     print_line(&c->to, ST_TEXT, "%s\f%d{private?}",
-                was ? "nothing more is saved until aerie ends; what was said before stays in the log"
-                    : "nothing was being saved anyway",
-                true);
+               was ? "nothing more is saved until aerie ends; what was said before stays in the log"
+                   : "nothing was being saved anyway",
+               true);
     return true;
 }

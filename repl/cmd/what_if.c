@@ -144,9 +144,10 @@ static void side_json(struct app *a, const char *key, const struct what_if_side 
 static void show_json(struct app *a, const struct what_if *w, const struct printer *to)
 {
     print_open(to, NULL, '{');
-    jput_fields(to->json, "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
-                "%d{other_pools?}", w->change, w->turn, w->step, w->was, w->same, same_tokens(w),
-                w->other_pools);
+    jput_fields(to->json,
+                "%s{what_if}%d{turn}%d{step}%s{was}%d{same_settings?}%d{same_tokens}"
+                "%d{other_pools?}",
+                w->change, w->turn, w->step, w->was, w->same, same_tokens(w), w->other_pools);
     side_json(a, "as_it_is", &w->side[0], to);
     side_json(a, "changed", &w->side[1], to);
     print_close(to, '}');

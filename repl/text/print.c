@@ -11,7 +11,8 @@ static void add_field(struct buf *out, const struct field *f)
 {
     char spec[16];
     int n = f->precision; /* negative: as if there were none */
-    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, strchr("diux", f->conv) ? "ll" : "", f->conv);
+    snprintf(spec, sizeof spec, "%%%s*.*%s%c", f->flags, strchr("diux", f->conv) ? "ll" : "",
+             f->conv);
     if (f->conv == '%')
         buf_char(out, '%');
     else if (strchr("fge", f->conv))

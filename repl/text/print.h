@@ -27,7 +27,8 @@ void print_named(const struct printer *o, const char *name, const char *value, i
 /* A line for people only: headings, explanations. */
 void print_note(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void print_text(const struct printer *o, enum style st, const char *text); /* lines for people only */
+void print_text(const struct printer *o, enum style st,
+                const char *text);       /* lines for people only */
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
 void print_open(const struct printer *o, const char *key, char bracket);
