@@ -1,20 +1,21 @@
 /* pack_run.c - computes a session again for `aerie pack`: the plans of one step, and the control
- * run without drafting. Both need the model; see rerun.h. */
+ * run without drafting. Both need the model; see side.h. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/json.h"
 #include "repl/cli/pack.h"
+#include "repl/compare/differ.h"
 #include "repl/compare/facts.h"
-#include "repl/compare/rerun.h"
+#include "repl/compare/side.h"
 
 struct watch {
     const struct pack_job *j;
     bool plans;            /* the step's plans are wanted */
-    struct event step;     /* a copy of the step's; kind 0: not seen */
-    bool has_step, has_end;
-    struct ids reply;      /* of the turn */
-    struct backend_info info; /* strings live as long as the backend */
+    struct backend *b;
+    struct backend_info info; /* its strings live as long as the backend */
+    struct buf kept;          /* the plans; n 0: the step has not run */
+    struct run_facts run;
 };
 
 /* The models must be those of the session; if anything else differs, the
@@ -31,6 +32,7 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
         err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models", differs.p);
     buf_free(&differs);
     facts_diff_free(&d);
+    w->b = b;
     w->info = *backend_info(b);
     if (same && w->plans && !backend_has(b, VIEW_PLAN))
         same = err_set(e, ERR_USAGE, "no plan of a step: %s", b->lacks[VIEW_PLAN]);
@@ -39,41 +41,44 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return same;
 }
 
-static bool on_event(void *arg, const struct act *a, struct event *ev)
+static bool on_ended(void *arg, const struct act *a, const struct event *ev)
 {
     struct watch *w = arg;
-    if (!a || a->user.n != w->j->turn)
-        return true;
-    if (ev->kind == EV_STEP && ev->step == w->j->step) {
-        event_free(&w->step);
-        event_copy(&w->step, ev);
-        w->has_step = true;
-    }
-    if (ev->kind == EV_TURN_END) {
-        w->reply.n = 0;
-        ids_cat(&w->reply, ev->tokens.v, ev->tokens.n);
-        w->has_end = true;
+    (void)ev;
+    if (w->plans && a->user.n == w->j->turn) {
+        w->kept.n = 0;
+        w->b->plan->kept(w->b, &w->kept);
     }
     return true;
 }
 
-static bool run(struct pack_job *j, struct watch *w, const char *const *with, int n_with,
-                struct rerun *r, struct err *e)
+static bool run(struct watch *w, const char *const *with, int n_with, struct err *e)
 {
-    struct script s = {0};
+    const struct pack_job *j = w->j;
+    struct script script = {0};
     struct cli *c = j->c;
-    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
-                            .draft_given = c->draft_given, .with = with, .n_with = n_with,
-                            .turn = j->turn, .step = w->plans ? j->step : 0};
-    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    struct rerun_calls on = {.opened = on_opened, .event = on_event, .arg = w};
-    bool ok = script_read(&s, j->d, j->row->id, e);
+    struct diff_side s = {.script = &script, .opened = on_opened, .ended = on_ended, .arg = w};
+    struct run_ask ask = {.turn = j->turn, .step = w->plans ? j->step : 0, .row = -1, .layer = -1};
+    s.how = (struct rerun_how){.engine = c->opt.engine,
+                               .model_given = c->model_given,
+                               .draft_given = c->draft_given,
+                               .with = with,
+                               .n_with = n_with};
+    s.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    bool ok = script_read(&script, j->d, j->row->id, e);
     /* gives the logged prompt, which must not depend on the turns before it */
-    s.by_ids |= !w->plans;
-    ok = ok && rerun_play(r, &s, &how, &on, e);
+    script.by_ids |= !w->plans;
+    ok = ok && side_run(&s, &ask, &w->run, e);
     cli_progress_end();
-    script_free(&s);
+    script_free(&script);
     return ok;
+}
+
+/* The turn as it was computed again; NULL: the run ended before it. */
+static const struct trace_turn *turn_of(const struct watch *w)
+{
+    const struct trace *t = &w->run.trace;
+    return t->n && t->turn[t->n - 1].n == w->j->turn ? &t->turn[t->n - 1] : NULL;
 }
 
 /* ---- plans ---- */
@@ -105,9 +110,9 @@ static void hide_tokens(struct buf *plans)
     *plans = out;
 }
 
-static void print_step(const struct pack_job *j, const struct watch *w, struct buf *b)
+static void print_step(const struct pack_job *j, const struct step_row *s, struct buf *b)
 {
-    const struct step_rec *r = &w->step.rec;
+    const struct step_rec *r = &s->rec;
     jput_kstr(b, "kind", step_kind_name(r->kind));
     jput_kint(b, "prefix", r->pos0);
     jput_kint(b, "rows", r->rows);
@@ -115,7 +120,7 @@ static void print_step(const struct pack_job *j, const struct watch *w, struct b
     jput_kint(b, "accepted", r->accepted);
     jput_key(b, "tokens");
     struct ids ids = {0};
-    ids_cat(&ids, w->step.tokens.v, w->step.tokens.n);
+    ids_cat(&ids, s->tokens.v, s->tokens.n);
     for (int i = 0; i < ids.n && j->level == PACK_SHAPE; i++)
         ids.v[i] = -1;
     jput_ints(b, ids.v, ids.n);
@@ -124,23 +129,25 @@ static void print_step(const struct pack_job *j, const struct watch *w, struct b
         digest(b, "logit_digest", r->logit_digest);
     jput_kbool(b, "equal", j->at.turn && j->at.rec.logit_digest == r->logit_digest);
     jput_key(b, "tree");
-    if (!w->step.tree) {
+    if (!s->tree) {
         jput_open(b, '[');
         jput_close(b, ']');
         return;
     }
-    struct tree t = *w->step.tree;
+    struct tree t = *s->tree;
     for (int i = 0; i < t.n && j->level == PACK_SHAPE; i++)
         t.token[i] = -1;
     tree_json(&t, b);
 }
 
-static void print_plans(const struct pack_job *j, const struct watch *w, struct buf *plans,
-                        struct buf *b)
+static void print_plans(struct watch *w, struct buf *b)
 {
+    const struct pack_job *j = w->j;
+    const struct trace_turn *t = turn_of(w);
+    const struct step_row *s = t && j->step <= t->n_step ? &t->step[j->step - 1] : NULL;
     static const char *const sha[] = {"model_sha", "draft_sha"};
     if (j->level == PACK_SHAPE)
-        hide_tokens(plans);
+        hide_tokens(&w->kept);
     jput_open(b, '{');
     jput_kint(b, "aerie_plan", 1);
     jput_kstr(b, "made_by", "aerie " AERIE_VERSION);
@@ -156,12 +163,12 @@ static void print_plans(const struct pack_job *j, const struct watch *w, struct 
     jput_kint(b, "window", w->info.window);
     jput_kint(b, "layers", w->info.n_layer);
     jput_kint(b, "sliding_layers", w->info.n_swa_layer);
-    if (w->has_step)
-        print_step(j, w, b);
+    if (s)
+        print_step(j, s, b);
     else /* the step failed: nothing was committed */
         jput_kstr(b, "kind", NULL), jput_key(b, "tree"), jput_raw(b, "[]");
     jput_key(b, "plans");
-    jput_raw(b, plans->p);
+    jput_raw(b, w->kept.p);
     jput_close(b, '}');
     buf_char(b, '\n');
 }
@@ -169,33 +176,27 @@ static void print_plans(const struct pack_job *j, const struct watch *w, struct 
 bool run_plan(struct pack_job *j, struct buf *out, struct err *e)
 {
     struct watch w = {.j = j, .plans = true};
-    struct rerun r = {0};
-    struct buf plans = {0};
-    bool ok = run(j, &w, NULL, 0, &r, e);
-    if (ok && !(r.backend && r.backend->plan->kept(r.backend, &plans)))
+    bool ok = run(&w, NULL, 0, e);
+    if (ok && !w.kept.n)
         ok = err_set(e, ERR_NEGATIVE, "turn %d has no step %d when it is computed again", j->turn,
                      j->step);
     if (ok)
-        print_plans(j, &w, &plans, out);
-    rerun_close(&r);
-    event_free(&w.step);
-    ids_free(&w.reply);
-    buf_free(&plans);
+        print_plans(&w, out);
+    run_facts_free(&w.run);
+    buf_free(&w.kept);
     return ok;
 }
 
 /* ---- the control run ---- */
 
-static void compare(const struct pack_job *j, const struct watch *w, struct buf *out)
+static void compare(const struct pack_job *j, const struct ids *now, struct buf *out)
 {
-    const struct ids *log = &j->reply.tokens, *now = &w->reply;
-    int n = min_int(log->n, now->n), i = 0;
-    while (i < n && log->v[i] == now->v[i])
-        i++;
+    const struct ids *log = &j->reply.tokens;
+    int i = ids_differ_at(log, now);
     buf_printf(out, "the same prompt without drafting (`spec=off`): ");
-    if (i == log->n && log->n == now->n)
+    if (i < 0)
         buf_printf(out, "all %d ids are equal.", log->n);
-    else if (i == n)
+    else if (i == min_int(log->n, now->n))
         buf_printf(out, "the first %d ids are equal, then one reply ends (%d ids with drafting, %d "
                    "without).", i, log->n, now->n);
     else if (j->level == PACK_SHAPE)
@@ -209,19 +210,17 @@ void run_control(struct pack_job *j, struct buf *out)
 {
     static const char *const off[] = {"spec=off"};
     struct watch w = {.j = j};
-    struct rerun r = {0};
     struct err e = {0};
-    if (!j->reply.served && run(j, &w, off, 1, &r, &e) && w.has_end)
-        compare(j, &w, out);
+    bool ran = !j->reply.served && run(&w, off, 1, &e) && turn_of(&w);
+    if (ran)
+        compare(j, &turn_of(&w)->reply, out);
     else
         buf_printf(out, j->reply.served
                             ? "not run: a server computed the reply. Where the model is, `aerie replay %s "
                               "--forced` gives its tokens to the local engine."
                             : "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
                               "runs it.", j->path);
-    if (!w.has_end && e.msg[0] && !j->c->opt.quiet)
+    if (!ran && e.msg[0] && !j->c->opt.quiet)
         err_print("no control run: %s", e.msg);
-    rerun_close(&r);
-    event_free(&w.step);
-    ids_free(&w.reply);
+    run_facts_free(&w.run);
 }
