@@ -5,6 +5,7 @@
 
 #include "engine/remote/upkeep.h"
 #include "repl/cli/cli.h"
+#include "repl/compare/differ.h"
 
 /* One reply of one side. */
 struct outcome {
@@ -65,9 +66,7 @@ struct parity {
     int n;              /* prompts of the file */
     int compared, differ, refused; /* compared: equal or not */
     int by_text, prompts_differ, prompts_unknown; /* of those compared */
-    int64_t n_logp;     /* equal tokens whose log probabilities both sides know */
-    double most_logp;   /* the largest difference of these log probabilities, in ... */
-    int most_prompt;    /* ... the reply to this prompt */
+    struct diff_counts logp; /* log probabilities of equal tokens; as a turn the prompt's number */
     int graded, answers_differ;    /* prompts with an answer, of those compared */
     int signal;         /* that ended the run, or 0 */
     enum err_kind fault; /* why the run ended early: a rule was violated or the device failed ... */

@@ -6,7 +6,6 @@
 
 #include "kernels/json.h"
 #include "repl/cli/parity.h"
-#include "repl/compare/differ.h"
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
@@ -54,16 +53,8 @@ static void note_logp(struct parity *p, const struct compared *c)
     int n = c->by_text || !p->servers || c->prompt_index >= 0 || !a->logp || !b->logp ? 0
             : c->index >= 0                                                           ? c->index
                                                                                       : a->ids.n;
-    for (int i = 0; i < n; i++) {
-        double far = fabs((double)a->logp[i] - (double)b->logp[i]);
-        if (isnan(far))
-            continue;
-        p->n_logp++;
-        if (far > p->most_logp) {
-            p->most_logp = far;
-            p->most_prompt = c->prompt;
-        }
-    }
+    for (int i = 0; i < n; i++)
+        counts_logp(&p->logp, a->logp[i], b->logp[i], c->prompt, i);
 }
 
 static void add_up(struct parity *p, const struct compared *c)
@@ -389,9 +380,9 @@ static void verdict_json(const struct parity *p, const char *verdict)
         jput_kint(&b, "compared_by_text", p->by_text);
         jput_kint(&b, "prompts_differ", p->prompts_differ);
         jput_kint(&b, "prompts_unknown", p->prompts_unknown);
-        jput_kint(&b, "log_probabilities", p->n_logp);
-        if (p->n_logp)
-            jput_kreal(&b, "log_probability_differs_by", p->most_logp);
+        jput_kint(&b, "log_probabilities", p->logp.n_logp);
+        if (p->logp.n_logp)
+            jput_kreal(&b, "log_probability_differs_by", p->logp.most);
     }
     if (p->graded) {
         jput_kint(&b, "graded", p->graded);
@@ -474,13 +465,13 @@ static void answers_line(const struct parity *p, struct sheet *out)
 /* For a server: the log probabilities, and facts that could not be compared. */
 static void servers_lines(const struct parity *p, struct sheet *out)
 {
-    if (p->n_logp) {
+    if (p->logp.n_logp) {
         sheet_printf(out, ST_TEXT,
-                     "log probabilities of %lld equal token%s: ", (long long)p->n_logp,
-                     plural((int)p->n_logp));
-        if (p->most_logp > 0)
-            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)", p->most_logp,
-                         p->most_prompt);
+                     "log probabilities of %lld equal token%s: ", (long long)p->logp.n_logp,
+                     plural((int)p->logp.n_logp));
+        if (p->logp.most > 0)
+            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)", p->logp.most,
+                         p->logp.most_turn);
         else
             sheet_add(out, ST_TEXT, "equal");
         sheet_line(out);

@@ -244,14 +244,14 @@ static struct emitted emitted(const struct trace_turn *t, int i)
     return (struct emitted){s->tokens.v[at], s->n, s->facts ? &s->facts[at] : NULL};
 }
 
-/* Notes the largest difference of two log probabilities of one token. */
-static void widen(struct diff_counts *n, const struct emitted *x, const struct emitted *y, int turn, int i)
+void counts_logp(struct diff_counts *n, float a, float b, int turn, int token)
 {
-    double far = fabs((double)x->fact->logp - (double)y->fact->logp);
-    if (x->token == y->token && far > n->most) {
+    double far = fabs((double)a - (double)b);
+    n->n_logp += !isnan(far);
+    if (far > n->most) {
         n->most = far;
         n->most_turn = turn;
-        n->most_token = i;
+        n->most_token = token;
     }
 }
 
@@ -267,8 +267,8 @@ static bool by_position(struct comparison *of, const struct trace_turn *a, const
     for (int i = 0; i < both; i++) {
         struct emitted x = emitted(a, i), y = emitted(b, i);
         bool facts = x.fact && y.fact;
-        if (facts)
-            widen(n, &x, &y, a->n, i);
+        if (facts && x.token == y.token)
+            counts_logp(n, x.fact->logp, y.fact->logp, a->n, i);
         d->token = i;
         at_steps(d, x.step, y.step);
         n->facts |= facts;

@@ -73,9 +73,12 @@ struct diff_counts {
     char stop[256];   /* what is to be said of the first of them that a fault stopped; "": nothing */
     bool over;        /* a fault stopped that turn at different tokens, so later turns have different
                          contexts and were not compared */
-    double most;      /* by position: largest difference of two log probabilities of one token, */
+    int64_t n_logp;   /* equal tokens whose log probabilities both sides know; ... */
+    double most;      /* ... their largest difference, */
     int most_turn, most_token; /* of this turn's reply */
 };
+/* Adds the log probabilities of a token that both sides chose; NAN: not known. */
+void counts_logp(struct diff_counts *n, float a, float b, int turn, int token);
 enum diff_how {
     DIFF_BY_CONDITIONS, /* equal must be what no changed condition may change */
     DIFF_EXACTLY,       /* every bit must be equal, whatever the conditions */

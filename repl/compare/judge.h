@@ -22,8 +22,8 @@ struct judge {
     bool served[2];
     int local;             /* the side that can be run here; -1: none */
     struct run_facts base; /* that side run again, given its tokens */
-    double *logp;          /* (n_logp) differences, sizes */
-    int n_logp, cap_logp;
+    double *logp; /* (counts.n_logp of the report) differences of log probabilities, sizes */
+    int64_t cap_logp;
     bool exact;            /* both sides are the same build of aerie: every bit must agree */
     int no_prompt, no_ids, rendered; /* turns without the ids of a prompt or a reply, and those
                                         whose prompt was rendered here instead */

@@ -50,10 +50,9 @@ static void check_sides(struct judge *j)
 /* ---- exact: every bit must agree ------------------------------------------------------------- */
 
 /* Maps the rows of two probes onto each other: all rows, or those of one token. */
-static bool map_rows(const struct judge *j, const struct run_facts *a, const struct run_facts *b, int turn,
-                     int token, struct row_map *m)
+static bool map_rows(const struct run_facts *a, const struct run_facts *b, int turn, int token,
+                     struct row_map *m)
 {
-    (void)j;
     int at_a = 0, at_b = 0;
     if (token < 0)
         return rows_all(a->probe, b->probe, m);
@@ -123,7 +122,7 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
             struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .row = row, .layer = -1};
             ok = run(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
         }
-        ok = ok && map_rows(j, &f[0], &f[1], turn, token, &m);
+        ok = ok && map_rows(&f[0], &f[1], turn, token, &m);
         if (ok) {
             locate(f[0].probe, f[1].probe, &m, NULL, 1, &r->place);
             found = r->place.found;
@@ -327,7 +326,7 @@ static bool tap_bands(struct judge *j, int turn, int token, float size, int runs
         struct row_map m;
         ask.noise = size;
         ask.seed = (uint64_t)k + 1;
-        if (run(j, 0, &ask, &f, "with noise and taps") && f.probe && map_rows(j, plain, &f, turn, token, &m))
+        if (run(j, 0, &ask, &f, "with noise and taps") && f.probe && map_rows(plain, &f, turn, token, &m))
             bands_add(&j->bands, plain->probe, f.probe, &m);
         run_facts_free(&f);
     }
@@ -353,7 +352,7 @@ static void place_beyond(struct judge *j, int turn, int token, float size, const
                           .row = -1,
                           .layer = -1};
     ok = ok && run(j, 1, &ask, &other, "with taps") && other.probe &&
-         map_rows(j, &plain, &other, turn, token, &m);
+         map_rows(&plain, &other, turn, token, &m);
     if (ok) {
         locate(plain.probe, other.probe, &m, &j->bands, FAR_ROW, &r->place);
         r->turn = turn;

@@ -175,21 +175,16 @@ static const struct trace_turn *turn_with_facts(const struct judge *j, int side,
 static void note_logp(struct judge *j, const struct token_fact *x, const struct token_fact *y,
                       int turn, int token)
 {
-    double far = x && y ? fabs((double)x->logp - (double)y->logp) : (double)NAN;
     struct diff_counts *n = &j->r->counts;
-    if (isnan(far))
+    if (!x || !y || isnan(x->logp) || isnan(y->logp))
         return;
-    if (j->n_logp == j->cap_logp) {
+    if (j->cap_logp == n->n_logp) {
         j->cap_logp = 2 * j->cap_logp + 256;
         j->logp = xrealloc(j->logp, (size_t)j->cap_logp, sizeof *j->logp);
     }
-    j->logp[j->n_logp++] = far;
+    j->logp[n->n_logp] = fabs((double)x->logp - (double)y->logp);
+    counts_logp(n, x->logp, y->logp, turn, token);
     n->facts = true;
-    if (far > n->most) {
-        n->most = far;
-        n->most_turn = turn;
-        n->most_token = token;
-    }
 }
 
 static struct told_reply told(const struct trace_turn *t)
@@ -456,7 +451,7 @@ static void say_ids(struct judge *j)
                    j->no_ids == 1 ? "y" : "ies");
     if (j->r->forced && !j->r->given)
         report_say(j->r, "so nothing was compared");
-    if (j->r->n_logp == 0 && j->r->counts.tokens)
+    if (j->r->counts.n_logp == 0 && j->r->counts.tokens)
         report_say(j->r, "log probabilities are not known on both sides");
 }
 
@@ -540,12 +535,12 @@ bool judge_served(struct judge *j, struct err *e)
         judge_two(j);
     else if (!judge_forced(j, e))
         return false;
-    r->n_logp = j->n_logp;
-    r->logp_median = median(j->logp, j->n_logp);
+    r->n_logp = (int)r->counts.n_logp;
+    r->logp_median = median(j->logp, r->n_logp);
     say_conditions(j);
     say_ids(j);
     judge_logs(j);
-    if (j->exact && j->n_logp)
+    if (j->exact && r->n_logp)
         judge_exact(j);
     else if (j->local >= 0 && !ask->no_band && r->verdict != VERDICT_OTHER &&
              (r->counts.tokens || r->has_margin))
