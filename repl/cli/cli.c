@@ -16,36 +16,40 @@
 #include <unistd.h>
 
 static const struct command commands[] = {
-    {"chat", "", "talk with the model (also without a command)", IN_CHAT, cli_chat, 0, 0},
-    {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, cli_run, 0,
-     1 << 20},
-    {"serve", "[--port N] [--api-key-file FILE]", "serve the model to OpenAI clients on this machine", IN_SERVE, cli_serve,
-     0, 0},
-    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS, cli_logs,
-     0, 0},
-    {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
-    {"replay", "ID [--check] [--with X=Y...]", "play a saved session, or run it again", IN_REPLAY,
-     cli_replay, 1, 64},
-    {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
-     "compute prompts twice, drafting or not; compare ids", IN_PARITY, cli_parity, 1, 1},
-    {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it", IN_DIFF, cli_diff,
-     1, 64},
-    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
-     cli_export, 1, 1},
-    {"import", "FILE...", "take requests and replies of servers into the log", IN_IMPORT, cli_import, 1, 64},
-    {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open", IN_PACK,
-     cli_pack, 1, 1},
-    {"db", "ACTION [FILE|QUERY|ID]", "care for the session database", IN_DB, cli_db, 1, 2},
-    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize, 0,
+    {"chat", "", "talk with the model (also without a command)", IN_CHAT, .run = cli_chat, 0, 0},
+    {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, .run = cli_run,
+     0, 1 << 20},
+    {"serve", "[--port N] [--api-key-file FILE]",
+     "serve the model to OpenAI clients on this machine", IN_SERVE, .run = cli_serve, 0, 0},
+    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS,
+     .run = cli_logs, 0, 0},
+    {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, .run = cli_show, 1,
      1},
+    {"replay", "ID [--check] [--with X=Y...]", "play a saved session, or run it again", IN_REPLAY,
+     .run = cli_replay, 1, 64},
+    {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
+     "compute prompts twice, drafting or not; compare ids", IN_PARITY, .run = cli_parity, 1, 1},
+    {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it",
+     IN_DIFF, .run = cli_diff, 1, 64},
+    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
+     .run = cli_export, 1, 1},
+    {"import", "FILE...", "take requests and replies of servers into the log", IN_IMPORT,
+     .run = cli_import, 1, 64},
+    {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open",
+     IN_PACK, .run = cli_pack, 1, 1},
+    {"db", "ACTION [FILE|QUERY|ID]", "care for the session database", IN_DB, .run = cli_db, 1, 2,
+     .title = "ACTION is one of", .word = cli_db_action},
+    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE,
+     .run = cli_tokenize, 0, 1},
     {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
-     cli_golden, 1, 1},
+     .run = cli_golden, 1, 1},
     {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
-     cli_bench, 0, 64},
-    {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS, cli_bugs,
-     0, 0},
-    {"doctor", "", "say what was found on this machine", IN_DOCTOR, cli_doctor, 0, 0},
-    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, cli_help, 0, 1},
+     .run = cli_bench, 0, 64, .word = cli_bench_name,
+     .title = "NAME begins the name of a line, or is a pattern for it; lines begin with"},
+    {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS,
+     .run = cli_bugs, 0, 0},
+    {"doctor", "", "say what was found on this machine", IN_DOCTOR, .run = cli_doctor, 0, 0},
+    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, .run = cli_help, 0, 1},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -58,31 +62,6 @@ static const struct command *find_command(const char *name)
 }
 
 /* ---- flags ---- */
-
-static const struct flag *find_flag(const char *name, size_t n, char letter, int where)
-{
-    for (int i = 0; i < n_flags; i++)
-        if ((flags[i].where & where) &&
-            (letter ? flags[i].letter == letter
-                    : strlen(flags[i].row.name) == n && memcmp(flags[i].row.name, name, n) == 0))
-            return &flags[i];
-    return NULL;
-}
-
-/* The row of a flag's value, its range and help. */
-static const struct option *row_of(const struct flag *f)
-{
-    const struct option *row = f->act == F_ENGINE ? opts_find(f->row.name) : &f->row;
-    CHECK(row);
-    return row;
-}
-
-/* What --help shows as the flag's argument; NULL: it takes none. */
-static const char *arg_of(const struct flag *f)
-{
-    const char *range = row_of(f)->range;
-    return *range ? range : NULL;
-}
 
 static bool take_value(const struct flag *f, void *in, const char *value, struct err *e)
 {
@@ -243,44 +222,24 @@ static void help_line(const char *left, const char *text)
         out_printf("  %-25s %s\n", left, text);
 }
 
-/* The words that a command takes, from the tables that act on them. */
-static const struct words {
-    int where;
-    const char *title;
-    bool (*word)(int i, struct help_word *w);
-} words[] = {
-    {IN_DB, "ACTION is one of", cli_db_action},
-    {IN_BENCH, "NAME begins the name of a line, or is a pattern for it; lines begin with", cli_bench_name},
-};
-
-static const struct words *words_of(int where)
-{
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (words[i].where == where)
-            return &words[i];
-    return NULL;
-}
-
 /* One line for each word. */
-static void help_words(int where)
+static void help_words(const struct command *cmd)
 {
-    const struct words *all = words_of(where);
     struct help_word w;
-    if (!all)
+    if (!cmd->word)
         return;
-    out_printf("%s:\n", all->title);
-    for (int i = 0; all->word(i, &w); i++)
+    out_printf("%s:\n", cmd->title);
+    for (int i = 0; cmd->word(i, &w); i++)
         help_line(w.name, w.help);
     out_printf("\n");
 }
 
 /* The words alone, in lines of at most 80 columns. */
-static void list_words(int where)
+static void list_words(const struct command *cmd)
 {
-    const struct words *all = words_of(where);
     struct help_word w;
     struct buf line = {0};
-    for (int i = 0; all && all->word(i, &w); i++) {
+    for (int i = 0; cmd->word && cmd->word(i, &w); i++) {
         if (line.n && line.n + strlen(w.name) > 49) {
             out_printf("%28s%s,\n", "", line.p);
             buf_clear(&line);
@@ -329,7 +288,7 @@ static int help_all(void)
     for (int i = 0; i < N_COMMANDS; i++) {
         char *left = xasprintf("%s %s", commands[i].name, commands[i].args);
         help_line(left, commands[i].help);
-        list_words(commands[i].bit);
+        list_words(&commands[i]);
         free(left);
     }
     help_flags(IN_ALL, true);
@@ -345,7 +304,7 @@ static int help_command(const struct command *cmd)
 {
     out_printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
            cmd->help);
-    help_words(cmd->bit);
+    help_words(cmd);
     help_flags(cmd->bit, false);
     if (find_flag("param", 5, 0, cmd->bit))
         help_settings();
@@ -637,6 +596,8 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
 
 int cli_main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--complete") == 0)
+        return cli_complete(commands, N_COMMANDS, argc - 2, argv + 2);
     struct cli c;
     struct err e = {0};
     const struct command *cmd;

@@ -2,6 +2,7 @@
 #include "repl/cli/flags.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define AT(field) .at = offsetof(struct cli, field)
 
@@ -42,7 +43,7 @@ const struct flag flags[] = {
     {{"plan", "T.S", "pack: also page tables and tree of step T.S as JSON", OPT_TEXT, AT(plan)},
      .where = IN_PACK},
     {{"issue", "ENGINE", "pack: also a report for sglang, vllm or llama.cpp", OPT_TEXT, AT(issue)},
-     .where = IN_PACK},
+     .where = IN_PACK, .set = "sglang|vllm|llama.cpp"},
     {{"no-ids", "", "pack: leave token ids out, too", OPT_FLAG, AT(no_ids)}, .where = IN_PACK},
     {{"older-than", "DAYS", "db prune: remove sessions not used for DAYS", OPT_INT, AT(older_than),
      0, 100000}, .where = IN_DB},
@@ -74,7 +75,9 @@ const struct flag flags[] = {
     {{"try", "NUMBER|NAME", "bugs: run the input that shows it, checked and not", OPT_TEXT,
      AT(attempt)}, .where = IN_BUGS},
     {{"synthetic", "MODEL", "bench: a published model with made-up weights", OPT_TEXT,
-     AT(synthetic)}, .where = IN_BENCH},
+     AT(synthetic)}, .where = IN_BENCH,
+     .set = "gpt-oss-20b|gpt-oss-120b|gemma-3-270m|gemma-3-1b|gemma-3-4b|gemma-3-27b|gemma-4-E4B|"
+            "small-moe-32|small-moe-128"},
     {{"cublas", "FILE", "bench: measure prompts against this cuBLASLt", OPT_TEXT, AT(cublas)},
      .where = IN_BENCH},
     {{"short", "", "bench: fewer lines and repetitions", OPT_FLAG, AT(brief)}, .where = IN_BENCH},
@@ -184,3 +187,26 @@ const struct flag flags[] = {
      .act = F_VERSION},
 };
 const int n_flags = sizeof flags / sizeof *flags;
+
+const struct flag *find_flag(const char *name, size_t n, char letter, int where)
+{
+    for (int i = 0; i < n_flags; i++)
+        if ((flags[i].where & where) &&
+            (letter ? flags[i].letter == letter
+                    : strlen(flags[i].row.name) == n && memcmp(flags[i].row.name, name, n) == 0))
+            return &flags[i];
+    return NULL;
+}
+
+const struct option *row_of(const struct flag *f)
+{
+    const struct option *row = f->act == F_ENGINE ? opts_find(f->row.name) : &f->row;
+    CHECK(row);
+    return row;
+}
+
+const char *arg_of(const struct flag *f)
+{
+    const char *range = row_of(f)->range;
+    return *range ? range : NULL;
+}

@@ -27,6 +27,8 @@ struct command {
     int bit;
     int (*run)(struct cli *c);
     int min, max; /* words */
+    const char *title; /* of the list of words that the command takes */
+    bool (*word)(int i, struct help_word *w); /* the i-th of them; NULL: they are not listed */
 };
 
 /* What a flag does. */
@@ -46,11 +48,21 @@ struct flag {
     int where;         /* commands that take it */
     char letter;
     enum flag_act act;
-    const char *set;
+    const char *set;   /* of F_VALUE: words that completion offers, beside those of the range */
     const char *group; /* the heading that begins with it */
 };
 extern const struct flag flags[];
 extern const int n_flags;
+
+/* The flag of a letter or, if that is 0, of n bytes of a name, among those of `where`; NULL: none. */
+const struct flag *find_flag(const char *name, size_t n, char letter, int where);
+/* The row of a flag's value, its range and help. */
+const struct option *row_of(const struct flag *f);
+/* What --help shows as the flag's argument; NULL: it takes none. */
+const char *arg_of(const struct flag *f);
+
+/* complete.c: prints what completes the last of n words after "aerie". The exit code. */
+int cli_complete(const struct command *commands, int n_commands, int n, char **word);
 
 /* ---- cli.c ---- */
 

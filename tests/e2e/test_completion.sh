@@ -47,7 +47,7 @@ for c in $commands; do
 done >"$T/values"
 awk -v all="$commands last" 'BEGIN { split(all, c); for (i in c) never[c[i]] = 1 } $3 in never || $3 ~ /^-/' "$T/values" >"$T/out"
 [ ! -s "$T/out" ] && [ "$(wc -l <"$T/values")" -gt 200 ]; result "bash: the value of a flag is no command, flag or session" $?
-run help run
+run help run; cp "$T/out" "$T/out2"
 sed -nE '/^Settings/,$s/^  ([a-z.]+) (([a-z]+ \| )+[a-z]+)( [^|].*|$)/\1 \2/p' "$T/out" | tr -d '|' | while read -r name values; do
     for v in $values; do echo "$name $v"; done
     complete_bash aerie run -p "$name" = | sed "s/^/@$name /"
@@ -55,6 +55,9 @@ sed -nE '/^Settings/,$s/^  ([a-z.]+) (([a-z]+ \| )+[a-z]+)( [^|].*|$)/\1 \2/p' "
 done >"$T/settings"
 for mark in @ %; do diff <(grep -v '^[@%]' "$T/settings") <(grep "^$mark" "$T/settings" | cut -c2-) || echo "differs: $mark"; done >"$T/out"
 [ ! -s "$T/out" ] && grep -qx 'forget oldest' "$T/settings"; result "bash: the values of a setting are those of help" $?
+complete_bash aerie run -p '' | sort >"$T/values"; sed -nE '/^Settings/,$s/^  ([a-z][a-z_.]*) .*/\1=/p' "$T/out2" | sort | cmp -s - "$T/values"
+result "bash: the names of the settings are those of help" $?
+complete_bash aerie diff 1 --with '' | grep -q '^page_size=$'; result "bash: what --with changes" $?
 offers() { # title, expected, words
     local title=$1 expected=$2; shift 2
     complete_bash "$@" | tr '\n' ' ' >"$T/out"
@@ -71,28 +74,25 @@ offers "a setting" "top_k= top_p=" aerie run -p top
 offers "a command behind a value that is one" "run" aerie --system chat ru
 offers "nothing for a path behind =" "" aerie run --db = ''
 
-# ---- zsh, with a stub in place of the function that reads the specifications ----
+# ---- zsh, with stubs in place of the functions that show what they are given ----
 tool() { PATH=$PATH:/usr/local/bin:/usr/bin:/bin command -v "$1"; }
 if zsh=$(tool zsh); then
     cat >"$T/ask.zsh" <<'ZSH'
-emulate -L zsh; setopt extendedglob
-_arguments() { print -rl -- "$@" >>$out }
-_describe() { : }; compadd() { : }
-for c in ${=COMMANDS}; do
-    out=$T/specs; : >$out
-    words=(aerie $c --) CURRENT=3
-    source repl/share/aerie.zsh
-    for spec in ${(f)"$(<$out)"}; do
-        spec=${spec##\([^\)]#\)}; spec=${spec#\*}
-        [[ $spec == --* ]] || continue
-        flag=${spec%%[^a-z-]*}
-        print -r -- $c $flag
-        [[ $spec == *:\(*\) ]] && for v in ${=${${spec##*:\(}%\)}}; do print -r -- $c $flag $v; done
-    done
-done
+emulate -L zsh
+_describe() { print -rl -- ${(P)4} }
+compadd() { shift ${@[(i)--]}; print -rl -- "$@" }
+_files() { : }
+ask() { words=(aerie "$@") CURRENT=$(($# + 1)); source repl/share/aerie.zsh }
+for c in ${=COMMANDS}; do for l in ${(f)"$(ask $c --)"}; do print -r -- $c $l; done; done
+while read -r c flag; do for l in ${(f)"$(ask $c $flag '')"}; do print -r -- $c $flag $l; done; done <$T/choices
+for l in ${(f)"$(ask show l)"}; do print -r -- SESSION $l; done
+for l in ${(f)"$(ask run -p check=)"}; do print -r -- SETTING $l; done
 ZSH
     # shellcheck disable=SC2097,SC2098 # T for the program is the script's
-    COMMANDS=$commands T=$T "$zsh" -f "$T/ask.zsh" 2>"$T/err" | same zsh
+    COMMANDS=$commands T=$T "$zsh" -f "$T/ask.zsh" >"$T/zsh.all" 2>"$T/err"
+    grep -v '^[A-Z]' "$T/zsh.all" | same zsh
+    [ "$(grep '^[A-Z]' "$T/zsh.all" | tr '\n' ' ')" = "SESSION last SESSION 1 SETTING check=off SETTING check=on SETTING check=strict " ]
+    result "zsh: a session, the value of a setting" $?
     # compinit takes the file by its first line
     "$zsh" -f -c "mkdir $T/f && cp repl/share/aerie.zsh $T/f/_aerie && fpath=($T/f \$fpath) && autoload -U compinit && compinit -u -d $T/dump &&
         print \$_comps[aerie]" >"$T/out" 2>"$T/err" && [ "$(cat "$T/out")" = _aerie ]
