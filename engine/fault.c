@@ -132,8 +132,7 @@ void fault_json(const struct violation *at, struct buf *out)
         if (part[i].v >= 0)
             jput_kint(out, part[i].name, part[i].v);
     if (at->compared) {
-        jput_kint(out, "found", at->found);
-        jput_kint(out, "expected", at->expected);
+        jput_fields(out, "%ld{found}%ld{expected}", at->found, at->expected);
     }
 }
 

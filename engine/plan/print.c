@@ -108,23 +108,17 @@ static void table_json(const struct plan *p, const struct table *t, const char *
                        struct buf *out)
 {
     jput_open(out, '{');
-    jput_kstr(out, "table", name);
-    jput_kstr(out, "space", pool_name(t->pool));
-    jput_kint(out, "epoch", t->epoch);
-    jput_kint(out, "page_size", t->page_size);
-    jput_kint(out, "window", t->window);
-    jput_kint(out, "columns", used_columns(p, t));
-    jput_kint(out, "expand_columns", t->expand_w);
-    jput_key(out, "pages");
-    jput_open(out, '[');
+    jput_fields(out, "%s{table}%s{space}%d{epoch}%d{page_size}%d{window}%d{columns}"
+                "%d{expand_columns}", name, pool_name(t->pool), t->epoch, t->page_size, t->window,
+                used_columns(p, t), t->expand_w);
+    jput_kopen(out, "pages", '[');
     for (int b = 0; b < p->n_req; b++)
         jput_ints(out, t->pages + (size_t)b * (size_t)t->n_cols,
                   has_pages(p, t) ? used_columns(p, t) : 0);
     jput_close(out, ']');
     list_json(out, "lo", t->lo, p->n_rows);
     list_json(out, "hi", t->hi, p->n_rows);
-    jput_key(out, "expand");
-    jput_open(out, '[');
+    jput_kopen(out, "expand", '[');
     for (int r = 0; r < p->n_rows; r++)
         jput_ints(out, expand_row(t, r), t->n_expand ? t->n_expand[r] : 0);
     jput_close(out, ']');
@@ -134,20 +128,12 @@ static void table_json(const struct plan *p, const struct table *t, const char *
 
 static void head_json(const struct plan *p, struct buf *out)
 {
-    jput_kstr(out, "mode", plan_mode_name(p->mode));
-    jput_kint(out, "requests_n", p->n_req);
-    jput_kint(out, "rows", p->n_rows);
-    jput_key(out, "digest");
-    jput_digest(out, plan_digest(p));
-    jput_key(out, "requests");
-    jput_open(out, '[');
+    jput_fields(out, "%s{mode}%d{requests_n}%d{rows}%016lx{digest}", plan_mode_name(p->mode),
+                p->n_req, p->n_rows, plan_digest(p));
+    jput_kopen(out, "requests", '[');
     for (int b = 0; b < p->n_req; b++) {
-        jput_open(out, '{');
-        jput_kint(out, "prefix_len", p->prefix_len[b]);
-        jput_kint(out, "q_len", p->q_len[b]);
-        jput_kint(out, "kv_len", p->kv_len[b]);
-        jput_kint(out, "row0", p->row0[b]);
-        jput_close(out, '}');
+        jput_record(out, "%d{prefix_len}%d{q_len}%d{kv_len}%d{row0}", p->prefix_len[b], p->q_len[b],
+                    p->kv_len[b], p->row0[b]);
     }
     jput_close(out, ']');
     list_json(out, "token", p->token, p->n_rows);
@@ -182,8 +168,7 @@ void plan_print(const struct plan *p, bool json, struct buf *out)
     }
     jput_open(out, '{');
     head_json(p, out);
-    jput_key(out, "tables");
-    jput_open(out, '[');
+    jput_kopen(out, "tables", '[');
     each_table(p, table_json, out);
     jput_close(out, ']');
     jput_close(out, '}');

@@ -399,13 +399,9 @@ bool server_knows(const struct server *s, const char *setting)
 
 static void put_messages(struct buf *b, const struct said *said, int n)
 {
-    jput_key(b, "messages");
-    jput_open(b, '[');
+    jput_kopen(b, "messages", '[');
     for (int i = 0; i < n; i++) {
-        jput_open(b, '{');
-        jput_kstr(b, "role", said[i].role);
-        jput_kstr(b, "content", said[i].text);
-        jput_close(b, '}');
+        jput_record(b, "%s{role}%s{content}", said[i].role, said[i].text);
     }
     jput_close(b, ']');
 }
@@ -419,8 +415,8 @@ static void put_sampling(const struct server *s, const struct settings *set, int
         if (server_knows(s, "top_k")) {
             /* "all" is 0 in llama-server and ollama, -1 in the others */
             bool zero = s->kind == SERVER_LLAMA || s->kind == SERVER_OLLAMA;
-            jput_kint(b, "top_k", set->top_k ? set->top_k : zero ? 0 : -1);
-            jput_kreal(b, "min_p", set->min_p);
+            jput_fields(b, "%d{top_k}%g{min_p}", set->top_k ? set->top_k : zero ? 0 : -1,
+                        set->min_p);
         }
     }
     if (seed >= 0)
@@ -436,8 +432,7 @@ static const char *ask_ollama(const struct server *s, const struct said *said, i
     jput_kstr(b, "model", s->model);
     put_messages(b, said, n);
     jput_kbool(b, "stream", true);
-    jput_key(b, "options");
-    jput_open(b, '{');
+    jput_kopen(b, "options", '{');
     put_sampling(s, set, seed, "num_predict", b);
     jput_close(b, '}');
     jput_close(b, '}');
@@ -456,16 +451,13 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     jput_kbool(b, "stream", true);
     jput_key(b, "stream_options");
     jput_raw(b, "{\"include_usage\":true}");
-    jput_kbool(b, "logprobs", true);
-    jput_kint(b, "top_logprobs", 4);
+    jput_fields(b, "%d{logprobs?}%d{top_logprobs}", true, 4);
     if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
-        jput_kbool(b, "return_token_ids", true);
-        jput_kbool(b, "return_tokens_as_token_ids", true); /* ids of the rivals, too */
+        jput_fields(b, "%d{return_token_ids?}%d{return_tokens_as_token_ids?}", true, true); /* ids of the rivals, too */
     }
     if (s->kind == SERVER_LLAMA) {
-        jput_kbool(b, "return_tokens", true);
-        jput_kbool(b, "return_progress", true);
-        jput_kbool(b, "timings_per_token", true);
+        jput_fields(b, "%d{return_tokens?}%d{return_progress?}%d{timings_per_token?}", true, true,
+                    true);
     }
     if (s->kind == SERVER_SGLANG) {
         static const char *const ask[] = {

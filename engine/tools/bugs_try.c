@@ -432,22 +432,11 @@ static bool damaged(const struct bug_outcome *o)
 static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
 {
     const struct bug_info *i = bug_at(b);
-    jput_open(out, '{');
-    jput_kint(out, "number", i->number);
-    jput_kstr(out, "name", i->name);
-    jput_kstr(out, "variant", i->variant[variant - 1]);
-    jput_kstr(out, "rule", fault_rule(i->rule));
-    jput_kstr(out, "needs", o->needs);
-    jput_kstr(out, "scene", o->scene);
-    jput_kstr(out, "caught", o->caught);
-    jput_kstr(out, "stopped", o->stopped);
-    jput_kbool(out, "rule_right", o->rule_right);
-    jput_kint(out, "rows", o->rows);
-    jput_kint(out, "wrong", o->wrong);
-    jput_kint(out, "first", o->first);
-    jput_kint(out, "nan", o->nan);
-    jput_kreal(out, "worst", o->nan == o->wrong ? (double)NAN : (double)o->worst);
-    jput_close(out, '}');
+    jput_record(out, "%d{number}%s{name}%s{variant}%s{rule}%s{needs}%s{scene}%s{caught}"
+                "%s{stopped}%d{rule_right?}%d{rows}%d{wrong}%d{first}%d{nan}%g{worst}", i->number,
+                i->name, i->variant[variant - 1], fault_rule(i->rule), o->needs, o->scene,
+                o->caught, o->stopped, o->rule_right, o->rows, o->wrong, o->first, o->nan,
+                o->nan == o->wrong ? (double)NAN : (double)o->worst);
 }
 
 /* What the wrong rows hold: NaN has no distance from a number. */

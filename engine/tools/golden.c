@@ -330,10 +330,8 @@ static void sum_up(const struct golden *b, struct buf *out)
     const struct report *r = &b->rep;
     if (r->json) {
         jput_close(out, ']');
-        jput_kint(out, "checked", r->checks);
-        jput_kint(out, "near", r->near);
-        jput_kint(out, "failed", r->failed);
-        jput_kbool(out, "stopped", stop_asked(b->o->stop));
+        jput_fields(out, "%d{checked}%d{near}%d{failed}%d{stopped?}", r->checks, r->near, r->failed,
+                    stop_asked(b->o->stop));
         jput_close(out, '}');
         buf_char(out, '\n');
         return;
@@ -352,8 +350,7 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
     struct golden b = {.o = o, .rep = {.json = o->json}};
     if (o->json) {
         jput_open(report, '{');
-        jput_key(report, "checks");
-        jput_open(report, '[');
+        jput_kopen(report, "checks", '[');
     }
     const char *precision = o->precision ? o->precision : "f32"; /* as exact as the reference */
     bool ok = load(&b, o->device, precision, o->kv, o->backend, e);

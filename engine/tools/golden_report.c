@@ -101,12 +101,7 @@ void report_line(struct report *r, enum verdict v, const char *name, const char 
         buf_printf(r->out, "%-4s  %-28s %s\n", word[v], name, what);
         return;
     }
-    jput_open(r->out, '{');
-    jput_kstr(r->out, "check", name);
-    jput_kbool(r->out, "ok", v != FAIL);
-    jput_kbool(r->out, "near", v == NEAR);
-    jput_kstr(r->out, "detail", what);
-    jput_close(r->out, '}');
+    jput_record(r->out, "%s{check}%d{ok?}%d{near?}%s{detail}", name, v != FAIL, v == NEAR, what);
 }
 
 void check_line(struct report *r, bool ok, const char *name, const char *what)

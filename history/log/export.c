@@ -20,15 +20,8 @@ void tree_json(const struct tree *t, struct buf *b)
 {
     jput_open(b, '[');
     for (int i = 0; i < t->n; i++) {
-        jput_open(b, '{');
-        jput_kint(b, "token", t->token[i]);
-        jput_kint(b, "parent", t->parent[i]);
-        jput_kint(b, "depth", t->depth[i]);
-        jput_kstr(b, "fate", fate_name(t->fate[i]));
-        jput_kreal(b, "q", (double)t->q[i]);
-        jput_kreal(b, "p", (double)t->p[i]);
-        jput_kreal(b, "u", (double)t->u[i]);
-        jput_close(b, '}');
+        jput_record(b, "%d{token}%d{parent}%d{depth}%s{fate}%g{q}%g{p}%g{u}", t->token[i],
+                    t->parent[i], t->depth[i], fate_name(t->fate[i]), t->q[i], t->p[i], t->u[i]);
     }
     jput_close(b, ']');
 }
@@ -38,8 +31,7 @@ void fact_json(const struct token_fact *f, struct buf *b)
     jput_open(b, '{');
     jput_kreal(b, "logp", (double)f->logp);
     if (f->rival >= 0) {
-        jput_kint(b, "rival", f->rival);
-        jput_kreal(b, "rival_logp", (double)f->rival_logp);
+        jput_fields(b, "%d{rival}%g{rival_logp}", f->rival, f->rival_logp);
     }
     jput_close(b, '}');
 }
@@ -186,17 +178,11 @@ static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
     struct buf *b = &s->line, hazards = {0};
     jput_open(b, '{');
-    jput_kint(b, "aerie_export", 1);
-    jput_kint(b, "schema", SCHEMA_VERSION);
-    jput_kstr(b, "version", AERIE_VERSION);
-    jput_kstr(b, "session", p->part[p->n_part - 1].session);
-    jput_key(b, "inherited");
-    jput_open(b, '[');
+    jput_fields(b, "%d{aerie_export}%d{schema}%s{version}%s{session}", 1, SCHEMA_VERSION,
+                AERIE_VERSION, p->part[p->n_part - 1].session);
+    jput_kopen(b, "inherited", '[');
     for (int i = 0; i < p->n_part - 1; i++) {
-        jput_open(b, '{');
-        jput_kstr(b, "session", p->part[i].session);
-        jput_kint(b, "upto", p->part[i].upto);
-        jput_close(b, '}');
+        jput_record(b, "%s{session}%d{upto}", p->part[i].session, p->part[i].upto);
     }
     jput_close(b, ']');
     s->ok = hdb_hazards(h, p->part[p->n_part - 1].session, true, "; ", &hazards, s->e);

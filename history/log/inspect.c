@@ -306,8 +306,7 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
     sqlite3_progress_handler(h->sql.h, 0, NULL, NULL);
     if (rc == SQLITE_DONE && json) {
         jput_open(out, '{');
-        jput_key(out, "rows");
-        jput_open(out, '[');
+        jput_kopen(out, "rows", '[');
         buf_add(out, rows_json.p, rows_json.n);
         buf_str(out, rows ? "\n" : "");
         jput_close(out, ']');

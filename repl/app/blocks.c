@@ -164,19 +164,15 @@ static void group_json(const struct block_group *g, struct buf *json)
         jput_int(json, g->index);
     else
         jput_null(json);
-    jput_kstr(json, "kind", g->kind[0] ? g->kind : NULL);
-    jput_kstr(json, "medium", g->medium[0] ? g->medium : NULL);
+    jput_fields(json, "%s{kind}%s{medium}", g->kind[0] ? g->kind : NULL,
+                g->medium[0] ? g->medium : NULL);
     jput_key(json, "window");
     if (g->window)
         jput_int(json, g->window);
     else
         jput_null(json);
-    jput_kint(json, "block_size", g->block_size);
-    jput_kint(json, "blocks", g->blocks);
-    jput_kint(json, "copies", g->copies);
-    jput_kint(json, "stored", (int64_t)g->stored);
-    jput_kint(json, "removed", (int64_t)g->removed);
-    jput_kint(json, "session", g->n_session);
+    jput_fields(json, "%d{block_size}%ld{blocks}%ld{copies}%lu{stored}%lu{removed}%d{session}",
+                g->block_size, g->blocks, g->copies, g->stored, g->removed, g->n_session);
     jput_close(json, '}');
 }
 
@@ -186,9 +182,7 @@ static void session_json(const struct block_map *m, struct buf *json)
     for (int i = 0; i < m->n_block; i++) {
         const struct session_block *b = &m->block[i];
         jput_open(json, '{');
-        jput_kint(json, "position", b->position);
-        jput_kint(json, "tokens", b->n_token);
-        jput_kstr(json, "hash", b->hash);
+        jput_fields(json, "%d{position}%d{tokens}%s{hash}", b->position, b->n_token, b->hash);
         jput_key(json, "held"); /* indices of "groups" */
         jput_open(json, '[');
         for (int g = 0; g < m->view.n_group; g++)
@@ -217,20 +211,11 @@ void blocks_json(const struct block_map *m, struct buf *json)
 {
     const struct blocks_view *v = &m->view;
     jput_open(json, '{');
-    jput_kstr(json, "about", v->about);
-    jput_kstr(json, "source", v->source);
-    jput_kbool(json, "connected", v->connected);
-    jput_kbool(json, "exact", v->whole);
-    jput_kint(json, "batches", (int64_t)v->batches);
-    jput_kint(json, "events", (int64_t)v->events);
-    jput_kint(json, "replayed", (int64_t)v->replayed);
-    jput_kint(json, "before", (int64_t)v->before);
-    jput_kint(json, "missed", (int64_t)v->missed);
-    jput_kint(json, "unknown", (int64_t)v->unknown);
-    jput_kint(json, "refused", (int64_t)v->refused);
-    jput_kstr(json, "wrong", v->wrong[0] ? v->wrong : NULL);
-    jput_key(json, "groups");
-    jput_open(json, '[');
+    jput_fields(json, "%s{about}%s{source}%d{connected?}%d{exact?}%lu{batches}%lu{events}"
+                "%lu{replayed}%lu{before}%lu{missed}%lu{unknown}%lu{refused}%s{wrong}", v->about,
+                v->source, v->connected, v->whole, v->batches, v->events, v->replayed, v->before,
+                v->missed, v->unknown, v->refused, v->wrong[0] ? v->wrong : NULL);
+    jput_kopen(json, "groups", '[');
     for (int g = 0; g < v->n_group; g++)
         group_json(&v->group[g], json);
     jput_close(json, ']');

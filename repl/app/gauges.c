@@ -217,15 +217,11 @@ void gauges_json(const struct gauge_series *s, int most, struct buf *json)
 {
     const struct gauges_view *v = &s->view;
     jput_open(json, '{');
-    jput_kstr(json, "about", v->about);
-    jput_kint(json, "every_ms", v->ms);
-    jput_kint(json, "readings", (int64_t)v->n_read);
-    jput_kint(json, "failed", (int64_t)v->n_failed);
-    jput_kstr(json, "fault", v->fault[0] ? v->fault : NULL);
+    jput_fields(json, "%s{about}%d{every_ms}%lu{readings}%lu{failed}%s{fault}", v->about, v->ms,
+                v->n_read, v->n_failed, v->fault[0] ? v->fault : NULL);
     put_number(json, "prefix_hits", v->hits);
     put_number(json, "prefix_queries", v->queries);
-    jput_key(json, "gauges");
-    jput_open(json, '{');
+    jput_kopen(json, "gauges", '{');
     for (int g = 0; g < N_GAUGES; g++) {
         struct gauge_range r = gauge_range(s, (enum gauge)g);
         if (!v->reported[g])
@@ -239,8 +235,7 @@ void gauges_json(const struct gauge_series *s, int most, struct buf *json)
         jput_close(json, '}');
     }
     jput_close(json, '}');
-    jput_key(json, "samples");
-    jput_open(json, '[');
+    jput_kopen(json, "samples", '[');
     for (int i = max_int(0, s->n - most); i < s->n; i++) {
         jput_open(json, '{');
         jput_kreal(json, "age_s", (double)(s->ns - s->at[i].ns) / 1e9);

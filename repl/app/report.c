@@ -29,14 +29,9 @@ void report_reply_head(const struct event *ev, struct sheet *out)
 static void reply_json(const struct event *ev, struct buf *out)
 {
     const struct batch_rec *r = &ev->batch;
-    jput_kint(out, "index", r->index);
-    jput_kint(out, "prompt_tokens", r->n_prompt);
-    jput_kint(out, "reused_tokens", r->n_reused);
-    jput_kint(out, "tokens", r->n_tokens);
-    jput_kint(out, "steps", ev->n_steps);
-    jput_kint(out, "drafted", ev->n_drafted);
-    jput_kint(out, "accepted", ev->n_accepted);
-    jput_kstr(out, "reason", stop_name(ev->reason));
+    jput_fields(out, "%d{index}%d{prompt_tokens}%d{reused_tokens}%d{tokens}%d{steps}%d{drafted}"
+                "%d{accepted}%s{reason}", r->index, r->n_prompt, r->n_reused, r->n_tokens,
+                ev->n_steps, ev->n_drafted, ev->n_accepted, stop_name(ev->reason));
     jput_key(out, r->refused ? "error" : "reply");
     jput_strn(out, ev->text.p ? ev->text.p : "", ev->text.n);
 }
@@ -44,16 +39,10 @@ static void reply_json(const struct event *ev, struct buf *out)
 static void end_json(const struct event *ev, struct buf *out)
 {
     const struct batch_rec *r = &ev->batch;
-    jput_kint(out, "replies", r->n_done);
-    jput_kint(out, "of", r->count);
-    jput_kint(out, "computed_tokens", r->n_computed);
-    jput_kint(out, "shared_pages", r->n_shared);
-    jput_kint(out, "tokens", r->n_tokens);
-    jput_kint(out, "steps", ev->n_steps);
-    jput_kint(out, "drafted", ev->n_drafted);
-    jput_kint(out, "accepted", ev->n_accepted);
-    jput_kint(out, "us", (int64_t)ev->us_decode);
-    jput_kstr(out, "reason", stop_name(ev->reason));
+    jput_fields(out, "%d{replies}%d{of}%d{computed_tokens}%d{shared_pages}%d{tokens}%d{steps}"
+                "%d{drafted}%d{accepted}%lu{us}%s{reason}", r->n_done, r->count, r->n_computed,
+                r->n_shared, r->n_tokens, ev->n_steps, ev->n_drafted, ev->n_accepted, ev->us_decode,
+                stop_name(ev->reason));
 }
 
 static void end_text(const struct event *ev, struct sheet *out)
@@ -105,27 +94,21 @@ static void row_json(const struct calibration *c, int r, struct buf *out)
 {
     jput_open(out, '{');
     jput_kstr(out, "reading", c->row[r].reading);
-    jput_key(out, "boundaries");
-    jput_open(out, '[');
+    jput_kopen(out, "boundaries", '[');
     for (int i = 0; i < c->n_capture; i++)
         jput_int(out, c->row[r].boundary[i]);
     jput_close(out, ']');
-    jput_kint(out, "agree", c->row[r].agree);
-    jput_kbool(out, "configured", r == 0);
-    jput_kbool(out, "best", r == c->best);
+    jput_fields(out, "%d{agree}%d{configured?}%d{best?}", c->row[r].agree, r == 0, r == c->best);
     jput_close(out, '}');
 }
 
 static void calibration_json(const struct calibration *c, struct buf *out)
 {
-    jput_key(out, "calibration");
-    jput_open(out, '[');
+    jput_kopen(out, "calibration", '[');
     for (int r = 0; r < c->n_row; r++)
         row_json(c, r, out);
     jput_close(out, ']');
-    jput_kint(out, "tokens", c->tokens);
-    jput_kbool(out, "certain", c->certain);
-    jput_kbool(out, "stopped", c->stopped);
+    jput_fields(out, "%d{tokens}%d{certain?}%d{stopped?}", c->tokens, c->certain, c->stopped);
 }
 
 /* ---- reuse ----------------------------------------------------------------------------------- */
@@ -144,15 +127,12 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
     jput_kstr(json, "change", reuse_change_name(w->change));
     if (w->turn)
         jput_kint(json, "turn", w->turn);
-    jput_kint(json, "held", w->held);
-    jput_kint(json, "same", w->same);
-    jput_kstr(json, "limited", w->limit == LIMIT_NONE ? NULL : reuse_limit_name(w->limit));
+    jput_fields(json, "%d{held}%d{same}%s{limited}", w->held, w->same,
+                w->limit == LIMIT_NONE ? NULL : reuse_limit_name(w->limit));
     if (w->limit != LIMIT_NONE) {
-        jput_kint(json, "from", w->from);
-        jput_kint(json, "to", w->to);
+        jput_fields(json, "%d{from}%d{to}", w->from, w->to);
     }
-    jput_kint(json, "again", reuse_again(w, r->n_prompt, r->n_reused));
-    jput_kstr(json, "text", text.p);
+    jput_fields(json, "%d{again}%s{text}", reuse_again(w, r->n_prompt, r->n_reused), text.p);
     jput_close(json, '}');
     buf_free(&text);
 }

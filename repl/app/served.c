@@ -302,8 +302,7 @@ static void put_count(struct buf *json, const char *key, int64_t n)
 
 static void put_spread(struct buf *json, const char *key, const struct spread *s)
 {
-    jput_key(json, key);
-    jput_open(json, '{');
+    jput_kopen(json, key, '{');
     jput_kint(json, "n", s->n);
     put_real(json, "median", s->median);
     put_real(json, "p99", s->p99);
@@ -320,8 +319,8 @@ static void put_reply(struct buf *json, const struct served_turn *t)
     jput_kint(json, "tokens", t->n_tokens);
     for (int c = 0; c < N_COLUMNS; c++)
         put_real(json, column[c].key, value_of(t, (enum column)c));
-    jput_kstr(json, "finish", t->served.finish[0] ? t->served.finish : NULL);
-    jput_kstr(json, "end", stop_name(t->reason));
+    jput_fields(json, "%s{finish}%s{end}", t->served.finish[0] ? t->served.finish : NULL,
+                stop_name(t->reason));
     jput_close(json, '}');
 }
 
@@ -336,8 +335,7 @@ void served_timing_json(const struct served_replies *r, struct buf *json)
     }
     put_spread(json, "between_pieces_ms", &gaps);
     put_real(json, "tokens_a_piece", tokens);
-    jput_key(json, "replies");
-    jput_open(json, '[');
+    jput_kopen(json, "replies", '[');
     for (int i = 0; i < r->n; i++)
         put_reply(json, &r->at[i]);
     jput_close(json, ']');
@@ -347,16 +345,12 @@ void served_timing_json(const struct served_replies *r, struct buf *json)
 void served_accept_json(const struct served_replies *r, struct buf *json)
 {
     jput_open(json, '{');
-    jput_kstr(json, "server", r->kind);
-    jput_kstr(json, "rate", r->rate);
-    jput_kstr(json, "tokens_a_step", r->length);
-    jput_key(json, "replies");
-    jput_open(json, '[');
+    jput_fields(json, "%s{server}%s{rate}%s{tokens_a_step}", r->kind, r->rate, r->length);
+    jput_kopen(json, "replies", '[');
     for (int i = 0; i < r->n; i++) {
         const struct served_turn *t = &r->at[i];
         jput_open(json, '{');
-        jput_kint(json, "turn", t->turn);
-        jput_kint(json, "tokens", t->n_tokens);
+        jput_fields(json, "%d{turn}%d{tokens}", t->turn, t->n_tokens);
         put_count(json, "drafted", t->served.drafted);
         put_count(json, "accepted", t->served.accepted);
         put_count(json, "steps", t->served.verifies);

@@ -13,10 +13,7 @@ static void about(void *arg, const char *device)
     struct cli *c = arg;
     struct buf b = {0};
     if (c->opt.json) {
-        jput_open(&b, '{');
-        jput_kstr(&b, "device", device);
-        jput_kstr(&b, "version", AERIE_VERSION);
-        jput_close(&b, '}');
+        jput_record(&b, "%s{device}%s{version}", device, AERIE_VERSION);
         cli_json(&b);
     } else {
         out_printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB", "R",
@@ -47,8 +44,7 @@ static void tell_json(const struct bench_line *l)
     number(&b, "experts", l->experts > 0, l->experts);
     number(&b, "ratio", l->ratio > 0, l->ratio);
     number(&b, "value", l->unit != NULL, l->value);
-    jput_kstr(&b, "unit", l->unit);
-    jput_kstr(&b, "shape", l->shape);
+    jput_fields(&b, "%s{unit}%s{shape}", l->unit, l->shape);
     jput_close(&b, '}');
     cli_json(&b);
     buf_free(&b);

@@ -23,13 +23,8 @@ static int table(struct cli *c)
         struct buf needs = {0};
         bug_needs((enum bug)b, 1, NULL, false, &needs);
         jput_open(&json, '{');
-        jput_kint(&json, "number", i->number);
-        jput_kstr(&json, "name", i->name);
-        jput_kstr(&json, "rule", fault_rule(i->rule));
-        jput_kstr(&json, "path", i->path);
-        jput_kstr(&json, "was", i->was);
-        jput_kstr(&json, "trigger", i->trigger);
-        jput_kstr(&json, "needs", needs.p);
+        jput_fields(&json, "%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}",
+                    i->number, i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
         buf_free(&needs);
         jput_close(&json, '}');
         struct buf text = {0};

@@ -121,10 +121,8 @@ static void print_json(const struct named *a, const struct named *b, const struc
 {
     struct buf json = {0};
     jput_open(&json, '{');
-    jput_kstr(&json, "a", a->row.id);
-    jput_kint(&json, "a_number", a->row.number);
-    jput_kstr(&json, "b", b->row.id[0] ? b->row.id : a->row.id);
-    jput_kint(&json, "b_number", b->row.id[0] ? b->row.number : a->row.number);
+    jput_fields(&json, "%s{a}%d{a_number}%s{b}%d{b_number}", a->row.id, a->row.number,
+                b->row.id[0] ? b->row.id : a->row.id, b->row.id[0] ? b->row.number : a->row.number);
     verdict_json(r, &json);
     jput_close(&json, '}');
     cli_json(&json);

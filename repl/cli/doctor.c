@@ -45,12 +45,7 @@ static void report(struct doctor *d, enum verdict v, int rc, const char *what, c
     if (v == V_FAIL && !d->rc)
         d->rc = rc;
     if (d->c->opt.json) {
-        jput_open(&d->json, '{');
-        jput_kstr(&d->json, "check", what);
-        jput_kstr(&d->json, "status", name[v]);
-        jput_kstr(&d->json, "text", text);
-        jput_kstr(&d->json, "hint", hint);
-        jput_close(&d->json, '}');
+        jput_record(&d->json, "%s{check}%s{status}%s{text}%s{hint}", what, name[v], text, hint);
         return;
     }
     sheet_printf(&d->sheet, style[v], "%-5s", name[v]);

@@ -416,13 +416,8 @@ static void print_result(const struct import *m)
 {
     if (m->c->opt.json) {
         struct buf b = {0};
-        jput_open(&b, '{');
-        jput_kint(&b, "sessions", m->n);
-        jput_kint(&b, "without_reply", m->no_reply);
-        jput_kint(&b, "bad_lines", m->bad);
-        jput_kstr(&b, "first", m->n ? m->first : NULL);
-        jput_kstr(&b, "last", m->n ? m->last : NULL);
-        jput_close(&b, '}');
+        jput_record(&b, "%d{sessions}%d{without_reply}%d{bad_lines}%s{first}%s{last}", m->n,
+                    m->no_reply, m->bad, m->n ? m->first : NULL, m->n ? m->last : NULL);
         cli_json(&b);
         buf_free(&b);
         return;

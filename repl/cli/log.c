@@ -23,17 +23,11 @@ static bool session_json(const struct session_row *r, void *arg)
     struct listing *l = arg;
     struct buf *b = &l->json;
     jput_open(b, '{');
-    jput_kstr(b, "id", r->id);
-    jput_kint(b, "number", r->number);
-    jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
+    jput_fields(b, "%s{id}%d{number}%s{parent}", r->id, r->number, r->parent[0] ? r->parent : NULL);
     if (r->parent[0])
         jput_kint(b, "fork_turn", r->fork_turn);
-    jput_kstr(b, "title", r->title);
-    jput_kstr(b, "model", r->model);
-    jput_kint(b, "turns", r->n_turns);
-    jput_kint(b, "created_ms", r->created_ms);
-    jput_kint(b, "updated_ms", r->updated_ms);
-    jput_kbool(b, "ended", r->ended);
+    jput_fields(b, "%s{title}%s{model}%d{turns}%ld{created_ms}%ld{updated_ms}%d{ended?}", r->title,
+                r->model, r->n_turns, r->created_ms, r->updated_ms, r->ended);
     struct buf hazards = {0};
     hdb_hazards(l->db, r->id, false, "; ", &hazards, NULL);
     jput_kstr(b, "hazards", hazards.p);
@@ -123,9 +117,7 @@ static int db_show_path(const struct cli *c, const char *path, struct err *e)
     (void)e;
     if (c->opt.json) {
         struct buf b = {0};
-        jput_open(&b, '{');
-        jput_kstr(&b, "path", path);
-        jput_close(&b, '}');
+        jput_record(&b, "%s{path}", path);
         cli_json(&b);
         buf_free(&b);
     } else {
@@ -140,11 +132,7 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
     bool ok = history_check_head(path, c->head, &report, e);
     if (c->opt.json) {
         struct buf b = {0};
-        jput_open(&b, '{');
-        jput_kstr(&b, "path", path);
-        jput_kbool(&b, "ok", ok);
-        jput_kstr(&b, "report", report.n ? report.p : "");
-        jput_close(&b, '}');
+        jput_record(&b, "%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
         cli_json(&b);
         buf_free(&b);
     } else {
@@ -171,12 +159,8 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
     }
     if (c->opt.json) {
         struct buf b = {0};
-        jput_open(&b, '{');
-        jput_kint(&b, "sessions", gone.sessions);
-        jput_kint(&b, "turns", gone.turns);
-        jput_kint(&b, "bytes", gone.bytes);
-        jput_kbool(&b, "removed", !rule.dry);
-        jput_close(&b, '}');
+        jput_record(&b, "%d{sessions}%d{turns}%ld{bytes}%d{removed?}", gone.sessions, gone.turns,
+                    gone.bytes, !rule.dry);
         cli_json(&b);
         buf_free(&b);
     } else {

@@ -113,11 +113,8 @@ static void hide_tokens(struct buf *plans)
 static void print_step(const struct pack_job *j, const struct step_row *s, struct buf *b)
 {
     const struct step_rec *r = &s->rec;
-    jput_kstr(b, "kind", step_kind_name(r->kind));
-    jput_kint(b, "prefix", r->pos0);
-    jput_kint(b, "rows", r->rows);
-    jput_kint(b, "drafted", r->drafted);
-    jput_kint(b, "accepted", r->accepted);
+    jput_fields(b, "%s{kind}%d{prefix}%d{rows}%d{drafted}%d{accepted}", step_kind_name(r->kind),
+                r->pos0, r->rows, r->drafted, r->accepted);
     jput_key(b, "tokens");
     struct ids ids = {0};
     ids_cat(&ids, s->tokens.v, s->tokens.n);
@@ -149,20 +146,15 @@ static void print_plans(struct watch *w, struct buf *b)
     if (j->level == PACK_SHAPE)
         hide_tokens(&w->kept);
     jput_open(b, '{');
-    jput_kint(b, "aerie_plan", 1);
-    jput_kstr(b, "made_by", "aerie " AERIE_VERSION);
-    jput_kstr(b, "session", j->row->id);
-    jput_kint(b, "turn", j->turn);
-    jput_kint(b, "step", j->step);
+    jput_fields(b, "%d{aerie_plan}%s{made_by}%s{session}%d{turn}%d{step}", 1,
+                "aerie " AERIE_VERSION, j->row->id, j->turn, j->step);
     for (int i = 0; i < 2; i++) {
         char *v = facts_value(j->about.p, sha[i]);
         jput_kstr(b, sha[i], v);
         free(v);
     }
-    jput_kint(b, "page_size", w->info.page_size);
-    jput_kint(b, "window", w->info.window);
-    jput_kint(b, "layers", w->info.n_layer);
-    jput_kint(b, "sliding_layers", w->info.n_swa_layer);
+    jput_fields(b, "%d{page_size}%d{window}%d{layers}%d{sliding_layers}", w->info.page_size,
+                w->info.window, w->info.n_layer, w->info.n_swa_layer);
     if (s)
         print_step(j, s, b);
     else /* the step failed: nothing was committed */

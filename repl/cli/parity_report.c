@@ -136,24 +136,19 @@ static void outcome_json(const struct compared *c, int side, struct buf *b)
     if (o->refused) {
         jput_kstr(b, "error", o->why);
     } else {
-        jput_kint(b, "tokens", o->n_tokens);
-        jput_kint(b, "steps", o->n_steps);
-        jput_kint(b, "drafting_steps", o->n_spec);
-        jput_kint(b, "drafted", o->n_drafted);
-        jput_kint(b, "accepted", o->n_accepted);
-        jput_kstr(b, "reason", stop_name(o->reason));
+        jput_fields(b, "%d{tokens}%d{steps}%d{drafting_steps}%d{drafted}%d{accepted}%s{reason}",
+                    o->n_tokens, o->n_steps, o->n_spec, o->n_drafted, o->n_accepted,
+                    stop_name(o->reason));
     }
     if (c->answer && !o->refused) {
-        jput_kstr(b, "answer", o->answer[0] ? o->answer : NULL);
-        jput_kbool(b, "right", is_right(c, side));
+        jput_fields(b, "%s{answer}%d{right?}", o->answer[0] ? o->answer : NULL, is_right(c, side));
     }
     jput_close(b, '}');
 }
 
 static void first_json(const struct parity *p, const struct compared *c, struct buf *b)
 {
-    jput_key(b, "first");
-    jput_open(b, '{');
+    jput_kopen(b, "first", '{');
     jput_kint(b, c->by_text ? "byte" : "index", c->index);
     if (!c->by_text) {
         jput_kint(b, "position", c->side[0]->n_prompt + c->index);
@@ -163,8 +158,7 @@ static void first_json(const struct parity *p, const struct compared *c, struct 
             token_json(p, c, i, b);
         }
         if (p->servers) {
-            jput_key(b, "margins");
-            jput_open(b, '[');
+            jput_kopen(b, "margins", '[');
             for (int i = 0; i < 2; i++)
                 jput_real(b, margin_of(c, i));
             jput_close(b, ']');
@@ -178,10 +172,8 @@ static void prompt_json(const struct parity *p, const struct compared *c)
 {
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kint(&b, "prompt", c->prompt);
-    jput_kint(&b, "line", c->line);
-    jput_kbool(&b, "compared", !c->side[0]->refused && !c->side[1]->refused);
-    jput_kbool(&b, "equal", !differs(c));
+    jput_fields(&b, "%d{prompt}%d{line}%d{compared?}%d{equal?}", c->prompt, c->line,
+                !c->side[0]->refused && !c->side[1]->refused, !differs(c));
     if (c->by_text)
         jput_kbool(&b, "by_text", true);
     for (int i = 0; i < 2; i++) {
@@ -332,17 +324,14 @@ static bool no_proof(const struct parity *p)
 static void server_json(const struct parity *p, const struct side *s, struct buf *b)
 {
     if (s->metered) {
-        jput_key(b, "metrics");
-        jput_open(b, '{');
-        jput_kint(b, "drafts", s->drafts.drafts);
-        jput_kint(b, "drafted", s->drafts.drafted);
-        jput_kint(b, "accepted", s->drafts.accepted);
+        jput_kopen(b, "metrics", '{');
+        jput_fields(b, "%ld{drafts}%ld{drafted}%ld{accepted}", s->drafts.drafts, s->drafts.drafted,
+                    s->drafts.accepted);
         jput_close(b, '}');
     }
     jput_kstr(b, "cache", s->reset);
     if (p->c->control) {
-        jput_kint(b, "computed_twice", s->again);
-        jput_kint(b, "differ_from_itself", s->again_differ);
+        jput_fields(b, "%d{computed_twice}%d{differ_from_itself}", s->again, s->again_differ);
     }
 }
 
@@ -350,15 +339,10 @@ static void side_json(const struct parity *p, int i, struct buf *b)
 {
     const struct side *s = &p->side[i];
     char name[2] = {s->name};
-    jput_key(b, name);
-    jput_open(b, '{');
-    jput_kstr(b, "changes", s->label);
-    jput_kint(b, "tokens", s->tokens);
-    jput_kint(b, "steps", s->steps);
-    jput_kint(b, "drafting_steps", s->spec);
-    jput_kint(b, "drafted", s->drafted);
-    jput_kint(b, "accepted", s->accepted);
-    jput_kint(b, "at_limit", s->at_limit);
+    jput_kopen(b, name, '{');
+    jput_fields(b, "%s{changes}%ld{tokens}%ld{steps}%ld{drafting_steps}%ld{drafted}%ld{accepted}"
+                "%d{at_limit}", s->label, s->tokens, s->steps, s->spec, s->drafted, s->accepted,
+                s->at_limit);
     if (p->graded)
         jput_kint(b, "right", s->right);
     if (s->word)
@@ -370,26 +354,20 @@ static void verdict_json(const struct parity *p, const char *verdict)
 {
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kstr(&b, "verdict", verdict);
-    jput_kint(&b, "prompts", p->n);
-    jput_kint(&b, "compared", p->compared);
-    jput_kint(&b, "differ", p->differ);
-    jput_kint(&b, "refused", p->refused);
-    jput_kbool(&b, "drafting_proved", proved(p));
+    jput_fields(&b, "%s{verdict}%d{prompts}%d{compared}%d{differ}%d{refused}%d{drafting_proved?}",
+                verdict, p->n, p->compared, p->differ, p->refused, proved(p));
     if (p->servers) {
-        jput_kint(&b, "compared_by_text", p->by_text);
-        jput_kint(&b, "prompts_differ", p->prompts_differ);
-        jput_kint(&b, "prompts_unknown", p->prompts_unknown);
-        jput_kint(&b, "log_probabilities", p->logp.n_logp);
+        jput_fields(&b, "%d{compared_by_text}%d{prompts_differ}%d{prompts_unknown}"
+                    "%ld{log_probabilities}", p->by_text, p->prompts_differ, p->prompts_unknown,
+                    p->logp.n_logp);
         if (p->logp.n_logp)
             jput_kreal(&b, "log_probability_differs_by", p->logp.most);
     }
     if (p->graded) {
-        jput_kint(&b, "graded", p->graded);
-        jput_kint(&b, "answers_differ", p->answers_differ);
+        jput_fields(&b, "%d{graded}%d{answers_differ}", p->graded, p->answers_differ);
         if (p->servers) {
-            jput_kint(&b, "right_only_a", p->side[0].right_only);
-            jput_kint(&b, "right_only_b", p->side[1].right_only);
+            jput_fields(&b, "%d{right_only_a}%d{right_only_b}", p->side[0].right_only,
+                        p->side[1].right_only);
         }
     }
     side_json(p, 0, &b);

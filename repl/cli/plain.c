@@ -210,8 +210,7 @@ static void forgot_json(struct plain *p, struct buf *line)
 {
     if (p->forgot.n == 0)
         return;
-    jput_key(line, "forgotten");
-    jput_open(line, '[');
+    jput_kopen(line, "forgotten", '[');
     for (char *at = p->forgot.p, *end; *at; at = end) {
         long n = strtol(at, &end, 10);
         if (end == at)
@@ -227,26 +226,19 @@ static void reply_json(struct app *a, const struct event *ev)
     struct plain *p = plain_of(a);
     struct buf line = {0};
     jput_open(&line, '{');
-    jput_kstr(&line, "session", ev->session);
-    jput_kint(&line, "turn", ev->turn);
-    jput_key(&line, "text");
-    jput_strn(&line, ev->text.p ? ev->text.p : "", ev->text.n);
+    jput_fields(&line, "%s{session}%d{turn}%.*s{text}", ev->session, ev->turn,
+                (int)ev->text.n, ev->text.p ? ev->text.p : "");
     if (p->thought.n) {
         jput_key(&line, "analysis");
         jput_strn(&line, p->thought.p, p->thought.n);
     }
     jput_kstr(&line, "stop", stop_name(ev->reason));
     forgot_json(p, &line);
-    jput_kint(&line, "prompt_tokens", p->reuse.n_prompt);
-    jput_kint(&line, "reused_tokens", p->reuse.n_reused);
+    jput_fields(&line, "%d{prompt_tokens}%d{reused_tokens}", p->reuse.n_prompt, p->reuse.n_reused);
     report_reuse(&p->reuse, &line);
-    jput_kint(&line, "tokens", ev->n_tokens);
-    jput_kint(&line, "steps", ev->n_steps);
-    jput_kint(&line, "drafted", ev->n_drafted);
-    jput_kint(&line, "accepted", ev->n_accepted);
-    jput_kint(&line, "us_prefill", (int64_t)ev->us_prefill);
-    jput_kint(&line, "us_decode", (int64_t)ev->us_decode);
-    jput_kreal(&line, "tok_s", reply_tok_s(ev->n_tokens, ev->us_decode));
+    jput_fields(&line, "%d{tokens}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}%lu{us_decode}"
+                "%g{tok_s}", ev->n_tokens, ev->n_steps, ev->n_drafted, ev->n_accepted,
+                ev->us_prefill, ev->us_decode, reply_tok_s(ev->n_tokens, ev->us_decode));
     jput_close(&line, '}');
     plain_json(a, line.p);
     buf_free(&line);
@@ -519,10 +511,7 @@ static enum got read_message(struct app *a, struct reader *r, struct buf *out, s
 static void error_json(struct app *a, const struct err *e)
 {
     struct buf line = {0};
-    jput_open(&line, '{');
-    jput_kstr(&line, "error", e->msg);
-    jput_kint(&line, "code", e->kind);
-    jput_close(&line, '}');
+    jput_record(&line, "%s{error}%d{code}", e->msg, e->kind);
     plain_json(a, line.p);
     buf_free(&line);
 }

@@ -177,16 +177,11 @@ static void check_json(const struct replay *r)
     const struct difference *d = &r->cmp.d;
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kbool(&b, "equal", !d->class);
-    jput_kint(&b, "turns", r->n_turns);
-    jput_kint(&b, "steps", r->cmp.n.steps + (d->step[0] && d->step[1]));
-    jput_kstr(&b, "level", r->cmp.n.text_only ? "text" : "steps");
+    jput_fields(&b, "%d{equal?}%d{turns}%d{steps}%s{level}", !d->class, r->n_turns,
+                r->cmp.n.steps + (d->step[0] && d->step[1]), r->cmp.n.text_only ? "text" : "steps");
     if (d->class) {
-        jput_kint(&b, "turn", d->turn);
-        jput_kint(&b, "step", step_of(d));
-        jput_kstr(&b, "what", diff_class_name(d->class));
-        jput_kstr(&b, "why", d->why);
-        jput_kstr(&b, "note", r->other);
+        jput_fields(&b, "%d{turn}%d{step}%s{what}%s{why}%s{note}", d->turn, step_of(d),
+                    diff_class_name(d->class), d->why, r->other);
     }
     jput_close(&b, '}');
     cli_json(&b);
@@ -217,32 +212,24 @@ static void changes_json(const struct replay *r)
     const struct diff_counts *n = &r->cmp.n;
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kbool(&b, "equal", !d->class && !r->now.rule[0]);
-    jput_kint(&b, "turns", n->turns);
-    jput_kint(&b, "steps", n->steps);
-    jput_kint(&b, "tokens", n->tokens);
-    jput_kbool(&b, "by_position", n->by_position);
-    jput_kbool(&b, "page_tables", n->pages);
+    jput_fields(&b, "%d{equal?}%d{turns}%d{steps}%d{tokens}%d{by_position?}%d{page_tables?}",
+                !d->class && !r->now.rule[0], n->turns, n->steps, n->tokens, n->by_position,
+                n->pages);
     if (n->facts)
         jput_kreal(&b, "log_probability_differs_by", n->most);
     jput_kint(&b, "checked", (int64_t)r->now.checks);
     if (r->now.rule[0]) {
-        jput_key(&b, "violation");
-        jput_open(&b, '{');
-        jput_kint(&b, "turn", r->now.rule_turn);
-        jput_kint(&b, "step", r->now.rule_step);
-        jput_kstr(&b, "text", r->now.rule);
+        jput_kopen(&b, "violation", '{');
+        jput_fields(&b, "%d{turn}%d{step}%s{text}", r->now.rule_turn, r->now.rule_step,
+                    r->now.rule);
         fault_json(&r->now.at, &b);
         jput_close(&b, '}');
     }
     if (d->class) {
-        jput_kint(&b, "turn", d->turn);
-        jput_kint(&b, "step", d->step[0]);
-        jput_kint(&b, "step_now", d->step[1]);
+        jput_fields(&b, "%d{turn}%d{step}%d{step_now}", d->turn, d->step[0], d->step[1]);
         if (d->token >= 0)
             jput_kint(&b, "token", d->token);
-        jput_kstr(&b, "what", diff_class_name(d->class));
-        jput_kstr(&b, "why", d->why);
+        jput_fields(&b, "%s{what}%s{why}", diff_class_name(d->class), d->why);
     }
     conditions_json(&r->cmp.all, "log", "now", &b);
     jput_close(&b, '}');

@@ -102,12 +102,8 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
 {
     const struct step_rec *s = &r->rec;
     jput_open(b, '{');
-    jput_kint(b, "step", r->n);
-    jput_kstr(b, "kind", step_kind_name(s->kind));
-    jput_kint(b, "pos0", s->pos0);
-    jput_kint(b, "rows", s->rows);
-    jput_kint(b, "drafted", s->drafted);
-    jput_kint(b, "accepted", s->accepted);
+    jput_fields(b, "%d{step}%s{kind}%d{pos0}%d{rows}%d{drafted}%d{accepted}", r->n,
+                step_kind_name(s->kind), s->pos0, s->rows, s->drafted, s->accepted);
     jput_key(b, "bonus");
     if (s->bonus >= 0)
         jput_int(b, s->bonus);
@@ -115,26 +111,20 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
         jput_null(b);
     json_ids(b, "tokens", &r->tokens);
     if (r->facts) {
-        jput_key(b, "facts");
-        jput_open(b, '[');
+        jput_kopen(b, "facts", '[');
         for (int i = 0; i < r->tokens.n; i++)
             fact_json(&r->facts[i], b);
         jput_close(b, ']');
     }
-    jput_kreal(b, "margin", (double)s->margin);
-    jput_kint(b, "forced", s->forced);
-    jput_kbool(b, "fused", s->fused);
-    jput_kint(b, "draws", (int64_t)s->draws);
+    jput_fields(b, "%g{margin}%d{forced}%d{fused?}%lu{draws}", s->margin, s->forced, s->fused,
+                s->draws);
     json_digest(b, "page_digest", s->page_digest);
     json_digest(b, "draft_digest", s->draft_digest);
     json_digest(b, "logit_digest", s->logit_digest);
-    jput_kint(b, "us_draft", s->us_draft);
-    jput_kint(b, "us_verify", s->us_verify);
-    jput_kint(b, "us_commit", s->us_commit);
-    jput_kint(b, "us_check", s->us_check);
+    jput_fields(b, "%d{us_draft}%d{us_verify}%d{us_commit}%d{us_check}", s->us_draft, s->us_verify,
+                s->us_commit, s->us_check);
     show_served_step_json(r, b);
-    jput_kint(b, "turn", r->turn);
-    jput_kstr(b, "session", session);
+    jput_fields(b, "%d{turn}%s{session}", r->turn, session);
     if (r->tree) {
         jput_key(b, "tree");
         tree_json(r->tree, b);
@@ -300,21 +290,13 @@ static void json_turn(struct show *w, const struct turn_row *r)
 {
     struct buf *b = &w->json;
     enum past_state state = state_of(w, r->n);
-    jput_kint(b, "turn", r->n);
-    jput_kstr(b, "role", r->is_user ? "user" : "reply");
-    jput_kstr(b, "session", r->session);
-    jput_kbool(b, "inherited", is_inherited(w));
-    jput_key(b, "text");
-    jput_strn(b, r->text ? r->text : "", r->text_n);
-    jput_kint(b, "created_ms", r->created_ms);
-    jput_kbool(b, "undone", state == PAST_UNDONE);
-    jput_kbool(b, "replaced", state == PAST_REPLACED);
-    jput_kbool(b, "left_out", state == PAST_LEFT_OUT);
+    jput_fields(b, "%d{turn}%s{role}%s{session}%d{inherited?}%.*s{text}%ld{created_ms}%d{undone?}"
+                "%d{replaced?}%d{left_out?}", r->n, r->is_user ? "user" : "reply", r->session,
+                is_inherited(w), (int)r->text_n, r->text ? r->text : "", r->created_ms,
+                state == PAST_UNDONE, state == PAST_REPLACED, state == PAST_LEFT_OUT);
     if (r->is_user) {
-        jput_kbool(b, "regen", r->regen);
-        jput_kint(b, "seed", r->seed);
-        jput_kint(b, "draws0", (int64_t)r->draws0);
-        jput_kint(b, "reused", r->n_reused);
+        jput_fields(b, "%d{regen?}%ld{seed}%lu{draws0}%d{reused}", r->regen, r->seed, r->draws0,
+                    r->n_reused);
         report_reuse(&(struct reuse_view){r->reuse, r->tokens.n, r->n_reused}, b);
         jput_kstr(b, "settings", r->sampling);
         struct buf hazards = {0};
@@ -322,12 +304,8 @@ static void json_turn(struct show *w, const struct turn_row *r)
         jput_kstr(b, "hazards", hazards.p);
         buf_free(&hazards);
     } else {
-        jput_kstr(b, "stop", r->stop);
-        jput_kint(b, "steps", r->n_steps);
-        jput_kint(b, "drafted", r->n_drafted);
-        jput_kint(b, "accepted", r->n_accepted);
-        jput_kint(b, "us_prefill", (int64_t)r->us_prefill);
-        jput_kint(b, "us_decode", (int64_t)r->us_decode);
+        jput_fields(b, "%s{stop}%d{steps}%d{drafted}%d{accepted}%lu{us_prefill}%lu{us_decode}",
+                    r->stop, r->n_steps, r->n_drafted, r->n_accepted, r->us_prefill, r->us_decode);
         show_served_json(r->served, b);
     }
     json_ids(b, "tokens", &r->tokens);
@@ -419,13 +397,9 @@ static void json_head(struct show *w)
 {
     const struct session_row *r = &w->row;
     struct buf *b = &w->json;
-    jput_kstr(b, "id", r->id);
-    jput_kint(b, "number", r->number);
-    jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
-    jput_kint(b, "fork_turn", r->fork_turn);
-    jput_kstr(b, "title", r->title);
-    jput_kstr(b, "model", r->model);
-    jput_kint(b, "created_ms", r->created_ms);
+    jput_fields(b, "%s{id}%d{number}%s{parent}%d{fork_turn}%s{title}%s{model}%ld{created_ms}", r->id,
+                r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->title, r->model,
+                r->created_ms);
     jput_key(b, "pack");
     facts_pack_json(w->pack, b);
     jput_key(b, "about");
@@ -529,8 +503,7 @@ static bool show_all(struct show *w, struct hdb *d, struct err *e)
         jput_open(b, '{');
         json_head(w);
         jput_kstr(b, "hazards", hazards.p);
-        jput_key(b, "turns");
-        jput_open(b, '[');
+        jput_kopen(b, "turns", '[');
     } else if (!w->turn) {
         head_lines(w, hazards.p);
     }
@@ -539,8 +512,7 @@ static bool show_all(struct show *w, struct hdb *d, struct err *e)
         return false;
     if (json) {
         jput_close(b, ']');
-        jput_key(b, "steps");
-        jput_open(b, '[');
+        jput_kopen(b, "steps", '[');
     }
     if ((w->turn || json) && !each_part(w, d, true, e))
         return false;

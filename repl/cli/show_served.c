@@ -87,18 +87,15 @@ void show_served_json(const struct served *s, struct buf *b)
     json_ms(b, "ms_first", s->ms_first);
     json_ms(b, "ms_prompt", s->ms_prompt);
     json_ms(b, "ms_decode", s->ms_decode);
-    jput_kstr(b, "finish", s->finish[0] ? s->finish : NULL);
-    jput_kbool(b, "prompt_ids", s->prompt_ids);
-    jput_kbool(b, "reply_ids", s->reply_ids);
+    jput_fields(b, "%s{finish}%d{prompt_ids?}%d{reply_ids?}", s->finish[0] ? s->finish : NULL,
+                s->prompt_ids, s->reply_ids);
     json_ms(b, "ms_before", s->ms_before);
     json_ms(b, "ms_after", s->ms_after);
-    jput_key(b, "metrics");
-    jput_open(b, '[');
+    jput_kopen(b, "metrics", '[');
     for (int i = 0; i < s->n_metric; i++) {
         const struct served_metric *m = &s->metric[i];
         jput_open(b, '{');
-        jput_kstr(b, "name", m->name);
-        jput_kstr(b, "labels", m->labels);
+        jput_fields(b, "%s{name}%s{labels}", m->name, m->labels);
         json_ms(b, "before", m->before);
         json_ms(b, "after", m->after);
         jput_close(b, '}');
@@ -140,8 +137,7 @@ void show_served_step_json(const struct step_row *r, struct buf *b)
     if (r->rec.source == STEP_COMPUTED)
         return;
     jput_kint(b, "us_arrived", (int64_t)r->rec.us_arrived);
-    jput_key(b, "top");
-    jput_open(b, '[');
+    jput_kopen(b, "top", '[');
     for (int i = 0; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];
         jput_open(b, '{');

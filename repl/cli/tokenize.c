@@ -32,8 +32,7 @@ static bool print_ids(const struct tokenizer *t, const char *text, size_t n, con
     bool ok = tok_encode(t, text, n, c->special ? TOK_SPECIAL : 0, &ids, e);
     if (ok && c->jsonl) {
         jput_open(line, '{');
-        jput_key(line, "ids");
-        jput_open(line, '[');
+        jput_kopen(line, "ids", '[');
         for (int i = 0; i < ids.n; i++)
             jput_int(line, ids.v[i]);
         jput_close(line, ']');

@@ -136,8 +136,7 @@ void may_text(unsigned may, struct buf *out)
 
 void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json)
 {
-    jput_key(json, "changed");
-    jput_open(json, '[');
+    jput_kopen(json, "changed", '[');
     for (int i = 0; i < c->n; i++) {
         struct buf may = {0};
         may_text(c->at[i].may, &may);

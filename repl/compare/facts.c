@@ -168,16 +168,9 @@ void facts_pack_json(const struct pack_about *a, struct buf *json)
         jput_null(json);
         return;
     }
-    jput_open(json, '{');
-    jput_kstr(json, "session", a->session);
-    jput_kstr(json, "keeps", pack_level_name(a->level));
-    jput_kint(json, "turns", a->turns);
-    jput_kint(json, "steps", a->steps);
-    jput_kstr(json, "trees", a->trees);
-    jput_kstr(json, "made_by", a->made_by);
-    jput_kstr(json, "seal", a->seal);
-    jput_kint(json, "bytes", (int64_t)a->bytes);
-    jput_close(json, '}');
+    jput_record(json, "%s{session}%s{keeps}%d{turns}%d{steps}%s{trees}%s{made_by}%s{seal}"
+                "%lu{bytes}", a->session, pack_level_name(a->level), a->turns, a->steps, a->trees,
+                a->made_by, a->seal, a->bytes);
 }
 
 /* ---- the build and the engine ---- */

@@ -179,74 +179,54 @@ void verdict_text(const struct report *r, struct sheet *out)
 static void place_json(const struct report *r, struct buf *b)
 {
     const struct place *p = &r->place;
-    jput_key(b, "place");
-    jput_open(b, '{');
-    jput_kint(b, "turn", r->turn);
-    jput_kint(b, "step", r->step[0]);
-    jput_kint(b, "step_b", r->step[1]);
+    jput_kopen(b, "place", '{');
+    jput_fields(b, "%d{turn}%d{step}%d{step_b}", r->turn, r->step[0], r->step[1]);
     if (p->at != N_PROBE_POINTS) {
-        jput_kint(b, "layer", p->layer);
-        jput_kstr(b, "kind", p->sliding ? "sliding" : "full");
+        jput_fields(b, "%d{layer}%s{kind}", p->layer, p->sliding ? "sliding" : "full");
     }
-    jput_kstr(b, "operation", place_operation(p));
-    jput_kint(b, "row", p->row);
-    jput_kint(b, "position", p->pos);
-    jput_kint(b, "rows", p->rows);
-    jput_kreal(b, "distance", p->far);
-    jput_kreal(b, "band", p->band);
+    jput_fields(b, "%s{operation}%d{row}%d{position}%d{rows}%g{distance}%g{band}",
+                place_operation(p), p->row, p->pos, p->rows, p->far, p->band);
     jput_close(b, '}');
 }
 
 static void difference_json(const struct difference *d, struct buf *b)
 {
-    jput_key(b, "difference");
-    jput_open(b, '{');
-    jput_kint(b, "turn", d->turn);
-    jput_kint(b, "step", d->step[0]);
-    jput_kint(b, "step_b", d->step[1]);
+    jput_kopen(b, "difference", '{');
+    jput_fields(b, "%d{turn}%d{step}%d{step_b}", d->turn, d->step[0], d->step[1]);
     if (d->token >= 0)
         jput_kint(b, "token", d->token);
-    jput_kstr(b, "class", diff_class_name(d->class));
-    jput_kstr(b, "why", d->why);
+    jput_fields(b, "%s{class}%s{why}", diff_class_name(d->class), d->why);
     jput_close(b, '}');
 }
 
 static void measured_json(const struct report *r, struct buf *b)
 {
-    jput_key(b, "band");
-    jput_open(b, '{');
-    jput_kint(b, "runs", r->noise_runs);
-    jput_kreal(b, "noise", (double)r->noise);
-    jput_kreal(b, "margin", r->band);
-    jput_kreal(b, "largest_movement_in_bands", r->worst);
+    jput_kopen(b, "band", '{');
+    jput_fields(b, "%d{runs}%g{noise}%g{margin}%g{largest_movement_in_bands}", r->noise_runs,
+                r->noise, r->band, r->worst);
     jput_close(b, '}');
 }
 
 static void served_json(const struct report *r, struct buf *b)
 {
     if (r->has_margin) {
-        jput_key(b, "margins");
-        jput_open(b, '[');
+        jput_kopen(b, "margins", '[');
         for (int i = 0; i < 2; i++)
             jput_real(b, fabs(r->margins[i]));
         jput_close(b, ']');
-        jput_key(b, "chosen");
-        jput_open(b, '[');
+        jput_kopen(b, "chosen", '[');
         jput_int(b, r->chosen[0]);
         jput_int(b, r->chosen[1]);
         jput_close(b, ']');
     }
     if (r->forced) {
-        jput_kint(b, "given", r->given);
-        jput_kint(b, "chosen_otherwise", r->parts);
+        jput_fields(b, "%d{given}%d{chosen_otherwise}", r->given, r->parts);
     }
     jput_kint(b, "log_probabilities", r->n_logp);
     if (r->n_logp) {
-        jput_kreal(b, "log_probability_differs_by", r->counts.most);
-        jput_kreal(b, "median", r->logp_median);
+        jput_fields(b, "%g{log_probability_differs_by}%g{median}", r->counts.most, r->logp_median);
     }
-    jput_kbool(b, "sampled", r->sampled);
-    jput_kbool(b, "text_only", r->counts.text_only);
+    jput_fields(b, "%d{sampled?}%d{text_only?}", r->sampled, r->counts.text_only);
 }
 
 void verdict_json(const struct report *r, struct buf *b)
@@ -254,21 +234,16 @@ void verdict_json(const struct report *r, struct buf *b)
     jput_kstr(b, "verdict", name_of(r));
     if (r->verdict == VERDICT_OTHER)
         jput_kstr(b, "reason", other_of(r));
-    jput_kbool(b, "equal", !r->diff.class);
-    jput_kint(b, "turns", r->counts.turns);
-    jput_kint(b, "tokens", r->counts.tokens);
-    jput_kint(b, "stopped_turns", r->counts.stopped);
+    jput_fields(b, "%d{equal?}%d{turns}%d{tokens}%d{stopped_turns}", !r->diff.class,
+                r->counts.turns, r->counts.tokens, r->counts.stopped);
     if (r->diff.class)
         difference_json(&r->diff, b);
     if (r->place.found)
         place_json(r, b);
     if (r->rule[0]) {
-        jput_key(b, "violation");
-        jput_open(b, '{');
-        jput_kstr(b, "side", r->rule_side ? "b" : "a");
-        jput_kint(b, "turn", r->rule_turn);
-        jput_kint(b, "step", r->rule_step);
-        jput_kstr(b, "text", r->rule);
+        jput_kopen(b, "violation", '{');
+        jput_fields(b, "%s{side}%d{turn}%d{step}%s{text}", r->rule_side ? "b" : "a", r->rule_turn,
+                    r->rule_step, r->rule);
         jput_close(b, '}');
     }
     if (r->has_margin && !r->served)
@@ -278,8 +253,7 @@ void verdict_json(const struct report *r, struct buf *b)
     if (r->noise_runs)
         measured_json(r, b);
     conditions_json(&r->conditions, "a", "b", b);
-    jput_key(b, "evidence");
-    jput_open(b, '[');
+    jput_kopen(b, "evidence", '[');
     for (int i = 0; i < r->n_evidence; i++)
         jput_str(b, r->evidence[i]);
     jput_close(b, ']');

@@ -30,12 +30,9 @@ void refusal_json(const struct refusal *r, struct buf *out)
                        : r->status >= 500 ? "InternalServerError"
                                           : "BadRequestError";
     jput_open(out, '{');
-    jput_key(out, "error");
-    jput_open(out, '{');
-    jput_kstr(out, "message", r->message);
-    jput_kstr(out, "type", type);
-    jput_kstr(out, "param", r->param[0] ? r->param : NULL);
-    jput_kint(out, "code", r->status);
+    jput_kopen(out, "error", '{');
+    jput_fields(out, "%s{message}%s{type}%s{param}%d{code}", r->message, type,
+                r->param[0] ? r->param : NULL, r->status);
     jput_close(out, '}');
     jput_close(out, '}');
     buf_char(out, '\n');

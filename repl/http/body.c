@@ -40,8 +40,7 @@ static void put_tokens(struct body *b, const struct ids *ids, bool strs)
 {
     struct buf *out = &b->answer;
     jput_open(out, '{');
-    jput_kint(out, "count", ids->n);
-    jput_kint(out, "max_model_len", b->of->context);
+    jput_fields(out, "%d{count}%d{max_model_len}", ids->n, b->of->context);
     jput_key(out, "tokens");
     jput_ints(out, ids->v, ids->n);
     jput_key(out, "token_strs");
@@ -92,10 +91,7 @@ static void detokenize(struct body *b)
     json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
     if (o && ask_model(o, b->of, &b->refused) && read_tokens(b, json_object_get(o, "tokens"), &ids)) {
         tok_decode(b->of->tok, ids.v, ids.n, true, &text);
-        jput_open(out, '{');
-        jput_key(out, "prompt");
-        jput_strn(out, text.n ? text.p : "", text.n);
-        jput_close(out, '}');
+        jput_record(out, "%.*s{prompt}", (int)text.n, text.n ? text.p : "");
     }
     json_decref(o);
     ids_free(&ids);

@@ -333,13 +333,8 @@ static enum MHD_Result get_version(struct call *c)
 static void put_model(const struct serve *s, struct buf *b)
 {
     jput_open(b, '{');
-    jput_kstr(b, "id", s->opt.model);
-    jput_kstr(b, "object", "model");
-    jput_kint(b, "created", s->since);
-    jput_kstr(b, "owned_by", "aerie");
-    jput_kstr(b, "root", s->opt.model);
-    jput_kstr(b, "parent", NULL);
-    jput_kint(b, "max_model_len", s->of.context);
+    jput_fields(b, "%s{id}%s{object}%ld{created}%s{owned_by}%s{root}%d{parent:0}%d{max_model_len}",
+                s->opt.model, "model", s->since, "aerie", s->opt.model, 0, s->of.context);
     jput_key(b, "permission");
     jput_raw(b, "[]");
     jput_close(b, '}');
@@ -350,8 +345,7 @@ static enum MHD_Result get_models(struct call *c)
     struct buf b = {0};
     jput_open(&b, '{');
     jput_kstr(&b, "object", "list");
-    jput_key(&b, "data");
-    jput_open(&b, '[');
+    jput_kopen(&b, "data", '[');
     put_model(c->f->s, &b);
     jput_close(&b, ']');
     jput_close(&b, '}');

@@ -120,31 +120,15 @@ void serve_counts(const struct serve *s, int *running, int *waiting)
 void serve_facts(const struct serve *s, struct buf *out)
 {
     const struct backend_info *i = backend_info(s->b);
-    jput_open(out, '{');
-    jput_kstr(out, "server", "aerie");
-    jput_kstr(out, "version", AERIE_VERSION);
-    jput_kstr(out, "build", facts_build());
-    jput_kstr(out, "model", s->opt.model);
-    jput_kstr(out, "model_sha", i->model_sha);
-    jput_kstr(out, "tokenizer_sha", i->tokenizer_sha);
-    jput_kstr(out, "family", i->family);
-    jput_kstr(out, "chat_format", i->chat);
-    jput_kstr(out, "draft", i->draft_kind);
-    jput_kstr(out, "draft_sha", i->draft_dir ? i->draft_sha : NULL);
-    jput_kbool(out, "drafting", i->draft_kind && s->settings.spec);
-    jput_kint(out, "draft_steps", s->settings.steps);
-    jput_kstr(out, "device", i->device);
-    jput_kstr(out, "backend", i->backend);
-    jput_kstr(out, "precision", i->precision);
-    jput_kstr(out, "kv", i->kv);
-    jput_kint(out, "context", i->context);
-    jput_kint(out, "page_size", i->page_size);
-    jput_kint(out, "window", i->window);
-    jput_kint(out, "full_pages", i->n_pages[POOL_FULL]);
-    jput_kint(out, "swa_pages", i->n_pages[POOL_SWA]);
-    jput_kint(out, "draft_pages", i->n_pages[POOL_DRAFT]);
-    jput_kint(out, "lanes", s->opt.lanes);
-    jput_close(out, '}');
+    jput_record(out, "%s{server}%s{version}%s{build}%s{model}%s{model_sha}%s{tokenizer_sha}"
+                "%s{family}%s{chat_format}%s{draft}%s{draft_sha}%d{drafting?}%d{draft_steps}"
+                "%s{device}%s{backend}%s{precision}%s{kv}%d{context}%d{page_size}%d{window}"
+                "%d{full_pages}%d{swa_pages}%d{draft_pages}%d{lanes}", "aerie", AERIE_VERSION,
+                facts_build(), s->opt.model, i->model_sha, i->tokenizer_sha, i->family, i->chat,
+                i->draft_kind, i->draft_dir ? i->draft_sha : NULL,
+                i->draft_kind && s->settings.spec, s->settings.steps, i->device, i->backend,
+                i->precision, i->kv, i->context, i->page_size, i->window, i->n_pages[POOL_FULL],
+                i->n_pages[POOL_SWA], i->n_pages[POOL_DRAFT], s->opt.lanes);
 }
 
 bool serve_reset(struct serve *s)

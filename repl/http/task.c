@@ -149,8 +149,7 @@ static void put_entry(const struct task *t, int32_t id, float logp, struct buf *
     jput_key(b, "token");
     put_token(t, id, false, b);
     jput_kreal(b, "logprob", logp);
-    jput_key(b, "bytes");
-    jput_open(b, '[');
+    jput_kopen(b, "bytes", '[');
     for (size_t i = 0; i < n; i++)
         jput_int(b, (unsigned char)p[i]);
     jput_close(b, ']');
@@ -170,14 +169,12 @@ static void put_chat_logprobs(const struct task *t, const struct reply *r, int f
         return;
     }
     jput_open(b, '{');
-    jput_key(b, "content");
-    jput_open(b, '[');
+    jput_kopen(b, "content", '[');
     for (int i = first; i < first + n; i++) {
         const struct job_token *top = top_of(r, i);
         jput_open(b, '{');
         put_entry(t, r->tok.v[i], r->logp[i], b);
-        jput_key(b, "top_logprobs");
-        jput_open(b, '[');
+        jput_kopen(b, "top_logprobs", '[');
         for (int k = 0; top && k < min_int(t->ask.top, r->n_top); k++) {
             jput_open(b, '{');
             put_entry(t, top[k].id, top[k].logp, b);
@@ -230,23 +227,19 @@ static void put_best(const struct task *t, const struct row *w, struct buf *b)
 static void put_columns(const struct task *t, const struct row *w, int n, struct buf *b)
 {
     jput_open(b, '{');
-    jput_key(b, "text_offset");
-    jput_open(b, '[');
+    jput_kopen(b, "text_offset", '[');
     for (int i = 0; i < n; i++)
         jput_int(b, (int64_t)w[i].offset);
     jput_close(b, ']');
-    jput_key(b, "token_logprobs");
-    jput_open(b, '[');
+    jput_kopen(b, "token_logprobs", '[');
     for (int i = 0; i < n; i++)
         jput_real(b, w[i].logp);
     jput_close(b, ']');
-    jput_key(b, "tokens");
-    jput_open(b, '[');
+    jput_kopen(b, "tokens", '[');
     for (int i = 0; i < n; i++)
         put_token(t, w[i].id, true, b);
     jput_close(b, ']');
-    jput_key(b, "top_logprobs");
-    jput_open(b, '[');
+    jput_kopen(b, "top_logprobs", '[');
     for (int i = 0; i < n; i++)
         if (isnan(w[i].logp))
             jput_null(b);
@@ -355,8 +348,7 @@ static void put_prompt_logprobs(const struct task *t, const struct reply *r, str
             if (k >= 0 && id == r->prompt->v[i])
                 continue;
             snprintf(key, sizeof key, "%d", (int)id);
-            jput_key(b, key);
-            jput_open(b, '{');
+            jput_kopen(b, key, '{');
             jput_kreal(b, "logprob", k < 0 ? r->prompt_fact[i].logp : top[k].logp);
             jput_key(b, "rank");
             if (k >= 0 || rank)
@@ -378,16 +370,12 @@ static void put_usage(const struct task *t, struct buf *b)
 {
     struct task_counts c;
     task_count(t, &c);
-    jput_key(b, "usage");
-    jput_open(b, '{');
-    jput_kint(b, "prompt_tokens", c.prompt);
-    jput_kint(b, "total_tokens", c.prompt + c.generated);
-    jput_kint(b, "completion_tokens", c.generated);
-    jput_key(b, "prompt_tokens_details");
-    jput_open(b, '{');
-    jput_kint(b, "cached_tokens", c.cached);
-    jput_kstr(b, "created_cache_tokens", NULL);
-    jput_kstr(b, "multimodal_tokens", NULL);
+    jput_kopen(b, "usage", '{');
+    jput_fields(b, "%ld{prompt_tokens}%ld{total_tokens}%ld{completion_tokens}", c.prompt,
+                c.prompt + c.generated, c.generated);
+    jput_kopen(b, "prompt_tokens_details", '{');
+    jput_fields(b, "%ld{cached_tokens}%d{created_cache_tokens:0}%d{multimodal_tokens:0}", c.cached,
+                0, 0);
     jput_close(b, '}');
     jput_close(b, '}');
 }
@@ -410,9 +398,8 @@ static void put_speculation(const struct task *t, struct buf *b)
         return;
     }
     jput_open(b, '{');
-    jput_kint(b, "num_spec_steps", steps);
-    jput_kint(b, "num_accepted_draft_tokens", accepted);
-    jput_kint(b, "num_draft_tokens", drafted);
+    jput_fields(b, "%ld{num_spec_steps}%ld{num_accepted_draft_tokens}%ld{num_draft_tokens}", steps,
+                accepted, drafted);
     if (t->n_job == 1) {
         const struct reply *r = &t->job[0].reply;
         jput_key(b, "per_step_accepted");
@@ -433,8 +420,7 @@ static void put_metrics(const struct task *t, struct buf *b)
     struct task_counts c;
     task_count(t, &c);
     double rest = (double)(c.generated - t->n_job); /* tokens after each reply's first */
-    jput_key(b, "metrics");
-    jput_open(b, '{');
+    jput_kopen(b, "metrics", '{');
     put_ms(b, "time_to_first_token_ms", c.ms_first);
     put_ms(b, "generation_time_ms", c.ms_decode);
     put_ms(b, "queue_time_ms", c.ms_queue);
@@ -451,12 +437,8 @@ static void put_head(const struct task *t, const char *object, struct buf *b)
     char id[96];
     snprintf(id, sizeof id, "%s-%s", t->ask.chat ? "chatcmpl" : "cmpl", t->name[0] ? t->name : t->job[0].session);
     jput_open(b, '{');
-    jput_kstr(b, "id", id);
-    jput_kstr(b, "object", object);
-    jput_kint(b, "created", t->created);
-    jput_kstr(b, "model", t->of.model);
-    jput_key(b, "choices");
-    jput_open(b, '[');
+    jput_fields(b, "%s{id}%s{object}%ld{created}%s{model}", id, object, t->created, t->of.model);
+    jput_kopen(b, "choices", '[');
 }
 
 static void put_ids(const struct task *t, const char *key, const int32_t *v, int n, struct buf *b)
@@ -492,11 +474,8 @@ static void put_chat_choice(const struct task *t, const struct reply *r, struct 
 {
     static const char *const unused[] = {"refusal", "annotations", "audio", "function_call", NULL};
     jput_kint(b, "index", r->index);
-    jput_key(b, "message");
-    jput_open(b, '{');
-    jput_kstr(b, "role", "assistant");
-    jput_key(b, "content");
-    jput_strn(b, r->text.p, r->text.n);
+    jput_kopen(b, "message", '{');
+    jput_fields(b, "%s{role}%.*s{content}", "assistant", (int)r->text.n, r->text.p);
     put_nulls(b, unused);
     jput_key(b, "reasoning");
     if (r->thought.n)
@@ -546,8 +525,7 @@ void task_answer(const struct task *t, struct buf *out)
         jput_close(out, '}');
     }
     jput_close(out, ']');
-    jput_kstr(out, "service_tier", NULL);
-    jput_kstr(out, "system_fingerprint", t->print);
+    jput_fields(out, "%d{service_tier:0}%s{system_fingerprint}", 0, t->print);
     put_usage(t, out);
     if (t->ask.chat) {
         const struct reply *r = &t->job[0].reply;
@@ -586,11 +564,9 @@ static void put_usage_so_far(const struct task *t, struct buf *b)
         prompt += i % t->ask.n == 0 ? r->prompt->n : 0;
         generated += t->n_written[i] ? r->piece[t->n_written[i] - 1].first + r->piece[t->n_written[i] - 1].n : 0;
     }
-    jput_key(b, "usage");
-    jput_open(b, '{');
-    jput_kint(b, "prompt_tokens", prompt);
-    jput_kint(b, "total_tokens", prompt + generated);
-    jput_kint(b, "completion_tokens", generated);
+    jput_kopen(b, "usage", '{');
+    jput_fields(b, "%ld{prompt_tokens}%ld{total_tokens}%ld{completion_tokens}", prompt,
+                prompt + generated, generated);
     jput_close(b, '}');
 }
 
@@ -608,8 +584,7 @@ static void open_stream(struct task *t, int i, struct buf *out)
     if (t->ask.chat) {
         jput_key(&b, "delta");
         jput_raw(&b, "{\"role\":\"assistant\",\"content\":\"\"}");
-        jput_kstr(&b, "logprobs", NULL);
-        jput_kstr(&b, "finish_reason", NULL);
+        jput_fields(&b, "%d{logprobs:0}%d{finish_reason:0}", 0, 0);
     } else {
         put_text(t, r, true, 0, 0, &b);
         put_logprobs(t, r, true, 0, 0, &b);
@@ -630,8 +605,7 @@ static void open_stream(struct task *t, int i, struct buf *out)
 
 static void put_delta(const struct reply *r, size_t text, size_t thought, const struct piece *p, struct buf *b)
 {
-    jput_key(b, "delta");
-    jput_open(b, '{');
+    jput_kopen(b, "delta", '{');
     if (p->thought > thought) {
         jput_key(b, "reasoning");
         jput_strn(b, r->thought.p + thought, p->thought - thought);
