@@ -23,7 +23,7 @@ struct watch {
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
     struct watch *w = arg;
-    struct facts_diff d;
+    struct facts_diff d = {0};
     struct buf differs = {0};
     facts_compare(about, now, &d);
     facts_diff_print(&d, &differs);

@@ -1,5 +1,7 @@
 /* test_differ.c - the conditions of two runs decide which results must be equal: steps bit by bit,
- * tokens by position, page tables by their meaning (repl/compare/differ.h, repl/compare/differ_pages.h). */
+ * tokens by position, page tables by their meaning (repl/compare/differ.h, repl/compare/differ_pages.h). How far margins
+ * move (repl/compare/judge.h). */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "repl/compare/differ.h"
+#include "repl/compare/judge.h"
 
 static const struct diff_names in = {"in a", "in b"};
 
@@ -220,6 +222,37 @@ static void test_other_page_sizes_are_compared_by_what_the_tables_mean(void **st
     }
 }
 
+/* A margin is that over the rival of the run without noise, whoever comes second with it. */
+static void test_margins_move_over_the_rival_of_the_base(void **state)
+{
+    (void)state;
+    struct trace a, b;
+    struct band band;
+    double moved[6];
+    begin(&a, "", "");
+    begin(&b, "", "");
+    for (int k = 1; k <= 3; k++)
+        step(&a, k, 5, 6, -1, NULL, 0, NULL); /* margins of 2 */
+    step(&b, 1, 5, 6, -1.25f, NULL, 0, NULL);
+    step(&b, 2, 5, 7, -1, NULL, 0, NULL);
+    step(&b, 3, 5, 6, -1, NULL, 0, NULL);
+    b.turn[0].step[0].facts[1] = (struct token_fact){-1.5f, -1.75f, 8}; /* another rival */
+    free(b.turn[0].step[2].facts);
+    b.turn[0].step[2].facts = NULL;
+    b.turn[0].step[2].tokens.n = 1;
+    band_begin(&band, &a);
+    assert_int_equal(band.n, 6);
+    assert_true(band.at[3].turn == 1 && band.at[3].token == 3 && band.at[3].margin == 2);
+    band_moves(&band, &b, moved);
+    assert_true(moved[0] == -0.25 && moved[1] == -0.5 && moved[2] == 0);
+    assert_true(isinf(moved[3]) && isinf(moved[4]) && isnan(moved[5]));
+    const double sizes[] = {3, NAN, 1, 2};
+    assert_true(median(sizes, 4) == 2 && median(sizes, 0) == 0);
+    band_free(&band);
+    trace_free(&a);
+    trace_free(&b);
+}
+
 static unsigned may(const char *about_a, const char *about_b)
 {
     struct conditions c = {0};
@@ -251,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_other_trees_are_compared_by_position),
         cmocka_unit_test(test_exactly_means_every_bit_of_every_turn),
         cmocka_unit_test(test_other_page_sizes_are_compared_by_what_the_tables_mean),
+        cmocka_unit_test(test_margins_move_over_the_rival_of_the_base),
         cmocka_unit_test(test_a_change_may_change_what_its_nature_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
