@@ -15,7 +15,7 @@
 enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND };
 static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind"};
 
-enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3 };
+enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3, DEPTH_CELLS = 5 };
 
 /* Sums over the cycles of a turn, or of a range of context lengths, distances, ... */
 struct group {
@@ -166,7 +166,7 @@ static bool add_step(const struct step_view *s, void *arg)
     return true;
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- the tables --------------------------------------------------------------------------------- */
 
 static double ratio(uint64_t part, uint64_t whole)
 {
@@ -187,113 +187,92 @@ static void name_of(const struct grouped *g, const struct group *p, char out[40]
         snprintf(out, 40, "%d-%d", p->first, p->last);
 }
 
-static void groups_foot(const struct grouped *g, struct sheet *out)
+static void groups_foot(const struct grouped *g, const struct printer *to)
 {
     if (g->n == 0) {
-        say_line(out, ST_DIM, "nothing drafted yet");
+        print_note(to, ST_DIM, "nothing drafted yet");
         return;
     }
     if (g->by == BY_WINDOW)
-        say_line(out, ST_DIM, "rows: length of the context before the cycle, less the window of %d: from "
-                 "0 on tokens are out of it", g->window);
+        print_note(to, ST_DIM,
+                   "rows: length of the context before the cycle, less the window of %d: from 0 on "
+                   "tokens are out of it", g->window);
     if (g->by == BY_PAGE)
-        say_line(out, ST_DIM, "rows: place in its page of %d of the first position that the cycle "
-                 "writes", g->page_size);
-    say_line(out, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles");
+        print_note(to, ST_DIM,
+                   "rows: place in its page of %d of the first position that the cycle writes",
+                   g->page_size);
+    print_note(to, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles");
     if (g->deepest)
-        say_line(out, ST_DIM, "d1, d2, ...: cycles that accepted a token at that depth / cycles of the "
-                 "row");
+        print_note(to, ST_DIM,
+                   "d1, d2, ...: cycles that accepted a token at that depth / cycles of the row");
 }
 
-static void groups_text(const struct grouped *g, const char *source, int width, struct sheet *out)
+/* depths: how many columns of depths fit. */
+static void show_group(const struct grouped *g, const struct group *p, int depths,
+                       const struct printer *to)
 {
-    enum { FIXED = 55, EACH = 5 };
-    int depths = max_int(0, min_int(g->deepest, (width - FIXED) / EACH));
+    const struct draft_sums *s = &p->drafts;
     char name[40];
-    sheet_add(out, ST_HEAD, "ACCEPT");
-    sheet_printf(out, ST_TEXT, "  by %s, %s", grouping[g->by], source);
-    sheet_line(out);
-    sheet_printf(out, ST_HEAD, "%13s %8s %8s %9s %6s %6s", grouping[g->by], "cycles", "drafted",
-                 "accepted", "rate", "MAL");
-    for (int d = 1; d <= depths; d++)
-        sheet_printf(out, ST_HEAD, " %*s%d", d < 10 ? EACH - 2 : EACH - 3, "d", d);
-    sheet_line(out);
-    for (int i = 0; i < g->n; i++) {
-        const struct draft_sums *s = &g->v[i].drafts;
-        name_of(g, &g->v[i], name);
-        sheet_printf(out, ST_TEXT, "%13s %8llu %8llu %9llu %6.2f %6.2f", name,
-                     (unsigned long long)s->cycles, (unsigned long long)s->drafted,
-                     (unsigned long long)s->accepted, ratio(s->accepted, s->drafted), draft_sums_mal(s));
-        for (int d = 1; d <= depths; d++)
-            sheet_printf(out, ST_TEXT, " %*.2f", EACH - 1, ratio(s->depth[d].accepted, s->cycles));
-        sheet_line(out);
-    }
-    groups_foot(g, out);
-}
-
-static void kinds_text(const struct grouped *g, const char *source, struct sheet *out)
-{
-    sheet_add(out, ST_HEAD, "ACCEPT");
-    sheet_printf(out, ST_TEXT, "  by kind of token, %s", source);
-    sheet_line(out);
-    say_line(out, ST_HEAD, "%15s %8s %9s %6s   %8s %8s %6s", "kind", "drafted", "accepted", "rate",
-             "emitted", "bonus", "share");
-    for (int i = 0; i < KINDS; i++) {
-        const struct kind_count *k = &g->kind[i];
-        if (k->drafted + k->emitted)
-            say_line(out, ST_TEXT, "%15s %8llu %9llu %6.2f   %8llu %8llu %6.2f", kind_name[i],
-                     (unsigned long long)k->drafted, (unsigned long long)k->accepted,
-                     ratio(k->accepted, k->drafted), (unsigned long long)k->emitted,
-                     (unsigned long long)k->bonus, ratio(k->emitted - k->bonus, k->emitted));
-    }
-    say_line(out, ST_DIM, "rate = accepted/drafted, of drafted tokens of the kind; code: between ``` "
-             "and ```");
-    say_line(out, ST_DIM, "share = (emitted - bonus)/emitted: tokens of replies that a draft held; "
-             "bonus: those that the target added");
-}
-
-/* ---- as JSON --------------------------------------------------------------------------------- */
-
-static void bound_json(struct buf *json, const char *key, int v)
-{
-    jput_key(json, key);
-    if (v == INT_MIN || v == INT_MAX)
-        jput_null(json);
+    name_of(g, p, name);
+    print_open(to, NULL, '{');
+    if (g->by == BY_TURN)
+        print_add(to, ST_TEXT, "\f%d{turn}", p->first);
     else
-        jput_int(json, v);
+        print_add(to, ST_TEXT, "\f%d{from:-2147483648}%d{to:2147483647}", p->first, p->last);
+    print_add(to, ST_TEXT, "%13s %8lu{cycles} %8lu{drafted} %9lu{accepted} %6.2f{rate} %6.2f{mal}",
+              name, s->cycles, s->drafted, s->accepted, ratio(s->accepted, s->drafted),
+              draft_sums_mal(s));
+    for (int d = 1; d <= depths; d++)
+        print_add(to, ST_TEXT, " %*.2f", DEPTH_CELLS - 1, ratio(s->depth[d].accepted, s->cycles));
+    print_end(to);
+    print_open(to, "accepted_at", '[');
+    for (int d = 1; to->json && d <= g->deepest; d++)
+        jput_int(to->json, (int64_t)s->depth[d].accepted);
+    print_close(to, ']');
+    print_close(to, '}');
 }
 
-static void groups_json(const struct grouped *g, struct buf *json)
+static void show_groups(const struct grouped *g, const char *source, int width,
+                        const struct printer *to)
 {
-    jput_open(json, '[');
-    for (int i = 0; i < g->n; i++) {
-        const struct group *p = &g->v[i];
-        jput_open(json, '{');
-        bound_json(json, g->by == BY_TURN ? "turn" : "from", p->first);
-        if (g->by != BY_TURN)
-            bound_json(json, "to", p->last);
-        jput_fields(json, "%lu{cycles}%lu{drafted}%lu{accepted}%g{rate}%g{mal}", p->drafts.cycles,
-                    p->drafts.drafted, p->drafts.accepted,
-                    ratio(p->drafts.accepted, p->drafts.drafted), draft_sums_mal(&p->drafts));
-        jput_kopen(json, "accepted_at", '[');
-        for (int d = 1; d <= g->deepest; d++)
-            jput_int(json, (int64_t)p->drafts.depth[d].accepted);
-        jput_close(json, ']');
-        jput_close(json, '}');
-    }
-    jput_close(json, ']');
+    enum { FIXED = 55 };
+    int depths = max_int(0, min_int(g->deepest, (width - FIXED) / DEPTH_CELLS));
+    print_add(to, ST_HEAD, "ACCEPT");
+    print_note(to, ST_TEXT, "  by %s, %s", grouping[g->by], source);
+    print_add(to, ST_HEAD, "%13s %8s %8s %9s %6s %6s", grouping[g->by], "cycles", "drafted",
+              "accepted", "rate", "MAL");
+    for (int d = 1; d <= depths; d++)
+        print_add(to, ST_HEAD, " %*s%d", d < 10 ? DEPTH_CELLS - 2 : DEPTH_CELLS - 3, "d", d);
+    print_end(to);
+    print_open(to, NULL, '[');
+    for (int i = 0; i < g->n; i++)
+        show_group(g, &g->v[i], depths, to);
+    print_close(to, ']');
+    groups_foot(g, to);
 }
 
-static void kinds_json(const struct grouped *g, struct buf *json)
+static void show_kinds(const struct grouped *g, const char *source, const struct printer *to)
 {
-    jput_open(json, '[');
+    print_add(to, ST_HEAD, "ACCEPT");
+    print_note(to, ST_TEXT, "  by kind of token, %s", source);
+    print_note(to, ST_HEAD, "%15s %8s %9s %6s   %8s %8s %6s", "kind", "drafted", "accepted", "rate",
+               "emitted", "bonus", "share");
+    print_open(to, NULL, '[');
     for (int i = 0; i < KINDS; i++) {
         const struct kind_count *k = &g->kind[i];
-        jput_record(json, "%s{kind}%lu{drafted}%lu{accepted}%g{rate}%lu{emitted}%lu{bonus}",
-                    kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
-                    k->emitted, k->bonus);
+        if (to->json || k->drafted + k->emitted)
+            print_line(to, ST_TEXT,
+                       "%15s{kind} %8lu{drafted} %9lu{accepted} %6.2f{rate}   %8lu{emitted} "
+                       "%8lu{bonus} %6.2f",
+                       kind_name[i], k->drafted, k->accepted, ratio(k->accepted, k->drafted),
+                       k->emitted, k->bonus, ratio(k->emitted - k->bonus, k->emitted));
     }
-    jput_close(json, ']');
+    print_close(to, ']');
+    print_note(to, ST_DIM,
+               "rate = accepted/drafted, of drafted tokens of the kind; code: between ``` and ```");
+    print_note(to, ST_DIM,
+               "share = (emitted - bonus)/emitted: tokens of replies that a draft held; bonus: "
+               "those that the target added");
 }
 
 static void depths_json(const struct chat_view *v, struct buf *json)
@@ -321,14 +300,10 @@ static bool by_steps(struct cmd_call *c, enum grouping by)
         return err_set(c->e, ERR_NEGATIVE,
                        "this model has no sliding layers, so there is no window edge");
     app_each_step(a, by == BY_KIND, add_step, &g, source);
-    if (c->to.json && by == BY_KIND)
-        kinds_json(&g, c->to.json);
-    else if (c->to.json)
-        groups_json(&g, c->to.json);
-    else if (by == BY_KIND)
-        kinds_text(&g, source, c->to.out);
+    if (by == BY_KIND)
+        show_kinds(&g, source, &c->to);
     else
-        groups_text(&g, source, view_width(a), c->to.out);
+        show_groups(&g, source, view_width(a), &c->to);
     free(g.v);
     return true;
 }

@@ -56,10 +56,11 @@ void say_now(const struct app *a, const char *command, struct sheet *out);
 
 /* turn 0: the step of /at, else the newest. row -1: all rows. Writes to out or to json, whichever
  * is not NULL. */
-bool served_why(struct app *a, int turn, int step, struct sheet *out, struct buf *json, struct err *e);
-bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, struct buf *json, struct err *e);
+bool served_why(struct app *a, int turn, int step, const struct printer *to, struct err *e);
+bool served_top(struct app *a, int turn, int step, int row, const struct printer *to,
+                struct err *e);
 /* The latest tokens of replies. */
-bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json, struct err *e);
+bool served_tokens(struct app *a, long most, const struct printer *to, struct err *e);
 
 /* ---- settings of the screen (screen.c) ------------------------------------------------------- */
 

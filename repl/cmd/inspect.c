@@ -4,6 +4,7 @@
  * They read copies (views of backend.h, rows of the log), so they may run while a reply is
  * generated.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,23 +17,10 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
-/* A number that only some backends know; null: not known. */
-static void put_known(struct buf *json, bool known, const char *name, uint64_t n)
+/* A count that only some backends know; -1: not known. */
+static int64_t known(bool is, uint64_t n)
 {
-    jput_key(json, name);
-    if (known)
-        jput_int(json, (int64_t)n);
-    else
-        jput_null(json);
-}
-
-static void put_known_real(struct buf *json, bool known, const char *name, double x)
-{
-    jput_key(json, name);
-    if (known)
-        jput_real(json, x);
-    else
-        jput_null(json);
+    return is ? (int64_t)n : -1;
 }
 
 /* The facts of the latest reply that the server reported. */
@@ -59,11 +47,8 @@ static void shape_json(const struct chat_view *v, struct buf *json)
                 a->logged ? "as the log says" : a->why, a->switches);
     jput_kopen(json, "shapes", '[');
     for (int k = 0; k < a->n; k++) {
-        jput_open(json, '{');
-        jput_fields(json, "%s{shape}%d{steps}", view_shape(&a->at[k], name), a->at[k].runs);
-        put_known_real(json, a->at[k].ms > 0, "ms", a->at[k].ms);
-        jput_kreal(json, "tokens", a->at[k].tokens);
-        jput_close(json, '}');
+        jput_record(json, "%s{shape}%d{steps}%g{ms}%g{tokens}", view_shape(&a->at[k], name),
+                    a->at[k].runs, a->at[k].ms > 0 ? a->at[k].ms : NAN, a->at[k].tokens);
     }
     jput_close(json, ']');
     jput_close(json, '}');
@@ -74,32 +59,26 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     const struct chat_view *v = &s->chat;
     bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED], checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
-    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}", v->session, v->turn, v->step,
-                v->length);
-    put_known(json, v->committed >= 0, "committed", (uint64_t)v->committed);
-    put_known(json, v->capacity > 0, "capacity", (uint64_t)v->capacity);
-    jput_kreal(json, "tok_s", v->tok_s);
-    put_known_real(json, accept && v->turn_mal > 0, "turn_mal", v->turn_mal);
-    put_known_real(json, accept && v->session_mal > 0, "session_mal", v->session_mal);
-    put_known(json, accept, "cycles", v->drafts.cycles);
-    put_known(json, accept, "drafted", v->drafts.drafted);
-    put_known(json, accept, "accepted", v->drafts.accepted);
-    jput_fields(json, "%lu{generated}%lu{us_prefill}", v->generated, v->us_prefill);
-    put_known(json, steps, "us_draft", v->us_draft);
-    put_known(json, steps, "us_verify", v->us_verify);
-    put_known(json, steps, "us_commit", v->us_commit);
-    put_known(json, steps, "us_check", v->us_check);
-    jput_fields(json, "%lu{prompt_tokens}%lu{reused_tokens}", v->prompt_tokens, v->reused_tokens);
+    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}%d{committed:-1}%d{capacity:-1}%g{tok_s}"
+                "%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}%ld{accepted:-1}",
+                v->session, v->turn, v->step, v->length, max_int(v->committed, -1),
+                v->capacity > 0 ? v->capacity : -1, v->tok_s,
+                accept && v->turn_mal > 0 ? v->turn_mal : NAN,
+                accept && v->session_mal > 0 ? v->session_mal : NAN,
+                known(accept, v->drafts.cycles), known(accept, v->drafts.drafted),
+                known(accept, v->drafts.accepted));
+    jput_fields(json, "%lu{generated}%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}%ld{us_commit:-1}"
+                "%ld{us_check:-1}%lu{prompt_tokens}%lu{reused_tokens}", v->generated, v->us_prefill,
+                known(steps, v->us_draft), known(steps, v->us_verify), known(steps, v->us_commit),
+                known(steps, v->us_check), v->prompt_tokens, v->reused_tokens);
     report_reuse(&v->reuse, json);
-    put_known(json, checked, "checks", s->check.checks);
-    put_known(json, checked, "unchecked", s->check.unchecked);
-    put_known(json, checked, "violations", s->check.violations);
-    jput_fields(json, "%d{spec?}%s{spec_off}%s{drafter}", !i->draft_off && v->settings.spec,
+    jput_fields(json, "%ld{checks:-1}%ld{unchecked:-1}%ld{violations:-1}%d{spec?}%s{spec_off}%s{drafter}",
+                known(checked, s->check.checks), known(checked, s->check.unchecked),
+                known(checked, s->check.violations), !i->draft_off && v->settings.spec,
                 i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec", i->draft_kind);
     shape_json(v, json);
-    jput_fields(json, "%s{family}%s{device}", i->family, i->device);
-    put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);
-    put_known(json, i->page_size > 0, "page_size", (uint64_t)i->page_size);
+    jput_fields(json, "%s{family}%s{device}%d{window:-1}%d{page_size:-1}", i->family, i->device,
+                i->n_layer > 0 ? i->window : -1, i->page_size > 0 ? i->page_size : -1);
     if (s->has[VIEW_SERVED]) {
         jput_fields(json, "%s{model}%s{trouble}", i->model_dir, v->trouble[0] ? v->trouble : NULL);
         jput_key(json, "latest");
@@ -128,12 +107,8 @@ bool cmd_stats(struct cmd_call *c)
 /* A pool according to a server's metrics; null: not reported. */
 static void server_pool_json(const struct pool_view *p, const char *name, bool evictable, struct buf *json)
 {
-    jput_open(json, '{');
-    jput_fields(json, "%s{pool}%d{page_size}%d{total}%d{used}", name, p->page_size, p->total,
-                p->used);
-    put_known(json, evictable, "evictable", (uint64_t)p->evictable);
-    jput_kint(json, "free", p->free);
-    jput_close(json, '}');
+    jput_record(json, "%s{pool}%d{page_size}%d{total}%d{used}%d{evictable:-1}%d{free}", name,
+                p->page_size, p->total, p->used, evictable ? p->evictable : -1, p->free);
 }
 
 /* /pool and /gauges with a server; most: readings listed in JSON, 0: only the pools. */
@@ -228,16 +203,6 @@ static void refs_json(const struct page_table *t, int pool, struct buf *json)
     jput_close(json, '}');
 }
 
-/* A page or slot; page 0 is no translation: null. */
-static void place_json(struct buf *json, const char *name, int at)
-{
-    jput_key(json, name);
-    if (at > 0)
-        jput_int(json, at);
-    else
-        jput_null(json);
-}
-
 static void map_json(const struct page_table *t, const struct backend_info *info, struct buf *json)
 {
     jput_open(json, '{');
@@ -247,14 +212,9 @@ static void map_json(const struct page_table *t, const struct backend_info *info
     jput_kopen(json, "pages", '[');
     for (int c = 0; c < t->n_page; c++) {
         const struct page_view *p = &t->page[c];
-        jput_open(json, '{');
-        jput_kint(json, "logical", c);
-        place_json(json, "full", p->full);
-        place_json(json, "swa", p->swa);
-        place_json(json, "draft", p->draft);
-        jput_fields(json, "%d{full_refs}%d{swa_refs}%d{draft_refs}", p->full_refs, p->swa_refs,
+        jput_record(json, "%d{logical}%d{full:0}%d{swa:0}%d{draft:0}%d{full_refs}%d{swa_refs}"
+                    "%d{draft_refs}", c, p->full, p->swa, p->draft, p->full_refs, p->swa_refs,
                     p->draft_refs);
-        jput_close(json, '}');
     }
     jput_close(json, ']');
     jput_close(json, '}');
@@ -279,8 +239,8 @@ bool cmd_pages(struct cmd_call *c)
         map_json(&t, info, c->to.json);
     else
         refs_json(&t, pool, c->to.json);
-    if (!c->to.json && info->shared_kv)
-        say_line(c->to.out, ST_DIM, "no slots of their own: %s", info->shared_kv);
+    if (info->shared_kv)
+        print_note(&c->to, ST_DIM, "no slots of their own: %s", info->shared_kv);
     page_table_free(&t);
     return true;
 }
@@ -345,23 +305,15 @@ static void page_text(const struct page_table *t, int pool, int page, const stru
 static void page_json(const struct page_table *t, int pool, int page, const struct page_change *change,
                       int n, struct buf *json)
 {
-    int column = column_of(t, pool, page);
     jput_open(json, '{');
-    jput_fields(json, "%s{pool}%d{page}%d{refs}", pools[pool], page, t->refs[pool][page]);
-    jput_key(json, "logical");
-    if (column >= 0)
-        jput_int(json, column);
-    else
-        jput_null(json);
+    jput_fields(json, "%s{pool}%d{page}%d{refs}%d{logical:-1}", pools[pool], page,
+                t->refs[pool][page], column_of(t, pool, page));
     jput_kopen(json, "events", '[');
     for (int i = 0; i < n; i++) {
-        jput_open(json, '{');
-        const struct page_event *p = &change[i].event;
-        put_known(json, change[i].turn > 0, "turn", (uint64_t)change[i].turn);
-        put_known(json, change[i].turn > 0, "step", (uint64_t)change[i].step);
-        jput_fields(json, "%s{op}%d{logical}%d{refs}", page_op_name((enum page_op)p->op), p->column,
-                    p->refs);
-        jput_close(json, '}');
+        const struct page_change *c = &change[i];
+        jput_record(json, "%d{turn:-1}%d{step:-1}%s{op}%d{logical}%d{refs}",
+                    c->turn > 0 ? c->turn : -1, c->turn > 0 ? c->step : -1,
+                    page_op_name((enum page_op)c->event.op), c->event.column, c->event.refs);
     }
     jput_close(json, ']');
     jput_close(json, '}');
@@ -452,18 +404,12 @@ bool cmd_map(struct cmd_call *c)
         t.length > 0 || err_set(c->e, ERR_USAGE, "the context is empty; send a message first");
     ok = ok && arg_int(c->argv[0], "the position", 0, t.length - 1, &pos, c->e) &&
          app_position(c->app, (int)pos, &p, c->e);
-    if (ok && c->to.json) {
-        jput_open(c->to.json, '{');
-        jput_fields(c->to.json, "%d{position}%d{token}", p.position, p.token);
-        place_json(c->to.json, "full_slot", p.full_slot);
-        place_json(c->to.json, "swa_slot", p.swa_slot);
-        place_json(c->to.json, "draft_slot", p.draft_slot);
-        jput_fields(c->to.json, "%d{page_size}%d{in_window?}%d{committed?}",
-                    t.pool[POOL_FULL].page_size, p.in_window, p.committed);
-        jput_close(c->to.json, '}');
-    } else if (ok) {
+    if (ok && c->to.json)
+        jput_record(c->to.json, "%d{position}%d{token}%d{full_slot:0}%d{swa_slot:0}%d{draft_slot:0}"
+                    "%d{page_size}%d{in_window?}%d{committed?}", p.position, p.token, p.full_slot,
+                    p.swa_slot, p.draft_slot, t.pool[POOL_FULL].page_size, p.in_window, p.committed);
+    else if (ok)
         map_text(c->app, &t, &p, c->to.out);
-    }
     page_table_free(&t);
     return ok;
 }

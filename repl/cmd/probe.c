@@ -94,7 +94,7 @@ bool cmd_top(struct cmd_call *c)
         return false;
     }
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_top(a, x.turn, x.step, x.row, c->to.out, c->to.json, c->e);
+        return served_top(a, x.turn, x.step, x.row, &c->to, c->e);
     return ask(c, PROBE_TOP, &x);
 }
 

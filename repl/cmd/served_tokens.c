@@ -125,14 +125,8 @@ static void candidate_json(struct app *a, const struct top *t, struct buf *json)
 {
     size_t n;
     const char *text = t->text ? t->text : backend_token(a->backend, t->id, &n);
-    jput_open(json, '{');
-    jput_key(json, "token");
-    if (t->id >= 0)
-        jput_int(json, t->id);
-    else
-        jput_null(json);
-    jput_fields(json, "%.*s{text}%g{logp}", (int)(t->text ? (size_t)t->n : n), text, t->logp); /* null where it is NAN */
-    jput_close(json, '}');
+    jput_record(json, "%d{token:-1}%.*s{text}%g{logp}", max_int(t->id, -1),
+                t->text ? t->n : (int)n, text, t->logp); /* null where it is NAN */
 }
 
 static void step_json(struct app *a, const struct served_step *s, int row, struct buf *json)
@@ -147,12 +141,8 @@ static void step_json(struct app *a, const struct served_step *s, int row, struc
         if (row >= 0 && k != row)
             continue;
         jput_open(json, '{');
-        jput_key(json, "token");
-        if (k < s->v.n_token)
-            jput_int(json, s->v.token[k]);
-        else
-            jput_null(json);
-        jput_kstr(json, "draft", origin_of(&s->v.rec, k, origin));
+        jput_fields(json, "%d{token:-1}%s{draft}", k < s->v.n_token ? s->v.token[k] : -1,
+                    origin_of(&s->v.rec, k, origin));
         jput_kopen(json, "top", '[');
         for (int i = 0; (t = top_of(s, k, i)); i++)
             candidate_json(a, t, json);
@@ -163,15 +153,15 @@ static void step_json(struct app *a, const struct served_step *s, int row, struc
     jput_close(json, '}');
 }
 
-bool served_why(struct app *a, int turn, int step, struct sheet *out, struct buf *json, struct err *e)
+bool served_why(struct app *a, int turn, int step, const struct printer *to, struct err *e)
 {
     struct served_step s;
     if (!find(a, turn, step, &s, e))
         return false;
-    if (json)
-        step_json(a, &s, -1, json);
+    if (to->json)
+        step_json(a, &s, -1, to->json);
     else
-        why_text(a, &s, out);
+        why_text(a, &s, to->out);
     tops_free(s.tops);
     return true;
 }
@@ -200,7 +190,7 @@ static void top_text(struct app *a, const struct served_step *s, int row, struct
         say_line(out, ST_DIM, "the token itself, then the best others, as the server sent them");
 }
 
-bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, struct buf *json, struct err *e)
+bool served_top(struct app *a, int turn, int step, int row, const struct printer *to, struct err *e)
 {
     struct served_step s;
     if (!find(a, turn, step, &s, e))
@@ -210,10 +200,10 @@ bool served_top(struct app *a, int turn, int step, int row, struct sheet *out, s
         tops_free(s.tops);
         return false;
     }
-    if (json)
-        step_json(a, &s, row, json);
+    if (to->json)
+        step_json(a, &s, row, to->json);
     else
-        top_text(a, &s, row, out);
+        top_text(a, &s, row, to->out);
     tops_free(s.tops);
     return true;
 }
@@ -250,7 +240,7 @@ static void token_json(struct app *a, const struct step_view *v, int k, struct b
                 origin_of(&v->rec, k, origin));
 }
 
-bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json, struct err *e)
+bool served_tokens(struct app *a, long most, const struct printer *to, struct err *e)
 {
     struct step_info *info = xmalloc(STEPS_KEPT * sizeof *info);
     int n = app_steps(a, info, STEPS_KEPT), first = n;
@@ -258,10 +248,9 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
     while (first > 0 && held < most)
         held += info[--first].n_token;
     skip = max_int(0, (int)(held - most));
-    if (json)
-        jput_open(json, '[');
-    else if (held)
-        say_line(out, ST_HEAD, "%7s %6s %-*s %6s %6s  %s", "step", "id", CELLS, "token", "p", "rival", "draft");
+    print_open(to, NULL, '[');
+    if (held)
+        print_note(to, ST_HEAD, "%7s %6s %-*s %6s %6s  %s", "step", "id", CELLS, "token", "p", "rival", "draft");
     for (int i = first; i < n; i++) {
         struct step_view v;
         if (!app_find_step(a, info[i].turn, info[i].step, &v, NULL))
@@ -269,18 +258,17 @@ bool served_tokens(struct app *a, long most, struct sheet *out, struct buf *json
         for (int k = 0; k < v.n_token; k++)
             if (skip-- > 0)
                 continue;
-            else if (json)
-                token_json(a, &v, k, json);
+            else if (to->json)
+                token_json(a, &v, k, to->json);
             else
-                token_line(a, &v, k, out);
+                token_line(a, &v, k, to->out);
     }
     free(info);
-    if (json)
-        jput_close(json, ']');
-    else if (held)
-        say_line(out, ST_DIM, "the latest tokens of replies, as the server sent them; rival: p of "
+    print_close(to, ']');
+    if (held)
+        print_note(to, ST_DIM, "the latest tokens of replies, as the server sent them; rival: p of "
                  "the best other token (/why, /top name it)");
-    return held > 0 || json ||
+    return held > 0 || to->json ||
            err_set(e, ERR_NEGATIVE, n ? "%s sent no ids of its tokens" : "there is no token yet: send a message first",
                    backend_info(a->backend)->family);
 }

@@ -103,13 +103,9 @@ static void list_text(struct app *a, const struct tokens *t, int length, struct 
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
-static void page_json(struct buf *json, const char *key, int slot, int page_size)
+static int page_of(int slot, int page_size)
 {
-    jput_key(json, key);
-    if (slot)
-        jput_int(json, slot / page_size);
-    else
-        jput_null(json);
+    return slot ? slot / page_size : -1;
 }
 
 static void token_json(struct app *a, const struct token *x, int P, struct buf *json)
@@ -127,9 +123,8 @@ static void token_json(struct app *a, const struct token *x, int P, struct buf *
                         exp((double)x->fact.rival_logp));
         }
     }
-    page_json(json, "full", x->at.full_slot, P);
-    page_json(json, "swa", x->at.swa_slot, P);
-    page_json(json, "draft", x->at.draft_slot, P);
+    jput_fields(json, "%d{full:-1}%d{swa:-1}%d{draft:-1}", page_of(x->at.full_slot, P),
+                page_of(x->at.swa_slot, P), page_of(x->at.draft_slot, P));
     jput_close(json, '}');
 }
 
@@ -187,7 +182,7 @@ bool cmd_tokens(struct cmd_call *c)
         return c->argc
                    ? err_set(c->e, ERR_USAGE,
                              "/tokens takes no position with a server: it shows the latest tokens")
-                   : served_tokens(a, SHOWN, c->to.out, c->to.json, c->e);
+                   : served_tokens(a, SHOWN, &c->to, c->e);
     if (!cmd_needs(c, VIEW_PAGES) || !cmd_needs(c, VIEW_STEPS) || !cmd_needs(c, VIEW_TREES) ||
         !range_of(a, c->argc, c->argv, &t, &length, c->e))
         return false;

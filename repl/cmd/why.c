@@ -464,7 +464,7 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
     struct step_view v;
     struct why w;
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_why(a, turn, step, out, NULL, e);
+        return served_why(a, turn, step, &(struct printer){out, NULL}, e);
     if (!app_needs(a, "why", VIEW_TREES, e))
         return false;
     if (turn == 0) {
@@ -491,7 +491,7 @@ bool cmd_why(struct cmd_call *c)
     if (c->argc == 1 && !arg_step(a, c->argv[0], &turn, &step, &node, c->e))
         return false;
     if (backend_has(a->backend, VIEW_SERVED))
-        return served_why(a, turn, step, c->to.out, c->to.json, c->e);
+        return served_why(a, turn, step, &c->to, c->e);
     if (!cmd_needs(c, VIEW_TREES) || !cmd_needs(c, VIEW_STEPS))
         return false;
     if (c->argc == 0 && !app_address(a, &turn, &step)) {
