@@ -196,19 +196,16 @@ static struct told_reply told(const struct trace_turn *t)
                                .counted = t->n_reply};
 }
 
-/* The token at which the replies part. */
-static void note_parting(struct judge *j, int i, const struct ids *x, const struct ids *y,
-                         const struct token_fact *f, const struct token_fact *g)
+/* The token of a reply at which the sides part: what each of them chose, by which margin. */
+static void note_parting(struct report *r, int token, const int step[2], const int32_t chosen[2],
+                         double a, double b)
 {
-    struct report *r = j->r;
-    differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d %s", i, x->v[i], j->ask->names.a,
-               y->v[i], j->ask->names.b);
-    r->diff.token = i;
+    r->diff.token = token;
+    memcpy(r->diff.step, step, sizeof r->diff.step);
     r->has_margin = true;
-    r->chosen[0] = x->v[i];
-    r->chosen[1] = y->v[i];
-    r->margins[0] = margin_of(f);
-    r->margins[1] = margin_of(g);
+    memcpy(r->chosen, chosen, sizeof r->chosen);
+    r->margins[0] = a;
+    r->margins[1] = b;
 }
 
 static void compare_replies(struct judge *j, int index, const struct trace_turn *a,
@@ -227,8 +224,10 @@ static void compare_replies(struct judge *j, int index, const struct trace_turn 
         const struct token_fact *f = trace_fact(turn_with_facts(j, 0, index), i, &step[0]);
         const struct token_fact *g = trace_fact(turn_with_facts(j, 1, index), i, &step[1]);
         if (i == at) {
-            note_parting(j, i, &a->reply, &b->reply, f, g);
-            memcpy(r->diff.step, step, sizeof step);
+            const int32_t chosen[] = {a->reply.v[i], b->reply.v[i]};
+            differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d %s", i, chosen[0],
+                       j->ask->names.a, chosen[1], j->ask->names.b);
+            note_parting(r, i, step, chosen, margin_of(f), margin_of(g));
             return;
         }
         note_logp(j, f, g, a->n, i);
@@ -273,26 +272,18 @@ static bool parts(const struct token_fact *f)
 static void forced_turn(struct judge *j, const struct trace_turn *a, const struct trace_turn *b)
 {
     struct report *r = j->r;
-    struct difference *d = &r->diff;
     int step[2], n = min_int(a->reply.n, trace_emitted(b));
     for (int i = 0; i < n; i++) {
         const struct token_fact *f = trace_fact(a, i, &step[0]), *g = trace_fact(b, i, &step[1]);
         note_logp(j, f, g, a->n, i);
         r->given++;
-        if (!parts(g))
+        if (!parts(g) || r->parts++ || r->diff.class)
             continue;
-        if (r->parts++ || d->class)
-            continue;
-        differ_set(d, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, a->reply.v[i],
-                   j->ask->names.a, g->rival, j->ask->names.b);
-        d->turn = a->n;
-        d->token = i;
-        memcpy(d->step, step, sizeof step);
-        r->has_margin = true;
-        r->chosen[0] = a->reply.v[i];
-        r->chosen[1] = g->rival;
-        r->margins[0] = margin_of(f);
-        r->margins[1] = -margin_of(g);
+        const int32_t chosen[] = {a->reply.v[i], g->rival};
+        differ_set(&r->diff, DIFF_LOGITS, "token %d is %d %s, %d would be chosen %s", i, chosen[0],
+                   j->ask->names.a, chosen[1], j->ask->names.b);
+        r->diff.turn = a->n;
+        note_parting(r, i, step, chosen, margin_of(f), -margin_of(g));
     }
     if (n < a->reply.n)
         report_say(j->r, "turn %d: only %d of %d tokens were given: %s", a->n, n, a->reply.n,
