@@ -11,9 +11,11 @@ static const struct option table[] = {
      OPT_TEXT, AT(model), .change = true},
     {"draft", "DIR|ngram", "draft model's folder; ngram: context lookup",
      OPT_TEXT, AT(draft), .change = true},
-    {"require_draft", "", "fail when the draft does not fit the model", OPT_FLAG, AT(require_draft)},
+    {"require_draft", "", "fail when the draft does not fit the model",
+     OPT_FLAG, AT(require_draft)},
     {"eagle_capture", "LIST", "layer boundaries that an EAGLE3 head reads: 2,4,5",
-     OPT_TEXT, AT(capture), .may = MAY_STEP, .change = true, .line = 5, .log = "capture", .unset = ""},
+     OPT_TEXT, AT(capture), .may = MAY_STEP, .change = true, .line = 5, .log = "capture",
+     .unset = ""},
     {"device", "auto|cpu|cuda", "where to compute (auto: CUDA if there is a GPU)",
      OPT_NAME, AT(device), .may = MAY_ROUND, .change = true, .line = 10, .log = "backend"},
     {"precision", "bf16|f32", "CUDA: type of activations and KV cells (bf16)",
@@ -24,22 +26,30 @@ static const struct option table[] = {
      OPT_NAME, AT(quant.weights), .may = MAY_LOGITS, .change = true, .line = 8, .unset = "stored"},
     {"draft_weights", "stored|fp8", "the same for the draft model (default: --weights)",
      OPT_NAME, AT(quant.draft_weights), .may = MAY_STEP, .change = true, .line = 9, .unset = ""},
-    {"load", "auto|map|copy", "CPU: use weights in the mapped files, or copy them", OPT_NAME, AT(load)},
-    {"threads", "N", "CPU threads (default: all cores)", OPT_INT, AT(threads), 1, 1024, .change = true},
+    {"load", "auto|map|copy", "CPU: use weights in the mapped files, or copy them",
+     OPT_NAME, AT(load)},
+    {"threads", "N", "CPU threads (default: all cores)",
+     OPT_INT, AT(threads), 1, 1024, .change = true},
     {"raw", "", "no chat format: continue the text as it stands",
      OPT_FLAG, AT(raw), .may = MAY_PROMPT, .change = true, .line = 6, .unset = "0"},
-    {"context", "N", "longest context in tokens", OPT_INT, AT(context), 16, 1 << 24,
-     .may = MAY_NUMBER | MAY_PROMPT | MAY_END, .change = true, .line = 2, .unset = "0"},
+    {"context", "N", "longest context in tokens",
+     OPT_INT, AT(context), 16, 1 << 24, .may = MAY_NUMBER | MAY_PROMPT | MAY_END, .change = true,
+     .line = 2, .unset = "0"},
     {"page_size", "N", "tokens a page: 1, 2, 4 .. 64 (default 16)",
      OPT_POW2, AT(page_size), 1, 64, .may = MAY_NUMBER, .change = true, .line = 1, .unset = "0"},
     {"full_pages", "N", "pages of the full pool (default: enough)",
-     OPT_INT, AT(full_pages), 3, 1 << 28, .may = MAY_NUMBER, .change = true, .line = 3, .unset = "0"},
+     OPT_INT, AT(full_pages), 3, 1 << 28, .may = MAY_NUMBER, .change = true, .line = 3,
+     .unset = "0", .follows = true},
     {"swa_pages", "N", "pages of the sliding-window pool (default: enough)",
-     OPT_INT, AT(swa_pages), 3, 1 << 28, .may = MAY_NUMBER, .change = true, .line = 4, .unset = "0"},
+     OPT_INT, AT(swa_pages), 3, 1 << 28, .may = MAY_NUMBER, .change = true, .line = 4, .unset = "0",
+     .follows = true},
     /* of no flag: the program sets them */
-    {"date", "", "", OPT_TEXT, AT(date), .may = MAY_PROMPT, .line = 7, .unset = ""},
-    {"rows", "", "", OPT_INT, AT(rows), 1, 1 << 24, .may = MAY_STEP, .line = 13},
-    {"lanes", "", "", OPT_INT, AT(lanes), 1, 32},
+    {"date", "", "",
+     OPT_TEXT, AT(date), .may = MAY_PROMPT, .line = 7, .unset = "", .follows = true},
+    {"rows", "", "",
+     OPT_INT, AT(rows), 1, 1 << 24, .may = MAY_STEP, .line = 13, .follows = true},
+    {"lanes", "", "",
+     OPT_INT, AT(lanes), 1, 32},
 };
 enum { N = sizeof table / sizeof *table };
 
@@ -95,7 +105,8 @@ bool opts_check(const struct engine_opts *o, struct err *e)
 {
     for (int i = 0; i < N; i++) {
         const struct option *t = &table[i];
-        const char *value = t->kind == OPT_NAME ? *(const char *const *)((const char *)o + t->at) : NULL;
+        const char *value =
+            t->kind == OPT_NAME ? *(const char *const *)((const char *)o + t->at) : NULL;
         struct buf flag = {0}, words = {0};
         if (!value || word_index(t->range, value) >= 0)
             continue;

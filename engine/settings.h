@@ -89,11 +89,16 @@ struct option {
     double min, max; /* numbers only; below 2^53, so that comparing in doubles is exact */
     double usual;    /* settings: the default of a number, of a bool, of a word's index */
     unsigned may;    /* MAY_*: what another value may change */
+    /* settings */
+    bool what_if; /* decides what a step computes: /what-if changes it */
+    enum { HERE_ONLY, ANY_SERVER, NO_OPENAI } served; /* which servers have it: none, all, or all but
+                                                         plain OpenAI servers */
     /* options of opening */
     bool change;       /* --with NAME=VALUE may change it */
     int line;          /* its place among the facts of a run in the log; 0: not among them */
     const char *log;   /* its name there; NULL: `name` */
     const char *unset; /* its value there if it was not given; NULL: then it has no line */
+    bool follows; /* from other options or the day: no difference to tell of a resumed session */
 };
 
 /* Which of the words of "a|b|c" or "a | b | c" the text is, from 0; -1: none. */

@@ -385,16 +385,9 @@ bool server_http(struct http **h, const struct server_opts *o, struct err *e)
 
 bool server_knows(const struct server *s, const char *setting)
 {
-    static const char *const all[] = {"temperature", "top_p", "seed", "max_tokens", "verbose",
-                                      "think", "forget", "gauge.ms"};
-    static const char *const more[] = {"top_k", "min_p"};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(setting, all[i]))
-            return true;
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-        if (!strcmp(setting, more[i]))
-            return s->kind != SERVER_OPENAI;
-    return false;
+    int i = settings_index(setting);
+    const struct option *o = i >= 0 ? settings_at(i) : NULL;
+    return o && (o->served == ANY_SERVER || (o->served == NO_OPENAI && s->kind != SERVER_OPENAI));
 }
 
 static void put_messages(struct buf *b, const struct said *said, int n)

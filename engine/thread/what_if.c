@@ -17,18 +17,6 @@ struct changed {
     int page_size, window; /* 0: as they are */
 };
 
-/* Settings that decide what a step computes. */
-static bool decides_a_step(const char *name)
-{
-    static const char *const all[] = {"temperature", "top_k", "top_p", "min_p", "seed", "spec",
-                                      "draft.steps", "draft.topk", "draft.nodes", "draft.shape",
-                                      "check"};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(all[i], name) == 0)
-            return true;
-    return false;
-}
-
 static bool change_number(const char *name, const char *value, int lo, int hi, int *out,
                           struct err *e)
 {
@@ -53,7 +41,8 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
         return g->loaded.model.cfg.window == 0
                    ? err_set(e, ERR_USAGE, "window: the model has no sliding layers")
                    : change_number(name, value, 1, 1 << 20, &c->window, e);
-    if (!decides_a_step(name))
+    int i = settings_index(name);
+    if (i < 0 || strcmp(settings_at(i)->name, name) != 0 || !settings_at(i)->what_if)
         return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, draft.shape, spec, "
                        "temperature, top_k, top_p, min_p, seed, check, page_size, window or "
                        "bug.NAME", name);

@@ -205,9 +205,6 @@ static bool note_server(struct app *a, const char *log)
  * precision. */
 static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
 {
-    /* not reported: the date is today's; pools and rows follow from context and chunk */
-    static const char *const of_course[] = {"date", "full_pages", "swa_pages", "rows"};
-    enum { N = sizeof of_course / sizeof *of_course };
     struct buf log = {0}, now = {0}, lines = {0};
     struct facts_diff all = {0}, told = {0};
     struct err e;
@@ -221,10 +218,8 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     free(was);
     told.at = xcalloc((size_t)all.n + 1, sizeof *told.at); /* shares the strings of `all` */
     for (int k = 0; k < all.n; k++) {
-        int skip = 0;
-        while (skip < N && strcmp(all.at[k].name, of_course[skip]) != 0)
-            skip++;
-        if (skip == N)
+        const struct option *o = opts_logged_as(all.at[k].name);
+        if (!o || !o->follows)
             told.at[told.n++] = all.at[k];
     }
     facts_diff_print(&told, &lines);

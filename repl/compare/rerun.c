@@ -491,10 +491,10 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
 static bool add_shapes(const struct rerun *r, const struct act *a, const struct act *end,
                        struct request *rq, struct err *e)
 {
-    static const char *const other[] = {"draft.shape=", "draft.steps=", "draft.topk=", "draft.nodes="};
     bool changed = false;
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        changed |= rerun_changes(r->how.with, r->how.n_with, other[i]);
+    for (int i = 0; i < settings_count(); i++)
+        changed |= (settings_at(i)->kind == OPT_PART || settings_at(i)->kind == OPT_SHAPE) &&
+                   rerun_changes(r->how.with, r->how.n_with, settings_at(i)->name);
     for (const struct act *op = a + 1; op < end && !op->is_turn && !changed; op++) {
         struct shape_change s = {0};
         struct settings set;
