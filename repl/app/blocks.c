@@ -157,23 +157,11 @@ void view_blocks(const struct block_map *m, int most, int width, struct sheet *o
 
 static void group_json(const struct block_group *g, struct buf *json)
 {
-    jput_open(json, '{');
-    jput_kint(json, "rank", g->rank);
-    jput_key(json, "group");
-    if (g->index >= 0)
-        jput_int(json, g->index);
-    else
-        jput_null(json);
-    jput_fields(json, "%s{kind}%s{medium}", g->kind[0] ? g->kind : NULL,
-                g->medium[0] ? g->medium : NULL);
-    jput_key(json, "window");
-    if (g->window)
-        jput_int(json, g->window);
-    else
-        jput_null(json);
-    jput_fields(json, "%d{block_size}%ld{blocks}%ld{copies}%lu{stored}%lu{removed}%d{session}",
-                g->block_size, g->blocks, g->copies, g->stored, g->removed, g->n_session);
-    jput_close(json, '}');
+    jput_record(json, "%d{rank}%d{group:-1}%s{kind}%s{medium}%d{window:-1}%d{block_size}"
+                "%ld{blocks}%ld{copies}%lu{stored}%lu{removed}%d{session}", g->rank, g->index,
+                g->kind[0] ? g->kind : NULL, g->medium[0] ? g->medium : NULL,
+                g->window ? g->window : -1, g->block_size, g->blocks, g->copies, g->stored,
+                g->removed, g->n_session);
 }
 
 static void session_json(const struct block_map *m, struct buf *json)

@@ -282,43 +282,19 @@ void view_served_stats(const struct served_replies *r, struct sheet *out)
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
-static void put_real(struct buf *json, const char *key, double v)
-{
-    jput_key(json, key);
-    if (isnan(v))
-        jput_null(json);
-    else
-        jput_real(json, v);
-}
-
-static void put_count(struct buf *json, const char *key, int64_t n)
-{
-    jput_key(json, key);
-    if (n < 0)
-        jput_null(json);
-    else
-        jput_int(json, n);
-}
-
 static void put_spread(struct buf *json, const char *key, const struct spread *s)
 {
-    jput_kopen(json, key, '{');
-    jput_kint(json, "n", s->n);
-    put_real(json, "median", s->median);
-    put_real(json, "p99", s->p99);
-    put_real(json, "max", s->max);
-    jput_close(json, '}');
+    jput_key(json, key);
+    jput_record(json, "%d{n}%g{median}%g{p99}%g{max}", s->n, s->median, s->p99, s->max);
 }
 
 static void put_reply(struct buf *json, const struct served_turn *t)
 {
     jput_open(json, '{');
-    jput_kint(json, "turn", t->turn);
-    put_count(json, "prompt", t->served.prompt);
-    put_count(json, "cached", t->served.cached);
-    jput_kint(json, "tokens", t->n_tokens);
+    jput_fields(json, "%d{turn}%ld{prompt:-1}%ld{cached:-1}%d{tokens}", t->turn, t->served.prompt,
+                t->served.cached, t->n_tokens);
     for (int c = 0; c < N_COLUMNS; c++)
-        put_real(json, column[c].key, value_of(t, (enum column)c));
+        jput_kreal(json, column[c].key, value_of(t, (enum column)c));
     jput_fields(json, "%s{finish}%s{end}", t->served.finish[0] ? t->served.finish : NULL,
                 stop_name(t->reason));
     jput_close(json, '}');
@@ -334,7 +310,7 @@ void served_timing_json(const struct served_replies *r, struct buf *json)
         put_spread(json, column[c].key, &s);
     }
     put_spread(json, "between_pieces_ms", &gaps);
-    put_real(json, "tokens_a_piece", tokens);
+    jput_kreal(json, "tokens_a_piece", tokens);
     jput_kopen(json, "replies", '[');
     for (int i = 0; i < r->n; i++)
         put_reply(json, &r->at[i]);
@@ -349,14 +325,10 @@ void served_accept_json(const struct served_replies *r, struct buf *json)
     jput_kopen(json, "replies", '[');
     for (int i = 0; i < r->n; i++) {
         const struct served_turn *t = &r->at[i];
-        jput_open(json, '{');
-        jput_fields(json, "%d{turn}%d{tokens}", t->turn, t->n_tokens);
-        put_count(json, "drafted", t->served.drafted);
-        put_count(json, "accepted", t->served.accepted);
-        put_count(json, "steps", t->served.verifies);
-        put_real(json, "rate", ratio(t->served.accepted, t->served.drafted));
-        put_real(json, "tokens_a_step", t->length);
-        jput_close(json, '}');
+        jput_record(json, "%d{turn}%d{tokens}%ld{drafted:-1}%ld{accepted:-1}%ld{steps:-1}%g{rate}"
+                    "%g{tokens_a_step}", t->turn, t->n_tokens, t->served.drafted,
+                    t->served.accepted, t->served.verifies,
+                    ratio(t->served.accepted, t->served.drafted), t->length);
     }
     jput_close(json, ']');
     jput_close(json, '}');

@@ -4,6 +4,7 @@
 #include "engine/tools/bench.h"
 #include "kernels/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,29 +24,14 @@ static void about(void *arg, const char *device)
     out_flush();
 }
 
-static void number(struct buf *b, const char *key, bool there, double v)
-{
-    jput_key(b, key);
-    if (there)
-        jput_real(b, v);
-    else
-        jput_null(b);
-}
-
 static void tell_json(const struct bench_line *l)
 {
     struct buf b = {0};
-    jput_open(&b, '{');
-    jput_kstr(&b, "name", l->name);
-    number(&b, "ms", l->runs > 0, l->ms);
-    number(&b, "spread", l->runs > 0, l->spread);
-    jput_kint(&b, "runs", l->runs);
-    number(&b, "bytes", l->bytes > 0, l->bytes);
-    number(&b, "experts", l->experts > 0, l->experts);
-    number(&b, "ratio", l->ratio > 0, l->ratio);
-    number(&b, "value", l->unit != NULL, l->value);
-    jput_fields(&b, "%s{unit}%s{shape}", l->unit, l->shape);
-    jput_close(&b, '}');
+    bool timed = l->runs > 0;
+    jput_record(&b, "%s{name}%g{ms}%g{spread}%d{runs}%g{bytes}%g{experts}%g{ratio}%g{value}%s{unit}%s{shape}",
+                l->name, timed ? l->ms : NAN, timed ? l->spread : NAN, l->runs,
+                l->bytes > 0 ? l->bytes : NAN, l->experts > 0 ? l->experts : NAN,
+                l->ratio > 0 ? l->ratio : NAN, l->unit ? l->value : NAN, l->unit, l->shape);
     cli_json(&b);
     buf_free(&b);
 }

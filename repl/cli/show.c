@@ -102,13 +102,8 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
 {
     const struct step_rec *s = &r->rec;
     jput_open(b, '{');
-    jput_fields(b, "%d{step}%s{kind}%d{pos0}%d{rows}%d{drafted}%d{accepted}", r->n,
-                step_kind_name(s->kind), s->pos0, s->rows, s->drafted, s->accepted);
-    jput_key(b, "bonus");
-    if (s->bonus >= 0)
-        jput_int(b, s->bonus);
-    else
-        jput_null(b);
+    jput_fields(b, "%d{step}%s{kind}%d{pos0}%d{rows}%d{drafted}%d{accepted}%d{bonus:-1}", r->n,
+                step_kind_name(s->kind), s->pos0, s->rows, s->drafted, s->accepted, s->bonus);
     json_ids(b, "tokens", &r->tokens);
     if (r->facts) {
         jput_kopen(b, "facts", '[');

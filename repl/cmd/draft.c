@@ -10,12 +10,7 @@ static void found_tree_json(struct app *a, const struct step_view *v, struct buf
 {
     const struct tree *t = &v->tree;
     jput_open(json, '{');
-    jput_fields(json, "%d{turn}%d{step}", v->turn, v->step);
-    jput_key(json, "bonus");
-    if (v->rec.bonus >= 0)
-        jput_int(json, v->rec.bonus);
-    else
-        jput_null(json);
+    jput_fields(json, "%d{turn}%d{step}%d{bonus:-1}", v->turn, v->step, v->rec.bonus);
     jput_kopen(json, "nodes", '[');
     for (int i = 0; i < t->n; i++) {
         size_t n;

@@ -59,16 +59,16 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     const struct chat_view *v = &s->chat;
     bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED], checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
-    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}%d{committed:-1}%d{capacity:-1}%g{tok_s}"
-                "%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}%ld{accepted:-1}",
-                v->session, v->turn, v->step, v->length, max_int(v->committed, -1),
+    jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}%d{committed:-1}%d{capacity:-1}"
+                "%g{tok_s}%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}"
+                "%ld{accepted:-1}%lu{generated}%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}"
+                "%ld{us_commit:-1}%ld{us_check:-1}%lu{prompt_tokens}%lu{reused_tokens}", v->session,
+                v->turn, v->step, v->length, max_int(v->committed, -1),
                 v->capacity > 0 ? v->capacity : -1, v->tok_s,
                 accept && v->turn_mal > 0 ? v->turn_mal : NAN,
                 accept && v->session_mal > 0 ? v->session_mal : NAN,
                 known(accept, v->drafts.cycles), known(accept, v->drafts.drafted),
-                known(accept, v->drafts.accepted));
-    jput_fields(json, "%lu{generated}%lu{us_prefill}%ld{us_draft:-1}%ld{us_verify:-1}%ld{us_commit:-1}"
-                "%ld{us_check:-1}%lu{prompt_tokens}%lu{reused_tokens}", v->generated, v->us_prefill,
+                known(accept, v->drafts.accepted), v->generated, v->us_prefill,
                 known(steps, v->us_draft), known(steps, v->us_verify), known(steps, v->us_commit),
                 known(steps, v->us_check), v->prompt_tokens, v->reused_tokens);
     report_reuse(&v->reuse, json);

@@ -422,11 +422,7 @@ static void why_json(struct app *a, const struct why *w, struct buf *json)
         jput_fields(json, "%g{q}%g{p}%d{rank}%d{guesses}%s{rule}%g{u}", t->q[w->node], w->p,
                     w->rank, w->siblings, rule_name(w), w->u);
     }
-    jput_key(json, "first_wrong");
-    if (w->wrong >= 0)
-        jput_int(json, w->wrong);
-    else
-        jput_null(json);
+    jput_fields(json, "%d{first_wrong:-1}", w->wrong);
     token_json(a, "choice", w->choice, w->choice_p, json);
     token_json(a, "rival", w->rival, w->rival_p, json);
     jput_fields(json, "%d{window}%d{window_first}%d{page}%d{cell}%s{capture}", w->W,
