@@ -18,7 +18,7 @@ enum {
 };
 
 /* What was counted so far. */
-struct count {
+struct json_count {
     uint64_t cost;
     size_t longest; /* string */
 };
@@ -53,7 +53,7 @@ static bool colon_follows(const char *text, size_t n, size_t i)
     return i < n && text[i] == ':';
 }
 
-static void add_string(struct count *c, bool key, size_t n)
+static void add_string(struct json_count *c, bool key, size_t n)
 {
     c->cost += (key ? KEY_COST : STRING_COST) + n;
     if (n > c->longest) {
@@ -63,7 +63,7 @@ static void add_string(struct count *c, bool key, size_t n)
 }
 
 /* Counts the token at text[i]; returns its end. */
-static size_t add_token(struct count *c, const char *text, size_t n, size_t i)
+static size_t add_token(struct json_count *c, const char *text, size_t n, size_t i)
 {
     size_t end = i + 1;
     if (text[i] == '{') {
@@ -84,7 +84,7 @@ static size_t add_token(struct count *c, const char *text, size_t n, size_t i)
 }
 
 /* The first token with which the cost exceeds `most`; n: it does not. */
-static size_t exceeds(struct count *c, const char *text, size_t n, uint64_t most)
+static size_t exceeds(struct json_count *c, const char *text, size_t n, uint64_t most)
 {
     for (size_t i = 0, next; i < n; i = next) {
         next = add_token(c, text, n, i);
@@ -96,7 +96,7 @@ static size_t exceeds(struct count *c, const char *text, size_t n, uint64_t most
 
 uint64_t json_cost(const char *text, size_t n)
 {
-    struct count c = {.cost = PARSER_COST};
+    struct json_count c = {.cost = PARSER_COST};
     exceeds(&c, text, n, UINT64_MAX);
     return c.cost;
 }
@@ -155,7 +155,7 @@ static json_t *parse_in_parts(const char *text, size_t n, size_t flags, json_err
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why)
 {
     enum { AT_ONCE = 1 << 20 }; /* bytes that are parsed without asking */
-    struct count c = {.cost = PARSER_COST};
+    struct json_count c = {.cost = PARSER_COST};
     size_t at = exceeds(&c, text, n, (uint64_t)JSON_FACTOR * n + JSON_SPARE);
     if (at == n && stop_flag && n > AT_ONCE)
         return parse_in_parts(text, n, flags, why);

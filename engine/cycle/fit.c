@@ -15,14 +15,14 @@ static const size_t SPARE = (size_t)384 << 20;
 
 /* ---- a device that only counts --------------------------------------------------------------- */
 
-struct count {
+struct fit_count {
     struct device real;
     struct need n;
 };
 
-static struct count *count_of(struct kdev *d)
+static struct fit_count *count_of(struct kdev *d)
 {
-    return (struct count *)(void *)d;
+    return (struct fit_count *)(void *)d;
 }
 
 /* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit. */
@@ -35,7 +35,7 @@ static size_t rounded(size_t bytes)
 static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
 {
     (void)e;
-    struct count *c = count_of(d);
+    struct fit_count *c = count_of(d);
     *(strcmp(what, "KV cells") == 0 ? &c->n.cells : &c->n.work) += rounded(bytes);
     return (kbuf){c, bytes}; /* not NULL; never read or written */
 }
@@ -43,7 +43,7 @@ static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct e
 static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     (void)e;
-    struct count *c = count_of(d);
+    struct fit_count *c = count_of(d);
     size_t bytes = c->real.k->footprint(c->real.d, t);
     c->n.weights += bytes ? rounded(bytes) : 0;
     return true;
@@ -82,7 +82,7 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
         .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
-    struct count c = {.real = dev};
+    struct fit_count c = {.real = dev};
     struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv, dev.precision};
     struct runtime r;
     struct err e = {0};
@@ -93,7 +93,7 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
-struct fit {
+struct fit_try {
     struct device dev;
     struct model *m;
     struct draft *draft;
@@ -107,7 +107,7 @@ static size_t sum(const struct need *n)
 }
 
 /* fp8: the weights are not quantized before and after. */
-static bool fits(const struct fit *f, const struct runtime_shape *s)
+static bool fits(const struct fit_try *f, const struct runtime_shape *s)
 {
     if (f->fp8)
         models_mark(f->m, f->draft, true);
@@ -117,7 +117,7 @@ static bool fits(const struct fit *f, const struct runtime_shape *s)
     return sum(&n) <= f->room;
 }
 
-static bool is_quantized(const struct fit *f)
+static bool is_quantized(const struct fit_try *f)
 {
     bool any = f->m->head.quantize || f->m->embed.quantize;
     for (int i = 0; i < f->m->cfg.n_layer; i++)
@@ -129,7 +129,7 @@ static bool is_quantized(const struct fit *f)
 
 /* The largest value of *knob, a member of *s, with which *s fits, among least, least + step, ...
  * below its present value; 0: none fits. */
-static int largest(const struct fit *f, struct runtime_shape *s, int *knob, int least, int step)
+static int largest(const struct fit_try *f, struct runtime_shape *s, int *knob, int least, int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
     if (*knob <= least)
@@ -160,7 +160,7 @@ static struct size_text text(size_t bytes)
 }
 
 /* The largest context or pool of full layers that fits, as text; "": none fits. */
-static struct size_text propose_size(const struct fit *f, const struct runtime_shape *shape)
+static struct size_text propose_size(const struct fit_try *f, const struct runtime_shape *shape)
 {
     struct runtime_shape s = *shape;
     struct size_text t = {""};
@@ -173,9 +173,10 @@ static struct size_text propose_size(const struct fit *f, const struct runtime_s
 }
 
 /* Proposes changes with which the runtime would fit, as text. */
-static void propose(const struct fit *f, const struct runtime_shape *shape, char *out, size_t size)
+static void propose(const struct fit_try *f, const struct runtime_shape *shape, char *out,
+                    size_t size)
 {
-    struct fit alone = *f, fp8 = *f;
+    struct fit_try alone = *f, fp8 = *f;
     struct size_text less = propose_size(f, shape), less_fp8 = {""};
     alone.draft = NULL;
     fp8.fp8 = !is_quantized(f);
@@ -194,7 +195,7 @@ static void propose(const struct fit *f, const struct runtime_shape *shape, char
         snprintf(out, size, "no context fits; --device cpu needs none");
 }
 
-static bool too_large(const struct fit *f, const struct runtime_shape *shape, size_t free_bytes,
+static bool too_large(const struct fit_try *f, const struct runtime_shape *shape, size_t free_bytes,
                       struct err *e)
 {
     struct need n = fit_need(f->dev, f->m, f->draft, shape);
@@ -216,7 +217,7 @@ bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct r
     dev.k->memory(dev.d, &left, &all);
     if (all == 0)
         return true;
-    struct fit f = {dev, m, draft, left > SPARE ? left - SPARE : 0, false};
+    struct fit_try f = {dev, m, draft, left > SPARE ? left - SPARE : 0, false};
     if (fits(&f, shape))
         return true;
     struct runtime_shape s = *shape;

@@ -16,7 +16,7 @@ static kbuf region(struct fused_cycle *x, size_t words)
 
 static void layout_inbox(struct fused_cycle *x)
 {
-    struct layout *at = &x->at;
+    struct fused_layout *at = &x->at;
     size_t S = (size_t)x->key.steps, K = (size_t)x->key.topk;
     at->root = region(x, 1);
     at->prefix = region(x, 1);
@@ -43,7 +43,7 @@ static void layout_inbox(struct fused_cycle *x)
 /* Assigns the buffers that the host reads, then those that only the device uses. */
 static void layout_outbox(struct fused_cycle *x)
 {
-    struct layout *at = &x->at;
+    struct fused_layout *at = &x->at;
     size_t N = (size_t)x->nodes, S = (size_t)x->key.steps, K = (size_t)x->key.topk;
     size_t most = S ? (size_t)tree_candidates(x->key.topk, x->key.steps) : 0;
     at->choice = region(x, N);
@@ -80,7 +80,7 @@ static void layout_outbox(struct fused_cycle *x)
 
 static void layout_buffers(struct fused_cycle *x)
 {
-    x->at = (struct layout){0};
+    x->at = (struct fused_layout){0};
     layout_inbox(x);
     layout_outbox(x);
 }

@@ -48,7 +48,7 @@ static void grow_levels(struct fused_cycle *x)
 
 static void select_rows(struct fused_cycle *x, const struct k_plan *kp)
 {
-    struct layout *at = &x->at;
+    struct fused_layout *at = &x->at;
     struct k_select a = {
         .t = &at->tree, .root = at->root, .prefix = at->prefix, .draws = at->draws, .n = at->n,
         .token = kp->token, .pos = kp->pos, .parent = at->parent, .parent0 = at->parent0,
@@ -65,7 +65,7 @@ static void select_rows(struct fused_cycle *x, const struct k_plan *kp)
 static void sample_rows(struct fused_cycle *x, const struct k_plan *kp)
 {
     struct runtime *r = x->r;
-    struct layout *at = &x->at;
+    struct fused_layout *at = &x->at;
     int V = r->m->cfg.vocab, N = x->nodes;
     size_t bytes = (size_t)(N - 1) * 4;
     struct k_sample sample = {
@@ -88,7 +88,7 @@ static void sample_rows(struct fused_cycle *x, const struct k_plan *kp)
 static void accept_rows(struct fused_cycle *x, const struct k_plan *kp, kbuf emitted)
 {
     struct runtime *r = x->r;
-    struct layout *at = &x->at;
+    struct fused_layout *at = &x->at;
     struct k_accept a = {
         .nodes = x->nodes, .steps = x->key.steps, .n_stop = r->n_stop, .n = at->n,
         .token = kp->token, .parent = at->parent, .choice = at->choice, .limit = at->limit,

@@ -37,7 +37,7 @@ struct fused {
 
 /* The buffers of a run, i32 and f32 (kernels.h describes each). The first `in` bytes are the
  * inbox's image, [out0, out1) is the outbox's; plans whose rows the device fills in lie in both. */
-struct layout {
+struct fused_layout {
     kbuf root, prefix, drafted, state, limit, force, stop, draws;
     kbuf guess, guess_logp;             /* (topk) of the root */
     kbuf cells, full, swa;              /* slots of the draft's scratch cells, of the tree's rows */
@@ -63,7 +63,7 @@ struct fused_cycle {
     struct graph_key key;
     int nodes, scratch;   /* rows of verify; draft cells of all levels */
     struct plan *draft, *verify, *extend; /* the pass's own; NULL: the shape has none */
-    struct layout at;
+    struct fused_layout at;
     char *in;
     const char *out;
 };

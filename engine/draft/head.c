@@ -270,7 +270,7 @@ static struct draft_row draft_row_of(const struct growth *g, int level, int k, i
 }
 
 /* One level's rows over all lanes that go this deep. */
-struct rows {
+struct head_rows {
     struct plan_req req[MAX_LANES];
     int n_req, n;
     struct draft_row *row; /* (n) EAGLE3: where each state goes and what it sees */
@@ -278,12 +278,12 @@ struct rows {
 };
 
 static void collect(const struct head *d, struct drafting *lane, struct growth *g, int n,
-                    int level, int topk, struct rows *r)
+                    int level, int topk, struct head_rows *r)
 {
     size_t most = (size_t)n * MAX_TOPK;
-    *r = (struct rows){.row = xmalloc(most * sizeof *r->row),
-                       .token = xmalloc(most * sizeof *r->token),
-                       .from = xmalloc(most * sizeof *r->from)};
+    *r = (struct head_rows){.row = xmalloc(most * sizeof *r->row),
+                            .token = xmalloc(most * sizeof *r->token),
+                            .from = xmalloc(most * sizeof *r->from)};
     for (int b = 0; b < n; b++) {
         if (lane[b].max_depth < level)
             continue;
@@ -318,7 +318,7 @@ static void add_level(struct drafting *lane, struct growth *g, int n, int level,
 static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
                        int n, int level, int topk, struct err *e)
 {
-    struct rows r;
+    struct head_rows r;
     collect(d, lane, g, n, level, topk, &r);
     bool ok = r.n == 0 ||
               pass_prepare(ps, drafter_owns_kv(&d->base) ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req,

@@ -36,7 +36,7 @@ struct match {
     int at, length; /* where the continuation begins */
 };
 
-struct node {
+struct ngram_node {
     int32_t token;
     int parent, depth;
     int child, sibling;     /* the first child, the next sibling; 0: none */
@@ -49,7 +49,7 @@ struct ngram {
     struct drafter base;
     struct match match[MATCHES];
     int n_match;
-    struct node node[NODES]; /* the trie; 0 is the root */
+    struct ngram_node node[NODES]; /* the trie; 0 is the root */
     int n_node;
 };
 
@@ -87,15 +87,15 @@ static int child_of(struct ngram *g, int parent, int32_t token)
         link = &g->node[*link].sibling;
     if (!*link) {
         *link = g->n_node++;
-        g->node[*link] = (struct node){.token = token, .parent = parent, .index = -1,
-                                       .depth = g->node[parent].depth + 1};
+        g->node[*link] = (struct ngram_node){.token = token, .parent = parent, .index = -1,
+                                             .depth = g->node[parent].depth + 1};
     }
     return *link;
 }
 
 static void build_trie(struct ngram *g, const int32_t *token, int n, int depth)
 {
-    g->node[0] = (struct node){.parent = -1, .q = 1, .score = 1};
+    g->node[0] = (struct ngram_node){.parent = -1, .q = 1, .score = 1};
     g->n_node = 1;
     for (int i = 0; i < g->n_match; i++) {
         const struct match *m = &g->match[i];
@@ -108,7 +108,7 @@ static void build_trie(struct ngram *g, const int32_t *token, int n, int depth)
     }
 }
 
-static float estimate(const struct node *parent, const struct node *v)
+static float estimate(const struct ngram_node *parent, const struct ngram_node *v)
 {
     static const float e[LONGEST + 1] = {0, 8, 8.0f / 3, 8.0f / 9, 8.0f / 27, 8.0f / 81};
     float q = 0, rest = 1;
@@ -128,7 +128,7 @@ static int best_node(const struct ngram *g, const int *width, int topk)
 {
     int best = 0;
     for (int i = 1; i < g->n_node; i++) {
-        const struct node *v = &g->node[i];
+        const struct ngram_node *v = &g->node[i];
         if (v->index < 0 && g->node[v->parent].index >= 0 && width[v->depth] < topk &&
             v->score >= LEAST && (!best || v->score > g->node[best].score))
             best = i;
@@ -140,12 +140,12 @@ static void fill_tree(struct ngram *g, const struct tree_shape *shape, struct tr
 {
     int width[MAX_STEPS + 1] = {0}, most = min_int(shape->nodes, TREE_MAX);
     for (int i = 1; i < g->n_node; i++) { /* parents come before children */
-        struct node *v = &g->node[i];
+        struct ngram_node *v = &g->node[i];
         v->q = estimate(&g->node[v->parent], v);
         v->score = g->node[v->parent].score * v->q;
     }
     for (int i; t->n < most && (i = best_node(g, width, shape->topk)) > 0;) {
-        struct node *v = &g->node[i];
+        struct ngram_node *v = &g->node[i];
         v->index = tree_add(t, g->node[v->parent].index, v->token, v->q, logf(v->score));
         width[v->depth]++;
     }

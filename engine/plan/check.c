@@ -473,7 +473,7 @@ static bool bad_slot(const struct view *v, const struct table *t, int row, const
  * of rows. The functions marked PER_KIND are compiled once for each kind of row. */
 enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
 #define PER_KIND static inline __attribute__((always_inline))
-struct rows {
+struct check_rows {
     const struct view *v;
     const struct table *t;
     enum kind kind;
@@ -487,11 +487,11 @@ struct rows {
     const struct draft_row *level;
 };
 
-static struct rows rows_of(const struct view *v, const struct table *t, enum kind kind)
+static struct check_rows rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
     const struct plan *p = v->p;
     const size_t r0 = (size_t)v->r0;
-    return (struct rows){
+    return (struct check_rows){
         .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
         .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
         .part_start = plan_two_parts(p) ? p->prefix_len[v->b] : 0, .width = t->expand_w,
@@ -502,14 +502,14 @@ static struct rows rows_of(const struct view *v, const struct table *t, enum kin
         .level = v->q->draft};
 }
 
-PER_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
+PER_KIND bool slot_right(const struct check_rows *r, int i, const char *what, int32_t slot,
                               int32_t expected, int cell)
 {
     return (slot == expected && slot >= r->first_page_slot) ||
            bad_slot(r->v, r->t, r->v->r0 + i, what, slot, cell);
 }
 
-static bool bad_write(const struct rows *r, int i)
+static bool bad_write(const struct check_rows *r, int i)
 {
     const struct view *v = r->v;
     if (!r->write)
@@ -522,7 +522,7 @@ static bool bad_write(const struct rows *r, int i)
                 r->ref[page]);
 }
 
-PER_KIND bool check_write(const struct rows *r, int i)
+PER_KIND bool check_write(const struct check_rows *r, int i)
 {
     if (r->kind == FROZEN)
         return !r->write || bad_write(r, i);
@@ -542,7 +542,7 @@ static inline int node_of(const struct tree *t, int i)
 
 /* The usual case, in which the window begins before the tree: a row's expand columns are those of
  * its parent's row, which was checked before, then its own cell. */
-PER_KIND bool extends_parent(const struct rows *r, int i, int n)
+PER_KIND bool extends_parent(const struct check_rows *r, int i, int n)
 {
     const int32_t *mine = r->expand + mul64(i, r->width);
     const int32_t *up = n > 1 ? r->expand + mul64(r->tree->parent[i], r->width) : mine;
@@ -554,7 +554,7 @@ PER_KIND bool extends_parent(const struct rows *r, int i, int n)
 
 /* Compares the expand columns with the ancestors one by one, without the first `skip`, which lie
  * before the window. */
-static bool matches_ancestors(const struct rows *r, int i, int skip)
+static bool matches_ancestors(const struct check_rows *r, int i, int skip)
 {
     const int32_t *expand = r->expand + mul64(i, r->width);
     uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
@@ -569,7 +569,7 @@ static bool matches_ancestors(const struct rows *r, int i, int skip)
 }
 
 /* The expand columns of a draft row are the cells that its request lists. */
-static bool matches_request(const struct rows *r, int i, int skip)
+static bool matches_request(const struct check_rows *r, int i, int skip)
 {
     const int32_t *expand = r->expand + mul64(i, r->width);
     const int *cell = r->level[i].seen + skip;
@@ -579,7 +579,8 @@ static bool matches_request(const struct rows *r, int i, int skip)
     return true;
 }
 
-static bool bad_keys(const struct rows *r, int i, int n, int first, int expected_hi, int query)
+static bool bad_keys(const struct check_rows *r, int i, int n, int first, int expected_hi,
+                     int query)
 {
     const struct view *v = r->v;
     if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
@@ -592,7 +593,7 @@ static bool bad_keys(const struct rows *r, int i, int n, int first, int expected
 
 /* A row's keys begin at the start of its window and end at its own position. n: cells of its tree
  * part, those before the window included. */
-PER_KIND bool check_keys(const struct rows *r, int i, int n)
+PER_KIND bool check_keys(const struct check_rows *r, int i, int n)
 {
     bool line = r->kind == LINE || r->kind == FROZEN;
     /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
@@ -606,7 +607,7 @@ PER_KIND bool check_keys(const struct rows *r, int i, int n)
            bad_keys(r, i, n, first, expected_hi, query);
 }
 
-PER_KIND bool check_row(const struct rows *r, int i)
+PER_KIND bool check_row(const struct check_rows *r, int i)
 {
     int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
             : r->kind == LEVEL ? r->level[i].n_seen
@@ -621,7 +622,7 @@ PER_KIND bool check_row(const struct rows *r, int i)
 
 PER_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
-    const struct rows r = rows_of(v, t, kind);
+    const struct check_rows r = rows_of(v, t, kind);
     for (int i = 0; i < r.n; i++)
         if (!check_row(&r, i))
             return false;

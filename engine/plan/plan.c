@@ -157,7 +157,7 @@ static bool is_draft(enum plan_mode m)
 /* One row, in cells of its request. It writes `cell` (-1: none). Without a window it reads cells
  * [0, hi) through pages, then the n_seen cells seen[] through expand, whose positions are hi, hi +
  * 1, ... */
-struct row {
+struct plan_row {
     int32_t token;
     int pos, cell, hi, up;
     int n_seen;
@@ -165,7 +165,7 @@ struct row {
 };
 
 /* Stores the extent of row r; returns how many cells of seen[] lie before the window. */
-static int put_row_extent(struct table *t, int r, const struct row *row)
+static int put_row_extent(struct table *t, int r, const struct plan_row *row)
 {
     struct row_extent x = row_extent(row->hi, row->n_seen, t->window);
     t->lo[r] = x.lo;
@@ -184,14 +184,14 @@ static void split_extent(struct table *t, struct table *part, int r, int prefix)
 
 /* The slots of cells [base, base + n) of a request, in the pools that the plan's tables use. */
 enum { CELLS_AT_ONCE = 256 };
-struct cells {
+struct plan_cells {
     int base;
     full_slot full[CELLS_AT_ONCE];
     swa_slot swa[CELLS_AT_ONCE];
     draft_slot draft[CELLS_AT_ONCE];
 };
 
-static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
+static void find_cells(struct plan_cells *c, const struct plan *p, const struct kv *kv,
                        const struct seq *s, int base, int n)
 {
     CHECK(n <= CELLS_AT_ONCE && (p->table[TABLE_FULL].used || !p->table[TABLE_SWA].used));
@@ -205,7 +205,7 @@ static void find_cells(struct cells *c, const struct plan *p, const struct kv *k
 }
 
 /* The extent of a row in a table of the target, in one part or split at the prefix. */
-static void put_extent(struct plan *p, enum table_id id, int r, const struct row *row)
+static void put_extent(struct plan *p, enum table_id id, int r, const struct plan_row *row)
 {
     put_row_extent(&p->table[id], r, row);
     if (p->prefix[id].used)
@@ -213,7 +213,8 @@ static void put_extent(struct plan *p, enum table_id id, int r, const struct row
 }
 
 /* A row of an extend, decode or frozen pass in the target's tables. */
-static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
+static void put_target_row(struct plan *p, const struct plan_cells *c, int r,
+                           const struct plan_row *row)
 {
     bool writes = row->cell >= 0;
     if (writes)
@@ -226,8 +227,8 @@ static void put_target_row(struct plan *p, const struct cells *c, int r, const s
     put_extent(p, TABLE_SWA, r, row);
 }
 
-static void put_draft_row(struct plan *p, enum table_id id, const struct cells *c, int r,
-                          const struct row *row)
+static void put_draft_row(struct plan *p, enum table_id id, const struct plan_cells *c, int r,
+                          const struct plan_row *row)
 {
     CHECK(is_draft(p->mode)); /* find_cells() has found the draft's cells */
     draft_put_write(p, id, r, c->draft[row->cell - c->base]);
@@ -236,7 +237,8 @@ static void put_draft_row(struct plan *p, enum table_id id, const struct cells *
         draft_put_expand(p, id, r, i - skip, c->draft[row->seen[i] - c->base]);
 }
 
-static void put_row(struct plan *p, const struct cells *c, int b, int r, const struct row *row)
+static void put_row(struct plan *p, const struct plan_cells *c, int b, int r,
+                    const struct plan_row *row)
 {
     p->token[r] = row->token;
     p->pos[r] = row->pos;
@@ -252,14 +254,14 @@ static void put_row(struct plan *p, const struct cells *c, int b, int r, const s
 static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
                         int r0)
 {
-    struct cells c;
+    struct plan_cells c;
     for (int i = 0; i < q->n; i++) {
         int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* last row: kv_len */
         if (i % CELLS_AT_ONCE == 0)
             find_cells(&c, p, kv, q->seq, at, min_int(CELLS_AT_ONCE, q->n - i));
         put_row(p, &c, b, r0 + i,
-                &(struct row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
-                              .up = i ? r0 + i - 1 : -1});
+                &(struct plan_row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
+                                   .up = i ? r0 + i - 1 : -1});
     }
 }
 
@@ -307,7 +309,7 @@ static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req
     const struct tree *t = q->tree;
     const int prefix = p->prefix_len[b];
     int32_t *token = p->token + r0, *pos = p->pos + r0, *req = p->req + r0, *up = p->up + r0;
-    struct cells c;
+    struct plan_cells c;
     CHECK(p->table[TABLE_FULL].used);
     find_cells(&c, p, kv, q->seq, prefix, q->n);
     for (int j = 0; j < q->n; j++) {
@@ -325,13 +327,13 @@ static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req
 static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
     int prefix = p->prefix_len[b];
-    struct cells c;
+    struct plan_cells c;
     find_cells(&c, p, kv, q->seq, prefix, p->kv_len[b] - prefix);
     for (int i = 0; i < q->n; i++) {
         const struct draft_row *d = &q->draft[i];
         put_row(p, &c, b, r0 + i,
-                &(struct row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
-                              .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
+                &(struct plan_row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
+                                   .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
     }
 }
 
@@ -340,8 +342,8 @@ static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
     int prefix = p->prefix_len[b];
     for (int i = 0; i < q->n; i++)
         put_row(p, NULL, b, r0 + i,
-                &(struct row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
-                              .up = -1});
+                &(struct plan_row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
+                                   .up = -1});
 }
 
 /* ---- page columns ---------------------------------------------------------------------------- */

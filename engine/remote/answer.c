@@ -131,7 +131,7 @@ static void offer_rival(struct answer_token *t, int32_t id, float logp)
 
 /* The best tokens of one token's row as the server lists them: the token itself, then the others in
  * any order. Texts are the server's JSON. */
-struct row {
+struct answer_row {
     struct candidate {
         int32_t id;
         float logp;
@@ -142,7 +142,7 @@ struct row {
     int n, cap;
 };
 
-static void row_add(struct row *w, struct candidate c)
+static void row_add(struct answer_row *w, struct candidate c)
 {
     if (w->n == w->cap) {
         w->cap = 2 * w->cap + 32;
@@ -192,7 +192,7 @@ static void put_entry(struct answer *a, const struct candidate *c)
 }
 
 /* Keeps the row of the last token, and empties it: the token itself, then the best others. */
-static void put_row(struct answer *a, struct row *w)
+static void put_row(struct answer *a, struct answer_row *w)
 {
     if (w->n > 2)
         qsort(w->v + 1, (size_t)w->n - 1, sizeof *w->v, better);
@@ -212,7 +212,7 @@ static void put_row(struct answer *a, struct row *w)
  * logprob and top_logprobs, ids in some servers. */
 static void get_entries(struct answer *a, const json_t *entries)
 {
-    struct row row = {0};
+    struct answer_row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(entries, i, entry) {
@@ -241,7 +241,7 @@ static void get_entries(struct answer *a, const json_t *entries)
 /* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log probabilities. */
 static void get_columns(struct answer *a, const json_t *logprobs)
 {
-    struct row row = {0};
+    struct answer_row row = {0};
     size_t i;
     json_t *text, *v;
     const char *key;
@@ -266,7 +266,7 @@ static void get_columns(struct answer *a, const json_t *logprobs)
 /* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the same. */
 static void get_triples(struct answer *a, const json_t *meta)
 {
-    struct row row = {0};
+    struct answer_row row = {0};
     size_t i, k;
     json_t *entry, *top;
     json_array_foreach(at(meta, "output_token_logprobs"), i, entry) {

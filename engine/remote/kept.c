@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kept_open(struct kept *k)
+void kept_open(struct remote_kept *k)
 {
-    *k = (struct kept){0};
+    *k = (struct remote_kept){0};
     pthread_mutex_init(&k->mu, NULL);
     ring_open(&k->ring);
     k->tops = xcalloc(TOPS_KEPT, sizeof *k->tops);
     k->turn = xcalloc(SERVED_KEPT, sizeof *k->turn);
 }
 
-static void drop_tops(struct kept *k)
+static void drop_tops(struct remote_kept *k)
 {
     for (int i = 0; i < TOPS_KEPT; i++) {
         tops_free(k->tops[i].tops);
@@ -23,7 +23,7 @@ static void drop_tops(struct kept *k)
     k->n_tops = 0;
 }
 
-void kept_close(struct kept *k)
+void kept_close(struct remote_kept *k)
 {
     drop_tops(k);
     ring_close(&k->ring);
@@ -38,7 +38,7 @@ void kept_close(struct kept *k)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* A fork keeps what its parent's turns left; any other session begins empty. */
-static void begin_session(struct kept *k, const struct event *ev)
+static void begin_session(struct remote_kept *k, const struct event *ev)
 {
     uint64_t n = 0;
     if (ev->fork_turn > 0 && strcmp(ev->parent, k->session) == 0) {
@@ -53,7 +53,7 @@ static void begin_session(struct kept *k, const struct event *ev)
     memcpy(k->session, ev->session, sizeof k->session);
 }
 
-static void learn(struct kept *k, int32_t id, const char *text, int n)
+static void learn(struct remote_kept *k, int32_t id, const char *text, int n)
 {
     if (id < 0 || id >= TEXT_IDS || !text || n == 0)
         return;
@@ -71,7 +71,7 @@ static void learn(struct kept *k, int32_t id, const char *text, int n)
     }
 }
 
-static void add_tops(struct kept *k, const struct event *ev)
+static void add_tops(struct remote_kept *k, const struct event *ev)
 {
     const struct tops *t = ev->tops;
     if (!t || !t->n)
@@ -83,7 +83,7 @@ static void add_tops(struct kept *k, const struct event *ev)
     *at = (struct kept_tops){ev->turn, ev->step, tops_copy(t)};
 }
 
-static void add_step(struct kept *k, const struct event *ev)
+static void add_step(struct remote_kept *k, const struct event *ev)
 {
     struct token_fact none[TREE_MAX];
     int n = min_int(ev->tokens.n, TREE_MAX);
@@ -93,7 +93,7 @@ static void add_step(struct kept *k, const struct event *ev)
     add_tops(k, ev);
 }
 
-static void add_turn(struct kept *k, const struct event *ev)
+static void add_turn(struct remote_kept *k, const struct event *ev)
 {
     struct served_turn *t = &k->turn[k->n_turn++ % SERVED_KEPT];
     *t = (struct served_turn){.turn = ev->turn, .reason = ev->reason, .n_tokens = ev->n_tokens,
@@ -106,7 +106,7 @@ static void add_turn(struct kept *k, const struct event *ev)
     served_free(s);
 }
 
-void kept_event(struct kept *k, const struct event *ev)
+void kept_event(struct remote_kept *k, const struct event *ev)
 {
     pthread_mutex_lock(&k->mu);
     if (ev->kind == EV_SESSION)
@@ -120,14 +120,14 @@ void kept_event(struct kept *k, const struct event *ev)
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-void kept_range(struct kept *k, struct step_range *out)
+void kept_range(struct remote_kept *k, struct step_range *out)
 {
     pthread_mutex_lock(&k->mu);
     ring_range(&k->ring, out);
     pthread_mutex_unlock(&k->mu);
 }
 
-int kept_steps(struct kept *k, struct step_info *out, int max)
+int kept_steps(struct remote_kept *k, struct step_info *out, int max)
 {
     pthread_mutex_lock(&k->mu);
     int n = ring_latest(&k->ring, out, max);
@@ -135,7 +135,7 @@ int kept_steps(struct kept *k, struct step_info *out, int max)
     return n;
 }
 
-bool kept_step(struct kept *k, int turn, int step, struct step_view *out)
+bool kept_step(struct remote_kept *k, int turn, int step, struct step_view *out)
 {
     pthread_mutex_lock(&k->mu);
     const struct ring_entry *e = ring_find(&k->ring, turn, step);
@@ -145,7 +145,7 @@ bool kept_step(struct kept *k, int turn, int step, struct step_view *out)
     return e != NULL;
 }
 
-int kept_turns(struct kept *k, struct served_turn *out, int max)
+int kept_turns(struct remote_kept *k, struct served_turn *out, int max)
 {
     pthread_mutex_lock(&k->mu);
     uint64_t held = k->n_turn < SERVED_KEPT ? k->n_turn : SERVED_KEPT;
@@ -156,7 +156,7 @@ int kept_turns(struct kept *k, struct served_turn *out, int max)
     return n;
 }
 
-struct tops *kept_tops(struct kept *k, int turn, int step)
+struct tops *kept_tops(struct remote_kept *k, int turn, int step)
 {
     struct tops *out = NULL;
     pthread_mutex_lock(&k->mu);
@@ -167,7 +167,7 @@ struct tops *kept_tops(struct kept *k, int turn, int step)
     return out;
 }
 
-const char *kept_token(struct kept *k, int32_t id, size_t *n)
+const char *kept_token(struct remote_kept *k, int32_t id, size_t *n)
 {
     const char *p = NULL;
     *n = 0;

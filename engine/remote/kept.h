@@ -3,7 +3,7 @@
  *
  * All of it comes from the events that the session posts, so the log has all of it, too. Steps are
  * kept in a ring (engine/past/step_ring.h); of the rest the latest are kept.
- * Threads: any; struct kept locks itself.
+ * Threads: any; struct remote_kept locks itself.
  */
 #ifndef AERIE_KEPT_H
 #define AERIE_KEPT_H
@@ -15,7 +15,7 @@
 
 enum { TOPS_KEPT = 4096, TEXT_IDS = 1 << 20 };
 
-struct kept {
+struct remote_kept {
     pthread_mutex_t mu;
     char session[SESSION_ID];
     struct step_ring ring;
@@ -34,18 +34,18 @@ struct kept {
     double (*length)(const struct served *s); /* see struct served_turn; NULL: there is none */
 };
 
-void kept_open(struct kept *k);
-void kept_close(struct kept *k);
+void kept_open(struct remote_kept *k);
+void kept_close(struct remote_kept *k);
 /* Records the facts of an event, which it does not change. */
-void kept_event(struct kept *k, const struct event *ev);
+void kept_event(struct remote_kept *k, const struct event *ev);
 
 /* Copies for views. */
-void kept_range(struct kept *k, struct step_range *out);
-int kept_steps(struct kept *k, struct step_info *out, int max);
-bool kept_step(struct kept *k, int turn, int step, struct step_view *out);
-int kept_turns(struct kept *k, struct served_turn *out, int max);
-struct tops *kept_tops(struct kept *k, int turn, int step);
+void kept_range(struct remote_kept *k, struct step_range *out);
+int kept_steps(struct remote_kept *k, struct step_info *out, int max);
+bool kept_step(struct remote_kept *k, int turn, int step, struct step_view *out);
+int kept_turns(struct remote_kept *k, struct served_turn *out, int max);
+struct tops *kept_tops(struct remote_kept *k, int turn, int step);
 /* The text of an id, valid as long as k; "" and *n == 0 if it is not known. */
-const char *kept_token(struct kept *k, int32_t id, size_t *n);
+const char *kept_token(struct remote_kept *k, int32_t id, size_t *n);
 
 #endif

@@ -98,7 +98,7 @@ static enum field field_named(const struct msgpack_value *key)
 }
 
 /* The buffers for one event after the other. */
-struct reading {
+struct kv_reading {
     struct kv_event ev;
     struct block_hash *hash; /* (cap_hash) */
     int32_t *token;          /* (cap_token) */
@@ -106,13 +106,13 @@ struct reading {
     const char *wrong; /* what is wrong with the present event; NULL: nothing */
 };
 
-static void refuse(struct reading *r, const char *why)
+static void refuse(struct kv_reading *r, const char *why)
 {
     if (!r->wrong)
         r->wrong = why;
 }
 
-static void read_hashes(struct reading *r, struct msgpack m)
+static void read_hashes(struct kv_reading *r, struct msgpack m)
 {
     struct msgpack_value v;
     if (!msgpack_next(&m, &v) || v.kind != MP_ARRAY || v.n > KV_HASHES) {
@@ -151,7 +151,7 @@ static bool next_token(struct msgpack *m, int32_t *out)
     return *out >= 0;
 }
 
-static void read_tokens(struct reading *r, struct msgpack m)
+static void read_tokens(struct kv_reading *r, struct msgpack m)
 {
     struct msgpack_value v;
     r->n_token = 0;
@@ -166,7 +166,7 @@ static void read_tokens(struct reading *r, struct msgpack m)
         r->n_token = 0;
 }
 
-static void read_field(struct reading *r, enum field f, struct msgpack m)
+static void read_field(struct kv_reading *r, enum field f, struct msgpack m)
 {
     struct kv_event *ev = &r->ev;
     struct msgpack_value v;
@@ -214,7 +214,7 @@ static bool find_type(struct msgpack m, const struct msgpack_value *head, enum k
     return false;
 }
 
-static void read_fields(struct reading *r, struct msgpack m, const struct msgpack_value *head)
+static void read_fields(struct kv_reading *r, struct msgpack m, const struct msgpack_value *head)
 {
     struct msgpack_value key;
     bool map = head->kind == MP_MAP;
@@ -234,7 +234,7 @@ static void read_fields(struct reading *r, struct msgpack m, const struct msgpac
     }
 }
 
-static void finish_event(struct reading *r)
+static void finish_event(struct kv_reading *r)
 {
     struct kv_event *ev = &r->ev;
     if (ev->kind != KV_CLEARED && !ev->hash)
@@ -246,7 +246,7 @@ static void finish_event(struct reading *r)
 }
 
 /* Reads the event at m. */
-static void read_event(struct reading *r, struct msgpack m, int rank)
+static void read_event(struct kv_reading *r, struct msgpack m, int rank)
 {
     struct msgpack_value head;
     r->ev = (struct kv_event){.group = -1, .rank = rank};
@@ -298,7 +298,7 @@ bool kv_batch_read(struct kv_batch *b, const void *payload, size_t n,
 {
     struct msgpack m = msgpack_of(payload, n), all = m, events = m;
     struct msgpack_value v;
-    struct reading r = {0};
+    struct kv_reading r = {0};
     *b = (struct kv_batch){0};
     if (n > KV_PAYLOAD || !msgpack_skip(&all) || all.p != all.end || !find_parts(m, b, &events) ||
         !msgpack_next(&events, &v) || v.kind != MP_ARRAY)

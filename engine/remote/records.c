@@ -92,12 +92,12 @@ static void add_content(struct record *r, const json_t *content, struct buf *out
 }
 
 /* Messages become a system prompt, exchanges and a question. */
-struct exchange {
+struct record_exchange {
     struct buf user, reply;
     bool asked, answered;
 };
 
-static void end_exchange(struct record *r, struct exchange *t)
+static void end_exchange(struct record *r, struct record_exchange *t)
 {
     r->past = xrealloc(r->past, (size_t)r->n_past + 1, sizeof *r->past);
     r->past[r->n_past] = (struct past_turn){.turn = r->n_past + 1,
@@ -120,7 +120,7 @@ static void join_text(struct record *r, struct buf *to, bool *there, const struc
 
 static bool take_messages(struct record *r, const json_t *all, struct err *e)
 {
-    struct exchange t = {0};
+    struct record_exchange t = {0};
     size_t i;
     json_t *m;
     bool ok = json_array_size(all) > 0 && json_array_size(all) <= RECORD_MESSAGES;

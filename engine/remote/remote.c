@@ -27,7 +27,7 @@ struct remote {
     struct http *http;
     struct server server;
     struct gauges gauges;
-    struct kept kept;
+    struct remote_kept kept;
     bool stalled;          /* view.trouble reports that the running reply is silent */
     char unreachable[200]; /* reported in view.trouble: why the server cannot be reached; "": it
                               can */
@@ -213,7 +213,7 @@ static void end_reply(struct remote *r, const struct incoming *in, const struct 
  * prompt are known. Some servers send them before the reply. Otherwise a second request asks for
  * them when the reply begins without them or is slow; the turn waits at most one second for that
  * answer. */
-struct turn {
+struct remote_turn {
     struct remote *r;
     struct talk_reply *out;
     const struct incoming *in;
@@ -226,7 +226,7 @@ struct turn {
     struct ids prompt;   /* the ids with which the turn began */
 };
 
-static void show_text(struct turn *turn, int channel, const char *text, size_t n)
+static void show_text(struct remote_turn *turn, int channel, const char *text, size_t n)
 {
     if (turn->begun)
         talk_text(&turn->r->talk, turn->out, channel, text, n);
@@ -235,7 +235,7 @@ static void show_text(struct turn *turn, int channel, const char *text, size_t n
 }
 
 /* The ids of the prompt that the server sent, in the stream or in answer to `ask`. */
-static void take_prompt(const struct turn *turn, struct ids *out)
+static void take_prompt(const struct remote_turn *turn, struct ids *out)
 {
     const struct http_call *c = &turn->ask;
     struct answer a;
@@ -248,7 +248,7 @@ static void take_prompt(const struct turn *turn, struct ids *out)
     answer_free(&a);
 }
 
-static void begin_turn(struct turn *turn)
+static void begin_turn(struct remote_turn *turn)
 {
     struct ids prompt = {0};
     if (turn->begun)
@@ -264,7 +264,7 @@ static void begin_turn(struct turn *turn)
     }
 }
 
-static void look_for_prompt(struct turn *turn)
+static void look_for_prompt(struct remote_turn *turn)
 {
     const uint64_t slow = 250000000, late = 1000000000;
     const struct incoming *in = turn->in;
@@ -284,7 +284,7 @@ static void look_for_prompt(struct turn *turn)
 
 static void turn_meanwhile(void *arg)
 {
-    struct turn *turn = arg;
+    struct remote_turn *turn = arg;
     watch_silence(turn->r, turn->in);
     look_for_prompt(turn);
     meanwhile(turn->r);
@@ -292,7 +292,7 @@ static void turn_meanwhile(void *arg)
 
 static void turn_text(struct incoming *in, int channel, const char *text, size_t n)
 {
-    struct turn *turn = in->arg;
+    struct remote_turn *turn = in->arg;
     struct talk *t = &turn->r->talk;
     if (!turn->begun && in->prompt.n)
         begin_turn(turn);
@@ -306,7 +306,7 @@ static void turn_text(struct incoming *in, int channel, const char *text, size_t
 
 static void turn_progress(struct incoming *in, int64_t done, int64_t total)
 {
-    struct turn *turn = in->arg;
+    struct remote_turn *turn = in->arg;
     struct event ev = talk_event(&turn->r->talk, EV_PREFILL);
     ev.done = (int)done;
     ev.total = (int)total;
@@ -315,7 +315,7 @@ static void turn_progress(struct incoming *in, int64_t done, int64_t total)
 
 static void turn_notice(struct incoming *in, const char *line)
 {
-    struct remote *r = ((struct turn *)in->arg)->r;
+    struct remote *r = ((struct remote_turn *)in->arg)->r;
     set_trouble(r, line);
     talk_notice(&r->talk, line);
 }
@@ -325,7 +325,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *r = remote_of(t);
     struct incoming in;
-    struct turn turn = {.r = r, .out = out, .in = &in, .regen = regen, .ns_sent = clock_ns()};
+    struct remote_turn turn = {.r = r, .out = out, .in = &in, .regen = regen, .ns_sent = clock_ns()};
     struct said *said;
     struct buf body = {0}, ask = {0};
     int n = messages(t, NULL, &said);
@@ -360,7 +360,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-struct batch {
+struct remote_batch {
     struct talk *talk;
     struct incoming *in; /* (n) */
     struct buf *text;    /* (n) of the final channel */
@@ -369,7 +369,7 @@ struct batch {
 
 static void batch_text(struct incoming *in, int channel, const char *text, size_t n)
 {
-    struct batch *b = in->arg;
+    struct remote_batch *b = in->arg;
     int i = (int)(in - b->in);
     struct event ev = talk_event(b->talk, EV_BATCH_TEXT);
     ev.batch = (struct batch_rec){.index = i, .count = b->n};
@@ -382,10 +382,10 @@ static void batch_text(struct incoming *in, int channel, const char *text, size_
 
 static void batch_notice(struct incoming *in, const char *line)
 {
-    talk_notice(((struct batch *)in->arg)->talk, line);
+    talk_notice(((struct remote_batch *)in->arg)->talk, line);
 }
 
-static void post_batch_reply(struct batch *b, int i, struct event *end)
+static void post_batch_reply(struct remote_batch *b, int i, struct event *end)
 {
     const struct incoming *in = &b->in[i];
     struct event ev = talk_event(b->talk, EV_BATCH_REPLY);
@@ -426,7 +426,7 @@ static void other(struct talk *t, const struct request *rq)
     static const struct incoming_news news = {batch_text, NULL, batch_notice};
     struct remote *r = remote_of(t);
     bool several = rq->kind == RQ_SEVERAL;
-    struct batch b = {.talk = t, .n = rq->count};
+    struct remote_batch b = {.talk = t, .n = rq->count};
     struct buf *body = xcalloc((size_t)b.n + 1, sizeof *body);
     struct settings set = t->view.settings;
     uint64_t begin = clock_ns();
@@ -552,7 +552,7 @@ static int gauge_samples(struct backend *b, struct gauge_sample *out, int max)
     return gauges_samples(&((struct remote *)b)->gauges, out, max);
 }
 
-static struct kept *kept_of(struct backend *b)
+static struct remote_kept *kept_of(struct backend *b)
 {
     return &((struct remote *)b)->kept;
 }

@@ -208,7 +208,7 @@ static void keep_cells(struct net *n, int l)
 
 /* The sums over one row's keys. Weights are e^(score - lse): a head's sum to 1 less its sink, but
  * for rounding, which the end divides out. */
-struct reading {
+struct probe_reading {
     struct net *n;
     struct probe *p;
     const struct probe_layer *w;
@@ -222,7 +222,8 @@ struct reading {
     double *out; /* (n_head, head_dim) ... their products with the values */
 };
 
-static void read_key(struct reading *a, int position, int32_t slot, const float *k, const float *v)
+static void read_key(struct probe_reading *a, int position, int32_t slot, const float *k,
+                     const float *v)
 {
     const struct probe_layer *w = a->w;
     struct probe *p = a->p;
@@ -253,7 +254,7 @@ static void read_key(struct reading *a, int position, int32_t slot, const float 
 enum { CELLS_AT_ONCE = 128 };
 
 /* Reads `count` cells of successive slots, whose positions are successive, too. */
-static void read_run(struct reading *a, const struct k_cells *c, int position, int32_t slot,
+static void read_run(struct probe_reading *a, const struct k_cells *c, int position, int32_t slot,
                      int count, float *k, float *v)
 {
     int width = c->n_kv * c->head_dim;
@@ -265,8 +266,8 @@ static void read_run(struct reading *a, const struct k_cells *c, int position, i
 }
 
 /* Reads the row's keys in the order of their positions: through pages, then the expanded ones. */
-static void read_keys(struct reading *a, const struct k_cells *c, const struct table *t, int row,
-                      const int32_t *pages)
+static void read_keys(struct probe_reading *a, const struct k_cells *c, const struct table *t,
+                      int row, const int32_t *pages)
 {
     size_t floats = (size_t)CELLS_AT_ONCE * (size_t)c->n_kv * (size_t)c->head_dim;
     float *k = xmalloc(F32(floats)), *v = xmalloc(F32(floats));
@@ -297,7 +298,7 @@ static void begin_keys(struct probe *p, const struct probe_layer *w, const struc
 }
 
 /* Divides what one head's weights add up to out of the sums, and stores the shares. */
-static void share_head(struct reading *a, int h, double sink, struct attn_share *s)
+static void share_head(struct probe_reading *a, int h, double sink, struct attn_share *s)
 {
     double whole = a->sum[h] > 0 ? (1 - sink) / a->sum[h] : 0;
     *s = (struct attn_share){.sink = (float)sink, .within = (float)(a->part[h][0] * whole),
@@ -328,9 +329,9 @@ static void share_row(struct net *n, int l, const float *lse, const float *bare)
     struct probe_layer *w = &p->layer[l];
     const struct table *t = &x->plan->table[target_table(w->window)];
     int row = p->share_row;
-    struct reading a = {.n = n, .p = p, .w = w, .c = &n->m->cfg, .lse = lse,
-                        .q = probe_row(p, l, PROBE_Q, row), .pos = x->plan->pos[row],
-                        .keys = l == p->key_layer};
+    struct probe_reading a = {.n = n, .p = p, .w = w, .c = &n->m->cfg, .lse = lse,
+                              .q = probe_row(p, l, PROBE_Q, row), .pos = x->plan->pos[row],
+                              .keys = l == p->key_layer};
     a.near = window_first(a.pos, p->window);
     a.sum = xcalloc((size_t)w->n_head, sizeof *a.sum);
     a.part = xcalloc((size_t)w->n_head, sizeof *a.part);

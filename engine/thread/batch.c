@@ -12,7 +12,7 @@
 #include "engine/thread/internal.h"
 
 /* One reply. */
-struct reply {
+struct batch_reply {
     struct job job; /* first */
     struct chat_reader reader;
     bool reading;    /* the reader is open */
@@ -26,16 +26,16 @@ struct reply {
 struct batch {
     struct jobs jobs;
     struct engine *g;
-    struct reply *reply; /* (n) */
+    struct batch_reply *reply; /* (n) */
     int n;
     int n_reported; /* replies [0, n_reported) have had their EV_BATCH_REPLY */
     int n_shared;   /* pages of the head, which all lanes share when they begin */
     uint64_t ns;
 };
 
-static struct reply *reply_of(struct job *j)
+static struct batch_reply *reply_of(struct job *j)
 {
-    return (struct reply *)j;
+    return (struct batch_reply *)j;
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static bool stopped(const struct batch *b)
 }
 
 /* Keeps the facts of the tokens that the lane's last pass appended. */
-static void take_facts(struct reply *x, const struct lane *l)
+static void take_facts(struct batch_reply *x, const struct lane *l)
 {
     if (x->n_fact + l->n_new > x->cap_fact) {
         x->cap_fact = 2 * x->cap_fact + l->n_new;
@@ -57,7 +57,7 @@ static void take_facts(struct reply *x, const struct lane *l)
 }
 
 /* The reply's text up to the last token of *tok. */
-static void read_text(struct engine *g, struct reply *x, const struct ids *tok)
+static void read_text(struct engine *g, struct batch_reply *x, const struct ids *tok)
 {
     if (!x->reading)
         chat_reader_init(&x->reader, g->loaded.chat);
@@ -76,7 +76,7 @@ static void take_step(struct jobs *js, struct job *j, const struct lane *l)
         read_text(js->g, reply_of(j), &l->tok);
 }
 
-static void take_refusal(struct reply *x)
+static void take_refusal(struct batch_reply *x)
 {
     buf_clear(&x->text);
     buf_str(&x->text, x->job.why.p);
@@ -85,7 +85,7 @@ static void take_refusal(struct reply *x)
 
 static void take_end(struct jobs *js, struct job *j)
 {
-    struct reply *x = reply_of(j);
+    struct batch_reply *x = reply_of(j);
     x->rec.n_computed = j->n_computed;
     if (j->refused) {
         take_refusal(x);
@@ -102,7 +102,7 @@ static const struct job_owner owner = {.stepped = take_step, .ended = take_end};
 static bool add_reply(struct batch *b, int i, const struct request *rq, const char *question,
                       struct err *e)
 {
-    struct reply *x = &b->reply[i];
+    struct batch_reply *x = &b->reply[i];
     const struct settings *set = b->jobs.set;
     x->rec = (struct batch_rec){.index = i, .count = b->n};
     x->job.number = rq->number;
@@ -122,7 +122,7 @@ static bool add_reply(struct batch *b, int i, const struct request *rq, const ch
     return true;
 }
 
-static void report_reply(struct batch *b, const struct reply *x)
+static void report_reply(struct batch *b, const struct batch_reply *x)
 {
     const struct job *j = &x->job;
     struct event ev = engine_event(b->g, EV_BATCH_REPLY);
@@ -249,7 +249,7 @@ static void post_end(struct batch *b, enum stop_reason why)
     ev.batch.n_computed = b->jobs.n_computed;
     ev.batch.n_shared = b->n_shared;
     for (int i = 0; i < b->n; i++) {
-        const struct reply *x = &b->reply[i];
+        const struct batch_reply *x = &b->reply[i];
         const struct job *j = &x->job;
         ev.batch.n_done += j->state == JOB_DONE && !x->rec.refused && j->reason <= STOP_CONTEXT;
         ev.batch.n_tokens += x->rec.n_tokens;
@@ -265,7 +265,7 @@ static void post_end(struct batch *b, enum stop_reason why)
 static void free_batch(struct batch *b)
 {
     for (int i = 0; i < b->n; i++) {
-        struct reply *x = &b->reply[i];
+        struct batch_reply *x = &b->reply[i];
         if (x->reading)
             chat_reader_end(&x->reader, &x->text);
         job_free(&x->job);

@@ -134,7 +134,7 @@ static bool phases(struct bench *b, struct err *e)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-struct product {
+struct bench_product {
     struct tensor w[MAX_SETS], up[MAX_SETS]; /* up: of a gated pair */
     bool glu;
     int sets, rows, in, out;
@@ -143,7 +143,7 @@ struct product {
 
 static void run_product(struct bench *b, void *arg)
 {
-    struct product *p = arg;
+    struct bench_product *p = arg;
     for (int i = 0; i < p->sets; i++)
         if (p->glu)
             b->dev.k->glu(b->dev.d, &(struct k_glu){.rows = p->rows, .src = p->src,
@@ -155,12 +155,12 @@ static void run_product(struct bench *b, void *arg)
                                                           .dst = p->dst});
 }
 
-static double product_bytes(const struct product *p)
+static double product_bytes(const struct bench_product *p)
 {
     return (double)p->out * p->in * (p->glu ? 4 : 2);
 }
 
-static bool open_product(struct bench *b, struct product *p, int most, struct err *e)
+static bool open_product(struct bench *b, struct bench_product *p, int most, struct err *e)
 {
     for (int i = 0; i < p->sets; i++)
         if (!bench_weights(b, &p->w[i], p->out, p->in, 1 / 64.f, e) ||
@@ -172,7 +172,7 @@ static bool open_product(struct bench *b, struct product *p, int most, struct er
 }
 
 /* flops: the line is about arithmetic, not about bytes. */
-static bool time_product(struct bench *b, struct product *p, const char *name, bool flops,
+static bool time_product(struct bench *b, struct bench_product *p, const char *name, bool flops,
                          struct timing *t, struct err *e)
 {
     struct work w = {.run = run_product, .arg = p, .times = p->sets, .numbers = true,
@@ -193,7 +193,7 @@ static bool gemv(struct bench *b, const char *name, int out, int in, bool glu, s
     char line[40];
     if (!bench_wanted_any(b, name))
         return true;
-    struct product p = {.in = in, .out = out, .glu = glu};
+    struct bench_product p = {.in = in, .out = out, .glu = glu};
     p.sets = sets_for(b, product_bytes(&p));
     bool ok = open_product(b, &p, MAX_ROWS, e);
     for (int i = 0; i < (b->o->brief ? 2 : 4) && ok; i++) {
@@ -218,8 +218,8 @@ static bool gemvs(struct bench *b, struct err *e)
 /* gemm.peak, to which prefill compares: one large product. */
 static bool gemm(struct bench *b, struct err *e)
 {
-    struct product p = {.sets = 1, .in = b->graphs ? 8192 : 1024, .out = b->graphs ? 8192 : 1024,
-                        .rows = b->graphs ? 4096 : 128};
+    struct bench_product p = {.sets = 1, .in = b->graphs ? 8192 : 1024, .out = b->graphs ? 8192 : 1024,
+                              .rows = b->graphs ? 4096 : 128};
     struct timing t;
     if (!bench_wanted(b, "gemm.peak") && !bench_wanted_any(b, "prefill") &&
         !bench_wanted_any(b, "cublas") && !bench_wanted_any(b, "product"))
@@ -368,12 +368,12 @@ static bool moe(struct bench *b, int n_expert, struct err *e)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-struct heads {
+struct bench_heads {
     int n_head, n_kv, dim, window;
 };
 
 struct attention {
-    struct heads h;
+    struct bench_heads h;
     bool slides;
     int n, rows, sets, slots;
     enum kv_type type;
@@ -450,7 +450,7 @@ static bool time_attention(struct bench *b, struct attention *a, const char *nam
     return true;
 }
 
-static bool attention(struct bench *b, struct heads h, bool slides, int n, struct err *e)
+static bool attention(struct bench *b, struct bench_heads h, bool slides, int n, struct err *e)
 {
     static const int rows[] = {1, 8, 64};
     char name[32], line[40];
@@ -486,7 +486,7 @@ static bool attention(struct bench *b, struct heads h, bool slides, int n, struc
 
 static bool attentions(struct bench *b, struct err *e)
 {
-    static const struct heads heads[] = {{64, 8, 64, 128}, {8, 4, 256, 1024}};
+    static const struct bench_heads heads[] = {{64, 8, 64, 128}, {8, 4, 256, 1024}};
     static const int n[] = {4096, 32768, 131072};
     bool ok = true;
     for (int h = 0; h < 2; h++)

@@ -17,14 +17,14 @@
 enum { MOST_SHAPES = 16, SETS = 3, IN_TURN = 8 };
 
 /* One product of a layer, and the layers that have it. */
-struct shape {
+struct peer_shape {
     const char *what;         /* "qkv", "o", "glu", "down" */
     int rows, in, out, batch; /* batch: experts, 1 of a dense one; rows: of each */
     int layers, layer[IN_TURN];
 };
 
 struct shapes {
-    struct shape v[MOST_SHAPES];
+    struct peer_shape v[MOST_SHAPES];
     int n;
 };
 
@@ -34,7 +34,7 @@ static void add_shape(struct shapes *all, const char *what, int l, int rows, int
                       int batch)
 {
     for (int i = 0; i < all->n; i++) {
-        struct shape *s = &all->v[i];
+        struct peer_shape *s = &all->v[i];
         if (!strcmp(s->what, what) && s->in == in && s->out == out && s->batch == batch) {
             if (s->layers < IN_TURN)
                 s->layer[s->layers] = l;
@@ -43,7 +43,7 @@ static void add_shape(struct shapes *all, const char *what, int l, int rows, int
         }
     }
     CHECK(all->n < MOST_SHAPES);
-    all->v[all->n++] = (struct shape){what, rows, in, out, batch, 1, {l}};
+    all->v[all->n++] = (struct peer_shape){what, rows, in, out, batch, 1, {l}};
 }
 
 static int outputs(const struct tensor *t)
@@ -71,24 +71,24 @@ static void collect(const struct model *m, int rows, struct shapes *all)
     }
 }
 
-static double shape_flops(const struct shape *s)
+static double shape_flops(const struct peer_shape *s)
 {
     return 2.0 * s->batch * s->rows * s->in * s->out;
 }
 
 /* "cublas.20b.glu"; a second shape of the same part of a layer: "cublas.E4b.glu.2" */
 static void shape_name(char *out, size_t room, const char *kind, const struct subject *s,
-                       const struct shapes *all, const struct shape *at)
+                       const struct shapes *all, const struct peer_shape *at)
 {
     int before = 0;
-    for (const struct shape *x = all->v; x < at; x++)
+    for (const struct peer_shape *x = all->v; x < at; x++)
         before += !strcmp(x->what, at->what);
     int n = snprintf(out, room, "%s.%.24s.%s", kind, s->name, at->what);
     if (before)
         snprintf(out + n, room - (size_t)n, ".%d", before + 1);
 }
 
-static void describe_shape(char *out, size_t room, const struct shape *s, const char *more)
+static void describe_shape(char *out, size_t room, const struct peer_shape *s, const char *more)
 {
     char experts[24] = "";
     if (s->batch > 1)
@@ -114,7 +114,8 @@ static void run_theirs(struct bench *b, void *arg)
     }
 }
 
-static bool open_theirs(struct bench *b, const struct shape *s, struct theirs *t, struct err *e)
+static bool open_theirs(struct bench *b, const struct peer_shape *s, struct theirs *t,
+                        struct err *e)
 {
     size_t n = (size_t)s->batch * 2, in = (size_t)s->in, out = (size_t)s->out,
            rows = (size_t)s->rows;
@@ -139,7 +140,7 @@ static void close_theirs(struct bench *b, struct theirs *t)
 }
 
 /* Checks some of the results, so that the library computes the same product. */
-static bool theirs_is_right(struct bench *b, const struct shape *s, const struct theirs *t,
+static bool theirs_is_right(struct bench *b, const struct peer_shape *s, const struct theirs *t,
                             struct err *e)
 {
     size_t in = (size_t)s->in, out = (size_t)s->out, rows = (size_t)s->rows;
@@ -165,7 +166,7 @@ static bool theirs_is_right(struct bench *b, const struct shape *s, const struct
 }
 
 /* The fastest of the algorithms that the library proposes. */
-static bool time_theirs(struct bench *b, const struct shape *s, struct theirs *t,
+static bool time_theirs(struct bench *b, const struct peer_shape *s, struct theirs *t,
                         struct timing *best, int *of, struct err *e)
 {
     struct work w = {.run = run_theirs, .arg = t, .times = t->sets, .samples = 5};
@@ -189,7 +190,7 @@ static bool time_theirs(struct bench *b, const struct shape *s, struct theirs *t
 
 struct ours {
     struct subject *s;
-    const struct shape *shape;
+    const struct peer_shape *shape;
     int rows;
 };
 
@@ -222,7 +223,7 @@ static void run_ours(struct bench *b, void *arg)
 }
 
 static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *all,
-                      const struct shape *at, double theirs_ms, struct err *e)
+                      const struct peer_shape *at, double theirs_ms, struct err *e)
 {
     char name[64], text[96];
     struct ours o = {s, at, at->rows};
@@ -242,7 +243,7 @@ static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *a
 
 /* One shape; *ms grows by what all its layers take. */
 static bool compare(struct bench *b, struct subject *s, const struct shapes *all,
-                    const struct shape *at, bool print, struct timing *sum, struct err *e)
+                    const struct peer_shape *at, bool print, struct timing *sum, struct err *e)
 {
     char name[64], text[96], more[32];
     struct theirs theirs = {0};

@@ -21,7 +21,7 @@ static const struct rounding float32 = {"float32", 1e-3, NOISE_F32}, /* sums in 
     fp8_cells = {"fp8", 2e-2, NOISE_FP8};  /* cells keep 4 bits; the noise is at every product */
 
 /* A run that violates a rule counts as a failed check; other errors end the comparison. */
-static bool soft(struct report *r, const char *name, bool ok, struct err *e)
+static bool soft(struct golden_report *r, const char *name, bool ok, struct err *e)
 {
     if (!ok && e->kind == ERR_INVARIANT) {
         check_line(r, false, name, e->msg);
@@ -314,7 +314,7 @@ static bool judge(struct golden *b, struct buf *report, struct err *e)
     const struct rounding *by = b->l.dev.kv == KV_FP8    ? &fp8_cells
                                 : b->l.dev.kv == KV_BF16 ? &bfloat16
                                                          : &float32;
-    const struct report fresh = {.out = report, .json = b->o->json, .tol = by->tol};
+    const struct golden_report fresh = {.out = report, .json = b->o->json, .tol = by->tol};
     b->rep = fresh;
     b->rounding = by;
     bool ok = run(b, e);
@@ -327,7 +327,7 @@ static bool judge(struct golden *b, struct buf *report, struct err *e)
 
 static void sum_up(const struct golden *b, struct buf *out)
 {
-    const struct report *r = &b->rep;
+    const struct golden_report *r = &b->rep;
     if (r->json) {
         jput_close(out, ']');
         jput_fields(out, "%d{checked}%d{near}%d{failed}%d{stopped?}", r->checks, r->near, r->failed,

@@ -41,19 +41,19 @@ struct error compare(const float *got, const float *want, int rows, size_t n)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-static struct limit *limit_of(struct limits *l, const char *key)
+static struct golden_limit *limit_of(struct limits *l, const char *key)
 {
-    struct limit *found = (struct limit *)(uintptr_t)limits_find(l, key);
+    struct golden_limit *found = (struct golden_limit *)(uintptr_t)limits_find(l, key);
     if (found)
         return found;
     CHECK(l->n < MAX_LIMITS && strlen(key) < sizeof found->key);
     found = &l->v[l->n++];
-    *found = (struct limit){.same = INT_MAX};
+    *found = (struct golden_limit){.same = INT_MAX};
     memcpy(found->key, key, strlen(key));
     return found;
 }
 
-const struct limit *limits_find(const struct limits *l, const char *key)
+const struct golden_limit *limits_find(const struct limits *l, const char *key)
 {
     for (int i = 0; i < l->n; i++)
         if (!strcmp(l->v[i].key, key))
@@ -63,7 +63,7 @@ const struct limit *limits_find(const struct limits *l, const char *key)
 
 void limits_error(struct limits *l, const char *key, struct error e)
 {
-    struct limit *m = limit_of(l, key);
+    struct golden_limit *m = limit_of(l, key);
     m->worst.max_abs = e.max_abs > m->worst.max_abs ? e.max_abs : m->worst.max_abs;
     m->worst.rel = e.rel > m->worst.rel ? e.rel : m->worst.rel;
     m->worst.row = e.row > m->worst.row ? e.row : m->worst.row;
@@ -71,7 +71,7 @@ void limits_error(struct limits *l, const char *key, struct error e)
 
 void limits_same(struct limits *l, const char *key, int same, int n)
 {
-    struct limit *m = limit_of(l, key);
+    struct golden_limit *m = limit_of(l, key);
     if (same < n && same < m->same)
         m->same = same;
 }
@@ -79,7 +79,7 @@ void limits_same(struct limits *l, const char *key, int same, int n)
 void limits_void(struct limits *l, const struct limits *quiet, double tol)
 {
     for (int i = 0; i < l->n; i++) {
-        const struct limit *q = limits_find(quiet, l->v[i].key);
+        const struct golden_limit *q = limits_find(quiet, l->v[i].key);
         if (!q || !(q->worst.rel <= tol))
             l->v[i].worst = (struct error){0};
         if (!q || q->same < INT_MAX)
@@ -89,7 +89,7 @@ void limits_void(struct limits *l, const struct limits *quiet, double tol)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-void report_line(struct report *r, enum verdict v, const char *name, const char *what)
+void report_line(struct golden_report *r, enum verdict v, const char *name, const char *what)
 {
     static const char *const word[] = {[FAIL] = "FAIL", [NEAR] = "near", [OK] = "ok"};
     if (!r->out)
@@ -104,12 +104,12 @@ void report_line(struct report *r, enum verdict v, const char *name, const char 
     jput_record(r->out, "%s{check}%d{ok?}%d{near?}%s{detail}", name, v != FAIL, v == NEAR, what);
 }
 
-void check_line(struct report *r, bool ok, const char *name, const char *what)
+void check_line(struct golden_report *r, bool ok, const char *name, const char *what)
 {
     report_line(r, ok ? OK : FAIL, name, what);
 }
 
-void check_error(struct report *r, const char *name, const char *key, struct error e,
+void check_error(struct golden_report *r, const char *name, const char *key, struct error e,
                  const char *more)
 {
     char what[200], noise[48] = "";
@@ -117,7 +117,7 @@ void check_error(struct report *r, const char *name, const char *key, struct err
         limits_error(&r->limits, key, e);
         return;
     }
-    const struct limit *l = limits_find(&r->limits, key);
+    const struct golden_limit *l = limits_find(&r->limits, key);
     double reach = l ? l->worst.rel : 0, row = l ? l->worst.row : 0;
     /* an error of some rows only (another expert was chosen) must not become one of all rows */
     bool near = reach > r->tol && e.rel <= reach + r->tol &&
@@ -130,16 +130,16 @@ void check_error(struct report *r, const char *name, const char *key, struct err
 }
 
 /* Near if runs with noise differ at the same place or earlier. */
-enum verdict verdict_at(struct report *r, const char *key, int same, int n)
+enum verdict verdict_at(struct golden_report *r, const char *key, int same, int n)
 {
     if (!r->out)
         limits_same(&r->limits, key, same, n);
-    const struct limit *l = limits_find(&r->limits, key);
+    const struct golden_limit *l = limits_find(&r->limits, key);
     return same == n ? OK : l && same >= l->same ? NEAR : FAIL;
 }
 
-void check_ids(struct report *r, const char *name, const char *key, const int32_t *got, int n_got,
-               const int32_t *want, int n, const float *margin, double tie)
+void check_ids(struct golden_report *r, const char *name, const char *key, const int32_t *got,
+               int n_got, const int32_t *want, int n, const float *margin, double tie)
 {
     static const char *const why[] = {
         [FAIL] = "", [NEAR] = ": from here on float32 runs with noise part, too",

@@ -20,7 +20,7 @@ struct error {
 struct error compare(const float *got, const float *want, int rows, size_t n);
 
 /* The largest errors of all runs. NaN does not count as large. */
-struct limit {
+struct golden_limit {
     char key[48];
     struct error worst; /* each of its figures */
     int same;           /* ids or nodes before the first that differed; INT_MAX: none did */
@@ -28,17 +28,17 @@ struct limit {
 enum { MAX_LIMITS = 96 };
 struct limits {
     int n;
-    struct limit v[MAX_LIMITS];
+    struct golden_limit v[MAX_LIMITS];
 };
 
 void limits_error(struct limits *l, const char *key, struct error e);
 void limits_same(struct limits *l, const char *key, int same, int n); /* of n */
-const struct limit *limits_find(const struct limits *l, const char *key); /* NULL: none */
+const struct golden_limit *limits_find(const struct limits *l, const char *key); /* NULL: none */
 /* Removes the limits of checks that a run without noise did not pass: such an error is not caused
  * by rounding. */
 void limits_void(struct limits *l, const struct limits *quiet, double tol);
 
-struct report {
+struct golden_report {
     struct buf *out; /* NULL: a run with noise, which only records limits */
     bool json;
     double tol;
@@ -46,16 +46,16 @@ struct report {
     struct limits limits;
 };
 
-void report_line(struct report *r, enum verdict v, const char *name, const char *what);
-void check_line(struct report *r, bool ok, const char *name, const char *what);
+void report_line(struct golden_report *r, enum verdict v, const char *name, const char *what);
+void check_line(struct golden_report *r, bool ok, const char *name, const char *what);
 /* key: names the tensor; checks of one tensor have the same key. */
-void check_error(struct report *r, const char *name, const char *key, struct error e,
+void check_error(struct golden_report *r, const char *name, const char *key, struct error e,
                  const char *more);
 /* same: the first place that differs, or n. */
-enum verdict verdict_at(struct report *r, const char *key, int same, int n);
+enum verdict verdict_at(struct golden_report *r, const char *key, int same, int n);
 /* With margins, a first difference whose margin (top-1 minus top-2 logit of the reference) is below
  * `tie` is a tie that rounding decided. key NULL: runs with noise are not considered. */
-void check_ids(struct report *r, const char *name, const char *key, const int32_t *got, int n_got,
-               const int32_t *want, int n, const float *margin, double tie);
+void check_ids(struct golden_report *r, const char *name, const char *key, const int32_t *got,
+               int n_got, const int32_t *want, int n, const float *margin, double tie);
 
 #endif

@@ -26,7 +26,7 @@ struct golden {
     const struct golden_opts *o;
     struct loaded l;
     struct reference ref;
-    struct report rep;
+    struct golden_report rep;
     const struct rounding *rounding; /* of the device */
 };
 

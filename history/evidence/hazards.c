@@ -34,7 +34,7 @@ static void each_hazard(const char *lines, void (*fn)(void *arg, const char *nam
         fn(arg, "CHECK OFF");
 }
 
-struct list {
+struct hazard_list {
     struct buf *out;
     const char *between;
     int n;
@@ -42,13 +42,13 @@ struct list {
 
 static void add_name(void *arg, const char *name)
 {
-    struct list *l = arg;
+    struct hazard_list *l = arg;
     buf_printf(l->out, "%s%s", l->n++ ? l->between : "", name);
 }
 
 bool hazards_of_settings(const char *lines, const char *between, struct buf *out)
 {
-    struct list l = {out, between, 0};
+    struct hazard_list l = {out, between, 0};
     each_hazard(lines, add_name, &l);
     return l.n > 0;
 }

@@ -232,7 +232,7 @@ int head_add_table(struct db *d, const char *table)
 
 /* ---- verifying ---- */
 
-struct heads {
+struct log_heads {
     struct db *d;
     struct buf *report;
     int *bad;
@@ -242,9 +242,10 @@ struct heads {
                                                 sealed one */
 };
 
-static void complain(struct heads *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void complain(struct log_heads *v, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void complain(struct heads *v, const char *fmt, ...)
+static void complain(struct log_heads *v, const char *fmt, ...)
 {
     char line[256];
     va_list ap;
@@ -263,7 +264,7 @@ static const char *text_at(sqlite3_stmt *st, int i)
 }
 
 /* If there is a key, verifies the seal of the head that the statement is at. */
-static void verify_head_seal(struct heads *v, sqlite3_stmt *st, int64_t n)
+static void verify_head_seal(struct log_heads *v, sqlite3_stmt *st, int64_t n)
 {
     bool some = sqlite3_column_type(st, 6) != SQLITE_NULL;
     if (!seal_has_key())
@@ -285,7 +286,7 @@ static void verify_head_seal(struct heads *v, sqlite3_stmt *st, int64_t n)
 
 /* Verifies the head that the statement is at: n, what, name, sum, made_ms, chain, seal. After a
  * mismatch it continues from the stored chain value, so that one change is reported once. */
-static void verify_head(struct heads *v, sqlite3_stmt *st)
+static void verify_head(struct log_heads *v, sqlite3_stmt *st)
 {
     uint8_t want[SUM];
     int64_t n = sqlite3_column_int64(st, 0);
@@ -306,7 +307,7 @@ static void verify_head(struct heads *v, sqlite3_stmt *st)
     v->n = n;
 }
 
-static int verify_chain(struct heads *v)
+static int verify_chain(struct log_heads *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT n, what, name, sum, made_ms, chain, seal FROM head"
                                  " ORDER BY n", "");
@@ -326,7 +327,7 @@ static int verify_chain(struct heads *v)
 
 /* Compares the end of the chain with `roll`, which finds heads missing at the end; and the state.
  */
-static int verify_end(struct heads *v)
+static int verify_end(struct log_heads *v)
 {
     uint8_t state[SUM];
     int rc = state_sum(v->d, state);
@@ -347,7 +348,7 @@ static int verify_end(struct heads *v)
 }
 
 /* Compares an object's checksum with its newest head. */
-static int verify_object(struct heads *v, const char *what, const char *name, const void *sum, int n_sum)
+static int verify_object(struct log_heads *v, const char *what, const char *name, const void *sum, int n_sum)
 {
     uint8_t have[SUM];
     int64_t n;
@@ -362,7 +363,7 @@ static int verify_object(struct heads *v, const char *what, const char *name, co
     return SQLITE_OK;
 }
 
-static int verify_rows(struct heads *v, const char *table)
+static int verify_rows(struct log_heads *v, const char *table)
 {
     sqlite3_stmt *st = read_rows(v->d, table, 0);
     if (!st)
@@ -379,7 +380,7 @@ static int verify_rows(struct heads *v, const char *table)
     return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
 }
 
-static int verify_sessions(struct heads *v)
+static int verify_sessions(struct log_heads *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT id, seal FROM session ORDER BY id", "");
     if (!st)
@@ -393,7 +394,7 @@ static int verify_sessions(struct heads *v)
 }
 
 /* Finds objects that have a head and are missing. */
-static int verify_missing(struct heads *v)
+static int verify_missing(struct log_heads *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT h.what, h.name, h.n FROM head h WHERE length(h.sum) > 0 AND"
         " NOT EXISTS(SELECT 1 FROM head o WHERE o.what = h.what AND o.name = h.name AND o.n > h.n) AND"
@@ -415,7 +416,7 @@ static int verify_missing(struct heads *v)
 
 bool head_verify(struct db *d, int *bad, struct buf *report, struct err *e)
 {
-    struct heads v = {.d = d, .report = report, .bad = bad};
+    struct log_heads v = {.d = d, .report = report, .bad = bad};
     int rc = verify_chain(&v);
     if (!rc)
         rc = verify_end(&v);

@@ -199,7 +199,7 @@ static void cell_text(struct buf *b, const char *s, size_t n, int *width)
 }
 
 /* The cells of the output table, row by row; row 0 holds the column names. */
-struct cells {
+struct inspect_cells {
     struct buf text;
     struct cell {
         size_t at, n;
@@ -209,7 +209,7 @@ struct cells {
     int n, cap, columns;
 };
 
-static void add_table_cell(struct cells *t, const char *s, size_t n, bool number)
+static void add_table_cell(struct inspect_cells *t, const char *s, size_t n, bool number)
 {
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 64;
@@ -221,7 +221,7 @@ static void add_table_cell(struct cells *t, const char *s, size_t n, bool number
     c->n = t->text.n - c->at;
 }
 
-static void add_value(struct cells *t, sqlite3_stmt *st, int i)
+static void add_value(struct inspect_cells *t, sqlite3_stmt *st, int i)
 {
     struct buf b = {0};
     int type = sqlite3_column_type(st, i);
@@ -237,7 +237,7 @@ static void add_value(struct cells *t, sqlite3_stmt *st, int i)
     buf_free(&b);
 }
 
-static void print_row(const struct cells *t, int row, const int *width, struct buf *out)
+static void print_row(const struct inspect_cells *t, int row, const int *width, struct buf *out)
 {
     for (int i = 0; i < t->columns; i++) {
         const struct cell *c = &t->cell[row * t->columns + i];
@@ -253,7 +253,7 @@ static void print_row(const struct cells *t, int row, const int *width, struct b
     buf_char(out, '\n');
 }
 
-static void print_table(const struct cells *t, struct buf *out)
+static void print_table(const struct inspect_cells *t, struct buf *out)
 {
     int *width = xcalloc((size_t)t->columns, sizeof *width);
     for (int i = 0; i < t->n; i++)
@@ -274,8 +274,8 @@ static void print_table(const struct cells *t, struct buf *out)
 /* ---- running ---- */
 
 /* Collects the statement's rows. *cut: a limit was reached before the last row. */
-static int collect_rows(sqlite3_stmt *st, bool json, int max_rows, struct cells *t, struct buf *out,
-                        bool *cut, int *rows)
+static int collect_rows(sqlite3_stmt *st, bool json, int max_rows, struct inspect_cells *t,
+                        struct buf *out, bool *cut, int *rows)
 {
     int rc;
     t->columns = sqlite3_column_count(st);
@@ -296,7 +296,7 @@ static int collect_rows(sqlite3_stmt *st, bool json, int max_rows, struct cells 
 static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, struct buf *out,
                       struct err *e)
 {
-    struct cells t = {0};
+    struct inspect_cells t = {0};
     struct buf rows_json = {0};
     bool cut = false;
     int rows;

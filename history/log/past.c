@@ -14,14 +14,14 @@
 enum { MAX_PARENTS = 1000, LAST_TURN = INT_MAX / 2 };
 
 /* An operation that changed which turns the context holds. */
-struct change {
+struct past_change {
     int64_t order;
     enum op_kind op;
     int turn;   /* OP_UNDO: the turn */
     char *text; /* OP_FORK: the turns that the session began with; OP_FORGET: the turns removed */
 };
 
-struct reader {
+struct past_reader {
     struct hdb *h;
     struct hdb_past *p;
     struct err *e;
@@ -34,7 +34,7 @@ struct reader {
     int64_t end;       /* ... and so did all rows from this order on */
     bool as_of;        /* rows after the end of turn `upto` are ignored */
     int64_t last_order; /* of the last row used */
-    struct change *change; /* those before `end`, in order */
+    struct past_change *change; /* those before `end`, in order */
     int n_change, n_done;  /* found, and applied so far */
 };
 
@@ -108,10 +108,10 @@ static void apply_forget(struct hdb_past *p, const char *text)
 
 /* Applies the changes that came before `order`. OP_UNDO of a turn after the fork has no effect:
  * that turn is not in p. */
-static void apply_changes_before(struct reader *r, int64_t order)
+static void apply_changes_before(struct past_reader *r, int64_t order)
 {
     for (; r->n_done < r->n_change && r->change[r->n_done].order < order; r->n_done++) {
-        const struct change *c = &r->change[r->n_done];
+        const struct past_change *c = &r->change[r->n_done];
         int i = newest_live(r->p);
         if (c->op == OP_FORK)
             apply_fork(r->p, c->text);
@@ -138,7 +138,7 @@ static void mark_silent(struct hdb_past *p)
     t->state = failed ? PAST_FAILED : PAST_SILENT;
 }
 
-static bool fail_damaged(struct reader *r, int turn)
+static bool fail_damaged(struct past_reader *r, int turn)
 {
     r->failed = true;
     return err_set(r->e, ERR_DB, "session %s: turn number %d is out of range", r->session, turn);
@@ -146,7 +146,7 @@ static bool fail_damaged(struct reader *r, int turn)
 
 static bool add_turn(const struct turn_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct past_reader *r = arg;
     struct hdb_past *p = r->p;
     if (row->n < 1 || row->n > LAST_TURN)
         return fail_damaged(r, row->n);
@@ -180,7 +180,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
 
 static bool see_run(const struct run_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct past_reader *r = arg;
     r->first_run = r->first_run < 0 || row->id < r->first_run ? row->id : r->first_run;
     if (row->id > r->before && row->order < r->end)
         r->end = row->order;
@@ -189,7 +189,7 @@ static bool see_run(const struct run_row *row, void *arg)
 
 static bool add_op(const struct op_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct past_reader *r = arg;
     struct hdb_past *p = r->p;
     if (row->order >= r->end)
         return false;
@@ -212,7 +212,7 @@ static bool add_op(const struct op_row *row, void *arg)
     case OP_FORGET:
         r->change = xrealloc(r->change, (size_t)r->n_change + 1, sizeof *r->change);
         r->change[r->n_change++] =
-            (struct change){row->order, row->op, row->turn, xstrdup(row->text)};
+            (struct past_change){row->order, row->op, row->turn, xstrdup(row->text)};
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
     case OP_SHAPE: break; /* changes no token */
@@ -220,7 +220,7 @@ static bool add_op(const struct op_row *row, void *arg)
     return true;
 }
 
-static bool read_rows(struct reader *r)
+static bool read_rows(struct past_reader *r)
 {
     struct hdb_past *p = r->p;
     p->part = xrealloc(p->part, (size_t)p->n_part + 1, sizeof *p->part);
@@ -243,8 +243,8 @@ static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int 
         return err_set(e, ERR_DB, "session %s has more than %d parents", id, MAX_PARENTS);
     if (!hdb_find(h, id, &s, e))
         return false;
-    struct reader r = {.h = h, .p = p, .e = e, .session = s.id, .upto = upto, .as_of = as_of,
-                       .first_run = -1, .before = before, .end = INT64_MAX};
+    struct past_reader r = {.h = h, .p = p, .e = e, .session = s.id, .upto = upto, .as_of = as_of,
+                            .first_run = -1, .before = before, .end = INT64_MAX};
     bool ok = hdb_runs(h, s.id, see_run, &r, e) >= 0;
     int fork = min_int(s.fork_turn, upto);
     if (ok && s.parent[0] && (s.fork_turn < 0 || s.fork_turn > LAST_TURN))

@@ -280,7 +280,7 @@ static int bind_value(const struct pack_rule *r, sqlite3_stmt *to, sqlite3_stmt 
 
 /* ---- tables ---- */
 
-struct part {
+struct pack_piece {
     char session[SESSION_ID];
     bool served; /* a server computed one of its runs */
     int upto;    /* the packed session builds on its turns up to this one */
@@ -293,7 +293,7 @@ struct packer {
                         reached */
     struct db to;
     struct pack_opts o;
-    struct part *part; /* the oldest parent first, the session itself last */
+    struct pack_piece *part; /* the oldest parent first, the session itself last */
     int n_part;
     struct err *e;
 };
@@ -318,7 +318,7 @@ static sqlite3_stmt *prepare_insert(struct packer *p, const struct pack_rule *r,
 }
 
 /* Limits draft trees to the steps of a slice. */
-static void slice_condition(const struct packer *p, const struct pack_rule *r, const struct part *part,
+static void slice_condition(const struct packer *p, const struct pack_rule *r, const struct pack_piece *part,
                             struct buf *sql)
 {
     const struct pack_opts *o = &p->o;
@@ -360,7 +360,7 @@ static bool wanted(const struct packer *p, const struct pack_rule *r, sqlite3_st
            bsearch(&id, p->used.v, (size_t)p->used.n, sizeof id, compare_ids);
 }
 
-static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct part *part)
+static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct pack_piece *part)
 {
     struct buf sql = {0};
     buf_printf(&sql, "SELECT * FROM %s WHERE %s", r->table, r->where);
@@ -433,7 +433,7 @@ static bool find_parts(struct packer *p, const char *session)
 static bool cut_slice(struct packer *p)
 {
     struct pack_opts *o = &p->o;
-    struct part *last = &p->part[p->n_part - 1];
+    struct pack_piece *last = &p->part[p->n_part - 1];
     struct db *d = &p->from->db;
     int64_t newest = 0, cut = INT64_MAX, steps = 0;
     if (!o->to_turn)

@@ -14,7 +14,7 @@
 
 #define IS_LOST(table, column) "SELECT substr(" column ", 1, 6)='" LOST "' FROM temp." table " WHERE id=?"
 
-static const struct table {
+static const struct parent_table {
     const char *name;
     const char *what;        /* its name in the report; NULL: runs do not refer to this table */
     const char *columns;     /* of the temporary table; NULL: an entry before this one reads the
@@ -73,7 +73,7 @@ bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), vo
     /* in memory: the isolated process may create files beside the new log only (isolate.h) */
     bool ok = db_exec(d, "PRAGMA temp_store=MEMORY", e);
     for (int i = 0; ok && i < N_TABLES; i++) {
-        const struct table *t = &tables[i];
+        const struct parent_table *t = &tables[i];
         if (!t->columns)
             continue;
         snprintf(sql, sizeof sql, "CREATE TEMP TABLE %s(%s)", t->name, t->columns);
@@ -93,7 +93,7 @@ bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), vo
 
 /* ---- placeholders ---- */
 
-static int add_placeholder(const struct table *t, struct db *from, struct db *to, int64_t id)
+static int add_placeholder(const struct parent_table *t, struct db *from, struct db *to, int64_t id)
 {
     int rc = db_do(from, t->placeholder, "i", id);
     return rc ? rc : db_do(to, t->placeholder, "i", id);
@@ -101,7 +101,7 @@ static int add_placeholder(const struct table *t, struct db *from, struct db *to
 
 /* If the table has no row `id`, adds a placeholder to both logs. *lost: the row is a placeholder
  * now. */
-static int add_if_lost(const struct table *t, struct db *from, struct db *to, int64_t id, bool *lost)
+static int add_if_lost(const struct parent_table *t, struct db *from, struct db *to, int64_t id, bool *lost)
 {
     int64_t is;
     int rc = db_int(from, &is, 2, t->is_lost, "i", id);

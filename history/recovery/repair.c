@@ -26,7 +26,7 @@ struct repair {
 };
 
 /* One record of a session's chain. */
-struct record {
+struct repair_record {
     enum link_kind kind;
     int64_t id, link;
     int n;         /* of a turn row: the turn */
@@ -36,7 +36,7 @@ struct record {
 };
 
 struct records {
-    struct record *v;
+    struct repair_record *v;
     int n, cap;
 };
 
@@ -202,7 +202,7 @@ static bool copy_shared(struct repair *r)
 
 /* ---- which records are sound ---- */
 
-static void add_record(struct records *a, struct record x)
+static void add_record(struct records *a, struct repair_record x)
 {
     for (int i = 0; i < a->n; i++)
         if (a->v[i].kind == x.kind && a->v[i].id == x.id)
@@ -223,16 +223,16 @@ static void find_records(struct repair *r, const char *sql, enum link_kind kind,
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         const char *role = (const char *)sqlite3_column_text(st, 3);
         bool fits = true;
-        add_record(out, (struct record){.kind = kind, .id = sqlite3_column_int64(st, 0),
-                                        .link = sqlite3_column_int64(st, 1), .n = col_int(st, 2, 0, &fits),
-                                        .is_user = role && strcmp(role, "user") == 0});
+        add_record(out, (struct repair_record){.kind = kind, .id = sqlite3_column_int64(st, 0),
+                                               .link = sqlite3_column_int64(st, 1), .n = col_int(st, 2, 0, &fits),
+                                               .is_user = role && strcmp(role, "user") == 0});
     }
     sqlite3_finalize(st);
 }
 
 static int by_link(const void *a, const void *b)
 {
-    const struct record *x = a, *y = b;
+    const struct repair_record *x = a, *y = b;
     return (x->link > y->link) - (x->link < y->link);
 }
 
@@ -258,7 +258,7 @@ static void list_records(struct repair *r, const char *session, struct records *
 }
 
 /* Reads the stored checksum of a record. False: it cannot be read. */
-static bool stored_chain(struct repair *r, const struct record *x, uint8_t out[32])
+static bool stored_chain(struct repair *r, const struct repair_record *x, uint8_t out[32])
 {
     static const char *const sql[] = {[LINK_RUN] = "SELECT chain FROM run WHERE id=?",
                                       [LINK_EVENT] = "SELECT chain FROM event WHERE id=?",
@@ -272,7 +272,7 @@ static bool stored_chain(struct repair *r, const struct record *x, uint8_t out[3
 }
 
 /* Adds placeholders for the lost rows (build, models, server) that a run refers to. */
-static bool add_placeholders(struct repair *r, const char *session, struct record *x, struct buf *lines)
+static bool add_placeholders(struct repair *r, const char *session, struct repair_record *x, struct buf *lines)
 {
     struct buf lost = {0};
     bool ok = written(r, parents_of_run(&r->from, &r->to, x->id, &lost));
@@ -289,7 +289,7 @@ static bool judge_records(struct repair *r, const char *session, struct records 
     int64_t link = 0;
     bool known = chain_of_session(&r->from, session, before) == SQLITE_OK;
     for (int i = 0; i < a->n; i++) {
-        struct record *x = &a->v[i];
+        struct repair_record *x = &a->v[i];
         bool follows = known && x->link == link + 1;
         bool some = stored_chain(r, x, have);
         if (x->kind == LINK_RUN && !add_placeholders(r, session, x, lines))
@@ -311,7 +311,7 @@ static bool judge_records(struct repair *r, const char *session, struct records 
 
 /* ---- one session ---- */
 
-static const char *name_of(const struct record *x, char out[64])
+static const char *name_of(const struct repair_record *x, char out[64])
 {
     if (x->kind == LINK_TURN)
         snprintf(out, 64, "the %s of turn %d", x->is_user ? "message" : "reply", x->n);
@@ -320,7 +320,7 @@ static const char *name_of(const struct record *x, char out[64])
     return out;
 }
 
-static bool is_kept(const struct record *x)
+static bool is_kept(const struct repair_record *x)
 {
     return x->state == SOUND || x->state == UNKNOWN;
 }
@@ -385,7 +385,7 @@ static bool run_of_turn(struct repair *r, const char *session, int64_t turn, str
            written(r, chain_add(&r->to, session, LINK_RUN, run));
 }
 
-static bool copy_record(struct repair *r, const char *session, const struct record *x, bool gap, struct buf *lines)
+static bool copy_record(struct repair *r, const char *session, const struct repair_record *x, bool gap, struct buf *lines)
 {
     bool whole = true;
     if (x->kind == LINK_TURN) {
@@ -413,7 +413,7 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
     bool gap = false;
     int64_t link = 0;
     for (int i = 0; i < a->n; i++) {
-        const struct record *x = &a->v[i];
+        const struct repair_record *x = &a->v[i];
         bool missing = x->link != link + 1;
         if (missing)
             note(r, lines, "session %s: what stood before %s is missing", session, name_of(x, name)), r->lost++;

@@ -119,11 +119,11 @@ static bool write_trees(const struct image *m, const struct ids *trees, const ch
 
 /* For a table of the log: a condition that its rows meet, and the list of its columns, both in terms of
  * c0, c1, ...; the names of the columns. */
-struct shape {
+struct salvage_shape {
     struct buf fits, values, names, marks;
 };
 
-static void shape_free(struct shape *s)
+static void shape_free(struct salvage_shape *s)
 {
     buf_free(&s->fits);
     buf_free(&s->values);
@@ -131,7 +131,7 @@ static void shape_free(struct shape *s)
     buf_free(&s->marks);
 }
 
-static void add_column(struct shape *s, int i, sqlite3_stmt *info, bool keyed)
+static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool keyed)
 {
     const char *type = (const char *)sqlite3_column_text(info, 2), *none = (const char *)sqlite3_column_text(info, 4);
     bool row_id = !keyed && sqlite3_column_int(info, 5) && strcmp(type, "INTEGER") == 0;
@@ -153,11 +153,11 @@ static void add_column(struct shape *s, int i, sqlite3_stmt *info, bool keyed)
     buf_printf(&s->fits, "%stypeof(c%d) IN (%s%s)", i ? " AND " : "", i, kind, null ? ",'null'" : "");
 }
 
-static void shape_of(struct db *log, const char *table, bool keyed, struct shape *s)
+static void shape_of(struct db *log, const char *table, bool keyed, struct salvage_shape *s)
 {
     char sql[100];
     int n = 0;
-    *s = (struct shape){0};
+    *s = (struct salvage_shape){0};
     snprintf(sql, sizeof sql, "PRAGMA table_info(%.60s)", table);
     sqlite3_stmt *info = db_prepare(log, NULL, sql, "");
     for (; info && sqlite3_step(info) == SQLITE_ROW; n++)
@@ -192,7 +192,8 @@ static bool content_fits(struct db *trees, int32_t root, const char *table)
     return fits;
 }
 
-static bool tree_fits(struct db *trees, int32_t root, const char *table, const struct shape *s)
+static bool tree_fits(struct db *trees, int32_t root, const char *table,
+                      const struct salvage_shape *s)
 {
     int64_t some = 0, fits = 0;
     char *sql = xasprintf("SELECT count(*), total(%s) FROM (SELECT * FROM t%d LIMIT %d)", s->fits.p, (int)root, SAMPLE);
@@ -207,7 +208,7 @@ static bool tree_fits(struct db *trees, int32_t root, const char *table, const s
 }
 
 /* Copies the rows up to the first that cannot be read. */
-static void copy_tree(struct db *trees, struct db *log, int32_t root, const char *table, const struct shape *s)
+static void copy_tree(struct db *trees, struct db *log, int32_t root, const char *table, const struct salvage_shape *s)
 {
     sqlite3_stmt *to = NULL;
     char *get = xasprintf("SELECT %s FROM t%d", s->values.p, (int)root);
@@ -231,7 +232,7 @@ static void copy_tree(struct db *trees, struct db *log, int32_t root, const char
 static void copy_table(const struct image *m, const struct ids *roots, struct db *trees, struct db *log,
                        const char *table, bool keyed)
 {
-    struct shape s;
+    struct salvage_shape s;
     shape_of(log, table, keyed, &s);
     for (int i = 0; i < roots->n; i++)
         if (is_keyed(m, roots->v[i]) == keyed && tree_fits(trees, roots->v[i], table, &s))

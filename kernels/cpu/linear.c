@@ -42,7 +42,7 @@ float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src,
 }
 
 /* The input rows of a product: packed, the first ones in panels (wide.h). */
-struct input {
+struct linear_input {
     int rows, panels; /* rows: all of them */
     int k;            /* packed elements of a row */
     const float *panel; /* (panels, k, PANEL), padded with rows of zeros */
@@ -51,7 +51,7 @@ struct input {
 
 struct input_run {
     struct pack_run p;
-    const struct input *in;
+    const struct linear_input *in;
     bool packed; /* src is packed already */
     float *panel, *row, *thread_rows;
 };
@@ -65,7 +65,7 @@ static int panels_of(int rows)
     return rows < MIN_ROWS ? 0 : (rows + PANEL - MIN_IN_PANEL) / PANEL;
 }
 
-static int rows_in_panels(const struct input *in)
+static int rows_in_panels(const struct linear_input *in)
 {
     return min_int(in->panels * PANEL, in->rows);
 }
@@ -73,7 +73,7 @@ static int rows_in_panels(const struct input *in)
 static void input_item(void *arg, int item, int thread)
 {
     const struct input_run *run = arg;
-    const struct input *in = run->in;
+    const struct linear_input *in = run->in;
     size_t k = (size_t)in->k;
     struct pack_run one = run->p;
     if (item >= in->panels) {
@@ -96,12 +96,12 @@ static void input_item(void *arg, int item, int thread)
 
 /* packed: src holds packed rows of n elements, n a multiple of 32, stride == n, and there is no
  * norm. */
-static struct input pack_input(struct kdev *d, const float *src, size_t stride, int rows, int n,
-                               const struct k_norm *norm, bool packed)
+static struct linear_input pack_input(struct kdev *d, const float *src, size_t stride, int rows,
+                                      int n, const struct k_norm *norm, bool packed)
 {
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
     CHECK(!packed || (n % 32 == 0 && norm->kind == NORM_NONE && stride == (size_t)n));
-    struct input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};
+    struct linear_input in = {.rows = rows, .panels = panels_of(rows), .k = cpu_packed(n)};
     size_t k = (size_t)in.k, panel = (size_t)in.panels * PANEL * k;
     int rest = rows - rows_in_panels(&in), own = packed ? 0 : rest;
     struct input_run run = {.p = {d->isa, src, NULL, stride, n, norm, NULL, 1}, .in = &in,
@@ -118,9 +118,9 @@ static struct input pack_input(struct kdev *d, const float *src, size_t stride, 
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-struct product {
+struct linear_product {
     const struct cpu_isa *isa;
-    struct input in;
+    struct linear_input in;
     const float **x; /* pointers to the rows of in.row */
     int tile;        /* outputs of an item */
     float *weights;  /* (threads, thread_weights) tiles of weights, if there are panels */
@@ -133,16 +133,16 @@ struct product {
     } m[CPU_MATS];
 };
 
-static void product_start(struct kdev *d, struct product *p, const struct input *in)
+static void product_start(struct kdev *d, struct linear_product *p, const struct linear_input *in)
 {
-    *p = (struct product){.isa = d->isa, .in = *in};
+    *p = (struct linear_product){.isa = d->isa, .in = *in};
     int rest = in->rows - rows_in_panels(in);
     p->x = cpu_scratch(d, SCRATCH_PTR, (size_t)rest, sizeof *p->x);
     for (int r = 0; r < rest; r++)
         p->x[r] = in->row + (size_t)r * (size_t)in->k;
 }
 
-static struct cpu_epilogue *product_add(struct product *p, const struct tensor *w,
+static struct cpu_epilogue *product_add(struct linear_product *p, const struct tensor *w,
                                       const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < CPU_MATS);
@@ -169,7 +169,7 @@ static struct cpu_ahead *ahead_of(const struct kdev *d, const void *weights)
 }
 
 /* Notes the product, and lets the threads prefetch the one that came after it last time. */
-static void note_product(struct kdev *d, const struct product *p, int items, bool together)
+static void note_product(struct kdev *d, const struct linear_product *p, int items, bool together)
 {
     if (!d->pool)
         return;
@@ -197,7 +197,7 @@ static void note_product(struct kdev *d, const struct product *p, int items, boo
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* Rows are multiplied in parts of at most TILE_ROWS: those in panels, then the others. */
-static int parts_of(const struct product *p)
+static int parts_of(const struct linear_product *p)
 {
     int rest = p->in.rows - rows_in_panels(&p->in);
     return div_up(p->in.panels, TILE_ROWS / PANEL) + div_up(rest, TILE_ROWS);
@@ -205,8 +205,8 @@ static int parts_of(const struct product *p)
 
 /* Converts the weights of a tile for the rows in panels; NULL if there are none. slot: which of the
  * thread's tiles. */
-static const float *tile_weights(const struct product *p, int mat, int out, int n, int thread,
-                                 int slot)
+static const float *tile_weights(const struct linear_product *p, int mat, int out, int n,
+                                 int thread, int slot)
 {
     if (!p->in.panels)
         return NULL;
@@ -218,8 +218,8 @@ static const float *tile_weights(const struct product *p, int mat, int out, int 
 
 /* tile: outputs out .. out + n - 1 for the rows of a part. *first: its first row; returns how many
  * rows it has. */
-static int multiply_part(const struct product *p, int mat, int out, int n, const float *weights,
-                         int part, float *tile, int *first)
+static int multiply_part(const struct linear_product *p, int mat, int out, int n,
+                         const float *weights, int part, float *tile, int *first)
 {
     int each = TILE_ROWS / PANEL, wide = div_up(p->in.panels, each), done = rows_in_panels(&p->in);
     if (part < wide) {
@@ -237,7 +237,7 @@ static int multiply_part(const struct product *p, int mat, int out, int n, const
 
 static void product_item(void *arg, int item, int thread)
 {
-    const struct product *p = arg;
+    const struct linear_product *p = arg;
     int i = p->n_mats - 1;
     while (item < p->m[i].first)
         i--;
@@ -257,7 +257,7 @@ static void product_item(void *arg, int item, int thread)
 
 /* Chooses the outputs of one item, the largest tile that gives every thread at least four items,
  * and numbers the items of `outputs` outputs with `mats` matrices each. */
-static void product_tile(struct kdev *d, struct product *p, int outputs, int mats)
+static void product_tile(struct kdev *d, struct linear_product *p, int outputs, int mats)
 {
     p->tile = TILE_OUT;
     while (p->tile > 8 && outputs / p->tile < 4 * d->threads)
@@ -268,7 +268,7 @@ static void product_tile(struct kdev *d, struct product *p, int outputs, int mat
     p->weights = cpu_floats(d, SCRATCH_WIDE, (size_t)d->threads * p->thread_weights);
 }
 
-static void product_run(struct kdev *d, struct product *p)
+static void product_run(struct kdev *d, struct linear_product *p)
 {
     int outputs = 0, items = 0;
     for (int i = 0; i < p->n_mats; i++)
@@ -285,8 +285,8 @@ static void product_run(struct kdev *d, struct product *p)
 void cpu_product(struct kdev *d, const float *packed, int rows, const struct tensor *w,
                  const struct tensor *b, float *dst)
 {
-    struct product p;
-    struct input in = {.rows = rows, .k = cpu_packed((int)w->dim[1]), .row = packed};
+    struct linear_product p;
+    struct linear_input in = {.rows = rows, .k = cpu_packed((int)w->dim[1]), .row = packed};
     product_start(d, &p, &in);
     product_add(&p, w, b, dst, (size_t)w->dim[0]);
     product_run(d, &p);
@@ -325,9 +325,9 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
     float *dst = cpu_f32(a->dst, span(a->rows, ds, out));
     bool post = a->post.kind != NORM_NONE;
     CHECK(a->act != ACT_SWIGLU_CLAMP);
-    struct product p;
-    struct input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss, a->rows, in,
-                                &a->pre, false);
+    struct linear_product p;
+    struct linear_input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+                                       a->rows, in, &a->pre, false);
     float *to = post ? cpu_floats(d, SCRATCH_OUT, (size_t)a->rows * (size_t)out) : dst;
     product_start(d, &p, &x);
     struct cpu_epilogue *f = product_add(&p, a->w, a->b, to, (size_t)(post ? out : ds));
@@ -349,7 +349,7 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
 /* ---- glu ------------------------------------------------------------------------------------ */
 
 struct glu_run {
-    const struct product *p;
+    const struct linear_product *p;
     const struct k_glu *a;
     float *dst;
 };
@@ -357,7 +357,7 @@ struct glu_run {
 static void glu_item(void *arg, int item, int thread)
 {
     const struct glu_run *run = arg;
-    const struct product *p = run->p;
+    const struct linear_product *p = run->p;
     int ffn = p->m[0].w.n, out = item * p->tile, n = min_int(p->tile, ffn - out);
     const float *gates = tile_weights(p, 0, out, n, thread, 0);
     const float *ups = tile_weights(p, 1, out, n, thread, 1);
@@ -376,9 +376,9 @@ void cpu_glu(struct kdev *d, const struct k_glu *a)
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
     CHECK(a->act != ACT_SWIGLU_CLAMP); /* only k_moe has its limit */
     CHECK(a->up->dim[0] == ffn);
-    struct product p;
-    struct input x = pack_input(d, cpu_f32(a->src, (size_t)a->rows * (size_t)in), (size_t)in,
-                                a->rows, in, &a->pre, false);
+    struct linear_product p;
+    struct linear_input x = pack_input(d, cpu_f32(a->src, (size_t)a->rows * (size_t)in), (size_t)in,
+                                       a->rows, in, &a->pre, false);
     product_start(d, &p, &x);
     product_add(&p, a->gate, NULL, NULL, 0);
     product_add(&p, a->up, NULL, NULL, 0);
@@ -466,15 +466,15 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
-    struct input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss, a->rows, in,
-                                &a->norm, false);
+    struct linear_input x = pack_input(d, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+                                       a->rows, in, &a->norm, false);
     if (a->capture.p) {
         CHECK(!a->packed && a->capture_stride >= in);
         cpu_rows(d, &(struct k_rows){.rows = a->rows, .n = in, .src_stride = ss,
                                      .dst_stride = a->capture_stride, .src = a->src,
                                      .dst = a->capture});
     }
-    struct product p;
+    struct linear_product p;
     product_start(d, &p, &x);
     product_add(&p, a->wq, a->bq, run.q, (size_t)nq);
     if (a->wk) {

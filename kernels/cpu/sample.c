@@ -17,7 +17,7 @@ enum {
     PART = 32 * SUM, /* elements of an item */
 };
 
-struct scan {
+struct sample_scan {
     const struct cpu_isa *isa;
     const float *x; /* (rows, n) */
     const uint8_t *mask, *used; /* (n), (rows) or NULL; a row that is not used is not read */
@@ -26,16 +26,17 @@ struct scan {
     double *sum; /* (rows, parts * (PART / SUM)), of exp(x - max of the row) */
 };
 
-static struct scan scan_of(struct kdev *d, const float *x, int rows, int n, const uint8_t *mask)
+static struct sample_scan scan_of(struct kdev *d, const float *x, int rows, int n,
+                                  const uint8_t *mask)
 {
-    struct scan s = {.isa = d->isa, .x = x, .mask = mask, .rows = rows, .n = n,
-                     .parts = div_up(n, PART)};
+    struct sample_scan s = {.isa = d->isa, .x = x, .mask = mask, .rows = rows, .n = n,
+                            .parts = div_up(n, PART)};
     s.part = cpu_scratch(d, SCRATCH_SCAN, (size_t)rows * (size_t)s.parts, sizeof *s.part);
     return s;
 }
 
 /* The range of a part; false if its row is not used. */
-static bool part_range(const struct scan *s, int item, int *r, int *from, int *to)
+static bool part_range(const struct sample_scan *s, int item, int *r, int *from, int *to)
 {
     *r = item / s->parts;
     *from = item % s->parts * PART;
@@ -46,7 +47,7 @@ static bool part_range(const struct scan *s, int item, int *r, int *from, int *t
 static void max_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct scan *s = arg;
+    const struct sample_scan *s = arg;
     int r, from, to;
     if (!part_range(s, item, &r, &from, &to))
         return;
@@ -56,13 +57,13 @@ static void max_item(void *arg, int item, int thread)
 }
 
 /* The largest element of each part that is not masked, and whether any element is NaN or +inf. */
-static void scan_max(struct kdev *d, struct scan *s)
+static void scan_max(struct kdev *d, struct sample_scan *s)
 {
     cpu_each(d, s->rows * s->parts, PART / 4.0, max_item, s);
 }
 
 /* Those of the row; *at: the first part with the largest element. */
-static struct part row_max(const struct scan *s, int r, int *at)
+static struct part row_max(const struct sample_scan *s, int r, int *at)
 {
     struct part all = s->part[mul64(r, s->parts)];
     *at = 0;
@@ -78,7 +79,7 @@ static struct part row_max(const struct scan *s, int r, int *at)
 static void sum_item(void *arg, int item, int thread)
 {
     (void)thread;
-    const struct scan *s = arg;
+    const struct sample_scan *s = arg;
     int r, from, to, at;
     if (!part_range(s, item, &r, &from, &to))
         return;
@@ -91,20 +92,20 @@ static void sum_item(void *arg, int item, int thread)
                                  min_int(SUM, to - from), all.max, 1, NULL);
 }
 
-static void alloc_sums(struct kdev *d, struct scan *s)
+static void alloc_sums(struct kdev *d, struct sample_scan *s)
 {
     size_t n = (size_t)s->rows * (size_t)s->parts * (PART / SUM);
     s->sum = cpu_scratch(d, SCRATCH_SUMS, n, sizeof *s->sum);
 }
 
 /* The sums of each part, after scan_max() without a mask. */
-static void scan_sums(struct kdev *d, struct scan *s)
+static void scan_sums(struct kdev *d, struct sample_scan *s)
 {
     alloc_sums(d, s);
     cpu_each(d, s->rows * s->parts, PART * 4.0, sum_item, s);
 }
 
-static double row_lse(const struct scan *s, int r)
+static double row_lse(const struct sample_scan *s, int r)
 {
     int at;
     struct part all = row_max(s, r, &at);
@@ -123,7 +124,7 @@ static double row_lse(const struct scan *s, int r)
 
 struct topk_run {
     const struct k_topk *a;
-    struct scan scan;
+    struct sample_scan scan;
     int32_t *ids; /* (rows, parts, k) best of each part; -1: no more */
 };
 
@@ -195,7 +196,7 @@ void cpu_topk(struct kdev *d, const struct k_topk *a)
         cpu_f32(a->lse, rows);
     const float *x = cpu_f32(a->logits, rows * (size_t)a->n);
     struct topk_run run = {a, scan_of(d, x, a->rows, a->n, NULL), NULL};
-    struct scan *s = &run.scan;
+    struct sample_scan *s = &run.scan;
     scan_max(d, s);
     alloc_sums(d, s);
     run.ids = cpu_scratch(d, SCRATCH_IDS, (size_t)a->rows * (size_t)s->parts * (size_t)a->k,
@@ -210,7 +211,7 @@ void cpu_topk(struct kdev *d, const struct k_topk *a)
 /* Candidates in descending order: order[0..n_order) are sorted, the heap holds further ones with a
  * logit of at least `bar`. When the heap is empty, the bar is lowered and the row is read again. So
  * a typical draw sorts few candidates; the worst case sorts all, with the same result. */
-struct head {
+struct sample_head {
     const struct cpu_isa *isa;
     const float *x, *w; /* logits; exp((x - max) / temperature) */
     const uint8_t *mask;
@@ -243,7 +244,7 @@ static void sift_down(uint64_t *heap, int n, int i)
     heap[i] = key;
 }
 
-static bool head_refill(struct head *h)
+static bool head_refill(struct sample_head *h)
 {
     static const float depth[] = {4, 12, 40}; /* bars below max, times temperature; then all */
     const int last = (int)(sizeof depth / sizeof *depth);
@@ -262,7 +263,7 @@ static bool head_refill(struct head *h)
 }
 
 /* The token at this rank (0: the best), or -1 if there are fewer candidates. */
-static int head_at(struct head *h, int rank)
+static int head_at(struct sample_head *h, int rank)
 {
     while (h->n_order <= rank) {
         if (h->n_heap == 0 && !head_refill(h))
@@ -278,7 +279,7 @@ static int head_at(struct head *h, int rank)
 /* Counts the candidates, best first, that pass a filter: at most `most`, until their mass reaches
  * `enough`, each of a weight of at least `least`; the best always passes. *mass: the sum of their
  * weights. */
-static int head_filter(struct head *h, int most, double enough, float least, double *mass)
+static int head_filter(struct sample_head *h, int most, double enough, float least, double *mass)
 {
     int n = 0;
     *mass = 0;
@@ -295,14 +296,14 @@ static int head_filter(struct head *h, int most, double enough, float least, dou
 struct sample_run {
     const struct k_sample *a;
     const struct cpu_isa *isa;
-    struct scan scan;
+    struct sample_scan scan;
     size_t thread_bytes;
     char *scratch;
 };
 
 /* Applies the filters in order, then draws the first candidate at which the running sum of weights
  * exceeds u times their mass. The best candidate has weight 1, so min_p is a limit on weights. */
-static void draw_token(struct head *h, const struct sampling *how, double total, float u,
+static void draw_token(struct sample_head *h, const struct sampling *how, double total, float u,
                        int32_t *id, float *p)
 {
     int count = INT32_MAX; /* no limit, until a filter sets one */
@@ -349,8 +350,8 @@ static void sample_row(void *arg, int r, int thread)
     int32_t *order = (int32_t *)(heap + a->n);
     float *w = (float *)(order + a->n);
     double total = run->isa->sum_exp(x, a->mask.p, a->n, max, a->how.temperature, w);
-    struct head h = {.isa = run->isa, .x = x, .w = w, .mask = a->mask.p, .n = a->n, .max = max,
-                     .temperature = a->how.temperature, .heap = heap, .order = order};
+    struct sample_head h = {.isa = run->isa, .x = x, .w = w, .mask = a->mask.p, .n = a->n, .max = max,
+                            .temperature = a->how.temperature, .heap = heap, .order = order};
     draw_token(&h, &a->how, total, ((const float *)a->u.p)[r], id, p);
 }
 
@@ -386,7 +387,7 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
         CHECK(row[i] >= 0 && row[i] < a->rows && id[i] >= 0 && id[i] < a->n);
         used[row[i]] = 1;
     }
-    struct scan s = scan_of(d, x, a->rows, a->n, NULL);
+    struct sample_scan s = scan_of(d, x, a->rows, a->n, NULL);
     s.used = used;
     scan_max(d, &s);
     scan_sums(d, &s);

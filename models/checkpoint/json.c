@@ -43,21 +43,21 @@ struct shown show_path(const char *path)
 
 /* ---- parsing ---- */
 
-struct span {
+struct json_span {
     size_t at, n;
 };
 
 /* Result of a scan over the bytes before parsing: where the nesting exceeds its limit (the parser
  * is recursive, so depth is bounded before it runs), and the last key that begins before `stop`, in
  * the top object and at any depth, for messages. */
-struct scan {
+struct json_scan {
     size_t too_deep; /* n: nowhere */
-    struct span top, key;
+    struct json_span top, key;
 };
 
-static struct scan scan_until(const char *p, size_t n, size_t stop, int max_depth)
+static struct json_scan scan_until(const char *p, size_t n, size_t stop, int max_depth)
 {
-    struct scan s = {.too_deep = n};
+    struct json_scan s = {.too_deep = n};
     int depth = 0;
     for (size_t i = 0; i < n && i < stop; i++) {
         if (p[i] == '"') {
@@ -68,7 +68,7 @@ static struct scan scan_until(const char *p, size_t n, size_t stop, int max_dept
             while (after < n && strchr(" \t\r\n", p[after]) && p[after])
                 after++;
             if (after < n && p[after] == ':')
-                s.key = (struct span){from, i - from};
+                s.key = (struct json_span){from, i - from};
             if (depth == 1)
                 s.top = s.key;
         } else if (p[i] == '{' || p[i] == '[') {
@@ -83,12 +83,12 @@ static struct scan scan_until(const char *p, size_t n, size_t stop, int max_dept
     return s;
 }
 
-static struct shown shown_span(const char *bytes, struct span s)
+static struct shown shown_span(const char *bytes, struct json_span s)
 {
     return shown_bytes(bytes + s.at, s.n < 120 ? s.n : 120);
 }
 
-static bool parse_error(const char *bytes, const struct scan *s, const char *file, int line,
+static bool parse_error(const char *bytes, const struct json_scan *s, const char *file, int line,
                         const char *what, struct err *e)
 {
     struct shown at = show_path(file), top = shown_span(bytes, s->top);
@@ -104,7 +104,7 @@ static bool parse_error(const char *bytes, const struct scan *s, const char *fil
 
 json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, struct err *e)
 {
-    struct scan s = scan_until(bytes, n, n, max_depth);
+    struct json_scan s = scan_until(bytes, n, n, max_depth);
     if (s.too_deep < n) {
         char what[64];
         snprintf(what, sizeof what, "nested deeper than %d levels", max_depth);

@@ -29,7 +29,7 @@
 
 enum { MAX_HEADER = 100000000, HEADER_DEPTH = 4, MAX_SHARDS = 512 };
 
-struct entry {
+struct st_entry {
     struct tensor t; /* first: a caller's tensor is an entry */
     const char *type; /* as written in the file */
     int shard;
@@ -49,9 +49,9 @@ struct safetensors {
     char *note;   /* st_note() */
     struct shard *shard;
     int n_shard;
-    struct entry *entry; /* by shard and offset */
+    struct st_entry *entry; /* by shard and offset */
     int n, cap;
-    const struct entry **by_name;
+    const struct st_entry **by_name;
 };
 
 /* ---- element types ---- */
@@ -143,7 +143,7 @@ static bool entry_shape(const struct shard *f, const char *name, const json_t *s
 }
 
 static bool entry_read(const struct shard *f, const char *name, const json_t *v, uint64_t data,
-                       struct entry *out, struct err *e)
+                       struct st_entry *out, struct err *e)
 {
     if (!name_is_plain(name))
         return bad_entry(f, name, e, "the name is empty or has control characters");
@@ -173,7 +173,7 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
         return bad_entry(f, name, e, "data_offsets span %lld bytes, its type and shape need %zu",
                          (long long)(end - begin), t.bytes);
     t.name = xstrdup(name);
-    *out = (struct entry){.t = t, .type = type->name, .at = data + (uint64_t)begin};
+    *out = (struct st_entry){.t = t, .type = type->name, .at = data + (uint64_t)begin};
     return true;
 }
 
@@ -181,7 +181,7 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct st_entry *x = a, *y = b;
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
     return (x->t.bytes > y->t.bytes) - (x->t.bytes < y->t.bytes);
@@ -194,7 +194,7 @@ static bool check_tiling(struct safetensors *s, const struct shard *f, uint64_t 
         qsort(s->entry + f->first, (size_t)f->n, sizeof *s->entry, by_offset);
     uint64_t at = data;
     for (int i = f->first; i < f->first + f->n; i++) {
-        const struct entry *x = &s->entry[i];
+        const struct st_entry *x = &s->entry[i];
         if (x->at != at)
             return bad_entry(f, x->t.name, e, "starts at byte %" PRIu64 " of the data, which "
                              "leaves %s; expected %" PRIu64, x->at - data,
@@ -221,7 +221,7 @@ static bool check_metadata(const struct shard *f, const json_t *meta, struct err
     return true;
 }
 
-static struct entry *entry_room(struct safetensors *s)
+static struct st_entry *entry_room(struct safetensors *s)
 {
     if (s->n == s->cap) {
         s->cap += s->cap / 2 + 64;
@@ -242,7 +242,7 @@ static bool header_entries(struct safetensors *s, struct shard *f, const json_t 
                 return false;
             continue;
         }
-        struct entry *x = entry_room(s);
+        struct st_entry *x = entry_room(s);
         if (!entry_read(f, name, v, data, x, e))
             return false;
         x->shard = (int)(f - s->shard);
@@ -317,8 +317,8 @@ static struct shard *shard_add(struct safetensors *s, const char *dir, const cha
 
 static int compare_entries(const void *a, const void *b)
 {
-    return strcmp((*(const struct entry *const *)a)->t.name,
-                  (*(const struct entry *const *)b)->t.name);
+    return strcmp((*(const struct st_entry *const *)a)->t.name,
+                  (*(const struct st_entry *const *)b)->t.name);
 }
 
 static bool index_names(struct safetensors *s, struct err *e)
@@ -400,7 +400,7 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
     const char *tensor;
     json_t *v;
     json_object_foreach((json_t *)map, tensor, v) {
-        const struct entry *x = (const struct entry *)st_find(s, tensor);
+        const struct st_entry *x = (const struct st_entry *)st_find(s, tensor);
         if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)) != 0)
             return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which lacks it",
                            show_path(path).s, show(tensor).s, show(json_string_value(v)).s);
@@ -535,7 +535,7 @@ const struct tensor *st_at(const struct safetensors *s, int i)
 
 int st_index(const struct safetensors *s, const struct tensor *t)
 {
-    ptrdiff_t i = (const struct entry *)t - s->entry;
+    ptrdiff_t i = (const struct st_entry *)t - s->entry;
     CHECK(i >= 0 && i < s->n);
     return (int)i;
 }
@@ -553,7 +553,7 @@ const char *st_path(const struct safetensors *s, const struct tensor *t)
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
                   void *dst, struct err *e)
 {
-    const struct entry *x = &s->entry[st_index(s, t)];
+    const struct st_entry *x = &s->entry[st_index(s, t)];
     CHECK(from <= t->bytes && n <= t->bytes - from);
     if (shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
         return true;
@@ -608,7 +608,7 @@ bool st_mappable(const struct safetensors *s, const char **why)
 
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n)
 {
-    const struct entry *x = &s->entry[st_index(s, t)];
+    const struct st_entry *x = &s->entry[st_index(s, t)];
     posix_fadvise(s->shard[x->shard].fd, (off_t)(x->at + from), (off_t)n, POSIX_FADV_WILLNEED);
 }
 

@@ -123,17 +123,17 @@ bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t
 
 /* ---- threads ---- */
 
-struct part {
+struct store_part {
     int load;
     size_t index; /* of the part within its tensor */
 };
 
-struct job {
+struct store_job {
     struct safetensors *st;
     const struct tensor_load *load;
     char *const *place; /* (n) address of each tensor in the store */
     const bool *mapped; /* (n) it is there already */
-    struct part *part;
+    struct store_part *part;
     uint64_t *digest; /* (n_part) */
     size_t n_part;
     atomic_size_t next;
@@ -144,23 +144,23 @@ struct job {
 };
 
 /* Several threads reading one file defeat the system's own read-ahead. */
-static void job_prefetch(const struct job *j, size_t i)
+static void job_prefetch(const struct store_job *j, size_t i)
 {
     if (i >= j->n_part)
         return;
-    struct part p = j->part[i];
+    struct store_part p = j->part[i];
     const struct tensor *t = j->load[p.load].src;
     st_prefetch(j->st, t, p.index * PART, part_size(t, p.index));
 }
 
 /* Reads the next part; false when none is left or any thread failed. */
-static bool job_step(struct job *j)
+static bool job_step(struct store_job *j)
 {
     size_t i = atomic_fetch_add(&j->next, 1);
     if (i >= j->n_part || atomic_load(&j->failed))
         return false;
     job_prefetch(j, i + AHEAD);
-    struct part p = j->part[i];
+    struct store_part p = j->part[i];
     const struct tensor *t = j->load[p.load].src;
     size_t from = p.index * PART, n = part_size(t, p.index);
     struct err e = {0};
@@ -186,7 +186,7 @@ static void *job_thread(void *arg)
 
 /* Runs the job on the calling thread and others; the calling thread reports progress after each
  * part that it reads itself. */
-static bool job_run(struct job *j, uint64_t total, const char *what, const struct loading *p,
+static bool job_run(struct store_job *j, uint64_t total, const char *what, const struct loading *p,
                     struct err *e)
 {
     pthread_t thread[MAX_THREADS];
@@ -276,7 +276,7 @@ static size_t aligned(size_t n)
 }
 
 /* Lists the parts of all n tensors in file order. */
-static void job_list_parts(struct job *j, int n)
+static void job_list_parts(struct store_job *j, int n)
 {
     for (int i = 0; i < n; i++)
         j->n_part += part_count(j->load[i].src);
@@ -285,11 +285,11 @@ static void job_list_parts(struct job *j, int n)
     size_t at = 0;
     for (int i = 0; i < n; i++)
         for (size_t k = 0; k < part_count(j->load[i].src); k++)
-            j->part[at++] = (struct part){.load = i, .index = k};
+            j->part[at++] = (struct store_part){.load = i, .index = k};
 }
 
 static void bind_tensors(struct store *s, struct tensor_load *load, int n, char *const *place,
-                       const struct job *j, uint64_t *digest)
+                       const struct store_job *j, uint64_t *digest)
 {
     char *name = s->names;
     size_t part = 0;
@@ -369,8 +369,8 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
         mapped[i] = map && is_aligned(st, load[i].src);
     char **place = xcalloc((size_t)n, sizeof *place);
     struct store *s = lay_out(st, load, n, mapped, place, e);
-    struct job j = {.st = st, .load = load, .place = place, .mapped = mapped,
-                    .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct store_job j = {.st = st, .load = load, .place = place, .mapped = mapped,
+                          .lock = PTHREAD_MUTEX_INITIALIZER};
     job_list_parts(&j, n);
     bool ok = s && job_run(&j, total, what, how, e) && (!map || mapped_check(e));
     if (ok)

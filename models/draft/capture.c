@@ -19,14 +19,14 @@
 static const char *const ids_key = "eagle_aux_hidden_state_layer_ids";
 
 /* A list of ids from a config or the command line. */
-struct reading {
+struct capture_reading {
     int64_t id[MAX_CAPTURE];
     int n;
     int shift; /* boundary = id + shift */
     const char *from;
 };
 
-static bool parse_list(const char *s, struct reading *r)
+static bool parse_list(const char *s, struct capture_reading *r)
 {
     r->n = 0;
     for (;;) {
@@ -46,7 +46,7 @@ static bool parse_list(const char *s, struct reading *r)
 
 /* Whether eagle_config has boundaries: the two exceptions above, heads for 36-layer targets
  * (gpt-oss-120b). */
-static bool nested_are_boundaries(const struct reading *r, int n_layer)
+static bool nested_are_boundaries(const struct capture_reading *r, int n_layer)
 {
     static const int64_t long_context[3] = {1, 17, 32};
     for (int i = 0; i < r->n; i++)
@@ -55,7 +55,7 @@ static bool nested_are_boundaries(const struct reading *r, int n_layer)
     return n_layer == 36 && r->n == 3 && !memcmp(r->id, long_context, sizeof long_context);
 }
 
-static void read_config(struct drafting *g, struct reading *r)
+static void read_config(struct drafting *g, struct capture_reading *r)
 {
     struct conf nested;
     int n_layer = g->target->cfg.n_layer;
@@ -79,7 +79,7 @@ static void read_config(struct drafting *g, struct reading *r)
 
 bool eagle3_captures(struct drafting *g, int n)
 {
-    struct reading r = {0};
+    struct capture_reading r = {0};
     int n_layer = g->target->cfg.n_layer;
     if (g->capture) {
         r.from = "given by the user";

@@ -18,32 +18,32 @@
 /* ---- reading members ---- */
 
 /* A node of a tree, and its place for messages. */
-struct node {
+struct tok_node {
     json_t *j;
     char where[96];
     struct err *e;
 };
 
-static bool bad(const struct node *n, const char *what, const char *got)
+static bool bad(const struct tok_node *n, const char *what, const char *got)
 {
     return err_set(n->e, ERR_MODEL, "%s: %s%s%.48s%s", n->where, what, got ? " \"" : "",
                    got ? show(got).s : "", got ? "\"" : "");
 }
 
-static const char *kind_of(const struct node *n)
+static const char *kind_of(const struct tok_node *n)
 {
     const char *s = json_string_value(json_object_get(n->j, "type"));
     return s ? s : "";
 }
 
-static bool get_bool(const struct node *n, const char *key, bool missing, bool *out)
+static bool get_bool(const struct tok_node *n, const char *key, bool missing, bool *out)
 {
     json_t *v = json_object_get(n->j, key);
     *out = v ? json_is_true(v) : missing;
     return !v || json_is_boolean(v) || bad(n, "expected true or false for", key);
 }
 
-static bool get_int(const struct node *n, const char *key, int *out)
+static bool get_int(const struct tok_node *n, const char *key, int *out)
 {
     json_t *v = json_object_get(n->j, key);
     json_int_t i = json_integer_value(v);
@@ -51,7 +51,7 @@ static bool get_int(const struct node *n, const char *key, int *out)
     return (json_is_integer(v) && i >= 0 && i <= 1 << 20) || bad(n, "expected a count for", key);
 }
 
-static bool get_text(const struct node *n, const char *key, struct buf *out)
+static bool get_text(const struct tok_node *n, const char *key, struct buf *out)
 {
     json_t *v = json_object_get(n->j, key);
     if (!json_is_string(v))
@@ -61,7 +61,7 @@ static bool get_text(const struct node *n, const char *key, struct buf *out)
 }
 
 /* "pattern": {"String": ...} or {"Regex": ...} */
-static bool get_pattern(const struct node *n, struct pattern *p)
+static bool get_pattern(const struct tok_node *n, struct pattern *p)
 {
     json_t *v = json_object_get(n->j, "pattern");
     json_t *s = json_object_get(v, "String"), *r = json_object_get(v, "Regex");
@@ -74,8 +74,8 @@ static bool get_pattern(const struct node *n, struct pattern *p)
 
 /* ---- walking a tree: the leaves of its Sequences, in order ---- */
 
-static bool walk_steps(struct node *n, const char *list, bool (*leaf)(struct node *n, void *arg),
-                       void *arg)
+static bool walk_steps(struct tok_node *n, const char *list,
+                       bool (*leaf)(struct tok_node *n, void *arg), void *arg)
 {
     if (!json_is_object(n->j))
         return bad(n, "expected an object", NULL);
@@ -85,7 +85,7 @@ static bool walk_steps(struct node *n, const char *list, bool (*leaf)(struct nod
     if (!json_is_array(a))
         return bad(n, "expected an array for", list);
     for (size_t i = 0; i < json_array_size(a); i++) {
-        struct node kid = {.j = json_array_get(a, i), .e = n->e};
+        struct tok_node kid = {.j = json_array_get(a, i), .e = n->e};
         snprintf(kid.where, sizeof kid.where, "%.40s.%.20s[%zu]", n->where, list, i);
         if (!walk_steps(&kid, list, leaf, arg))
             return false;
@@ -94,12 +94,12 @@ static bool walk_steps(struct node *n, const char *list, bool (*leaf)(struct nod
 }
 
 static bool parse_steps(struct pull_str raw, const char *where, const char *list,
-                        bool (*leaf)(struct node *n, void *arg), void *arg, struct err *e)
+                        bool (*leaf)(struct tok_node *n, void *arg), void *arg, struct err *e)
 {
     if (!raw.s)
         return true;
     json_error_t why;
-    struct node root = {.e = e};
+    struct tok_node root = {.e = e};
     snprintf(root.where, sizeof root.where, "%s", where);
     root.j = json_parse(raw.s, raw.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
                         &why);
@@ -110,7 +110,7 @@ static bool parse_steps(struct pull_str raw, const char *where, const char *list
 
 /* ---- normalizer ---- */
 
-static bool norm_leaf(struct node *n, void *arg)
+static bool norm_leaf(struct tok_node *n, void *arg)
 {
     static const struct {
         const char *name;
@@ -161,7 +161,7 @@ static struct pre_step *add_pre(struct tokenizer *t, int kind)
     return s;
 }
 
-static bool pre_split(struct node *n, struct tokenizer *t)
+static bool pre_split(struct tok_node *n, struct tokenizer *t)
 {
     static const char *const how[] = {"Isolated", "Removed", "MergedWithPrevious",
                                       "MergedWithNext", "Contiguous"};
@@ -176,7 +176,7 @@ static bool pre_split(struct node *n, struct tokenizer *t)
     return get_bool(n, "invert", false, &s->invert) && get_pattern(n, &s->pattern);
 }
 
-static bool pre_bytes(struct node *n, struct tokenizer *t)
+static bool pre_bytes(struct tok_node *n, struct tokenizer *t)
 {
     bool space, regex;
     if (!get_bool(n, "add_prefix_space", true, &space) || !get_bool(n, "use_regex", true, &regex))
@@ -189,7 +189,7 @@ static bool pre_bytes(struct node *n, struct tokenizer *t)
     return true;
 }
 
-static bool pre_digits(struct node *n, struct tokenizer *t)
+static bool pre_digits(struct tok_node *n, struct tokenizer *t)
 {
     bool single;
     if (!get_bool(n, "individual_digits", false, &single))
@@ -200,7 +200,7 @@ static bool pre_digits(struct node *n, struct tokenizer *t)
 }
 
 /* Reads "prepend_scheme", or the older "add_prefix_space", where true means "always". */
-static bool metaspace_prefix(struct node *n, bool *prefix, bool *first_only)
+static bool metaspace_prefix(struct tok_node *n, bool *prefix, bool *first_only)
 {
     const char *scheme = json_string_value(json_object_get(n->j, "prepend_scheme"));
     if (!get_bool(n, "add_prefix_space", true, prefix))
@@ -218,7 +218,7 @@ static bool one_char(const struct buf *b)
     return b->n && utf8_len(b->p) == b->n;
 }
 
-static bool pre_metaspace(struct node *n, struct tokenizer *t)
+static bool pre_metaspace(struct tok_node *n, struct tokenizer *t)
 {
     bool prefix, first_only, split;
     struct pre_step *space = add_pre(t, PRE_REPLACE);
@@ -241,11 +241,11 @@ static bool pre_metaspace(struct node *n, struct tokenizer *t)
     return pattern_open(&s->pattern, false, mark->p, mark->n, n->e);
 }
 
-static bool pre_leaf(struct node *n, void *arg)
+static bool pre_leaf(struct tok_node *n, void *arg)
 {
     static const struct {
         const char *name;
-        bool (*read)(struct node *n, struct tokenizer *t);
+        bool (*read)(struct tok_node *n, struct tokenizer *t);
     } kind[] = {{"Split", pre_split}, {"ByteLevel", pre_bytes}, {"Digits", pre_digits},
                 {"Metaspace", pre_metaspace}};
     struct tokenizer *t = arg;
@@ -283,7 +283,7 @@ struct decoding {
     enum { ON_STRINGS, ON_BYTES, ON_TEXT } stage;
 };
 
-static bool strip_text(struct node *n, struct tokenizer *t, const char *c, int start)
+static bool strip_text(struct tok_node *n, struct tokenizer *t, const char *c, int start)
 {
     if (t->strip_max)
         return bad(n, "a second strip of the whole text", NULL);
@@ -292,7 +292,7 @@ static bool strip_text(struct node *n, struct tokenizer *t, const char *c, int s
     return true;
 }
 
-static bool decode_strip(struct node *n, struct decoding *d, struct decode_step *s)
+static bool decode_strip(struct tok_node *n, struct decoding *d, struct decode_step *s)
 {
     s->kind = DECODE_STRIP;
     if (!get_text(n, "content", &s->content) || !get_int(n, "start", &s->start) ||
@@ -311,7 +311,7 @@ static bool decode_strip(struct node *n, struct decoding *d, struct decode_step 
 
 /* Metaspace: its replacement character becomes a space; in a text's first token it is removed if
  * encoding put one there. */
-static bool decode_metaspace(struct node *n, struct decoding *d, struct decode_step *s)
+static bool decode_metaspace(struct tok_node *n, struct decoding *d, struct decode_step *s)
 {
     bool first_only;
     struct buf mark = {0};
@@ -326,7 +326,7 @@ static bool decode_metaspace(struct node *n, struct decoding *d, struct decode_s
     return ok;
 }
 
-static bool decode_leaf(struct node *n, void *arg)
+static bool decode_leaf(struct tok_node *n, void *arg)
 {
     struct decoding *d = arg;
     const char *kind = kind_of(n);
@@ -522,7 +522,7 @@ bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e)
 
 /* TemplateProcessing: "single" lists the special tokens around a text; t->bos is the first element,
  * if it is a special token. */
-static bool post_leaf(struct node *n, void *arg)
+static bool post_leaf(struct tok_node *n, void *arg)
 {
     struct tokenizer *t = arg;
     json_t *first = json_array_get(json_object_get(n->j, "single"), 0);

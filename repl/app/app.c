@@ -624,7 +624,7 @@ bool app_hazards(const struct status *s, bool ascii, struct buf *out)
 
 /* A part of the status line. Parts that do not fit are dropped, those of the greatest rank
  * first. */
-struct part {
+struct status_part {
     int rank; /* 0: never dropped */
     void (*write)(struct app *a, const struct status *s, struct sheet *out);
 };
@@ -764,9 +764,9 @@ static void part_log(struct app *a, const struct status *s, struct sheet *out)
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
-    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {1, part_kind}, {6, part_address}, {7, part_model}, {6, part_unchecked}, {0, part_context},
-                                       {5, part_pools}, {3, part_draft}, {4, part_speed},
-                                       {0, part_at}, {2, part_step}, {0, part_log}};
+    static const struct status_part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {1, part_kind}, {6, part_address}, {7, part_model}, {6, part_unchecked}, {0, part_context},
+                                              {5, part_pools}, {3, part_draft}, {4, part_speed},
+                                              {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };
     struct sheet text[N];
     int all = -1, n = -1, cells[N]; /* cells with single blanks between the parts; gaps between them */

@@ -21,7 +21,7 @@
 enum { LINE_BYTES = 16 << 20, MOST_RECORDS = 100000, COMPLAINTS = 20, PIECE = 32 };
 static const size_t most_waiting = (size_t)512 << 20; /* bytes of requests that wait */
 
-struct waiting {
+struct import_waiting {
     struct record r;
     int line;
     const char *file;
@@ -30,7 +30,7 @@ struct waiting {
 struct import {
     struct cli *c;
     struct history *log;
-    struct waiting *wait; /* requests without a reply so far */
+    struct import_waiting *wait; /* requests without a reply so far */
     int n_wait;
     size_t wait_bytes;
     int n, bad, no_reply; /* sessions, lines that were no record, sessions without a reply */
@@ -53,25 +53,26 @@ static void complain(struct import *m, const char *file, int line, const char *w
 
 /* ---- a record becomes a session -------------------------------------------------------------- */
 
-struct session {
+struct import_session {
     struct import *m;
     char id[SESSION_ID];
     int turn;
 };
 
-static struct event event(const struct session *s, enum event_kind kind)
+static struct event event(const struct import_session *s, enum event_kind kind)
 {
     struct event ev = {.kind = kind, .ns = clock_ns(), .turn = s->turn};
     memcpy(ev.session, s->id, sizeof ev.session);
     return ev;
 }
 
-static void post(struct session *s, struct event *ev)
+static void post(struct import_session *s, struct event *ev)
 {
     evq_put(history_queue(s->m->log), ev);
 }
 
-static void post_text(struct session *s, enum event_kind kind, enum op_kind op, const char *text)
+static void post_text(struct import_session *s, enum event_kind kind, enum op_kind op,
+                      const char *text)
 {
     struct event ev = event(s, kind);
     ev.op = op;
@@ -80,7 +81,7 @@ static void post_text(struct session *s, enum event_kind kind, enum op_kind op, 
     post(s, &ev);
 }
 
-static void begin_turn(struct session *s, const char *user, const struct ids *prompt,
+static void begin_turn(struct import_session *s, const char *user, const struct ids *prompt,
                        const struct record *r)
 {
     s->turn++;
@@ -93,7 +94,7 @@ static void begin_turn(struct session *s, const char *user, const struct ids *pr
     post(s, &ev);
 }
 
-static void post_past(struct session *s, const struct past_turn *p)
+static void post_past(struct import_session *s, const struct past_turn *p)
 {
     begin_turn(s, p->user, NULL, NULL);
     struct event ev = event(s, EV_TURN_END);
@@ -105,7 +106,7 @@ static void post_past(struct session *s, const struct past_turn *p)
 }
 
 /* Posts tokens [first, first + n) of the reply as one step. drafted < 0: a piece. */
-static void post_step(struct session *s, const struct record *r, int step, int first, int n,
+static void post_step(struct import_session *s, const struct record *r, int step, int first, int n,
                       int drafted, int accepted)
 {
     struct event ev = event(s, EV_STEP);
@@ -136,7 +137,7 @@ static void post_step(struct session *s, const struct record *r, int step, int f
 
 /* Posts the steps of the server if the record has them (the first token comes from the prompt's
  * pass), else pieces of a fixed length. */
-static int post_steps(struct session *s, const struct record *r)
+static int post_steps(struct import_session *s, const struct record *r)
 {
     int n = 0, at = 0;
     bool known = r->accepted.n > 0 && r->n_token > 0;
@@ -171,7 +172,7 @@ static struct served *served_of(const struct record *r)
     return s;
 }
 
-static void post_reply(struct session *s, const struct record *r)
+static void post_reply(struct import_session *s, const struct record *r)
 {
     struct event ev;
     if (r->thought && *r->thought) {
@@ -199,7 +200,7 @@ static void post_reply(struct session *s, const struct record *r)
     post(s, &ev);
 }
 
-static void post_notes(struct session *s, const struct record *r, const char *file, int line)
+static void post_notes(struct import_session *s, const struct record *r, const char *file, int line)
 {
     struct buf note = {0};
     buf_printf(&note, "imported from %s line %d", file, line);
@@ -262,7 +263,7 @@ static void one_line(char *s)
 /* Stores a complete record. */
 static bool store(struct import *m, struct record *r, const char *file, int line)
 {
-    struct session s = {.m = m};
+    struct import_session s = {.m = m};
     enum { MS = 30000 };
     if (m->n == MOST_RECORDS)
         return err_set(&m->fault, ERR_USAGE, "more than %d records; the first %d are imported",
@@ -309,7 +310,7 @@ static void wait_for_reply(struct import *m, struct record *r, const char *file,
 {
     if ((m->n_wait & (m->n_wait - 1)) == 0)
         m->wait = xrealloc(m->wait, m->n_wait ? 2 * (size_t)m->n_wait : 1, sizeof *m->wait);
-    m->wait[m->n_wait++] = (struct waiting){*r, line, file};
+    m->wait[m->n_wait++] = (struct import_waiting){*r, line, file};
     m->wait_bytes += weight(r);
     if (m->wait_bytes > most_waiting)
         err_set(&m->fault, ERR_USAGE,

@@ -6,7 +6,7 @@
 #include "repl/compare/script.h"
 
 /* One session's rows while they are put in order. */
-struct reader {
+struct script_reader {
     struct script *s;
     struct hdb *d;
     const char *session;
@@ -49,7 +49,7 @@ void script_free(struct script *s)
 
 /* ---- rows into entries ---- */
 
-static struct act *add_entry(struct reader *r, int64_t order, bool is_turn)
+static struct act *add_entry(struct script_reader *r, int64_t order, bool is_turn)
 {
     if (r->n_entry == r->cap_entry) {
         r->cap_entry = r->cap_entry ? 2 * r->cap_entry : 32;
@@ -63,7 +63,7 @@ static struct act *add_entry(struct reader *r, int64_t order, bool is_turn)
 
 static bool take_run(const struct run_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct script_reader *r = arg;
     if (row->id >= r->until_run) {
         r->end = row->order;
         return false;
@@ -80,7 +80,7 @@ static bool take_run(const struct run_row *row, void *arg)
 
 static bool take_op(const struct op_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct script_reader *r = arg;
     if (row->order >= r->end)
         return false;
     struct act *a = add_entry(r, row->order, false);
@@ -92,7 +92,7 @@ static bool take_op(const struct op_row *row, void *arg)
 
 static bool take_turn(const struct turn_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct script_reader *r = arg;
     if (row->is_user && row->order >= r->end)
         return false;
     if (row->is_user)
@@ -104,7 +104,7 @@ static bool take_turn(const struct turn_row *row, void *arg)
 
 static bool take_step(const struct step_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct script_reader *r = arg;
     for (int i = r->n_entry - 1; i >= 0; i--) {
         struct act *a = &r->entry[i].act;
         if (!a->is_turn || a->user.n != row->turn)
@@ -119,7 +119,7 @@ static bool take_step(const struct step_row *row, void *arg)
 /* Of several faults of a turn that the user took back, the last one stopped it. */
 static bool take_fault(const struct fault_row *row, void *arg)
 {
-    struct reader *r = arg;
+    struct script_reader *r = arg;
     for (int i = r->n_entry - 1; i >= 0; i--) {
         struct act *a = &r->entry[i].act;
         const char *stop = a->reply.stop;
@@ -151,7 +151,7 @@ static bool is_open_turn(const struct act *a)
 }
 
 /* Moves the entries to the script, each with its run; open turns are left out. */
-static bool append(struct reader *r, struct err *e)
+static bool append(struct script_reader *r, struct err *e)
 {
     struct script *s = r->s;
     if (r->n_entry)
@@ -174,7 +174,7 @@ static bool append(struct reader *r, struct err *e)
     return true;
 }
 
-static bool read_script_rows(struct reader *r, struct err *e)
+static bool read_script_rows(struct script_reader *r, struct err *e)
 {
     return hdb_turns(r->d, r->session, 0, take_turn, r, e) >= 0 &&
            hdb_steps(r->d, r->session, 0, take_step, r, e) >= 0 &&
@@ -191,7 +191,7 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
         return err_set(e, ERR_DB, "session %s has more than 1000 parents", id);
     if (!hdb_find(d, id, &row, e))
         return false;
-    struct reader r = {.s = s, .d = d, .session = row.id, .until_run = until_run, .end = INT64_MAX};
+    struct script_reader r = {.s = s, .d = d, .session = row.id, .until_run = until_run, .end = INT64_MAX};
     bool ok = hdb_runs(d, row.id, take_run, &r, e) >= 0;
     if (ok && !r.n_run)
         ok = err_set(e, ERR_DB, "session %s has no run in its log", row.id);

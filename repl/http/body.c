@@ -106,7 +106,7 @@ struct queue {
     struct body *first, **end;
 };
 
-struct reader {
+struct body_reader {
     struct bodies *all;
     struct queue waiting;
     struct body *running;
@@ -117,7 +117,7 @@ struct reader {
 
 struct bodies {
     pthread_mutex_t mu; /* of all queues, `running` and `closing` */
-    struct reader reader[N_THREADS];
+    struct body_reader reader[N_THREADS];
     struct queue done;
     bool closing;
     int fd; /* an eventfd: `done` is not empty */
@@ -159,7 +159,7 @@ static void read_body(struct body *b)
 
 static void *reader_main(void *arg)
 {
-    struct reader *r = arg;
+    struct body_reader *r = arg;
     struct bodies *all = r->all;
     pthread_mutex_lock(&all->mu);
     while (!all->closing) {
@@ -179,7 +179,7 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-static bool start(struct bodies *all, struct reader *r, struct err *e)
+static bool start(struct bodies *all, struct body_reader *r, struct err *e)
 {
     sigset_t every, old;
     r->all = all;
@@ -228,7 +228,7 @@ void bodies_close(struct bodies *all)
     }
     pthread_mutex_unlock(&all->mu);
     for (int i = 0; i < N_THREADS; i++) {
-        struct reader *r = &all->reader[i];
+        struct body_reader *r = &all->reader[i];
         if (!r->started)
             continue;
         pthread_join(r->thread, NULL);
@@ -249,7 +249,7 @@ int bodies_fd(const struct bodies *all)
 
 void bodies_read(struct bodies *all, struct body *b)
 {
-    struct reader *r = &all->reader[b->text.n > SHORT_BYTES ? LONG : SHORT];
+    struct body_reader *r = &all->reader[b->text.n > SHORT_BYTES ? LONG : SHORT];
     pthread_mutex_lock(&all->mu);
     put(&r->waiting, b);
     pthread_cond_signal(&r->filled);

@@ -11,19 +11,19 @@
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-int entry_places(const struct entry *e)
+int entry_places(const struct http_entry *e)
 {
     return e->o->connections ? e->o->connections : PLACES;
 }
 
-static void count(struct entry *e, const struct door *d, int by)
+static void count(struct http_entry *e, const struct door *d, int by)
 {
     e->n += by;
     e->n_strangers += d->known ? 0 : by;
 }
 
 /* libmicrohttpd finds the end of the connection, and closes it. */
-static void shut(struct entry *e, struct door *d)
+static void shut(struct http_entry *e, struct door *d)
 {
     d->shut = true;
     count(e, d, -1);
@@ -41,7 +41,7 @@ static bool same_address(const struct door *a, const struct door *b)
 
 /* The connection that has waited longest, perhaps the newcomer; known: of all, else of the
  * strangers; here: of those from the newcomer's address. */
-static struct door *longest_waiting(const struct entry *e, struct door *newcomer, bool here,
+static struct door *longest_waiting(const struct http_entry *e, struct door *newcomer, bool here,
                                     bool known)
 {
     struct door *found = newcomer;
@@ -52,7 +52,7 @@ static struct door *longest_waiting(const struct entry *e, struct door *newcomer
     return found;
 }
 
-static int strangers_from(const struct entry *e, const struct door *from)
+static int strangers_from(const struct http_entry *e, const struct door *from)
 {
     int n = 0;
     for (struct door *d = e->doors; d; d = d->next)
@@ -60,7 +60,7 @@ static int strangers_from(const struct entry *e, const struct door *from)
     return n;
 }
 
-static void make_place(struct entry *e, struct door *d)
+static void make_place(struct http_entry *e, struct door *d)
 {
     if (strangers_from(e, d) > max_int(1, entry_places(e) / 8))
         shut(e, longest_waiting(e, d, true, false));
@@ -81,7 +81,7 @@ static void read_address(const struct sockaddr *a, struct in6_addr *out)
     }
 }
 
-struct door *door_open(struct entry *e, int fd, const struct sockaddr *from)
+struct door *door_open(struct http_entry *e, int fd, const struct sockaddr *from)
 {
     struct door *d = xcalloc(1, sizeof *d);
     d->fd = fd;
@@ -96,14 +96,14 @@ struct door *door_open(struct entry *e, int fd, const struct sockaddr *from)
     return d;
 }
 
-void door_close(struct entry *e, struct door *d)
+void door_close(struct http_entry *e, struct door *d)
 {
     if (!d->shut)
         shut(e, d);
     free(d);
 }
 
-void door_known(struct entry *e, struct door *d)
+void door_known(struct http_entry *e, struct door *d)
 {
     if (d->known || d->shut)
         return;
@@ -113,7 +113,7 @@ void door_known(struct entry *e, struct door *d)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-void door_waits(const struct entry *e, struct door *d)
+void door_waits(const struct http_entry *e, struct door *d)
 {
     d->waits = true;
     d->since = clock_ns();
@@ -131,7 +131,7 @@ void door_served(struct door *d)
     d->waits = false;
 }
 
-int entry_look(struct entry *e, int ms)
+int entry_look(struct http_entry *e, int ms)
 {
     uint64_t now = clock_ns();
     for (struct door *d = e->doors, *next; d; d = next) {
@@ -190,7 +190,7 @@ static bool same_key(const char *a, const char *b)
     return !differ;
 }
 
-static bool shows_key(const struct entry *e, const struct asked *h)
+static bool shows_key(const struct http_entry *e, const struct asked *h)
 {
     const char *said = h->value[ASKED_KEY];
     bool bearer = said && ascii_same_n(said, "Bearer ", 7);
@@ -199,7 +199,7 @@ static bool shows_key(const struct entry *e, const struct asked *h)
 
 /* Against DNS rebinding: a web page whose host name was made to resolve to this address must not
  * reach a server without a key. */
-static bool host_is_here(const struct entry *e, const struct asked *h)
+static bool host_is_here(const struct http_entry *e, const struct asked *h)
 {
     const char *host = h->value[ASKED_HOST];
     char name[64];
@@ -213,7 +213,7 @@ static bool host_is_here(const struct entry *e, const struct asked *h)
     return ascii_same(name, "localhost") || inet_pton(AF_INET, name, &a4) == 1;
 }
 
-bool entry_is_cors(const struct entry *e, const struct asked *h)
+bool entry_is_cors(const struct http_entry *e, const struct asked *h)
 {
     const char *origin = h->value[ASKED_ORIGIN];
     return origin && e->o->cors && strcmp(origin, e->o->cors) == 0;
@@ -221,7 +221,7 @@ bool entry_is_cors(const struct entry *e, const struct asked *h)
 
 /* A page in a browser may send any request to this address that needs no permission of the
  * server: a form, or text. Its Origin says so. */
-static bool origin_is_foreign(const struct entry *e, const struct asked *h)
+static bool origin_is_foreign(const struct http_entry *e, const struct asked *h)
 {
     const char *origin = h->value[ASKED_ORIGIN], *host = h->value[ASKED_HOST];
     if (!origin || entry_is_cors(e, h))
@@ -232,7 +232,7 @@ static bool origin_is_foreign(const struct entry *e, const struct asked *h)
     return !name || !host || !ascii_same(name, host);
 }
 
-bool entry_admits(const struct entry *e, const struct asked *h, bool *known, struct refusal *r)
+bool entry_admits(const struct http_entry *e, const struct asked *h, bool *known, struct refusal *r)
 {
     bool reads = !strcmp(h->method, "GET") || !strcmp(h->method, "HEAD");
     *known = false;

@@ -35,23 +35,23 @@ struct door {
     struct door *prev, *next;
 };
 
-struct entry {
+struct http_entry {
     const struct serve_opts *o;
     struct door *doors; /* that are not shut, newest first */
     int n, n_strangers;
 };
 
-int entry_places(const struct entry *e);
+int entry_places(const struct http_entry *e);
 /* A connection has come. Finds a place for it, or shuts it. */
-struct door *door_open(struct entry *e, int fd, const struct sockaddr *from);
-void door_close(struct entry *e, struct door *d); /* frees *d */
-void door_known(struct entry *e, struct door *d);
+struct door *door_open(struct http_entry *e, int fd, const struct sockaddr *from);
+void door_close(struct http_entry *e, struct door *d); /* frees *d */
+void door_known(struct http_entry *e, struct door *d);
 void door_received(struct door *d, size_t n);           /* n bytes of a body that is wanted */
 void door_served(struct door *d);                       /* the request is whole */
-void door_waits(const struct entry *e, struct door *d); /* for the next one */
+void door_waits(const struct http_entry *e, struct door *d); /* for the next one */
 /* Shuts the connections whose time is over. Returns the milliseconds until that of the next one
  * is, at most ms. */
-int entry_look(struct entry *e, int ms);
+int entry_look(struct http_entry *e, int ms);
 
 /* The headers that say who sends a request, to whom, and where it ends. */
 enum asked_field {
@@ -75,8 +75,9 @@ struct asked {
 void asked_add(struct asked *h, const char *name, const char *value); /* any header */
 /* Whether the head is proper and its sender may ask; else *r. *known: the sender has shown the
  * key, or there is none. */
-bool entry_admits(const struct entry *e, const struct asked *h, bool *known, struct refusal *r);
+bool entry_admits(const struct http_entry *e, const struct asked *h, bool *known,
+                  struct refusal *r);
 /* Whether the request comes from a page of the origin that --cors names. */
-bool entry_is_cors(const struct entry *e, const struct asked *h);
+bool entry_is_cors(const struct http_entry *e, const struct asked *h);
 
 #endif

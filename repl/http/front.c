@@ -56,7 +56,7 @@ struct call {
 
 struct front {
     struct serve *s;
-    struct entry entry;
+    struct http_entry entry;
     struct MHD_Daemon *d;
     struct bodies *bodies;
     int fd; /* of libmicrohttpd */

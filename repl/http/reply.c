@@ -209,8 +209,8 @@ static void add_piece(struct reply *r, int first)
 {
     if (r->n_piece == r->cap_piece)
         r->piece = xrealloc(r->piece, (size_t)(r->cap_piece = 2 * r->cap_piece + 16), sizeof *r->piece);
-    r->piece[r->n_piece++] = (struct piece){.first = first, .n = r->tok.n - first, .text = r->text.n,
-                                            .thought = r->thought.n};
+    r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first, .text = r->text.n,
+                                                  .thought = r->thought.n};
 }
 
 bool reply_step(struct reply *r, const struct event *ev)

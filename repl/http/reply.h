@@ -11,7 +11,7 @@
 
 /* The additions of one step: tokens [first, first + n) of the reply, and the text that may be
  * shown. */
-struct piece {
+struct reply_piece {
     int first, n;
     size_t text, thought; /* where the step's text ends in the reply's */
 };
@@ -29,7 +29,7 @@ struct reply {
     struct job_token *top; /* (tok.n, n_top) */
     int n_top, cap;
     struct buf text, thought; /* that may be shown */
-    struct piece *piece;
+    struct reply_piece *piece;
     int n_piece, cap_piece;
     enum finish finish;
     int stop_text; /* index of the stop text that ended the reply, or -1 */

@@ -188,7 +188,7 @@ static void put_chat_logprobs(const struct task *t, const struct reply *r, int f
 }
 
 /* A row of tokens with what is known of each, of prompt or reply. */
-struct row {
+struct task_row {
     int32_t id;
     float logp; /* NAN: not known */
     const struct job_token *top;
@@ -197,7 +197,7 @@ struct row {
 };
 
 /* {"text": log probability}: the token, then the best ones. Of two with one name the first counts. */
-static void put_best(const struct task *t, const struct row *w, struct buf *b)
+static void put_best(const struct task *t, const struct task_row *w, struct buf *b)
 {
     enum { MOST = JOB_TOP + 1 };
     struct buf name[MOST] = {{0}};
@@ -224,7 +224,7 @@ static void put_best(const struct task *t, const struct row *w, struct buf *b)
 }
 
 /* The legacy form: four lists. */
-static void put_columns(const struct task *t, const struct row *w, int n, struct buf *b)
+static void put_columns(const struct task *t, const struct task_row *w, int n, struct buf *b)
 {
     jput_open(b, '{');
     jput_kopen(b, "text_offset", '[');
@@ -270,7 +270,7 @@ static size_t chars_in(const char *s, size_t n)
 }
 
 /* Rows of the prompt; returns its characters. */
-static size_t prompt_rows(const struct task *t, const struct reply *r, struct row *w)
+static size_t prompt_rows(const struct task *t, const struct reply *r, struct task_row *w)
 {
     struct tok_stream s = {0};
     struct buf out = {0};
@@ -278,7 +278,7 @@ static size_t prompt_rows(const struct task *t, const struct reply *r, struct ro
     bool added = t->ask.text[r->index / t->ask.n] != NULL;
     for (int i = 0; i < r->prompt->n; i++) {
         int32_t id = r->prompt->v[i];
-        w[i] = (struct row){id, NAN, NULL, 0, chars};
+        w[i] = (struct task_row){id, NAN, NULL, 0, chars};
         if (i > 0 && r->prompt_fact)
             w[i].logp = r->prompt_fact[i].logp;
         if (i > 0 && r->prompt_top) {
@@ -309,14 +309,14 @@ static void put_logprobs(const struct task *t, const struct reply *r, bool echo,
         jput_null(b);
         return;
     }
-    struct row *w = xcalloc((size_t)r->prompt->n + (size_t)n, sizeof *w);
+    struct task_row *w = xcalloc((size_t)r->prompt->n + (size_t)n, sizeof *w);
     if (t->ask.echo)
         chars = prompt_rows(t, r, w);
     for (int i = 0; i < n; i++) {
         const struct job_token *top = top_of(r, first + i);
-        w[before + i] = (struct row){r->tok.v[first + i], r->logp[first + i], top,
-                                     top ? min_int(t->ask.top, r->n_top) : 0,
-                                     chars + r->offset[first + i]};
+        w[before + i] = (struct task_row){r->tok.v[first + i], r->logp[first + i], top,
+                                          top ? min_int(t->ask.top, r->n_top) : 0,
+                                          chars + r->offset[first + i]};
     }
     put_columns(t, w, before + n, b);
     free(w);
@@ -603,7 +603,7 @@ static void open_stream(struct task *t, int i, struct buf *out)
     put_chunk(&b, out);
 }
 
-static void put_delta(const struct reply *r, size_t text, size_t thought, const struct piece *p, struct buf *b)
+static void put_delta(const struct reply *r, size_t text, size_t thought, const struct reply_piece *p, struct buf *b)
 {
     jput_kopen(b, "delta", '{');
     if (p->thought > thought) {
@@ -622,7 +622,7 @@ static void put_piece(struct task *t, int i, struct buf *out)
 {
     const struct reply *r = &t->job[i].reply;
     int k = t->n_written[i]++;
-    const struct piece *p = &r->piece[k];
+    const struct reply_piece *p = &r->piece[k];
     size_t text = k ? p[-1].text : 0, thought = k ? p[-1].thought : 0;
     bool end = t->job[i].settled && k == r->n_piece - 1;
     struct buf b = {0};

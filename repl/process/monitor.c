@@ -34,11 +34,11 @@ enum op {
 /* A request and an answer are one datagram each; a request may carry two descriptors, an answer
  * one. Only OP_CREATE reads the path. OP_EDIT is answered when the editor has ended; OP_HANG_UP and
  * OP_KILL_EDITOR have no answer. */
-struct ask {
+struct monitor_ask {
     int32_t op;
     char path[PATH_MAX];
 };
-struct answer {
+struct monitor_answer {
     int32_t value; /* wait status, 0 */
     int32_t error; /* errno, or 0 */
 };
@@ -240,7 +240,7 @@ static bool remove_made(struct made *m)
     return true;
 }
 
-static int create(const char *path, struct answer *a)
+static int create(const char *path, struct monitor_answer *a)
 {
     const char *name = "";
     struct made new = {.folder = -1};
@@ -266,7 +266,7 @@ static int create(const char *path, struct answer *a)
     return fd;
 }
 
-static void settle(const char *path, bool keep, struct answer *a)
+static void settle(const char *path, bool keep, struct monitor_answer *a)
 {
     if (mon.file.folder < 0 || strcmp(path, mon.path) != 0)
         a->error = EPERM;
@@ -297,7 +297,7 @@ static void remove_message(void)
 
 /* A folder that only the monitor's user may enter; $TMPDIR and /tmp are no folders in which the
  * isolated process may write, unless the user keeps the log there. */
-static int make_message(struct answer *a)
+static int make_message(struct monitor_answer *a)
 {
     const char *tmp = getenv("TMPDIR");
     int fd = -1;
@@ -343,7 +343,7 @@ static int wait_for(pid_t pid)
 
 /* Starts "EDITOR FILE" through the shell, because $EDITOR may hold options. FILE begins with a
  * slash, so that it is none. */
-static bool edit(struct answer *a)
+static bool edit(struct monitor_answer *a)
 {
     if (mon.editor || !is_there(&mon.message)) {
         a->error = EINVAL;
@@ -394,12 +394,12 @@ static int signal_editor(int sig)
  * be sent. */
 static bool watch_editor(void)
 {
-    static struct answer a; /* of the editor */
+    static struct monitor_answer a; /* of the editor */
     static bool ended;
     int status;
     for (pid_t pid; mon.editor && (pid = waitpid(ended ? -1 : mon.editor, &status, WNOHANG)) > 0;) {
         if (pid == mon.editor) {
-            a = (struct answer){.value = status};
+            a = (struct monitor_answer){.value = status};
             ended = true;
         }
     }
@@ -417,7 +417,7 @@ static bool watch_editor(void)
     return sent;
 }
 
-static void query(const int fd[2], struct answer *a)
+static void query(const int fd[2], struct monitor_answer *a)
 {
     if (mon.child || fd[0] < 0 || fd[1] < 0) {
         a->error = EINVAL;
@@ -440,7 +440,7 @@ static void query(const int fd[2], struct answer *a)
         mon.child = pid;
 }
 
-static void end_query(bool stop, struct answer *a)
+static void end_query(bool stop, struct monitor_answer *a)
 {
     if (!mon.child) {
         a->error = ECHILD;
@@ -458,7 +458,7 @@ static void on_child(int sig)
 }
 
 /* Waits for a request, and meanwhile for the editor's end. False: the program has ended. */
-static bool next_request(struct ask *ask, int fd[2], const sigset_t *awake)
+static bool next_request(struct monitor_ask *ask, int fd[2], const sigset_t *awake)
 {
     struct pollfd link = {.fd = mon.link, .events = POLLIN};
     while (watch_editor())
@@ -471,7 +471,7 @@ static _Noreturn void serve(void)
 {
     prctl(PR_SET_NAME, "aerie-monitor");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    static struct ask ask;
+    static struct monitor_ask ask;
     int fd[2];
     sigset_t child, awake;
     /* the terminal's signals are meant for the program, with which the monitor ends */
@@ -482,7 +482,7 @@ static _Noreturn void serve(void)
     sigprocmask(SIG_BLOCK, &child, &awake);
     sigdelset(&awake, SIGCHLD);
     while (next_request(&ask, fd, &awake)) {
-        struct answer a = {0};
+        struct monitor_answer a = {0};
         int made = -1;
         bool answered = true;
         ask.path[sizeof ask.path - 1] = '\0';
@@ -551,7 +551,7 @@ bool monitor_start(int (*query_main)(const char *log), const char *log, struct e
 /* False and errno. */
 static bool send_request(enum op op, const char *path, const int *fd, int n_fd)
 {
-    static struct ask ask;
+    static struct monitor_ask ask;
     memset(&ask, 0, sizeof ask);
     ask.op = (int32_t)op;
     CHECK(monitor_link >= 0);
@@ -569,7 +569,7 @@ static bool send_request(enum op op, const char *path, const int *fd, int n_fd)
 }
 
 /* Waits for an answer. *made receives the descriptor that comes with it. False and errno. */
-static bool receive_answer(struct answer *a, int *made)
+static bool receive_answer(struct monitor_answer *a, int *made)
 {
     int got[2];
     if (!receive_with(monitor_link, a, sizeof *a, got)) {
@@ -583,27 +583,27 @@ static bool receive_answer(struct answer *a, int *made)
     return a->error == 0;
 }
 
-static bool request(enum op op, const char *path, const int *fd, int n_fd, struct answer *a, int *made)
+static bool request(enum op op, const char *path, const int *fd, int n_fd, struct monitor_answer *a, int *made)
 {
     return send_request(op, path, fd, n_fd) && receive_answer(a, made);
 }
 
 int monitor_create(const char *path)
 {
-    struct answer a;
+    struct monitor_answer a;
     int fd = -1;
     return request(OP_CREATE, path, NULL, 0, &a, &fd) ? fd : -1;
 }
 
 bool monitor_settle(const char *path, bool keep)
 {
-    struct answer a;
+    struct monitor_answer a;
     return request(keep ? OP_KEEP : OP_DISCARD, path, NULL, 0, &a, NULL);
 }
 
 int monitor_message(void)
 {
-    struct answer a;
+    struct monitor_answer a;
     int fd = -1;
     return request(OP_MESSAGE, NULL, NULL, 0, &a, &fd) ? fd : -1;
 }
@@ -611,7 +611,7 @@ int monitor_message(void)
 int monitor_edit(int *text)
 {
     enum { PATIENCE_MS = 500, SLICE_MS = 50 };
-    struct answer a;
+    struct monitor_answer a;
     uint64_t asked_ns = 0; /* when the editor was asked to end */
     bool killed = false;
     *text = -1;
@@ -634,12 +634,12 @@ int monitor_edit(int *text)
 
 bool monitor_query(int in, int out)
 {
-    struct answer a;
+    struct monitor_answer a;
     return request(OP_QUERY, NULL, (int[]){in, out}, 2, &a, NULL);
 }
 
 int monitor_query_end(bool kill_it)
 {
-    struct answer a;
+    struct monitor_answer a;
     return request(kill_it ? OP_KILL : OP_END, NULL, NULL, 0, &a, NULL) ? a.value : 127 << 8;
 }

@@ -8,7 +8,7 @@
 enum { KEY_STEPS = 256, KEY_BYTES = 64 << 10 }; /* changes between two whole page tables, at most */
 
 /* Capacities of the growing arrays. */
-struct room {
+struct read_room {
     int step, node, fact, key, turn, act;
 };
 
@@ -22,7 +22,8 @@ struct room {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void add_tree(struct recorded *r, struct room *c, const struct tree *t, struct rec_step *s)
+static void add_tree(struct recorded *r, struct read_room *c, const struct tree *t,
+                     struct rec_step *s)
 {
     s->node = r->n_node;
     if (!t || t->n < 2)
@@ -36,7 +37,7 @@ static void add_tree(struct recorded *r, struct room *c, const struct tree *t, s
     }
 }
 
-static void add_tokens(struct recorded *r, struct room *c, const struct step_row *row,
+static void add_tokens(struct recorded *r, struct read_room *c, const struct step_row *row,
                        struct rec_step *s)
 {
     s->token = r->token.n;
@@ -67,7 +68,7 @@ static uint32_t count_window(const struct buf *b)
     return window;
 }
 
-static void add_key(struct recorded *r, struct room *c, int step)
+static void add_key(struct recorded *r, struct read_room *c, int step)
 {
     GROW(r->key, r->n_key, c->key);
     struct rec_key *k = &r->key[r->n_key++];
@@ -78,7 +79,7 @@ static void add_key(struct recorded *r, struct room *c, int step)
 
 /* Applies the page events, and keeps a whole page table now and then. After missing or damaged
  * events the tables are unknown until the pools are emptied. */
-static void add_pages(struct recorded *r, struct room *c, const struct buf *packed, struct rec_step *s,
+static void add_pages(struct recorded *r, struct read_room *c, const struct buf *packed, struct rec_step *s,
                       bool *known, size_t *since)
 {
     int i = r->n_step;
@@ -107,7 +108,7 @@ struct paging {
     size_t since;
 };
 
-static void add_step(struct recorded *r, struct room *c, const struct step_row *row,
+static void add_step(struct recorded *r, struct read_room *c, const struct step_row *row,
                      struct paging *p)
 {
     GROW(r->step, r->n_step + 1, c->step);
@@ -130,7 +131,7 @@ static char *take(char **s)
     return got;
 }
 
-static void add_turn(struct recorded *r, struct room *c, struct act *a, struct paging *p)
+static void add_turn(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
 {
     GROW(r->turn, r->n_turn, c->turn);
     struct rec_turn *t = &r->turn[r->n_turn++];
@@ -158,7 +159,7 @@ static void add_turn(struct recorded *r, struct room *c, struct act *a, struct p
     }
 }
 
-static void add_act(struct recorded *r, struct room *c, struct act *a, struct paging *p)
+static void add_act(struct recorded *r, struct read_room *c, struct act *a, struct paging *p)
 {
     GROW(r->act, r->n_act, c->act);
     struct rec_act *x = &r->act[r->n_act++];
@@ -233,14 +234,14 @@ static bool check_order(const struct script *s, const char *session, struct err 
     return true;
 }
 
-struct texts {
+struct read_texts {
     struct recorded *r;
     int cap;
 };
 
 static bool add_text(int32_t id, const char *text, size_t n, void *arg)
 {
-    struct texts *t = arg;
+    struct read_texts *t = arg;
     struct recorded *r = t->r;
     GROW(r->text, r->n_text, t->cap);
     r->text[r->n_text++] = (struct rec_text){id, (uint32_t)n, r->texts.n};
@@ -250,9 +251,9 @@ static bool add_text(int32_t id, const char *text, size_t n, void *arg)
 
 bool recorded_read(struct recorded *r, struct hdb *d, const char *session, struct err *e)
 {
-    struct texts texts = {.r = r};
+    struct read_texts texts = {.r = r};
     struct script s;
-    struct room c = {0};
+    struct read_room c = {0};
     struct paging p = {0};
     struct buf about = {0};
     if (!hdb_about(d, session, &about, e) || !script_read(&s, d, session, e)) {

@@ -7,7 +7,7 @@
 enum { MISSES = 4 }; /* failed attempts after which matching waits for the end of the reply, because
                         it costs time */
 
-struct part {
+struct align_part {
     size_t from, to; /* range in the waiting text; empty: the token shows none of it */
 };
 
@@ -54,11 +54,11 @@ static size_t ends_with(const char *text, size_t end, const char *p, size_t n)
 
 /* Reads the waiting text backwards from its end, which is behind `cut` bytes of token `last`. Returns
  * how much of the text is left over at its beginning. */
-static size_t read_back(const struct align *a, int last, size_t cut, struct part *part)
+static size_t read_back(const struct align *a, int last, size_t cut, struct align_part *part)
 {
     size_t end = a->text.n, at = 0;
     for (int i = 0; i < a->size.n; i++) {
-        part[i] = (struct part){0, 0};
+        part[i] = (struct align_part){0, 0};
         at += i < last ? (size_t)a->size.v[i] : 0;
     }
     for (int i = last; i >= 0 && end > 0; i--) {
@@ -69,7 +69,7 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct part
             return a->text.n;
         if (from == SIZE_MAX)
             continue;
-        part[i] = (struct part){from, end};
+        part[i] = (struct align_part){from, end};
         end = from;
     }
     return end;
@@ -103,7 +103,7 @@ static bool may_hold(const char *p, size_t cut, size_t n)
 void align_run(struct align *a, bool last, void (*tell)(void *arg, int token, size_t from, size_t to),
                void *arg)
 {
-    struct part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
+    struct align_part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
     size_t best = a->text.n, best_cut = 0, at = a->bytes.n;
     int best_at = -1;
     if (!last && a->misses > MISSES)

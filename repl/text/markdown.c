@@ -15,18 +15,18 @@ enum {
 };
 
 /* The text that a list item or a quote puts before its first row and before the rest. */
-struct prefix {
+struct md_prefix {
     char first[16], rest[16];
     enum style style;
     bool used; /* the first row is written */
 };
 
-struct list {
+struct md_list {
     bool ordered, tight;
     unsigned next;
 };
 
-struct table {
+struct md_table {
     struct sheet *cell; /* (n_cell) one sheet each, row-major */
     int n_cell, cap_cell, columns, head_rows;
     int column; /* of the cell being read */
@@ -40,8 +40,8 @@ struct md {
     const char *source; /* the text being parsed; the bytes after source_n were added to it */
     size_t source_n;
     struct sheet line; /* the inline content of the block being read */
-    struct prefix prefix[MAX_NEST];
-    struct list list[MAX_NEST];
+    struct md_prefix prefix[MAX_NEST];
+    struct md_list list[MAX_NEST];
     int n_prefix, n_list; /* may exceed MAX_NEST: deeper levels are counted, not drawn */
     int bold, italic, code, link, strike, head;
     struct link {
@@ -57,7 +57,7 @@ struct md {
     int n_piece, cap_piece;
     bool gap; /* a blank row is due before the next block */
     bool in_code;
-    struct table table;
+    struct md_table table;
 };
 
 /* An empty line whose text keeps its place in the source. */
@@ -80,7 +80,7 @@ static int prefix_width(const struct md *m)
 static void put_prefix(struct md *m)
 {
     for (int i = 0; i < m->n_prefix && i < MAX_NEST; i++) {
-        struct prefix *p = &m->prefix[i];
+        struct md_prefix *p = &m->prefix[i];
         sheet_add(m->out, p->style, p->used ? p->rest : p->first);
         p->used = true;
     }
@@ -205,7 +205,7 @@ static void code_end(struct md *m)
 
 /* ---- tables ---- */
 
-static struct sheet *table_cell(struct table *t)
+static struct sheet *table_cell(struct md_table *t)
 {
     if (t->n_cell == t->cap_cell) {
         t->cap_cell = t->cap_cell ? 2 * t->cap_cell : 32;
@@ -224,7 +224,7 @@ static int sheet_width(const struct sheet *s)
 
 /* Computes the column widths: the natural ones, of which the widest is reduced until the table fits
  * (3 cells between columns). False: it cannot fit. */
-static bool table_widths(struct table *t, int cells)
+static bool table_widths(struct md_table *t, int cells)
 {
     int total = 3 * (t->columns - 1);
     memset(t->width, 0, sizeof t->width);
@@ -246,7 +246,7 @@ static bool table_widths(struct table *t, int cells)
 
 static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
 {
-    const struct table *t = &m->table;
+    const struct md_table *t = &m->table;
     bool there = r < s->n_row;
     int w = there ? text_width(s->row[r].text.p, s->row[r].text.n) : 0;
     int pad = max_int(t->width[c] - w, 0), left = 0;
@@ -265,7 +265,7 @@ static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
 
 static void table_row(struct md *m, int first)
 {
-    struct table *t = &m->table;
+    struct md_table *t = &m->table;
     struct sheet *wrapped = xcalloc((size_t)t->columns, sizeof *wrapped);
     int rows = 1;
     for (int c = 0; c < t->columns; c++) {
@@ -300,7 +300,7 @@ static void table_rule(struct md *m)
 /* Writes a row of a table that is too wide: a line "head: value" for each cell. */
 static void table_list(struct md *m, int first)
 {
-    struct table *t = &m->table;
+    struct md_table *t = &m->table;
     for (int c = 0; c < t->columns; c++) {
         const struct sheet *head = &t->cell[c], *cell = &t->cell[first + c];
         for (int r = 0; t->head_rows > 0 && r < head->n_row; r++)
@@ -317,7 +317,7 @@ static void table_list(struct md *m, int first)
 
 static void table_end(struct md *m)
 {
-    struct table *t = &m->table;
+    struct md_table *t = &m->table;
     bool fits = t->columns > 0 && table_widths(t, room(m));
     for (int i = 0, row = 0; t->columns > 0 && i < t->n_cell; i += t->columns, row++) {
         if (fits)
@@ -340,15 +340,15 @@ static void table_end(struct md *m)
 static void push_prefix(struct md *m, enum style st, const char *first, const char *rest)
 {
     if (m->n_prefix < MAX_NEST) {
-        struct prefix *p = &m->prefix[m->n_prefix];
-        *p = (struct prefix){.style = st};
+        struct md_prefix *p = &m->prefix[m->n_prefix];
+        *p = (struct md_prefix){.style = st};
         snprintf(p->first, sizeof p->first, "%s", first);
         snprintf(p->rest, sizeof p->rest, "%s", rest);
     }
     m->n_prefix++;
 }
 
-static void push_list(struct md *m, struct list l)
+static void push_list(struct md *m, struct md_list l)
 {
     flush_line(m);
     put_gap(m);
@@ -359,7 +359,7 @@ static void push_list(struct md *m, struct list l)
 
 static void item_begin(struct md *m, const MD_BLOCK_LI_DETAIL *d)
 {
-    struct list *l = &m->list[min_int(m->n_list, MAX_NEST) - 1];
+    struct md_list *l = &m->list[min_int(m->n_list, MAX_NEST) - 1];
     char mark[16];
     put_gap(m);
     if (d->is_task)
@@ -389,11 +389,11 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
     struct md *m = arg;
     switch (type) {
     case MD_BLOCK_UL:
-        push_list(m, (struct list){.tight = ((MD_BLOCK_UL_DETAIL *)detail)->is_tight});
+        push_list(m, (struct md_list){.tight = ((MD_BLOCK_UL_DETAIL *)detail)->is_tight});
         break;
     case MD_BLOCK_OL: {
         const MD_BLOCK_OL_DETAIL *d = detail;
-        push_list(m, (struct list){.ordered = true, .tight = d->is_tight, .next = d->start});
+        push_list(m, (struct md_list){.ordered = true, .tight = d->is_tight, .next = d->start});
         break;
     }
     case MD_BLOCK_LI: item_begin(m, detail); break;
@@ -438,7 +438,7 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
 /* Keeps the content of a table cell until the widths of all cells are known. */
 static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *d)
 {
-    struct table *t = &m->table;
+    struct md_table *t = &m->table;
     if (type == MD_BLOCK_TH)
         m->bold--;
     if (t->column < t->columns) {

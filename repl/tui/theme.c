@@ -7,7 +7,7 @@
 
 /* Foreground colours. Of 8 colours only some of xterm's values are legible on black or white, so
  * several styles share a colour and differ in attributes. */
-static const struct row {
+static const struct theme_row {
     short dark256, dark16, dark8, light256, light16; /* -1: the default */
     unsigned with, mono; /* attributes with colours, and without colours */
 } rows[N_STYLES] = {
@@ -45,7 +45,7 @@ enum {
 
 struct look theme_look(enum theme t, int colors, enum style st, bool popup)
 {
-    const struct row *r = &rows[st];
+    const struct theme_row *r = &rows[st];
     bool light = t == THEME_LIGHT;
     struct look l = {.fg = -1, .bg = -1, .attr = r->with};
     if (colors < 8) {

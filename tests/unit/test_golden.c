@@ -356,7 +356,7 @@ static void test_limits_keep_the_furthest_and_forget_what_was_off_without_noise(
     limits_same(&l, "greedy", 7, 16);
     limits_same(&l, "greedy", 16, 16);
     limits_same(&l, "greedy", 9, 16);
-    const struct limit *m = limits_find(&l, "logits");
+    const struct golden_limit *m = limits_find(&l, "logits");
     assert_true(m->worst.max_abs == 2 && m->worst.rel == 0.25 && m->worst.row == 0.25);
     assert_int_equal(limits_find(&l, "greedy")->same, 7);
     assert_null(limits_find(&l, "states"));
