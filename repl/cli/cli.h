@@ -67,6 +67,9 @@ int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
 int cli_goto(struct cli *c); /* replay --goto */
+/* How the command line has a session run again (repl/compare/rerun.h). */
+struct rerun_how;
+struct rerun_how cli_rerun(const struct cli *c);
 int cli_diff(struct cli *c);
 int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);

@@ -68,14 +68,9 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
 
 static struct diff_side side_of(const struct cli *c, const struct named *n, bool changed)
 {
-    struct diff_side s = {.script = &n->script};
-    s.how.engine = c->opt.engine;
-    s.how.model_given = c->model_given;
-    s.how.draft_given = c->draft_given;
-    if (changed) {
-        s.how.with = c->with.v;
-        s.how.n_with = c->with.n;
-    }
+    struct diff_side s = {.script = &n->script, .how = cli_rerun(c)};
+    s.how.engine.progress = NULL;
+    s.how.n_with = changed ? c->with.n : 0;
     return s;
 }
 

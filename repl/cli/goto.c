@@ -64,10 +64,8 @@ int cli_goto(struct cli *c)
     struct script script = {0};
     struct rerun r = {0};
     struct going x = {.c = c};
-    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
-                            .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
-                            .forced = c->forced, .hold = true};
-    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    struct rerun_how how = cli_rerun(c);
+    how.hold = true;
     if (!read_step(c->goto_step, &how.turn, &how.step, &e) || !cli_choose_face(c, &e))
         return cli_fail(&e);
     x.turn = how.turn;

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "repl/compare/rerun.h"
 #include "repl/process/interrupt.h"
 
 static struct {
@@ -272,4 +273,13 @@ void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
     cli_status(line.p);
     buf_free(&line);
     buf_free(&name);
+}
+
+struct rerun_how cli_rerun(const struct cli *c)
+{
+    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
+                            .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
+                            .forced = c->forced};
+    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    return how;
 }

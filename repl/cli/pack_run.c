@@ -59,12 +59,9 @@ static bool run(struct watch *w, const char *const *with, int n_with, struct err
     struct cli *c = j->c;
     struct diff_side s = {.script = &script, .opened = on_opened, .ended = on_ended, .arg = w};
     struct run_ask ask = {.turn = j->turn, .step = w->plans ? j->step : 0, .row = -1, .layer = -1};
-    s.how = (struct rerun_how){.engine = c->opt.engine,
-                               .model_given = c->model_given,
-                               .draft_given = c->draft_given,
-                               .with = with,
-                               .n_with = n_with};
-    s.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    s.how = cli_rerun(c);
+    s.how.with = with;
+    s.how.n_with = n_with;
     bool ok = script_read(&script, j->d, j->row->id, e);
     /* gives the logged prompt, which must not depend on the turns before it */
     script.by_ids |= !w->plans;

@@ -276,26 +276,12 @@ static int verdict_changed(struct replay *r)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* How the session is run again; the changes point into the command line. */
-static struct diff_side side_of(struct replay *r)
-{
-    struct cli *c = r->c;
-    struct diff_side s = {.script = &r->script, .arg = r};
-    s.how = (struct rerun_how){.engine = c->opt.engine, .model_given = c->model_given,
-                               .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n};
-    s.how.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    return s;
-}
-
 static bool play(struct replay *r, struct err *e)
 {
     struct run_ask ask = {.row = -1, .layer = -1};
-    struct diff_side s = side_of(r);
-    s.opened = on_opened;
-    s.turn = show_user;
-    s.ended = on_ended;
+    struct diff_side s = {.script = &r->script, .how = cli_rerun(r->c), .opened = on_opened,
+                          .turn = show_user, .ended = on_ended, .arg = r};
     s.how.refusal = strict(r->c) ? "cannot check: " : NULL;
-    s.how.forced = r->c->forced;
     comparison_begin(&r->cmp, changed(r) ? DIFF_BY_CONDITIONS : DIFF_EXACTLY, &names);
     bool ok = side_run(&s, &ask, &r->now, e);
     cli_progress_end();
@@ -326,7 +312,7 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
         return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed again here; --forced "
                        "gives its tokens to the local engine");
     trace_script(&r->log, &r->script);
-    struct verdict_ask ask = {.b = side_of(r), .log_a = &r->log, .forced = true, .no_band = true,
+    struct verdict_ask ask = {.b = {.script = &r->script, .how = cli_rerun(c)}, .log_a = &r->log, .forced = true, .no_band = true,
                               .names = {"in the log", "here"}, .who = {"the log", "the local engine"}};
     bool ok = verdict_find(&ask, out, e);
     cli_progress_end();
