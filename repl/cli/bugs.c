@@ -6,13 +6,12 @@
 
 static int table(struct cli *c)
 {
-    struct buf json = {0};
-    struct sheet s;
+    struct cli_answer a;
     const struct settings *set = &c->opt.engine.settings;
     int page = c->opt.engine.page_size;
     /* no model is open: conditions on settings are checked, other conditions are only listed */
-    sheet_init(&s, c->opt.ascii);
-    jput_open(&json, '[');
+    cli_answer_open(&a, c);
+    print_open(&a.to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
         struct bug_facts facts = {.window = true, .spec = set->spec, .topk = set->topk,
@@ -22,11 +21,10 @@ static int table(struct cli *c)
                                   .page_size = page ? page : 16};
         struct buf needs = {0};
         bug_needs((enum bug)b, 1, NULL, false, &needs);
-        jput_open(&json, '{');
-        jput_fields(&json, "%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}",
-                    i->number, i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
+        print_line(&a.to, ST_TEXT,
+                   "\f%d{number}%s{name}%s{rule}%s{path}%s{was}%s{trigger}%s{needs}", i->number,
+                   i->name, fault_rule(i->rule), i->path, i->was, i->trigger, needs.p);
         buf_free(&needs);
-        jput_close(&json, '}');
         struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
                    i->name, i->path, i->was, i->trigger, fault_rule(i->rule));
@@ -35,16 +33,11 @@ static int table(struct cli *c)
         buf_str(&text, "  needs    ");
         bug_needs((enum bug)b, 1, &facts, false, &text);
         buf_str(&text, "\n");
-        cli_text(&s, ST_TEXT, text.p, text.n);
+        print_text(&a.to, ST_TEXT, text.p);
         buf_free(&text);
     }
-    jput_close(&json, ']');
-    if (c->opt.json)
-        cli_json(&json);
-    else
-        cli_print(c, &s);
-    sheet_free(&s);
-    buf_free(&json);
+    print_close(&a.to, ']');
+    cli_answer_close(&a);
     return 0;
 }
 

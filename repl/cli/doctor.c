@@ -23,8 +23,7 @@ enum verdict { V_OK, V_WARN, V_FAIL };
 
 struct doctor {
     const struct cli *c;
-    struct sheet sheet;
-    struct buf json;
+    struct cli_answer answer;
     int rc;     /* of the first failure */
     int signal; /* exit code of the signal that stopped a check, or 0 */
 };
@@ -44,18 +43,13 @@ static void report(struct doctor *d, enum verdict v, int rc, const char *what, c
     va_end(ap);
     if (v == V_FAIL && !d->rc)
         d->rc = rc;
-    if (d->c->opt.json) {
-        jput_record(&d->json, "%s{check}%s{status}%s{text}%s{hint}", what, name[v], text, hint);
-        return;
-    }
-    sheet_printf(&d->sheet, style[v], "%-5s", name[v]);
-    sheet_printf(&d->sheet, ST_LABEL, "%-10s ", what);
-    sheet_add(&d->sheet, ST_TEXT, text);
-    sheet_line(&d->sheet);
-    if (hint) {
-        sheet_printf(&d->sheet, ST_DIM, "     %-10s %s", "", hint);
-        sheet_line(&d->sheet);
-    }
+    const struct printer *to = &d->answer.to;
+    print_add(to, style[v], "%-5s", name[v]);
+    print_add(to, ST_LABEL, "%-10s ", what);
+    print_note(to, ST_TEXT, "%s", text);
+    if (hint)
+        print_note(to, ST_DIM, "     %-10s %s", "", hint);
+    print_line(to, ST_TEXT, "\f%s{check}%s{status}%s{text}%s{hint}", what, name[v], text, hint);
 }
 
 /* ---- machine ---- */
@@ -325,9 +319,8 @@ static void check_server(struct doctor *d)
 int cli_doctor(struct cli *c)
 {
     struct doctor d = {.c = c};
-    sheet_init(&d.sheet, c->opt.ascii);
-    if (c->opt.json)
-        jput_open(&d.json, '[');
+    cli_answer_open(&d.answer, c);
+    print_open(&d.answer.to, NULL, '[');
     report(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
     check_machine(&d);
     check_terminal(&d);
@@ -339,13 +332,7 @@ int cli_doctor(struct cli *c)
     else
         check_models(&d);
     d.rc = d.signal ? d.signal : d.rc;
-    if (c->opt.json) {
-        jput_close(&d.json, ']');
-        cli_json(&d.json);
-    } else {
-        cli_print(c, &d.sheet);
-    }
-    buf_free(&d.json);
-    sheet_free(&d.sheet);
+    print_close(&d.answer.to, ']');
+    cli_answer_close(&d.answer);
     return d.rc;
 }

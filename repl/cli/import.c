@@ -415,20 +415,18 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
 
 static void print_result(const struct import *m)
 {
-    if (m->c->opt.json) {
-        struct buf b = {0};
-        jput_record(&b, "%d{sessions}%d{without_reply}%d{bad_lines}%s{first}%s{last}", m->n,
-                    m->no_reply, m->bad, m->n ? m->first : NULL, m->n ? m->last : NULL);
-        cli_json(&b);
-        buf_free(&b);
-        return;
-    }
-    out_printf("%d session%s imported", m->n, plural(m->n));
-    if (m->no_reply)
-        out_printf(", %d without a reply", m->no_reply);
-    if (m->bad)
-        out_printf("; %d line%s left out", m->bad, plural(m->bad));
-    out_printf("\n");
+    struct cli_answer a;
+    cli_answer_open(&a, m->c);
+    print_open(&a.to, NULL, '{');
+    print_add(&a.to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
+    print_add(&a.to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply" : "\f%d{without_reply}",
+              m->no_reply);
+    print_add(&a.to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s", m->bad,
+              plural(m->bad));
+    print_add(&a.to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
+    print_end(&a.to);
+    print_close(&a.to, '}');
+    cli_answer_close(&a);
 }
 
 /* Reports the requests that have no reply in any file. */

@@ -130,14 +130,11 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
 {
     struct buf report = {0};
     bool ok = history_check_head(path, c->head, &report, e);
-    if (c->opt.json) {
-        struct buf b = {0};
-        jput_record(&b, "%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
-        cli_json(&b);
-        buf_free(&b);
-    } else {
-        cli_print_text(c, &report);
-    }
+    struct cli_answer a;
+    cli_answer_open(&a, c);
+    print_text(&a.to, ST_TEXT, report.n ? report.p : "");
+    print_line(&a.to, ST_TEXT, "\f%s{path}%d{ok?}%s{report}", path, ok, report.n ? report.p : "");
+    cli_answer_close(&a);
     buf_free(&report);
     return ok ? 0 : cli_fail(e);
 }
@@ -157,17 +154,14 @@ static int db_prune(const struct cli *c, const char *path, struct err *e)
         buf_free(&report);
         return cli_fail(e);
     }
-    if (c->opt.json) {
-        struct buf b = {0};
-        jput_record(&b, "%d{sessions}%d{turns}%ld{bytes}%d{removed?}", gone.sessions, gone.turns,
-                    gone.bytes, !rule.dry);
-        cli_json(&b);
-        buf_free(&b);
-    } else {
-        if (rule.dry)
-            cli_print_text(c, &report);
-        out_printf("%d session%s %sremoved\n", gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "");
-    }
+    struct cli_answer a;
+    cli_answer_open(&a, c);
+    if (rule.dry)
+        print_text(&a.to, ST_TEXT, report.n ? report.p : "");
+    print_line(&a.to, ST_TEXT, "%d{sessions} session%s %sremoved\f%d{turns}%ld{bytes}%d{removed?}",
+               gone.sessions, plural(gone.sessions), rule.dry ? "would be " : "", gone.turns,
+               gone.bytes, !rule.dry);
+    cli_answer_close(&a);
     buf_free(&report);
     return 0;
 }

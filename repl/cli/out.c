@@ -124,6 +124,23 @@ void cli_json(struct buf *b)
     buf_clear(b);
 }
 
+void cli_answer_open(struct cli_answer *a, const struct cli *c)
+{
+    *a = (struct cli_answer){.c = c};
+    sheet_init(&a->sheet, c->opt.ascii);
+    a->to = (struct printer){&a->sheet, c->opt.json ? &a->json : NULL};
+}
+
+void cli_answer_close(struct cli_answer *a)
+{
+    if (a->to.json)
+        cli_json(&a->json);
+    else
+        cli_print(a->c, &a->sheet);
+    sheet_free(&a->sheet);
+    buf_free(&a->json);
+}
+
 int cli_line(FILE *f, struct buf *line, struct err *e)
 {
     enum { MOST = 16 << 20 };

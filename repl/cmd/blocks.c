@@ -15,12 +15,11 @@ bool cmd_blocks(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_BLOCKS))
         return false;
     block_map_read(&m, c->app->backend);
+    say_now(c);
     if (c->to.json)
         blocks_json(&m, c->to.json);
-    else {
-        say_now(c->app, "blocks", c->to.out);
+    else
         view_blocks(&m, (int)most, view_width(c->app), c->to.out);
-    }
     block_map_free(&m);
     return true;
 }

@@ -12,11 +12,12 @@ bool cmd_needs(const struct cmd_call *c, enum backend_view v)
     return app_needs(c->app, c->cmd->name, v, c->e);
 }
 
-void say_now(const struct app *a, const char *command, struct sheet *out)
+void say_now(const struct cmd_call *c)
 {
-    if (a->at.turn && !app_recording(a))
-        say_line(out, ST_WARN, "/%s shows what is now, not step %d.%d", command, a->at.turn,
-                 a->at.step);
+    const struct address *at = &c->app->at;
+    if (at->turn && !app_recording(c->app))
+        print_note(&c->to, ST_WARN, "/%s shows what is now, not step %d.%d", c->cmd->name, at->turn,
+                   at->step);
 }
 
 int view_width(const struct app *a)

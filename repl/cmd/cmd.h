@@ -50,7 +50,7 @@ void tokens_json(struct app *a, const int32_t *token, int n, const struct printe
 void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out);
 
 /* At an address: says that what follows is of now. */
-void say_now(const struct app *a, const char *command, struct sheet *out);
+void say_now(const struct cmd_call *c);
 
 /* ---- with a server (served_tokens.c): for backends with VIEW_SERVED -------------------------- */
 

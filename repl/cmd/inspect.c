@@ -24,14 +24,14 @@ static int64_t known(bool is, uint64_t n)
 }
 
 /* The facts of the latest reply that the server reported. */
-static void served_stats(struct app *a, struct sheet *out, struct buf *json)
+static void served_stats(struct app *a, const struct printer *to)
 {
     struct served_replies r;
     served_replies_read(&r, app_served(a));
-    if (json)
-        served_stats_json(&r, json);
+    if (to->json)
+        served_stats_json(&r, to->json);
     else
-        view_served_stats(&r, out);
+        view_served_stats(&r, to->out);
     served_replies_free(&r);
 }
 
@@ -82,7 +82,7 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
     if (s->has[VIEW_SERVED]) {
         jput_fields(json, "%s{model}%s{trouble}", i->model_dir, v->trouble[0] ? v->trouble : NULL);
         jput_key(json, "latest");
-        served_stats(a, NULL, json);
+        served_stats(a, &(struct printer){NULL, json});
     }
     jput_close(json, '}');
 }
@@ -98,7 +98,7 @@ bool cmd_stats(struct cmd_call *c)
     }
     view_stats(&s, backend_info(a->backend), c->to.out);
     if (s.has[VIEW_SERVED])
-        served_stats(a, c->to.out, NULL);
+        served_stats(a, &c->to);
     sheet_printf(c->to.out, ST_LABEL, "%-8s  ", "status");
     app_status(a, &s, 0, c->to.out);
     return true;
@@ -111,27 +111,33 @@ static void server_pool_json(const struct pool_view *p, const char *name, bool e
                 p->page_size, p->total, p->used, evictable ? p->evictable : -1, p->free);
 }
 
-/* /pool and /gauges with a server; most: readings listed in JSON, 0: only the pools. */
-static void server_pools(struct app *a, int most, struct sheet *out, struct buf *json)
+static void server_pools_json(const struct gauge_series *s, const struct pool_view pool[N_POOLS],
+                              struct buf *json)
 {
+    jput_open(json, '[');
+    for (int i = 0; i < N_POOLS; i++)
+        if (pool[i].exists)
+            server_pool_json(&pool[i], gauge_name(&s->view, (enum gauge)i), !s->view.unit, json);
+    jput_close(json, ']');
+}
+
+/* /pool and /gauges with a server; most: readings listed in JSON, 0: only the pools. */
+static void server_pools(struct cmd_call *c, int most)
+{
+    struct backend *b = c->app->backend;
     struct gauge_series s;
     struct pool_view pool[N_POOLS] = {0};
-    gauge_series_read(&s, a->backend);
-    if (backend_has(a->backend, VIEW_POOLS))
-        a->backend->pools->ledger(a->backend, pool);
-    if (json && most) {
-        gauges_json(&s, most, json);
-    } else if (json) {
-        jput_open(json, '[');
-        for (int i = 0; i < N_POOLS; i++)
-            if (pool[i].exists)
-                server_pool_json(&pool[i], gauge_name(&s.view, (enum gauge)i), !s.view.unit, json);
-        jput_close(json, ']');
-    } else {
-        say_now(a, most ? "gauges" : "pool", out);
-        say_line(out, ST_HEAD, "%s", most ? "GAUGES" : "POOL");
-        view_gauges(&s, pool, view_width(a), out);
-    }
+    gauge_series_read(&s, b);
+    if (backend_has(b, VIEW_POOLS))
+        b->pools->ledger(b, pool);
+    say_now(c);
+    print_note(&c->to, ST_HEAD, "%s", most ? "GAUGES" : "POOL");
+    if (c->to.json && most)
+        gauges_json(&s, most, c->to.json);
+    else if (c->to.json)
+        server_pools_json(&s, pool, c->to.json);
+    else
+        view_gauges(&s, pool, view_width(c->app), c->to.out);
     gauge_series_free(&s);
 }
 
@@ -144,13 +150,13 @@ bool cmd_gauges(struct cmd_call *c)
         return false;
     if (!cmd_needs(c, VIEW_GAUGES))
         return false;
-    server_pools(c->app, (int)most, c->to.out, c->to.json);
+    server_pools(c, (int)most);
     return true;
 }
 
-static void pool_json(const struct pool_view *p, const char *name, struct buf *json)
+static void show_pool(const struct pool_view *p, const char *name, const struct printer *to)
 {
-    jput_record(json, "%s{pool}%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
+    print_line(to, ST_TEXT, "\f%s{pool}%d{exists?}%d{page_size}%d{total}%d{reserved}%d{used}"
                 "%d{protected}%d{evictable}%d{free}%d{sums?}", name, p->exists, p->page_size,
                 p->total, p->reserved, p->used, p->protected_, p->evictable, p->free,
                 p->free + p->used + p->evictable + p->protected_ == p->total - p->reserved);
@@ -161,24 +167,21 @@ bool cmd_pool(struct cmd_call *c)
     struct app *a = c->app;
     struct pool_view pool[N_POOLS];
     if (backend_has(a->backend, VIEW_GAUGES) && !(c->to.json && !cmd_needs(c, VIEW_POOLS))) {
-        server_pools(a, 0, c->to.out, c->to.json);
+        server_pools(c, 0);
         return true;
     }
     if (!cmd_needs(c, VIEW_POOLS) || !app_pools(a, pool, c->e))
         return false;
-    if (c->to.json)
-        jput_open(c->to.json, '[');
     const char *wrong = NULL;
+    print_open(&c->to, NULL, '[');
     for (int i = 0; i < N_POOLS; i++) {
         const struct pool_view *p = &pool[i];
         if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
             wrong = pools[i];
-        if (c->to.json)
-            pool_json(p, pools[i], c->to.json);
+        show_pool(p, pools[i], &c->to);
     }
-    if (c->to.json)
-        jput_close(c->to.json, ']');
-    else
+    print_close(&c->to, ']');
+    if (!c->to.json)
         view_pool(pool, view_width(a), c->to.out);
     return !wrong ||
            err_set(c->e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
@@ -425,11 +428,9 @@ bool cmd_plan(struct cmd_call *c)
     struct buf text = {0};
     bool ok = c->app->backend->plan->text(c->app->backend, c->argc ? c->argv[0] : "",
                                           c->to.json != NULL, &text, c->e);
-    if (ok && c->to.json)
-        jput_raw(c->to.json, text.p);
-    else if (ok) {
-        say_now(c->app, "plan", c->to.out);
-        say_text(c->to.out, ST_TEXT, text.p ? text.p : "");
+    if (ok) {
+        say_now(c);
+        print_ready(&c->to, ST_TEXT, text.p ? text.p : "");
     }
     buf_free(&text);
     return ok;
@@ -474,7 +475,6 @@ static void violation_when(const struct violated *v, const char *session, struct
 
 static void check_text(const struct app *a, const struct check_report *r, struct sheet *out)
 {
-    say_now(a, "check", out);
     sheet_add(out, ST_HEAD, "CHECK");
     sheet_printf(out, ST_TEXT, "  now: every pool and %d sequence%s; before launch: each plan",
                  r->n_seq, r->n_seq == 1 ? "" : "s");
@@ -510,6 +510,7 @@ bool cmd_check(struct cmd_call *c)
     if (!cmd_needs(c, VIEW_CHECK))
         return false;
     bool ok = c->app->backend->check->sweep(c->app->backend, &r, c->e);
+    say_now(c);
     if (c->to.json)
         check_json(&r, ok, c->to.json);
     else
@@ -524,10 +525,8 @@ bool cmd_sql(struct cmd_call *c)
         return arg_expected(c, "takes a SELECT statement");
     struct buf text = {0};
     bool ok = app_hdb(c->app, c->e) && sql_run(c->rest, c->to.json != NULL, MAX_ROWS, &text, c->e);
-    if (ok && c->to.json)
-        jput_raw(c->to.json, text.n ? text.p : "[]");
-    else if (ok)
-        say_text(c->to.out, ST_TEXT, text.p ? text.p : "");
+    if (ok)
+        print_ready(&c->to, ST_TEXT, text.n ? text.p : c->to.json ? "[]" : "");
     buf_free(&text);
     return ok;
 }

@@ -47,7 +47,8 @@ static bool add(const struct printer *o, enum style st, const char *fmt, va_list
         }
     }
     va_end(v.ap);
-    sheet_addn(o->out, st, text.p ? text.p : "", text.n);
+    if (any) /* else not even an empty line begins */
+        sheet_addn(o->out, st, text.p ? text.p : "", text.n);
     buf_free(&text);
     return any;
 }
@@ -101,6 +102,14 @@ void print_named(const struct printer *o, const char *name, const char *value, i
 void print_text(const struct printer *o, enum style st, const char *text)
 {
     if (!o->json)
+        say_text(o->out, st, text);
+}
+
+void print_ready(const struct printer *o, enum style st, const char *text)
+{
+    if (o->json)
+        jput_raw(o->json, text);
+    else
         say_text(o->out, st, text);
 }
 

@@ -29,6 +29,8 @@ void print_note(const struct printer *o, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void print_text(const struct printer *o, enum style st,
                 const char *text);       /* lines for people only */
+/* Text that is an answer already: lines of text, or one JSON value. */
+void print_ready(const struct printer *o, enum style st, const char *text);
 void print_end(const struct printer *o); /* ends the line */
 /* An array or object of JSON, under a key or (NULL) as an element; nothing in text. */
 void print_open(const struct printer *o, const char *key, char bracket);

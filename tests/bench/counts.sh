@@ -31,6 +31,25 @@ xargs awk 'FNR == 1 { sig = ""; at = 0; inside = 0 }
 awk '{ n[NR] = $1; name[NR] = $2 " in " $3 } END { printf "%d functions: median %d, 90th percentile %d, longest %d (%s)\n", NR, n[int((NR + 1) / 2)], n[int(NR * 0.9 + 0.5)], n[NR], name[NR] }' "$list/functions"
 awk '$1 > 60 { n++ } END { printf "%d functions are longer than 60 lines\n", n }' "$list/functions"
 
+# A function that writes JSON (jput_*) and text (say_*, sheet_*, out_printf) states its facts twice; so do two functions of which a
+# third one calls the one for JSON (*_json) or the one for text (*_text, view_*). print.c is the printer of both.
+echo "== facts stated twice (product)"
+grep -E "^repl/(app|cmd|cli|compare)/.*\\.c$" "$list/product" | xargs awk 'FNR == 1 { inside = 0; sig = "" }
+    inside { if (/^}/) { if (j && t) print "both", FILENAME ": " sig; else if (jc && (t || tc) || j && tc) print "choose", FILENAME ": " sig
+                         inside = 0; sig = ""; next }
+             if (/jput_[a-z]+\(/) j = 1
+             if (/[a-z]_json\(/ && !/cli_json\(|fault_json\(/) jc = 1
+             if (/(say_line|say_text|sheet_(add|addn|printf|quote|line)|out_printf|cli_text)\(/) t = 1
+             if (/[a-z]_text\(|view_(tree|pages|pool|stats|accept|gauges|blocks|served_[a-z]+)\(/ && !/(say|print|sqlite3_column|attached|cli)_text\(/) tc = 1
+             next }
+    /^\{$/ { inside = 1; j = jc = t = tc = 0; next }
+    /^[A-Za-z_]/ && !/;$/ { sig = $0 }' >"$list/twice"
+printf '%d functions print both text and JSON, %d choose between a function for text and one for JSON\n' \
+    "$(grep -c '^both' "$list/twice")" "$(grep -c '^choose' "$list/twice")"
+[ -z "$VERBOSE" ] || sed 's/^/    /' "$list/twice" | cut -c1-150
+grep -hA400 '^typedef bool cmd_fn(\|^    bool (\*run)(struct app' repl/repl.h repl/cmd/cmd.h 2>/dev/null | sed '/;/q' | tr -d '\n' |
+    awk '{ n = gsub(/,/, ","); printf "%d parameters in cmd_fn\n", n + 1 }'
+
 echo "== includes against the arrows (tests/e2e/test_layers.sh of the checkout that this script is in)"
 mkdir "$list/tree" "$list/tree/tests" "$list/tree/tests/e2e"
 tar cf - kernels models engine history repl | tar xf - -C "$list/tree"
