@@ -1,16 +1,6 @@
 #!/bin/bash
 # aerie run --batch: results in order, each the reply of its solo run, whatever the lanes and pools.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d) || exit 2
-trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T
-mkdir "$T/aerie"; echo "device = cpu" >"$T/aerie/config" # no word about the device
-n=0
-result() { # text, status
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; fi
-}
+. "$(dirname "$0")/kit.sh"
 
 grep -v '^#' tests/prompts.txt | cut -f2 | awk 'length($0) < 140 && !/["\\]/' | awk 'NR % 5 == 0' |
     head -n 24 >"$T/prompts"
@@ -122,4 +112,4 @@ caught $pid; kill -INT $pid; wait $pid
 result "Ctrl-C ends the calibration of doctor, which tells what else it found" $?
 : >"$T/out"; batch | head -n 2 >"$T/out"; [ "$(wc -l <"$T/out")" = 2 ]
 result "nor does a batch go on when nobody reads" $?
-echo "1..$n"
+plan

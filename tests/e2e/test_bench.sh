@@ -1,15 +1,7 @@
 #!/bin/bash
 # aerie bench: every line has its figures, the ratio is what it says, and what cannot be measured is
 # refused in one line. Nothing here asks for a speed. AERIE_TEST_LONG=1 runs every line of the short form.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config HOME=$T TERM=dumb
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
-}
+. "$(dirname "$0")/kit.sh"
 bench() { timeout "${TEST_LIMIT:-250}" "$AERIE" bench --device cpu "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
 field() { sed -n "s/.*\"$1\":\(\"[^\"]*\"\|[^,}]*\).*/\1/p"; } # of JSON lines
 refuse() { # STATUS ERROR-PATTERN ARGS...
@@ -103,5 +95,4 @@ else
     echo "ok $((++n)) - refused: more than the machine has # SKIP this machine has room for 63 GB"
 fi
 
-echo "1..$n"
-exit $bad
+plan

@@ -1,11 +1,6 @@
 #!/bin/bash
 # A saved session runs again with things changed: what must stay equal does, and what differs is named.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
+. "$(dirname "$0")/kit.sh"
 session() { # FLAGS: questions on standard input
     "$AERIE" --plain --quiet --log-level tree --check off -p max_tokens=76 "$@" --script /dev/stdin >/dev/null 2>"$T/err" </dev/stdin
 }
@@ -171,5 +166,4 @@ says "/diff: nothing to compare with" 2 '/diff takes? a session|/diff a session'
     <(printf '%s\n' 'Say hello.' /diff)
 diff_ "one session" 2 'diff compares two sessions' -- "$first"
 diff_ "three sessions" 2 'is a third' -- "$first" last last
-echo "1..$n"
-exit $bad
+plan

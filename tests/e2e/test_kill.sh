@@ -6,17 +6,10 @@
 #   - at random times within long replies: RANDOM_KILLS (6, 16 with AERIE_TEST_LONG=1). Two processes share the log.
 # In plain mode under --json a turn is printed once the log has acknowledged it: every printed turn must be there
 # afterwards, each next start must be clean, and what was cut short must replay as far as it came.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
+. "$(dirname "$0")/kit.sh"
 HOOKED=${BUILD:-$PWD/build/release-cpu}/tests/hooked_aerie
 if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then usual=20 random=6 replays=3; else usual=60 random=16 replays=8; fi
 KILLS=${KILLS:-$usual} RANDOM_KILLS=${RANDOM_KILLS:-$random} LEAST=4 SECONDS_MOST=${SECONDS_MOST:-25}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
-DB=$T/aerie/sessions.db
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
-sql() { sqlite3 "$DB" "$1"; }
 
 # ---- before changes of files ----
 printf '%s\n' "What are you?" "/set temperature 0.8" "Say hello to Ada." "/regen" "/fork 1" "Tell me a story." "/title moments" >"$T/new.txt"
@@ -136,8 +129,8 @@ result "kills hit streaming replies" $?
 [ "$(sql "select count(*) from turn where stop = ''")" = 0 ]; result "no turn is left open" $?
 [ "$(sql "select count(*) from run where ended = 0")" = 0 ]; result "no run is left open" $?
 [ "$(sql "select count(*) from held")" = 0 ]; result "no session is left locked" $?
-[ "$(cd "$T/aerie" && echo *)" = "sessions.db sessions.db.live" ]; rc=$?
-[ $rc = 0 ] || (cd "$T/aerie" && echo "#" *)
+[ "$(cd "$XDG_DATA_HOME/aerie" && echo *)" = "sessions.db sessions.db.live" ]; rc=$?
+[ $rc = 0 ] || (cd "$XDG_DATA_HOME/aerie" && echo "#" *)
 result "no other file is left beside the log" $rc
 [ "$(sql "select count(*) from step s join turn t on t.id = s.turn_id where t.role != 'reply'")" = 0 ] &&
     [ "$(sql "select count(*) from (select turn_id from step group by 1 having max(n) != count(*))")" = 0 ]
@@ -154,5 +147,4 @@ result "they replay equal as far as they came" $fail
     "$AERIE" replay --check "$id" >"$T/replay" 2>&1
 rc=$?; [ $rc = 0 ] || cat "$T/reply" "$T/replay" | head -n 4 | sed 's/^/# /'
 result "such a session is taken up again, and replays" $rc
-echo "1..$n"
-exit $bad
+plan

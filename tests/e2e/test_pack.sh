@@ -1,16 +1,10 @@
 #!/bin/bash
 # Packs: a session as one file that opens without the model, holds no text unless asked, and notices every change.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d) || exit 2
-trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
+. "$(dirname "$0")/kit.sh"
 EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
 # a model of its own, which is renamed below: the bundled one with another last weight
 cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
-n=0; bad=0
-result() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi; }
 aerie() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" "$@" 2>"$T/err" </dev/null; }
 # refuse STATUS PATTERN ARGS...: one line on standard error, nothing on standard output
 refuse() {
@@ -205,5 +199,4 @@ if [ -n "$python" ]; then
 else
     echo "ok $((n + 1)) - the Python example # SKIP no python3"; echo "ok $((n + 2)) - and names a fault # SKIP no python3"; n=$((n + 2))
 fi
-echo "1..$n"
-exit $bad
+plan

@@ -1,13 +1,8 @@
 #!/bin/bash
 # 18 short sessions (100 with AERIE_TEST_LONG=1) of every kind are saved, then replayed: each must be equal, step by step.
 # Then single facts of the log are falsified: the replay must name what differs, and where.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb AERIE T
-DB=$T/aerie/sessions.db
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
+. "$(dirname "$0")/kit.sh"
+export T
 if [ "${AERIE_TEST_LONG:-0}" = 0 ]; then want=18 RANDOM=9; else want=100 RANDOM=27360; fi # the same sessions every time
 picked=
 pick() { eval "picked=\${$((1 + RANDOM % $#))}"; }
@@ -128,5 +123,4 @@ forge "no steps, another reply" "delete from step; update turn set tokens = x'07
 grep -q "^{\"equal\":false,.*\"turn\":$turn,.*\"what\":\"reply\"" "$T/out"; result "the verdict as JSON" $?
 "$AERIE" replay --check -v "$id" >"$T/out"; [ $? = 0 ] && grep -q '^turn 1' "$T/out" && grep -q 'steps: equal' "$T/out"
 result "with -v the session is printed" $?
-echo "1..$n"
-exit $bad
+plan

@@ -1,16 +1,9 @@
 #!/bin/bash
 # A resumed session has its own settings, or the screen says which are not and why; what decides the bits
 # is logged, and a replay uses it or refuses by name.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; tail -n 4 "$T/out" "$T/err" | sed 's/^/# /'; bad=1; }; }
-lines() { printf '%s\n' "$@"; }
+. "$(dirname "$0")/kit.sh"; rm "$XDG_CONFIG_HOME/aerie/config" # the session's device counts
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; }
 replay() { timeout "${TEST_LIMIT:-250}" "$AERIE" replay "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-sql() { sqlite3 "$T/aerie/sessions.db" "$1"; }
 has() { grep -qE -- "$1" "$T/out"; }
 err() { grep -qE -- "$1" "$T/err"; }
 
@@ -113,5 +106,4 @@ result "a resumed session shows its newest step before its first message" $?
 lines "Is Rex a dog?" /at /accept "/page 4" | chat -c
 has '^live: at the newest step, 4\.' && has "^ACCEPT  cycles $(past "select count(*) from v_step where drafted > 0") "
 result "a message goes on from there, and the counters of the session with it" $?
-echo "1..$n"
-exit $bad
+plan

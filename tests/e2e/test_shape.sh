@@ -1,14 +1,7 @@
 #!/bin/bash
 # draft.shape = auto: replies do not depend on it, greedy or sampled; the log keeps the shapes, and a replay,
 # however slow, has the same ones; turns that are stepped, taken back and forked too.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
-DB=$T/aerie/sessions.db
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
-sql() { sqlite3 "$DB" "$1"; }
+. "$(dirname "$0")/kit.sh"
 chat() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" --plain --quiet "$@" >"$T/out" 2>"$T/err"; }
 equal() { timeout -k 2 "${TEST_LIMIT:-250}" "$AERIE" replay last --check "$@" >"$T/r" 2>&1; local rc=$?; [ $rc = 0 ] || sed 's/^/# /' "$T/r"; return $rc; }
 fox="Tell me a story about a fox."
@@ -56,5 +49,4 @@ for text in "2 99-1-6" "2 auto" "x" "0 5-1-6" "-1 3-1-4" "2 0-0-0"; do
     timeout "${TEST_LIMIT:-250}" "$AERIE" --db "$T/forged.db" replay last --check >"$T/out" 2>&1; rc=$?
     [ $rc -gt 0 ] && [ $rc -lt 5 ] && [ "$(wc -l <"$T/out")" -le 3 ]; result "refused: shape \"$text\"" $?
 done
-echo "1..$n"
-exit $bad
+plan
