@@ -250,9 +250,8 @@ struct quant_opts {
 
 /* Marks the matrices that upload() quantizes to FP8 (kernels/fp8.h): the bf16 matrices q, k, v, o
  * and the dense MLP of every layer, the head (and a tied embedding), and the projections of an
- * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL; then only
- * the spelling is checked (ERR_USAGE). ERR_MODEL if an option was given by name and the model has
- * no matrix to quantize. */
+ * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL. ERR_MODEL if
+ * an option was given by name and the model has no matrix to quantize. */
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e);
 /* Marks these matrices of both, or removes the marks (fp8 false); m and d may be NULL. Returns how
  * many matrices there are. */

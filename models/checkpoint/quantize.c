@@ -47,21 +47,15 @@ int models_mark(struct model *m, struct draft *d, bool fp8)
     return (m ? mark_model(m, fp8) : 0) + (d ? mark_draft(d, fp8) : 0);
 }
 
-/* Sets *fp8 to whether the option's value is "fp8"; a NULL value means `otherwise`. */
-static bool parse_option(const char *option, const char *text, bool otherwise, bool *fp8,
-                         struct err *e)
+/* The value of an option; NULL means `otherwise`. */
+static bool is_fp8(const char *text, bool otherwise)
 {
-    *fp8 = text ? !strcmp(text, "fp8") : otherwise;
-    return !text || *fp8 || !strcmp(text, "stored") ||
-           err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected stored or fp8", option, text);
+    return text ? !strcmp(text, "fp8") : otherwise;
 }
 
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e)
 {
-    bool model, draft;
-    if (!parse_option("--weights", o->weights, false, &model, e) ||
-        !parse_option("--draft-weights", o->draft_weights, model, &draft, e))
-        return false;
+    bool model = is_fp8(o->weights, false), draft = is_fp8(o->draft_weights, model);
     if (model && m && !mark_model(m, true))
         return err_set(e, ERR_MODEL, NOTHING, "--weights", "model");
     if (draft && d && !mark_draft(d, true) && o->draft_weights)
@@ -71,10 +65,7 @@ bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *
 
 const char *models_quant_text(const struct quant_opts *o)
 {
-    struct err ignored;
-    bool model = false, draft = false;
-    parse_option("", o->weights, false, &model, &ignored);
-    parse_option("", o->draft_weights, model, &draft, &ignored);
+    bool model = is_fp8(o->weights, false), draft = is_fp8(o->draft_weights, model);
     return model && draft ? "weights fp8" : model ? "weights fp8, not the draft's"
            : draft ? "the draft's weights fp8" : NULL;
 }

@@ -2,6 +2,7 @@
  * upload() makes of a matrix, and which matrices of a model are quantized. test_cuda_tile.c shows
  * that products of decode rows, which read FP8, have the same bits as products that read bf16.
  */
+#include "engine/opts.h"
 #include "kernels/fp8.h"
 #include "models/models.h"
 #include "tests/kernel_test.h"
@@ -241,7 +242,7 @@ static void test_which_are_cut(void **state)
     check_cut(&(struct quant_opts){"fp8", "stored"}, 7, 0, "weights fp8, not the draft's");
     check_cut(&(struct quant_opts){NULL, "fp8"}, 0, 7, "the draft's weights fp8");
     struct err e = {0};
-    assert_false(models_quantize(NULL, NULL, &(struct quant_opts){"fp4", NULL}, &e));
+    assert_false(opts_check(&(struct engine_opts){.quant.weights = "fp4"}, &e));
     assert_string_equal(e.msg, "--weights cannot be \"fp4\"; expected stored or fp8");
 }
 
