@@ -1,16 +1,6 @@
 #!/bin/bash
 # The command line: what --help promises, what is refused and how, and what each subcommand prints.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
-}
-# Runs aerie; leaves $rc, $T/out and $T/err.
-run() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+. "$(dirname "$0")/kit.sh"
 # expect NAME STATUS OUT-PATTERN ARGS...: status, and a pattern in the output ("" = none printed)
 expect() {
     local name=$1 want=$2 pattern=$3 ok=0; shift 3
@@ -372,5 +362,4 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
         result "${place%%:*}/aerie takes the model of ${place##*:}" $?
     done
 fi
-echo "1..$n"
-exit $bad
+plan

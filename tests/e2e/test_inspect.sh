@@ -1,23 +1,10 @@
 #!/bin/bash
 # What the program says about violations, historical faults, the checker that is off, and past steps:
 # in a chat of lines and of the log, against the bundled model.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-export LC_ALL=C.UTF-8
-shopt -s lastpipe # so that `lines ... | chat` leaves its status in $rc
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"; bad=1; { head -n 30 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
-}
+. "$(dirname "$0")/kit.sh"
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 cli() { timeout "${TEST_LIMIT:-250}" "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-lines() { printf '%s\n' "$@"; }
 has() { grep -qF -- "$1" "$T/${2:-out}"; }
 dragons="Tell me a story about a dog called Rex and dragons."
 

@@ -1,18 +1,7 @@
 #!/bin/bash
 # /why, /tokens, /top, /layers, /attn and the groupings of /accept, in lines and in JSON: on the bundled
 # model, and on a reference checkpoint with sinks and experts.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-export LC_ALL=C.UTF-8
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"; bad=1; { head -n 40 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-170 | sed 's/^/# /'; fi
-}
+. "$(dirname "$0")/kit.sh"
 # Feeds the lines to a chat; leaves $T/out and $T/err.
 chat() { # options -- lines
     local o=(); while [ "$1" != -- ]; do o+=("$1"); shift; done; shift
@@ -146,5 +135,4 @@ for size in "80 24" "200 60"; do
     line /bye
 done
 
-echo "1..$n"
-exit $bad
+plan

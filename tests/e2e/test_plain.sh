@@ -1,24 +1,11 @@
 #!/bin/bash
 # The plain mode against the real program and the bundled model: chat, every command as text and as
 # JSON, how lines are read, exit codes, signals, and that no escape byte ever comes out.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'tmux -L "aerie-plain-$$" kill-server 2>/dev/null; rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-# what is printed is compared: no word about the device
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-export LC_ALL=C.UTF-8
-shopt -s lastpipe # so that `lines ... | chat` leaves its status in $rc
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
-}
+. "$(dirname "$0")/kit.sh"
+clean() { tmux -L "aerie-plain-$$" kill-server 2>/dev/null; }
 # Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
 chat() { timeout "${TEST_LIMIT:-250}" "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
 once() { timeout "${TEST_LIMIT:-250}" "$AERIE" run "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
-lines() { printf '%s\n' "$@"; }
 mock() { [ -n "$MOCK" ]; } # over a backend without optional views: test_plain_mock.sh
 
 # ---- a reply ----
