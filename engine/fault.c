@@ -131,9 +131,8 @@ void fault_json(const struct violation *at, struct buf *out)
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].v >= 0)
             jput_kint(out, part[i].name, part[i].v);
-    if (at->compared) {
+    if (at->compared)
         jput_fields(out, "%ld{found}%ld{expected}", at->found, at->expected);
-    }
 }
 
 int fault_place_column(const struct violation *at, int page_size)

@@ -23,7 +23,7 @@ static const char *number(const char *p, struct values *v, int *n)
         return p + 1;
     }
     size_t digits = strspn(p, "0123456789");
-    *n = digits ? atoi(p) : -1;
+    *n = digits ? (int)strtol(p, NULL, 10) : -1;
     return p + digits;
 }
 

@@ -393,9 +393,8 @@ bool server_knows(const struct server *s, const char *setting)
 static void put_messages(struct buf *b, const struct said *said, int n)
 {
     jput_kopen(b, "messages", '[');
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         jput_record(b, "%s{role}%s{content}", said[i].role, said[i].text);
-    }
     jput_close(b, ']');
 }
 

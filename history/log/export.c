@@ -30,9 +30,8 @@ void fact_json(const struct token_fact *f, struct buf *b)
 {
     jput_open(b, '{');
     jput_kreal(b, "logp", (double)f->logp);
-    if (f->rival >= 0) {
+    if (f->rival >= 0)
         jput_fields(b, "%d{rival}%g{rival_logp}", f->rival, f->rival_logp);
-    }
     jput_close(b, '}');
 }
 
@@ -181,9 +180,8 @@ static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
     jput_fields(b, "%d{aerie_export}%d{schema}%s{version}%s{session}", 1, SCHEMA_VERSION,
                 AERIE_VERSION, p->part[p->n_part - 1].session);
     jput_kopen(b, "inherited", '[');
-    for (int i = 0; i < p->n_part - 1; i++) {
+    for (int i = 0; i < p->n_part - 1; i++)
         jput_record(b, "%s{session}%d{upto}", p->part[i].session, p->part[i].upto);
-    }
     jput_close(b, ']');
     s->ok = hdb_hazards(h, p->part[p->n_part - 1].session, true, "; ", &hazards, s->e);
     jput_kstr(b, "hazards", hazards.n ? hazards.p : NULL);

@@ -129,9 +129,8 @@ void report_reuse(const struct reuse_view *r, struct buf *json)
         jput_kint(json, "turn", w->turn);
     jput_fields(json, "%d{held}%d{same}%s{limited}", w->held, w->same,
                 w->limit == LIMIT_NONE ? NULL : reuse_limit_name(w->limit));
-    if (w->limit != LIMIT_NONE) {
+    if (w->limit != LIMIT_NONE)
         jput_fields(json, "%d{from}%d{to}", w->from, w->to);
-    }
     jput_fields(json, "%d{again}%s{text}", reuse_again(w, r->n_prompt, r->n_reused), text.p);
     jput_close(json, '}');
     buf_free(&text);

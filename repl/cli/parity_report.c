@@ -140,9 +140,8 @@ static void outcome_json(const struct compared *c, int side, struct buf *b)
                     o->n_tokens, o->n_steps, o->n_spec, o->n_drafted, o->n_accepted,
                     stop_name(o->reason));
     }
-    if (c->answer && !o->refused) {
+    if (c->answer && !o->refused)
         jput_fields(b, "%s{answer}%d{right?}", o->answer[0] ? o->answer : NULL, is_right(c, side));
-    }
     jput_close(b, '}');
 }
 
@@ -330,9 +329,8 @@ static void server_json(const struct parity *p, const struct side *s, struct buf
         jput_close(b, '}');
     }
     jput_kstr(b, "cache", s->reset);
-    if (p->c->control) {
+    if (p->c->control)
         jput_fields(b, "%d{computed_twice}%d{differ_from_itself}", s->again, s->again_differ);
-    }
 }
 
 static void side_json(const struct parity *p, int i, struct buf *b)

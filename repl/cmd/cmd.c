@@ -225,9 +225,8 @@ static void answer_json(struct app *a, const char *name, const struct buf *resul
     struct buf line = {0};
     jput_open(&line, '{');
     jput_kstr(&line, "command", name);
-    if (!ok) {
+    if (!ok)
         jput_fields(&line, "%s{error}%d{code}", e->msg, e->kind);
-    }
     if (result->n) {
         jput_key(&line, "result");
         jput_raw(&line, result->p);

@@ -455,9 +455,8 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
         jput_null(json);
     }
     jput_kopen(json, "rules", '[');
-    for (int i = 0; i < r->n_rule; i++) {
+    for (int i = 0; i < r->n_rule; i++)
         jput_record(json, "%s{rule}%s{state}", r->rule[i].text, state[r->rule[i].state]);
-    }
     jput_close(json, ']');
     jput_close(json, '}');
 }

@@ -181,9 +181,8 @@ static void place_json(const struct report *r, struct buf *b)
     const struct place *p = &r->place;
     jput_kopen(b, "place", '{');
     jput_fields(b, "%d{turn}%d{step}%d{step_b}", r->turn, r->step[0], r->step[1]);
-    if (p->at != N_PROBE_POINTS) {
+    if (p->at != N_PROBE_POINTS)
         jput_fields(b, "%d{layer}%s{kind}", p->layer, p->sliding ? "sliding" : "full");
-    }
     jput_fields(b, "%s{operation}%d{row}%d{position}%d{rows}%g{distance}%g{band}",
                 place_operation(p), p->row, p->pos, p->rows, p->far, p->band);
     jput_close(b, '}');
@@ -219,13 +218,11 @@ static void served_json(const struct report *r, struct buf *b)
         jput_int(b, r->chosen[1]);
         jput_close(b, ']');
     }
-    if (r->forced) {
+    if (r->forced)
         jput_fields(b, "%d{given}%d{chosen_otherwise}", r->given, r->parts);
-    }
     jput_kint(b, "log_probabilities", r->n_logp);
-    if (r->n_logp) {
+    if (r->n_logp)
         jput_fields(b, "%g{log_probability_differs_by}%g{median}", r->counts.most, r->logp_median);
-    }
     jput_fields(b, "%d{sampled?}%d{text_only?}", r->sampled, r->counts.text_only);
 }
 
