@@ -257,7 +257,7 @@ static int column_of(const struct page_table *t, int pool, int page)
     return -1;
 }
 
-static void event_words(const struct page_change *c, int size, struct sheet *out)
+static void show_change(const struct page_change *c, int size, const struct printer *to)
 {
     static const char *const word[] = {
         [PAGE_TAKE] = "taken from the free list",
@@ -269,57 +269,50 @@ static void event_words(const struct page_change *c, int size, struct sheet *out
         [PAGE_HOLD] = "held where this session was forked",
     };
     const struct page_event *p = &c->event;
+    int first = (int)p->column * size;
     char at[24] = "now";
     if (c->turn)
         snprintf(at, sizeof at, "%d.%d", c->turn, c->step);
-    sheet_printf(out, ST_DIM, "%8s  ", at);
-    sheet_printf(out, ST_KEY, "%-7s", page_op_name((enum page_op)p->op));
-    sheet_add(out, ST_TEXT, p->op < sizeof word / sizeof *word ? word[p->op] : "");
+    print_open(to, NULL, '{');
+    print_add(to, ST_DIM, "\f%d{turn:-1}%d{step:-1}\f%8s  ", c->turn > 0 ? c->turn : -1,
+              c->turn > 0 ? c->step : -1, at);
+    print_add(to, ST_KEY, "%-7s{op}", page_op_name((enum page_op)p->op));
+    print_add(to, ST_TEXT, "%s", p->op < sizeof word / sizeof *word ? word[p->op] : "");
     if (p->column >= 0)
-        sheet_printf(out, ST_TEXT, ", logical page %d (positions %d-%d)", (int)p->column,
-                     (int)p->column * size, ((int)p->column + 1) * size - 1);
-    sheet_printf(out, ST_DIM, "; %d reference%s", (int)p->refs, p->refs == 1 ? "" : "s");
-    sheet_line(out);
+        print_add(to, ST_TEXT, ", logical page %d{logical} (positions %d-%d)", (int)p->column, first,
+                  first + size - 1);
+    else
+        print_add(to, ST_TEXT, "\f%d{logical}", (int)p->column);
+    print_add(to, ST_DIM, "; %d{refs} reference%s", (int)p->refs, plural((int)p->refs));
+    print_end(to);
+    print_close(to, '}');
 }
 
-static void page_text(const struct page_table *t, int pool, int page, const struct page_change *change,
-                      int n, struct sheet *out)
+static void show_page(const struct page_table *t, int pool, int page, const struct page_change *change,
+                      int n, const struct printer *to)
 {
     int size = t->pool[pool].page_size, refs = t->refs[pool][page], column = column_of(t, pool, page);
-    sheet_printf(out, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
-    sheet_printf(out, ST_TEXT, "  slots %d-%d, %d reference%s", page * size,
-                 (page + 1) * size - 1, refs, plural(refs));
-    sheet_line(out);
+    print_add(to, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
+    print_note(to, ST_TEXT, "  slots %d-%d, %d reference%s", page * size, (page + 1) * size - 1, refs,
+               plural(refs));
     if (page == 0)
-        say_line(out, ST_TEXT, "the guard page: filled with NaN, never written, never live");
+        print_note(to, ST_TEXT, "the guard page: filled with NaN, never written, never live");
     else if (column >= 0)
-        say_line(out, ST_TEXT, "this session's logical page %d: positions %d-%d", column,
-                 column * size, (column + 1) * size - 1);
+        print_note(to, ST_TEXT, "this session's logical page %d: positions %d-%d", column,
+                   column * size, (column + 1) * size - 1);
     else
-        say_line(out, ST_TEXT, refs ? "held outside this session's table"
+        print_note(to, ST_TEXT, refs ? "held outside this session's table"
                                      : "free: nothing is stored in it");
+    print_open(to, NULL, '{');
+    print_add(to, ST_TEXT, "\f%s{pool}%d{page}%d{refs}%d{logical:-1}", pools[pool], page, refs, column);
+    print_open(to, "events", '[');
     for (int i = 0; i < n; i++)
-        event_words(&change[i], size, out);
+        show_change(&change[i], size, to);
+    print_close(to, ']');
+    print_close(to, '}');
     if (n == 0)
-        say_line(out, ST_DIM,
-                 "no events: it was never handed out, or too long ago to be remembered");
-}
-
-static void page_json(const struct page_table *t, int pool, int page, const struct page_change *change,
-                      int n, struct buf *json)
-{
-    jput_open(json, '{');
-    jput_fields(json, "%s{pool}%d{page}%d{refs}%d{logical:-1}", pools[pool], page,
-                t->refs[pool][page], column_of(t, pool, page));
-    jput_kopen(json, "events", '[');
-    for (int i = 0; i < n; i++) {
-        const struct page_change *c = &change[i];
-        jput_record(json, "%d{turn:-1}%d{step:-1}%s{op}%d{logical}%d{refs}",
-                    c->turn > 0 ? c->turn : -1, c->turn > 0 ? c->step : -1,
-                    page_op_name((enum page_op)c->event.op), c->event.column, c->event.refs);
-    }
-    jput_close(json, ']');
-    jput_close(json, '}');
+        print_note(to, ST_DIM,
+                   "no events: it was never handed out, or too long ago to be remembered");
 }
 
 bool cmd_page(struct cmd_call *c)
@@ -342,10 +335,7 @@ bool cmd_page(struct cmd_call *c)
     ok = ok && arg_int(c->argv[0], "the page", 0, t.pool[pool].total - 1, &page, c->e);
     if (ok) {
         int n = app_page_changes(c->app, (enum pool_id)pool, (int)page, change, MAX_EVENTS);
-        if (c->to.json)
-            page_json(&t, pool, (int)page, change, n, c->to.json);
-        else
-            page_text(&t, pool, (int)page, change, n, c->to.out);
+        show_page(&t, pool, (int)page, change, n, &c->to);
     }
     page_table_free(&t);
     return ok;
