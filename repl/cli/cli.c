@@ -104,6 +104,7 @@ static bool take_text(struct texts *t, const struct flag *f, const char *value, 
 static bool take_flag(struct cli *c, const struct flag *f, const char *value, struct err *e)
 {
     void *at = (char *)c + f->row.at;
+    CHECK(value || !arg_of(f));
     switch (f->act) {
     case F_VALUE: return take_value(f, c, value, e);
     case F_ENGINE: return take_value(f, &c->opt.engine, value, e);
@@ -113,7 +114,9 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
             return take_param(c, f->set, e);
         c->opt.given |= 1u << settings_index(f->set);
         return settings_set(&c->opt.engine.settings, f->set, value, e);
-    case F_PARAM: return take_param(c, value, e);
+    case F_PARAM:
+        CHECK(value);
+        return take_param(c, value, e);
     case F_TEXTS: return take_text(at, f, value, e);
     case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
     case F_HELP:
