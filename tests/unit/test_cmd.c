@@ -444,6 +444,38 @@ static void test_a_format_names_the_members_of_an_object(void **state)
     buf_free(&b);
 }
 
+/* The same calls for people and for programs. */
+static void write_facts(const struct printer *to)
+{
+    print_note(to, ST_HEAD, "%6s", "STEPS");
+    print_open(to, NULL, '[');
+    print_line(to, ST_TEXT, "\f%s{kind}\f%4d{step} %-6s{phase}|%5.1f{ms}\f%d{ok?}%d{page:0}", "spec", 3, "draft", 2.25,
+               true, 0);
+    print_line(to, ST_TEXT, "\f%d{hidden}", 7);
+    print_open(to, NULL, '{');
+    print_add(to, ST_KEY, "%.*s{name} %*d%%", 2, "abc", 4, 50);
+    print_end(to);
+    print_close(to, '}');
+    print_close(to, ']');
+}
+
+static void test_text_and_json_come_from_one_format(void **state)
+{
+    (void)state;
+    struct sheet out;
+    struct buf js = {0}, text = {0};
+    sheet_init(&out, true);
+    write_facts(&(struct printer){&out, NULL});
+    sheet_to_text(&out, false, &text);
+    assert_string_equal(text.p, " STEPS\n   3 draft |  2.2\nab   50%\n");
+    write_facts(&(struct printer){NULL, &js});
+    assert_string_equal(js.p, "[{\"kind\":\"spec\",\"step\":3,\"phase\":\"draft\",\"ms\":2.25,\"ok\":true,\"page\":null},"
+                                "{\"hidden\":7},{\"name\":\"ab\"}]");
+    sheet_free(&out);
+    buf_free(&js);
+    buf_free(&text);
+}
+
 static void test_answers_are_one_json_object(void **state)
 {
     (void)state;
@@ -678,6 +710,7 @@ int main(void)
         cmocka_unit_test(test_the_theme_is_a_setting_of_the_screen),
         cmocka_unit_test(test_read_attaches_a_file_to_the_next_message),
         cmocka_unit_test(test_a_format_names_the_members_of_an_object),
+        cmocka_unit_test(test_text_and_json_come_from_one_format),
         cmocka_unit_test(test_answers_are_one_json_object),
         cmocka_unit_test(test_json_strings_are_ascii_and_come_back),
         cmocka_unit_test(test_json_strings_take_any_bytes),
