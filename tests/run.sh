@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test of a build folder, JOBS at a time (four for two cores), and ends with "N passed, N failed".
+# Runs every test of a build folder, JOBS at a time (five for two cores), and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies, prints no result or
@@ -58,11 +58,11 @@ if [ $# -gt 0 ]; then
         case $n in *\$) grep -E -- "/${n%?}(\.sh)?\$" "$logs/list" ;; *) grep -F -- "$n" "$logs/list" ;; esac
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
-# four for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
+# five for two cores, because many tests wait for a screen or a lock; the longest first, so that none runs alone at the end
 first='serve_http.sh diff.sh kill.sh bench.sh time.sh log.sh verdict golden replay.sh back parity.sh jobs speculation pack.sh lanes demo.sh
     mapped.sh fused history_side_file signal_states tui.sh tui_mock.sh engine signals.sh probe_serve history_care every_call history_disk'
 { for t in $first; do grep "/test_$t\$" "$logs/list"; done; sort "$logs/list"; } | awk '!seen[$0]++' |
-    xargs -r -P "${JOBS:-$(($(nproc) * 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+    xargs -r -P "${JOBS:-$(($(nproc) * 5 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'
