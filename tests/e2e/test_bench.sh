@@ -14,7 +14,14 @@ refuse() { # STATUS ERROR-PATTERN ARGS...
 
 # ---- JSON: the short form on the bundled model; usually without the lines that take longest ----
 long=; [ "${AERIE_TEST_LONG:-0}" = 0 ] || long=1
-lines=(mem phase gemv.qkv gemv.o gemv.glu gemm moe.e32 attn sample step verify draft cycle prefill chat repl.itl.nestling 'repl.*.spec')
+promised='mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemm.peak moe.e32.T1 moe.e32.T16
+    attn.full.d64.4k.T1 attn.swa.d64.4k.T8 attn.full.d256.4k.T1 attn.swa.d256.4k.T8 sample.argmax.201088.T1
+    sample.topk_p.201088.T8 step.nestling.512 verify.nestling.T4 verify.nestling.T16 draft.step.nestling
+    cycle.nestling.plain cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain chat.nestling.spec
+    chat.nestling.ngram repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.spec repl.tui.nestling.spec'
+seldom='gemv.head.T1 again.nestling.plain again.nestling.spec again.nestling.ngram repl.lines.nestling.plain repl.tui.nestling.plain'
+# shellcheck disable=SC2206 # names without blanks
+lines=($promised)
 [ -z "$long" ] || lines=()
 bench --short --json "${lines[@]}"
 [ $rc = 0 ] && [ ! -s "$T/err" ]; result "the short form runs" $?
@@ -23,12 +30,6 @@ result "the first object says where" $?
 object='^\{"name":"[^"]+","ms":[-0-9.e]+,"spread":[0-9.e-]+,"runs":[0-9]+,"bytes":([0-9.e+]+|null),"experts":([0-9.e+]+|null),"ratio":([0-9.e-]+|null),"value":([-0-9.e+]+|null),"unit":("[^"]+"|null),"shape":"[^"]+"\}$'
 [ "$(tail -n +2 "$T/out" | grep -cvE "$object")" = 0 ] && [ "$(wc -l <"$T/out")" -gt 20 ]; result "every other one has the promised keys" $?
 missing=
-promised='mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemm.peak moe.e32.T1 moe.e32.T16
-    attn.full.d64.4k.T1 attn.swa.d64.4k.T8 attn.full.d256.4k.T1 attn.swa.d256.4k.T8 sample.argmax.201088.T1
-    sample.topk_p.201088.T8 step.nestling.512 verify.nestling.T4 verify.nestling.T16 draft.step.nestling
-    cycle.nestling.plain cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain chat.nestling.spec
-    chat.nestling.ngram repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.spec repl.tui.nestling.spec'
-seldom='gemv.head.T1 again.nestling.plain again.nestling.spec again.nestling.ngram repl.lines.nestling.plain repl.tui.nestling.plain'
 for name in $promised ${long:+$seldom}; do
     grep -qF "\"name\":\"$name\"" "$T/out" || missing+=" $name"
 done
