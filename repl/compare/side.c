@@ -2,6 +2,7 @@
 #include "repl/compare/side.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/tools/noise_backend.h"
@@ -71,10 +72,10 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
 }
 
 /* Lists the side's changes and those of the run; returns how many there are. */
-static int add_changes(const struct running *x, const char **with, int room)
+static int add_changes(const struct running *x, const char **with)
 {
     int n = 0;
-    for (int i = 0; i < x->side->how.n_with && n < room; i++) {
+    for (int i = 0; i < x->side->how.n_with; i++) {
         bool over = (x->ask->strict && !strncmp(x->side->how.with[i], "check=", 6)) ||
                     (x->ask->plain && !strncmp(x->side->how.with[i], "spec=", 5));
         if (!over)
@@ -98,12 +99,11 @@ static bool add_noise(struct running *x, struct err *e)
 
 bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e)
 {
-    enum { ROOM = 64 };
-    const char *with[ROOM + 2];
+    const char **with = xmalloc((size_t)(s->how.n_with + 2) * sizeof *with); /* and two of add_changes() */
     struct rerun run = {0};
     struct running x = {.side = s, .ask = ask, .out = f, .run = &run, .how = s->how};
     *f = (struct run_facts){0};
-    x.how.n_with = add_changes(&x, with, ROOM);
+    x.how.n_with = add_changes(&x, with);
     x.how.with = with;
     x.how.turn = ask->turn;
     x.how.step = ask->step;
@@ -120,6 +120,7 @@ bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_f
     }
     rerun_close(&run);
     buf_free(&x.settings);
+    free(with);
     return ok;
 }
 

@@ -366,6 +366,29 @@ static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(voi
     }
 }
 
+/* Every change that is asked for is made, however many there are. */
+static void test_no_change_is_left_out(void **state)
+{
+    (void)state;
+    static const struct scene scene = {16, 2, 3, 6, true, 0, 1, 9, 4, {"What are you?", NULL}};
+    enum { MANY = 90 };
+    const char *change[MANY];
+    struct recorded r;
+    struct run_ask ask = {.strict = true};
+    struct run_facts facts;
+    struct err e = {0};
+    record(&r, &scene, NULL, NULL);
+    for (int i = 0; i < MANY; i++)
+        change[i] = i < MANY - 1 ? "chunk=5" : "page_size=4";
+    struct diff_side s = test_side(&r.script, NULL, NULL);
+    s.how.with = change;
+    s.how.n_with = MANY;
+    must(side_run(&s, &ask, &facts, &e), &e);
+    assert_non_null(strstr(facts.about.p, "page_size=4\n"));
+    run_facts_free(&facts);
+    recorded_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_what_only_rounds_differently_is_no_bug),
         cmocka_unit_test(test_a_fault_is_a_bug_under_rounding_too),
         cmocka_unit_test(test_a_cancelled_turn_is_compared_up_to_there_under_every_change),
+        cmocka_unit_test(test_no_change_is_left_out),
     };
     return cmocka_run_group_tests(tests, record_clean, free_clean);
 }
