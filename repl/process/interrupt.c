@@ -108,13 +108,19 @@ void interrupt_continued(void (*continued)(void))
     in.continued = continued;
 }
 
+/* Handlers call nothing of the caller's any more. */
+static void forget_calls(void)
+{
+    interrupt_cancels(NULL);
+    interrupt_continued(NULL);
+    interrupt_first(NULL);
+}
+
 void interrupt_leave(void)
 {
     if (!in.open)
         return;
-    interrupt_cancels(NULL);
-    interrupt_continued(NULL);
-    interrupt_first(NULL);
+    forget_calls();
     for (int i = 0; i < in.n_sig; i++)
         if (!ends(in.sig[i]))
             sigaction(in.sig[i], &in.old[i], NULL);
@@ -126,9 +132,7 @@ void interrupt_close(void)
 {
     if (!in.open)
         return;
-    interrupt_cancels(NULL);
-    interrupt_continued(NULL);
-    interrupt_first(NULL);
+    forget_calls();
     for (int i = 0; i < in.n_sig; i++)
         sigaction(in.sig[i], &in.old[i], NULL);
     in.open = false;
