@@ -98,7 +98,7 @@ struct option {
     int line;          /* its place among the facts of a run in the log; 0: not among them */
     const char *log;   /* its name there; NULL: `name` */
     const char *unset; /* its value there if it was not given; NULL: then it has no line */
-    bool follows; /* from other options or the day: no difference to tell of a resumed session */
+    bool follows; /* its value follows from other options or from the clock: a resumed session is not told that it differs */
 };
 
 /* Which of the words of "a|b|c" or "a | b | c" the text is, from 0; -1: none. */

@@ -155,7 +155,7 @@ enum file_owner {
 };
 enum file_owner file_owner(const char *path, struct err *e);
 /* Opens a file beside the log (PATH.live, PATH-wal, ...): flags as for open(), mode 0600. A link,
- * and anything but a regular file, is refused: somebody else put it there. -1 and *e; errno
+ * and anything but a regular file, is refused, because aerie makes regular files only. -1 and *e; errno
  * ENOENT: there is none. All files of history/ whose names are not the user's are opened here. */
 int file_open_beside(const char *name, int flags, struct err *e);
 

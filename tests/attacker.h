@@ -1,4 +1,4 @@
-/* attacker.h - what somebody tries who has taken over the isolated process (repl/process/isolate.h):
+/* attacker.h - ways out of the isolation (repl/process/isolate.h) for code that controls the isolated process:
  * functions that run inside of the isolation, each a way to act outside of it, with what has to
  * stop it.
  *
@@ -49,7 +49,7 @@ struct scene {
     char inside[80], outside[80]; /* the process may write in one folder, and not in the other */
     char hidden
         [100]; /* a folder in `outside` whose name begins with a dot; outside/link leads to it */
-    char terminal[64]; /* of somebody else */
+    char terminal[64]; /* that the isolated process was not started on */
     int write_fd, read_fd,
         folder_fd; /* outside/old and `outside`, open since before the isolation */
     pid_t monitor;

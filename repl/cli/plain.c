@@ -306,7 +306,7 @@ static void show_fault(struct app *a, const struct event *ev)
         print_notice(a, next);
         free(next);
     }
-    if (!app_recording(a)) /* a recording tells of another process */
+    if (!app_recording(a)) /* a fault of a recording happened in another process: no failure of this one */
         count_failure(a, ev->fault);
     a->quit |= p->lost;
     buf_free(&line);

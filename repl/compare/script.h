@@ -43,11 +43,10 @@ void script_free(struct script *s);
 void act_free(struct act *a); /* what it owns */
 /* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
 bool act_cut_short(const struct act *a);
-/* Whether EV_FAULT tells of the fault that stopped the turn in the log: the same rule, in whatever
- * step. */
+/* Whether EV_FAULT names the rule whose violation stopped the turn in the log; its step may be
+ * another. */
 bool act_has_fault(const struct act *a, const struct event *ev);
-/* Whether the message did not fit the context, so that the turn has no prompt: logs of earlier
- * versions have the ids of the turn before it there. */
+/* Whether the message did not fit the context, so that the turn has no prompt. */
 bool act_refused(const struct act *a);
 
 #endif

@@ -861,7 +861,7 @@ static pid_t last_child(void)
     return pid;
 }
 
-/* A pair of terminals: the attacker's, and somebody else's. */
+/* Two terminals: the one that the isolated process is started on, and another. */
 static void open_terminals(void)
 {
     own_terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
