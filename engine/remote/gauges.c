@@ -316,6 +316,25 @@ static bool take_page(struct gauges *g, enum server_kind kind)
     return false;
 }
 
+static bool read_buf(const struct buf *b, enum server_kind kind, struct gauge_page *p)
+{
+    return b->n && gauges_read(kind, b->p, b->n, p);
+}
+
+void gauges_first(struct gauges *g, const struct server *s, int ms)
+{
+    struct gauge_page page;
+    gauge_page_init(&page);
+    bool slots = read_buf(&s->slots, s->kind, &page);
+    bool read = read_buf(&s->page, s->kind, &page) || slots;
+    g->view.ms = ms;
+    if (!read)
+        return;
+    g->ns_begin = clock_ns();
+    gauges_add(g, &page, g->ns_begin, &g->before, 0);
+    g->before = page;
+}
+
 int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms)
 {
     uint64_t now = clock_ns(), before = g->ns_begin;

@@ -43,6 +43,9 @@ struct gauges {
 
 void gauges_open(struct gauges *g);
 void gauges_close(struct gauges *g, struct http *h);
+/* Takes the pages that the server's probe read as the first reading, so that an open server has been
+ * read at least once. `ms` is the time between readings (0: there will be no more). */
+void gauges_first(struct gauges *g, const struct server *s, int ms);
 /* Handles answers that have arrived, and begins a reading every `ms` milliseconds (0: never), but
  * not before the last one is answered. Returns the milliseconds after which it must be called again
  * even if nothing arrives. */

@@ -657,6 +657,7 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
         gauges_open(&r->gauges);
         kept_open(&r->kept);
         if (server_probe(&r->server, r->http, o->model, NULL, e)) {
+            gauges_first(&r->gauges, &r->server, r->talk.view.settings.gauge_ms);
             fill_info(r);
             fill_views(r);
             if (talk_open(&r->talk, o->log, e)) {

@@ -317,7 +317,10 @@ static void probe_metrics(struct server *s, struct http *h, const struct stop *s
     if (s->kind == SERVER_LLAMA) {
         struct http_call slots = {.method = "GET", .path = "/slots"};
         s->answers[REPORT_POOLS] = http_call(h, &slots, stop, NULL);
-        buf_free(&slots.answer);
+        if (s->answers[REPORT_POOLS])
+            s->slots = slots.answer;
+        else
+            buf_free(&slots.answer);
     }
 }
 
@@ -350,6 +353,7 @@ void server_free(struct server *s)
 {
     buf_free(&s->facts);
     buf_free(&s->page);
+    buf_free(&s->slots);
     *s = (struct server){0};
 }
 

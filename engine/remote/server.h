@@ -47,6 +47,7 @@ struct server {
     struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such, the
                          values as JSON. Never a key or a password */
     struct buf page;  /* of its metrics, when it was probed */
+    struct buf slots; /* llama-server's /slots then */
     bool said[N_REPORTS];     /* it has reported this */
     bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
 };

@@ -47,6 +47,11 @@ is '^ +1 +60 +90 +[0-9]+ +- +0.[0-9]+ ' && has "derived: llama-server does not c
 result "llama-server: by reply, and its slots" $?
 has "/plan: llama-server b11434 reports no plans of its passes; no server does" && has "/check: llama-server b11434"
 result "what no server reports is said by the command" $?
+for at in "$vllm" "$sglang" "$llama"; do
+    chat "$at" /pool
+    is '^(blocks|full|slots) +[0-9]+(.[0-9]%| of) ' || break
+done
+result "an open server has been read: /pool as the first line shows its pools" $?
 chat "$openai" hello /accept /pool /gauges /timing /stats /tokens
 has "/accept: the OpenAI API says nothing about drafts" && has "/pool: " && has "/gauges: this server has no /metrics" &&
     has "TIMING  1 reply of an OpenAI-compatible server" && has "sent no ids of its tokens"
