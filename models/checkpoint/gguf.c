@@ -1,0 +1,840 @@
+/* gguf.c - see gguf.h.
+ *
+ * A file is, little-endian and without padding: "GGUF", the version, the numbers of tensors and of
+ * keys; for each key its name, the type of its value and the value; for each tensor its name, shape,
+ * type and offset; zeros up to a multiple of the alignment; the data. A string is its length in 64
+ * bits and its bytes.
+ *
+ * The header is read with pread() in pieces as far as it has been understood, so no memory is
+ * allocated because of a number that a file merely states.
+ */
+#include "models/checkpoint/gguf.h"
+
+#include "models/checkpoint/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PIECE = 1 << 20, MAX_KEYS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_PARTS = 512, MAX_KEY = 1 << 10,
+    MAX_ELEMENTS = 1 << 24,
+    KEY_BYTES = 13, TENSOR_BYTES = 24, /* the fewest bytes of an entry */
+};
+
+/* Types of metadata values. */
+enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64,
+                  V_I64, V_F64, N_VALUES };
+
+static const struct {
+    const char *name;
+    int bytes;
+} values[N_VALUES] = {
+    [V_U8] = {"u8", 1},   [V_I8] = {"i8", 1},     [V_U16] = {"u16", 2}, [V_I16] = {"i16", 2},
+    [V_U32] = {"u32", 4}, [V_I32] = {"i32", 4},   [V_F32] = {"f32", 4}, [V_BOOL] = {"bool", 1},
+    [V_STRING] = {"string", 0}, [V_ARRAY] = {"array", 0}, [V_U64] = {"u64", 8},
+    [V_I64] = {"i64", 8}, [V_F64] = {"f64", 8},
+};
+
+struct entry {
+    size_t key; /* place in the header; a NUL ends it */
+    enum value_type type; /* of the value, or of the elements of an array */
+    bool array;
+    uint64_t n; /* elements; 1: not an array */
+    size_t at;  /* place of the value, or of the first element */
+};
+
+struct file {
+    char *path;
+    int fd;
+    uint64_t size;
+    char *head; /* what has been read of the header */
+    size_t n_head, room;
+    size_t pos; /* the next byte to be understood */
+};
+
+struct gguf {
+    struct file *file;
+    int n_file;
+    struct entry *entry; /* of the first file, by key */
+    int n_entry;
+    struct gguf_tensor *tensor; /* in the order of the files */
+    int n_tensor;
+    int *by_name;
+};
+
+/* ---- types of tensors ---- */
+
+static const struct {
+    const char *name;
+    int elems, bytes; /* of a block; 0: not read */
+} types[GGUF_TYPES] = {
+    [GGUF_F32] = {"F32", 1, 4},        [GGUF_F16] = {"F16", 1, 2},
+    [GGUF_Q4_0] = {"Q4_0", 32, 18},    [GGUF_Q4_1] = {"Q4_1", 32, 20},
+    [GGUF_Q5_0] = {"Q5_0", 32, 22},    [GGUF_Q5_1] = {"Q5_1", 32, 24},
+    [GGUF_Q8_0] = {"Q8_0", 32, 34},    [9] = {"Q8_1", 0, 0},
+    [GGUF_Q2_K] = {"Q2_K", 256, 84},   [GGUF_Q3_K] = {"Q3_K", 256, 110},
+    [GGUF_Q4_K] = {"Q4_K", 256, 144},  [GGUF_Q5_K] = {"Q5_K", 256, 176},
+    [GGUF_Q6_K] = {"Q6_K", 256, 210},  [15] = {"Q8_K", 0, 0},
+    [16] = {"IQ2_XXS", 0, 0},          [17] = {"IQ2_XS", 0, 0},
+    [18] = {"IQ3_XXS", 0, 0},          [19] = {"IQ1_S", 0, 0},
+    [GGUF_IQ4_NL] = {"IQ4_NL", 32, 18}, [21] = {"IQ3_S", 0, 0},
+    [22] = {"IQ2_S", 0, 0},            [GGUF_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [GGUF_I8] = {"I8", 1, 1},          [GGUF_I16] = {"I16", 1, 2},
+    [GGUF_I32] = {"I32", 1, 4},        [GGUF_I64] = {"I64", 1, 8},
+    [GGUF_F64] = {"F64", 1, 8},        [29] = {"IQ1_M", 0, 0},
+    [GGUF_BF16] = {"BF16", 1, 2},      [34] = {"TQ1_0", 0, 0},
+    [35] = {"TQ2_0", 0, 0},            [GGUF_MXFP4] = {"MXFP4", 32, 17},
+    [GGUF_NVFP4] = {"NVFP4", 64, 36},  [41] = {"Q1_0", 0, 0},
+    [42] = {"Q2_0", 0, 0},
+};
+
+const char *gguf_type_name(enum gguf_type t)
+{
+    return types[t].name;
+}
+
+int gguf_block_elems(enum gguf_type t)
+{
+    return types[t].elems;
+}
+
+int gguf_block_bytes(enum gguf_type t)
+{
+    return types[t].bytes;
+}
+
+/* ---- messages ---- */
+
+/* Sets *e to "FILE: <text>". Returns false. */
+static bool bad(const struct file *f, struct err *e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool bad(const struct file *f, struct err *e, const char *fmt, ...)
+{
+    char what[320];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(e, ERR_MODEL, "%s: %s", show_path(f->path).s, what);
+}
+
+bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const char *fmt, ...)
+{
+    char what[240];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return bad(&g->file[0], e, "key %s %s", show(key).s, what);
+}
+
+/* ---- reading the header ---- */
+
+/* Reads on until n bytes from f->pos are in memory. what: for the message. */
+static bool need(struct file *f, uint64_t n, const char *what, struct err *e)
+{
+    if (n <= f->n_head - f->pos)
+        return true;
+    if (n > f->size - f->pos)
+        return bad(f, e, "%s needs %" PRIu64 " bytes from byte %zu on, but the file ends at byte %"
+                   PRIu64, what, n, f->pos, f->size);
+    if (f->pos + n > GGUF_HEADER) /* no overflow: a file has at most 2^63 bytes */
+        return bad(f, e, "%s makes its header larger than %d MB", what, GGUF_HEADER >> 20);
+    uint64_t to = f->pos + n + PIECE;
+    if (to > f->size)
+        to = f->size;
+    if (to > f->room) {
+        f->room = to > 2 * f->room ? (size_t)to : 2 * f->room;
+        f->head = xrealloc(f->head, f->room, 1);
+    }
+    ptrdiff_t got = pread_fully(f->fd, f->head + f->n_head, (size_t)to - f->n_head, f->n_head);
+    if (got < 0)
+        return bad(f, e, "cannot read: %s", strerror(errno));
+    f->n_head += (size_t)got;
+    return n <= f->n_head - f->pos ||
+           bad(f, e, "ends at byte %zu while its header is read (did it shrink?)", f->n_head);
+}
+
+static uint64_t little(const char *p, int n)
+{
+    uint64_t v = 0;
+    for (int i = n - 1; i >= 0; i--)
+        v = v << 8 | (uint8_t)p[i];
+    return v;
+}
+
+static bool take(struct file *f, int bytes, uint64_t *v, const char *what, struct err *e)
+{
+    if (!need(f, (uint64_t)bytes, what, e))
+        return false;
+    *v = little(f->head + f->pos, bytes);
+    f->pos += (size_t)bytes;
+    return true;
+}
+
+/* Takes a string; *at is the place of its bytes. */
+static bool take_string(struct file *f, size_t *at, uint64_t *n, const char *what, struct err *e)
+{
+    if (!take(f, 8, n, what, e) || !need(f, *n, what, e))
+        return false;
+    *at = f->pos;
+    f->pos += (size_t)*n;
+    return true;
+}
+
+static bool is_plain(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f)
+            return false;
+    return n > 0;
+}
+
+/* ---- metadata of one file ---- */
+
+static bool take_array(struct file *f, struct entry *x, const char *what, struct err *e)
+{
+    uint64_t type;
+    if (!take(f, 4, &type, what, e) || !take(f, 8, &x->n, what, e))
+        return false;
+    if (type >= N_VALUES || type == V_ARRAY)
+        return bad(f, e, "%s is an array of %s", what,
+                   type == V_ARRAY ? "arrays, which aerie does not read" : "an unknown type");
+    x->array = true;
+    x->type = (enum value_type)type;
+    x->at = f->pos;
+    uint64_t left = f->size - f->pos, least = type == V_STRING ? 8 : (uint64_t)values[type].bytes;
+    if (x->n > left / least)
+        return bad(f, e, "%s has %" PRIu64 " elements, but %" PRIu64 " bytes of the file are left",
+                   what, x->n, left);
+    if (x->n > MAX_ELEMENTS)
+        return bad(f, e, "%s has %" PRIu64 " elements, expected at most %d", what, x->n, MAX_ELEMENTS);
+    if (type != V_STRING) {
+        bool ok = need(f, x->n * least, what, e);
+        f->pos += ok ? (size_t)(x->n * least) : 0;
+        return ok;
+    }
+    for (uint64_t i = 0, n; i < x->n; i++) {
+        size_t at;
+        if (!take_string(f, &at, &n, what, e))
+            return false;
+    }
+    return true;
+}
+
+static bool take_value(struct file *f, uint64_t type, struct entry *x, struct err *e)
+{
+    char what[200];
+    uint64_t n;
+    snprintf(what, sizeof what, "key %s", show(f->head + x->key).s);
+    if (type == V_ARRAY)
+        return take_array(f, x, what, e);
+    if (type >= N_VALUES)
+        return bad(f, e, "%s has a value of the unknown type %" PRIu64, what, type);
+    x->type = (enum value_type)type;
+    x->n = 1;
+    x->at = f->pos;
+    if (type == V_STRING)
+        return take_string(f, &(size_t){0}, &n, what, e);
+    return take(f, values[type].bytes, &n, what, e);
+}
+
+static bool take_entry(struct file *f, int i, struct entry *x, struct err *e)
+{
+    char what[40];
+    uint64_t n, type;
+    snprintf(what, sizeof what, "key number %d", i + 1);
+    if (!take_string(f, &x->key, &n, what, e) || !take(f, 4, &type, what, e))
+        return false;
+    if (n > MAX_KEY || !is_plain(f->head + x->key, (size_t)n))
+        return bad(f, e, "%s is empty, has control characters or more than %d bytes", what, MAX_KEY);
+    f->head[x->key + n] = '\0'; /* over the type, which has been read */
+    return take_value(f, type, x, e);
+}
+
+static _Thread_local const char *sort_head;
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(sort_head + ((const struct entry *)a)->key,
+                  sort_head + ((const struct entry *)b)->key);
+}
+
+/* Reads the metadata of a file into a new array, ordered by key. */
+static bool take_entries(struct file *f, uint64_t n, struct entry **out, struct err *e)
+{
+    uint64_t left = f->size - f->pos;
+    if (n > left / KEY_BYTES || n > MAX_KEYS)
+        return bad(f, e, "claims %" PRIu64 " keys, expected at most %" PRIu64, n,
+                   left / KEY_BYTES < MAX_KEYS ? left / KEY_BYTES : (uint64_t)MAX_KEYS);
+    struct entry *x = *out = xcalloc((size_t)n, sizeof *x);
+    for (int i = 0; i < (int)n; i++)
+        if (!take_entry(f, i, &x[i], e))
+            return false;
+    sort_head = f->head;
+    if (n)
+        qsort(x, (size_t)n, sizeof *x, by_key);
+    for (int i = 1; i < (int)n; i++)
+        if (!by_key(&x[i - 1], &x[i]))
+            return bad(f, e, "key %s is there twice", show(f->head + x[i].key).s);
+    return true;
+}
+
+/* ---- tensors of one file ---- */
+
+static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct err *e,
+                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct err *e,
+                       const char *fmt, ...)
+{
+    char what[240];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return bad(f, e, "tensor %s %s", show(t->name).s, what);
+}
+
+static bool check_type(const struct file *f, const struct gguf_tensor *t, uint64_t type,
+                       struct err *e)
+{
+    if (type < GGUF_TYPES && types[type].elems)
+        return true;
+    if (type < GGUF_TYPES && types[type].name)
+        return bad_tensor(f, t, e, "has type %s, which aerie does not read", types[type].name);
+    bool removed = type == 4 || type == 5 || (type >= 31 && type <= 33) || (type >= 36 && type <= 38);
+    return bad_tensor(f, t, e, "has type %" PRIu64 ", which %s", type,
+                      removed ? "was removed from the format" : "is unknown");
+}
+
+/* Computes t->bytes from the shape. */
+static bool check_shape(const struct file *f, struct gguf_tensor *t, struct err *e)
+{
+    uint64_t n = 1;
+    for (int i = 0; i < t->n_dim; i++) {
+        if (t->dim[i] < 0)
+            return bad_tensor(f, t, e, "has a negative dimension");
+        if (__builtin_mul_overflow(n, (uint64_t)t->dim[i], &n))
+            return bad_tensor(f, t, e, "has a shape whose product overflows");
+    }
+    const int elems = types[t->type].elems;
+    if (t->dim[t->n_dim - 1] % elems)
+        return bad_tensor(f, t, e, "has rows of %lld elements, expected a multiple of %d, a block of %s",
+                          (long long)t->dim[t->n_dim - 1], elems, types[t->type].name);
+    if (__builtin_mul_overflow(n / (uint64_t)elems, (uint64_t)types[t->type].bytes, &t->bytes) ||
+        t->bytes > INT64_MAX)
+        return bad_tensor(f, t, e, "has a size in bytes that overflows");
+    return true;
+}
+
+static bool take_tensor(struct file *f, uint64_t i, struct gguf_tensor *t, struct err *e)
+{
+    char what[48];
+    uint64_t n, v, type;
+    size_t at;
+    snprintf(what, sizeof what, "tensor number %" PRIu64, i + 1);
+    if (!take_string(f, &at, &n, what, e))
+        return false;
+    if (n >= GGUF_NAME || !is_plain(f->head + at, (size_t)n))
+        return bad(f, e, "the name of %s is empty, has control characters or more than %d bytes", what,
+                   GGUF_NAME - 1);
+    memcpy(t->name, f->head + at, (size_t)n);
+    if (!take(f, 4, &v, what, e))
+        return false;
+    if (v < 1 || v > 4)
+        return bad_tensor(f, t, e, "has %" PRIu64 " dimensions, expected 1 to 4", v);
+    t->n_dim = (int)v;
+    for (int k = t->n_dim - 1; k >= 0; k--) {
+        if (!take(f, 8, &v, what, e))
+            return false;
+        t->dim[k] = (int64_t)v;
+    }
+    if (!take(f, 4, &type, what, e) || !take(f, 8, &t->at, what, e) || !check_type(f, t, type, e))
+        return false;
+    t->type = (enum gguf_type)type;
+    return check_shape(f, t, e);
+}
+
+static bool take_tensors(struct gguf *g, struct file *f, uint64_t n, struct err *e)
+{
+    uint64_t left = f->size - f->pos;
+    uint64_t most = left / TENSOR_BYTES < MAX_TENSORS ? left / TENSOR_BYTES : MAX_TENSORS;
+    if (n > most || (uint64_t)g->n_tensor + n > MAX_TENSORS)
+        return bad(f, e, "claims %" PRIu64 " tensors, expected at most %" PRIu64, n, most);
+    g->tensor = xrealloc(g->tensor, (size_t)g->n_tensor + (size_t)n, sizeof *g->tensor);
+    for (uint64_t i = 0; i < n; i++) {
+        struct gguf_tensor *t = &g->tensor[g->n_tensor];
+        *t = (struct gguf_tensor){.file = (int)(f - g->file)};
+        if (!take_tensor(f, i, t, e))
+            return false;
+        g->n_tensor++;
+    }
+    return true;
+}
+
+/* Tensors follow each other, each at the next multiple of the alignment; the last one may lack
+ * what fills it up. Turns offsets into places in the file. */
+static bool check_offsets(struct gguf *g, const struct file *f, int first, uint64_t align,
+                          struct err *e)
+{
+    uint64_t data = (f->pos + align - 1) / align * align, at = 0;
+    for (int i = first; i < g->n_tensor; i++) {
+        struct gguf_tensor *t = &g->tensor[i];
+        if (t->at != at)
+            return bad_tensor(f, t, e, "starts at byte %" PRIu64 " of the data, expected %" PRIu64
+                              ", where the one before ends", t->at, at);
+        if (data > f->size || at > f->size - data || t->bytes > f->size - data - at)
+            return bad_tensor(f, t, e, "has %" PRIu64 " bytes, but the file ends at byte %" PRIu64
+                              " (is it complete?)", t->bytes, f->size);
+        t->at += data;
+        at += t->bytes;
+        if (at % align)
+            at += align - at % align; /* no overflow: both are at most the file's size or 2^32 */
+    }
+    return true;
+}
+
+/* ---- one file ---- */
+
+static const struct entry *find_entry(const struct file *f, const struct entry *x, int n,
+                                      const char *key)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2, c = strcmp(key, f->head + x[mid].key);
+        if (c == 0)
+            return &x[mid];
+        if (c < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+static bool read_align(const struct file *f, const struct entry *x, int n, uint64_t *align,
+                       struct err *e)
+{
+    const struct entry *a = find_entry(f, x, n, "general.alignment");
+    *align = a && a->type == V_U32 && !a->array ? little(f->head + a->at, 4) : 0;
+    if (!a)
+        *align = 32;
+    if (!*align || (*align & (*align - 1)))
+        return bad(f, e, "key general.alignment is not a power of two of type u32");
+    return true;
+}
+
+static bool check_start(struct file *f, uint64_t *tensors, uint64_t *keys, struct err *e)
+{
+    uint64_t magic, version;
+    if (!take(f, 4, &magic, "the beginning", e))
+        return false;
+    if (magic != 0x46554747) /* "GGUF" */
+        return bad(f, e, "does not begin with \"GGUF\"");
+    if (!take(f, 4, &version, "the beginning", e))
+        return false;
+    if (version && !(version & 0xffff))
+        return bad(f, e, "is a big-endian file, which aerie does not read");
+    if (version != 2 && version != 3)
+        return bad(f, e, "has version %" PRIu64 " of the format, expected 2 or 3", version);
+    if (!take(f, 8, tensors, "the beginning", e) || !take(f, 8, keys, "the beginning", e))
+        return false;
+    if (*tensors > INT64_MAX || *keys > INT64_MAX)
+        return bad(f, e, "claims a negative number of %s", *keys > INT64_MAX ? "keys" : "tensors");
+    return true;
+}
+
+static bool file_begin(struct file *f, struct err *e)
+{
+    struct stat st;
+    /* O_NONBLOCK: opening a pipe must not wait for its other end */
+    f->fd = file_open(f->path, O_RDONLY | O_NONBLOCK, 0);
+    if (f->fd < 0)
+        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
+    if (fstat(f->fd, &st) != 0)
+        return bad(f, e, "cannot read: %s", strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return bad(f, e, "not a regular file");
+    f->size = (uint64_t)st.st_size;
+    return true;
+}
+
+static struct file *file_add(struct gguf *g, char *path)
+{
+    g->file = xrealloc(g->file, (size_t)g->n_file + 1, sizeof *g->file);
+    g->file[g->n_file] = (struct file){.path = path, .fd = -1};
+    return &g->file[g->n_file++];
+}
+
+/* Reads the header of a new file, which takes over `path`. *entry: its metadata, which the caller
+ * frees, also on failure. */
+static bool file_read(struct gguf *g, char *path, struct entry **entry, int *n_entry, struct err *e)
+{
+    uint64_t tensors = 0, keys = 0, align;
+    struct file *f = file_add(g, path);
+    int first = g->n_tensor;
+    *entry = NULL;
+    if (!file_begin(f, e) || !check_start(f, &tensors, &keys, e) ||
+        !take_entries(f, keys, entry, e))
+        return false;
+    *n_entry = (int)keys;
+    return read_align(f, *entry, *n_entry, &align, e) && take_tensors(g, f, tensors, e) &&
+           check_offsets(g, f, first, align, e);
+}
+
+/* ---- values ---- */
+
+static bool is_int(enum value_type t)
+{
+    return t != V_F32 && t != V_F64 && t != V_STRING && t != V_ARRAY;
+}
+
+/* Element i of integers, bools included. False: it does not fit. */
+static bool int_at_place(const char *p, enum value_type t, int64_t *out)
+{
+    uint64_t v = little(p, values[t].bytes);
+    switch (t) {
+    case V_I8: *out = (int8_t)v; return true;
+    case V_I16: *out = (int16_t)v; return true;
+    case V_I32: *out = (int32_t)v; return true;
+    case V_BOOL: *out = v != 0; return true;
+    default: *out = (int64_t)v; return t != V_U64 || v <= INT64_MAX;
+    }
+}
+
+static double real_at_place(const char *p, enum value_type t)
+{
+    uint64_t v = little(p, values[t].bytes);
+    union { uint32_t u; float f; } x = {.u = (uint32_t)v};
+    union { uint64_t u; double d; } y = {.u = v};
+    return t == V_F32 ? (double)x.f : y.d;
+}
+
+static const struct entry *find(const struct gguf *g, const char *key)
+{
+    return find_entry(&g->file[0], g->entry, g->n_entry, key);
+}
+
+static const char *place(const struct gguf *g, const struct entry *x)
+{
+    return g->file[0].head + x->at;
+}
+
+static bool wrong_type(const struct gguf *g, const char *key, const struct entry *x,
+                       const char *expected, struct err *e)
+{
+    return gguf_refuse(g, key, e, "is %s %s, expected %s", x->array ? "an array of" : "of type",
+                       values[x->type].name, expected);
+}
+
+bool gguf_has(const struct gguf *g, const char *key)
+{
+    return find(g, key) != NULL;
+}
+
+const char *gguf_key(const struct gguf *g, int i)
+{
+    return i < g->n_entry ? g->file[0].head + g->entry[i].key : NULL;
+}
+
+bool gguf_ints(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t **out,
+               size_t *n, struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (!is_int(x->type))
+        return wrong_type(g, key, x, "integers", e);
+    int64_t *v = xcalloc((size_t)x->n, sizeof *v);
+    const char *p = place(g, x);
+    for (uint64_t i = 0; i < x->n; i++, p += values[x->type].bytes)
+        if (!int_at_place(p, x->type, &v[i]) || v[i] < min || v[i] > max) {
+            free(v);
+            return gguf_refuse(g, key, e, "has %" PRIu64 " at %" PRIu64 ", expected %lld to %lld",
+                               little(p, values[x->type].bytes), i, (long long)min, (long long)max);
+        }
+    *out = v;
+    *n = (size_t)x->n;
+    return true;
+}
+
+bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
+              struct err *e)
+{
+    const struct entry *x = find(g, key);
+    int64_t v = 0;
+    if (!x)
+        return true;
+    if (x->array || !is_int(x->type))
+        return wrong_type(g, key, x, "an integer", e);
+    if (!int_at_place(place(g, x), x->type, &v))
+        return gguf_refuse(g, key, e, "is more than 2^63 - 1");
+    if (v < min || v > max)
+        return gguf_refuse(g, key, e, "is %lld, expected %lld to %lld", (long long)v, (long long)min,
+                           (long long)max);
+    *out = v;
+    return true;
+}
+
+bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (x->array || (x->type != V_F32 && x->type != V_F64))
+        return wrong_type(g, key, x, "a number of type f32 or f64", e);
+    double v = real_at_place(place(g, x), x->type);
+    if (!isfinite(v))
+        return gguf_refuse(g, key, e, "is not a finite number");
+    *out = v;
+    return true;
+}
+
+bool gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (x->array || x->type != V_BOOL)
+        return wrong_type(g, key, x, "a bool", e);
+    *out = *place(g, x) != 0;
+    return true;
+}
+
+bool gguf_reals(const struct gguf *g, const char *key, float **out, size_t *n, struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (x->type != V_F32 && x->type != V_F64)
+        return wrong_type(g, key, x, "numbers of type f32 or f64", e);
+    *out = xcalloc((size_t)x->n, sizeof **out);
+    *n = (size_t)x->n;
+    for (size_t i = 0; i < *n; i++)
+        (*out)[i] = (float)real_at_place(place(g, x) + i * (size_t)values[x->type].bytes, x->type);
+    return true;
+}
+
+static struct gguf_text text_at(const char **p)
+{
+    struct gguf_text t = {*p + 8, (size_t)little(*p, 8)};
+    *p = t.p + t.n;
+    return t;
+}
+
+bool gguf_string(const struct gguf *g, const char *key, struct gguf_text *out, struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (x->array || x->type != V_STRING)
+        return wrong_type(g, key, x, "a string", e);
+    *out = text_at(&(const char *){place(g, x)});
+    return true;
+}
+
+bool gguf_strings(const struct gguf *g, const char *key, struct gguf_text **out, size_t *n,
+                  struct err *e)
+{
+    const struct entry *x = find(g, key);
+    if (!x)
+        return true;
+    if (x->type != V_STRING)
+        return wrong_type(g, key, x, "strings", e);
+    *out = xcalloc((size_t)x->n, sizeof **out);
+    *n = (size_t)x->n;
+    const char *p = place(g, x);
+    for (size_t i = 0; i < *n; i++)
+        (*out)[i] = text_at(&p);
+    return true;
+}
+
+/* ---- names of tensors ---- */
+
+static _Thread_local const struct gguf_tensor *sort_tensor;
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp(sort_tensor[*(const int *)a].name, sort_tensor[*(const int *)b].name);
+}
+
+static bool index_tensors(struct gguf *g, struct err *e)
+{
+    g->by_name = xcalloc((size_t)g->n_tensor, sizeof *g->by_name);
+    for (int i = 0; i < g->n_tensor; i++)
+        g->by_name[i] = i;
+    sort_tensor = g->tensor;
+    if (g->n_tensor)
+        qsort(g->by_name, (size_t)g->n_tensor, sizeof *g->by_name, by_tensor_name);
+    for (int i = 1; i < g->n_tensor; i++)
+        if (!by_tensor_name(&g->by_name[i - 1], &g->by_name[i])) {
+            const struct gguf_tensor *t = &g->tensor[g->by_name[i]];
+            return bad_tensor(&g->file[t->file], t, e, "is there twice");
+        }
+    return true;
+}
+
+const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name)
+{
+    int lo = 0, hi = g->n_tensor;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const struct gguf_tensor *t = &g->tensor[g->by_name[mid]];
+        int c = strcmp(name, t->name);
+        if (c == 0)
+            return t;
+        if (c < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+/* ---- parts ---- */
+
+/* "...-00001-of-00003.gguf": the length before "-00001"; -1: the name has no such end. */
+static int part_stem(const char *path, int no, int count)
+{
+    char end[40];
+    int n = snprintf(end, sizeof end, "-%05d-of-%05d.gguf", no + 1, count);
+    size_t len = strlen(path);
+    return len >= (size_t)n && !strcmp(path + len - n, end) ? (int)len - n : -1;
+}
+
+/* The numbers that a part states about itself; a file that is no part is number 0 of 1. */
+static bool read_split(struct gguf *g, int64_t *no, int64_t *count, struct err *e)
+{
+    *no = 0;
+    *count = 1;
+    return gguf_int(g, "split.count", 1, MAX_PARTS, count, e) &&
+           gguf_int(g, "split.no", 0, *count - 1, no, e);
+}
+
+/* Opens part `no`, whose metadata count only as far as they say which part it is. */
+static bool open_part(struct gguf *g, int stem, int no, int count, struct err *e)
+{
+    struct entry *entry;
+    int n = 0;
+    bool ok = file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
+                        &entry, &n, e);
+    const struct file *f = &g->file[g->n_file - 1];
+    const struct entry *a = ok ? find_entry(f, entry, n, "split.no") : NULL;
+    const struct entry *b = ok ? find_entry(f, entry, n, "split.count") : NULL;
+    int64_t has_no = -1, has_count = -1;
+    if (a && b && !a->array && !b->array && is_int(a->type) && is_int(b->type)) {
+        int_at_place(f->head + a->at, a->type, &has_no);
+        int_at_place(f->head + b->at, b->type, &has_count);
+    }
+    if (ok && (has_no != no || has_count != count))
+        ok = bad(f, e, "its split.no and split.count do not say that it is part %d of %d", no + 1,
+                 count);
+    free(entry);
+    return ok;
+}
+
+static bool open_parts(struct gguf *g, struct err *e)
+{
+    int64_t no, count, total = -1;
+    if (!read_split(g, &no, &count, e))
+        return false;
+    if (count == 1)
+        return true;
+    const char *path = g->file[0].path;
+    int stem = part_stem(path, (int)no, (int)count);
+    if (no)
+        return bad(&g->file[0], e, "is part %lld of %lld of a model, expected the first part (%s"
+                   "-00001-of-%05lld.gguf)", (long long)no + 1, (long long)count,
+                   stem < 0 ? "NAME" : "...", (long long)count);
+    if (stem < 0)
+        return bad(&g->file[0], e, "is the first of %lld parts, expected a name that ends in "
+                   "-00001-of-%05lld.gguf", (long long)count, (long long)count);
+    for (int i = 1; i < count; i++)
+        if (!open_part(g, stem, i, (int)count, e))
+            return false;
+    if (!gguf_int(g, "split.tensors.count", 0, INT64_MAX, &total, e))
+        return false;
+    return total < 0 || total == g->n_tensor ||
+           gguf_refuse(g, "split.tensors.count", e, "is %lld, but the parts have %d tensors",
+                       (long long)total, g->n_tensor);
+}
+
+/* ---- open and close ---- */
+
+bool gguf_is(const char *path)
+{
+    char magic[4];
+    int fd = file_open_regular(path, NULL);
+    bool ok = fd >= 0 && pread_fully(fd, magic, 4, 0) == 4 && !memcmp(magic, "GGUF", 4);
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+struct gguf *gguf_open(const char *path, struct err *e)
+{
+    struct gguf *g = xcalloc(1, sizeof *g);
+    if (file_read(g, xstrdup(path), &g->entry, &g->n_entry, e) && open_parts(g, e) &&
+        index_tensors(g, e))
+        return g;
+    gguf_close(g);
+    return NULL;
+}
+
+void gguf_close(struct gguf *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < g->n_file; i++) {
+        if (g->file[i].fd >= 0)
+            close(g->file[i].fd);
+        free(g->file[i].path);
+        free(g->file[i].head);
+    }
+    free(g->file);
+    free(g->entry);
+    free(g->tensor);
+    free(g->by_name);
+    free(g);
+}
+
+int gguf_count(const struct gguf *g)
+{
+    return g->n_tensor;
+}
+
+const struct gguf_tensor *gguf_at(const struct gguf *g, int i)
+{
+    CHECK(i >= 0 && i < g->n_tensor);
+    return &g->tensor[i];
+}
+
+int gguf_files(const struct gguf *g)
+{
+    return g->n_file;
+}
+
+const char *gguf_path(const struct gguf *g, int file)
+{
+    return g->file[file].path;
+}
+
+int gguf_take_fd(struct gguf *g, int file)
+{
+    int fd = g->file[file].fd;
+    g->file[file].fd = -1;
+    return fd;
+}
+
+uint64_t gguf_size(const struct gguf *g, int file)
+{
+    return g->file[file].size;
+}
