@@ -694,15 +694,16 @@ size_t dtype_size(enum dtype t)
     case DT_F32: case DT_I32: return 4;
     case DT_F16: case DT_BF16: case DT_I16: return 2;
     case DT_I8: case DT_U8: case DT_BOOL: return 1;
-    case DT_NONE: case DT_OTHER: break;
+    default: return 0; /* packed types, too */
     }
-    return 0;
 }
 
 const char *dtype_name(enum dtype t)
 {
     static const char *const name[] = {"none", "F32", "F16", "BF16", "I64", "I32",
-                                       "I16",  "I8",  "U8",  "BOOL", "other"};
+                                       "I16",  "I8",  "U8",  "BOOL", "other",
+                                       "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K",
+                                       "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"};
     return (unsigned)t < sizeof name / sizeof *name ? name[t] : "?";
 }
 

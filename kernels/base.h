@@ -210,9 +210,14 @@ void sha256_hex(const void *p, size_t n, char out[65]); /* of n bytes */
 /* ---- tensors -------------------------------------------------------------------------------- */
 
 enum dtype { DT_NONE, DT_F32, DT_F16, DT_BF16, DT_I64, DT_I32, DT_I16, DT_I8, DT_U8, DT_BOOL,
-             DT_OTHER /* a safetensors type that no model here uses */ };
+             DT_OTHER, /* a safetensors type that no model here uses */
+             /* blocks of several elements: packed.h */
+             DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K,
+             DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_NVFP4 };
 
-size_t dtype_size(enum dtype t); /* bytes of one element; 0 for DT_NONE and DT_OTHER */
+/* Bytes of one element; 0 for DT_NONE, DT_OTHER and packed types, of which dtype_bytes() (packed.h)
+ * tells the bytes of a row. */
+size_t dtype_size(enum dtype t);
 const char *dtype_name(enum dtype t);
 
 /* A named array of a checkpoint, row-major. `data` is host memory until a backend's upload()

@@ -1,0 +1,55 @@
+/* packed.h - weights packed in blocks, as GGUF files hold them: what a block's bytes mean.
+ *
+ * A row of a packed matrix is a sequence of blocks, each of which holds the codes of 32, 64 or 256
+ * consecutive elements and their scales. Rows have no padding: the length of a row is a multiple of
+ * the block's elements. A packed tensor has the dimensions of its elements; dtype_size() of its
+ * type is 0, and bytes come from dtype_bytes().
+ *
+ * The law of packed weights. The value of a weight is the float32 number that packed_floats()
+ * computes, which is that of the format's definition, bit for bit (ggml; the formulas are those of
+ * the Python package gguf). Everywhere a packed weight is used it is that value rounded once to
+ * bf16, to nearest, ties to even: an operation on a packed matrix has the bits of the same
+ * operation on the bf16 matrix that packed_bf16() makes of it.
+ *
+ * Source: ggml-common.h and ggml-quants.c of llama.cpp for the layouts; every value is checked
+ * against gguf 0.19 (tests/peers/packed.py).
+ */
+#ifndef AERIE_PACKED_H
+#define AERIE_PACKED_H
+
+#include "kernels/base.h"
+
+enum { PACKED_BLOCK = 256 }; /* most elements of a block; a multiple of those of every type */
+
+static inline bool dtype_packed(enum dtype t)
+{
+    return t >= DT_Q8_0 && t <= DT_NVFP4;
+}
+
+struct packed_format {
+    int elements, bytes; /* of a block */
+    int scale[2];        /* offsets of the f16 scales d and dmin (or m); -1: none */
+};
+
+/* Of a packed type. */
+const struct packed_format *packed_format(enum dtype t);
+
+/* Bytes of n consecutive elements of a row, packed or not. n must be a multiple of the block's
+ * elements; the product must fit, which dtype_bytes_fit() tells of numbers from outside. */
+size_t dtype_bytes(enum dtype t, size_t n);
+
+/* The same of dim[0] x .. x dim[n_dim - 1] elements that a file claims. False, with *bytes
+ * unchanged: a dimension is negative, the last one is no multiple of the block's elements, the
+ * product does not fit in size_t, or the type has no elements (DT_NONE, DT_OTHER). */
+bool dtype_bytes_fit(enum dtype t, int n_dim, const int64_t *dim, size_t *bytes);
+
+/* Unpacks n elements, a multiple of the block's elements. */
+void packed_floats(enum dtype t, const void *blocks, size_t n, float *dst);
+void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
+
+/* The first of n blocks that has a scale which is NaN or infinite, or (MXFP4) so large that a value
+ * could be infinite; -1: none, and all values are finite, in bf16, too. A loader must refuse such
+ * blocks: what products make of them is undefined. */
+int64_t packed_not_finite(enum dtype t, const void *blocks, int64_t n);
+
+#endif
