@@ -110,6 +110,7 @@ void event_free(struct event *ev)
     buf_free(&ev->text);
     ids_free(&ev->tokens);
     ids_free(&ev->prompt);
+    ids_free(&ev->ends);
     free(ev->facts);
     tops_free(ev->tops);
     served_free(ev->served);
@@ -138,11 +139,12 @@ void event_copy(struct event *dst, const struct event *src)
     dst->what_if = NULL;
     dst->job = NULL;
     dst->text = (struct buf){0};
-    dst->tokens = dst->prompt = (struct ids){0};
+    dst->tokens = dst->prompt = dst->ends = (struct ids){0};
     if (src->text.p)
         buf_add(&dst->text, src->text.p, src->text.n);
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
     ids_cat(&dst->prompt, src->prompt.v, src->prompt.n);
+    ids_cat(&dst->ends, src->ends.v, src->ends.n);
     dst->facts = NULL;
     if (src->facts)
         dst->facts = facts_copy(src->facts, src->tokens.n);

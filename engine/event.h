@@ -190,9 +190,9 @@ struct event {
 
     /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
      * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
-     * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
-     * facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
-     * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode,
+     * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel, first, ends. EV_STEP: rec,
+     * tokens, facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the
+     * whole reply (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode,
      * served; prompt: its token ids, if the server reported them with the reply. Of a server's reply
      * us_prefill is the time from sending the request to its first token.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
@@ -206,6 +206,12 @@ struct event {
     bool beside;
     enum op_kind op;
     int channel; /* enum channel of models/chat/chat.h: 0 final, 1 analysis, 2 commentary */
+    /* The tokens that produced the text: bytes [ends.v[i - 1], ends.v[i]) (i = 0: from 0) are of
+     * the reply's token number first + i, counted from 0. A token whose last character needs later
+     * tokens has bytes in the next event, too. ends.n 0: not known. The engine posts a text before
+     * the step of its last token. */
+    int first;
+    struct ids ends; /* owned */
     bool regen;  /* the turn answers the previous user message again */
     int64_t seed;
     int n_tokens; /* EV_TURN_BEGIN: of the prompt; EV_TURN_END: generated, 0: the turn left nothing in

@@ -85,31 +85,35 @@ static struct event text_event(struct engine *g, enum channel ch, const struct b
     return ev;
 }
 
+/* Notes the tokens of the event's text from byte `at` on, which the reader has just completed. */
+static void add_ends(struct event *ev, const struct chat_reader *reader, size_t at)
+{
+    if (reader->ends && at < ev->text.n)
+        chat_reader_spans(reader, at, ev->text.n - at, &ev->first, &ev->ends);
+}
+
 void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
                         struct buf *text, const struct batch_rec *of)
 {
-    struct buf out = {0};
-    enum channel now = CHAN_FINAL;
-    for (int i = 0; i <= n; i++) {
+    struct event ev = {0};
+    for (int i = 0; i < n; i++) {
         struct buf piece = {0};
-        enum channel ch = now;
-        if (i < n)
-            chat_reader_push(reader, tok[i], &piece, &ch);
-        if (out.n && (i == n || (piece.n && ch != now))) {
-            struct event ev = text_event(g, now, of);
-            ev.text = out;
-            out = (struct buf){0};
+        enum channel ch;
+        chat_reader_push(reader, tok[i], &piece, &ch);
+        if (piece.n && ev.text.n && (int)ch != ev.channel)
             engine_post(g, &ev);
-        }
         if (piece.n) {
-            now = ch;
-            buf_add(&out, piece.p, piece.n);
+            if (ev.text.n == 0)
+                ev = text_event(g, ch, of);
+            buf_add(&ev.text, piece.p, piece.n);
+            add_ends(&ev, reader, ev.text.n - piece.n);
             if (ch == CHAN_FINAL)
                 buf_add(text, piece.p, piece.n);
         }
         buf_free(&piece);
     }
-    buf_free(&out);
+    if (ev.text.n)
+        engine_post(g, &ev);
 }
 
 void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
@@ -117,6 +121,7 @@ void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *
 {
     struct event ev = text_event(g, reader->channel, of);
     chat_reader_end(reader, &ev.text);
+    add_ends(&ev, reader, 0);
     if (ev.channel == CHAN_FINAL)
         buf_add(text, ev.text.p, ev.text.n);
     if (ev.text.n)

@@ -10,6 +10,7 @@
 struct turn {
     struct chat_reader reader;
     struct buf text; /* of the final channel */
+    struct ids ends; /* the reader's */
     int first;       /* index in lane.tok of the first generated token */
     const struct request *rq; /* given tokens, and where a replay stops the turn */
     int n_drafted, n_accepted, n_steps;
@@ -447,6 +448,7 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
 {
     struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
     chat_reader_init(&t.reader, g->loaded.chat);
+    t.reader.ends = &t.ends;
     open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
     force_turn_begins(g, rq);
     shapes_turn_begins(g, rq);
@@ -461,6 +463,7 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
     probe_turn_ended(g);
     close_turn(g, &t, generated(g, &t));
     buf_free(&t.text);
+    ids_free(&t.ends);
 }
 
 /* ---- room for a message ---------------------------------------------------------------------- */

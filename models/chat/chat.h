@@ -75,6 +75,10 @@ struct chat_reader {
     enum channel channel;
     int state;
     struct buf held; /* text held back: a message header, or a possible beginning of a tag */
+    /* Which token produced which byte. The bytes of the tokens, hidden ones included, are numbered
+     * in the order in which they came; text that is appended has successive numbers. */
+    size_t came, shown; /* the bytes so far; the number behind the text appended last */
+    struct ids *ends;   /* the caller's, or NULL: gets the number behind each token pushed */
 };
 void chat_reader_init(struct chat_reader *r, const struct chat *c);
 /* Appends to out the visible text that one more token completes, and sets *channel to that text's
@@ -82,5 +86,10 @@ void chat_reader_init(struct chat_reader *r, const struct chat *c);
 void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum channel *channel);
 /* Appends the text still held back, whose channel is r->channel, and frees the reader's memory. */
 void chat_reader_end(struct chat_reader *r, struct buf *out);
+/* Notes which tokens produced the n bytes that the call before appended, from byte `at` of a text
+ * on: bytes [ends->v[i - 1], ends->v[i]) of the text are of token *first + i, counted from 0 (i = 0:
+ * from 0 on). *ends is empty before a text begins, and r->ends is not NULL. */
+void chat_reader_spans(const struct chat_reader *r, size_t at, size_t n, int *first,
+                       struct ids *ends);
 
 #endif

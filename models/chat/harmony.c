@@ -145,6 +145,7 @@ static void hold_header(struct chat_reader *r, int id, struct buf *out)
     size_t n;
     const char *s = tok_bytes(r->chat->tok, id, &n);
     buf_add(&r->held, s ? s : "", n);
+    r->came += n;
     if (r->held.n <= MAX_HEADER)
         return;
     r->channel = CHAN_FINAL;
@@ -162,16 +163,18 @@ void harmony_push(struct chat_reader *r, int id, struct buf *out)
     if (id == c->mark[MARK_MID] && header) {
         r->channel = channel_of(&r->held);
         r->state = IN_TEXT;
+        buf_clear(&r->held);
     } else if (id == c->mark[MARK_OPEN] || ends_message(c, id)) {
         tok_stream_flush(&r->utf8, out);
         buf_clear(&r->held);
         r->state = IN_HEADER;
     } else if (id == c->mark[MARK_CHANNEL] && header) {
         buf_char(&r->held, '\1');
+        r->came++;
     } else if (header && !tok_is_special(c->tok, id)) {
         hold_header(r, id, out);
     } else if (!tok_is_special(c->tok, id)) {
-        tok_stream_push(&r->utf8, c->tok, id, out);
+        r->came += tok_stream_push(&r->utf8, c->tok, id, out);
     }
 }
 

@@ -22,6 +22,12 @@ void chat_reader_init(struct chat_reader *r, const struct chat *c)
 
 /* ---- thoughts in tags ---- */
 
+/* The number of the first byte that is held back. */
+static size_t passed(const struct chat_reader *r)
+{
+    return r->came - (size_t)r->utf8.n_held - r->held.n;
+}
+
 /* Removes the first n bytes of r->held and appends them to out, if out is not NULL. */
 static void consume(struct chat_reader *r, size_t n, struct buf *out)
 {
@@ -29,6 +35,8 @@ static void consume(struct chat_reader *r, size_t n, struct buf *out)
         buf_add(out, r->held.p, n);
     r->held.n -= n;
     memmove(r->held.p, r->held.p + n, r->held.n + 1);
+    if (out)
+        r->shown = passed(r);
 }
 
 /* Length of the longest suffix of b that is a proper prefix of the tag. */
@@ -119,7 +127,7 @@ static void push_channel(struct chat_reader *r, int id, struct buf *out, enum ch
     }
     if (tok_is_special(c->tok, id))
         return;
-    tok_stream_push(&r->utf8, c->tok, id, r->state == IN_CHANNEL_TEXT ? out : &r->held);
+    r->came += tok_stream_push(&r->utf8, c->tok, id, r->state == IN_CHANNEL_TEXT ? out : &r->held);
     const char *line = r->held.n ? memchr(r->held.p, '\n', r->held.n) : NULL;
     if (line) {
         consume(r, (size_t)(line + 1 - r->held.p), NULL);
@@ -144,14 +152,18 @@ void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum chann
         break;
     case THINK_TAGS:
         if (!tok_is_special(t, id) || id == tok_find(t, open_tag) || id == tok_find(t, close_tag))
-            tok_stream_push(&r->utf8, t, id, &r->held);
+            r->came += tok_stream_push(&r->utf8, t, id, &r->held);
         push_tags(r, out, channel);
         break;
     case THINK_NONE:
         if (!tok_is_special(t, id))
-            tok_stream_push(&r->utf8, t, id, out);
+            r->came += tok_stream_push(&r->utf8, t, id, out);
         break;
     }
+    if (r->chat->format->think != THINK_TAGS) /* consume() has said it */
+        r->shown = passed(r);
+    if (r->ends)
+        ids_add(r->ends, (int32_t)(r->came < INT32_MAX ? r->came : INT32_MAX));
 }
 
 void chat_reader_end(struct chat_reader *r, struct buf *out)
@@ -166,4 +178,22 @@ void chat_reader_end(struct chat_reader *r, struct buf *out)
         harmony_end(r, out);
     }
     buf_free(&r->held);
+    r->shown = r->came;
+}
+
+void chat_reader_spans(const struct chat_reader *r, size_t at, size_t n, int *first,
+                       struct ids *ends)
+{
+    size_t from = r->shown - n, end;
+    int k = r->ends->n;
+    while (k > 0 && (size_t)r->ends->v[k - 1] > from)
+        k--;
+    if (ends->n == 0)
+        *first = k;
+    for (end = from; end < r->shown && k < r->ends->n; k++) {
+        end = (size_t)r->ends->v[k] < r->shown ? (size_t)r->ends->v[k] : r->shown;
+        while (*first + ends->n <= k) /* tokens before that show nothing */
+            ids_add(ends, (int32_t)at);
+        ends->v[k - *first] = (int32_t)(at + end - from);
+    }
 }

@@ -200,9 +200,9 @@ static void emit(struct tok_stream *s, const struct tokenizer *t, const char *p,
     buf_add(out, p, n);
 }
 
-void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out)
+size_t tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out)
 {
-    size_t n, done = 0;
+    size_t n, own, done = 0;
     uint32_t cp;
     bool open = false;
     const char *p = tok_bytes(t, id, &n);
@@ -211,8 +211,9 @@ void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, st
         p = t->plain.p + t->decoded_first[id].off;
     }
     s->pushed |= p != NULL;
+    own = n;
     if (!n)
-        return;
+        return 0;
     struct buf all = {0};
     if (s->n_held) {
         buf_add(&all, s->held, (size_t)s->n_held);
@@ -232,6 +233,7 @@ void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, st
     s->n_held = (int)(n - done);
     memcpy(s->held, p + done, n - done); /* at most three bytes */
     buf_free(&all);
+    return own;
 }
 
 void tok_stream_flush(struct tok_stream *s, struct buf *out)

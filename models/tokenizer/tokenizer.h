@@ -61,8 +61,8 @@ struct tok_stream {
     bool pushed;  /* a token was pushed */
     bool begun;   /* text was appended */
 };
-/* Appends to out the bytes that id completes. */
-void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out);
+/* Appends to out the bytes that id completes. Returns how many bytes id has. */
+size_t tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out);
 /* Appends the bytes held back and resets the stream. */
 void tok_stream_flush(struct tok_stream *s, struct buf *out);
 

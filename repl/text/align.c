@@ -4,11 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSES = 4 }; /* failed attempts after which matching waits for the end of the reply, because
-                        it costs time */
-
 struct align_part {
-    size_t from, to; /* range in the waiting text; empty: the token shows none of it */
+    size_t from, to; /* range in the text; empty: the token shows none of it */
 };
 
 void align_free(struct align *a)
@@ -52,7 +49,7 @@ static size_t ends_with(const char *text, size_t end, const char *p, size_t n)
                                                                                           : SIZE_MAX;
 }
 
-/* Reads the waiting text backwards from its end, which is behind `cut` bytes of token `last`. Returns
+/* Reads the text backwards from its end, which is behind `cut` bytes of token `last`. Returns
  * how much of the text is left over at its beginning. */
 static size_t read_back(const struct align *a, int last, size_t cut, struct align_part *part)
 {
@@ -62,8 +59,8 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct alig
         at += i < last ? (size_t)a->size.v[i] : 0;
     }
     for (int i = last; i >= 0 && end > 0; i--) {
-        size_t skip = i == 0 ? a->shown : 0, n = (i == last ? cut : (size_t)a->size.v[i]) - skip;
-        size_t from = ends_with(a->text.p, end, a->bytes.p + at + skip, n);
+        size_t n = i == last ? cut : (size_t)a->size.v[i];
+        size_t from = ends_with(a->text.p, end, a->bytes.p + at, n);
         at -= i > 0 ? (size_t)a->size.v[i - 1] : 0;
         if (from == SIZE_MAX && i == last)
             return a->text.n;
@@ -75,24 +72,6 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct alig
     return end;
 }
 
-/* Removes the tokens before `last` from those that wait, and `last` itself if all its bytes are
- * shown. */
-static void settle(struct align *a, int last, size_t cut)
-{
-    int done = last + (cut == (size_t)a->size.v[last]);
-    size_t bytes = 0;
-    for (int i = 0; i < done; i++)
-        bytes += (size_t)a->size.v[i];
-    memmove(a->bytes.p, a->bytes.p + bytes, a->bytes.n - bytes);
-    a->bytes.n -= bytes;
-    memmove(a->size.v, a->size.v + done, (size_t)(a->size.n - done) * sizeof *a->size.v);
-    a->size.n -= done;
-    a->first += done;
-    a->shown = done == last ? cut : 0;
-    a->settled += a->text.n;
-    a->text.n = 0;
-}
-
 /* Whether the bytes of a token from `cut` on may be held back: the beginning of a character or a tag. */
 static bool may_hold(const char *p, size_t cut, size_t n)
 {
@@ -100,32 +79,25 @@ static bool may_hold(const char *p, size_t cut, size_t n)
     return cut == n || c == '<' || (c >= 0xC0 && n - cut < (c >= 0xF0 ? 4u : c >= 0xE0 ? 3u : 2u));
 }
 
-void align_run(struct align *a, bool last, void (*tell)(void *arg, int token, size_t from, size_t to),
+void align_run(struct align *a, void (*tell)(void *arg, int token, size_t from, size_t to),
                void *arg)
 {
     struct align_part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
     size_t best = a->text.n, best_cut = 0, at = a->bytes.n;
     int best_at = -1;
-    if (!last && a->misses > MISSES)
-        best = 0;
     for (int i = a->size.n - 1; i >= 0 && best > 0; i--) {
         size_t n = (size_t)a->size.v[i];
         at -= n;
-        for (size_t cut = n; cut > (i == 0 ? a->shown : 0) && best > 0; cut--) {
+        for (size_t cut = n; cut > 0 && best > 0; cut--) {
             size_t left = may_hold(a->bytes.p + at, cut, n) ? read_back(a, i, cut, part) : best;
             if (left < best)
                 best = left, best_at = i, best_cut = cut;
         }
     }
-    if (best_at >= 0 && (best == 0 || last)) {
+    if (best_at >= 0)
         read_back(a, best_at, best_cut, part);
-        for (int i = 0; i <= best_at; i++)
-            if (part[i].to > part[i].from)
-                tell(arg, a->first + i, a->settled + part[i].from, a->settled + part[i].to);
-        settle(a, best_at, best_cut);
-        a->misses = 0;
-    } else {
-        a->misses += a->text.n > 0;
-    }
+    for (int i = 0; i <= best_at; i++)
+        if (part[i].to > part[i].from)
+            tell(arg, i, part[i].from, part[i].to);
     free(part);
 }

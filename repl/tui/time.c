@@ -11,7 +11,8 @@
 /* A piece of the running turn's text, in the order of arrival. */
 struct arrived {
     enum entry_kind kind;
-    size_t from, n; /* in the reply's text as align.h counts it */
+    int token;      /* number in the reply of the token that produced it; -1: not known */
+    size_t from, n; /* in the text of all pieces */
     size_t at;      /* in the entry's text */
 };
 
@@ -24,37 +25,46 @@ void time_free(struct tui *t)
     t->time = (struct time_axis){0};
 }
 
-/* At the beginning of a turn: drops tokens and text that still wait. */
 static void begin_turn(struct time_axis *a, int turn)
 {
     align_free(&a->align);
     a->turn = turn;
-    a->n_token = a->n_piece = 0;
+    a->n_token = a->n_piece = a->n_marked = 0;
     a->bytes = a->shown[0] = a->shown[1] = 0;
 }
 
-static void add_text(struct time_axis *a, enum entry_kind kind, const char *p, size_t n)
+static void add_piece(struct time_axis *a, enum entry_kind kind, int token, size_t n)
 {
     size_t *at = &a->shown[kind == ENTRY_THINK];
     if (a->n_piece == a->cap_piece) {
         a->cap_piece = a->cap_piece ? 2 * a->cap_piece : 64;
         a->piece = xrealloc(a->piece, (size_t)a->cap_piece, sizeof *a->piece);
     }
-    a->piece[a->n_piece++] = (struct arrived){kind, a->bytes, n, *at};
+    a->piece[a->n_piece++] = (struct arrived){kind, token, a->bytes, n, *at};
     *at += n;
     a->bytes += n;
-    align_text(&a->align, p, n);
+}
+
+static void add_text(struct time_axis *a, const struct event *ev)
+{
+    enum entry_kind kind = ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK;
+    for (int i = 0; i < ev->ends.n; i++) {
+        int n = ev->ends.v[i] - (i ? ev->ends.v[i - 1] : 0);
+        if (n > 0)
+            add_piece(a, kind, ev->first + i, (size_t)n);
+    }
+    if (ev->ends.n == 0 && ev->text.n) {
+        add_piece(a, kind, -1, ev->text.n);
+        align_text(&a->align, ev->text.p, ev->text.n);
+    }
 }
 
 /* Adds the tokens of a step, each drafted and accepted at a depth, or the target's own. */
-static void add_tokens(struct tui *t, const struct event *ev)
+static void add_tokens(struct time_axis *a, const struct event *ev)
 {
-    struct time_axis *a = &t->time;
     const struct step_rec *r = &ev->rec;
     int at = r->pos0 + (r->kind == STEP_PREFILL ? r->rows : 1);
     for (int i = 0; i < ev->tokens.n; i++) {
-        size_t n;
-        const char *p = backend_token(t->app->backend, ev->tokens.v[i], &n);
         bool spec = r->kind == STEP_SPEC && r->drafted > 0, drafted = spec && i < r->accepted;
         if (a->n_token == a->cap_token) {
             a->cap_token = a->cap_token ? 2 * a->cap_token : 256;
@@ -63,22 +73,49 @@ static void add_tokens(struct tui *t, const struct event *ev)
         a->token[a->n_token++] = (struct token_mark){
             .step = ev->step, .nth = i, .id = ev->tokens.v[i], .position = at + i,
             .depth = (uint8_t)(drafted ? i + 1 : 0), .bonus = spec && !drafted};
-        align_token(&a->align, p, n);
     }
 }
 
-static void mark(void *arg, int token, size_t from, size_t to)
+/* Marks bytes [from, to) of the text of all pieces, which begin in *p. */
+static void mark(struct tui *t, const struct arrived *p, int token, size_t from, size_t to)
 {
-    struct tui *t = arg;
-    struct time_axis *a = &t->time;
-    struct token_mark m = a->token[token];
-    int i = a->n_piece - 1;
-    while (i > 0 && a->piece[i].from > from)
-        i--;
-    const struct arrived *p = &a->piece[i];
+    struct token_mark m = t->time.token[token];
     m.from = (int)(p->at + from - p->from);
     m.to = (int)(p->at + (to < p->from + p->n ? to : p->from + p->n) - p->from);
-    words_mark(&t->talk, a->turn, p->kind, m);
+    words_mark(&t->talk, t->time.turn, p->kind, m);
+}
+
+static void mark_known(struct tui *t)
+{
+    struct time_axis *a = &t->time;
+    for (; a->n_marked < a->n_piece; a->n_marked++) {
+        const struct arrived *p = &a->piece[a->n_marked];
+        if (p->token < 0 || p->token >= a->n_token)
+            break;
+        mark(t, p, p->token, p->from, p->from + p->n);
+    }
+}
+
+static void mark_found(void *arg, int token, size_t from, size_t to)
+{
+    struct tui *t = arg;
+    int i = t->time.n_piece - 1;
+    while (i > 0 && t->time.piece[i].from > from)
+        i--;
+    mark(t, &t->time.piece[i], token, from, to);
+}
+
+/* At the end of a reply whose events do not name the tokens of their text. */
+static void mark_others(struct tui *t)
+{
+    struct time_axis *a = &t->time;
+    for (int i = 0; a->align.text.n && i < a->n_token; i++) {
+        size_t n;
+        const char *p = backend_token(t->app->backend, a->token[i].id, &n);
+        align_token(&a->align, p, n);
+    }
+    align_run(&a->align, mark_found, t);
+    align_free(&a->align);
 }
 
 static int page_marks(const struct event *ev)
@@ -139,7 +176,7 @@ void time_event(struct tui *t, const struct event *ev)
     case EV_TEXT:
         if (ev->turn != a->turn)
             begin_turn(a, ev->turn);
-        add_text(a, ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK, ev->text.p ? ev->text.p : "", ev->text.n);
+        add_text(a, ev);
         break;
     case EV_STEP:
         timeline_add(&a->line, (struct moment){
@@ -147,11 +184,12 @@ void time_event(struct tui *t, const struct event *ev)
             .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n), .marks = (uint8_t)page_marks(ev), .piece = ev->rec.source == STEP_PIECE});
         if (ev->turn != a->turn)
             begin_turn(a, ev->turn);
-        add_tokens(t, ev);
-        align_run(&a->align, false, mark, t);
+        add_tokens(a, ev);
+        mark_known(t);
         break;
     case EV_TURN_END:
-        align_run(&a->align, true, mark, t);
+        mark_known(t);
+        mark_others(t);
         if (ev->reason == STOP_FAULT)
             timeline_mark(&a->line, ev->turn, max_int(ev->n_steps, 1), MARK_FAULT);
         break;

@@ -26,16 +26,15 @@ struct overlay {
     void *state;
 };
 
-/* The steps of the session, and the tokens and text of the running turn that are not matched yet:
- * see time.c. */
+/* The steps of the session, and the tokens and the text of the running turn: see time.c. */
 struct time_axis {
     struct timeline line;
-    struct align align;
+    struct align align;       /* its text whose tokens no event names */
     int turn;                 /* the turn of the tokens and the text below */
     struct token_mark *token; /* (n_token) its tokens, without their bytes */
     int n_token, cap_token;
     struct arrived *piece;    /* (n_piece) where its text is in the transcript */
-    int n_piece, cap_piece;
+    int n_piece, cap_piece, n_marked; /* n_marked: pieces whose token has its mark */
     size_t bytes, shown[2];   /* bytes of its text; of these, in the reply and in the reasoning */
     struct address seen;      /* the app's address when the screen was drawn last */
 };

@@ -103,23 +103,50 @@ static void render(const struct chat *c, const uint8_t *data, size_t n)
     free_messages(p, k);
 }
 
+/* The text consists of spans of its tokens, in order. */
+static void check_spans(const struct ids *ids, const struct buf *text, int first,
+                        const struct ids *ends)
+{
+    size_t at = 0, len;
+    CHECK(ends->n ? first >= 0 && first + ends->n <= ids->n : text->n == 0);
+    for (int i = 0; i < ends->n; i++) {
+        const char *p = tok_bytes(bytes, ids->v[first + i], &len);
+        size_t own = (size_t)ends->v[i] - at;
+        CHECK((size_t)ends->v[i] >= at && own <= len && (!own || memmem(p, len, text->p + at, own)));
+        at += own;
+    }
+    CHECK(at == text->n);
+}
+
 static void read_reply(const struct chat *c, const uint8_t *data, size_t n)
 {
     static struct buf out;
+    static struct ids ids, ends, spans;
     struct chat_reader r;
     enum channel channel;
-    size_t room = 0;
+    size_t room = 0, before;
+    int first = 0;
     buf_clear(&out);
+    ids.n = ends.n = spans.n = 0;
     chat_reader_init(&r, c);
+    r.ends = &ends;
     for (size_t i = 0; i < n; i++) {
         int id = data[i] >= 0xE0 ? 256 + (data[i] - 0xE0) : data[i] == 0xDF ? 300 : data[i] == 0xDE ? 301 : data[i];
         size_t len;
         room += tok_bytes(bytes, id, &len) ? len : 0;
+        ids_add(&ids, id);
+        before = out.n;
         chat_reader_push(&r, id, &out, &channel);
         CHECK((int)channel >= CHAN_FINAL && (int)channel <= CHAN_COMMENTARY);
+        if (out.n > before)
+            chat_reader_spans(&r, before, out.n - before, &first, &spans);
     }
+    before = out.n;
     chat_reader_end(&r, &out);
+    if (out.n > before)
+        chat_reader_spans(&r, before, out.n - before, &first, &spans);
     CHECK(out.n <= room);
+    check_spans(&ids, &out, first, &spans);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -4,6 +4,7 @@
  * run on a tokenizer made here, one token a byte plus the format's markers, so that a prompt can be
  * read as text: a marker's text in a decoded prompt is a marker only if its id says so.
  */
+#include "engine/thread/internal.h"
 #include "models/chat/chat.h"
 
 #include <setjmp.h>
@@ -618,15 +619,34 @@ static void test_stops_are_the_formats_then_the_configs(void **state)
 
 /* ---- reading replies ---- */
 
+/* Each token of ids has produced all of its bytes in the text or none, and together they produced all
+ * of it. */
+static void assert_spans(const struct ids *ids, const struct buf *text, int first, const struct ids *ends)
+{
+    size_t at = 0, n;
+    assert_true(text->n == 0 || (first >= 0 && ends->n > 0 && first + ends->n <= ids->n));
+    for (int i = 0; i < ends->n; i++) {
+        const char *p = tok_bytes(bytes, ids->v[first + i], &n);
+        if ((size_t)ends->v[i] == at)
+            continue;
+        assert_int_equal(ends->v[i] - (int)at, n);
+        assert_memory_equal(text->p + at, p, n);
+        at += n;
+    }
+    assert_int_equal(at, text->n);
+}
+
 /* Reads a reply token by token; every run of one channel is written as "F:", "A:" or "C:", its
- * text, and "|". */
-static void assert_read(const struct chat *c, const char *said, const char *want)
+ * text, and "|". Returns the number of the first token that shows text. */
+static int assert_read(const struct chat *c, const char *said, const char *want)
 {
     struct message m = reply(bytes, said);
     struct chat_reader r;
-    struct buf all = {0}, out = {0};
-    int now = -1;
+    struct buf all = {0}, out = {0}, text = {0};
+    struct ids ends = {0}, spans = {0};
+    int now = -1, first = 0;
     chat_reader_init(&r, c);
+    r.ends = &ends;
     for (int i = 0; i <= m.ids.n; i++) {
         enum channel channel = r.channel;
         if (i < m.ids.n) {
@@ -638,12 +658,20 @@ static void assert_read(const struct chat *c, const char *said, const char *want
             buf_printf(&all, "%s%c:", now < 0 ? "" : "|", "FAC"[channel]);
         now = out.n ? (int)channel : now;
         buf_add(&all, out.p, out.n);
+        if (out.n)
+            chat_reader_spans(&r, text.n, out.n, &first, &spans);
+        buf_add(&text, out.p, out.n);
         buf_clear(&out);
     }
     assert_string_equal(all.p ? all.p : "", want);
+    assert_spans(&m.ids, &text, first, &spans);
     buf_free(&all);
     buf_free(&out);
+    buf_free(&text);
+    ids_free(&ends);
+    ids_free(&spans);
     ids_free(&m.ids);
+    return first;
 }
 
 static void test_readers_tell_thoughts_from_answers(void **state)
@@ -656,16 +684,22 @@ static void test_readers_tell_thoughts_from_answers(void **state)
     assert_read(c, "<|channel|>final <|constrain|>json<|message|>{}<|return|>", "F:{}");
     assert_read(c, "no header at all", "F:no header at all");
     assert_read(c, "<|channel|>analysis", "");
+    /* behind the header that says "final", too */
+    assert_int_equal(assert_read(c, "<|channel|>final<|message|>final<|return|>", "F:final"), 7);
+    assert_int_equal(assert_read(c, "no message", "F:no message"), 0);
     chat_close(c);
 
     c = open_chat("gemma4", NULL, bytes, NULL);
     assert_read(c, "<|channel>thought\nhm\nhm<channel|>Hi<turn|>", "A:hm\nhm|F:Hi");
     assert_read(c, "plain<turn|>", "F:plain");
+    assert_int_equal(assert_read(c, "<|channel>hm\nhm<channel|>Hi<turn|>", "A:hm|F:Hi"), 4);
+    assert_read(c, "4\xE2\x82\xAC<|channel>thought\n\xE2\x82\xAC<channel|>!", "F:4\xE2\x82\xAC|A:\xE2\x82\xAC|F:!");
     chat_close(c);
 
     c = open_chat("qwen3", NULL, bytes, NULL);
     assert_read(c, "<think>\nh</thin m</think>\n\nHi <b><|im_end|>", "A:\nh</thin m|F:Hi <b>");
     assert_read(c, "<th", "F:<th");
+    assert_read(c, "  <think>h\xE2\x82\xAC</\xE2\x82\xAC</think> \n4", "A:h\xE2\x82\xAC</\xE2\x82\xAC|F:4");
     assert_read(c, "Hi <think> is a tag", "F:Hi <think> is a tag");
     assert_read(c, "<think>never ends </thin", "A:never ends </thin");
     chat_close(c);
@@ -676,6 +710,63 @@ static void test_readers_tell_thoughts_from_answers(void **state)
 
     c = open_chat("gemma3", NULL, bytes, NULL);
     assert_read(c, "Hi <think>\xF0\x9F\x98\x80<end_of_turn>", "F:Hi <think>\xF0\x9F\x98\x80");
+    chat_close(c);
+}
+
+/* Text events of a reply in several channels, posted in steps of several tokens: each event is of one
+ * channel, and the bytes that events give to a token are all of that token's, or none. */
+static void post_in_steps(const struct chat *c, const struct ids *said, int step, const char *want)
+{
+    struct engine g = {.screen = evq_new(64)};
+    struct buf text = {0}, shown = {0}, *of = xcalloc((size_t)said->n, sizeof *of);
+    struct ids ends = {0};
+    struct chat_reader r;
+    struct event ev;
+    chat_reader_init(&r, c);
+    r.ends = &ends;
+    for (int at = 0; at < said->n; at += step)
+        engine_post_tokens(&g, &r, said->v + at, said->n - at < step ? said->n - at : step, &text, NULL);
+    engine_post_held(&g, &r, &text, NULL);
+    for (int now = -1; evq_get(g.screen, &ev); event_free(&ev)) {
+        if (ev.channel != now)
+            buf_printf(&shown, "|%c:", "FAC"[now = ev.channel]);
+        buf_add(&shown, ev.text.p, ev.text.n);
+        assert_int_equal(ev.ends.v[ev.ends.n - 1], ev.text.n);
+        for (int i = 0, from = 0; i < ev.ends.n; from = ev.ends.v[i++])
+            buf_add(&of[ev.first + i], ev.text.p + from, (size_t)(ev.ends.v[i] - from));
+    }
+    assert_string_equal(shown.p, want);
+    for (int i = 0; i < said->n; i++) {
+        size_t n;
+        const char *p = tok_bytes(bytes, said->v[i], &n);
+        assert_true(of[i].n == 0 || (of[i].n == n && memcmp(of[i].p, p, n) == 0));
+        buf_free(&of[i]);
+    }
+    evq_free(g.screen);
+    free(of);
+    ids_free(&ends);
+    buf_free(&text);
+    buf_free(&shown);
+}
+
+static void test_text_events_name_their_tokens(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gpt_oss", NULL, bytes, NULL);
+    struct message m = reply(bytes, "<|channel|>analysis<|message|>h\xE2\x82\xAC<|end|><|start|>assistant<|channel|>"
+                                    "final<|message|>final \xF0\x9F\x98\x80 4<|return|>");
+    ids_add(&m.ids, 0xE2); /* a character that is never completed */
+    for (int step = 1; step < 12; step++)
+        post_in_steps(c, &m.ids, step, "|A:h\xE2\x82\xAC|F:final \xF0\x9F\x98\x80 4");
+    ids_free(&m.ids);
+    chat_close(c);
+    c = open_chat("qwen3", NULL, bytes, NULL);
+    m = reply(bytes, "<think>a\xE2\x82\xAC<b</think>\n\nF\xF0\x9F\x98\x80");
+    for (int step = 1; step < 12; step++)
+        post_in_steps(c, &m.ids, step, "|A:a\xE2\x82\xAC<b|F:F\xF0\x9F\x98\x80");
+    ids_add(&m.ids, 0xE2);
+    post_in_steps(c, &m.ids, 5, "|A:a\xE2\x82\xAC<b|F:F\xF0\x9F\x98\x80\xE2");
+    ids_free(&m.ids);
     chat_close(c);
 }
 
@@ -698,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_templates_are_compared),
         cmocka_unit_test(test_stops_are_the_formats_then_the_configs),
         cmocka_unit_test(test_readers_tell_thoughts_from_answers),
+        cmocka_unit_test(test_text_events_name_their_tokens),
     };
     return cmocka_run_group_tests(tests, open_bytes, close_bytes);
 }

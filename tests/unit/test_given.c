@@ -359,6 +359,67 @@ static void test_a_request_gives_tokens_and_may_end_with_them(void **state)
     brought_free(&b);
 }
 
+/* Asks for a reply and compares, token by token, the bytes that the text events give to it with those
+ * that /tokens shows: all of them, or none of a special token. Returns the most tokens of one step. */
+static int compare_spans(struct backend *g, const struct ids *given, bool *multi)
+{
+    struct err e = {0};
+    struct event ev;
+    struct ids tok = {0};
+    struct buf *of = xcalloc(400, sizeof *of);
+    struct request rq = {.kind = RQ_SAY, .text = xstrdup("What is a page table?"), .only_given = given->n > 0};
+    int burst = 0;
+    ids_cat(&rq.given, given->v, given->n);
+    must(backend_submit(g, &rq, &e), &e);
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g);
+        for (; busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev); event_free(&ev)) {
+            for (int i = 0, from = 0; ev.kind == EV_TEXT && i < ev.ends.n; from = ev.ends.v[i++])
+                buf_add(&of[ev.first + i], ev.text.p + from, (size_t)(ev.ends.v[i] - from));
+            if (ev.kind == EV_STEP) {
+                ids_cat(&tok, ev.tokens.v, ev.tokens.n);
+                burst = max_int(burst, ev.tokens.n);
+            }
+        }
+    }
+    assert_true(tok.n > 0 && tok.n < 400);
+    for (int i = 0; i < tok.n; i++) {
+        size_t n;
+        const char *p = backend_token(g, tok.v[i], &n);
+        if (i + 1 < tok.n || of[i].n) { /* the last one is a stop token */
+            assert_int_equal(of[i].n, n);
+            assert_memory_equal(of[i].p, p, n);
+        }
+        *multi |= of[i].n == 1 && (of[i].p[0] & 0x80);
+        buf_free(&of[i]);
+    }
+    ids_free(&tok);
+    free(of);
+    return burst;
+}
+
+static void test_text_events_name_the_tokens_that_the_steps_have(void **state)
+{
+    (void)state;
+    struct engine_opts o = serve_opts();
+    struct ids none = {0}, given = {0};
+    bool multi = false;
+    o.settings.max_tokens = 100;
+    struct backend *g = serve_open(&o);
+    assert_true(compare_spans(g, &none, &multi) > 2 && !multi); /* drafted tokens come in bursts */
+    for (int round = 0; round < 8; round++) { /* characters of several tokens, at all places of a step */
+        static const char text[] = "The \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80\xE2\x82\xAC end of it";
+        given.n = 0;
+        for (int i = 0; i < round; i++)
+            ids_cat(&given, (int32_t[]){tok_find(engine_of(g)->loaded.tok, "a")}, 1);
+        assert_true(tok_encode(engine_of(g)->loaded.tok, text, strlen(text), TOK_INNER, &given, NULL));
+        compare_spans(g, &given, &multi);
+    }
+    assert_true(multi);
+    ids_free(&given);
+    backend_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_a_given_stop_token_ends_the_reply),
         cmocka_unit_test(test_forks_have_no_given_tokens),
         cmocka_unit_test(test_a_request_gives_tokens_and_may_end_with_them),
+        cmocka_unit_test(test_text_events_name_the_tokens_that_the_steps_have),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,8 +124,7 @@ static void tell(void *arg, int token, size_t from, size_t to)
     w->order = token;
 }
 
-/* A reply of random tokens, some of which show nothing, cut into steps as an engine does: the text of a
- * step comes first, an incomplete character is held back. The places found are the true ones. */
+/* A reply of random tokens, some of which show nothing. The places found are the true ones. */
 static void test_random_tokens_find_their_text(void **state)
 {
     (void)state;
@@ -136,35 +135,24 @@ static void test_random_tokens_find_their_text(void **state)
         struct align a = {0};
         struct told *got = xcalloc(1, sizeof *got);
         struct buf text = {0};
-        size_t from[400], to[400], sent = 0;
-        int n = 0, steps = 1 + (int)dice(20);
+        size_t from[400], to[400], cut;
+        int n = 1 + (int)dice(160);
         const char *open = NULL; /* completes the character */
-        for (int s = 0; s < steps; s++) {
-            int add = 1 + (int)dice(8);
-            for (int i = 0; i < add; i++, n++) {
-                bool hidden = !open && dice(6) == 0;
-                int k = (int)dice(10);
-                const char *p = open ? open : hidden ? mark[dice(5)] : piece[k];
-                open = open || hidden ? NULL : rest[k];
-                from[n] = text.n;
-                if (!hidden)
-                    buf_str(&text, p);
-                to[n] = text.n;
-                align_token(&a, p, strlen(p)); /* after the text, in truth: align_run() sees both */
-            }
-            size_t whole = text.n; /* what may be shown: complete characters */
-            for (size_t k = 1; k <= 3 && k <= text.n && s + 1 < steps; k++) {
-                unsigned char c = (unsigned char)text.p[text.n - k];
-                if (c >= 0xC0 && k < (c >= 0xF0 ? 4u : 3u))
-                    whole = text.n - k;
-                if (c < 0x80 || c >= 0xC0)
-                    break;
-            }
-            if (whole > sent)
-                align_text(&a, text.p + sent, whole - sent);
-            sent = whole > sent ? whole : sent;
-            align_run(&a, s + 1 == steps, tell, got);
+        for (int i = 0; i < n; i++) {
+            bool hidden = !open && dice(6) == 0;
+            int k = (int)dice(10);
+            const char *p = open ? open : hidden ? mark[dice(5)] : piece[k];
+            open = open || hidden ? NULL : rest[k];
+            from[i] = text.n;
+            if (!hidden)
+                buf_str(&text, p);
+            to[i] = text.n;
+            align_token(&a, p, strlen(p));
         }
+        cut = text.n ? dice((uint32_t)text.n) : 0;
+        align_text(&a, text.p, cut);
+        align_text(&a, text.p + cut, text.n - cut);
+        align_run(&a, tell, got);
         size_t at = 0; /* every byte belongs to one token */
         for (int i = 0; i < n; i++)
             if (got->to[i] > got->from[i]) {
@@ -183,24 +171,23 @@ static void test_random_tokens_find_their_text(void **state)
     }
 }
 
-static void test_removed_blanks_and_late_text(void **state)
+/* A server removes blanks at the beginning and ends a reply within a token, at a stop string. */
+static void test_removed_blanks_and_a_stop_string(void **state)
 {
     (void)state;
+    static const char *const token[] = {"<think>", "final", "</think>", "\n\nfinal", " word", " and<<", "<stop", "<eos>"};
     struct align a = {0};
     struct told got = {0};
-    align_token(&a, "<think>", 7); /* all text at once, at the end, without the blanks at its beginning */
-    align_token(&a, "final", 5);
-    align_token(&a, "</think>", 8);
-    align_run(&a, false, tell, &got);
-    align_token(&a, "\n\nfinal", 7);
-    align_token(&a, " word", 5);
-    align_token(&a, "<eos>", 5);
-    align_text(&a, "final word", 10);
-    align_run(&a, true, tell, &got);
+    for (size_t i = 0; i < sizeof token / sizeof *token; i++)
+        align_token(&a, token[i], strlen(token[i]));
+    align_text(&a, "final word and", 14);
+    align_run(&a, tell, &got);
     assert_int_equal(got.to[1], 0); /* the header says "final", too */
     assert_int_equal(got.from[3], 0);
     assert_int_equal(got.to[3], 5);
     assert_int_equal(got.to[4], 10);
+    assert_int_equal(got.to[5], 14);
+    assert_int_equal(got.to[6], 0);
     align_free(&a);
 }
 
@@ -283,7 +270,7 @@ int main(void)
         cmocka_unit_test(test_rows_know_their_sources),
         cmocka_unit_test(test_every_letter_has_its_source),
         cmocka_unit_test(test_random_tokens_find_their_text),
-        cmocka_unit_test(test_removed_blanks_and_late_text),
+        cmocka_unit_test(test_removed_blanks_and_a_stop_string),
         cmocka_unit_test(test_every_word_names_its_tokens),
     };
     return cmocka_run_group_tests_name("words", tests, NULL, NULL);
