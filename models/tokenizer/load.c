@@ -4,10 +4,8 @@
  * (pull.h); the small trees (normalizer, pre_tokenizer, decoder) by steps.c. Whatever ids the file
  * contains, memory stays proportional to the file's size.
  */
-#include "models/checkpoint/json.h"
-#include "models/tokenizer/steps.h"
+#include "models/tokenizer/load.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,26 +14,6 @@ struct parts {
     struct pull_str version, model, added, normalizer, pre_tokenizer, decoder, post;
     struct pull_str type, vocab, merges, unk, dropout, prefix, suffix;
     struct pull_str ignore_merges, byte_fallback, fuse_unk;
-};
-
-/* A string of the file for an error message: its beginning, without control characters. */
-static struct shown shown_str(struct pull_str x)
-{
-    char s[49];
-    size_t n = x.n < sizeof s ? x.n : sizeof s - 1;
-    memcpy(s, x.s, n);
-    s[n] = '\0';
-    return show(s);
-}
-
-struct load {
-    struct tokenizer *t;
-    const char *path;
-    struct err *e;
-    struct buf file;
-    int64_t max_id;
-    bool *added; /* (max_id + 1) whether an added token has the id */
-    struct tok_work work; /* of the normalizer; bounds the normalised text of all added tokens */
 };
 
 static struct pull reader(struct pull_str raw)
@@ -127,14 +105,6 @@ static bool find_parts(struct load *l, struct parts *p)
 
 /* ---- vocabulary ---- */
 
-static bool good_id(struct load *l, const char *where, struct pull_str name, int64_t id)
-{
-    if (id < 0 || id > l->max_id)
-        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld of \"%s\" is out of range (0 to %lld)",
-                       l->path, where, (long long)id, shown_str(name).s, (long long)l->max_id);
-    return true;
-}
-
 static bool load_vocab(struct load *l, struct pull_str raw)
 {
     struct bpe *b = &l->t->bpe;
@@ -144,14 +114,8 @@ static bool load_vocab(struct load *l, struct pull_str raw)
         int64_t id;
         if (!pull_key(&j, &s) || !pull_int(&j, &id))
             break;
-        if (!good_id(l, "model.vocab", s, id))
+        if (!load_entry(l, s, id))
             return false;
-        if (id < b->n_token && b->token[id].used)
-            return err_set(l->e, ERR_MODEL, "%s: model.vocab: id %lld occurs twice (\"%s\")",
-                           l->path, (long long)id, shown_str(s).s);
-        if (!bpe_add(b, (int)id, s.s, s.n))
-            return err_set(l->e, ERR_MODEL, "%s: model.vocab: \"%s\" occurs twice", l->path,
-                           shown_str(s).s);
     }
     if (read_failed(l, &j))
         return false;
@@ -176,33 +140,7 @@ static bool read_pair(struct load *l, struct pull *j, int64_t at, struct pull_st
     }
     if (!pull_string(j, a))
         return !read_failed(l, j);
-    const char *gap = memchr(a->s, ' ', a->n);
-    size_t left = gap ? (size_t)(gap - a->s) : 0;
-    if (!gap || memchr(gap + 1, ' ', a->n - left - 1))
-        return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not two tokens with "
-                       "one space between", l->path, (long long)at, shown_str(*a).s);
-    *b = (struct pull_str){gap + 1, a->n - left - 1};
-    a->n = left;
-    return true;
-}
-
-static bool add_merge(struct load *l, int64_t at, struct pull_str a, struct pull_str b,
-                      struct buf *joined)
-{
-    buf_clear(joined);
-    buf_add(joined, a.s, a.n);
-    buf_add(joined, b.s, b.n);
-    struct pull_str all = {joined->p, joined->n};
-    struct pull_str *name[] = {&a, &b, &all};
-    int id[3];
-    for (int i = 0; i < 3; i++) {
-        id[i] = bpe_find(&l->t->bpe, name[i]->s, name[i]->n);
-        if (id[i] < 0)
-            return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not in "
-                           "model.vocab", l->path, (long long)at, shown_str(*name[i]).s);
-    }
-    bpe_add_merge(&l->t->bpe, id[0], id[1], (uint32_t)at, id[2]);
-    return true;
+    return load_pair(l, at, a, b);
 }
 
 static bool load_merges(struct load *l, struct pull_str raw)
@@ -213,19 +151,13 @@ static bool load_merges(struct load *l, struct pull_str raw)
     bool ok = true;
     for (bool more = pull_open(&j, '['); ok && more; more = ok && pull_next(&j, ']'), at++) {
         struct pull_str a, b;
-        ok = read_pair(l, &j, at, &a, &b) && add_merge(l, at, a, b, &joined);
+        ok = read_pair(l, &j, at, &a, &b) && load_merge(l, at, a, b, &joined);
     }
     buf_free(&joined);
     return ok && !read_failed(l, &j);
 }
 
 /* ---- added tokens ---- */
-
-struct added_entry {
-    struct pull_str content;
-    int64_t id;
-    bool single_word, lstrip, rstrip, normalized, special;
-};
 
 static bool read_added(struct pull *j, struct added_entry *a)
 {
@@ -251,43 +183,8 @@ static bool read_added(struct pull *j, struct added_entry *a)
     return !j->bad;
 }
 
-/* An added token is an entry of the vocabulary with the same id, or has an id that no entry has. */
-static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
-{
-    struct bpe *b = &l->t->bpe;
-    char where[40];
-    snprintf(where, sizeof where, "added_tokens[%lld]", (long long)at);
-    if (!good_id(l, where, a->content, a->id))
-        return false;
-    int in_vocab = bpe_find(b, a->content.s, a->content.n);
-    if (in_vocab >= 0 ? in_vocab != a->id : a->id < b->n_token && b->token[a->id].used)
-        return err_set(l->e, ERR_MODEL, "%s: %s: \"%s\" has id %lld, %s", l->path, where,
-                       shown_str(a->content).s, (long long)a->id,
-                       in_vocab >= 0 ? "another one in model.vocab" : "which another token has");
-    if (l->added[a->id])
-        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld occurs twice", l->path, where,
-                       (long long)a->id);
-    l->added[a->id] = true;
-    if (in_vocab < 0)
-        bpe_name(b, (int)a->id, a->content.s, a->content.n);
-    b->token[a->id].special = a->special;
-    return true;
-}
-
-static bool add_normalized(struct load *l, struct added x, struct pull_str s)
-{
-    struct tok_work *w = &l->work;
-    if (!normalize(l->t, s.s, s.n, w, l->e))
-        return false;
-    if (w->text.n)
-        added_set_add(&l->t->normalized, x, w->text.p, w->text.n);
-    return true;
-}
-
-/* Reads added_tokens. The normalizer must be loaded: it is applied to tokens with "normalized". */
 static bool load_added(struct load *l, struct pull_str raw)
 {
-    struct tokenizer *t = l->t;
     if (!raw.s)
         raw = (struct pull_str){"[]", 2};
     struct pull j = reader(raw);
@@ -298,22 +195,12 @@ static bool load_added(struct load *l, struct pull_str raw)
             break;
         if (!a.content.n) /* an empty token never matches */
             continue;
-        if (!name_added(l, &a, at))
+        if (!load_added_token(l, &a, at))
             return false;
-        /* of equal texts the reference matches a special token, then the first in the file */
-        struct added x = {.id = (int)a.id, .order = (int)at + (a.special ? 0 : 1 << 29),
-                          .single_word = a.single_word, .lstrip = a.lstrip, .rstrip = a.rstrip};
-        added_set_add(&t->all, x, a.content.s, a.content.n);
-        if (!a.normalized)
-            added_set_add(&t->raw, x, a.content.s, a.content.n);
-        else if (!add_normalized(l, x, a.content))
-            return err_prefix(l->e, "%s: added_tokens[%lld]", l->path, (long long)at);
     }
     if (read_failed(l, &j))
         return false;
-    added_set_seal(&t->raw);
-    added_set_seal(&t->normalized);
-    added_set_seal(&t->all);
+    load_added_done(l);
     return true;
 }
 
@@ -385,7 +272,8 @@ static bool load_file(struct load *l)
 bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
 {
     struct shown shown = show_path(path);
-    struct load l = {.t = t, .path = shown.s, .e = e};
+    struct load l = {.t = t, .path = shown.s, .tokens = "model.vocab", .merges = "model.merges",
+                     .more = "added_tokens", .e = e};
     if (!buf_read_file(&l.file, path, TOK_FILE_BYTES, e)) {
         if (e)
             e->kind = ERR_MODEL;
@@ -393,13 +281,10 @@ bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
     }
     /* a vocabulary entry takes more than eight bytes of the file, which bounds plausible ids */
     l.max_id = 4096 + (int64_t)(l.file.n / 8);
-    l.added = xcalloc((size_t)l.max_id + 1, sizeof *l.added);
+    load_open(&l, l.file.n);
     bool ok = utf8_check(l.file.p, l.file.n) ||
               err_set(e, ERR_MODEL, "%s: not valid UTF-8", path);
-    work_bound(&l.work, l.file.n);
     ok = ok && load_file(&l);
-    tok_work_free(&l.work);
-    free(l.added);
-    buf_free(&l.file);
+    load_close(&l);
     return ok;
 }

@@ -1,5 +1,6 @@
 /* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
-#include "models/tokenizer/parts.h"
+#include "models/checkpoint/gguf.h"
+#include "models/tokenizer/load.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ struct tokenizer *tok_open(const char *dir, struct err *e)
     }
     char *path = folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
     struct tokenizer *t = xcalloc(1, sizeof *t);
-    if (!tokenizer_load(t, path, e)) {
+    if (!(gguf_is(path) ? tokenizer_load_gguf : tokenizer_load)(t, path, e)) {
         tok_close(t);
         t = NULL;
     }
