@@ -1,6 +1,7 @@
 /* chat.c - chooses a format, and renders conversations by its row of the table. */
 #include "models/chat/parts.h"
 #include "kernels/json_read.h"
+#include "models/checkpoint/gguf.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -346,7 +347,7 @@ static void find_markers(struct chat *c, const struct model *m)
     c->think_mark = c->format->think == THINK_CHANNEL ? tok_find(c->tok, "<|think|>") : -1;
 }
 
-/* ---- the template in the model's folder ---- */
+/* ---- the template of the model ---- */
 
 /* Reads a file that need not be there. False and *e: it is there and cannot be read. */
 static bool read_if_there(const char *path, size_t max, struct buf *out, bool *there, struct err *e)
@@ -386,6 +387,27 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     return ok;
 }
 
+/* Reads the template in a GGUF, and the ids that end a reply there. (Older files have a wrong one
+ * for the end of the text: the format's stop tokens stay.) */
+static bool load_metadata(struct chat *c, const char *path, bool raw, struct err *e)
+{
+    static const char *const stop[] = {"eos", "eot", "eom"};
+    struct gguf_text t = {0};
+    struct gguf *g = gguf_open(path, e);
+    bool ok = g && (raw || gguf_string(g, "tokenizer.chat_template", &t, e));
+    if (ok && t.n)
+        c->template = memcpy(xcalloc(t.n + 1, 1), t.p, t.n);
+    for (int i = 0; ok && i < 3; i++) {
+        char key[40];
+        int64_t id = -1;
+        snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", stop[i]);
+        ok = gguf_int(g, key, 0, tok_vocab(c->tok) - 1, &id, e);
+        add_stop(c, (int)id);
+    }
+    gguf_close(g);
+    return ok;
+}
+
 static bool load_template(struct chat *c, const char *dir, struct err *e)
 {
     struct buf b = {0};
@@ -411,7 +433,7 @@ static void compare_template(struct chat *c)
             return;
     size_t n = strlen(c->warning);
     snprintf(c->warning + n, sizeof c->warning - n,
-             "%sthe folder's chat template (sha256 %.12s) is not one that the built-in %s format "
+             "%sthe model's chat template (sha256 %.12s) is not one that the built-in %s format "
              "was compared with; if replies look odd, compare them", n ? "; " : "", hex,
              c->format->name);
 }
@@ -428,11 +450,15 @@ struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool ra
     c->vocab = m->cfg.vocab;
     strftime(c->date, sizeof c->date, "%Y-%m-%d", localtime_r(&now, &tm));
     c->format = &chat_raw;
-    if (!raw && !(choose_format(c, m, e) && (!m->dir || load_template(c, m->dir, e)))) {
+    bool gguf = m->dir && gguf_is(m->dir), ok = raw || choose_format(c, m, e);
+    if (ok)
+        find_markers(c, m);
+    if (ok && m->dir && (gguf || !raw))
+        ok = gguf ? load_metadata(c, m->dir, raw, e) : load_template(c, m->dir, e);
+    if (!ok) {
         chat_close(c);
         return NULL;
     }
-    find_markers(c, m);
     if (!raw)
         chat_read_template(c, m);
     if (c->template)

@@ -24,8 +24,8 @@ struct message {
 
 struct chat;
 
-/* Chooses the format by the config's family and the template in the model's folder. `raw`: no
- * format; the texts are encoded one after another, special tokens in them matched, after the
+/* Chooses the format by the config's family and the template in the model's folder or GGUF. `raw`:
+ * no format; the texts are encoded one after another, special tokens in them matched, after the
  * tokenizer's bos. *warning (the pointer may be NULL) is set to one line for the user, e.g. about
  * an unknown template, or to NULL; it is valid as long as the chat. NULL and *e on failure, e.g. if
  * the tokenizer lacks a token of the format (ERR_MODEL). m and t must outlive the chat;
@@ -65,7 +65,7 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
 /* The same in a style that the chat has. */
 bool chat_render_in(const struct chat *c, const struct chat_style *s, const struct message *m,
                     int n, struct ids *out, struct err *e);
-/* The ids that end a reply: the format's, then the config's. Returns how many. */
+/* The ids that end a reply: the format's, then the config's and the GGUF's. Returns how many. */
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP]);
 
 /* Reads a reply token by token and separates the visible text by channel. One thread at a time. */

@@ -67,7 +67,7 @@ struct chat {
     int32_t stop[MAX_STOP];
     int n_stop;
     int vocab;       /* rows of the model's embedding; 0: unknown */
-    char *template;  /* the template in the model's folder, or NULL */
+    char *template;  /* the template in the model's folder or GGUF, or NULL */
     char *system_default, *system_suffix;
     bool date_lines;    /* llama-3.1 and later begin the system turn with two dates */
     const char *open_thought; /* "<think>", perhaps with a newline, at the end of the prompt; NULL:
@@ -98,7 +98,7 @@ void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verb
 const char *trimmed(const char *s, size_t *n);
 
 /* Sets the fields of c in which variants of a format differ (default texts, thoughts, dates) from
- * the template, if the model's folder has one. */
+ * the template, if the model has one. */
 void chat_read_template(struct chat *c, const struct model *m);
 
 bool harmony_conversation(struct render *r, const struct message *m, int n);

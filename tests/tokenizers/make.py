@@ -5,8 +5,8 @@
 NAME.json is a tokenizer.json without its vocabulary and merges, NAME.merges its merges, a line each:
 the vocabulary of these files is the byte alphabet in the file's order and then what each merge joins,
 so the test puts the file together again. cl100k, o200kpat and qwenpat share one list of merges.
-variants.json holds small tokenizers that use every option the loader knows, with texts, ids (special
-tokens matched, and not) and decoded text.
+spm.json holds the ids of gemmastyle's texts by scores. variants.json holds small tokenizers that use every
+option the loader knows, with texts, ids (special tokens matched, and not) and decoded text.
 """
 import json
 import random
@@ -136,6 +136,35 @@ def write_lines(path, items):
         f.write("[\n" + ",\n".join(json.dumps(i, separators=(",", ":")) for i in items) + "\n]\n")
 
 
+def ranked(ids, scores):
+    """Merges of a SentencePiece vocabulary, as transformers makes them."""
+    found = []
+    for piece, i in ids.items():
+        for k in range(1, len(piece)):
+            left, right = piece[:k], piece[k:]
+            if left in ids and right in ids:
+                found.append((scores[i], k, len(right), left, right))
+    found.sort(key=lambda m: m[:3], reverse=True)
+    return [(m[3], m[4]) for m in found]
+
+
+def sentencepiece():
+    """Ids by gemmastyle's vocabulary as SentencePiece has it for Llama 2: with scores, in another order than the ids,
+    and a space before the text."""
+    file = json.load(open("gemmastyle.json"))
+    ids = file["model"]["vocab"]
+    added = {a["content"] for a in file["added_tokens"]}
+    merges = ranked(ids, [-float(i * 7919 % 9001) for i in range(len(ids))])
+    file["model"]["merges"] = [m for m in merges if not added & {m[0], m[1], m[0] + m[1]}]
+    prepend = {"type": "Prepend", "prepend": "\u2581"}
+    file["normalizer"] = {"type": "Sequence", "normalizers": [prepend, file["normalizer"]]}
+    file["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    t = Tokenizer.from_str(json.dumps(file))
+    with open("gemmastyle.cases") as f:
+        for text in (json.loads(line)["text"] for line in f):
+            yield t.encode(text, add_special_tokens=False).ids
+
+
 def main(golden):
     for name in ("gpt2", "cl100k", "o200kpat", "qwenpat"):
         file = json.load(open(f"{golden}/{name}/tokenizer.json"))
@@ -151,6 +180,7 @@ def main(golden):
     shutil.copy(f"{golden}/gemmastyle/tokenizer.json", "gemmastyle.json")
     for name in ("gpt2", "cl100k", "o200kpat", "qwenpat", "gemmastyle"):
         shutil.copy(f"{golden}/{name}/cases.jsonl", f"{name}.cases")
+    write_lines("spm.json", sentencepiece())
     write_lines("variants.json", [{"file": f, "cases": list(run(f))} for f in map(variant, settings())])
 
 

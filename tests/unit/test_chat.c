@@ -6,6 +6,7 @@
  */
 #include "engine/thread/internal.h"
 #include "models/chat/chat.h"
+#include "tests/gguf_kit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -617,6 +618,53 @@ static void test_stops_are_the_formats_then_the_configs(void **state)
     tok_close(t);
 }
 
+/* A model that is a GGUF: the template and the ids that end a reply are in its metadata. */
+static void test_a_gguf_has_its_template_and_its_stops(void **state)
+{
+    (void)state;
+    struct gw g = {0};
+    struct err e = {0};
+    const char *warning;
+    int32_t stop[MAX_STOP];
+    char *path = xasprintf("%s/x.gguf", folder);
+    struct model m = {.cfg = {.family = "qwen3", .stop = {7}, .n_stop = 1}, .dir = path};
+    struct message hi = say(ROLE_USER, "Hi");
+    for (int bad = 0; bad < 2; bad++) {
+        gw_string(&g, "tokenizer.chat_template",
+                  "{{- '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>assistant\n' }}");
+        gw_u32(&g, "tokenizer.ggml.eos_token_id", tok_find(bytes, "<|im_end|>"));
+        gw_u32(&g, "tokenizer.ggml.eot_token_id", bad ? 1 << 20 : 11);
+        gw_u32(&g, "tokenizer.ggml.eom_token_id", 12);
+        struct buf b = gw_bytes(&g);
+        FILE *f = fopen(path, "w");
+        assert_true(f && fwrite(b.p, 1, b.n, f) == b.n && fclose(f) == 0);
+        buf_free(&b);
+        struct chat *c = chat_open(&m, bytes, false, &warning, &e);
+        if (bad) {
+            assert_null(c);
+            assert_non_null(strstr(e.msg, "tokenizer.ggml.eot_token_id"));
+            break;
+        }
+        if (!c)
+            fail_msg("%s", e.msg);
+        assert_string_equal(chat_name(c), "chatml");
+        assert_prompt(c, &hi, 1, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+                                 "<|im_start|>assistant\n");
+        assert_non_null(strstr(warning, "the model's chat template"));
+        assert_int_equal(chat_stops(c, stop), 5); /* the format's two, the config's, eot and eom */
+        assert_int_equal(stop[2], 7);
+        assert_int_equal(stop[3], 11);
+        assert_int_equal(stop[4], 12);
+        chat_close(c);
+        c = chat_open(&m, bytes, true, &warning, &e);
+        assert_non_null(c);
+        assert_int_equal(chat_stops(c, stop), 4); /* raw: the config's and the file's */
+        chat_close(c);
+    }
+    unlink(path);
+    free(path);
+}
+
 /* ---- reading replies ---- */
 
 /* Each token of ids has produced all of its bytes in the text or none, and together they produced all
@@ -788,6 +836,7 @@ int main(void)
         cmocka_unit_test(test_missing_markers_and_unknown_families),
         cmocka_unit_test(test_templates_are_compared),
         cmocka_unit_test(test_stops_are_the_formats_then_the_configs),
+        cmocka_unit_test(test_a_gguf_has_its_template_and_its_stops),
         cmocka_unit_test(test_readers_tell_thoughts_from_answers),
         cmocka_unit_test(test_text_events_name_their_tokens),
     };
