@@ -1,4 +1,4 @@
-/* tokenizer.h - tokenizer.json (byte-pair encoding) to and from token ids.
+/* tokenizer.h - a text to and from token ids, by a tokenizer.json (byte-pair encoding) or a GGUF.
  *
  * The ids equal those of Hugging Face tokenizers for byte-level (GPT-2, cl100k, o200k, Qwen) and
  * byte-fallback (Gemma) files. A tokenizer does not change after tok_open() and may be used from
@@ -13,7 +13,8 @@ struct tokenizer;
 
 enum { TOK_FILE_BYTES = 256 << 20 }; /* of a tokenizer.json, at most; the largest published ones have 40 MB */
 
-/* Opens dir/tokenizer.json (dir may also name the file). NULL and *e (ERR_MODEL) on failure. */
+/* Opens dir/tokenizer.json (dir may also name the file), or the tokenizer in a GGUF. NULL and *e
+ * (ERR_MODEL) on failure. */
 struct tokenizer *tok_open(const char *dir, struct err *e);
 void tok_close(struct tokenizer *t);
 
@@ -41,7 +42,7 @@ void tok_stop_on(const struct stop *stop);
 
 int tok_vocab(const struct tokenizer *t);                    /* highest id + 1 */
 int tok_find(const struct tokenizer *t, const char *string); /* id of an exact token, or -1 */
-/* The id that the file's post_processor puts before a text, or -1. */
+/* The id that the file's post_processor, or the GGUF's metadata, puts before a text, or -1. */
 int tok_bos(const struct tokenizer *t);
 bool tok_is_special(const struct tokenizer *t, int id);
 /* The decoded bytes of an id, possibly an incomplete UTF-8 sequence; NULL if the id has no string.

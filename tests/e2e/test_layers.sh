@@ -36,8 +36,8 @@ only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/tree_rules\.h' 
 only models "$base"
 only models/checkpoint "$base" 'models/models\.h' 'models/families/families\.h'
 only models/families "$base" 'models/models\.h' 'models/checkpoint/.*'
-only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
-only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
+only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/(json|gguf)\.h'
+only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h' 'models/checkpoint/gguf\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
 below="$table|models/.*|engine/(event|served|settings|bugs|fault|probe|what_if|job)\\.h"
