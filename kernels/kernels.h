@@ -231,11 +231,14 @@ struct k_moe {
     kbuf chosen; /* (rows, top_k) i32 out, or absent */
 };
 
-/* x[r] *= *s (gemma-4's layer_scalar) */
+/* x[r] *= *s (gemma-4's layer_scalar), or, without s, 1 + beta ln(1 + floor(pos[r] / period))
+ * (ministral-3's factor of queries far into the context) */
 struct k_scale {
     int rows, n;
     kbuf x;
-    const struct tensor *s; /* (1) */
+    const struct tensor *s; /* (1) or NULL */
+    kbuf pos;               /* (rows) i32 */
+    float beta, period;     /* period: in positions */
 };
 
 /* dst[r][0..n) = src[idx[r]][0..n), or src[r] without idx */

@@ -46,6 +46,8 @@ struct rope {
     double mscale, mscale_all_dim;             /* yarn; 0: absent */
     double attention_factor;                   /* as given; 0: absent */
     double partial;                            /* partial_rotary_factor; 1: all */
+    double temper; /* queries at position p are multiplied by 1 + temper ln(1 + floor(p /
+                      original_max)) after rotation (ministral-3); 0: they are not */
     bool truncate;
     /* derived by rope_init() */
     int head_dim, rot, half; /* rot dimensions of a head are rotated, as half = rot / 2 pairs */

@@ -267,6 +267,10 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool no
         .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
         .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : nowhere,
         .q = n->q, .cells = n->cells[l], .table = &kp->table[target_table(w->window)]});
+    if (rope && rope->temper > 0)
+        n->dev.k->scale(n->dev.d, &(struct k_scale){
+            .rows = rows, .n = w->n_head * w->head_dim, .x = n->q, .pos = kp->pos,
+            .beta = (float)rope->temper, .period = (float)rope->original_max});
 }
 
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)

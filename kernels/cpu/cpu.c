@@ -193,14 +193,21 @@ static void cpu_normalize(struct kdev *d, const struct k_normalize *a)
     cpu_each(d, a->rows, a->n * 4.0, normalize_row, &run);
 }
 
+static float far_factor(const struct k_scale *a, int pos)
+{
+    return 1 + a->beta * logf(1 + floorf((float)pos / a->period));
+}
+
 static void cpu_scale(struct kdev *d, const struct k_scale *a)
 {
-    float s;
-    cpu_store_of(a->s);
-    d->isa->widen(a->s, 0, 1, 1, &s);
-    for (int r = 0; r < a->rows; r++)
-        d->isa->scale(cpu_f32(a->x, (size_t)a->rows * (size_t)a->n) + (size_t)r * (size_t)a->n,
-                      a->n, s);
+    float s = 1, *x = cpu_f32(a->x, (size_t)a->rows * (size_t)a->n);
+    const int32_t *pos = a->s ? NULL : cpu_i32(a->pos, (size_t)a->rows);
+    if (a->s) {
+        cpu_store_of(a->s);
+        d->isa->widen(a->s, 0, 1, 1, &s);
+    }
+    for (int r = 0; r < a->rows; r++, x += a->n)
+        d->isa->scale(x, a->n, pos ? far_factor(a, pos[r]) : s);
 }
 
 /* The part of dst that begins at element p->at of row 0. */

@@ -135,6 +135,12 @@ float arch_softcap(const struct conf *c, const char *key, double dflt)
     return (float)conf_num(c, key, conf_is_null(c, key) ? 0 : dflt, 1e-3, 1e6);
 }
 
+bool arch_tied(const struct arch *a, bool dflt)
+{
+    bool alone = a->c.obj == a->top.obj;
+    return conf_bool(&a->top, "tie_word_embeddings", alone ? dflt : !a->has_head);
+}
+
 static void check_method(const struct conf *c, const char *method)
 {
     struct conf q;

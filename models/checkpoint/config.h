@@ -16,6 +16,7 @@ struct arch {
     struct conf c;   /* the text model's object: text_config in a multimodal folder, else top.
                         Readers see the keys of the family's table */
     int n_tensor;    /* tensors of the checkpoint: an upper bound of the number of layers */
+    bool has_head;   /* one of them is named lm_head.weight */
     struct config *cfg;
     struct layer *layer; /* (cfg->n_layer), owned by the caller, also after an error */
 };
@@ -43,6 +44,10 @@ enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt);
 /* A tanh soft-cap: 0 (none) if the key is null, `dflt` if it is absent. */
 float arch_softcap(const struct conf *c, const char *key, double dflt);
 
+/* Whether the head is the embedding: tie_word_embeddings, `dflt` if absent. In a multimodal folder
+ * the key beside text_config says so, and if absent whether the checkpoint has a head. */
+bool arch_tied(const struct arch *a, bool dflt);
+
 /* Refuses a quantization_config whose method is not `method`; NULL: refuses every method. */
 void arch_quantization(const struct arch *a, const char *method);
 
@@ -54,6 +59,8 @@ struct rope_spelling {
     const char *type;  /* key of this layer type in rope_parameters; NULL: there is one rope */
     const char *theta; /* older configs: key of theta, e.g. "rope_theta"; NULL: none */
     bool scaled;       /* rope_scaling applies to this layer type */
+    bool partial;      /* partial_rotary_factor leaves dimensions of a head unrotated */
+    bool tempers;      /* llama_4_scaling_beta is a key of the rope (struct rope, `temper`) */
     struct rope dflt;  /* the rope of a config that has neither object */
 };
 

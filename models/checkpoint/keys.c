@@ -117,7 +117,7 @@ static bool same_scale(const json_t *v, const struct arch *a)
 static bool same_theta(const json_t *v, const struct arch *a, bool of_sliding_layers)
 {
     for (int i = 0; i < a->cfg->n_layer; i++)
-        if (((a->layer[i].window > 0) == of_sliding_layers) &&
+        if (((a->layer[i].window > 0) == of_sliding_layers) && a->layer[i].rope_id >= 0 &&
             !is(v, a->cfg->rope[a->layer[i].rope_id].theta))
             return false;
     return true;

@@ -3,6 +3,7 @@
 #include "models/checkpoint/safetensors.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,23 @@
 static const struct family *const families[] = {
     &family_gpt_oss, &family_gemma3, &family_gemma4, &family_gemma2,
     &family_olmo3,   &family_qwen3,  &family_llama,  &family_mistral,
-    &family_ministral, &family_gemma3_mm,
+    &family_ministral, &family_gemma3_mm, &family_gemma4_unified, &family_ministral3,
+    &family_olmo2, &family_smollm3, &family_exaone4,
 };
 
-static const struct family *find_family(const struct conf *c)
+/* Types of multimodal folders whose text models are of several families: that of text_config
+ * decides. */
+static bool wraps(const char *type)
 {
+    return !strcmp(type, "mistral3") || !strcmp(type, "exaone4_5");
+}
+
+static const struct family *find_family(const struct conf *top)
+{
+    struct conf text = *top, *c = &text;
     struct buf known = {0};
+    if (wraps(conf_str(top, "model_type", "")) && !conf_enter(top, "text_config", c))
+        return conf_refuse(top, "text_config", "is missing"), NULL;
     const char *type = conf_str(c, "model_type", NULL);
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (const char *const *t = families[i]->types; *t; t++) {
@@ -39,22 +51,33 @@ static const struct family *find_family(const struct conf *c)
 static bool enter_text(struct arch *a, const struct family *f)
 {
     a->c = a->top;
-    if (f->outer && !strcmp(conf_str(&a->top, "model_type", ""), f->outer) &&
+    const char *type = conf_str(&a->top, "model_type", "");
+    if (((f->outer && !strcmp(type, f->outer)) || wraps(type)) &&
         !conf_enter(&a->top, "text_config", &a->c))
         return conf_refuse(&a->top, "text_config", "is missing");
     a->c.keys = f->keys;
     return true;
 }
 
-/* Finds the family and fills *g and *layer from the config. Frees root, which may be NULL (*e is
- * set then). */
-static bool configure(json_t *root, const char *path, int n_tensor, struct config *g,
+/* Whether the checkpoint has a head, below whatever prefix. */
+static bool has_head(const struct safetensors *st)
+{
+    bool found = false;
+    for (int i = 0; i < st_count(st); i++)
+        found |= fnmatch("*lm_head.weight", st_at(st, i)->name, 0) == 0;
+    return found;
+}
+
+/* Finds the family and fills *g and *layer from the config. st NULL: there is no checkpoint. Frees
+ * root, which may be NULL (*e is set then). */
+static bool configure(json_t *root, const char *path, const struct safetensors *st, struct config *g,
                       struct layer **layer, const struct family **family, struct err *e)
 {
     if (!root)
         return false;
     struct conf_file file = {.path = path, .e = e};
-    struct arch a = {.top = {.obj = root, .file = &file}, .n_tensor = n_tensor, .cfg = g};
+    struct arch a = {.top = {.obj = root, .file = &file}, .n_tensor = st ? st_count(st) : 1 << 20,
+                     .has_head = st && has_head(st), .cfg = g};
     *family = find_family(&a.top);
     bool ok = *family && enter_text(&a, *family);
     if (ok) {
@@ -89,7 +112,8 @@ static const struct prefix prefixes[] = {
 static const char *const ignored[] = {
     "*rotary_emb.inv_freq",
     "*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "*embed_vision.*",
-    "*audio_tower.*", "*embed_audio.*",
+    "*audio_tower.*", "*embed_audio.*", "*vision_embedder.*", "*visual.*",
+    "mtp.*", /* layers that predict further tokens */
     NULL,
 };
 
@@ -164,7 +188,7 @@ static bool load_into(struct model *m, const char *path, const struct loading *p
     struct safetensors *st = st_open(m->dir, e);
     if (!st)
         return false;
-    if (!configure(json_open(path, NULL, e), path, st_count(st), &m->cfg, &m->layer, &f, e) ||
+    if (!configure(json_open(path, NULL, e), path, st, &m->cfg, &m->layer, &f, e) ||
         !generation_read(m->dir, &m->cfg, e)) {
         st_close(st);
         return false;
@@ -210,12 +234,11 @@ bool model_mappable(const char *dir, const char **why)
 bool model_shaped(struct model *m, const char *config, struct err *e)
 {
     static const char *const path = "config";
-    enum { ANY = 1 << 20 };
     const struct family *f;
     int64_t x[N_EXTENT] = {0};
     *m = (struct model){.dir = xstrdup(path)};
     json_t *root = json_read(config, strlen(config), JSON_DEPTH, path, e);
-    if (!configure(root, path, ANY, &m->cfg, &m->layer, &f, e)) {
+    if (!configure(root, path, NULL, &m->cfg, &m->layer, &f, e)) {
         model_free(m);
         return false;
     }

@@ -152,12 +152,20 @@ static const struct {
     {"sliding_attention", 0, NAN},
 };
 
+/* Whether the family uses the key in a rope of these kinds. */
+static bool family_uses(const struct rope_spelling *s, const char *key, int kinds)
+{
+    return (s->partial && !strcmp(key, "partial_rotary_factor")) ||
+           (s->tempers && kinds & IN_YARN && !strcmp(key, "llama_4_scaling_beta"));
+}
+
 /* Refuses keys that no kind of rope in `kinds` uses. */
-static void refuse_unused(const struct conf *p, int kinds, const char *expected)
+static void refuse_unused(const struct conf *p, const struct rope_spelling *s, int kinds,
+                          const char *expected)
 {
     for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++) {
         const json_t *v = conf_value(p, rope_keys[i].key);
-        if (v && !(rope_keys[i].kinds & kinds) &&
+        if (v && !(rope_keys[i].kinds & kinds) && !family_uses(s, rope_keys[i].key, kinds) &&
             !(json_is_number(v) && json_number_value(v) == rope_keys[i].neutral))
             conf_refuse(p, rope_keys[i].key, "is not used there, expected %s", expected);
     }
@@ -210,6 +218,8 @@ static void read_yarn(const struct conf *p, const struct rope_spelling *s, struc
     r->attention_factor = conf_num(p, "attention_factor", 0, 1e-6, 1e6);
     r->mscale = conf_num(p, "mscale", 0, 0, 1e6);
     r->mscale_all_dim = conf_num(p, "mscale_all_dim", 0, 0, 1e6);
+    if (s->tempers)
+        r->temper = conf_num(p, "llama_4_scaling_beta", 0, 0, 1e3);
     if (s->type && !r->truncate)
         conf_refuse(p, "truncate", "is false, which the reference does not use where layer types "
                     "have ropes of their own, expected true");
@@ -224,12 +234,13 @@ static void read_llama3(const struct conf *p, struct rope *r)
                     r->high_freq_factor, r->low_freq_factor);
 }
 
-/* The share of a head that is rotated. Only the proportional kind leaves dimensions unrotated. */
-static double partial(const struct conf *c, const struct conf *p, const struct rope *r)
+/* The share of a head that is rotated. Only the proportional kind leaves dimensions unrotated, and
+ * families whose spelling says so. */
+static double partial(const struct conf *c, const struct conf *p, const struct rope *r, bool may)
 {
     static const char *const key = "partial_rotary_factor";
     const struct conf *at = p && conf_has(p, key) ? p : c;
-    bool fixed = !p || r->kind != ROPE_PROPORTIONAL;
+    bool fixed = !may && (!p || r->kind != ROPE_PROPORTIONAL);
     double expected = r->kind == ROPE_PROPORTIONAL ? r->partial : 1;
     double x = conf_num(at, key, expected, 1e-3, 1);
     if (fixed && x != expected)
@@ -250,9 +261,9 @@ static void read_rope(const struct conf *c, const struct conf *p, const struct c
                            .theta = conf_num(p, "rope_theta", r->theta, 1.001, 1e12)};
         char expected[64];
         snprintf(expected, sizeof expected, "none in a rope of type %s", kind_names[r->kind]);
-        refuse_unused(p, 1 << r->kind, expected);
+        refuse_unused(p, s, 1 << r->kind, expected);
     }
-    r->partial = partial(c, p, r);
+    r->partial = partial(c, p, r, s->partial);
     if (r->kind == ROPE_YARN || r->kind == ROPE_LLAMA3)
         r->original_max = original_max(c, p, cfg, s, r->original_max);
     if (!p)
@@ -275,7 +286,7 @@ static bool same_rope(const struct rope *a, const struct rope *b)
            a->beta_slow == b->beta_slow && a->low_freq_factor == b->low_freq_factor &&
            a->high_freq_factor == b->high_freq_factor && a->mscale == b->mscale &&
            a->mscale_all_dim == b->mscale_all_dim && a->attention_factor == b->attention_factor &&
-           a->partial == b->partial && a->truncate == b->truncate;
+           a->partial == b->partial && a->truncate == b->truncate && a->temper == b->temper;
 }
 
 void arch_rope(const struct conf *c, const struct config *cfg, const struct rope_spelling *s,

@@ -28,8 +28,9 @@ struct family {
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
-extern const struct family family_gemma2, family_gemma3, family_gemma3_mm, family_gemma4,
-    family_gpt_oss, family_llama, family_ministral, family_mistral, family_olmo3, family_qwen3;
+extern const struct family family_exaone4, family_gemma2, family_gemma3, family_gemma3_mm,
+    family_gemma4, family_gemma4_unified, family_gpt_oss, family_llama, family_ministral,
+    family_ministral3, family_mistral, family_olmo2, family_olmo3, family_qwen3, family_smollm3;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);

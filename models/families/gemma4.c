@@ -1,9 +1,10 @@
-/* gemma4.c - Gemma 4 text models, and the trunk of their frozen-KV assistants.
+/* gemma4.c - Gemma 4 and Gemma 4 Unified text models, and the trunk of their frozen-KV assistants.
  *
  * Full layers have wider heads than sliding ones; V has a norm without weights; the attention scale
  * is 1. E2B and E4B: per-layer embeddings; the last layers own no K and V but read those of the
  * last earlier layer of their type, and may have MLPs twice as wide. 26B-A4B: experts beside the
- * dense MLP. 26B and 31B: full layers use their K projection as V.
+ * dense MLP. 26B and 31B: full layers use their K projection as V. Unified: neither per-layer
+ * embeddings nor experts, and other defaults.
  */
 #include "models/families/families.h"
 
@@ -156,10 +157,10 @@ static void configure_ropes(struct arch *a)
 }
 
 /* The last layer has full attention, whatever layer_types says. */
-static void configure_windows(struct arch *a)
+static void configure_windows(struct arch *a, int window)
 {
     struct layer *last = &a->layer[a->cfg->n_layer - 1];
-    arch_windows(a, 6, 512);
+    arch_windows(a, 6, window);
     last->window = 0;
     a->cfg->window = 0;
     for (int i = 0; i < a->cfg->n_layer; i++)
@@ -176,11 +177,11 @@ static void check_causal(const struct conf *c)
         conf_refuse(c, "use_bidirectional_attention", "is set, which is not supported");
 }
 
-bool gemma4_configure(struct arch *a)
+static bool configure_text(struct arch *a, int max_pos, int window, int ple)
 {
-    static const struct sizes dflt = {
+    const struct sizes dflt = {
         .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv = 4, .head_dim = 256,
-        .vocab = 262144, .max_pos = 131072, .eps = 1e-6,
+        .vocab = 262144, .max_pos = max_pos, .eps = 1e-6,
     };
     if (!arch_sizes(a, &dflt))
         return false;
@@ -194,14 +195,14 @@ bool gemma4_configure(struct arch *a)
     g->attn_scale = 1;
     g->final_softcap = arch_softcap(c, "final_logit_softcapping", 0);
     g->embed_scale = gemma_embed_scale(g->hidden);
-    g->ple = conf_int(c, "hidden_size_per_layer_input", 256, 0, 1 << 16);
+    g->ple = conf_int(c, "hidden_size_per_layer_input", ple, 0, 1 << 16);
     g->ple_vocab = conf_int(c, "vocab_size_per_layer_input", 262144, 0, 1 << 22);
     if (g->ple && g->ple_vocab < g->vocab)
         conf_refuse(c, "vocab_size_per_layer_input", "is %d, expected at least vocab_size %d",
                     g->ple_vocab, g->vocab);
     check_causal(c);
     arch_quantization(a, NULL);
-    configure_windows(a);
+    configure_windows(a, window);
     configure_heads(a);
     configure_overrides(a);
     check_global(a);
@@ -209,6 +210,16 @@ bool gemma4_configure(struct arch *a)
     configure_experts(a);
     configure_ropes(a);
     return conf_ok(c);
+}
+
+bool gemma4_configure(struct arch *a)
+{
+    return configure_text(a, 131072, 512, 256);
+}
+
+static bool configure_unified(struct arch *a)
+{
+    return configure_text(a, 262144, 1024, 0);
 }
 
 static const struct tensor_spec trunk[] = {
@@ -242,18 +253,30 @@ const struct tensor_spec gemma4_layer[] = {
     {0},
 };
 
+#define KEYS                                                                                       \
+    KEYS_OF_ALL, "hidden_activation", "attention_bias", "layer_types", "sliding_window",           \
+        "final_logit_softcapping", "use_bidirectional_attention", "global_head_dim",               \
+        "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",                  \
+        "use_double_wide_mlp", "per_layer_config"
+
 const struct family family_gemma4 = {
     .name = "gemma4",
     .types = (const char *const[]){"gemma4", "gemma4_text", NULL},
     .outer = "gemma4",
     .keys = (const char *const[]){
-        KEYS_OF_ALL, "hidden_activation", "attention_bias", "layer_types", "sliding_window",
-        "final_logit_softcapping", "use_bidirectional_attention", "global_head_dim",
-        "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
-        "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
-        "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size",
-        "per_layer_config", NULL},
+        KEYS, "hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block",
+        "num_experts", "top_k_experts", "moe_intermediate_size", NULL},
     .configure = gemma4_configure,
+    .trunk = trunk,
+    .layer = gemma4_layer,
+};
+
+const struct family family_gemma4_unified = {
+    .name = "gemma4",
+    .types = (const char *const[]){"gemma4_unified", "gemma4_unified_text", NULL},
+    .outer = "gemma4_unified",
+    .keys = (const char *const[]){KEYS, NULL},
+    .configure = configure_unified,
     .trunk = trunk,
     .layer = gemma4_layer,
 };

@@ -1,13 +1,16 @@
 /* llama.c - families of the pre-norm block: Llama 3, Mistral and Ministral (Llama with windows),
- * Qwen 3 (Llama with q and k normalised per head).
+ * Ministral 3 (queries far into the context get a factor), SmolLM 3 (some layers have no rope),
+ * Qwen 3 (q and k are normalised per head).
  */
 #include "models/families/families.h"
 
-static bool configure_block(struct arch *a, const struct sizes *dflt)
+static const struct rope_spelling plain_rope = {
+    .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
+};
+
+static bool configure_block(struct arch *a, const struct sizes *dflt,
+                            const struct rope_spelling *rope)
 {
-    static const struct rope_spelling rope = {
-        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
-    };
     if (!arch_sizes(a, dflt))
         return false;
     const struct conf *c = &a->c;
@@ -15,10 +18,10 @@ static bool configure_block(struct arch *a, const struct sizes *dflt)
     g->norm = NORM_RMS;
     g->place = PLACE_PRE;
     g->act = arch_act(c, "hidden_act", "silu");
-    g->tied = conf_bool(c, "tie_word_embeddings", false);
+    g->tied = arch_tied(a, false);
     arch_quantization(a, NULL);
     g->n_rope = 1;
-    arch_rope(c, g, &rope, &g->rope[0]);
+    arch_rope(c, g, rope, &g->rope[0]);
     return true;
 }
 
@@ -26,7 +29,7 @@ static bool configure_block(struct arch *a, const struct sizes *dflt)
 static bool configure_llama(struct arch *a)
 {
     static const struct sizes dflt = {.eps = 1e-6};
-    return configure_block(a, &dflt) && conf_ok(&a->c);
+    return configure_block(a, &dflt, &plain_rope) && conf_ok(&a->c);
 }
 
 /* Without layer_types, which Mistral does not use, every layer is a sliding one; a null
@@ -34,10 +37,75 @@ static bool configure_llama(struct arch *a)
 static bool configure_mistral(struct arch *a)
 {
     static const struct sizes dflt = {.kv = 8, .eps = 1e-6};
-    if (!configure_block(a, &dflt))
+    if (!configure_block(a, &dflt, &plain_rope))
         return false;
     arch_windows(a, conf_is_null(&a->c, "sliding_window") ? 1 : 0, 4096);
     return conf_ok(&a->c);
+}
+
+/* All layers are full, or all slide. */
+static bool configure_ministral3(struct arch *a)
+{
+    static const struct sizes dflt = {
+        .hidden = 4096, .ffn = 14336, .layers = 34, .heads = 32, .kv = 8, .head_dim = 128,
+        .vocab = 131072, .max_pos = 262144, .eps = 1e-5,
+    };
+    static const struct rope_spelling rope = {
+        .theta = "rope_theta", .scaled = true, .tempers = true,
+        .dflt = {.kind = ROPE_YARN, .theta = 1e6, .factor = 16, .original_max = 16384,
+                 .beta_fast = 32, .beta_slow = 1, .partial = 1, .truncate = true, .mscale = 1,
+                 .mscale_all_dim = 1, .temper = 0.1},
+    };
+    if (!configure_block(a, &dflt, &rope))
+        return false;
+    arch_windows(a, conf_has(&a->c, "sliding_window") ? 0 : 1, 0);
+    return conf_ok(&a->c);
+}
+
+/* The layers whose entry of no_rope_layers is 0, without the list every fourth, have no rope. */
+static void configure_no_rope(struct arch *a)
+{
+    const struct conf *c = &a->c;
+    const json_t *has = conf_value(c, "no_rope_layers");
+    int every = conf_int(c, "no_rope_layer_interval", 4, 1, 1 << 20), n = a->cfg->n_layer;
+    if (has && json_array_size(has) < (size_t)n)
+        conf_refuse(c, "no_rope_layers", "has %zu entries, expected at least %d "
+                    "(num_hidden_layers)", json_array_size(has), n);
+    for (int i = 0; i < n; i++) {
+        const json_t *v = json_array_get(has, (size_t)i);
+        bool none = has ? json_is_integer(v) && !json_integer_value(v) : (i + 1) % every == 0;
+        if (has && !json_is_integer(v))
+            conf_refuse(c, "no_rope_layers", "has no number for layer %d, expected 1 (rope) or 0",
+                        i);
+        a->layer[i].rope_id = none ? -1 : 0;
+    }
+}
+
+/* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
+ * that have no rope. */
+static bool configure_smollm3(struct arch *a)
+{
+    static const struct sizes dflt = {.kv = 4, .eps = 1e-6};
+    static const struct rope_spelling rope = {
+        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(2e6),
+    };
+    if (!configure_block(a, &dflt, &rope))
+        return false;
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    g->tied = arch_tied(a, true);
+    configure_no_rope(a);
+    bool slides = conf_bool(c, "use_sliding_window", false);
+    arch_windows(a, 1, 0);
+    if (g->window && !slides)
+        conf_refuse(c, "layer_types", "has sliding layers, but use_sliding_window is false");
+    if (!slides || conf_has(c, "layer_types") || !conf_has(c, "sliding_window"))
+        return conf_ok(c);
+    int w = conf_int(c, "sliding_window", CONF_NEEDED, 1, 1 << 30);
+    for (int i = 0; i < g->n_layer; i++)
+        if (a->layer[i].rope_id < 0)
+            g->window = a->layer[i].window = w;
+    return conf_ok(c);
 }
 
 /* sliding_window applies only if use_sliding_window is true, and without layer_types to the layers
@@ -45,7 +113,7 @@ static bool configure_mistral(struct arch *a)
 static bool configure_qwen3(struct arch *a)
 {
     static const struct sizes dflt = {.kv = 32, .head_dim = 128, .eps = 1e-6};
-    if (!configure_block(a, &dflt))
+    if (!configure_block(a, &dflt, &plain_rope))
         return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
@@ -96,6 +164,27 @@ const struct family family_ministral = {
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", "layer_types", NULL},
     .configure = configure_mistral,
+    .trunk = trunk,
+    .layer = layer,
+};
+
+const struct family family_ministral3 = {
+    .name = "mistral",
+    .types = (const char *const[]){"ministral3", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "sliding_window", NULL},
+    .configure = configure_ministral3,
+    .trunk = trunk,
+    .layer = layer,
+};
+
+const struct family family_smollm3 = {
+    .name = "smollm3",
+    .types = (const char *const[]){"smollm3", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
+        "use_sliding_window", "layer_types", "no_rope_layers", "no_rope_layer_interval", NULL},
+    .configure = configure_smollm3,
     .trunk = trunk,
     .layer = layer,
 };

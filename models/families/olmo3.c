@@ -1,7 +1,13 @@
-/* olmo3.c - OLMo 3: norms after attention and MLP only, q and k normalised over the whole
- * projection, three sliding layers to one full layer. Only full layers use the scaled (YaRN) rope.
+/* olmo3.c - families of the post-norm block: norms after attention and MLP only, and norms of q and
+ * k.
+ *
+ * OLMo 2 and 3 normalise q and k over the whole projection. OLMo 2 has full layers only. OLMo 3 has
+ * three sliding layers to one full layer, and only full layers use the scaled (YaRN) rope. EXAONE 4
+ * normalises q and k per head; where some layers slide, full layers have no rope.
  */
 #include "models/families/families.h"
+
+#include <string.h>
 
 /* The older spelling's theta is one of the full layers only: with it the reference leaves sliding
  * layers at 5e5, where its earlier versions took it for all. So it cannot be followed where the two
@@ -18,7 +24,75 @@ static void check_old_theta(const struct arch *a)
                 "500000, or a rope_theta in rope_parameters.sliding_attention");
 }
 
-static bool configure(struct arch *a)
+static bool configure_block(struct arch *a, const struct sizes *dflt)
+{
+    if (!arch_sizes(a, dflt))
+        return false;
+    struct config *g = a->cfg;
+    g->norm = NORM_RMS;
+    g->place = PLACE_POST;
+    g->qk_norm = true;
+    g->act = arch_act(&a->c, "hidden_act", "silu");
+    g->tied = arch_tied(a, false);
+    arch_quantization(a, NULL);
+    return true;
+}
+
+static void configure_one_rope(struct arch *a)
+{
+    static const struct rope_spelling rope = {
+        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
+    };
+    a->cfg->n_rope = 1;
+    arch_rope(&a->c, a->cfg, &rope, &a->cfg->rope[0]);
+}
+
+static bool configure_olmo2(struct arch *a)
+{
+    static const struct sizes dflt = {.eps = 1e-5};
+    if (!configure_block(a, &dflt))
+        return false;
+    a->cfg->qk_norm_whole = true;
+    configure_one_rope(a);
+    return conf_ok(&a->c);
+}
+
+/* A pattern is a number, or one letter a layer, repeated: "LLLG" is the number 4. The reference
+ * takes other letters only beside layer_types, which comes first. */
+static int exaone4_period(const struct conf *c)
+{
+    const char *const key = "sliding_window_pattern";
+    const json_t *v = conf_value(c, key);
+    if (conf_is_null(c, "sliding_window"))
+        return 1;
+    if (!json_is_string(v) || conf_has(c, "layer_types"))
+        return json_is_string(v) ? 4 : conf_int(c, key, 4, 1, 1024);
+    const char *s = json_string_value(v);
+    size_t n = strspn(s, "L");
+    if (strcmp(s + n, "G") != 0)
+        conf_refuse(c, key, "\"%.60s\" is not supported, expected a number, or letters L before one "
+                    "G", show(s).s);
+    return (int)n + 1;
+}
+
+static bool configure_exaone4(struct arch *a)
+{
+    static const struct sizes dflt = {.kv = 32, .eps = 1e-5};
+    if (!configure_block(a, &dflt))
+        return false;
+    const struct conf *c = &a->c;
+    arch_windows(a, exaone4_period(c), 4096);
+    /* the last layer is full whatever the letters say */
+    if (!conf_has(c, "layer_types") && json_is_string(conf_value(c, "sliding_window_pattern")))
+        a->layer[a->cfg->n_layer - 1].window = 0;
+    configure_one_rope(a);
+    for (int i = 0; i < a->cfg->n_layer; i++)
+        if (!a->layer[i].window && !conf_is_null(c, "sliding_window"))
+            a->layer[i].rope_id = -1;
+    return conf_ok(c);
+}
+
+static bool configure_olmo3(struct arch *a)
 {
     static const struct sizes dflt = {.eps = 1e-5};
     static const struct rope_spelling sliding = {
@@ -27,16 +101,11 @@ static bool configure(struct arch *a)
     static const struct rope_spelling full = {
         .type = "full_attention", .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(5e5),
     };
-    if (!arch_sizes(a, &dflt))
+    if (!configure_block(a, &dflt))
         return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->norm = NORM_RMS;
-    g->place = PLACE_POST;
-    g->qk_norm = g->qk_norm_whole = true;
-    g->act = arch_act(c, "hidden_act", "silu");
-    g->tied = conf_bool(c, "tie_word_embeddings", false);
-    arch_quantization(a, NULL);
+    g->qk_norm_whole = true;
     arch_windows(a, 4, 4096);
     g->n_rope = 2;
     arch_rope(c, g, &sliding, &g->rope[0]);
@@ -48,14 +117,41 @@ static bool configure(struct arch *a)
 }
 
 static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+#define SPECS_POST_NORM                                                                            \
+    {SPEC(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},                         \
+    {SPEC(layer, ffn_norm, "post_feedforward_layernorm.weight", X_HIDDEN)}
+
 static const struct tensor_spec layer[] = {
     SPECS_ATTENTION,
     {SPEC(layer, q_norm, "self_attn.q_norm.weight", X_Q)},
     {SPEC(layer, k_norm, "self_attn.k_norm.weight", X_KV)},
     SPECS_MLP,
-    {SPEC(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},
-    {SPEC(layer, ffn_norm, "post_feedforward_layernorm.weight", X_HIDDEN)},
+    SPECS_POST_NORM,
     {0},
+};
+static const struct tensor_spec exaone4_layer[] = {
+    SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, SPECS_POST_NORM, {0},
+};
+
+const struct family family_olmo2 = {
+    .name = "olmo2",
+    .types = (const char *const[]){"olmo2", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", NULL},
+    .configure = configure_olmo2,
+    .trunk = trunk,
+    .layer = layer,
+};
+
+const struct family family_exaone4 = {
+    .name = "exaone4",
+    .types = (const char *const[]){"exaone4", "exaone4_5_text", NULL},
+    .keys = (const char *const[]){
+        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "layer_types", "sliding_window",
+        "sliding_window_pattern", NULL},
+    .configure = configure_exaone4,
+    .trunk = trunk,
+    .layer = exaone4_layer,
 };
 
 const struct family family_olmo3 = {
@@ -64,7 +160,7 @@ const struct family family_olmo3 = {
     .keys = (const char *const[]){
         KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "layer_types",
         "sliding_window", NULL},
-    .configure = configure,
+    .configure = configure_olmo3,
     .trunk = trunk,
     .layer = layer,
 };

@@ -42,7 +42,17 @@ CLASS = {
     "llama": ("LlamaConfig", "LlamaForCausalLM"),
     "mistral": ("MistralConfig", "MistralForCausalLM"),
     "ministral": ("MinistralConfig", "MinistralForCausalLM"),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM"),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM"),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM"),
+    "ministral3": ("Ministral3Config", "Ministral3ForCausalLM"),
+    "gemma4unified": ("Gemma4UnifiedTextConfig", "Gemma4UnifiedForCausalLM"),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM"),
+    "qwen3moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
 }
+# model_type of the multimodal folder that contains such a text model
+OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unified",
+         "mistral": "mistral3", "ministral3": "mistral3", "exaone4": "exaone4_5"}
 
 # How the folder is written, beside what transformers writes by itself:
 #   mxfp4     experts packed in blocks of 32
@@ -96,6 +106,25 @@ CASES = {
         prompt=41, rope_parameters=dict(
             rope_type="yarn", factor=32.0, original_max_position_embeddings=256, beta_fast=32.0,
             beta_slow=1.0, truncate=False, rope_theta=100.0))),
+    "olmo2-b": ("olmo2", dict(num_hidden_layers=3, attention_bias=True, old_rope=True,
+                              rope_parameters=YARN)),
+    "smollm3-b": ("smollm3", dict(  # layers without rope, which slide
+        head_dim=10, num_hidden_layers=5, no_rope_layers=[1, 0, 1, 1, 0], use_sliding_window=True,
+        sliding_window=5)),
+    "exaone4-b": ("exaone4", dict(  # full layers without rope
+        head_dim=10, sliding_window=5, sliding_window_pattern=2, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1e6, factor=16.0, low_freq_factor=1.0,
+            high_freq_factor=4.0, original_max_position_embeddings=64))),
+    "ministral3-b": ("ministral3", dict(  # queries beyond position 15 get a factor
+        head_dim=10, num_hidden_layers=3, prompt=41, wrap="language_model.model.",
+        rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=16.0, beta_fast=32.0,
+                             beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                             original_max_position_embeddings=16, llama_4_scaling_beta=0.4))),
+    "gemma4-unified-b": ("gemma4unified", dict(
+        layer_types=[SLIDE, FULL, SLIDE, SLIDE, FULL], num_hidden_layers=5, head_dim=10,
+        global_head_dim=16, sliding_window=7, attention_k_eq_v=True, num_global_key_value_heads=3,
+        num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size=40, intermediate_size=36,
+        wrap="model.language_model.")),
 }
 
 
@@ -221,6 +250,67 @@ def vary_ministral(r, d):
                 rope_parameters=rope(r))
 
 
+def vary_olmo2(r, d):
+    return dict(rope_parameters=rope(r), attention_bias=r.random() < 0.3, old_rope=r.random() < 0.5)
+
+
+def vary_smollm3(r, d):
+    n = d["num_hidden_layers"]
+    return dict(rope_parameters=rope(r), attention_bias=r.random() < 0.3, old_rope=r.random() < 0.5,
+                tie_word_embeddings=r.random() < 0.5, use_sliding_window=r.random() < 0.5,
+                sliding_window=r.choice([None, window(r)]), no_rope_layer_interval=r.choice([1, 2, 4]),
+                no_rope_layers=r.choice([None, r.choices([0, 1], k=n)]))
+
+
+def vary_exaone4(r, d):
+    n = d["num_hidden_layers"]
+    return {**dict(rope_parameters=rope(r), old_rope=r.random() < 0.5, sliding_window=window(r),
+                   tie_word_embeddings=r.random() < 0.5,
+                   wrap=r.choice([None, "model.language_model."])),
+            **r.choice([dict(layer_types=types(r, n)),
+                        dict(sliding_window_pattern=r.choice([1, 2, 3, 4])),
+                        dict(sliding_window=None, layer_types=[FULL] * n)])}
+
+
+def vary_ministral3(r, d):
+    p = dict(rope(r, ("yarn",)), llama_4_scaling_beta=r.choice([0.0, 0.1, 1.0]))
+    return dict(sliding_window=r.choice([None, window(r)]), rope_parameters=p,
+                tie_word_embeddings=r.random() < 0.5,
+                wrap=r.choice([None, "language_model.model.", "model.language_model."]))
+
+
+def vary_gemma4unified(r, d):
+    n, heads = d["num_hidden_layers"] + 1, d["num_attention_heads"]
+    t = types(r, n, True)
+    x = dict(num_hidden_layers=n, layer_types=t, global_head_dim=r.choice([8, 16, 24, 48]),
+             sliding_window=window(r), wrap=r.choice([None, "model.language_model."]),
+             num_kv_shared_layers=r.choice([s for s in range(n) if set(t[:n - s]) == set(t)]),
+             use_double_wide_mlp=r.random() < 0.5, final_logit_softcapping=r.choice([None, 2.0]))
+    if r.random() < 0.7:
+        x.update(attention_k_eq_v=True, num_global_key_value_heads=r.choice(
+            [k for k in range(1, heads + 1) if heads % k == 0]))
+    return x
+
+
+def vary_phi3(r, d):
+    heads = d["num_attention_heads"]
+    width = r.choice([8, 16, 20])
+    return dict(head_dim=width, hidden_size=heads * width, sliding_window=r.choice([None, window(r)]),
+                rope_parameters=dict(rope_type="default", rope_theta=r.choice([1e4, 2.5e5]),
+                                     partial_rotary_factor=r.choice([1.0, 0.5, 0.75])),
+                tie_word_embeddings=r.random() < 0.5)
+
+
+def vary_qwen3moe(r, d):
+    n, e = d["num_hidden_layers"], r.choice([3, 8, 13])
+    return dict(num_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                moe_intermediate_size=r.choice([12, 20, 32]), norm_topk_prob=r.random() < 0.5,
+                decoder_sparse_step=r.choice([1, 1, 2]),
+                mlp_only_layers=r.choice([[], [r.randrange(n)]]), rope_parameters=rope(r),
+                attention_bias=r.random() < 0.3, use_sliding_window=r.random() < 0.5,
+                sliding_window=window(r), tie_word_embeddings=r.random() < 0.5)
+
+
 VARY = {f: globals()["vary_" + f] for f in CLASS}
 
 
@@ -324,9 +414,11 @@ def rewrite(path, family, opt, packed):
                    if k + "_blocks" not in packed} | packed
         c["quantization_config"] = {"quant_method": "mxfp4"}
     if opt.get("wrap"):
-        c = {"architectures": [family.capitalize() + "ForConditionalGeneration"],
-             "model_type": family, "text_config": c, "vision_config": {"hidden_size": 8}}
+        c = {"model_type": OUTER[family], "tie_word_embeddings": c["tie_word_embeddings"],
+             "text_config": c, "vision_config": {"hidden_size": 8}}
         tensors = {k.replace("model.", opt["wrap"], 1): v for k, v in tensors.items()}
+        if "lm_head.weight" in tensors and opt["wrap"].startswith("language_model."):
+            tensors["language_model.lm_head.weight"] = tensors.pop("lm_head.weight")
         tensors["vision_tower.patch.weight"] = torch.ones(8, 3, dtype=torch.bfloat16)
     with open(path + "/config.json", "w") as f:
         f.write(json.dumps(c, indent=2) + "\n")

@@ -98,6 +98,14 @@ BASES = {
     "olmo3": plain("olmo3", sliding_window=5, rope_parameters=typed(YARN, {"rope_type": "default"}),
                    layer_types=[S, F, S, F]),
     "olmo3-old": plain("olmo3", sliding_window=5, rope_theta=500000.0, rope_scaling=YARN),
+    "olmo2": plain("olmo2", rope_parameters=YARN),
+    "smollm3": plain("smollm3", pad_token_id=0, head_dim=8, no_rope_layers=[1, 0, 1, 1], use_sliding_window=True,
+                     sliding_window=5),
+    "exaone4": plain("exaone4", head_dim=8, sliding_window=5, sliding_window_pattern=2),
+    "ministral3": plain("ministral3", head_dim=8, rope_parameters=dict(
+        YARN, rope_theta=5000.0, llama_4_scaling_beta=0.4)),
+    "gemma4-unified": plain("gemma4_unified_text", **{
+        k: v for k, v in GEMMA4.items() if k != "hidden_size_per_layer_input"}),
     "gptoss": plain("gpt_oss", **GPTOSS),
     "gptoss-old": plain("gpt_oss", rope_theta=5000.0, rope_scaling=dict(YARN, truncate=False),
                         experts_per_token=2, **GPTOSS),
@@ -187,6 +195,7 @@ KEYS = {
     "output_router_logits": [True], "use_cache": [False], "pad_token_id": [3, None, -1],
     "mlp_layer_types": [["dense", "sparse", "dense", "sparse"]],
     "tie_last_hidden_states": [True],
+    "decoder_sparse_step": [2], "mlp_only_layers": [[1]],
 }
 # How the weights are stored.
 STORED = ["f16", "f32", "mixed", "shards", "shards beside another file", "without model.",

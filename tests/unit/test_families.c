@@ -56,6 +56,12 @@ static const struct mutant {
     {"gptoss-mxfp4-b", "\"truncate\": false", "\"truncate\": true", NULL},
     {"gptoss-plain-b", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 1.0", NULL},
     {"llama-b", "\"factor\": 8.0", "\"factor\": 4.0", NULL},
+    {"olmo2-b", "\"rope_theta\": 500000.0", "\"rope_theta\": 20.0", NULL},
+    {"smollm3-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
+    {"exaone4-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
+    {"exaone4-b", "\"rope_theta\": 1000000.0", "\"rope_theta\": 20.0", NULL},
+    {"ministral3-b", "\"llama_4_scaling_beta\": 0.4", "\"llama_4_scaling_beta\": 0.3", NULL},
+    {"gemma4-unified-b", "\"sliding_window\": 7", "\"sliding_window\": 8", NULL},
     {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
      "eagle3-redhat-b"},
     {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
@@ -141,6 +147,11 @@ static struct pair pairs[] = {
     {"qwen3-b", NULL},
     {"llama-b", NULL},
     {"mistral-b", NULL},
+    {"olmo2-b", NULL},
+    {"smollm3-b", NULL},        /* layers without rope, which slide */
+    {"exaone4-b", NULL},        /* full layers without rope */
+    {"ministral3-b", NULL},     /* below text_config; a factor of queries by position */
+    {"gemma4-unified-b", NULL}, /* shared K and V, K as V, double-wide MLPs */
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */
     {"qwen3-b", "eagle3-deep-b"},          /* three layers, another width, fc_norm, norm_output */

@@ -198,6 +198,29 @@ static void test_rows_and_scale_touch_exactly_their_rows(void **state)
     free(x);
 }
 
+static const int32_t far_pos[6] = {0, 15, 16, 31, 32, 1000003};
+
+static void run_far_scale(const void *arg, float *out)
+{
+    kbuf x = floats(arg, 42);
+    T.k->scale(T.d, &(struct k_scale){.rows = 6, .n = 7, .x = x, .pos = ints(far_pos, 6),
+                                      .beta = .4f, .period = 16});
+    take(out, x, 42);
+}
+
+static void test_rows_far_into_the_context_get_a_factor(void **state)
+{
+    (void)state;
+    float *x = rnd_floats(42, 1), out[42];
+    everywhere(run_far_scale, x, out, 42);
+    for (int i = 0; i < 42; i++) {
+        double f = 1 + .4 * log(1 + floor(far_pos[i / 7] / 16.));
+        assert_true(fabs(out[i] - x[i] * f) <= 1e-6 * fabs(x[i] * f));
+        assert_true(i >= 14 || out[i] == x[i]);
+    }
+    free(x);
+}
+
 /* A row of three parts: of a table, of states, and of others that are not normalised. */
 struct gather_case {
     int rows, n;
@@ -849,6 +872,7 @@ int main(void)
         cmocka_unit_test(test_rope_turns_by_position_times_frequency),
         cmocka_unit_test(test_normalize_every_kind_and_length),
         cmocka_unit_test(test_rows_and_scale_touch_exactly_their_rows),
+        cmocka_unit_test(test_rows_far_into_the_context_get_a_factor),
         cmocka_unit_test(test_gather_is_its_parts),
         cmocka_unit_test(test_linear_every_option_and_ragged_shape),
         cmocka_unit_test(test_linear_rows_do_not_depend_on_their_neighbours),

@@ -17,6 +17,7 @@
 static const char *const folders[] = {
     "llama-b", "qwen3-b", "mistral-b", "gemma2-b", "gemma3-b", "gemma3-a", "gemma3-mm-b",
     "gemma4-moe-b", "gemma4-ple-b", "gemma4-a", "olmo3-b", "gptoss-plain-b", "gptoss-mxfp4-b",
+    "olmo2-b", "smollm3-b", "exaone4-b", "ministral3-b", "gemma4-unified-b",
 };
 
 /* A golden folder whose config.json is written anew for every case. */
@@ -83,7 +84,8 @@ static void write_config(const struct base *b, const struct change *c)
 
 static void print_rope(struct buf *out, const struct rope *r)
 {
-    buf_printf(out, " rope of %d x %.9g:", r->rot, (double)r->cs_factor);
+    buf_printf(out, " rope of %d x %.9g temper %.9g:", r->rot, (double)r->cs_factor,
+               r->temper * r->original_max);
     for (int i = 0; i < r->half; i++)
         buf_printf(out, " %.9g", (double)r->inv_freq[i]);
 }
@@ -93,7 +95,8 @@ static void print_layer(struct buf *out, const struct layer *l, const struct con
     buf_printf(out, "\nlayer W %d heads %d/%d x %d ffn %d kv_src %d%s%s", l->window, l->n_head,
                l->n_kv, l->head_dim, l->ffn, l->kv_src, l->v_from_k ? " v=k" : "",
                l->is_moe ? " moe" : "");
-    print_rope(out, &g->rope[l->rope_id]);
+    if (l->rope_id >= 0)
+        print_rope(out, &g->rope[l->rope_id]);
 }
 
 /* Everything of a model that decides its numbers, as text. */
@@ -181,23 +184,26 @@ static const struct key {
     {"attn_logit_softcapping", "2.0", "null", " gemma2 "},
     {"final_logit_softcapping", "3.0", "null", " gemma2 gemma3 gemma4 "},
     {"query_pre_attn_scalar", "5", "null", " gemma2 gemma3 "},
-    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "},
+    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 smollm3 "},
     {"mlp_bias", "true", "false", " "},
-    {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 "},
+    {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
+                                     "ministral3 "},
     {"hidden_activation", "\"relu\"", "null", " gemma2 gemma3 gemma4 "},
     {"is_causal", "false", "true", " "},
     {"use_bidirectional_attention", "true", "false", " gemma4 "},
     {"attention_chunk_size", "4", "null", " "},
     {"kv_sharing_modes", "[\"reuse\", \"reuse\", \"reuse\"]", "null", " "},
     {"fusion_config", "{\"mlp\": true}", "null", " "},
-    {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss "},
-    {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "},
-    {"max_window_layers", NULL, "1", " qwen3 "},
+    {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 exaone4 "
+                                   "ministral3 "},
+    {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
+                                                     "smollm3 exaone4 "},
+    {"max_window_layers", NULL, "1", " qwen3 smollm3 "},
     {"rope_local_base_freq", NULL, "null", " gemma3 "},
     {"partial_rotary_factor", "0.5", "1.0", " gemma4 "},
     {"rotary_pct", "0.25", "1.0", " "},
     {"rope_interleaved", "true", "false", " "},
-    {"no_rope_layers", "[0, 1, 0]", "[1, 1, 1]", " "},
+    {"no_rope_layers", "[0, 1, 0]", "[1, 1, 1]", " smollm3 "},
     {"alibi", "true", "false", " "},
     {"llama_4_scaling_beta", "0.1", "null", " "},
     {"embedding_multiplier", "12", "1", " "},
@@ -415,6 +421,31 @@ static const struct spelling {
     {"gemma4-moe-b", {{"per_layer_config.9", "{\"head_dim\": 16}"}}, {{0}}, "per_layer_config"},
     {"gemma4-moe-b", {{"global_head_dim", "512"}}, {{0}}, "global_head_dim"},
     {"gemma4-moe-b", {{"global_head_dim", "16"}, {"num_global_key_value_heads", "3"}}, {{0}}, NULL},
+    /* layers without rope */
+    {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1]"}}, {{0}}, "no_rope_layers"},
+    {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1, \"0\"]"}}, {{0}}, "no_rope_layers"},
+    {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1, 0, 1, 1]"}}, {{0}}, NULL},
+    {"smollm3-b", {{"no_rope_layers", NULL}, {"no_rope_layer_interval", "2"}, {"layer_types", NULL}},
+     {{"no_rope_layers", "[1, 0, 1, 0, 1]"}, {"layer_types", NULL}}, NULL},
+    {"smollm3-b", {{"layer_types", NULL}}, {{0}}, NULL},
+    {"smollm3-b", {{"use_sliding_window", "false"}}, {{0}}, "layer_types"},
+    {"exaone4-b", {{"layer_types", NULL}}, {{0}}, NULL},
+    {"exaone4-b", {{"layer_types", NULL}, {"sliding_window_pattern", "\"LG\""}}, {{0}}, NULL},
+    {"exaone4-b", {{"layer_types", NULL}, {"sliding_window_pattern", "\"LLLLG\""}},
+     {{"layer_types", NULL}, {"sliding_window_pattern", "4"}}, NULL},
+    {"exaone4-b", {{"layer_types", NULL}, {"sliding_window_pattern", "\"LGL\""}}, {{0}},
+     "sliding_window_pattern"},
+    {"exaone4-b", {{"sliding_window", "null"}}, {{0}}, "sliding_window"},
+    {"ministral3-b", {{"rope_parameters.llama_4_scaling_beta", NULL}},
+     {{"rope_parameters.llama_4_scaling_beta", "0.0"}}, NULL},
+    {"llama-b", {{"rope_parameters.llama_4_scaling_beta", "0.1"}}, {{0}}, "llama_4_scaling_beta"},
+    {"ministral3-b", {{"model_type", "\"bert\""}}, {{0}}, "text_config.model_type"},
+    {"ministral3-b", {{"^text_config", NULL}}, {{0}}, "text_config"},
+    {"ministral3-b", {{"^tie_word_embeddings", NULL}}, {{0}}, NULL},
+    {"gemma4-unified-b", {{"hidden_size_per_layer_input", "4"}}, {{0}},
+     "hidden_size_per_layer_input"},
+    {"gemma4-unified-b", {{"use_bidirectional_attention", "\"all\""}}, {{0}},
+     "use_bidirectional_attention"},
     /* the head of a multimodal folder is tied by the key beside text_config */
     {"gemma3-mm-b", {{"tie_word_embeddings", "false"}}, {{0}}, NULL},
     {"gemma3-mm-b", {{"final_logit_softcapping", "3.0"}}, {{0}}, "final_logit_softcapping"},

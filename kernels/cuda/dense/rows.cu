@@ -176,12 +176,26 @@ __global__ void scale_kernel(float *x, size_t n, struct vec s)
         x[i] *= weight_at(s, 0);
 }
 
+__global__ void far_scale_kernel(float *x, size_t n, int width, const int32_t *pos, float beta,
+                                 float period)
+{
+    pdl_trigger();
+    pdl_wait_trigger();
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        x[i] *= 1 + beta * logf(1 + floorf((float)pos[i / (size_t)width] / period));
+}
+
 void cuda_scale(struct kdev *d, const struct k_scale *a)
 {
     cuda_begin(d, "scale");
     size_t n = (size_t)a->rows * (size_t)a->n;
-    cuda_launch(d, scale_kernel, dim3((unsigned)((n + THREADS - 1) / THREADS)), THREADS, 0,
-                cuda_f32(a->x, n), n, cuda_vec(a->s));
+    dim3 blocks((unsigned)((n + THREADS - 1) / THREADS));
+    if (a->s)
+        cuda_launch(d, scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, cuda_vec(a->s));
+    else
+        cuda_launch(d, far_scale_kernel, blocks, THREADS, 0, cuda_f32(a->x, n), n, a->n,
+                    cuda_i32(a->pos, (size_t)a->rows), a->beta, a->period);
 }
 
 __global__ void rows_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
