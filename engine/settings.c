@@ -13,6 +13,12 @@ const char *check_level_name(enum check_level l)
     return name[l];
 }
 
+const char *effort_name(enum effort f)
+{
+    static const char *const name[] = {NULL, "none", "low", "medium", "high"};
+    return name[f];
+}
+
 #define AT(field) .at = offsetof(struct settings, field)
 
 static const struct option table[] = {
@@ -55,6 +61,8 @@ static const struct option table[] = {
      OPT_BOOL, AT(graph), .usual = 1},
     {"verbose", "on | off", "a line of statistics after each reply",
      OPT_BOOL, AT(verbose), .served = ANY_SERVER},
+    {"effort", "auto | none | low | medium | high", "how much replies reason; auto: as the model was made",
+     OPT_WORD, AT(effort), .may = MAY_PROMPT, .served = ANY_SERVER},
     {"think", "on | off", "show the reasoning of models that reason",
      OPT_BOOL, AT(think), .usual = 1, .served = ANY_SERVER},
 };

@@ -29,6 +29,11 @@ enum forget {
     FORGET_NEVER,  /* the message is refused */
 };
 
+/* How much a reply should reason, where the model's chat template has a variable for that. */
+enum effort { EFFORT_AUTO, EFFORT_NONE, EFFORT_LOW, EFFORT_MEDIUM, EFFORT_HIGH };
+/* "none", "low", ... as APIs call them; NULL: EFFORT_AUTO, as the template does without being told. */
+const char *effort_name(enum effort f);
+
 struct settings {
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
@@ -48,6 +53,7 @@ struct settings {
     int gauge_ms;   /* milliseconds between two readings of a server's metrics; 0: they are not read */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */
+    int effort;     /* enum effort */
     bool think;     /* show the reasoning channel */
 };
 

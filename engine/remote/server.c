@@ -421,6 +421,34 @@ static void put_sampling(const struct server *s, const struct settings *set, int
         jput_kint(b, max_tokens, set->max_tokens);
 }
 
+/* The variables of a chat template that stand for an effort. */
+static void put_variables(enum effort f, struct buf *b)
+{
+    if (f == EFFORT_AUTO)
+        return;
+    jput_kopen(b, "chat_template_kwargs", '{');
+    if (f == EFFORT_NONE)
+        jput_kbool(b, "enable_thinking", false);
+    else
+        jput_kstr(b, "reasoning_effort", effort_name(f));
+    jput_close(b, '}');
+}
+
+/* ollama's "think" is a bool or an effort; the others have OpenAI's name for the effort, and those that
+ * render a template of their own a variable to switch thinking off. */
+static void put_effort(const struct server *s, enum effort f, struct buf *b)
+{
+    const char *name = s->kind == SERVER_OLLAMA ? "think" : "reasoning_effort";
+    if (f == EFFORT_AUTO)
+        return;
+    if (f != EFFORT_NONE || s->kind == SERVER_OPENAI)
+        jput_kstr(b, name, effort_name(f));
+    else if (s->kind == SERVER_OLLAMA)
+        jput_kbool(b, name, false);
+    else
+        put_variables(f, b);
+}
+
 static const char *ask_ollama(const struct server *s, const struct said *said, int n,
                               const struct settings *set, int64_t seed, struct buf *b)
 {
@@ -428,6 +456,7 @@ static const char *ask_ollama(const struct server *s, const struct said *said, i
     jput_kstr(b, "model", s->model);
     put_messages(b, said, n);
     jput_kbool(b, "stream", true);
+    put_effort(s, (enum effort)set->effort, b);
     jput_kopen(b, "options", '{');
     put_sampling(s, set, seed, "num_predict", b);
     jput_close(b, '}');
@@ -444,6 +473,7 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     jput_kstr(b, "model", s->model);
     put_messages(b, said, n);
     put_sampling(s, set, seed, "max_tokens", b);
+    put_effort(s, (enum effort)set->effort, b);
     jput_kbool(b, "stream", true);
     jput_key(b, "stream_options");
     jput_raw(b, "{\"include_usage\":true}");
@@ -466,7 +496,8 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     return "/v1/chat/completions";
 }
 
-const char *server_ask_prompt(const struct server *s, const struct said *said, int n, struct buf *b)
+const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
+                              const struct settings *set, struct buf *b)
 {
     if (s->kind != SERVER_VLLM && s->kind != SERVER_AERIE)
         return NULL;
@@ -474,6 +505,7 @@ const char *server_ask_prompt(const struct server *s, const struct said *said, i
     jput_kstr(b, "model", s->model);
     put_messages(b, said, n);
     jput_kbool(b, "add_generation_prompt", true);
+    put_variables((enum effort)set->effort, b);
     jput_close(b, '}');
     return "/tokenize";
 }

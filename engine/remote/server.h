@@ -86,7 +86,7 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
 /* As server_ask(), for a request for the ids of the conversation's prompt; NULL: this kind has no
  * such request. */
 const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
-                              struct buf *body);
+                              const struct settings *set, struct buf *body);
 /* Whether this kind of server has a setting; others are refused by name. */
 bool server_knows(const struct server *s, const char *setting);
 

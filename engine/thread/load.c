@@ -122,7 +122,8 @@ static bool load_text(struct loaded *l, const struct engine_opts *o, struct err 
         strftime(l->date, sizeof l->date, "%Y-%m-%d", &tm);
     l->n_stop = chat_stops(l->chat, l->stop);
     find_mask(l);
-    return chat_set_date(l->chat, l->date, e);
+    struct chat_style style = load_style(&o->settings);
+    return chat_has_style(l->chat, &style, e) && chat_set_date(l->chat, l->date, e);
 }
 
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
@@ -151,6 +152,13 @@ void engine_unload(struct loaded *l)
 }
 
 /* ---- runtimes -------------------------------------------------------------------------------- */
+
+struct chat_style load_style(const struct settings *set)
+{
+    struct chat_style s = {0};
+    chat_style_effort(&s, effort_name((enum effort)set->effort));
+    return s;
+}
 
 int load_chunk(const struct loaded *l, const struct settings *set)
 {

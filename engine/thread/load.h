@@ -49,6 +49,8 @@ bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opt
                     struct err *e);
 /* Takes check level and graph recording over from the settings. */
 void runtime_set(struct runtime *r, const struct settings *set);
+/* How replies are to reason. */
+struct chat_style load_style(const struct settings *set);
 /* Prompt tokens of one pass: the setting, or 0: what suits the device. */
 int load_chunk(const struct loaded *l, const struct settings *set);
 

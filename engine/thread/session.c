@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void session_init(struct session *s, struct runtime *runtime, const struct chat *chat)
+#include "engine/thread/load.h"
+
+void session_init(struct session *s, struct runtime *runtime, const struct chat *chat,
+                  const struct settings *set)
 {
-    *s = (struct session){.runtime = runtime, .chat = chat, .lane.tap_row = -1,
+    *s = (struct session){.runtime = runtime, .chat = chat, .set = set, .lane.tap_row = -1,
                           .held.change = CHANGE_NONE};
     s->system = xstrdup("");
 }
@@ -279,6 +282,14 @@ int session_seqs(const struct session *s, const struct seq **out, int max)
 
 /* ---- preparing a turn ------------------------------------------------------------------------ */
 
+static bool put_prompt(const struct session *s, const struct message *m, int n, struct ids *out,
+                       struct err *e)
+{
+    struct chat_style style = load_style(s->set);
+    return chat_has_style(s->chat, &style, e) &&
+           chat_render_in(s->chat, &style, m, n, out, e);
+}
+
 /* Renders the messages that are not `gone` (NULL: all), and `text` as one more question. */
 static bool render(const struct session *s, const bool *gone, const char *text, struct ids *out,
                    struct err *e)
@@ -297,7 +308,7 @@ static bool render(const struct session *s, const bool *gone, const char *text, 
             all[n++] = s->msg[i];
     if (text)
         all[n++] = question;
-    bool ok = chat_render(s->chat, all, n, out, e);
+    bool ok = put_prompt(s, all, n, out, e);
     free(all);
     return ok;
 }
@@ -350,13 +361,13 @@ static bool measure(const struct session *s, struct exchange *x, int n, struct e
     struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
     struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
     struct ids ids = {0};
-    bool ok = chat_render(s->chat, &empty, 1, &ids, e);
+    bool ok = put_prompt(s, &empty, 1, &ids, e);
     int frame = ids.n;
     for (int i = 0; i < n && ok; i++) {
         memcpy(part, s->msg + x[i].first, (size_t)x[i].n * sizeof *part);
         part[x[i].n] = empty;
         ids.n = 0;
-        ok = chat_render(s->chat, part, x[i].n + 1, &ids, e);
+        ok = put_prompt(s, part, x[i].n + 1, &ids, e);
         x[i].tokens = max_int(1, ids.n - frame);
     }
     ids_free(&ids);

@@ -41,6 +41,7 @@ struct held {
 struct session {
     struct runtime *runtime;
     const struct chat *chat;
+    const struct settings *set; /* of the engine; only its thread writes them */
     /* the conversation: no view reads these */
     struct message *msg; /* without the system prompt */
     int *turn_of; /* (n_msg) number of the turn each message belongs to */
@@ -59,7 +60,8 @@ struct session {
     uint64_t given_up; /* checkpoints and idle states dropped while a turn ran */
 };
 
-void session_init(struct session *s, struct runtime *runtime, const struct chat *chat);
+void session_init(struct session *s, struct runtime *runtime, const struct chat *chat,
+                  const struct settings *set);
 void session_free(struct session *s);
 /* Empties the conversation and all pools; the system prompt stays. */
 void session_reset(struct session *s, const char *id);

@@ -320,9 +320,24 @@ static void *run(void *arg)
     return NULL;
 }
 
+/* Whether the model has what a setting asks for. A value that is none is reported elsewhere. */
+static bool has_setting(const struct engine *g, const char *line, struct err *e)
+{
+    struct settings s;
+    settings_init(&s);
+    if (!settings_parse(&s, line, NULL))
+        return true;
+    struct chat_style style = load_style(&s);
+    return chat_has_style(g->loaded.chat, &style, e);
+}
+
 static bool local_submit(struct backend *b, struct request *rq, struct err *e)
 {
     struct engine *g = engine_of(b);
+    if (rq->kind == RQ_SET && !has_setting(g, rq->text, e)) {
+        request_free(rq);
+        return false;
+    }
     pthread_mutex_lock(&g->inbox.mu);
     bool ok = g->inbox.n < MAX_REQUESTS;
     if (ok) {
@@ -388,7 +403,7 @@ static bool load(struct engine *g, const struct engine_opts *asked, struct err *
     /* on a device with a queue a pass is only enqueued; elsewhere it computes, and must be
      * stoppable */
     r->net.stop = r->dev.k->queued ? NULL : &g->stop;
-    session_init(&g->own.ses, r, g->loaded.chat);
+    session_init(&g->own.ses, r, g->loaded.chat, &g->shared.set);
     r->kv.log.keep = true;
     engine_log_pages(g);
     return true;

@@ -265,6 +265,14 @@ static bool is_effort(const char *s)
     return !strcmp(s, "low") || !strcmp(s, "medium") || !strcmp(s, "high");
 }
 
+void chat_style_effort(struct chat_style *s, const char *effort)
+{
+    bool none = effort && !strcmp(effort, "none");
+    s->effort = none ? NULL : effort;
+    if (none)
+        s->think = THINK_NOT;
+}
+
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e)
 {
     const struct format *f = c->format;

@@ -46,6 +46,9 @@ struct chat_style {
     const char *effort; /* reasoning_effort; NULL: the template's own. Live while it is used */
     enum { THINK_AS_EVER, THINK_NOT, THINK } think; /* enable_thinking */
 };
+/* Sets the style to an effort as APIs name it: "none" is no thinking, NULL the template's own. The text
+ * is not copied. */
+void chat_style_effort(struct chat_style *s, const char *effort);
 /* Whether prompts of this style can be rendered, also because they are so anyway; else *e
  * (ERR_USAGE) says what the format lacks. */
 bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err *e);

@@ -215,7 +215,6 @@ static bool read_variable(const char *name, const json_t *v, struct chat_style *
     return s->effort || refuse(r, 400, where, "reasoning_effort should be a text");
 }
 
-/* "none" is no effort, but no thinking. */
 static bool read_style(const json_t *o, const struct ask_of *of, struct chat_style *s,
                        struct refusal *r)
 {
@@ -233,10 +232,7 @@ static bool read_style(const json_t *o, const struct ask_of *of, struct chat_sty
         return refuse(r, 400, "reasoning_effort", "reasoning_effort should be a text");
     if (effort && *json_string_value(effort))
         s->effort = json_string_value(effort);
-    if (s->effort && !strcmp(s->effort, "none")) {
-        s->effort = NULL;
-        s->think = THINK_NOT;
-    }
+    chat_style_effort(s, s->effort);
     return chat_has_style(of->chat, s, &e) ||
            refuse(r, 400, effort ? "reasoning_effort" : "chat_template_kwargs", "%s", e.msg);
 }

@@ -105,6 +105,8 @@ fails 2 'did you mean /tree' "/tere"
 fails 2 'could be /pages or /page' "/pa"
 fails 2 'there is no setting temprature; did you mean temperature' "/set temprature 1"
 fails 2 'temperature.*0 \.\. 100' "/set temperature hot"
+mock || fails 2 'the model.s chat format, gemma, has no reasoning effort' "/set effort high"
+mock || { run run -p effort=low hello; [ $rc = 2 ] && grep -q 'has no reasoning effort' "$T/err"; result "nor is it opened with one" $?; }
 mock || fails 2 'the position is a number' hello "/map -1"
 mock || fails 2 'the context is empty' "/map 1"
 mock || fails 2 'the page is a number from 0' "/page 99999"

@@ -2,6 +2,7 @@
  * whole and with faults: nothing hangs, nothing is sent twice once the server may have begun, what a
  * reply has said is kept, and every failure is one line. */
 #include "engine/remote/remote.h"
+#include "engine/remote/server.h"
 
 #include "tests/play.h"
 
@@ -645,9 +646,49 @@ static void headers_and_keys(void **state)
     scene_close(&s);
 }
 
+/* How each kind of server is asked for an effort, in the request for a reply and in the one for its prompt. */
+static void test_the_effort_is_asked_for_in_each_servers_words(void **unused)
+{
+    (void)unused;
+    static const struct {
+        enum server_kind kind;
+        const char *effort, *want, *prompt; /* prompt NULL: such a server is not asked for it */
+    } at[] = {
+        {SERVER_OPENAI, "high", "\"reasoning_effort\":\"high\"", NULL},
+        {SERVER_OPENAI, "none", "\"reasoning_effort\":\"none\"", NULL},
+        {SERVER_OLLAMA, "low", "\"think\":\"low\"", NULL},
+        {SERVER_OLLAMA, "none", "\"think\":false", NULL},
+        {SERVER_VLLM, "low", "\"reasoning_effort\":\"low\"",
+         "\"chat_template_kwargs\":{\"reasoning_effort\":\"low\"}"},
+        {SERVER_AERIE, "none", "\"chat_template_kwargs\":{\"enable_thinking\":false}",
+         "\"chat_template_kwargs\":{\"enable_thinking\":false}"},
+        {SERVER_LLAMA, "none", "\"chat_template_kwargs\":{\"enable_thinking\":false}", NULL},
+    };
+    struct said said = {"user", "hello"};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        struct server s = {.kind = at[i].kind};
+        struct settings set;
+        struct buf plain = {0}, body = {0}, ask = {0};
+        settings_init(&set);
+        server_ask(&s, &said, 1, &set, 1, &plain);
+        assert_null(strstr(plain.p, "effort"));
+        assert_null(strstr(plain.p, "think"));
+        assert_true(settings_set(&set, "effort", at[i].effort, NULL));
+        server_ask(&s, &said, 1, &set, 1, &body);
+        assert_non_null(strstr(body.p, at[i].want));
+        assert_int_equal(server_ask_prompt(&s, &said, 1, &set, &ask) != NULL, at[i].prompt != NULL);
+        if (at[i].prompt)
+            assert_non_null(strstr(ask.p, at[i].prompt));
+        buf_free(&plain);
+        buf_free(&body);
+        buf_free(&ask);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_effort_is_asked_for_in_each_servers_words),
         cmocka_unit_test(a_stream_cut_anywhere_is_the_same),
         cmocka_unit_test(a_prompt_without_ids_is_asked_for),
         cmocka_unit_test(gzip_is_unpacked),

@@ -33,7 +33,7 @@ static void test_defaults_are_the_documented_ones(void **unused)
     settings_print(&s, &b);
     assert_string_equal(b.p, "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\nseed=1\nmax_tokens=0\n"
                              "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\nchunk=0\n"
-                             "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\nthink=on\n");
+                             "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\neffort=auto\nthink=on\n");
     buf_free(&b);
 }
 
