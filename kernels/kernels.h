@@ -11,6 +11,8 @@
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used in the type in which
  *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
+ *    Matrices, embedding tables and experts (not EXPERT_IN_OUT) may be packed; the results are those
+ *    of the bf16 tensors with their values (packed.h).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout: each row is reduced in an order that depends on its logical content only. On
  *    the CPU the order is also the same for every instruction set: 32 running sums over an input

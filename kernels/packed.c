@@ -61,25 +61,27 @@ static void unpack_q5_1(const uint8_t *b, float *y)
         y[i] = d * (float)(nibble(b + 8, i) | fifth(b + 4, i)) + m;
 }
 
-static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+const int8_t packed_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                1,    13,   25,  38,  53,  69,  89,  113};
 
 static void unpack_iq4_nl(const uint8_t *b, float *y)
 {
     float d = half_at(b);
     for (int i = 0; i < 32; i++)
-        y[i] = d * (float)iq4[nibble(b + 2, i)];
+        y[i] = d * (float)packed_iq4[nibble(b + 2, i)];
 }
 
-/* E2M1, doubled. */
-static const int8_t e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t packed_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static void unpack_mxfp4(const uint8_t *b, float *y)
 {
-    union { uint32_t u; float f; } half; /* 2^(e - 128): half of the scale */
+    union {
+        uint32_t u;
+        float f;
+    } half; /* 2^(e - 128): half of the scale */
     half.u = b[0] < 2 ? 0x200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
     for (int i = 0; i < 32; i++)
-        y[i] = half.f * (float)e2m1[nibble(b + 1, i)];
+        y[i] = half.f * (float)packed_e2m1[nibble(b + 1, i)];
 }
 
 /* ---- blocks of 64 and 256 -------------------------------------------------------------------- */
@@ -91,7 +93,7 @@ static void unpack_nvfp4(const uint8_t *b, float *y)
         int k = i / 16, exponent = b[k] >> 3 & 15, mantissa = b[k] & 7;
         const uint8_t *q = b + 4 + 8 * k;
         float scale = (float)(exponent ? (8 + mantissa) << (exponent - 1) : mantissa) * 0x1p-10f;
-        y[i] = scale * (float)e2m1[i % 16 < 8 ? q[i % 8] & 15 : q[i % 8] >> 4];
+        y[i] = scale * (float)packed_e2m1[i % 16 < 8 ? q[i % 8] & 15 : q[i % 8] >> 4];
     }
 }
 
@@ -124,8 +126,14 @@ static void unpack_k(const uint8_t *b, const uint8_t *high, const uint8_t *q, fl
     }
 }
 
-static void unpack_q4_k(const uint8_t *b, float *y) { unpack_k(b, NULL, b + 16, y); }
-static void unpack_q5_k(const uint8_t *b, float *y) { unpack_k(b, b + 16, b + 48, y); }
+static void unpack_q4_k(const uint8_t *b, float *y)
+{
+    unpack_k(b, NULL, b + 16, y);
+}
+static void unpack_q5_k(const uint8_t *b, float *y)
+{
+    unpack_k(b, b + 16, b + 48, y);
+}
 
 static void unpack_q6_k(const uint8_t *b, float *y)
 {
@@ -158,7 +166,8 @@ static void unpack_q3_k(const uint8_t *b, float *y)
     const uint8_t *s = b + 96;
     float d = half_at(b + 108);
     for (int i = 0; i < 256; i++) {
-        int k = i / 16, scale = (s[k % 8] >> 4 * (k / 8) & 15) | (s[8 + k % 4] >> 2 * (k / 4) & 3) << 4;
+        int k = i / 16, low = s[k % 8] >> 4 * (k / 8) & 15;
+        int scale = low | (s[8 + k % 4] >> 2 * (k / 4) & 3) << 4;
         int high = b[i % 32] >> i / 32 & 1;
         y[i] = d * (float)(scale - 32) * (float)(two_bits(b + 32, i) - (high ? 0 : 4));
     }
@@ -172,7 +181,7 @@ static void unpack_iq4_xs(const uint8_t *b, float *y)
         int scale = (b[4 + k / 2] >> 4 * (k % 2) & 15) | (high >> 2 * k & 3) << 4;
         float by = d * (float)(scale - 32);
         for (int i = 0; i < 32; i++)
-            y[32 * k + i] = by * (float)iq4[nibble(b + 8 + 16 * k, i)];
+            y[32 * k + i] = by * (float)packed_iq4[nibble(b + 8 + 16 * k, i)];
     }
 }
 
@@ -220,7 +229,8 @@ size_t dtype_bytes(enum dtype t, size_t n)
 
 bool dtype_bytes_fit(enum dtype t, int n_dim, const int64_t *dim, size_t *bytes)
 {
-    int64_t last = n_dim ? dim[n_dim - 1] : 1, each = dtype_packed(t) ? packed_format(t)->elements : 1;
+    int64_t last = n_dim ? dim[n_dim - 1] : 1,
+            each = dtype_packed(t) ? packed_format(t)->elements : 1;
     size_t n = dtype_packed(t) ? (size_t)packed_format(t)->bytes : dtype_size(t);
     if (!n || last < 0 || last % each || !size_mul(n, (size_t)(last / each), &n))
         return false;

@@ -2,7 +2,7 @@
 # Static analysis of the product's C files and of all scripts: tests/lint.sh FLAGS... (`make lint` gives the compiler's).
 # Fails on every finding; the answer to a finding is in the code. A tool that is not there is skipped. The findings of
 # versions other than those below have not been looked at: they are printed, and do not count.
-#   headers     each alone, as C11 with -pedantic; not kernels/cpu/math.h and wide.h, which are parts of a file
+#   headers     each alone, as C11 with -pedantic; not kernels/cpu/math.h, unpack.h and wide.h, which are parts of a file
 #   gcc         -fanalyzer at -O1, which follows values into functions; not the vector code (kernels/cpu/avx2.c, avx512.c
 #               and scalar.c, one source): gcc loses what loops over 16 lanes have written
 #   clang-tidy  the checks of .clang-tidy, without clang's analyzer
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 2
 flags=()
 for f in "$@"; do case $f in -O? | -W*) ;; *) flags+=("$f") ;; esac; done
 files() { git ls-files "$@" | grep -v '^kernels/cuda/'; }
-mapfile -t headers < <(files {kernels,models,engine,history,repl}/'*.h' | grep -vE '^kernels/cpu/(math|wide)\.h$')
+mapfile -t headers < <(files {kernels,models,engine,history,repl}/'*.h' | grep -vE '^kernels/cpu/(math|unpack|wide)\.h$')
 mapfile -t sources < <(files {kernels,models,engine,history,repl}/'*.c' | grep -vE '^kernels/cpu/(avx2|avx512|scalar)\.c$')
 pkg-config --exists libzmq || mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '/kv_socket\.c$')
 mapfile -t scripts < <(files '*.sh' '*.bash' .ci/run | grep -v '^repl/share/')

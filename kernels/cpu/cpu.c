@@ -141,7 +141,7 @@ static void cpu_embed(struct kdev *d, const struct k_embed *a)
 {
     struct embed_run run = {a, d->isa};
     CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
-    cpu_store_of(a->table);
+    cpu_mat_of(a->table);
     cpu_i32(a->ids, (size_t)a->rows);
     cpu_f32(a->dst, cpu_span(a->rows, cpu_stride(a->dst_stride, a->n), a->n));
     cpu_each(d, a->rows, a->n, embed_row, &run);

@@ -5,6 +5,7 @@
  * threads.c    the pool of threads
  * vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
  * math.h       the inner loops, written once over vec.h
+ * unpack.h     packed weights (kernels/packed.h)
  * wide.h       the inner loops of products of many rows
  * scalar.c, avx2.c, avx512.c    compile math.h, each for one instruction set
  * bench.c      operations for benchmarks
@@ -23,6 +24,7 @@
 #define AERIE_CPU_H
 
 #include "kernels/kernels.h"
+#include "kernels/packed.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -133,13 +135,14 @@ static inline size_t cpu_span(int rows, int stride, int n)
 
 /* ---- matrices ------------------------------------------------------------------------------- */
 
-enum cpu_store { STORED_BF16, STORED_F16, STORED_F32, STORED_MXFP4, N_STORED };
+enum cpu_store { STORED_BF16, STORED_F16, STORED_F32, STORED_MXFP4, STORED_PACKED, N_STORED };
 
 /* A matrix of n rows of k weights. Row o begins at data + o * pitch; its MXFP4 scales begin at
  * scale + o * scale_pitch (both pitches in bytes). */
 struct cpu_mat {
     const uint8_t *data, *scale;
     enum cpu_store type;
+    enum dtype packed; /* of STORED_PACKED */
     int n, k; /* outputs, inputs */
     size_t pitch, scale_pitch;
 };
@@ -150,12 +153,25 @@ static inline enum cpu_store cpu_store_of(const struct tensor *t)
     return t->type == DT_BF16 ? STORED_BF16 : t->type == DT_F16 ? STORED_F16 : STORED_F32;
 }
 
+/* Rows from `at` on of k weights each. */
+static inline struct cpu_mat cpu_rows_at(const struct tensor *t, size_t at, int n, int k)
+{
+    size_t pitch = dtype_bytes(t->type, (size_t)k);
+    bool packed = dtype_packed(t->type);
+    CHECK(t->data);
+    return (struct cpu_mat){.data = (const uint8_t *)t->data + at * pitch,
+                            .n = n,
+                            .k = k,
+                            .pitch = pitch,
+                            .type = packed ? STORED_PACKED : cpu_store_of(t),
+                            .packed = packed ? t->type : DT_NONE};
+}
+
 /* Of a (n, k) tensor. */
 static inline struct cpu_mat cpu_mat_of(const struct tensor *t)
 {
     CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
-    return (struct cpu_mat){.data = t->data, .type = cpu_store_of(t), .n = (int)t->dim[0],
-                            .k = (int)t->dim[1], .pitch = (size_t)t->dim[1] * dtype_size(t->type)};
+    return cpu_rows_at(t, 0, (int)t->dim[0], (int)t->dim[1]);
 }
 
 /* Products read input rows in "packed" order: of each 32 elements first the 16 even ones, then the
@@ -221,7 +237,7 @@ struct cpu_isa {
     /* The same into packed order, times factor[i] (NULL: none) and scale. */
     void (*pack)(const float *x, int n, const struct k_norm *norm, const struct tensor *factor,
                  float scale, float *dst);
-    /* dst[i] = t[at + i] * scale */
+    /* dst[i] = t[at + i] * scale; of a packed tensor whole blocks */
     void (*widen)(const struct tensor *t, size_t at, int n, float scale, float *dst);
     void (*scale)(float *x, int n, float s);
     /* dst[i] (+)= w * src[i] */

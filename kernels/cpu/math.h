@@ -3,7 +3,7 @@
  * Included by scalar.c, avx2.c and avx512.c after they set CPU_ISA; defines the table CPU_TABLE.
  * The blocking of multiply() depends on CPU_ISA; the order of every sum does not.
  */
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/unpack.h"
 
 /* ---- norms and rows ------------------------------------------------------------------------- */
 
@@ -96,6 +96,16 @@ static void row_unpack(const float *packed, int n, float scale, float *dst)
 
 static void row_widen(const struct tensor *t, size_t at, int n, float scale, float *dst)
 {
+    if (dtype_packed(t->type)) {
+        const uint8_t *b = (const uint8_t *)t->data + dtype_bytes(t->type, at);
+        for (int i = 0, m; i < n; i += m, b += dtype_bytes(t->type, (size_t)m)) {
+            _Alignas(64) float chunk[PACKED_BLOCK];
+            m = n - i < PACKED_BLOCK ? n - i : PACKED_BLOCK;
+            unpacking(t->type).unpack(t->type, b, m / 32, chunk);
+            row_unpack(chunk, m, scale, dst + i);
+        }
+        return;
+    }
     for (int i = 0; i < n; i += 16) {
         int m = n - i < 16 ? n - i : 16;
         v_store_n(dst + i, v_mul(v_weights(t, at + (size_t)i, m), v_set(scale)), m);
@@ -185,6 +195,24 @@ enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
  * further on. */
 enum { LONG = 8192, AHEAD = 4096 };
 
+/* The sums of O outputs and R rows, [o * R + r]. */
+V_FN void store_sums(const v16 *even, const v16 *odd, float *tile, const int O, const int R)
+{
+    UNROLL
+    for (int i = 0; i < O * R; i += 4) {
+        v16 sum[4];
+        float four[4];
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            sum[j] = i + j < O * R ? v_add(even[i + j], odd[i + j]) : v_zero();
+        v_sum4(sum[0], sum[1], sum[2], sum[3], four);
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            if (i + j < O * R)
+                tile[(i + j) % R * TILE_OUT + (i + j) / R] = four[j];
+    }
+}
+
 V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
                 const enum cpu_store type, const int O, const int R)
 {
@@ -226,30 +254,54 @@ V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *
                 odd[o * R + r] = v_fma(wo[o], in, odd[o * R + r]);
         }
     }
-    UNROLL
-    for (int i = 0; i < O * R; i += 4) {
-        v16 sum[4];
-        float four[4];
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            sum[j] = i + j < O * R ? v_add(even[i + j], odd[i + j]) : v_zero();
-        v_sum4(sum[0], sum[1], sum[2], sum[3], four);
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            if (i + j < O * R)
-                tile[(i + j) % R * TILE_OUT + (i + j) / R] = four[j];
-    }
+    store_sums(even, odd, tile, O, R);
 }
 
+/* block() of packed weights: a chunk of O rows is unpacked into the first cache and multiplied with
+ * R rows. The sums wait in memory meanwhile, as unpacking needs the registers. */
+V_FN void packed_block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
+                       const int O, const int R)
+{
+    unpack_fn *unpack = unpacking(w->packed).unpack;
+    const uint8_t *p = w->data + (size_t)out * w->pitch;
+    const size_t step = dtype_bytes(w->packed, PACKED_BLOCK);
+    _Alignas(64) float chunk[4][PACKED_BLOCK];
+    v16 even[24], odd[24];
+    UNROLL
+    for (int i = 0; i < O * R; i++)
+        even[i] = odd[i] = v_zero();
+    for (int at = 0; at < w->k; at += PACKED_BLOCK, p += step) {
+        const int groups = (w->k - at < PACKED_BLOCK ? w->k - at : PACKED_BLOCK) / 32;
+        for (int o = 0; o < O; o++)
+            unpack(w->packed, p + (size_t)o * w->pitch, groups, chunk[o]);
+        for (int g = 0; g < groups; g++)
+            UNROLL
+        for (int r = 0; r < R; r++) {
+            v16 in = v_pinned(v_load(x[r] + at + 32 * g));
+            UNROLL
+            for (int o = 0; o < O; o++)
+                even[o * R + r] = v_fma(v_load(chunk[o] + 32 * g), in, even[o * R + r]);
+            in = v_pinned(v_load(x[r] + at + 32 * g + 16));
+            UNROLL
+            for (int o = 0; o < O; o++)
+                odd[o * R + r] = v_fma(v_load(chunk[o] + 32 * g + 16), in, odd[o * R + r]);
+        }
+    }
+    store_sums(even, odd, tile, O, R);
+}
+
+#define BLOCK(w, x, out, tile, type, O, R)                                                         \
+    (type == STORED_PACKED ? packed_block(w, x, out, tile, O, R)                                   \
+                           : block(w, x, out, tile, type, O, R))
 #define ROWS(R, type)                                                                              \
     static void rows_##R##_##type(const struct cpu_mat *w, const float *const *x, int out, int n,  \
                                   float *tile)                                                     \
     {                                                                                              \
         int o = 0;                                                                                 \
         for (; o + OUT_##R <= n; o += OUT_##R)                                                     \
-            block(w, x, out + o, tile + o, STORED_##type, OUT_##R, R);                             \
+            BLOCK(w, x, out + o, tile + o, STORED_##type, OUT_##R, R);                             \
         for (; OUT_##R > 1 && o < n; o++)                                                          \
-            block(w, x, out + o, tile + o, STORED_##type, 1, R);                                   \
+            BLOCK(w, x, out + o, tile + o, STORED_##type, 1, R);                                   \
     }
 #if CPU_ISA == 2
 #define TYPE(type)                                                                                 \
@@ -264,14 +316,21 @@ TYPE(BF16)
 TYPE(F16)
 TYPE(F32)
 TYPE(MXFP4)
+TYPE(PACKED)
 
 static void multiply(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
                      float *tile)
 {
     typedef void rows_fn(const struct cpu_mat *, const float *const *, int, int, float *);
-    static rows_fn *const by_rows[N_STORED][MAX_R] = {
-        [STORED_BF16] = ENTRY(BF16), [STORED_F16] = ENTRY(F16),
-        [STORED_F32] = ENTRY(F32), [STORED_MXFP4] = ENTRY(MXFP4)};
+    static rows_fn *const by_rows[N_STORED][MAX_R] = {[STORED_BF16] = ENTRY(BF16),
+                                                      [STORED_F16] = ENTRY(F16),
+                                                      [STORED_F32] = ENTRY(F32),
+                                                      [STORED_MXFP4] = ENTRY(MXFP4),
+                                                      [STORED_PACKED] = ENTRY(PACKED)};
+    if (rows == 1 && w->type == STORED_PACKED && unpacking(w->packed).dot) {
+        unpacking(w->packed).dot(w, x[0], out, n, tile);
+        return;
+    }
     for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {
         int m = (rows - r + blocks - 1) / blocks; /* blocks of equal size: 7 = 4 + 3, not 6 + 1 */
         by_rows[w->type][m - 1](w, x + r, out, n, tile + r * TILE_OUT);

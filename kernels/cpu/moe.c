@@ -90,18 +90,12 @@ static void group_pairs(struct moe_run *run)
 static struct cpu_mat expert_mat(const struct moe_run *run, int expert)
 {
     size_t n = (size_t)run->n, k = (size_t)run->k, e = (size_t)expert;
-    struct cpu_mat m = {.n = run->n, .k = run->k};
-    if (run->a->layout == EXPERT_MXFP4) {
-        m.type = STORED_MXFP4;
-        m.pitch = k / 2;
-        m.scale_pitch = k / 32;
-        m.data = (const uint8_t *)run->w->data + e * n * m.pitch;
-        m.scale = (const uint8_t *)run->scale->data + e * n * m.scale_pitch;
-    } else {
-        m.type = cpu_store_of(run->w);
-        m.pitch = k * dtype_size(run->w->type);
-        m.data = (const uint8_t *)run->w->data + e * n * m.pitch;
-    }
+    if (run->a->layout != EXPERT_MXFP4)
+        return cpu_rows_at(run->w, e * n, run->n, run->k);
+    struct cpu_mat m = {
+        .type = STORED_MXFP4, .n = run->n, .k = run->k, .pitch = k / 2, .scale_pitch = k / 32};
+    m.data = (const uint8_t *)run->w->data + e * n * m.pitch;
+    m.scale = (const uint8_t *)run->scale->data + e * n * m.scale_pitch;
     return m;
 }
 
@@ -223,8 +217,9 @@ static void check_experts(const struct k_moe *a, const struct tensor *w, const s
         CHECK(k % 32 == 0 && s && s->data && w->type == DT_U8 && s->type == DT_U8);
         CHECK(w->bytes >= all / 2 && s->bytes >= all / 32);
     } else {
-        cpu_store_of(w);
-        CHECK(w->bytes >= all * dtype_size(w->type));
+        CHECK(a->layout != EXPERT_IN_OUT || !dtype_packed(w->type));
+        CHECK(w->data &&
+              w->bytes >= (size_t)a->n_expert * (size_t)n * dtype_bytes(w->type, (size_t)k));
     }
 }
 

@@ -638,7 +638,8 @@ V_FN v16 v_softcap(v16 x, float cap)
     return v_mul(v_set(cap), v_tanh(v_div(x, v_set(cap))));
 }
 
-/* Elements [at, at + n) of a tensor, n <= 16, in their natural order; other lanes 0. */
+/* Elements [at, at + n) of a tensor that is not packed, n <= 16, in their natural order; other
+ * lanes 0. */
 V_FN v16 v_weights(const struct tensor *t, size_t at, int n)
 {
     size_t size = t->type == DT_F32 ? 4 : 2;

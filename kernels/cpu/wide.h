@@ -87,12 +87,39 @@ V_FN void widen_16(const struct cpu_mat *w, int out, int n, float *dst, const en
     }
 }
 
+/* The same of packed weights. */
+static void widen_16_packed(const struct cpu_mat *w, int out, int n, float *dst)
+{
+    unpack_fn *unpack = unpacking(w->packed).unpack;
+    const int all = w->k / 32;
+    const size_t step = dtype_bytes(w->packed, PACKED_BLOCK);
+    const uint8_t *row = w->data + (size_t)out * w->pitch;
+    for (int at = 0; at < all; at += PACKED_BLOCK / 32, row += step) {
+        _Alignas(64) float chunk[16][PACKED_BLOCK];
+        const int groups = all - at < PACKED_BLOCK / 32 ? all - at : PACKED_BLOCK / 32;
+        for (int o = 0; o < n; o++)
+            unpack(w->packed, row + (size_t)o * w->pitch, groups, chunk[o]);
+        for (int g = 0; g < 2 * groups; g++) { /* 16 even elements, or 16 odd ones */
+            v16 v[16];
+            UNROLL
+            for (int o = 0; o < 16; o++)
+                v[o] = o < n ? v_load(chunk[o] + 16 * g) : v_zero();
+            v_transpose(v);
+            UNROLL
+            for (int l = 0; l < 16; l++)
+                v_store(dst + ((reversed[l] * all + at) * 2 + g) * TILE_OUT, v[l]);
+        }
+    }
+}
+
 static void widen_tile(const struct cpu_mat *w, int out, int n, float *dst)
 {
     CHECK(w->type != STORED_MXFP4);
     for (int o = 0; o < n; o += 16) {
         int m = n - o < 16 ? n - o : 16;
-        if (w->type == STORED_BF16)
+        if (w->type == STORED_PACKED)
+            widen_16_packed(w, out + o, m, dst + o);
+        else if (w->type == STORED_BF16)
             widen_16(w, out + o, m, dst + o, STORED_BF16);
         else if (w->type == STORED_F16)
             widen_16(w, out + o, m, dst + o, STORED_F16);

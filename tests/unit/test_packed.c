@@ -1,5 +1,6 @@
 /* test_packed.c - weights packed in blocks: their values against the Python package gguf
- * (tests/golden/packed.txt, made by tests/peers/packed.py).
+ * (tests/golden/packed.txt, made by tests/peers/packed.py), and operations on packed matrices
+ * against the same on the bf16 matrices with their values: bit by bit.
  */
 #include "kernels/packed.h"
 #include "tests/kernel_test.h"
@@ -120,6 +121,181 @@ static void test_scales_that_are_not_finite_are_found(void **state)
     }
 }
 
+/* ---- operations: a packed tensor, and its twin in bf16 ---------------------------------------- */
+
+static uint16_t random_half(void) /* 2^-10 to 2^-5, either sign */
+{
+    return (uint16_t)((rnd() & 0x83ff) | (unsigned)(5 + rnd_int(5)) << 10);
+}
+
+/* Random codes; scales as those of trained weights, but extreme ones in the first row. */
+static struct tensor packed_tensor(enum dtype t, int n_dim, int64_t a, int64_t b, int64_t c)
+{
+    struct tensor x = {.type = t, .n_dim = n_dim, .dim = {a, b, c}, .name = "packed"};
+    const struct packed_format *f = packed_format(t);
+    assert_true(dtype_bytes_fit(t, n_dim, x.dim, &x.bytes));
+    uint8_t *p = x.data = xmalloc(x.bytes);
+    size_t row = (size_t)x.dim[n_dim - 1] / (size_t)f->elements, at = 0;
+    for (size_t i = 0; i < x.bytes; i++)
+        p[i] = (uint8_t)rnd();
+    for (; at < x.bytes / (size_t)f->bytes; at++, p += f->bytes) {
+        static const uint16_t extreme[] = {0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff};
+        for (int i = 0; i < 2 && f->scale[i] >= 0; i++)
+            put_half(p + f->scale[i], at < row ? extreme[rnd_int(6)] : random_half());
+        if (t == DT_MXFP4)
+            p[0] = at < row ? (uint8_t)rnd_int(253) : (uint8_t)(118 + rnd_int(6));
+        for (int i = 0; t == DT_NVFP4 && i < 4; i++)
+            p[i] ^= (p[i] & 0x7f) == 0x7f;
+    }
+    assert_int_equal(packed_not_finite(t, x.data, (int64_t)at), -1);
+    return x;
+}
+
+static struct tensor twin_of(const struct tensor *x)
+{
+    struct tensor y = *x;
+    size_t n = 1;
+    for (int i = 0; i < x->n_dim; i++)
+        n *= (size_t)x->dim[i];
+    y.type = DT_BF16;
+    y.bytes = 2 * n;
+    y.data = xmalloc(y.bytes);
+    packed_bf16(x->type, x->data, n, y.data);
+    return y;
+}
+
+enum { OUT = 45, MOST_ROWS = 80, MOST_K = 800 };
+
+struct product_case {
+    int rows, k;
+    struct tensor w[3], twin[3];
+    float x[MOST_ROWS * MOST_K];
+};
+
+/* linear, glu and embed of the packed tensors, one behind the other in out; the twins give the
+ * same. */
+static void run_products(const void *arg, float *out)
+{
+    const struct product_case *c = arg;
+    size_t n = (size_t)c->rows * OUT, e = (size_t)c->rows * (size_t)c->k, all = 2 * n + e;
+    float *got[2] = {out, xmalloc(all * sizeof *out)};
+    kbuf src = floats(c->x, e);
+    int32_t ids[MOST_ROWS];
+    for (int i = 0; i < c->rows; i++)
+        ids[i] = i * 7 % OUT;
+    kbuf id = ints(ids, (size_t)c->rows);
+    for (int i = 0; i < 2; i++) {
+        const struct tensor *w = i ? c->twin : c->w;
+        kbuf y = blank(n), z = blank(n), v = blank(e);
+        T.k->linear(
+            T.d, &(struct k_linear){.rows = c->rows, .src = src, .w = &w[0], .scale = 1, .dst = y});
+        T.k->glu(T.d, &(struct k_glu){.rows = c->rows,
+                                      .src = src,
+                                      .gate = &w[1],
+                                      .up = &w[2],
+                                      .act = ACT_SILU,
+                                      .dst = z});
+        T.k->embed(
+            T.d,
+            &(struct k_embed){
+                .rows = c->rows, .n = c->k, .ids = id, .table = &w[0], .scale = 1.7f, .dst = v});
+        take(got[i], y, n), take(got[i] + n, z, n), take(got[i] + 2 * n, v, e);
+    }
+    same_bits(got[0], got[1], all, dtype_name(c->w[0].type));
+    free(got[1]);
+}
+
+static void test_products_are_those_of_the_bf16_twin(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 2, 5, 64, 80};
+    struct product_case *c = xmalloc(sizeof *c);
+    float *out = xmalloc((2 * OUT + MOST_K) * MOST_ROWS * sizeof *out);
+    for (int i = 0; i < N_TYPES; i++) {
+        int each = packed_format(packed_types[i])->elements;
+        for (int s = 0; s < 3; s++) { /* one block, less than a chunk of 256, more than one */
+            c->k = s == 0        ? each
+                   : s == 1      ? (each == 32   ? 96
+                                    : each == 64 ? 192
+                                                 : 512)
+                   : each == 256 ? 768
+                                 : 352 - each % 64;
+            if (each == 64 && s == 2)
+                c->k = 448;
+            for (size_t j = 0; j < MOST_ROWS * MOST_K; j++)
+                c->x[j] = rnd_normal();
+            for (int m = 0; m < 3; m++) {
+                c->w[m] = packed_tensor(packed_types[i], 2, OUT, c->k, 0);
+                c->twin[m] = twin_of(&c->w[m]);
+            }
+            for (int r = 0; r < 5; r++)
+                if (s == 2 || r < 2 || r == 3) {
+                    c->rows = rows[r];
+                    everywhere(run_products, c, out, (size_t)c->rows * (2 * OUT + (size_t)c->k));
+                }
+            for (int m = 0; m < 3; m++)
+                free(c->w[m].data), free(c->twin[m].data);
+        }
+    }
+    free(out);
+    free(c);
+}
+
+enum { EXPERTS = 3, WIDTH = 256, FFN = 256, PAIRS_OF = 2 };
+
+struct moe_case {
+    int rows;
+    struct tensor gate_up, down, router;
+    struct tensor gate_up_twin, down_twin;
+    float x[4 * WIDTH];
+};
+
+static void run_experts(const void *arg, float *out)
+{
+    const struct moe_case *c = arg;
+    size_t n = (size_t)c->rows * WIDTH;
+    float *twin = xmalloc(n * sizeof *twin);
+    kbuf src = floats(c->x, n);
+    for (int i = 0; i < 2; i++) {
+        kbuf dst = blank(n);
+        T.k->moe(T.d, &(struct k_moe){.rows = c->rows,
+                                      .in = WIDTH,
+                                      .ffn = FFN,
+                                      .n_expert = EXPERTS,
+                                      .top_k = PAIRS_OF,
+                                      .src = src,
+                                      .pre = {.kind = NORM_NONE},
+                                      .router_scale = 1,
+                                      .router = &c->router,
+                                      .layout = EXPERT_HALVES,
+                                      .gate_up = i ? &c->gate_up_twin : &c->gate_up,
+                                      .down = i ? &c->down_twin : &c->down,
+                                      .act = ACT_SILU,
+                                      .dst = dst});
+        take(i ? twin : out, dst, n);
+    }
+    same_bits(out, twin, n, dtype_name(c->gate_up.type));
+    free(twin);
+}
+
+static void test_experts_are_those_of_the_bf16_twin(void **state)
+{
+    (void)state;
+    float out[4 * WIDTH];
+    for (int i = 0; i < N_TYPES; i++) {
+        struct moe_case c = {.rows = 4};
+        c.gate_up = packed_tensor(packed_types[i], 3, EXPERTS, 2 * FFN, WIDTH);
+        c.down = packed_tensor(packed_types[i], 3, EXPERTS, WIDTH, FFN);
+        c.gate_up_twin = twin_of(&c.gate_up), c.down_twin = twin_of(&c.down);
+        c.router = TENSOR(DT_F32, .2f, EXPERTS, WIDTH);
+        for (size_t j = 0; j < sizeof c.x / sizeof *c.x; j++)
+            c.x[j] = rnd_normal();
+        everywhere(run_experts, &c, out, 4 * WIDTH);
+        free(c.gate_up.data), free(c.down.data), free(c.router.data);
+        free(c.gate_up_twin.data), free(c.down_twin.data);
+    }
+}
+
 static void test_bytes_of_rows(void **state)
 {
     (void)state;
@@ -146,6 +322,8 @@ int main(void)
         cmocka_unit_test(test_values_are_those_of_gguf),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
         cmocka_unit_test(test_bytes_of_rows),
+        cmocka_unit_test(test_products_are_those_of_the_bf16_twin),
+        cmocka_unit_test(test_experts_are_those_of_the_bf16_twin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,501 @@
+/* unpack.h - packed weights (kernels/packed.h) as float32 numbers in the order of products.
+ *
+ * Included by math.h. 32 elements are a group: 16 even and 16 odd ones, each rounded to bf16, the
+ * same bits as packed_bf16() has. Rows are unpacked in chunks of PACKED_BLOCK elements: one block
+ * of a K type, or up to eight of 32 elements.
+ */
+#include "kernels/cpu/vec.h"
+
+/* A chunk of up to eight groups, into (groups, 32) floats. */
+typedef void unpack_fn(enum dtype t, const uint8_t *b, int groups, float *dst);
+/* multiply() of one input row. */
+typedef void dot_fn(const struct cpu_mat *w, const float *x, int out, int n, float *tile);
+
+static void unpack_any(enum dtype t, const uint8_t *b, int groups, float *dst)
+{
+    uint16_t h[PACKED_BLOCK];
+    packed_bf16(t, b, (size_t)groups * 32, h);
+    for (int g = 0; g < groups; g++) {
+        v16 even, odd;
+        v_split_bf16(h + 32 * g, &even, &odd);
+        v_store(dst + 32 * g, even);
+        v_store(dst + 32 * g + 16, odd);
+    }
+}
+
+#if CPU_ISA > 0
+
+/* ---- codes: sixteen integers, in the low bits of each lane ----------------------------------- */
+#if CPU_ISA == 2
+
+typedef __m512i vi;
+
+V_FN vi vi_srl(vi v, int n)
+{
+    return _mm512_srli_epi32(v, (unsigned)n);
+}
+V_FN vi vi_sll(vi v, int n)
+{
+    return _mm512_slli_epi32(v, (unsigned)n);
+}
+V_FN vi vi_and(vi v, int mask)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi32(mask));
+}
+V_FN vi vi_sub(vi v, int n)
+{
+    return _mm512_sub_epi32(v, _mm512_set1_epi32(n));
+}
+/* a where the mask has ones, else b */
+V_FN vi vi_select(int mask, vi a, vi b)
+{
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(mask), a, b, 0xCA);
+}
+V_FN v16 vi_float(vi v)
+{
+    return _mm512_cvtepi32_ps(v);
+}
+/* 32 bytes: 2 l in the low eight bits of lane l, 2 l + 1 in the next eight; the rest is 0, or for
+ * vi_signed() the sign of byte 2 l + 1 */
+V_FN vi vi_pairs(const uint8_t *p)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+}
+V_FN vi vi_signed(const uint8_t *p)
+{
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)p));
+}
+V_FN vi vi_even(vi v)
+{
+    return _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
+} /* signed */
+V_FN vi vi_odd(vi v)
+{
+    return _mm512_srai_epi32(_mm512_slli_epi32(v, 16), 24);
+}
+/* 16 bytes whose low four bits are elements 0-15, and the high ones 16-31: element 2 l in the low
+ * four bits of lane l, 2 l + 1 in bits 8-11; other bits are undefined */
+V_FN vi vi_nibbles(const uint8_t *p)
+{
+    __m512i at =
+        _mm512_set_epi32((int)0x80800f0e, (int)0x80800d0c, (int)0x80800b0a, (int)0x80800908,
+                         (int)0x80800706, (int)0x80800504, (int)0x80800302, (int)0x80800100,
+                         (int)0x80800f0e, (int)0x80800d0c, (int)0x80800b0a, (int)0x80800908,
+                         (int)0x80800706, (int)0x80800504, (int)0x80800302, (int)0x80800100);
+    __m512i high = _mm512_set_epi32(4, 4, 4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512i b = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
+    return _mm512_srlv_epi32(_mm512_shuffle_epi8(b, at), high);
+}
+/* Bit 2 l + odd of the 32 bits as bit 4 of lane l; other bits are undefined. */
+V_FN vi vi_fifth(uint32_t bits, int odd)
+{
+    __m512i by = _mm512_set_epi32(26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0, -2, -4);
+    return _mm512_rorv_epi32(_mm512_set1_epi32((int)bits),
+                             _mm512_add_epi32(by, _mm512_set1_epi32(odd)));
+}
+V_FN v16 v_half(const uint8_t *p) /* f16 in all lanes */
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)h));
+}
+V_FN v16 v_halves(v16 a, v16 b)
+{
+    return _mm512_mask_mov_ps(a, 0xff00, b);
+} /* lanes 0-7 of a */
+V_FN v16 v_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
+}
+V_FN v16 v_signed_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+
+#else
+
+typedef struct {
+    __m256i a, b;
+} vi;
+
+V_FN vi vi_srl(vi v, int n)
+{
+    return (vi){_mm256_srli_epi32(v.a, n), _mm256_srli_epi32(v.b, n)};
+}
+V_FN vi vi_sll(vi v, int n)
+{
+    return (vi){_mm256_slli_epi32(v.a, n), _mm256_slli_epi32(v.b, n)};
+}
+V_FN vi vi_and(vi v, int mask)
+{
+    __m256i m = _mm256_set1_epi32(mask);
+    return (vi){_mm256_and_si256(v.a, m), _mm256_and_si256(v.b, m)};
+}
+V_FN vi vi_sub(vi v, int n)
+{
+    __m256i m = _mm256_set1_epi32(n);
+    return (vi){_mm256_sub_epi32(v.a, m), _mm256_sub_epi32(v.b, m)};
+}
+V_FN vi vi_select(int mask, vi a, vi b)
+{
+    __m256i m = _mm256_set1_epi32(mask);
+    return (vi){_mm256_or_si256(_mm256_and_si256(m, a.a), _mm256_andnot_si256(m, b.a)),
+                _mm256_or_si256(_mm256_and_si256(m, a.b), _mm256_andnot_si256(m, b.b))};
+}
+V_FN v16 vi_float(vi v)
+{
+    return (v16){_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)};
+}
+V_FN vi vi_pairs(const uint8_t *p)
+{
+    const __m128i *v = (const void *)p;
+    return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128(v)),
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(v + 1))};
+}
+V_FN vi vi_signed(const uint8_t *p)
+{
+    return vi_pairs(p);
+}
+V_FN vi vi_even(vi v)
+{
+    v = vi_sll(v, 24);
+    return (vi){_mm256_srai_epi32(v.a, 24), _mm256_srai_epi32(v.b, 24)};
+}
+V_FN vi vi_odd(vi v)
+{
+    v = vi_sll(v, 16);
+    return (vi){_mm256_srai_epi32(v.a, 24), _mm256_srai_epi32(v.b, 24)};
+}
+V_FN vi vi_nibbles(const uint8_t *p)
+{
+    __m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+    return (vi){v, _mm256_srli_epi32(v, 4)};
+}
+V_FN vi vi_fifth(uint32_t bits, int odd)
+{
+    __m256i h = _mm256_set1_epi32((int)(bits >> odd));
+    __m256i a = _mm256_set_epi32(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    __m256i b = _mm256_slli_epi32(a, 16);
+    return (vi){_mm256_cmpeq_epi32(_mm256_and_si256(h, a), a),
+                _mm256_cmpeq_epi32(_mm256_and_si256(h, b), b)};
+}
+V_FN v16 v_half(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    __m256 f = _mm256_cvtph_ps(_mm_set1_epi16((short)h));
+    return (v16){f, f};
+}
+V_FN v16 v_halves(v16 a, v16 b)
+{
+    return (v16){a.a, b.b};
+}
+V_FN v16 v_bytes(const uint8_t *p)
+{
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p))),
+                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p + 8))))};
+}
+V_FN v16 v_signed_bytes(const uint8_t *p)
+{
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8))))};
+}
+#endif
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* x rounded to bf16, nearest even. Veltkamp's splitting: high = x (2^16 + 1) rounded holds the
+ * leading eight bits of x behind the 24 bits of x 2^16, so that its rounding is the one that is
+ * wanted, ties included, and both differences are exact. For |x| < 2^111 that is 0 or not below
+ * 2^-126: values of f16 scales are multiples of 2^-24. (test_packed.c compares all ties.) */
+V_FN v16 v_near_bf16(v16 x)
+{
+    v16 high = v_mul(x, v_set(65537));
+    return v_sub(high, v_sub(high, x));
+}
+
+static const float levels[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+/* (code - bias) s + m for the low `bits` bits of each lane. m is -0 where the format has no
+ * minimum: -0 + y is y, signed zeros included. */
+V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, v16 s, v16 m,
+                   v16 *even, v16 *odd)
+{
+#if CPU_ISA == 2
+    if (bits == 4 || bits == 5) { /* the values of all codes, once for 32 elements */
+        v16 b = v_set((float)bias);
+        v16 low = v_near_bf16(v_fma(v_sub(v_load(levels), b), s, m));
+        if (bits == 4) {
+            *even = _mm512_permutexvar_ps(even_code, low);
+            *odd = _mm512_permutexvar_ps(odd_code, low);
+        } else {
+            v16 high = v_near_bf16(v_fma(v_sub(v_load(levels + 16), b), s, m));
+            *even = _mm512_permutex2var_ps(low, even_code, high);
+            *odd = _mm512_permutex2var_ps(low, odd_code, high);
+        }
+        return;
+    }
+#endif
+    even_code = vi_and(even_code, (1 << bits) - 1);
+    odd_code = vi_and(odd_code, (1 << bits) - 1);
+    if (bias) {
+        even_code = vi_sub(even_code, bias);
+        odd_code = vi_sub(odd_code, bias);
+    }
+    *even = v_near_bf16(v_fma(vi_float(even_code), s, m));
+    *odd = v_near_bf16(v_fma(vi_float(odd_code), s, m));
+}
+
+/* level[code] s for the four low bits of both bytes of each lane; exact: in bf16, too. */
+V_FN void v_nonlinear(vi pairs, const int8_t *level, v16 s, const bool exact, v16 *even, v16 *odd)
+{
+#if CPU_ISA == 2
+    v16 table = v_mul(v_signed_bytes((const uint8_t *)level), s);
+    if (!exact)
+        table = v_near_bf16(table);
+    *even = _mm512_permutexvar_ps(pairs, table);
+    *odd = _mm512_permutexvar_ps(vi_srl(pairs, 8), table);
+#else
+    __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)level));
+    pairs = vi_and(pairs, 0x0f0f);
+    pairs = (vi){_mm256_shuffle_epi8(table, pairs.a), _mm256_shuffle_epi8(table, pairs.b)};
+    *even = v_mul(vi_float(vi_even(pairs)), s);
+    *odd = v_mul(vi_float(vi_odd(pairs)), s);
+    if (!exact) {
+        *even = v_near_bf16(*even);
+        *odd = v_near_bf16(*odd);
+    }
+#endif
+}
+
+/* ---- the formats ----------------------------------------------------------------------------- */
+
+/* Scales of a block of 256, as floats. Q4_K, Q5_K: s[k] of 32 elements, and minus the minimum,
+ * s[8 + k]; IQ4_XS: s[k]; Q2_K, Q3_K, Q6_K: s[i] of 16 elements; Q2_K: minus their minimum,
+ * m[i]. */
+struct block_scales {
+    _Alignas(64) float s[16], m[16];
+};
+
+V_FN uint32_t word_at(const uint8_t *p)
+{
+    uint32_t u;
+    memcpy(&u, p, 4);
+    return u;
+}
+
+V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to)
+{
+    if (t == DT_Q4_K || t == DT_Q5_K) {
+        uint32_t x = word_at(b + 4), y = word_at(b + 8), z = word_at(b + 12);
+        uint32_t bytes[4] = {x & 0x3f3f3f3f, (z & 0x0f0f0f0f) | (x >> 2 & 0x30303030),
+                             y & 0x3f3f3f3f, (z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)};
+        v16 minus = v_sub(v_set(-0.f), v_half(b + 2));
+        v_store(to->s, v_mul(v_bytes((const uint8_t *)bytes), v_halves(v_half(b), minus)));
+    } else if (t == DT_Q2_K) {
+        uint8_t low[16], high[16];
+        for (int i = 0; i < 16; i++)
+            low[i] = b[i] & 15, high[i] = b[i] >> 4;
+        v_store(to->s, v_mul(v_bytes(low), v_half(b + 80)));
+        v_store(to->m, v_mul(v_bytes(high), v_sub(v_set(-0.f), v_half(b + 82))));
+    } else if (t == DT_Q3_K) {
+        uint32_t x = word_at(b + 96), y = word_at(b + 100), z = word_at(b + 104);
+        uint32_t bytes[4] = {(x & 0x0f0f0f0f) | (z << 4 & 0x30303030),
+                             (y & 0x0f0f0f0f) | (z << 2 & 0x30303030),
+                             (x >> 4 & 0x0f0f0f0f) | (z & 0x30303030),
+                             (y >> 4 & 0x0f0f0f0f) | (z >> 2 & 0x30303030)};
+        v_store(to->s, v_mul(v_sub(v_bytes((const uint8_t *)bytes), v_set(32)), v_half(b + 108)));
+    } else if (t == DT_Q6_K) {
+        v_store(to->s, v_mul(v_signed_bytes(b + 192), v_half(b + 208)));
+    } else if (t == DT_IQ4_XS) {
+        uint8_t bytes[16] = {0};
+        uint32_t high = b[2] | (uint32_t)b[3] << 8;
+        for (int k = 0; k < 8; k++)
+            bytes[k] = (uint8_t)((b[4 + k / 2] >> 4 * (k % 2) & 15) | (high >> 2 * k & 3) << 4);
+        v16 s = v_sub(v_bytes(bytes), v_set(32));
+        v_store(to->s, v_mul(s, v_half(b)));
+    }
+}
+
+/* Group g of the chunk at b. */
+V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct block_scales *scales,
+                         const int g, v16 *even, v16 *odd)
+{
+    const v16 none = v_set(-0.f);
+    if (t == DT_Q8_0) {
+        vi q = vi_signed(b + 34 * g + 2);
+        v16 d = v_half(b + 34 * g);
+        *even = v_near_bf16(v_mul(vi_float(vi_even(q)), d));
+        *odd = v_near_bf16(v_mul(vi_float(vi_odd(q)), d));
+    } else if (t == DT_Q4_0) {
+        vi q = vi_nibbles(b + 18 * g + 2);
+        v_linear(q, vi_srl(q, 8), 4, 8, v_half(b + 18 * g), none, even, odd);
+    } else if (t == DT_Q4_1) {
+        vi q = vi_nibbles(b + 20 * g + 4);
+        v_linear(q, vi_srl(q, 8), 4, 0, v_half(b + 20 * g), v_half(b + 20 * g + 2), even, odd);
+    } else if (t == DT_Q5_0 || t == DT_Q5_1) {
+        const uint8_t *p = b + (t == DT_Q5_0 ? 22 : 24) * g, *at = p + (t == DT_Q5_0 ? 2 : 4);
+        uint32_t bits = word_at(at);
+        vi q = vi_nibbles(at + 4), e = vi_select(16, vi_fifth(bits, 0), q);
+        vi o = vi_select(16, vi_fifth(bits, 1), vi_srl(q, 8));
+        v_linear(e, o, 5, t == DT_Q5_0 ? 16 : 0, v_half(p), t == DT_Q5_0 ? none : v_half(p + 2),
+                 even, odd);
+    } else if (t == DT_Q4_K || t == DT_Q5_K) {
+        vi q = vi_pairs(b + (t == DT_Q4_K ? 16 : 48) + 32 * (g / 2)), e = g % 2 ? vi_srl(q, 4) : q;
+        vi o = vi_srl(q, g % 2 ? 12 : 8);
+        if (t == DT_Q5_K) {
+            vi high = vi_pairs(b + 16);
+            e = vi_select(16, g < 4 ? vi_sll(high, 4 - g) : vi_srl(high, g - 4), e);
+            o = vi_select(16, vi_srl(high, 4 + g), o);
+        }
+        v_linear(e, o, t == DT_Q4_K ? 4 : 5, 0, v_set(scales->s[g]), v_set(scales->s[8 + g]), even,
+                 odd);
+    } else if (t == DT_Q6_K) {
+        const int h = g / 4, j = g % 4;
+        vi low = vi_pairs(b + 64 * h + 32 * (j % 2)), high = vi_pairs(b + 128 + 32 * h);
+        low = j / 2 ? vi_srl(low, 4) : low;
+        high = j < 2 ? vi_sll(high, 4 - 2 * j) : vi_srl(high, 2 * j - 4);
+        vi q = vi_select(0x3030, high, low);
+        v16 s = v_halves(v_set(scales->s[2 * g]), v_set(scales->s[2 * g + 1]));
+        v_linear(q, vi_srl(q, 8), 6, 32, s, none, even, odd);
+    } else if (t == DT_Q2_K || t == DT_Q3_K) {
+        vi q = vi_pairs(b + (t == DT_Q2_K ? 16 : 32) + 32 * (g / 4));
+        q = vi_srl(q, 2 * (g % 4));
+        v16 s = v_halves(v_set(scales->s[2 * g]), v_set(scales->s[2 * g + 1])), m = none;
+        if (t == DT_Q2_K) {
+            m = v_halves(v_set(scales->m[2 * g]), v_set(scales->m[2 * g + 1]));
+        } else {
+            vi high = vi_pairs(b);
+            q = vi_select(0x0404, g < 2 ? vi_sll(high, 2 - g) : vi_srl(high, g - 2), q);
+        }
+        v_linear(q, vi_srl(q, 8), t == DT_Q2_K ? 2 : 3, t == DT_Q2_K ? 0 : 4, s, m, even, odd);
+    } else if (t == DT_IQ4_NL) {
+        v_nonlinear(vi_nibbles(b + 18 * g + 2), packed_iq4, v_half(b + 18 * g), false, even, odd);
+    } else if (t == DT_IQ4_XS) {
+        v_nonlinear(vi_nibbles(b + 8 + 16 * g), packed_iq4, v_set(scales->s[g]), false, even, odd);
+    } else { /* DT_MXFP4 */
+        const uint8_t *p = b + 17 * g;
+        union {
+            uint32_t u;
+            float f;
+        } half = {p[0] < 2 ? 0x200000u << p[0] : (uint32_t)(p[0] - 1) << 23};
+        v_nonlinear(vi_nibbles(p + 1), packed_e2m1, v_set(half.f), true, even, odd);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+#define TYPES_OF_32(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(IQ4_NL) X(MXFP4)
+#define TYPES_OF_256(X) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS)
+
+V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_scales *s,
+                       const int g, float *dst)
+{
+    v16 even, odd;
+    v_split_packed(t, b, s, g, &even, &odd);
+    v_store(dst + 32 * g, even);
+    v_store(dst + 32 * g + 16, odd);
+}
+
+#define UNPACK_32(T)                                                                               \
+    static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
+    {                                                                                              \
+        (void)t;                                                                                   \
+        for (int g = 0; g < groups; g++)                                                           \
+            unpack_group(DT_##T, b, NULL, g, dst);                                                 \
+    }
+#define UNPACK_256(T)                                                                              \
+    static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
+    {                                                                                              \
+        struct block_scales s;                                                                     \
+        (void)t, (void)groups;                                                                     \
+        v_scales(DT_##T, b, &s);                                                                   \
+        unpack_group(DT_##T, b, &s, 0, dst), unpack_group(DT_##T, b, &s, 1, dst);                  \
+        unpack_group(DT_##T, b, &s, 2, dst), unpack_group(DT_##T, b, &s, 3, dst);                  \
+        unpack_group(DT_##T, b, &s, 4, dst), unpack_group(DT_##T, b, &s, 5, dst);                  \
+        unpack_group(DT_##T, b, &s, 6, dst), unpack_group(DT_##T, b, &s, 7, dst);                  \
+    }
+
+/* Running sums of a row: even elements and odd ones. */
+struct dot_sums {
+    v16 even, odd;
+};
+
+V_FN void dot_group(const enum dtype t, const uint8_t *b, const struct block_scales *s, const int g,
+                    const float *x, struct dot_sums *sum)
+{
+    v16 even, odd;
+    v_split_packed(t, b, s, g, &even, &odd);
+    sum->even = v_fma(even, v_load(x + 32 * g), sum->even);
+    sum->odd = v_fma(odd, v_load(x + 32 * g + 16), sum->odd);
+}
+
+/* The sums of a row of k weights times one input row; each line of `size` bytes is prefetched when
+ * one DOT_AHEAD bytes before is read: the rows of a tile follow one another. */
+enum { DOT_AHEAD = 1024 };
+#define DOT_32(T)                                                                                  \
+    V_FN v16 row_##T(const uint8_t *b, size_t size, int k, const float *x)                         \
+    {                                                                                              \
+        struct dot_sums sum = {v_zero(), v_zero()};                                                \
+        for (; k; k -= 32, b += size, x += 32) {                                                   \
+            __builtin_prefetch(b + DOT_AHEAD);                                                     \
+            dot_group(DT_##T, b, NULL, 0, x, &sum);                                                \
+        }                                                                                          \
+        return v_add(sum.even, sum.odd);                                                           \
+    }
+#define DOT_256(T)                                                                                 \
+    V_FN v16 row_##T(const uint8_t *b, size_t size, int k, const float *x)                         \
+    {                                                                                              \
+        struct dot_sums sum = {v_zero(), v_zero()};                                                \
+        for (; k; k -= 256, b += size, x += 256) {                                                 \
+            struct block_scales s;                                                                 \
+            for (size_t line = 0; line < size; line += 64)                                         \
+                __builtin_prefetch(b + DOT_AHEAD + line);                                          \
+            v_scales(DT_##T, b, &s);                                                               \
+            dot_group(DT_##T, b, &s, 0, x, &sum), dot_group(DT_##T, b, &s, 1, x, &sum);            \
+            dot_group(DT_##T, b, &s, 2, x, &sum), dot_group(DT_##T, b, &s, 3, x, &sum);            \
+            dot_group(DT_##T, b, &s, 4, x, &sum), dot_group(DT_##T, b, &s, 5, x, &sum);            \
+            dot_group(DT_##T, b, &s, 6, x, &sum), dot_group(DT_##T, b, &s, 7, x, &sum);            \
+        }                                                                                          \
+        return v_add(sum.even, sum.odd);                                                           \
+    }
+
+/* Rows out .. out + n - 1 times one input row: unpacked in registers. */
+#define DOT(T)                                                                                     \
+    static void dot_##T(const struct cpu_mat *w, const float *x, int out, int n, float *tile)      \
+    {                                                                                              \
+        const uint8_t *p = w->data + (size_t)out * w->pitch;                                       \
+        const size_t size = (size_t)packed_format(DT_##T)->bytes;                                  \
+        for (int o = 0; o < n; o += 4) {                                                           \
+            v16 sum[4];                                                                            \
+            for (int j = 0; j < 4; j++, p += w->pitch)                                             \
+                sum[j] = o + j < n ? row_##T(p, size, w->k, x) : v_zero();                         \
+            v_sum4(sum[0], sum[1], sum[2], sum[3], tile + o);                                      \
+        }                                                                                          \
+    }
+TYPES_OF_32(UNPACK_32)
+TYPES_OF_256(UNPACK_256)
+TYPES_OF_32(DOT_32)
+TYPES_OF_256(DOT_256)
+TYPES_OF_32(DOT)
+TYPES_OF_256(DOT)
+#endif
+
+struct unpacking {
+    unpack_fn *unpack;
+    dot_fn *dot; /* NULL: unpack, then multiply */
+};
+
+static struct unpacking unpacking(enum dtype t)
+{
+    struct unpacking f = {unpack_any, NULL};
+#if CPU_ISA > 0
+#define FAST(T) [DT_##T] = {unpack_##T, dot_##T},
+    static const struct unpacking fast[DT_NVFP4 + 1] = {TYPES_OF_32(FAST) TYPES_OF_256(FAST)};
+    if (fast[t].unpack)
+        f = fast[t];
+#endif
+    (void)t;
+    return f;
+}
