@@ -3,6 +3,7 @@
 
 #include "engine/tools/bench.h"
 #include "kernels/json.h"
+#include "models/checkpoint/hub.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,22 +61,6 @@ static void print_bench_line(void *arg, const struct bench_line *l)
     out_flush();
 }
 
-/* The name of a model in the results: the last part of its folder's path, "target" left out. */
-static char *model_name(const struct cli *c)
-{
-    static const char target[] = "/target";
-    const char *dir = c->opt.engine.model ? c->opt.engine.model : "", *name = dir;
-    size_t n = strlen(dir), last = sizeof target - 1;
-    while (n && dir[n - 1] == '/')
-        n--;
-    if (n > last && !strncmp(dir + n - last, target, last))
-        n -= last;
-    for (size_t i = 0; i < n; i++)
-        if (dir[i] == '/')
-            name = dir + i + 1;
-    return xasprintf("%.*s", min_int((int)(dir + n - name), 24), name);
-}
-
 bool cli_bench_name(int i, struct help_word *w)
 {
     const char *name = bench_part(i, &w->help);
@@ -86,7 +71,8 @@ bool cli_bench_name(int i, struct help_word *w)
 int cli_bench(struct cli *c)
 {
     struct err e = {0};
-    char *name = model_name(c);
+    char *title = hub_title(c->opt.engine.model ? c->opt.engine.model : "");
+    char *name = xasprintf("%.24s", title); /* room in a line */
     const struct bench_opts opts = {
         .pattern = (const char *const *)c->word,
         .n_pattern = c->n_word,
@@ -109,5 +95,6 @@ int cli_bench(struct cli *c)
                   ? err_set(&e, ERR_USAGE, "--synthetic and -m name two models; expected one")
                   : bench_run(&opts, &e);
     free(name);
+    free(title);
     return ok ? 0 : cli_fail(&e);
 }

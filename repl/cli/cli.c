@@ -7,6 +7,7 @@
 #include "repl/cli/flags.h"
 
 #include "engine/bugs.h"
+#include "models/checkpoint/hub.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -524,6 +525,15 @@ static char *find_bundled(void)
     return found;
 }
 
+/* Replaces the name of a model in the hub's cache by its path, which *own then owns. */
+static bool find_named(const char **model, char **own, struct err *e)
+{
+    if (!*model)
+        return true;
+    *model = *own = hub_find(*model, e);
+    return *model != NULL;
+}
+
 /* Checks flags against each other, and fills in the bundled models when none are named. */
 static bool resolve_defaults(struct cli *c, struct err *e)
 {
@@ -537,6 +547,8 @@ static bool resolve_defaults(struct cli *c, struct err *e)
     o->server.n_header = c->header.n;
     c->model_given = o->model != NULL;
     c->draft_given = o->draft != NULL;
+    if (!find_named(&o->model, &c->named[0], e) || !find_named(&o->draft, &c->named[1], e))
+        return false;
     c->bundled = o->server.url ? NULL : find_bundled();
     if (!c->bundled)
         return true;
@@ -579,6 +591,8 @@ void cli_free(struct cli *c)
     free(c->bundled);
     free(c->target);
     free(c->draft);
+    free(c->named[0]);
+    free(c->named[1]);
     free(c->config_path);
     buf_free(&c->config);
 }

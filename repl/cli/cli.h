@@ -40,6 +40,7 @@ struct cli {
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
     char *target, *draft;     /* paths inside it */
+    char *named[2];           /* paths of a model and a draft that were named (hub.h), or NULL */
     char *config_path;
     struct buf config;        /* text of the config file; values point into it */
     struct err config_error;  /* doctor reports it; every other command fails with it */

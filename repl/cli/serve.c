@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/checkpoint/hub.h"
 #include "repl/process/interrupt.h"
 #include "repl/process/isolate.h"
 #include "repl/http/serve.h"
@@ -34,25 +35,6 @@ static bool read_key(const char *path, char **out, struct err *e)
         *out = xasprintf("%.*s", (int)n, b.p);
     buf_free(&b);
     return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; expected the key", path);
-}
-
-/* "nestling" of ".../nestling/target" and of ".../nestling". The caller frees. */
-static char *model_name(const char *dir)
-{
-    char *path = xstrdup(dir), *name = NULL;
-    for (int i = 0; i < 2 && !name; i++) {
-        size_t n = strlen(path);
-        while (n > 1 && path[n - 1] == '/')
-            path[--n] = '\0';
-        char *slash = strrchr(path, '/');
-        const char *last = slash ? slash + 1 : path;
-        if (strcmp(last, "target") != 0 || !slash || i == 1)
-            name = xstrdup(last);
-        else
-            *slash = '\0';
-    }
-    free(path);
-    return name;
 }
 
 static bool given(const struct options *o, const char *setting)
@@ -212,7 +194,7 @@ int cli_serve(struct cli *c)
     bool ok = check_flags(c, &e) && read_key(c->key_file, &key, &e) && app_open(a, &c->opt, &e);
     cli_progress_end();
     if (ok) {
-        name = c->name ? xstrdup(c->name) : model_name(c->opt.engine.model);
+        name = c->name ? xstrdup(c->name) : hub_title(c->opt.engine.model);
         struct serve_opts o = serve_options(c, name, key);
         o.told = c->opt.verbose ? say : NULL;
         rc = serve(a, &o, &e);

@@ -5,6 +5,7 @@
  * the screen takes little time from the engine.
  */
 #include "repl/tui/tui.h"
+#include "models/checkpoint/hub.h"
 #include "repl/process/interrupt.h"
 
 #include <errno.h>
@@ -619,7 +620,11 @@ static void greet(struct tui *t)
     const struct backend_info *i = backend_info(t->app->backend);
     const char *dot = t->app->ascii ? " | " : " · ";
     struct buf line = {0};
-    buf_str(&line, i->model_dir ? last_parts(i->model_dir) : "a model without a name");
+    char *named = i->model_dir ? hub_title_in_cache(i->model_dir) : NULL;
+    buf_str(&line, named          ? named
+                   : i->model_dir ? last_parts(i->model_dir)
+                                  : "a model without a name");
+    free(named);
     if (i->family)
         buf_printf(&line, "%s%s", dot, i->family);
     if (i->device)

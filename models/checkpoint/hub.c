@@ -1,0 +1,448 @@
+/* hub.c - see hub.h.
+ *
+ * The cache has a folder for each model: models--ORG--NAME/refs/REVISION holds a commit,
+ * snapshots/COMMIT/ its files, most of them links into blobs/. A snapshot has only the files that
+ * were fetched.
+ */
+#include "models/checkpoint/hub.h"
+
+#include "kernels/ascii.h"
+#include "models/checkpoint/json.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_PART = 96, MAX_FILES = 4096, COMMIT = 40 };
+
+/* A name, taken apart. */
+struct name {
+    const char *all;
+    char org[MAX_PART + 1], repo[MAX_PART + 1];
+    char *revision; /* NULL: none is given */
+    char *file;     /* behind the colon; NULL: none */
+};
+
+/* ---- names ---- */
+
+/* Copies an organisation's or model's name from *s, which moves behind it. */
+static bool take_part(const char **s, char *to)
+{
+    const char *p = *s;
+    while (ascii_alnum(*p) || (*p && strchr("-_.", *p)))
+        p++;
+    size_t n = (size_t)(p - *s);
+    if (!n || n > MAX_PART || !(ascii_alnum(**s) || **s == '_') || p[-1] == '.' || p[-1] == '-')
+        return false;
+    memcpy(to, *s, n);
+    to[n] = '\0';
+    *s = p;
+    return !strstr(to, "..") && !strstr(to, "--");
+}
+
+static bool has_dots(const char *s)
+{
+    for (; s; s = strchr(s, '/'), s = s ? s + 1 : NULL)
+        if (s[0] == '/' || !s[0] || !strcmp(s, ".") || !strncmp(s, "./", 2) || !strcmp(s, "..") ||
+            !strncmp(s, "../", 3))
+            return true;
+    return false;
+}
+
+/* Whether s has the form of a name; if so, name_free() frees *n. */
+static bool read_name(const char *s, struct name *n)
+{
+    *n = (struct name){.all = s};
+    if (!take_part(&s, n->org) || *s++ != '/' || !take_part(&s, n->repo))
+        return false;
+    size_t revision = *s == '@' ? strcspn(s + 1, ":") : 0;
+    const char *file = *s == '@' ? s + 1 + revision : s;
+    if ((*s == '@' && !revision) || (*file && *file != ':') || (*file == ':' && !file[1]))
+        return false;
+    if (revision)
+        n->revision = xasprintf("%.*s", (int)revision, s + 1);
+    if (*file)
+        n->file = xstrdup(file + 1);
+    if (!has_dots(n->revision) && !has_dots(n->file))
+        return true;
+    free(n->revision);
+    free(n->file);
+    return false;
+}
+
+static void name_free(struct name *n)
+{
+    free(n->revision);
+    free(n->file);
+}
+
+/* ---- where the cache is ---- */
+
+static const char *variable(const char *name)
+{
+    const char *s = getenv(name);
+    return s && *s ? s : NULL;
+}
+
+/* s with a leading ~ and $NAME or ${NAME} replaced. */
+static char *expanded(const char *s)
+{
+    struct buf out = {0};
+    const char *home = variable("HOME");
+    if (s[0] == '~' && (!s[1] || s[1] == '/') && home) {
+        buf_str(&out, home);
+        s++;
+    }
+    for (; *s; s++) {
+        bool brace = s[0] == '$' && s[1] == '{';
+        const char *from = s + 1 + brace, *end = from;
+        while (ascii_alnum(*end) || *end == '_')
+            end++;
+        char *name = *s == '$' && end > from && (!brace || *end == '}')
+                         ? xasprintf("%.*s", (int)(end - from), from) : NULL;
+        const char *value = name ? getenv(name) : NULL;
+        free(name);
+        if (!value) {
+            buf_char(&out, *s);
+            continue;
+        }
+        buf_str(&out, value);
+        s = end - !brace;
+    }
+    return out.p ? out.p : xstrdup("");
+}
+
+static char *cache_folder(void)
+{
+    static const struct {
+        const char *name, *below;
+    } from[] = {{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "/hub"},
+                {"XDG_CACHE_HOME", "/huggingface/hub"}};
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+        const char *s = variable(from[i].name);
+        if (!s)
+            continue;
+        char *path = expanded(s), *all = xasprintf("%s%s", path, from[i].below);
+        free(path);
+        return all;
+    }
+    return expanded("~/.cache/huggingface/hub");
+}
+
+/* ---- the files of a snapshot ---- */
+
+struct files {
+    char **path; /* below the snapshot, sorted */
+    int n;
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+/* Whether a file is a part of a GGUF, but not the first. */
+static bool is_later_part(const char *path)
+{
+    size_t n = strlen(path);
+    const char *tail = n > 20 ? path + n - 20 : ""; /* -00002-of-00003.gguf */
+    return tail[0] == '-' && !strncmp(tail + 6, "-of-", 4) && strncmp(tail, "-00001", 6) != 0;
+}
+
+/* Adds the GGUF files with weights of a folder and of those in it. */
+static void add_files(struct files *f, const char *root, const char *below, int depth)
+{
+    char *folder = xasprintf("%s/%s", root, below);
+    DIR *d = opendir(folder);
+    for (struct dirent *x; d && f->n < MAX_FILES && (x = readdir(d));) {
+        if (x->d_name[0] == '.')
+            continue;
+        char *path = xasprintf("%s%s%s", below, *below ? "/" : "", x->d_name);
+        bool weights = !ascii_contains(x->d_name, "mmproj") && !is_later_part(path);
+        if (ends_with(path, ".gguf") && weights) {
+            f->path = xrealloc(f->path, (size_t)f->n + 1, sizeof *f->path);
+            f->path[f->n++] = path;
+            continue;
+        }
+        if (depth && !strchr(x->d_name, '.'))
+            add_files(f, root, path, depth - 1);
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    free(folder);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static struct files list_ggufs(const char *root)
+{
+    struct files f = {0};
+    add_files(&f, root, "", 2);
+    if (f.n)
+        qsort(f.path, (size_t)f.n, sizeof *f.path, by_path);
+    return f;
+}
+
+static void files_free(struct files *f)
+{
+    for (int i = 0; i < f->n; i++)
+        free(f->path[i]);
+    free(f->path);
+}
+
+/* The first file whose path has the quantization's name before a point or a dash; NULL: none. */
+static const char *of_quant(const struct files *f, const char *quant)
+{
+    size_t n = strlen(quant);
+    for (int i = 0; i < f->n; i++)
+        for (const char *p = f->path[i]; strlen(p) > n; p++)
+            if (ascii_same_n(p, quant, n) && (p[n] == '.' || p[n] == '-'))
+                return f->path[i];
+    return NULL;
+}
+
+/* ---- one snapshot ---- */
+
+/* What there is of a file: itself, a link whose target is missing, or nothing. */
+static bool is_there(const char *root, const char *file, bool *link)
+{
+    struct stat st;
+    char *path = xasprintf("%s/%s", root, file);
+    bool there = stat(path, &st) == 0;
+    *link = !there && lstat(path, &st) == 0;
+    free(path);
+    return there;
+}
+
+static bool partial(const struct name *n, const char *root, const char *file, bool link,
+                    struct err *e)
+{
+    return err_set(e, ERR_MODEL, "%s: the snapshot %s is not complete: %s %s", n->all,
+                   show_path(root).s, show(file).s,
+                   link ? "is a link to a file that is not there" : "is missing");
+}
+
+/* Checks that each file of the weights that the index names is there. */
+static bool check_index(const struct name *n, const char *root, struct err *e)
+{
+    static const char index[] = "model.safetensors.index.json";
+    char *path = xasprintf("%s/%s", root, index);
+    bool absent = false, ok = true, link;
+    json_t *top = json_open(path, &absent, e), *file;
+    const char *tensor;
+    free(path);
+    if (!top)
+        return absent ? true : false;
+    json_object_foreach(json_object_get(top, "weight_map"), tensor, file)
+        if (ok && json_is_string(file) && !is_there(root, json_string_value(file), &link))
+            ok = partial(n, root, json_string_value(file), link, e);
+    json_decref(top);
+    return ok;
+}
+
+/* Whether the snapshot is a folder with config.json and weights, the files of which are there. */
+static bool is_folder(const char *root)
+{
+    bool link;
+    return is_there(root, "config.json", &link) &&
+           (is_there(root, "model.safetensors", &link) || link ||
+            is_there(root, "model.safetensors.index.json", &link) || link ||
+            is_there(root, "pytorch_model.bin", &link));
+}
+
+static bool check_folder(const struct name *n, const char *root, struct err *e)
+{
+    static const char *const need[] = {"config.json", "model.safetensors"};
+    bool link;
+    for (int i = 0; i < 2; i++)
+        if (!is_there(root, need[i], &link) && (i == 0 || link))
+            return partial(n, root, need[i], link, e);
+    return check_index(n, root, e);
+}
+
+static void list(const struct files *f, struct buf *out)
+{
+    for (int i = 0; i < f->n && out->n < 300; i++)
+        buf_printf(out, "%s%s", i ? ", " : "", show(f->path[i]).s);
+    buf_str(out, f->n ? "" : "no GGUF file");
+}
+
+/* The GGUF that a name chooses. */
+static const char *choose(const struct name *n, const struct files *f)
+{
+    static const char *const usual[] = {"Q4_K_M", "Q8_0"};
+    if (n->file)
+        return of_quant(f, n->file);
+    for (int i = 0; i < 2; i++)
+        if (of_quant(f, usual[i]))
+            return of_quant(f, usual[i]);
+    return f->n ? f->path[0] : NULL;
+}
+
+/* What the name means in the snapshot at `root`. */
+static char *in_snapshot(const struct name *n, const char *root, struct err *e)
+{
+    bool link, whole = n->file && ends_with(n->file, ".gguf");
+    if (!n->file && is_folder(root))
+        return check_folder(n, root, e) ? xstrdup(root) : NULL;
+    struct files f = list_ggufs(root);
+    const char *file = whole ? n->file : choose(n, &f);
+    char *found = NULL;
+    struct buf there = {0};
+    if (file && is_there(root, file, &link)) {
+        found = xasprintf("%s/%s", root, file);
+    } else if (file) {
+        partial(n, root, file, link, e);
+    } else if (n->file) {
+        list(&f, &there);
+        err_set(e, ERR_MODEL, "%s: the snapshot %s has no %s; it has %s", n->all, show_path(root).s,
+                show(n->file).s, there.p);
+    } else if (check_folder(n, root, e)) {
+        partial(n, root, "model.safetensors", false, e);
+    }
+    buf_free(&there);
+    files_free(&f);
+    return found;
+}
+
+/* ---- one model ---- */
+
+static bool is_commit(const char *s)
+{
+    return strlen(s) == COMMIT && strspn(s, "0123456789abcdef") == COMMIT;
+}
+
+/* The only snapshot of a model of which no branch is known; NULL: none, or several. */
+static char *only_snapshot(const char *model)
+{
+    char *folder = xasprintf("%s/snapshots", model), *only = NULL;
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (struct dirent *x; d && (x = readdir(d));)
+        if (is_commit(x->d_name) && n++ == 0)
+            only = xstrdup(x->d_name);
+    if (d)
+        closedir(d);
+    free(folder);
+    if (n == 1)
+        return only;
+    free(only);
+    return NULL;
+}
+
+/* The commit that a name's revision is in the cache; NULL and *e: it is not known there. */
+static char *commit_of(const struct name *n, const char *model, struct err *e)
+{
+    const char *revision = n->revision ? n->revision : "main";
+    if (is_commit(revision))
+        return xstrdup(revision);
+    struct buf b = {0};
+    char *path = xasprintf("%s/refs/%s", model, revision), *commit = NULL;
+    if (file_missing(path)) {
+        commit = n->revision ? NULL : only_snapshot(model);
+        if (!commit)
+            err_set(e, ERR_MODEL, "%s: the cache knows no revision %s: there is no %s", n->all,
+                    show(revision).s, show_path(path).s);
+    } else if (buf_read_file(&b, path, 4096, e)) {
+        while (b.n && ascii_space(b.p[b.n - 1]))
+            b.p[--b.n] = '\0';
+        if (b.n && is_commit(b.p))
+            commit = xstrdup(b.p);
+        else
+            err_set(e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
+                    show_path(path).s);
+    }
+    buf_free(&b);
+    free(path);
+    return commit;
+}
+
+/* A model of the cache that has the same name but for capitals; NULL: none. */
+static char *other_case(const char *cache, const char *folder)
+{
+    char *found = NULL;
+    DIR *d = opendir(cache);
+    for (struct dirent *x; d && !found && (x = readdir(d));)
+        if (ascii_same(x->d_name, folder) && strcmp(x->d_name, folder) != 0)
+            found = xstrdup(x->d_name);
+    if (d)
+        closedir(d);
+    return found;
+}
+
+static bool not_cached(const struct name *n, const char *cache, const char *folder, struct err *e)
+{
+    char *other = other_case(cache, folder);
+    err_set(e, ERR_MODEL, "%s: there is no such file or folder, and %s has no %s%s%s", n->all,
+            show_path(cache).s, folder, other ? ", only " : "", other ? other : "");
+    free(other);
+    return false;
+}
+
+static char *in_cache(const struct name *n, struct err *e)
+{
+    char *cache = cache_folder(), *folder = xasprintf("models--%s--%s", n->org, n->repo);
+    char *model = xasprintf("%s/%s", cache, folder), *found = NULL;
+    char *commit = file_missing(model) ? (not_cached(n, cache, folder, e), NULL)
+                                       : commit_of(n, model, e);
+    char *root = commit ? xasprintf("%s/snapshots/%s", model, commit) : NULL;
+    if (root && file_missing(root))
+        err_set(e, ERR_MODEL, "%s: the revision is commit %s, which was not fetched: there is no "
+                "%s", n->all, commit, show_path(root).s);
+    else if (root)
+        found = in_snapshot(n, root, e);
+    free(root);
+    free(commit);
+    free(model);
+    free(folder);
+    free(cache);
+    return found;
+}
+
+char *hub_find(const char *name, struct err *e)
+{
+    struct name n;
+    if (!file_missing(name) || !read_name(name, &n))
+        return xstrdup(name);
+    char *found = in_cache(&n, e);
+    name_free(&n);
+    return found;
+}
+
+/* ---- titles ---- */
+
+char *hub_title_in_cache(const char *path)
+{
+    static const char models[] = "/models--", snapshots[] = "/snapshots/";
+    const char *at = strstr(path, models), *end = at ? strstr(at, snapshots) : NULL;
+    const char *org = at ? at + sizeof models - 1 : NULL, *gap = org ? strstr(org, "--") : NULL;
+    if (!end || !gap || gap > end || memchr(org, '/', (size_t)(end - org)))
+        return NULL;
+    const char *file = strchr(end + sizeof snapshots - 1, '/');
+    bool named = file && file[1];
+    return xasprintf("%.*s/%.*s%s%s", (int)(gap - org), org, (int)(end - gap - 2), gap + 2,
+                     named ? ":" : "", named ? file + 1 : "");
+}
+
+char *hub_title(const char *path)
+{
+    static const char target[] = "/target";
+    char *title = hub_title_in_cache(path);
+    if (title)
+        return title;
+    size_t n = strlen(path), last = sizeof target - 1, at;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n > last && !strncmp(path + n - last, target, last))
+        n -= last;
+    for (at = n; at && path[at - 1] != '/';)
+        at--;
+    return xasprintf("%.*s", (int)(n - at), path + at);
+}
