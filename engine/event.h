@@ -39,7 +39,7 @@ enum event_kind {
     EV_JOB_BEGIN,   /* a job's prompt is computed (engine/job.h); on the screen's queue only, ... */
     EV_JOB_STEP,    /* ... as are its steps ... */
     EV_JOB_END,     /* ... and its end */
-}; /* files of unsaved events hold kinds as numbers: new ones go to the end */
+};
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
 const char *step_kind_name(enum step_kind k); /* "prefill", ... */

@@ -93,6 +93,25 @@ enum { LOG_MAX = INT32_MAX / 2 };
 int col_int(sqlite3_stmt *st, int i, int lo, bool *fits);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
 
+/* ---- copy.c: rows from one database to another ------------------------------------------------ */
+
+/* "INSERT OR IGNORE" into a table with the columns of a statement; NULL on failure. The caller
+ * finalises. */
+sqlite3_stmt *insert_like(struct db *to, const char *table, sqlite3_stmt *from);
+/* What becomes of a column that is not copied as it is; an array ends with PUT_END. */
+struct put {
+    enum { PUT_END, PUT_NULL, PUT_VALUE, PUT_MORE /* v is added to a number other than 0 */ } how;
+    const char *column;
+    int64_t v;
+};
+/* Copies all rows of a query (db_prepare(); it is finalised; NULL: it cannot be read) to a table with
+ * columns of the same names. put may be NULL. A row that breaks a rule of the table is left out.
+ * *whole: all rows could be read. Returns the result of writing. */
+int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct put *put, bool *whole);
+/* The same for a turn row (own) and for its rows in other tables (rest). */
+int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *own, const struct put *rest,
+              bool *whole);
+
 /* ---- schema.c: versions, migrations, the schema's text
  * ---------------------------------------- */
 
@@ -203,14 +222,14 @@ int session_lock_row(struct db *d, const struct live *l, const char *session);
 int session_unlock(struct db *d, const struct live *l, const char *session);
 int session_unlock_dead(struct db *d, const struct live *l);
 
-/* ---- side_file.c: events that could not be stored at the end, in a file beside the log
- * --------- */
+/* ---- side_file.c: events that could not be stored at the end, in a second log beside the first - */
 
 struct waiting;
 struct writer;
 char *side_file_name(const char *path, int64_t writer); /* the caller frees */
-/* Writes events and cursor to the writer's side file: synced, then renamed to its final name, so
- * that the file is never incomplete. Replaces an older one. False and *e (ERR_DB) on failure. */
+/* Writes the rows of the waiting events to the writer's side file: synced, then renamed to its final
+ * name, so that the file is never incomplete. Replaces an older one. False and *e (ERR_DB) on
+ * failure. */
 bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
 bool side_file_exists(const char *path, int64_t writer);
 void side_file_remove(const char *path, int64_t writer);
@@ -396,9 +415,18 @@ struct writer {
                               cursors is not `beside`: that of the conversation */
     int n_parked;
     bool has_wal; /* false: a rollback journal */
+    bool aside;   /* it fills a side file: prompts are stored whole, and what has rows in the log is
+                     neither ended as crashed nor deleted */
     int64_t newest_ms; /* time of the last event, on the wall clock */
 };
 
+/* Steps of write_event() on w->cur that side_file.c needs. Store: the session's row, unless it
+ * exists, and a row for this process's run. Number: for people, unless it has one. Reply: an empty
+ * row. Assign: the number in the log of the turn that ev begins; *last: the one before. */
+int store_session(struct writer *w, const struct event *ev);
+int number_session(struct writer *w);
+int insert_reply(struct writer *w, int64_t ms);
+int assign_turn_number(struct writer *w, const struct event *ev, int64_t *last);
 /* Applies one event inside the caller's transaction. *ended: a turn was completed. */
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
 /* Closes one open reply row as "crashed"; inside the caller's transaction. */
@@ -477,14 +505,12 @@ bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err 
 int step_source_parse(const char *s);         /* -1: none; s may be NULL */
 int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
-enum op_kind op_last(void);
 
 
 /* ---- pack_file.c ----------------------------------------------------------------------------- */
 
 struct pack {
     struct buf file; /* the database, and behind it the seal */
-    size_t db_bytes;
     struct pack_about about;
 };
 
@@ -499,12 +525,15 @@ struct hdb {
 /* Writes a database's bytes and their seal to a new file, 0600, synced. False and *e on failure:
  * there is no file then. */
 bool pack_write(const char *path, const void *bytes, size_t n, struct err *e);
+bool pack_save(const char *path, struct db *d, struct err *e); /* the same for a database in memory */
+/* Whether a file's last line is the seal of its other bytes. False: *e (ERR_DB) says how it differs. */
+bool pack_seal_holds(const char *path, const struct buf *file, struct err *e);
 /* Reads the pack h->path, checks seal and schema, and opens h->db on its bytes. False and *e
  * (ERR_DB): h is as before. */
 bool pack_open(struct hdb *h, struct err *e);
 void pack_close(struct hdb *h); /* connections, too */
-/* One more connection to an open pack. */
-bool pack_connect(const struct hdb *h, struct db *d, struct err *e);
+/* A read-only connection to the database in such a file, whose bytes must stay where they are. */
+bool pack_connect(struct db *d, const char *path, const struct buf *file, struct err *e);
 
 /* ---- pack.c ---------------------------------------------------------------------------------- */
 

@@ -131,14 +131,9 @@ int step_source_parse(const char *s)
     return -1;
 }
 
-enum op_kind op_last(void)
-{
-    return OP_SHAPE;
-}
-
 int op_parse(const char *s)
 {
-    for (int i = 0; i <= (int)op_last(); i++)
+    for (int i = 0; i <= OP_SHAPE; i++)
         if (strcmp(s, op_name((enum op_kind)i)) == 0)
             return i;
     return -1;

@@ -142,7 +142,7 @@ static int insert_run(struct writer *w, int64_t ms)
 
 /* Gives the session a number for people, unless it has one: with its first turn, or as a fork,
  * because a session without a turn is not kept. */
-static int number_session(struct writer *w)
+int number_session(struct writer *w)
 {
     const char *id = w->cur.session;
     int rc = db_do(&w->db, "UPDATE session SET number=1+max((SELECT coalesce(max(number),0) FROM"
@@ -157,7 +157,7 @@ static int number_session(struct writer *w)
 }
 
 /* Stores the session's row, unless it exists, and a row for this process's run. */
-static int store_session(struct writer *w, const struct event *ev)
+int store_session(struct writer *w, const struct event *ev)
 {
     struct db *d = &w->db;
     struct cursor *c = &w->cur;
@@ -258,7 +258,7 @@ static int end_run(struct writer *w, bool keep)
     if (!c->stored)
         return SQLITE_OK;
     int rc = touch(w);
-    if (!rc && c->reply)
+    if (!rc && c->reply && !w->aside)
         rc = recover_turn(&w->db, c->reply);
     if (!rc)
         rc = db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
@@ -267,7 +267,7 @@ static int end_run(struct writer *w, bool keep)
     if (!rc)
         rc = chain_seal(&w->db, c->session);
     int gone;
-    if (!rc && !keep) /* deletes a session without any turn */
+    if (!rc && !keep && !w->aside) /* deletes a session without any turn */
         rc = chain_delete(&w->db, db_cached(&w->db, "DELETE FROM session WHERE id=?1 AND"
                    " parent IS NULL AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = ?1)"
                    " AND NOT EXISTS(SELECT 1 FROM session WHERE parent = ?1) RETURNING id", "s",
@@ -346,7 +346,7 @@ static int shared_prefix(const struct ids *a, const struct ids *b)
 
 /* Sets c->n, the turn's number in the log: the engine's number plus c->shift. If another process
  * wrote into the same session, the shift is increased so that no two turns share a number. */
-static int assign_turn_number(struct writer *w, const struct event *ev, int64_t *last)
+int assign_turn_number(struct writer *w, const struct event *ev, int64_t *last)
 {
     struct cursor *c = &w->cur;
     int rc = db_int(&w->db, last, 0, "SELECT max(n) FROM turn WHERE session_id=?", "s", c->session);
@@ -382,7 +382,7 @@ static int store_texts(struct writer *w, const int32_t *id, int n)
 static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
 {
     struct cursor *c = &w->cur;
-    int shared = shared_prefix(&ev->tokens, &c->seq);
+    int shared = w->aside ? 0 : shared_prefix(&ev->tokens, &c->seq);
     int rc = db_do(&w->db, "INSERT INTO turn(session_id, run_id, n, role, text, shared, tokens,"
                    " regen, seed, sampling, draws0, n_reused, created_ms)"
                    " VALUES(?,?,?,'user',?,?,?,?,?,?,?,?,?)", "siitibiitiii", c->session, c->run,
@@ -401,15 +401,13 @@ static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
 }
 
 /* Inserts an empty row for the reply; write_turn_end() fills it. */
-static int insert_reply(struct writer *w, int64_t ms)
+int insert_reply(struct writer *w, int64_t ms)
 {
     struct cursor *c = &w->cur;
     int rc = db_do(&w->db, "INSERT INTO turn(session_id, run_id, n, role, text, tokens, stop,"
                    " draws1, created_ms) VALUES(?,?,?,'reply','',x'','',?,?)", "siiii", c->session,
                    c->run, (int64_t)c->n, (int64_t)c->draws, ms);
     c->reply = sqlite3_last_insert_rowid(w->db.h);
-    c->n_parts = c->text_channel = 0;
-    buf_clear(&c->text);
     return rc ? rc : turn_index(&w->db, c->reply, NULL, "", 0);
 }
 
@@ -420,9 +418,10 @@ static int write_turn_begin(struct writer *w, const struct event *ev)
     int rc = store_session(w, ev);
     if (!rc)
         rc = number_session(w);
-    if (!rc && c->reply) /* the previous turn has no EV_TURN_END */
+    if (!rc && c->reply && !w->aside) /* the previous turn has no EV_TURN_END */
         rc = recover_turn(&w->db, c->reply);
-    c->reply = 0;
+    c->reply = c->n_parts = c->text_channel = 0;
+    buf_clear(&c->text);
     if (!rc)
         rc = assign_turn_number(w, ev, &last);
     if (!rc && c->seq_n != last)

@@ -298,25 +298,6 @@ struct packer {
     struct err *e;
 };
 
-/* "INSERT OR IGNORE INTO table(columns) VALUES(?, ...)" for the columns of a statement. */
-static sqlite3_stmt *prepare_insert(struct packer *p, const struct pack_rule *r, sqlite3_stmt *from)
-{
-    struct buf sql = {0};
-    sqlite3_stmt *st = NULL;
-    int n = sqlite3_column_count(from);
-    buf_printf(&sql, "INSERT OR IGNORE INTO %s(", r->table);
-    for (int i = 0; i < n; i++)
-        buf_printf(&sql, "%s%s", i ? "," : "", sqlite3_column_name(from, i));
-    buf_str(&sql, ") VALUES(");
-    for (int i = 0; i < n; i++)
-        buf_str(&sql, i ? ",?" : "?");
-    buf_char(&sql, ')');
-    if (sqlite3_prepare_v2(p->to.h, sql.p, -1, &st, NULL))
-        db_fail(&p->to, p->e, "cannot pack");
-    buf_free(&sql);
-    return st;
-}
-
 /* Limits draft trees to the steps of a slice. */
 static void slice_condition(const struct packer *p, const struct pack_rule *r, const struct pack_piece *part,
                             struct buf *sql)
@@ -366,9 +347,9 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
     buf_printf(&sql, "SELECT * FROM %s WHERE %s", r->table, r->where);
     slice_condition(p, r, part, &sql);
     sqlite3_stmt *from = db_prepare(&p->from->db, p->e, sql.p, "si", part->session, part->cut);
-    sqlite3_stmt *to = from ? prepare_insert(p, r, from) : NULL;
+    sqlite3_stmt *to = from ? insert_like(&p->to, r->table, from) : NULL;
     int rc = SQLITE_DONE;
-    bool ok = to;
+    bool ok = to || (from && db_fail(&p->to, p->e, "cannot pack"));
     if (r->of_id)
         sort_ids(&p->used);
     while (ok && (rc = sqlite3_step(from)) == SQLITE_ROW) {
@@ -508,12 +489,7 @@ static bool fill(struct packer *p, struct pack_about *a)
 
 static bool save(struct packer *p, const char *path, struct pack_about *a)
 {
-    sqlite3_int64 n = 0;
-    unsigned char *bytes = sqlite3_serialize(p->to.h, "main", &n, 0);
-    if (!bytes)
-        return err_set(p->e, ERR_DB, "cannot pack: out of memory");
-    bool ok = pack_write(path, bytes, (size_t)n, p->e);
-    sqlite3_free(bytes);
+    bool ok = pack_save(path, &p->to, p->e);
     if (ok) {
         struct hdb *h = hdb_open(path, p->e); /* reads the written pack back */
         ok = h != NULL;

@@ -46,9 +46,18 @@ bool pack_write(const char *path, const void *bytes, size_t n, struct err *e)
     return ok;
 }
 
+bool pack_save(const char *path, struct db *d, struct err *e)
+{
+    sqlite3_int64 n = 0;
+    unsigned char *bytes = sqlite3_serialize(d->h, "main", &n, 0);
+    bool ok = bytes ? pack_write(path, bytes, (size_t)n, e) : err_set(e, ERR_DB, "cannot pack: out of memory");
+    sqlite3_free(bytes);
+    return ok;
+}
+
 /* ---- reading ---- */
 
-static bool check_seal(const char *path, const struct buf *file, struct err *e)
+bool pack_seal_holds(const char *path, const struct buf *file, struct err *e)
 {
     char want[SEAL_BYTES + 1];
     const size_t head = sizeof SEAL_HEAD - 1;
@@ -62,14 +71,14 @@ static bool check_seal(const char *path, const struct buf *file, struct err *e)
                    "(%.12s..., now %.12s...)", path, file->p + n + head, want + head);
 }
 
-bool pack_connect(const struct hdb *h, struct db *d, struct err *e)
+bool pack_connect(struct db *d, const char *path, const struct buf *file, struct err *e)
 {
     if (!db_open(d, ":memory:", SQLITE_OPEN_READONLY, e))
         return false;
     free(d->path);
-    d->path = xstrdup(h->path);
-    sqlite3_int64 n = (sqlite3_int64)h->pack->db_bytes;
-    if (sqlite3_deserialize(d->h, "main", (unsigned char *)h->pack->file.p, n, n,
+    d->path = xstrdup(path);
+    sqlite3_int64 n = (sqlite3_int64)(file->n - SEAL_BYTES);
+    if (sqlite3_deserialize(d->h, "main", (unsigned char *)file->p, n, n,
                             SQLITE_DESERIALIZE_READONLY) == SQLITE_OK)
         return true;
     db_fail(d, e, "cannot open");
@@ -126,7 +135,7 @@ static bool read_facts(struct hdb *h, struct err *e)
 
 static bool connect_checked(struct hdb *h, struct err *e)
 {
-    bool ok = pack_connect(h, &h->db, e) && schema_check_pack(&h->db, e);
+    bool ok = pack_connect(&h->db, h->path, &h->pack->file, e) && schema_check_pack(&h->db, e);
     h->db.limit = READ_LIMIT;
     return ok && read_facts(h, e);
 }
@@ -136,11 +145,10 @@ bool pack_open(struct hdb *h, struct err *e)
     h->pack = xcalloc(1, sizeof *h->pack);
     h->pack->about.level = PACK_SHAPE; /* unless it says another */
     struct buf *file = &h->pack->file;
-    if (buf_read_file(file, h->path, MAX_BYTES, e) && check_seal(h->path, file, e)) {
+    if (buf_read_file(file, h->path, MAX_BYTES, e) && pack_seal_holds(h->path, file, e)) {
         const char *hex = file->p + file->n - 65;
         snprintf(h->pack->about.seal, sizeof h->pack->about.seal, "%.64s", hex);
         h->pack->about.bytes = file->n;
-        h->pack->db_bytes = file->n - SEAL_BYTES;
         if (connect_checked(h, e))
             return true;
     }

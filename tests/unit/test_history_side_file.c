@@ -110,6 +110,162 @@ static void test_a_locked_log_leaves_a_file_that_the_next_start_takes_in(void **
     check_turns(3);
 }
 
+/* ---- the rows are those of a log that was never locked ---- */
+
+enum { TURNS = 6 };
+
+/* A session whose second turn has begun. */
+static void post_begin(struct history *h, const struct made_turn t[TURNS])
+{
+    post_session(h, id, "", 0);
+    post_turn(h, &t[0], t[0].n_steps, true);
+    post_turn(h, &t[1], 1, false);
+    assert_true(history_flush(h, 60000));
+}
+
+/* The rest of that turn, a setting, a turn, a fork with a turn, a fault, a session beside, and a turn
+ * that does not end. */
+static void post_rest(struct history *h, const struct made_turn t[TURNS])
+{
+    for (int i = 1; i < t[1].n_steps; i++)
+        post_copy(h, &t[1].step[i]);
+    post_copy(h, &t[1].end);
+    post_op(h, id, OP_SET, 2, "temperature=0.5");
+    post_turn(h, &t[2], t[2].n_steps, true);
+    post_session(h, t[3].begin.session, id, 2);
+    post_op(h, t[3].begin.session, OP_OPEN, 2, "seed=3\n");
+    post_turn(h, &t[3], t[3].n_steps, true);
+    struct event ev = event_of(EV_FAULT, t[3].begin.session, 3, "page 7 has two owners");
+    ev.at.rule = 4;
+    post(h, &ev);
+    ev = event_of(EV_SESSION, t[4].begin.session, 0, NULL);
+    ev.beside = true;
+    post(h, &ev);
+    post_turn(h, &t[4], t[4].n_steps, true);
+    ev = event_of(EV_TEXT, t[5].begin.session, 4, "thoughts");
+    ev.channel = 1;
+    post_turn(h, &t[5], 1, false);
+    post(h, &ev);
+}
+
+/* Rows of "a" that "b" does not have: ids of rows, times, and how prompts are stored are not compared. */
+static const char *const compared[] = {
+    "SELECT id, number, parent, fork_turn, title, pinned, links FROM @.session",
+    "SELECT session_id, version, dir, server_id, config, ended, link FROM @.run r JOIN @.build b ON b.id=build_id"
+    " JOIN @.model m ON m.id=target_id",
+    "SELECT session_id, n, role, text, shared + length(tokens) / 4, regen, seed, sampling, draws0, n_reused, change,"
+    " change_turn, held, same, limited, gone_from, gone_to, stop, draws1, n_steps, n_drafted, n_accepted, us_prefill,"
+    " us_decode, link FROM @.turn",
+    "SELECT session_id, n, role, tokens FROM @.turn WHERE role='reply'",
+    "SELECT session_id, n, k, channel, p.text FROM @.turn t JOIN @.turn_part p ON p.turn_id=t.id",
+    "SELECT session_id, t.n, s.n, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest,"
+    " logit_digest, us_draft, us_verify, us_commit, us_check, s.tokens, margin, forced, fused, facts, source, us_arrived,"
+    " nodes, events FROM @.turn t JOIN @.step s ON s.turn_id=t.id LEFT JOIN @.tree r ON r.step_id=s.id"
+    " LEFT JOIN @.pages p ON p.step_id=s.id",
+    "SELECT session_id, t.n, s.n, k, rank, token, logp, o.text FROM @.turn t JOIN @.step s ON s.turn_id=t.id"
+    " JOIN @.top o ON o.step_id=s.id",
+    "SELECT session_id, n, prompt, generated, cached, drafted, accepted, verifies, ms_queue, ms_first, finish,"
+    " prompt_ids, reply_ids, v.tokens FROM @.turn t JOIN @.served v ON v.turn_id=t.id",
+    "SELECT session_id, n, name, labels, before, after FROM @.turn t JOIN @.metric m ON m.turn_id=t.id",
+    "SELECT session_id, turn, step, kind, op, text, link FROM @.event",
+};
+
+/* A query with a schema's name in place of each "@". */
+static char *of_schema(const char *sql, const char *schema)
+{
+    struct buf b = {0};
+    for (; *sql; sql++)
+        buf_printf(&b, "%.*s", *sql == '@' ? 9 : 1, *sql == '@' ? schema : sql);
+    return b.p;
+}
+
+static void compare_logs(const char *other)
+{
+    sqlite3 *db;
+    sqlite3_stmt *st;
+    char *attach = xasprintf("ATTACH '%s' AS other", other);
+    assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, attach, NULL, NULL, NULL), SQLITE_OK);
+    for (size_t i = 0; i < 2 * sizeof compared / sizeof *compared; i++) {
+        char *a = of_schema(compared[i / 2], i % 2 ? "main" : "other");
+        char *b = of_schema(compared[i / 2], i % 2 ? "other" : "main");
+        char *sql = xasprintf("SELECT (SELECT count(*) FROM (%s)), count(*) FROM (%s EXCEPT %s)", a, a, b);
+        assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &st, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+        if (!sqlite3_column_int(st, 0) || sqlite3_column_int(st, 1))
+            fail_msg("of %d rows %d differ: %s", sqlite3_column_int(st, 0), sqlite3_column_int(st, 1), sql);
+        sqlite3_finalize(st);
+        free(a);
+        free(b);
+        free(sql);
+    }
+    sqlite3_close(db);
+    free(attach);
+}
+
+static bool add_prompt(const struct turn_row *r, void *arg)
+{
+    buf_add(arg, r->tokens.v, (size_t)r->tokens.n * sizeof *r->tokens.v);
+    return true;
+}
+
+/* The prompts and replies of a session, as a reader puts them together. */
+static struct buf prompts(const char *session)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    struct hdb *d = read_open();
+    assert_true(hdb_turns(d, session, 0, add_prompt, &b, &e) > 0);
+    hdb_close(d);
+    return b;
+}
+
+static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
+{
+    (void)state;
+    struct made_turn t[TURNS];
+    struct ids context[2] = {0};
+    struct history_left left;
+    char session[3][SESSION_ID], locked[sizeof db_path];
+    for (int i = 0; i < 3; i++)
+        session_new_id(session[i]);
+    memcpy(id, session[0], sizeof id);
+    for (int i = 0; i < TURNS; i++)
+        make_turn(&t[i], session[i < 3 ? 0 : i == 4 ? 2 : 1], i < 3 ? i + 1 : i == 4 ? 1 : i == 3 ? 3 : 4,
+                  &context[i == 4]);
+    make_served(&t[4]);
+    struct history *h = log_open(LOG_TREE);
+    post_begin(h, t);
+    sqlite3 *other = hold_lock();
+    post_rest(h, t);
+    finish_to_side_file(h, &left);
+    assert_int_equal(left.turns, 4);
+    history_close(h);
+    drop_lock(other);
+    history_close(log_open(LOG_STEPS));
+    struct buf with[3], without;
+    for (int i = 0; i < 3; i++)
+        with[i] = prompts(session[i]);
+    memcpy(locked, db_path, sizeof locked);
+    snprintf(db_path, sizeof db_path, "%s/free/sessions.db", scratch);
+    h = log_open(LOG_TREE);
+    post_begin(h, t);
+    post_rest(h, t);
+    history_close(h);
+    compare_logs(locked);
+    for (int i = 0; i < 3; i++) {
+        without = prompts(session[i]);
+        assert_int_equal(with[i].n, without.n);
+        assert_memory_equal(with[i].p, without.p, without.n);
+        buf_free(&with[i]);
+        buf_free(&without);
+    }
+    for (int i = 0; i < TURNS; i++)
+        free_turn(&t[i]);
+    ids_free(&context[0]);
+    ids_free(&context[1]);
+}
+
 static void copy_file(const char *from, const char *to)
 {
     struct buf b = {0};
@@ -323,6 +479,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_locked_log_leaves_a_file_that_the_next_start_takes_in),
+        TEST(test_its_rows_are_those_of_a_log_that_was_never_locked),
         TEST(test_a_file_that_was_taken_in_is_not_taken_again),
         TEST(test_a_start_that_is_killed_while_it_takes_in_loses_nothing),
         TEST(test_a_turn_that_had_begun_is_ended),
