@@ -230,6 +230,9 @@ void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
 void step_row_copy(struct step_row *dst, const struct step_row *src); /* deep; step_row_free() */
 void step_row_free(struct step_row *r);
+/* Append the columns of a step, of a server's report, as members of a JSON object. */
+void step_row_json(const struct step_row *r, struct buf *b);
+void served_report_json(const struct served *s, struct buf *b);
 /* Appends a token's facts as a JSON object. */
 void fact_json(const struct token_fact *f, struct buf *b);
 /* Appends a draft tree as a JSON array of its nodes. */

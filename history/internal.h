@@ -78,7 +78,10 @@ sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const cha
 /* A statement that is kept for the next call with the same string literal; the caller resets it.
  * NULL on failure. */
 sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...);
-/* Runs a cached statement to its end. */
+/* Runs a statement of db_cached() (NULL: it failed) to its end. bound: the result code of binding
+ * more values; if it is an error, the statement does not run. */
+int db_run(struct db *d, sqlite3_stmt *st, int bound);
+/* Both at once. */
 int db_do(struct db *d, const char *sql, const char *types, ...);
 /* Sets *out to the first column of the first row, or to `none` if there is no row or it is null. */
 int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char *types, ...);
@@ -481,7 +484,6 @@ bool sequence_next(struct ids *seq, bool is_user, int64_t shared, const void *id
 int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
 
 /* The facts of n tokens as the log packs them (schema.c). False: p is not n facts. */
-void token_facts_pack(const struct token_fact *fact, int n, struct buf *out);
 bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out);
 
 /* Orders sessions `s` by their last use: "ORDER BY" SESSION_USED ", s.last_run". The wall clock may
@@ -502,8 +504,6 @@ int turn_index(struct db *d, int64_t row, const char *was, const char *text, siz
 bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e);
 bool served_read_tops(struct db *d, int64_t step, struct tops **out, struct err *e);
 
-int step_source_parse(const char *s);         /* -1: none; s may be NULL */
-int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
 
 

@@ -12,7 +12,7 @@
  * key all this detects accidents, not attacks: a program that writes the file can also compute the
  * checksums.
  */
-#include "history/internal.h"
+#include "history/columns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,10 +49,8 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
             "SELECT k, channel, text FROM turn_part WHERE turn_id = ? ORDER BY k", "i", id));
     if (!rc)
         rc = hash_rows(s, d, db_cached(d,
-            "SELECT s.n, s.kind, s.pos0, s.rows, s.drafted, s.accepted, s.bonus, s.draws,"
-            " s.page_digest, s.draft_digest, s.logit_digest, s.us_draft, s.us_verify, s.us_commit,"
-            " s.us_check, s.tokens, s.margin, s.forced, s.fused, s.facts, s.source, s.us_arrived,"
-            " t.nodes, p.events FROM step s LEFT JOIN tree t ON t.step_id = s.id"
+            "SELECT s.n" STEP_COLUMNS(COLUMN_OF_S) ", t.nodes, p.events"
+            " FROM step s LEFT JOIN tree t ON t.step_id = s.id"
             " LEFT JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n", "i", id));
     if (!rc)
         rc = hash_rows(s, d, db_cached(d,

@@ -340,19 +340,24 @@ sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...)
     return st;
 }
 
+int db_run(struct db *d, sqlite3_stmt *st, int bound)
+{
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = bound;
+    while (!bound && (rc = sqlite3_step(st)) == SQLITE_ROW)
+        ;
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
 int db_do(struct db *d, const char *sql, const char *types, ...)
 {
     va_list ap;
     va_start(ap, types);
     sqlite3_stmt *st = cached_v(d, sql, types, &ap);
     va_end(ap);
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc;
-    while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        ;
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return db_run(d, st, SQLITE_OK);
 }
 
 int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char *types, ...)

@@ -26,15 +26,6 @@ void tree_json(const struct tree *t, struct buf *b)
     jput_close(b, ']');
 }
 
-void fact_json(const struct token_fact *f, struct buf *b)
-{
-    jput_open(b, '{');
-    jput_kreal(b, "logp", (double)f->logp);
-    if (f->rival >= 0)
-        jput_fields(b, "%d{rival}%g{rival_logp}", f->rival, f->rival_logp);
-    jput_close(b, '}');
-}
-
 /* ---- the file ---- */
 
 struct sink {

@@ -4,7 +4,7 @@
  * writer. Every call prepares its own statement, because a callback may run other queries.
  */
 #include "engine/fault.h"
-#include "history/internal.h"
+#include "history/columns.h"
 
 #include "kernels/ascii.h"
 
@@ -493,64 +493,34 @@ static bool column_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *
     return tree_unpack(*out, sqlite3_column_blob(st, i), (size_t)sqlite3_column_bytes(st, i), e);
 }
 
-/* What versions 4 and 5 of the schema added, in columns from i on. */
-static bool read_step_4(sqlite3_stmt *st, int i, struct step_row *r, bool *fits, struct err *e)
-{
-    const void *facts = sqlite3_column_blob(st, i + 3);
-    size_t n_facts = (size_t)sqlite3_column_bytes(st, i + 3);
-    bool has_margin = sqlite3_column_type(st, i) != SQLITE_NULL;
-    r->rec.margin = has_margin ? (float)sqlite3_column_double(st, i) : NAN;
-    r->rec.forced = col_int(st, i + 1, 0, fits);
-    r->rec.fused = sqlite3_column_int(st, i + 2) == 1;
-    if (sqlite3_column_type(st, i + 4) != SQLITE_NULL)
-        buf_add(&r->pages, sqlite3_column_blob(st, i + 4), (size_t)sqlite3_column_bytes(st, i + 4));
-    int source = step_source_parse((const char *)sqlite3_column_text(st, i + 5));
-    r->rec.source = source < 0 ? STEP_COMPUTED : (enum step_source)source;
-    r->rec.us_arrived = (uint64_t)sqlite3_column_int64(st, i + 6);
-    return sqlite3_column_type(st, i + 3) == SQLITE_NULL ||
-           token_facts_unpack(facts, n_facts, r->tokens.n, &r->facts) ||
-           err_set(e, ERR_DB, "step %d.%d: the facts of its tokens are damaged", r->turn, r->n);
-}
+/* What hdb_steps() selects; from STEP_FIRST on, the columns of step_columns. */
+enum { STEP_TURN, STEP_N, STEP_ID, STEP_HAS_TOPS, STEP_NODES, STEP_EVENTS, STEP_FIRST };
 
 static bool row_to_step(struct db *d, sqlite3_stmt *st, struct step_row *r, struct err *e)
 {
     bool fits = true;
-    *r = (struct step_row){.turn = col_int(st, 0, 1, &fits), .n = col_int(st, 1, 0, &fits)};
-    int kind = step_kind_parse((const char *)sqlite3_column_text(st, 2));
-    if (kind < 0)
-        return err_set(e, ERR_DB, "step %d.%d has an unknown kind", r->turn, r->n);
-    r->rec = (struct step_rec){.kind = (enum step_kind)kind,
-                               .pos0 = col_int(st, 3, 0, &fits),
-                               .rows = col_int(st, 4, 0, &fits),
-                               .drafted = col_int(st, 5, 0, &fits),
-                               .accepted = col_int(st, 6, 0, &fits),
-                               .bonus = col_int(st, 7, -1, &fits),
-                               .draws = (uint64_t)sqlite3_column_int64(st, 8),
-                               .page_digest = (uint64_t)sqlite3_column_int64(st, 9),
-                               .draft_digest = (uint64_t)sqlite3_column_int64(st, 10),
-                               .logit_digest = (uint64_t)sqlite3_column_int64(st, 11),
-                               .us_draft = (uint32_t)sqlite3_column_int64(st, 12),
-                               .us_verify = (uint32_t)sqlite3_column_int64(st, 13),
-                               .us_commit = (uint32_t)sqlite3_column_int64(st, 14),
-                               .us_check = (uint32_t)sqlite3_column_int64(st, 15)};
-    col_ids(st, 16, &r->tokens);
-    if (!read_step_4(st, 18, r, &fits, e))
+    *r = (struct step_row){.turn = col_int(st, STEP_TURN, 1, &fits),
+                           .n = col_int(st, STEP_N, 0, &fits)};
+    const char *bad = columns_read(st, STEP_FIRST, step_columns, N_STEP_COLUMNS, r, &fits);
+    if (!bad && !fits)
+        bad = " has a number that is out of range";
+    if (bad)
+        return err_set(e, ERR_DB, "step %d.%d%s", r->turn, r->n, bad);
+    if (sqlite3_column_type(st, STEP_EVENTS) != SQLITE_NULL)
+        buf_add(&r->pages, sqlite3_column_blob(st, STEP_EVENTS),
+                (size_t)sqlite3_column_bytes(st, STEP_EVENTS));
+    if (sqlite3_column_int(st, STEP_HAS_TOPS) &&
+        !served_read_tops(d, sqlite3_column_int64(st, STEP_ID), &r->tops, e))
         return false;
-    if (!fits)
-        return err_set(e, ERR_DB, "step %d.%d has a number that is out of range", r->turn, r->n);
-    if (sqlite3_column_int(st, 25) && !served_read_tops(d, sqlite3_column_int64(st, 26), &r->tops, e))
-        return false;
-    return column_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
+    return column_tree(st, STEP_NODES, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
 }
 
 int hdb_steps(struct hdb *h, const char *session, int turn,
               bool (*fn)(const struct step_row *r, void *arg), void *arg, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(&h->db, e,
-        "SELECT t.n, s.n, s.kind, s.pos0, s.rows, s.drafted, s.accepted, s.bonus, s.draws,"
-        " s.page_digest, s.draft_digest, s.logit_digest, s.us_draft, s.us_verify, s.us_commit,"
-        " s.us_check, s.tokens, x.nodes, s.margin, s.forced, s.fused, s.facts, p.events, s.source, s.us_arrived,"
-        " EXISTS(SELECT 1 FROM top o WHERE o.step_id = s.id), s.id"
+        "SELECT t.n, s.n, s.id, EXISTS(SELECT 1 FROM top o WHERE o.step_id = s.id), x.nodes,"
+        " p.events" STEP_COLUMNS(COLUMN_OF_S)
         " FROM turn t JOIN step s ON s.turn_id = t.id LEFT JOIN tree x ON x.step_id = s.id"
         " LEFT JOIN pages p ON p.step_id = s.id"
         " WHERE t.session_id = ?1 AND t.role = 'reply' AND (?2 = 0 OR t.n = ?2) ORDER BY t.n, s.n",

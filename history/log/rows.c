@@ -76,35 +76,6 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* ---- the facts of tokens ---- */
-
-enum { FACT_BYTES = 12 };
-
-void token_facts_pack(const struct token_fact *fact, int n, struct buf *out)
-{
-    for (int i = 0; i < n; i++) {
-        buf_add(out, &fact[i].logp, 4);
-        buf_add(out, &fact[i].rival, 4);
-        buf_add(out, &fact[i].rival_logp, 4);
-    }
-}
-
-bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out)
-{
-    *out = NULL;
-    if (bytes != (size_t)n * FACT_BYTES)
-        return false;
-    if (n)
-        *out = xcalloc((size_t)n, sizeof **out);
-    for (int i = 0; i < n; i++) {
-        const char *at = (const char *)p + mul64(i, FACT_BYTES);
-        memcpy(&(*out)[i].logp, at, 4);
-        memcpy(&(*out)[i].rival, at + 4, 4);
-        memcpy(&(*out)[i].rival_logp, at + 8, 4);
-    }
-    return true;
-}
-
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n)
 {
     int rc = was ? db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,?)",
@@ -114,22 +85,6 @@ int turn_index(struct db *d, int64_t row, const char *was, const char *text, siz
 }
 
 /* ---- names ---- */
-
-int step_kind_parse(const char *s)
-{
-    for (int i = 0; i <= STEP_SPEC; i++)
-        if (strcmp(s, step_kind_name((enum step_kind)i)) == 0)
-            return i;
-    return -1;
-}
-
-int step_source_parse(const char *s)
-{
-    for (int i = 0; s && i <= STEP_PIECE; i++)
-        if (strcmp(s, step_source_name((enum step_source)i)) == 0)
-            return i;
-    return -1;
-}
 
 int op_parse(const char *s)
 {

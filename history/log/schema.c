@@ -4,7 +4,7 @@
  * database that was not empty is copied to a backup before. No statement runs on a database whose
  * schema differs from the text below, so a foreign view or trigger never runs.
  */
-#include "history/internal.h"
+#include "history/columns.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -89,25 +89,16 @@ static const char schema_tables[] =
     " k INTEGER NOT NULL, channel INTEGER NOT NULL, text TEXT NOT NULL,"
     " PRIMARY KEY(turn_id, k)) WITHOUT ROWID;"
 
-    "CREATE TABLE served(turn_id INTEGER PRIMARY KEY REFERENCES turn(id) ON DELETE CASCADE,"
-    " prompt INTEGER, generated INTEGER, cached INTEGER, drafted INTEGER, accepted INTEGER,"
-    " verifies INTEGER, ms_queue REAL, ms_first REAL, ms_prompt REAL, ms_decode REAL,"
-    " finish TEXT NOT NULL, prompt_ids INTEGER NOT NULL, reply_ids INTEGER NOT NULL,"
-    " tokens BLOB, ms_before REAL, ms_after REAL);"
+    "CREATE TABLE served(turn_id INTEGER PRIMARY KEY REFERENCES turn(id) ON DELETE CASCADE"
+    SERVED_COLUMNS(COLUMN_SQL) ", tokens BLOB" SERVED_TIMES(COLUMN_SQL) ");"
 
     "CREATE TABLE metric(turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE,"
     " name TEXT NOT NULL, labels TEXT NOT NULL, before REAL, after REAL,"
     " PRIMARY KEY(turn_id, name, labels)) WITHOUT ROWID;"
 
     "CREATE TABLE step(id INTEGER PRIMARY KEY,"
-    " turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE, n INTEGER NOT NULL,"
-    " kind TEXT NOT NULL CHECK(kind IN('prefill','decode','spec')), pos0 INTEGER NOT NULL,"
-    " rows INTEGER NOT NULL, drafted INTEGER NOT NULL, accepted INTEGER NOT NULL,"
-    " bonus INTEGER NOT NULL, draws INTEGER NOT NULL, page_digest INTEGER NOT NULL,"
-    " draft_digest INTEGER NOT NULL, logit_digest INTEGER NOT NULL, us_draft INTEGER NOT NULL,"
-    " us_verify INTEGER NOT NULL, us_commit INTEGER NOT NULL, us_check INTEGER NOT NULL,"
-    " tokens BLOB NOT NULL, margin REAL, forced INTEGER, fused INTEGER, facts BLOB, source TEXT,"
-    " us_arrived INTEGER, UNIQUE(turn_id, n));"
+    " turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE, n INTEGER NOT NULL"
+    STEP_COLUMNS(COLUMN_SQL) ", UNIQUE(turn_id, n));"
 
     "CREATE TABLE tree(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
     " nodes BLOB NOT NULL);"

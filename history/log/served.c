@@ -1,5 +1,5 @@
 /* served.c - reads what a server reported of a reply and of its steps. */
-#include "history/internal.h"
+#include "history/columns.h"
 
 #include <limits.h>
 #include <math.h>
@@ -35,24 +35,13 @@ static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct e
 bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e)
 {
     *out = NULL;
-    sqlite3_stmt *st = db_prepare(d, e, "SELECT prompt, generated, cached, drafted, accepted, verifies,"
-                                  " ms_queue, ms_first, ms_prompt, ms_decode, ms_before, ms_after, finish,"
-                                  " prompt_ids, reply_ids FROM served WHERE turn_id = ?", "i", reply);
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT turn_id" SERVED_COLUMNS(COLUMN_NAME)
+                                  SERVED_TIMES(COLUMN_NAME) " FROM served WHERE turn_id = ?", "i", reply);
     int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
+    bool fits;
     if (rc == SQLITE_ROW) {
-        struct served *s = *out = served_new();
-        int64_t *count[] = {&s->prompt, &s->generated, &s->cached, &s->drafted, &s->accepted, &s->verifies};
-        double *ms[] = {&s->ms_queue, &s->ms_first, &s->ms_prompt, &s->ms_decode, &s->ms_before,
-                        &s->ms_after};
-        for (int i = 0; i < 6; i++) {
-            *count[i] = count_at(st, i);
-            *ms[i] = real_at(st, 6 + i);
-        }
-        char *finish = col_str(st, 12);
-        snprintf(s->finish, sizeof s->finish, "%s", finish);
-        free(finish);
-        s->prompt_ids = sqlite3_column_int(st, 13);
-        s->reply_ids = sqlite3_column_int(st, 14);
+        *out = served_new();
+        columns_read(st, 1, served_columns, N_SERVED_COLUMNS, *out, &fits);
     }
     sqlite3_finalize(st);
     if (rc != SQLITE_ROW && rc != SQLITE_DONE)

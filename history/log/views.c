@@ -8,7 +8,7 @@
  * key counts them. Unlike a recursive query the array is made for one row of the outer table, so a
  * condition on session and turn keeps its index.
  */
-#include "history/internal.h"
+#include "history/columns.h"
 
 /* The hex digit at place i (from 1) of text h, times 16 to the power of bits / 4. */
 #define DIGIT(h, i, bits) "(instr('123456789ABCDEF',substr(" h "," #i ",1))<<" #bits ")"
@@ -62,8 +62,25 @@
 #define RUN_BYTE(o) "(" DIGIT("j.value", (1+2*o), 4) "|" DIGIT("j.value", (2+2*o), 0) ")"
 #define RUN_U32(o) U32("substr(j.value,1+2*" #o ",8)")
 
-/* A column that only steps computed here have. */
-#define HERE(x) " iif(s.source IS NULL," x ",NULL)"
+/* How v_step shows a column of a step (VIEW in history/columns.h). */
+#define STEP_VIEW(name, type, sql, member, keep, part, view) VIEW_##view(name)
+#define VIEW_NONE(name)
+#define VIEW_PLAIN(name) ", s." #name
+#define VIEW_POSITION(name) ", s." #name " AS position"
+#define VIEW_TOKEN(name) ", nullif(s." #name ",-1) AS " #name
+/* not known of a piece of a stream */
+#define VIEW_WHOLE(name) ", CASE s.source WHEN 'piece' THEN NULL ELSE s." #name " END AS " #name
+#define VIEW_ACCEPTED(name) VIEW_WHOLE(name) ", length(s.tokens)/4 AS new_tokens"
+/* of steps computed here */
+#define VIEW_HERE(name) ", iif(s.source IS NULL,s." #name ",NULL) AS " #name
+#define VIEW_DIGEST(name) ", iif(s.source IS NULL,printf('%016x',s." #name "),NULL) AS " #name
+#define VIEW_FUSED(name)                                                                           \
+    ", s." #name LENGTH(1, length) LENGTH(5, committed) LENGTH(9, draft_length) LENGTH(13, window_lo)
+#define LENGTH(o, name) ", CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(o) " END AS " #name
+#define VIEW_SOURCE(name) ", coalesce(s." #name ",'computed') AS " #name
+#define VIEW_ARRIVED(name)                                                                         \
+    ", s." #name ", s." #name "-(SELECT p." #name " FROM step p WHERE p.turn_id=s.turn_id AND"     \
+    " p.n=s.n-1) AS us_since"
 
 const char schema_views[] =
     /* One row a session; server, server_version, url and model of its latest run: what computed it;
@@ -138,24 +155,8 @@ const char schema_views[] =
      * of its stream, of which rows, drafted and accepted are not known (NULL). Digests, draws and
      * times of phases are NULL unless computed here. us_arrived: from sending the request until the
      * step's last token arrived; us_since: the same, since the step before. */
-    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
-    " s.pos0 AS position, CASE s.source WHEN 'piece' THEN NULL ELSE s.rows END AS rows,"
-    " CASE s.source WHEN 'piece' THEN NULL ELSE s.drafted END AS drafted,"
-    " CASE s.source WHEN 'piece' THEN NULL ELSE s.accepted END AS accepted,"
-    " length(s.tokens)/4 AS new_tokens,"
-    " nullif(s.bonus,-1) AS bonus," HERE("s.draws") " AS draws,"
-    HERE("printf('%016x',s.page_digest)") " AS page_digest,"
-    HERE("printf('%016x',s.draft_digest)") " AS draft_digest,"
-    HERE("printf('%016x',s.logit_digest)") " AS logit_digest,"
-    HERE("s.us_draft") " AS us_draft," HERE("s.us_verify") " AS us_verify,"
-    HERE("s.us_commit") " AS us_commit," HERE("s.us_check") " AS us_check, s.margin, s.forced, s.fused,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(1) " END AS length,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(5) " END AS committed,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(9) " END AS draft_length,"
-    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(13) " END AS window_lo,"
-    " coalesce(s.source,'computed') AS source, s.us_arrived,"
-    " s.us_arrived-(SELECT p.us_arrived FROM step p WHERE p.turn_id=s.turn_id AND p.n=s.n-1)"
-    " AS us_since"
+    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step"
+    STEP_COLUMNS(STEP_VIEW)
     " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
 
     /* One row a generated token. k: its place in the step; drafted: 1 when the draft tree held it,

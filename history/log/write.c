@@ -5,7 +5,7 @@
  * again.
  */
 #include "engine/fault.h"
-#include "history/internal.h"
+#include "history/columns.h"
 #include "kernels/utf8.h"
 
 #include <stdlib.h>
@@ -514,33 +514,23 @@ static int store_tops(struct writer *w, const struct tops *t, int64_t step)
     return rc;
 }
 
-static int insert_step(struct writer *w, const struct event *ev, const struct buf *facts)
+static int insert_step(struct writer *w, const struct event *ev, bool facts)
 {
-    const struct step_rec *r = &ev->rec;
-    const char *source = r->source == STEP_COMPUTED ? NULL : step_source_name(r->source);
-    return db_do(&w->db, "INSERT INTO step(turn_id, n, kind, pos0, rows, drafted, accepted,"
-                 " bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify,"
-                 " us_commit, us_check, tokens, margin, forced, fused, source, us_arrived, facts)"
-                 " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,iif(?21 IS NULL, NULL, ?22),?23)",
-                 facts ? "iisiiiiiiiiiiiiibdiisib" : "iisiiiiiiiiiiiiibdiisin", w->cur.reply,
-                 (int64_t)ev->step, step_kind_name(r->kind), (int64_t)r->pos0, (int64_t)r->rows,
-                 (int64_t)r->drafted, (int64_t)r->accepted, (int64_t)r->bonus, (int64_t)r->draws,
-                 (int64_t)r->page_digest, (int64_t)r->draft_digest, (int64_t)r->logit_digest,
-                 (int64_t)r->us_draft, (int64_t)r->us_verify, (int64_t)r->us_commit,
-                 (int64_t)r->us_check, ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v,
-                 (double)r->margin, (int64_t)r->forced, (int64_t)r->fused, source,
-                 (int64_t)r->us_arrived, facts ? facts->p : NULL, facts ? facts->n : 0);
+    static struct token_fact none; /* of no tokens the facts are known */
+    struct step_row r = {.rec = ev->rec, .tokens = ev->tokens};
+    if (facts)
+        r.facts = ev->tokens.n ? ev->facts : &none;
+    sqlite3_stmt *st = db_cached(&w->db, "INSERT INTO step(turn_id, n" STEP_COLUMNS(COLUMN_NAME)
+                                 ") VALUES(?,?" STEP_COLUMNS(COLUMN_MARK) ")",
+                                 "ii" STEP_COLUMNS(COLUMN_NULL), w->cur.reply, (int64_t)ev->step);
+    return db_run(&w->db, st, st ? columns_bind(st, 3, step_columns, N_STEP_COLUMNS, &r) : 0);
 }
 
 static int write_step(struct writer *w, const struct event *ev, enum log_level level)
 {
     bool tree = level >= LOG_TREE;
-    struct buf facts = {0};
-    if (tree && ev->facts)
-        token_facts_pack(ev->facts, ev->tokens.n, &facts);
-    int rc = insert_step(w, ev, tree && (ev->facts || ev->tokens.n == 0) ? &facts : NULL);
+    int rc = insert_step(w, ev, tree);
     int64_t step = sqlite3_last_insert_rowid(w->db.h);
-    buf_free(&facts);
     if (!rc)
         rc = store_texts(w, ev->tokens.v, ev->tokens.n);
     for (int i = 0; !rc && tree && ev->facts && i < ev->tokens.n; i++)
@@ -559,15 +549,12 @@ static int store_served(struct writer *w, const struct event *ev)
     int64_t reply = w->cur.reply;
     if (!s)
         return SQLITE_OK;
-    int rc = db_do(d, "INSERT INTO served(turn_id, prompt, generated, cached, drafted, accepted,"
-                   " verifies, ms_queue, ms_first, ms_prompt, ms_decode, finish, prompt_ids, reply_ids,"
-                   " ms_before, ms_after, tokens) VALUES(?,nullif(?,-1),nullif(?,-1),nullif(?,-1),"
-                   "nullif(?,-1),nullif(?,-1),nullif(?,-1),?,?,?,?,?,?,?,?,?,nullif(?,x''))",
-                   "iiiiiiiddddsiiddb", reply, s->prompt,
-                   s->generated, s->cached, s->drafted, s->accepted, s->verifies, s->ms_queue,
-                   s->ms_first, s->ms_prompt, s->ms_decode, s->finish, (int64_t)s->prompt_ids,
-                   (int64_t)s->reply_ids, s->ms_before, s->ms_after, ev->prompt.v,
-                   (size_t)ev->prompt.n * sizeof *ev->prompt.v);
+    sqlite3_stmt *st = db_cached(d, "INSERT INTO served(turn_id, tokens" SERVED_COLUMNS(COLUMN_NAME)
+                                 SERVED_TIMES(COLUMN_NAME) ") VALUES(?,nullif(?,x'')"
+                                 SERVED_COLUMNS(COLUMN_MARK) SERVED_TIMES(COLUMN_MARK) ")",
+                                 "ib" SERVED_COLUMNS(COLUMN_NULL) SERVED_TIMES(COLUMN_NULL), reply,
+                                 ev->prompt.v, (size_t)ev->prompt.n * sizeof *ev->prompt.v);
+    int rc = db_run(d, st, st ? columns_bind(st, 3, served_columns, N_SERVED_COLUMNS, s) : 0);
     for (int i = 0; !rc && i < s->n_metric; i++)
         rc = db_do(d, "INSERT OR IGNORE INTO metric(turn_id, name, labels, before, after)"
                    " VALUES(?,?,?,?,?)", "issdd", reply, s->metric[i].name, s->metric[i].labels,

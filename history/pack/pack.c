@@ -3,8 +3,8 @@
  * Nothing is removed from a copy of the log: the pack is a fresh database, and what it must not
  * hold is never inserted. A table is copied only if it has a rule below, which classifies every
  * column; a column that no rule names is emptied. So a column that is added to the schema stays out
- * of packs until a rule says what it holds (tests/unit/test_pack.c requires that). */
-#include "history/internal.h"
+ * of packs until a rule says what it holds (tests/unit/test_packs.c requires that). */
+#include "history/columns.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -21,6 +21,15 @@
 #define TOKENIZERS                                                                                 \
     "sha IN (SELECT tokenizer_sha FROM model WHERE id IN (SELECT target_id FROM run WHERE id IN ("  \
     RUNS ")))"
+
+/* The names of a step's columns that are facts, that are ids. */
+#define STEP_FACT(name, type, sql, member, keep, ...) NAME_IF_FACT_##keep(name)
+#define STEP_IDS(name, type, sql, member, keep, ...) NAME_IF_IDS_##keep(name)
+#define NAME_IF_FACT_FACT(name) " " #name
+#define NAME_IF_FACT_IDS(name)
+#define NAME_IF_IDS_FACT(name)
+#define NAME_IF_IDS_IDS(name) " " #name
+#define NAME(name, ...) " " #name
 
 static const struct pack_rule rules[] = {
     {.table = "build", .where = "id IN (SELECT build_id FROM run WHERE id IN (" RUNS "))",
@@ -44,15 +53,12 @@ static const struct pack_rule rules[] = {
     {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
      .text = "text"},
     {.table = "step", .where = "id IN (" STEPS ")",
-     .facts = "id turn_id n kind pos0 rows drafted accepted draws us_draft us_verify us_commit us_check"
-              " margin forced fused source us_arrived",
-     .ids = "bonus tokens page_digest draft_digest logit_digest facts"},
+     .facts = "id turn_id n" STEP_COLUMNS(STEP_FACT), .ids = "" STEP_COLUMNS(STEP_IDS)},
     {.table = "tree", .where = "step_id IN (" STEPS ")", .facts = "step_id", .ids = "nodes",
      .slice = "step_id"},
     {.table = "pages", .where = "step_id IN (" STEPS ")", .facts = "step_id events"},
     {.table = "served", .where = "turn_id IN (" TURNS ")",
-     .facts = "turn_id prompt generated cached drafted accepted verifies ms_queue ms_first ms_prompt"
-              " ms_decode finish prompt_ids reply_ids ms_before ms_after",
+     .facts = "turn_id" SERVED_COLUMNS(NAME) SERVED_TIMES(NAME),
      .ids = "tokens"},
     {.table = "metric", .where = "turn_id IN (" TURNS ")", .facts = "turn_id name before after",
      .paths = "labels"},

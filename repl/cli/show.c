@@ -92,32 +92,11 @@ static void json_ids(struct buf *b, const char *key, const struct ids *ids)
 
 /* ---- steps ---- */
 
-static void json_digest(struct buf *b, const char *key, uint64_t v)
-{
-    jput_key(b, key);
-    jput_digest(b, v);
-}
-
 static void json_step(struct buf *b, const char *session, const struct step_row *r)
 {
-    const struct step_rec *s = &r->rec;
     jput_open(b, '{');
-    jput_fields(b, "%d{step}%s{kind}%d{pos0}%d{rows}%d{drafted}%d{accepted}%d{bonus:-1}", r->n,
-                step_kind_name(s->kind), s->pos0, s->rows, s->drafted, s->accepted, s->bonus);
-    json_ids(b, "tokens", &r->tokens);
-    if (r->facts) {
-        jput_kopen(b, "facts", '[');
-        for (int i = 0; i < r->tokens.n; i++)
-            fact_json(&r->facts[i], b);
-        jput_close(b, ']');
-    }
-    jput_fields(b, "%g{margin}%d{forced}%d{fused?}%lu{draws}", s->margin, s->forced, s->fused,
-                s->draws);
-    json_digest(b, "page_digest", s->page_digest);
-    json_digest(b, "draft_digest", s->draft_digest);
-    json_digest(b, "logit_digest", s->logit_digest);
-    jput_fields(b, "%d{us_draft}%d{us_verify}%d{us_commit}%d{us_check}", s->us_draft, s->us_verify,
-                s->us_commit, s->us_check);
+    jput_kint(b, "step", r->n);
+    step_row_json(r, b);
     show_served_step_json(r, b);
     jput_fields(b, "%d{turn}%s{session}", r->turn, session);
     if (r->tree) {

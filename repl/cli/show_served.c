@@ -57,12 +57,6 @@ void show_served(const struct turn_row *r, struct sheet *out)
     buf_free(&told);
 }
 
-static void json_count(struct buf *b, const char *name, int64_t v)
-{
-    if (v >= 0)
-        jput_kint(b, name, v);
-}
-
 static void json_ms(struct buf *b, const char *name, double v)
 {
     if (!isnan(v))
@@ -77,20 +71,7 @@ void show_served_json(const struct served *s, struct buf *b)
         return;
     }
     jput_open(b, '{');
-    json_count(b, "prompt", s->prompt);
-    json_count(b, "generated", s->generated);
-    json_count(b, "cached", s->cached);
-    json_count(b, "drafted", s->drafted);
-    json_count(b, "accepted", s->accepted);
-    json_count(b, "verifies", s->verifies);
-    json_ms(b, "ms_queue", s->ms_queue);
-    json_ms(b, "ms_first", s->ms_first);
-    json_ms(b, "ms_prompt", s->ms_prompt);
-    json_ms(b, "ms_decode", s->ms_decode);
-    jput_fields(b, "%s{finish}%d{prompt_ids?}%d{reply_ids?}", s->finish[0] ? s->finish : NULL,
-                s->prompt_ids, s->reply_ids);
-    json_ms(b, "ms_before", s->ms_before);
-    json_ms(b, "ms_after", s->ms_after);
+    served_report_json(s, b);
     jput_kopen(b, "metrics", '[');
     for (int i = 0; i < s->n_metric; i++) {
         const struct served_metric *m = &s->metric[i];
@@ -133,10 +114,8 @@ void show_served_step(const struct step_row *r, struct sheet *out)
 
 void show_served_step_json(const struct step_row *r, struct buf *b)
 {
-    jput_kstr(b, "source", step_source_name(r->rec.source));
     if (r->rec.source == STEP_COMPUTED)
         return;
-    jput_kint(b, "us_arrived", (int64_t)r->rec.us_arrived);
     jput_kopen(b, "top", '[');
     for (int i = 0; r->tops && i < r->tops->n; i++) {
         const struct top *x = &r->tops->at[i];

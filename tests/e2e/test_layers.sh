@@ -53,7 +53,7 @@ only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan
 
 only engine/remote "$below" 'engine/(backend|opts|past/step_ring)\.h'
 
-stored='engine/(event|fault)\.h|engine/cache/(tree|page_event)\.h|history/(history|internal|evidence/hazards)\.h'
+stored='engine/(event|fault)\.h|engine/cache/(tree|page_event)\.h|history/(history|internal|columns|evidence/hazards)\.h'
 only history "$base" "$stored"
 for part in log evidence recovery pack; do only history/$part "$base" "$stored"; done
 
@@ -83,6 +83,12 @@ without "only these know standard output and error, and what they print is fit f
     kernels models engine history repl
 without "only history/log/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
     '^history/(log/file\.c|log/vfs\.c|evidence/seal\.c|pack/pack_file\.c|log/live\.c:.*boot_id|history\.h|internal\.h)' history
+columns=$(sed -n '/^#define STEP_COLUMNS/,/^$/s/^    X(\([a-z0-9_]*\),.*/\1/p' history/columns.h)
+own=$(grep -vxE 'kind|rows|drafted|accepted|tokens|facts|source' <<<"$columns" | paste -sd '|') # that no other table has
+[ "$(wc -l <<<"$columns")" -ge 21 ]; result "$([ $? = 0 ] || echo "$columns")" "the columns of a step are read"
+without "only history/columns.h lists the columns of a step" "\"[^\"]*\\b($own)\\b" \
+    '^history/(columns\.h|log/write\.c:.*(total\(us|max\(draws)|log/views\.c:.*(pos0|forced)|pack/pack\.c:.*"bonus")' history
+without "and their names in JSON" "\\{($own)[}:?]|\"($own)\"" '' repl/cli/show*.c
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 # a resolver of target_clones runs in the loader, before a sanitizer is initialised: such a program ends at its start
 without "no code is chosen in the loader" 'target_clones\(|__attribute__\(\(ifunc' '' repl engine history models kernels

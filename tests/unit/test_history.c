@@ -1,4 +1,5 @@
 /* The session log: readers get what was posted, at every log level, and searches find it. */
+#include "history/columns.h"
 #include "tests/history_kit.h"
 
 /* ---- round trip ---- */
@@ -45,6 +46,27 @@ static bool check_turn(const struct turn_row *r, void *arg)
     return true;
 }
 
+/* Bytes of a column in struct step_rec; 0: the column is none of them. */
+static size_t bytes_of(enum column_type type)
+{
+    return type == TYPE_TOKENS || type == TYPE_FACTS ? 0
+           : type == TYPE_FLAG                       ? sizeof(bool)
+           : type == TYPE_U64 || type == TYPE_DIGEST || type == TYPE_ARRIVED ? sizeof(uint64_t)
+                                                                            : sizeof(int32_t);
+}
+
+static const char *in_rec(const struct step_rec *rec, const struct column *c)
+{
+    return (const char *)rec + c->at - offsetof(struct step_row, rec);
+}
+
+static void same_step(const struct step_rec *a, const struct step_rec *b)
+{
+    for (const struct column *c = step_columns; c < step_columns + N_STEP_COLUMNS; c++)
+        if (bytes_of(c->type) && memcmp(in_rec(a, c), in_rec(b, c), bytes_of(c->type)))
+            fail_msg("%s is not what was posted", c->name);
+}
+
 static bool check_step(const struct step_row *r, void *arg)
 {
     struct expect *x = arg;
@@ -57,15 +79,7 @@ static bool check_step(const struct step_row *r, void *arg)
         x->i += k->n_steps;
     assert_int_equal(r->turn, ev->turn);
     assert_int_equal(r->n, ev->step);
-    const struct step_rec *a = &r->rec, *b = &ev->rec;
-    assert_true(a->kind == b->kind && a->pos0 == b->pos0 && a->rows == b->rows &&
-                a->drafted == b->drafted && a->accepted == b->accepted && a->bonus == b->bonus &&
-                a->draws == b->draws && a->page_digest == b->page_digest &&
-                a->draft_digest == b->draft_digest && a->logit_digest == b->logit_digest &&
-                a->us_draft == b->us_draft && a->us_verify == b->us_verify &&
-                a->us_commit == b->us_commit && a->us_check == b->us_check);
-    assert_true(isnan(b->margin) ? isnan(a->margin) : !(a->margin < b->margin || a->margin > b->margin));
-    assert_true(a->forced == b->forced && a->fused == b->fused);
+    same_step(&r->rec, &ev->rec);
     assert_true(same_ids(&r->tokens, &ev->tokens));
     assert_non_null(r->facts);
     assert_memory_equal(r->facts, ev->facts, (size_t)ev->tokens.n * sizeof *ev->facts);
@@ -128,6 +142,81 @@ static void test_what_is_posted_is_read_back(void **state)
     assert_true(sql_int(d, "SELECT sum(shared) AS n FROM turn") > 0);
     hdb_close(d);
     history_close(h);
+}
+
+/* Any value of a column's type. */
+static void fill(struct step_rec *rec, const struct column *c, bool served)
+{
+    char *at = (char *)in_rec(rec, c);
+    uint64_t bits = c->type == TYPE_KIND     ? roll(STEP_SPEC + 1)
+                    : c->type == TYPE_SOURCE ? served ? 1 + roll(STEP_PIECE) : STEP_COMPUTED
+                    : c->type == TYPE_FLAG   ? roll(2)
+                    : c->type == TYPE_TOKEN  ? roll(100) - 1
+                    : c->type == TYPE_COUNT  ? roll(INT32_MAX / 2)
+                    : c->type == TYPE_FLOAT  ? 0x3f800000 + roll(1 << 23)
+                    : c->type == TYPE_ARRIVED && !served ? 0 : mix64(roll(1 << 30));
+    memcpy(at, &bits, bytes_of(c->type));
+}
+
+static bool check_columns(const struct step_row *r, void *arg)
+{
+    struct event *ev = (struct event *)arg + r->n - 1;
+    struct buf json = {0};
+    char key[64];
+    same_step(&r->rec, &ev->rec);
+    step_row_json(r, &json);
+    buf_char(&json, '\0');
+    for (const struct column *c = step_columns; c < step_columns + N_STEP_COLUMNS; c++) {
+        snprintf(key, sizeof key, "\"%s\":", c->name);
+        const char *first = strstr(json.p, key);
+        if (!first && c->type == TYPE_ARRIVED && r->rec.source == STEP_COMPUTED)
+            continue;
+        if (!first || strstr(first + 1, key))
+            fail_msg("%s stands not once in %s", c->name, json.p);
+    }
+    buf_free(&json);
+    return true;
+}
+
+/* A field that is added to struct step_rec needs a row in history/columns.h, and nothing else. */
+static void test_every_field_of_a_step_is_a_column(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    char covered[sizeof(struct step_rec)] = {0}, id[SESSION_ID];
+    struct event ev[STEPS];
+    struct err e = {0};
+    int bare = 0;
+    for (const struct column *c = step_columns; c < step_columns + N_STEP_COLUMNS; c++)
+        for (size_t i = 0; i < bytes_of(c->type); i++)
+            assert_int_equal(covered[c->at - offsetof(struct step_row, rec) + i]++, 0);
+    for (size_t i = 0; i < sizeof covered; i++)
+        bare += !covered[i];
+    assert_true(bare < 4); /* padding */
+    struct history *h = log_open(LOG_TREE);
+    session_new_id(id);
+    post_session(h, id, "", 0);
+    struct made_turn t = {.begin = event_of(EV_TURN_BEGIN, id, 1, NULL), .end = event_of(EV_TURN_END, id, 1, NULL)};
+    post_copy(h, &t.begin);
+    for (int i = 0; i < STEPS; i++) {
+        ev[i] = random_step(id, 1, i + 1);
+        for (const struct column *c = step_columns; c < step_columns + N_STEP_COLUMNS; c++)
+            if (bytes_of(c->type))
+                fill(&ev[i].rec, c, i % 2);
+        post_copy(h, &ev[i]);
+    }
+    post_copy(h, &t.end);
+    assert_true(history_flush(h, 60000));
+    struct hdb *d = read_open();
+    assert_int_equal(hdb_steps(d, id, 0, check_columns, ev, &e), STEPS);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('step')"), N_STEP_COLUMNS + 3);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('served')"), N_SERVED_COLUMNS + 2);
+    hdb_close(d);
+    history_close(h);
+    for (int i = 0; i < STEPS; i++)
+        event_free(&ev[i]);
+    event_free(&t.begin);
+    event_free(&t.end);
 }
 
 /* ---- levels ---- */
@@ -633,6 +722,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_what_is_posted_is_read_back),
+        TEST(test_every_field_of_a_step_is_a_column),
         TEST(test_each_level_stores_what_it_promises),
         TEST(test_a_turn_begun_before_off_is_still_ended),
         TEST(test_operations_keep_their_order_and_turns_their_marks),
