@@ -212,7 +212,8 @@ enum expert_layout {
 };
 
 /* Mixture of experts. logits = router rnorm(src) * router_scale..., the top_k largest (ties: lowest
- * index), softmax over those, times expert_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). */
+ * index), softmax over those, or their shares of the softmax over all (router_all), times
+ * expert_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). */
 struct k_moe {
     int rows, in, ffn, n_expert, top_k;
     kbuf src; /* (rows, in) */
@@ -221,6 +222,7 @@ struct k_moe {
     const struct tensor *router_in; /* (in) factor on the router's input, or NULL */
     float router_scale;             /* another factor on it; 1: none */
     const struct tensor *router, *router_b; /* (E, in), (E) or NULL */
+    bool router_all;
     const struct tensor *expert_scale; /* (E) or NULL */
     enum expert_layout layout;
     const struct tensor *gate_up, *gate_up_s, *gate_up_b; /* data, MXFP4 scales, (E, 2f) bias */

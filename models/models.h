@@ -107,7 +107,11 @@ static inline struct tensor *layer_tensors(struct layer *l, int *n)
 }
 
 enum norm_place { PLACE_PRE, PLACE_POST, PLACE_SANDWICH };
-enum moe_kind { MOE_NONE, MOE_GPTOSS, MOE_GEMMA4 };
+enum moe_kind {
+    MOE_NONE,
+    MOE_ALONE,  /* experts in place of the dense MLP */
+    MOE_GEMMA4, /* experts beside it, with norms of their own */
+};
 enum expert_store { STORE_MXFP4, STORE_IN_OUT, STORE_HALVES }; /* as k_moe's layouts */
 
 /* ---- the switches of a whole model ----------------------------------------------------------- */
@@ -128,6 +132,8 @@ struct config {
     float swiglu_limit;
     bool tied; /* the head is the embedding */
     int n_expert, top_k, expert_ffn;
+    bool router_all; /* a chosen expert's weight is its share of the softmax over all experts, not of
+                        that over the chosen ones */
     enum moe_kind moe;
     enum expert_store store;
     int window; /* W of all sliding layers (a model with several values is refused); 0: none */

@@ -331,7 +331,7 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
         .router_norm = {own_router_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .router_in = tensor_opt(&w->router_in),
         .router_scale = own_router_norm ? 1 / __builtin_sqrtf((float)c->hidden) : 1,
-        .router = &w->router, .router_b = tensor_opt(&w->router_b),
+        .router = &w->router, .router_b = tensor_opt(&w->router_b), .router_all = c->router_all,
         .expert_scale = tensor_opt(&w->expert_scale),
         .layout = layout[c->store], .gate_up = &w->gate_up, .gate_up_s = tensor_opt(&w->gate_up_s),
         .gate_up_b = tensor_opt(&w->gate_up_b), .down = &w->down_e,
@@ -346,7 +346,7 @@ static void feed_forward(struct net *n, const struct layer *w, int rows)
     const struct config *c = &n->m->cfg;
     if (!w->is_moe) {
         dense(n, w, rows, &w->ffn_norm, true, n->x);
-    } else if (c->moe == MOE_GPTOSS) {
+    } else if (c->moe == MOE_ALONE) {
         experts(n, w, rows, &w->ffn_in_norm, &w->ffn_norm, n->x);
     } else {
         dense(n, w, rows, &w->ffn_norm_1, false, n->y);

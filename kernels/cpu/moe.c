@@ -32,7 +32,8 @@ struct moe_run {
 
 /* ---- routing -------------------------------------------------------------------------------- */
 
-/* The top_k largest logits (ties: lowest index; NaN is never larger), softmax over those. */
+/* The top_k largest logits (ties: lowest index; NaN is never larger), softmax over those or over
+ * all. */
 static void route_row(void *arg, int r, int thread)
 {
     (void)thread;
@@ -53,6 +54,11 @@ static void route_row(void *arg, int r, int thread)
         chosen[i] = best;
         weight[i] = run->isa->exp(logits[best] - logits[chosen[0]]);
         sum += weight[i];
+    }
+    if (a->router_all) {
+        sum = 0;
+        for (int e = 0; e < a->n_expert; e++)
+            sum += run->isa->exp(logits[e] - logits[chosen[0]]);
     }
     for (int i = 0; i < a->top_k; i++) {
         float scale = 1;

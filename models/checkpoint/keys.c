@@ -143,6 +143,12 @@ static bool same_top_k(const json_t *v, const struct arch *a)
     return is(v, a->cfg->top_k);
 }
 
+/* Whether the weights of a token's experts add up to 1. */
+static bool same_norm(const json_t *v, const struct arch *a)
+{
+    return json_is_null(v) || !a->cfg->n_expert || json_is_true(v) == !a->cfg->router_all;
+}
+
 static bool same_expert_ffn(const json_t *v, const struct arch *a)
 {
     return is(v, a->cfg->expert_ffn);
@@ -247,6 +253,9 @@ static const struct decides {
     {"top_k_experts", same_top_k, "the model's number of experts a token"},
     {"moe_intermediate_size", same_expert_ffn, "the width of the model's experts"},
     {"enable_moe_block", off, "false"},
+    {"norm_topk_prob", same_norm, "true if the model has experts"},
+    {"decoder_sparse_step", one, "1"},
+    {"mlp_only_layers", off, "none"},
     {"swiglu_limit", off, "none"},
     {"swiglu_alpha", off, "none"},
     /* gemma-4, and layers that differ from the others */

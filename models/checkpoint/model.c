@@ -15,7 +15,7 @@ static const struct family *const families[] = {
     &family_gpt_oss, &family_gemma3, &family_gemma4, &family_gemma2,
     &family_olmo3,   &family_qwen3,  &family_llama,  &family_mistral,
     &family_ministral, &family_gemma3_mm, &family_gemma4_unified, &family_ministral3,
-    &family_olmo2, &family_smollm3, &family_exaone4,
+    &family_olmo2, &family_smollm3, &family_exaone4, &family_phi3, &family_qwen3_moe,
 };
 
 /* Types of multimodal folders whose text models are of several families: that of text_config
@@ -136,7 +136,7 @@ static const struct prefix *find_prefix(const struct binder *b)
 static bool find_expert_store(const struct binder *b, const char *trunk, const char *dir,
                               struct config *g)
 {
-    if (g->moe != MOE_GPTOSS)
+    if (g->moe != MOE_ALONE || g->store == STORE_HALVES)
         return true;
     const char *const prefix[] = {trunk, NULL};
     bool plain = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj");
@@ -242,7 +242,7 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
         model_free(m);
         return false;
     }
-    if (m->cfg.moe == MOE_GPTOSS)
+    if (m->cfg.moe == MOE_ALONE && m->cfg.store != STORE_HALVES)
         m->cfg.store = STORE_MXFP4; /* as published */
     struct namer names;
     namer_open(&names, m->cfg.n_layer);

@@ -97,25 +97,25 @@ static bool read_range(const struct safetensors *st, const struct tensor *t, siz
     return ok;
 }
 
-static size_t part_count(const struct tensor *t)
+static size_t part_count(size_t bytes)
 {
-    return (t->bytes + PART - 1) / PART;
+    return (bytes + PART - 1) / PART;
 }
 
-static size_t part_size(const struct tensor *t, size_t part)
+static size_t part_size(size_t bytes, size_t part)
 {
-    size_t rest = t->bytes - part * PART;
+    size_t rest = bytes - part * PART;
     return rest < PART ? rest : PART;
 }
 
 bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t *digest,
                   struct err *e)
 {
-    size_t n = part_count(t);
+    size_t n = part_count(t->bytes);
     uint64_t *part = xcalloc(n, sizeof *part);
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++)
-        ok = read_range(st, t, i * PART, part_size(t, i), NULL, &part[i], e);
+        ok = read_range(st, t, i * PART, part_size(t->bytes, i), NULL, &part[i], e);
     *digest = hash64(part, n * sizeof *part, t->bytes);
     free(part);
     return ok;
@@ -125,13 +125,13 @@ bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t
 
 struct store_part {
     int load;
-    size_t index; /* of the part within its tensor */
+    size_t index; /* of the part within its load */
 };
 
 struct store_job {
     struct safetensors *st;
     const struct tensor_load *load;
-    char *const *place; /* (n) address of each tensor in the store */
+    char *const *place; /* (n) address of each load's bytes in the store */
     const bool *mapped; /* (n) it is there already */
     struct store_part *part;
     uint64_t *digest; /* (n_part) */
@@ -149,8 +149,8 @@ static void job_prefetch(const struct store_job *j, size_t i)
     if (i >= j->n_part)
         return;
     struct store_part p = j->part[i];
-    const struct tensor *t = j->load[p.load].src;
-    st_prefetch(j->st, t, p.index * PART, part_size(t, p.index));
+    const struct tensor_load *l = &j->load[p.load];
+    st_prefetch(j->st, l->src, l->from + p.index * PART, part_size(l->bytes, p.index));
 }
 
 /* Reads the next part; false when none is left or any thread failed. */
@@ -161,12 +161,12 @@ static bool job_step(struct store_job *j)
         return false;
     job_prefetch(j, i + AHEAD);
     struct store_part p = j->part[i];
-    const struct tensor *t = j->load[p.load].src;
-    size_t from = p.index * PART, n = part_size(t, p.index);
+    const struct tensor_load *l = &j->load[p.load];
+    size_t at = p.index * PART, from = l->from + at, n = part_size(l->bytes, p.index);
     struct err e = {0};
     if (j->mapped[p.load]) {
-        j->digest[i] = digest_range(j->place[p.load] + from, from, n);
-    } else if (!read_range(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
+        j->digest[i] = digest_range(j->place[p.load] + at, from, n);
+    } else if (!read_range(j->st, l->src, from, n, j->place[p.load] + at, &j->digest[i], &e)) {
         pthread_mutex_lock(&j->lock);
         if (!atomic_exchange(&j->failed, true))
             j->err = e;
@@ -266,8 +266,9 @@ static _Thread_local const struct safetensors *sort_st;
 
 static int by_place(const void *a, const void *b)
 {
-    return st_index(sort_st, ((const struct tensor_load *)a)->src) -
-           st_index(sort_st, ((const struct tensor_load *)b)->src);
+    const struct tensor_load *x = a, *y = b;
+    int by_tensor = st_index(sort_st, x->src) - st_index(sort_st, y->src);
+    return by_tensor ? by_tensor : (x->from > y->from) - (x->from < y->from);
 }
 
 static size_t aligned(size_t n)
@@ -275,16 +276,16 @@ static size_t aligned(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* Lists the parts of all n tensors in file order. */
+/* Lists the parts of all n loads in file order. */
 static void job_list_parts(struct store_job *j, int n)
 {
     for (int i = 0; i < n; i++)
-        j->n_part += part_count(j->load[i].src);
+        j->n_part += part_count(j->load[i].bytes);
     j->part = xcalloc(j->n_part, sizeof *j->part);
     j->digest = xcalloc(j->n_part, sizeof *j->digest);
     size_t at = 0;
     for (int i = 0; i < n; i++)
-        for (size_t k = 0; k < part_count(j->load[i].src); k++)
+        for (size_t k = 0; k < part_count(j->load[i].bytes); k++)
             j->part[at++] = (struct store_part){.load = i, .index = k};
 }
 
@@ -294,12 +295,13 @@ static void bind_tensors(struct store *s, struct tensor_load *load, int n, char 
     char *name = s->names;
     size_t part = 0;
     for (int i = 0; i < n; i++) {
-        size_t parts = part_count(load[i].src), len = strlen(load[i].src->name) + 1;
-        digest[i] = hash64(j->digest + part, parts * sizeof *digest, load[i].src->bytes);
+        size_t parts = part_count(load[i].bytes), len = strlen(load[i].src->name) + 1;
+        digest[i] = hash64(j->digest + part, parts * sizeof *digest, load[i].bytes);
         part += parts;
-        *load[i].dst = *load[i].src;
+        if (load[i].at)
+            continue; /* the load at 0 sets *dst */
+        *load[i].dst = load[i].form;
         load[i].dst->data = place[i];
-        load[i].dst->by_row = load[i].by_row;
         load[i].dst->name = memcpy(name, load[i].src->name, len);
         name += len;
     }
@@ -315,10 +317,10 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
 
 /* A tensor can be used where it lies in its file, which begins at a page, if its elements are aligned
  * there. */
-static bool is_aligned(const struct safetensors *st, const struct tensor *t)
+static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
-    size_t size = dtype_size(t->type);
-    return size && t->bytes && st_offset(st, t) % size == 0;
+    size_t size = dtype_size(l->src->type);
+    return size && l->bytes && !l->stack && (st_offset(st, l->src) + l->from) % size == 0;
 }
 
 /* Sets place[i] of the tensors that are used in the files, and maps these files. */
@@ -331,26 +333,44 @@ static bool map_files(struct store *s, const struct safetensors *st, const struc
             continue;
         if (!s->map[file] && !(s->map[file] = st_map(st, file, e)))
             return false;
-        place[i] = (char *)(uintptr_t)mapped_base(s->map[file]) + st_offset(st, load[i].src);
+        place[i] = (char *)(uintptr_t)mapped_base(s->map[file]) + st_offset(st, load[i].src) +
+                   load[i].from;
     }
     return true;
 }
 
-/* A store with a place for each tensor: place[i], in a file if mapped[i]. NULL and *e on failure. */
+/* Sets offset[i] of each load that is copied. Returns the bytes of all copies: each is at most its
+ * files' size. */
+static size_t lay_out_copies(const struct tensor_load *load, int n, const bool *mapped,
+                             size_t *offset)
+{
+    size_t at = 0, *stack = xcalloc((size_t)n + 1, sizeof *stack); /* where each begins, plus 1 */
+    for (int i = 0; i < n; i++) {
+        size_t *begin = &stack[load[i].stack];
+        if (mapped[i])
+            continue;
+        if (!load[i].stack || !*begin) {
+            *begin = at + 1;
+            at += aligned(load[i].form.bytes);
+        }
+        offset[i] = *begin - 1 + load[i].at;
+    }
+    free(stack);
+    return at;
+}
+
+/* A store with a place for each load: place[i], in a file if mapped[i]. NULL and *e on failure. */
 static struct store *lay_out(const struct safetensors *st, const struct tensor_load *load, int n,
                              const bool *mapped, char **place, struct err *e)
 {
-    size_t bytes = 0, names = 0, at = 0;
-    for (int i = 0; i < n; i++) {
-        bytes += mapped[i] ? 0 : aligned(load[i].src->bytes); /* each is at most its file's size */
+    size_t names = 0, *offset = xcalloc((size_t)n, sizeof *offset);
+    for (int i = 0; i < n; i++)
         names += strlen(load[i].src->name) + 1;
-    }
-    struct store *s = store_new(bytes, names, st_files(st), e);
+    struct store *s = store_new(lay_out_copies(load, n, mapped, offset), names, st_files(st), e);
     for (int i = 0; s && i < n; i++)
-        if (!mapped[i]) {
-            place[i] = s->base + at;
-            at += aligned(load[i].src->bytes);
-        }
+        if (!mapped[i])
+            place[i] = s->base + offset[i];
+    free(offset);
     if (s && !map_files(s, st, load, mapped, n, place, e))
         store_free(s), s = NULL;
     return s;
@@ -363,10 +383,10 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     sort_st = st;
     qsort(load, (size_t)n, sizeof *load, by_place);
     for (int i = 0; i < n; i++)
-        total += load[i].src->bytes;
+        total += load[i].bytes;
     bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, how);
     for (int i = 0; i < n; i++)
-        mapped[i] = map && is_aligned(st, load[i].src);
+        mapped[i] = map && is_aligned(st, &load[i]);
     char **place = xcalloc((size_t)n, sizeof *place);
     struct store *s = lay_out(st, load, n, mapped, place, e);
     struct store_job j = {.st = st, .load = load, .place = place, .mapped = mapped,

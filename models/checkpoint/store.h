@@ -11,14 +11,18 @@
 
 #include "models/models.h"
 
-/* One tensor to load: src of the checkpoint is read into the store and *dst is set to it. */
+/* Bytes to load: [from, from + bytes) of src are read into the store, at byte `at` of *dst. Most
+ * loads read the whole of src, which is *dst then. A fused matrix has a load for each tensor that it
+ * contains; a stacked one is read by several loads, which have a number in common. */
 struct tensor_load {
     struct tensor *dst;
+    struct tensor form;       /* what *dst is set to, but for data and name (src's) */
     const struct tensor *src; /* of the safetensors that is read */
-    bool by_row;              /* value of dst->by_row */
+    size_t from, bytes, at;
+    int stack; /* 1 and up, the same in all loads of *dst; 0: this load is all of it */
 };
 
-/* Loads n tensors into a new store. Sorts load[] by place in the files; digest[i] receives the
+/* Does n loads into a new store. Sorts load[] by place in the files; digest[i] receives the
  * 64-bit content digest of load[i] in the sorted order. `what` names the model in progress reports;
  * how NULL: READ_COPY.
  * On failure *out is NULL and the dst tensors are unchanged. The caller frees *out with

@@ -34,6 +34,7 @@ static const char *const extent_name[N_EXTENT] = {
     [X_CAPTURED] = "captures x target's hidden_size",
     [X_DRAFT_VOCAB] = "draft_vocab_size",
     [X_CENTROIDS] = "num_centroids",
+    [X_FUSED] = "of its parts",
 };
 
 static void extents_of_layer(int64_t *x, const struct layer *l)
@@ -97,6 +98,7 @@ static bool condition_holds(const struct config *g, const struct layer *l, int i
     case IF_OWN_V: return own && !l->v_from_k;
     case IF_QK_NORM: return g->qk_norm;
     case IF_K_NORM: return g->qk_norm && own;
+    case IF_DENSE: return !l->is_moe;
     case IF_MOE: return l->is_moe;
     case IF_MXFP4: return l->is_moe && g->store == STORE_MXFP4;
     case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
@@ -111,7 +113,6 @@ void binder_open(struct binder *b, struct safetensors *st, const struct config *
 {
     *b = (struct binder){.st = st, .cfg = cfg, .e = e};
     b->used = xcalloc((size_t)st_count(st), sizeof *b->used);
-    b->load = xcalloc((size_t)st_count(st), sizeof *b->load);
     extents_of_config(b->x, cfg);
 }
 
@@ -164,13 +165,96 @@ bool check_tensor(const struct binder *b, const struct tensor *t, const enum ext
                    show(t->name).s, has, expected);
 }
 
-static bool refuse_missing(const struct binder *b, const struct tensor_spec *s, const char *prefix)
+static bool refuse_missing(const struct binder *b, const char *name_, const enum extent *dim,
+                           const char *prefix)
 {
     char name[160], expected[200];
-    snprintf(name, sizeof name, "%s%s", prefix, s->name);
-    print_expected(expected, sizeof expected, b->x, s->dim);
+    snprintf(name, sizeof name, "%s%s", prefix, name_);
+    print_expected(expected, sizeof expected, b->x, dim);
     return err_set(b->e, ERR_MODEL, "%s: tensor %s is missing, expected %s",
                    show_path(st_path(b->st, NULL)).s, show(name).s, expected);
+}
+
+static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
+                                    const struct tensor *src)
+{
+    if (b->n_load == b->room)
+        b->load = xrealloc(b->load, (size_t)(b->room = 2 * b->room + 64), sizeof *b->load);
+    struct tensor_load *l = &b->load[b->n_load++];
+    *l = (struct tensor_load){.dst = (struct tensor *)((char *)base + s->at), .form = *src,
+                              .src = src, .bytes = src->bytes};
+    l->form.by_row = spec_by_row(s);
+    binder_mark_used(b, src);
+    return l;
+}
+
+/* The tensor of that name, checked. NULL and an error: it is missing, or has another form. */
+static const struct tensor *find_checked(struct binder *b, const struct tensor_spec *s,
+                                         const char *name, const enum extent *dim,
+                                         const char *const *prefix)
+{
+    const struct tensor *t = binder_find(b, prefix, name);
+    if (!t)
+        return refuse_missing(b, name, dim, prefix[0]), NULL;
+    return check_tensor(b, t, dim, s->content) ? t : NULL;
+}
+
+/* Binds the s->fused rows of a table to the rows of one matrix of the file. */
+static bool bind_fused(struct binder *b, const struct tensor_spec *s, const char *const *prefix,
+                       void *base)
+{
+    const enum extent dim[4] = {X_FUSED, s->dim[1]};
+    b->x[X_FUSED] = 0;
+    for (int i = 0; i < s->fused; i++)
+        b->x[X_FUSED] += b->x[s[i].dim[0]];
+    const struct tensor *t = find_checked(b, s, s->name, dim, prefix);
+    size_t from = 0;
+    for (int i = 0; t && i < s->fused; i++) {
+        struct tensor_load *l = add_load(b, base, &s[i], t);
+        l->form.dim[0] = b->x[s[i].dim[0]];
+        l->bytes = l->form.bytes = t->bytes / (size_t)t->dim[0] * (size_t)l->form.dim[0];
+        l->from = from;
+        from += l->bytes;
+    }
+    return t != NULL;
+}
+
+/* Sets the shape of s->stacked matrices of every expert. */
+static void stacked_shape(const struct tensor_spec *s, const int64_t *x, struct tensor *t)
+{
+    t->n_dim = 3;
+    t->dim[0] = x[X_EXPERTS], t->dim[1] = 0, t->dim[2] = x[s->dim[1]];
+    for (int i = 0; i < s->stacked; i++)
+        t->dim[1] += x[s[i].dim[0]];
+    t->bytes = (size_t)t->dim[0] * (size_t)t->dim[1] * (size_t)t->dim[2] * dtype_size(t->type);
+}
+
+static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const char *const *prefix,
+                         void *base)
+{
+    enum dtype type = DT_BF16;
+    size_t at = 0;
+    b->n_stack++;
+    for (int k = 0; k < s->stacked * (int)b->x[X_EXPERTS]; k++) {
+        const struct tensor_spec *row = &s[k % s->stacked];
+        char name[80];
+        snprintf(name, sizeof name, "%.*s%d%s", (int)strcspn(row->name, "*"), row->name,
+                 k / s->stacked, strchr(row->name, '*') + 1);
+        const struct tensor *t = find_checked(b, row, name, row->dim, prefix);
+        if (!t)
+            return false;
+        type = k ? type : t->type;
+        if (t->type != type)
+            return err_set(b->e, ERR_MODEL, "%s: tensor %s has type %s, expected that of the first "
+                           "expert's", show_path(st_path(b->st, t)).s, show(t->name).s,
+                           st_type(b->st, t));
+        struct tensor_load *l = add_load(b, base, s, t);
+        stacked_shape(s, b->x, &l->form);
+        l->at = at;
+        l->stack = b->n_stack;
+        at += t->bytes;
+    }
+    return true;
 }
 
 bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *const *prefix,
@@ -178,22 +262,21 @@ bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *c
 {
     if (l)
         extents_of_layer(b->x, l);
-    for (const struct tensor_spec *s = spec; s->name; s++) {
-        const struct tensor *t = binder_find(b, prefix, s->name);
-        if (!condition_holds(b->cfg, l, index, s->when)) {
-            if (t && s->unused_ok && l->kv_src != index)
+    for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->fused + s->stacked)) {
+        bool has = condition_holds(b->cfg, l, index, s->when), ok = true;
+        if (s->fused || s->stacked) {
+            ok = !has || (s->fused ? bind_fused : bind_stacked)(b, s, prefix, base);
+        } else {
+            const struct tensor *t = binder_find(b, prefix, s->name);
+            if (!has && t && s->unused_ok && l->kv_src != index)
                 binder_mark_used(b, t);
-            continue;
+            if (!has || (!t && s->when == IF_PRESENT))
+                continue;
+            t = find_checked(b, s, s->name, s->dim, prefix);
+            ok = t && add_load(b, base, s, t);
         }
-        if (!t && s->when == IF_PRESENT)
-            continue;
-        if (!t)
-            return refuse_missing(b, s, prefix[0]);
-        if (!check_tensor(b, t, s->dim, s->content))
+        if (!ok)
             return false;
-        binder_mark_used(b, t);
-        b->load[b->n_load++] = (struct tensor_load){(struct tensor *)((char *)base + s->at), t,
-                                             spec_by_row(s)};
     }
     return true;
 }
@@ -256,6 +339,8 @@ void shape_tensor(const struct tensor_spec *s, const int64_t *x, const char *pre
         t.dim[t.n_dim] = x[s->dim[t.n_dim]];
         t.bytes *= (size_t)t.dim[t.n_dim];
     }
+    if (s->stacked)
+        stacked_shape(s, x, &t);
     names->bytes += t.bytes;
     *(struct tensor *)((char *)base + s->at) = t;
 }
@@ -266,21 +351,24 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
 {
     if (l)
         extents_of_layer(x, l);
-    for (const struct tensor_spec *s = spec; s->name; s++)
+    for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->stacked))
         if (s->when != IF_PRESENT && condition_holds(g, l, index, s->when))
             shape_tensor(s, x, prefix, base, names);
 }
 
 /* ---- loading ---- */
 
-struct line { /* one tensor in the text that the SHA-256 covers */
+struct line { /* one load in the text that the SHA-256 covers */
     const struct tensor *t;
+    size_t from;
     uint64_t digest;
 };
 
 static int line_by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct line *)a)->t->name, ((const struct line *)b)->t->name);
+    const struct line *x = a, *y = b;
+    int by_name = strcmp(x->t->name, y->t->name);
+    return by_name ? by_name : (x->from > y->from) - (x->from < y->from);
 }
 
 static void sha_line(struct sha256 *h, const struct line *x)
@@ -303,7 +391,7 @@ static bool sha_of(const struct binder *b, const uint64_t *digest, const char *c
         return false;
     struct line *line = xcalloc((size_t)b->n_load, sizeof *line);
     for (int i = 0; i < b->n_load; i++)
-        line[i] = (struct line){b->load[i].src, digest[i]};
+        line[i] = (struct line){b->load[i].src, b->load[i].from, digest[i]};
     qsort(line, (size_t)b->n_load, sizeof *line, line_by_name);
     struct sha256 h;
     sha256_init(&h);
@@ -324,7 +412,7 @@ bool binder_load(struct binder *b, const char *what, const char *config_path, st
               sha_of(b, digest, config_path, sha);
     *bytes = 0;
     for (int i = 0; i < b->n_load; i++)
-        *bytes += b->load[i].src->bytes;
+        *bytes += b->load[i].bytes;
     free(digest);
     return ok;
 }

@@ -15,12 +15,12 @@
 enum extent {
     X_NONE, X_ONE, X_HIDDEN, X_IN, X_VOCAB, X_Q, X_KV, X_HEAD_DIM, X_HEADS, X_FFN, X_EXPERTS,
     X_EXPERT_FFN, X_EXPERT_FFN2, X_HIDDEN_BLOCKS, X_EXPERT_FFN_BLOCKS, X_BLOCK, X_PLE, X_PLE_VOCAB,
-    X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, N_EXTENT,
+    X_PLE_ALL, X_TARGET, X_TARGET2, X_CAPTURED, X_DRAFT_VOCAB, X_CENTROIDS, X_FUSED, N_EXTENT,
 };
 
 enum when {
     ALWAYS, IF_PRESENT, IF_UNTIED, IF_QKV_BIAS, IF_KV_BIAS, IF_V_BIAS, IF_O_BIAS, IF_OWN_KV,
-    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS, IF_PLE,
+    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS, IF_PLE,
 };
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
@@ -32,6 +32,11 @@ struct tensor_spec {
     enum when when;
     enum content content;
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
+    int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
+                    whose rows are theirs, one after another; 0: none */
+    int stacked; /* in the first row of so many: each is a matrix of every expert, "*" in its name
+                    being the expert's number. They lie one after another in one tensor, an
+                    expert's before the next one's; 0: none */
 };
 
 /* Whether the tensor is a matrix with one row per expert, of which single rows are read. */
@@ -48,7 +53,7 @@ struct binder {
     struct safetensors *st;
     bool *used; /* (st_count) bound, or accepted without being loaded */
     struct tensor_load *load;
-    int n_load;
+    int n_load, room, n_stack;
     const struct config *cfg;
     int64_t x[N_EXTENT];
     struct err *e;

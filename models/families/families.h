@@ -30,7 +30,8 @@ struct family {
 
 extern const struct family family_exaone4, family_gemma2, family_gemma3, family_gemma3_mm,
     family_gemma4, family_gemma4_unified, family_gpt_oss, family_llama, family_ministral,
-    family_ministral3, family_mistral, family_olmo2, family_olmo3, family_qwen3, family_smollm3;
+    family_ministral3, family_mistral, family_olmo2, family_olmo3, family_phi3, family_qwen3,
+    family_qwen3_moe, family_smollm3;
 
 /* sqrt(hidden), the factor of the gemma families' embeddings (gemma3.c explains the rounding). */
 float gemma_embed_scale(int hidden);
@@ -58,10 +59,11 @@ extern const struct tensor_spec gemma4_layer[];
     {SPEC(layer, k_norm, "self_attn.k_norm.weight", X_HEAD_DIM), .when = IF_K_NORM,                \
      .unused_ok = true}
 
-#define SPECS_MLP                                                                                  \
-    {SPEC(layer, gate, "mlp.gate_proj.weight", X_FFN, X_HIDDEN)},                                  \
-    {SPEC(layer, up, "mlp.up_proj.weight", X_FFN, X_HIDDEN)},                                      \
-    {SPEC(layer, down, "mlp.down_proj.weight", X_HIDDEN, X_FFN)}
+#define SPECS_MLP_IF(when_)                                                                        \
+    {SPEC(layer, gate, "mlp.gate_proj.weight", X_FFN, X_HIDDEN), .when = when_},                   \
+    {SPEC(layer, up, "mlp.up_proj.weight", X_FFN, X_HIDDEN), .when = when_},                       \
+    {SPEC(layer, down, "mlp.down_proj.weight", X_HIDDEN, X_FFN), .when = when_}
+#define SPECS_MLP SPECS_MLP_IF(ALWAYS)
 
 /* Norms on both sides of attention and MLP: gemma. */
 #define SPECS_SANDWICH                                                                             \

@@ -13,7 +13,7 @@ static void configure_experts(const struct conf *c, struct config *g, const stru
         conf_refuse(c, "swiglu_alpha", "is %g, expected 1.702", alpha);
     g->act = ACT_SWIGLU_CLAMP;
     g->swiglu_limit = (float)conf_num(c, "swiglu_limit", 7, 1e-3, 1e6);
-    g->moe = MOE_GPTOSS;
+    g->moe = MOE_ALONE;
     int n = conf_int(c, "num_local_experts", 128, 1, 4096);
     g->n_expert = conf_int(c, "num_experts", n, 1, 4096); /* another name, which comes first */
     g->top_k = conf_int(c, "num_experts_per_tok", 4, 1, g->n_expert);

@@ -70,8 +70,8 @@ static int exaone4_period(const struct conf *c)
     const char *s = json_string_value(v);
     size_t n = strspn(s, "L");
     if (strcmp(s + n, "G") != 0)
-        conf_refuse(c, key, "\"%.60s\" is not supported, expected a number, or letters L before one "
-                    "G", show(s).s);
+        conf_refuse(c, key, "\"%.60s\" is not supported, expected a number, or letters L before "
+                    "one G", show(s).s);
     return (int)n + 1;
 }
 

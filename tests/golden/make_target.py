@@ -125,6 +125,17 @@ CASES = {
         global_head_dim=16, sliding_window=7, attention_k_eq_v=True, num_global_key_value_heads=3,
         num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size=40, intermediate_size=36,
         wrap="model.language_model.")),
+    "phi3-b": ("phi3", dict(  # fused matrices, a part of each head rotated
+        hidden_size=60, num_hidden_layers=3, sliding_window=6,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.8))),
+    "qwen3moe-b": ("qwen3moe", dict(  # weights of experts that do not add up to 1, dense layers
+        head_dim=10, num_hidden_layers=5, num_experts=7, num_experts_per_tok=3,
+        moe_intermediate_size=20, decoder_sparse_step=1, mlp_only_layers=[1],
+        use_sliding_window=True, sliding_window=9)),
+    "qwen3moe-c": ("qwen3moe", dict(  # weights that do; every second layer
+        head_dim=16, num_hidden_layers=4, num_experts=5, num_experts_per_tok=2,
+        moe_intermediate_size=12, decoder_sparse_step=2, norm_topk_prob=True,
+        attention_bias=True)),
 }
 
 
@@ -294,7 +305,7 @@ def vary_gemma4unified(r, d):
 
 def vary_phi3(r, d):
     heads = d["num_attention_heads"]
-    width = r.choice([8, 16, 20])
+    width = r.choice([8, 16, 24])
     return dict(head_dim=width, hidden_size=heads * width, sliding_window=r.choice([None, window(r)]),
                 rope_parameters=dict(rope_type="default", rope_theta=r.choice([1e4, 2.5e5]),
                                      partial_rotary_factor=r.choice([1.0, 0.5, 0.75])),

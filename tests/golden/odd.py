@@ -106,6 +106,9 @@ BASES = {
         YARN, rope_theta=5000.0, llama_4_scaling_beta=0.4)),
     "gemma4-unified": plain("gemma4_unified_text", **{
         k: v for k, v in GEMMA4.items() if k != "hidden_size_per_layer_input"}),
+    "phi3": plain("phi3", pad_token_id=0, sliding_window=5),
+    "qwen3-moe": plain("qwen3_moe", head_dim=8, num_experts=4, num_experts_per_tok=2,
+                       moe_intermediate_size=20, mlp_only_layers=[2]),
     "gptoss": plain("gpt_oss", **GPTOSS),
     "gptoss-old": plain("gpt_oss", rope_theta=5000.0, rope_scaling=dict(YARN, truncate=False),
                         experts_per_token=2, **GPTOSS),

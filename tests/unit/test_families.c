@@ -62,6 +62,9 @@ static const struct mutant {
     {"exaone4-b", "\"rope_theta\": 1000000.0", "\"rope_theta\": 20.0", NULL},
     {"ministral3-b", "\"llama_4_scaling_beta\": 0.4", "\"llama_4_scaling_beta\": 0.3", NULL},
     {"gemma4-unified-b", "\"sliding_window\": 7", "\"sliding_window\": 8", NULL},
+    {"phi3-b", "\"sliding_window\": 6", "\"sliding_window\": 7", NULL},
+    {"qwen3moe-b", "\"norm_topk_prob\": false", "\"norm_topk_prob\": true", NULL},
+    {"qwen3moe-b", "\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 2", NULL},
     {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
      "eagle3-redhat-b"},
     {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
@@ -151,6 +154,9 @@ static struct pair pairs[] = {
     {"smollm3-b", NULL},        /* layers without rope, which slide */
     {"exaone4-b", NULL},        /* full layers without rope */
     {"ministral3-b", NULL},     /* below text_config; a factor of queries by position */
+    {"phi3-b", NULL},           /* fused matrices; a part of each head rotated */
+    {"qwen3moe-b", NULL},       /* experts beside dense layers, softmax over all */
+    {"qwen3moe-c", NULL},       /* softmax over the chosen */
     {"gemma4-unified-b", NULL}, /* shared K and V, K as V, double-wide MLPs */
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */

@@ -461,7 +461,7 @@ struct moe_case {
     struct k_norm pre, router_norm, post;
     struct tensor router, router_b, router_in, expert_scale;
     struct tensor gate_up, gate_up_s, gate_up_b, down, down_s, down_b;
-    bool bias, add, scaled;
+    bool bias, add, scaled, all;
 };
 
 static void moe_on(const struct moe_case *c, const float *src, const float *old, int rows,
@@ -474,7 +474,7 @@ static void moe_on(const struct moe_case *c, const float *src, const float *old,
         .rows = rows, .in = c->in, .ffn = c->ffn, .n_expert = c->n_expert, .top_k = c->top_k,
         .src = floats(src, n), .pre = c->pre, .router_norm = c->router_norm,
         .router_in = c->scaled ? &c->router_in : NULL, .router_scale = c->scaled ? .3f : 1,
-        .router = &c->router, .router_b = c->bias ? &c->router_b : NULL,
+        .router = &c->router, .router_b = c->bias ? &c->router_b : NULL, .router_all = c->all,
         .expert_scale = c->scaled ? &c->expert_scale : NULL, .layout = c->layout,
         .gate_up = &c->gate_up, .gate_up_s = mx ? &c->gate_up_s : NULL,
         .gate_up_b = c->bias ? &c->gate_up_b : NULL, .down = &c->down,
@@ -577,6 +577,8 @@ static void ref_moe_row(const struct moe_case *c, int r, double *want, float *ch
         total += exp(logit[b] - best);
         chosen[k] = (float)b;
     }
+    for (int e = 0; c->all && e < c->n_expert; e++)
+        total += taken[e] ? 0 : exp(logit[e] - best);
     for (int k = 0; k < c->top_k; k++) {
         double w = exp(logit[ids[k]] - best) / total;
         w *= c->scaled ? weight_at(&c->expert_scale, (size_t)ids[k]) : 1;
@@ -595,13 +597,14 @@ static struct moe_case moe_case_of(int i, struct tensor *norm)
     static const enum expert_layout layouts[] = {EXPERT_MXFP4, EXPERT_IN_OUT, EXPERT_HALVES};
     struct moe_case c = {.rows = i % 4 == 0 ? 1 : 5 + i, .in = 64 + 32 * (i % 3), .ffn = 64,
                          .n_expert = 5 + i, .top_k = 1 + i % 4, .layout = layouts[i % 3],
-                         .bias = i % 2, .add = i % 5 < 2, .scaled = i % 4 == 2};
+                         .bias = i % 2, .add = i % 5 < 2, .scaled = i % 4 == 2,
+                         .all = i % 4 > 1};
     if (c.layout != EXPERT_MXFP4)
         c.in -= 5, c.ffn = 51;
     int E = c.n_expert, in = c.in, f = c.ffn;
     enum dtype type = weight_types[i / 3 % 3];
     float s = .15f;
-    c.act = i % 3 == 2 ? ACT_GELU_TANH : ACT_SWIGLU_CLAMP;
+    c.act = i % 3 != 2 ? ACT_SWIGLU_CLAMP : i % 2 ? ACT_SILU : ACT_GELU_TANH;
     *norm = TENSOR(DT_BF16, 1, in);
     c.pre = (struct k_norm){i % 2 ? NORM_RMS : NORM_NONE, norm, 1e-5f};
     c.router_norm = (struct k_norm){i % 4 == 2 ? NORM_PLAIN : NORM_NONE, NULL, 1e-5f};

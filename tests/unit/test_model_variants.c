@@ -352,6 +352,142 @@ static void test_gemma4_forces_the_last_layer_full_and_reads_overrides(void **st
     ck_free(&c);
 }
 
+/* ---- fused and stacked matrices ---- */
+
+/* t has `rows` rows, which are those at p. Returns the bytes behind them. */
+static const char *assert_rows(const struct tensor *t, const char *p, int rows, int columns)
+{
+    assert_true(t->n_dim == 2 && t->dim[0] == rows && t->dim[1] == columns);
+    assert_int_equal(t->bytes, 2 * rows * columns);
+    assert_memory_equal(t->data, p, t->bytes);
+    return p + t->bytes;
+}
+
+static const char *data_of(const struct ck *c, int layer, const char *name)
+{
+    char full[96];
+    snprintf(full, sizeof full, "model.layers.%d.%s.weight", layer, name);
+    return (const char *)ck_find(c, full)->data;
+}
+
+static void test_the_rows_of_a_fused_matrix_are_three_tensors_and_two(void **state)
+{
+    (void)state;
+    struct ck c = ck_load("tests/golden/phi3-b", ST);
+    struct model m = load("tests/golden/phi3-b");
+    for (int l = 0; l < m.cfg.n_layer; l++) {
+        const char *p = data_of(&c, l, "self_attn.qkv_proj");
+        p = assert_rows(&m.layer[l].wq, p, 60, 60);
+        p = assert_rows(&m.layer[l].wk, p, 20, 60);
+        assert_rows(&m.layer[l].wv, p, 20, 60);
+        p = data_of(&c, l, "mlp.gate_up_proj");
+        p = assert_rows(&m.layer[l].gate, p, 72, 60);
+        assert_rows(&m.layer[l].up, p, 72, 60);
+    }
+    assert_true(m.cfg.rope[0].rot == 8);
+    model_free(&m);
+    ck_free(&c);
+}
+
+static void test_matrices_of_single_experts_are_stacked(void **state)
+{
+    (void)state;
+    struct ck c = ck_load("tests/golden/qwen3moe-b", ST);
+    struct model m = load("tests/golden/qwen3moe-b");
+    enum { E = 7, F = 20, H = 48, EACH = 2 * F * H };
+    for (int l = 0; l < m.cfg.n_layer; l++) {
+        const struct layer *w = &m.layer[l];
+        assert_int_equal(w->is_moe, l != 1);
+        assert_true(w->is_moe ? !w->gate.data : !w->router.data);
+        for (int i = 0; w->is_moe && i < E; i++) {
+            char name[64];
+            const char *gate_up = (const char *)w->gate_up.data + (size_t)i * 2 * EACH;
+            snprintf(name, sizeof name, "mlp.experts.%d.gate_proj", i);
+            assert_memory_equal(gate_up, data_of(&c, l, name), EACH);
+            snprintf(name, sizeof name, "mlp.experts.%d.up_proj", i);
+            assert_memory_equal(gate_up + EACH, data_of(&c, l, name), EACH);
+            snprintf(name, sizeof name, "mlp.experts.%d.down_proj", i);
+            assert_memory_equal((const char *)w->down_e.data + (size_t)i * EACH,
+                                data_of(&c, l, name), EACH);
+        }
+    }
+    const struct tensor *t = &m.layer[0].gate_up;
+    assert_true(t->n_dim == 3 && t->dim[0] == E && t->dim[1] == 2 * F && t->dim[2] == H);
+    assert_int_equal(t->bytes, E * 2 * EACH);
+    assert_true(m.cfg.router_all);
+    model_free(&m);
+    ck_free(&c);
+}
+
+/* The folder's checkpoint is refused with a message that has the words. */
+static void refused(struct ck *c, const char *words)
+{
+    struct model m;
+    struct err e = {0};
+    char *dir = ck_temp();
+    ck_save(c, dir, 1);
+    bool ok = model_load(&m, dir, NULL, &e);
+    ck_remove(dir);
+    free(dir);
+    if (ok || e.kind != ERR_MODEL || !strstr(e.msg, words))
+        fail_msg("\"%s\" was expected: %s", words, ok ? "the folder is accepted" : e.msg);
+    ck_free(c);
+}
+
+static void test_parts_that_do_not_fit_are_refused_by_name(void **state)
+{
+    (void)state;
+#define EXPERT "model.layers.2.mlp.experts.3.up_proj.weight"
+    struct ck c = ck_load("tests/golden/qwen3moe-b", ST);
+    ck_drop(&c, EXPERT);
+    refused(&c, "tensor " EXPERT " is missing, expected [20 (expert width), 48 (hidden_size)]");
+    c = ck_load("tests/golden/qwen3moe-b", ST);
+    ck_reshape(&c, EXPERT, "F16", "[20, 48]");
+    refused(&c, "tensor " EXPERT " has type F16, expected that of the first expert's");
+    c = ck_load("tests/golden/qwen3moe-b", ST);
+    ck_reshape(&c, EXPERT, "BF16", "[48, 20]");
+    refused(&c, "tensor " EXPERT " has shape [48, 20]");
+    c = ck_load("tests/golden/qwen3moe-b", ST);
+    ck_set_text(&c, "num_experts", "6");
+    ck_set_text(&c, "num_local_experts", NULL);
+    refused(&c, "mlp.gate.weight has shape [7, 48]");
+    c = ck_load("tests/golden/qwen3moe-b", ST);
+    ck_rename(&c, EXPERT, "model.layers.2.mlp.experts.03.up_proj.weight");
+    refused(&c, "tensor " EXPERT " is missing");
+    c = ck_load("tests/golden/phi3-b", ST);
+    ck_reshape(&c, "model.layers.1.self_attn.qkv_proj.weight", "BF16", "[60, 100]");
+    refused(&c, "qkv_proj.weight has shape [60, 100], expected [100 (of its parts), 60");
+}
+
+/* A model without a checkpoint has the tensors of one with a checkpoint. */
+static void test_shapes_without_a_checkpoint_are_those_of_one(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"phi3-b", "qwen3moe-b", "qwen3moe-c", "exaone4-b"};
+    for (int i = 0; i < LEN(folders); i++) {
+        char *dir = xasprintf("tests/golden/%s", folders[i]);
+        struct buf text = ck_read(dir, "config.json");
+        struct model m = load(dir), shaped;
+        struct err e = {0};
+        buf_char(&text, '\0');
+        if (!model_shaped(&shaped, text.p, &e))
+            fail_msg("%s: %s", folders[i], e.msg);
+        assert_int_equal(shaped.bytes, m.bytes);
+        for (int l = 0; l < m.cfg.n_layer; l++) {
+            int n;
+            struct tensor *x = layer_tensors(&m.layer[l], &n);
+            struct tensor *y = layer_tensors(&shaped.layer[l], &n);
+            for (int k = 0; k < n; k++)
+                assert_true(x[k].bytes == y[k].bytes && x[k].n_dim == y[k].n_dim &&
+                            !memcmp(x[k].dim, y[k].dim, sizeof x[k].dim));
+        }
+        model_free(&m);
+        model_free(&shaped);
+        buf_free(&text);
+        free(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +503,10 @@ int main(void)
         cmocka_unit_test(test_plain_experts_of_gpt_oss),
         cmocka_unit_test(test_unused_kv_of_shared_layers_is_skipped),
         cmocka_unit_test(test_gemma4_forces_the_last_layer_full_and_reads_overrides),
+        cmocka_unit_test(test_the_rows_of_a_fused_matrix_are_three_tensors_and_two),
+        cmocka_unit_test(test_matrices_of_single_experts_are_stacked),
+        cmocka_unit_test(test_parts_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(test_shapes_without_a_checkpoint_are_those_of_one),
     };
     return cmocka_run_group_tests_name("model variants", tests, NULL, NULL);
 }

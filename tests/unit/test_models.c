@@ -97,7 +97,7 @@ static void test_gpt_oss_binds_every_tensor(void **state)
     const struct config *g = &m.cfg;
     assert_true(g->norm == NORM_RMS && g->place == PLACE_PRE && g->act == ACT_SWIGLU_CLAMP);
     assert_true(g->sinks && g->qkv_bias && g->o_bias && !g->qk_norm && !g->tied);
-    assert_true(g->moe == MOE_GPTOSS && g->store == STORE_MXFP4 && g->n_expert == 8);
+    assert_true(g->moe == MOE_ALONE && g->store == STORE_MXFP4 && g->n_expert == 8);
     assert_true(g->top_k == 2 && g->expert_ffn == 64 && g->swiglu_limit == 7);
     assert_true(g->attn_scale == 0.25f && g->embed_scale == 1 && g->eps == 1e-5f);
     assert_true(g->n_rope == 1 && g->rope[0].kind == ROPE_YARN && g->rope[0].theta == 150000);

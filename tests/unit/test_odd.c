@@ -17,7 +17,8 @@
 static const char *const folders[] = {
     "llama-b", "qwen3-b", "mistral-b", "gemma2-b", "gemma3-b", "gemma3-a", "gemma3-mm-b",
     "gemma4-moe-b", "gemma4-ple-b", "gemma4-a", "olmo3-b", "gptoss-plain-b", "gptoss-mxfp4-b",
-    "olmo2-b", "smollm3-b", "exaone4-b", "ministral3-b", "gemma4-unified-b",
+    "olmo2-b", "smollm3-b", "exaone4-b", "ministral3-b", "gemma4-unified-b", "phi3-b",
+    "qwen3moe-b", "qwen3moe-c",
 };
 
 /* A golden folder whose config.json is written anew for every case. */
@@ -110,9 +111,9 @@ static char *meaning(const struct model *m)
     buf_printf(&out, ", bias %d%d sinks %d, scale %.9g caps %.9g %.9g embed %.9g act %d limit %.9g",
                g->qkv_bias, g->o_bias, g->sinks, (double)g->attn_scale, (double)g->attn_softcap,
                (double)g->final_softcap, (double)g->embed_scale, g->act, (double)g->swiglu_limit);
-    buf_printf(&out, ", tied %d head %s, experts %d of %d x %d kind %d%d, ple %d of %d", g->tied,
-               m->head.name, g->top_k, g->n_expert, g->expert_ffn, g->moe, g->store, g->ple,
-               g->ple_vocab);
+    buf_printf(&out, ", tied %d head %s, experts %d of %d x %d kind %d%d%d, ple %d of %d", g->tied,
+               m->head.name, g->top_k, g->n_expert, g->expert_ffn, g->moe, g->store,
+               g->router_all, g->ple, g->ple_vocab);
     for (int i = 0; i < g->n_layer; i++)
         print_layer(&out, &m->layer[i], g);
     return out.p;
@@ -184,10 +185,11 @@ static const struct key {
     {"attn_logit_softcapping", "2.0", "null", " gemma2 "},
     {"final_logit_softcapping", "3.0", "null", " gemma2 gemma3 gemma4 "},
     {"query_pre_attn_scalar", "5", "null", " gemma2 gemma3 "},
-    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 smollm3 "},
+    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 smollm3 "
+                                        "qwen3moe "},
     {"mlp_bias", "true", "false", " "},
     {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
-                                     "ministral3 "},
+                                     "ministral3 phi3 qwen3moe "},
     {"hidden_activation", "\"relu\"", "null", " gemma2 gemma3 gemma4 "},
     {"is_causal", "false", "true", " "},
     {"use_bidirectional_attention", "true", "false", " gemma4 "},
@@ -195,12 +197,12 @@ static const struct key {
     {"kv_sharing_modes", "[\"reuse\", \"reuse\", \"reuse\"]", "null", " "},
     {"fusion_config", "{\"mlp\": true}", "null", " "},
     {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 exaone4 "
-                                   "ministral3 "},
+                                   "ministral3 phi3 qwen3moe "},
     {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
                                                      "smollm3 exaone4 "},
-    {"max_window_layers", NULL, "1", " qwen3 smollm3 "},
+    {"max_window_layers", NULL, "1", " qwen3 smollm3 qwen3moe "},
     {"rope_local_base_freq", NULL, "null", " gemma3 "},
-    {"partial_rotary_factor", "0.5", "1.0", " gemma4 "},
+    {"partial_rotary_factor", "0.5", "1.0", " gemma4 phi3 "},
     {"rotary_pct", "0.25", "1.0", " "},
     {"rope_interleaved", "true", "false", " "},
     {"no_rope_layers", "[0, 1, 0]", "[1, 1, 1]", " smollm3 "},
@@ -211,16 +213,19 @@ static const struct key {
     {"logits_scaling", "8", "1", " "},
     {"logit_scale", "0.0625", "1.0", " "},
     {"clip_qkv", "8.0", "null", " "},
-    {"num_local_experts", "3", "null", " gptoss "},
-    {"num_experts", "3", "null", " gptoss gemma4 "},
-    {"num_experts_per_tok", "1", "null", " gptoss "},
+    {"num_local_experts", "3", "null", " gptoss qwen3moe "},
+    {"num_experts", "3", "null", " gptoss gemma4 qwen3moe "},
+    {"num_experts_per_tok", "1", "null", " gptoss qwen3moe "},
     {"experts_per_token", "1", "null", " "},
     {"top_k_experts", "1", "null", " gemma4 "},
-    {"moe_intermediate_size", "20", "null", " gemma4 "},
+    {"moe_intermediate_size", "20", "null", " gemma4 qwen3moe "},
+    {"norm_topk_prob", NULL, "null", " qwen3moe "},
+    {"decoder_sparse_step", "2", "1", " qwen3moe "},
+    {"mlp_only_layers", "[1]", "[]", " qwen3moe "},
     {"enable_moe_block", "true", "false", " gemma4 "},
     {"swiglu_limit", "1.0", "null", " gptoss "},
     {"attention_k_eq_v", "true", "false", " gemma4 "},
-    {"global_head_dim", "4", "null", " gemma4 mistral "}, /* of full layers; mistral has none */
+    {"global_head_dim", "4", "null", " gemma4 mistral phi3 qwen3moe "}, /* of full layers, if any */
     {"hidden_size_per_layer_input", "4", "0", " gemma4 "},
     {"num_kv_shared_layers", "1", "0", " gemma4 "},
     {"use_double_wide_mlp", "true", "false", " gemma4 "},
@@ -442,6 +447,16 @@ static const struct spelling {
     {"ministral3-b", {{"model_type", "\"bert\""}}, {{0}}, "text_config.model_type"},
     {"ministral3-b", {{"^text_config", NULL}}, {{0}}, "text_config"},
     {"ministral3-b", {{"^tie_word_embeddings", NULL}}, {{0}}, NULL},
+    {"qwen3moe-b", {{"num_experts", NULL}, {"num_local_experts", "7"}}, {{0}}, NULL},
+    {"qwen3moe-b", {{"num_experts", "513"}}, {{0}}, "num_experts"},
+    {"qwen3moe-b", {{"num_experts_per_tok", NULL}}, {{0}}, "num_experts_per_tok"},
+    {"qwen3moe-b", {{"norm_topk_prob", NULL}}, {{0}}, NULL},
+    {"gptoss-plain-b", {{"norm_topk_prob", "false"}}, {{0}}, "norm_topk_prob"},
+    {"phi3-b", {{"rope_parameters", OBJ(YRN)}}, {{0}}, "rope_parameters"},
+    {"phi3-b", {{"rope_parameters", NULL}, {"rope_scaling", OBJ("\"type\": \"longrope\"")}}, {{0}},
+     "longrope"},
+    {"phi3-b", {{"rope_parameters.partial_rotary_factor", NULL}, {"partial_rotary_factor", "0.8"}},
+     {{0}}, NULL},
     {"gemma4-unified-b", {{"hidden_size_per_layer_input", "4"}}, {{0}},
      "hidden_size_per_layer_input"},
     {"gemma4-unified-b", {{"use_bidirectional_attention", "\"all\""}}, {{0}},

@@ -46,6 +46,7 @@ struct moe_args {
     struct norm pre, router_norm, post;
     struct vec router_in, router_b, expert_scale, gate_up_b, down_b;
     float router_scale;
+    bool router_all;
     struct vec router;
     size_t router_pitch, gate_up_b_pitch, down_b_pitch;
     bool halves, f16; /* halves: gate rows first, then up rows */
@@ -141,13 +142,36 @@ __device__ __forceinline__ void wait_for_keys(const moe_args &a, const uint32_t 
     } while (__any_sync(~0u, missing));
 }
 
-/* The top_k largest logits of a row (ties: lowest index) and the softmax over them. One warp; lane
- * i receives the expert of rank i and its weight. */
+/* The sum of exp(logit - largest) over all experts of a row. One warp, which gets it in every
+ * lane. */
+template <int EACH>
+__device__ __forceinline__ float sum_of_all(const moe_args &a, const uint32_t (&key)[EACH])
+{
+    const int lane = (int)threadIdx.x % 32;
+    uint32_t best = 0;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        best = max(best, key[i]);
+    const float top = logit_of_key(__reduce_max_sync(~0u, best));
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (lane + 32 * i < a.n_expert)
+            sum += expf(logit_of_key(key[i]) - top);
+#pragma unroll
+    for (int i = 16; i; i /= 2)
+        sum += __shfl_xor_sync(~0u, sum, i);
+    return sum;
+}
+
+/* The top_k largest logits of a row (ties: lowest index) and the softmax over them or over all. One
+ * warp; lane i receives the expert of rank i and its weight. */
 template <int EACH>
 __device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key)[EACH],
                                                int *expert, float *weight)
 {
     const int lane = (int)threadIdx.x % 32;
+    const float all = a.router_all ? sum_of_all(a, key) : 0;
     float first = 0, sum = 0;
     for (int k = 0; k < a.top_k; k++) {
         uint32_t best = 0;
@@ -169,7 +193,7 @@ __device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key
         if (k == lane)
             *expert = e, *weight = w;
     }
-    *weight /= sum;
+    *weight /= a.router_all ? all : sum;
     if (a.expert_scale.p && lane < a.top_k)
         *weight *= weight_at(a.expert_scale, (size_t)*expert);
 }
