@@ -47,24 +47,10 @@ enum { N_TABLES = sizeof tables / sizeof *tables };
  * were read. */
 static bool add_rows(struct db *d, const char *name, const char *query)
 {
-    char sql[200];
-    sqlite3_stmt *to = NULL, *from = db_prepare(d, NULL, query, "");
-    int n = from ? sqlite3_column_count(from) : 0, rc = from ? SQLITE_OK : SQLITE_ERROR;
-    int at = snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO temp.%s VALUES(", name);
-    for (int i = 0; i < n; i++)
-        at += snprintf(sql + at, sizeof sql - (size_t)at, i ? ",?" : "?");
-    snprintf(sql + at, sizeof sql - (size_t)at, ")");
-    if (!rc)
-        rc = sqlite3_prepare_v2(d->h, sql, -1, &to, NULL);
-    while (!rc && (rc = sqlite3_step(from)) == SQLITE_ROW) {
-        for (int i = 0; i < n; i++)
-            sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
-        sqlite3_step(to);
-        rc = sqlite3_reset(to);
-    }
-    sqlite3_finalize(from);
-    sqlite3_finalize(to);
-    return rc == SQLITE_DONE;
+    char table[40];
+    bool whole;
+    snprintf(table, sizeof table, "temp.%s", name);
+    return rows_copy(db_prepare(d, NULL, query, ""), d, table, NULL, &whole) == SQLITE_OK && whole;
 }
 
 bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e)

@@ -126,46 +126,14 @@ static bool written(struct repair *r, int rc)
     return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
 }
 
-/* Inserts the row that `st` is at into a table of the same columns. */
-static int insert_row(struct repair *r, const char *table, sqlite3_stmt *st)
+/* Copies the rows of a query on the damaged log (?: key), up to the first that cannot be read. False
+ * and *e: the new log cannot be written. */
+static bool copy_rows(struct repair *r, const char *table, const char *query, int64_t key,
+                      const struct put *put)
 {
-    struct buf sql = {0};
-    sqlite3_stmt *to = NULL;
-    int n = sqlite3_column_count(st);
-    buf_printf(&sql, "INSERT OR IGNORE INTO %s(", table);
-    for (int i = 0; i < n; i++)
-        buf_printf(&sql, "%s%s", i ? "," : "", sqlite3_column_name(st, i));
-    buf_str(&sql, ") VALUES(");
-    for (int i = 0; i < n; i++)
-        buf_str(&sql, i ? ",?" : "?");
-    buf_char(&sql, ')');
-    int rc = sqlite3_prepare_v2(r->to.h, sql.p, -1, &to, NULL);
-    for (int i = 0; !rc && i < n; i++)
-        rc = sqlite3_bind_value(to, i + 1, sqlite3_column_value(st, i));
-    if (!rc)
-        rc = sqlite3_step(to);
-    sqlite3_finalize(to);
-    buf_free(&sql);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
-
-/* Copies the rows of a table for which `where` holds (?1: key), up to the first row that cannot be
- * read; *whole: all were read. False and *e: the new log cannot be written. */
-static bool copy_rows(struct repair *r, const char *table, const char *where, int64_t key, bool *whole)
-{
-    char sql[256];
-    sqlite3_stmt *st = NULL;
-    snprintf(sql, sizeof sql, "SELECT * FROM %s WHERE %s", table, where);
-    int rc = sqlite3_prepare_v2(r->from.h, sql, -1, &st, NULL), write_rc = SQLITE_OK;
-    if (!rc && sqlite3_bind_parameter_count(st))
-        sqlite3_bind_int64(st, 1, key);
-    while (!rc && !write_rc && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        write_rc = insert_row(r, table, st);
-        rc = SQLITE_OK;
-    }
-    *whole = rc == SQLITE_DONE;
-    sqlite3_finalize(st);
-    return written(r, write_rc);
+    bool whole;
+    sqlite3_stmt *from = db_prepare(&r->from, NULL, query, strchr(query, '?') ? "i" : "", key);
+    return written(r, rows_copy(from, &r->to, table, put, &whole));
 }
 
 static void note_broken(void *arg, const char *table)
@@ -178,19 +146,18 @@ static void note_broken(void *arg, const char *table)
 /* Builds, models, servers, and the texts of tokens. */
 static bool copy_shared(struct repair *r)
 {
-    static const char *const table[] = {"build", "model", "server", "tokenizer"};
-    bool whole;
-    if (!parents_read(&r->from, note_broken, r, r->e))
-        return false;
-    for (int i = 0; i < 4; i++)
-        if (!copy_rows(r, table[i], "1", 0, &whole))
-            return false;
     struct ids good = {0};
+    if (!parents_read(&r->from, note_broken, r, r->e) ||
+        !copy_rows(r, "build", "SELECT * FROM build", 0, NULL) ||
+        !copy_rows(r, "model", "SELECT * FROM model", 0, NULL) ||
+        !copy_rows(r, "server", "SELECT * FROM server", 0, NULL) ||
+        !copy_rows(r, "tokenizer", "SELECT id, sha FROM tokenizer", 0, NULL))
+        return false;
     if (!chain_sound_texts(&r->from, &good))
         note(r, NULL, "the texts of tokens cannot be read"), r->lost++;
-    bool ok = written(r, db_do(&r->to, "UPDATE tokenizer SET texts=0, sum=x''", ""));
+    bool ok = true;
     for (int i = 0; ok && i < good.n; i++)
-        ok = copy_rows(r, "token", "tokenizer=?1", good.v[i], &whole);
+        ok = copy_rows(r, "token", "SELECT * FROM token WHERE tokenizer=?", good.v[i], NULL);
     int64_t all = 0;
     db_int(&r->from, &all, 0, "SELECT count(*) FROM (SELECT id FROM tokenizer UNION SELECT tokenizer FROM token)", "");
     if (all != good.n)
@@ -345,24 +312,6 @@ static void drop_orphans(struct records *a)
             a->v[i].state = a->v[i].state == UNREADABLE ? UNREADABLE : BAD;
 }
 
-/* Copies a turn's row and its rows in other tables. */
-static bool copy_turn(struct repair *r, int64_t turn, bool *whole)
-{
-    static const char *const of_turn[] = {"turn_part", "step", "served", "metric"};
-    static const char *const of_step[] = {"tree", "pages", "top"};
-    bool all = true, ok = copy_rows(r, "turn", "id=?1", turn, &all);
-    *whole = all;
-    for (int i = 0; ok && i < 4; i++) {
-        ok = copy_rows(r, of_turn[i], "turn_id=?1", turn, &all);
-        *whole &= all;
-    }
-    for (int i = 0; ok && i < 3; i++) {
-        ok = copy_rows(r, of_step[i], "step_id IN (SELECT id FROM step WHERE turn_id=?1)", turn, &all);
-        *whole &= all;
-    }
-    return ok;
-}
-
 /* A prompt's ids are stored relative to the turn before; if that turn is lost, they are unknown. */
 static bool empty_prompt(struct repair *r, int64_t turn)
 {
@@ -385,25 +334,22 @@ static bool run_of_turn(struct repair *r, const char *session, int64_t turn, str
            written(r, chain_add(&r->to, session, LINK_RUN, run));
 }
 
-static bool copy_record(struct repair *r, const char *session, const struct repair_record *x, bool gap, struct buf *lines)
+static bool copy_record(struct repair *r, const char *session, const struct repair_record *x, bool gap,
+                        struct buf *lines)
 {
-    bool whole = true;
-    if (x->kind == LINK_TURN) {
-        if (!copy_turn(r, x->id, &whole) || !run_of_turn(r, session, x->id, lines) ||
-            !written(r, db_do(&r->to, "UPDATE turn SET link=NULL, chain=NULL WHERE id=?", "i", x->id)) ||
-            (gap && x->is_user && !empty_prompt(r, x->id)))
-            return false;
-    } else if (x->kind == LINK_RUN) {
-        if (!copy_rows(r, "run", "id=?1", x->id, &whole) ||
-            !written(r, db_do(&r->to, "UPDATE run SET link=NULL, chain=NULL, ended=max(ended,1) WHERE id=?", "i", x->id)))
-            return false;
-    } else if (!copy_rows(r, "event", "id=?1", x->id, &whole) ||
-               !written(r, db_do(&r->to, "UPDATE event SET link=NULL, chain=NULL WHERE id=?", "i", x->id))) {
-        return false;
-    }
+    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "chain", 0}, {PUT_END, NULL, 0}};
+    bool whole, ok;
+    if (x->kind == LINK_TURN)
+        ok = written(r, turn_copy(&r->from, &r->to, x->id, unlinked, NULL, &whole)) &&
+             run_of_turn(r, session, x->id, lines) && (!gap || !x->is_user || empty_prompt(r, x->id));
+    else if (x->kind == LINK_RUN)
+        ok = copy_rows(r, "run", "SELECT * FROM run WHERE id=?", x->id, unlinked) &&
+             written(r, db_do(&r->to, "UPDATE run SET ended=max(ended,1) WHERE id=?", "i", x->id));
+    else
+        ok = copy_rows(r, "event", "SELECT * FROM event WHERE id=?", x->id, unlinked);
     r->kept++;
     r->guessed += x->state == UNKNOWN;
-    return written(r, chain_add(&r->to, session, x->kind, x->id));
+    return ok && written(r, chain_add(&r->to, session, x->kind, x->id));
 }
 
 static bool copy_records(struct repair *r, const char *session, const struct records *a, int64_t links,
@@ -440,12 +386,14 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
  * could be read. */
 static bool copy_session_row(struct repair *r, const char *session, struct buf *lines, bool *some)
 {
-    bool same = false;
+    bool same = false, whole;
+    int64_t n = 0;
     sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, created_ms, updated_ms,"
                                   " number, pinned FROM session WHERE id=?", "s", session);
-    *some = st && sqlite3_step(st) == SQLITE_ROW;
-    int rc = *some ? insert_row(r, "session", st) : SQLITE_OK;
-    sqlite3_finalize(st);
+    int rc = rows_copy(st, &r->to, "session", NULL, &whole);
+    if (!rc)
+        rc = db_int(&r->to, &n, 0, "SELECT count(*) FROM session WHERE id=?", "s", session);
+    *some = n > 0;
     if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
         note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are kept, but are not what was"
              " written", session);

@@ -118,18 +118,10 @@ static bool write_trees(const struct image *m, const struct ids *trees, const ch
 /* ---- which table a tree is ---- */
 
 /* For a table of the log: a condition that its rows meet, and the list of its columns, both in terms of
- * c0, c1, ...; the names of the columns. */
+ * c0, c1, ... */
 struct salvage_shape {
-    struct buf fits, values, names, marks;
+    struct buf fits, values;
 };
-
-static void shape_free(struct salvage_shape *s)
-{
-    buf_free(&s->fits);
-    buf_free(&s->values);
-    buf_free(&s->names);
-    buf_free(&s->marks);
-}
 
 static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool keyed)
 {
@@ -138,18 +130,16 @@ static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool 
     bool null = !sqlite3_column_int(info, 3) || none;
     const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'" : strcmp(type, "TEXT") == 0 ? "'text'"
                      : strcmp(type, "REAL") == 0    ? "'real','integer'" : "'blob'";
-    const char *comma = i ? "," : "";
-    buf_printf(&s->names, "%s%s", comma, (const char *)sqlite3_column_text(info, 1));
-    buf_printf(&s->marks, "%s?", comma);
+    const char *comma = i ? "," : "", *name = (const char *)sqlite3_column_text(info, 1);
     if (row_id) {
-        buf_printf(&s->values, "%srowid", comma);
+        buf_printf(&s->values, "%srowid AS %s", comma, name);
         buf_printf(&s->fits, "%sc%d IS NULL", i ? " AND " : "", i);
         return;
     }
     if (none) /* rows from before the column was added are shorter */
-        buf_printf(&s->values, "%scoalesce(c%d,%s)", comma, i, none);
+        buf_printf(&s->values, "%scoalesce(c%d,%s) AS %s", comma, i, none, name);
     else
-        buf_printf(&s->values, "%sc%d", comma, i);
+        buf_printf(&s->values, "%sc%d AS %s", comma, i, name);
     buf_printf(&s->fits, "%stypeof(c%d) IN (%s%s)", i ? " AND " : "", i, kind, null ? ",'null'" : "");
 }
 
@@ -207,47 +197,36 @@ static bool tree_fits(struct db *trees, int32_t root, const char *table,
     return some > 0 && fits == some && content_fits(trees, root, table);
 }
 
-/* Copies the rows up to the first that cannot be read. */
-static void copy_tree(struct db *trees, struct db *log, int32_t root, const char *table, const struct salvage_shape *s)
+/* Copies the rows of the trees that fit, each up to the first row that cannot be read. */
+static int copy_table(const struct image *m, const struct ids *roots, struct db *trees, struct db *log,
+                      const char *table, bool keyed)
 {
-    sqlite3_stmt *to = NULL;
-    char *get = xasprintf("SELECT %s FROM t%d", s->values.p, (int)root);
-    char *put = xasprintf("INSERT OR IGNORE INTO %s(%s) VALUES(%s)", table, s->names.p, s->marks.p);
-    sqlite3_stmt *from = db_prepare(trees, NULL, get, "");
-    int rc = sqlite3_prepare_v2(log->h, put, -1, &to, NULL);
-    while (!rc && from && sqlite3_step(from) == SQLITE_ROW) {
-        for (int i = 0; i < sqlite3_column_count(from); i++)
-            sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
-        sqlite3_step(to); /* a row that breaks a constraint of the table does not belong to it */
-        sqlite3_reset(to);
-    }
-    sqlite3_finalize(from);
-    sqlite3_finalize(to);
-    free(get);
-    free(put);
+    struct salvage_shape s;
+    int rc = SQLITE_OK;
+    bool whole;
+    shape_of(log, table, keyed, &s);
+    for (int i = 0; !rc && i < roots->n; i++)
+        if (is_keyed(m, roots->v[i]) == keyed && tree_fits(trees, roots->v[i], table, &s)) {
+            char *get = xasprintf("SELECT %s FROM t%d", s.values.p, (int)roots->v[i]);
+            rc = rows_copy(db_prepare(trees, NULL, get, ""), log, table, NULL, &whole);
+            free(get);
+        }
+    buf_free(&s.fits);
+    buf_free(&s.values);
+    return rc;
 }
 
 /* ---- all of it ---- */
 
-static void copy_table(const struct image *m, const struct ids *roots, struct db *trees, struct db *log,
-                       const char *table, bool keyed)
-{
-    struct salvage_shape s;
-    shape_of(log, table, keyed, &s);
-    for (int i = 0; i < roots->n; i++)
-        if (is_keyed(m, roots->v[i]) == keyed && tree_fits(trees, roots->v[i], table, &s))
-            copy_tree(trees, log, roots->v[i], table, &s);
-    shape_free(&s);
-}
-
 static bool copy_tables(const struct image *m, const struct ids *roots, struct db *trees, struct db *log, struct err *e)
 {
+    int rc = SQLITE_OK;
     sqlite3_stmt *st = db_prepare(log, e, "SELECT name, sql LIKE '%WITHOUT ROWID' FROM sqlite_schema WHERE type='table'"
                                   " AND name NOT LIKE 'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE 'sqlite%'", "");
-    while (st && sqlite3_step(st) == SQLITE_ROW)
-        copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0), sqlite3_column_int(st, 1));
+    while (st && !rc && sqlite3_step(st) == SQLITE_ROW)
+        rc = copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0), sqlite3_column_int(st, 1));
     sqlite3_finalize(st);
-    return st != NULL;
+    return st && (!rc || db_fail(log, e, "cannot write"));
 }
 
 static bool image_open(struct image *m, const char *path, struct err *e)
