@@ -76,7 +76,7 @@ struct history_left {
     bool some;       /* there is such an event; turns is 0 if all are operations and notices */
     bool failed;     /* a commit of them has failed; else they are still being stored */
     int turns;       /* replies among them */
-    char why[256];   /* "not saved: ..." if `failed`, else "still being stored" */
+    char why[256];   /* if `failed` */
     char kept[512];  /* the side file with all of them, which the next start stores; "": there is
                         none */
 };
@@ -114,9 +114,11 @@ struct history_status {
                              the mark may be stored later */
     uint64_t queued;      /* events waiting to be committed */
     uint64_t room;        /* capacity of the array of waiting events */
-    char error[256];     /* "not saved: ...", empty again once all events are stored */
+    char error[256];     /* why events are not saved; empty again once all are stored */
     int64_t bytes;       /* of the database, without free pages; 0: not known yet */
-    char limit[160];     /* a line about its size, from 90 % of max_bytes on; else "" */
+    enum log_room { ROOM_ENOUGH, ROOM_LITTLE, ROOM_NONE } room_left; /* of max_bytes; from 90 % on
+                                                                         little */
+    char limit[160];     /* a line about that, unless there is enough */
     uint64_t left_out;   /* turns that were not stored, because the log is full */
     char notice[256];    /* one line about an unusual opening, e.g. a damaged log; constant */
 };

@@ -142,9 +142,15 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
 bool schema_accept(struct db *d, struct err *e);
 bool schema_open(struct db *d, struct err *e);
 bool schema_check(struct db *d, struct err *e);
-/* As schema_check(), but *differ differences from the text are lines of the report, not an
- * error. */
-bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
+/* How a database's schema differs from the text of its version. */
+struct schema_diff {
+    int n;            /* objects that are missing, were added or changed */
+    char first[200];  /* a line about the first of them */
+    char table[200];  /* about one that is a table of aerie, the full-text index aside; "": there is
+                         none */
+};
+/* As schema_check(), but differences from the text are lines of the report, not an error. */
+bool schema_report(struct db *d, struct buf *report, struct schema_diff *differ, struct err *e);
 /* Makes the log's tables in an empty database, without a row. */
 bool schema_make(struct db *d, struct err *e);
 /* A digest of the schema's text, and the one that a new log or pack of this version has. */

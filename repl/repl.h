@@ -103,7 +103,7 @@ struct app {
     struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
                                 resumed session, faults that cannot fire */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
-    char log_limit[160]; /* the history_status.limit that was shown last */
+    enum log_room log_room; /* the history_status.room_left that was shown last */
     char unsaved[256];   /* the history_status.error that app_saving_changed() reported last */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* from the options, the terminal and the locale */

@@ -180,7 +180,7 @@ static bool open_to_check(struct db *d, const char *path, struct buf *report, st
 bool history_check_head(const char *path, const char *head, struct buf *report, struct err *e)
 {
     struct db d;
-    int differ = 0;
+    struct schema_diff differ = {0};
     bool clean = true;
     if (file_owner(path, NULL) == FILE_PACK)
         return check_pack(path, report, e);
@@ -188,12 +188,12 @@ bool history_check_head(const char *path, const char *head, struct buf *report, 
         return false;
     vfs_forget();
     bool ok = schema_report(&d, report, &differ, e);
-    if (ok && differ) /* a foreign view or trigger must not run */
+    if (ok && differ.n) /* a foreign view or trigger must not run */
         buf_str(report, "the rows were not checked: the schema is not aerie's\n");
-    if (ok && !differ)
+    if (ok && !differ.n)
         ok = check_content(&d, report, &clean, e) && head_report(&d, head, report, &clean, e);
     db_close(&d);
     if (!db_whole(path, e)) /* a read failed: it may have caused the other findings */
         return false;
-    return ok && ((clean && !differ) || err_set(e, ERR_DB, "%s is damaged", path));
+    return ok && ((clean && !differ.n) || err_set(e, ERR_DB, "%s is damaged", path));
 }

@@ -7,9 +7,20 @@
 
 #include "history/internal.h"
 
-/* Calls fn with the name of each hazard among the lines: the faults in the order of the lines, then
- * the checker. */
-static void each_hazard(const char *lines, void (*fn)(void *arg, const char *name), void *arg)
+void hazard_print(const char *number, const char *state, struct buf *out)
+{
+    if (!number)
+        buf_str(out, "CHECK OFF");
+    else if (strcmp(state, "on") == 0)
+        buf_printf(out, "BUG %s", number);
+    else
+        buf_printf(out, "BUG %s %s", number, state);
+}
+
+/* Calls fn with the number and the state of each fault among the lines, in the order of the lines,
+ * then, with number NULL, if the checker is off. */
+static void each_hazard(const char *lines,
+                        void (*fn)(void *arg, const char *number, const char *state), void *arg)
 {
     bool off = false;
     for (const char *p = lines ? lines : ""; *p;) {
@@ -21,17 +32,13 @@ static void each_hazard(const char *lines, void (*fn)(void *arg, const char *nam
         if (!value)
             continue;
         *value++ = '\0';
-        if (!strncmp(line, "bug.", 4) && strcmp(value, "off") != 0) {
-            char *name = strcmp(value, "on") ? xasprintf("BUG %s %s", line + 4, value)
-                                             : xasprintf("BUG %s", line + 4);
-            fn(arg, name);
-            free(name);
-        } else if (!strcmp(line, "check") && !strcmp(value, "off")) {
+        if (!strncmp(line, "bug.", 4) && strcmp(value, "off") != 0)
+            fn(arg, line + 4, value);
+        else if (!strcmp(line, "check") && !strcmp(value, "off"))
             off = true;
-        }
     }
     if (off)
-        fn(arg, "CHECK OFF");
+        fn(arg, NULL, NULL);
 }
 
 struct hazard_list {
@@ -40,10 +47,11 @@ struct hazard_list {
     int n;
 };
 
-static void add_name(void *arg, const char *name)
+static void add_name(void *arg, const char *number, const char *state)
 {
     struct hazard_list *l = arg;
-    buf_printf(l->out, "%s%s", l->n++ ? l->between : "", name);
+    buf_str(l->out, l->n++ ? l->between : "");
+    hazard_print(number, state, l->out);
 }
 
 bool hazards_of_settings(const char *lines, const char *between, struct buf *out)
@@ -56,7 +64,8 @@ bool hazards_of_settings(const char *lines, const char *between, struct buf *out
 /* ---- over a session -------------------------------------------------------------------------- */
 
 struct hazard {
-    char *name;
+    struct buf name;
+    bool unchecked;   /* it is the checker */
     struct buf turns; /* "2-4, 7": the ranges of turns before the last one */
     int first, last;  /* the last range */
     int64_t steps;
@@ -76,40 +85,44 @@ static void end_range(struct hazard *h)
         buf_printf(&h->turns, "-%d", h->last);
 }
 
-static void count_turn(void *arg, const char *name)
+static void count_turn(void *arg, const char *number, const char *state)
 {
     struct hazards *all = arg;
     struct hazard *h = NULL;
+    struct buf name = {0};
+    hazard_print(number, state, &name);
     for (int i = 0; i < all->n && !h; i++)
-        h = strcmp(all->v[i].name, name) ? NULL : &all->v[i];
+        h = strcmp(all->v[i].name.p, name.p) ? NULL : &all->v[i];
     if (!h) {
         all->v = xrealloc(all->v, (size_t)all->n + 1, sizeof *all->v);
         h = &all->v[all->n++];
-        *h = (struct hazard){.name = xstrdup(name), .first = all->turn, .last = all->turn};
+        *h = (struct hazard){name, !number, .first = all->turn, .last = all->turn};
+        name = (struct buf){0};
     } else if (all->turn > h->last + 1) {
         end_range(h);
         h->first = all->turn;
     }
     h->last = all->turn;
     h->steps += all->steps;
+    buf_free(&name);
 }
 
 static void print_hazard(struct hazard *h, bool turns, struct buf *out)
 {
-    buf_str(out, h->name);
+    buf_str(out, h->name.p);
     if (!turns)
         return;
     end_range(h);
     bool several = strpbrk(h->turns.p, "-,") != NULL;
     buf_printf(out, " in turn%s %s", several ? "s" : "", h->turns.p);
-    if (!strcmp(h->name, "CHECK OFF"))
+    if (h->unchecked)
         buf_printf(out, " (%lld step%s unchecked)", (long long)h->steps, h->steps == 1 ? "" : "s");
 }
 
 static int compare_hazards(const void *x, const void *y)
 {
     const struct hazard *a = x, *b = y;
-    return strcmp(a->name, b->name);
+    return strcmp(a->name.p, b->name.p);
 }
 
 bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *between,
@@ -138,7 +151,7 @@ bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *bet
     for (int i = 0; i < all.n; i++) {
         buf_str(out, i ? between : "");
         print_hazard(&all.v[i], turns, out);
-        free(all.v[i].name);
+        buf_free(&all.v[i].name);
         buf_free(&all.v[i].turns);
     }
     free(all.v);

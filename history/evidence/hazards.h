@@ -1,15 +1,17 @@
 /* hazards.h - which turns ran with a historical fault switched on or with the checker off.
  *
- * Both are settings ("bug.24617=on", "check=off"), which the log stores with each turn, so the same
- * function reads them for the running chat, a logged turn and a whole session.
+ * Both are settings ("bug.24617=on", "check=off"), which the log stores with each turn.
  */
 #ifndef AERIE_HAZARDS_H
 #define AERIE_HAZARDS_H
 
 #include "history/history.h"
 
-/* Appends "BUG 24617", "BUG 26512 counted-twice", "CHECK OFF" for the hazards among "name=value"
- * lines (NULL: no lines), separated by `between`. False: there is none. */
+/* Appends "BUG 24617" (state "on"), "BUG 26512 counted-twice", or for number NULL "CHECK OFF". */
+void hazard_print(const char *number, const char *state, struct buf *out);
+
+/* The same for the hazards among "name=value" lines (NULL: no lines), separated by `between`.
+ * False: there is none. */
 bool hazards_of_settings(const char *lines, const char *between, struct buf *out);
 
 /* The same over all turns of a session's context, those before a fork included. With `turns` each

@@ -115,10 +115,13 @@ static void measure(struct history *h)
     struct history_status *s = &h->status;
     double have = (double)(s->bytes = bytes), most = (double)h->limit.max_bytes;
     s->limit[0] = '\0';
-    if (most > 0 && have >= most)
+    s->room_left = most <= 0 || have < 0.9 * most ? ROOM_ENOUGH
+                   : have < most                  ? ROOM_LITTLE
+                                                  : ROOM_NONE;
+    if (s->room_left == ROOM_NONE)
         snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); %s aerie db prune makes"
                  " room", have / mb, most / mb, h->limit.stop ? "new turns are not saved," : "saving goes on,");
-    else if (most > 0 && have >= 0.9 * most)
+    else if (s->room_left == ROOM_LITTLE)
         snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); aerie db prune makes"
                  " room", 100 * have / most, have / mb, most / mb);
     pthread_mutex_unlock(&h->mu);
@@ -349,12 +352,12 @@ static void set_status(struct history *h, const char *why)
     pthread_mutex_lock(&h->mu);
     struct history_status was = *s;
     if (!why && !h->dropped)
-        snprintf(s->error, sizeof s->error, "%s%s", h->blocked ? "not saved: " : "", h->blocked ? s->limit : "");
+        snprintf(s->error, sizeof s->error, "%s", h->blocked ? s->limit : "");
     else if (h->dropped)
-        snprintf(s->error, sizeof s->error, "not saved: %llu events%s%s",
+        snprintf(s->error, sizeof s->error, "%llu events%s%s",
                  (unsigned long long)h->dropped, why ? ": " : "", why ? why : "");
     else
-        snprintf(s->error, sizeof s->error, "not saved: %s", why);
+        snprintf(s->error, sizeof s->error, "%s", why);
     s->queued = (uint64_t)h->n_wait;
     s->room = (uint64_t)h->cap_wait;
     s->recording = h->level != LOG_OFF && !why && !h->blocked;
@@ -497,8 +500,7 @@ static bool publish_left(struct history *h)
     h->left.some = some;
     snprintf(h->left.kept, sizeof h->left.kept, "%s", h->in_side_file ? name : "");
     h->left.failed = h->why[0] != '\0';
-    snprintf(h->left.why, sizeof h->left.why, "%s%s",
-             h->left.failed ? "not saved: " : "still being stored", h->why);
+    snprintf(h->left.why, sizeof h->left.why, "%s", h->why);
     bool enough = h->give_up || !some;
     pthread_cond_broadcast(&h->flushed);
     pthread_mutex_unlock(&h->mu);

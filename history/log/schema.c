@@ -236,8 +236,8 @@ static bool make_expected(struct db *d, const struct migration *list, int n, int
 struct schema_pair {
     sqlite3_stmt *want, *have;
     int rc_want, rc_have;
-    struct buf *report;
-    int differ;
+    struct buf *report; /* or NULL */
+    struct schema_diff *differ;
 };
 
 /* The name of a schema object; "" if it is not text: no object of aerie has such a name. */
@@ -247,11 +247,19 @@ static const char *object_name(sqlite3_stmt *st)
     return s ? s : "";
 }
 
-static void schema_differs(struct schema_pair *b, sqlite3_stmt *st, const char *how)
+static void schema_differs(struct schema_pair *b, sqlite3_stmt *st, bool ours, const char *how)
 {
-    const char *kind = (const char *)sqlite3_column_text(st, 0);
-    b->differ++;
-    buf_printf(b->report, "schema: %.20s \"%.100s\" %s\n", kind ? kind : "", object_name(st), how);
+    struct schema_diff *d = b->differ;
+    const char *kind = (const char *)sqlite3_column_text(st, 0), *name = object_name(st);
+    char line[sizeof d->first];
+    snprintf(line, sizeof line, "schema: %.20s \"%.100s\" %s", kind ? kind : "", name, how);
+    if (b->report)
+        buf_printf(b->report, "%s\n", line);
+    line[strcspn(line, "\n")] = '\0';
+    if (d->n++ == 0)
+        memcpy(d->first, line, sizeof line);
+    if (ours && kind && strcmp(kind, "table") == 0 && strncmp(name, "turn_fts", 8) != 0)
+        memcpy(d->table, line, sizeof line);
 }
 
 static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
@@ -273,11 +281,11 @@ static void compare_next(struct schema_pair *b)
                 : b->rc_have != SQLITE_ROW ? -1
                                            : strcmp(object_name(b->want), object_name(b->have));
     if (order > 0)
-        schema_differs(b, b->have, "was added, aerie did not make it");
+        schema_differs(b, b->have, false, "was added, aerie did not make it");
     else if (order < 0)
-        schema_differs(b, b->want, "is missing");
+        schema_differs(b, b->want, true, "is missing");
     else if (order == 0 && !same_text(b->want, b->have))
-        schema_differs(b, b->have, "is not as aerie made it");
+        schema_differs(b, b->have, true, "is not as aerie made it");
     if (order <= 0)
         b->rc_want = sqlite3_step(b->want);
     if (order >= 0)
@@ -327,39 +335,34 @@ static bool compare_schemas(struct db *d, struct db *expected, struct schema_pai
     return ok;
 }
 
-/* Compares the schema with the text of the database's own version; one line per difference. */
+/* Compares the schema with the text of the database's own version; the report, if there is one, gets
+ * a line per difference. */
 static bool compare_text(struct db *d, const struct migration *list, int n, int64_t version,
-                         struct buf *report, int *differ, struct err *e)
+                         struct buf *report, struct schema_diff *differ, struct err *e)
 {
     struct db expected;
-    struct schema_pair b = {.report = report};
+    struct schema_pair b = {.report = report, .differ = differ};
     if (!make_expected(&expected, list, n, version, e))
         return false;
     bool ok = compare_schemas(d, &expected, &b, e);
     db_close(&expected);
-    *differ = b.differ;
     return ok;
 }
 
 static bool require_schema(struct db *d, const struct migration *list, int n, int64_t version,
                         struct err *e)
 {
-    struct buf lines = {0};
-    int differ = 0;
+    struct schema_diff differ = {0};
     const char *known = schema_known_digest(list == of_pack);
     char hex[65];
     if (version == SCHEMA_VERSION && schema_digest(d, hex) && strcmp(hex, known) == 0)
         return true;
-    bool ok = compare_text(d, list, n, version, &lines, &differ, e);
-    if (ok && differ) {
-        ok = err_set(e, ERR_DB, "%s is not used: %.*s", d->path, (int)strcspn(lines.p, "\n"),
-                     lines.p);
-        if (differ > 1)
-            err_set(e, ERR_DB, "%s is not used: %.*s, and %d more", d->path,
-                    (int)strcspn(lines.p, "\n"), lines.p, differ - 1);
-    }
-    buf_free(&lines);
-    return ok;
+    if (!compare_text(d, list, n, version, NULL, &differ, e))
+        return false;
+    if (differ.n > 1)
+        return err_set(e, ERR_DB, "%s is not used: %s, and %d more", d->path, differ.first,
+                       differ.n - 1);
+    return !differ.n || err_set(e, ERR_DB, "%s is not used: %s", d->path, differ.first);
 }
 
 /* ---- opening ---- */
@@ -422,10 +425,10 @@ bool schema_check(struct db *d, struct err *e)
     return check_version(d, e) && require_schema(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, e);
 }
 
-bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)
+bool schema_report(struct db *d, struct buf *report, struct schema_diff *differ, struct err *e)
 {
     char hex[65];
-    *differ = 0;
+    *differ = (struct schema_diff){0};
     return check_version(d, e) &&
            ((schema_digest(d, hex) && strcmp(hex, schema_known_digest(false)) == 0) ||
             compare_text(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, report, differ, e));

@@ -542,19 +542,14 @@ static bool finish(struct repair *r)
     return written(r, rc);
 }
 
-/* Whether aerie's tables have the schema's text; *e names the first that differs. Objects that
- * another program added to the schema are not read. */
+/* Whether aerie's tables have the schema's text; *e names one that differs. Objects that another
+ * program added to the schema are not read. */
 static bool tables_are_ours(struct repair *r)
 {
-    struct buf lines = {0};
-    int differ = 0;
-    bool ok = schema_report(&r->from, &lines, &differ, r->e);
-    buf_add(r->report, lines.p, lines.n);
-    for (const char *p = ok && lines.n ? lines.p : NULL; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
-        if (strncmp(p, "schema: table ", 14) == 0 && !strstr(p, "turn_fts") && strstr(p, "was added") == NULL)
-            ok = err_set(r->e, ERR_DB, "%s cannot be repaired: %.*s", r->from.path, (int)strcspn(p, "\n"), p);
-    buf_free(&lines);
-    return ok;
+    struct schema_diff differ;
+    return schema_report(&r->from, r->report, &differ, r->e) &&
+           (!differ.table[0] ||
+            err_set(r->e, ERR_DB, "%s cannot be repaired: %s", r->from.path, differ.table));
 }
 
 static bool open_copy(struct repair *r, const char *copy)

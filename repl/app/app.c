@@ -164,28 +164,24 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     return ok;
 }
 
-/* "2 turns", or "the session's last changes" when no whole turn is missing */
-static const char *name_unstored(const struct history_left *left, char out[40])
+/* "2 turns are not saved: ...", or "the session's last changes are ..." when no whole turn is
+ * missing. */
+static void name_unstored(const struct history_left *left, struct buf *out)
 {
     if (left->turns)
-        snprintf(out, 40, "%d turn%s", left->turns, left->turns == 1 ? "" : "s");
+        buf_printf(out, "%d turn%s %s ", left->turns, plural(left->turns),
+                   left->turns == 1 ? "is" : "are");
     else
-        snprintf(out, 40, "the session's last changes");
-    return out;
-}
-
-static const char *is_or_are(const struct history_left *left)
-{
-    return left->turns == 1 ? "is" : "are";
+        buf_str(out, "the session's last changes are ");
+    buf_printf(out, "%s%s", left->failed ? "not saved: " : "still being stored", left->why);
 }
 
 /* Prints on standard error, also under --quiet, because the line is about lost messages of the
  * user. */
 static void print_unstored(const struct history_left *left)
 {
-    char what[40];
     struct buf line = {0}, clean = {0};
-    buf_printf(&line, "%s %s %s", name_unstored(left, what), is_or_are(left), left->why);
+    name_unstored(left, &line);
     if (left->kept[0])
         buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
     else
@@ -199,9 +195,10 @@ static void print_unstored(const struct history_left *left)
 /* Before the wait for a disk that is slow. */
 static void print_wait(const struct history_left *left)
 {
-    char what[40];
-    err_print("%s %s %s; a signal from now on ends the program before that", name_unstored(left, what),
-              is_or_are(left), left->why);
+    struct buf line = {0};
+    name_unstored(left, &line);
+    err_print("%s; a signal from now on ends the program before that", line.p);
+    buf_free(&line);
 }
 
 /* Waits while the disk refuses writes; longer if the turns could not be kept in a side file
@@ -210,13 +207,14 @@ static bool wait_for_log(struct app *a, struct history_left *left)
 {
     enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
     static const int sig[] = {SIGINT, SIGTERM, SIGHUP};
-    char what[40];
+    struct buf line = {0};
     bool done = false;
     int most = left->kept[0] || !isatty(STDIN_FILENO) ? KEPT_MS : BARE_MS;
     interrupt_close();
     bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
-    err_print("%s %s %s; waiting up to %d s, Ctrl-C leaves",
-            name_unstored(left, what), is_or_are(left), left->why, most / 1000);
+    name_unstored(left, &line);
+    err_print("%s; waiting up to %d s, Ctrl-C leaves", line.p, most / 1000);
+    buf_free(&line);
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
     for (int got; (got = interrupt_next()) != 0;)
@@ -241,7 +239,7 @@ static bool close_log(struct app *a)
     if (s.left_out)
         err_print("%llu turn%s %s not saved: %s", (unsigned long long)s.left_out,
                 plural((long long)s.left_out), s.left_out == 1 ? "is" : "are", s.limit);
-    else if (s.limit[0] && !a->log_limit[0] && !a->opt.quiet)
+    else if (s.room_left != ROOM_ENOUGH && a->log_room == ROOM_ENOUGH && !a->opt.quiet)
         err_print("%s", s.limit);
     if (!stored && !ended)
         stored = wait_for_log(a, &left);
@@ -251,7 +249,7 @@ static bool close_log(struct app *a)
         print_unstored(&left);
     history_status(a->history, &s);
     if (stored && s.error[0] && !s.left_out) /* steps, which a reply can do without */
-        err_print("%s", s.error);
+        err_print("not saved: %s", s.error);
     history_close(a->history);
     return stored && !s.left_out;
 }
@@ -477,9 +475,9 @@ void app_event(struct app *a, const struct event *ev)
 
 void app_watch_log(struct app *a, const struct history_status *s)
 {
-    if (s->limit[0] && strncmp(s->limit, a->log_limit, strcspn(s->limit, ":0123456789")) != 0)
+    if (s->room_left > a->log_room)
         app_say(a, ST_WARN, "%s", s->limit);
-    snprintf(a->log_limit, sizeof a->log_limit, "%s", s->limit);
+    a->log_room = s->room_left;
 }
 
 bool app_saving_changed(struct app *a, char line[256])
@@ -489,7 +487,10 @@ bool app_saving_changed(struct app *a, char line[256])
         return false;
     history_status(a->history, &now);
     bool changed = strcmp(now.error, a->unsaved) != 0;
-    snprintf(line, 256, "%s", now.error[0] ? now.error : "the log is saved again");
+    if (now.error[0])
+        snprintf(line, 256, "not saved: %.244s", now.error);
+    else
+        snprintf(line, 256, "the log is saved again");
     memcpy(a->unsaved, now.error, sizeof a->unsaved);
     return changed;
 }

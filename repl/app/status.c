@@ -73,30 +73,36 @@ static void status_log(const struct app *a, struct sheet *out)
     struct history_status h = {0};
     if (a->history)
         history_status(a->history, &h);
-    static const char same[] = "not saved: ";
-    const size_t n = sizeof same - 1;
     const char *error = a->history ? h.error : a->log_error;
     if (h.recording && !a->private_ && h.limit[0])
         sheet_printf(out, ST_WARN, "REC, log %.0f%% full", 100 * (double)h.bytes / (a->opt.max_size * 1e6));
     else if (h.recording && !a->private_)
         sheet_add(out, ST_GOOD, "REC");
     else if (error[0])
-        sheet_printf(out, ST_BAD, "NOT SAVED: %s", error + (strncmp(error, same, n) == 0 ? n : 0));
+        sheet_printf(out, ST_BAD, "NOT SAVED: %s", error);
     else
         sheet_add(out, ST_WARN, "no log");
 }
 
 bool app_hazards(const struct status *s, bool ascii, struct buf *out)
 {
-    struct buf lines = {0};
-    buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)s->chat.settings.check));
-    for (int b = 0; b < N_BUGS; b++)
-        if (bug_on(&s->bugs, (enum bug)b))
-            buf_printf(&lines, "bug.%d=%s\n", bug_at((enum bug)b)->number,
-                       bug_state_name((enum bug)b, bug_on(&s->bugs, (enum bug)b)));
-    bool any = hazards_of_settings(lines.p, ascii ? " | " : " · ", out);
-    buf_free(&lines);
-    return any;
+    const char *gap = "", *between = ascii ? " | " : " · ";
+    for (int b = 0; b < N_BUGS; b++) {
+        char number[16];
+        int on = bug_on(&s->bugs, (enum bug)b);
+        if (!on)
+            continue;
+        snprintf(number, sizeof number, "%d", bug_at((enum bug)b)->number);
+        buf_str(out, gap);
+        hazard_print(number, bug_state_name((enum bug)b, on), out);
+        gap = between;
+    }
+    if (s->chat.settings.check == CHECK_OFF) {
+        buf_str(out, gap);
+        hazard_print(NULL, NULL, out);
+        gap = between;
+    }
+    return *gap != '\0';
 }
 
 /* A part of the status line. Parts that do not fit are dropped, those of the greatest rank

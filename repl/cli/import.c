@@ -291,8 +291,8 @@ static bool store(struct import *m, struct record *r, const char *file, int line
         return false;
     struct history_status st;
     history_status(m->log, &st);
-    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %.200s",
-                   st.error[0] ? st.error : "no answer for 30 s");
+    return err_set(&m->fault, ERR_DB, "the log does not take the sessions: %s%.189s",
+                   st.error[0] ? "not saved: " : "no answer for 30 s", st.error);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -455,11 +455,13 @@ static bool close_log(struct import *m, struct err *e)
         ok = history_finish(m->log, SLICE_MS, &left);
     }
     if (!ok && !left.failed)
-        err_print("the last sessions are %s", left.why);
+        err_print("the last sessions are still being stored");
     ok = ok || history_join(m->log, &left);
     history_close(m->log);
-    return ok || err_set(e, ERR_DB, "the last sessions are %.200s%s%.500s%s", left.why, left.kept[0] ? "; kept in " : "",
-                         left.kept, left.kept[0] ? ", the next start stores them" : "");
+    return ok || err_set(e, ERR_DB, "the last sessions are %s%.189s%s%.500s%s",
+                         left.failed ? "not saved: " : "still being stored", left.why,
+                         left.kept[0] ? "; kept in " : "", left.kept,
+                         left.kept[0] ? ", the next start stores them" : "");
 }
 
 int cli_import(struct cli *c)

@@ -102,17 +102,17 @@ static void say_address(const struct serve_opts *o, const struct serve *s, const
 /* Prints a line when the log begins to fail, and when it works again. */
 static void watch_log(struct history *h, char last[256])
 {
-    static char limit[160];
+    static enum log_room room;
     struct history_status now;
     if (!h)
         return;
     history_status(h, &now);
     if (strcmp(now.error, last) != 0)
-        err_print("%s", now.error[0] ? now.error : "the log is saved again");
+        err_print("%s%s", now.error[0] ? "not saved: " : "the log is saved again", now.error);
     snprintf(last, 256, "%s", now.error);
-    if (now.limit[0] && strncmp(now.limit, limit, strcspn(now.limit, ":0123456789")) != 0)
+    if (now.room_left > room)
         err_print("%s", now.limit);
-    snprintf(limit, sizeof limit, "%s", now.limit);
+    room = now.room_left;
 }
 
 /* Serves until a signal comes, or until the device is lost; returns the exit code. */

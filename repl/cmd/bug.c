@@ -18,8 +18,9 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
     print_open(to, NULL, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
-        const char *state = bug_state_name((enum bug)b, bug_on(on, (enum bug)b));
-        print_note(to, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
+        int variant = bug_on(on, (enum bug)b);
+        const char *state = bug_state_name((enum bug)b, variant);
+        print_note(to, variant ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
                    i->number, i->name, fault_rule(i->rule), state, i->path);
         bug_json((enum bug)b, state, to);
     }

@@ -209,8 +209,8 @@ static bool log_has_spoken(struct task *t, const struct job *j, const struct his
     if (log->mark_failed < j->mark && !late)
         return false;
     if (!t->failed.status)
-        refuse(&t->failed, 500, NULL, "the reply could not be stored in the log: %s",
-               log->error[0] ? log->error : "the log is busy");
+        refuse(&t->failed, 500, NULL, "the reply could not be stored in the log: %s%s",
+               log->error[0] ? "not saved: " : "the log is busy", log->error);
     return true;
 }
 

@@ -100,6 +100,23 @@ without "only pass_plan() makes plans that kernels run, so each of them is check
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 without "characters are classified and compared by kernels/ascii.h, not by the locale" 'include <(ctype|strings|wctype)\.h>|\b(str(n?case(cmp|str)|coll|xfrm))\(' '' kernels models engine history repl
 without "the locale decides about the terminal's characters, and about nothing else" 'setlocale\(' '^repl/main\.c:.*LC_CTYPE' kernels models engine history repl
+# Text that the program wrote for people is no data: a message's fields, or a text with several words, are not searched,
+# compared with a literal or skipped in part. Excepted: whether a message is the one that was shown last; the words of file
+# formats and of models' templates; and fit.c, which tells cells from other buffers by what a driver's message would say.
+reads='\b(str(n?cmp|str|n?casecmp|r?chr|c?spn|pbrk|tok_r)|memcmp|memmem|sscanf)'
+message='(msg|why|error|limit|trouble|draft_off|warning|faults|notices|lacks|hint)'
+inside='[^;()"]*(\([^()]*\)[^;()"]*)*'
+prose='"[^"]*[A-Za-z%][:,;]? [A-Za-z%][^"]*"'
+without "no message for people is searched or compared" "$reads\($inside\b$message\b" \
+    '^(repl/(app/app|cli/serve|tui/tui)\.c:.*strcmp\(now\.error,|history/log/history\.c:.*strcmp\(was|engine/remote/remote\.c:.*strcmp\(why, r->unreachable)' \
+    repl history engine models
+without "no message for people is skipped in part" "(->|\\.|\\b)$message *\\+ *(strlen|sizeof|[0-9(])" '^engine/thread/load\.c:.*sizeof' repl history engine models
+without "no text of several words is compared with" "$reads\($inside$prose" \
+    '"SQLite format 3"|^models/chat/formats\.c:|^engine/cycle/fit\.c:.*"KV cells"' repl history engine models
+result "$(for f in $(find repl history engine models -name '*.c'); do
+    names=$(grep -oE "static const char [a-z_]+\[\] *= *$prose" "$f" | sed -E 's/.*char ([a-z_]+)\[.*/\1/' | paste -sd'|')
+    [ -z "$names" ] || grep -HnE "$reads\($inside\b($names)\b" "$f"
+done | grep -v '^history/recovery/side_file\.c:.*magic')" "nor with one that has a name"
 # Files of one folder may call each other, but not in circles. These folders still have one (repl/tui: a key in a pane opens
 # other panes); a folder without one is taken off the list.
 circular='repl/tui'

@@ -215,12 +215,14 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         history_status(h, &s);
         history_set_limit(h, &(struct history_limit){s.bytes * 100 / 95, stop});
         history_status(h, &s);
+        assert_int_equal(s.room_left, ROOM_LITTLE);
         assert_non_null(strstr(s.limit, "the log is 95% full"));
         assert_true(s.recording && !s.error[0]);
         history_set_limit(h, &(struct history_limit){s.bytes, stop});
         one_turn(h, id, 2, false);
         assert_true(history_flush(h, 60000));
         history_status(h, &s);
+        assert_int_equal(s.room_left, ROOM_NONE);
         assert_non_null(strstr(s.limit, "the log is full"));
         assert_int_equal(s.left_out, stop);
         assert_int_equal(s.recording, !stop);
@@ -230,7 +232,7 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         one_turn(h, id, 3, false);
         assert_true(history_flush(h, 60000));
         history_status(h, &s);
-        assert_true(s.recording && !s.error[0] && !s.limit[0]);
+        assert_true(s.recording && !s.error[0] && !s.limit[0] && s.room_left == ROOM_ENOUGH);
         history_close(h);
         assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 3 - stop);
         sound(db_path);
@@ -412,6 +414,23 @@ static void test_repair_refuses_a_log_in_use_and_never_overwrites(void **state)
     buf_free(&report);
 }
 
+/* A table that is not as aerie made it is not repaired, whatever other programs added. */
+static void test_a_table_that_was_changed_is_not_repaired(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf report = {0};
+    int lost;
+    char to[160];
+    make_log(1);
+    change_log("ALTER TABLE metric ADD COLUMN x; CREATE TABLE zz(a)");
+    snprintf(to, sizeof to, "%s/new.db", scratch);
+    assert_false(history_repair(db_path, to, &report, &lost, &e));
+    assert_non_null(strstr(e.msg, "cannot be repaired: schema: table \"metric\" is not as aerie made it"));
+    assert_non_null(strstr(report.p, "\"zz\" was added"));
+    buf_free(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +443,7 @@ int main(void)
         TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
         TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
+        TEST(test_a_table_that_was_changed_is_not_repaired),
     };
     return cmocka_run_group_tests_name("history_care", tests, NULL, NULL);
 }

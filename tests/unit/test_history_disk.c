@@ -29,7 +29,7 @@ static bool fill_until_error(struct history *h, const char *id, int *posted)
         history_status(h, &s);
         full = *s.error != '\0';
         if (full) {
-            assert_non_null(strstr(s.error, "not saved: "));
+            assert_null(strstr(s.error, "not saved")); /* the faces say that */
             assert_false(s.recording);
             assert_true(s.queued > 0);
         }
@@ -161,7 +161,7 @@ static void test_a_refusing_disk_never_holds_the_engine(void **state)
     sqlite3_exec(first_connection, "PRAGMA max_page_count=1000000", NULL, NULL, NULL);
     assert_true(wait_until_acked(h, (uint64_t)posted + 1, 60000));
     history_status(h, &s);
-    assert_non_null(strstr(s.error, "not saved: ")); /* it says that details are missing */
+    assert_non_null(strstr(s.error, " events")); /* it says that details are missing */
     assert_true(s.recording);
     assert_int_equal(s.queued, 0);
     assert_true(s.room <= 1024); /* the memory of those that waited is given back */
