@@ -162,6 +162,7 @@ struct model {
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
     char *note;        /* a line for people about an unusual folder, or NULL */
+    char *about;       /* what a GGUF file is, for people: types, label, name; NULL: a folder */
     char *names;       /* memory of the tensors' names in model_shaped(), else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape
@@ -169,7 +170,7 @@ struct model {
     struct store *store; /* owns the memory and the names */
 };
 
-/* Loads a folder. On failure *m is zeroed and *e names file, tensor and rule (kind ERR_MODEL).
+/* Loads a folder or a GGUF file. On failure *m is zeroed and *e names file, tensor and rule (kind ERR_MODEL).
  * how may be NULL: READ_COPY. The caller frees *m with model_free(), which also accepts a zeroed
  * model. */
 bool model_load(struct model *m, const char *dir, const struct loading *how, struct err *e);

@@ -47,7 +47,10 @@ static void reference_free(struct reference *r)
 static bool reference_open(struct reference *r, const char *dir, const struct model *m,
                            struct err *e)
 {
-    char *path = xasprintf("%s/golden.safetensors", dir);
+    /* beside a GGUF file */
+    const char *name = m->about ? strrchr(dir, '/') : NULL;
+    char *path = m->about ? xasprintf("%.*sgolden.safetensors", name ? (int)(name + 1 - dir) : 0, dir)
+                          : xasprintf("%s/golden.safetensors", dir);
     int64_t V = m->cfg.vocab, H = m->cfg.hidden, n = m->cfg.n_layer + 1;
     *r = (struct reference){.st = st_open(path, e)};
     free(path);

@@ -10,6 +10,7 @@
  */
 #include "models/checkpoint/gguf.h"
 
+#include "kernels/packed.h"
 #include "models/checkpoint/json.h"
 
 #include <errno.h>
@@ -72,42 +73,27 @@ struct gguf {
 
 static const struct {
     const char *name;
-    int elems, bytes; /* of a block; 0: not read */
+    enum dtype type; /* DT_NONE: not read */
 } types[GGUF_TYPES] = {
-    [GGUF_F32] = {"F32", 1, 4},        [GGUF_F16] = {"F16", 1, 2},
-    [GGUF_Q4_0] = {"Q4_0", 32, 18},    [GGUF_Q4_1] = {"Q4_1", 32, 20},
-    [GGUF_Q5_0] = {"Q5_0", 32, 22},    [GGUF_Q5_1] = {"Q5_1", 32, 24},
-    [GGUF_Q8_0] = {"Q8_0", 32, 34},    [9] = {"Q8_1", 0, 0},
-    [GGUF_Q2_K] = {"Q2_K", 256, 84},   [GGUF_Q3_K] = {"Q3_K", 256, 110},
-    [GGUF_Q4_K] = {"Q4_K", 256, 144},  [GGUF_Q5_K] = {"Q5_K", 256, 176},
-    [GGUF_Q6_K] = {"Q6_K", 256, 210},  [15] = {"Q8_K", 0, 0},
-    [16] = {"IQ2_XXS", 0, 0},          [17] = {"IQ2_XS", 0, 0},
-    [18] = {"IQ3_XXS", 0, 0},          [19] = {"IQ1_S", 0, 0},
-    [GGUF_IQ4_NL] = {"IQ4_NL", 32, 18}, [21] = {"IQ3_S", 0, 0},
-    [22] = {"IQ2_S", 0, 0},            [GGUF_IQ4_XS] = {"IQ4_XS", 256, 136},
-    [GGUF_I8] = {"I8", 1, 1},          [GGUF_I16] = {"I16", 1, 2},
-    [GGUF_I32] = {"I32", 1, 4},        [GGUF_I64] = {"I64", 1, 8},
-    [GGUF_F64] = {"F64", 1, 8},        [29] = {"IQ1_M", 0, 0},
-    [GGUF_BF16] = {"BF16", 1, 2},      [34] = {"TQ1_0", 0, 0},
-    [35] = {"TQ2_0", 0, 0},            [GGUF_MXFP4] = {"MXFP4", 32, 17},
-    [GGUF_NVFP4] = {"NVFP4", 64, 36},  [41] = {"Q1_0", 0, 0},
-    [42] = {"Q2_0", 0, 0},
+    [GGUF_F32] = {"F32", DT_F32},       [GGUF_F16] = {"F16", DT_F16},
+    [GGUF_Q4_0] = {"Q4_0", DT_Q4_0},    [GGUF_Q4_1] = {"Q4_1", DT_Q4_1},
+    [GGUF_Q5_0] = {"Q5_0", DT_Q5_0},    [GGUF_Q5_1] = {"Q5_1", DT_Q5_1},
+    [GGUF_Q8_0] = {"Q8_0", DT_Q8_0},    [9] = {"Q8_1", DT_NONE},
+    [GGUF_Q2_K] = {"Q2_K", DT_Q2_K},    [GGUF_Q3_K] = {"Q3_K", DT_Q3_K},
+    [GGUF_Q4_K] = {"Q4_K", DT_Q4_K},    [GGUF_Q5_K] = {"Q5_K", DT_Q5_K},
+    [GGUF_Q6_K] = {"Q6_K", DT_Q6_K},    [15] = {"Q8_K", DT_NONE},
+    [16] = {"IQ2_XXS", DT_NONE},        [17] = {"IQ2_XS", DT_NONE},
+    [18] = {"IQ3_XXS", DT_NONE},        [19] = {"IQ1_S", DT_NONE},
+    [GGUF_IQ4_NL] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_NONE},
+    [22] = {"IQ2_S", DT_NONE},          [GGUF_IQ4_XS] = {"IQ4_XS", DT_IQ4_XS},
+    [GGUF_I8] = {"I8", DT_I8},          [GGUF_I16] = {"I16", DT_I16},
+    [GGUF_I32] = {"I32", DT_I32},       [GGUF_I64] = {"I64", DT_I64},
+    [28] = {"F64", DT_NONE},            [29] = {"IQ1_M", DT_NONE},
+    [GGUF_BF16] = {"BF16", DT_BF16},    [34] = {"TQ1_0", DT_NONE},
+    [35] = {"TQ2_0", DT_NONE},          [GGUF_MXFP4] = {"MXFP4", DT_MXFP4},
+    [GGUF_NVFP4] = {"NVFP4", DT_NVFP4}, [41] = {"Q1_0", DT_NONE},
+    [42] = {"Q2_0", DT_NONE},
 };
-
-const char *gguf_type_name(enum gguf_type t)
-{
-    return types[t].name;
-}
-
-int gguf_block_elems(enum gguf_type t)
-{
-    return types[t].elems;
-}
-
-int gguf_block_bytes(enum gguf_type t)
-{
-    return types[t].bytes;
-}
 
 /* ---- messages ---- */
 
@@ -303,10 +289,10 @@ static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct
     return bad(f, e, "tensor %s %s", show(t->name).s, what);
 }
 
-static bool check_type(const struct file *f, const struct gguf_tensor *t, uint64_t type,
-                       struct err *e)
+static bool read_type(const struct file *f, struct gguf_tensor *t, uint64_t type, struct err *e)
 {
-    if (type < GGUF_TYPES && types[type].elems)
+    t->type = type < GGUF_TYPES ? types[type].type : DT_NONE;
+    if (t->type != DT_NONE)
         return true;
     if (type < GGUF_TYPES && types[type].name)
         return bad_tensor(f, t, e, "has type %s, which aerie does not read", types[type].name);
@@ -318,20 +304,18 @@ static bool check_type(const struct file *f, const struct gguf_tensor *t, uint64
 /* Computes t->bytes from the shape. */
 static bool check_shape(const struct file *f, struct gguf_tensor *t, struct err *e)
 {
-    uint64_t n = 1;
-    for (int i = 0; i < t->n_dim; i++) {
+    size_t bytes;
+    long long row = (long long)t->dim[t->n_dim - 1];
+    int block = dtype_packed(t->type) ? packed_format(t->type)->elements : 1;
+    if (row % block)
+        return bad_tensor(f, t, e, "has rows of %lld elements, expected a multiple of %d, a block of %s",
+                          row, block, dtype_name(t->type));
+    for (int i = 0; i < t->n_dim; i++)
         if (t->dim[i] < 0)
             return bad_tensor(f, t, e, "has a negative dimension");
-        if (__builtin_mul_overflow(n, (uint64_t)t->dim[i], &n))
-            return bad_tensor(f, t, e, "has a shape whose product overflows");
-    }
-    const int elems = types[t->type].elems;
-    if (t->dim[t->n_dim - 1] % elems)
-        return bad_tensor(f, t, e, "has rows of %lld elements, expected a multiple of %d, a block of %s",
-                          (long long)t->dim[t->n_dim - 1], elems, types[t->type].name);
-    if (__builtin_mul_overflow(n / (uint64_t)elems, (uint64_t)types[t->type].bytes, &t->bytes) ||
-        t->bytes > INT64_MAX)
-        return bad_tensor(f, t, e, "has a size in bytes that overflows");
+    if (!dtype_bytes_fit(t->type, t->n_dim, t->dim, &bytes) || bytes > INT64_MAX)
+        return bad_tensor(f, t, e, "has a shape whose size in bytes overflows");
+    t->bytes = bytes;
     return true;
 }
 
@@ -357,9 +341,8 @@ static bool take_tensor(struct file *f, uint64_t i, struct gguf_tensor *t, struc
             return false;
         t->dim[k] = (int64_t)v;
     }
-    if (!take(f, 4, &type, what, e) || !take(f, 8, &t->at, what, e) || !check_type(f, t, type, e))
+    if (!take(f, 4, &type, what, e) || !take(f, 8, &t->at, what, e) || !read_type(f, t, type, e))
         return false;
-    t->type = (enum gguf_type)type;
     return check_shape(f, t, e);
 }
 

@@ -62,18 +62,14 @@ enum gguf_type {
     GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q4_0 = 2, GGUF_Q4_1 = 3, GGUF_Q5_0 = 6, GGUF_Q5_1 = 7,
     GGUF_Q8_0 = 8, GGUF_Q2_K = 10, GGUF_Q3_K = 11, GGUF_Q4_K = 12, GGUF_Q5_K = 13, GGUF_Q6_K = 14,
     GGUF_IQ4_NL = 20, GGUF_IQ4_XS = 23, GGUF_I8 = 24, GGUF_I16 = 25, GGUF_I32 = 26, GGUF_I64 = 27,
-    GGUF_F64 = 28, GGUF_BF16 = 30, GGUF_MXFP4 = 39, GGUF_NVFP4 = 40, GGUF_TYPES = 43,
+    GGUF_BF16 = 30, GGUF_MXFP4 = 39, GGUF_NVFP4 = 40, GGUF_TYPES = 43,
 };
-const char *gguf_type_name(enum gguf_type t);
-/* Elements of one block, and its bytes. */
-int gguf_block_elems(enum gguf_type t);
-int gguf_block_bytes(enum gguf_type t);
 
 enum { GGUF_NAME = 64 };
 
 struct gguf_tensor {
     char name[GGUF_NAME];
-    enum gguf_type type;
+    enum dtype type;
     int n_dim;      /* 1 to 4 */
     int64_t dim[4]; /* row-major, as in struct tensor: the last one is the length of a row. (The file
                        has them in the other order.) A multiple of the block's elements */

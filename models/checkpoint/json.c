@@ -131,6 +131,15 @@ json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, 
     return root;
 }
 
+bool json_text(const char *path, struct buf *out, struct err *e)
+{
+    if (buf_read_file(out, path, MAX_CONFIG_BYTES, e))
+        return true;
+    if (e)
+        e->kind = ERR_MODEL;
+    return false;
+}
+
 json_t *json_open(const char *path, bool *absent, struct err *e)
 {
     if (absent) {
@@ -139,11 +148,8 @@ json_t *json_open(const char *path, bool *absent, struct err *e)
             return NULL;
     }
     struct buf b;
-    if (!buf_read_file(&b, path, MAX_CONFIG_BYTES, e)) {
-        if (e)
-            e->kind = ERR_MODEL;
+    if (!json_text(path, &b, e))
         return NULL;
-    }
     json_t *root = json_read(b.p, b.n, JSON_DEPTH, path, e);
     buf_free(&b);
     return root;

@@ -1,5 +1,6 @@
 /* model.c - loads a target's folder: config, family, tensors. */
 #include "models/families/families.h"
+#include "models/checkpoint/gguf.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -182,23 +183,39 @@ static bool use_tied_copy(struct binder *b)
 
 /* ---- loading ---- */
 
-static bool load_into(struct model *m, const char *path, const struct loading *p, struct err *e)
+/* Reads the config; the path in messages and the text are the caller's. */
+static bool read_config(struct model *m, struct safetensors *st, const struct family **f, char **path,
+                        struct buf *text, struct err *e)
+{
+    *path = st_config(st, text, e);
+    return *path &&
+           configure(json_read(text->p, text->n, JSON_DEPTH, *path, e), *path, st, &m->cfg, &m->layer, f, e) &&
+           (st_about(st) || generation_read(m->dir, &m->cfg, e));
+}
+
+static bool load_into(struct model *m, const struct loading *p, struct err *e)
 {
     const struct family *f;
+    struct buf config = {0};
+    char *path;
     struct safetensors *st = st_open(m->dir, e);
     if (!st)
         return false;
-    if (!configure(json_open(path, NULL, e), path, st, &m->cfg, &m->layer, &f, e) ||
-        !generation_read(m->dir, &m->cfg, e)) {
+    bool ok = read_config(m, st, &f, &path, &config, e);
+    free(path);
+    if (!ok) {
+        buf_free(&config);
         st_close(st);
         return false;
     }
     m->note = *st_note(st) ? xstrdup(st_note(st)) : NULL;
+    m->about = st_about(st) ? xstrdup(st_about(st)) : NULL;
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
-    bool ok = use_tied_copy(&b) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
-              binder_load(&b, "model", path, &m->store, &m->bytes, m->sha, p);
+    ok = use_tied_copy(&b) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
+              binder_load(&b, "model", &config, &m->store, &m->bytes, m->sha, p);
     binder_close(&b);
+    buf_free(&config);
     if (ok && m->cfg.tied)
         m->head = m->embed;
     return ok;
@@ -210,13 +227,11 @@ bool model_load(struct model *m, const char *dir, const struct loading *p, struc
     *m = (struct model){0};
     if (stat(dir, &st))
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return err_set(e, ERR_MODEL, "%s: not a folder, expected one with config.json and "
-                       "model.safetensors", show_path(dir).s);
+    if (!S_ISDIR(st.st_mode) && !gguf_is(dir))
+        return err_set(e, ERR_MODEL, "%s: neither a folder with config.json and model.safetensors nor a GGUF "
+                       "file", show_path(dir).s);
     m->dir = xstrdup(dir);
-    char *path = xasprintf("%s/config.json", dir);
-    bool ok = load_into(m, path, p, e);
-    free(path);
+    bool ok = load_into(m, p, e);
     if (!ok)
         model_free(m);
     return ok;
@@ -268,6 +283,7 @@ void model_free(struct model *m)
     free(m->dir);
     free(m->names);
     free(m->note);
+    free(m->about);
     *m = (struct model){0};
 }
 

@@ -16,6 +16,7 @@
  */
 #include "models/checkpoint/safetensors.h"
 
+#include "models/checkpoint/gguf_model.h"
 #include "models/checkpoint/json.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ struct st_entry {
     const char *type; /* as written in the file */
     int shard;
     uint64_t at; /* of its first byte in the shard's file */
+    struct rows *rows; /* it is made of the file's rows; NULL: it lies there */
 };
 
 struct shard {
@@ -46,7 +48,11 @@ struct shard {
 
 struct safetensors {
     char *source; /* path of the index, or of the single file */
+    char *dir;    /* of the folder, or NULL */
     char *note;   /* st_note() */
+    char *about;  /* st_about() */
+    struct gguf *gguf; /* NULL: safetensors files */
+    struct buf config; /* of a GGUF file */
     struct shard *shard;
     int n_shard;
     struct st_entry *entry; /* by shard and offset */
@@ -481,6 +487,55 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     return ok;
 }
 
+/* ---- GGUF ---- */
+
+static void add_made(void *arg, const struct gguf_made *m)
+{
+    struct safetensors *s = arg;
+    struct st_entry *x = entry_room(s);
+    *x = (struct st_entry){.t = m->t, .type = dtype_name(m->source), .shard = m->rows.from[0].file,
+                           .at = m->rows.from[0].at};
+    x->t.name = xstrdup(m->name);
+    if (!m->in_place) {
+        x->rows = xmalloc(sizeof *x->rows);
+        *x->rows = m->rows;
+    }
+    s->n++;
+}
+
+static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
+{
+    struct buf about = {0};
+    if (!(s->gguf = gguf_open(path, e)))
+        return false;
+    for (int i = 0; i < gguf_files(s->gguf); i++) {
+        struct shard *f = shard_add(s, NULL, gguf_path(s->gguf, i));
+        f->fd = gguf_take_fd(s->gguf, i);
+        f->size = gguf_size(s->gguf, i);
+    }
+    gguf_about(s->gguf, &about);
+    s->about = about.p;
+    const struct gguf_arch *a = gguf_arch(s->gguf, e);
+    struct buf note = {0};
+    bool ok = a && gguf_tensors(s->gguf, a, add_made, s, e) &&
+              gguf_config(s->gguf, a, &s->config, &note, e);
+    s->note = note.n ? xasprintf("%s: %s", show_path(path).s, note.p) : NULL;
+    buf_free(&note);
+    return ok;
+}
+
+char *st_config(const struct safetensors *s, struct buf *text, struct err *e)
+{
+    char *path = s->dir ? xasprintf("%s/config.json", s->dir) : xstrdup(s->source);
+    if (s->gguf)
+        buf_add(text, s->config.p, s->config.n);
+    else if (!json_text(path, text, e)) {
+        free(path);
+        return NULL;
+    }
+    return path;
+}
+
 struct safetensors *st_open(const char *path, struct err *e)
 {
     struct stat st;
@@ -491,10 +546,12 @@ struct safetensors *st_open(const char *path, struct err *e)
     struct safetensors *s = xcalloc(1, sizeof *s);
     bool ok;
     if (S_ISDIR(st.st_mode)) {
+        s->dir = xstrdup(path);
         ok = open_dir(s, path, e);
     } else {
         s->source = xstrdup(path);
-        ok = shard_open(s, shard_add(s, NULL, path), e) && index_names(s, e);
+        ok = (gguf_is(path) ? open_gguf(s, path, e) : shard_open(s, shard_add(s, NULL, path), e)) &&
+             index_names(s, e);
     }
     if (ok)
         return s;
@@ -512,10 +569,16 @@ void st_close(struct safetensors *s)
         free(s->shard[i].name);
         free(s->shard[i].path);
     }
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->n; i++) {
         free((char *)s->entry[i].t.name);
+        free(s->entry[i].rows);
+    }
     free(s->source);
+    free(s->dir);
     free(s->note);
+    free(s->about);
+    buf_free(&s->config);
+    gguf_close(s->gguf);
     free(s->shard);
     free(s->entry);
     free(s->by_name);
@@ -550,14 +613,31 @@ const char *st_path(const struct safetensors *s, const struct tensor *t)
     return t ? s->shard[s->entry[st_index(s, t)].shard].path : s->source;
 }
 
+static bool read_file(const void *arg, int file, void *dst, size_t n, uint64_t at, struct err *e)
+{
+    const struct safetensors *s = arg;
+    return shard_pread(&s->shard[file], dst, n, at, e);
+}
+
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
                   void *dst, struct err *e)
 {
     const struct st_entry *x = &s->entry[st_index(s, t)];
     CHECK(from <= t->bytes && n <= t->bytes - from);
-    if (shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
+    if (x->rows ? rows_read(x->rows, from, n, dst, read_file, s, e)
+                : shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
         return true;
     return err_prefix(e, "tensor %s", show(t->name).s);
+}
+
+bool st_in_place(const struct safetensors *s, const struct tensor *t)
+{
+    return !s->entry[st_index(s, t)].rows;
+}
+
+const char *st_about(const struct safetensors *s)
+{
+    return s->about;
 }
 
 const char *st_note(const struct safetensors *s)
@@ -609,7 +689,9 @@ bool st_mappable(const struct safetensors *s, const char **why)
 void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n)
 {
     const struct st_entry *x = &s->entry[st_index(s, t)];
-    posix_fadvise(s->shard[x->shard].fd, (off_t)(x->at + from), (off_t)n, POSIX_FADV_WILLNEED);
+    int file = x->shard;
+    uint64_t at = x->rows ? rows_place(x->rows, from, &file) : x->at + from;
+    posix_fadvise(s->shard[file].fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
 }
 
 bool st_read(struct safetensors *s, const struct tensor *t, void *dst, struct err *e)

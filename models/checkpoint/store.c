@@ -320,7 +320,8 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
 static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
     size_t size = dtype_size(l->src->type);
-    return size && l->bytes && !l->stack && (st_offset(st, l->src) + l->from) % size == 0;
+    return size && l->bytes && !l->stack && st_in_place(st, l->src) &&
+           (st_offset(st, l->src) + l->from) % size == 0;
 }
 
 /* Sets place[i] of the tensors that are used in the files, and maps these files. */

@@ -383,33 +383,29 @@ static void sha_line(struct sha256 *h, const struct line *x)
 }
 
 /* Computes the SHA-256 that models.h defines (struct model, `sha`). */
-static bool sha_of(const struct binder *b, const uint64_t *digest, const char *config_path,
+static void sha_of(const struct binder *b, const uint64_t *digest, const struct buf *config,
                    char sha[65])
 {
-    struct buf config;
-    if (!buf_read_file(&config, config_path, 1 << 24, b->e))
-        return false;
     struct line *line = xcalloc((size_t)b->n_load, sizeof *line);
     for (int i = 0; i < b->n_load; i++)
         line[i] = (struct line){b->load[i].src, b->load[i].from, digest[i]};
     qsort(line, (size_t)b->n_load, sizeof *line, line_by_name);
     struct sha256 h;
     sha256_init(&h);
-    sha256_add(&h, config.p, config.n);
+    sha256_add(&h, config->p, config->n);
     for (int i = 0; i < b->n_load; i++)
         sha_line(&h, &line[i]);
     sha256_end_hex(&h, sha);
     free(line);
-    buf_free(&config);
-    return true;
 }
 
-bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
+bool binder_load(struct binder *b, const char *what, const struct buf *config, struct store **store,
                  uint64_t *bytes, char sha[65], const struct loading *p)
 {
     uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
-    bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e) &&
-              sha_of(b, digest, config_path, sha);
+    bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e);
+    if (ok)
+        sha_of(b, digest, config, sha);
     *bytes = 0;
     for (int i = 0; i < b->n_load; i++)
         *bytes += b->load[i].bytes;

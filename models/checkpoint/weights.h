@@ -105,9 +105,9 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
                    const char *prefix, void *base, const struct layer *l, int index,
                    struct namer *names);
 
-/* Loads all bound tensors into a new store. *bytes is the sum of their sizes, sha the SHA-256 that
+/* Loads all bound tensors into a new store; config: the text of the config. *bytes is the sum of their sizes, sha the SHA-256 that
  * models.h defines (struct model, `sha`); `what` names the model in progress reports. */
-bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
+bool binder_load(struct binder *b, const char *what, const struct buf *config, struct store **store,
                  uint64_t *bytes, char sha[65], const struct loading *p);
 
 /* Reads an I64 or I32 tensor of n entries into a new array, which the caller frees. NULL and an

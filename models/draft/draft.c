@@ -27,17 +27,16 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
 {
     *d = (struct draft){.kv_full = -1, .kv_swa = -1};
     d->dir = xstrdup(dir);
-    char *path = xasprintf("%s/config.json", dir);
-    struct conf_file file = {.path = path, .e = e};
-    struct drafting g = {
-        .d = d, .target = target, .config_path = path, .capture = capture, .progress = p,
-    };
+    struct drafting g = {.d = d, .target = target, .capture = capture, .progress = p};
     json_t *root = NULL;
     bool ok = false;
     struct safetensors *st = st_open(dir, e);
     if (st && *st_note(st))
         d->note = xstrdup(st_note(st));
-    if (st && (root = json_open(path, NULL, e))) {
+    char *path = st ? st_config(st, &g.config, e) : NULL;
+    struct conf_file file = {.path = path, .e = e};
+    g.config_path = path;
+    if (path && (root = json_read(g.config.p, g.config.n, JSON_DEPTH, path, e))) {
         g.top = (struct conf){.obj = root, .file = &file};
         binder_open(&g.b, st, &d->cfg, e);
         ok = load_kind(&g);
@@ -46,6 +45,7 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
         st_close(st);
     }
     json_decref(root);
+    buf_free(&g.config);
     free(path);
     if (!ok)
         draft_free(d);

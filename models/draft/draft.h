@@ -9,6 +9,7 @@ struct drafting {
     struct draft *d;
     const struct model *target;
     const char *config_path;
+    struct buf config; /* its text */
     const char *capture; /* boundaries that the user gave, e.g. "2,4,5", or NULL */
     const struct loading *progress;
     struct conf top;     /* config.json */

@@ -373,7 +373,7 @@ bool eagle3_load(struct drafting *g)
         if (!bind_layer(g, i))
             return false;
     if (!load_vocab(g) || !binder_refuse_unused(&g->b, ignored) ||
-        !binder_load(&g->b, "draft", g->config_path, &d->store, &d->bytes, d->sha, g->progress))
+        !binder_load(&g->b, "draft", &g->config, &d->store, &d->bytes, d->sha, g->progress))
         return false;
     if (d->cfg.tied && d->embed.data && !d->head.data)
         d->head = d->embed;

@@ -243,6 +243,8 @@ static void report_model(struct doctor *d, const char *what, const char *dir,
         snprintf(window, sizeof window, "window %d", g->window);
     report(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, %s, %d tokens", dir, g->family,
            g->n_layer, (double)l->model.bytes / 0x1p20, window, tok_vocab(l->tok));
+    if (l->model.about)
+        report(d, V_OK, 0, what, NULL, "%s", l->model.about);
     if (l->model.note)
         report(d, V_WARN, 0, what, NULL, "%s", l->model.note);
     if (l->has_draft && l->draft.note)

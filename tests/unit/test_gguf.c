@@ -153,7 +153,7 @@ static void test_tensors_have_row_major_shapes(void **state)
     const struct gguf_tensor *t = gguf_find(g, "token_embd.weight");
     assert_int_equal(gguf_count(g), 3);
     assert_ptr_equal(t, gguf_at(g, 0));
-    assert_true(t->type == GGUF_F32 && t->n_dim == 2 && t->dim[0] == 3 && t->dim[1] == 4);
+    assert_true(t->type == DT_F32 && t->n_dim == 2 && t->dim[0] == 3 && t->dim[1] == 4);
     assert_true(t->bytes == 48 && t->at % 32 == 0);
     assert_int_equal(gguf_at(g, 1)->at, t->at + 64);
     assert_int_equal(gguf_at(g, 1)->bytes, 36);
@@ -253,8 +253,8 @@ static void test_tensors(void **state)
     refused(one_tensor("t", GGUF_F32, 5, 1, 1, 4), "tensor t has 5 dimensions");
     refused(one_tensor("t", GGUF_F32, 0, 1, 1, 4), "tensor t has 0 dimensions");
     refused(one_tensor("t", GGUF_F32, 2, -1, 4, 4), "tensor t has a negative dimension");
-    refused(one_tensor("t", GGUF_F32, 2, 1ll << 40, 1ll << 40, 4), "product overflows");
-    refused(one_tensor("t", GGUF_F32, 2, 1ll << 31, 1ll << 31, 4), "size in bytes that overflows");
+    refused(one_tensor("t", GGUF_F32, 2, 1ll << 40, 1ll << 40, 4), "size in bytes overflows");
+    refused(one_tensor("t", GGUF_F32, 2, 1ll << 31, 1ll << 31, 4), "size in bytes overflows");
     refused(one_tensor("t", GGUF_F32, 2, 4, 4, 63), "is it complete?");
     refused(one_tensor("", GGUF_F32, 1, 1, 1, 4), "is empty");
     refused(one_tensor("a\nb", GGUF_F32, 1, 1, 1, 4), "control characters");

@@ -772,7 +772,7 @@ static void test_a_folder_that_is_not_there(void **state)
     assert_false(model_load(&m, "/nonexistent/folder", NULL, &e));
     assert_true(e.kind == ERR_MODEL && strstr(e.msg, "/nonexistent/folder"));
     assert_false(model_load(&m, "tests/run.sh", NULL, &e));
-    assert_true(e.kind == ERR_MODEL && strstr(e.msg, "not a folder"));
+    assert_true(e.kind == ERR_MODEL && strstr(e.msg, "neither a folder"));
 }
 
 static void test_bad_captures_of_the_user(void **state)

@@ -1,0 +1,418 @@
+/* gguf_tensors.c - see gguf_model.h.
+ *
+ * Most tensors only have another name. Others were changed by the converter, and a struct rows undoes
+ * that when the tensor is read: rows of q and k in the order of an interleaved rope; norms stored as
+ * w + 1; experts' gate and up in tensors of their own; MXFP4 blocks. Packed weights become bf16, each
+ * value rounded once (kernels/packed.h).
+ */
+#include "models/checkpoint/gguf_model.h"
+
+#include "kernels/packed.h"
+#include "models/checkpoint/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+static const char *const global_names[][2] = {
+    {"token_embd", "embed_tokens"},
+    {"output_norm", "norm"},
+    {"per_layer_token_embd", "embed_tokens_per_layer"},
+    {"per_layer_model_proj", "per_layer_model_projection"},
+    {"per_layer_proj_norm", "per_layer_projection_norm"},
+};
+
+static const char *const layer_names[][2] = {
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    /* gemma-4 */
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+    {"inp_gate", "per_layer_input_gate"},
+    {"proj", "per_layer_projection"},
+    {"post_norm", "post_per_layer_input_norm"},
+};
+
+/* Names that are not "STEM.weight" or "STEM.bias" on both sides, or differ by architecture. */
+static const struct {
+    const char *arch, *gguf, *published;
+} odd_names[] = {
+    {"gpt-oss", "attn_sinks.weight", "self_attn.sinks"},
+    {"gpt-oss", "ffn_gate_inp.weight", "mlp.router.weight"},
+    {"gpt-oss", "ffn_gate_inp.bias", "mlp.router.bias"},
+    {"gpt-oss", "ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+    {"gemma4", "ffn_gate_inp.weight", "router.proj.weight"},
+    {"gemma4", "ffn_gate_inp.scale", "router.scale"},
+    {"gemma4", "ffn_down_exps.scale", "router.per_expert_scale"},
+    {"gemma4", "ffn_down_exps.weight", "experts.down_proj"},
+    {"gemma4", "ffn_gate_up_exps.weight", "experts.gate_up_proj"},
+    {"gemma4", "layer_output_scale.weight", "layer_scalar"},
+};
+
+#define LEN(a) (sizeof(a) / sizeof *(a))
+
+/* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the table. */
+static bool rename_stem(const char *const (*table)[2], size_t n, const char *prefix, const char *name,
+                        char *out, size_t room)
+{
+    size_t stem = strcspn(name, ".");
+    if (strcmp(name + stem, ".weight") != 0 && strcmp(name + stem, ".bias") != 0)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (strlen(table[i][0]) == stem && !strncmp(table[i][0], name, stem)) {
+            snprintf(out, room, "%s%s%s", prefix, table[i][1], name + stem);
+            return true;
+        }
+    return false;
+}
+
+/* "blk.7.attn_q.weight": 7 and the place of "attn_q.weight"; -1: it is not a layer's. */
+static int layer_of(const char *name, const char **rest)
+{
+    int layer = -1;
+    const char *p = name + 4;
+    if (strncmp(name, "blk.", 4) != 0 || *p < '0' || *p > '9' || !int_at(&p, &layer) || *p != '.')
+        return -1;
+    *rest = p + 1;
+    return layer;
+}
+
+/* The published name. A tensor that has none keeps its own, by which it is refused later. */
+static void publish(const struct gguf_arch *a, const char *name, char *out, size_t room)
+{
+    const char *rest = name;
+    char prefix[40] = "model.";
+    int layer = layer_of(name, &rest);
+    snprintf(out, room, "%s", name);
+    if (layer < 0 && !strcmp(name, "output.weight"))
+        snprintf(out, room, "lm_head.weight");
+    if (layer < 0) {
+        rename_stem(global_names, LEN(global_names), prefix, name, out, room);
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
+    if (!strcmp(rest, "ffn_norm.weight"))
+        snprintf(out, room, "%s%s", prefix, a->sandwich ? "pre_feedforward_layernorm.weight"
+                                                        : "post_attention_layernorm.weight");
+    for (size_t i = 0; i < LEN(odd_names); i++)
+        if (!strcmp(odd_names[i].arch, a->name) && !strcmp(odd_names[i].gguf, rest))
+            snprintf(out, room, "%s%s", prefix, odd_names[i].published);
+    rename_stem(layer_names, LEN(layer_names), prefix, rest, out, room);
+}
+
+/* ---- one tensor ---- */
+
+struct listing {
+    const struct gguf *g;
+    const struct gguf_arch *a;
+    void (*add)(void *arg, const struct gguf_made *t);
+    void *arg;
+    struct err *e;
+};
+
+static bool bad(const struct listing *l, const struct gguf_tensor *t, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool bad(const struct listing *l, const struct gguf_tensor *t, const char *fmt, ...)
+{
+    char what[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(l->e, ERR_MODEL, "%s: tensor %s %s", show_path(gguf_path(l->g, t->file)).s,
+                   show(t->name).s, what);
+}
+
+static bool is_floats(enum dtype t)
+{
+    return t == DT_F32 || t == DT_F16 || t == DT_BF16 || dtype_packed(t);
+}
+
+/* The tensor as it is in the file, under its published name. */
+static struct gguf_made made_of(const struct listing *l, const struct gguf_tensor *t)
+{
+    struct gguf_made m = {.source = t->type, .in_place = true};
+    publish(l->a, t->name, m.name, sizeof m.name);
+    m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
+    memcpy(m.t.dim, t->dim, sizeof m.t.dim);
+    m.rows = (struct rows){.from = {{t->file, t->at, t->type, t->name}}, .n_from = 1};
+    return m;
+}
+
+/* Rows of `elems` elements are made in another way than they are in the file. */
+static void remake(struct gguf_made *m, enum row_order order, int64_t group, int64_t elems)
+{
+    m->in_place = false;
+    m->rows.order = order;
+    m->rows.group = group;
+    m->rows.elems = elems;
+}
+
+/* The type that numbers of the file's types have in memory: bf16 for packed ones. */
+static enum dtype memory_type(enum dtype a, enum dtype b)
+{
+    bool bf16 = (dtype_packed(a) || a == DT_BF16) && (dtype_packed(b) || b == DT_BF16);
+    return bf16 ? DT_BF16 : a == b ? a : DT_F32;
+}
+
+/* Sets the tensor's type and size, and hands it on. */
+static bool finish(const struct listing *l, struct gguf_made *m)
+{
+    struct rows *r = &m->rows;
+    const enum dtype a = r->from[0].type, b = r->n_from > 1 ? r->from[1].type : a;
+    if (r->make == MAKE_SAME && (dtype_packed(a) || a != b)) {
+        if (m->in_place)
+            remake(m, ROWS_SAME, 0, dtype_packed(a) ? packed_format(a)->elements : 1);
+        r->make = MAKE_TYPE;
+        r->to = m->t.type = memory_type(a, b);
+    }
+    if (r->make == MAKE_LESS_1)
+        m->t.type = DT_F32;
+    if (r->make == MAKE_CODES || r->make == MAKE_SCALES)
+        m->t.type = DT_U8;
+    if (!m->in_place)
+        r->bytes = rows_bytes(r);
+    if (!dtype_bytes_fit(m->t.type, m->t.n_dim, m->t.dim, &m->t.bytes) || m->t.bytes > INT64_MAX)
+        return err_set(l->e, ERR_MODEL, "%s: tensor %s has too many elements",
+                       show_path(gguf_path(l->g, r->from[0].file)).s, show(r->from[0].name).s);
+    l->add(l->arg, m);
+    return true;
+}
+
+/* ---- what converters did ---- */
+
+/* The length of a row, 1 for a vector. */
+static int64_t row_elems(const struct gguf_tensor *t)
+{
+    return t->n_dim > 1 ? t->dim[t->n_dim - 1] : 1;
+}
+
+/* Rows of q or k: pairs of an interleaved rope, of `heads` heads. */
+static bool list_paired(const struct listing *l, const struct gguf_tensor *t, const char *key)
+{
+    struct gguf_made m = made_of(l, t);
+    char full[80];
+    int64_t heads = 0;
+    snprintf(full, sizeof full, "%s.attention.%s", l->a->name,
+             !strcmp(key, "k") ? "head_count_kv" : "head_count");
+    if (!gguf_has(l->g, full))
+        snprintf(full, sizeof full, "%s.attention.head_count", l->a->name);
+    if (!gguf_int(l->g, full, 1, 1 << 16, &heads, l->e))
+        return false;
+    if (!heads || t->dim[0] % (2 * heads) || t->n_dim > 2)
+        return bad(l, t, "has %lld rows, expected a multiple of 2 x %lld (%s)", (long long)t->dim[0],
+                   (long long)heads, full);
+    if (t->n_dim == 1 && dtype_packed(t->type))
+        return bad(l, t, "has type %s, expected F32, F16 or BF16", dtype_name(t->type));
+    remake(&m, ROWS_HALVES, t->dim[0] / heads, row_elems(t));
+    return finish(l, &m);
+}
+
+static bool list_norm(const struct listing *l, const struct gguf_tensor *t)
+{
+    struct gguf_made m = made_of(l, t);
+    remake(&m, ROWS_SAME, 0, dtype_packed(t->type) ? packed_format(t->type)->elements : 1);
+    m.rows.make = MAKE_LESS_1;
+    return finish(l, &m);
+}
+
+/* Codes and scales of MXFP4 blocks are two tensors: [E, rows, blocks, 16] and [E, rows, blocks]. */
+static bool list_blocks(const struct listing *l, struct gguf_made *m, const char *name)
+{
+    m->t.dim[2] /= 32;
+    m->t.n_dim = 4;
+    m->t.dim[3] = 16;
+    m->rows.make = MAKE_CODES;
+    snprintf(m->name, sizeof m->name, "%s_blocks", name);
+    if (!finish(l, m))
+        return false;
+    m->t.n_dim = 3;
+    m->t.dim[3] = 0;
+    m->rows.make = MAKE_SCALES;
+    snprintf(m->name, sizeof m->name, "%s_scales", name);
+    return finish(l, m);
+}
+
+/* Two tensors of one shape whose rows follow each other in another order. */
+static bool list_two(const struct listing *l, const struct gguf_tensor *gate, const char *up_name,
+                     enum row_order order, const char *published)
+{
+    const struct gguf_tensor *up = gguf_find(l->g, up_name);
+    if (gate->n_dim < 2 || gate->n_dim > 3)
+        return bad(l, gate, "has %d dimensions, expected 2 or 3", gate->n_dim);
+    if (!up || up->n_dim != gate->n_dim || memcmp(up->dim, gate->dim, sizeof up->dim) != 0 ||
+        (up->type != gate->type && (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
+        return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
+    struct gguf_made m = made_of(l, gate);
+    m.rows.from[1] = (struct row_source){up->file, up->at, up->type, up->name};
+    m.rows.n_from = 2;
+    /* a vector of each expert is rows of one element */
+    bool bias = gate->n_dim == 2;
+    if (bias && (dtype_packed(gate->type) || dtype_packed(up->type)))
+        return bad(l, gate, "has type %s, expected F32, F16 or BF16", dtype_name(gate->type));
+    remake(&m, order, gate->dim[1], bias ? 1 : gate->dim[2]);
+    m.t.dim[1] *= 2;
+    snprintf(m.name, sizeof m.name, "%s", published);
+    return gate->type == DT_MXFP4 && order == ROWS_PAIRS ? list_blocks(l, &m, published) : finish(l, &m);
+}
+
+/* gpt-oss: rows of gate and up in turn. The bf16 layout has inputs before outputs, which no row of the
+ * file has. */
+static bool list_gptoss_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
+                               const char *rest)
+{
+    char up[40], name[96];
+    bool weight = strstr(rest, ".weight") != NULL;
+    if (weight && (t->type != DT_MXFP4 || t->n_dim != 3))
+        return bad(l, t, "has type %s and %d dimensions, expected MXFP4 and 3, as all gpt-oss files "
+                   "store experts", dtype_name(t->type), t->n_dim);
+    if (!strncmp(rest, "ffn_down", 8)) {
+        struct gguf_made m = made_of(l, t);
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
+        remake(&m, ROWS_SAME, 0, 32);
+        return list_blocks(l, &m, name);
+    }
+    snprintf(up, sizeof up, "blk.%d.ffn_up_exps.%s", layer, weight ? "weight" : "bias");
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj%s", layer,
+             weight ? "" : "_bias");
+    return list_two(l, t, up, ROWS_PAIRS, name);
+}
+
+static bool list_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
+                        const char *rest, bool *done)
+{
+    char name[96], up[40];
+    bool oss = !strcmp(l->a->name, "gpt-oss"), gate = !strncmp(rest, "ffn_gate_exps.", 14);
+    *done = true;
+    if ((oss || !strcmp(l->a->name, "gemma4")) && !strncmp(rest, "ffn_up_exps.", 12)) {
+        snprintf(up, sizeof up, "blk.%d.ffn_gate_exps.%s", layer, rest + 12);
+        if (gguf_find(l->g, up))
+            return true; /* a part of that one */
+    } else if (oss && (gate || !strcmp(rest, "ffn_down_exps.weight"))) {
+        return list_gptoss_expert(l, t, layer, rest);
+    } else if (!strcmp(l->a->name, "gemma4") && !strcmp(rest, "ffn_gate_exps.weight") && t->n_dim == 3) {
+        snprintf(up, sizeof up, "blk.%d.ffn_up_exps.weight", layer);
+        snprintf(name, sizeof name, "model.layers.%d.experts.gate_up_proj", layer);
+        return list_two(l, t, up, ROWS_STACKED, name);
+    }
+    *done = false;
+    return true;
+}
+
+/* q, k and v in one tensor, one after another. */
+static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int layer, const char *rest)
+{
+    int64_t heads = 0, kv = 0;
+    char key[80];
+    snprintf(key, sizeof key, "%s.attention.head_count", l->a->name);
+    if (!gguf_int(l->g, key, 1, 1 << 16, &heads, l->e))
+        return false;
+    kv = heads;
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", l->a->name);
+    if (!gguf_int(l->g, key, 1, 1 << 16, &kv, l->e))
+        return false;
+    if (!heads || t->n_dim > 2 || t->dim[0] % (heads + 2 * kv) ||
+        (t->n_dim == 1 && dtype_packed(t->type)))
+        return bad(l, t, "does not fit %lld heads and 2 x %lld of K and V", (long long)heads,
+                   (long long)kv);
+    const int64_t each = t->dim[0] / (heads + 2 * kv), n[3] = {heads * each, kv * each, kv * each};
+    const char *const what[] = {"attn_q", "attn_k", "attn_v"};
+    struct gguf_tensor part = *t;
+    for (int i = 0; i < 3; i++) {
+        part.dim[0] = n[i];
+        part.bytes = t->bytes / (uint64_t)t->dim[0] * (uint64_t)n[i];
+        snprintf(part.name, sizeof part.name, "blk.%d.%s%s", layer, what[i], rest + strlen("attn_qkv"));
+        struct gguf_made m = made_of(l, &part);
+        m.rows.from[0].name = t->name;
+        if (l->a->paired && i < 2)
+            remake(&m, ROWS_HALVES, each, row_elems(t));
+        if (!finish(l, &m))
+            return false;
+        part.at += part.bytes;
+    }
+    return true;
+}
+
+/* ---- all tensors ---- */
+
+static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
+{
+    const char *rest = t->name;
+    int layer = layer_of(t->name, &rest);
+    for (int i = 0; i < t->n_dim; i++)
+        if (!t->dim[i])
+            return bad(l, t, "has a dimension of 0");
+    if (!strcmp(rest, "rope_freqs.weight"))
+        return true; /* gguf_config.c reads it */
+    bool done = false;
+    if (layer >= 0 && !list_expert(l, t, layer, rest, &done))
+        return false;
+    if (done)
+        return true;
+    if (layer >= 0 && !strncmp(rest, "attn_qkv.", 9))
+        return list_qkv(l, t, layer, rest);
+    if (layer >= 0 && l->a->paired && (!strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7)))
+        return list_paired(l, t, rest[5] == 'q' ? "q" : "k");
+    size_t n = strlen(t->name);
+    if (l->a->plus_1 && n >= 11 && !strcmp(t->name + n - 11, "norm.weight") && is_floats(t->type))
+        return list_norm(l, t);
+    struct gguf_made m = made_of(l, t);
+    return finish(l, &m);
+}
+
+bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
+                  void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e)
+{
+    const struct listing l = {g, a, add, arg, e};
+    for (int i = 0; i < gguf_count(g); i++)
+        if (!list_tensor(&l, gguf_at(g, i)))
+            return false;
+    return true;
+}
+
+void gguf_about(const struct gguf *g, struct buf *out)
+{
+    static const char *const labels[] = {
+        [0] = "F32", [1] = "F16", [2] = "Q4_0", [3] = "Q4_1", [7] = "Q8_0", [8] = "Q5_0",
+        [9] = "Q5_1", [10] = "Q2_K", [11] = "Q3_K_S", [12] = "Q3_K_M", [13] = "Q3_K_L",
+        [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M", [18] = "Q6_K",
+        [25] = "IQ4_NL", [30] = "IQ4_XS", [32] = "BF16", [38] = "MXFP4", [39] = "NVFP4",
+    };
+    int count[DT_NVFP4 + 1] = {0};
+    for (int i = 0; i < gguf_count(g); i++)
+        count[gguf_at(g, i)->type]++;
+    buf_str(out, "GGUF, ");
+    for (bool first = true; ; first = false) {
+        int most = 0;
+        for (int t = 0; t <= DT_NVFP4; t++)
+            most = count[t] > count[most] ? t : most;
+        if (!count[most])
+            break;
+        buf_printf(out, "%s%d %s", first ? "" : " + ", count[most], dtype_name((enum dtype)most));
+        count[most] = 0;
+    }
+    int64_t label = -1;
+    struct gguf_text name = {0};
+    bool ok = gguf_int(g, "general.file_type", 0, 1 << 20, &label, NULL) &&
+              gguf_string(g, "general.name", &name, NULL);
+    if (ok && label >= 0 && label < (int64_t)LEN(labels) && labels[label])
+        buf_printf(out, ", labelled %s", labels[label]);
+    if (ok && name.n) {
+        char *text = xasprintf("%.*s", (int)(name.n < 80 ? name.n : 80), name.p);
+        buf_printf(out, ", \"%s\"", show(text).s);
+        free(text);
+    }
+}

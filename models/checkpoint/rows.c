@@ -1,0 +1,192 @@
+/* rows.c - see rows.h. */
+#include "models/checkpoint/rows.h"
+
+#include "kernels/packed.h"
+#include "models/checkpoint/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
+
+/* Bytes of a row of a source. */
+static size_t source_bytes(const struct rows *r, int k)
+{
+    return dtype_bytes(r->from[k].type, (size_t)r->elems);
+}
+
+size_t rows_bytes(const struct rows *r)
+{
+    size_t n = (size_t)r->elems;
+    switch (r->make) {
+    case MAKE_SAME: return source_bytes(r, 0);
+    case MAKE_TYPE: return n * dtype_size(r->to);
+    case MAKE_LESS_1: return n * 4;
+    case MAKE_CODES: return n / 2;
+    case MAKE_SCALES: return n / MX_ELEMS;
+    }
+    return 0;
+}
+
+/* The source of row i, and its row there. */
+static int source_of(const struct rows *r, int64_t i, int64_t *row)
+{
+    int64_t g = r->group, in;
+    switch (r->order) {
+    case ROWS_SAME: break;
+    case ROWS_HALVES:
+        in = i % g;
+        return *row = i - in + (in < g / 2 ? 2 * in : 2 * (in - g / 2) + 1), 0;
+    case ROWS_PAIRS: return *row = i / 2, (int)(i % 2);
+    case ROWS_STACKED:
+        in = i % (2 * g);
+        return *row = i / (2 * g) * g + in % g, in >= g;
+    }
+    return *row = i, 0;
+}
+
+/* ---- converting ---- */
+
+static void floats_of(enum dtype t, const char *p, size_t n, float *out)
+{
+    uint16_t v;
+    if (dtype_packed(t)) {
+        packed_floats(t, p, n, out);
+        return;
+    }
+    if (t == DT_F32) {
+        memcpy(out, p, n * 4);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&v, p + 2 * i, 2);
+        out[i] = t == DT_F16 ? f16_to_f32(v) : bf16_to_f32(v);
+    }
+}
+
+/* Byte j of a block holds elements j and j + 16; of the codes, 2 j and 2 j + 1. */
+static void codes_of(const uint8_t *block, uint8_t *out)
+{
+    const uint8_t *q = block + 1;
+    for (int b = 0; b < 8; b++) {
+        out[b] = (uint8_t)((q[2 * b] & 15) | (q[2 * b + 1] & 15) << 4);
+        out[b + 8] = (uint8_t)(q[2 * b] >> 4 | (q[2 * b + 1] >> 4) << 4);
+    }
+}
+
+static void convert_blocks(const struct rows *r, const char *p, size_t n, char *out)
+{
+    for (size_t b = 0; b < n / MX_ELEMS; b++, p += MX_BLOCK)
+        if (r->make == MAKE_CODES)
+            codes_of((const uint8_t *)p, (uint8_t *)out + 16 * b);
+        else
+            out[b] = *p;
+}
+
+/* Converts n elements of source k; tmp has room for them as floats. */
+static void convert(const struct rows *r, int k, const char *p, size_t n, char *out, float *tmp)
+{
+    enum dtype t = r->from[k].type;
+    if (r->make == MAKE_SAME) {
+        memcpy(out, p, dtype_bytes(t, n));
+    } else if (r->make == MAKE_CODES || r->make == MAKE_SCALES) {
+        convert_blocks(r, p, n, out);
+    } else {
+        floats_of(t, p, n, tmp);
+        for (size_t i = 0; i < n; i++) {
+            float v = r->make == MAKE_LESS_1 ? tmp[i] - 1 : tmp[i];
+            uint16_t half = f32_to_bf16(v);
+            if (r->make == MAKE_TYPE && r->to == DT_BF16)
+                memcpy(out + 2 * i, &half, 2);
+            else
+                memcpy(out + 4 * i, &v, 4);
+        }
+    }
+}
+
+/* ---- reading ---- */
+
+struct span { /* rows of a source that a chunk needs */
+    int64_t first, end;
+    char *p;
+};
+
+static bool read_span(const struct rows *r, int k, struct span *s,
+                      bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
+                      const void *arg, struct err *e)
+{
+    const struct row_source *f = &r->from[k];
+    size_t row = source_bytes(r, k), n = (size_t)(s->end - s->first) * row;
+    s->p = xmalloc(n);
+    if (!read(arg, f->file, s->p, n, f->at + (uint64_t)s->first * row, e))
+        return false;
+    int64_t bad = dtype_packed(f->type)
+                      ? packed_not_finite(f->type, s->p, (int64_t)(n / dtype_bytes(f->type, (size_t)
+                                          packed_format(f->type)->elements)))
+                      : -1;
+    return bad < 0 || err_set(e, ERR_MODEL, "tensor %s has a block with a scale that is not finite",
+                              show(f->name).s);
+}
+
+/* Makes rows [first, end) at out. */
+static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *out,
+                      bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
+                      const void *arg, struct err *e)
+{
+    struct span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
+    for (int64_t i = first, row; i < end; i++) {
+        struct span *of = &s[source_of(r, i, &row)];
+        of->first = row < of->first ? row : of->first;
+        of->end = row >= of->end ? row + 1 : of->end;
+    }
+    bool ok = true;
+    for (int k = 0; ok && k < r->n_from; k++)
+        ok = s[k].end == 0 || read_span(r, k, &s[k], read, arg, e);
+    size_t n = (size_t)r->elems * (r->order == ROWS_SAME ? (size_t)(end - first) : 1);
+    float *tmp = ok ? xmalloc(n * sizeof *tmp) : NULL;
+    for (int64_t i = first, row; ok && i < end; i++) {
+        int k = source_of(r, i, &row);
+        convert(r, k, s[k].p + (size_t)(row - s[k].first) * source_bytes(r, k), n,
+                out + (size_t)(i - first) * r->bytes, tmp);
+        if (r->order == ROWS_SAME)
+            break; /* all at once */
+    }
+    free(tmp);
+    free(s[0].p);
+    free(s[1].p);
+    return ok;
+}
+
+bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
+               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at, struct err *e),
+               const void *arg, struct err *e)
+{
+    int64_t most = (int64_t)(CHUNK / r->bytes);
+    if (most < 1)
+        most = 1;
+    char *rows = xmalloc((size_t)most * r->bytes);
+    bool ok = true;
+    while (ok && n) {
+        int64_t first = (int64_t)(from / r->bytes);
+        int64_t need = (int64_t)((from + n - 1) / r->bytes) + 1 - first;
+        int64_t end = first + (need < most ? need : most);
+        ok = make_rows(r, first, end, rows, read, arg, e);
+        size_t skip = from - (size_t)first * r->bytes, has = (size_t)(end - first) * r->bytes - skip;
+        size_t part = has < n ? has : n;
+        if (ok)
+            memcpy(dst, rows + skip, part);
+        dst = (char *)dst + part;
+        from += part;
+        n -= part;
+    }
+    free(rows);
+    return ok;
+}
+
+uint64_t rows_place(const struct rows *r, size_t from, int *file)
+{
+    int64_t row;
+    int k = source_of(r, (int64_t)(from / r->bytes), &row);
+    *file = r->from[k].file;
+    return r->from[k].at + (uint64_t)row * source_bytes(r, k);
+}

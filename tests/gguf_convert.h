@@ -1,0 +1,552 @@
+/* gguf_convert.h - turns a checkpoint folder of the tests into a GGUF file as llama.cpp's converter does,
+ * and into the folder that the file must equal: the same weights, unpacked and rounded once to bf16.
+ *
+ * Packed weights are random codes with small scales: what is tested is where they go.
+ */
+#ifndef AERIE_TESTS_GGUF_CONVERT_H
+#define AERIE_TESTS_GGUF_CONVERT_H
+
+#include "tests/ckpt.h"
+#include "tests/gguf_kit.h"
+
+#include "kernels/packed.h"
+
+#include <math.h>
+
+/* How a folder becomes a file. */
+struct conversion {
+    const char *arch; /* general.architecture */
+    const char *trunk; /* prefix of tensor names in the folder, as "model." */
+    int type;  /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
+    bool halves;  /* gemma-4: gate and up of experts in one tensor */
+    bool fused;  /* q, k and v in one tensor */
+    bool window; /* of an architecture whose published name has windows, too */
+};
+
+static inline json_int_t gc_int(const struct ck *c, const char *key)
+{
+    return json_integer_value(json_object_get(c->config, key));
+}
+
+static inline double gc_real(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+/* ---- metadata ---- */
+
+struct gc {
+    struct ck *c; /* becomes the folder that the file must equal */
+    const struct conversion *how;
+    struct gw w;
+    uint64_t seed;
+    int next_type;
+};
+
+static inline const char *gc_key(const struct gc *g, const char *key)
+{
+    static char full[2][96];
+    static int turn;
+    turn ^= 1;
+    snprintf(full[turn], sizeof full[turn], "%s.%s", g->how->arch, key);
+    return full[turn];
+}
+
+static inline bool gc_slides(const struct gc *g, int layer)
+{
+    const json_t *types = json_object_get(g->c->config, "layer_types");
+    const char *t = json_string_value(json_array_get(types, (size_t)layer));
+    if (t)
+        return !strcmp(t, "sliding_attention");
+    json_int_t p = gc_int(g->c, "sliding_window_pattern");
+    return p && (layer + 1) % p;
+}
+
+static inline void gc_factors(struct gc *g, const float *f, size_t n)
+{
+    gw_tensor(&g->w, "rope_freqs.weight", GGUF_F32, 1, (const int64_t[]){(int64_t)n}, f, 4 * n);
+}
+
+/* Factors of a llama-3 rope as llama.cpp's converter computes them. */
+static inline void gc_llama3(struct gc *g, const json_t *rope)
+{
+    int dim = (int)gc_int(g->c, "head_dim");
+    double factor = gc_real(rope, "factor"), low = gc_real(rope, "low_freq_factor");
+    double high = gc_real(rope, "high_freq_factor"), old = gc_real(rope, "original_max_position_embeddings");
+    float f[512];
+    for (int i = 0; i < dim / 2; i++) {
+        double wave = 2 * M_PI * pow(gc_real(rope, "rope_theta"), 2.0 * i / dim);
+        double smooth = (old / wave - low) / (high - low);
+        f[i] = (float)(wave < old / high  ? 1
+                       : wave > old / low ? factor
+                                          : 1 / ((1 - smooth) / factor + smooth));
+    }
+    gc_factors(g, f, (size_t)dim / 2);
+}
+
+static inline void gc_yarn(struct gc *g, const json_t *rope)
+{
+    gw_string(&g->w, gc_key(g, "rope.scaling.type"), "yarn");
+    gw_f32(&g->w, gc_key(g, "rope.scaling.factor"), gc_real(rope, "factor"));
+    gw_u32(&g->w, gc_key(g, "rope.scaling.original_context_length"),
+           json_integer_value(json_object_get(rope, "original_max_position_embeddings")));
+    gw_f32(&g->w, gc_key(g, "rope.scaling.yarn_beta_fast"), gc_real(rope, "beta_fast"));
+    gw_f32(&g->w, gc_key(g, "rope.scaling.yarn_beta_slow"), gc_real(rope, "beta_slow"));
+}
+
+static inline void gc_rope(struct gc *g)
+{
+    const json_t *c = g->c->config, *p = json_object_get(c, "rope_parameters");
+    const json_t *all = json_object_get(p, "full_attention") ? json_object_get(p, "full_attention") : p;
+    const json_t *swa = json_object_get(p, "sliding_attention");
+    const json_t *old = json_object_get(c, "rope_scaling");
+    const json_t *scaled = json_is_object(old) ? old : all;
+    const char *type = json_string_value(json_object_get(scaled, "rope_type"));
+    gw_f32(&g->w, gc_key(g, "rope.freq_base"), gc_real(all ? all : c, "rope_theta"));
+    if (swa && strcmp(g->how->arch, "olmo2") != 0)
+        gw_f32(&g->w, gc_key(g, "rope.freq_base_swa"), gc_real(swa, "rope_theta"));
+    else if (json_object_get(c, "rope_local_base_freq"))
+        gw_f32(&g->w, gc_key(g, "rope.freq_base_swa"), gc_real(c, "rope_local_base_freq"));
+    if (type && !strcmp(type, "llama3"))
+        gc_llama3(g, scaled);
+    if (type && !strcmp(type, "yarn"))
+        gc_yarn(g, scaled);
+}
+
+static inline void gc_gemma4(struct gc *g, int layers)
+{
+    const json_t *c = g->c->config, *by = json_object_get(c, "per_layer_config"), *one;
+    json_int_t dim = gc_int(g->c, "global_head_dim"), kv = gc_int(g->c, "num_key_value_heads");
+    json_int_t global = gc_int(g->c, "num_global_key_value_heads");
+    int64_t heads[64], wide[64];
+    int shared = (int)gc_int(g->c, "num_kv_shared_layers");
+    bool twice = json_is_true(json_object_get(c, "use_double_wide_mlp"));
+    for (int i = 0; i < layers; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        heads[i] = gc_slides(g, i) || !global ? kv : global;
+        if ((one = json_object_get(by, name)) && json_object_get(one, "num_key_value_heads"))
+            heads[i] = json_integer_value(json_object_get(one, "num_key_value_heads"));
+        if (one)
+            dim = json_integer_value(json_object_get(one, "head_dim"));
+        wide[i] = gc_int(g->c, "intermediate_size") * (twice && i >= layers - shared ? 2 : 1);
+    }
+    gw_ints(&g->w, gc_key(g, "attention.head_count_kv"), GW_I32, heads, (size_t)layers);
+    gw_ints(&g->w, gc_key(g, "feed_forward_length"), GW_I32, wide, (size_t)layers);
+    gw_u32(&g->w, gc_key(g, "attention.key_length"), dim);
+    gw_u32(&g->w, gc_key(g, "attention.value_length"), dim);
+    gw_u32(&g->w, gc_key(g, "attention.key_length_swa"), gc_int(g->c, "head_dim"));
+    gw_u32(&g->w, gc_key(g, "attention.value_length_swa"), gc_int(g->c, "head_dim"));
+    gw_u32(&g->w, gc_key(g, "attention.shared_kv_layers"), shared);
+    gw_u32(&g->w, gc_key(g, "embedding_length_per_layer_input"), gc_int(g->c, "hidden_size_per_layer_input"));
+    if (json_is_true(json_object_get(c, "enable_moe_block"))) {
+        gw_u32(&g->w, gc_key(g, "expert_count"), gc_int(g->c, "num_experts"));
+        gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "top_k_experts"));
+        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"), gc_int(g->c, "moe_intermediate_size"));
+    }
+    float f[512];
+    for (int i = 0; i < dim / 2; i++)
+        f[i] = i < (int)((double)dim / 2 * 0.25) ? 1 : 1e30f;
+    gc_factors(g, f, (size_t)dim / 2);
+}
+
+static inline void gc_windows(struct gc *g, int layers)
+{
+    int64_t slides[64];
+    for (int i = 0; i < layers; i++)
+        slides[i] = gc_slides(g, i);
+    gw_u32(&g->w, gc_key(g, "attention.sliding_window"), gc_int(g->c, "sliding_window"));
+    if (gc_int(g->c, "sliding_window_pattern") || json_object_get(g->c->config, "layer_types"))
+        gw_ints(&g->w, gc_key(g, "attention.sliding_window_pattern"), GW_BOOL, slides, (size_t)layers);
+}
+
+static inline void gc_metadata(struct gc *g)
+{
+    const json_t *c = g->c->config;
+    const char *arch = g->how->arch;
+    int layers = (int)gc_int(g->c, "num_hidden_layers");
+    json_t *eos = json_object_get(c, "eos_token_id");
+    gw_string(&g->w, "general.architecture", arch);
+    gw_string(&g->w, "general.name", "a test's");
+    gw_u32(&g->w, gc_key(g, "block_count"), layers);
+    gw_u32(&g->w, gc_key(g, "context_length"), gc_int(g->c, "max_position_embeddings"));
+    gw_u32(&g->w, gc_key(g, "embedding_length"), gc_int(g->c, "hidden_size"));
+    gw_u32(&g->w, gc_key(g, "attention.head_count"), gc_int(g->c, "num_attention_heads"));
+    gw_f32(&g->w, gc_key(g, "attention.layer_norm_rms_epsilon"), gc_real(c, "rms_norm_eps"));
+    if (json_is_array(eos))
+        gw_u32(&g->w, "tokenizer.ggml.eot_token_id", json_integer_value(json_array_get(eos, 1)));
+    gw_u32(&g->w, "tokenizer.ggml.eos_token_id",
+           json_integer_value(json_is_array(eos) ? json_array_get(eos, 0) : eos));
+    gw_u32(&g->w, "tokenizer.ggml.bos_token_id", gc_int(g->c, "bos_token_id"));
+    gw_u32(&g->w, "tokenizer.ggml.padding_token_id", gc_int(g->c, "pad_token_id"));
+    if (gc_real(c, "final_logit_softcapping") != 0)
+        gw_f32(&g->w, gc_key(g, "final_logit_softcapping"), gc_real(c, "final_logit_softcapping"));
+    if (gc_real(c, "attn_logit_softcapping") != 0)
+        gw_f32(&g->w, gc_key(g, "attn_logit_softcapping"), gc_real(c, "attn_logit_softcapping"));
+    gc_rope(g);
+    if (g->how->window)
+        gc_windows(g, layers);
+    if (!strcmp(arch, "gemma4")) {
+        gc_gemma4(g, layers);
+        return;
+    }
+    gw_u32(&g->w, gc_key(g, "attention.head_count_kv"), gc_int(g->c, "num_key_value_heads"));
+    gw_u32(&g->w, gc_key(g, "feed_forward_length"), gc_int(g->c, "intermediate_size"));
+    if (json_object_get(c, "head_dim")) {
+        gw_u32(&g->w, gc_key(g, "attention.key_length"), gc_int(g->c, "head_dim"));
+        gw_u32(&g->w, gc_key(g, "attention.value_length"), gc_int(g->c, "head_dim"));
+    }
+    if (!strcmp(arch, "gpt-oss")) {
+        gw_u32(&g->w, gc_key(g, "expert_count"), gc_int(g->c, "num_local_experts"));
+        gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "num_experts_per_tok"));
+        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"), gc_int(g->c, "intermediate_size"));
+    }
+}
+
+/* ---- weights ---- */
+
+static inline uint64_t gc_random(struct gc *g)
+{
+    return g->seed = mix64(g->seed);
+}
+
+/* n random blocks with scales of about 1/500. */
+static inline char *gc_blocks(struct gc *g, enum dtype t, size_t n)
+{
+    const struct packed_format *f = packed_format(t);
+    uint8_t *b = xmalloc(n * (size_t)f->bytes);
+    for (size_t i = 0; i < n * (size_t)f->bytes; i++)
+        b[i] = (uint8_t)gc_random(g);
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < 2; k++)
+            if (f->scale[k] >= 0) {
+                b[i * (size_t)f->bytes + (size_t)f->scale[k]] = (uint8_t)gc_random(g);
+                b[i * (size_t)f->bytes + (size_t)f->scale[k] + 1] = 0x18 | (gc_random(g) & 1) << 7;
+            }
+    for (size_t i = 0; t == DT_MXFP4 && i < n; i++)
+        b[i * 17] = (uint8_t)(118 + gc_random(g) % 4);
+    return (char *)b;
+}
+
+static inline void gc_set(struct ck_tensor *t, const char *dtype, size_t n)
+{
+    free(t->dtype);
+    t->dtype = xstrdup(dtype);
+    t->data = xrealloc(t->data, n, 1);
+    t->n = n;
+}
+
+static inline float gc_float(const struct ck_tensor *t, size_t i)
+{
+    uint16_t v;
+    memcpy(&v, t->data + 2 * i, 2);
+    return bf16_to_f32(v);
+}
+
+struct gc_shape {
+    int n;
+    int64_t dim[4];
+    size_t rows, elems;
+};
+
+static inline struct gc_shape gc_shape(const struct ck_tensor *t)
+{
+    struct gc_shape s = {.n = (int)json_array_size(t->shape), .rows = 1, .elems = 1};
+    for (int i = 0; i < s.n; i++) {
+        s.dim[i] = json_integer_value(json_array_get(t->shape, (size_t)i));
+        if (i < s.n - 1)
+            s.rows *= (size_t)s.dim[i];
+        else
+            s.elems = (size_t)s.dim[i];
+    }
+    return s;
+}
+
+/* The type that a matrix gets. */
+static inline int gc_type(struct gc *g, size_t elems)
+{
+    static const int all[] = {GGUF_Q8_0, GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_0, GGUF_Q5_1, GGUF_IQ4_NL,
+                              GGUF_F16, GGUF_BF16, GGUF_F32, GGUF_MXFP4};
+    int t = g->how->type >= 0 ? g->how->type
+                              : all[g->next_type++ % (int)(sizeof all / sizeof *all)];
+    int block = t == GGUF_F32 || t == GGUF_F16 || t == GGUF_BF16 ? 1 : t >= GGUF_Q2_K && t <= GGUF_Q6_K ? 256 : 32;
+    return elems % (size_t)block ? GGUF_BF16 : t;
+}
+
+static inline enum dtype gc_packed(int type)
+{
+    static const enum dtype of[GGUF_TYPES] = {
+        [GGUF_Q8_0] = DT_Q8_0, [GGUF_Q4_0] = DT_Q4_0, [GGUF_Q4_1] = DT_Q4_1, [GGUF_Q5_0] = DT_Q5_0,
+        [GGUF_Q5_1] = DT_Q5_1, [GGUF_IQ4_NL] = DT_IQ4_NL, [GGUF_MXFP4] = DT_MXFP4, [GGUF_Q2_K] = DT_Q2_K,
+        [GGUF_Q3_K] = DT_Q3_K, [GGUF_Q4_K] = DT_Q4_K, [GGUF_Q5_K] = DT_Q5_K, [GGUF_Q6_K] = DT_Q6_K};
+    return of[type];
+}
+
+/* Gives the tensor a type of GGUF: returns the bytes of its rows in the file's type, in the folder's
+ * order; the folder's tensor becomes what it must equal. */
+static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_t n)
+{
+    char *file;
+    if (type == GGUF_BF16) {
+        file = xmalloc(t->n);
+        memcpy(file, t->data, t->n);
+    } else if (type == GGUF_F32 || type == GGUF_F16) {
+        size_t size = type == GGUF_F32 ? 4 : 2;
+        file = xmalloc(n * size);
+        for (size_t i = 0; i < n; i++) {
+            float f = gc_float(t, i);
+            _Float16 h = (_Float16)f;
+            memcpy(file + size * i, type == GGUF_F32 ? (void *)&f : (void *)&h, size);
+        }
+        gc_set(t, type == GGUF_F32 ? "F32" : "F16", n * size);
+        memcpy(t->data, file, n * size);
+    } else {
+        enum dtype p = gc_packed(type);
+        file = gc_blocks(g, p, n / (size_t)packed_format(p)->elements);
+        packed_bf16(p, file, n, (uint16_t *)(void *)t->data);
+    }
+    return file;
+}
+
+/* ---- names and orders ---- */
+
+static const char *const gc_names[][2] = {
+    {"embed_tokens", "token_embd"}, {"norm", "output_norm"}, {"lm_head", "output"},
+    {"embed_tokens_per_layer", "per_layer_token_embd"},
+    {"per_layer_model_projection", "per_layer_model_proj"},
+    {"per_layer_projection_norm", "per_layer_proj_norm"},
+    {"input_layernorm", "attn_norm"}, {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"}, {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
+    {"self_attn.sinks", "attn_sinks"}, {"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"}, {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"}, {"mlp.router", "ffn_gate_inp"},
+    {"router.proj", "ffn_gate_inp"}, {"experts.down_proj", "ffn_down_exps"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps"}, {"layer_scalar", "layer_output_scale"},
+    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"}, {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+    {"post_feedforward_layernorm_2", "post_ffw_norm_2"}, {"per_layer_input_gate", "inp_gate"},
+    {"per_layer_projection", "proj"}, {"post_per_layer_input_norm", "post_norm"},
+};
+
+/* The name in the file of a tensor below the trunk. */
+static inline void gc_name(const struct gc *g, const char *name, char *out, size_t room)
+{
+    int layer, at = 0;
+    char stem[96];
+    bool in_layer = sscanf(name, "layers.%d.%n", &layer, &at) == 1 && at;
+    const char *rest = name + at, *end = strrchr(rest, '.');
+    bool kind = end && (!strcmp(end, ".weight") || !strcmp(end, ".bias"));
+    bool sandwich = !strncmp(g->how->arch, "gemma", 5);
+    snprintf(stem, sizeof stem, "%.*s", kind ? (int)(end - rest) : 95, rest);
+    const char *to = NULL, *kept = kind ? end : ".weight";
+    for (size_t i = 0; i < sizeof gc_names / sizeof *gc_names; i++)
+        if (!strcmp(gc_names[i][0], stem))
+            to = gc_names[i][1];
+    if (!strcmp(stem, "post_attention_layernorm"))
+        to = sandwich || !strcmp(g->how->arch, "gpt-oss") || !strcmp(g->how->arch, "olmo2")
+                 ? "post_attention_norm"
+                 : "ffn_norm";
+    if (!strcmp(rest, "router.scale"))
+        to = "ffn_gate_inp", kept = ".scale";
+    if (!strcmp(rest, "router.per_expert_scale"))
+        to = "ffn_down_exps", kept = ".scale";
+    if (!to)
+        die("no name for %s", name);
+    if (in_layer)
+        snprintf(out, room, "blk.%d.%s%s", layer, to, kept);
+    else
+        snprintf(out, room, "%s%s", to, kept);
+}
+
+/* Pairs the halves of each head's rows. */
+static inline void gc_permute(char *rows, size_t n, size_t bytes, size_t heads)
+{
+    char *was = xmalloc(n * bytes);
+    size_t d = n / heads;
+    memcpy(was, rows, n * bytes);
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = 0; i < d / 2; i++)
+            for (size_t k = 0; k < 2; k++)
+                memcpy(rows + (h * d + 2 * i + k) * bytes, was + (h * d + k * (d / 2) + i) * bytes, bytes);
+    free(was);
+}
+
+/* A norm of gemma 2 and 3: the file has w + 1, in float32. */
+static inline void gc_norm(struct gc *g, struct ck_tensor *t, const char *name)
+{
+    struct gc_shape s = gc_shape(t);
+    float *f = xmalloc(s.elems * sizeof *f), *w = xmalloc(s.elems * sizeof *w);
+    for (size_t i = 0; i < s.elems; i++) {
+        f[i] = gc_float(t, i) + 1;
+        w[i] = f[i] - 1; /* of small ones the file keeps a part */
+    }
+    gc_set(t, "F32", s.elems * 4);
+    memcpy(t->data, w, s.elems * 4);
+    gw_tensor(&g->w, name, GGUF_F32, 1, s.dim, f, s.elems * 4);
+    free(f);
+    free(w);
+}
+
+/* Blocks and scales of gpt-oss in one tensor, its rows `step` apart from row `first` on. */
+static inline void gc_mxfp4(struct gc *g, const char *name, const struct ck_tensor *blocks,
+                            const struct ck_tensor *scales, size_t first, size_t step)
+{
+    struct gc_shape s = gc_shape(blocks); /* E, rows, blocks, 16 */
+    size_t rows = (size_t)s.dim[1] / step, each = (size_t)s.dim[2];
+    struct buf b = {0};
+    for (size_t e = 0; e < (size_t)s.dim[0]; e++)
+        for (size_t r = 0; r < rows; r++)
+            for (size_t k = 0; k < each; k++) {
+                size_t at = (e * (size_t)s.dim[1] + r * step + first) * each + k;
+                const uint8_t *q = (const uint8_t *)blocks->data + 16 * at;
+                buf_char(&b, scales->data[at]);
+                for (int j = 0; j < 16; j++) {
+                    int low = q[j / 2] >> 4 * (j % 2) & 15, high = q[8 + j / 2] >> 4 * (j % 2) & 15;
+                    buf_char(&b, (char)(low | high << 4));
+                }
+            }
+    gw_tensor(&g->w, name, GGUF_MXFP4, 3, (const int64_t[]){s.dim[0], (int64_t)rows, 32 * s.dim[2]}, b.p, b.n);
+    buf_free(&b);
+}
+
+/* Every second element of the last dimension, as F32; the folder's tensor becomes F32. */
+static inline void gc_bias(struct gc *g, struct ck_tensor *t, const char *name, size_t first, size_t step)
+{
+    struct gc_shape s = gc_shape(t);
+    bool f32 = !strcmp(t->dtype, "F32");
+    size_t n = s.rows * s.elems;
+    float *w = xmalloc(n * 4), *part = xmalloc(n * 4);
+    for (size_t i = 0; i < n; i++)
+        w[i] = f32 ? ((float *)(void *)t->data)[i] : gc_float(t, i);
+    size_t m = 0;
+    for (size_t i = first; i < n; i += step)
+        part[m++] = w[i];
+    gc_set(t, "F32", n * 4);
+    memcpy(t->data, w, n * 4);
+    s.dim[s.n - 1] /= (int64_t)step;
+    gw_tensor(&g->w, name, GGUF_F32, s.n, s.dim, part, m * 4);
+    free(w);
+    free(part);
+}
+
+/* Experts of gpt-oss. Whether the tensor was one of theirs. */
+static inline bool gc_gptoss(struct gc *g, struct ck_tensor *t, const char *name)
+{
+    int layer;
+    char what[64], file[64], scales[128];
+    if (sscanf(name, "layers.%d.mlp.experts.%63s", &layer, what) != 2)
+        return false;
+    const char *const part[] = {"gate", "up"};
+    bool down = !strncmp(what, "down", 4), bias = strstr(what, "_bias") != NULL;
+    if (strstr(what, "_scales"))
+        return true;
+    snprintf(scales, sizeof scales, "%slayers.%d.mlp.experts.%s_scales", g->how->trunk, layer,
+             down ? "down_proj" : "gate_up_proj");
+    for (size_t k = 0; k < (down ? 1 : 2); k++) {
+        snprintf(file, sizeof file, "blk.%d.ffn_%s_exps.%s", layer, down ? "down" : part[k],
+                 bias ? "bias" : "weight");
+        if (bias)
+            gc_bias(g, t, file, k, down ? 1 : 2);
+        else
+            gc_mxfp4(g, file, t, ck_find(g->c, scales), k, down ? 1 : 2);
+    }
+    return true;
+}
+
+/* gate_up_proj of gemma-4's experts as two tensors. */
+static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape *s, int type, size_t bytes,
+                          const char *name)
+{
+    size_t half = (size_t)s->dim[1] / 2 * bytes;
+    int layer = 0;
+    sscanf(name, "blk.%d.", &layer);
+    for (size_t k = 0; k < 2; k++) {
+        struct buf b = {0};
+        char part[64];
+        snprintf(part, sizeof part, "blk.%d.ffn_%s_exps.weight", layer, k ? "up" : "gate");
+        for (size_t e = 0; e < (size_t)s->dim[0]; e++)
+            buf_add(&b, rows + (2 * e + k) * half, half);
+        gw_tensor(&g->w, part, type, 3, (const int64_t[]){s->dim[0], s->dim[1] / 2, s->dim[2]}, b.p, b.n);
+        buf_free(&b);
+    }
+}
+
+static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3], int *qkv_type)
+{
+    size_t trunk = strlen(g->how->trunk);
+    const char *name = strncmp(t->name, g->how->trunk, trunk) ? t->name : t->name + trunk;
+    char file[96];
+    if (name == t->name && strcmp(name, "lm_head.weight") != 0)
+        return; /* a part beside the text model */
+    if (!strcmp(g->how->arch, "gpt-oss") && gc_gptoss(g, t, name))
+        return;
+    gc_name(g, name, file, sizeof file);
+    struct gc_shape s = gc_shape(t);
+    bool norm = strlen(file) > 11 && !strcmp(file + strlen(file) - 11, "norm.weight");
+    if (norm && (!strcmp(g->how->arch, "gemma2") || !strcmp(g->how->arch, "gemma3"))) {
+        gc_norm(g, t, file);
+        return;
+    }
+    bool q = strstr(file, "attn_q."), k = strstr(file, "attn_k."), v = strstr(file, "attn_v.");
+    int type = s.n == 1 || strstr(file, "ffn_gate_inp") ? GGUF_F32 : gc_type(g, s.elems);
+    if (g->how->fused && (q || k || v))
+        type = s.n == 1 ? GGUF_F32 : GGUF_BF16;
+    char *rows = gc_retype(g, t, type, s.rows * s.elems);
+    enum dtype p = type == GGUF_F32 ? DT_F32 : type == GGUF_F16 ? DT_F16 : type == GGUF_BF16 ? DT_BF16
+                                                                                             : gc_packed(type);
+    size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : dtype_bytes(p, s.elems);
+    if (!strcmp(g->how->arch, "llama") && (q || k))
+        gc_permute(rows, n, bytes, (size_t)gc_int(g->c, q ? "num_attention_heads" : "num_key_value_heads"));
+    if (g->how->fused && (q || k || v)) {
+        buf_add(&qkv[q ? 0 : k ? 1 : 2], rows, n * bytes);
+        *qkv_type = type;
+    } else if (strstr(file, "ffn_gate_up_exps") && !g->how->halves) {
+        gc_two(g, rows, &s, type, bytes, file);
+    } else {
+        gw_tensor(&g->w, file, type, s.n, s.dim, rows, n * bytes);
+    }
+    free(rows);
+}
+
+/* q, k and v of one layer that were kept back, as one tensor. */
+static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, const char *kind, int64_t elems)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_qkv.%s", layer, kind);
+    for (int i = 1; i < 3; i++)
+        buf_add(&qkv[0], qkv[i].p, qkv[i].n);
+    int64_t bytes = elems ? 2 * elems : 4;
+    if (qkv[0].n)
+        gw_tensor(&g->w, name, elems ? GGUF_BF16 : GGUF_F32, elems ? 2 : 1,
+                  (const int64_t[]){(int64_t)qkv[0].n / bytes, elems}, qkv[0].p, qkv[0].n);
+    for (int i = 0; i < 3; i++)
+        buf_free(&qkv[i]);
+}
+
+/* The GGUF file of a folder in memory; *c becomes the folder that it must equal. The caller frees. */
+static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
+{
+    struct gc g = {.c = c, .how = how, .seed = 7};
+    int type = 0, layers = (int)gc_int(c, "num_hidden_layers");
+    gc_metadata(&g);
+    for (int i = 0; i < c->n; i++)
+        if (!how->fused || !strstr(c->t[i].name, "self_attn.") || strstr(c->t[i].name, "o_proj") ||
+            strstr(c->t[i].name, "norm"))
+            gc_tensor(&g, &c->t[i], NULL, &type);
+    for (int l = 0; how->fused && l < layers; l++)
+        for (int k = 0; k < 2; k++) {
+            struct buf qkv[3] = {{0}};
+            for (int i = 0; i < c->n; i++) {
+                char layer[64];
+                snprintf(layer, sizeof layer, "%slayers.%d.self_attn.", how->trunk, l);
+                const char *end = c->t[i].name + strlen(layer);
+                if (!strncmp(c->t[i].name, layer, strlen(layer)) && *end != 'o' && !strstr(end, "norm") &&
+                    (strstr(end, "bias") != NULL) == (k == 1))
+                    gc_tensor(&g, &c->t[i], qkv, &type);
+            }
+            gc_flush_qkv(&g, qkv, l, k ? "bias" : "weight", k ? 0 : gc_int(c, "hidden_size"));
+        }
+    return gw_bytes(&g.w);
+}
+
+#endif

@@ -1,0 +1,429 @@
+/* test_gguf_models.c - models in GGUF files: each equals the folder it was made of, its weights unpacked and
+ * rounded once to bf16, bit for bit.
+ */
+#include "tests/gguf_convert.h"
+#include "tests/model_kit.h"
+#include "tests/runtimes.h"
+
+#include "engine/tools/golden.h"
+
+#include <fcntl.h>
+
+#define G "tests/golden/"
+
+static char *folder, *path;
+
+static int setup(void **state)
+{
+    (void)state;
+    folder = ck_temp();
+    path = xasprintf("%s/x.gguf", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ck_remove(folder);
+    free(folder);
+    free(path);
+    return 0;
+}
+
+static const struct family_case {
+    const char *dir; /* below tests/golden/ */
+    const char *file; /* of weights; NULL: model.safetensors */
+    struct conversion how;
+    const char *set; /* "KEY=NUMBER": a value that the format does not store, set to what it means */
+    bool golden;     /* the reference in the folder is one of this config */
+} cases[] = {
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model."}, NULL, true},
+    {"mistral-b", NULL, {.arch = "llama", .trunk = "model.", .window = true}, NULL, true},
+    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model."}, NULL, true},
+    {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model.", .fused = true}, NULL, true},
+    {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .fused = true}, NULL, true},
+    {"gemma2-b", NULL, {.arch = "gemma2", .trunk = "model.", .window = true}, "query_pre_attn_scalar=10", false},
+    {"gemma3-a", NULL, {.arch = "gemma3", .trunk = "model.", .window = true}, NULL, true},
+    {"gemma4-a", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
+    {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
+    {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true, .halves = true}, NULL, true},
+    {"gemma4-ple-b", NULL, {.arch = "gemma4", .trunk = "model.language_model.", .window = true}, NULL, true},
+    {"gptoss-mxfp4-b", "model-00000-of-00002.safetensors",
+     {.arch = "gpt-oss", .trunk = "model.", .window = true}, NULL, true},
+    {"olmo3-b", NULL, {.arch = "olmo2", .trunk = "model.", .window = true}, NULL, true},
+};
+
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* The folder of a case in one struct, whatever its number of files. */
+static struct ck load_case(const struct family_case *c)
+{
+    char dir[128];
+    snprintf(dir, sizeof dir, G "%s", c->dir);
+    struct ck ck = ck_load(dir, c->file ? c->file : ST);
+    for (int i = 1; c->file && i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model-%05d-of-00002.safetensors", i);
+        struct ck more = ck_load(dir, name);
+        for (int k = 0; k < more.n; k++)
+            ck_add(&ck, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
+                   more.t[k].n);
+        ck_free(&more);
+    }
+    qsort(ck.t, (size_t)ck.n, sizeof *ck.t, ck_order);
+    json_t *text = json_incref(json_object_get(ck.config, "text_config"));
+    if (text) {
+        json_decref(ck.config);
+        ck.config = text;
+    }
+    if (c->set) {
+        char key[64];
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(c->set, "="), c->set);
+        json_object_set_new(ck.config, key, json_integer(atoi(strchr(c->set, '=') + 1)));
+    }
+    return ck;
+}
+
+static struct ck write_case(const struct family_case *c, int type)
+{
+    struct conversion how = c->how;
+    how.type = type;
+    struct ck ck = load_case(c);
+    struct buf b = gguf_of(&ck, &how);
+    ck_write(folder, "x.gguf", b.p, b.n);
+    buf_free(&b);
+    ck_save(&ck, folder, 1);
+    return ck;
+}
+
+static struct model load_how(const char *from, enum file_use use)
+{
+    struct model m;
+    struct err e = {0};
+    const struct loading how = {.use = use};
+    if (!model_load(&m, from, &how, &e))
+        fail_msg("%s", e.msg);
+    return m;
+}
+
+/* ---- the same model ---- */
+
+struct named {
+    const struct tensor *t[4096];
+    int n;
+};
+
+static bool keep(struct tensor *t, void *arg, struct err *e)
+{
+    (void)e;
+    struct named *all = arg;
+    assert_true(all->n < 4096);
+    all->t[all->n++] = t;
+    return true;
+}
+
+/* A name below its trunk. */
+static const char *below(const char *name)
+{
+    const char *const trunk[] = {"model.language_model.", "model."};
+    for (int i = 0; i < 2; i++)
+        if (!strncmp(name, trunk[i], strlen(trunk[i])))
+            return name + strlen(trunk[i]);
+    return name;
+}
+
+static void assert_same_weights(struct model *a, struct model *b)
+{
+    static struct named x, y;
+    x.n = y.n = 0;
+    model_each(a, keep, &x, NULL);
+    model_each(b, keep, &y, NULL);
+    assert_int_equal(x.n, y.n);
+    for (int i = 0; i < x.n; i++) {
+        const struct tensor *s = x.t[i], *t = y.t[i];
+        if (strcmp(below(s->name), below(t->name)) != 0 || s->type != t->type || s->bytes != t->bytes ||
+            s->n_dim != t->n_dim || memcmp(s->dim, t->dim, sizeof s->dim) != 0)
+            fail_msg("%s is %s of %zu bytes, expected %s, %s of %zu", s->name, dtype_name(s->type), s->bytes,
+                     t->name, dtype_name(t->type), t->bytes);
+        if (memcmp(s->data, t->data, s->bytes) != 0)
+            fail_msg("%s has other bits", s->name);
+    }
+}
+
+static void assert_same_config(const struct model *a, const struct model *b)
+{
+    struct config x = a->cfg, y = b->cfg;
+    assert_int_equal(x.n_rope, y.n_rope);
+    for (int i = 0; i < x.n_rope; i++) {
+        const struct rope *r = &x.rope[i], *s = &y.rope[i];
+        assert_true(r->rot == s->rot && r->cs_factor == s->cs_factor);
+        assert_memory_equal(r->inv_freq, s->inv_freq, (size_t)r->half * sizeof *r->inv_freq);
+    }
+    memset(x.rope, 0, sizeof x.rope);
+    memset(y.rope, 0, sizeof y.rope);
+    if (!x.ple) /* no number depends on it then */
+        x.ple_vocab = y.ple_vocab;
+    assert_string_equal(x.family, y.family);
+    assert_int_equal(x.hidden, y.hidden);
+    assert_int_equal(x.vocab, y.vocab);
+    assert_int_equal(x.window, y.window);
+    assert_true(x.eps == y.eps && x.attn_scale == y.attn_scale);
+    assert_true(x.attn_softcap == y.attn_softcap && x.final_softcap == y.final_softcap);
+    assert_int_equal(x.n_stop, y.n_stop);
+    assert_memory_equal(&x, &y, sizeof x);
+    for (int i = 0; i < x.n_layer; i++)
+        assert_memory_equal(&a->layer[i], &b->layer[i], offsetof(struct layer, in_norm));
+}
+
+/* Types of the matrices: one for all, and each in turn. */
+static const int kinds[] = {GGUF_BF16, GGUF_F32, GGUF_Q8_0, GGUF_Q4_0, -1};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static void test_a_file_equals_its_folder(void **state)
+{
+    const struct family_case *c = *state;
+    for (int k = 0; k < N_KINDS; k++) {
+        struct ck ck = write_case(c, kinds[k]);
+        struct model a = load_how(path, k % 2 ? READ_MAP : READ_COPY), b = load_how(folder, READ_COPY);
+        assert_null(a.note);
+        assert_null(b.about);
+        assert_non_null(strstr(a.about, "GGUF, "));
+        assert_same_config(&a, &b);
+        assert_same_weights(&a, &b);
+        model_free(&a);
+        model_free(&b);
+        ck_free(&ck);
+    }
+}
+
+/* ---- the same numbers ---- */
+
+static struct kernels spy;
+static uint64_t seen; /* digest of the logits of all steps */
+
+static void see_logits(struct kdev *d, const struct k_sample *a)
+{
+    seen = hash64(a->logits.p, (size_t)a->n * sizeof(float), seen);
+    kernels_cpu.sample(d, a);
+}
+
+/* Greedy ids after a prompt, and the digest of the logits that they were chosen from. */
+static uint64_t greedy(const char *from, int32_t out[16])
+{
+    struct bed b;
+    const struct runtime_shape shape = {.context = 64, .page_size = 8};
+    bed_models(&b, from, NULL);
+    spy = kernels_cpu;
+    spy.sample = see_logits;
+    b.dev.k = &spy;
+    bed_runtime(&b, &shape);
+    struct lane l = {.tap_row = -1};
+    for (int i = 0; i < 12; i++)
+        ids_add(&l.tok, 5 + 7 * i % 90);
+    seen = 1;
+    lane_prompt(&b.r, &l, 5, NULL);
+    lane_run(&b.r, &l, 16, NULL);
+    memcpy(out, l.tok.v + 12, 16 * sizeof *out);
+    lane_free(&b.r, &l);
+    bed_close(&b);
+    return seen;
+}
+
+static void test_logits_and_greedy_ids_are_those_of_the_folder(void **state)
+{
+    const struct family_case *c = *state;
+    struct ck ck = write_case(c, -1);
+    int32_t a[16], b[16];
+    uint64_t x = greedy(path, a), y = greedy(folder, b);
+    assert_memory_equal(a, b, sizeof a);
+    assert_true(x == y && x != 1);
+    ck_free(&ck);
+}
+
+/* The unquantized file gives the numbers of the reference implementation. */
+static void test_a_file_equals_the_reference(void **state)
+{
+    const struct family_case *c = *state;
+    struct ck ck = write_case(c, GGUF_BF16);
+    char dir[128];
+    snprintf(dir, sizeof dir, G "%s", c->dir);
+    struct buf golden = ck_read(dir, "golden.safetensors"), report = {0};
+    ck_write(folder, "golden.safetensors", golden.p, golden.n);
+    struct golden_opts o = {.dir = path, .device = "cpu", .threads = 2};
+    struct err e = {0};
+    if (!golden_run(&o, &report, &e))
+        fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
+    buf_free(&report);
+    buf_free(&golden);
+    ck_free(&ck);
+}
+
+/* ---- what is refused, and what is said ---- */
+
+static void refused(struct gw *w, const char *says)
+{
+    struct buf b = gw_bytes(w);
+    struct model m;
+    struct err e = {0};
+    ck_write(folder, "x.gguf", b.p, b.n);
+    buf_free(&b);
+    if (model_load(&m, path, NULL, &e) || !strstr(e.msg, says) || !strstr(e.msg, "x.gguf"))
+        fail_msg("\"%s\", expected \"%s\"", e.msg, says);
+}
+
+static void test_what_is_no_model_is_refused(void **state)
+{
+    (void)state;
+    struct gw w = {0};
+    gw_u32(&w, "x", 1);
+    refused(&w, "key general.architecture is missing");
+    gw_string(&w, "general.architecture", "mamba");
+    refused(&w, "key general.architecture \"mamba\" is not supported, expected one of llama, ");
+    gw_string(&w, "general.architecture", "clip");
+    refused(&w, "(mmproj)");
+    gw_string(&w, "general.architecture", "llama");
+    refused(&w, "key llama.block_count is missing");
+    gw_string(&w, "general.architecture", "llama");
+    gw_u32(&w, "llama.block_count", 0);
+    gw_u32(&w, "llama.embedding_length", 8);
+    gw_u32(&w, "llama.attention.head_count", 2);
+    refused(&w, "key llama.block_count is 0");
+}
+
+/* A key of the file, changed, and what is said then. */
+static const struct change {
+    const char *key;
+    int type;
+    int64_t v;
+    const char *says;
+} changes[] = {
+    {"llama.block_count", GW_U32, 2000, "key llama.block_count is 2000, expected 0 to 1024"},
+    {"llama.block_count", GW_U32, 4, "layers.3"},
+    {"llama.block_count", GW_BOOL, 1, "does not belong"},
+    {"llama.embedding_length", GW_U32, 32, "expected [131 (vocab_size), 32 (hidden_size)]"},
+    {"llama.attention.head_count", GW_U32, 5, "expected a multiple of 2 x 5 (llama.attention.head_count)"},
+    {"llama.attention.head_count_kv", GW_U32, 3, "expected a multiple of 2 x 3"},
+    {"llama.attention.key_length", GW_U32, 6, "value_length is not attention.key_length 6"},
+    {"llama.rope.dimension_count", GW_U32, 4, "rope.dimension_count is not 8"},
+    {"llama.expert_count", GW_U32, 8, "key llama.expert_count is not 0"},
+    {"llama.attention.layer_norm_rms_epsilon", GW_U32, 1, "is of type u32, expected a number"},
+    {"llama.rope.scaling.type", GW_U32, 1, "llama.rope.scaling.type is of type u32"},
+    {"llama.context_length", GW_F32, 1, "llama.context_length is of type f32"},
+};
+
+static void test_keys_are_checked(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const struct change *c = &changes[i];
+        struct conversion how = cases[0].how;
+        how.type = GGUF_BF16;
+        struct ck ck = load_case(&cases[0]);
+        struct buf b = gguf_of(&ck, &how), changed = {0};
+        /* the key's entry is renamed, and another one is put in front */
+        char *at = memmem(b.p, b.n, c->key, strlen(c->key));
+        if (at)
+            at[0] = 'X';
+        struct gw w = {0};
+        gw_int(&w, c->key, c->type, c->v);
+        uint64_t n = ck_u64(b.p + 16) + 1;
+        buf_add(&changed, b.p, 16);
+        gw_little(&changed, n, 8);
+        buf_add(&changed, w.keys.p, w.keys.n);
+        struct gguf *g;
+        struct err e = {0};
+        ck_write(folder, "x.gguf", b.p, b.n);
+        g = gguf_open(path, &e);
+        assert_non_null(g);
+        size_t data = (size_t)gguf_at(g, 0)->at, head = data;
+        gguf_close(g);
+        while (head > 24 && !b.p[head - 1] && data - head < 31)
+            head--;
+        /* the header's end is where tensors' last offset ends: at a multiple of one byte; keep zeros */
+        buf_add(&changed, b.p + 24, head - 24);
+        for (size_t pad = 0; pad < 8; pad++) { /* a last offset may end in zeros */
+            struct buf whole = {0};
+            buf_add(&whole, changed.p, changed.n);
+            for (size_t k = 0; k < pad; k++)
+                buf_char(&whole, 0);
+            gw_pad(&whole, 32);
+            buf_add(&whole, b.p + data, b.n - data);
+            ck_write(folder, "x.gguf", whole.p, whole.n);
+            buf_free(&whole);
+            if ((g = gguf_open(path, NULL)))
+                break;
+        }
+        assert_non_null(g);
+        gguf_close(g);
+        struct model m;
+        e = (struct err){0};
+        if (model_load(&m, path, NULL, &e) || !strstr(e.msg, c->says))
+            fail_msg("%s: \"%s\", expected \"%s\"", c->key, e.msg, c->says);
+        buf_free(&w.keys);
+        buf_free(&changed);
+        buf_free(&b);
+        ck_free(&ck);
+    }
+}
+
+static void test_what_a_file_is(void **state)
+{
+    (void)state;
+    struct ck ck = write_case(&cases[0], GGUF_Q8_0);
+    struct model m = load_how(path, READ_COPY);
+    assert_non_null(strstr(m.about, " BF16"));
+    assert_non_null(strstr(m.about, ", \"a test's\""));
+    assert_non_null(strstr(m.about, " F32"));
+    model_free(&m);
+    ck_free(&ck);
+}
+
+static void test_a_scale_that_is_not_finite_is_refused(void **state)
+{
+    (void)state;
+    struct ck ck = write_case(&cases[6], GGUF_Q8_0); /* gemma3-a: rows of 64 */
+    struct err e = {0};
+    struct gguf *g = gguf_open(path, &e);
+    const struct gguf_tensor *t = gguf_find(g, "blk.1.ffn_up.weight");
+    assert_int_equal(t->type, DT_Q8_0);
+    int fd = open(path, O_WRONLY);
+    const uint8_t nan[2] = {1, 0x7e};
+    assert_int_equal(pwrite(fd, nan, 2, (off_t)t->at + 34 * 3), 2);
+    close(fd);
+    gguf_close(g);
+    struct model m;
+    assert_false(model_load(&m, path, NULL, &e));
+    assert_non_null(strstr(e.msg, "blk.1.ffn_up.weight has a block with a scale that is not finite"));
+    ck_free(&ck);
+}
+
+int main(void)
+{
+    enum { EACH = 3 };
+    struct CMUnitTest tests[EACH * N_CASES + 8];
+    static char names[EACH * N_CASES][64];
+    int n = 0;
+    for (int i = 0; i < N_CASES; i++) {
+        const struct family_case *c = &cases[i];
+        const CMUnitTestFunction fn[EACH] = {test_a_file_equals_its_folder,
+                                             test_logits_and_greedy_ids_are_those_of_the_folder,
+                                             test_a_file_equals_the_reference};
+        const char *const what[EACH] = {"weights", "numbers", "reference"};
+        for (int k = 0; k < EACH; k++) {
+            if (k == 2 && !c->golden)
+                continue;
+            snprintf(names[n], sizeof names[n], "%s_%s_%d", what[k], c->dir, i);
+            tests[n] = (struct CMUnitTest){names[n], fn[k], NULL, NULL, (void *)(uintptr_t)c};
+            n++;
+        }
+    }
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_what_is_no_model_is_refused),
+        cmocka_unit_test(test_keys_are_checked),
+        cmocka_unit_test(test_what_a_file_is),
+        cmocka_unit_test(test_a_scale_that_is_not_finite_is_refused),
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        tests[n++] = others[i];
+    return _cmocka_run_group_tests("gguf_models", tests, (size_t)n, setup, teardown);
+}
