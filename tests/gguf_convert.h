@@ -1,5 +1,6 @@
-/* gguf_convert.h - turns a checkpoint folder of the tests into a GGUF file as llama.cpp's converter does,
- * and into the folder that the file must equal: the same weights, unpacked and rounded once to bf16.
+/* gguf_convert.h - turns a checkpoint folder of the tests into a GGUF file as llama.cpp's converter
+ * does, and into the folder that the file must equal: the same weights, unpacked and rounded once
+ * to bf16.
  *
  * Packed weights are random codes with small scales: what is tested is where they go.
  */
@@ -15,10 +16,10 @@
 
 /* How a folder becomes a file. */
 struct conversion {
-    const char *arch; /* general.architecture */
+    const char *arch;  /* general.architecture */
     const char *trunk; /* prefix of tensor names in the folder, as "model." */
-    int type;  /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
-    bool halves;  /* gemma-4: gate and up of experts in one tensor */
+    int type; /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
+    bool halves; /* gemma-4: gate and up of experts in one tensor */
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
 };
@@ -72,7 +73,8 @@ static inline void gc_llama3(struct gc *g, const json_t *rope)
 {
     int dim = (int)gc_int(g->c, "head_dim");
     double factor = gc_real(rope, "factor"), low = gc_real(rope, "low_freq_factor");
-    double high = gc_real(rope, "high_freq_factor"), old = gc_real(rope, "original_max_position_embeddings");
+    double high = gc_real(rope, "high_freq_factor"),
+           old = gc_real(rope, "original_max_position_embeddings");
     float f[512];
     for (int i = 0; i < dim / 2; i++) {
         double wave = 2 * M_PI * pow(gc_real(rope, "rope_theta"), 2.0 * i / dim);
@@ -97,7 +99,8 @@ static inline void gc_yarn(struct gc *g, const json_t *rope)
 static inline void gc_rope(struct gc *g)
 {
     const json_t *c = g->c->config, *p = json_object_get(c, "rope_parameters");
-    const json_t *all = json_object_get(p, "full_attention") ? json_object_get(p, "full_attention") : p;
+    const json_t *all =
+        json_object_get(p, "full_attention") ? json_object_get(p, "full_attention") : p;
     const json_t *swa = json_object_get(p, "sliding_attention");
     const json_t *old = json_object_get(c, "rope_scaling");
     const json_t *scaled = json_is_object(old) ? old : all;
@@ -138,11 +141,13 @@ static inline void gc_gemma4(struct gc *g, int layers)
     gw_u32(&g->w, gc_key(g, "attention.key_length_swa"), gc_int(g->c, "head_dim"));
     gw_u32(&g->w, gc_key(g, "attention.value_length_swa"), gc_int(g->c, "head_dim"));
     gw_u32(&g->w, gc_key(g, "attention.shared_kv_layers"), shared);
-    gw_u32(&g->w, gc_key(g, "embedding_length_per_layer_input"), gc_int(g->c, "hidden_size_per_layer_input"));
+    gw_u32(&g->w, gc_key(g, "embedding_length_per_layer_input"),
+           gc_int(g->c, "hidden_size_per_layer_input"));
     if (json_is_true(json_object_get(c, "enable_moe_block"))) {
         gw_u32(&g->w, gc_key(g, "expert_count"), gc_int(g->c, "num_experts"));
         gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "top_k_experts"));
-        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"), gc_int(g->c, "moe_intermediate_size"));
+        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"),
+               gc_int(g->c, "moe_intermediate_size"));
     }
     float f[512];
     for (int i = 0; i < dim / 2; i++)
@@ -157,7 +162,8 @@ static inline void gc_windows(struct gc *g, int layers)
         slides[i] = gc_slides(g, i);
     gw_u32(&g->w, gc_key(g, "attention.sliding_window"), gc_int(g->c, "sliding_window"));
     if (gc_int(g->c, "sliding_window_pattern") || json_object_get(g->c->config, "layer_types"))
-        gw_ints(&g->w, gc_key(g, "attention.sliding_window_pattern"), GW_BOOL, slides, (size_t)layers);
+        gw_ints(&g->w, gc_key(g, "attention.sliding_window_pattern"), GW_BOOL, slides,
+                (size_t)layers);
 }
 
 static inline void gc_metadata(struct gc *g)
@@ -265,25 +271,28 @@ static inline struct gc_shape gc_shape(const struct ck_tensor *t)
 /* The type that a matrix gets. */
 static inline int gc_type(struct gc *g, size_t elems)
 {
-    static const int all[] = {GGUF_Q8_0, GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_0, GGUF_Q5_1, GGUF_IQ4_NL,
-                              GGUF_F16, GGUF_BF16, GGUF_F32, GGUF_MXFP4};
-    int t = g->how->type >= 0 ? g->how->type
-                              : all[g->next_type++ % (int)(sizeof all / sizeof *all)];
-    int block = t == GGUF_F32 || t == GGUF_F16 || t == GGUF_BF16 ? 1 : t >= GGUF_Q2_K && t <= GGUF_Q6_K ? 256 : 32;
+    static const int all[] = {GGUF_Q8_0,   GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_0, GGUF_Q5_1,
+                              GGUF_IQ4_NL, GGUF_F16,  GGUF_BF16, GGUF_F32,  GGUF_MXFP4};
+    int t =
+        g->how->type >= 0 ? g->how->type : all[g->next_type++ % (int)(sizeof all / sizeof *all)];
+    int block = t == GGUF_F32 || t == GGUF_F16 || t == GGUF_BF16 ? 1
+                : t >= GGUF_Q2_K && t <= GGUF_Q6_K               ? 256
+                                                                 : 32;
     return elems % (size_t)block ? GGUF_BF16 : t;
 }
 
 static inline enum dtype gc_packed(int type)
 {
     static const enum dtype of[GGUF_TYPES] = {
-        [GGUF_Q8_0] = DT_Q8_0, [GGUF_Q4_0] = DT_Q4_0, [GGUF_Q4_1] = DT_Q4_1, [GGUF_Q5_0] = DT_Q5_0,
-        [GGUF_Q5_1] = DT_Q5_1, [GGUF_IQ4_NL] = DT_IQ4_NL, [GGUF_MXFP4] = DT_MXFP4, [GGUF_Q2_K] = DT_Q2_K,
-        [GGUF_Q3_K] = DT_Q3_K, [GGUF_Q4_K] = DT_Q4_K, [GGUF_Q5_K] = DT_Q5_K, [GGUF_Q6_K] = DT_Q6_K};
+        [GGUF_Q8_0] = DT_Q8_0,   [GGUF_Q4_0] = DT_Q4_0, [GGUF_Q4_1] = DT_Q4_1,
+        [GGUF_Q5_0] = DT_Q5_0,   [GGUF_Q5_1] = DT_Q5_1, [GGUF_IQ4_NL] = DT_IQ4_NL,
+        [GGUF_MXFP4] = DT_MXFP4, [GGUF_Q2_K] = DT_Q2_K, [GGUF_Q3_K] = DT_Q3_K,
+        [GGUF_Q4_K] = DT_Q4_K,   [GGUF_Q5_K] = DT_Q5_K, [GGUF_Q6_K] = DT_Q6_K};
     return of[type];
 }
 
-/* Gives the tensor a type of GGUF: returns the bytes of its rows in the file's type, in the folder's
- * order; the folder's tensor becomes what it must equal. */
+/* Gives the tensor a type of GGUF: returns the bytes of its rows in the file's type, in the
+ * folder's order; the folder's tensor becomes what it must equal. */
 static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_t n)
 {
     char *file;
@@ -311,21 +320,36 @@ static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_
 /* ---- names and orders ---- */
 
 static const char *const gc_names[][2] = {
-    {"embed_tokens", "token_embd"}, {"norm", "output_norm"}, {"lm_head", "output"},
+    {"embed_tokens", "token_embd"},
+    {"norm", "output_norm"},
+    {"lm_head", "output"},
     {"embed_tokens_per_layer", "per_layer_token_embd"},
     {"per_layer_model_projection", "per_layer_model_proj"},
     {"per_layer_projection_norm", "per_layer_proj_norm"},
-    {"input_layernorm", "attn_norm"}, {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"}, {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
-    {"self_attn.sinks", "attn_sinks"}, {"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"}, {"pre_feedforward_layernorm", "ffn_norm"},
-    {"post_feedforward_layernorm", "post_ffw_norm"}, {"mlp.router", "ffn_gate_inp"},
-    {"router.proj", "ffn_gate_inp"}, {"experts.down_proj", "ffn_down_exps"},
-    {"experts.gate_up_proj", "ffn_gate_up_exps"}, {"layer_scalar", "layer_output_scale"},
-    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"}, {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
-    {"post_feedforward_layernorm_2", "post_ffw_norm_2"}, {"per_layer_input_gate", "inp_gate"},
-    {"per_layer_projection", "proj"}, {"post_per_layer_input_norm", "post_norm"},
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"self_attn.sinks", "attn_sinks"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"mlp.router", "ffn_gate_inp"},
+    {"router.proj", "ffn_gate_inp"},
+    {"experts.down_proj", "ffn_down_exps"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"layer_scalar", "layer_output_scale"},
+    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+    {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+    {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
+    {"per_layer_input_gate", "inp_gate"},
+    {"per_layer_projection", "proj"},
+    {"post_per_layer_input_norm", "post_norm"},
 };
 
 /* The name in the file of a tensor below the trunk. */
@@ -367,7 +391,8 @@ static inline void gc_permute(char *rows, size_t n, size_t bytes, size_t heads)
     for (size_t h = 0; h < heads; h++)
         for (size_t i = 0; i < d / 2; i++)
             for (size_t k = 0; k < 2; k++)
-                memcpy(rows + (h * d + 2 * i + k) * bytes, was + (h * d + k * (d / 2) + i) * bytes, bytes);
+                memcpy(rows + (h * d + 2 * i + k) * bytes, was + (h * d + k * (d / 2) + i) * bytes,
+                       bytes);
     free(was);
 }
 
@@ -405,12 +430,14 @@ static inline void gc_mxfp4(struct gc *g, const char *name, const struct ck_tens
                     buf_char(&b, (char)(low | high << 4));
                 }
             }
-    gw_tensor(&g->w, name, GGUF_MXFP4, 3, (const int64_t[]){s.dim[0], (int64_t)rows, 32 * s.dim[2]}, b.p, b.n);
+    gw_tensor(&g->w, name, GGUF_MXFP4, 3, (const int64_t[]){s.dim[0], (int64_t)rows, 32 * s.dim[2]},
+              b.p, b.n);
     buf_free(&b);
 }
 
 /* Every second element of the last dimension, as F32; the folder's tensor becomes F32. */
-static inline void gc_bias(struct gc *g, struct ck_tensor *t, const char *name, size_t first, size_t step)
+static inline void gc_bias(struct gc *g, struct ck_tensor *t, const char *name, size_t first,
+                           size_t step)
 {
     struct gc_shape s = gc_shape(t);
     bool f32 = !strcmp(t->dtype, "F32");
@@ -454,8 +481,8 @@ static inline bool gc_gptoss(struct gc *g, struct ck_tensor *t, const char *name
 }
 
 /* gate_up_proj of gemma-4's experts as two tensors. */
-static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape *s, int type, size_t bytes,
-                          const char *name)
+static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape *s, int type,
+                          size_t bytes, const char *name)
 {
     size_t half = (size_t)s->dim[1] / 2 * bytes;
     int layer = 0;
@@ -466,7 +493,8 @@ static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape 
         snprintf(part, sizeof part, "blk.%d.ffn_%s_exps.weight", layer, k ? "up" : "gate");
         for (size_t e = 0; e < (size_t)s->dim[0]; e++)
             buf_add(&b, rows + (2 * e + k) * half, half);
-        gw_tensor(&g->w, part, type, 3, (const int64_t[]){s->dim[0], s->dim[1] / 2, s->dim[2]}, b.p, b.n);
+        gw_tensor(&g->w, part, type, 3, (const int64_t[]){s->dim[0], s->dim[1] / 2, s->dim[2]}, b.p,
+                  b.n);
         buf_free(&b);
     }
 }
@@ -492,11 +520,14 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
     if (g->how->fused && (q || k || v))
         type = s.n == 1 ? GGUF_F32 : GGUF_BF16;
     char *rows = gc_retype(g, t, type, s.rows * s.elems);
-    enum dtype p = type == GGUF_F32 ? DT_F32 : type == GGUF_F16 ? DT_F16 : type == GGUF_BF16 ? DT_BF16
-                                                                                             : gc_packed(type);
+    enum dtype p = type == GGUF_F32    ? DT_F32
+                   : type == GGUF_F16  ? DT_F16
+                   : type == GGUF_BF16 ? DT_BF16
+                                       : gc_packed(type);
     size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : dtype_bytes(p, s.elems);
     if (!strcmp(g->how->arch, "llama") && (q || k))
-        gc_permute(rows, n, bytes, (size_t)gc_int(g->c, q ? "num_attention_heads" : "num_key_value_heads"));
+        gc_permute(rows, n, bytes,
+                   (size_t)gc_int(g->c, q ? "num_attention_heads" : "num_key_value_heads"));
     if (g->how->fused && (q || k || v)) {
         buf_add(&qkv[q ? 0 : k ? 1 : 2], rows, n * bytes);
         *qkv_type = type;
@@ -509,7 +540,8 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
 }
 
 /* q, k and v of one layer that were kept back, as one tensor. */
-static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, const char *kind, int64_t elems)
+static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, const char *kind,
+                                int64_t elems)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_qkv.%s", layer, kind);
@@ -540,8 +572,8 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
                 char layer[64];
                 snprintf(layer, sizeof layer, "%slayers.%d.self_attn.", how->trunk, l);
                 const char *end = c->t[i].name + strlen(layer);
-                if (!strncmp(c->t[i].name, layer, strlen(layer)) && *end != 'o' && !strstr(end, "norm") &&
-                    (strstr(end, "bias") != NULL) == (k == 1))
+                if (!strncmp(c->t[i].name, layer, strlen(layer)) && *end != 'o' &&
+                    !strstr(end, "norm") && (strstr(end, "bias") != NULL) == (k == 1))
                     gc_tensor(&g, &c->t[i], qkv, &type);
             }
             gc_flush_qkv(&g, qkv, l, k ? "bias" : "weight", k ? 0 : gc_int(c, "hidden_size"));

@@ -1,4 +1,5 @@
-/* gguf_kit.h - writes GGUF files, well-formed ones and others, for tests and for the seeds of fuzzing.
+/* gguf_kit.h - writes GGUF files, well-formed ones and others, for tests and for the seeds of
+ * fuzzing.
  *
  * A struct gw collects metadata and tensors; gw_bytes() puts the file together.
  */
@@ -11,8 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GW_U8, GW_I8, GW_U16, GW_I16, GW_U32, GW_I32, GW_F32, GW_BOOL, GW_STRING, GW_ARRAY, GW_U64,
-       GW_I64, GW_F64 };
+enum {
+    GW_U8,
+    GW_I8,
+    GW_U16,
+    GW_I16,
+    GW_U32,
+    GW_I32,
+    GW_F32,
+    GW_BOOL,
+    GW_STRING,
+    GW_ARRAY,
+    GW_U64,
+    GW_I64,
+    GW_F64
+};
 
 struct gw {
     struct buf keys, infos, data;
@@ -41,10 +55,10 @@ static inline void gw_key(struct gw *w, const char *key, int type)
 
 static inline int gw_width(int type)
 {
-    return type == GW_U64 || type == GW_I64 || type == GW_F64       ? 8
-           : type == GW_U32 || type == GW_I32 || type == GW_F32     ? 4
-           : type == GW_U16 || type == GW_I16                       ? 2
-                                                                    : 1;
+    return type == GW_U64 || type == GW_I64 || type == GW_F64   ? 8
+           : type == GW_U32 || type == GW_I32 || type == GW_F32 ? 4
+           : type == GW_U16 || type == GW_I16                   ? 2
+                                                                : 1;
 }
 
 static inline void gw_int(struct gw *w, const char *key, int type, int64_t v)
@@ -65,7 +79,10 @@ static inline void gw_bool(struct gw *w, const char *key, bool v)
 
 static inline void gw_f32(struct gw *w, const char *key, double v)
 {
-    union { float f; uint32_t u; } x = {.f = (float)v};
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = (float)v};
     gw_int(w, key, GW_F32, x.u);
 }
 
@@ -104,8 +121,8 @@ static inline void gw_pad(struct buf *b, uint64_t align)
 }
 
 /* A tensor of a row-major shape. */
-static inline void gw_tensor(struct gw *w, const char *name, int type, int n_dim, const int64_t *dim,
-                             const void *bytes, size_t n)
+static inline void gw_tensor(struct gw *w, const char *name, int type, int n_dim,
+                             const int64_t *dim, const void *bytes, size_t n)
 {
     gw_pad(&w->data, w->align);
     gw_text(&w->infos, name);

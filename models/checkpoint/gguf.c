@@ -1,9 +1,9 @@
 /* gguf.c - see gguf.h.
  *
  * A file is, little-endian and without padding: "GGUF", the version, the numbers of tensors and of
- * keys; for each key its name, the type of its value and the value; for each tensor its name, shape,
- * type and offset; zeros up to a multiple of the alignment; the data. A string is its length in 64
- * bits and its bytes.
+ * keys; for each key its name, the type of its value and the value; for each tensor its name,
+ * shape, type and offset; zeros up to a multiple of the alignment; the data. A string is its length
+ * in 64 bits and its bytes.
  *
  * The header is read with pread() in pieces as far as it has been understood, so no memory is
  * allocated because of a number that a file merely states.
@@ -23,27 +23,47 @@
 #include <unistd.h>
 
 enum {
-    PIECE = 1 << 20, MAX_KEYS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_PARTS = 512, MAX_KEY = 1 << 10,
+    PIECE = 1 << 20,
+    MAX_KEYS = 1 << 16,
+    MAX_TENSORS = 1 << 20,
+    MAX_PARTS = 512,
+    MAX_KEY = 1 << 10,
     MAX_ELEMENTS = 1 << 24,
-    KEY_BYTES = 13, TENSOR_BYTES = 24, /* the fewest bytes of an entry */
+    KEY_BYTES = 13,
+    TENSOR_BYTES = 24, /* the fewest bytes of an entry */
 };
 
 /* Types of metadata values. */
-enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64,
-                  V_I64, V_F64, N_VALUES };
+enum value_type {
+    V_U8,
+    V_I8,
+    V_U16,
+    V_I16,
+    V_U32,
+    V_I32,
+    V_F32,
+    V_BOOL,
+    V_STRING,
+    V_ARRAY,
+    V_U64,
+    V_I64,
+    V_F64,
+    N_VALUES
+};
 
 static const struct {
     const char *name;
     int bytes;
 } values[N_VALUES] = {
-    [V_U8] = {"u8", 1},   [V_I8] = {"i8", 1},     [V_U16] = {"u16", 2}, [V_I16] = {"i16", 2},
-    [V_U32] = {"u32", 4}, [V_I32] = {"i32", 4},   [V_F32] = {"f32", 4}, [V_BOOL] = {"bool", 1},
-    [V_STRING] = {"string", 0}, [V_ARRAY] = {"array", 0}, [V_U64] = {"u64", 8},
-    [V_I64] = {"i64", 8}, [V_F64] = {"f64", 8},
+    [V_U8] = {"u8", 1},       [V_I8] = {"i8", 1},     [V_U16] = {"u16", 2},
+    [V_I16] = {"i16", 2},     [V_U32] = {"u32", 4},   [V_I32] = {"i32", 4},
+    [V_F32] = {"f32", 4},     [V_BOOL] = {"bool", 1}, [V_STRING] = {"string", 0},
+    [V_ARRAY] = {"array", 0}, [V_U64] = {"u64", 8},   [V_I64] = {"i64", 8},
+    [V_F64] = {"f64", 8},
 };
 
 struct entry {
-    size_t key; /* place in the header; a NUL ends it */
+    size_t key;           /* place in the header; a NUL ends it */
     enum value_type type; /* of the value, or of the elements of an array */
     bool array;
     uint64_t n; /* elements; 1: not an array */
@@ -75,23 +95,40 @@ static const struct {
     const char *name;
     enum dtype type; /* DT_NONE: not read */
 } types[GGUF_TYPES] = {
-    [GGUF_F32] = {"F32", DT_F32},       [GGUF_F16] = {"F16", DT_F16},
-    [GGUF_Q4_0] = {"Q4_0", DT_Q4_0},    [GGUF_Q4_1] = {"Q4_1", DT_Q4_1},
-    [GGUF_Q5_0] = {"Q5_0", DT_Q5_0},    [GGUF_Q5_1] = {"Q5_1", DT_Q5_1},
-    [GGUF_Q8_0] = {"Q8_0", DT_Q8_0},    [9] = {"Q8_1", DT_NONE},
-    [GGUF_Q2_K] = {"Q2_K", DT_Q2_K},    [GGUF_Q3_K] = {"Q3_K", DT_Q3_K},
-    [GGUF_Q4_K] = {"Q4_K", DT_Q4_K},    [GGUF_Q5_K] = {"Q5_K", DT_Q5_K},
-    [GGUF_Q6_K] = {"Q6_K", DT_Q6_K},    [15] = {"Q8_K", DT_NONE},
-    [16] = {"IQ2_XXS", DT_NONE},        [17] = {"IQ2_XS", DT_NONE},
-    [18] = {"IQ3_XXS", DT_NONE},        [19] = {"IQ1_S", DT_NONE},
-    [GGUF_IQ4_NL] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_NONE},
-    [22] = {"IQ2_S", DT_NONE},          [GGUF_IQ4_XS] = {"IQ4_XS", DT_IQ4_XS},
-    [GGUF_I8] = {"I8", DT_I8},          [GGUF_I16] = {"I16", DT_I16},
-    [GGUF_I32] = {"I32", DT_I32},       [GGUF_I64] = {"I64", DT_I64},
-    [28] = {"F64", DT_NONE},            [29] = {"IQ1_M", DT_NONE},
-    [GGUF_BF16] = {"BF16", DT_BF16},    [34] = {"TQ1_0", DT_NONE},
-    [35] = {"TQ2_0", DT_NONE},          [GGUF_MXFP4] = {"MXFP4", DT_MXFP4},
-    [GGUF_NVFP4] = {"NVFP4", DT_NVFP4}, [41] = {"Q1_0", DT_NONE},
+    [GGUF_F32] = {"F32", DT_F32},
+    [GGUF_F16] = {"F16", DT_F16},
+    [GGUF_Q4_0] = {"Q4_0", DT_Q4_0},
+    [GGUF_Q4_1] = {"Q4_1", DT_Q4_1},
+    [GGUF_Q5_0] = {"Q5_0", DT_Q5_0},
+    [GGUF_Q5_1] = {"Q5_1", DT_Q5_1},
+    [GGUF_Q8_0] = {"Q8_0", DT_Q8_0},
+    [9] = {"Q8_1", DT_NONE},
+    [GGUF_Q2_K] = {"Q2_K", DT_Q2_K},
+    [GGUF_Q3_K] = {"Q3_K", DT_Q3_K},
+    [GGUF_Q4_K] = {"Q4_K", DT_Q4_K},
+    [GGUF_Q5_K] = {"Q5_K", DT_Q5_K},
+    [GGUF_Q6_K] = {"Q6_K", DT_Q6_K},
+    [15] = {"Q8_K", DT_NONE},
+    [16] = {"IQ2_XXS", DT_NONE},
+    [17] = {"IQ2_XS", DT_NONE},
+    [18] = {"IQ3_XXS", DT_NONE},
+    [19] = {"IQ1_S", DT_NONE},
+    [GGUF_IQ4_NL] = {"IQ4_NL", DT_IQ4_NL},
+    [21] = {"IQ3_S", DT_NONE},
+    [22] = {"IQ2_S", DT_NONE},
+    [GGUF_IQ4_XS] = {"IQ4_XS", DT_IQ4_XS},
+    [GGUF_I8] = {"I8", DT_I8},
+    [GGUF_I16] = {"I16", DT_I16},
+    [GGUF_I32] = {"I32", DT_I32},
+    [GGUF_I64] = {"I64", DT_I64},
+    [28] = {"F64", DT_NONE},
+    [29] = {"IQ1_M", DT_NONE},
+    [GGUF_BF16] = {"BF16", DT_BF16},
+    [34] = {"TQ1_0", DT_NONE},
+    [35] = {"TQ2_0", DT_NONE},
+    [GGUF_MXFP4] = {"MXFP4", DT_MXFP4},
+    [GGUF_NVFP4] = {"NVFP4", DT_NVFP4},
+    [41] = {"Q1_0", DT_NONE},
     [42] = {"Q2_0", DT_NONE},
 };
 
@@ -129,8 +166,9 @@ static bool need(struct file *f, uint64_t n, const char *what, struct err *e)
     if (n <= f->n_head - f->pos)
         return true;
     if (n > f->size - f->pos)
-        return bad(f, e, "%s needs %" PRIu64 " bytes from byte %zu on, but the file ends at byte %"
-                   PRIu64, what, n, f->pos, f->size);
+        return bad(
+            f, e, "%s needs %" PRIu64 " bytes from byte %zu on, but the file ends at byte %" PRIu64,
+            what, n, f->pos, f->size);
     if (f->pos + n > GGUF_HEADER) /* no overflow: a file has at most 2^63 bytes */
         return bad(f, e, "%s makes its header larger than %d MB", what, GGUF_HEADER >> 20);
     uint64_t to = f->pos + n + PIECE;
@@ -201,7 +239,8 @@ static bool take_array(struct file *f, struct entry *x, const char *what, struct
         return bad(f, e, "%s has %" PRIu64 " elements, but %" PRIu64 " bytes of the file are left",
                    what, x->n, left);
     if (x->n > MAX_ELEMENTS)
-        return bad(f, e, "%s has %" PRIu64 " elements, expected at most %d", what, x->n, MAX_ELEMENTS);
+        return bad(f, e, "%s has %" PRIu64 " elements, expected at most %d", what, x->n,
+                   MAX_ELEMENTS);
     if (type != V_STRING) {
         bool ok = need(f, x->n * least, what, e);
         f->pos += ok ? (size_t)(x->n * least) : 0;
@@ -240,7 +279,8 @@ static bool take_entry(struct file *f, int i, struct entry *x, struct err *e)
     if (!take_string(f, &x->key, &n, what, e) || !take(f, 4, &type, what, e))
         return false;
     if (n > MAX_KEY || !is_plain(f->head + x->key, (size_t)n))
-        return bad(f, e, "%s is empty, has control characters or more than %d bytes", what, MAX_KEY);
+        return bad(f, e, "%s is empty, has control characters or more than %d bytes", what,
+                   MAX_KEY);
     f->head[x->key + n] = '\0'; /* over the type, which has been read */
     return take_value(f, type, x, e);
 }
@@ -296,7 +336,8 @@ static bool read_type(const struct file *f, struct gguf_tensor *t, uint64_t type
         return true;
     if (type < GGUF_TYPES && types[type].name)
         return bad_tensor(f, t, e, "has type %s, which aerie does not read", types[type].name);
-    bool removed = type == 4 || type == 5 || (type >= 31 && type <= 33) || (type >= 36 && type <= 38);
+    bool removed =
+        type == 4 || type == 5 || (type >= 31 && type <= 33) || (type >= 36 && type <= 38);
     return bad_tensor(f, t, e, "has type %" PRIu64 ", which %s", type,
                       removed ? "was removed from the format" : "is unknown");
 }
@@ -308,7 +349,8 @@ static bool check_shape(const struct file *f, struct gguf_tensor *t, struct err 
     long long row = (long long)t->dim[t->n_dim - 1];
     int block = dtype_packed(t->type) ? packed_format(t->type)->elements : 1;
     if (row % block)
-        return bad_tensor(f, t, e, "has rows of %lld elements, expected a multiple of %d, a block of %s",
+        return bad_tensor(f, t, e,
+                          "has rows of %lld elements, expected a multiple of %d, a block of %s",
                           row, block, dtype_name(t->type));
     for (int i = 0; i < t->n_dim; i++)
         if (t->dim[i] < 0)
@@ -328,8 +370,8 @@ static bool take_tensor(struct file *f, uint64_t i, struct gguf_tensor *t, struc
     if (!take_string(f, &at, &n, what, e))
         return false;
     if (n >= GGUF_NAME || !is_plain(f->head + at, (size_t)n))
-        return bad(f, e, "the name of %s is empty, has control characters or more than %d bytes", what,
-                   GGUF_NAME - 1);
+        return bad(f, e, "the name of %s is empty, has control characters or more than %d bytes",
+                   what, GGUF_NAME - 1);
     memcpy(t->name, f->head + at, (size_t)n);
     if (!take(f, 4, &v, what, e))
         return false;
@@ -372,11 +414,15 @@ static bool check_offsets(struct gguf *g, const struct file *f, int first, uint6
     for (int i = first; i < g->n_tensor; i++) {
         struct gguf_tensor *t = &g->tensor[i];
         if (t->at != at)
-            return bad_tensor(f, t, e, "starts at byte %" PRIu64 " of the data, expected %" PRIu64
-                              ", where the one before ends", t->at, at);
+            return bad_tensor(f, t, e,
+                              "starts at byte %" PRIu64 " of the data, expected %" PRIu64
+                              ", where the one before ends",
+                              t->at, at);
         if (data > f->size || at > f->size - data || t->bytes > f->size - data - at)
-            return bad_tensor(f, t, e, "has %" PRIu64 " bytes, but the file ends at byte %" PRIu64
-                              " (is it complete?)", t->bytes, f->size);
+            return bad_tensor(f, t, e,
+                              "has %" PRIu64 " bytes, but the file ends at byte %" PRIu64
+                              " (is it complete?)",
+                              t->bytes, f->size);
         t->at += data;
         at += t->bytes;
         if (at % align)
@@ -496,8 +542,14 @@ static bool int_at_place(const char *p, enum value_type t, int64_t *out)
 static double real_at_place(const char *p, enum value_type t)
 {
     uint64_t v = little(p, values[t].bytes);
-    union { uint32_t u; float f; } x = {.u = (uint32_t)v};
-    union { uint64_t u; double d; } y = {.u = v};
+    union {
+        uint32_t u;
+        float f;
+    } x = {.u = (uint32_t)v};
+    union {
+        uint64_t u;
+        double d;
+    } y = {.u = v};
     return t == V_F32 ? (double)x.f : y.d;
 }
 
@@ -561,8 +613,8 @@ bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, i
     if (!int_at_place(place(g, x), x->type, &v))
         return gguf_refuse(g, key, e, "is more than 2^63 - 1");
     if (v < min || v > max)
-        return gguf_refuse(g, key, e, "is %lld, expected %lld to %lld", (long long)v, (long long)min,
-                           (long long)max);
+        return gguf_refuse(g, key, e, "is %lld, expected %lld to %lld", (long long)v,
+                           (long long)min, (long long)max);
     *out = v;
     return true;
 }
@@ -707,8 +759,9 @@ static bool open_part(struct gguf *g, int stem, int no, int count, struct err *e
 {
     struct entry *entry;
     int n = 0;
-    bool ok = file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
-                        &entry, &n, e);
+    bool ok =
+        file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
+                  &entry, &n, e);
     const struct file *f = &g->file[g->n_file - 1];
     const struct entry *a = ok ? find_entry(f, entry, n, "split.no") : NULL;
     const struct entry *b = ok ? find_entry(f, entry, n, "split.count") : NULL;
@@ -734,12 +787,16 @@ static bool open_parts(struct gguf *g, struct err *e)
     const char *path = g->file[0].path;
     int stem = part_stem(path, (int)no, (int)count);
     if (no)
-        return bad(&g->file[0], e, "is part %lld of %lld of a model, expected the first part (%s"
-                   "-00001-of-%05lld.gguf)", (long long)no + 1, (long long)count,
-                   stem < 0 ? "NAME" : "...", (long long)count);
+        return bad(&g->file[0], e,
+                   "is part %lld of %lld of a model, expected the first part (%s"
+                   "-00001-of-%05lld.gguf)",
+                   (long long)no + 1, (long long)count, stem < 0 ? "NAME" : "...",
+                   (long long)count);
     if (stem < 0)
-        return bad(&g->file[0], e, "is the first of %lld parts, expected a name that ends in "
-                   "-00001-of-%05lld.gguf", (long long)count, (long long)count);
+        return bad(&g->file[0], e,
+                   "is the first of %lld parts, expected a name that ends in "
+                   "-00001-of-%05lld.gguf",
+                   (long long)count, (long long)count);
     for (int i = 1; i < count; i++)
         if (!open_part(g, stem, i, (int)count, e))
             return false;

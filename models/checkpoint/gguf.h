@@ -1,10 +1,10 @@
 /* gguf.h - a strict reader of GGUF files: typed metadata, and the list of tensors.
  *
- * A file, or the first of the parts PREFIX-00001-of-0000N.gguf, whose others are opened with it. The
- * header is checked completely when the file is opened: every length lies within the file before
- * memory is allocated for it, keys and names are unique and printable, every tensor's type is
- * one that aerie reads, and the tensors follow each other in the data without holes or overlaps. The
- * whole header is kept in memory, at most GGUF_HEADER bytes a file.
+ * A file, or the first of the parts PREFIX-00001-of-0000N.gguf, whose others are opened with it.
+ * The header is checked completely when the file is opened: every length lies within the file
+ * before memory is allocated for it, keys and names are unique and printable, every tensor's type
+ * is one that aerie reads, and the tensors follow each other in the data without holes or overlaps.
+ * The whole header is kept in memory, at most GGUF_HEADER bytes a file.
  *
  * A struct gguf does not change after gguf_open(): any thread may read it. Errors are ERR_MODEL.
  */
@@ -33,8 +33,8 @@ void gguf_close(struct gguf *g); /* NULL is allowed */
 /* ---- metadata -------------------------------------------------------------------------------- */
 
 /* The functions below return false and *e, which names file and key, if the key is present with
- * another type, more elements or other values than asked for. An absent key is no error: true, with *out (and *n)
- * unchanged, so that they hold the default. */
+ * another type, more elements or other values than asked for. An absent key is no error: true, with
+ * *out (and *n) unchanged, so that they hold the default. */
 
 bool gguf_has(const struct gguf *g, const char *key);
 /* Integers of any width. A bool is 0 or 1. */
@@ -59,10 +59,28 @@ const char *gguf_key(const struct gguf *g, int i);
 
 /* The types of tensors that aerie reads, by the numbers of the format. */
 enum gguf_type {
-    GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q4_0 = 2, GGUF_Q4_1 = 3, GGUF_Q5_0 = 6, GGUF_Q5_1 = 7,
-    GGUF_Q8_0 = 8, GGUF_Q2_K = 10, GGUF_Q3_K = 11, GGUF_Q4_K = 12, GGUF_Q5_K = 13, GGUF_Q6_K = 14,
-    GGUF_IQ4_NL = 20, GGUF_IQ4_XS = 23, GGUF_I8 = 24, GGUF_I16 = 25, GGUF_I32 = 26, GGUF_I64 = 27,
-    GGUF_BF16 = 30, GGUF_MXFP4 = 39, GGUF_NVFP4 = 40, GGUF_TYPES = 43,
+    GGUF_F32 = 0,
+    GGUF_F16 = 1,
+    GGUF_Q4_0 = 2,
+    GGUF_Q4_1 = 3,
+    GGUF_Q5_0 = 6,
+    GGUF_Q5_1 = 7,
+    GGUF_Q8_0 = 8,
+    GGUF_Q2_K = 10,
+    GGUF_Q3_K = 11,
+    GGUF_Q4_K = 12,
+    GGUF_Q5_K = 13,
+    GGUF_Q6_K = 14,
+    GGUF_IQ4_NL = 20,
+    GGUF_IQ4_XS = 23,
+    GGUF_I8 = 24,
+    GGUF_I16 = 25,
+    GGUF_I32 = 26,
+    GGUF_I64 = 27,
+    GGUF_BF16 = 30,
+    GGUF_MXFP4 = 39,
+    GGUF_NVFP4 = 40,
+    GGUF_TYPES = 43,
 };
 
 enum { GGUF_NAME = 64 };
@@ -70,8 +88,9 @@ enum { GGUF_NAME = 64 };
 struct gguf_tensor {
     char name[GGUF_NAME];
     enum dtype type;
-    int n_dim;      /* 1 to 4 */
-    int64_t dim[4]; /* row-major, as in struct tensor: the last one is the length of a row. (The file
+    int n_dim; /* 1 to 4 */
+    int64_t
+        dim[4]; /* row-major, as in struct tensor: the last one is the length of a row. (The file
                        has them in the other order.) A multiple of the block's elements */
     int file;
     uint64_t at, bytes; /* in the file */

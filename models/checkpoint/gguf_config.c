@@ -1,9 +1,10 @@
 /* gguf_config.c - see gguf_model.h.
  *
- * An absent key has the default of the architecture, which is the one of llama.cpp: a file without it is normal.
- * What the format does not store is what the published models have: attention scales of gemma, YaRN's
- * `truncate` of gpt-oss. Frequencies of a llama-3 rope are stored as factors, from which its parameters
- * are found again, so that the frequencies have the bits that the config.json gives them.
+ * An absent key has the default of the architecture, which is the one of llama.cpp: a file without
+ * it is normal. What the format does not store is what the published models have: attention scales
+ * of gemma, YaRN's `truncate` of gpt-oss. Frequencies of a llama-3 rope are stored as factors, from
+ * which its parameters are found again, so that the frequencies have the bits that the config.json
+ * gives them.
  */
 #include "models/checkpoint/gguf_model.h"
 
@@ -163,7 +164,10 @@ static void put_sizes(struct gguf_meta *m)
     int64_t hidden = get_int(m, "embedding_length", NEEDED, MAX_SIZE);
     m->heads = (int)get_same(m, "attention.head_count", NEEDED, 1 << 16);
     if (m->ok && (!m->layers || !m->heads || !hidden))
-        refuse(m, !m->layers ? "block_count" : !m->heads ? "attention.head_count" : "embedding_length",
+        refuse(m,
+               !m->layers  ? "block_count"
+               : !m->heads ? "attention.head_count"
+                           : "embedding_length",
                "is 0");
     put_int(m, "num_hidden_layers", m->layers);
     put_int(m, "hidden_size", hidden);
@@ -180,8 +184,8 @@ static void put_heads(struct gguf_meta *m)
     int64_t hidden = json_integer_value(json_object_get(m->out, "hidden_size"));
     int64_t dim = get_int(m, "attention.key_length", m->ok ? hidden / m->heads : 0, 1 << 16);
     if (m->ok && !has(m, "attention.key_length") && hidden % m->heads)
-        refuse(m, "attention.head_count", "is %d, which does not divide embedding_length %lld", m->heads,
-               (long long)hidden);
+        refuse(m, "attention.head_count", "is %d, which does not divide embedding_length %lld",
+               m->heads, (long long)hidden);
     if (get_int(m, "attention.value_length", dim, 1 << 16) != dim)
         refuse(m, "attention.value_length", "is not attention.key_length %lld", (long long)dim);
     if (get_int(m, "rope.dimension_count", dim, 1 << 16) != dim)
@@ -224,15 +228,13 @@ static void put_windows(struct gguf_meta *m, int64_t period, int64_t window)
 
 /* Texts of tokens that end a reply, whatever the metadata say, as llama.cpp has it. */
 static const char *const end_texts[] = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>",
-                                        "<|return|>", "<|call|>", "<|endoftext|>", "<|eom_id|>"};
+                                        "<|return|>", "<|call|>",   "<|endoftext|>", "<|eom_id|>"};
 
 static void add_id(json_t *all, int64_t id)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(all, i, v)
-        if (json_integer_value(v) == id)
-            return;
+    json_array_foreach(all, i, v) if (json_integer_value(v) == id) return;
     if (json_array_size(all) < MAX_STOPS)
         json_array_append_new(all, json_integer(id));
 }
@@ -259,7 +261,8 @@ static void put_ids(struct gguf_meta *m)
     if (m->ok)
         m->ok = gguf_strings(m->g, "tokenizer.ggml.tokens", &t, &n, m->e);
     for (size_t i = 0; m->ok && i < n; i++)
-        for (size_t k = 0; t[i].n && t[i].p[0] == '<' && k < sizeof end_texts / sizeof *end_texts; k++)
+        for (size_t k = 0; t[i].n && t[i].p[0] == '<' && k < sizeof end_texts / sizeof *end_texts;
+             k++)
             if (t[i].n == strlen(end_texts[k]) && !memcmp(t[i].p, end_texts[k], t[i].n))
                 add_id(all, (int64_t)i);
     free(t);
@@ -282,7 +285,8 @@ static float *read_floats(struct gguf_meta *m, const struct gguf_tensor *t, int6
     float *v = xcalloc((size_t)n, sizeof *v);
     int fd = file_open(gguf_path(m->g, t->file), O_RDONLY, 0);
     if (t->type != DT_F32 || t->n_dim != 1 || t->dim[0] != n)
-        m->ok = err_set(m->e, ERR_MODEL, "%s: tensor %s has type %s and %lld elements, expected F32 and %lld",
+        m->ok = err_set(m->e, ERR_MODEL,
+                        "%s: tensor %s has type %s and %lld elements, expected F32 and %lld",
                         show_path(gguf_path(m->g, t->file)).s, show(t->name).s, dtype_name(t->type),
                         (long long)t->dim[0], (long long)n);
     else if (fd < 0 || pread_fully(fd, v, (size_t)n * 4, t->at) != (ptrdiff_t)n * 4)
@@ -312,8 +316,9 @@ static double llama3_factor(double wave, double factor, double original)
     return wave > original / low ? factor : 1 / ((1 - smooth) / factor + smooth);
 }
 
-/* The context that the llama-3 rule starts from: one factor between 1 and `factor` tells it. Where there is
- * none, any number does that is beyond 4 wavelengths of the factors 1 and below the others. */
+/* The context that the llama-3 rule starts from: one factor between 1 and `factor` tells it. Where
+ * there is none, any number does that is beyond 4 wavelengths of the factors 1 and below the
+ * others. */
 static double llama3_original(const float *f, int64_t n, double theta, double factor)
 {
     double least = 0, most = INFINITY;
@@ -330,8 +335,8 @@ static double llama3_original(const float *f, int64_t n, double theta, double fa
     return known > least && known < most ? known : isfinite(most) ? sqrt(least * most) : 2 * least;
 }
 
-/* Finds the llama-3 rule that gives these factors: with low and high frequency factors of 1 and 4, as in
- * all published models, `factor` is the last of them. */
+/* Finds the llama-3 rule that gives these factors: with low and high frequency factors of 1 and 4,
+ * as in all published models, `factor` is the last of them. */
 static bool find_llama3(const float *f, int64_t n, double theta, double *factor, double *original)
 {
     *factor = f[n - 1];
@@ -358,8 +363,10 @@ static json_t *llama3_scaling(struct gguf_meta *m, double theta)
                       "low_freq_factor", 1.0, "high_freq_factor", 4.0,
                       "original_max_position_embeddings", (json_int_t)original);
     else if (m->ok && f)
-        m->ok = err_set(m->e, ERR_MODEL, "%s: the factors in tensor %s are not those of a llama3 rope, "
-                        "the only kind that aerie reads", show_path(gguf_path(m->g, 0)).s, show(name).s);
+        m->ok = err_set(m->e, ERR_MODEL,
+                        "%s: the factors in tensor %s are not those of a llama3 rope, "
+                        "the only kind that aerie reads",
+                        show_path(gguf_path(m->g, 0)).s, show(name).s);
     free(f);
     return s;
 }
@@ -367,11 +374,12 @@ static json_t *llama3_scaling(struct gguf_meta *m, double theta)
 static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
 {
     double attn = get_real(m, "rope.scaling.yarn_attn_factor", 0), dflt = 0.1 * log(factor) + 1;
-    json_t *s = json_pack("{s:s, s:f, s:I, s:f, s:f}", "rope_type", "yarn", "factor", factor,
-                          "original_max_position_embeddings",
-                          (json_int_t)get_int(m, "rope.scaling.original_context_length", NEEDED, INT32_MAX),
-                          "beta_fast", get_real(m, "rope.scaling.yarn_beta_fast", 32),
-                          "beta_slow", get_real(m, "rope.scaling.yarn_beta_slow", 1));
+    json_t *s =
+        json_pack("{s:s, s:f, s:I, s:f, s:f}", "rope_type", "yarn", "factor", factor,
+                  "original_max_position_embeddings",
+                  (json_int_t)get_int(m, "rope.scaling.original_context_length", NEEDED, INT32_MAX),
+                  "beta_fast", get_real(m, "rope.scaling.yarn_beta_fast", 32), "beta_slow",
+                  get_real(m, "rope.scaling.yarn_beta_slow", 1));
     if (!truncate)
         json_object_set_new(s, "truncate", json_false());
     /* the default has more digits than its float32 */
@@ -425,7 +433,8 @@ static void put_ropes(struct gguf_meta *m, json_t *full_rope, double theta, doub
     json_object_set_new(full_rope, "rope_theta", json_real(theta));
     json_object_set_new(m->out, "rope_parameters",
                         json_pack("{s:o, s:{s:s, s:f}}", "full_attention", full_rope,
-                                  "sliding_attention", "rope_type", "default", "rope_theta", sliding));
+                                  "sliding_attention", "rope_type", "default", "rope_theta",
+                                  sliding));
 }
 
 /* ---- architectures ---- */
@@ -501,7 +510,8 @@ static void config_gptoss(struct gguf_meta *m)
     put_windows(m, 2, NEEDED);
     put_rope(m, false);
     int64_t dense = get_same(m, "feed_forward_length", 0, MAX_SIZE);
-    put_int(m, "intermediate_size", get_int(m, "expert_feed_forward_length", dense ? dense : NEEDED, MAX_SIZE));
+    put_int(m, "intermediate_size",
+            get_int(m, "expert_feed_forward_length", dense ? dense : NEEDED, MAX_SIZE));
     put_int(m, "num_local_experts", get_int(m, "expert_count", NEEDED, MAX_SIZE));
     put_int(m, "num_experts_per_tok", get_int(m, "expert_used_count", NEEDED, MAX_SIZE));
     put_bool(m, "attention_bias", has_bias(m));
@@ -533,8 +543,10 @@ static double gemma4_partial(struct gguf_meta *m, int64_t dim)
         ones++;
     for (int64_t i = ones; f && i < n; i++)
         if (!(f[i] >= 1e20f) && m->ok)
-            m->ok = err_set(m->e, ERR_MODEL, "%s: the factors in tensor %s are neither 1 nor 1e30, as those "
-                            "of a partial rope are", show_path(gguf_path(m->g, 0)).s, show(name).s);
+            m->ok = err_set(m->e, ERR_MODEL,
+                            "%s: the factors in tensor %s are neither 1 nor 1e30, as those "
+                            "of a partial rope are",
+                            show_path(gguf_path(m->g, 0)).s, show(name).s);
     bool all = !f || !n;
     free(f);
     return all ? 1 : (double)ones / (double)n;
@@ -548,7 +560,8 @@ static void put_gemma4_mlp(struct gguf_meta *m, int64_t shared)
     bool wide = m->ok && shared && v[m->layers - 1] == 2 * first;
     for (int i = 0; m->ok && i < m->layers; i++)
         if (v[i] != (wide && i >= m->layers - shared ? 2 * first : first))
-            refuse(m, key, "is %lld for layer %d, expected %lld, or twice that in the last %lld layers",
+            refuse(m, key,
+                   "is %lld for layer %d, expected %lld, or twice that in the last %lld layers",
                    (long long)v[i], i, (long long)first, (long long)shared);
     free(v);
     put_int(m, "intermediate_size", first);
@@ -575,14 +588,15 @@ static void put_gemma4_heads(struct gguf_meta *m)
     bool k_is_v = false;
     for (int i = 0; m->ok && i < m->layers; i++) {
         char v[40];
-        bool slides = !strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention");
+        bool slides =
+            !strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention");
         snprintf(v, sizeof v, "blk.%d.attn_k.weight", i);
         bool own = gguf_find(m->g, v);
         snprintf(v, sizeof v, "blk.%d.attn_v.weight", i);
         k_is_v |= !slides && own && !gguf_find(m->g, v);
         if (of[slides] && of[slides] != kv[i])
-            refuse(m, key, "is %lld for layer %d and %lld for others of its type", (long long)kv[i], i,
-                   (long long)of[slides]);
+            refuse(m, key, "is %lld for layer %d and %lld for others of its type", (long long)kv[i],
+                   i, (long long)of[slides]);
         of[slides] = kv[i];
     }
     free(kv);
@@ -604,9 +618,11 @@ static void config_gemma4(struct gguf_meta *m)
     put_gemma4_mlp(m, get_int(m, "attention.shared_kv_layers", 0, m->layers));
     int64_t dim = json_integer_value(json_object_get(m->out, "global_head_dim"));
     double theta = get_real(m, "rope.freq_base", 1e6), partial = gemma4_partial(m, dim);
-    json_t *rope = json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor", partial);
+    json_t *rope =
+        json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor", partial);
     put_ropes(m, rope, theta, get_real(m, "rope.freq_base_swa", 10000));
-    put_int(m, "hidden_size_per_layer_input", get_int(m, "embedding_length_per_layer_input", 0, MAX_SIZE));
+    put_int(m, "hidden_size_per_layer_input",
+            get_int(m, "embedding_length_per_layer_input", 0, MAX_SIZE));
     put_int(m, "vocab_size_per_layer_input", rows_of(m, "per_layer_token_embd.weight"));
     double cap = get_real(m, "final_logit_softcapping", 0);
     if (cap > 0)
@@ -648,10 +664,13 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
     if (!t.p)
         gguf_refuse(g, key, e, "is missing");
     else if (!strcmp(name, "clip") || !strcmp(name, "mmproj"))
-        gguf_refuse(g, key, e, "is \"%s\": these are the image and sound parts of a model (mmproj), "
-                    "expected the file of its text model", name);
+        gguf_refuse(g, key, e,
+                    "is \"%s\": these are the image and sound parts of a model (mmproj), "
+                    "expected the file of its text model",
+                    name);
     else
-        gguf_refuse(g, key, e, "\"%s\" is not supported, expected one of %s", show(name).s, known.p);
+        gguf_refuse(g, key, e, "\"%s\" is not supported, expected one of %s", show(name).s,
+                    known.p);
     free(name);
     buf_free(&known);
     return NULL;
@@ -661,8 +680,9 @@ const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e)
 
 /* Keys of an architecture that change no number. */
 static const char *const harmless[] = {
-    "vocab_size", "rope.scaling.finetuned", "rope.scaling.orig_ctx_len", "attention.causal",
-    "leading_dense_block_count", "expert_count", "expert_used_count",
+    "vocab_size",        "rope.scaling.finetuned",    "rope.scaling.orig_ctx_len",
+    "attention.causal",  "leading_dense_block_count", "expert_count",
+    "expert_used_count",
 };
 
 static void note_unused(const struct gguf_meta *m, struct buf *note)
@@ -675,7 +695,8 @@ static void note_unused(const struct gguf_meta *m, struct buf *note)
         for (size_t k = 0; !skip && k < sizeof harmless / sizeof *harmless; k++)
             skip = !strcmp(key + n + 1, harmless[k]);
         if (!skip && found++ < 5)
-            buf_printf(note, "%s%s", found == 1 ? "metadata that aerie does not use: " : ", ", show(key).s);
+            buf_printf(note, "%s%s", found == 1 ? "metadata that aerie does not use: " : ", ",
+                       show(key).s);
     }
     if (found > 5)
         buf_printf(note, " and %d more", found - 5);
@@ -687,7 +708,11 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
     int n = 0;
     while (gguf_key(g, n))
         n++;
-    struct gguf_meta m = {.g = g, .a = a, .out = json_object(), .e = e, .ok = true,
+    struct gguf_meta m = {.g = g,
+                          .a = a,
+                          .out = json_object(),
+                          .e = e,
+                          .ok = true,
                           .used = xcalloc((size_t)n, sizeof *m.used)};
     put_sizes(&m);
     if (m.ok)

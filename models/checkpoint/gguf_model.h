@@ -1,8 +1,8 @@
-/* gguf_model.h - a GGUF file as the checkpoint that it was made of: the tensors under their published names,
- * shapes and orders, and the config.json that says what the metadata say.
+/* gguf_model.h - a GGUF file as the checkpoint that it was made of: the tensors under their
+ * published names, shapes and orders, and the config.json that says what the metadata say.
  *
- * gguf_tensors.c undoes what the converter did to tensors; gguf_config.c reads the metadata. What an
- * architecture of the format is, both read from one row of a table (struct gguf_arch).
+ * gguf_tensors.c undoes what the converter did to tensors; gguf_config.c reads the metadata. What
+ * an architecture of the format is, both read from one row of a table (struct gguf_arch).
  */
 #ifndef AERIE_MODELS_GGUF_MODEL_H
 #define AERIE_MODELS_GGUF_MODEL_H
@@ -22,16 +22,17 @@ struct gguf_arch {
     void (*config)(struct gguf_meta *m); /* fills the config */
 };
 
-/* The row of the file's architecture. NULL and *e: it is not supported, and *e says what the file is. */
+/* The row of the file's architecture. NULL and *e: it is not supported, and *e says what the file
+ * is. */
 const struct gguf_arch *gguf_arch(const struct gguf *g, struct err *e);
 
 /* A tensor under its published name. */
 struct gguf_made {
     char name[96];
-    struct tensor t; /* name, type, shape, bytes */
+    struct tensor t;   /* name, type, shape, bytes */
     enum dtype source; /* type in the file */
-    bool in_place;   /* its bytes lie in the file: rows.from[0] */
-    struct rows rows;
+    bool in_place;     /* its bytes lie in the file: rows.from[0] */
+    struct rows rows;  /* how it is read; elems == 0: as it lies there */
 };
 
 /* Calls add() for each tensor of the model, in the order of the file. False and *e: what a tensor
@@ -39,12 +40,13 @@ struct gguf_made {
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e);
 
-/* The text of the config.json. Adds a line to *note about keys that were not understood. False and *e:
- * the metadata are incomplete or ask for what is not supported. */
+/* The text of the config.json. Adds a line to *note about keys that were not understood. False and
+ * *e: the metadata are incomplete or ask for what is not supported. */
 bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *out, struct buf *note,
                  struct err *e);
 
-/* What the file is, for people: the types of its tensors and how many there are of each, its name and label. */
+/* What the file is, for people: the types of its tensors and how many there are of each, its name
+ * and label. */
 void gguf_about(const struct gguf *g, struct buf *out);
 
 #endif

@@ -1,9 +1,11 @@
 /* gguf_tensors.c - see gguf_model.h.
  *
- * Most tensors only have another name. Others were changed by the converter, and a struct rows undoes
- * that when the tensor is read: rows of q and k in the order of an interleaved rope; norms stored as
- * w + 1; experts' gate and up in tensors of their own; MXFP4 blocks. Packed weights become bf16, each
- * value rounded once (kernels/packed.h).
+ * Most tensors only have another name. Others were changed by the converter, and a struct rows
+ * undoes that when the tensor is read: rows of q and k in the order of an interleaved rope; norms
+ * stored as w + 1; experts' gate and up in tensors of their own; gpt-oss's MXFP4 blocks. Packed
+ * matrices stay packed. Packed vectors, and matrices of two packed types in one tensor, become
+ * bf16, each value rounded once, which is what a packed weight is for the kernels, too
+ * (kernels/packed.h).
  */
 #include "models/checkpoint/gguf_model.h"
 
@@ -64,8 +66,8 @@ static const struct {
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
 /* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the table. */
-static bool rename_stem(const char *const (*table)[2], size_t n, const char *prefix, const char *name,
-                        char *out, size_t room)
+static bool rename_stem(const char *const (*table)[2], size_t n, const char *prefix,
+                        const char *name, char *out, size_t room)
 {
     size_t stem = strcspn(name, ".");
     if (strcmp(name + stem, ".weight") != 0 && strcmp(name + stem, ".bias") != 0)
@@ -104,8 +106,9 @@ static void publish(const struct gguf_arch *a, const char *name, char *out, size
     }
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
     if (!strcmp(rest, "ffn_norm.weight"))
-        snprintf(out, room, "%s%s", prefix, a->sandwich ? "pre_feedforward_layernorm.weight"
-                                                        : "post_attention_layernorm.weight");
+        snprintf(out, room, "%s%s", prefix,
+                 a->sandwich ? "pre_feedforward_layernorm.weight"
+                             : "post_attention_layernorm.weight");
     for (size_t i = 0; i < LEN(odd_names); i++)
         if (!strcmp(odd_names[i].arch, a->name) && !strcmp(odd_names[i].gguf, rest))
             snprintf(out, room, "%s%s", prefix, odd_names[i].published);
@@ -161,11 +164,11 @@ static void remake(struct gguf_made *m, enum row_order order, int64_t group, int
     m->rows.elems = elems;
 }
 
-/* The type that numbers of the file's types have in memory: bf16 for packed ones. */
+/* The type that numbers of the file's types have in one tensor in memory. */
 static enum dtype memory_type(enum dtype a, enum dtype b)
 {
     bool bf16 = (dtype_packed(a) || a == DT_BF16) && (dtype_packed(b) || b == DT_BF16);
-    return bf16 ? DT_BF16 : a == b ? a : DT_F32;
+    return bf16 ? DT_BF16 : DT_F32;
 }
 
 /* Sets the tensor's type and size, and hands it on. */
@@ -173,9 +176,10 @@ static bool finish(const struct listing *l, struct gguf_made *m)
 {
     struct rows *r = &m->rows;
     const enum dtype a = r->from[0].type, b = r->n_from > 1 ? r->from[1].type : a;
-    if (r->make == MAKE_SAME && (dtype_packed(a) || a != b)) {
-        if (m->in_place)
-            remake(m, ROWS_SAME, 0, dtype_packed(a) ? packed_format(a)->elements : 1);
+    if (m->in_place && dtype_packed(a))
+        r->elems = packed_format(a)->elements;
+    if (r->make == MAKE_SAME && (a != b || (dtype_packed(a) && m->t.n_dim == 1))) {
+        m->in_place = false;
         r->make = MAKE_TYPE;
         r->to = m->t.type = memory_type(a, b);
     }
@@ -183,7 +187,7 @@ static bool finish(const struct listing *l, struct gguf_made *m)
         m->t.type = DT_F32;
     if (r->make == MAKE_CODES || r->make == MAKE_SCALES)
         m->t.type = DT_U8;
-    if (!m->in_place)
+    if (r->elems)
         r->bytes = rows_bytes(r);
     if (!dtype_bytes_fit(m->t.type, m->t.n_dim, m->t.dim, &m->t.bytes) || m->t.bytes > INT64_MAX)
         return err_set(l->e, ERR_MODEL, "%s: tensor %s has too many elements",
@@ -213,8 +217,8 @@ static bool list_paired(const struct listing *l, const struct gguf_tensor *t, co
     if (!gguf_int(l->g, full, 1, 1 << 16, &heads, l->e))
         return false;
     if (!heads || t->dim[0] % (2 * heads) || t->n_dim > 2)
-        return bad(l, t, "has %lld rows, expected a multiple of 2 x %lld (%s)", (long long)t->dim[0],
-                   (long long)heads, full);
+        return bad(l, t, "has %lld rows, expected a multiple of 2 x %lld (%s)",
+                   (long long)t->dim[0], (long long)heads, full);
     if (t->n_dim == 1 && dtype_packed(t->type))
         return bad(l, t, "has type %s, expected F32, F16 or BF16", dtype_name(t->type));
     remake(&m, ROWS_HALVES, t->dim[0] / heads, row_elems(t));
@@ -266,19 +270,22 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
     remake(&m, order, gate->dim[1], bias ? 1 : gate->dim[2]);
     m.t.dim[1] *= 2;
     snprintf(m.name, sizeof m.name, "%s", published);
-    return gate->type == DT_MXFP4 && order == ROWS_PAIRS ? list_blocks(l, &m, published) : finish(l, &m);
+    return gate->type == DT_MXFP4 && order == ROWS_PAIRS ? list_blocks(l, &m, published)
+                                                         : finish(l, &m);
 }
 
-/* gpt-oss: rows of gate and up in turn. The bf16 layout has inputs before outputs, which no row of the
- * file has. */
+/* gpt-oss: rows of gate and up in turn. The bf16 layout has inputs before outputs, which no row of
+ * the file has. */
 static bool list_gptoss_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
                                const char *rest)
 {
     char up[40], name[96];
     bool weight = strstr(rest, ".weight") != NULL;
     if (weight && (t->type != DT_MXFP4 || t->n_dim != 3))
-        return bad(l, t, "has type %s and %d dimensions, expected MXFP4 and 3, as all gpt-oss files "
-                   "store experts", dtype_name(t->type), t->n_dim);
+        return bad(l, t,
+                   "has type %s and %d dimensions, expected MXFP4 and 3, as all gpt-oss files "
+                   "store experts",
+                   dtype_name(t->type), t->n_dim);
     if (!strncmp(rest, "ffn_down", 8)) {
         struct gguf_made m = made_of(l, t);
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
@@ -303,7 +310,8 @@ static bool list_expert(const struct listing *l, const struct gguf_tensor *t, in
             return true; /* a part of that one */
     } else if (oss && (gate || !strcmp(rest, "ffn_down_exps.weight"))) {
         return list_gptoss_expert(l, t, layer, rest);
-    } else if (!strcmp(l->a->name, "gemma4") && !strcmp(rest, "ffn_gate_exps.weight") && t->n_dim == 3) {
+    } else if (!strcmp(l->a->name, "gemma4") && !strcmp(rest, "ffn_gate_exps.weight") &&
+               t->n_dim == 3) {
         snprintf(up, sizeof up, "blk.%d.ffn_up_exps.weight", layer);
         snprintf(name, sizeof name, "model.layers.%d.experts.gate_up_proj", layer);
         return list_two(l, t, up, ROWS_STACKED, name);
@@ -313,7 +321,8 @@ static bool list_expert(const struct listing *l, const struct gguf_tensor *t, in
 }
 
 /* q, k and v in one tensor, one after another. */
-static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int layer, const char *rest)
+static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int layer,
+                     const char *rest)
 {
     int64_t heads = 0, kv = 0;
     char key[80];
@@ -334,7 +343,8 @@ static bool list_qkv(const struct listing *l, const struct gguf_tensor *t, int l
     for (int i = 0; i < 3; i++) {
         part.dim[0] = n[i];
         part.bytes = t->bytes / (uint64_t)t->dim[0] * (uint64_t)n[i];
-        snprintf(part.name, sizeof part.name, "blk.%d.%s%s", layer, what[i], rest + strlen("attn_qkv"));
+        snprintf(part.name, sizeof part.name, "blk.%d.%s%s", layer, what[i],
+                 rest + strlen("attn_qkv"));
         struct gguf_made m = made_of(l, &part);
         m.rows.from[0].name = t->name;
         if (l->a->paired && i < 2)
@@ -364,7 +374,8 @@ static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
         return true;
     if (layer >= 0 && !strncmp(rest, "attn_qkv.", 9))
         return list_qkv(l, t, layer, rest);
-    if (layer >= 0 && l->a->paired && (!strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7)))
+    if (layer >= 0 && l->a->paired &&
+        (!strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7)))
         return list_paired(l, t, rest[5] == 'q' ? "q" : "k");
     size_t n = strlen(t->name);
     if (l->a->plus_1 && n >= 11 && !strcmp(t->name + n - 11, "norm.weight") && is_floats(t->type))
@@ -386,16 +397,17 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
 void gguf_about(const struct gguf *g, struct buf *out)
 {
     static const char *const labels[] = {
-        [0] = "F32", [1] = "F16", [2] = "Q4_0", [3] = "Q4_1", [7] = "Q8_0", [8] = "Q5_0",
-        [9] = "Q5_1", [10] = "Q2_K", [11] = "Q3_K_S", [12] = "Q3_K_M", [13] = "Q3_K_L",
-        [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M", [18] = "Q6_K",
-        [25] = "IQ4_NL", [30] = "IQ4_XS", [32] = "BF16", [38] = "MXFP4", [39] = "NVFP4",
+        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M",
+        [18] = "Q6_K",   [25] = "IQ4_NL", [30] = "IQ4_XS", [32] = "BF16",   [38] = "MXFP4",
+        [39] = "NVFP4",
     };
     int count[DT_NVFP4 + 1] = {0};
     for (int i = 0; i < gguf_count(g); i++)
         count[gguf_at(g, i)->type]++;
     buf_str(out, "GGUF, ");
-    for (bool first = true; ; first = false) {
+    for (bool first = true;; first = false) {
         int most = 0;
         for (int t = 0; t <= DT_NVFP4; t++)
             most = count[t] > count[most] ? t : most;

@@ -38,9 +38,7 @@ static int source_of(const struct rows *r, int64_t i, int64_t *row)
         in = i % g;
         return *row = i - in + (in < g / 2 ? 2 * in : 2 * (in - g / 2) + 1), 0;
     case ROWS_PAIRS: return *row = i / 2, (int)(i % 2);
-    case ROWS_STACKED:
-        in = i % (2 * g);
-        return *row = i / (2 * g) * g + in % g, in >= g;
+    case ROWS_STACKED: in = i % (2 * g); return *row = i / (2 * g) * g + in % g, in >= g;
     }
     return *row = i, 0;
 }
@@ -120,10 +118,12 @@ static bool read_span(const struct rows *r, int k, struct span *s,
     s->p = xmalloc(n);
     if (!read(arg, f->file, s->p, n, f->at + (uint64_t)s->first * row, e))
         return false;
-    int64_t bad = dtype_packed(f->type)
-                      ? packed_not_finite(f->type, s->p, (int64_t)(n / dtype_bytes(f->type, (size_t)
-                                          packed_format(f->type)->elements)))
-                      : -1;
+    int64_t bad =
+        dtype_packed(f->type)
+            ? packed_not_finite(
+                  f->type, s->p,
+                  (int64_t)(n / dtype_bytes(f->type, (size_t)packed_format(f->type)->elements)))
+            : -1;
     return bad < 0 || err_set(e, ERR_MODEL, "tensor %s has a block with a scale that is not finite",
                               show(f->name).s);
 }
@@ -158,7 +158,8 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
 }
 
 bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
-               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at, struct err *e),
+               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at,
+                            struct err *e),
                const void *arg, struct err *e)
 {
     int64_t most = (int64_t)(CHUNK / r->bytes);
@@ -171,7 +172,8 @@ bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
         int64_t need = (int64_t)((from + n - 1) / r->bytes) + 1 - first;
         int64_t end = first + (need < most ? need : most);
         ok = make_rows(r, first, end, rows, read, arg, e);
-        size_t skip = from - (size_t)first * r->bytes, has = (size_t)(end - first) * r->bytes - skip;
+        size_t skip = from - (size_t)first * r->bytes,
+               has = (size_t)(end - first) * r->bytes - skip;
         size_t part = has < n ? has : n;
         if (ok)
             memcpy(dst, rows + skip, part);

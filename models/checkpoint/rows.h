@@ -10,8 +10,8 @@
 
 /* Which row of which source row r is. */
 enum row_order {
-    ROWS_SAME,    /* row r of the only source */
-    ROWS_HALVES,  /* each `group` rows of the source are pairs: 0, h, 1, h + 1, ... with h = group / 2 */
+    ROWS_SAME, /* row r of the only source */
+    ROWS_HALVES, /* each `group` rows of the source are pairs: 0, h, 1, h + 1, ... with h = group / 2 */
     ROWS_PAIRS,   /* rows of two sources in turn */
     ROWS_STACKED, /* `group` rows of the first source, as many of the second, and so on */
 };
@@ -34,20 +34,21 @@ struct rows {
     int n_from;
     enum row_order order;
     enum row_make make;
-    enum dtype to;  /* of MAKE_TYPE */
-    int64_t group;  /* see row_order */
-    int64_t elems;  /* of a row of each source. ROWS_SAME: of a piece that is converted at once, any
+    enum dtype to; /* of MAKE_TYPE */
+    int64_t group; /* see row_order */
+    int64_t elems; /* of a row of each source. ROWS_SAME: of a piece that is converted at once, any
                        divisor of the whole that whole blocks have */
-    size_t bytes;   /* of a row of the tensor; rows_bytes() */
+    size_t bytes;  /* of a row of the tensor; rows_bytes() */
 };
 
 /* Bytes of a row of the tensor. */
 size_t rows_bytes(const struct rows *r);
 
-/* Reads bytes [from, from + n) of the tensor. read(): n bytes of a file. False and *e: it failed, or a
- * number is not finite. */
+/* Reads bytes [from, from + n) of the tensor. read(): n bytes of a file. False and *e: it failed,
+ * or a number is not finite. */
 bool rows_read(const struct rows *r, size_t from, size_t n, void *dst,
-               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at, struct err *e),
+               bool (*read)(const void *arg, int file, void *dst, size_t n, uint64_t at,
+                            struct err *e),
                const void *arg, struct err *e);
 /* The file and the bytes that rows_read() reads first for byte `from`, about. */
 uint64_t rows_place(const struct rows *r, size_t from, int *file);

@@ -35,7 +35,8 @@ struct st_entry {
     const char *type; /* as written in the file */
     int shard;
     uint64_t at; /* of its first byte in the shard's file */
-    struct rows *rows; /* it is made of the file's rows; NULL: it lies there */
+    struct rows *rows; /* how it is read from a GGUF file; NULL: as it lies there */
+    bool made;         /* of the file's rows, which have other bytes */
 };
 
 struct shard {
@@ -496,7 +497,8 @@ static void add_made(void *arg, const struct gguf_made *m)
     *x = (struct st_entry){.t = m->t, .type = dtype_name(m->source), .shard = m->rows.from[0].file,
                            .at = m->rows.from[0].at};
     x->t.name = xstrdup(m->name);
-    if (!m->in_place) {
+    x->made = !m->in_place;
+    if (m->rows.elems) {
         x->rows = xmalloc(sizeof *x->rows);
         *x->rows = m->rows;
     }
@@ -632,7 +634,7 @@ bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t fr
 
 bool st_in_place(const struct safetensors *s, const struct tensor *t)
 {
-    return !s->entry[st_index(s, t)].rows;
+    return !s->entry[st_index(s, t)].made;
 }
 
 const char *st_about(const struct safetensors *s)

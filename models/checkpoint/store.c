@@ -7,6 +7,8 @@
  */
 #include "models/checkpoint/store.h"
 
+#include "kernels/packed.h"
+#include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <pthread.h>
@@ -153,6 +155,21 @@ static void job_prefetch(const struct store_job *j, size_t i)
     st_prefetch(j->st, l->src, l->from + p.index * PART, part_size(l->bytes, p.index));
 }
 
+/* Digests bytes [from, from + n) of a mapped tensor, which lie at p. False and *e: a block of packed
+ * weights that begins there has a scale that is not finite. (st_read_part() checks what it reads.) */
+static bool digest_mapped(const struct tensor *t, const char *p, size_t from, size_t n,
+                          uint64_t *digest, struct err *e)
+{
+    *digest = digest_range(p, from, n);
+    if (!dtype_packed(t->type))
+        return true;
+    size_t block = (size_t)packed_format(t->type)->bytes, skip = (block - from % block) % block;
+    size_t blocks = skip < n ? (n - skip + block - 1) / block : 0;
+    return packed_not_finite(t->type, p + skip, (int64_t)blocks) < 0 ||
+           err_set(e, ERR_MODEL, "tensor %s has a block with a scale that is not finite",
+                   show(t->name).s);
+}
+
 /* Reads the next part; false when none is left or any thread failed. */
 static bool job_step(struct store_job *j)
 {
@@ -164,9 +181,9 @@ static bool job_step(struct store_job *j)
     const struct tensor_load *l = &j->load[p.load];
     size_t at = p.index * PART, from = l->from + at, n = part_size(l->bytes, p.index);
     struct err e = {0};
-    if (j->mapped[p.load]) {
-        j->digest[i] = digest_range(j->place[p.load] + at, from, n);
-    } else if (!read_range(j->st, l->src, from, n, j->place[p.load] + at, &j->digest[i], &e)) {
+    char *place = j->place[p.load] + at;
+    if (!(j->mapped[p.load] ? digest_mapped(l->src, place, from, n, &j->digest[i], &e)
+                            : read_range(j->st, l->src, from, n, place, &j->digest[i], &e))) {
         pthread_mutex_lock(&j->lock);
         if (!atomic_exchange(&j->failed, true))
             j->err = e;
@@ -319,7 +336,7 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
  * there. */
 static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
-    size_t size = dtype_size(l->src->type);
+    size_t size = dtype_packed(l->src->type) ? 2 : dtype_size(l->src->type); /* scales are f16 */
     return size && l->bytes && !l->stack && st_in_place(st, l->src) &&
            (st_offset(st, l->src) + l->from) % size == 0;
 }

@@ -1,6 +1,7 @@
 /* weights.c - see weights.h. */
 #include "models/checkpoint/weights.h"
 
+#include "kernels/packed.h"
 #include "models/checkpoint/safetensors.h"
 
 #include <fnmatch.h>
@@ -146,7 +147,8 @@ void binder_mark_used(struct binder *b, const struct tensor *t)
 bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
                   enum content content)
 {
-    bool floats = t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32;
+    bool floats = t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32 ||
+                  (dtype_packed(t->type) && t->n_dim > 1);
     const char *path = st_path(b->st, t);
     if (content == FLOATS ? !floats : t->type != DT_U8)
         return err_set(b->e, ERR_MODEL, "%s: tensor %s has type %s, expected %s",
@@ -226,7 +228,7 @@ static void stacked_shape(const struct tensor_spec *s, const int64_t *x, struct 
     t->dim[0] = x[X_EXPERTS], t->dim[1] = 0, t->dim[2] = x[s->dim[1]];
     for (int i = 0; i < s->stacked; i++)
         t->dim[1] += x[s[i].dim[0]];
-    t->bytes = (size_t)t->dim[0] * (size_t)t->dim[1] * (size_t)t->dim[2] * dtype_size(t->type);
+    t->bytes = (size_t)t->dim[0] * (size_t)t->dim[1] * dtype_bytes(t->type, (size_t)t->dim[2]);
 }
 
 static bool bind_stacked(struct binder *b, const struct tensor_spec *s, const char *const *prefix,

@@ -1,4 +1,5 @@
-/* test_gguf.c - the container of GGUF files: values, tensors, parts, and everything that is refused. */
+/* test_gguf.c - the container of GGUF files: values, tensors, parts, and everything that is
+ * refused. */
 #include "tests/gguf_kit.h"
 #include "tests/model_kit.h"
 
@@ -139,10 +140,11 @@ static void test_a_value_of_another_kind_is_refused_by_key(void **state)
     assert_false(gguf_strings(g, "a.ints", &ts, &n, &e[5]));
     assert_false(gguf_reals(g, "a.ints", &f, &n, &e[6]));
     assert_false(gguf_ints(g, "a.ints", -1, 3, &is, &n, &e[7]));
-    const char *const key[] = {"a.f32", "a.u8", "a.u8", "a.u8", "a.strings", "a.ints", "a.ints",
-                               "a.ints"};
+    const char *const key[] = {"a.f32",     "a.u8",   "a.u8",   "a.u8",
+                               "a.strings", "a.ints", "a.ints", "a.ints"};
     for (int k = 0; k < 8; k++)
-        assert_true(e[k].kind == ERR_MODEL && strstr(e[k].msg, key[k]) && strstr(e[k].msg, "x.gguf"));
+        assert_true(e[k].kind == ERR_MODEL && strstr(e[k].msg, key[k]) &&
+                    strstr(e[k].msg, "x.gguf"));
     gguf_close(g);
 }
 
@@ -229,7 +231,8 @@ static void test_metadata(void **state)
 }
 
 /* A file of one tensor; dims in row-major order. */
-static struct buf one_tensor(const char *name, int type, int n_dim, int64_t a, int64_t b, size_t bytes)
+static struct buf one_tensor(const char *name, int type, int n_dim, int64_t a, int64_t b,
+                             size_t bytes)
 {
     struct gw w = {0};
     char *zeros = xcalloc(bytes, 1);
@@ -246,7 +249,8 @@ static void test_tensors(void **state)
     refused(one_tensor("t", GGUF_Q4_0, 2, 2, 33, 36), "tensor t has rows of 33 elements");
     refused(one_tensor("t", 4, 1, 32, 0, 99), "tensor t has type 4, which was removed");
     refused(one_tensor("t", 37, 1, 32, 0, 99), "tensor t has type 37, which was removed");
-    refused(one_tensor("t", 18, 1, 256, 0, 99), "tensor t has type IQ3_XXS, which aerie does not read");
+    refused(one_tensor("t", 18, 1, 256, 0, 99),
+            "tensor t has type IQ3_XXS, which aerie does not read");
     refused(one_tensor("t", 9, 1, 32, 0, 99), "tensor t has type Q8_1");
     refused(one_tensor("t", 43, 1, 32, 0, 99), "tensor t has type 43, which is unknown");
     refused(one_tensor("t", INT32_MAX, 1, 32, 0, 99), "which is unknown");
@@ -258,8 +262,9 @@ static void test_tensors(void **state)
     refused(one_tensor("t", GGUF_F32, 2, 4, 4, 63), "is it complete?");
     refused(one_tensor("", GGUF_F32, 1, 1, 1, 4), "is empty");
     refused(one_tensor("a\nb", GGUF_F32, 1, 1, 1, 4), "control characters");
-    refused(one_tensor("a123456789b123456789c123456789d123456789e123456789f1234567890123",
-                       GGUF_F32, 1, 1, 1, 4), "more than 63 bytes");
+    refused(one_tensor("a123456789b123456789c123456789d123456789e123456789f1234567890123", GGUF_F32,
+                       1, 1, 1, 4),
+            "more than 63 bytes");
     struct gw w = {0};
     for (int i = 0; i < 2; i++)
         gw_tensor(&w, "t", GGUF_F32, 1, (const int64_t[]){1}, "abcd", 4);
@@ -308,7 +313,8 @@ static void test_every_bit_of_a_header_may_change(void **state)
         assert_true(g || (e.kind == ERR_MODEL && strstr(e.msg, "x.gguf") && !strchr(e.msg, '\n')));
         g ? opened++ : was_refused++;
         for (int t = 0; g && t < gguf_count(g); t++)
-            assert_true(gguf_at(g, t)->at <= b.n && gguf_at(g, t)->bytes <= b.n - gguf_at(g, t)->at);
+            assert_true(gguf_at(g, t)->at <= b.n &&
+                        gguf_at(g, t)->bytes <= b.n - gguf_at(g, t)->at);
         gguf_close(g);
     }
     assert_true(opened > 1000 && was_refused > 1000);

@@ -1,5 +1,5 @@
-/* test_gguf_models.c - models in GGUF files: each equals the folder it was made of, its weights unpacked and
- * rounded once to bf16, bit for bit.
+/* test_gguf_models.c - models in GGUF files: each equals the folder it was made of, its weights
+ * unpacked and rounded once to bf16, bit for bit.
  */
 #include "tests/gguf_convert.h"
 #include "tests/model_kit.h"
@@ -31,25 +31,41 @@ static int teardown(void **state)
 }
 
 static const struct family_case {
-    const char *dir; /* below tests/golden/ */
+    const char *dir;  /* below tests/golden/ */
     const char *file; /* of weights; NULL: model.safetensors */
     struct conversion how;
-    const char *set; /* "KEY=NUMBER": a value that the format does not store, set to what it means */
-    bool golden;     /* the reference in the folder is one of this config */
+    const char
+        *set;    /* "KEY=NUMBER": a value that the format does not store, set to what it means */
+    bool golden; /* the reference in the folder is one of this config */
 } cases[] = {
     {"llama-b", NULL, {.arch = "llama", .trunk = "model."}, NULL, true},
     {"mistral-b", NULL, {.arch = "llama", .trunk = "model.", .window = true}, NULL, true},
     {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model."}, NULL, true},
     {"qwen3-b", NULL, {.arch = "qwen3", .trunk = "model.", .fused = true}, NULL, true},
     {"llama-b", NULL, {.arch = "llama", .trunk = "model.", .fused = true}, NULL, true},
-    {"gemma2-b", NULL, {.arch = "gemma2", .trunk = "model.", .window = true}, "query_pre_attn_scalar=10", false},
+    {"gemma2-b",
+     NULL,
+     {.arch = "gemma2", .trunk = "model.", .window = true},
+     "query_pre_attn_scalar=10",
+     false},
     {"gemma3-a", NULL, {.arch = "gemma3", .trunk = "model.", .window = true}, NULL, true},
     {"gemma4-a", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
     {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true}, NULL, true},
-    {"gemma4-moe-b", NULL, {.arch = "gemma4", .trunk = "model.", .window = true, .halves = true}, NULL, true},
-    {"gemma4-ple-b", NULL, {.arch = "gemma4", .trunk = "model.language_model.", .window = true}, NULL, true},
-    {"gptoss-mxfp4-b", "model-00000-of-00002.safetensors",
-     {.arch = "gpt-oss", .trunk = "model.", .window = true}, NULL, true},
+    {"gemma4-moe-b",
+     NULL,
+     {.arch = "gemma4", .trunk = "model.", .window = true, .halves = true},
+     NULL,
+     true},
+    {"gemma4-ple-b",
+     NULL,
+     {.arch = "gemma4", .trunk = "model.language_model.", .window = true},
+     NULL,
+     true},
+    {"gptoss-mxfp4-b",
+     "model-00000-of-00002.safetensors",
+     {.arch = "gpt-oss", .trunk = "model.", .window = true},
+     NULL,
+     true},
     {"olmo3-b", NULL, {.arch = "olmo2", .trunk = "model.", .window = true}, NULL, true},
 };
 
@@ -66,8 +82,8 @@ static struct ck load_case(const struct family_case *c)
         snprintf(name, sizeof name, "model-%05d-of-00002.safetensors", i);
         struct ck more = ck_load(dir, name);
         for (int k = 0; k < more.n; k++)
-            ck_add(&ck, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
-                   more.t[k].n);
+            ck_add(&ck, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape),
+                   more.t[k].data, more.t[k].n);
         ck_free(&more);
     }
     qsort(ck.t, (size_t)ck.n, sizeof *ck.t, ck_order);
@@ -140,13 +156,26 @@ static void assert_same_weights(struct model *a, struct model *b)
     model_each(b, keep, &y, NULL);
     assert_int_equal(x.n, y.n);
     for (int i = 0; i < x.n; i++) {
-        const struct tensor *s = x.t[i], *t = y.t[i];
-        if (strcmp(below(s->name), below(t->name)) != 0 || s->type != t->type || s->bytes != t->bytes ||
-            s->n_dim != t->n_dim || memcmp(s->dim, t->dim, sizeof s->dim) != 0)
-            fail_msg("%s is %s of %zu bytes, expected %s, %s of %zu", s->name, dtype_name(s->type), s->bytes,
-                     t->name, dtype_name(t->type), t->bytes);
+        struct tensor one, *s = &one;
+        const struct tensor *t = y.t[i];
+        one = *x.t[i];
+        uint16_t *values = NULL;
+        if (dtype_packed(s->type)) { /* its values, each rounded to bf16 */
+            size_t n = t->bytes / 2;
+            assert_int_equal(dtype_bytes(s->type, n), s->bytes);
+            s->data = values = xcalloc(n, 2);
+            packed_bf16(s->type, x.t[i]->data, n, values);
+            s->type = DT_BF16;
+            s->bytes = 2 * n;
+        }
+        if (strcmp(below(s->name), below(t->name)) != 0 || s->type != t->type ||
+            s->bytes != t->bytes || s->n_dim != t->n_dim ||
+            memcmp(s->dim, t->dim, sizeof s->dim) != 0)
+            fail_msg("%s is %s of %zu bytes, expected %s, %s of %zu", s->name, dtype_name(s->type),
+                     s->bytes, t->name, dtype_name(t->type), t->bytes);
         if (memcmp(s->data, t->data, s->bytes) != 0)
             fail_msg("%s has other bits", s->name);
+        free(values);
     }
 }
 
@@ -184,7 +213,8 @@ static void test_a_file_equals_its_folder(void **state)
     const struct family_case *c = *state;
     for (int k = 0; k < N_KINDS; k++) {
         struct ck ck = write_case(c, kinds[k]);
-        struct model a = load_how(path, k % 2 ? READ_MAP : READ_COPY), b = load_how(folder, READ_COPY);
+        struct model a = load_how(path, k % 2 ? READ_MAP : READ_COPY),
+                     b = load_how(folder, READ_COPY);
         assert_null(a.note);
         assert_null(b.about);
         assert_non_null(strstr(a.about, "GGUF, "));
@@ -301,7 +331,8 @@ static const struct change {
     {"llama.block_count", GW_U32, 4, "layers.3"},
     {"llama.block_count", GW_BOOL, 1, "does not belong"},
     {"llama.embedding_length", GW_U32, 32, "expected [131 (vocab_size), 32 (hidden_size)]"},
-    {"llama.attention.head_count", GW_U32, 5, "expected a multiple of 2 x 5 (llama.attention.head_count)"},
+    {"llama.attention.head_count", GW_U32, 5,
+     "expected a multiple of 2 x 5 (llama.attention.head_count)"},
     {"llama.attention.head_count_kv", GW_U32, 3, "expected a multiple of 2 x 3"},
     {"llama.attention.key_length", GW_U32, 6, "value_length is not attention.key_length 6"},
     {"llama.rope.dimension_count", GW_U32, 4, "rope.dimension_count is not 8"},
@@ -339,7 +370,8 @@ static void test_keys_are_checked(void **state)
         gguf_close(g);
         while (head > 24 && !b.p[head - 1] && data - head < 31)
             head--;
-        /* the header's end is where tensors' last offset ends: at a multiple of one byte; keep zeros */
+        /* the header's end is where tensors' last offset ends: at a multiple of one byte; keep
+         * zeros */
         buf_add(&changed, b.p + 24, head - 24);
         for (size_t pad = 0; pad < 8; pad++) { /* a last offset may end in zeros */
             struct buf whole = {0};
@@ -393,7 +425,8 @@ static void test_a_scale_that_is_not_finite_is_refused(void **state)
     gguf_close(g);
     struct model m;
     assert_false(model_load(&m, path, NULL, &e));
-    assert_non_null(strstr(e.msg, "blk.1.ffn_up.weight has a block with a scale that is not finite"));
+    assert_non_null(
+        strstr(e.msg, "blk.1.ffn_up.weight has a block with a scale that is not finite"));
     ck_free(&ck);
 }
 
