@@ -59,8 +59,10 @@ static void take_facts(struct batch_reply *x, const struct lane *l)
 /* The reply's text up to the last token of *tok. */
 static void read_text(struct engine *g, struct batch_reply *x, const struct ids *tok)
 {
-    if (!x->reading)
+    if (!x->reading) {
         chat_reader_init(&x->reader, g->loaded.chat);
+        chat_reader_follow(&x->reader, &x->job.prompt);
+    }
     x->reading = true;
     int from = x->job.prompt.n + x->n_read;
     engine_post_tokens(g, &x->reader, tok->v + from, tok->n - from, &x->text, &x->rec);

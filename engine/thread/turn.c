@@ -448,6 +448,7 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
 {
     struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
     chat_reader_init(&t.reader, g->loaded.chat);
+    chat_reader_follow(&t.reader, prompt);
     t.reader.ends = &t.ends;
     open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
     force_turn_begins(g, rq);

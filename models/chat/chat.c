@@ -54,12 +54,19 @@ static bool answer_after_thought(const struct chat *c, const struct ids *ids, st
     return true;
 }
 
+static const char *no_thought(const struct chat *c)
+{
+    return c->format->no_thought ? c->format->no_thought : "<think>\n\n</think>\n\n";
+}
+
 /* Appends a reply's content. Generated ids are used verbatim, so that they are found in the KV
  * cache; closed thoughts are omitted. */
 static void put_reply(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
     struct buf answer = {0};
+    if (c->format->back == THOUGHT_ALWAYS || (c->format->back == THOUGHT_IF_OFF && r->quiet))
+        put_str(r, no_thought(c));
     if (!m->ids.n) {
         put_text(r, m->text ? m->text : "", m->text ? strlen(m->text) : 0);
     } else if (c->format->think == THINK_TAGS && answer_after_thought(c, &m->ids, &answer)) {
@@ -74,31 +81,28 @@ static void put_reply(struct render *r, const struct message *m)
 
 /* ---- a conversation in turns ---- */
 
-static void begin_message(struct render *r, enum role role)
+void begin_message(struct render *r, enum role role)
 {
-    put_mark(r, MARK_OPEN);
-    put_str(r, r->c->format->role[role]);
-    put_mark(r, MARK_MID);
-    put_str(r, r->c->format->before);
-}
-
-static void end_message(struct render *r)
-{
-    put_mark(r, MARK_CLOSE);
-    put_str(r, r->c->format->after);
-}
-
-/* "2025-06-28" as "28 Jun 2025". */
-static void put_long_date(struct render *r, const char *date)
-{
-    struct tm tm = {0};
-    char s[32] = "";
-    if (strptime(date, "%Y-%m-%d", &tm)) {
-        static const char *const month[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                            "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-        snprintf(s, sizeof s, "%02d %s %d", tm.tm_mday, month[tm.tm_mon], tm.tm_year + 1900);
+    const struct format *f = r->c->format;
+    if (f->begin[role]) {
+        put_marked(r, f->begin[role]);
+        return;
     }
-    put_str(r, s);
+    put_mark(r, MARK_OPEN);
+    put_str(r, f->role[role]);
+    put_mark(r, MARK_MID);
+    put_str(r, f->before);
+}
+
+void end_message(struct render *r, enum role role)
+{
+    const struct format *f = r->c->format;
+    if (f->end[role]) {
+        put_marked(r, f->end[role]);
+        return;
+    }
+    put_mark(r, MARK_CLOSE);
+    put_str(r, f->after);
 }
 
 static void system_turn(struct render *r, const struct message *m)
@@ -115,7 +119,7 @@ static void system_turn(struct render *r, const struct message *m)
     }
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
-        put_long_date(r, c->date);
+        put_date(r, c->date, 3);
         put_str(r, "\n\n");
     }
     if (m)
@@ -124,7 +128,7 @@ static void system_turn(struct render *r, const struct message *m)
         put_str(r, c->system_suffix);
     if (!m && c->system_default)
         put_str(r, c->system_default);
-    end_message(r);
+    end_message(r, ROLE_SYSTEM);
 }
 
 static bool turn_conversation(struct render *r, const struct message *m, int n)
@@ -132,9 +136,10 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     const struct chat *c = r->c;
     const struct format *f = c->format;
     const struct message *system = m[0].role == ROLE_SYSTEM ? m : NULL;
+    r->quiet = r->style->think == THINK_NOT || (r->style->think == THINK_AS_EVER && f->quiet);
     put_mark(r, MARK_BOS);
     if (f->system == SYSTEM_TURN)
-        system_turn(r, system);
+        (f->system_turn ? f->system_turn : system_turn)(r, system);
     for (int i = system ? 1 : 0; i < n; i++) {
         begin_message(r, m[i].role);
         if (system && f->system == SYSTEM_PREPEND && i == 1) {
@@ -145,13 +150,13 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
             put_reply(r, &m[i]);
         else
             put_text(r, m[i].text, strlen(m[i].text));
-        end_message(r);
+        end_message(r, m[i].role);
     }
     begin_message(r, ROLE_ASSISTANT);
     if (c->open_thought)
         put_str(r, c->open_thought);
-    if (r->style->think == THINK_NOT && f->think == THINK_TAGS)
-        put_str(r, "<think>\n\n</think>\n\n");
+    if (f->think == THINK_TAGS && (r->quiet || f->thought))
+        put_str(r, r->quiet ? no_thought(c) : f->thought);
     if (c->empty_thought && r->style->think != THINK) {
         put_mark(r, MARK_CHANNEL);
         put_str(r, "thought\n");
@@ -292,15 +297,6 @@ bool chat_has_style(const struct chat *c, const struct chat_style *s, struct err
 
 /* ---- choosing a format ---- */
 
-static const struct format *format_of_family(const char *family)
-{
-    for (const struct format *f = chat_formats; f->name; f++)
-        for (int i = 0; i < 4 && f->family[i]; i++)
-            if (strcmp(f->family[i], family) == 0)
-                return f;
-    return NULL;
-}
-
 /* The first marker that the format needs and the tokenizer lacks, or NULL. */
 static const char *missing_marker(const struct format *f, const struct tokenizer *t)
 {
@@ -310,9 +306,20 @@ static const char *missing_marker(const struct format *f, const struct tokenizer
     return NULL;
 }
 
+/* The family's format whose markers the tokenizer has; else its last one, or NULL: it has none. */
+static const struct format *format_of_family(const char *family, const struct tokenizer *t)
+{
+    const struct format *found = NULL;
+    for (const struct format *f = chat_formats; f->name; f++)
+        for (int i = 0; i < 4 && f->family[i]; i++)
+            if (strcmp(f->family[i], family) == 0 && (!found || missing_marker(found, t)))
+                found = f;
+    return found;
+}
+
 static bool choose_format(struct chat *c, const struct model *m, struct err *e)
 {
-    const struct format *f = format_of_family(m->cfg.family);
+    const struct format *f = format_of_family(m->cfg.family, c->tok);
     const char *missing = f ? missing_marker(f, c->tok) : NULL;
     c->format = f;
     if (f && !missing)
@@ -483,6 +490,7 @@ void chat_close(struct chat *c)
     free(c->template);
     free(c->system_default);
     free(c->system_suffix);
+    free(c->system_quiet);
     free(c);
 }
 

@@ -84,6 +84,8 @@ struct chat_reader {
     struct ids *ends;   /* the caller's, or NULL: gets the number behind each token pushed */
 };
 void chat_reader_init(struct chat_reader *r, const struct chat *c);
+/* After init: the reply follows this prompt, in whose last lines a thought may have begun. */
+void chat_reader_follow(struct chat_reader *r, const struct ids *prompt);
 /* Appends to out the visible text that one more token completes, and sets *channel to that text's
  * channel. Stop tokens and format tokens append nothing. */
 void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum channel *channel);

@@ -76,6 +76,71 @@ const struct format chat_formats[] = {
         .conversation = harmony_conversation,
     },
     {
+        .name = "smollm",
+        .family = {"smollm3"},
+        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
+                 [MARK_STOP] = "<|end_of_text|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "\n",
+        .after = "\n",
+        .think = THINK_TAGS,
+        .switches = true,
+        .switch_text = "/no_think",
+        .no_thought = "<think>\n\n</think>\n",
+        .back = THOUGHT_IF_OFF,
+        .system_turn = smollm_system,
+    },
+    {
+        .name = "exaone",
+        .family = {"exaone4"},
+        .mark = {[MARK_USER] = "[|user|]", [MARK_ASSISTANT] = "[|assistant|]",
+                 [MARK_SYSTEM] = "[|system|]", [MARK_CLOSE] = "[|endofturn|]"},
+        .begin = {"[|system|]\n", "[|user|]\n", "[|assistant|]\n"},
+        .end = {"[|endofturn|]\n", "[|endofturn|]\n", "[|endofturn|]\n"},
+        .think = THINK_TAGS,
+        .switches = true,
+        .switch_text = "enable_thinking is true",
+        .thought = "<think>\n",
+        .quiet = true,
+        .back = THOUGHT_ALWAYS,
+    },
+    {
+        .name = "mistral", /* of tokenizers with [SYSTEM_PROMPT] */
+        .family = {"mistral"},
+        .mark = {[MARK_BOS] = "<s>", [MARK_USER] = "[INST]", [MARK_USER_END] = "[/INST]",
+                 [MARK_SYSTEM] = "[SYSTEM_PROMPT]", [MARK_SYSTEM_END] = "[/SYSTEM_PROMPT]",
+                 [MARK_CLOSE] = "</s>"},
+        .begin = {"[SYSTEM_PROMPT]", "[INST]", ""},
+        .end = {"[/SYSTEM_PROMPT]", "[/INST]", "</s>"},
+        .alternate = true,
+    },
+    {
+        .name = "olmo-2",
+        .family = {"olmo2"},
+        .mark = {[MARK_BOS] = "<|endoftext|>", [MARK_CLOSE] = "<|endoftext|>"},
+        .begin = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
+        .end = {"\n", "\n", "<|endoftext|>\n"},
+    },
+    {
+        .name = "phi-4",
+        .family = {"phi3"},
+        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_MID] = "<|im_sep|>",
+                 [MARK_CLOSE] = "<|im_end|>", [MARK_STOP] = "<|endoftext|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "",
+        .after = "",
+        .think = THINK_TAGS,
+    },
+    {
+        .name = "phi-3",
+        .family = {"phi3"},
+        .mark = {[MARK_USER] = "<|user|>", [MARK_ASSISTANT] = "<|assistant|>",
+                 [MARK_SYSTEM] = "<|system|>", [MARK_CLOSE] = "<|end|>",
+                 [MARK_STOP] = "<|endoftext|>"},
+        .begin = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
+        .end = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
+    },
+    {
         .name = "llama-3",
         .family = {"llama"},
         .mark = {[MARK_BOS] = "<|begin_of_text|>", [MARK_OPEN] = "<|start_header_id|>",
@@ -143,8 +208,9 @@ static bool has_switch(const struct chat *c)
     const char *t = c->template;
     if (c->format->think == THINK_CHANNEL)
         return c->think_mark >= 0 && (!t || strstr(t, "<|think|>"));
-    return t ? strstr(t, "enable_thinking is false") && find_text(t, "<think>\n\n</think>\n\n")
-             : c->format->switches;
+    const char *text = c->format->switch_text ? c->format->switch_text : "enable_thinking is false";
+    const char *empty = c->format->no_thought ? c->format->no_thought : "<think>\n\n</think>\n\n";
+    return t ? strstr(t, text) && find_text(t, empty) : c->format->switches;
 }
 
 void chat_read_template(struct chat *c, const struct model *m)
@@ -155,11 +221,16 @@ void chat_read_template(struct chat *c, const struct model *m)
     if (f->think == THINK_CHANNEL) /* larger models: an empty thought switches thinking off */
         c->empty_thought = t ? find_text(t, "<|channel>thought\n<channel|>") != NULL
                              : m->cfg.ple == 0;
+    if (f->system_turn)
+        smollm_texts(c);
+    if (f->system_turn)
+        return;
     if (!t) {
         c->system_default = f->system_default ? xstrdup(f->system_default) : NULL;
         c->system_suffix = f->system_suffix ? xstrdup(f->system_suffix) : NULL;
         return;
     }
+    c->tight = f->begin[ROLE_USER] && strstr(t, "<|end|>") && !find_text(t, "<|end|>\n");
     c->date_lines = strstr(t, "Cutting Knowledge Date: December 2023") != NULL;
     const char *thought = f->think == THINK_TAGS ? find_text(t, "assistant\n<think>") : NULL;
     if (thought)

@@ -27,6 +27,9 @@ enum think_kind {
     THINK_HARMONY, /* messages of their own, whose header names the channel "analysis" */
 };
 
+/* Whether replies that are sent back begin with the empty thought. */
+enum thought_back { THOUGHT_NEVER, THOUGHT_IF_OFF, THOUGHT_ALWAYS };
+
 /* Indices into a format's markers; NULL in the table: the format has no such marker. */
 enum mark {
     MARK_BOS,
@@ -35,7 +38,13 @@ enum mark {
     MARK_CLOSE, /* ends a turn, and a reply (harmony: a message) */
     MARK_CHANNEL,
     MARK_CHANNEL_END,
-    MARK_STOP, /* further tokens that end a reply; those not in the vocabulary are ignored */
+    /* formats with a marker for each role */
+    MARK_USER = MARK_OPEN,
+    MARK_USER_END = MARK_MID,
+    MARK_ASSISTANT = MARK_MID,
+    MARK_SYSTEM = MARK_CHANNEL,
+    MARK_SYSTEM_END = MARK_CHANNEL_END,
+    MARK_STOP = MARK_CHANNEL_END + 1, /* further tokens that end a reply; those not in the vocabulary are ignored */
     MARK_STOP_LAST = MAX_MARK - 1,
 };
 
@@ -47,10 +56,22 @@ struct format {
     const char *mark[MAX_MARK];
     const char *role[3];      /* by enum role */
     const char *before, *after; /* text after the role (and MARK_MID), and after MARK_CLOSE */
+    /* by enum role: all that surrounds a message, in which the format's markers are matched; NULL:
+       MARK_OPEN, role, MARK_MID, before; MARK_CLOSE, after */
+    const char *begin[3], *end[3];
     enum system_place system;
     enum think_kind think;
     const char *effort;  /* the reasoning effort that the system message names; NULL: none */
     bool switches;       /* without a template: struct chat's */
+    /* THINK_TAGS: */
+    const char *switch_text; /* in a template with the switch; NULL: "enable_thinking is false" */
+    const char *no_thought;  /* the empty thought that begins a reply without thoughts; NULL:
+                                "<think>\n\n</think>\n\n" */
+    const char *thought;     /* begins a reply that thinks, or NULL */
+    bool quiet;              /* as ever, replies do not think */
+    enum thought_back back;
+    /* renders the system turn and sets render's quiet; NULL: system_turn() */
+    void (*system_turn)(struct render *r, const struct message *m);
     bool alternate;      /* user and assistant messages must alternate */
     bool trim;           /* white space around texts is removed */
     bool template_texts; /* default system prompts are read from the template in the folder */
@@ -74,6 +95,9 @@ struct chat {
                                  none */
     bool empty_thought; /* the prompt ends in an empty thought (gemma-4) */
     bool switches;      /* the template has the variable enable_thinking */
+    bool tight;         /* there are no newlines around texts (phi-4-mini) */
+    bool open_system;   /* nothing ends the system turn (smollm-3's first templates) */
+    char *system_quiet; /* the default system text of a conversation without thoughts */
     int think_mark;     /* the id of gemma-4's <|think|>, which switches thinking on; -1: none */
     char date[11];      /* YYYY-MM-DD */
     char warning[400];
@@ -87,11 +111,16 @@ struct render {
     struct ids *out;
     struct err *e;
     bool failed;
+    bool quiet;   /* the reply is not to think */
+    bool eats;    /* the last marker includes the white space behind it */
 };
 void encode_text(struct render *r);                       /* the text since the last marker */
 void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
 void put_str(struct render *r, const char *s);            /* text of the format itself */
 void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */
+void put_marked(struct render *r, const char *s);         /* text in which markers are matched */
+void begin_message(struct render *r, enum role role);
+void end_message(struct render *r, enum role role);
 void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verbatim */
 
 /* s without white space at both ends; *n is reduced. */
@@ -100,6 +129,12 @@ const char *trimmed(const char *s, size_t *n);
 /* Sets the fields of c in which variants of a format differ (default texts, thoughts, dates) from
  * the template, if the model has one. */
 void chat_read_template(struct chat *c, const struct model *m);
+
+/* "2025-06-28" as "28 June 2025", or with `letters` 3 as "28 Jun 2025". */
+void put_date(struct render *r, const char *date, int letters);
+
+void smollm_system(struct render *r, const struct message *m);
+void smollm_texts(struct chat *c);
 
 bool harmony_conversation(struct render *r, const struct message *m, int n);
 void harmony_push(struct chat_reader *r, int id, struct buf *out);

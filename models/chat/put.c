@@ -1,6 +1,9 @@
 /* put.c - appends texts, markers and ids to a rendering. */
 #include "models/chat/parts.h"
 
+#include <stdio.h>
+#include <time.h>
+
 /* ---- white space, as Jinja's trim defines it ---- */
 
 /* Length in bytes of the white-space character at s, or 0. */
@@ -37,9 +40,12 @@ const char *trimmed(const char *s, size_t *n)
 
 void encode_text(struct render *r)
 {
-    if (!r->failed && r->text.n)
-        r->failed = !tok_encode(r->c->tok, r->text.p, r->text.n, r->out->n ? TOK_INNER : 0, r->out,
-                                r->e);
+    size_t from = 0;
+    for (size_t w; r->eats && (w = white_at(r->text.p + from, r->text.n - from));)
+        from += w;
+    if (!r->failed && r->text.n > from)
+        r->failed = !tok_encode(r->c->tok, r->text.p + from, r->text.n - from,
+                                r->out->n ? TOK_INNER : 0, r->out, r->e);
     buf_clear(&r->text);
 }
 
@@ -61,10 +67,48 @@ void put_mark(struct render *r, enum mark m)
         return;
     encode_text(r);
     ids_add(r->out, r->c->mark[m]);
+    r->eats = tok_eats_white(r->c->tok, r->c->mark[m]);
+}
+
+/* The marker that s begins with, or -1. */
+static int mark_at(const struct render *r, const char *s)
+{
+    for (int i = 0; i < MAX_MARK; i++) {
+        const char *mark = r->c->format->mark[i];
+        if (mark && r->c->mark[i] >= 0 && !strncmp(s, mark, strlen(mark)))
+            return i;
+    }
+    return -1;
+}
+
+void put_marked(struct render *r, const char *s)
+{
+    while (*s) {
+        int m = mark_at(r, s);
+        if (m >= 0)
+            put_mark(r, (enum mark)m);
+        else if (*s != '\n' || !r->c->tight)
+            buf_char(&r->text, *s);
+        s += m >= 0 ? strlen(r->c->format->mark[m]) : 1;
+    }
 }
 
 void put_ids(struct render *r, const int32_t *v, int n)
 {
     encode_text(r);
     ids_cat(r->out, v, n);
+    r->eats = false;
+}
+
+void put_date(struct render *r, const char *date, int letters)
+{
+    static const char *const month[] = {"January", "February", "March", "April", "May", "June",
+                                        "July", "August", "September", "October", "November",
+                                        "December"};
+    struct tm tm = {0};
+    char s[40] = "";
+    if (strptime(date, "%Y-%m-%d", &tm))
+        snprintf(s, sizeof s, "%02d %.*s %d", tm.tm_mday, letters ? letters : 9, month[tm.tm_mon],
+                 tm.tm_year + 1900);
+    put_str(r, s);
 }

@@ -20,6 +20,23 @@ void chat_reader_init(struct chat_reader *r, const struct chat *c)
     }
 }
 
+void chat_reader_follow(struct chat_reader *r, const struct ids *prompt)
+{
+    enum { LAST = 16 }; /* more tokens than the tag and a newline have */
+    struct buf text = {0};
+    int n = prompt->n < LAST ? prompt->n : LAST;
+    if (r->chat->format->think != THINK_TAGS || !n)
+        return;
+    tok_decode(r->chat->tok, prompt->v + prompt->n - n, n, true, &text);
+    while (text.n && text.p[text.n - 1] == '\n')
+        text.n--;
+    size_t tag = strlen(open_tag);
+    bool inside = text.n >= tag && !memcmp(text.p + text.n - tag, open_tag, tag);
+    r->channel = inside ? CHAN_ANALYSIS : CHAN_FINAL;
+    r->state = inside ? IN_THOUGHT : AT_START;
+    buf_free(&text);
+}
+
 /* ---- thoughts in tags ---- */
 
 /* The number of the first byte that is held back. */

@@ -175,6 +175,14 @@ bool tok_is_special(const struct tokenizer *t, int id)
     return has_string(t, id) && t->bpe.token[id].special;
 }
 
+bool tok_eats_white(const struct tokenizer *t, int id)
+{
+    for (int i = 0; i < t->all.n; i++)
+        if (t->all.v[i].id == id)
+            return t->all.v[i].rstrip;
+    return false;
+}
+
 const char *tok_bytes(const struct tokenizer *t, int id, size_t *n)
 {
     *n = 0;

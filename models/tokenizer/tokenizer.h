@@ -45,6 +45,8 @@ int tok_find(const struct tokenizer *t, const char *string); /* id of an exact t
 /* The id that the file's post_processor, or the GGUF's metadata, puts before a text, or -1. */
 int tok_bos(const struct tokenizer *t);
 bool tok_is_special(const struct tokenizer *t, int id);
+/* Whether the token, where a text has it, includes the white space behind it. */
+bool tok_eats_white(const struct tokenizer *t, int id);
 /* The decoded bytes of an id, possibly an incomplete UTF-8 sequence; NULL if the id has no string.
  * A special token's are its text. Valid as long as the tokenizer. */
 const char *tok_bytes(const struct tokenizer *t, int id, size_t *n);

@@ -17,8 +17,10 @@ void reply_init(struct reply *r, const struct ask *a, const struct ask_of *of, i
                         .stop_text = -1, .stop_id = -1, .open = true};
     buf_str(&r->text, "");
     buf_str(&r->thought, "");
-    if (a->chat)
+    if (a->chat) {
         chat_reader_init(&r->reader, of->chat);
+        chat_reader_follow(&r->reader, r->prompt);
+    }
 }
 
 static void close_reader(struct reply *r, struct buf *rest)

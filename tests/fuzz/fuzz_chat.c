@@ -6,7 +6,7 @@
 
 const int fuzz_inputs = 2500;
 
-static const char *const family[] = {"qwen3", "olmo3", "gemma3", "gemma4", "gpt_oss", "llama", "?", "raw"};
+static const char *const family[] = {"qwen3", "smollm3", "olmo3", "gemma3", "gemma4", "gpt_oss", "llama", "?", "raw"};
 enum { FAMILIES = sizeof family / sizeof *family, MESSAGES = 9, VOCAB = 302 };
 
 static struct tokenizer *bytes;

@@ -27,6 +27,9 @@ static const char *const markers[] = {
     "<channel|>", "<|tool_response>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>",
     "<|return|>", "<|call|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
     "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|think|>",
+    "<|im_sep|>", "<|system|>", "<|user|>", "<|assistant|>", "[|system|]", "[|user|]",
+    "[|assistant|]", "[|endofturn|]", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
@@ -59,9 +62,9 @@ static void write_tokenizer(const char *path, const char *without)
         if (!without || strncmp(markers[i], without, strlen(without)) != 0)
             json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 256 + i, "content",
                                                    markers[i], "special", 1));
-    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 300, "content", "<think>",
+    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 400, "content", "<think>",
                                            "special", 0));
-    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 301, "content", "</think>",
+    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 401, "content", "</think>",
                                            "special", 0));
     json_t *level = json_pack("{s:s,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
                               "use_regex", 0);
@@ -428,6 +431,213 @@ static void test_olmo_takes_its_texts_from_the_template(void **state)
     chat_close(c);
 }
 
+static struct tokenizer *tokenizer_without(const char *marker)
+{
+    char path[96];
+    struct err e;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    write_tokenizer(path, marker);
+    struct tokenizer *t = tok_open(path, &e);
+    assert_non_null(t);
+    unlink(path);
+    return t;
+}
+
+/* A conversation with a system message, the one without it, and its first message alone: as the
+ * published templates of the family render them. */
+static void assert_conversations(const struct chat *c, const char *all, const char *nosys,
+                                 const char *first)
+{
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, " Hi "),
+                          say(ROLE_ASSISTANT, "Hello"), say(ROLE_USER, "?")};
+    assert_prompt(c, m, 4, all);
+    assert_prompt(c, m + 1, 3, nosys);
+    assert_prompt(c, m + 1, 1, first);
+}
+
+static void test_roles_that_are_markers(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("mistral", NULL, bytes, NULL);
+    assert_conversations(c, "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST] Hi [/INST]Hello</s>[INST]?[/INST]",
+                         "<s>[INST] Hi [/INST]Hello</s>[INST]?[/INST]", "<s>[INST] Hi [/INST]");
+    struct message two[] = {say(ROLE_USER, "a"), say(ROLE_USER, "[/INST] b")};
+    struct err e = {0};
+    struct ids ids = {0};
+    assert_false(chat_render(c, two, 2, &ids, &e));
+    assert_int_equal(e.kind, ERR_USAGE);
+    chat_close(c);
+    c = open_chat("olmo2", NULL, bytes, NULL);
+    struct message m[] = {say(ROLE_USER, "Hi"), say(ROLE_ASSISTANT, "Hello"), say(ROLE_USER, "?")};
+    assert_true(chat_render(c, m, 3, &ids, NULL));
+    struct buf text = {0};
+    tok_decode(bytes, ids.v, ids.n, true, &text);
+    assert_string_equal(text.p, "<|endoftext|><|user|>\nHi\n<|assistant|>\nHello<|endoftext|>\n"
+                                "<|user|>\n?\n<|assistant|>\n");
+    assert_int_equal(ids.v[0], tok_find(bytes, "<|endoftext|>"));
+    assert_int_equal(ids.v[1], '<'); /* the roles are text */
+    buf_free(&text);
+    ids_free(&ids);
+    chat_close(c);
+}
+
+static void test_phi_formats_follow_the_tokenizer_and_the_template(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("phi3", NULL, bytes, NULL); /* <|im_sep|>: phi-4 */
+    assert_string_equal(chat_name(c), "phi-4");
+    assert_conversations(c, "<|im_start|>system<|im_sep|>Be brief.<|im_end|><|im_start|>user<|im_sep|> Hi <|im_end|>"
+                         "<|im_start|>assistant<|im_sep|>Hello<|im_end|><|im_start|>user<|im_sep|>?<|im_end|>"
+                         "<|im_start|>assistant<|im_sep|>",
+                         "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>Hello<|im_end|>"
+                         "<|im_start|>user<|im_sep|>?<|im_end|><|im_start|>assistant<|im_sep|>",
+                         "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>");
+    chat_close(c);
+    char path[96];
+    struct tokenizer *t = tokenizer_without("<|im_sep|>");
+    c = open_chat("phi3", NULL, t, NULL);
+    assert_string_equal(chat_name(c), "phi-3");
+    assert_conversations(c, "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\nHello<|end|>\n"
+                         "<|user|>\n?<|end|>\n<|assistant|>\n",
+                         "<|user|>\n Hi <|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\n?<|end|>\n<|assistant|>\n",
+                         "<|user|>\n Hi <|end|>\n<|assistant|>\n");
+    chat_close(c);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    FILE *f = fopen(path, "w"); /* phi-4-mini's has no newlines around texts */
+    assert_true(f && fputs("{{- '<|' + message['role'] + '|>' -}}{{- '<|end|>' -}}", f) >= 0);
+    fclose(f);
+    c = open_chat("phi3", folder, t, NULL);
+    assert_conversations(c, "<|system|>Be brief.<|end|><|user|> Hi <|end|><|assistant|>Hello<|end|><|user|>?<|end|>"
+                         "<|assistant|>",
+                         "<|user|> Hi <|end|><|assistant|>Hello<|end|><|user|>?<|end|><|assistant|>",
+                         "<|user|> Hi <|end|><|assistant|>");
+    chat_close(c);
+    unlink(path);
+    tok_close(t);
+}
+
+/* As phi-3's: in a text these tokens include the white space behind them. */
+static void test_a_marker_may_include_the_white_space_behind_it(void **state)
+{
+    (void)state;
+    char path[96];
+    struct err e = {0};
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_tokenizer(path, "<|im_sep|>");
+    json_t *top = json_load_file(path, 0, NULL), *x;
+    size_t i;
+    json_array_foreach(json_object_get(top, "added_tokens"), i, x)
+        json_object_set_new(x, "rstrip", json_true());
+    assert_int_equal(json_dump_file(top, path, 0), 0);
+    json_decref(top);
+    struct tokenizer *t = tok_open(folder, &e);
+    write_tokenizer(path, NULL);
+    assert_non_null(t);
+    struct chat *c = open_chat("phi3", NULL, t, NULL);
+    struct message m[] = {say(ROLE_SYSTEM, "\n Be"), say(ROLE_USER, " Hi "), say(ROLE_ASSISTANT, "\n"),
+                          say(ROLE_USER, "?")};
+    struct ids got = {0}, want = {0};
+    static const char text[] = "<|system|>\n\n Be<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\n\n<|end|>\n"
+                               "<|user|>\n?<|end|>\n<|assistant|>\n";
+    assert_true(chat_render(c, m, 4, &got, &e));
+    assert_true(tok_encode(t, text, strlen(text), TOK_SPECIAL, &want, NULL));
+    assert_int_equal(got.n, want.n);
+    assert_memory_equal(got.v, want.v, (size_t)got.n * sizeof *got.v);
+    assert_true(got.v[1] == 'B' && got.v[5] == 'H');
+    ids_free(&got);
+    ids_free(&want);
+    chat_close(c);
+    tok_close(t);
+}
+
+static void test_exaone_sends_empty_thoughts_back(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("exaone4", NULL, bytes, NULL);
+    assert_conversations(c, "[|system|]\nBe brief.[|endofturn|]\n[|user|]\n Hi [|endofturn|]\n"
+                         "[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n[|user|]\n?[|endofturn|]\n"
+                         "[|assistant|]\n<think>\n\n</think>\n\n",
+                         "[|user|]\n Hi [|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n"
+                         "[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\n",
+                         "[|user|]\n Hi [|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\n");
+    struct message m[] = {say(ROLE_USER, "Hi"), reply(bytes, "hm\n</think>\n\nHello[|endofturn|]"),
+                          say(ROLE_USER, "?")};
+    const struct chat_style on = {.think = THINK};
+    assert_styled(c, &on, m, 3, "[|user|]\nHi[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n"
+                  "[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n");
+    /* the reply to such a prompt begins with its thought */
+    struct ids prompt = {0};
+    struct buf out = {0};
+    struct chat_reader r;
+    enum channel channel;
+    assert_true(chat_render_in(c, &on, m, 3, &prompt, NULL));
+    chat_reader_init(&r, c);
+    chat_reader_follow(&r, &prompt);
+    chat_reader_push(&r, 'h', &out, &channel);
+    assert_true(out.n == 1 && channel == CHAN_ANALYSIS);
+    chat_reader_end(&r, &out);
+    prompt.n = 0;
+    assert_true(chat_render(c, m, 3, &prompt, NULL));
+    chat_reader_init(&r, c);
+    chat_reader_follow(&r, &prompt);
+    chat_reader_push(&r, 'h', &out, &channel);
+    assert_true(channel == CHAN_FINAL);
+    chat_reader_end(&r, &out);
+    buf_free(&out);
+    ids_free(&prompt);
+    ids_free(&m[1].ids);
+    chat_close(c);
+}
+
+#define SMOL(mode)                                                                                 \
+    "<|im_start|>system\n## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: 28 June 2025\n" \
+    "Reasoning Mode: /" mode "\n\n## Custom Instructions\n\n"
+#define PERSONA "You are a helpful AI assistant named SmolLM, trained by Hugging Face."
+#define EMPTY "<think>\n\n</think>\n"
+
+static void test_smollm_writes_its_system_turn(void **state)
+{
+    (void)state;
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, " Hi "),
+                          say(ROLE_ASSISTANT, "Hello"), say(ROLE_USER, "?")};
+    struct chat *c = open_chat("smollm3", NULL, bytes, NULL);
+    const struct chat_style off = {.think = THINK_NOT}, on = {.think = THINK};
+    struct err e;
+    assert_true(chat_set_date(c, "2025-06-28", &e));
+    static const char hi[] = SMOL("think") "Be brief.\n\n<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+                             "<|im_start|>assistant\n";
+    assert_prompt(c, m, 2, hi);
+    chat_close(c);
+    /* the first templates do not end the system turn, and have a text for each mode */
+    c = open_with_template("smollm3", "{%- set no = \"/no_think\" -%}{{- \"" PERSONA " Think: <think> Thought section "
+                           "</think>.\\n\\n\" -}}{%- else -%}{{- \"" PERSONA "\\n\\n\" -}}{%- endif -%}\n"
+                           "{%- if tools -%}{{- \"### Tools\\n\\n\" -}}{%- if x -%}{%- endif -%}"
+                           "{{- \"<|im_end|>\\n\" -}}{%- endif -%}\"<think>\\n\\n</think>\\n\"", NULL);
+    assert_true(chat_set_date(c, "2025-06-28", &e));
+    assert_prompt(c, m, 4, SMOL("think") "Be brief.\n\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"
+                  "Hello<|im_end|>\n<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n");
+    assert_styled(c, &on, m + 1, 1, SMOL("think") PERSONA " Think: <think> Thought section </think>.\n\n"
+                  "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
+    assert_styled(c, &off, m + 1, 3, SMOL("no_think") PERSONA "\n\n<|im_start|>user\n Hi <|im_end|>\n"
+                  "<|im_start|>assistant\n" EMPTY "Hello<|im_end|>\n<|im_start|>user\n?<|im_end|>\n"
+                  "<|im_start|>assistant\n" EMPTY);
+    m[0] = say(ROLE_SYSTEM, "Be brief. /no_think ");
+    assert_prompt(c, m, 2, SMOL("no_think") "Be brief.\n\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n" EMPTY);
+    m[0] = say(ROLE_SYSTEM, "/system_override Be brief.");
+    assert_prompt(c, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+                  "<|im_start|>assistant\n");
+    assert_styled(c, &off, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+                  "<|im_start|>assistant\n" EMPTY);
+    chat_close(c);
+    /* a template that ends the turn always */
+    c = open_with_template("smollm3", "{%- if tools -%}{{- \"### Tools\\n\\n\" -}}{%- endif -%}"
+                           "{{- \"<|im_end|>\\n\" -}}", NULL);
+    assert_true(chat_set_date(c, "2025-06-28", &e));
+    m[0] = say(ROLE_SYSTEM, "Be brief.");
+    assert_prompt(c, m, 2, hi);
+    chat_close(c);
+}
+
 static void test_llama3_headers_and_dates(void **state)
 {
     (void)state;
@@ -544,18 +754,6 @@ static void test_ids_outside_of_the_model_are_refused(void **state)
     chat_close(c);
 }
 
-static struct tokenizer *tokenizer_without(const char *marker)
-{
-    char path[96];
-    struct err e;
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    write_tokenizer(path, marker);
-    struct tokenizer *t = tok_open(path, &e);
-    assert_non_null(t);
-    unlink(path);
-    return t;
-}
-
 static void test_missing_markers_and_unknown_families(void **state)
 {
     (void)state;
@@ -565,16 +763,21 @@ static void test_missing_markers_and_unknown_families(void **state)
     assert_null(chat_open(&m, t, false, NULL, &e));
     assert_int_equal(e.kind, ERR_MODEL);
     assert_non_null(strstr(e.msg, "<|start|>"));
-    strcpy(m.cfg.family, "mistral");
+    strcpy(m.cfg.family, "another");
     assert_null(chat_open(&m, t, false, NULL, &e));
-    assert_non_null(strstr(e.msg, "\"mistral\""));
+    assert_non_null(strstr(e.msg, "\"another\""));
     tok_close(t);
 
     const char *warning = NULL;
-    struct chat *c = open_chat("mistral", NULL, bytes, &warning);
+    struct chat *c = open_chat("another", NULL, bytes, &warning);
     assert_string_equal(chat_name(c), "chatml");
     assert_non_null(strstr(warning, "ChatML"));
     chat_close(c);
+    t = tokenizer_without("[SYSTEM"); /* as of older mistral models */
+    c = open_chat("mistral", NULL, t, &warning);
+    assert_string_equal(chat_name(c), "chatml");
+    chat_close(c);
+    tok_close(t);
 }
 
 static void test_templates_are_compared(void **state)
@@ -828,6 +1031,11 @@ int main(void)
         cmocka_unit_test(test_harmony_writes_its_system_message_and_rewrites_history),
         cmocka_unit_test(test_chatml_sends_answers_back_without_thoughts),
         cmocka_unit_test(test_olmo_takes_its_texts_from_the_template),
+        cmocka_unit_test(test_roles_that_are_markers),
+        cmocka_unit_test(test_phi_formats_follow_the_tokenizer_and_the_template),
+        cmocka_unit_test(test_a_marker_may_include_the_white_space_behind_it),
+        cmocka_unit_test(test_exaone_sends_empty_thoughts_back),
+        cmocka_unit_test(test_smollm_writes_its_system_turn),
         cmocka_unit_test(test_llama3_headers_and_dates),
         cmocka_unit_test(test_raw_is_the_text_itself),
         cmocka_unit_test(test_pasted_markers_stay_text),
