@@ -499,8 +499,9 @@ struct kernels {
     /* Moves t->data to device memory, in the layout that this backend prefers; the host copy may be
      * freed afterwards unless t->data still points to it (the CPU uses it in place). A tensor with
      * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every
-     * operation sees the rounded weights (fp8.h). False and *e: out of memory, or a weight is not
-     * finite. */
+     * operation sees the rounded weights (fp8.h). CUDA reads no packed weights yet: such a tensor
+     * becomes the bf16 tensor with its values, of four times the bytes of a 4-bit one. False and
+     * *e: out of memory, or a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
      * uploaded already. */

@@ -30,6 +30,7 @@
 #define _Noreturn [[noreturn]]
 extern "C" {
 #include "kernels/kernels.h"
+#include "kernels/packed.h"
 }
 #include "kernels/cuda/route.h"
 

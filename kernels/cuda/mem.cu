@@ -436,6 +436,36 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+/* The bf16 tensor with the values of a packed one; without data. */
+static struct tensor unpacked(const struct tensor *t)
+{
+    struct tensor plain = *t;
+    plain.type = DT_BF16;
+    plain.bytes = sizeof(uint16_t);
+    for (int i = 0; i < t->n_dim; i++)
+        plain.bytes *= (size_t)t->dim[i];
+    plain.data = NULL;
+    return plain;
+}
+
+/* No operation reads packed weights here: the tensor becomes the bf16 one (packed.h), which the
+ * host makes. */
+static bool upload_packed(struct kdev *d, struct tensor *t, struct err *e)
+{
+    struct tensor plain = unpacked(t);
+    void *host = malloc(plain.bytes);
+    if (!host)
+        return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes to be unpacked", t->name,
+                       plain.bytes);
+    packed_bf16(t->type, t->data, plain.bytes / sizeof(uint16_t), (uint16_t *)host);
+    plain.data = host;
+    const bool ok = cuda_upload(d, &plain, e);
+    free(host);
+    if (ok)
+        *t = plain;
+    return ok;
+}
+
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     cuda_begin(d, "upload");
@@ -447,15 +477,20 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     if (!t->data || is_uploaded(d, t->data))
         return true;
     struct mxfp4 m;
-    return mxfp4_of(t, &m)   ? upload_mxfp4(d, t, &m, e)
-           : cuda_paneled(t) ? upload_panels(d, t, e)
-                             : upload_rows(d, t, e);
+    return dtype_packed(t->type) ? upload_packed(d, t, e)
+           : mxfp4_of(t, &m)     ? upload_mxfp4(d, t, &m, e)
+           : cuda_paneled(t)     ? upload_panels(d, t, e)
+                                 : upload_rows(d, t, e);
 }
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
     if (t->data && is_uploaded(d, t->data))
         return 0;
+    if (dtype_packed(t->type)) {
+        const struct tensor plain = unpacked(t);
+        return cuda_footprint(d, &plain);
+    }
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;

@@ -455,9 +455,10 @@ bool each_tensor(struct tensor *t, struct store *store,
     if (!t->data && !t->bytes)
         return true;
     const void *was = t->data;
+    const size_t bytes = t->bytes; /* fn may give a packed tensor another type */
     if (!fn(t, arg, e))
         return false;
     if (t->data != was)
-        store_drop(store, was, t->bytes);
+        store_drop(store, was, bytes);
     return true;
 }
