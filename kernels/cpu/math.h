@@ -257,51 +257,15 @@ V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *
     store_sums(even, odd, tile, O, R);
 }
 
-/* block() of packed weights: a chunk of O rows is unpacked into the first cache and multiplied with
- * R rows. The sums wait in memory meanwhile, as unpacking needs the registers. */
-V_FN void packed_block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
-                       const int O, const int R)
-{
-    unpack_fn *unpack = unpacking(w->packed).unpack;
-    const uint8_t *p = w->data + (size_t)out * w->pitch;
-    const size_t step = dtype_bytes(w->packed, PACKED_BLOCK);
-    _Alignas(64) float chunk[4][PACKED_BLOCK];
-    v16 even[24], odd[24];
-    UNROLL
-    for (int i = 0; i < O * R; i++)
-        even[i] = odd[i] = v_zero();
-    for (int at = 0; at < w->k; at += PACKED_BLOCK, p += step) {
-        const int groups = (w->k - at < PACKED_BLOCK ? w->k - at : PACKED_BLOCK) / 32;
-        for (int o = 0; o < O; o++)
-            unpack(w->packed, p + (size_t)o * w->pitch, groups, chunk[o]);
-        for (int g = 0; g < groups; g++)
-            UNROLL
-        for (int r = 0; r < R; r++) {
-            v16 in = v_pinned(v_load(x[r] + at + 32 * g));
-            UNROLL
-            for (int o = 0; o < O; o++)
-                even[o * R + r] = v_fma(v_load(chunk[o] + 32 * g), in, even[o * R + r]);
-            in = v_pinned(v_load(x[r] + at + 32 * g + 16));
-            UNROLL
-            for (int o = 0; o < O; o++)
-                odd[o * R + r] = v_fma(v_load(chunk[o] + 32 * g + 16), in, odd[o * R + r]);
-        }
-    }
-    store_sums(even, odd, tile, O, R);
-}
-
-#define BLOCK(w, x, out, tile, type, O, R)                                                         \
-    (type == STORED_PACKED ? packed_block(w, x, out, tile, O, R)                                   \
-                           : block(w, x, out, tile, type, O, R))
 #define ROWS(R, type)                                                                              \
     static void rows_##R##_##type(const struct cpu_mat *w, const float *const *x, int out, int n,  \
                                   float *tile)                                                     \
     {                                                                                              \
         int o = 0;                                                                                 \
         for (; o + OUT_##R <= n; o += OUT_##R)                                                     \
-            BLOCK(w, x, out + o, tile + o, STORED_##type, OUT_##R, R);                             \
+            block(w, x, out + o, tile + o, STORED_##type, OUT_##R, R);                             \
         for (; OUT_##R > 1 && o < n; o++)                                                          \
-            BLOCK(w, x, out + o, tile + o, STORED_##type, 1, R);                                   \
+            block(w, x, out + o, tile + o, STORED_##type, 1, R);                                   \
     }
 #if CPU_ISA == 2
 #define TYPE(type)                                                                                 \
@@ -316,7 +280,106 @@ TYPE(BF16)
 TYPE(F16)
 TYPE(F32)
 TYPE(MXFP4)
-TYPE(PACKED)
+
+/* ---- products of packed weights --------------------------------------------------------------- */
+
+/* Chunks of PACKED_OUT rows of weights are unpacked into the first cache, once for all input rows,
+ * which are multiplied with them up to MAX_R at a time. The sums wait in memory meanwhile. */
+enum { PACKED_OUT = CPU_ISA == 2 ? 2 : 1 };
+typedef float packed_chunk[PACKED_OUT][PACKED_BLOCK];
+typedef v16 packed_sums[TILE_ROWS * PACKED_OUT]; /* [row][output] */
+
+V_FN void packed_part(packed_chunk chunk, int groups, const float *const *x, int at, v16 *even_sum,
+                      v16 *odd_sum, const int R)
+{
+    v16 even[MAX_R * PACKED_OUT], odd[MAX_R * PACKED_OUT];
+    UNROLL
+    for (int i = 0; i < R * PACKED_OUT; i++)
+        even[i] = even_sum[i], odd[i] = odd_sum[i];
+    for (int g = 0; g < groups; g++) {
+        v16 we[PACKED_OUT], wo[PACKED_OUT];
+        UNROLL
+        for (int o = 0; o < PACKED_OUT; o++) {
+            we[o] = v_pinned(v_load(chunk[o] + 32 * g));
+            wo[o] = v_pinned(v_load(chunk[o] + 32 * g + 16));
+        }
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            v16 in = v_pinned(v_load(x[r] + at + 32 * g));
+            UNROLL
+            for (int o = 0; o < PACKED_OUT; o++)
+                even[r * PACKED_OUT + o] = v_fma(we[o], in, even[r * PACKED_OUT + o]);
+            in = v_pinned(v_load(x[r] + at + 32 * g + 16));
+            UNROLL
+            for (int o = 0; o < PACKED_OUT; o++)
+                odd[r * PACKED_OUT + o] = v_fma(wo[o], in, odd[r * PACKED_OUT + o]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < R * PACKED_OUT; i++)
+        even_sum[i] = even[i], odd_sum[i] = odd[i];
+}
+
+#define PART(R)                                                                                    \
+    static void part_##R(packed_chunk chunk, int groups, const float *const *x, int at, v16 *even, \
+                         v16 *odd)                                                                 \
+    {                                                                                              \
+        packed_part(chunk, groups, x, at, even, odd, R);                                           \
+    }
+PART(1)
+PART(2)
+PART(3)
+#if CPU_ISA == 2
+PART(4)
+PART(5)
+PART(6)
+#endif
+
+static void packed_parts(packed_chunk chunk, int groups, const float *const *x, int at, v16 *even,
+                         v16 *odd, int rows)
+{
+    typedef void part_fn(packed_chunk, int, const float *const *, int, v16 *, v16 *);
+#if CPU_ISA == 2
+    static part_fn *const part[MAX_R] = {part_1, part_2, part_3, part_4, part_5, part_6};
+#else
+    static part_fn *const part[MAX_R] = {part_1, part_2, part_3};
+#endif
+    for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {
+        int m = (rows - r + blocks - 1) / blocks;
+        part[m - 1](chunk, groups, x + r, at, even + r * PACKED_OUT, odd + r * PACKED_OUT);
+        r += m;
+    }
+}
+
+static void multiply_packed(const struct cpu_mat *w, unpack_fn *unpack, const float *const *x,
+                            int rows, int out, int n, float *tile)
+{
+    const size_t step = dtype_bytes(w->packed, PACKED_BLOCK);
+    for (int o = 0; o < n; o += PACKED_OUT) {
+        packed_sums even, odd;
+        const uint8_t *p = w->data + (size_t)(out + o) * w->pitch;
+        const int outs = n - o < PACKED_OUT ? n - o : PACKED_OUT;
+        for (int i = 0; i < rows * PACKED_OUT; i++)
+            even[i] = odd[i] = v_zero();
+        for (int at = 0; at < w->k; at += PACKED_BLOCK, p += step) {
+            _Alignas(64) packed_chunk chunk;
+            const int left = (w->k - at) / 32, groups = left < 8 ? left : 8;
+            for (int i = 0; i < PACKED_OUT; i++) /* the last row twice where one is missing */
+                unpack(w->packed, p + (i < outs ? (size_t)i * w->pitch : 0), groups, chunk[i]);
+            packed_parts(chunk, groups, x, at, even, odd, rows);
+        }
+        for (int i = 0; i < rows * PACKED_OUT; i += 4) {
+            v16 sum[4];
+            float four[4];
+            for (int j = 0; j < 4; j++)
+                sum[j] = i + j < rows * PACKED_OUT ? v_add(even[i + j], odd[i + j]) : v_zero();
+            v_sum4(sum[0], sum[1], sum[2], sum[3], four);
+            for (int j = 0; j < 4 && i + j < rows * PACKED_OUT; j++)
+                if ((i + j) % PACKED_OUT < outs)
+                    tile[(i + j) / PACKED_OUT * TILE_OUT + o + (i + j) % PACKED_OUT] = four[j];
+        }
+    }
+}
 
 static void multiply(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
                      float *tile)
@@ -325,10 +388,13 @@ static void multiply(const struct cpu_mat *w, const float *const *x, int rows, i
     static rows_fn *const by_rows[N_STORED][MAX_R] = {[STORED_BF16] = ENTRY(BF16),
                                                       [STORED_F16] = ENTRY(F16),
                                                       [STORED_F32] = ENTRY(F32),
-                                                      [STORED_MXFP4] = ENTRY(MXFP4),
-                                                      [STORED_PACKED] = ENTRY(PACKED)};
-    if (rows == 1 && w->type == STORED_PACKED && unpacking(w->packed).dot) {
-        unpacking(w->packed).dot(w, x[0], out, n, tile);
+                                                      [STORED_MXFP4] = ENTRY(MXFP4)};
+    if (w->type == STORED_PACKED) {
+        struct unpacking f = unpacking(w->packed);
+        if (rows == 1 && f.dot)
+            f.dot(w, x[0], out, n, tile);
+        else
+            multiply_packed(w, f.unpack, x, rows, out, n, tile);
         return;
     }
     for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {

@@ -25,6 +25,17 @@ static void unpack_any(enum dtype t, const uint8_t *b, int groups, float *dst)
 
 #if CPU_ISA > 0
 
+/* As _mm_cvtph_ps(), reading memory: compilers load a register first, which takes longer. */
+V_FN __m128 four_halves(const uint8_t *p)
+{
+    struct __attribute__((packed)) eight_bytes {
+        uint64_t v;
+    };
+    __m128 f;
+    __asm__("vcvtph2ps %1, %0" : "=x"(f) : "m"(*(const struct eight_bytes *)p));
+    return f;
+}
+
 /* ---- codes: sixteen integers, in the low bits of each lane ----------------------------------- */
 #if CPU_ISA == 2
 
@@ -55,6 +66,25 @@ V_FN v16 vi_float(vi v)
 {
     return _mm512_cvtepi32_ps(v);
 }
+/* The masked bits of each lane minus bias: as the mantissa of a number from 2^23 on. */
+V_FN v16 vi_masked_float(vi v, int mask, int bias)
+{
+    vi m = _mm512_set1_epi32(mask), exponent = _mm512_set1_epi32(0x4b000000);
+    return v_sub(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(v, m, exponent, 0xEA)),
+                 v_set((float)((1 << 23) + bias)));
+}
+/* The low byte of each lane, signed: plus 128, in the same way. */
+V_FN v16 vi_even_float(vi v)
+{
+    vi m = _mm512_set1_epi32(255), number = _mm512_set1_epi32(0x4b000080);
+    return v_sub(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(v, m, number, 0x6A)),
+                 v_set((1 << 23) + 128));
+}
+/* The second byte of a lane of vi_signed(). */
+V_FN v16 vi_odd_float(vi v)
+{
+    return vi_float(_mm512_srai_epi32(v, 8));
+}
 /* 32 bytes: 2 l in the low eight bits of lane l, 2 l + 1 in the next eight; the rest is 0, or for
  * vi_signed() the sign of byte 2 l + 1 */
 V_FN vi vi_pairs(const uint8_t *p)
@@ -64,14 +94,6 @@ V_FN vi vi_pairs(const uint8_t *p)
 V_FN vi vi_signed(const uint8_t *p)
 {
     return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)p));
-}
-V_FN vi vi_even(vi v)
-{
-    return _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
-} /* signed */
-V_FN vi vi_odd(vi v)
-{
-    return _mm512_srai_epi32(_mm512_slli_epi32(v, 16), 24);
 }
 /* 16 bytes whose low four bits are elements 0-15, and the high ones 16-31: element 2 l in the low
  * four bits of lane l, 2 l + 1 in bits 8-11; other bits are undefined */
@@ -93,11 +115,9 @@ V_FN vi vi_fifth(uint32_t bits, int odd)
     return _mm512_rorv_epi32(_mm512_set1_epi32((int)bits),
                              _mm512_add_epi32(by, _mm512_set1_epi32(odd)));
 }
-V_FN v16 v_half(const uint8_t *p) /* f16 in all lanes */
+V_FN v16 v_half(const uint8_t *p) /* the f16 at p in all lanes; reads eight bytes */
 {
-    uint16_t h;
-    memcpy(&h, p, 2);
-    return _mm512_cvtph_ps(_mm256_set1_epi16((short)h));
+    return _mm512_broadcastss_ps(four_halves(p));
 }
 V_FN v16 v_halves(v16 a, v16 b)
 {
@@ -154,17 +174,22 @@ V_FN vi vi_pairs(const uint8_t *p)
 }
 V_FN vi vi_signed(const uint8_t *p)
 {
-    return vi_pairs(p);
+    const __m128i *v = (const void *)p;
+    return (vi){_mm256_cvtepi16_epi32(_mm_loadu_si128(v)),
+                _mm256_cvtepi16_epi32(_mm_loadu_si128(v + 1))};
 }
-V_FN vi vi_even(vi v)
+V_FN v16 vi_masked_float(vi v, int mask, int bias)
+{
+    return vi_float(vi_sub(vi_and(v, mask), bias));
+}
+V_FN v16 vi_even_float(vi v)
 {
     v = vi_sll(v, 24);
-    return (vi){_mm256_srai_epi32(v.a, 24), _mm256_srai_epi32(v.b, 24)};
+    return vi_float((vi){_mm256_srai_epi32(v.a, 24), _mm256_srai_epi32(v.b, 24)});
 }
-V_FN vi vi_odd(vi v)
+V_FN v16 vi_odd_float(vi v)
 {
-    v = vi_sll(v, 16);
-    return (vi){_mm256_srai_epi32(v.a, 24), _mm256_srai_epi32(v.b, 24)};
+    return vi_float((vi){_mm256_srai_epi32(v.a, 8), _mm256_srai_epi32(v.b, 8)});
 }
 V_FN vi vi_nibbles(const uint8_t *p)
 {
@@ -181,9 +206,7 @@ V_FN vi vi_fifth(uint32_t bits, int odd)
 }
 V_FN v16 v_half(const uint8_t *p)
 {
-    uint16_t h;
-    memcpy(&h, p, 2);
-    __m256 f = _mm256_cvtph_ps(_mm_set1_epi16((short)h));
+    __m256 f = _mm256_broadcastss_ps(four_halves(p));
     return (v16){f, f};
 }
 V_FN v16 v_halves(v16 a, v16 b)
@@ -214,19 +237,26 @@ V_FN v16 v_near_bf16(v16 x)
     return v_sub(high, v_sub(high, x));
 }
 
+static const float levels_of_halves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
 static const float levels[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                  16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
 /* (code - bias) s + m for the low `bits` bits of each lane. m is -0 where the format has no
- * minimum: -0 + y is y, signed zeros included. */
+ * minimum: -0 + y is y, signed zeros included. Below 4 bits s and m may differ between lanes 0-7
+ * and 8-15. */
 V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, v16 s, v16 m,
                    v16 *even, v16 *odd)
 {
-#if CPU_ISA == 2
-    if (bits == 4 || bits == 5) { /* the values of all codes, once for 32 elements */
-        v16 b = v_set((float)bias);
-        v16 low = v_near_bf16(v_fma(v_sub(v_load(levels), b), s, m));
-        if (bits == 4) {
+#if CPU_ISA == 2 /* the values of all codes once for 32 elements; below 4 bits, of both halves */
+    if (bits <= 5) {
+        v16 level = bits <= 3 ? v_load(levels_of_halves) : v_load(levels), b = v_set((float)bias);
+        v16 low = v_near_bf16(v_fma(v_sub(level, b), s, m));
+        if (bits <= 3) {
+            vi half = _mm512_set_epi32(8, 8, 8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0);
+            even_code = vi_select((1 << bits) - 1, even_code, half);
+            odd_code = vi_select((1 << bits) - 1, odd_code, half);
+        }
+        if (bits <= 4) {
             *even = _mm512_permutexvar_ps(even_code, low);
             *odd = _mm512_permutexvar_ps(odd_code, low);
         } else {
@@ -237,14 +267,9 @@ V_FN void v_linear(vi even_code, vi odd_code, const int bits, const int bias, v1
         return;
     }
 #endif
-    even_code = vi_and(even_code, (1 << bits) - 1);
-    odd_code = vi_and(odd_code, (1 << bits) - 1);
-    if (bias) {
-        even_code = vi_sub(even_code, bias);
-        odd_code = vi_sub(odd_code, bias);
-    }
-    *even = v_near_bf16(v_fma(vi_float(even_code), s, m));
-    *odd = v_near_bf16(v_fma(vi_float(odd_code), s, m));
+    const int mask = (1 << bits) - 1;
+    *even = v_near_bf16(v_fma(vi_masked_float(even_code, mask, bias), s, m));
+    *odd = v_near_bf16(v_fma(vi_masked_float(odd_code, mask, bias), s, m));
 }
 
 /* level[code] s for the four low bits of both bytes of each lane; exact: in bf16, too. */
@@ -260,8 +285,8 @@ V_FN void v_nonlinear(vi pairs, const int8_t *level, v16 s, const bool exact, v1
     __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)level));
     pairs = vi_and(pairs, 0x0f0f);
     pairs = (vi){_mm256_shuffle_epi8(table, pairs.a), _mm256_shuffle_epi8(table, pairs.b)};
-    *even = v_mul(vi_float(vi_even(pairs)), s);
-    *odd = v_mul(vi_float(vi_odd(pairs)), s);
+    *even = v_mul(vi_even_float(pairs), s);
+    *odd = v_mul(vi_even_float(vi_srl(pairs, 8)), s);
     if (!exact) {
         *even = v_near_bf16(*even);
         *odd = v_near_bf16(*odd);
@@ -285,6 +310,12 @@ V_FN uint32_t word_at(const uint8_t *p)
     return u;
 }
 
+/* v_half() where fewer than eight bytes follow. */
+V_FN v16 v_last_half(const uint8_t *p)
+{
+    return v_set(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p[0] | p[1] << 8))));
+}
+
 V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to)
 {
     if (t == DT_Q4_K || t == DT_Q5_K) {
@@ -294,20 +325,22 @@ V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to
         v16 minus = v_sub(v_set(-0.f), v_half(b + 2));
         v_store(to->s, v_mul(v_bytes((const uint8_t *)bytes), v_halves(v_half(b), minus)));
     } else if (t == DT_Q2_K) {
-        uint8_t low[16], high[16];
-        for (int i = 0; i < 16; i++)
-            low[i] = b[i] & 15, high[i] = b[i] >> 4;
-        v_store(to->s, v_mul(v_bytes(low), v_half(b + 80)));
-        v_store(to->m, v_mul(v_bytes(high), v_sub(v_set(-0.f), v_half(b + 82))));
+        __m128i low = _mm_set1_epi8(15), both = _mm_loadu_si128((const void *)b), minus;
+        minus = _mm_and_si128(_mm_srli_epi16(both, 4), low);
+        both = _mm_and_si128(both, low);
+        v_store(to->s, v_mul(v_bytes((const uint8_t *)&both), v_last_half(b + 80)));
+        v_store(to->m,
+                v_mul(v_bytes((const uint8_t *)&minus), v_sub(v_set(-0.f), v_last_half(b + 82))));
     } else if (t == DT_Q3_K) {
         uint32_t x = word_at(b + 96), y = word_at(b + 100), z = word_at(b + 104);
         uint32_t bytes[4] = {(x & 0x0f0f0f0f) | (z << 4 & 0x30303030),
                              (y & 0x0f0f0f0f) | (z << 2 & 0x30303030),
                              (x >> 4 & 0x0f0f0f0f) | (z & 0x30303030),
                              (y >> 4 & 0x0f0f0f0f) | (z >> 2 & 0x30303030)};
-        v_store(to->s, v_mul(v_sub(v_bytes((const uint8_t *)bytes), v_set(32)), v_half(b + 108)));
+        v_store(to->s,
+                v_mul(v_sub(v_bytes((const uint8_t *)bytes), v_set(32)), v_last_half(b + 108)));
     } else if (t == DT_Q6_K) {
-        v_store(to->s, v_mul(v_signed_bytes(b + 192), v_half(b + 208)));
+        v_store(to->s, v_mul(v_signed_bytes(b + 192), v_last_half(b + 208)));
     } else if (t == DT_IQ4_XS) {
         uint8_t bytes[16] = {0};
         uint32_t high = b[2] | (uint32_t)b[3] << 8;
@@ -316,6 +349,7 @@ V_FN void v_scales(const enum dtype t, const uint8_t *b, struct block_scales *to
         v16 s = v_sub(v_bytes(bytes), v_set(32));
         v_store(to->s, v_mul(s, v_half(b)));
     }
+    __asm__("" : "+m"(*to)); /* or compilers keep the scales in a register and permute it */
 }
 
 /* Group g of the chunk at b. */
@@ -326,8 +360,8 @@ V_FN void v_split_packed(const enum dtype t, const uint8_t *b, const struct bloc
     if (t == DT_Q8_0) {
         vi q = vi_signed(b + 34 * g + 2);
         v16 d = v_half(b + 34 * g);
-        *even = v_near_bf16(v_mul(vi_float(vi_even(q)), d));
-        *odd = v_near_bf16(v_mul(vi_float(vi_odd(q)), d));
+        *even = v_near_bf16(v_mul(vi_even_float(q), d));
+        *odd = v_near_bf16(v_mul(vi_odd_float(q), d));
     } else if (t == DT_Q4_0) {
         vi q = vi_nibbles(b + 18 * g + 2);
         v_linear(q, vi_srl(q, 8), 4, 8, v_half(b + 18 * g), none, even, odd);
@@ -398,12 +432,24 @@ V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_
     v_store(dst + 32 * g + 16, odd);
 }
 
+/* F is called for the groups of a chunk, whose numbers are constants if there are eight. */
+#define CHUNK_256(F, T, b, s, ...)                                                                 \
+    F(DT_##T, b, s, 0, __VA_ARGS__), F(DT_##T, b, s, 1, __VA_ARGS__),                              \
+        F(DT_##T, b, s, 2, __VA_ARGS__), F(DT_##T, b, s, 3, __VA_ARGS__),                          \
+        F(DT_##T, b, s, 4, __VA_ARGS__), F(DT_##T, b, s, 5, __VA_ARGS__),                          \
+        F(DT_##T, b, s, 6, __VA_ARGS__), F(DT_##T, b, s, 7, __VA_ARGS__)
+#define CHUNK_32(F, T, b, groups, ...)                                                             \
+    if (groups == 8)                                                                               \
+        CHUNK_256(F, T, b, NULL, __VA_ARGS__);                                                     \
+    else                                                                                           \
+        for (int g = 0; g < groups; g++)                                                           \
+        F(DT_##T, b, NULL, g, __VA_ARGS__)
+
 #define UNPACK_32(T)                                                                               \
     static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
     {                                                                                              \
         (void)t;                                                                                   \
-        for (int g = 0; g < groups; g++)                                                           \
-            unpack_group(DT_##T, b, NULL, g, dst);                                                 \
+        CHUNK_32(unpack_group, T, b, groups, dst);                                                 \
     }
 #define UNPACK_256(T)                                                                              \
     static void unpack_##T(enum dtype t, const uint8_t *b, int groups, float *dst)                 \
@@ -411,67 +457,77 @@ V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_
         struct block_scales s;                                                                     \
         (void)t, (void)groups;                                                                     \
         v_scales(DT_##T, b, &s);                                                                   \
-        unpack_group(DT_##T, b, &s, 0, dst), unpack_group(DT_##T, b, &s, 1, dst);                  \
-        unpack_group(DT_##T, b, &s, 2, dst), unpack_group(DT_##T, b, &s, 3, dst);                  \
-        unpack_group(DT_##T, b, &s, 4, dst), unpack_group(DT_##T, b, &s, 5, dst);                  \
-        unpack_group(DT_##T, b, &s, 6, dst), unpack_group(DT_##T, b, &s, 7, dst);                  \
+        CHUNK_256(unpack_group, T, b, &s, dst);                                                    \
     }
 
-/* Running sums of a row: even elements and odd ones. */
+/* Running sums of DOT_ROWS rows, even elements and odd ones: so many that the latency of an addition
+ * does not limit the rate. */
+enum { DOT_ROWS = 2 };
 struct dot_sums {
-    v16 even, odd;
+    v16 even[DOT_ROWS], odd[DOT_ROWS];
 };
 
-V_FN void dot_group(const enum dtype t, const uint8_t *b, const struct block_scales *s, const int g,
-                    const float *x, struct dot_sums *sum)
+V_FN void dot_group(const enum dtype t, const uint8_t *const *b, const struct block_scales *s,
+                    const int g, const float *x, struct dot_sums *sum)
 {
-    v16 even, odd;
-    v_split_packed(t, b, s, g, &even, &odd);
-    sum->even = v_fma(even, v_load(x + 32 * g), sum->even);
-    sum->odd = v_fma(odd, v_load(x + 32 * g + 16), sum->odd);
+    UNROLL
+    for (int j = 0; j < DOT_ROWS; j++) {
+        v16 even, odd;
+        v_split_packed(t, b[j], s + j, g, &even, &odd);
+        sum->even[j] = v_fma(even, v_load(x + 32 * g), sum->even[j]);
+        sum->odd[j] = v_fma(odd, v_load(x + 32 * g + 16), sum->odd[j]);
+    }
 }
 
-/* The sums of a row of k weights times one input row; each line of `size` bytes is prefetched when
- * one DOT_AHEAD bytes before is read: the rows of a tile follow one another. */
+/* The sums of a chunk of `size` bytes. Lines are prefetched DOT_AHEAD bytes before they are read:
+ * the rows of a tile follow one another. */
 enum { DOT_AHEAD = 1024 };
+V_FN void prefetch_chunk(const uint8_t *b, size_t size)
+{
+    for (size_t line = 0; line < size; line += 64)
+        __builtin_prefetch(b + DOT_AHEAD + line);
+}
 #define DOT_32(T)                                                                                  \
-    V_FN v16 row_##T(const uint8_t *b, size_t size, int k, const float *x)                         \
+    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *x, struct dot_sums *sum) \
     {                                                                                              \
-        struct dot_sums sum = {v_zero(), v_zero()};                                                \
-        for (; k; k -= 32, b += size, x += 32) {                                                   \
-            __builtin_prefetch(b + DOT_AHEAD);                                                     \
-            dot_group(DT_##T, b, NULL, 0, x, &sum);                                                \
-        }                                                                                          \
-        return v_add(sum.even, sum.odd);                                                           \
+        CHUNK_32(dot_group, T, b, groups, x, sum);                                                 \
     }
 #define DOT_256(T)                                                                                 \
-    V_FN v16 row_##T(const uint8_t *b, size_t size, int k, const float *x)                         \
+    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *x, struct dot_sums *sum) \
     {                                                                                              \
-        struct dot_sums sum = {v_zero(), v_zero()};                                                \
-        for (; k; k -= 256, b += size, x += 256) {                                                 \
-            struct block_scales s;                                                                 \
-            for (size_t line = 0; line < size; line += 64)                                         \
-                __builtin_prefetch(b + DOT_AHEAD + line);                                          \
-            v_scales(DT_##T, b, &s);                                                               \
-            dot_group(DT_##T, b, &s, 0, x, &sum), dot_group(DT_##T, b, &s, 1, x, &sum);            \
-            dot_group(DT_##T, b, &s, 2, x, &sum), dot_group(DT_##T, b, &s, 3, x, &sum);            \
-            dot_group(DT_##T, b, &s, 4, x, &sum), dot_group(DT_##T, b, &s, 5, x, &sum);            \
-            dot_group(DT_##T, b, &s, 6, x, &sum), dot_group(DT_##T, b, &s, 7, x, &sum);            \
-        }                                                                                          \
-        return v_add(sum.even, sum.odd);                                                           \
+        struct block_scales s[DOT_ROWS];                                                           \
+        (void)groups;                                                                              \
+        for (int j = 0; j < DOT_ROWS; j++)                                                         \
+            v_scales(DT_##T, b[j], &s[j]);                                                         \
+        CHUNK_256(dot_group, T, b, s, x, sum);                                                     \
     }
 
 /* Rows out .. out + n - 1 times one input row: unpacked in registers. */
 #define DOT(T)                                                                                     \
     static void dot_##T(const struct cpu_mat *w, const float *x, int out, int n, float *tile)      \
     {                                                                                              \
-        const uint8_t *p = w->data + (size_t)out * w->pitch;                                       \
-        const size_t size = (size_t)packed_format(DT_##T)->bytes;                                  \
-        for (int o = 0; o < n; o += 4) {                                                           \
-            v16 sum[4];                                                                            \
-            for (int j = 0; j < 4; j++, p += w->pitch)                                             \
-                sum[j] = o + j < n ? row_##T(p, size, w->k, x) : v_zero();                         \
-            v_sum4(sum[0], sum[1], sum[2], sum[3], tile + o);                                      \
+        const size_t step = dtype_bytes(DT_##T, PACKED_BLOCK);                                     \
+        for (int o = 0; o < n; o += DOT_ROWS) {                                                    \
+            struct dot_sums sum;                                                                   \
+            const uint8_t *b[DOT_ROWS];                                                            \
+            float four[4];                                                                         \
+            for (int j = 0; j < DOT_ROWS; j++) {                                                   \
+                b[j] = w->data + (size_t)(out + (o + j < n ? o + j : o)) * w->pitch;               \
+                sum.even[j] = sum.odd[j] = v_zero();                                               \
+            }                                                                                      \
+            for (int i = 0; i < w->k; i += PACKED_BLOCK) {                                         \
+                const int left = (w->k - i) / 32;                                                  \
+                for (int j = 0; j < DOT_ROWS; j++)                                                 \
+                    prefetch_chunk(b[j], step);                                                    \
+                chunk_##T(b, left < 8 ? left : 8, x + i, &sum);                                    \
+                for (int j = 0; j < DOT_ROWS; j++)                                                 \
+                    b[j] += step;                                                                  \
+            }                                                                                      \
+            for (int j = 0; j < DOT_ROWS; j++)                                                     \
+                sum.even[j] = v_add(sum.even[j], sum.odd[j]);                                      \
+            v_sum4(sum.even[0], sum.even[1], v_zero(), v_zero(), four);                            \
+            for (int j = 0; j < DOT_ROWS && o + j < n; j++)                                        \
+                tile[o + j] = four[j];                                                             \
         }                                                                                          \
     }
 TYPES_OF_32(UNPACK_32)
