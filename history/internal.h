@@ -257,17 +257,16 @@ bool salvage(const char *path, struct db *log, struct err *e);
 
 /* ---- parents.c: for repair.c ---- */
 
-/* Copies the readable rows of `build`, `model`, `server` and `tokenizer` to temporary tables, which
- * all statements on d read from then on. Calls broken(arg, table) for a table of which some rows
- * could not be read. False and *e: out of memory. */
-bool parents_read(struct db *d, void (*broken)(void *arg, const char *table), void *arg, struct err *e);
-/* Adds a placeholder to both logs for each row (build, model, draft model, server) that a run of
- * `from` refers to and that is lost; appends the names of these rows to *lost. Returns an SQLite
- * result code. */
+/* Copies the readable rows of `build`, `model`, `server` and `tokenizer` to the new log. Calls
+ * broken(arg, table) for a table of which some rows could not be read. These functions return an
+ * SQLite result code of writing. */
+int parents_copy(struct db *from, struct db *to, void (*broken)(void *arg, const char *table),
+                 void *arg);
+/* Adds a placeholder for each row (build, model, draft model, server) that a run of `from` refers to
+ * and that is lost; appends the names of these rows to *lost. */
 int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost);
-/* Adds a placeholder for a lost run to the log `to`. Its build and its model are placeholders, too,
- * which are added to both logs. */
-int parents_lost_run(struct db *from, struct db *to, const char *session, int64_t run, int64_t created_ms);
+/* Adds a placeholder for a lost run. Its build and its model are placeholders, too. */
+int parents_lost_run(struct db *to, const char *session, int64_t run, int64_t created_ms);
 
 /* ---- hash.c: hashes of rows ------------------------------------------------------------------ */
 
@@ -348,9 +347,8 @@ int chain_of_session(struct db *d, const char *session, uint8_t out[32]);
 int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
                   uint8_t out[32]);
 int chain_seal_holds(struct db *d, const char *session, bool *same);
-/* Appends the tokenizers whose texts have their checksum. False: they cannot be read. */
-bool chain_sound_texts(struct db *d, struct ids *good);
-int chain_count_texts(struct db *d); /* computes the checksums of all texts */
+/* Removes the texts of tokenizers whose texts do not have their checksum. *bad: of how many. */
+int chain_drop_texts(struct db *d, int64_t *bad);
 int chain_begin_log(struct db *d); /* of a new database: the row of `roll` */
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);

@@ -301,31 +301,23 @@ int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n)
                  sizeof sum, tokenizer);
 }
 
-bool chain_sound_texts(struct db *d, struct ids *good)
+int chain_drop_texts(struct db *d, int64_t *bad)
 {
-    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM tokenizer ORDER BY id", "");
-    int rc = SQLITE_ERROR;
-    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        int64_t id = sqlite3_column_int64(st, 0), want, have;
-        uint8_t sum[32], all[32] = {0};
-        if (!texts_read(d, id, &want, sum) && !texts_toggle(d, id, -1, &have, all) && want == have &&
-            memcmp(sum, all, sizeof sum) == 0 && id > 0 && id <= INT32_MAX)
-            ids_add(good, (int32_t)id);
-    }
-    sqlite3_finalize(st);
-    return rc == SQLITE_DONE;
-}
-
-int chain_count_texts(struct db *d)
-{
+    static const uint8_t none[32];
     int rc = SQLITE_OK, step = SQLITE_DONE;
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM tokenizer", "");
-    while (st && !rc && (step = sqlite3_step(st)) == SQLITE_ROW) {
-        int64_t id = sqlite3_column_int64(st, 0), n;
-        uint8_t all[32] = {0};
-        rc = texts_toggle(d, id, -1, &n, all);
+    for (*bad = 0; st && !rc && (step = sqlite3_step(st)) == SQLITE_ROW;) {
+        int64_t id = sqlite3_column_int64(st, 0), want = 0, have = 0;
+        uint8_t sum[32], all[32] = {0};
+        rc = texts_read(d, id, &want, sum);
         if (!rc)
-            rc = db_do(d, "UPDATE tokenizer SET texts=?, sum=? WHERE id=?", "ibi", n, all, sizeof all, id);
+            rc = texts_toggle(d, id, -1, &have, all);
+        if (rc || (want == have && memcmp(sum, all, sizeof sum) == 0))
+            continue;
+        *bad += 1;
+        rc = db_do(d, "DELETE FROM token WHERE tokenizer=?", "i", id);
+        if (!rc)
+            rc = db_do(d, "UPDATE tokenizer SET texts=0, sum=? WHERE id=?", "bi", none, sizeof none, id);
     }
     sqlite3_finalize(st);
     return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;

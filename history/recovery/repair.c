@@ -126,16 +126,6 @@ static bool written(struct repair *r, int rc)
     return rc == SQLITE_OK || db_fail(&r->to, r->e, "cannot write");
 }
 
-/* Copies the rows of a query on the damaged log (?: key), up to the first that cannot be read. False
- * and *e: the new log cannot be written. */
-static bool copy_rows(struct repair *r, const char *table, const char *query, int64_t key,
-                      const struct put *put)
-{
-    bool whole;
-    sqlite3_stmt *from = db_prepare(&r->from, NULL, query, strchr(query, '?') ? "i" : "", key);
-    return written(r, rows_copy(from, &r->to, table, put, &whole));
-}
-
 static void note_broken(void *arg, const char *table)
 {
     struct repair *r = arg;
@@ -146,24 +136,20 @@ static void note_broken(void *arg, const char *table)
 /* Builds, models, servers, and the texts of tokens. */
 static bool copy_shared(struct repair *r)
 {
-    struct ids good = {0};
-    if (!parents_read(&r->from, note_broken, r, r->e) ||
-        !copy_rows(r, "build", "SELECT * FROM build", 0, NULL) ||
-        !copy_rows(r, "model", "SELECT * FROM model", 0, NULL) ||
-        !copy_rows(r, "server", "SELECT * FROM server", 0, NULL) ||
-        !copy_rows(r, "tokenizer", "SELECT id, sha FROM tokenizer", 0, NULL))
-        return false;
-    if (!chain_sound_texts(&r->from, &good))
-        note(r, NULL, "the texts of tokens cannot be read"), r->lost++;
-    bool ok = true;
-    for (int i = 0; ok && i < good.n; i++)
-        ok = copy_rows(r, "token", "SELECT * FROM token WHERE tokenizer=?", good.v[i], NULL);
-    int64_t all = 0;
-    db_int(&r->from, &all, 0, "SELECT count(*) FROM (SELECT id FROM tokenizer UNION SELECT tokenizer FROM token)", "");
-    if (all != good.n)
-        note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out", (long long)all - good.n,
-             all - good.n == 1 ? "" : "s"), r->lost++;
-    ids_free(&good);
+    int64_t bad = 0, lost;
+    bool whole, ok = written(r, parents_copy(&r->from, &r->to, note_broken, r));
+    sqlite3_stmt *st = ok ? db_prepare(&r->to, r->e, "SELECT id FROM tokenizer", "") : NULL;
+    while (ok && st && sqlite3_step(st) == SQLITE_ROW)
+        ok = written(r, rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM token WHERE tokenizer=?", "i",
+                                             sqlite3_column_int64(st, 0)), &r->to, "token", NULL, &whole));
+    sqlite3_finalize(st);
+    ok = ok && st && written(r, chain_drop_texts(&r->to, &bad));
+    db_int(&r->from, &lost, 0, "SELECT count(DISTINCT tokenizer) FROM token WHERE tokenizer NOT IN"
+           " (SELECT id FROM tokenizer)", "");
+    bad += lost;
+    if (ok && bad)
+        note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out", (long long)bad,
+             bad == 1 ? "" : "s"), r->lost++;
     return ok;
 }
 
@@ -250,6 +236,34 @@ static bool add_placeholders(struct repair *r, const char *session, struct repai
     return ok;
 }
 
+/* Copies a record's rows, without its place in the chain. *whole: all could be read. */
+static int copy_parts(struct repair *r, const struct repair_record *x, bool *whole)
+{
+    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "chain", 0}, {PUT_END, NULL, 0}};
+    if (x->kind == LINK_TURN)
+        return turn_copy(&r->from, &r->to, x->id, unlinked, NULL, whole);
+    if (x->kind == LINK_RUN)
+        return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM run WHERE id=?", "i", x->id), &r->to, "run",
+                         unlinked, whole);
+    return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM event WHERE id=?", "i", x->id), &r->to, "event",
+                     unlinked, whole);
+}
+
+/* The checksum of what can be read of a record: of its rows in the new log, from which they are
+ * removed again. */
+static bool sum_record(struct repair *r, const struct repair_record *x, const uint8_t before[32], uint8_t out[32],
+                       bool *whole)
+{
+    int rc = db_do(&r->to, "SAVEPOINT record", "");
+    if (!rc)
+        rc = copy_parts(r, x, whole);
+    if (!rc)
+        rc = chain_of_link(&r->to, x->kind, x->id, x->link, before, out);
+    if (!rc)
+        rc = db_do(&r->to, "ROLLBACK TO record", "");
+    return written(r, rc ? rc : db_do(&r->to, "RELEASE record", ""));
+}
+
 static bool judge_records(struct repair *r, const char *session, struct records *a, struct buf *lines)
 {
     uint8_t before[32], want[32], have[32];
@@ -259,10 +273,11 @@ static bool judge_records(struct repair *r, const char *session, struct records 
         struct repair_record *x = &a->v[i];
         bool follows = known && x->link == link + 1;
         bool some = stored_chain(r, x, have);
-        if (x->kind == LINK_RUN && !add_placeholders(r, session, x, lines))
+        bool whole;
+        if ((x->kind == LINK_RUN && !add_placeholders(r, session, x, lines)) ||
+            !sum_record(r, x, before, want, &whole))
             return false;
-        int rc = chain_of_link(&r->from, x->kind, x->id, x->link, before, want);
-        x->state = rc || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
+        x->state = !whole || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
         if (x->state == BAD && x->no_parent)
             x->state = UNKNOWN;
         link = x->link;
@@ -330,23 +345,18 @@ static bool run_of_turn(struct repair *r, const char *session, int64_t turn, str
         return true;
     note(r, lines, "session %s: run %lld is lost: its build, model and settings are not known", session, (long long)run);
     r->lost++;
-    return written(r, parents_lost_run(&r->from, &r->to, session, run, ms)) &&
+    return written(r, parents_lost_run(&r->to, session, run, ms)) &&
            written(r, chain_add(&r->to, session, LINK_RUN, run));
 }
 
 static bool copy_record(struct repair *r, const char *session, const struct repair_record *x, bool gap,
                         struct buf *lines)
 {
-    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "chain", 0}, {PUT_END, NULL, 0}};
-    bool whole, ok;
+    bool whole, ok = written(r, copy_parts(r, x, &whole));
     if (x->kind == LINK_TURN)
-        ok = written(r, turn_copy(&r->from, &r->to, x->id, unlinked, NULL, &whole)) &&
-             run_of_turn(r, session, x->id, lines) && (!gap || !x->is_user || empty_prompt(r, x->id));
+        ok = ok && run_of_turn(r, session, x->id, lines) && (!gap || !x->is_user || empty_prompt(r, x->id));
     else if (x->kind == LINK_RUN)
-        ok = copy_rows(r, "run", "SELECT * FROM run WHERE id=?", x->id, unlinked) &&
-             written(r, db_do(&r->to, "UPDATE run SET ended=max(ended,1) WHERE id=?", "i", x->id));
-    else
-        ok = copy_rows(r, "event", "SELECT * FROM event WHERE id=?", x->id, unlinked);
+        ok = ok && written(r, db_do(&r->to, "UPDATE run SET ended=max(ended,1) WHERE id=?", "i", x->id));
     r->kept++;
     r->guessed += x->state == UNKNOWN;
     return ok && written(r, chain_add(&r->to, session, x->kind, x->id));
@@ -533,8 +543,6 @@ static bool finish(struct repair *r)
     int rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", "");
     if (!rc)
         rc = db_do(d, "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0) WHERE id=1", "");
-    if (!rc)
-        rc = chain_count_texts(d);
     for (int i = 0; !rc && i < 4; i++)
         rc = head_add_table(d, table[i]);
     if (!rc)

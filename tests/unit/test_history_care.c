@@ -394,6 +394,34 @@ static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
     buf_free(&good);
 }
 
+/* The page where the texts of tokens begin is overwritten: the report names the loss. */
+static void test_repair_says_that_texts_of_tokens_are_lost(void **state)
+{
+    (void)state;
+    enum { PAGE = 4096 };
+    char to[160], id[SESSION_ID], none[PAGE] = {0};
+    struct buf report = {0};
+    int lost = 0;
+    struct history *h = log_open(LOG_TREE);
+    describe_texts(h);
+    session_new_id(id);
+    write_session(h, id, 2);
+    assert_true(history_flush(h, 60000));
+    history_close(h);
+    change_log("PRAGMA journal_mode=DELETE");
+    assert_true(count(db_path, "SELECT count(*) AS n FROM token") > 0);
+    long root = (long)count(db_path, "SELECT rootpage AS n FROM sqlite_schema WHERE name='token'");
+    FILE *f = fopen(db_path, "r+b");
+    assert_int_equal(fseek(f, (root - 1) * PAGE, SEEK_SET), 0);
+    assert_int_equal(fwrite(none, 1, PAGE, f), PAGE);
+    fclose(f);
+    repaired(to, &report, &lost);
+    if (lost != 1 || !strstr(report.p, "the texts of 1 tokenizer are not what was written, and left"))
+        fail_msg("%d lost: %s", lost, report.p);
+    assert_int_equal(count(to, "SELECT count(*) AS n FROM turn"), 4);
+    buf_free(&report);
+}
+
 static void test_repair_refuses_a_log_in_use_and_never_overwrites(void **state)
 {
     (void)state;
@@ -442,6 +470,7 @@ int main(void)
         TEST(test_a_full_log_says_so_before_and_stops_or_goes_on),
         TEST(test_repair_keeps_what_is_sound_and_names_the_rest),
         TEST(test_repair_of_damaged_pages_keeps_other_sessions),
+        TEST(test_repair_says_that_texts_of_tokens_are_lost),
         TEST(test_repair_refuses_a_log_in_use_and_never_overwrites),
         TEST(test_a_table_that_was_changed_is_not_repaired),
     };
