@@ -444,8 +444,10 @@ static void compare_template(struct chat *c)
     char hex[65];
     sha256_hex(c->template, strlen(c->template), hex);
     for (int i = 0; i < MAX_KNOWN && c->format->known[i]; i++)
-        if (strcmp(hex, c->format->known[i]) == 0)
+        if (strcmp(hex, c->format->known[i]) == 0) {
+            c->warning[0] = '\0'; /* whatever the family: this is the template's format */
             return;
+        }
     size_t n = strlen(c->warning);
     snprintf(c->warning + n, sizeof c->warning - n,
              "%sthe model's chat template (sha256 %.12s) is not one that the built-in %s format "

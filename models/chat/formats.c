@@ -20,6 +20,7 @@ const struct format chat_formats[] = {
         .think = THINK_TAGS,
         .switches = true,
         .template_texts = true,
+        .known = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"}, /* SmolLM2 */
     },
     {
         .name = "olmo",

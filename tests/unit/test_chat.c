@@ -793,6 +793,18 @@ static void test_templates_are_compared(void **state)
     assert_null(warning);
     chat_close(c);
 
+    /* SmolLM2's: a template that a format was compared with needs no warning in any family */
+    c = open_with_template("mistral", "{% for message in messages %}{% if loop.first and messages[0]['role'] != "
+                           "'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
+                           "Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + "
+                           "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+                           "{{ '<|im_start|>assistant\n' }}{% endif %}", &warning);
+    assert_null(warning);
+    struct message hi = {.role = ROLE_USER, .text = "Hi"};
+    assert_prompt(c, &hi, 1, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+                             "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    chat_close(c);
+
     struct err e;
     struct model m = {.cfg = {.family = "gemma3"}, .dir = folder};
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
