@@ -19,6 +19,7 @@ struct conversion {
     const char *arch;  /* general.architecture */
     const char *trunk; /* prefix of tensor names in the folder, as "model." */
     int type; /* of matrices whose rows are whole blocks; others are BF16. -1: every type in turn */
+    bool paired; /* rows of q and k are permuted */
     bool halves; /* gemma-4: gate and up of experts in one tensor */
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
@@ -94,6 +95,12 @@ static inline void gc_yarn(struct gc *g, const json_t *rope)
            json_integer_value(json_object_get(rope, "original_max_position_embeddings")));
     gw_f32(&g->w, gc_key(g, "rope.scaling.yarn_beta_fast"), gc_real(rope, "beta_fast"));
     gw_f32(&g->w, gc_key(g, "rope.scaling.yarn_beta_slow"), gc_real(rope, "beta_slow"));
+    if (gc_real(rope, "mscale_all_dim") != 0)
+        gw_f32(&g->w, gc_key(g, "rope.scaling.yarn_log_multiplier"),
+               gc_real(rope, "mscale_all_dim"));
+    if (gc_real(rope, "llama_4_scaling_beta") != 0)
+        gw_f32(&g->w, gc_key(g, "attention.temperature_scale"),
+               gc_real(rope, "llama_4_scaling_beta"));
 }
 
 static inline void gc_rope(struct gc *g)
@@ -202,10 +209,11 @@ static inline void gc_metadata(struct gc *g)
         gw_u32(&g->w, gc_key(g, "attention.key_length"), gc_int(g->c, "head_dim"));
         gw_u32(&g->w, gc_key(g, "attention.value_length"), gc_int(g->c, "head_dim"));
     }
-    if (!strcmp(arch, "gpt-oss")) {
+    if (!strcmp(arch, "gpt-oss") || !strcmp(arch, "qwen3moe")) {
         gw_u32(&g->w, gc_key(g, "expert_count"), gc_int(g->c, "num_local_experts"));
         gw_u32(&g->w, gc_key(g, "expert_used_count"), gc_int(g->c, "num_experts_per_tok"));
-        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"), gc_int(g->c, "intermediate_size"));
+        gw_u32(&g->w, gc_key(g, "expert_feed_forward_length"),
+               gc_int(g->c, *arch == 'q' ? "moe_intermediate_size" : "intermediate_size"));
     }
 }
 
@@ -291,6 +299,13 @@ static inline enum dtype gc_packed(int type)
     return of[type];
 }
 
+static inline size_t gc_bytes(int type, size_t n)
+{
+    return type == GGUF_F32                        ? 4 * n
+           : type == GGUF_F16 || type == GGUF_BF16 ? 2 * n
+                                                   : dtype_bytes(gc_packed(type), n);
+}
+
 /* Gives the tensor a type of GGUF: returns the bytes of its rows in the file's type, in the
  * folder's order; the folder's tensor becomes what it must equal. */
 static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_t n)
@@ -341,6 +356,7 @@ static const char *const gc_names[][2] = {
     {"post_feedforward_layernorm", "post_ffw_norm"},
     {"mlp.router", "ffn_gate_inp"},
     {"router.proj", "ffn_gate_inp"},
+    {"mlp.gate", "ffn_gate_inp"},
     {"experts.down_proj", "ffn_down_exps"},
     {"experts.gate_up_proj", "ffn_gate_up_exps"},
     {"layer_scalar", "layer_output_scale"},
@@ -499,14 +515,42 @@ static inline void gc_two(struct gc *g, const char *rows, const struct gc_shape 
     }
 }
 
+/* A matrix of each expert of qwen3moe: expert 0's begins one tensor of all. Whether t was one. */
+static inline bool gc_stack(struct gc *g, const struct ck_tensor *t, const char *name)
+{
+    int layer, expert;
+    char what[16], file[64], each[128];
+    if (sscanf(name, "layers.%d.mlp.experts.%d.%15[a-z]", &layer, &expert, what) != 3)
+        return false;
+    int n = (int)gc_int(g->c, "num_local_experts");
+    struct gc_shape s = gc_shape(t);
+    int type = expert ? 0 : gc_type(g, s.elems);
+    struct buf b = {0};
+    for (int i = 0; !expert && i < n; i++) {
+        snprintf(each, sizeof each, "%slayers.%d.mlp.experts.%d.%s_proj.weight", g->how->trunk,
+                 layer, i, what);
+        char *rows = gc_retype(g, ck_find(g->c, each), type, s.rows * s.elems);
+        buf_add(&b, rows, gc_bytes(type, s.rows * s.elems));
+        free(rows);
+    }
+    snprintf(file, sizeof file, "blk.%d.ffn_%s_exps.weight", layer, what);
+    if (!expert)
+        gw_tensor(&g->w, file, type, 3, (const int64_t[]){n, s.dim[0], s.dim[1]}, b.p, b.n);
+    buf_free(&b);
+    return true;
+}
+
 static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3], int *qkv_type)
 {
     size_t trunk = strlen(g->how->trunk);
     const char *name = strncmp(t->name, g->how->trunk, trunk) ? t->name : t->name + trunk;
     char file[96];
-    if (name == t->name && strcmp(name, "lm_head.weight") != 0)
+    if (name == t->name && !strstr(name, "lm_head.weight"))
         return; /* a part beside the text model */
-    if (!strcmp(g->how->arch, "gpt-oss") && gc_gptoss(g, t, name))
+    if (name == t->name)
+        name = "lm_head.weight";
+    if ((!strcmp(g->how->arch, "gpt-oss") && gc_gptoss(g, t, name)) ||
+        (!strcmp(g->how->arch, "qwen3moe") && gc_stack(g, t, name)))
         return;
     gc_name(g, name, file, sizeof file);
     struct gc_shape s = gc_shape(t);
@@ -520,12 +564,8 @@ static inline void gc_tensor(struct gc *g, struct ck_tensor *t, struct buf qkv[3
     if (g->how->fused && (q || k || v))
         type = s.n == 1 ? GGUF_F32 : GGUF_BF16;
     char *rows = gc_retype(g, t, type, s.rows * s.elems);
-    enum dtype p = type == GGUF_F32    ? DT_F32
-                   : type == GGUF_F16  ? DT_F16
-                   : type == GGUF_BF16 ? DT_BF16
-                                       : gc_packed(type);
-    size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : dtype_bytes(p, s.elems);
-    if (!strcmp(g->how->arch, "llama") && (q || k))
+    size_t n = s.n == 1 ? s.elems : s.rows, bytes = s.n == 1 ? 4 : gc_bytes(type, s.elems);
+    if (g->how->paired && (q || k))
         gc_permute(rows, n, bytes,
                    (size_t)gc_int(g->c, q ? "num_attention_heads" : "num_key_value_heads"));
     if (g->how->fused && (q || k || v)) {

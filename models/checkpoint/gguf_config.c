@@ -175,6 +175,9 @@ static void put_sizes(struct gguf_meta *m)
     put_int(m, "max_position_embeddings", get_int(m, "context_length", NEEDED, INT32_MAX));
     put_real(m, "rms_norm_eps", get_real(m, "attention.layer_norm_rms_epsilon", NAN));
     put_int(m, "vocab_size", rows_of(m, "token_embd.weight"));
+    if (m->ok && !rows_of(m, "token_embd.weight"))
+        m->ok = err_set(m->e, ERR_MODEL, "%s: tensor token_embd.weight is missing",
+                        show_path(gguf_path(m->g, 0)).s);
     put_bool(m, "tie_word_embeddings", !gguf_find(m->g, "output.weight"));
 }
 
@@ -385,8 +388,6 @@ static json_t *yarn_scaling(struct gguf_meta *m, double factor, bool truncate)
     /* the default has more digits than its float32 */
     if (attn > 0 && fabs(attn - dflt) > 1e-6 * dflt)
         json_object_set_new(s, "attention_factor", json_real(attn));
-    if (has(m, "rope.scaling.yarn_log_multiplier"))
-        refuse(m, "rope.scaling.yarn_log_multiplier", "is not supported");
     return s;
 }
 
@@ -468,6 +469,68 @@ static void config_llama(struct gguf_meta *m)
 static void config_qwen3(struct gguf_meta *m)
 {
     put_block(m, "qwen3");
+}
+
+/* Weights of experts always add up to 1. A layer without experts is dense. */
+static void config_qwen3moe(struct gguf_meta *m)
+{
+    put_string(m, "model_type", "qwen3_moe");
+    put_heads(m);
+    put_rope(m, true);
+    put_bool(m, "attention_bias", has_bias(m));
+    put_bool(m, "norm_topk_prob", true);
+    put_int(m, "num_experts", get_int(m, "expert_count", NEEDED, MAX_SIZE));
+    put_int(m, "num_experts_per_tok", get_int(m, "expert_used_count", NEEDED, MAX_SIZE));
+    int64_t width = get_int(m, "expert_feed_forward_length", NEEDED, MAX_SIZE);
+    put_int(m, "moe_intermediate_size", width);
+    put_int(m, "intermediate_size", get_same(m, "feed_forward_length", width, MAX_SIZE));
+    json_t *dense = json_array();
+    for (int i = 0; m->ok && i < m->layers; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_exps.weight", i);
+        if (!gguf_find(m->g, name))
+            json_array_append_new(dense, json_integer(i));
+    }
+    json_object_set_new(m->out, "mlp_only_layers", dense);
+}
+
+/* Every fourth layer has no rope, which the format does not say. */
+static void config_smollm3(struct gguf_meta *m)
+{
+    put_block(m, "smollm3");
+}
+
+/* YaRN whose temperature is 1, and a factor of queries far into the context. */
+static void config_mistral3(struct gguf_meta *m)
+{
+    put_string(m, "model_type", "ministral3");
+    put_heads(m);
+    put_dense(m);
+    double theta = get_real(m, "rope.freq_base", 10000);
+    double log_mul = get_real(m, "rope.scaling.yarn_log_multiplier", 0);
+    double temper = get_real(m, "attention.temperature_scale", 0);
+    json_t *s = scaling(m, true);
+    if (!s)
+        s = json_pack("{s:s}", "rope_type", "default");
+    json_object_set_new(s, "rope_theta", json_real(theta));
+    if (log_mul != 0) {
+        json_object_set_new(s, "mscale", json_real(log_mul));
+        json_object_set_new(s, "mscale_all_dim", json_real(log_mul));
+    }
+    if (temper != 0)
+        json_object_set_new(s, "llama_4_scaling_beta", json_real(temper));
+    json_object_set_new(m->out, "rope_parameters", s);
+}
+
+/* The model of 64 layers has windows, whose full layers have no rope; the one of 30 has none. */
+static void config_exaone4(struct gguf_meta *m)
+{
+    bool slides = m->layers == 64 || get_int(m, "attention.sliding_window", 0, INT32_MAX) > 0;
+    put_block(m, "exaone4");
+    if (slides)
+        put_windows(m, 4, 4096);
+    else
+        json_object_set_new(m->out, "sliding_window", json_null());
 }
 
 /* The scale of the queries: by the width of a head, but in the largest model of a family by
@@ -644,6 +707,10 @@ static const struct gguf_arch archs[] = {
     {.name = "gpt-oss", .config = config_gptoss},
     {.name = "olmo2", .config = config_olmo},
     {.name = "qwen3", .config = config_qwen3},
+    {.name = "qwen3moe", .config = config_qwen3moe},
+    {.name = "smollm3", .paired = true, .config = config_smollm3},
+    {.name = "mistral3", .paired = true, .config = config_mistral3},
+    {.name = "exaone4", .config = config_exaone4},
 };
 
 enum { N_ARCHS = sizeof archs / sizeof *archs };

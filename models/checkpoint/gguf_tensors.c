@@ -55,6 +55,7 @@ static const struct {
     {"gpt-oss", "ffn_gate_inp.weight", "mlp.router.weight"},
     {"gpt-oss", "ffn_gate_inp.bias", "mlp.router.bias"},
     {"gpt-oss", "ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+    {"qwen3moe", "ffn_gate_inp.weight", "mlp.gate.weight"},
     {"gemma4", "ffn_gate_inp.weight", "router.proj.weight"},
     {"gemma4", "ffn_gate_inp.scale", "router.scale"},
     {"gemma4", "ffn_down_exps.scale", "router.per_expert_scale"},
@@ -298,12 +299,47 @@ static bool list_gptoss_expert(const struct listing *l, const struct gguf_tensor
     return list_two(l, t, up, ROWS_PAIRS, name);
 }
 
+/* One matrix of all experts, as a tensor of each. */
+static bool list_each(const struct listing *l, const struct gguf_tensor *t, int layer,
+                      const char *what)
+{
+    struct gguf_tensor one = *t;
+    if (t->n_dim != 3 || t->dim[0] > 1 << 12)
+        return bad(l, t,
+                   "has %d dimensions, the first of %lld, expected 3, and at most 4096 experts",
+                   t->n_dim, (long long)t->dim[0]);
+    one.n_dim = 2;
+    one.dim[0] = t->dim[1], one.dim[1] = t->dim[2], one.dim[2] = 0;
+    one.bytes = t->bytes / (uint64_t)t->dim[0];
+    for (int64_t i = 0; i < t->dim[0]; i++, one.at += one.bytes) {
+        struct gguf_made m = made_of(l, &one);
+        m.rows.from[0].name = t->name;
+        snprintf(m.name, sizeof m.name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer,
+                 (int)i, what);
+        if (!finish(l, &m))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the name is "ffn_WHAT_exps.weight" of what. */
+static bool is_expert(const char *rest, const char *what)
+{
+    size_t n = strlen(what);
+    return !strncmp(rest, "ffn_", 4) && !strncmp(rest + 4, what, n) &&
+           !strcmp(rest + 4 + n, "_exps.weight");
+}
+
 static bool list_expert(const struct listing *l, const struct gguf_tensor *t, int layer,
                         const char *rest, bool *done)
 {
     char name[96], up[40];
     bool oss = !strcmp(l->a->name, "gpt-oss"), gate = !strncmp(rest, "ffn_gate_exps.", 14);
+    const char *const each[] = {"gate", "up", "down"};
     *done = true;
+    for (int i = 0; i < 3 && !strcmp(l->a->name, "qwen3moe"); i++)
+        if (is_expert(rest, each[i]))
+            return list_each(l, t, layer, each[i]);
     if ((oss || !strcmp(l->a->name, "gemma4")) && !strncmp(rest, "ffn_up_exps.", 12)) {
         snprintf(up, sizeof up, "blk.%d.ffn_gate_exps.%s", layer, rest + 12);
         if (gguf_find(l->g, up))
