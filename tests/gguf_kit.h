@@ -7,6 +7,7 @@
 #define AERIE_TESTS_GGUF_KIT_H
 
 #include "kernels/base.h"
+#include "kernels/packed.h"
 #include "models/checkpoint/gguf.h"
 
 #include <stdlib.h>
@@ -184,6 +185,84 @@ static inline struct buf gw_sample(void)
     gw_tensor(&w, "token_embd.weight", GGUF_F32, 2, (const int64_t[]){3, 4}, data, 48);
     gw_tensor(&w, "blk.0.attn_q.weight", GGUF_Q4_0, 2, (const int64_t[]){2, 32}, data, 36);
     gw_tensor(&w, "output_norm.weight", GGUF_BF16, 1, (const int64_t[]){4}, data, 8);
+    return gw_bytes(&w);
+}
+
+/* A matrix of small numbers of any type whose blocks begin with their scale. */
+static inline void gw_matrix(struct gw *w, const char *name, int type, int64_t a, int64_t b,
+                             int64_t c)
+{
+    const enum dtype of[] = {
+        [GGUF_F32] = DT_F32, [GGUF_Q4_0] = DT_Q4_0, [GGUF_Q8_0] = DT_Q8_0, [GGUF_MXFP4] = DT_MXFP4};
+    const int64_t dim[3] = {a, b, c};
+    size_t n = (size_t)a * (c ? (size_t)b * dtype_bytes(of[type], (size_t)c)
+                              : dtype_bytes(of[type], (size_t)b));
+    char *p = xcalloc(n, 1);
+    for (size_t i = 0; i < n; i++)
+        p[i] = (char)(i % 5);
+    gw_tensor(w, name, type, c ? 3 : 2, dim, p, n);
+    free(p);
+}
+
+static inline void gw_vector(struct gw *w, const char *name, int64_t n)
+{
+    float *v = xcalloc((size_t)n, sizeof *v);
+    gw_tensor(w, name, GGUF_F32, 1, &n, v, (size_t)n * sizeof *v);
+    free(v);
+}
+
+/* A model of one layer as small as blocks allow, for the seeds of fuzzing: "llama" or "gpt-oss". */
+static inline struct buf gw_small(const char *arch)
+{
+    struct gw w = {0};
+    char key[64];
+    const bool oss = !strcmp(arch, "gpt-oss");
+    const struct {
+        const char *key;
+        int64_t v;
+    } ints[] = {{"block_count", 1},
+                {"context_length", 64},
+                {"embedding_length", 32},
+                {"attention.head_count", 4},
+                {"attention.head_count_kv", 2},
+                {"feed_forward_length", 32},
+                {"attention.key_length", 8},
+                {"attention.value_length", 8},
+                {"expert_count", oss ? 2 : 0},
+                {"expert_used_count", oss},
+                {"attention.sliding_window", oss ? 8 : 0}};
+    gw_string(&w, "general.architecture", arch);
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, ints[i].key);
+        gw_u32(&w, key, ints[i].v);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+    gw_f32(&w, key, 1e-5);
+    gw_strings(&w, "tokenizer.ggml.tokens", (const char *const[]){"<|im_end|>", "a"}, 2);
+    gw_u32(&w, "tokenizer.ggml.eos_token_id", 0);
+    gw_matrix(&w, "token_embd.weight", GGUF_Q8_0, 2, 32, 0);
+    gw_matrix(&w, "output.weight", GGUF_Q4_0, 2, 32, 0);
+    gw_vector(&w, "output_norm.weight", 32);
+    gw_vector(&w, "blk.0.attn_norm.weight", 32);
+    gw_vector(&w, oss ? "blk.0.post_attention_norm.weight" : "blk.0.ffn_norm.weight", 32);
+    gw_matrix(&w, "blk.0.attn_q.weight", GGUF_Q4_0, 32, 32, 0);
+    gw_matrix(&w, "blk.0.attn_k.weight", GGUF_Q4_0, 16, 32, 0);
+    gw_matrix(&w, "blk.0.attn_v.weight", GGUF_Q4_0, 16, 32, 0);
+    gw_matrix(&w, "blk.0.attn_output.weight", GGUF_Q4_0, 32, 32, 0);
+    const char *const mlp[] = {"gate", "up", "down"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "blk.0.ffn_%s%s.weight", mlp[i], oss ? "_exps" : "");
+        if (oss)
+            gw_matrix(&w, key, GGUF_MXFP4, 2, 4, 32);
+        else
+            gw_matrix(&w, key, GGUF_Q4_0, 32, 32, 0);
+    }
+    if (oss)
+        gw_matrix(&w, "blk.0.ffn_gate_exps.bias", GGUF_F32, 2, 4, 0);
+    if (oss)
+        gw_matrix(&w, "blk.0.ffn_up_exps.bias", GGUF_F32, 2, 4, 0);
+    if (!oss)
+        gw_vector(&w, "rope_freqs.weight", 4);
     return gw_bytes(&w);
 }
 

@@ -406,10 +406,32 @@ static char *in_cache(const struct name *n, struct err *e)
     return found;
 }
 
+/* What a path means: the only GGUF in a folder that has no other weights, else itself. */
+static char *in_folder(const char *path, struct err *e)
+{
+    if (is_folder(path))
+        return xstrdup(path);
+    struct files f = list_ggufs(path);
+    struct buf there = {0};
+    char *found = f.n ? xasprintf("%s/%s", path, f.path[0]) : xstrdup(path);
+    if (f.n > 1) {
+        list(&f, &there);
+        err_set(e, ERR_MODEL, "%s: has %d GGUF files, expected the path of one of them: %s",
+                show_path(path).s, f.n, there.p);
+        free(found);
+        found = NULL;
+    }
+    buf_free(&there);
+    files_free(&f);
+    return found;
+}
+
 char *hub_find(const char *name, struct err *e)
 {
     struct name n;
-    if (!file_missing(name) || !read_name(name, &n))
+    if (!file_missing(name))
+        return in_folder(name, e);
+    if (!read_name(name, &n))
         return xstrdup(name);
     char *found = in_cache(&n, e);
     name_free(&n);

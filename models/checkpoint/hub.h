@@ -9,8 +9,9 @@
 #include "kernels/base.h"
 
 /* What `name` means as a model: itself if there is such a file or folder, or if it is not of the
- * form above; else the folder or GGUF in the cache that it names. NULL and *e (ERR_MODEL), which
- * says where was looked. The caller frees. */
+ * form above; the only GGUF file in a folder that has no other weights; else the folder or GGUF in
+ * the cache that it names. NULL and *e (ERR_MODEL), which says where was looked, or which files a
+ * folder has. The caller frees. */
 char *hub_find(const char *name, struct err *e);
 
 /* The name for people of the model at a path: "ORG/NAME", with ":FILE.gguf", of one in the cache;

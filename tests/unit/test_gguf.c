@@ -402,8 +402,22 @@ static void test_what_is_no_file_is_refused(void **state)
     free(blob);
 }
 
-int main(void)
+/* Writes the seeds of tests/fuzz/corpus/gguf. */
+static int write_seeds(const char *dir)
 {
+    const char *const name[] = {"values", "llama", "gpt-oss"};
+    for (int i = 0; i < 3; i++) {
+        struct buf b = i ? gw_small(name[i]) : gw_sample();
+        ck_write(dir, name[i], b.p, b.n);
+        buf_free(&b);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && !strcmp(argv[1], "--seeds"))
+        return write_seeds(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_of_every_type),
         cmocka_unit_test(test_an_absent_key_keeps_the_default),

@@ -6,6 +6,7 @@
 #include "tests/runtimes.h"
 
 #include "engine/tools/golden.h"
+#include "models/checkpoint/hub.h"
 
 #include <fcntl.h>
 
@@ -433,6 +434,33 @@ static void test_a_scale_that_is_not_finite_is_refused(void **state)
     ck_free(&ck);
 }
 
+/* A folder with one GGUF file is that file; of several, parts and mmproj files aside, one must be
+ * named. */
+static void test_a_folder_of_files(void **state)
+{
+    (void)state;
+    char *dir = ck_temp(), *one = xasprintf("%s/a-00001-of-00002.gguf", dir);
+    const char *const names[] = {"a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf"};
+    for (int i = 0; i < 3; i++)
+        ck_write_text(dir, names[i], "GGUF");
+    struct err e = {0};
+    char *found = hub_find(dir, &e);
+    assert_string_equal(found, one);
+    free(found);
+    ck_write_text(dir, "b.gguf", "GGUF");
+    assert_null(hub_find(dir, &e));
+    assert_non_null(strstr(e.msg, "has 2 GGUF files, expected the path of one of them: "
+                                  "a-00001-of-00002.gguf, b.gguf"));
+    ck_write_text(dir, "config.json", "{}");
+    ck_write_text(dir, ST, "");
+    found = hub_find(dir, &e);
+    assert_string_equal(found, dir);
+    free(found);
+    ck_remove(dir);
+    free(dir);
+    free(one);
+}
+
 int main(void)
 {
     enum { EACH = 3 };
@@ -457,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_model_is_refused),
         cmocka_unit_test(test_keys_are_checked),
         cmocka_unit_test(test_what_a_file_is),
+        cmocka_unit_test(test_a_folder_of_files),
         cmocka_unit_test(test_a_scale_that_is_not_finite_is_refused),
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
