@@ -81,30 +81,6 @@ static void put_reply(struct render *r, const struct message *m)
 
 /* ---- a conversation in turns ---- */
 
-void begin_message(struct render *r, enum role role)
-{
-    const struct format *f = r->c->format;
-    if (f->begin[role]) {
-        put_marked(r, f->begin[role]);
-        return;
-    }
-    put_mark(r, MARK_OPEN);
-    put_str(r, f->role[role]);
-    put_mark(r, MARK_MID);
-    put_str(r, f->before);
-}
-
-void end_message(struct render *r, enum role role)
-{
-    const struct format *f = r->c->format;
-    if (f->end[role]) {
-        put_marked(r, f->end[role]);
-        return;
-    }
-    put_mark(r, MARK_CLOSE);
-    put_str(r, f->after);
-}
-
 static void system_turn(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;

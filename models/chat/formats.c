@@ -214,6 +214,44 @@ static bool has_switch(const struct chat *c)
     return t ? strstr(t, text) && find_text(t, empty) : c->format->switches;
 }
 
+#define SMOLLM "You are a helpful AI assistant named SmolLM"
+
+/* The template's text from where it names the assistant to the end of that line; *t: behind
+ * it. NULL: there is none. The caller frees it. */
+static char *next_persona(const char **t)
+{
+    const char *at = *t ? find_text(*t, SMOLLM) : NULL;
+    size_t n = at ? strcspn(at, "\\\"'\n") : 0;
+    *t = at ? at + n : NULL;
+    return at ? xasprintf(SMOLLM "%.*s", (int)n, at) : NULL;
+}
+
+/* Whether the template ends the system turn in the block of its tools, so not without tools. */
+static bool ends_with_tools(const char *t)
+{
+    const char *at = t ? find_text(t, "### Tools") : NULL;
+    const char *end = at ? strstr(at, "<|im_end|>") : NULL;
+    int depth = 1; /* of blocks: that of the tools is open */
+    for (; end && (at = strstr(at, "{%")) && at < end; at += 2) {
+        const char *word = at + 2 + strspn(at + 2, "- ");
+        depth += !strncmp(word, "if ", 3) ? 1 : !strncmp(word, "endif", 5) ? -1 : 0;
+    }
+    return end && depth > 0;
+}
+
+/* The default texts of SmolLM 3's system turn: for replies that think, then for others. */
+static void read_personas(struct chat *c)
+{
+    const char *t = c->template;
+    c->system_default = next_persona(&t);
+    c->system_quiet = next_persona(&t);
+    if (!c->system_default)
+        c->system_default = xstrdup(SMOLLM ", trained by Hugging Face.");
+    if (!c->system_quiet)
+        c->system_quiet = xstrdup(c->system_default);
+    c->open_system = ends_with_tools(c->template);
+}
+
 void chat_read_template(struct chat *c, const struct model *m)
 {
     const struct format *f = c->format;
@@ -223,7 +261,7 @@ void chat_read_template(struct chat *c, const struct model *m)
         c->empty_thought = t ? find_text(t, "<|channel>thought\n<channel|>") != NULL
                              : m->cfg.ple == 0;
     if (f->system_turn)
-        smollm_texts(c);
+        read_personas(c);
     if (f->system_turn)
         return;
     if (!t) {

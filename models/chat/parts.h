@@ -134,7 +134,6 @@ void chat_read_template(struct chat *c, const struct model *m);
 void put_date(struct render *r, const char *date, int letters);
 
 void smollm_system(struct render *r, const struct message *m);
-void smollm_texts(struct chat *c);
 
 bool harmony_conversation(struct render *r, const struct message *m, int n);
 void harmony_push(struct chat_reader *r, int id, struct buf *out);

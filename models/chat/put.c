@@ -112,3 +112,29 @@ void put_date(struct render *r, const char *date, int letters)
                  tm.tm_year + 1900);
     put_str(r, s);
 }
+
+/* ---- around messages ---- */
+
+void begin_message(struct render *r, enum role role)
+{
+    const struct format *f = r->c->format;
+    if (f->begin[role]) {
+        put_marked(r, f->begin[role]);
+        return;
+    }
+    put_mark(r, MARK_OPEN);
+    put_str(r, f->role[role]);
+    put_mark(r, MARK_MID);
+    put_str(r, f->before);
+}
+
+void end_message(struct render *r, enum role role)
+{
+    const struct format *f = r->c->format;
+    if (f->end[role]) {
+        put_marked(r, f->end[role]);
+        return;
+    }
+    put_mark(r, MARK_CLOSE);
+    put_str(r, f->after);
+}

@@ -3,46 +3,6 @@
  */
 #include "models/chat/parts.h"
 
-#include <stdlib.h>
-
-static const char persona[] = "You are a helpful AI assistant named SmolLM";
-
-/* A copy of the template's text from the persona at t on, to the end of its line; *t: behind it.
- * NULL: there is none. */
-static char *next_persona(const char **t)
-{
-    const char *at = *t ? strstr(*t, persona) : NULL;
-    if (!at)
-        return NULL;
-    size_t n = strcspn(at, "\\\"'\n");
-    *t = at + n;
-    return xasprintf("%.*s", (int)n, at);
-}
-
-/* Whether the template ends the system turn in the block of its tools, so not without tools. */
-static bool ends_with_tools(const char *t)
-{
-    const char *at = t ? strstr(t, "### Tools") : NULL, *end = at ? strstr(at, "<|im_end|>") : NULL;
-    int depth = 1; /* of blocks: that of the tools is open */
-    for (; end && (at = strstr(at, "{%")) && at < end; at += 2) {
-        const char *word = at + 2 + strspn(at + 2, "- ");
-        depth += !strncmp(word, "if ", 3) ? 1 : !strncmp(word, "endif", 5) ? -1 : 0;
-    }
-    return end && depth > 0;
-}
-
-void smollm_texts(struct chat *c)
-{
-    const char *t = c->template;
-    c->system_default = next_persona(&t);
-    c->system_quiet = next_persona(&t);
-    if (!c->system_default)
-        c->system_default = xasprintf("%s, trained by Hugging Face.", persona);
-    if (!c->system_quiet)
-        c->system_quiet = xstrdup(c->system_default);
-    c->open_system = ends_with_tools(c->template);
-}
-
 /* Removes every occurrence of a word. */
 static void cut_word(struct buf *b, const char *word)
 {
