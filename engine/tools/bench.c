@@ -14,14 +14,11 @@ static bool make_up(void *arg, struct model *m, struct draft *d, struct err *e)
 static bool load(struct bench *b, struct subject *s, struct err *e)
 {
     const struct bench_opts *o = b->o;
-    const struct engine_opts load = {.model = o->model, .draft = o->draft,
-                                     .require_draft = o->draft != NULL, .device = o->device,
-                                     .threads = o->threads, .precision = o->precision, .kv = o->kv,
-                                     .backend = o->table,
-                                     .quant = o->quant, .load = o->load,
-                                     .make = o->synthetic ? make_up : NULL,
-                                     .make_arg = s};
-    s->quant = o->quant;
+    struct engine_opts load = o->engine;
+    load.require_draft = load.draft != NULL;
+    load.make = o->synthetic ? make_up : NULL;
+    load.make_arg = s;
+    s->quant = load.quant;
     s->name = o->model_name;
     s->synthetic = o->synthetic;
     bool chat = (bench_wanted_any(b, "chat.") || bench_wanted_any(b, "again.") ||
@@ -107,7 +104,7 @@ static bool models(struct bench *b, struct err *e)
     bool ok = true;
     if (b->dev.k)
         device_close(&b->dev);
-    if (any_wanted(b) && (b->o->synthetic || b->o->model)) {
+    if (any_wanted(b) && (b->o->synthetic || b->o->engine.model)) {
         ok = load(b, s, e);
         b->dev = s->l.dev; /* the lines' device while the models are loaded */
         ok = ok && measure(b, s, e);

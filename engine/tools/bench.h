@@ -10,7 +10,7 @@
 #ifndef AERIE_BENCH_H
 #define AERIE_BENCH_H
 
-#include "models/models.h"
+#include "engine/opts.h"
 
 struct bench_line {
     const char *name;  /* "gemv.qkv.T4" */
@@ -39,17 +39,10 @@ struct bench_replies {
 struct bench_opts {
     const char *const *pattern; /* lines whose name begins with one or matches it as a glob */
     int n_pattern;              /* 0: all lines */
-    const char *model, *draft;  /* folders, or NULL */
+    struct engine_opts engine;  /* backend: of models' lines, whatever `device` says */
     const char *model_name;     /* the model's name in the names of lines */
     const char *synthetic;      /* a published model by name (synthetic.c) instead; or NULL */
     const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
-    const char *device;         /* as for engine_open() */
-    const char *precision;      /* as of device_open() */
-    const char *kv;             /* as of struct device_opts */
-    struct quant_opts quant;        /* weights in FP8 */
-    const char *load;               /* as engine_opts */
-    const struct kernels *table;    /* of models' lines, whatever `device` says; NULL: none */
-    int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */
     void (*tell)(void *arg, const struct bench_line *line);

@@ -330,7 +330,7 @@ void bench_tell_ratio(struct bench *b, const char *name, const char *shape, cons
 
 bool bench_reopen(struct bench *b, struct err *e)
 {
-    const struct bench_opts *o = b->o;
+    const struct engine_opts *o = &b->o->engine;
     if (b->dev.k)
         device_close(&b->dev);
     if (!device_open(&b->dev, o->device, o->threads, o->precision, e))

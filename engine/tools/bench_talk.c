@@ -84,13 +84,12 @@ static void tell_gaps(struct bench *b, const char *name, struct gaps *all, doubl
 static bool itl(struct bench *b, const struct subject *s, bool draft, struct err *e)
 {
     char name[64];
-    const struct bench_opts *o = b->o;
     snprintf(name, sizeof name, "repl.itl.%s.%s", s->name, draft ? "spec" : "plain");
     if (!bench_wanted(b, name))
         return true;
-    struct engine_opts opts = {.model = o->model, .draft = draft ? o->draft : NULL,
-                               .device = o->device, .precision = o->precision, .kv = o->kv, .quant = o->quant,
-                               .threads = o->threads};
+    struct engine_opts opts = b->o->engine;
+    if (!draft)
+        opts.draft = NULL;
     settings_init(&opts.settings);
     opts.settings.temperature = 0;
     opts.settings.max_tokens = TOKENS;
@@ -162,10 +161,10 @@ static bool faces(struct bench *b, const struct subject *s, bool draft, struct e
 
 bool bench_talk(struct bench *b, struct subject *s, struct err *e)
 {
-    if (b->o->synthetic || !b->o->model || !bench_wanted_any(b, "repl."))
+    if (b->o->synthetic || !b->o->engine.model || !bench_wanted_any(b, "repl."))
         return true;
     s->name = b->o->model_name;
-    bool drafts = b->o->draft != NULL;
+    bool drafts = b->o->engine.draft != NULL;
     return itl(b, s, false, e) && (!drafts || itl(b, s, true, e)) && faces(b, s, false, e) &&
            (!drafts || faces(b, s, true, e));
 }

@@ -266,7 +266,7 @@ static bool check_draft(struct golden *b, struct err *e)
 static bool run(struct golden *b, struct err *e)
 {
     const int pages[] = {16, 4, 1};
-    bool ok = reference_open(&b->ref, b->o->dir, &b->l.model, e);
+    bool ok = reference_open(&b->ref, b->o->engine.model, &b->l.model, e);
     for (int i = 0; i < (with_noise(b) ? 1 : 3) && ok; i++)
         ok = check_pages(b, pages[i], e);
     if (ok && b->l.has_draft)
@@ -275,14 +275,11 @@ static bool run(struct golden *b, struct err *e)
     return ok;
 }
 
-static bool load(struct golden *b, const char *device, const char *precision, const char *kv,
-                 const struct kernels *backend, struct err *e)
+static bool load(struct golden *b, struct engine_opts o, struct err *e)
 {
-    const struct golden_opts *g = b->o;
-    const struct engine_opts o = {.model = g->dir, .draft = g->draft, .capture = g->capture,
-                                  .require_draft = g->draft != NULL, .device = device,
-                                  .precision = precision, .kv = kv, .backend = backend,
-                                  .threads = g->threads};
+    o.require_draft = o.draft != NULL;
+    if (!o.precision)
+        o.precision = "f32";
     return engine_load(&b->l, &o, LOAD_DEVICE, e);
 }
 
@@ -290,7 +287,11 @@ static bool load(struct golden *b, const char *device, const char *precision, co
 static bool run_with_noise(const struct golden_opts *o, float size, struct limits *l, struct err *e)
 {
     struct golden b = {.o = o};
-    bool ok = load(&b, "cpu", "f32", NULL, NULL, e) && run(&b, e);
+    struct engine_opts plain = o->engine;
+    plain.device = "cpu";
+    plain.precision = plain.kv = NULL;
+    plain.backend = NULL;
+    bool ok = load(&b, plain, e) && run(&b, e);
     const struct kernels *cpu = b.l.dev.k;
     struct limits quiet = b.rep.limits;
     b.rep.limits.n = 0;
@@ -308,7 +309,7 @@ static bool run_with_noise(const struct golden_opts *o, float size, struct limit
 /* The CPU in float32 is what runs with noise start from, so noise cannot explain its errors. */
 static bool is_reference(const struct golden *b)
 {
-    return !b->o->backend && b->l.dev.kv == KV_F32 && !strcmp(b->l.dev.k->name, "cpu");
+    return !b->o->engine.backend && b->l.dev.kv == KV_F32 && !strcmp(b->l.dev.k->name, "cpu");
 }
 
 static bool judge(struct golden *b, struct buf *report, struct err *e)
@@ -355,8 +356,7 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
         jput_open(report, '{');
         jput_kopen(report, "checks", '[');
     }
-    const char *precision = o->precision ? o->precision : "f32"; /* as exact as the reference */
-    bool ok = load(&b, o->device, precision, o->kv, o->backend, e);
+    bool ok = load(&b, o->engine, e);
     if (ok && o->begin)
         o->begin(o->arg);
     ok = ok && judge(&b, report, e);

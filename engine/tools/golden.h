@@ -7,20 +7,13 @@
 #ifndef AERIE_GOLDEN_H
 #define AERIE_GOLDEN_H
 
-#include "kernels/base.h"
+#include "engine/opts.h"
 
-struct kernels;
 struct stop;
 
 struct golden_opts {
-    const char *dir, *draft; /* draft NULL: target only */
-    const char *device;      /* as --device */
-    const char *capture;     /* as --eagle-capture, or NULL */
-    int threads;
-    const char *precision; /* as of device_open(), but NULL: "f32" */
-    const char *kv;        /* as of struct device_opts */
+    struct engine_opts engine; /* model: DIR; precision NULL: "f32", as exact as the reference */
     bool json; /* the report is one JSON object */
-    const struct kernels *backend; /* in place of a device; NULL: by name */
     const struct stop *stop;       /* ends it before the next pass; or NULL */
     void (*begin)(void *arg);      /* called once, when the models are loaded; or NULL */
     void *arg;

@@ -359,7 +359,7 @@ static bool check_eagle3(struct golden *b, struct runtime *r, struct safetensors
 
 bool golden_head(struct golden *b, struct err *e)
 {
-    char *path = xasprintf("%s/golden.safetensors", b->o->draft);
+    char *path = xasprintf("%s/golden.safetensors", b->o->engine.draft);
     struct safetensors *st = st_open(path, e);
     struct runtime r = {0};
     free(path);

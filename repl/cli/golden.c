@@ -14,18 +14,11 @@ int cli_golden(struct cli *c)
     struct err e = {0};
     struct buf report = {0};
     struct stop stop = {.running = 1};
-    const struct golden_opts opts = {
-        .dir = c->word[0],
-        .draft = c->draft_given ? c->opt.engine.draft : NULL,
-        .device = c->opt.engine.device,
-        .capture = c->opt.engine.capture,
-        .threads = c->opt.engine.threads,
-        .precision = c->opt.engine.precision, .kv = c->opt.engine.kv,
-        .json = c->opt.json,
-        .stop = &stop,
-        .begin = begin,
-        .arg = &stop,
-    };
+    struct golden_opts opts = {.engine = c->opt.engine, .json = c->opt.json, .stop = &stop,
+                               .begin = begin, .arg = &stop};
+    opts.engine.model = c->word[0];
+    if (!c->draft_given)
+        opts.engine.draft = NULL;
     bool ok = golden_run(&opts, &report, &e);
     int signal = cli_stop_close(0);
     if (c->opt.json && report.n) {

@@ -322,8 +322,8 @@ static void test_equals_its_reference(void **state)
     for (int i = 0; i < 4; i++) {
         struct buf report = {0};
         struct err e = {0};
-        struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda",
-                                .precision = precisions[i], .kv = cells[i]};
+        struct golden_opts o = {.engine = {.model = p->target, .draft = p->draft, .device = "cuda",
+                                           .precision = precisions[i], .kv = cells[i]}};
         if (!golden_run(&o, &report, &e))
             fail_msg("%s%s: %s\n%s", precisions[i], cells[i] ? ", fp8 cells" : "", e.msg,
                      report.p ? report.p : "");

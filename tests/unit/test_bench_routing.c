@@ -103,8 +103,7 @@ static void measure(struct lines *out, const char *const *pattern, int n)
     const struct bench_opts o = {.pattern = pattern,
                                  .n_pattern = n,
                                  .synthetic = "small-moe-32",
-                                 .device = "cpu",
-                                 .table = &spy.k,
+                                 .engine = {.device = "cpu", .backend = &spy.k},
                                  .brief = true,
                                  .tell = take_line,
                                  .arg = out};

@@ -22,7 +22,7 @@ static bool run(const struct pair *p, struct buf *report, struct err *e)
 {
     char *dir = xasprintf("tests/golden/%s", p->target);
     char *draft = p->draft ? xasprintf("tests/golden/%s", p->draft) : NULL;
-    struct golden_opts o = {.dir = dir, .draft = draft, .device = "cpu", .threads = 2};
+    struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu", .threads = 2}};
     bool ok = golden_run(&o, report, e);
     free(dir);
     free(draft);
@@ -83,7 +83,7 @@ static void must_notice(const struct mutant *m, const struct golden_opts *o)
     bool same = golden_run(o, &report, &e);
     if (same || e.kind != ERR_NEGATIVE)
         fail_msg("%s with %s, %s: %s", m->draft ? m->draft : m->target, m->to,
-                 o->precision ? o->precision : "f32",
+                 o->engine.precision ? o->engine.precision : "f32",
                  same ? "equals its reference all the same" : e.msg);
     buf_free(&report);
 }
@@ -124,11 +124,11 @@ static void test_one_wrong_switch_is_noticed(void **state)
         const struct mutant *m = &mutants[i];
         char *dir = mutate(m), *target = xasprintf("tests/golden/%s", m->target);
         const struct kernels table = kernels_cpu; /* not by name: bf16 is what was asked for */
-        struct golden_opts o = {.dir = m->draft ? target : dir, .draft = m->draft ? dir : NULL,
-                                .device = "cpu", .threads = 2};
+        struct golden_opts o = {.engine = {.model = m->draft ? target : dir, .draft = m->draft ? dir : NULL,
+                                           .device = "cpu", .threads = 2}};
         must_notice(m, &o);
-        o.backend = &table;
-        o.precision = "bf16";
+        o.engine.backend = &table;
+        o.engine.precision = "bf16";
         if (i >= FINE)
             must_notice(m, &o);
         ck_remove(dir);

@@ -34,7 +34,7 @@ static bool judged(const char *dir, const char *draft, const char *precision, st
 {
     struct err e = {0};
     struct golden_opts o = {
-        .dir = dir, .draft = draft, .threads = 1, .precision = precision, .backend = &table};
+        .engine = {.model = dir, .draft = draft, .threads = 1, .precision = precision, .backend = &table}};
     bool ok = golden_run(&o, report, &e);
     if (!ok && e.kind != ERR_NEGATIVE)
         fail_msg("%s", e.msg);
@@ -278,7 +278,7 @@ static void test_float32_is_judged_by_noise_where_it_is_magnified(void **state)
     char *dir = steep_folder();
     struct err e = {0};
     struct buf report = {0};
-    struct golden_opts cpu = {.dir = dir, .device = "cpu", .threads = 2};
+    struct golden_opts cpu = {.engine = {.model = dir, .device = "cpu", .threads = 2}};
     table = kernels_cpu;
     must_say(dir, NULL, "f32", true, false);
     table = *device_table(&kernels_cpu, 0x1p-21f, 4711); /* a device with roundings of its own */
@@ -411,8 +411,8 @@ static void test_a_stopped_comparison_reports_what_is_done(void **state)
             memset(&user, 0, sizeof user);
             user.stop = (struct stop){.submitted = 1, .running = 1};
             user.stop_at = at;
-            struct golden_opts o = {.dir = pair[i].target, .draft = pair[i].draft, .threads = 1,
-                                    .backend = &table, .json = true, .stop = &user.stop,
+            struct golden_opts o = {.engine = {.model = pair[i].target, .draft = pair[i].draft, .threads = 1,
+                                               .backend = &table}, .json = true, .stop = &user.stop,
                                     .begin = begin, .arg = &begun};
             bool ok = golden_run(&o, &report, &e);
             assert_true(begun == 1 && strstr(report.p, "\"failed\":0"));
