@@ -125,6 +125,7 @@ struct backend_info {
     char date[11]; /* that the chat format was given */
     char model_sha[65], draft_sha[65], tokenizer_sha[65];
     int n_pages[N_POOLS]; /* 0: the pool does not exist */
+    struct need need;     /* of memory; zeros: not known */
     /* further facts that decide the bits of a reply, as values of engine_opts */
     const char *backend;       /* "cpu", "cuda" */
     const char *precision, *kv; /* of activations and of cells: "f32", "bf16"; of cells also "fp8" */

@@ -33,6 +33,8 @@ struct engine_opts {
     const char *precision;     /* as of device_open() */
     const char *kv;            /* as of struct device_opts */
     struct quant_opts quant;       /* weights in FP8 */
+    bool headers;              /* weights are not read, only the headers of their files: to ask what
+                                  would fit */
     const char *load;          /* "auto", "map", "copy": whether the CPU uses weights in the mapped files
                                   (READ_AUTO, READ_MAP, READ_COPY of models.h); NULL: auto */
     int page_size;             /* 1..64, power of two; 0: 16 */

@@ -15,11 +15,13 @@
 
 enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8 };
 
-/* Where weights lie after loading. In both cases all bytes are read once, for the digest. */
+/* Where weights lie after loading. All bytes are read once then, for the digest. */
 enum file_use {
     READ_COPY, /* in memory of their own */
     READ_MAP,  /* in the files, which are mapped (kernels/mapped.h); only tensors that are not aligned
                   to their element are copied. Nothing may write to weights then */
+    READ_HEADERS, /* nowhere: only the headers of the files are read. Tensors have type, shape and
+                     size, but no data, and there is no digest */
     READ_AUTO, /* mapped if the files have 64 MB or more and can be trusted not to change
                   (mapped_trusted()), copied otherwise */
 };

@@ -465,6 +465,14 @@ bool report_json(const struct event *ev, struct buf *out);
  * known. */
 void report_reuse(const struct reuse_view *r, struct buf *json);
 /* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
+/* Memory as rows of a table: weights, draft, pools, other buffers, all; as JSON members of the object
+ * that is open. */
+void report_need(const struct printer *to, const struct need *n);
+/* A size for people: "1.9 GiB". */
+struct size_text {
+    char s[16];
+};
+struct size_text size_text(uint64_t bytes);
 void report_reply_head(const struct event *ev, struct sheet *out);
 /* The table and the verdict as text. */
 void report_calibration(const struct calibration *c, struct buf *out);

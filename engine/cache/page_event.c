@@ -17,6 +17,13 @@ const char *pool_name(enum pool_id p)
     return NAME(name, p);
 }
 
+const char *pool_cells(enum pool_id p)
+{
+    static const char *const name[N_POOLS] = {"KV cells", "KV cells of sliding layers",
+                                              "KV cells of the draft"};
+    return name[p];
+}
+
 const char *page_op_name(enum page_op op)
 {
     static const char *const name[] = {"take",   "share", "drop", "free",

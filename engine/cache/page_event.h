@@ -13,6 +13,21 @@
 
 enum pool_id { POOL_FULL, POOL_SWA, POOL_DRAFT, N_POOLS };
 const char *pool_name(enum pool_id p); /* "full", "swa", "draft" */
+const char *pool_cells(enum pool_id p); /* what memory for the pool's cells is called */
+
+/* The memory that a runtime takes where it computes, in bytes. */
+struct need {
+    size_t weights, draft;  /* of the target and of the draft, in the device's layout */
+    size_t cells[N_POOLS];  /* of each pool */
+    size_t work;            /* all other buffers */
+};
+static inline size_t need_sum(const struct need *n)
+{
+    size_t all = n->weights + n->draft + n->work;
+    for (int p = 0; p < N_POOLS; p++)
+        all += n->cells[p];
+    return all;
+}
 
 /* One page of one pool changed hands. */
 enum page_op {

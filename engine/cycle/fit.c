@@ -1,8 +1,12 @@
 /* fit.c - see fit.h. */
 #include "engine/cycle/fit.h"
 
+#include "engine/cycle/pools.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     SHORTEST = 512,     /* the shortest context that is proposed */
@@ -17,6 +21,8 @@ static const size_t SPARE = (size_t)384 << 20;
 
 struct fit_count {
     struct device real;
+    bool own; /* the device has memory of its own */
+    const struct draft *draft;
     struct need n;
 };
 
@@ -25,10 +31,11 @@ static struct fit_count *count_of(struct kdev *d)
     return (struct fit_count *)(void *)d;
 }
 
-/* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit. */
-static size_t rounded(size_t bytes)
+/* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit; the machine
+ * gives pages. */
+static size_t rounded(const struct fit_count *c, size_t bytes)
 {
-    size_t unit = bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
+    size_t unit = !c->own ? 4096 : bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
     return (bytes + unit - 1) / unit * unit;
 }
 
@@ -36,8 +43,23 @@ static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct e
 {
     (void)e;
     struct fit_count *c = count_of(d);
-    *(strcmp(what, "KV cells") == 0 ? &c->n.cells : &c->n.work) += rounded(bytes);
+    size_t *to = &c->n.work;
+    for (int p = 0; p < N_POOLS; p++)
+        if (strcmp(what, pool_cells((enum pool_id)p)) == 0)
+            to = &c->n.cells[p];
+    *to += rounded(c, bytes);
     return (kbuf){c, bytes}; /* not NULL; never read or written */
+}
+
+static bool is_in(const struct tensor *t, const void *from, size_t bytes)
+{
+    return (const char *)t >= (const char *)from && (const char *)t < (const char *)from + bytes;
+}
+
+static bool of_draft(const struct draft *d, const struct tensor *t)
+{
+    return d && (is_in(t, d, sizeof *d) ||
+                 is_in(t, d->layer, (size_t)d->cfg.n_layer * sizeof *d->layer));
 }
 
 static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
@@ -45,7 +67,9 @@ static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
     (void)e;
     struct fit_count *c = count_of(d);
     size_t bytes = c->real.k->footprint(c->real.d, t);
-    c->n.weights += bytes ? rounded(bytes) : 0;
+    if (!bytes && !c->own) /* the weights are used where they were loaded */
+        bytes = t->bytes;
+    *(of_draft(c->draft, t) ? &c->n.draft : &c->n.weights) += bytes ? rounded(c, bytes) : 0;
     return true;
 }
 
@@ -82,7 +106,9 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
         .synthesize = count_synthesize, .sync = count_sync, .memory = count_memory};
-    struct fit_count c = {.real = dev};
+    size_t left, all;
+    dev.k->memory(dev.d, &left, &all);
+    struct fit_count c = {.real = dev, .own = all > 0, .draft = draft};
     struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv, dev.precision};
     struct runtime r;
     struct err e = {0};
@@ -98,23 +124,22 @@ struct fit_try {
     struct model *m;
     struct draft *draft;
     size_t room; /* bytes */
+    bool own;    /* of the device */
     bool fp8;    /* assume that the weights were quantized as by `--weights fp8` */
 };
-
-static size_t sum(const struct need *n)
-{
-    return n->weights + n->cells + n->work;
-}
 
 /* fp8: the weights are not quantized before and after. */
 static bool fits(const struct fit_try *f, const struct runtime_shape *s)
 {
+    struct kv_shape sizes;
+    if (!pools_shape(s, f->m, f->draft, &sizes, NULL))
+        return false;
     if (f->fp8)
         models_mark(f->m, f->draft, true);
     struct need n = fit_need(f->dev, f->m, f->draft, s);
     if (f->fp8)
         models_mark(f->m, f->draft, false);
-    return sum(&n) <= f->room;
+    return need_sum(&n) <= f->room;
 }
 
 static bool is_quantized(const struct fit_try *f)
@@ -192,7 +217,7 @@ static void propose(const struct fit_try *f, const struct runtime_shape *shape, 
     else if (*less_fp8.s)
         snprintf(out, size, "--weights fp8 with %s fits", less_fp8.s);
     else
-        snprintf(out, size, "no context fits; --device cpu needs none");
+        snprintf(out, size, "no context fits%s", f->own ? "; --device cpu needs none" : "");
 }
 
 static bool too_large(const struct fit_try *f, const struct runtime_shape *shape, size_t free_bytes,
@@ -201,13 +226,16 @@ static bool too_large(const struct fit_try *f, const struct runtime_shape *shape
     struct need n = fit_need(f->dev, f->m, f->draft, shape);
     char how[96];
     propose(f, shape, how, sizeof how);
-    if (n.weights > f->room)
-        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: %s",
-                       text(n.weights + SPARE).s, text(free_bytes).s, how);
+    size_t weights = n.weights + n.draft, cells = need_sum(&n) - weights - n.work;
+    if (weights > f->room)
+        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: %s "
+                       "(aerie fit lists the sizes)", text(weights + SPARE).s, text(free_bytes).s,
+                       how);
     return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %lld "
-                   "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
+                   "tokens %s), %s are free: %s (aerie fit lists the sizes)",
+                   text(need_sum(&n) + SPARE).s, text(weights).s,
                    shape->full_pages ? (long long)shape->full_pages * shape->page_size : shape->context,
-                   text(n.cells).s, text(free_bytes).s, how);
+                   text(cells).s, text(free_bytes).s, how);
 }
 
 bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct runtime_shape *shape,
@@ -217,7 +245,7 @@ bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct r
     dev.k->memory(dev.d, &left, &all);
     if (all == 0)
         return true;
-    struct fit_try f = {dev, m, draft, left > SPARE ? left - SPARE : 0, false};
+    struct fit_try f = {dev, m, draft, left > SPARE ? left - SPARE : 0, true, false};
     if (fits(&f, shape))
         return true;
     struct runtime_shape s = *shape;
@@ -225,5 +253,62 @@ bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct r
     if (n == 0)
         return too_large(&f, shape, left, e);
     shape->context = n;
+    return true;
+}
+
+/* ---- what a person asks ---------------------------------------------------------------------- */
+
+/* Memory that the machine can give without taking it from others; all of it where the system does
+ * not say. */
+static size_t machine_free(size_t all)
+{
+    static const char key[] = "MemAvailable:";
+    char line[128];
+    size_t kib = all >> 10;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, sizeof key - 1) == 0)
+            kib = (size_t)strtoull(line + sizeof key - 1, NULL, 10);
+    if (f)
+        fclose(f);
+    return kib << 10;
+}
+
+static int longest(const struct fit_try *f, const struct runtime_shape *shape)
+{
+    struct runtime_shape s = *shape;
+    s.context = f->m->cfg.max_pos;
+    if (fits(f, &s))
+        return s.context;
+    return largest(f, &s, &s.context, SHORTEST, CONTEXT_STEP);
+}
+
+bool fit_look(struct device dev, struct model *m, struct draft *draft,
+              const struct runtime_shape *shape, struct fit *out, struct err *e)
+{
+    struct kv_shape sizes;
+    *out = (struct fit){0};
+    if (!pools_shape(shape, m, draft, &sizes, e))
+        return false;
+    dev.k->memory(dev.d, &out->left, &out->total);
+    out->own = out->total > 0;
+    if (!out->own) {
+        out->total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+        out->left = machine_free(out->total);
+    }
+    size_t spare = out->own ? SPARE : 0;
+    struct fit_try f = {dev, m, draft, out->left > spare ? out->left - spare : 0, out->own, false};
+    out->need = fit_need(dev, m, draft, shape);
+    for (int k = 0; k < 3; k++) {
+        struct runtime_shape s = *shape;
+        s.kv = (enum kv_type)k;
+        struct need n = fit_need(dev, m, draft, &s);
+        out->kv[k] = n.cells[POOL_FULL] + n.cells[POOL_SWA] + n.cells[POOL_DRAFT];
+    }
+    out->fits = need_sum(&out->need) <= f.room;
+    if (!shape->full_pages)
+        out->longest = longest(&f, shape);
+    if (!out->fits)
+        propose(&f, shape, out->how, sizeof out->how);
     return true;
 }

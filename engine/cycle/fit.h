@@ -7,14 +7,22 @@
 
 #include "engine/cycle/cycle.h"
 
-struct need {
-    size_t weights, cells, work; /* bytes: weights in the device's layout; KV cells; all other
-                                    buffers */
-};
-
-/* Opens and closes a runtime that only counts. */
+/* Opens and closes a runtime that only counts (struct need: engine/cache/page_event.h). */
 struct need fit_need(struct device dev, struct model *m, struct draft *draft,
                      const struct runtime_shape *shape);
+struct fit {
+    struct need need;
+    size_t kv[3]; /* bytes of all cells by their type (enum kv_type) */
+    size_t left, total; /* memory, free and in all, of the device or else of the machine */
+    bool own;           /* the device's own */
+    bool fits;
+    int longest;  /* the longest context that fits, at most the model's; 0: none */
+    char how[96]; /* what would fit; "" if the shape does */
+};
+/* Says whether a runtime of this shape fits, and which would. Nothing is uploaded. False and *e
+ * (ERR_USAGE): the shape has a number out of its range. */
+bool fit_look(struct device dev, struct model *m, struct draft *draft,
+              const struct runtime_shape *shape, struct fit *out, struct err *e);
 /* Whether a runtime of this shape fits into the free memory; true if the device does not report its
  * memory. If the runtime does not fit and shape->shorten is set, shape->context becomes the longest
  * that fits; else *e says how much is needed, how much is free and what would fit. */

@@ -49,7 +49,8 @@ static bool open_cells(struct eagle3 *d, int slots, enum kv_type kv, struct err 
         *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,
                               .head_dim = w->layer[l].head_dim};
         size_t bytes = (size_t)slots * kv_cell_bytes(kv, c->n_kv, c->head_dim);
-        if (!want_as(d, "KV cells", &c->k, bytes, e) || !want_as(d, "KV cells", &c->v, bytes, e))
+        const char *what = pool_cells(POOL_DRAFT);
+        if (!want_as(d, what, &c->k, bytes, e) || !want_as(d, what, &c->v, bytes, e))
             return false;
         d->base.dev.k->fill(d->base.dev.d, c->k, 0xff);
         d->base.dev.k->fill(d->base.dev.d, c->v, 0xff);

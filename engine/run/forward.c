@@ -53,14 +53,14 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
         *c = (struct k_cells){.type = kv, .n_slots = is_sliding(m, l) ? swa_slots : full_slots,
                               .n_kv = w->n_kv, .head_dim = w->head_dim};
         size_t bytes = (size_t)c->n_slots * kv_cell_bytes(kv, c->n_kv, c->head_dim);
-        c->k = n->dev.k->alloc(n->dev.d, bytes, "KV cells", e);
-        c->v = c->k.p ? n->dev.k->alloc(n->dev.d, bytes, "KV cells", e) : (kbuf){0};
+        enum pool_id pool = is_sliding(m, l) ? POOL_SWA : POOL_FULL;
+        c->k = n->dev.k->alloc(n->dev.d, bytes, pool_cells(pool), e);
+        c->v = c->k.p ? n->dev.k->alloc(n->dev.d, bytes, pool_cells(pool), e) : (kbuf){0};
         if (!c->v.p)
             return false;
         /* every cell starts as NaN, so that the use of a cell that was never written shows */
         n->dev.k->fill(n->dev.d, c->k, 0xff);
         n->dev.k->fill(n->dev.d, c->v, 0xff);
-        int pool = is_sliding(m, l) ? POOL_SWA : POOL_FULL;
         n->of_pool[pool][n->n_of_pool[pool]++] = *c;
     }
     return true;

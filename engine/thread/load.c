@@ -66,6 +66,8 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
 static enum file_use file_use(const struct loaded *l, const struct engine_opts *o)
 {
     size_t left, all = 0;
+    if (o->headers)
+        return READ_HEADERS;
     if (l->dev.k)
         l->dev.k->memory(l->dev.d, &left, &all);
     if (all || models_quant_text(&o->quant) || (o->load && !strcmp(o->load, "copy")))
@@ -76,9 +78,11 @@ static enum file_use file_use(const struct loaded *l, const struct engine_opts *
 static bool load_models(struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     struct loading how = {o->progress, o->progress_arg, file_use(l, o)};
-    if (o->make)
-        return l->has_draft = o->make(o->make_arg, &l->model, &l->draft, e);
-    if (!model_load(&l->model, o->model, &how, e) || !load_draft(l, o, &how, e))
+    if (o->make ? !o->make(o->make_arg, &l->model, &l->draft, e)
+                : !model_load(&l->model, o->model, &how, e))
+        return false;
+    l->has_draft = l->draft.kind != NULL;
+    if (!l->has_draft && !load_draft(l, o, &how, e))
         return false;
     if (l->model.note)
         notice(o, "%s", l->model.note);
@@ -208,15 +212,38 @@ static int pick_context(const struct loaded *l, const struct engine_opts *o)
     return min_int((int)most, m->cfg.max_pos);
 }
 
+/* The shape that the options ask for. */
+static struct runtime_shape asked_shape(const struct loaded *l, const struct engine_opts *o)
+{
+    return (struct runtime_shape){
+        .page_size = o->page_size ? o->page_size : 16, .context = pick_context(l, o),
+        .full_pages = o->full_pages, .swa_pages = o->swa_pages,
+        .max_rows = o->rows ? o->rows : max_int(512, load_chunk(l, &o->settings)),
+        .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = l->dev.kv,
+        .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
+}
+
+int engine_context(const struct loaded *l, const struct engine_opts *o)
+{
+    return pick_context(l, o);
+}
+
+bool engine_fit(struct loaded *l, const struct engine_opts *o, struct fit *f, struct err *e)
+{
+    struct runtime_shape shape = asked_shape(l, o);
+    return fit_look(l->dev, &l->model, l->has_draft ? &l->draft : NULL, &shape, f, e);
+}
+
+struct need engine_need(struct loaded *l, const struct engine_opts *o, const struct runtime *r)
+{
+    struct runtime_shape shape = asked_shape(l, o);
+    shape.context = r->context;
+    return fit_need(l->dev, &l->model, l->has_draft ? &l->draft : NULL, &shape);
+}
+
 bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o, struct err *e)
 {
-    int P = o->page_size ? o->page_size : 16;
-    struct runtime_shape shape = {.page_size = P, .context = pick_context(l, o),
-                                  .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                                  .max_rows = o->rows ? o->rows
-                                                  : max_int(512, load_chunk(l, &o->settings)),
-                                  .lanes = 1 + min_int(o->lanes, MAX_LANES), .kv = l->dev.kv,
-                                  .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
+    struct runtime_shape shape = asked_shape(l, o);
     if (shape.context < 16)
         return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
                        shape.context);

@@ -8,6 +8,7 @@
 #define AERIE_LOAD_H
 
 #include "engine/cycle/cycle.h"
+#include "engine/cycle/fit.h"
 #include "engine/opts.h"
 #include "models/chat/chat.h"
 
@@ -47,6 +48,12 @@ bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_sh
  * to what the device's memory holds, with a notice. */
 bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o,
                     struct err *e);
+/* The context of a runtime that the options ask for, before it is shortened. */
+int engine_context(const struct loaded *l, const struct engine_opts *o);
+/* What that runtime would take, and what fits (fit.h). Weights need not be loaded (o->headers). */
+bool engine_fit(struct loaded *l, const struct engine_opts *o, struct fit *f, struct err *e);
+/* What a runtime that engine_runtime() opened takes. */
+struct need engine_need(struct loaded *l, const struct engine_opts *o, const struct runtime *r);
 /* Takes check level and graph recording over from the settings. */
 void runtime_set(struct runtime *r, const struct settings *set);
 /* How replies are to reason. */

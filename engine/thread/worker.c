@@ -502,6 +502,7 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     }
     for (int p = 0; p < N_POOLS; p++)
         i->n_pages[p] = g->own.runtime.kv.pool[p].total;
+    i->need = engine_need(&g->loaded, o, &g->own.runtime);
 }
 
 static void init_locks(struct engine *g)

@@ -171,14 +171,20 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
     return true;
 }
 
-/* Some exports of a tied model contain the head as a second copy of the embedding. */
-static bool use_tied_copy(struct binder *b)
+/* Some exports of a tied model contain the head as a second copy of the embedding. compare: whether
+ * the copy must be equal. */
+static bool use_tied_copy(struct binder *b, bool compare)
 {
     const struct prefix *p = find_prefix(b);
     const char *const trunk[] = {p->trunk, NULL}, *const root[] = {p->head, NULL};
     const struct tensor *head = binder_find(b, root, "lm_head.weight");
     const struct tensor *embed = binder_find(b, trunk, "embed_tokens.weight");
-    return !b->cfg->tied || !head || !embed || binder_use_copy(b, head, embed);
+    if (!b->cfg->tied || !head || !embed)
+        return true;
+    if (compare)
+        return binder_use_copy(b, head, embed);
+    binder_mark_used(b, head);
+    return true;
 }
 
 /* ---- loading ---- */
@@ -212,7 +218,8 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
     m->about = st_about(st) ? xstrdup(st_about(st)) : NULL;
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
-    ok = use_tied_copy(&b) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
+    bool whole = !p || p->use != READ_HEADERS;
+    ok = use_tied_copy(&b, whole) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
               binder_load(&b, "model", &config, &m->store, &m->bytes, m->sha, p);
     binder_close(&b);
     buf_free(&config);

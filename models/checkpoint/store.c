@@ -377,7 +377,7 @@ static size_t lay_out_copies(const struct tensor_load *load, int n, const bool *
     return at;
 }
 
-/* A store with a place for each load: place[i], in a file if mapped[i]. NULL and *e on failure. */
+/* A store with a place in it for each load that is not mapped: place[i]. NULL and *e on failure. */
 static struct store *lay_out(const struct safetensors *st, const struct tensor_load *load, int n,
                              const bool *mapped, char **place, struct err *e)
 {
@@ -389,8 +389,6 @@ static struct store *lay_out(const struct safetensors *st, const struct tensor_l
         if (!mapped[i])
             place[i] = s->base + offset[i];
     free(offset);
-    if (s && !map_files(s, st, load, mapped, n, place, e))
-        store_free(s), s = NULL;
     return s;
 }
 
@@ -403,14 +401,17 @@ bool store_load(struct store **out, struct safetensors *st, struct tensor_load *
     for (int i = 0; i < n; i++)
         total += load[i].bytes;
     bool *mapped = xcalloc((size_t)n, sizeof *mapped), map = wants_map(st, how);
+    const bool none = how && how->use == READ_HEADERS;
     for (int i = 0; i < n; i++)
-        mapped[i] = map && is_aligned(st, &load[i]);
+        mapped[i] = none || (map && is_aligned(st, &load[i]));
     char **place = xcalloc((size_t)n, sizeof *place);
     struct store *s = lay_out(st, load, n, mapped, place, e);
+    if (s && !none && !map_files(s, st, load, mapped, n, place, e))
+        store_free(s), s = NULL;
     struct store_job j = {.st = st, .load = load, .place = place, .mapped = mapped,
                           .lock = PTHREAD_MUTEX_INITIALIZER};
     job_list_parts(&j, n);
-    bool ok = s && job_run(&j, total, what, how, e) && (!map || mapped_check(e));
+    bool ok = s && (none || (job_run(&j, total, what, how, e) && (!map || mapped_check(e))));
     if (ok)
         bind_tensors(s, load, n, place, &j, digest);
     free(mapped);

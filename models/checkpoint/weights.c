@@ -406,7 +406,7 @@ bool binder_load(struct binder *b, const char *what, const struct buf *config, s
 {
     uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
     bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e);
-    if (ok)
+    if (ok && !(p && p->use == READ_HEADERS))
         sha_of(b, digest, config, sha);
     *bytes = 0;
     for (int i = 0; i < b->n_load; i++)

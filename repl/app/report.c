@@ -172,3 +172,35 @@ bool report_text(const struct event *ev, struct sheet *out)
     default: return false;
     }
 }
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+struct size_text size_text(uint64_t bytes)
+{
+    struct size_text t;
+    if (bytes < 10 << 10)
+        snprintf(t.s, sizeof t.s, "%llu B", (unsigned long long)bytes);
+    else if (bytes < 1 << 20)
+        snprintf(t.s, sizeof t.s, "%.1f KiB", (double)bytes / 0x1p10);
+    else if (bytes < 1 << 30)
+        snprintf(t.s, sizeof t.s, "%.1f MiB", (double)bytes / 0x1p20);
+    else
+        snprintf(t.s, sizeof t.s, "%.1f GiB", (double)bytes / 0x1p30);
+    return t;
+}
+
+void report_need(const struct printer *to, const struct need *n)
+{
+    const struct {
+        const char *name;
+        size_t bytes;
+    } row[] = {{"weights", n->weights}, {"draft's weights", n->draft},
+               {"KV, full layers", n->cells[POOL_FULL]}, {"KV, sliding layers", n->cells[POOL_SWA]},
+               {"KV, draft", n->cells[POOL_DRAFT]}, {"scratch", n->work}, {"in all", need_sum(n)}};
+    print_add(to, ST_TEXT, "\f%lu{weights}%lu{draft}%lu{full}%lu{swa}%lu{draft_kv}%lu{scratch}"
+              "%lu{all}", row[0].bytes, row[1].bytes, row[2].bytes, row[3].bytes, row[4].bytes,
+              row[5].bytes, row[6].bytes);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].bytes)
+            print_note(to, ST_TEXT, "%-20s%12s", row[i].name, size_text(row[i].bytes).s);
+}

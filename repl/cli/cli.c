@@ -42,6 +42,8 @@ static const struct command commands[] = {
      .title = "ACTION is one of", .word = cli_db_action},
     {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE,
      .run = cli_tokenize, 0, 1},
+    {"fit", "[MODEL] [--context N]", "say what a model takes of the memory, and what fits", IN_FIT,
+     .run = cli_fit, 0, 1},
     {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
      .run = cli_golden, 1, 1},
     {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,

@@ -77,6 +77,7 @@ int cli_parity(struct cli *c);
 int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
+int cli_fit(struct cli *c);
 int cli_bugs(struct cli *c);
 int cli_bench(struct cli *c);
 int cli_doctor(struct cli *c);

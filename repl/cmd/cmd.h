@@ -16,7 +16,7 @@ typedef void cmd_complete_fn(struct app *a, const char *before, const char *word
 cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_forget, cmd_clear;
 cmd_fn cmd_bye;
 cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
-cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool, cmd_gauges, cmd_blocks;
+cmd_fn cmd_stats, cmd_memory, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool, cmd_gauges, cmd_blocks;
 cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_until;
 cmd_fn cmd_rstep, cmd_goto, cmd_force, cmd_what_if;
 cmd_fn cmd_diff, cmd_diverge;

@@ -187,6 +187,21 @@ bool cmd_pool(struct cmd_call *c)
            err_set(c->e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
 }
 
+bool cmd_memory(struct cmd_call *c)
+{
+    const struct backend_info *i = backend_info(c->app->backend);
+    if (!need_sum(&i->need))
+        return err_set(c->e, ERR_NEGATIVE, "/memory: %s", i->server_url
+                       ? "the server does not report what its weights and buffers take"
+                       : "nothing is computed here, so nothing is held");
+    print_open(&c->to, NULL, '{');
+    print_add(&c->to, ST_DIM, "%s{device}, a context of %d{context} tokens", i->device, i->context);
+    print_end(&c->to);
+    report_need(&c->to, &i->need);
+    print_close(&c->to, '}');
+    return true;
+}
+
 /* ---- /pages, /page, /map --------------------------------------------------------------------- */
 
 static void refs_json(const struct page_table *t, int pool, struct buf *json)

@@ -235,6 +235,33 @@ printf '<end_of_turn>' >"$T/text"
 run tokenize "$T/text"; plain=$(wc -w <"$T/out"); run tokenize --special "$T/text"
 [ "$plain" -gt 1 ] && [ "$(wc -w <"$T/out")" = 1 ]; result "special tokens only with --special" $?
 
+# ---- fit ----
+of() { sqlite3 :memory: "SELECT json_extract(readfile('$T/out'), '\$.$1')"; } # a number of the answer
+run fit --json; bytes=$(stat -c %s models/nestling/target/model.safetensors) all=$(of all)
+[ $rc = 0 ] && [ "$(of fits)" = 1 ] && [ "$(of model) $(of context) $(of longest)" = 'nestling 4096 4096' ] &&
+    [ "$(of weights)" -gt $((bytes * 9 / 10)) ] && [ "$(of weights)" -lt $((bytes * 11 / 10)) ] && [ "$(of draft)" -gt 0 ] &&
+    [ "$all" = $(($(of weights) + $(of draft) + $(of full) + $(of swa) + $(of draft_kv) + $(of scratch))) ] &&
+    [ "$(of kv.f32)" = $((2 * $(of kv.bf16))) ] && [ "$(of total)" -gt "$(of free)" ]
+result "fit sums up what the bundled model takes" $?
+cp "$T/out" "$T/fit"; printf '/memory\n' >"$T/script"; run -n --json --script "$T/script"
+[ "$(of result.all)" = "$all" ] && [ "$(of result.scratch)" -gt 0 ]; result "/memory says the same of the running model" $?
+expect "fit for people" 0 '^KV, sliding layers +[0-9.]+ MiB$' fit
+run fit models/nestling/target --json; weights=$(of weights); [ $rc = 0 ] && [ "$(of draft)" = 0 ] && [ "$(of all)" -lt "$all" ]
+result "a named model has no draft that was not named" $?
+run fit models/nestling/target/config.json --json; [ "$(of weights)" = "$weights" ]; result "its config alone says the same" $?
+run fit gpt-oss-20b --context 131072 --json; full=$(of full); more=$(of kv.bf16)
+[ "$(of kv.bf16)" -gt 3221225472 ] && [ "$(of kv.bf16)" -lt 3435973837 ] && [ "$(of context)" = 131072 ]
+result "128k of gpt-oss-20b are 3.1 GiB of keys and values in bf16" $?
+run fit gpt-oss-20b --context 65536 --json; [ "$(of full)" -lt $((full * 51 / 100)) ]; result "half the context, half the pool" $?
+run fit gpt-oss-120b --context 131072 --lanes 32 --json; [ "$(of all)" -gt $((32 * more)) ] && [ "$rc" = $((1 - $(of fits))) ]
+result "the status says whether it fits" $?
+cp -r models/nestling/target "$T/holes"; truncate -s 0 "$T/holes/tokenizer.json"
+head -c 200000 models/nestling/target/model.safetensors >"$T/holes/model.safetensors"
+truncate -s "$bytes" "$T/holes/model.safetensors"; run fit "$T/holes" --json; [ "$(of weights)" = "$weights" ]
+result "only the headers are read" $?
+refuse 3 'fit/x: there is no such file or folder' fit fit/x
+echo '{"model_type":"llama"}' >"$T/bad.json"; refuse 3 "bad.json: .*hidden_size" fit "$T/bad.json"
+
 # ---- run ----
 long=$("$AERIE" run -n -p max_tokens=20 "What are you?" 2>/dev/null | wc -c)
 short=$("$AERIE" run -n "What are you?" 2>/dev/null | wc -c)

@@ -14,17 +14,12 @@ static void spy_bed(struct bed *b)
     bed_load(b, NESTLING, NESTLING_DRAFT);
 }
 
-static size_t sum(const struct need *n)
-{
-    return n->weights + n->cells + n->work;
-}
-
-/* Bytes of the cells that the layers own. */
-static size_t cell_bytes(const struct net *n)
+/* Bytes of the cells that the layers of a pool own. */
+static size_t cell_bytes(const struct net *n, enum pool_id pool)
 {
     size_t bytes = 0;
     for (int l = 0; l < n->m->cfg.n_layer; l++)
-        if (n->m->layer[l].kv_src == l)
+        if (n->m->layer[l].kv_src == l && (n->m->layer[l].window ? POOL_SWA : POOL_FULL) == pool)
             bytes += n->cells[l].k.n + n->cells[l].v.n;
     return bytes;
 }
@@ -41,9 +36,14 @@ static void test_what_is_counted_is_what_is_taken(void **state)
         assert_int_equal(spy.n_alloc, 0);
         struct err e = {0};
         must(runtime_open(&b.r, b.dev, &b.m, i == 2 ? NULL : &b.d, &s, &e), &e);
-        assert_true(n.weights >= b.m.bytes && n.cells >= cell_bytes(&b.r.net));
-        assert_true(sum(&n) >= spy.taken);
-        assert_true(sum(&n) <= spy.taken + (size_t)spy.n_alloc * ((size_t)2 << 20));
+        assert_true(n.weights >= b.m.bytes && (i == 2 ? !n.draft : n.draft >= b.d.bytes));
+        for (int p = POOL_FULL; p <= POOL_SWA; p++) {
+            size_t cells = cell_bytes(&b.r.net, (enum pool_id)p);
+            assert_true(cells && n.cells[p] >= cells && n.cells[p] < cells + ((size_t)64 << 20));
+        }
+        assert_true(i == 2 ? !n.cells[POOL_DRAFT] : n.cells[POOL_DRAFT] > 0);
+        assert_true(need_sum(&n) >= spy.taken);
+        assert_true(need_sum(&n) <= spy.taken + (size_t)spy.n_alloc * ((size_t)2 << 20));
         bed_close(&b);
     }
 }
@@ -108,7 +108,7 @@ static void test_other_ways_out_are_told_too(void **state)
     s.full_pages = 0;
     s.context = 512; /* the shortest that is proposed */
     struct need with = fit_need(b.dev, &b.m, &b.d, &s), without = fit_need(b.dev, &b.m, NULL, &s);
-    small(((size_t)384 << 20) + (sum(&with) + sum(&without)) / 2);
+    small(((size_t)384 << 20) + (need_sum(&with) + need_sum(&without)) / 2);
     if (opens(&b, &b.d, &s, &e))
         fail_msg("the draft needs nothing");
     assert_non_null(strstr(e.msg, "it fits without the draft"));
@@ -130,16 +130,17 @@ static void test_weights_that_fit_as_fp8_only(void **state)
     struct runtime_shape s = {.page_size = 16, .context = 4096}, least = s;
     least.context = 512;
     spy_bed(&b);
+    small((size_t)8 << 30);
     assert_true(models_mark(&b.m, NULL, true) > 0);
     struct need part = fit_need(b.dev, &b.m, NULL, &least), all = fit_need(b.dev, &b.m, NULL, &s);
     models_mark(&b.m, NULL, false);
     struct need stored = fit_need(b.dev, &b.m, NULL, &s);
-    assert_true(sum(&all) < sum(&stored) && part.weights < stored.weights);
-    small(((size_t)384 << 20) + sum(&all));
+    assert_true(need_sum(&all) < need_sum(&stored) && part.weights < stored.weights);
+    small(((size_t)384 << 20) + need_sum(&all));
     assert_false(opens(&b, NULL, &s, &e));
     assert_non_null(strstr(e.msg, "or --weights fp8 fits"));
     assert_non_null(strstr(e.msg, "--context "));
-    small(((size_t)384 << 20) + (sum(&part) + sum(&all)) / 2);
+    small(((size_t)384 << 20) + (need_sum(&part) + need_sum(&all)) / 2);
     spy.left -= (size_t)1 << 20;
     assert_false(opens(&b, NULL, &s, &e));
     print_message("# %s\n", e.msg);
@@ -153,6 +154,68 @@ static void test_weights_that_fit_as_fp8_only(void **state)
     s.context = 1 << 20;
     assert_false(opens(&b, NULL, &s, &e));
     assert_null(strstr(e.msg, "fp8"));
+    bed_close(&b);
+}
+
+/* Without the weights themselves: their headers, or the config alone. */
+static void test_headers_and_config_tell_what_a_model_takes(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    struct model m;
+    struct draft d;
+    struct buf config = {0};
+    const struct loading how = {.use = READ_HEADERS};
+    struct runtime_shape s = {.page_size = 16, .context = 4096, .lanes = 3};
+    spy_bed(&b);
+    struct need want = fit_need(b.dev, &b.m, &b.d, &s), got;
+    must(model_load(&m, NESTLING, &how, &e), &e);
+    must(draft_load(&d, NESTLING_DRAFT, &m, NULL, &how, &e), &e);
+    assert_null(m.layer[0].wq.data);
+    assert_int_equal(m.bytes, b.m.bytes);
+    assert_string_equal(m.sha, "");
+    assert_string_equal(m.layer[1].wq.name, b.m.layer[1].wq.name);
+    got = fit_need(b.dev, &m, &d, &s);
+    assert_memory_equal(&got, &want, sizeof got);
+    draft_free(&d);
+    model_free(&m);
+    must(buf_read_file(&config, NESTLING "/config.json", 1 << 20, &e), &e);
+    must(model_shaped(&m, config.p, &e), &e);
+    want = fit_need(b.dev, &b.m, NULL, &s);
+    got = fit_need(b.dev, &m, NULL, &s);
+    assert_memory_equal(&got, &want, sizeof got);
+    model_free(&m);
+    buf_free(&config);
+    bed_close(&b);
+}
+
+static void test_a_look_says_the_longest_context(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    struct fit f;
+    struct runtime_shape s = {.page_size = 16, .context = 4096}, less = s;
+    spy_bed(&b);
+    small((size_t)8 << 30);
+    must(fit_look(b.dev, &b.m, &b.d, &s, &f, &e), &e);
+    assert_true(f.fits && f.own && !f.how[0]);
+    assert_int_equal(f.longest, b.m.cfg.max_pos);
+    assert_true(f.kv[KV_F32] > f.kv[KV_BF16] && f.kv[KV_BF16] > f.kv[KV_FP8]);
+    less.context = 1024;
+    struct need part = fit_need(b.dev, &b.m, &b.d, &less);
+    small(((size_t)384 << 20) + (need_sum(&part) + need_sum(&f.need)) / 2);
+    must(fit_look(b.dev, &b.m, &b.d, &s, &f, &e), &e);
+    assert_true(!f.fits && f.longest >= 1024 && f.longest < 4096);
+    assert_int_equal(number_after(f.how, "--context "), f.longest);
+    s.context = f.longest;
+    assert_true(opens(&b, &b.d, &s, &e));
+    s.context = f.longest + 256;
+    assert_false(opens(&b, &b.d, &s, &e));
+    assert_non_null(strstr(e.msg, "aerie fit"));
+    s.page_size = 3;
+    assert_false(fit_look(b.dev, &b.m, &b.d, &s, &f, &e));
     bed_close(&b);
 }
 
@@ -174,7 +237,7 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     struct need full = fit_need(b.dev, &b.m, &b.d, &s), part = fit_need(b.dev, &b.m, &b.d, &less);
     bed_close(&b);
     new_spy(false);
-    small(((size_t)384 << 20) + (sum(&full) + sum(&part)) / 2);
+    small(((size_t)384 << 20) + (need_sum(&full) + need_sum(&part)) / 2);
     g = engine_open(&o, &e);
     must(g != NULL, &e);
     int n = backend_info(g)->context;
@@ -406,6 +469,8 @@ int main(void)
         cmocka_unit_test(test_too_long_a_context_is_told_the_one_that_fits),
         cmocka_unit_test(test_other_ways_out_are_told_too),
         cmocka_unit_test(test_weights_that_fit_as_fp8_only),
+        cmocka_unit_test(test_headers_and_config_tell_what_a_model_takes),
+        cmocka_unit_test(test_a_look_says_the_longest_context),
         cmocka_unit_test(test_an_engine_shortens_a_context_that_nobody_asked_for),
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
         cmocka_unit_test(test_a_violated_rule_and_short_memory_leave_the_engine_alive),

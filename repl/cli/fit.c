@@ -1,0 +1,145 @@
+/* fit.c - `aerie fit`: what a model takes of the memory, and the longest context that fits. Weights
+ * are not read, only the headers of their files; a config.json, or the name of a published model,
+ * is enough. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/thread/load.h"
+#include "engine/tools/synthetic.h"
+#include "models/checkpoint/hub.h"
+#include "repl/cli/cli.h"
+
+/* The model of a config.json, or a published one by its name: shapes without a checkpoint. */
+struct shapes {
+    const char *config, *name; /* one of them */
+};
+
+static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err *e)
+{
+    const struct shapes *s = arg;
+    const char *brief;
+    struct buf text = {0};
+    if (s->name) {
+        bool ok = synthetic_open(m, d, s->name, &brief, e);
+        draft_free(d); /* an EAGLE3 head of which nobody spoke */
+        return ok;
+    }
+    bool ok = buf_read_file(&text, s->config, 16 << 20, e) &&
+              (model_shaped(m, text.n ? text.p : "", e) || err_prefix(e, "%s", s->config));
+    buf_free(&text);
+    return ok;
+}
+
+static bool is_json(const char *path)
+{
+    static const char end[] = ".json";
+    size_t n = strlen(path), k = sizeof end - 1;
+    return n > k && !strcmp(path + n - k, end);
+}
+
+static void notice(void *arg, const char *line)
+{
+    const struct cli_answer *a = arg;
+    if (!a->c->opt.quiet)
+        print_note(&a->to, ST_WARN, "%s", line);
+}
+
+static const char *type_name(const struct config *g)
+{
+    return g->moe == MOE_GPTOSS && g->store == STORE_MXFP4 ? "bf16, experts in MXFP4" : "bf16";
+}
+
+static void print_model(const struct loaded *l, const struct engine_opts *o, const char *name,
+                        const struct printer *to)
+{
+    const struct config *g = &l->model.cfg;
+    int sliding = 0;
+    for (int i = 0; i < g->n_layer; i++)
+        sliding += l->model.layer[i].window > 0;
+    print_add(to, ST_DIM, "%s{model}: %s{family}, %d{layers} layers", name, g->family, g->n_layer);
+    if (sliding)
+        print_add(to, ST_DIM, " (%d{sliding} slide, %d{window} tokens)", sliding, g->window);
+    print_add(to, ST_DIM, ", a context of %d{context} tokens, on %s{device}", engine_context(l, o),
+              l->dev.k->name);
+    print_end(to);
+    if (o->make)
+        print_note(to, ST_DIM, "weights as published: %s", type_name(g));
+}
+
+static void print_fit(const struct fit *f, const struct loaded *l, const struct printer *to)
+{
+    int longest = f->longest, most = l->model.cfg.max_pos;
+    report_need(to, &f->need);
+    print_open(to, "kv", '{');
+    print_add(to, ST_DIM, "KV of all layers\f%lu{f32}%lu{bf16}%lu{fp8}\f: %s in f32, %s in bf16, "
+              "%s in fp8", f->kv[KV_F32], f->kv[KV_BF16], f->kv[KV_FP8], size_text(f->kv[KV_F32]).s,
+              size_text(f->kv[KV_BF16]).s, size_text(f->kv[KV_FP8]).s);
+    print_close(to, '}');
+    print_end(to);
+    print_add(to, ST_TEXT, "\f%lu{free}%lu{total}\f%s of the %s's %s are free: ", f->left,
+              f->total, size_text(f->left).s, f->own ? "device" : "machine",
+              size_text(f->total).s);
+    print_add(to, f->fits ? ST_TEXT : ST_BAD, "\f%d{fits?}\f%s", f->fits,
+              f->fits ? "it fits" : f->how);
+    if (longest && f->fits)
+        print_add(to, ST_TEXT, longest == most ? "; so does the model's longest context, %d{longest}"
+                                               : "; the longest context that fits is %d{longest}",
+                  longest);
+    else
+        print_add(to, ST_TEXT, "\f%d{longest}", longest);
+    print_end(to);
+}
+
+/* Answers for the model that o names. False and *e on failure. */
+static bool answer(const struct engine_opts *o, const char *title, const struct printer *to,
+                   bool *fits, struct err *e)
+{
+    struct loaded l;
+    struct fit f;
+    if (!o->make && !o->model)
+        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected a name");
+    if (!engine_load(&l, o, LOAD_DEVICE, e))
+        return false;
+    bool ok = engine_fit(&l, o, &f, e);
+    if (ok) {
+        print_open(to, NULL, '{');
+        print_model(&l, o, title, to);
+        print_fit(&f, &l, to);
+        print_close(to, '}');
+        *fits = f.fits;
+    }
+    engine_unload(&l);
+    return ok;
+}
+
+int cli_fit(struct cli *c)
+{
+    struct err e = {0};
+    struct cli_answer a;
+    struct engine_opts o = c->opt.engine;
+    const char *name = c->n_word ? c->word[0] : NULL;
+    bool known = name && file_missing(name) && synthetic_known(name, NULL), fits = false;
+    char *path = name && !known ? hub_find(name, &e) : NULL;
+    struct shapes s = {path, known ? name : NULL};
+    if (name && !known && !path)
+        return cli_fail(&e);
+    if (name) {
+        o.model = path;
+        o.draft = c->draft_given ? o.draft : NULL;
+    }
+    o.headers = true;
+    o.lanes = c->lanes;
+    o.notice = notice;
+    o.notice_arg = &a;
+    o.make = known || (path && is_json(path)) ? make_shapes : NULL;
+    o.make_arg = &s;
+    char *title = name ? xstrdup(name) : hub_title(o.model ? o.model : "");
+    cli_answer_open(&a, c);
+    bool ok = answer(&o, title, &a.to, &fits, &e);
+    if (!ok)
+        a.to.json = NULL; /* no answer: only what was noticed */
+    cli_answer_close(&a);
+    free(title);
+    free(path);
+    return !ok ? cli_fail(&e) : fits ? 0 : 1;
+}
