@@ -46,7 +46,7 @@ static void notice(void *arg, const char *line)
 
 static const char *type_name(const struct config *g)
 {
-    return g->moe == MOE_GPTOSS && g->store == STORE_MXFP4 ? "bf16, experts in MXFP4" : "bf16";
+    return g->moe == MOE_ALONE && g->store == STORE_MXFP4 ? "bf16, experts in MXFP4" : "bf16";
 }
 
 static void print_model(const struct loaded *l, const struct engine_opts *o, const char *name,
@@ -62,6 +62,8 @@ static void print_model(const struct loaded *l, const struct engine_opts *o, con
     print_add(to, ST_DIM, ", a context of %d{context} tokens, on %s{device}", engine_context(l, o),
               l->dev.k->name);
     print_end(to);
+    if (l->model.about)
+        print_note(to, ST_DIM, "%s", l->model.about);
     if (o->make)
         print_note(to, ST_DIM, "weights as published: %s", type_name(g));
 }
