@@ -1,6 +1,8 @@
 /* config.c - see config.h. */
 #include "models/checkpoint/config.h"
 
+#include "models/checkpoint/coded_config.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,10 +148,10 @@ static void check_method(const struct conf *c, const char *method)
     struct conf q;
     if (!conf_enter(c, "quantization_config", &q))
         return;
-    const char *s = conf_str(&q, "quant_method", "?");
-    if (!method || strcmp(s, method) != 0)
+    const char *s = conf_str(&q, "quant_method", conf_has(&q, "quantization") ? "modelopt" : "?");
+    if (!coded_method(s) && (!method || strcmp(s, method) != 0))
         conf_refuse(&q, "quant_method", "\"%.60s\" is not supported for this family, expected %s",
-                    show(s).s, method ? method : "no quantisation");
+                    show(s).s, method ? method : "compressed-tensors, modelopt or fp8");
 }
 
 void arch_quantization(const struct arch *a, const char *method)

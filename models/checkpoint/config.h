@@ -48,7 +48,8 @@ float arch_softcap(const struct conf *c, const char *key, double dflt);
  * the key beside text_config says so, and if absent whether the checkpoint has a head. */
 bool arch_tied(const struct arch *a, bool dflt);
 
-/* Refuses a quantization_config whose method is not `method`; NULL: refuses every method. */
+/* Refuses a quantization_config whose method is neither `method`, which may be NULL, nor one whose
+ * matrices the reader of tensors makes (coded.h). */
 void arch_quantization(const struct arch *a, const char *method);
 
 /* ---- rope ---- */

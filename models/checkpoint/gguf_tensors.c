@@ -152,7 +152,8 @@ static struct gguf_made made_of(const struct listing *l, const struct gguf_tenso
     publish(l->a, t->name, m.name, sizeof m.name);
     m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
     memcpy(m.t.dim, t->dim, sizeof m.t.dim);
-    m.rows = (struct rows){.from = {{t->file, t->at, t->type, t->name}}, .n_from = 1};
+    m.rows = (struct rows){.n_from = 1};
+    m.rows.from[0] = (struct row_source){t->file, t->at, t->type, t->name, gguf_path(l->g, t->file)};
     return m;
 }
 
@@ -262,7 +263,8 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
         (up->type != gate->type && (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
         return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
     struct gguf_made m = made_of(l, gate);
-    m.rows.from[1] = (struct row_source){up->file, up->at, up->type, up->name};
+    m.rows.from[1] = (struct row_source){up->file, up->at, up->type, up->name,
+                                           gguf_path(l->g, up->file)};
     m.rows.n_from = 2;
     /* a vector of each expert is rows of one element */
     bool bias = gate->n_dim == 2;

@@ -12,6 +12,8 @@ enum { CHUNK = 64 << 10, MX_BLOCK = 17, MX_ELEMS = 32 };
 /* Bytes of a row of a source. */
 static size_t source_bytes(const struct rows *r, int k)
 {
+    if (r->make == MAKE_SCALED)
+        return k ? scaled_scale_bytes(&r->scaled) : r->scaled.code_bytes;
     return dtype_bytes(r->from[k].type, (size_t)r->elems);
 }
 
@@ -24,6 +26,7 @@ size_t rows_bytes(const struct rows *r)
     case MAKE_LESS_1: return n * 4;
     case MAKE_CODES: return n / 2;
     case MAKE_SCALES: return n / MX_ELEMS;
+    case MAKE_SCALED: return (size_t)r->scaled.cols * 2;
     }
     return 0;
 }
@@ -124,8 +127,33 @@ static bool read_span(const struct rows *r, int k, struct span *s,
                   f->type, s->p,
                   (int64_t)(n / dtype_bytes(f->type, (size_t)packed_format(f->type)->elements)))
             : -1;
-    return bad < 0 || err_set(e, ERR_MODEL, "tensor %s has a block with a scale that is not finite",
-                              show(f->name).s);
+    return bad < 0 || err_set(e, ERR_MODEL, "%s: tensor %s has a block with a scale that is not finite",
+                              show_path(f->path).s, show(f->name).s);
+}
+
+/* The same of MAKE_SCALED. */
+static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *out,
+                        bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
+                        const void *arg, struct err *e)
+{
+    const struct scaled *m = &r->scaled;
+    struct span code = {first, end, NULL};
+    struct span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL};
+    bool ok = read_span(r, 0, &code, read, arg, e) && read_span(r, 1, &scale, read, arg, e);
+    for (int64_t i = first; ok && i < end; i++) {
+        const uint8_t *c = (uint8_t *)code.p + (size_t)(i - first) * source_bytes(r, 0);
+        const char *s = scale.p + (size_t)(i / m->block_rows - scale.first) * source_bytes(r, 1);
+        char why[100];
+        bool of_scale = false;
+        if (scaled_row(m, c, s, (uint16_t *)(void *)(out + (size_t)(i - first) * r->bytes)))
+            continue;
+        scaled_fault(m, i, c, s, &of_scale, why, sizeof why);
+        const struct row_source *from = &r->from[of_scale];
+        ok = err_set(e, ERR_MODEL, "%s: %s: %s", show_path(from->path).s, show(from->name).s, why);
+    }
+    free(code.p);
+    free(scale.p);
+    return ok;
 }
 
 /* Makes rows [first, end) at out. */
@@ -133,6 +161,8 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
                       bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
                       const void *arg, struct err *e)
 {
+    if (r->make == MAKE_SCALED)
+        return make_scaled(r, first, end, out, read, arg, e);
     struct span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
     for (int64_t i = first, row; i < end; i++) {
         struct span *of = &s[source_of(r, i, &row)];

@@ -6,7 +6,7 @@
 #ifndef AERIE_MODELS_ROWS_H
 #define AERIE_MODELS_ROWS_H
 
-#include "kernels/base.h"
+#include "models/checkpoint/scaled.h"
 
 /* Which row of which source row r is. */
 enum row_order {
@@ -22,6 +22,7 @@ enum row_make {
     MAKE_LESS_1, /* its numbers less 1, as f32 */
     MAKE_CODES,  /* of MXFP4 blocks: the codes, two neighbours in a byte, the first one low */
     MAKE_SCALES, /* of MXFP4 blocks: the scales */
+    MAKE_SCALED, /* bf16 from codes, the first source, and their scales, the second: scaled.h */
 };
 
 struct rows {
@@ -29,13 +30,14 @@ struct rows {
         int file;
         uint64_t at;
         enum dtype type;
-        const char *name; /* for messages; outlives this struct */
+        const char *name, *path; /* for messages; outlive this struct */
     } from[2];
     int n_from;
     enum row_order order;
     enum row_make make;
     enum dtype to; /* of MAKE_TYPE */
     int64_t group; /* see row_order */
+    struct scaled scaled; /* of MAKE_SCALED */
     int64_t elems; /* of a row of each source. ROWS_SAME: of a piece that is converted at once, any
                        divisor of the whole that whole blocks have */
     size_t bytes;  /* of a row of the tensor; rows_bytes() */

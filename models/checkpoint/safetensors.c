@@ -18,6 +18,7 @@
 
 #include "models/checkpoint/gguf_model.h"
 #include "models/checkpoint/json.h"
+#include "models/checkpoint/coded.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +58,7 @@ struct safetensors {
     struct shard *shard;
     int n_shard;
     struct st_entry *entry; /* by shard and offset */
-    int n, cap;
+    int n, n_hidden, cap; /* hidden entries lie behind the n others: their names are used */
     const struct st_entry **by_name;
 };
 
@@ -526,6 +527,83 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
     return ok;
 }
 
+/* ---- matrices stored as codes and scales ---- */
+
+static struct row_source source_at(const struct safetensors *s, const struct tensor *t)
+{
+    const struct st_entry *x = &s->entry[st_index(s, t)];
+    return (struct row_source){x->shard, x->at, DT_U8, t->name, s->shard[x->shard].path};
+}
+
+/* The entry of the codes becomes that of the matrix. */
+static void make_matrix(struct safetensors *s, struct coded_matrix *m)
+{
+    struct st_entry *x = &s->entry[st_index(s, m->code)];
+    x->rows = xmalloc(sizeof *x->rows);
+    *x->rows = (struct rows){
+        .from = {source_at(s, m->code), source_at(s, m->scale)}, .n_from = 2, .make = MAKE_SCALED,
+        .elems = m->scaled.cols, .scaled = m->scaled,
+    };
+    x->rows->bytes = rows_bytes(x->rows);
+    x->made = true;
+    x->rows->from[0].name = m->t.name;
+    free((char *)x->t.name);
+    x->t = m->t;
+    x->type = dtype_name(DT_BF16);
+    m->t.name = NULL;
+}
+
+/* Moves hidden entries behind the others. part: of by_name. */
+static void hide_entries(struct safetensors *s, const struct coded_part *part)
+{
+    struct st_entry *all = xcalloc((size_t)s->n, sizeof *all);
+    bool *hidden = xcalloc((size_t)s->n, sizeof *hidden);
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        hidden[st_index(s, part[i].t)] = part[i].hidden;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < s->n; i++)
+            if (hidden[i] == pass)
+                all[n++] = s->entry[i], s->n_hidden += pass;
+    free(hidden);
+    free(s->entry);
+    s->entry = all;
+    s->n -= s->n_hidden;
+}
+
+static bool read_tensor(const void *arg, const struct tensor *t, void *dst, struct err *e)
+{
+    return st_read_part(arg, t, 0, t->bytes, dst, e);
+}
+
+/* Matrices in place of the codes and scales that they are made of. */
+static bool open_coded(struct safetensors *s, struct err *e)
+{
+    struct coded v;
+    struct coded_files in = {.part = xcalloc((size_t)s->n, sizeof *in.part), .n = s->n,
+                             .read = read_tensor, .arg = s};
+    for (int i = 0; i < s->n; i++)
+        in.part[i] = (struct coded_part){.t = &s->by_name[i]->t, .type = s->by_name[i]->type,
+                                         .path = s->shard[s->by_name[i]->shard].path};
+    bool ok = coded_find(&in, s->dir, &v, e);
+    if (ok && v.note) {
+        char *note = xasprintf("%s%s%s", st_note(s), *st_note(s) ? "; " : "", v.note);
+        free(s->note);
+        s->note = note;
+    }
+    if (ok && v.about) {
+        s->about = xstrdup(v.about);
+        for (int i = 0; i < v.n; i++)
+            make_matrix(s, &v.m[i]);
+        hide_entries(s, in.part);
+        free(s->by_name);
+        ok = index_names(s, e);
+    }
+    free(in.part);
+    coded_free(&v);
+    return ok;
+}
+
 char *st_config(const struct safetensors *s, struct buf *text, struct err *e)
 {
     char *path = s->dir ? xasprintf("%s/config.json", s->dir) : xstrdup(s->source);
@@ -549,7 +627,7 @@ struct safetensors *st_open(const char *path, struct err *e)
     bool ok;
     if (S_ISDIR(st.st_mode)) {
         s->dir = xstrdup(path);
-        ok = open_dir(s, path, e);
+        ok = open_dir(s, path, e) && open_coded(s, e);
     } else {
         s->source = xstrdup(path);
         ok = (gguf_is(path) ? open_gguf(s, path, e) : shard_open(s, shard_add(s, NULL, path), e)) &&
@@ -571,7 +649,7 @@ void st_close(struct safetensors *s)
         free(s->shard[i].name);
         free(s->shard[i].path);
     }
-    for (int i = 0; i < s->n; i++) {
+    for (int i = 0; i < s->n + s->n_hidden; i++) {
         free((char *)s->entry[i].t.name);
         free(s->entry[i].rows);
     }

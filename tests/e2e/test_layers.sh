@@ -20,8 +20,8 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|tree_rules)\.h' # what a backend may include
-base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|fields|json|json_read|utf8|ascii|kernels|window|fp8|tree_rules)\.h'
+operations='kernels/(base|mapped|sanitizers|kernels|window|fp8|packed|tree_rules)\.h' # what a backend may include
+base='kernels/(base|fields|json|json_read|utf8|ascii|mapped|sanitizers)\.h' table='kernels/(base|mapped|fields|json|json_read|utf8|ascii|kernels|window|fp8|packed|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -34,7 +34,7 @@ only kernels/cuda/sampling "$device" 'kernels/cuda/base/.*'
 only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/tree_rules\.h' 'kernels/cuda/sampling/.*'
 
 only models "$base"
-only models/checkpoint "$base" 'models/models\.h' 'models/families/families\.h'
+only models/checkpoint "$base" 'kernels/(fp8|packed)\.h' 'models/models\.h' 'models/families/families\.h'
 only models/families "$base" 'models/models\.h' 'models/checkpoint/.*'
 only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/(json|gguf)\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h' 'models/checkpoint/gguf\.h'

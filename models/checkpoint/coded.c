@@ -1,0 +1,427 @@
+/* coded.c - see coded.h.
+ *
+ * A matrix L is found by the tensor of its codes: L.weight of type F8_E4M3, I8 or U8, or
+ * L.weight_packed. The other tensors of the matrix have the same beginning.
+ */
+#include "models/checkpoint/coded.h"
+
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/coded_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEN(a) (sizeof(a) / sizeof *(a))
+
+enum { NAME_ROOM = 200 };
+
+struct finder {
+    const struct coded_files *in;
+    struct coded_config q;
+    struct coded *v;
+    struct err *e;
+    int count[N_KIND];
+    int inputs, kv; /* scales that are not used */
+};
+
+/* Sets *e to "FILE: tensor NAME <text>". Returns false. */
+static bool bad(const struct finder *f, const struct coded_part *p, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool bad(const struct finder *f, const struct coded_part *p, const char *fmt, ...)
+{
+    char what[300];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(f->e, ERR_MODEL, "%s: tensor %s %s", show_path(p->path).s, show(p->t->name).s,
+                   what);
+}
+
+/* If the name ends so, its beginning is stored in base. */
+static bool base_of(const char *name, const char *suffix, char base[NAME_ROOM])
+{
+    size_t n = strlen(name), s = strlen(suffix);
+    if (n <= s || n - s >= NAME_ROOM || strcmp(name + n - s, suffix) != 0)
+        return false;
+    snprintf(base, NAME_ROOM, "%.*s", (int)(n - s), name);
+    return true;
+}
+
+static struct coded_part *part(const struct finder *f, const char *base, const char *suffix)
+{
+    char name[NAME_ROOM + 40];
+    snprintf(name, sizeof name, "%s%s", base, suffix);
+    int lo = 0, hi = f->in->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2, c = strcmp(name, f->in->part[mid].t->name);
+        if (c == 0)
+            return &f->in->part[mid];
+        lo = c > 0 ? mid + 1 : lo;
+        hi = c < 0 ? mid : hi;
+    }
+    return NULL;
+}
+
+static int64_t
+count_of(const struct coded_part *p) /* of a tensor of at most two dimensions, else -1 */
+{
+    int64_t n = 1;
+    for (int i = 0; i < p->t->n_dim && i < 2; i++)
+        n *= p->t->dim[i];
+    return p->t->n_dim > 2 ? -1 : n;
+}
+
+static bool type_of_scale(const struct finder *f, const struct coded_part *p, enum scale_type *type)
+{
+    static const struct {
+        const char *name;
+        enum scale_type type;
+    } types[] = {
+        {"F32", SCALE_F32},      {"F16", SCALE_F16},      {"BF16", SCALE_BF16},
+        {"F8_E4M3", SCALE_E4M3}, {"F8_E8M0", SCALE_E8M0}, {"U8", SCALE_E8M0},
+    };
+    for (size_t i = 0; i < LEN(types); i++)
+        if (!strcmp(p->type, types[i].name))
+            return *type = types[i].type, true;
+    return bad(f, p, "has type %s, which is no type of scales", p->type);
+}
+
+/* A scale of a whole tensor. */
+static bool read_one(const struct finder *f, const struct coded_part *p, float *value)
+{
+    enum scale_type type;
+    char raw[4];
+    if (count_of(p) != 1)
+        return bad(f, p, "has %d dimensions and %zu bytes, expected one number", p->t->n_dim,
+                   p->t->bytes);
+    if (!type_of_scale(f, p, &type) || !f->in->read(f->in->arg, p->t, raw, f->e))
+        return false;
+    *value = scale_value(type, raw);
+    return isfinite(*value) || bad(f, p, "is not finite");
+}
+
+/* ---- shapes ---- */
+
+static bool sizes_ok(const struct finder *f, const struct coded_part *p)
+{
+    return (p->t->n_dim == 2 && p->t->dim[0] > 0 && p->t->dim[1] > 0 && p->t->dim[0] <= INT32_MAX &&
+            p->t->dim[1] <= INT32_MAX) ||
+           bad(f, p, "has %d dimensions, expected the rows and columns of one matrix", p->t->n_dim);
+}
+
+static bool has_shape(const struct coded_part *p, int64_t rows, int64_t cols)
+{
+    return p->t->n_dim == 2 && p->t->dim[0] == rows && p->t->dim[1] == cols;
+}
+
+/* Sets the blocks of a matrix whose scales have one of the shapes that FP8 and INT8 use. */
+static bool set_blocks(const struct finder *f, const struct coded_part *scale, struct scaled *s)
+{
+    int rows = f->q.block[0], cols = f->q.block[1];
+    s->block_rows = 1, s->block_cols = s->cols;
+    if (count_of(scale) == 1)
+        s->block_rows = s->rows;
+    else if (!has_shape(scale, s->rows, 1) &&
+             !(scale->t->n_dim == 1 && scale->t->dim[0] == s->rows)) {
+        if (!rows || !has_shape(scale, (s->rows + rows - 1) / rows, (s->cols + cols - 1) / cols))
+            return bad(
+                f, scale,
+                "has a shape that does not fit %lld x %lld weights, expected one scale, one a "
+                "row%s",
+                (long long)s->rows, (long long)s->cols,
+                rows ? ", or one for each block of the config" : "");
+        s->block_rows = rows, s->block_cols = cols;
+    }
+    return true;
+}
+
+/* Sets blocks of `group` columns. 0: the number of scales says how many. */
+static bool set_groups(const struct finder *f, const struct coded_part *scale, int group,
+                       struct scaled *s)
+{
+    if (!group && count_of(scale) > 0 && scale->t->n_dim == 2 && s->cols % scale->t->dim[1] == 0)
+        group = (int)(s->cols / scale->t->dim[1]);
+    if (!group || s->cols % group || !has_shape(scale, s->rows, s->cols / group))
+        return bad(f, scale, "has a shape that does not fit %lld x %lld weights%s",
+                   (long long)s->rows, (long long)s->cols,
+                   group == 16 ? " with a scale for 16 columns"
+                   : group     ? " with a scale for 32 columns"
+                               : "");
+    s->block_rows = 1, s->block_cols = group;
+    return true;
+}
+
+/* ---- formats ---- */
+
+/* Whether the config names the kind that the tensors have. */
+static bool allowed(struct finder *f, const struct coded_part *p, enum coded_kind k)
+{
+    if (!f->q.kind[k])
+        return bad(f, p, "is stored as %s, which the quantization_config does not name",
+                   coded_kind_name(k));
+    f->count[k]++;
+    return true;
+}
+
+static bool plain_codes(struct finder *f, const struct coded_part *p,
+                        const struct coded_part *scale, struct scaled *s)
+{
+    bool fp8 = s->code == CODE_E4M3;
+    s->rows = p->t->dim[0], s->cols = p->t->dim[1];
+    return allowed(f, p, fp8 ? KIND_FP8 : KIND_INT8) && set_blocks(f, scale, s);
+}
+
+/* outer NULL: MXFP4. */
+static bool fp4_codes(struct finder *f, const struct coded_part *p, const struct coded_part *scale,
+                      struct coded_part *outer, struct scaled *s)
+{
+    s->code = CODE_E2M1;
+    s->rows = p->t->dim[0], s->cols = 2 * p->t->dim[1];
+    if (!allowed(f, p, outer ? KIND_NVFP4 : KIND_MXFP4) ||
+        !set_groups(f, scale, outer ? 16 : 32, s))
+        return false;
+    if (s->type != (outer ? SCALE_E4M3 : SCALE_E8M0))
+        return bad(f, scale, "has type %s, expected %s", scale->type, outer ? "F8_E4M3" : "U8");
+    if (!outer)
+        return true;
+    outer->hidden = true;
+    return read_one(f, outer, &s->outer) &&
+           ((s->outer != 0 || !s->divide) || bad(f, outer, "is 0"));
+}
+
+static bool packed_codes(struct finder *f, const char *base, const struct coded_part *p,
+                         const struct coded_part *scale, struct scaled *s)
+{
+    struct coded_part *shape = part(f, base, ".weight_shape");
+    int64_t dim[2] = {p->t->dim[0], 0};
+    int32_t narrow[2] = {0};
+    if (!shape)
+        return bad(f, p, "has no %s.weight_shape", show(base).s);
+    if (count_of(shape) != 2 || (shape->t->type != DT_I64 && shape->t->type != DT_I32))
+        return bad(f, shape, "is not a pair of integers");
+    if (!f->in->read(f->in->arg, shape->t, shape->t->type == DT_I64 ? (void *)dim : (void *)narrow,
+                     f->e))
+        return false;
+    if (shape->t->type == DT_I32)
+        dim[0] = narrow[0], dim[1] = narrow[1];
+    shape->hidden = true;
+    bool four = f->q.kind[KIND_INT4] && p->t->dim[1] == (dim[1] + 7) / 8;
+    if (dim[0] != p->t->dim[0] || dim[1] < 1 || dim[1] > INT32_MAX ||
+        (!four && p->t->dim[1] != (dim[1] + 3) / 4))
+        return bad(f, shape, "says %lld x %lld, which %lld x %lld words do not hold",
+                   (long long)dim[0], (long long)dim[1], (long long)p->t->dim[0],
+                   (long long)p->t->dim[1]);
+    s->code = four ? CODE_U4 : CODE_U8;
+    s->rows = dim[0], s->cols = dim[1];
+    s->code_bytes = 4 * (size_t)p->t->dim[1];
+    return allowed(f, p, four ? KIND_INT4 : KIND_INT8) && set_groups(f, scale, 0, s);
+}
+
+/* Parts that would change the values. */
+static bool no_other_parts(const struct finder *f, const char *base)
+{
+    static const char *const parts[][2] = {
+        {".weight_zero_point", "zero points are not supported; fetch a symmetric checkpoint"},
+        {".weight_g_idx",
+         "groups in another order are not supported; fetch a checkpoint without actorder"},
+        {".pre_quant_scale",
+         "scales of inputs before quantization are not supported; fetch NVFP4 or FP8"},
+    };
+    for (size_t i = 0; i < LEN(parts); i++) {
+        const struct coded_part *p = part(f, base, parts[i][0]);
+        if (p)
+            return bad(f, p, "was found: %s", parts[i][1]);
+    }
+    return true;
+}
+
+/* Fills m->scaled of the matrix whose codes are p. */
+static bool find_format(struct finder *f, const char *base, const struct coded_part *p,
+                        const struct coded_part *scale, struct scaled *s)
+{
+    const char *type = p->type;
+    struct coded_part *by = part(f, base, ".weight_global_scale"),
+                      *times = part(f, base, ".weight_scale_2");
+    char unused[NAME_ROOM];
+    bool packed = base_of(p->t->name, ".weight_packed", unused);
+    *s = (struct scaled){.outer = 1};
+    if (!sizes_ok(f, p) || !type_of_scale(f, scale, &s->type) || !no_other_parts(f, base))
+        return false;
+    if (packed && strcmp(type, "I32") != 0 && strcmp(type, "U8") != 0)
+        return bad(f, p, "has type %s, expected U8 or I32", type);
+    if (!strcmp(type, "I32"))
+        return packed_codes(f, base, p, scale, s);
+    s->code = !strcmp(type, "I8") ? CODE_I8 : CODE_E4M3;
+    s->divide = packed;
+    bool ok = strcmp(type, "U8") != 0 ? plain_codes(f, p, scale, s)
+              : (packed ? times : by)
+                  ? bad(f, packed ? times : by, "belongs to NVFP4 of another kind")
+              : packed || times ? fp4_codes(f, p, scale, packed ? by : times, s)
+                                : bad(f, p, "has no %s.weight_scale_2", show(base).s);
+    s->code_bytes = scaled_code_bytes(s->code, s->cols);
+    return ok;
+}
+
+static bool add_matrix(struct finder *f, const char *base, const struct coded_part *p)
+{
+    struct coded_part *scale = part(f, base, ".weight_scale"),
+                      *inverse = part(f, base, ".weight_scale_inv");
+    if (scale && inverse)
+        return bad(f, p, "has both weight_scale and weight_scale_inv, expected one of them");
+    scale = scale ? scale : inverse;
+    if (!scale)
+        return bad(f, p, "has type %s, but there is no %s.weight_scale", p->type, show(base).s);
+    struct coded *v = f->v;
+    struct coded_matrix *m = &v->m[v->n];
+    *m = (struct coded_matrix){.code = p->t, .scale = scale->t};
+    if (!find_format(f, base, p, scale, &m->scaled))
+        return false;
+    scale->hidden = true;
+    m->t = (struct tensor){.name = xasprintf("%s.weight", base),
+                           .type = DT_BF16,
+                           .n_dim = 2,
+                           .dim = {m->scaled.rows, m->scaled.cols},
+                           .bytes = 2 * (size_t)m->scaled.rows * (size_t)m->scaled.cols};
+    v->n++;
+    return true;
+}
+
+/* Whether p holds codes of a matrix. */
+static bool is_codes(const struct coded_part *p, char base[NAME_ROOM])
+{
+    const char *type = p->type;
+    if (base_of(p->t->name, ".weight_packed", base))
+        return true;
+    return base_of(p->t->name, ".weight", base) &&
+           (!strcmp(type, "F8_E4M3") || !strcmp(type, "U8") || !strcmp(type, "I8"));
+}
+
+/* ---- scales that are not used ---- */
+
+static bool add_unused(struct finder *f, struct coded_part *p)
+{
+    static const struct {
+        const char *suffix;
+        bool kv;
+    } unused[] = {
+        {".input_scale", false},      {".input_global_scale", false},
+        {".activation_scale", false}, {".k_scale", true},
+        {".v_scale", true},           {".q_scale", true},
+        {".kv_scale", true},
+    };
+    char base[NAME_ROOM];
+    float value;
+    for (size_t i = 0; i < LEN(unused); i++)
+        if (base_of(p->t->name, unused[i].suffix, base)) {
+            p->hidden = true;
+            *(unused[i].kv ? &f->kv : &f->inputs) += 1;
+            return read_one(f, p, &value);
+        }
+    if (p->hidden || !base_of(p->t->name, ".weight_scale", base))
+        return true;
+    const struct coded_part *w = part(f, base, ".weight");
+    return !w || bad(f, p, "was found, but %s.weight has type %s", show(base).s, w->type);
+}
+
+/* ---- what is said of the folder ---- */
+
+/* Contradictions between the config and the tensors. */
+static void compare(struct finder *f)
+{
+    int extra = 0, missing = 0;
+    char base[NAME_ROOM], first[2][NAME_ROOM] = {"", ""};
+    for (int i = 0; i < f->v->n; i++)
+        if (base_of(f->v->m[i].t.name, ".weight", base) && coded_ignores(&f->q, base) && !extra++)
+            snprintf(first[0], sizeof first[0], "%s", base);
+    for (int i = 0; i < f->in->n && f->q.all_linear; i++) {
+        const struct coded_part *p = &f->in->part[i];
+        if (p->t->n_dim == 2 && p->t->type != DT_OTHER &&
+            base_of(p->t->name, "_proj.weight", base) && base_of(p->t->name, ".weight", base) &&
+            !is_codes(p, base) && !coded_ignores(&f->q, base) && !missing++)
+            snprintf(first[1], sizeof first[1], "%s", base);
+    }
+    struct buf b = {0};
+    if (!f->v->n)
+        buf_printf(&b, "; it names a format, but no matrix is quantized");
+    if (extra)
+        buf_printf(&b, "; it leaves out %d matri%s that %s quantized (%s)", extra,
+                   extra > 1 ? "ces" : "x", extra > 1 ? "are" : "is", show(first[0]).s);
+    if (missing && f->v->n)
+        buf_printf(&b, "; it does not leave out %d matri%s that %s not quantized (%s)", missing,
+                   missing > 1 ? "ces" : "x", missing > 1 ? "are" : "is", show(first[1]).s);
+    if (b.n)
+        f->v->note = xasprintf("%s: quantization_config and tensors differ, the tensors count%s",
+                               show_path(f->q.path).s, b.p);
+    buf_free(&b);
+}
+
+static void describe(struct finder *f)
+{
+    struct buf b = {0};
+    const char *sep = ", ";
+    buf_str(&b, f->q.method);
+    for (int k = 0; k < N_KIND; k++)
+        if (f->count[k]) {
+            buf_printf(&b, "%s%d %s", sep, f->count[k], coded_kind_name((enum coded_kind)k));
+            sep = " + ";
+        }
+    buf_printf(&b, "%s unpacked to BF16; a server's inputs of matrices: %s",
+               f->v->n == 1 ? " matrix" : " matrices", f->q.inputs ? f->q.inputs : "bf16");
+    if (f->inputs || f->kv)
+        buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);
+    f->v->about = b.p;
+}
+
+/* No config says that matrices are quantized. */
+static bool refuse_unnamed(const struct finder *f)
+{
+    char base[NAME_ROOM];
+    for (int i = 0; i < f->in->n; i++) {
+        const struct coded_part *p = &f->in->part[i];
+        if (is_codes(p, base) &&
+            (part(f, base, ".weight_scale") || part(f, base, ".weight_scale_inv")))
+            return bad(f, p, "has type %s and scales, but %s has no quantization_config", p->type,
+                       show_path(f->q.path).s);
+    }
+    return true;
+}
+
+static bool find_all(struct finder *f)
+{
+    char base[NAME_ROOM];
+    int n = f->in->n;
+    f->v->m = xcalloc((size_t)n, sizeof *f->v->m);
+    for (int i = 0; i < n; i++)
+        if (is_codes(&f->in->part[i], base) && !add_matrix(f, base, &f->in->part[i]))
+            return false;
+    for (int i = 0; i < n; i++)
+        if (!add_unused(f, &f->in->part[i]))
+            return false;
+    compare(f);
+    describe(f);
+    return true;
+}
+
+bool coded_find(const struct coded_files *in, const char *dir, struct coded *v, struct err *e)
+{
+    *v = (struct coded){0};
+    struct finder f = {.in = in, .v = v, .e = e};
+    bool ok = coded_config_read(dir, &f.q, e) &&
+              (*f.q.method ? find_all(&f) : f.q.found || refuse_unnamed(&f));
+    coded_config_free(&f.q);
+    return ok;
+}
+
+void coded_free(struct coded *v)
+{
+    for (int i = 0; i < v->n; i++)
+        free((char *)v->m[i].t.name);
+    free(v->m);
+    free(v->about);
+    free(v->note);
+    *v = (struct coded){0};
+}

@@ -1,0 +1,39 @@
+/* coded_config.h - the quantization_config of a folder: what it names, refuses and ignores. */
+#ifndef AERIE_MODELS_CODED_CONFIG_H
+#define AERIE_MODELS_CODED_CONFIG_H
+
+#include "kernels/base.h"
+
+#include <jansson.h>
+
+enum coded_kind { KIND_FP8, KIND_NVFP4, KIND_MXFP4, KIND_INT8, KIND_INT4, N_KIND };
+
+struct coded_config {
+    bool found;         /* the folder has a quantization_config */
+    char method[32];    /* "": it is not read here */
+    char *path;         /* of the file that has it, or of config.json */
+    bool kind[N_KIND];  /* formats that it names */
+    int block[2];       /* rows and columns of FP8 blocks; 0: none named */
+    const char *inputs; /* how a server quantizes the inputs of matrices, for people */
+    json_t *modules;    /* keys: names of modules that are not quantized */
+    char **pattern;     /* the same as patterns, compiled */
+    int n_pattern;
+    bool all_linear; /* every module that is not left out is quantized, so far as is understood */
+};
+
+/* What a kind is called. */
+const char *coded_kind_name(enum coded_kind k);
+
+/* Whether checkpoints of a quant_method are read here. */
+bool coded_method(const char *method);
+
+/* Reads DIR/config.json, or DIR/hf_quant_config.json if the first has no quantization_config. False and
+ * *e: not supported, with what to fetch instead. Either way the caller calls coded_config_free(). */
+bool coded_config_read(const char *dir, struct coded_config *q, struct err *e);
+void coded_config_free(struct coded_config *q);
+
+/* Whether the config says that the module of that name is not quantized. Names are compared below
+ * whatever prefix a text model has. */
+bool coded_ignores(const struct coded_config *q, const char *module);
+
+#endif

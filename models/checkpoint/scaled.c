@@ -1,0 +1,120 @@
+/* scaled.c - see scaled.h. */
+#include "models/checkpoint/scaled.h"
+
+#include "kernels/fp8.h"
+#include "kernels/packed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INFINITE = 0x7f80 }; /* magnitudes of bf16 from here on are not finite */
+
+size_t scaled_code_bytes(enum code c, int64_t n)
+{
+    return c == CODE_E2M1 || c == CODE_U4 ? (size_t)((n + 1) / 2) : (size_t)n;
+}
+
+size_t scale_size(enum scale_type t)
+{
+    return t == SCALE_F32 ? 4 : t == SCALE_F16 || t == SCALE_BF16 ? 2 : 1;
+}
+
+static int64_t blocks_of_row(const struct scaled *s)
+{
+    return (s->cols + s->block_cols - 1) / s->block_cols;
+}
+
+size_t scaled_scale_bytes(const struct scaled *s)
+{
+    return (size_t)blocks_of_row(s) * scale_size(s->type);
+}
+
+static float e4m3(uint8_t c)
+{
+    return (c & 0x7f) == 0x7f ? NAN : bf16_to_f32(fp8_value(c, 0));
+}
+
+float scale_value(enum scale_type t, const void *p)
+{
+    uint8_t byte;
+    uint16_t half;
+    float v;
+    switch (t) {
+    case SCALE_F32: return memcpy(&v, p, 4), v;
+    case SCALE_F16: return memcpy(&half, p, 2), f16_to_f32(half);
+    case SCALE_BF16: return memcpy(&half, p, 2), bf16_to_f32(half);
+    case SCALE_E4M3: return memcpy(&byte, p, 1), e4m3(byte);
+    case SCALE_E8M0: return memcpy(&byte, p, 1), byte == 0xff ? NAN : ldexpf(1, byte - 127);
+    }
+    return NAN;
+}
+
+static float code_value(enum code c, uint8_t v)
+{
+    switch (c) {
+    case CODE_E4M3: return e4m3(v);
+    case CODE_E2M1: return (v & 8 ? -0.5f : 0.5f) * (float)packed_e2m1[v & 7]; /* 8: -0 */
+    case CODE_I8: return (float)(int8_t)v;
+    case CODE_U8: return (float)v - 128;
+    case CODE_U4: return (float)v - 8;
+    }
+    return NAN;
+}
+
+static uint8_t code_at(const struct scaled *s, const uint8_t *codes, int64_t j)
+{
+    if (s->code != CODE_E2M1 && s->code != CODE_U4)
+        return codes[j];
+    return j % 2 ? codes[j / 2] >> 4 : codes[j / 2] & 15;
+}
+
+static float weight(const struct scaled *s, float code, float scale)
+{
+    float inner = code * scale;
+    return s->divide ? inner / s->outer : inner * s->outer;
+}
+
+bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales, uint16_t *out)
+{
+    float value[256];
+    int n_value = s->code == CODE_E2M1 || s->code == CODE_U4 ? 16 : 256;
+    for (int v = 0; v < n_value; v++)
+        value[v] = code_value(s->code, (uint8_t)v);
+    const char *at = scales;
+    unsigned most = 0;
+    for (int64_t from = 0; from < s->cols; from += s->block_cols, at += scale_size(s->type)) {
+        int64_t end = s->cols - from < s->block_cols ? s->cols : from + s->block_cols;
+        float scale = scale_value(s->type, at);
+        for (int64_t j = from; j < end; j++) {
+            out[j] = f32_to_bf16(weight(s, value[code_at(s, codes, j)], scale));
+            unsigned magnitude = out[j] & 0x7fff;
+            most = magnitude > most ? magnitude : most;
+        }
+    }
+    return most < INFINITE;
+}
+
+void scaled_fault(const struct scaled *s, int64_t row, const uint8_t *codes, const void *scales,
+                  bool *of_scale, char *why, size_t n)
+{
+    long long i = (long long)row;
+    for (int64_t j = 0; j < s->cols; j++) {
+        int64_t block = j / s->block_cols;
+        float scale =
+            scale_value(s->type, (const char *)scales + (size_t)block * scale_size(s->type));
+        float code = code_value(s->code, code_at(s, codes, j));
+        *of_scale = !isfinite(scale);
+        if (*of_scale)
+            snprintf(why, n, "the scale at [%lld, %lld] is not finite",
+                     (long long)(row / s->block_rows), (long long)block);
+        else if (!isfinite(code))
+            snprintf(why, n, "the weight at [%lld, %lld] is NaN", i, (long long)j);
+        else if ((f32_to_bf16(weight(s, code, scale)) & 0x7fff) >= INFINITE)
+            snprintf(why, n, "the weight at [%lld, %lld] times its scales is too large for bf16", i,
+                     (long long)j);
+        else
+            continue;
+        return;
+    }
+}
