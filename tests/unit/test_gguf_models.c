@@ -185,7 +185,7 @@ static void test_a_file_equals_the_reference(void **state)
     snprintf(dir, sizeof dir, G "%s", c->dir);
     struct buf golden = ck_read(dir, "golden.safetensors"), report = {0};
     ck_write(folder, "golden.safetensors", golden.p, golden.n);
-    struct golden_opts o = {.dir = path, .device = "cpu", .threads = 2};
+    struct golden_opts o = {.engine = {.model = path, .device = "cpu", .threads = 2}};
     struct err e = {0};
     if (!golden_run(&o, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
