@@ -18,15 +18,6 @@ const struct column served_columns[] = {SERVED_COLUMNS(SERVED_ROW) SERVED_TIMES(
 
 enum { FACT_BYTES = 12 };
 
-static void facts_pack(const struct token_fact *fact, int n, struct buf *out)
-{
-    for (int i = 0; i < n; i++) {
-        buf_add(out, &fact[i].logp, 4);
-        buf_add(out, &fact[i].rival, 4);
-        buf_add(out, &fact[i].rival_logp, 4);
-    }
-}
-
 bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out)
 {
     *out = NULL;
@@ -55,7 +46,11 @@ static int bind_facts(sqlite3_stmt *st, int at, const struct step_row *r)
     struct buf packed = {0};
     if (!r->facts)
         return sqlite3_bind_null(st, at);
-    facts_pack(r->facts, r->tokens.n, &packed);
+    for (const struct token_fact *f = r->facts; f < r->facts + r->tokens.n; f++) {
+        buf_add(&packed, &f->logp, 4);
+        buf_add(&packed, &f->rival, 4);
+        buf_add(&packed, &f->rival_logp, 4);
+    }
     int rc = sqlite3_bind_blob64(st, at, packed.n ? packed.p : "", packed.n, SQLITE_TRANSIENT);
     buf_free(&packed);
     return rc;
@@ -102,25 +97,6 @@ int columns_bind(sqlite3_stmt *st, int at, const struct column *c, int n, const 
 
 /* ---- from SQLite ---- */
 
-static bool read_kind(const char *s, enum step_kind *out)
-{
-    for (enum step_kind k = STEP_PREFILL; s && k <= STEP_SPEC; k++)
-        if (strcmp(s, step_kind_name(k)) == 0) {
-            *out = k;
-            return true;
-        }
-    return false;
-}
-
-static enum step_source read_source(const char *s)
-{
-    enum step_source k = STEP_COMPUTED; /* also of what another program wrote */
-    for (enum step_source i = STEP_COMPUTED; s && i <= STEP_PIECE; i++)
-        if (strcmp(s, step_source_name(i)) == 0)
-            k = i;
-    return k;
-}
-
 static const char *read_column(sqlite3_stmt *st, int i, enum column_type type, void *v, void *row,
                                bool *fits)
 {
@@ -141,10 +117,15 @@ static const char *read_column(sqlite3_stmt *st, int i, enum column_type type, v
     case TYPE_DOUBLE: *(double *)v = null ? NAN : sqlite3_column_double(st, i); break;
     case TYPE_WORD: snprintf(v, sizeof ((struct served *)0)->finish, "%s", text ? text : ""); break;
     case TYPE_KIND:
-        if (!read_kind(text, &r->rec.kind))
-            return " has an unknown kind";
+        for (r->rec.kind = 0; text && r->rec.kind <= STEP_SPEC; r->rec.kind++)
+            if (strcmp(text, step_kind_name(r->rec.kind)) == 0)
+                return NULL;
+        return " has an unknown kind";
+    case TYPE_SOURCE: /* what another program wrote is STEP_COMPUTED */
+        for (enum step_source k = STEP_REPORTED; text && k <= STEP_PIECE; k++)
+            if (strcmp(text, step_source_name(k)) == 0)
+                r->rec.source = k;
         break;
-    case TYPE_SOURCE: r->rec.source = read_source(text); break;
     case TYPE_TOKENS: col_ids(st, i, &r->tokens); break;
     case TYPE_FACTS:
         if (!null && !token_facts_unpack(sqlite3_column_blob(st, i),

@@ -1,4 +1,4 @@
-/* rows.c - ids, prompts stored as differences, names, and text as JSON. */
+/* rows.c - ids of sessions, prompts stored as differences, and copies of rows. */
 #include "history/internal.h"
 
 #include <errno.h>
