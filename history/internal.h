@@ -121,7 +121,7 @@ int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *ow
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 7, /* the first that was released */
+    SCHEMA_VERSION = 8, /* the first that was released */
     MIGRATION_PARTS = 3
 };
 
@@ -319,12 +319,11 @@ bool seal_fits(struct db *d, struct err *e);
 
 /* ---- chain.c --------------------------------------------------------------------------------- */
 
-/* Every run, event and turn row of a session is a link: `link` counts from 1 in the order they were
- * completed, and chain = SHA-256(chain of the link before, kind, link, the row's content). */
+/* Every run, event and turn row of a session is a record: `link` counts from 1 in the order they were
+ * completed, and sum = SHA-256(kind, link, the row's content). session.links is the last link, and
+ * session.chain = SHA-256(session.chain before, sum), for each record in this order. */
 enum link_kind { LINK_RUN, LINK_EVENT, LINK_TURN };
 
-/* Starts a session's chain: stores the hash of its own row. */
-int chain_begin(struct db *d, const char *session);
 /* Appends a row to the session's chain. The row's content must be final. */
 int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t row);
 /* Updates the session's seal: one checksum of its row (title and times included) and of how its
@@ -333,19 +332,13 @@ int chain_seal(struct db *d, const char *session);
 /* Call it in every transaction before the first change of a session that has rows: see
  * head_touch(). */
 int chain_touch(struct db *d, const char *session);
-/* Updates the checksum over all sessions (`roll`) for one that was created (by 1) or deleted
- * (-1). */
-int chain_roll(struct db *d, const char *session, int by);
-/* Runs a DELETE of sessions that ends in RETURNING id, and updates `roll`; *n: sessions deleted. st
+/* Runs a DELETE of sessions that ends in RETURNING id, and adds their heads; *n: sessions deleted. st
  * may be NULL (db_cached() failed). */
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
 /* Updates the checksum over a tokenizer's texts for n that were added. */
 int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n);
-/* For repair.c: the hash that a session's chain begins with, that of a link after `before`, and
- * whether the session's seal is that of its content. */
-int chain_of_session(struct db *d, const char *session, uint8_t out[32]);
-int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
-                  uint8_t out[32]);
+/* For repair.c: the checksum of a record, and whether the session's seal is that of its content. */
+int chain_sum(struct db *d, enum link_kind kind, int64_t row, int64_t link, uint8_t out[32]);
 int chain_seal_holds(struct db *d, const char *session, bool *same);
 /* Removes the texts of tokenizers whose texts do not have their checksum. *bad: of how many. */
 int chain_drop_texts(struct db *d, int64_t *bad);

@@ -1,14 +1,13 @@
 /* chain.c - the checksum chain, which finds changes in stored sessions.
  *
  * SQLite's integrity_check verifies the structure of the file, not its content: of 200 flipped bits
- * in stored text it reported two. So every completed row is a link of its session's chain
- * (internal.h). Writing and verifying both hash the row as the same function reads it from the
- * database.
+ * in stored text it reported two. So every completed record has a checksum, and its session one over
+ * all of them (internal.h). Writing and verifying both hash a record as the same function reads it
+ * from the database.
  *
  * Values that change later (the title, the time of the last change, how a run ended) are covered by
- * the session's seal, which is computed again with each change. The set of sessions is covered by
- * `roll`, the exclusive or of the hashes of their ids; a tokenizer's texts by one of the same kind.
- * head.c chains these checksums over the whole database, and may seal them with a key. Without a
+ * the session's seal, which is computed again with each change; a tokenizer's texts by the exclusive
+ * or of their hashes. head.c chains these checksums over the whole database, and may seal them with a key. Without a
  * key all this detects accidents, not attacks: a program that writes the file can also compute the
  * checksums.
  */
@@ -63,14 +62,12 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
         "i", id));
 }
 
-static int link_hash(struct db *d, enum link_kind kind, int64_t row, int64_t link,
-                     const uint8_t *before, int n_before, uint8_t out[32])
+int chain_sum(struct db *d, enum link_kind kind, int64_t row, int64_t link, uint8_t out[32])
 {
     static int (*const hash[])(struct sha256 *, struct db *, int64_t) = {
         [LINK_RUN] = hash_run, [LINK_EVENT] = hash_event, [LINK_TURN] = hash_turn};
     struct sha256 s;
     sha256_init(&s);
-    sha256_add(&s, before, (size_t)n_before);
     hash_int(&s, kind);
     hash_int(&s, link);
     int rc = hash[kind](&s, d, row);
@@ -78,17 +75,17 @@ static int link_hash(struct db *d, enum link_kind kind, int64_t row, int64_t lin
     return rc;
 }
 
-static int session_hash(struct db *d, const char *session, uint8_t out[32])
+/* A session's chain after a record with this checksum. */
+static void extend(uint8_t chain[32], int n_chain, const uint8_t sum[32])
 {
     struct sha256 s;
     sha256_init(&s);
-    int rc = hash_rows(&s, d, db_cached(d,
-        "SELECT id, parent, fork_turn, created_ms FROM session WHERE id = ?", "s", session));
-    sha256_end(&s, out);
-    return rc;
+    sha256_add(&s, chain, (size_t)n_chain);
+    sha256_add(&s, sum, 32);
+    sha256_end(&s, chain);
 }
 
-/* ---- the seal of a session, and `roll` over all sessions ---- */
+/* ---- the seal of a session ---- */
 
 static int seal_hash(struct db *d, const char *session, uint8_t out[32])
 {
@@ -146,43 +143,6 @@ int chain_touch(struct db *d, const char *session)
     return rc || !some ? rc : head_touch(d, "session", session, same ? sum : NULL);
 }
 
-/* Adds or removes a session's id. Exclusive or does both, in any order. */
-static void roll_toggle(uint8_t sum[32], const char *session)
-{
-    uint8_t one[32];
-    struct sha256 s;
-    sha256_init(&s);
-    sha256_add(&s, session, strlen(session));
-    sha256_end(&s, one);
-    for (int i = 0; i < 32; i++)
-        sum[i] ^= one[i];
-}
-
-static int roll_read(struct db *d, int64_t *sessions, uint8_t sum[32])
-{
-    sqlite3_stmt *st = db_cached(d, "SELECT sessions, sum FROM roll WHERE id=1", "");
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc = sqlite3_step(st);
-    bool whole = rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == 32;
-    *sessions = whole ? sqlite3_column_int64(st, 0) : -1;
-    if (whole)
-        memcpy(sum, sqlite3_column_blob(st, 1), 32);
-    sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
-
-int chain_roll(struct db *d, const char *session, int by)
-{
-    uint8_t sum[32];
-    int64_t n;
-    int rc = roll_read(d, &n, sum);
-    if (rc || n < 0 || n == INT64_MAX) /* damaged; chain_verify() reports it */
-        return rc;
-    roll_toggle(sum, session);
-    return db_do(d, "UPDATE roll SET sessions=?, sum=? WHERE id=1", "ib", n + by, sum, sizeof sum);
-}
-
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
 {
     char (*gone)[SESSION_ID] = NULL;
@@ -196,50 +156,16 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
     }
     sqlite3_reset(st);
     rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
-    for (int i = 0; !rc && i < *n; i++) {
-        rc = chain_roll(d, gone[i], -1);
-        if (!rc)
-            rc = head_add(d, "session", gone[i], "", 0);
-    }
+    for (int i = 0; !rc && i < *n; i++)
+        rc = head_add(d, "session", gone[i], "", 0);
     free(gone);
     return rc;
 }
 
-/* Computes the count and sum of `roll` from the session rows. */
-static int roll_count(struct db *d, int64_t *n, uint8_t sum[32])
-{
-    sqlite3_stmt *st = db_cached(d, "SELECT id FROM session", "");
-    if (!st)
-        return sqlite3_extended_errcode(d->h);
-    int rc;
-    memset(sum, 0, 32);
-    for (*n = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*n) {
-        char id[SESSION_ID];
-        col_id(st, 0, id);
-        roll_toggle(sum, id);
-    }
-    sqlite3_reset(st);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
-
 int chain_begin_log(struct db *d)
 {
-    static const uint8_t none[32];
-    int rc = db_do(d, "INSERT INTO roll(id, sessions, sum) VALUES(1,0,?)", "b", none, sizeof none);
+    int rc = db_do(d, "INSERT INTO roll(id) VALUES(1)", "");
     return rc ? rc : head_state(d);
-}
-
-/* ---- for repair.c ---- */
-
-int chain_of_session(struct db *d, const char *session, uint8_t out[32])
-{
-    return session_hash(d, session, out);
-}
-
-int chain_of_link(struct db *d, enum link_kind kind, int64_t row, int64_t link, const uint8_t before[32],
-                  uint8_t out[32])
-{
-    return link_hash(d, kind, row, link, before, 32, out);
 }
 
 int chain_seal_holds(struct db *d, const char *session, bool *same)
@@ -325,27 +251,18 @@ int chain_drop_texts(struct db *d, int64_t *bad)
 
 /* ---- writing ---- */
 
-int chain_begin(struct db *d, const char *session)
-{
-    uint8_t sum[32];
-    int rc = session_hash(d, session, sum);
-    if (!rc)
-        rc = db_do(d, "UPDATE session SET chain=? WHERE id=?", "bs", sum, sizeof sum, session);
-    return rc ? rc : chain_roll(d, session, 1);
-}
-
 static int set_link(struct db *d, enum link_kind kind, int64_t row, int64_t link,
                     const uint8_t sum[32])
 {
     switch (kind) {
     case LINK_RUN:
-        return db_do(d, "UPDATE run SET link=?, chain=? WHERE id=?", "ibi", link, sum, (size_t)32,
+        return db_do(d, "UPDATE run SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
                      row);
     case LINK_EVENT:
-        return db_do(d, "UPDATE event SET link=?, chain=? WHERE id=?", "ibi", link, sum, (size_t)32,
+        return db_do(d, "UPDATE event SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
                      row);
     case LINK_TURN:
-        return db_do(d, "UPDATE turn SET link=?, chain=? WHERE id=?", "ibi", link, sum, (size_t)32,
+        return db_do(d, "UPDATE turn SET link=?, sum=? WHERE id=?", "ibi", link, sum, (size_t)32,
                      row);
     }
     CHECK(false);
@@ -361,21 +278,22 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
         sqlite3_reset(st);
         return rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
     }
-    uint8_t before[32], sum[32];
+    uint8_t chain[32] = {0}, sum[32];
     int64_t links = sqlite3_column_int64(st, 0), link = links + (links < INT64_MAX);
     if (links < 0 || links == INT64_MAX) { /* damaged */
         sqlite3_reset(st);
         return SQLITE_CORRUPT;
     }
-    int n = min_int(sqlite3_column_bytes(st, 1), (int)sizeof before);
+    int n = min_int(sqlite3_column_bytes(st, 1), (int)sizeof chain);
     if (n)
-        memcpy(before, sqlite3_column_blob(st, 1), (size_t)n);
+        memcpy(chain, sqlite3_column_blob(st, 1), (size_t)n);
     sqlite3_reset(st);
-    rc = link_hash(d, kind, row, link, before, n, sum);
+    rc = chain_sum(d, kind, row, link, sum);
     if (!rc)
         rc = set_link(d, kind, row, link, sum);
-    return rc ? rc : db_do(d, "UPDATE session SET links=?, chain=? WHERE id=?", "ibs", link, sum,
-                           sizeof sum, session);
+    extend(chain, n, sum);
+    return rc ? rc : db_do(d, "UPDATE session SET links=?, chain=? WHERE id=?", "ibs", link, chain,
+                           sizeof chain, session);
 }
 
 /* ---- verifying ---- */
@@ -383,8 +301,10 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
 struct verify {
     struct db *d;
     char session[SESSION_ID];
-    uint8_t before[32];
-    int64_t link; /* of the last row verified */
+    uint8_t chain[32]; /* (n_chain) over the records so far */
+    int n_chain;
+    int64_t link; /* of the last record verified */
+    bool gap;     /* records are missing, which was reported */
     int turns, bad;
     struct buf *report;
 };
@@ -405,8 +325,8 @@ static void report_line(struct verify *v, const char *line)
                    *v->session ? ": " : "", line);
 }
 
-/* Verifies the statement's row: link, kind, id, turn number, role, chain. After a mismatch it
- * continues from the stored chain value, so that one change is reported once. */
+/* Verifies the statement's row: link, kind, id, turn number, role, sum. After a mismatch the chain
+ * goes on with the stored checksum, so that one change is reported once. */
 static int verify_link(struct verify *v, sqlite3_stmt *st)
 {
     static const char *const names[] = {"run", "event", "turn"};
@@ -417,16 +337,17 @@ static int verify_link(struct verify *v, sqlite3_stmt *st)
     const char *what = is_user ? "the message of turn" : names[kind];
     v->turns += kind == LINK_TURN && !is_user;
     uint8_t sum[32];
-    int rc = link_hash(v->d, kind, sqlite3_column_int64(st, 2), link, v->before, sizeof v->before,
-                       sum);
+    int rc = chain_sum(v->d, kind, sqlite3_column_int64(st, 2), link, sum);
     const void *stored = sqlite3_column_blob(st, 5);
     bool whole = stored && sqlite3_column_bytes(st, 5) == (int)sizeof sum;
-    if ((uint64_t)link != (uint64_t)v->link + 1)
+    if ((uint64_t)link != (uint64_t)v->link + 1) {
         report_bad(v, "what stood before link", link);
+        v->gap = true;
+    }
     if (!rc && (!whole || memcmp(stored, sum, sizeof sum) != 0))
         report_bad(v, what, n);
-    if (whole)
-        memcpy(v->before, stored, sizeof v->before);
+    extend(v->chain, v->n_chain, whole ? stored : sum);
+    v->n_chain = sizeof v->chain;
     v->link = link;
     return rc;
 }
@@ -440,8 +361,9 @@ static int verify_end(struct verify *v)
         return sqlite3_extended_errcode(v->d->h);
     int rc = sqlite3_step(st);
     const void *chain = rc == SQLITE_ROW ? sqlite3_column_blob(st, 1) : NULL;
-    if (!chain || sqlite3_column_int64(st, 0) != v->link || sqlite3_column_bytes(st, 1) != 32 ||
-        memcmp(chain, v->before, 32) != 0)
+    bool same = rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == v->n_chain &&
+                (v->gap || !v->n_chain || memcmp(chain, v->chain, sizeof v->chain) == 0);
+    if (!same || sqlite3_column_int64(st, 0) != v->link)
         report_bad(v, "the end, link", v->link);
     sqlite3_reset(st);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
@@ -449,17 +371,18 @@ static int verify_end(struct verify *v)
 
 static bool verify_session(struct verify *v, struct err *e)
 {
-    int rc = session_hash(v->d, v->session, v->before);
-    v->link = 0;
-    sqlite3_stmt *st = rc ? NULL : db_prepare(v->d, e,
-        "SELECT link, 0, id, id, NULL, chain FROM run WHERE session_id=?1 AND link NOT NULL"
+    int rc;
+    v->link = v->n_chain = 0;
+    v->gap = false;
+    sqlite3_stmt *st = db_prepare(v->d, e,
+        "SELECT link, 0, id, id, NULL, sum FROM run WHERE session_id=?1 AND link NOT NULL"
         " UNION ALL"
-        " SELECT link, 1, id, id, NULL, chain FROM event WHERE session_id=?1 AND link NOT NULL"
+        " SELECT link, 1, id, id, NULL, sum FROM event WHERE session_id=?1 AND link NOT NULL"
         " UNION ALL"
-        " SELECT link, 2, id, n, role, chain FROM turn WHERE session_id=?1 AND link NOT NULL"
+        " SELECT link, 2, id, n, role, sum FROM turn WHERE session_id=?1 AND link NOT NULL"
         " ORDER BY 1", "s", v->session);
     if (!st)
-        return rc ? db_fail(v->d, e, "cannot verify") : false;
+        return false;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
         if (verify_link(v, st)) {
             sqlite3_finalize(st);
@@ -503,25 +426,6 @@ static bool verify_seal(struct verify *v, struct err *e)
     if (!same)
         report_line(v, "its title, number, pin, times or the ends of its runs do not match what was "
                     "written");
-    return true;
-}
-
-/* Finds sessions that were deleted or added by another program, by comparing with `roll`. */
-static bool verify_roll(struct verify *v, struct err *e)
-{
-    uint8_t want[32] = {0}, have[32];
-    int64_t n_want = 0, n_have = 0;
-    char line[160];
-    if (roll_read(v->d, &n_want, want) || roll_count(v->d, &n_have, have))
-        return db_fail(v->d, e, "cannot verify");
-    v->session[0] = '\0';
-    if (n_want != n_have)
-        snprintf(line, sizeof line, "there are %lld sessions, and aerie counted %lld: some were "
-                 "deleted or added", (long long)n_have, (long long)n_want);
-    else
-        snprintf(line, sizeof line, "the sessions are not those that aerie wrote");
-    if (n_want != n_have || memcmp(want, have, 32) != 0)
-        report_line(v, line);
     return true;
 }
 
@@ -582,7 +486,7 @@ static bool verify_all(struct verify *v, const char *session, struct err *e)
     if (ok && rc != SQLITE_DONE)
         ok = db_fail(d, e, "cannot verify");
     sqlite3_finalize(st);
-    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e) && verify_texts(v, e) &&
+    return ok && (*session || (verify_owners(v, e) && verify_texts(v, e) &&
                                head_verify(d, &v->bad, v->report, e)));
 }
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
- * as signed. `link` and `chain`: see internal.h. session.seal and `roll` are checksums (chain.c),
- * `head` and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
+ * as signed. `link`, `sum` and `chain`: see internal.h. session.seal is a checksum (chain.c), `head`
+ * and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
  * held, taken and the counters (head.c), `held` the session locks (live.c), `taken` the
  * writers whose side files were stored (side_file.c). session.number: for users; roll.last_number:
  * the last one that was assigned. session.pinned: 1: prune keeps the session.
@@ -69,7 +69,7 @@ static const char schema_tables[] =
     " build_id INTEGER NOT NULL REFERENCES build(id),"
     " target_id INTEGER NOT NULL REFERENCES model(id), draft_id INTEGER REFERENCES model(id),"
     " server_id INTEGER REFERENCES server(id), config TEXT NOT NULL, writer INTEGER NOT NULL,"
-    " ended INTEGER NOT NULL DEFAULT 0, created_ms INTEGER NOT NULL, link INTEGER, chain BLOB,"
+    " ended INTEGER NOT NULL DEFAULT 0, created_ms INTEGER NOT NULL, link INTEGER, sum BLOB,"
     " UNIQUE(session_id, link));"
     "CREATE INDEX run_open ON run(writer) WHERE ended = 0;"
 
@@ -82,7 +82,7 @@ static const char schema_tables[] =
     " same INTEGER, limited TEXT, gone_from INTEGER, gone_to INTEGER,"
     " stop TEXT, draws1 INTEGER, n_steps INTEGER, n_drafted INTEGER, n_accepted INTEGER,"
     " us_prefill INTEGER, us_decode INTEGER, created_ms INTEGER NOT NULL,"
-    " link INTEGER, chain BLOB, UNIQUE(session_id, n, role));"
+    " link INTEGER, sum BLOB, UNIQUE(session_id, n, role));"
     "CREATE INDEX turn_open ON turn(run_id) WHERE stop = '';"
 
     "CREATE TABLE turn_part(turn_id INTEGER NOT NULL REFERENCES turn(id) ON DELETE CASCADE,"
@@ -115,11 +115,11 @@ static const char schema_tables[] =
     " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
     " turn INTEGER NOT NULL, step INTEGER NOT NULL,"
     " kind TEXT NOT NULL CHECK(kind IN('op','notice','fault')), op TEXT, text TEXT NOT NULL,"
-    " created_ms INTEGER NOT NULL, link INTEGER, chain BLOB, UNIQUE(session_id, link));"
+    " created_ms INTEGER NOT NULL, link INTEGER, sum BLOB, UNIQUE(session_id, link));"
     "CREATE INDEX event_undo ON event(session_id, turn) WHERE op = 'undo';"
 
-    "CREATE TABLE roll(id INTEGER PRIMARY KEY CHECK(id = 1), sessions INTEGER NOT NULL,"
-    " sum BLOB NOT NULL, last_number INTEGER NOT NULL DEFAULT 0, heads INTEGER NOT NULL DEFAULT 0,"
+    "CREATE TABLE roll(id INTEGER PRIMARY KEY CHECK(id = 1),"
+    " last_number INTEGER NOT NULL DEFAULT 0, heads INTEGER NOT NULL DEFAULT 0,"
     " head BLOB NOT NULL DEFAULT x'', state BLOB NOT NULL DEFAULT x'');"
 
     "CREATE TABLE head(n INTEGER PRIMARY KEY, what TEXT NOT NULL, name TEXT NOT NULL,"
@@ -311,8 +311,8 @@ bool schema_digest(struct db *d, char hex[65])
 /* The digests of this version's schema, so that its text need not be generated each time a log is
  * opened. A schema with another digest is compared object by object: other versions of SQLite may
  * write the same schema differently. */
-static const char digest_of_log[] = "817ad3511aacb3c039d95b9e03d6e2f49f026d1a7f99197e222a2f423c0d634a";
-static const char digest_of_pack[] = "f19bc14ce7d7d4cfa3d7f2435e45feb0fc16636424de2e8dbf9964b6801547e5";
+static const char digest_of_log[] = "c4dc5798dde455c5c7efe65e5709ffe55ab90a397bd4b7aa3a9e3c4e4219d36b";
+static const char digest_of_pack[] = "515a6d73e3c3af7647180a57197a8b02b13dfef3d2a9dac9ca856d07bd34eb98";
 
 const char *schema_known_digest(bool pack)
 {

@@ -169,7 +169,7 @@ int store_session(struct writer *w, const struct event *ev)
                    " updated_ms) VALUES(?1,?2,?3,(SELECT title FROM session WHERE id=?2),?4,?4)",
                    "ssii", c->session, parent, (int64_t)c->fork_turn, ms);
     if (!rc)
-        rc = sqlite3_changes(d->h) ? chain_begin(d, c->session) : chain_touch(d, c->session);
+        rc = sqlite3_changes(d->h) ? SQLITE_OK : chain_touch(d, c->session);
     if (!rc && parent)
         rc = number_session(w);
     if (!rc)

@@ -44,12 +44,12 @@ static const struct pack_rule rules[] = {
      .never = "chain seal pinned"},
     {.table = "run", .where = "id IN (" RUNS ")",
      .facts = "id session_id build_id target_id draft_id config ended created_ms link server_id",
-     .never = "writer chain"},
+     .never = "writer sum"},
     {.table = "turn", .where = "id IN (" TURNS ")",
      .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
               " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held same"
               " limited gone_from gone_to",
-     .ids = "tokens", .text = "text", .never = "chain"},
+     .ids = "tokens", .text = "text", .never = "sum"},
     {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
      .text = "text"},
     {.table = "step", .where = "id IN (" STEPS ")",
@@ -65,7 +65,7 @@ static const struct pack_rule rules[] = {
     {.table = "top", .where = "step_id IN (" STEPS ")", .facts = "step_id k rank logp", .ids = "token",
      .text = "text"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
-     .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
+     .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "sum"},
     {.table = "tokenizer", .where = TOKENIZERS, .facts = "id sha", .never = "texts sum"},
     /* must be last: only ids in the rows copied before are kept; the log has texts for other
      * sessions, too */

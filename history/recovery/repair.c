@@ -2,10 +2,9 @@
  *
  * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. If
  * its schema cannot be read, salvage.c finds the tables.
- * A record is sound if its content has the checksum that was stored with it. That checksum covers
- * the record before, so a record after a missing one cannot be compared; it is kept. The report
- * names what is lost, and so does a notice at the end of the repaired session. The new log has
- * checksums of its own.
+ * A record is sound if its content has the checksum that was stored with it. A run that refers to lost
+ * rows cannot be compared; it is kept. The report names what is lost, and so does a notice at the end
+ * of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
 
@@ -211,11 +210,11 @@ static void list_records(struct repair *r, const char *session, struct records *
 }
 
 /* Reads the stored checksum of a record. False: it cannot be read. */
-static bool stored_chain(struct repair *r, const struct repair_record *x, uint8_t out[32])
+static bool stored_sum(struct repair *r, const struct repair_record *x, uint8_t out[32])
 {
-    static const char *const sql[] = {[LINK_RUN] = "SELECT chain FROM run WHERE id=?",
-                                      [LINK_EVENT] = "SELECT chain FROM event WHERE id=?",
-                                      [LINK_TURN] = "SELECT chain FROM turn WHERE id=?"};
+    static const char *const sql[] = {[LINK_RUN] = "SELECT sum FROM run WHERE id=?",
+                                      [LINK_EVENT] = "SELECT sum FROM event WHERE id=?",
+                                      [LINK_TURN] = "SELECT sum FROM turn WHERE id=?"};
     sqlite3_stmt *st = db_prepare(&r->from, NULL, sql[x->kind], "i", x->id);
     bool some = st && sqlite3_step(st) == SQLITE_ROW && sqlite3_column_bytes(st, 0) == 32;
     if (some)
@@ -239,7 +238,7 @@ static bool add_placeholders(struct repair *r, const char *session, struct repai
 /* Copies a record's rows, without its place in the chain. *whole: all could be read. */
 static int copy_parts(struct repair *r, const struct repair_record *x, bool *whole)
 {
-    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "chain", 0}, {PUT_END, NULL, 0}};
+    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "sum", 0}, {PUT_END, NULL, 0}};
     if (x->kind == LINK_TURN)
         return turn_copy(&r->from, &r->to, x->id, unlinked, NULL, whole);
     if (x->kind == LINK_RUN)
@@ -251,14 +250,13 @@ static int copy_parts(struct repair *r, const struct repair_record *x, bool *who
 
 /* The checksum of what can be read of a record: of its rows in the new log, from which they are
  * removed again. */
-static bool sum_record(struct repair *r, const struct repair_record *x, const uint8_t before[32], uint8_t out[32],
-                       bool *whole)
+static bool sum_record(struct repair *r, const struct repair_record *x, uint8_t out[32], bool *whole)
 {
     int rc = db_do(&r->to, "SAVEPOINT record", "");
     if (!rc)
         rc = copy_parts(r, x, whole);
     if (!rc)
-        rc = chain_of_link(&r->to, x->kind, x->id, x->link, before, out);
+        rc = chain_sum(&r->to, x->kind, x->id, x->link, out);
     if (!rc)
         rc = db_do(&r->to, "ROLLBACK TO record", "");
     return written(r, rc ? rc : db_do(&r->to, "RELEASE record", ""));
@@ -266,28 +264,16 @@ static bool sum_record(struct repair *r, const struct repair_record *x, const ui
 
 static bool judge_records(struct repair *r, const char *session, struct records *a, struct buf *lines)
 {
-    uint8_t before[32], want[32], have[32];
-    int64_t link = 0;
-    bool known = chain_of_session(&r->from, session, before) == SQLITE_OK;
+    uint8_t want[32], have[32];
     for (int i = 0; i < a->n; i++) {
         struct repair_record *x = &a->v[i];
-        bool follows = known && x->link == link + 1;
-        bool some = stored_chain(r, x, have);
-        bool whole;
+        bool whole, some = stored_sum(r, x, have);
         if ((x->kind == LINK_RUN && !add_placeholders(r, session, x, lines)) ||
-            !sum_record(r, x, before, want, &whole))
+            !sum_record(r, x, want, &whole))
             return false;
-        x->state = !whole || !some ? UNREADABLE : !follows ? UNKNOWN : memcmp(want, have, 32) ? BAD : SOUND;
-        if (x->state == BAD && x->no_parent)
-            x->state = UNKNOWN;
-        link = x->link;
-        known = some;
-        memcpy(before, have, 32);
+        bool same = some && memcmp(want, have, sizeof want) == 0;
+        x->state = !whole || !some ? UNREADABLE : same ? SOUND : x->no_parent ? UNKNOWN : BAD;
     }
-    /* the first record's checksum covers the session's row, which may be what changed: the record
-     * is kept */
-    if (a->n && a->v[0].kind == LINK_RUN && a->v[0].state == BAD)
-        a->v[0].state = UNKNOWN;
     return true;
 }
 
@@ -486,8 +472,8 @@ static bool repair_session(struct repair *r, const char *session)
         r->lost++;
         ok = written(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
     } else if (ok) {
-        ok = cut_fork(r, session, &lines) && written(r, chain_begin(&r->to, session)) &&
-             copy_records(r, session, &a, links, &lines) && finish_session(r, session, &lines);
+        ok = cut_fork(r, session, &lines) && copy_records(r, session, &a, links, &lines) &&
+             finish_session(r, session, &lines);
     }
     free(a.v);
     buf_free(&lines);

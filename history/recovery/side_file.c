@@ -145,7 +145,7 @@ static int take_event(struct taking *t, int64_t id)
     const struct put put[] = {{PUT_MORE, "id", t->event},
                               {PUT_MORE, "turn", t->w.cur.shift},
                               {PUT_NULL, "link", 0},
-                              {PUT_NULL, "chain", 0},
+                              {PUT_NULL, "sum", 0},
                               {PUT_END, NULL, 0}};
     int rc = rows_copy(db_prepare(&t->side, NULL, "SELECT * FROM event WHERE id=?", "i", id),
                        &t->w.db, "event", put, &whole);
@@ -189,7 +189,7 @@ static int take_turn(struct taking *t, int64_t id, int n, bool is_user, bool end
                               {PUT_VALUE, "n", again ? n : c->n},
                               {PUT_MORE, "change_turn", c->shift},
                               {PUT_NULL, "link", 0},
-                              {PUT_NULL, "chain", 0},
+                              {PUT_NULL, "sum", 0},
                               {again ? PUT_VALUE : PUT_END, "created_ms", ms},
                               {PUT_END, NULL, 0}};
     const struct put rest[] = {{PUT_VALUE, "turn_id", row},

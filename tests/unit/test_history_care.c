@@ -305,6 +305,9 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
         {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=1)",
          "what stood before", 4, 7},
         {"DELETE FROM turn WHERE n=2 AND session_id=(SELECT id FROM session WHERE number=4)", "are missing", 4, 6},
+        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=4);"
+         "UPDATE turn SET text='x' WHERE role='user' AND n=2 AND session_id=(SELECT id FROM session WHERE number=4)",
+         "the message of turn 2 is not what was written, and left out", 4, 6},
         {"UPDATE session SET title='x' WHERE number=1", "its title, number, pin, times", 4, 7},
         {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2", "its row nor any of its records can be read, and left out",
          3, 5},

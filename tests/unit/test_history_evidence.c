@@ -280,7 +280,7 @@ static void test_deleted_added_and_swapped_rows_are_named(void **state)
         {"PRAGMA foreign_keys=ON; DELETE FROM turn WHERE session_id=(SELECT id FROM session WHERE number=4) AND n=2;"
          "UPDATE session SET links=(SELECT max(l) FROM (SELECT link AS l FROM turn WHERE session_id=session.id UNION ALL"
          " SELECT link FROM event WHERE session_id=session.id UNION ALL SELECT link FROM run WHERE session_id=session.id)),"
-         " chain=(SELECT chain FROM turn WHERE session_id=session.id ORDER BY link DESC LIMIT 1) WHERE number=4;"
+         " chain=(SELECT sum FROM turn WHERE session_id=session.id ORDER BY link DESC LIMIT 1) WHERE number=4;"
          "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "its title, number, pin, times"},
         {"UPDATE turn SET text=(SELECT text FROM turn o WHERE o.id<>turn.id AND o.role=turn.role AND"
          " o.session_id=turn.session_id LIMIT 1) WHERE session_id=(SELECT id FROM session WHERE number=1);"
