@@ -170,9 +170,10 @@ static bool allowed(struct finder *f, const struct coded_part *p, enum coded_kin
 static bool plain_codes(struct finder *f, const struct coded_part *p,
                         const struct coded_part *scale, struct scaled *s)
 {
-    bool fp8 = s->code == CODE_E4M3;
     s->rows = p->t->dim[0], s->cols = p->t->dim[1];
-    return allowed(f, p, fp8 ? KIND_FP8 : KIND_INT8) && set_blocks(f, scale, s);
+    if (s->code == CODE_E4M3 && s->type == SCALE_E8M0 && f->q.kind[KIND_MXFP8])
+        return allowed(f, p, KIND_MXFP8) && set_groups(f, scale, 32, s);
+    return allowed(f, p, s->code == CODE_E4M3 ? KIND_FP8 : KIND_INT8) && set_blocks(f, scale, s);
 }
 
 /* outer NULL: MXFP4. */

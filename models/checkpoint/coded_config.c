@@ -17,7 +17,7 @@
 enum { ANY_ONE = 1, ANY = 2, MOST_PATTERNS = 256 };
 
 static const char *const kind_names[N_KIND] = {
-    [KIND_FP8] = "FP8",   [KIND_NVFP4] = "NVFP4", [KIND_MXFP4] = "MXFP4",
+    [KIND_FP8] = "FP8", [KIND_MXFP8] = "MXFP8",   [KIND_NVFP4] = "NVFP4", [KIND_MXFP4] = "MXFP4",
     [KIND_INT8] = "INT8", [KIND_INT4] = "INT4",
 };
 
@@ -166,6 +166,7 @@ static void read_kind(const struct conf *g, const struct conf *w, const char *fo
     } formats[] = {
         {"float-quantized", "float", 8, KIND_FP8},
         {"naive-quantized", "float", 8, KIND_FP8},
+        {"mxfp8-quantized", "float", 8, KIND_MXFP8},
         {"naive-quantized", "int", 8, KIND_INT8},
         {"int-quantized", "int", 8, KIND_INT8},
         {"pack-quantized", "int", 8, KIND_INT8},
@@ -198,6 +199,7 @@ static const char *inputs_of(const struct conf *g)
     if (bits == 8 && real)
         return tensor         ? "FP8, one scale a tensor"
                : group == 128 ? "FP8, one scale a token and 128 inputs"
+               : group == 32  ? "FP8, one scale a token and 32 inputs"
                               : "FP8, one scale a token";
     if (bits == 4 && real)
         return group == 32 ? "FP4, one scale a token and 32 inputs"

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-enum coded_kind { KIND_FP8, KIND_NVFP4, KIND_MXFP4, KIND_INT8, KIND_INT4, N_KIND };
+enum coded_kind { KIND_FP8, KIND_MXFP8, KIND_NVFP4, KIND_MXFP4, KIND_INT8, KIND_INT4, N_KIND };
 
 struct coded_config {
     bool found;         /* the folder has a quantization_config */

@@ -86,6 +86,11 @@ static const struct format {
      " {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"float\","
      " \"strategy\": \"group\", \"group_size\": 32}}}}",
      CODE_E2M1, "U8", "U8", GROUPS, 0, 32, NULL, NULL},
+    {"MXFP8",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp8-quantized\", \"config_groups\":"
+     " {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"float\","
+     " \"strategy\": \"group\", \"group_size\": 32}}}}",
+     CODE_E4M3, "F8_E4M3", "U8", GROUPS, 0, 32, NULL, NULL},
     {"INT4",
      "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"config_groups\": {\"group_0\":"
      " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\","
@@ -205,6 +210,75 @@ static void free_matrix(struct matrix *m)
     free(m->code);
     free(m->scale);
     free(m->scale_raw);
+}
+
+/* ---- values ---- */
+
+enum { GOLDEN_ROWS = 200, GOLDEN_COLS = 320 };
+
+static const struct golden { /* tests/peers/coded.py */
+    const char *name;
+    enum code code;
+    enum scale_type scale;
+    int rows, cols; /* of a block */
+    float outer;
+    bool divide;
+} goldens[] = {
+    {"fp8-row", CODE_E4M3, SCALE_BF16, 1, GOLDEN_COLS, 1, false},
+    {"fp8-tensor", CODE_E4M3, SCALE_F32, GOLDEN_ROWS, GOLDEN_COLS, 1, false},
+    {"fp8-block", CODE_E4M3, SCALE_BF16, 128, 128, 1, false},
+    {"mxfp8", CODE_E4M3, SCALE_E8M0, 1, 32, 1, false},
+    {"int8-row", CODE_I8, SCALE_F32, 1, GOLDEN_COLS, 1, false},
+    {"nvfp4", CODE_E2M1, SCALE_E4M3, 1, 16, 3001.7f, true},
+    {"nvfp4-modelopt", CODE_E2M1, SCALE_E4M3, 1, 16, (float)(1 / 3001.7), false},
+    {"mxfp4", CODE_E2M1, SCALE_E8M0, 1, 32, 1, false},
+    {"int4-group", CODE_U4, SCALE_BF16, 1, 64, 1, false},
+    {"int8-packed", CODE_U8, SCALE_BF16, 1, GOLDEN_COLS, 1, false},
+};
+
+static void golden_scale(enum scale_type type, uint64_t r, char *p)
+{
+    float v = (float)ldexp(1 + (double)(r & 0xfffff) / (1 << 20), -11);
+    uint16_t half = (uint16_t)(0x3a00 + (r & 0x1ff));
+    uint8_t byte = (uint8_t)(type == SCALE_E4M3 ? 8 + r % 118 : 110 + r % 20);
+    memcpy(p, type == SCALE_F32 ? (void *)&v : type == SCALE_BF16 ? (void *)&half : (void *)&byte, scale_size(type));
+}
+
+static void test_values_are_those_of_compressed_tensors(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/coded.txt", "r");
+    assert_non_null(f);
+    char name[32], hash[65], got[65];
+    static uint16_t w[GOLDEN_ROWS * GOLDEN_COLS];
+    int seed = 0;
+    for (; fscanf(f, "%31s %64s", name, hash) == 2; seed++) {
+        const struct golden *g = &goldens[seed];
+        assert_string_equal(name, g->name);
+        struct scaled s = {.code = g->code, .type = g->scale, .rows = GOLDEN_ROWS, .cols = GOLDEN_COLS,
+                           .block_rows = g->rows, .block_cols = g->cols,
+                           .code_bytes = scaled_code_bytes(g->code, GOLDEN_COLS), .outer = g->outer, .divide = g->divide};
+        size_t codes = GOLDEN_ROWS * s.code_bytes, row = scaled_scale_bytes(&s);
+        size_t scales = (size_t)up(GOLDEN_ROWS, g->rows) * row / scale_size(g->scale);
+        uint8_t *code = xmalloc(codes);
+        char *scale = xmalloc(scales * scale_size(g->scale));
+        for (size_t i = 0; i < codes; i++) {
+            code[i] = (uint8_t)mix64(((uint64_t)seed << 32) + i);
+            code[i] ^= g->code == CODE_E4M3 && (code[i] & 0x7f) == 0x7f;
+        }
+        for (size_t i = 0; i < scales; i++)
+            golden_scale(g->scale, mix64(((uint64_t)(seed + 100) << 32) + i), scale + i * scale_size(g->scale));
+        for (int i = 0; i < GOLDEN_ROWS; i++)
+            assert_true(scaled_row(&s, code + (size_t)i * s.code_bytes, scale + (size_t)(i / g->rows) * row,
+                                   w + (size_t)i * GOLDEN_COLS));
+        sha256_hex(w, sizeof w, got);
+        if (strcmp(got, hash))
+            fail_msg("%s: values differ", name);
+        free(code);
+        free(scale);
+    }
+    assert_int_equal(seed, LEN(goldens));
+    fclose(f);
 }
 
 /* ---- folders ---- */
@@ -462,12 +536,12 @@ static const struct refusal {
     {0, DROP, Q ".weight_scale", NULL, NULL, "but there is no " Q ".weight_scale"},
     {7, DROP, Q ".weight_global_scale", NULL, NULL, "is stored as MXFP4"},
     {8, DROP, Q ".weight_scale_2", NULL, NULL, "has no " Q ".weight_scale_2"},
-    {10, DROP, Q ".weight_shape", NULL, NULL, "has no " Q ".weight_shape"},
+    {11, DROP, Q ".weight_shape", NULL, NULL, "has no " Q ".weight_shape"},
     {7, RENAME, Q ".weight_global_scale", Q ".weight_scale_2", NULL, "belongs to NVFP4 of another kind"},
     {0, EXTRA, Q ".weight_scale_inv", "BF16", "[1]", "has both weight_scale and weight_scale_inv"},
     {0, EXTRA, Q ".weight_scale_3", "BF16", "[1]", "does not belong to a llama model"},
-    {10, EXTRA, Q ".weight_zero_point", "I32", "[1]", "zero points are not supported"},
-    {10, EXTRA, Q ".weight_g_idx", "I32", "[48]", "fetch a checkpoint without actorder"},
+    {11, EXTRA, Q ".weight_zero_point", "I32", "[1]", "zero points are not supported"},
+    {11, EXTRA, Q ".weight_g_idx", "I32", "[48]", "fetch a checkpoint without actorder"},
     {8, EXTRA, Q ".pre_quant_scale", "BF16", "[48]", "scales of inputs before quantization"},
     {0, EXTRA, Q ".input_scale", "BF16", "[48]", "expected one number"},
     {0, EXTRA, Q ".input_scale", "I32", "[1]", "which is no type of scales"},
@@ -484,10 +558,10 @@ static const struct refusal {
     {7, RESHAPE, Q ".weight_scale", "BF16", "[48, 3]", "has type BF16, expected F8_E4M3"},
     {7, RESHAPE, Q ".weight_scale", "F8_E4M3", "[48, 2]", "with a scale for 16 columns"},
     {7, RESHAPE, Q ".weight_global_scale", "F32", "[2]", "expected one number"},
-    {10, RESHAPE, Q ".weight_scale", "BF16", "[48, 7]", "does not fit 48 x 48"},
-    {10, RESHAPE, Q ".weight_shape", "I64", "[3]", "is not a pair of integers"},
-    {10, BYTES, Q ".weight_shape", "31", "0", "says 49 x 48, which 48 x 6 words do not hold"},
-    {10, BYTES, Q ".weight_shape", "ff", "15", "words do not hold"},
+    {11, RESHAPE, Q ".weight_scale", "BF16", "[48, 7]", "does not fit 48 x 48"},
+    {11, RESHAPE, Q ".weight_shape", "I64", "[3]", "is not a pair of integers"},
+    {11, BYTES, Q ".weight_shape", "31", "0", "says 49 x 48, which 48 x 6 words do not hold"},
+    {11, BYTES, Q ".weight_shape", "ff", "15", "words do not hold"},
     {0, BYTES, Q ".weight", "7f", "100", Q ".weight: the weight at [2, 4] is NaN"},
     {0, BYTES, Q ".weight", "ff", "0", "the weight at [0, 0] is NaN"},
     {0, BYTES, Q ".weight_scale", "c07f", "6", Q ".weight_scale: the scale at [3, 0] is not finite"},
@@ -538,14 +612,15 @@ static void test_what_does_not_fit_is_refused_by_name(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[N_FORMATS + 4] = {
+    struct CMUnitTest tests[N_FORMATS + 5] = {
+        cmocka_unit_test(test_values_are_those_of_compressed_tensors),
         cmocka_unit_test_setup_teardown(test_scales_of_inputs_and_of_the_cache_are_read_and_named, setup, teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_of_config_and_tensors_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_file_of_modelopt_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };
     for (int i = 0; i < N_FORMATS; i++)
-        tests[4 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin, setup,
+        tests[5 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin, setup,
                                            teardown, (void *)(uintptr_t)&formats[i]};
     return cmocka_run_group_tests_name("matrices stored as codes and scales", tests, NULL, NULL);
 }
