@@ -207,6 +207,8 @@ static inline void gw_matrix(struct gw *w, const char *name, int type, int64_t a
 static inline void gw_vector(struct gw *w, const char *name, int64_t n)
 {
     float *v = xcalloc((size_t)n, sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = 1;
     gw_tensor(w, name, GGUF_F32, 1, &n, v, (size_t)n * sizeof *v);
     free(v);
 }
@@ -253,16 +255,21 @@ static inline struct buf gw_small(const char *arch)
     for (int i = 0; i < 3; i++) {
         snprintf(key, sizeof key, "blk.0.ffn_%s%s.weight", mlp[i], oss ? "_exps" : "");
         if (oss)
-            gw_matrix(&w, key, GGUF_MXFP4, 2, 4, 32);
+            gw_matrix(&w, key, GGUF_MXFP4, 2, 32, 32);
         else
             gw_matrix(&w, key, GGUF_Q4_0, 32, 32, 0);
     }
     if (oss)
-        gw_matrix(&w, "blk.0.ffn_gate_exps.bias", GGUF_F32, 2, 4, 0);
+        gw_matrix(&w, "blk.0.ffn_gate_exps.bias", GGUF_F32, 2, 32, 0);
     if (oss)
-        gw_matrix(&w, "blk.0.ffn_up_exps.bias", GGUF_F32, 2, 4, 0);
-    if (!oss)
-        gw_vector(&w, "rope_freqs.weight", 4);
+        gw_matrix(&w, "blk.0.ffn_up_exps.bias", GGUF_F32, 2, 32, 0);
+    if (oss)
+        gw_matrix(&w, "blk.0.ffn_down_exps.bias", GGUF_F32, 2, 32, 0);
+    if (oss)
+        gw_matrix(&w, "blk.0.ffn_gate_inp.weight", GGUF_F32, 2, 32, 0);
+    if (oss)
+        gw_vector(&w, "blk.0.ffn_gate_inp.bias", 2);
+    gw_vector(&w, oss ? "blk.0.attn_sinks.weight" : "rope_freqs.weight", 4);
     return gw_bytes(&w);
 }
 

@@ -343,6 +343,27 @@ static void test_a_scale_that_is_not_finite_is_refused(void **state)
     ck_free(&ck);
 }
 
+/* The seeds of fuzzing are whole models; one of them cut at any byte of its header is refused. */
+static void test_small_models_load_or_are_refused(void **state)
+{
+    (void)state;
+    const char *const archs[] = {"llama", "gpt-oss"};
+    for (int k = 0; k < 2; k++) {
+        struct buf b = gw_small(archs[k]);
+        ck_write(folder, "x.gguf", b.p, b.n);
+        struct model m = load_how(path, READ_COPY);
+        assert_int_equal(m.cfg.n_stop, 1);
+        model_free(&m);
+        for (size_t n = 0; n < b.n; n += n < 600 ? 1 : 37) {
+            struct err e = {0};
+            ck_write(folder, "x.gguf", b.p, n);
+            assert_false(model_load(&m, path, NULL, &e));
+            assert_true(e.kind == ERR_MODEL && !strchr(e.msg, '\n'));
+        }
+        buf_free(&b);
+    }
+}
+
 /* A folder with one GGUF file is that file; of several, parts and mmproj files aside, one must be
  * named. */
 static void test_a_folder_of_files(void **state)
@@ -395,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_keys_are_checked),
         cmocka_unit_test(test_what_a_file_is),
         cmocka_unit_test(test_a_folder_of_files),
+        cmocka_unit_test(test_small_models_load_or_are_refused),
         cmocka_unit_test(test_a_scale_that_is_not_finite_is_refused),
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
