@@ -7,7 +7,7 @@
 
 /* In the order of --help. */
 static const struct option table[] = {
-    {"model", "DIR", "checkpoint: folder, or ORG/NAME in the hub's cache",
+    {"model", "PATH", "folder, GGUF file, or ORG/NAME in the hub's cache",
      OPT_TEXT, AT(model), .change = true},
     {"draft", "DIR|ngram", "draft model's folder; ngram: context lookup",
      OPT_TEXT, AT(draft), .change = true},

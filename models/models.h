@@ -164,7 +164,7 @@ struct model {
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
     char *note;        /* a line for people about an unusual folder, or NULL */
-    char *about;       /* what a GGUF file is, for people: types, label, name; NULL: a folder */
+    char *about;       /* what a GGUF file is, for people: types and label; NULL: a folder */
     char *names;       /* memory of the tensors' names in model_shaped(), else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape

@@ -477,8 +477,10 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     i->passed = l->passed;
     memcpy(i->date, l->date, sizeof i->date);
     const char *quant = models_quant_text(&o->quant);
-    i->device = g->strings[2] = xasprintf("%s, %s%s%s", l->dev.k->name, l->dev.k->about(l->dev.d),
-                                          quant ? ", " : "", quant ? quant : "");
+    const char *file = l->model.about;
+    i->device = g->strings[2] = xasprintf("%s, %s%s%s%s%s", l->dev.k->name,
+                                          l->dev.k->about(l->dev.d), quant ? ", " : "",
+                                          quant ? quant : "", file ? ", " : "", file ? file : "");
     i->shared_kv = g->strings[3] = print_sharing(g);
     i->chat = chat_name(l->chat);
     i->context = g->own.runtime.context;

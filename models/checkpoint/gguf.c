@@ -857,6 +857,15 @@ const struct gguf_tensor *gguf_at(const struct gguf *g, int i)
     return &g->tensor[i];
 }
 
+bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e)
+{
+    const struct file *f = &g->file[t->file];
+    ptrdiff_t n = pread_fully(f->fd, dst, (size_t)t->bytes, t->at);
+    if (n < 0)
+        return bad_tensor(f, t, e, "cannot be read: %s", strerror(errno));
+    return (uint64_t)n == t->bytes || bad_tensor(f, t, e, "is not complete (did the file shrink?)");
+}
+
 int gguf_files(const struct gguf *g)
 {
     return g->n_file;

@@ -101,6 +101,9 @@ int gguf_count(const struct gguf *g);
 const struct gguf_tensor *gguf_at(const struct gguf *g, int i);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: none */
 
+/* Reads all bytes of a small tensor, before gguf_take_fd() of its file. */
+bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e);
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 int gguf_files(const struct gguf *g);

@@ -10,11 +10,9 @@
 
 #include "models/checkpoint/json.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_LAYERS = 1024, MAX_SIZE = 1 << 22, MAX_STOPS = 8 };
 
@@ -286,17 +284,13 @@ static void put_ids(struct gguf_meta *m)
 static float *read_floats(struct gguf_meta *m, const struct gguf_tensor *t, int64_t n)
 {
     float *v = xcalloc((size_t)n, sizeof *v);
-    int fd = file_open(gguf_path(m->g, t->file), O_RDONLY, 0);
-    if (t->type != DT_F32 || t->n_dim != 1 || t->dim[0] != n)
+    if (t->type == DT_F32 && t->n_dim == 1 && t->dim[0] == n)
+        m->ok = gguf_read(m->g, t, v, m->e);
+    else
         m->ok = err_set(m->e, ERR_MODEL,
                         "%s: tensor %s has type %s and %lld elements, expected F32 and %lld",
-                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s, dtype_name(t->type),
-                        (long long)t->dim[0], (long long)n);
-    else if (fd < 0 || pread_fully(fd, v, (size_t)n * 4, t->at) != (ptrdiff_t)n * 4)
-        m->ok = err_set(m->e, ERR_MODEL, "%s: tensor %s cannot be read",
-                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s);
-    if (fd >= 0)
-        close(fd);
+                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s,
+                        dtype_name(t->type), (long long)t->dim[0], (long long)n);
     return v;
 }
 

@@ -45,8 +45,8 @@ bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
 bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *out, struct buf *note,
                  struct err *e);
 
-/* What the file is, for people: the types of its tensors and how many there are of each, its name
- * and label. */
+/* What the file is, for people: the types of its tensors and how many there are of each, and the
+ * label that it gives itself. */
 void gguf_about(const struct gguf *g, struct buf *out);
 
 #endif

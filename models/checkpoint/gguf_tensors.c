@@ -444,7 +444,7 @@ void gguf_about(const struct gguf *g, struct buf *out)
     int count[DT_NVFP4 + 1] = {0};
     for (int i = 0; i < gguf_count(g); i++)
         count[gguf_at(g, i)->type]++;
-    buf_str(out, "GGUF, ");
+    buf_str(out, "GGUF of ");
     for (bool first = true;; first = false) {
         int most = 0;
         for (int t = 0; t <= DT_NVFP4; t++)
@@ -455,14 +455,7 @@ void gguf_about(const struct gguf *g, struct buf *out)
         count[most] = 0;
     }
     int64_t label = -1;
-    struct gguf_text name = {0};
-    bool ok = gguf_int(g, "general.file_type", 0, 1 << 20, &label, NULL) &&
-              gguf_string(g, "general.name", &name, NULL);
-    if (ok && label >= 0 && label < (int64_t)LEN(labels) && labels[label])
+    if (gguf_int(g, "general.file_type", 0, 1 << 20, &label, NULL) && label >= 0 &&
+        label < (int64_t)LEN(labels) && labels[label])
         buf_printf(out, ", labelled %s", labels[label]);
-    if (ok && name.n) {
-        char *text = xasprintf("%.*s", (int)(name.n < 80 ? name.n : 80), name.p);
-        buf_printf(out, ", \"%s\"", show(text).s);
-        free(text);
-    }
 }

@@ -511,11 +511,6 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
     struct buf about = {0};
     if (!(s->gguf = gguf_open(path, e)))
         return false;
-    for (int i = 0; i < gguf_files(s->gguf); i++) {
-        struct shard *f = shard_add(s, NULL, gguf_path(s->gguf, i));
-        f->fd = gguf_take_fd(s->gguf, i);
-        f->size = gguf_size(s->gguf, i);
-    }
     gguf_about(s->gguf, &about);
     s->about = about.p;
     const struct gguf_arch *a = gguf_arch(s->gguf, e);
@@ -524,6 +519,11 @@ static bool open_gguf(struct safetensors *s, const char *path, struct err *e)
               gguf_config(s->gguf, a, &s->config, &note, e);
     s->note = note.n ? xasprintf("%s: %s", show_path(path).s, note.p) : NULL;
     buf_free(&note);
+    for (int i = 0; i < gguf_files(s->gguf); i++) {
+        struct shard *f = shard_add(s, NULL, gguf_path(s->gguf, i));
+        f->fd = gguf_take_fd(s->gguf, i);
+        f->size = gguf_size(s->gguf, i);
+    }
     return ok;
 }
 
