@@ -1,7 +1,8 @@
 # aerie: `make run` and `make test` set up everything they need; `make help` lists the rest.
 
 # ---- configuration -------------------------------------------------------------------------------
-# MODE=release|debug|tsan|fuzz (debug: ASan + UBSan; tsan: ThreadSanitizer; fuzz: see 'make fuzz'), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
+# MODE=release|debug|tsan|fuzz|cover (debug: ASan + UBSan; tsan: ThreadSanitizer; fuzz: see 'make fuzz'; cover: see
+# tests/covers.sh), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
 # all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
 # run: kernels/cuda/timeline.h), STRESS=1 (kernels delay their warps at random: kernels/cuda/base/barrier.cuh), ZMQ=auto|1|0 (KV events of servers: auto: if libzmq is installed)
 MODE    ?= release
@@ -58,6 +59,10 @@ else ifeq ($(MODE),tsan)
 else ifeq ($(MODE),fuzz)
   CFLAGS  += -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
   LDFLAGS += -fsanitize=address,undefined
+else ifeq ($(MODE),cover)
+  CFLAGS  += -O1 --coverage -fprofile-update=atomic
+  LDFLAGS += --coverage
+  $(B)/repl/process/isolate.o: CFLAGS += -DCOVER
 else
   CFLAGS  += -O2
   # a third of the time of compiling; what tests test is compiled as the program is

@@ -36,6 +36,7 @@ one() { # path of a test, log folder: one file with its output, one with its ver
     local name=${1##*/}; local log=$2/$name.log start=$SECONDS
     local ok bad skip rc used TIMEFORMAT='%U %S'
     local tmp left; tmp=$(mktemp -d "${TMPDIR:-/tmp}/aerie-XXXXXX")
+    [ -z "$COVER" ] || { export GCOV_PREFIX=$COVER/$name; mkdir "$GCOV_PREFIX"; } # tests/covers.sh
     { time TMPDIR=$tmp timeout "$TEST_TIMEOUT" "$1" >"$log" 2>&1; rc=$?; } 2>"$2/$name.time"
     left=$(cd "$tmp" && echo *) ; rm -rf "$tmp"
     used=$(awk '/^[0-9.]+ [0-9.]+$/ { printf "%.1f", $1 + $2 }' "$2/$name.time") # bash names a signal there too

@@ -723,61 +723,18 @@ int plain_run(struct app *a)
 
 /* ---- aerie run ------------------------------------------------------------------------------- */
 
-/* Reads all of standard input, without its last line end. */
-static bool read_prompt(struct buf *out, struct err *e)
-{
-    struct reader r = {.fd = STDIN_FILENO};
-    enum got g;
-    while ((g = reader_line(&r, out, e)) == GOT_LINE && out->n <= READER_MOST)
-        buf_char(out, '\n');
-    buf_free(&r.in);
-    if (g == GOT_LINE)
-        return err_set(e, ERR_USAGE, "the input is too long; expected at most %d MiB", READER_MOST >> 20);
-    if (out->n)
-        drop_last(out, 1);
-    return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
-}
-
-/* Appends a file's text, on a new line. */
-static bool read_file(const char *path, struct buf *out, struct err *e)
-{
-    struct reader r = {.fd = reader_open(path, "file", e)};
-    enum got g = GOT_LINE;
-    if (r.fd < 0)
-        return false;
-    if (!file_fits(r.fd, path, READER_MOST, e)) {
-        close(r.fd);
-        return false;
-    }
-    while (g == GOT_LINE && !r.eof)
-        g = reader_more(&r, e);
-    close(r.fd);
-    bool ok = g == GOT_LINE || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
-    if (ok && r.in.n && memchr(r.in.p, '\0', r.in.n))
-        ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", path);
-    while (ok && r.in.n &&
-           r.in.p[r.in.n - 1] == '\n') /* the final line break is not part of the prompt */
-        drop_last(&r.in, 1);
-    if (ok && r.in.n) {
-        buf_str(out, out->n ? "\n\n" : "");
-        buf_add(out, r.in.p, r.in.n);
-    }
-    buf_free(&r.in);
-    return ok;
-}
-
 static bool read_whole_prompt(struct app *a, const char *given, struct buf *out, struct err *e)
 {
     bool from_stdin = given ? strcmp(given, "-") == 0 : !isatty(STDIN_FILENO);
     if (!from_stdin && !given && !a->opt.file)
         return err_set(e, ERR_USAGE, "no prompt, for example: aerie run \"count to ten\"");
-    if (from_stdin && !read_prompt(out, e))
+    if (from_stdin && !reader_all(out, e))
         return false;
     if (!from_stdin && given)
         buf_str(out, given);
     if (!a->opt.file)
         return true;
-    return read_file(a->opt.file, out, e);
+    return reader_file(a->opt.file, out, e);
 }
 
 static int once_code(const struct app *a, const struct plain *p)

@@ -90,3 +90,44 @@ int reader_open(const char *path, const char *what, struct err *e)
     close(fd);
     return -1;
 }
+
+bool reader_all(struct buf *out, struct err *e)
+{
+    struct reader r = {.fd = STDIN_FILENO};
+    enum got g;
+    while ((g = reader_line(&r, out, e)) == GOT_LINE && out->n <= READER_MOST)
+        buf_char(out, '\n');
+    buf_free(&r.in);
+    if (g == GOT_LINE)
+        return err_set(e, ERR_USAGE, "the input is too long; expected at most %d MiB",
+                       READER_MOST >> 20);
+    if (out->n)
+        out->p[--out->n] = '\0';
+    return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
+}
+
+bool reader_file(const char *path, struct buf *out, struct err *e)
+{
+    struct reader r = {.fd = reader_open(path, "file", e)};
+    enum got g = GOT_LINE;
+    if (r.fd < 0)
+        return false;
+    if (!file_fits(r.fd, path, READER_MOST, e)) {
+        close(r.fd);
+        return false;
+    }
+    while (g == GOT_LINE && !r.eof)
+        g = reader_more(&r, e);
+    close(r.fd);
+    bool ok = g == GOT_LINE || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
+    if (ok && r.in.n && memchr(r.in.p, '\0', r.in.n))
+        ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", path);
+    while (ok && r.in.n && r.in.p[r.in.n - 1] == '\n')
+        r.in.p[--r.in.n] = '\0';
+    if (ok && r.in.n) {
+        buf_str(out, out->n ? "\n\n" : "");
+        buf_add(out, r.in.p, r.in.n);
+    }
+    buf_free(&r.in);
+    return ok;
+}

@@ -33,5 +33,11 @@ bool reader_hung_up(const struct reader *r);
 enum got reader_more(struct reader *r, struct err *e);
 /* The next line without its end (\n or \r\n), appended to `out`. A NUL byte in it is an error. */
 enum got reader_line(struct reader *r, struct buf *out, struct err *e);
+/* Appends all of standard input, at most READER_MOST bytes, without its last line end. False and *e
+ * (ERR_USAGE): too long, a NUL byte, or a signal came. */
+bool reader_all(struct buf *out, struct err *e);
+/* Appends a file's text, after an empty line if there is text already, without the line breaks at
+ * its end. False and *e (ERR_USAGE): too long, no text, or a signal came. */
+bool reader_file(const char *path, struct buf *out, struct err *e);
 
 #endif

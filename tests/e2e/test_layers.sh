@@ -113,7 +113,7 @@ without "no message for people is searched or compared" "$reads\($inside\b$messa
 without "no message for people is skipped in part" "(->|\\.|\\b)$message *\\+ *(strlen|sizeof|[0-9(])" '^engine/thread/load\.c:.*sizeof' repl history engine models
 without "no text of several words is compared with" "$reads\($inside$prose" \
     '"SQLite format 3"|^models/chat/formats\.c:|^engine/cycle/fit\.c:.*"KV cells"' repl history engine models
-result "$(for f in $(find repl history engine models -name '*.c'); do
+result "$(find repl history engine models -name '*.c' | while read -r f; do
     names=$(grep -oE "static const char [a-z_]+\[\] *= *$prose" "$f" | sed -E 's/.*char ([a-z_]+)\[.*/\1/' | paste -sd'|')
     [ -z "$names" ] || grep -HnE "$reads\($inside\b($names)\b" "$f"
 done | grep -v '^history/recovery/side_file\.c:.*magic')" "nor with one that has a name"
