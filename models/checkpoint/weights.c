@@ -177,14 +177,19 @@ static bool refuse_missing(const struct binder *b, const char *name_, const enum
                    show_path(st_path(b->st, NULL)).s, show(name).s, expected);
 }
 
+static struct tensor *place_of(const struct tensor_spec *s, void *base)
+{
+    return (struct tensor *)((char *)base + s->at);
+}
+
 static struct tensor_load *add_load(struct binder *b, void *base, const struct tensor_spec *s,
                                     const struct tensor *src)
 {
     if (b->n_load == b->room)
         b->load = xrealloc(b->load, (size_t)(b->room = 2 * b->room + 64), sizeof *b->load);
     struct tensor_load *l = &b->load[b->n_load++];
-    *l = (struct tensor_load){.dst = (struct tensor *)((char *)base + s->at), .form = *src,
-                              .src = src, .bytes = src->bytes};
+    *l = (struct tensor_load){.dst = place_of(s, base), .form = *src, .src = src,
+                              .bytes = src->bytes};
     l->form.by_row = spec_by_row(s);
     binder_mark_used(b, src);
     return l;
@@ -266,13 +271,15 @@ bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *c
         extents_of_layer(b->x, l);
     for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->fused + s->stacked)) {
         bool has = condition_holds(b->cfg, l, index, s->when), ok = true;
+        if (s->instead && b->n_load && b->load[b->n_load - 1].dst == place_of(s, base))
+            continue;
         if (s->fused || s->stacked) {
             ok = !has || (s->fused ? bind_fused : bind_stacked)(b, s, prefix, base);
         } else {
             const struct tensor *t = binder_find(b, prefix, s->name);
             if (!has && t && s->unused_ok && l->kv_src != index)
                 binder_mark_used(b, t);
-            if (!has || (!t && s->when == IF_PRESENT))
+            if (!has || (!t && (s->when == IF_PRESENT || s[1].instead)))
                 continue;
             t = find_checked(b, s, s->name, s->dim, prefix);
             ok = t && add_load(b, base, s, t);
@@ -354,7 +361,7 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
     if (l)
         extents_of_layer(x, l);
     for (const struct tensor_spec *s = spec; s->name; s += max_int(1, s->stacked))
-        if (s->when != IF_PRESENT && condition_holds(g, l, index, s->when))
+        if (s->when != IF_PRESENT && !s->instead && condition_holds(g, l, index, s->when))
             shape_tensor(s, x, prefix, base, names);
 }
 

@@ -37,6 +37,8 @@ struct tensor_spec {
     int stacked; /* in the first row of so many: each is a matrix of every expert, "*" in its name
                     being the expert's number. They lie one after another in one tensor, an
                     expert's before the next one's; 0: none */
+    bool instead; /* of a stacked row: read if the tensor of the row before, which has its place in
+                     the model, is not there */
 };
 
 /* Whether the tensor is a matrix with one row per expert, of which single rows are read. */
