@@ -213,7 +213,7 @@ enum expert_layout {
 
 /* Mixture of experts. logits = router rnorm(src) * router_scale..., the top_k largest (ties: lowest
  * index), softmax over those, or their shares of the softmax over all (router_all), times
- * expert_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). */
+ * expert_scale and weight_scale; dst (+)= post(sum_e w_e (down_e h_e + b_e)). */
 struct k_moe {
     int rows, in, ffn, n_expert, top_k;
     kbuf src; /* (rows, in) */
@@ -224,6 +224,7 @@ struct k_moe {
     const struct tensor *router, *router_b; /* (E, in), (E) or NULL */
     bool router_all;
     const struct tensor *expert_scale; /* (E) or NULL */
+    float weight_scale;                /* another factor of weights; 0: none */
     enum expert_layout layout;
     const struct tensor *gate_up, *gate_up_s, *gate_up_b; /* data, MXFP4 scales, (E, 2f) bias */
     const struct tensor *down, *down_s, *down_b;          /* data, MXFP4 scales, (E, out) bias */

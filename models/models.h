@@ -111,7 +111,7 @@ static inline struct tensor *layer_tensors(struct layer *l, int *n)
 enum norm_place { PLACE_PRE, PLACE_POST, PLACE_SANDWICH };
 enum moe_kind {
     MOE_NONE,
-    MOE_ALONE,  /* experts in place of the dense MLP */
+    MOE_ALONE,  /* experts in place of the dense MLP, or with a shared one beside them */
     MOE_GEMMA4, /* experts beside it, with norms of their own */
 };
 enum expert_store { STORE_MXFP4, STORE_IN_OUT, STORE_HALVES }; /* as k_moe's layouts */
@@ -130,6 +130,8 @@ struct config {
     bool qkv_bias, o_bias, sinks;
     float attn_scale, attn_softcap, final_softcap;
     float embed_scale; /* rounded as the family rounds it */
+    float residual_scale; /* of what attention and MLP add, before its norm */
+    float logit_scale;
     enum act_kind act;
     float swiglu_limit;
     bool tied; /* the head is the embedding */

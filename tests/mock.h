@@ -221,7 +221,8 @@ static inline void mock_layer(struct mock *m, struct layer *l, int window, int i
 static inline void mock_config(struct config *c, int layers, int window)
 {
     *c = (struct config){.hidden = MOCK_H, .n_layer = layers, .vocab = MOCK_V, .max_pos = 4096,
-                         .norm = NORM_RMS, .attn_scale = 1, .embed_scale = 1, .window = window,
+                         .norm = NORM_RMS, .attn_scale = 1, .embed_scale = 1, .residual_scale = 1,
+                         .logit_scale = 1, .window = window,
                          .bos = -1, .pad = -1};
 }
 

@@ -291,7 +291,8 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
         .packed = output_packed(kp, w),
-        .b = tensor_opt(&w->bo), .scale = 1, .post = norm_of(c, &w->attn_norm), .add = true,
+        .b = tensor_opt(&w->bo), .scale = c->residual_scale,
+        .post = norm_of(c, &w->attn_norm), .add = true,
         .dst = n->x});
 }
 
@@ -306,7 +307,8 @@ static void dense(struct net *n, const struct layer *w, int rows, const struct t
                                             .up = &w->up, .act = c->act, .packed = packed,
                                             .dst = n->h});
     n->dev.k->linear(n->dev.d, &(struct k_linear){
-        .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down, .scale = 1,
+        .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down,
+        .scale = c->residual_scale,
         .post = norm_of(c, post), .add = add, .packed = packed, .dst = dst});
 }
 
@@ -332,12 +334,21 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
         .router_in = tensor_opt(&w->router_in),
         .router_scale = own_router_norm ? 1 / __builtin_sqrtf((float)c->hidden) : 1,
         .router = &w->router, .router_b = tensor_opt(&w->router_b), .router_all = c->router_all,
-        .expert_scale = tensor_opt(&w->expert_scale),
+        .expert_scale = tensor_opt(&w->expert_scale), .weight_scale = c->residual_scale,
         .layout = layout[c->store], .gate_up = &w->gate_up, .gate_up_s = tensor_opt(&w->gate_up_s),
         .gate_up_b = tensor_opt(&w->gate_up_b), .down = &w->down_e,
         .down_s = tensor_opt(&w->down_s),
         .down_b = tensor_opt(&w->down_b), .act = c->act, .limit = c->swiglu_limit,
         .post = norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
+}
+
+/* x += y (norm absent) or norm(y) */
+static void add_y(struct net *n, int rows, const struct tensor *norm)
+{
+    const struct config *c = &n->m->cfg;
+    n->dev.k->normalize(n->dev.d, &(struct k_normalize){
+        .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+        .src = n->y, .dst = n->x, .norm = norm_of(c, norm), .add = true, .scale = 1});
 }
 
 /* x += norm(mlp(norm(x))), the mlp being dense, a mixture of experts, or the sum of both */
@@ -347,13 +358,16 @@ static void feed_forward(struct net *n, const struct layer *w, int rows)
     if (!w->is_moe) {
         dense(n, w, rows, &w->ffn_norm, true, n->x);
     } else if (c->moe == MOE_ALONE) {
+        bool shared = w->gate.data != NULL; /* reads x before the experts add to it */
+        if (shared)
+            dense(n, w, rows, &w->ffn_norm, false, n->y);
         experts(n, w, rows, &w->ffn_in_norm, &w->ffn_norm, n->x);
+        if (shared)
+            add_y(n, rows, &w->ffn_norm);
     } else {
         dense(n, w, rows, &w->ffn_norm_1, false, n->y);
         experts(n, w, rows, &w->ffn_in_norm_2, &w->ffn_norm_2, n->y);
-        n->dev.k->normalize(n->dev.d, &(struct k_normalize){
-            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
-            .src = n->y, .dst = n->x, .norm = norm_of(c, &w->ffn_norm), .add = true, .scale = 1});
+        add_y(n, rows, &w->ffn_norm);
     }
 }
 
@@ -424,7 +438,8 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
             .src = src, .dst = hidden, .norm = norm_of(c, &n->m->norm), .scale = 1});
     k->linear(d, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = src,
                                     .pre = norm_of(c, &n->m->norm), .w = &n->m->head,
-                                    .softcap = c->final_softcap, .scale = 1, .dst = logits});
+                                    .softcap = c->final_softcap, .scale = c->logit_scale,
+                                    .dst = logits});
 }
 
 /* ---- moving cells ---------------------------------------------------------------------------- */

@@ -61,10 +61,11 @@ static void route_row(void *arg, int r, int thread)
             sum += run->isa->exp(logits[e] - logits[chosen[0]]);
     }
     for (int i = 0; i < a->top_k; i++) {
-        float scale = 1;
+        float scale = a->weight_scale != 0 ? a->weight_scale : 1;
+        float of_expert = 1;
         if (a->expert_scale)
-            run->isa->widen(a->expert_scale, (size_t)chosen[i], 1, 1, &scale);
-        weight[i] = weight[i] / sum * scale;
+            run->isa->widen(a->expert_scale, (size_t)chosen[i], 1, 1, &of_expert);
+        weight[i] = weight[i] / sum * of_expert * scale;
     }
 }
 

@@ -63,7 +63,7 @@ bool arch_sizes(struct arch *a, const struct sizes *d)
         return false;
     g->qkv_bias = g->o_bias = bias;
     g->attn_scale = (float)pow(dim, -0.5);
-    g->embed_scale = 1;
+    g->embed_scale = g->residual_scale = g->logit_scale = 1;
     g->bos = g->pad = -1;
     a->layer = xcalloc((size_t)g->n_layer, sizeof *a->layer);
     for (int i = 0; i < g->n_layer; i++) {
@@ -158,6 +158,20 @@ void arch_quantization(const struct arch *a, const char *method)
 {
     check_method(&a->top, method);
     check_method(&a->c, method);
+}
+
+/* ---- the block of most families ---- */
+
+bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place)
+{
+    if (!arch_sizes(a, dflt))
+        return false;
+    a->cfg->norm = NORM_RMS;
+    a->cfg->place = place;
+    a->cfg->act = arch_act(&a->c, "hidden_act", "silu");
+    a->cfg->tied = arch_tied(a, false);
+    arch_quantization(a, NULL);
+    return true;
 }
 
 /* ---- special tokens and generation_config.json ---- */

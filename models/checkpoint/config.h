@@ -29,9 +29,13 @@ struct sizes {
 };
 
 /* Reads the sizes and allocates the layers, each with full attention, rope 0, its own K and V and
- * no experts. Sets attn_scale to head_dim^-1/2, embed_scale to 1, and both qkv_bias and o_bias to
- * attention_bias. False on error. */
+ * no experts. Sets attn_scale to head_dim^-1/2, the other scales to 1, and both qkv_bias and o_bias
+ * to attention_bias. False on error. */
 bool arch_sizes(struct arch *a, const struct sizes *dflt);
+
+/* The block of most families: sizes, RMS norms at `place`, hidden_act (silu), a head of its own
+ * unless tied, no quantised weights. False on error. */
+bool arch_block(struct arch *a, const struct sizes *dflt, enum norm_place place);
 
 /* Reads layer_types; if absent, layer i is full iff (i + 1) % period == 0 (period 1: all are full,
  * 0: none is). Sets the window of the sliding layers to sliding_window; `window` is its default, 0:

@@ -256,6 +256,8 @@ static const struct decides {
     {"norm_topk_prob", same_norm, "true if the model has experts"},
     {"decoder_sparse_step", one, "1"},
     {"mlp_only_layers", off, "none"},
+    {"mlp_layer_types", off, "none"},
+    {"shared_intermediate_size", off, "0"},
     {"swiglu_limit", off, "none"},
     {"swiglu_alpha", off, "none"},
     /* gemma-4, and layers that differ from the others */

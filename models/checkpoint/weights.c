@@ -100,6 +100,7 @@ static bool condition_holds(const struct config *g, const struct layer *l, int i
     case IF_QK_NORM: return g->qk_norm;
     case IF_K_NORM: return g->qk_norm && own;
     case IF_DENSE: return !l->is_moe;
+    case IF_SHARED: return l->ffn > 0;
     case IF_MOE: return l->is_moe;
     case IF_MXFP4: return l->is_moe && g->store == STORE_MXFP4;
     case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
@@ -281,7 +282,8 @@ bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *c
                 binder_mark_used(b, t);
             if (!has || (!t && (s->when == IF_PRESENT || s[1].instead)))
                 continue;
-            t = find_checked(b, s, s->name, s->dim, prefix);
+            bool older = !t && s->older && binder_find(b, prefix, s->older);
+            t = find_checked(b, s, older ? s->older : s->name, s->dim, prefix);
             ok = t && add_load(b, base, s, t);
         }
         if (!ok)

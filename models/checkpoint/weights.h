@@ -20,7 +20,7 @@ enum extent {
 
 enum when {
     ALWAYS, IF_PRESENT, IF_UNTIED, IF_QKV_BIAS, IF_KV_BIAS, IF_V_BIAS, IF_O_BIAS, IF_OWN_KV,
-    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS, IF_PLE,
+    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_SHARED, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS, IF_PLE,
 };
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
@@ -31,6 +31,7 @@ struct tensor_spec {
     enum extent dim[4];
     enum when when;
     enum content content;
+    const char *older; /* another name, under which the tensor is looked for if `name` is not there */
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */

@@ -28,7 +28,8 @@ struct family {
     const struct tensor_spec *layer; /* tensors of struct layer; names follow "TRUNKlayers.N." */
 };
 
-extern const struct family family_exaone4, family_gemma2, family_gemma3, family_gemma3_mm,
+extern const struct family family_exaone4, family_granite_swa, family_granitemoe_swa,
+    family_mellum, family_gemma2, family_gemma3, family_gemma3_mm,
     family_gemma4, family_gemma4_unified, family_gpt_oss, family_llama, family_ministral,
     family_ministral3, family_mistral, family_olmo2, family_olmo3, family_phi3, family_qwen3,
     family_qwen3_moe, family_smollm3;

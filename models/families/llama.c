@@ -1,6 +1,6 @@
 /* llama.c - families of the pre-norm block: Llama 3, Mistral and Ministral (Llama with windows),
  * Ministral 3 (queries far into the context get a factor), SmolLM 3 (some layers have no rope),
- * Qwen 3 (q and k are normalised per head) and its mixtures of experts, Phi 3 (fused matrices).
+ * Qwen 3 (q and k are normalised per head), Phi 3 (fused matrices).
  */
 #include "models/families/families.h"
 
@@ -11,17 +11,10 @@ static const struct rope_spelling plain_rope = {
 static bool configure_block(struct arch *a, const struct sizes *dflt,
                             const struct rope_spelling *rope)
 {
-    if (!arch_sizes(a, dflt))
+    if (!arch_block(a, dflt, PLACE_PRE))
         return false;
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    g->norm = NORM_RMS;
-    g->place = PLACE_PRE;
-    g->act = arch_act(c, "hidden_act", "silu");
-    g->tied = arch_tied(a, false);
-    arch_quantization(a, NULL);
-    g->n_rope = 1;
-    arch_rope(c, g, rope, &g->rope[0]);
+    a->cfg->n_rope = 1;
+    arch_rope(&a->c, a->cfg, rope, &a->cfg->rope[0]);
     return true;
 }
 
@@ -131,44 +124,6 @@ static bool configure_qwen3(struct arch *a)
     return conf_ok(c);
 }
 
-/* The layers of mlp_only_layers, and those that no decoder_sparse_step-th is, have a dense MLP. */
-static void configure_sparse(struct arch *a)
-{
-    const struct conf *c = &a->c;
-    int64_t dense[1024];
-    int step = conf_int(c, "decoder_sparse_step", 1, 1, 1 << 20);
-    int n = conf_ints(c, "mlp_only_layers", dense, 1024);
-    for (int i = 0; i < a->cfg->n_layer; i++) {
-        a->layer[i].is_moe = (i + 1) % step == 0;
-        for (int k = 0; k < n; k++)
-            a->layer[i].is_moe &= dense[k] != i;
-    }
-}
-
-static bool configure_qwen3_moe(struct arch *a)
-{
-    static const struct sizes dflt = {.kv = 4, .eps = 1e-6};
-    if (!configure_block(a, &dflt, &plain_rope))
-        return false;
-    const struct conf *c = &a->c;
-    struct config *g = a->cfg;
-    g->qk_norm = true;
-    g->moe = MOE_ALONE;
-    g->store = STORE_HALVES;
-    int n = conf_int(c, "num_local_experts", 128, 1, 512);
-    g->n_expert = conf_int(c, "num_experts", n, 1, 512); /* another name, which comes first */
-    g->top_k = conf_int(c, "num_experts_per_tok", 8, 1, min_int(g->n_expert, 32));
-    if (g->top_k > g->n_expert)
-        conf_refuse(c, "num_experts_per_tok", "is missing, and its default 8 is more than the %d "
-                    "experts", g->n_expert);
-    g->expert_ffn = conf_int(c, "moe_intermediate_size", 768, 1, 1 << 20);
-    g->router_all = !conf_bool(c, "norm_topk_prob", false);
-    configure_sparse(a);
-    bool slides = conf_bool(c, "use_sliding_window", false);
-    arch_windows(a, slides && !conf_is_null(c, "sliding_window") ? 0 : 1, 4096);
-    return conf_ok(c);
-}
-
 /* A rope of type yarn or su is one of type longrope here, which is not supported. */
 static bool configure_phi3(struct arch *a)
 {
@@ -192,19 +147,6 @@ static const struct tensor_spec qwen3_layer[] = {
     SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
-static const struct tensor_spec qwen3_moe_layer[] = {
-    SPECS_PRE_NORM,
-    SPECS_ATTENTION,
-    SPECS_HEAD_NORMS,
-    SPECS_MLP_IF(IF_DENSE),
-    {SPEC(layer, router, "mlp.gate.weight", X_EXPERTS, X_HIDDEN), .when = IF_MOE},
-    {SPEC(layer, gate_up, "mlp.experts.*.gate_proj.weight", X_EXPERT_FFN, X_HIDDEN),
-     .when = IF_MOE, .stacked = 2},
-    {SPEC(layer, gate_up, "mlp.experts.*.up_proj.weight", X_EXPERT_FFN, X_HIDDEN)},
-    {SPEC(layer, down_e, "mlp.experts.*.down_proj.weight", X_HIDDEN, X_EXPERT_FFN),
-     .when = IF_MOE, .stacked = 1},
-    {0},
-};
 static const struct tensor_spec phi3_layer[] = {
     SPECS_PRE_NORM,
     {SPEC(layer, wq, "self_attn.qkv_proj.weight", X_Q, X_IN), .fused = 3},
@@ -278,18 +220,6 @@ const struct family family_qwen3 = {
     .configure = configure_qwen3,
     .trunk = trunk,
     .layer = qwen3_layer,
-};
-
-const struct family family_qwen3_moe = {
-    .name = "qwen3",
-    .types = (const char *const[]){"qwen3_moe", NULL},
-    .keys = (const char *const[]){
-        KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",
-        "use_sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok",
-        "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", NULL},
-    .configure = configure_qwen3_moe,
-    .trunk = trunk,
-    .layer = qwen3_moe_layer,
 };
 
 const struct family family_phi3 = {

@@ -24,20 +24,6 @@ static void check_old_theta(const struct arch *a)
                 "500000, or a rope_theta in rope_parameters.sliding_attention");
 }
 
-static bool configure_block(struct arch *a, const struct sizes *dflt)
-{
-    if (!arch_sizes(a, dflt))
-        return false;
-    struct config *g = a->cfg;
-    g->norm = NORM_RMS;
-    g->place = PLACE_POST;
-    g->qk_norm = true;
-    g->act = arch_act(&a->c, "hidden_act", "silu");
-    g->tied = arch_tied(a, false);
-    arch_quantization(a, NULL);
-    return true;
-}
-
 static void configure_one_rope(struct arch *a)
 {
     static const struct rope_spelling rope = {
@@ -50,9 +36,9 @@ static void configure_one_rope(struct arch *a)
 static bool configure_olmo2(struct arch *a)
 {
     static const struct sizes dflt = {.eps = 1e-5};
-    if (!configure_block(a, &dflt))
+    if (!arch_block(a, &dflt, PLACE_POST))
         return false;
-    a->cfg->qk_norm_whole = true;
+    a->cfg->qk_norm = a->cfg->qk_norm_whole = true;
     configure_one_rope(a);
     return conf_ok(&a->c);
 }
@@ -78,9 +64,10 @@ static int exaone4_period(const struct conf *c)
 static bool configure_exaone4(struct arch *a)
 {
     static const struct sizes dflt = {.kv = 32, .eps = 1e-5};
-    if (!configure_block(a, &dflt))
+    if (!arch_block(a, &dflt, PLACE_POST))
         return false;
     const struct conf *c = &a->c;
+    a->cfg->qk_norm = true;
     arch_windows(a, exaone4_period(c), 4096);
     /* the last layer is full whatever the letters say */
     if (!conf_has(c, "layer_types") && json_is_string(conf_value(c, "sliding_window_pattern")))
@@ -101,11 +88,11 @@ static bool configure_olmo3(struct arch *a)
     static const struct rope_spelling full = {
         .type = "full_attention", .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(5e5),
     };
-    if (!configure_block(a, &dflt))
+    if (!arch_block(a, &dflt, PLACE_POST))
         return false;
     const struct conf *c = &a->c;
     struct config *g = a->cfg;
-    g->qk_norm_whole = true;
+    g->qk_norm = g->qk_norm_whole = true;
     arch_windows(a, 4, 4096);
     g->n_rope = 2;
     arch_rope(c, g, &sliding, &g->rope[0]);

@@ -49,6 +49,9 @@ CLASS = {
     "gemma4unified": ("Gemma4UnifiedTextConfig", "Gemma4UnifiedForCausalLM"),
     "phi3": ("Phi3Config", "Phi3ForCausalLM"),
     "qwen3moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
+    "mellum": ("MellumConfig", "MellumForCausalLM"),
+    "granite": ("GraniteSWAConfig", "GraniteSWAForCausalLM"),
+    "granitemoe": ("GraniteMoeSWAConfig", "GraniteMoeSWAForCausalLM"),
 }
 # model_type of the multimodal folder that contains such a text model
 OUTER = {"gemma3": "gemma3", "gemma4": "gemma4", "gemma4unified": "gemma4_unified",
@@ -136,6 +139,20 @@ CASES = {
         head_dim=16, num_hidden_layers=4, num_experts=5, num_experts_per_tok=2,
         moe_intermediate_size=12, decoder_sparse_step=2, norm_topk_prob=True,
         attention_bias=True)),
+    "mellum-b": ("mellum", dict(  # a rope for each layer type, dense layers
+        head_dim=16, num_hidden_layers=4, sliding_window=6, layer_types=[SLIDE, FULL] * 2,
+        mlp_layer_types=["sparse", "dense", "sparse", "sparse"], num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=16, rope_parameters={
+            FULL: YARN,
+            SLIDE: dict(rope_type="default", rope_theta=1e4)})),
+    "granite-b": ("granite", dict(  # two thetas and layers without rope
+        num_hidden_layers=6, sliding_window=5, layer_rope_theta=[0, 1e4, 5e5, 1e4, 0, 5e5],
+        embedding_multiplier=3.0, logits_scaling=1.7, residual_multiplier=0.6,
+        attention_multiplier=0.4)),
+    "granitemoe-b": ("granitemoe", dict(  # experts beside a shared MLP
+        intermediate_size=20, num_hidden_layers=5, sliding_window=7, num_local_experts=5,
+        num_experts_per_tok=2, shared_intermediate_size=28, embedding_multiplier=2.0,
+        logits_scaling=0.7, residual_multiplier=0.5, attention_multiplier=0.3)),
 }
 
 
@@ -320,6 +337,35 @@ def vary_qwen3moe(r, d):
                 mlp_only_layers=r.choice([[], [r.randrange(n)]]), rope_parameters=rope(r),
                 attention_bias=r.random() < 0.3, use_sliding_window=r.random() < 0.5,
                 sliding_window=window(r), tie_word_embeddings=r.random() < 0.5)
+
+
+def vary_mellum(r, d):
+    n, e = d["num_hidden_layers"], r.choice([3, 8, 13])
+    ropes = {t: rope(r) for t in (FULL, SLIDE)}
+    for p in ropes.values():
+        p.pop("truncate", None)
+    return dict(num_experts=e, num_experts_per_tok=r.randint(1, min(e, 4)),
+                moe_intermediate_size=r.choice([12, 20, 32]), norm_topk_prob=r.random() < 0.5,
+                mlp_layer_types=r.choice([None, r.choices(["dense", "sparse"], k=n)]),
+                attention_bias=r.random() < 0.3, layer_types=types(r, n), sliding_window=window(r),
+                rope_parameters=ropes)
+
+
+def vary_granite(r, d):
+    n, thetas = d["num_hidden_layers"], [0] + r.choice([[1e4], [1e4, 5e5]])
+    return dict(sliding_window=window(r), layer_types=r.choice([None, types(r, n)]),
+                layer_rope_theta=r.choice([None, r.choices(thetas, k=n)]),
+                embedding_multiplier=r.choice([1.0, 3.0]), rope_parameters=rope(r),
+                logits_scaling=r.choice([1.0, 8.0, 0.5]), attention_bias=r.random() < 0.3,
+                residual_multiplier=r.choice([1.0, 0.22]), tie_word_embeddings=r.random() < 0.5,
+                attention_multiplier=r.choice([1.0, 0.3]))
+
+
+def vary_granitemoe(r, d):
+    e = r.choice([3, 8, 13])
+    return dict(vary_granite(r, d), num_local_experts=e,
+                num_experts_per_tok=r.randint(1, min(e, 4)),
+                shared_intermediate_size=r.choice([0, 24, 36]))
 
 
 VARY = {f: globals()["vary_" + f] for f in CLASS}

@@ -65,6 +65,12 @@ static const struct mutant {
     {"phi3-b", "\"sliding_window\": 6", "\"sliding_window\": 7", NULL},
     {"qwen3moe-b", "\"norm_topk_prob\": false", "\"norm_topk_prob\": true", NULL},
     {"qwen3moe-b", "\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 2", NULL},
+    {"mellum-b", "\"sliding_window\": 6", "\"sliding_window\": 7", NULL},
+    {"granite-b", "\"residual_multiplier\": 0.6", "\"residual_multiplier\": 0.7", NULL},
+    {"granite-b", "\"logits_scaling\": 1.7", "\"logits_scaling\": 1.6", NULL},
+    {"granite-b", "\"attention_multiplier\": 0.4", "\"attention_multiplier\": 0.6", NULL},
+    {"granitemoe-b", "\"residual_multiplier\": 0.5", "\"residual_multiplier\": 0.6", NULL},
+    {"granitemoe-b", "\"embedding_multiplier\": 2.0", "\"embedding_multiplier\": 3.0", NULL},
     {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
      "eagle3-redhat-b"},
     {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
@@ -157,6 +163,9 @@ static struct pair pairs[] = {
     {"phi3-b", NULL},           /* fused matrices; a part of each head rotated */
     {"qwen3moe-b", NULL},       /* experts beside dense layers, softmax over all */
     {"qwen3moe-c", NULL},       /* softmax over the chosen */
+    {"mellum-b", NULL},         /* a rope for each layer type, dense layers */
+    {"granite-b", NULL},        /* sinks, multipliers, two thetas and layers without rope */
+    {"granitemoe-b", NULL},     /* experts beside a shared MLP */
     {"gemma4-unified-b", NULL}, /* shared K and V, K as V, double-wide MLPs */
     {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */

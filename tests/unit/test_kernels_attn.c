@@ -475,7 +475,8 @@ static void moe_on(const struct moe_case *c, const float *src, const float *old,
         .src = floats(src, n), .pre = c->pre, .router_norm = c->router_norm,
         .router_in = c->scaled ? &c->router_in : NULL, .router_scale = c->scaled ? .3f : 1,
         .router = &c->router, .router_b = c->bias ? &c->router_b : NULL, .router_all = c->all,
-        .expert_scale = c->scaled ? &c->expert_scale : NULL, .layout = c->layout,
+        .expert_scale = c->scaled ? &c->expert_scale : NULL, .weight_scale = c->all ? .7f : 0,
+        .layout = c->layout,
         .gate_up = &c->gate_up, .gate_up_s = mx ? &c->gate_up_s : NULL,
         .gate_up_b = c->bias ? &c->gate_up_b : NULL, .down = &c->down,
         .down_s = mx ? &c->down_s : NULL, .down_b = c->bias ? &c->down_b : NULL, .act = c->act,
@@ -582,6 +583,7 @@ static void ref_moe_row(const struct moe_case *c, int r, double *want, float *ch
     for (int k = 0; k < c->top_k; k++) {
         double w = exp(logit[ids[k]] - best) / total;
         w *= c->scaled ? weight_at(&c->expert_scale, (size_t)ids[k]) : 1;
+        w *= c->all ? (double).7f : 1;
         ref_expert(c, x, ids[k], y);
         for (int i = 0; i < c->in; i++)
             sum[i] += w * y[i];

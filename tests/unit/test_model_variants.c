@@ -459,11 +459,38 @@ static void test_parts_that_do_not_fit_are_refused_by_name(void **state)
     refused(&c, "qkv_proj.weight has shape [60, 100], expected [100 (of its parts), 60");
 }
 
+static void test_older_names_of_granite_experts(void **state)
+{
+    (void)state;
+    struct ck c = ck_load("tests/golden/granitemoe-b", ST);
+    struct model m = load("tests/golden/granitemoe-b"), older;
+    for (int l = 0; l < m.cfg.n_layer; l++) {
+        static const char *const name[][2] = {{"router.weight", "router.layer.weight"},
+                                              {"experts.gate_up_proj", "input_linear.weight"},
+                                              {"experts.down_proj", "output_linear.weight"}};
+        for (int i = 0; i < 3; i++) {
+            char from[96], to[96];
+            snprintf(from, sizeof from, "model.layers.%d.block_sparse_moe.%s", l, name[i][0]);
+            snprintf(to, sizeof to, "model.layers.%d.block_sparse_moe.%s", l, name[i][1]);
+            ck_rename(&c, from, to);
+        }
+    }
+    older = load_ck(&c, 1);
+    for (int l = 0; l < m.cfg.n_layer; l++)
+        assert_memory_equal(m.layer[l].down_e.data, older.layer[l].down_e.data,
+                            m.layer[l].down_e.bytes);
+    assert_int_equal(m.bytes, older.bytes);
+    model_free(&m);
+    model_free(&older);
+    ck_free(&c);
+}
+
 /* A model without a checkpoint has the tensors of one with a checkpoint. */
 static void test_shapes_without_a_checkpoint_are_those_of_one(void **state)
 {
     (void)state;
-    static const char *const folders[] = {"phi3-b", "qwen3moe-b", "qwen3moe-c", "exaone4-b"};
+    static const char *const folders[] = {"phi3-b", "qwen3moe-b", "mellum-b", "exaone4-b",
+                                          "granitemoe-b"};
     for (int i = 0; i < LEN(folders); i++) {
         char *dir = xasprintf("tests/golden/%s", folders[i]);
         struct buf text = ck_read(dir, "config.json");
@@ -506,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_the_rows_of_a_fused_matrix_are_three_tensors_and_two),
         cmocka_unit_test(test_matrices_of_single_experts_are_stacked),
         cmocka_unit_test(test_parts_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(test_older_names_of_granite_experts),
         cmocka_unit_test(test_shapes_without_a_checkpoint_are_those_of_one),
     };
     return cmocka_run_group_tests_name("model variants", tests, NULL, NULL);

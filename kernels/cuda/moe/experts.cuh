@@ -45,7 +45,7 @@ struct moe_args {
     int rows, in, ffn, n_expert, top_k;
     struct norm pre, router_norm, post;
     struct vec router_in, router_b, expert_scale, gate_up_b, down_b;
-    float router_scale;
+    float router_scale, weight_scale; /* weight_scale 0: none */
     bool router_all;
     struct vec router;
     size_t router_pitch, gate_up_b_pitch, down_b_pitch;
@@ -196,6 +196,8 @@ __device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key
     *weight /= a.router_all ? all : sum;
     if (a.expert_scale.p && lane < a.top_k)
         *weight *= weight_at(a.expert_scale, (size_t)*expert);
+    if (a.weight_scale != 0)
+        *weight *= a.weight_scale;
 }
 
 /* A block's own lists of pairs and jobs. */

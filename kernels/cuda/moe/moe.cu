@@ -181,6 +181,7 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.down_b_pitch = a->down_b ? cuda_pitch(a->down_b) : 0;
     m.router_scale = a->router_scale;
     m.router_all = a->router_all;
+    m.weight_scale = a->weight_scale;
     m.halves = a->layout == EXPERT_HALVES;
     m.f16 = a->layout == EXPERT_MXFP4;
     m.act = a->act, m.limit = a->limit, m.add = a->add;

@@ -1,0 +1,161 @@
+/* granite.c - Granite with sliding layers, dense and as a mixture of experts: sinks in all layers,
+ * a theta for each layer, and multipliers of the embedding, the scores, what a block adds, and the
+ * logits.
+ */
+#include "models/families/families.h"
+
+/* Without layer_types every fourth layer is full, the first among them. */
+static void configure_windows(struct arch *a)
+{
+    struct config *g = a->cfg;
+    bool given = conf_has(&a->c, "layer_types");
+    arch_windows(a, 0, 128);
+    g->window = 0;
+    for (int i = 0; i < g->n_layer; i++) {
+        if (!given && i % 4 == 0)
+            a->layer[i].window = 0;
+        if (a->layer[i].window)
+            g->window = a->layer[i].window;
+    }
+}
+
+/* The table of that theta, a new one if it is new. */
+static int rope_of_theta(struct arch *a, double theta)
+{
+    struct config *g = a->cfg;
+    int r = 0;
+    while (r < g->n_rope && g->rope[r].theta != theta)
+        r++;
+    if (r == MAX_ROPE) {
+        conf_refuse(&a->c, "layer_rope_theta", "has more than %d values that are not 0, which is "
+                    "not supported", MAX_ROPE);
+        return 0;
+    }
+    if (r == g->n_rope) {
+        g->rope[r] = g->rope[0];
+        g->rope[r].theta = theta;
+        g->n_rope++;
+    }
+    return r;
+}
+
+/* layer_rope_theta has a theta for each layer; 0: the layer has no rope. */
+static void configure_ropes(struct arch *a)
+{
+    static const struct rope_spelling rope = {
+        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
+    };
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    const json_t *thetas = conf_value(c, "layer_rope_theta");
+    arch_rope(c, g, &rope, &g->rope[0]);
+    g->n_rope = thetas ? 0 : 1;
+    if (thetas && json_array_size(thetas) < (size_t)g->n_layer)
+        conf_refuse(c, "layer_rope_theta", "has %zu entries, expected at least %d "
+                    "(num_hidden_layers)", json_array_size(thetas), g->n_layer);
+    for (int i = 0; thetas && i < g->n_layer && conf_ok(c); i++) {
+        const json_t *v = json_array_get(thetas, (size_t)i);
+        double theta = json_number_value(v);
+        if (!json_is_number(v) || (theta != 0 && !(theta > 1 && theta <= 1e12)))
+            conf_refuse(c, "layer_rope_theta", "has no theta for layer %d, expected 0 or more than "
+                        "1", i);
+        a->layer[i].rope_id = theta != 0 ? rope_of_theta(a, theta) : -1;
+    }
+    if (g->n_rope == 0)
+        g->n_rope = 1; /* a table that no layer uses */
+}
+
+static bool configure_block(struct arch *a, const struct sizes *dflt)
+{
+    if (!arch_block(a, dflt, PLACE_PRE))
+        return false;
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    g->sinks = true;
+    g->embed_scale = (float)conf_num(c, "embedding_multiplier", 1, 1e-6, 1e6);
+    g->attn_scale = (float)conf_num(c, "attention_multiplier", 1, 1e-6, 1e6);
+    g->residual_scale = (float)conf_num(c, "residual_multiplier", 1, 1e-6, 1e6);
+    g->logit_scale = (float)(1 / conf_num(c, "logits_scaling", 1, 1e-6, 1e6));
+    configure_windows(a);
+    configure_ropes(a);
+    return true;
+}
+
+static bool configure_dense(struct arch *a)
+{
+    static const struct sizes dflt = {.kv = 4, .eps = 1e-5};
+    if (!configure_block(a, &dflt))
+        return false;
+    a->cfg->tied = arch_tied(a, true);
+    return conf_ok(&a->c);
+}
+
+/* intermediate_size is the width of an expert. */
+static bool configure_moe(struct arch *a)
+{
+    static const struct sizes dflt = {.eps = 1e-6};
+    if (!configure_block(a, &dflt))
+        return false;
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    g->moe = MOE_ALONE;
+    g->store = STORE_HALVES;
+    g->expert_ffn = a->layer[0].ffn;
+    g->n_expert = conf_int(c, "num_local_experts", 8, 1, 512);
+    g->top_k = conf_int(c, "num_experts_per_tok", 2, 1, min_int(g->n_expert, 32));
+    if (g->top_k > g->n_expert)
+        conf_refuse(c, "num_experts_per_tok", "is missing, and its default 2 is more than the %d "
+                    "experts", g->n_expert);
+    int shared = conf_int(c, "shared_intermediate_size", 0, 0, 1 << 20);
+    for (int i = 0; i < g->n_layer; i++) {
+        a->layer[i].is_moe = true;
+        a->layer[i].ffn = shared;
+    }
+    return conf_ok(c);
+}
+
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec dense_layer[] = {
+    SPECS_PRE_NORM, SPECS_ATTENTION, {SPEC(layer, sinks, "self_attn.sinks", X_HEADS)}, SPECS_MLP,
+    {0},
+};
+static const struct tensor_spec moe_layer[] = {
+    SPECS_PRE_NORM,
+    SPECS_ATTENTION,
+    {SPEC(layer, sinks, "self_attn.sinks", X_HEADS)},
+    {SPEC(layer, router, "block_sparse_moe.router.weight", X_EXPERTS, X_HIDDEN),
+     .older = "block_sparse_moe.router.layer.weight"},
+    {SPEC(layer, gate_up, "block_sparse_moe.experts.gate_up_proj", X_EXPERTS, X_EXPERT_FFN2,
+          X_HIDDEN), .older = "block_sparse_moe.input_linear.weight"},
+    {SPEC(layer, down_e, "block_sparse_moe.experts.down_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN),
+     .older = "block_sparse_moe.output_linear.weight"},
+    {SPEC(layer, gate, "shared_mlp.input_linear.weight", X_FFN, X_HIDDEN), .when = IF_SHARED,
+     .fused = 2},
+    {SPEC(layer, up, "shared_mlp.input_linear.weight", X_FFN, X_HIDDEN), .when = IF_SHARED},
+    {SPEC(layer, down, "shared_mlp.output_linear.weight", X_HIDDEN, X_FFN), .when = IF_SHARED},
+    {0},
+};
+
+#define KEYS                                                                                       \
+    KEYS_OF_ALL, KEYS_OF_OLD_ROPE, "hidden_act", "attention_bias", "sliding_window",               \
+        "layer_types", "layer_rope_theta", "embedding_multiplier", "attention_multiplier",         \
+        "residual_multiplier", "logits_scaling"
+
+const struct family family_granite_swa = {
+    .name = "granite",
+    .types = (const char *const[]){"granite_swa", NULL},
+    .keys = (const char *const[]){KEYS, NULL},
+    .configure = configure_dense,
+    .trunk = trunk,
+    .layer = dense_layer,
+};
+
+const struct family family_granitemoe_swa = {
+    .name = "granite",
+    .types = (const char *const[]){"granitemoe_swa", NULL},
+    .keys = (const char *const[]){
+        KEYS, "num_local_experts", "num_experts_per_tok", "shared_intermediate_size", NULL},
+    .configure = configure_moe,
+    .trunk = trunk,
+    .layer = moe_layer,
+};
