@@ -170,13 +170,13 @@ static int largest(const struct fit_try *f, struct runtime_shape *s, int *knob, 
     return lo ? least + (lo - 1) * step : 0;
 }
 
-struct size_text {
+struct fit_size {
     char s[32];
 };
 
-static struct size_text text(size_t bytes)
+static struct fit_size text(size_t bytes)
 {
-    struct size_text t;
+    struct fit_size t;
     if (bytes < (size_t)1 << 30)
         snprintf(t.s, sizeof t.s, "%zu MiB", bytes >> 20);
     else
@@ -185,10 +185,10 @@ static struct size_text text(size_t bytes)
 }
 
 /* The largest context or pool of full layers that fits, as text; "": none fits. */
-static struct size_text propose_size(const struct fit_try *f, const struct runtime_shape *shape)
+static struct fit_size propose_size(const struct fit_try *f, const struct runtime_shape *shape)
 {
     struct runtime_shape s = *shape;
-    struct size_text t = {""};
+    struct fit_size t = {""};
     bool pages = s.full_pages > 0;
     int n = largest(f, &s, pages ? &s.full_pages : &s.context, pages ? PAGE_STEP : SHORTEST,
                     pages ? PAGE_STEP : CONTEXT_STEP);
@@ -202,7 +202,7 @@ static void propose(const struct fit_try *f, const struct runtime_shape *shape, 
                     size_t size)
 {
     struct fit_try alone = *f, fp8 = *f;
-    struct size_text less = propose_size(f, shape), less_fp8 = {""};
+    struct fit_size less = propose_size(f, shape), less_fp8 = {""};
     alone.draft = NULL;
     fp8.fp8 = !is_quantized(f);
     const bool whole = fp8.fp8 && fits(&fp8, shape);

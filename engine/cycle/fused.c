@@ -242,7 +242,7 @@ static struct fused_cycle begin(struct cycle *c)
 
 /* Launches, checks beside the device, and waits for its results, also if a check fails: the device
  * still works on the buffers. */
-static bool run(struct fused_cycle *x, struct err *e)
+static bool run_cycle_graph(struct fused_cycle *x, struct err *e)
 {
     struct runtime *r = x->r;
     uint64_t t0 = clock_ns();
@@ -269,7 +269,7 @@ bool fused_run(struct cycle *c, struct err *e)
     struct fused_cycle x = begin(c);
     bool ok = prepare(&x, e);
     r->host.before = clock_ns() - t0;
-    ok = ok && run(&x, e);
+    ok = ok && run_cycle_graph(&x, e);
     uint64_t t1 = clock_ns();
     ok = ok && fused_results(&x, e);
     r->host.after = clock_ns() - t1;

@@ -29,12 +29,12 @@ const char *kv_socket_about(bool *built)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-struct message {
+struct kv_message {
     zmq_msg_t part[PARTS];
     int n; /* parts of the message; parts beyond PARTS are dropped */
 };
 
-static void message_free(struct message *m)
+static void message_free(struct kv_message *m)
 {
     for (int i = 0; i < m->n && i < PARTS; i++)
         zmq_msg_close(&m->part[i]);
@@ -42,7 +42,7 @@ static void message_free(struct message *m)
 }
 
 /* Receives a message if one is there. The caller frees it. False: none, or the context has ended. */
-static bool receive(void *socket, struct message *m)
+static bool receive(void *socket, struct kv_message *m)
 {
     bool more = true;
     m->n = 0;
@@ -64,8 +64,8 @@ static bool receive(void *socket, struct message *m)
     return true;
 }
 
-static const void *bytes(struct message *m, int i) { return zmq_msg_data(&m->part[i]); }
-static size_t size(struct message *m, int i) { return zmq_msg_size(&m->part[i]); }
+static const void *bytes(struct kv_message *m, int i) { return zmq_msg_data(&m->part[i]); }
+static size_t size(struct kv_message *m, int i) { return zmq_msg_size(&m->part[i]); }
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
@@ -101,7 +101,7 @@ static bool watch(struct kv_socket *s)
 /* Handles an answer: an empty part, vLLM's topic (SGLang and vLLM before 0.26 omit it), the number,
  * the batch. The last answer has the number -1; in the earliest versions it is two empty parts.
  * False: it was the last one. */
-static bool take_answer(struct kv_socket *s, struct message *m)
+static bool take_answer(struct kv_socket *s, struct kv_message *m)
 {
     if (m->n == 2 && size(m, 1) == 0)
         return false;
@@ -117,7 +117,7 @@ static bool take_answer(struct kv_socket *s, struct message *m)
 static void replay(struct kv_socket *s, uint64_t from)
 {
     uint8_t seq[8];
-    struct message m;
+    struct kv_message m;
     bool more = true;
     if (!s->replay && (!(s->replay = new_socket(s, ZMQ_DEALER)) || zmq_connect(s->replay, s->feed->address.replay) < 0)) {
         kv_feed_refuse(s->feed, "the replay address cannot be connected to");
@@ -144,7 +144,7 @@ static void replay(struct kv_socket *s, uint64_t from)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void take(struct kv_socket *s, struct message *m)
+static void take(struct kv_socket *s, struct kv_message *m)
 {
     uint64_t from;
     if (m->n != 3) {
@@ -159,7 +159,7 @@ static void take(struct kv_socket *s, struct message *m)
 }
 
 /* The first part begins with the number of the event, in the machine's own byte order. */
-static void take_monitor(struct kv_socket *s, struct message *m)
+static void take_monitor(struct kv_socket *s, struct kv_message *m)
 {
     uint16_t event = 0;
     if (m->n > 0 && size(m, 0) >= sizeof event)
@@ -170,12 +170,12 @@ static void take_monitor(struct kv_socket *s, struct message *m)
         kv_feed_connected(s->feed, false);
 }
 
-static void *run(void *arg)
+static void *socket_thread(void *arg)
 {
     struct kv_socket *s = arg;
     zmq_pollitem_t item[] = {{.socket = s->monitor, .events = ZMQ_POLLIN},
                              {.socket = s->sub, .events = ZMQ_POLLIN}};
-    struct message m;
+    struct kv_message m;
     if (s->feed->address.replay[0])
         replay(s, 0);
     while (zmq_poll(item, 2, -1) >= 0 || errno == EINTR) {
@@ -214,7 +214,7 @@ struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e)
         err_set(e, ERR_MODEL, "KV events: no descriptor is left to receive them");
     else if (zmq_connect(s->sub, f->address.events) < 0)
         err_set(e, ERR_USAGE, "KV events: cannot connect to %s: %s", f->address.events, zmq_strerror(errno));
-    else if (pthread_create(&s->thread, NULL, run, s) != 0)
+    else if (pthread_create(&s->thread, NULL, socket_thread, s) != 0)
         err_set(e, ERR_MODEL, "KV events: no thread is left to receive them");
     else
         return s;

@@ -327,7 +327,7 @@ static void wake(struct talk *t)
         t->hooks->wake(t);
 }
 
-static void *run(void *arg)
+static void *talk_thread(void *arg)
 {
     struct talk *t = arg;
     json_stop_on(&t->stop);
@@ -474,7 +474,7 @@ bool talk_open(struct talk *t, struct evq *log, struct err *e)
     t->screen = evq_new(SCREEN_QUEUE);
     pthread_mutex_init(&t->mu, NULL);
     pthread_cond_init(&t->filled, NULL);
-    if (t->screen && pthread_create(&t->thread, NULL, run, t) == 0)
+    if (t->screen && pthread_create(&t->thread, NULL, talk_thread, t) == 0)
         return true;
     evq_free(t->screen);
     return err_set(e, ERR_MODEL, "no thread or descriptor is left to talk to the server");

@@ -210,7 +210,7 @@ static bool share_head(struct batch *b, struct err *e)
     return true;
 }
 
-static bool run(struct batch *b, struct err *e)
+static bool run_batch(struct batch *b, struct err *e)
 {
     uint64_t start = clock_ns();
     bool ok = share_head(b, e);
@@ -284,7 +284,7 @@ static void serve(struct batch *b, bool ok, struct err *e)
 {
     struct engine *g = b->g;
     jobs_open(&b->jobs);
-    ok = ok && run(b, e);
+    ok = ok && run_batch(b, e);
     enum stop_reason why = !ok && stopped(b) ? STOP_CANCEL : STOP_END;
     if (!ok && why == STOP_END) {
         engine_fail(g, e);

@@ -299,7 +299,7 @@ static void work_in_pause(struct engine *g)
     }
 }
 
-static void *run(void *arg)
+static void *engine_thread(void *arg)
 {
     struct engine *g = arg;
     struct request rq;
@@ -608,7 +608,7 @@ struct backend *engine_open(const struct engine_opts *o, struct err *e)
     ok = ok && load(g, o, e) && tokenizer_sha(g, o->model, e);
     if (ok) {
         fill_info(g, o);
-        int rc = pthread_create(&g->thread, NULL, run, g);
+        int rc = pthread_create(&g->thread, NULL, engine_thread, g);
         g->running = rc == 0;
         ok = g->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
     }

@@ -23,14 +23,14 @@ struct peer_shape {
     int layers, layer[IN_TURN];
 };
 
-struct shapes {
+struct peer_shapes {
     struct peer_shape v[MOST_SHAPES];
     int n;
 };
 
 /* ---- the model's shapes ---------------------------------------------------------------------- */
 
-static void add_shape(struct shapes *all, const char *what, int l, int rows, int in, int out,
+static void add_shape(struct peer_shapes *all, const char *what, int l, int rows, int in, int out,
                       int batch)
 {
     for (int i = 0; i < all->n; i++) {
@@ -51,7 +51,7 @@ static int outputs(const struct tensor *t)
     return t->data ? t->dim[0] : 0;
 }
 
-static void collect(const struct model *m, int rows, struct shapes *all)
+static void collect(const struct model *m, int rows, struct peer_shapes *all)
 {
     const struct config *c = &m->cfg;
     for (int l = 0; l < c->n_layer; l++) {
@@ -78,7 +78,7 @@ static double shape_flops(const struct peer_shape *s)
 
 /* "cublas.20b.glu"; a second shape of the same part of a layer: "cublas.E4b.glu.2" */
 static void shape_name(char *out, size_t room, const char *kind, const struct subject *s,
-                       const struct shapes *all, const struct peer_shape *at)
+                       const struct peer_shapes *all, const struct peer_shape *at)
 {
     int before = 0;
     for (const struct peer_shape *x = all->v; x < at; x++)
@@ -222,7 +222,7 @@ static void run_ours(struct bench *b, void *arg)
         our_product(&o->s->runtime, o->shape->what, o->shape->layer[i], o->rows);
 }
 
-static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *all,
+static bool tell_ours(struct bench *b, struct subject *s, const struct peer_shapes *all,
                       const struct peer_shape *at, double theirs_ms, struct err *e)
 {
     char name[64], text[96];
@@ -242,7 +242,7 @@ static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *a
 /* ---- in order -------------------------------------------------------------------------------- */
 
 /* One shape; *ms grows by what all its layers take. */
-static bool compare(struct bench *b, struct subject *s, const struct shapes *all,
+static bool compare(struct bench *b, struct subject *s, const struct peer_shapes *all,
                     const struct peer_shape *at, bool print, struct timing *sum, struct err *e)
 {
     char name[64], text[96], more[32];
@@ -268,7 +268,7 @@ static bool compare(struct bench *b, struct subject *s, const struct shapes *all
 /* The products of a prompt of n tokens. Single ones are printed at whole chunks. */
 static bool prompt_products(struct bench *b, struct subject *s, int n, double *ms, struct err *e)
 {
-    struct shapes *all = xcalloc(1, sizeof *all);
+    struct peer_shapes *all = xcalloc(1, sizeof *all);
     struct timing sum = {0};
     int rows = min_int(n, s->chunk), passes = n / rows;
     char name[64], text[64], length[16];

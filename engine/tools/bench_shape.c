@@ -19,7 +19,7 @@ static const char *const prompts[] = {
 };
 enum { PROMPTS = sizeof prompts / sizeof *prompts, ROUNDS = 5, MOST = 128, MANNERS = AUTO_SHAPES + 1 };
 
-struct replies {
+struct shape_replies {
     struct auto_shape *chooser; /* NULL: the shape is fixed */
     const struct tree_shape *shape;
     double seconds[ROUNDS * PROMPTS + 1]; /* a token, by reply */
@@ -27,7 +27,7 @@ struct replies {
     bool wanted;
 };
 
-static bool cycle(struct subject *s, struct replies *m, struct lane *l, struct err *e)
+static bool cycle(struct subject *s, struct shape_replies *m, struct lane *l, struct err *e)
 {
     const struct step_limits lim = {MOST};
     const struct tree_shape *shape = m->chooser ? auto_shape_next(m->chooser) : m->shape;
@@ -42,7 +42,7 @@ static bool cycle(struct subject *s, struct replies *m, struct lane *l, struct e
     return true;
 }
 
-static bool reply(struct subject *s, const struct ids *prompt, struct replies *m, bool counts,
+static bool reply(struct subject *s, const struct ids *prompt, struct shape_replies *m, bool counts,
                   struct err *e)
 {
     struct lane l = {.tap_row = -1, .guesses = m->chooser ? AUTO_GUESSES : 0};
@@ -69,7 +69,7 @@ static bool reply(struct subject *s, const struct ids *prompt, struct replies *m
     return ok;
 }
 
-static void tell(struct bench *b, const char *name, struct replies *m)
+static void tell(struct bench *b, const char *name, struct shape_replies *m)
 {
     char text[96];
     double sum = 0;
@@ -101,8 +101,8 @@ static void name_of(char out[64], const struct subject *s, int manner)
 
 /* A round of all manners over all prompts, each time in another order, because a manner may slow down the
  * next one; the first round only warms up the fixed shapes. */
-static bool round_of(struct bench *b, struct subject *s, const struct ids *prompt, struct replies *m,
-                     struct replies *first, int turn, struct err *e)
+static bool round_of(struct bench *b, struct subject *s, const struct ids *prompt,
+                     struct shape_replies *m, struct shape_replies *first, int turn, struct err *e)
 {
     char name[64];
     for (int p = 0; p < PROMPTS; p++)
@@ -120,7 +120,7 @@ static bool round_of(struct bench *b, struct subject *s, const struct ids *promp
 bool bench_shapes(struct bench *b, struct subject *s, struct err *e)
 {
     static const struct tree_shape usual = {5, 1, 6};
-    struct replies *m = NULL, first = {0};
+    struct shape_replies *m = NULL, first = {0};
     struct ids prompt[PROMPTS] = {{0}};
     struct auto_shape chooser;
     char name[64];

@@ -110,13 +110,13 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
 /* ---- the whole program ----------------------------------------------------------------------- */
 
 /* A face's replies of two rounds: milliseconds a token, summed up by reply. */
-struct shown {
+struct talk_shown {
     double ms[2 * BENCH_REPLIES];
     int n, tokens;
     size_t bytes;
 };
 
-static bool hear(struct bench *b, bool screen, bool draft, struct shown *all, struct err *e)
+static bool hear(struct bench *b, bool screen, bool draft, struct talk_shown *all, struct err *e)
 {
     struct bench_replies r;
     if (!b->o->face(b->o->arg, screen, draft, &r, e))
@@ -129,7 +129,7 @@ static bool hear(struct bench *b, bool screen, bool draft, struct shown *all, st
     return true;
 }
 
-static double tell_face(struct bench *b, const char *name, struct shown *all, const char *what,
+static double tell_face(struct bench *b, const char *name, struct talk_shown *all, const char *what,
                         double other_ms)
 {
     char text[96];
@@ -146,7 +146,7 @@ static bool faces(struct bench *b, const struct subject *s, bool draft, struct e
 {
     const char *how = draft ? "spec" : "plain";
     char lines[64], tui[64];
-    struct shown all[2] = {{.n = 0}, {.n = 0}};
+    struct talk_shown all[2] = {{.n = 0}, {.n = 0}};
     snprintf(lines, sizeof lines, "repl.lines.%s.%s", s->name, how);
     snprintf(tui, sizeof tui, "repl.tui.%s.%s", s->name, how);
     if (!b->o->face || (!bench_wanted(b, lines) && !bench_wanted(b, tui)))

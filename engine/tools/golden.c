@@ -263,7 +263,7 @@ static bool check_draft(struct golden *b, struct err *e)
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-static bool run(struct golden *b, struct err *e)
+static bool compare_all(struct golden *b, struct err *e)
 {
     const int pages[] = {16, 4, 1};
     bool ok = reference_open(&b->ref, b->o->engine.model, &b->l.model, e);
@@ -291,13 +291,13 @@ static bool run_with_noise(const struct golden_opts *o, float size, struct limit
     plain.device = "cpu";
     plain.precision = plain.kv = NULL;
     plain.backend = NULL;
-    bool ok = load(&b, plain, e) && run(&b, e);
+    bool ok = load(&b, plain, e) && compare_all(&b, e);
     const struct kernels *cpu = b.l.dev.k;
     struct limits quiet = b.rep.limits;
     b.rep.limits.n = 0;
     for (int i = 0; i < NOISE_RUNS && ok; i++) {
         b.l.dev.k = noise_table(cpu, size, (uint64_t)i + 1);
-        ok = run(&b, e);
+        ok = compare_all(&b, e);
     }
     limits_void(&b.rep.limits, &quiet, float32.tol);
     *l = b.rep.limits;
@@ -321,12 +321,12 @@ static bool judge(struct golden *b, struct buf *report, struct err *e)
     const struct golden_report fresh = {.out = report, .json = b->o->json, .tol = by->tol};
     b->rep = fresh;
     b->rounding = by;
-    bool ok = run(b, e);
+    bool ok = compare_all(b, e);
     if (!ok || b->rep.failed == 0 || is_reference(b))
         return ok;
     report->n = start;
     b->rep = fresh;
-    return run_with_noise(b->o, by->noise, &b->rep.limits, e) && run(b, e);
+    return run_with_noise(b->o, by->noise, &b->rep.limits, e) && compare_all(b, e);
 }
 
 static void sum_up(const struct golden *b, struct buf *out)

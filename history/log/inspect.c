@@ -201,7 +201,7 @@ static void cell_text(struct buf *b, const char *s, size_t n, int *width)
 /* The cells of the output table, row by row; row 0 holds the column names. */
 struct inspect_cells {
     struct buf text;
-    struct cell {
+    struct inspect_cell {
         size_t at, n;
         int width;
         bool number;
@@ -215,8 +215,8 @@ static void add_table_cell(struct inspect_cells *t, const char *s, size_t n, boo
         t->cap = t->cap ? 2 * t->cap : 64;
         t->cell = xrealloc(t->cell, (size_t)t->cap, sizeof *t->cell);
     }
-    struct cell *c = &t->cell[t->n++];
-    *c = (struct cell){.at = t->text.n, .number = number};
+    struct inspect_cell *c = &t->cell[t->n++];
+    *c = (struct inspect_cell){.at = t->text.n, .number = number};
     cell_text(&t->text, s, n, &c->width);
     c->n = t->text.n - c->at;
 }
@@ -240,7 +240,7 @@ static void add_value(struct inspect_cells *t, sqlite3_stmt *st, int i)
 static void print_row(const struct inspect_cells *t, int row, const int *width, struct buf *out)
 {
     for (int i = 0; i < t->columns; i++) {
-        const struct cell *c = &t->cell[row * t->columns + i];
+        const struct inspect_cell *c = &t->cell[row * t->columns + i];
         int pad = width[i] - c->width;
         if (i)
             buf_str(out, "  ");

@@ -136,7 +136,7 @@ static struct cpu_heads heads_of(const struct attn_run *run, const struct cpu_he
 }
 
 /* The keys of a block that the rows of a tile see. */
-struct seen {
+struct keys_seen {
     int from[TILE_ATTN], to[TILE_ATTN];
     int row0, row1;  /* rows outside of [row0, row1) see none */
     int first, last; /* some row sees keys in [first, last) */
@@ -145,9 +145,9 @@ struct seen {
     bool same;       /* all of [row0, row1) see the same keys */
 };
 
-static struct seen seen_in(const struct attn_tile *t, int block)
+static struct keys_seen seen_in(const struct attn_tile *t, int block)
 {
-    struct seen s = {.row0 = t->rows, .first = INT32_MAX, .in_pages = true, .same = true};
+    struct keys_seen s = {.row0 = t->rows, .first = INT32_MAX, .in_pages = true, .same = true};
     for (int i = 0; i < t->rows; i++) {
         s.from[i] = max_int(t->lo[i], block);
         s.to[i] = min_int(t->end[i], block + ATTN_BLOCK);
@@ -174,8 +174,8 @@ static void weigh_row(const struct attn_run *run, const struct attn_tile *t, con
 }
 
 /* A block whose keys are turned into panels once, for all rows that see some of them. */
-static void attend_together(const struct attn_run *run, const struct attn_tile *t, const struct seen *seen,
-                            const struct cpu_softmax *s)
+static void attend_together(const struct attn_run *run, const struct attn_tile *t,
+                            const struct keys_seen *seen, const struct cpu_softmax *s)
 {
     struct cpu_block b;
     int rows = seen->row1 - seen->row0;
@@ -194,8 +194,8 @@ static void attend_together(const struct attn_run *run, const struct attn_tile *
             weigh_row(run, t, &b, seen->first, i, seen->from[i], seen->to[i], s);
 }
 
-static void attend_alone(const struct attn_run *run, const struct attn_tile *t, const struct seen *seen, int i,
-                         const struct cpu_softmax *s)
+static void attend_alone(const struct attn_run *run, const struct attn_tile *t,
+                         const struct keys_seen *seen, int i, const struct cpu_softmax *s)
 {
     struct cpu_block b;
     struct cpu_heads h = heads_of(run, &t->h, i, 1);
@@ -215,7 +215,7 @@ static void attend_split(const struct attn_run *run, const struct attn_tile *t, 
         s->m[g] = -INFINITY, s->l[g] = 0;
     memset(s->acc, 0, (size_t)t->h.n * (size_t)run->packed * sizeof *s->acc);
     for (int block = split * ATTN_SPLIT; block < (split + 1) * ATTN_SPLIT; block += ATTN_BLOCK) {
-        struct seen seen = seen_in(t, block);
+        struct keys_seen seen = seen_in(t, block);
         int rows = seen.row1 - seen.row0;
         if (t->wide_q && t->one_request && seen.in_pages && rows * run->group >= LEAST_WIDE &&
             2 * seen.pairs >= rows * ATTN_BLOCK)

@@ -22,7 +22,7 @@ struct sample_scan {
     const float *x; /* (rows, n) */
     const uint8_t *mask, *used; /* (n), (rows) or NULL; a row that is not used is not read */
     int rows, n, parts;
-    struct part { float max; bool invalid; } *part; /* (rows, parts) */
+    struct sample_part { float max; bool invalid; } *part; /* (rows, parts) */
     double *sum; /* (rows, parts * (PART / SUM)), of exp(x - max of the row) */
 };
 
@@ -51,7 +51,7 @@ static void max_item(void *arg, int item, int thread)
     int r, from, to;
     if (!part_range(s, item, &r, &from, &to))
         return;
-    struct part *p = &s->part[item];
+    struct sample_part *p = &s->part[item];
     p->max = s->isa->max(s->x + (size_t)r * (size_t)s->n + from, s->mask ? s->mask + from : NULL,
                          to - from, &p->invalid);
 }
@@ -63,12 +63,12 @@ static void scan_max(struct kdev *d, struct sample_scan *s)
 }
 
 /* Those of the row; *at: the first part with the largest element. */
-static struct part row_max(const struct sample_scan *s, int r, int *at)
+static struct sample_part row_max(const struct sample_scan *s, int r, int *at)
 {
-    struct part all = s->part[mul64(r, s->parts)];
+    struct sample_part all = s->part[mul64(r, s->parts)];
     *at = 0;
     for (int i = 1; i < s->parts; i++) {
-        const struct part *p = &s->part[r * s->parts + i];
+        const struct sample_part *p = &s->part[r * s->parts + i];
         all.invalid |= p->invalid;
         if (p->max > all.max)
             all.max = p->max, *at = i;
@@ -83,7 +83,7 @@ static void sum_item(void *arg, int item, int thread)
     int r, from, to, at;
     if (!part_range(s, item, &r, &from, &to))
         return;
-    struct part all = row_max(s, r, &at);
+    struct sample_part all = row_max(s, r, &at);
     if (all.invalid || all.max == -INFINITY)
         return;
     double *sum = s->sum + (size_t)item * (PART / SUM);
@@ -108,7 +108,7 @@ static void scan_sums(struct kdev *d, struct sample_scan *s)
 static double row_lse(const struct sample_scan *s, int r)
 {
     int at;
-    struct part all = row_max(s, r, &at);
+    struct sample_part all = row_max(s, r, &at);
     if (all.invalid)
         return NAN;
     if (all.max == -INFINITY)
@@ -331,7 +331,7 @@ static void sample_row(void *arg, int r, int thread)
     int32_t *id = (int32_t *)a->ids.p + r;
     float *p = (float *)a->p.p + r;
     int part;
-    struct part all = row_max(&run->scan, r, &part);
+    struct sample_part all = row_max(&run->scan, r, &part);
     float max = all.max;
     *id = -1;
     *p = 0;

@@ -40,7 +40,7 @@ struct worker {
     int number; /* 1.. ; the caller is 0 */
 };
 
-struct share {
+struct thread_share {
     _Alignas(64) _Atomic uint64_t free; /* region << 32 | first << 16 | end */
     _Alignas(64) _Atomic uint64_t done; /* region << 32 | items that the thread has run */
 };
@@ -65,7 +65,8 @@ struct cpu_pool {
     bool stop;
     uint32_t threads, since_refresh;
     int n_workers;
-    struct share *share; /* (threads) by number of the thread; the others take the share of one
+    struct thread_share
+        *share; /* (threads) by number of the thread; the others take the share of one
                             that the system refused */
     struct worker worker[];
 };
@@ -132,7 +133,7 @@ static struct region begin_region(struct cpu_pool *p, int n, cpu_item *fn, void 
 /* Takes the first free item of thread i's share, or the last. False: none is free. */
 static bool take(struct cpu_pool *p, const struct region *r, uint32_t i, bool last, uint32_t *item)
 {
-    struct share *s = &p->share[i];
+    struct thread_share *s = &p->share[i];
     uint64_t was = atomic_load_explicit(&s->free, memory_order_acquire);
     for (;;) {
         int32_t age = (int32_t)((uint32_t)(was >> 32) - r->number);
@@ -165,7 +166,7 @@ static void run_item(const struct region *r, uint32_t item, int thread)
 static void run_items(struct cpu_pool *p, const struct region *r, int thread, bool others)
 {
     uint32_t self = (uint32_t)thread, item, count = 0;
-    struct share *own = &p->share[thread];
+    struct thread_share *own = &p->share[thread];
     for (uint32_t i = others; i < (others ? p->threads : 1); i++)
         while (take(p, r, (self + i) % p->threads, others, &item)) {
             run_item(r, item, thread);

@@ -107,12 +107,12 @@ static void convert(const struct rows *r, int k, const char *p, size_t n, char *
 
 /* ---- reading ---- */
 
-struct span { /* rows of a source that a chunk needs */
+struct row_span { /* rows of a source that a chunk needs */
     int64_t first, end;
     char *p;
 };
 
-static bool read_span(const struct rows *r, int k, struct span *s,
+static bool read_span(const struct rows *r, int k, struct row_span *s,
                       bool (*read)(const void *, int, void *, size_t, uint64_t, struct err *),
                       const void *arg, struct err *e)
 {
@@ -137,8 +137,8 @@ static bool make_scaled(const struct rows *r, int64_t first, int64_t end, char *
                         const void *arg, struct err *e)
 {
     const struct scaled *m = &r->scaled;
-    struct span code = {first, end, NULL};
-    struct span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL};
+    struct row_span code = {first, end, NULL};
+    struct row_span scale = {first / m->block_rows, (end - 1) / m->block_rows + 1, NULL};
     bool ok = read_span(r, 0, &code, read, arg, e) && read_span(r, 1, &scale, read, arg, e);
     for (int64_t i = first; ok && i < end; i++) {
         const uint8_t *c = (uint8_t *)code.p + (size_t)(i - first) * source_bytes(r, 0);
@@ -163,9 +163,9 @@ static bool make_rows(const struct rows *r, int64_t first, int64_t end, char *ou
 {
     if (r->make == MAKE_SCALED)
         return make_scaled(r, first, end, out, read, arg, e);
-    struct span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
+    struct row_span s[2] = {{INT64_MAX, 0, NULL}, {INT64_MAX, 0, NULL}};
     for (int64_t i = first, row; i < end; i++) {
-        struct span *of = &s[source_of(r, i, &row)];
+        struct row_span *of = &s[source_of(r, i, &row)];
         of->first = row < of->first ? row : of->first;
         of->end = row >= of->end ? row + 1 : of->end;
     }

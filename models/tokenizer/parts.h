@@ -47,12 +47,12 @@ struct matcher {
 void matcher_free(struct matcher *f);
 
 /* A span of a text; consecutive spans cover the text without gaps. */
-struct span {
+struct text_span {
     uint32_t off, len;
     bool match;
 };
 struct spans {
-    struct span *v;
+    struct text_span *v;
     size_t n, cap;
 };
 void spans_add(struct spans *a, size_t off, size_t len, bool match);
@@ -149,7 +149,7 @@ struct tokenizer {
     int n_norm, n_pre;
 
     struct buf plain; /* the decoded texts of all ids, one after another */
-    struct plain {
+    struct decoded_text {
         uint32_t off, len;
     } *decoded,     /* (bpe.n_token) */
         *decoded_first; /* the same at the start of a text; NULL: no difference */

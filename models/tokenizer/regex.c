@@ -174,7 +174,7 @@ void spans_add(struct spans *a, size_t off, size_t len, bool match)
         a->cap = 2 * a->cap + 64;
         a->v = xrealloc(a->v, a->cap, sizeof *a->v);
     }
-    a->v[a->n++] = (struct span){(uint32_t)off, (uint32_t)len, match};
+    a->v[a->n++] = (struct text_span){(uint32_t)off, (uint32_t)len, match};
 }
 
 static bool literal_spans(const struct pattern *p, const struct stop *stop, const char *s, size_t n,

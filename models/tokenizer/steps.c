@@ -475,7 +475,7 @@ static struct pull_str *normalized_texts(const struct tokenizer *t)
     return text;
 }
 
-static bool decode_all(struct decoding *d, bool first, struct plain **out, struct err *e)
+static bool decode_all(struct decoding *d, bool first, struct decoded_text **out, struct err *e)
 {
     struct tokenizer *t = d->t;
     const struct bpe *b = &t->bpe;
@@ -492,7 +492,7 @@ static bool decode_all(struct decoding *d, bool first, struct plain **out, struc
                          MAX_DECODED);
         if (!ok)
             break;
-        (*out)[id] = (struct plain){(uint32_t)t->plain.n, (uint32_t)w.in.n};
+        (*out)[id] = (struct decoded_text){(uint32_t)t->plain.n, (uint32_t)w.in.n};
         buf_add(&t->plain, w.in.p, w.in.n);
     }
     free(text);

@@ -159,7 +159,7 @@ static bool replace(const struct pattern *p, const struct buf *by, const char *s
     if (!pattern_spans(p, &w->find, shown, n, &w->span, e))
         return false;
     for (size_t i = 0; i < w->span.n; i++) {
-        const struct span *x = &w->span.v[i];
+        const struct text_span *x = &w->span.v[i];
         if (out->n + (x->match ? by->n : x->len) > w->most)
             return too_long(w, e);
         if (stops_at(w, i))
@@ -233,9 +233,9 @@ static bool join_spans(const struct pre_step *step, const struct tok_work *w, st
         if (stops_at(w, k))
             return false;
         size_t i = step->how == SPLIT_NEXT ? in->n - 1 - k : k;
-        struct span x = in->v[i];
+        struct text_span x = in->v[i];
         bool match = x.match != step->invert, have = out->n > first;
-        struct span *last = have ? &out->v[out->n - 1] : NULL;
+        struct text_span *last = have ? &out->v[out->n - 1] : NULL;
         bool marks = step->how == SPLIT_PREVIOUS || step->how == SPLIT_NEXT;
         bool join = have && (marks ? match && !before
                                    : step->how == SPLIT_CONTIGUOUS && match == before);
@@ -249,7 +249,7 @@ static bool join_spans(const struct pre_step *step, const struct tok_work *w, st
     }
     if (step->how == SPLIT_NEXT && out->n > first)
         for (size_t a = first, b = out->n - 1; a < b; a++, b--) {
-            struct span x = out->v[a];
+            struct text_span x = out->v[a];
             out->v[a] = out->v[b];
             out->v[b] = x;
         }

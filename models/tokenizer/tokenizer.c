@@ -88,7 +88,7 @@ static bool encode_words(const struct tokenizer *t, const char *s, size_t n, boo
     if (!pre_tokenize(t, s, n, at_start, w, e))
         return false;
     for (size_t i = 0; i < w->in.span.n; i++) {
-        const struct span *x = &w->in.span.v[i];
+        const struct text_span *x = &w->in.span.v[i];
         if ((i % 1024 == 0 && must_stop(w)) ||
             !bpe_word(&t->bpe, w->in.text.p + x->off, x->len, plain, &w->bpe, out))
             return was_stopped(e);

@@ -109,14 +109,14 @@ static bool each_word(const char *text, bool (*fn)(const char *word, const void 
     return go;
 }
 
-struct candidate {
+struct session_match {
     const struct session_row *row;
     int number;
 };
 
 static bool word_fits(const char *word, const void *arg)
 {
-    const struct candidate *c = arg;
+    const struct session_match *c = arg;
     const struct session_row *r = c->row;
     const char *at = word + (word[0] == '#');
     int number;
@@ -162,7 +162,7 @@ bool session_list_filter(struct session_list *l, struct hdb *d, const char *filt
     l->n_shown = 0;
     for (int i = 0; i < l->n; i++)
         if (h.row[i] || each_word(filter, word_fits,
-                                  &(struct candidate){&l->row[i], session_list_number(l, i)}))
+                                  &(struct session_match){&l->row[i], session_list_number(l, i)}))
             l->shown[l->n_shown++] = i;
     free(h.row);
     return ok;

@@ -14,12 +14,12 @@
 #include "kernels/json_read.h"
 #include "repl/process/interrupt.h"
 
-struct prompts {
+struct batch_prompts {
     char **v;
     int n, cap;
 };
 
-static bool take_line(struct prompts *p, const char *line, size_t n, struct err *e)
+static bool take_line(struct batch_prompts *p, const char *line, size_t n, struct err *e)
 {
     json_error_t why;
     json_t *v = json_parse(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
@@ -39,7 +39,7 @@ static bool take_line(struct prompts *p, const char *line, size_t n, struct err 
     return ok;
 }
 
-static bool read_prompts(struct prompts *p, const char *name, struct err *e)
+static bool read_prompts(struct batch_prompts *p, const char *name, struct err *e)
 {
     enum { MOST = 1000000 };
     struct buf line = {0};
@@ -133,17 +133,17 @@ static void listen(struct listener *l)
 }
 
 /* Submits the prompts, which it takes over. */
-static bool submit(struct cli *c, struct backend *g, struct prompts *p, struct err *e)
+static bool submit(struct cli *c, struct backend *g, struct batch_prompts *p, struct err *e)
 {
     struct request system = {.kind = RQ_SYSTEM};
     struct request batch = {.kind = RQ_BATCH, .count = p->n, .prompts = p->v};
-    *p = (struct prompts){0};
+    *p = (struct batch_prompts){0};
     if (c->opt.system)
         system.text = xstrdup(c->opt.system);
     return (!c->opt.system || backend_submit(g, &system, e)) && backend_submit(g, &batch, e);
 }
 
-static int run(struct cli *c, struct prompts *p)
+static int answer_prompts(struct cli *c, struct batch_prompts *p)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct err e = {0};
@@ -169,14 +169,14 @@ static int run(struct cli *c, struct prompts *p)
 int cli_batch(struct cli *c)
 {
     struct err e = {0};
-    struct prompts p = {0};
+    struct batch_prompts p = {0};
     bool ok = true;
     if (c->n_word || c->opt.file)
         ok = err_set(&e, ERR_USAGE, "--batch takes its prompts from the file alone");
     if (ok && !c->opt.engine.model && !c->opt.engine.server.url)
         ok = err_set(&e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     ok = ok && read_prompts(&p, c->batch, &e);
-    int rc = !ok ? cli_fail(&e) : p.n ? run(c, &p) : 0;
+    int rc = !ok ? cli_fail(&e) : p.n ? answer_prompts(c, &p) : 0;
     for (int i = 0; i < p.n; i++)
         free(p.v[i]);
     free(p.v);

@@ -10,13 +10,13 @@
 #include "repl/cli/cli.h"
 
 /* The model of a config.json, or a published one by its name: shapes without a checkpoint. */
-struct shapes {
+struct fit_model {
     const char *config, *name; /* one of them */
 };
 
 static bool make_shapes(void *arg, struct model *m, struct draft *d, struct err *e)
 {
-    const struct shapes *s = arg;
+    const struct fit_model *s = arg;
     const char *brief;
     struct buf text = {0};
     if (s->name) {
@@ -122,7 +122,7 @@ int cli_fit(struct cli *c)
     const char *name = c->n_word ? c->word[0] : NULL;
     bool known = name && file_missing(name) && synthetic_known(name, NULL), fits = false;
     char *path = name && !known ? hub_find(name, &e) : NULL;
-    struct shapes s = {path, known ? name : NULL};
+    struct fit_model s = {path, known ? name : NULL};
     if (name && !known && !path)
         return cli_fail(&e);
     if (name) {

@@ -10,7 +10,7 @@
 
 /* ---- logs ---- */
 
-struct listing {
+struct log_listing {
     const struct cli *c;
     struct hdb *db;
     struct sheet sheet;
@@ -20,7 +20,7 @@ struct listing {
 
 static bool session_json(const struct session_row *r, void *arg)
 {
-    struct listing *l = arg;
+    struct log_listing *l = arg;
     struct buf *b = &l->json;
     jput_open(b, '{');
     jput_fields(b, "%s{id}%d{number}%s{parent}", r->id, r->number, r->parent[0] ? r->parent : NULL);
@@ -39,7 +39,7 @@ static bool session_json(const struct session_row *r, void *arg)
 
 static bool list_line(const struct session_row *r, void *arg)
 {
-    struct listing *l = arg;
+    struct log_listing *l = arg;
     struct sheet *s = &l->sheet;
     char when[20];
     cli_when(r->updated_ms, when);
@@ -69,7 +69,7 @@ int cli_logs(struct cli *c)
 {
     struct err e = {0};
     char *path = cli_db_path(c);
-    struct listing l = {.c = c, .width = cli_width()};
+    struct log_listing l = {.c = c, .width = cli_width()};
     struct hdb *d = NULL;
     int n = 0;
     sheet_init(&l.sheet, c->opt.ascii);

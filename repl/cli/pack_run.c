@@ -52,7 +52,7 @@ static bool on_ended(void *arg, const struct act *a, const struct event *ev)
     return true;
 }
 
-static bool run(struct watch *w, const char *const *with, int n_with, struct err *e)
+static bool rerun_pack(struct watch *w, const char *const *with, int n_with, struct err *e)
 {
     const struct pack_job *j = w->j;
     struct script script = {0};
@@ -165,7 +165,7 @@ static void print_plans(struct watch *w, struct buf *b)
 bool run_plan(struct pack_job *j, struct buf *out, struct err *e)
 {
     struct watch w = {.j = j, .plans = true};
-    bool ok = run(&w, NULL, 0, e);
+    bool ok = rerun_pack(&w, NULL, 0, e);
     if (ok && !w.kept.n)
         ok = err_set(e, ERR_NEGATIVE, "turn %d has no step %d when it is computed again", j->turn,
                      j->step);
@@ -200,7 +200,7 @@ void run_control(struct pack_job *j, struct buf *out)
     static const char *const off[] = {"spec=off"};
     struct watch w = {.j = j};
     struct err e = {0};
-    bool ran = !j->reply.served && run(&w, off, 1, &e) && turn_of(&w);
+    bool ran = !j->reply.served && rerun_pack(&w, off, 1, &e) && turn_of(&w);
     if (ran)
         compare(j, &turn_of(&w)->reply, out);
     else

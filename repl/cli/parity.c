@@ -27,7 +27,7 @@ struct run {
     int open;         /* side of the engine that is open; -1: none */
     int done, to_do;  /* replies, for the progress */
     /* the batch that is running */
-    struct outcome *into;
+    struct parity_reply *into;
     int n_into;
     const struct prompt *asked;
 };
@@ -42,14 +42,14 @@ static void complain(void *arg, const char *line)
     buf_free(&clean);
 }
 
-void outcome_free(struct outcome *o)
+void parity_reply_free(struct parity_reply *o)
 {
     ids_free(&o->ids);
     ids_free(&o->prompt);
     free(o->text);
     free(o->logp);
     free(o->margin);
-    *o = (struct outcome){0};
+    *o = (struct parity_reply){0};
 }
 
 /* ---- a batch --------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static bool complete(enum stop_reason r)
 }
 
 /* A server may report a rival's log probability without its id. */
-static void take_numbers(struct outcome *o, const struct event *ev, bool server)
+static void take_numbers(struct parity_reply *o, const struct event *ev, bool server)
 {
     int n = ev->facts ? ev->tokens.n : 0;
     o->logp = n ? xcalloc((size_t)n, sizeof *o->logp) : NULL;
@@ -76,7 +76,7 @@ static void take_reply(struct run *r, struct event *ev)
 {
     if (!r->into || ev->batch.index >= r->n_into)
         return;
-    struct outcome *o = &r->into[ev->batch.index];
+    struct parity_reply *o = &r->into[ev->batch.index];
     o->reason = ev->reason;
     o->refused = ev->batch.refused;
     o->there = o->refused || complete(ev->reason);
@@ -167,7 +167,8 @@ static bool set_past(struct run *r, const struct prompt *p, struct err *e)
 }
 
 /* Computes n prompts that come after the same conversation. */
-static bool batch(struct run *r, const struct prompt *p, int n, struct outcome *out, struct err *e)
+static bool batch(struct run *r, const struct prompt *p, int n, struct parity_reply *out,
+                  struct err *e)
 {
     struct request rq = {.kind = RQ_BATCH, .count = n};
     rq.prompts = xcalloc((size_t)n, sizeof *rq.prompts);
@@ -181,7 +182,8 @@ static bool batch(struct run *r, const struct prompt *p, int n, struct outcome *
     return ok;
 }
 
-static bool compute(struct run *r, const struct prompt *p, int n, struct outcome *out, struct err *e)
+static bool compute(struct run *r, const struct prompt *p, int n, struct parity_reply *out,
+                    struct err *e)
 {
     bool ok = true;
     for (int at = 0, k; ok && at < n && !over(r); at += k) {
@@ -265,7 +267,7 @@ static bool put(struct run *r, const void *v, size_t size, int n)
     return n == 0 || !v || fwrite(v, size, (size_t)n, r->kept) == (size_t)n;
 }
 
-static bool keep(struct run *r, const struct outcome *o, int n, struct err *e)
+static bool keep(struct run *r, const struct parity_reply *o, int n, struct err *e)
 {
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
@@ -280,7 +282,7 @@ static bool get(struct run *r, void *v, size_t size, int n)
     return n == 0 || fread(v, size, (size_t)n, r->kept) == (size_t)n;
 }
 
-static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
+static bool take_back(struct run *r, struct parity_reply *o, int n, struct err *e)
 {
     bool ok = true;
     for (int i = 0; ok && i < n; i++) {
@@ -303,7 +305,8 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
 
 /* ---- the comparison -------------------------------------------------------------------------- */
 
-static void compare(struct run *r, const struct prompt *p, int n, int number, struct outcome *const out[2])
+static void compare(struct run *r, const struct prompt *p, int n, int number,
+                    struct parity_reply *const out[2])
 {
     for (int i = 0; i < n; i++) {
         struct compared c = {.prompt = number + i, .line = p[i].line, .answer = p[i].answer,
@@ -317,12 +320,12 @@ static void compare(struct run *r, const struct prompt *p, int n, int number, st
 
 /* A control: computes the prompts once more on a server, and compares with the first time. */
 static bool control(struct run *r, int side, const struct prompt *p, int n,
-                    const struct outcome *first, struct err *e)
+                    const struct parity_reply *first, struct err *e)
 {
     struct side *s = &r->all.side[side];
     if (!s->opts.server.url || over(r))
         return true;
-    struct outcome *again = xcalloc((size_t)n, sizeof *again);
+    struct parity_reply *again = xcalloc((size_t)n, sizeof *again);
     side_reset_cache(s);
     bool ok = use(r, side, e) && compute(r, p, n, again, e);
     for (int i = 0; i < n; i++) {
@@ -332,7 +335,7 @@ static bool control(struct run *r, int side, const struct prompt *p, int n,
             s->again++;
             s->again_differ += c.index >= 0 || c.prompt_index >= 0;
         }
-        outcome_free(&again[i]);
+        parity_reply_free(&again[i]);
     }
     free(again);
     return ok;
@@ -352,7 +355,7 @@ static int read_chunk(struct run *r, struct prompt *p, int most, struct err *e)
 }
 
 static bool chunk(struct run *r, enum pass pass, const struct prompt *p, int n, int number,
-                  struct outcome *const out[2], struct err *e)
+                  struct parity_reply *const out[2], struct err *e)
 {
     struct side *s = r->all.side;
     side_reset_cache(&s[0]);
@@ -373,15 +376,16 @@ static bool chunk(struct run *r, enum pass pass, const struct prompt *p, int n, 
 static bool go(struct run *r, enum pass pass, int most, struct err *e)
 {
     struct prompt *p = xcalloc((size_t)most, sizeof *p);
-    struct outcome *out[2] = {xcalloc((size_t)most, sizeof **out), xcalloc((size_t)most, sizeof **out)};
+    struct parity_reply *out[2] = {xcalloc((size_t)most, sizeof **out),
+                                   xcalloc((size_t)most, sizeof **out)};
     bool ok = true;
     for (int number = 1, n = 1; ok && n > 0 && !over(r); number += n) {
         n = read_chunk(r, p, most, e);
         ok = n >= 0 && (n == 0 || chunk(r, pass, p, n, number, out, e));
         for (int i = 0; i < n; i++) {
             prompt_free(&p[i]);
-            outcome_free(&out[0][i]);
-            outcome_free(&out[1][i]);
+            parity_reply_free(&out[0][i]);
+            parity_reply_free(&out[1][i]);
         }
     }
     free(p);
@@ -390,7 +394,7 @@ static bool go(struct run *r, enum pass pass, int most, struct err *e)
     return ok;
 }
 
-static bool run(struct run *r, struct err *e)
+static bool compare_prompts(struct run *r, struct err *e)
 {
     int lanes = r->all.side[0].opts.lanes, most = r->all.servers && lanes == 1 ? 1 : 4 * lanes;
     r->to_do =
@@ -422,7 +426,7 @@ int cli_parity(struct cli *c)
         sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
     r.all.n = r.file.n;
-    ok = began && run(&r, &e);
+    ok = began && compare_prompts(&r, &e);
     cli_progress_end();
     for (int i = 0; began && i < 2; i++)
         side_meter(&r.all.side[i]);

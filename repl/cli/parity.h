@@ -8,7 +8,7 @@
 #include "repl/compare/differ.h"
 
 /* One reply of one side. */
-struct outcome {
+struct parity_reply {
     bool there;   /* it was computed to its end, or refused */
     bool refused; /* the prompt cannot be computed; `why` says why */
     enum stop_reason reason;
@@ -22,7 +22,7 @@ struct outcome {
                           with */
     char why[200];
 };
-void outcome_free(struct outcome *o);
+void parity_reply_free(struct parity_reply *o);
 
 struct side {
     char name;   /* 'a', 'b' */
@@ -53,7 +53,7 @@ struct compared {
                             on a side */
     bool by_text;        /* a side sent no ids: `index` counts bytes of the text */
     const char *answer;  /* the correct answer, or NULL */
-    const struct outcome *side[2];
+    const struct parity_reply *side[2];
 };
 
 struct parity {

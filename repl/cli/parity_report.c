@@ -9,7 +9,7 @@
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static struct told_reply told(const struct outcome *o)
+static struct told_reply told(const struct parity_reply *o)
 {
     return (struct told_reply){.ids = &o->ids,
                                .has_ids = o->ids.n > 0 || o->n_tokens == 0,
@@ -20,7 +20,7 @@ static struct told_reply told(const struct outcome *o)
 
 void parity_compare(struct compared *c)
 {
-    const struct outcome *a = c->side[0], *b = c->side[1];
+    const struct parity_reply *a = c->side[0], *b = c->side[1];
     struct told_reply x = told(a), y = told(b);
     int index = differ_replies(&x, &y, &c->by_text);
     c->index = a->refused != b->refused ? 0 : index;
@@ -49,7 +49,7 @@ static bool is_right(const struct compared *c, int side)
 /* The largest difference of two log probabilities of one token, up to the first token that differs. */
 static void note_logp(struct parity *p, const struct compared *c)
 {
-    const struct outcome *a = c->side[0], *b = c->side[1];
+    const struct parity_reply *a = c->side[0], *b = c->side[1];
     int n = c->by_text || !p->servers || c->prompt_index >= 0 || !a->logp || !b->logp ? 0
             : c->index >= 0                                                           ? c->index
                                                                                       : a->ids.n;
@@ -68,7 +68,7 @@ static void add_up(struct parity *p, const struct compared *c)
     p->graded += c->answer != NULL;
     p->answers_differ += c->answer && strcmp(c->side[0]->answer, c->side[1]->answer) != 0;
     for (int i = 0; i < 2; i++) {
-        const struct outcome *o = c->side[i];
+        const struct parity_reply *o = c->side[i];
         struct side *s = &p->side[i];
         s->tokens += o->n_tokens;
         s->steps += o->n_steps;
@@ -98,7 +98,7 @@ static struct backend *vocabulary(const struct parity *p, const struct compared 
 
 static double margin_of(const struct compared *c, int side)
 {
-    const struct outcome *o = c->side[side];
+    const struct parity_reply *o = c->side[side];
     bool known = !c->by_text && c->index >= 0 && c->index < o->ids.n && o->margin;
     return known ? (double)o->margin[c->index] : (double)NAN;
 }
@@ -131,7 +131,7 @@ static void token_json(const struct parity *p, const struct compared *c, int sid
 
 static void outcome_json(const struct compared *c, int side, struct buf *b)
 {
-    const struct outcome *o = c->side[side];
+    const struct parity_reply *o = c->side[side];
     jput_open(b, '{');
     if (o->refused) {
         jput_kstr(b, "error", o->why);
@@ -252,7 +252,7 @@ static void prompt_text(const struct parity *p, const struct compared *c)
     sheet_init(&s, p->c->opt.ascii);
     sheet_printf(&s, ST_HEAD, "prompt %d", c->prompt);
     if (c->side[0]->refused || c->side[1]->refused) {
-        const struct outcome *o = c->side[c->side[1]->refused];
+        const struct parity_reply *o = c->side[c->side[1]->refused];
         sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only", o->why);
     } else if (c->prompt_index >= 0) {
         sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ",

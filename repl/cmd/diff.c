@@ -9,19 +9,19 @@
 #include "repl/compare/verdict.h"
 
 /* One session of the log. */
-struct logged {
+struct logged_session {
     char id[SESSION_ID];
     struct script script;
     struct trace log;
 };
 
-static void logged_free(struct logged *l)
+static void logged_free(struct logged_session *l)
 {
     script_free(&l->script);
     trace_free(&l->log);
 }
 
-static bool read_logged(struct app *a, const char *name, struct logged *l, struct err *e)
+static bool read_logged(struct app *a, const char *name, struct logged_session *l, struct err *e)
 {
     struct session_row row = {0};
     struct hdb *d = app_hdb(a, e);
@@ -66,7 +66,7 @@ static bool show(struct cmd_call *c, const struct verdict_ask *ask, const char *
 static bool compare(struct cmd_call *c, char **argv, int n, bool log_only)
 {
     struct app *a = c->app;
-    struct logged mine = {.id = ""}, other = {.id = ""};
+    struct logged_session mine = {.id = ""}, other = {.id = ""};
     bool two = n == 0 && argv[0];
     if (!a->session[0] || a->turn == 0)
         return err_set(c->e, ERR_USAGE, "this session has no turn yet");

@@ -314,22 +314,22 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
 /* ---- /attn ----------------------------------------------------------------------------------- */
 
 /* How much of a row's attention goes to one position, or to one page. */
-struct part {
+struct probe_part {
     int at;      /* index of the key; logical page */
     double mass; /* mean over the heads, or one head's */
 };
 
 static int by_mass(const void *x, const void *y)
 {
-    const struct part *a = x, *b = y;
+    const struct probe_part *a = x, *b = y;
     return a->mass < b->mass ? 1 : a->mass > b->mass ? -1 : a->at - b->at;
 }
 
 /* The keys of one head (-1: the mean of all), most read first. The caller frees them. */
-static struct part *sorted_keys(const struct probe *p, int head)
+static struct probe_part *sorted_keys(const struct probe *p, int head)
 {
     int n_head = p->layer[p->key_layer].n_head;
-    struct part *k = xcalloc((size_t)p->n_key + 1, sizeof *k);
+    struct probe_part *k = xcalloc((size_t)p->n_key + 1, sizeof *k);
     for (int i = 0; i < p->n_key; i++) {
         k[i].at = i;
         for (int h = 0; h < n_head; h++)
@@ -342,10 +342,10 @@ static struct part *sorted_keys(const struct probe *p, int head)
 }
 
 /* The logical pages that the row reads, most read first; returns how many. */
-static int sorted_pages(const struct probe *p, struct part **out)
+static int sorted_pages(const struct probe *p, struct probe_part **out)
 {
     int n_head = p->layer[p->key_layer].n_head, P = max_int(1, p->page_size), n = 0;
-    struct part *k = xcalloc((size_t)p->n_key + 1, sizeof *k);
+    struct probe_part *k = xcalloc((size_t)p->n_key + 1, sizeof *k);
     for (int i = 0; i < p->n_key; i++) {
         int page = p->key_pos[i] / P;
         if (n == 0 || k[n - 1].at != page)
@@ -402,7 +402,7 @@ static void attn_heads(struct app *a, const struct probe *p, struct sheet *out)
     say_line(out, ST_HEAD, "%7s %4s %4s %4s%s  most read", "head", "tree", "in W", "old",
              w->share[0].sink > 0 ? " sink" : "");
     for (int h = 0; h < w->n_head && h < HEADS; h++) {
-        struct part *k = sorted_keys(p, h);
+        struct probe_part *k = sorted_keys(p, h);
         sheet_printf(out, ST_TEXT, "%7d", h);
         add_share(out, w->share[h].tree, true);
         add_share(out, w->share[h].within, true);
@@ -425,7 +425,7 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
     struct attn_share s = mean_share(w);
-    struct part *key = sorted_keys(p, -1), *page;
+    struct probe_part *key = sorted_keys(p, -1), *page;
     int n_page = sorted_pages(p, &page), P = max_int(1, p->page_size);
     sheet_add(out, ST_HEAD, "ATTN");
     sheet_add(out, ST_TEXT, "  ");
@@ -463,7 +463,7 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
 static void attn_json(struct app *a, const struct probe *p, struct buf *json)
 {
     const struct probe_layer *w = &p->layer[p->key_layer];
-    struct part *key = sorted_keys(p, -1);
+    struct probe_part *key = sorted_keys(p, -1);
     again_json(a, p, json);
     jput_fields(json, "%d{layer}%s{kind}%g{error}", p->key_layer, w->window ? "sliding" : "full",
                 p->key_error);

@@ -58,7 +58,7 @@ static bool need_log(const struct app *a, const char *what, struct err *e)
 
 /* ---- /sessions, /search ---------------------------------------------------------------------- */
 
-struct listing {
+struct session_listing {
     struct app *app;
     struct hdb *db;
     const struct printer *to;
@@ -66,7 +66,7 @@ struct listing {
 
 static bool list_session(const struct session_row *r, void *arg)
 {
-    struct listing *l = arg;
+    struct session_listing *l = arg;
     const struct printer *to = l->to;
     struct buf hazards = {0};
     bool current = strcmp(r->id, l->app->session) == 0;
@@ -98,7 +98,8 @@ static bool list_session(const struct session_row *r, void *arg)
 }
 
 /* Shows the first n sessions that pass a filter; returns how many pass, or -1 and *e. */
-static int list_filtered(struct listing *l, struct hdb *d, const char *filter, int n, struct err *e)
+static int list_filtered(struct session_listing *l, struct hdb *d, const char *filter, int n,
+                         struct err *e)
 {
     struct session_list all;
     bool ok = session_list_open(&all, d, e) && session_list_filter(&all, d, filter, e);
@@ -121,7 +122,7 @@ bool cmd_sessions(struct cmd_call *c)
     struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {c->app, d, &c->to};
+    struct session_listing l = {c->app, d, &c->to};
     print_open(&c->to, NULL, '[');
     print_note(&c->to, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
     int found = filter ? list_filtered(&l, d, c->rest, (int)n, c->e)
@@ -153,7 +154,7 @@ static void add_snippet(struct sheet *out, const char *s)
 
 static bool list_hit(const struct turn_row *r, void *arg)
 {
-    struct listing *l = arg;
+    struct session_listing *l = arg;
     const struct printer *to = l->to;
     const char *snippet = r->snippet ? r->snippet : "";
     char name[SESSION_ID];
@@ -181,7 +182,7 @@ bool cmd_search(struct cmd_call *c)
     struct hdb *d = app_hdb(c->app, c->e);
     if (!d)
         return false;
-    struct listing l = {c->app, d, &c->to};
+    struct session_listing l = {c->app, d, &c->to};
     print_open(&c->to, NULL, '[');
     int found = hdb_search(d, c->rest, SHOW, list_hit, &l, c->e);
     print_close(&c->to, ']');

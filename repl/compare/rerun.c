@@ -164,13 +164,13 @@ static void lines_now(const struct engine_opts *o, const struct backend_info *i,
 }
 
 /* The facts of an engine in the log, and the options made of them. */
-struct logged {
+struct logged_engine {
     char *lines, *model, *draft; /* owned; options point into them */
     const char *device;          /* the option, if it is the log's; else NULL */
     struct engine_opts opts;
 };
 
-static void logged_free(struct logged *l)
+static void logged_free(struct logged_engine *l)
 {
     free(l->lines);
     free(l->model);
@@ -186,7 +186,8 @@ static const char *found(const char *logged, const char *usual)
 }
 
 /* For a run that a server computed: only the settings and the chat format apply to this engine. */
-static bool read_served(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
+static bool read_served(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
+                        struct err *e)
 {
     l->opts = how->engine;
     l->opts.server = (struct server_opts){0};
@@ -204,7 +205,8 @@ static bool read_served(struct logged *l, const struct rerun_how *how, const str
 }
 
 /* The options of the run, the settings of its OP_OPEN, and the changes. */
-static bool read_logged(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
+static bool read_logged(struct logged_engine *l, const struct rerun_how *how, const struct act *a,
+                        struct err *e)
 {
     if (facts_served(a->about))
         return read_served(l, how, a, e);
@@ -237,7 +239,7 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
     return ok;
 }
 
-static bool open_failed(const struct rerun_how *how, const struct logged *l, struct err *e)
+static bool open_failed(const struct rerun_how *how, const struct logged_engine *l, struct err *e)
 {
     bool moved = !how->model_given && !rerun_changes(how->with, how->n_with, "model=") && l->opts.model &&
                  access(l->opts.model, R_OK) != 0;
@@ -282,7 +284,7 @@ static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *
 
 /* An engine with these options: the one that was left open if its key is the same, else a new
  * one. */
-static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
+static bool get_engine(struct rerun *r, const struct logged_engine *l, struct err *e)
 {
     struct rerun_engine *keep = r->how.keep;
     struct buf key = {0};
@@ -302,7 +304,7 @@ static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
 
 /* Whether the default model, opened because the logged folder does not exist, is a different
  * model. */
-static bool wrong_model(const struct rerun *r, const struct logged *l, const char *about)
+static bool wrong_model(const struct rerun *r, const struct logged_engine *l, const char *about)
 {
     bool instead = l->opts.model == r->how.engine.model && !r->how.model_given && !facts_served(about);
     char *sha = instead ? facts_value(about, "model_sha") : NULL;
@@ -315,7 +317,7 @@ static bool wrong_model(const struct rerun *r, const struct logged *l, const cha
 /* Opens an engine with the options of the run and the settings of its OP_OPEN. */
 static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 {
-    struct logged l = {0};
+    struct logged_engine l = {0};
     backend_close(r->backend);
     r->backend = NULL;
     bool ok = read_logged(&l, &r->how, a, e);

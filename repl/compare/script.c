@@ -18,7 +18,7 @@ struct script_reader {
         const char *about;
     } *run;
     int n_run;
-    struct entry {
+    struct script_entry {
         int64_t order;
         struct act act;
     } *entry;
@@ -55,8 +55,8 @@ static struct act *add_entry(struct script_reader *r, int64_t order, bool is_tur
         r->cap_entry = r->cap_entry ? 2 * r->cap_entry : 32;
         r->entry = xrealloc(r->entry, (size_t)r->cap_entry, sizeof *r->entry);
     }
-    struct entry *e = &r->entry[r->n_entry++];
-    *e = (struct entry){.order = order, .act.is_turn = is_turn};
+    struct script_entry *e = &r->entry[r->n_entry++];
+    *e = (struct script_entry){.order = order, .act.is_turn = is_turn};
     memcpy(e->act.session, r->session, SESSION_ID);
     return &e->act;
 }
@@ -140,7 +140,8 @@ static bool take_fault(const struct fault_row *row, void *arg)
 
 static int by_order(const void *a, const void *b)
 {
-    int64_t x = ((const struct entry *)a)->order, y = ((const struct entry *)b)->order;
+    int64_t x = ((const struct script_entry *)a)->order,
+            y = ((const struct script_entry *)b)->order;
     return (x > y) - (x < y);
 }
 

@@ -13,7 +13,8 @@
  * or more noise runs. */
 #define FAR_ROW 4
 
-static bool run(struct judge *j, int side, const struct run_ask *ask, struct run_facts *f, const char *what)
+static bool run_side(struct judge *j, int side, const struct run_ask *ask, struct run_facts *f,
+                     const char *what)
 {
     struct err e;
     return judge_run(j, side, ask, f, what, &e);
@@ -37,7 +38,7 @@ static void check_sides(struct judge *j)
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
         struct run_facts f;
-        if (run(j, side, &ask, &f, "with the checker"))
+        if (run_side(j, side, &ask, &f, "with the checker"))
             judge_rule(j, side, &f, side ? j->ask->names.b : j->ask->names.a);
         checks += f.checks;
         run_facts_free(&f);
@@ -100,7 +101,7 @@ static void compare_keys(struct judge *j, int turn, const int step[2])
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .layer = r->place.layer,
                               .row = side ? r->place.row_b : r->place.row};
-        ok = run(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
+        ok = run_side(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
     }
     if (ok && f[0].probe->key_layer >= 0 && f[1].probe->key_layer >= 0)
         say_keys(j, f[0].probe, f[1].probe);
@@ -120,7 +121,7 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
         struct run_facts f[2];
         for (int side = 0; side < 2; side++) {
             struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .row = row, .layer = -1};
-            ok = run(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
+            ok = run_side(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
         }
         ok = ok && map_rows(&f[0], &f[1], turn, token, &m);
         if (ok) {
@@ -150,7 +151,7 @@ static void find_reach(struct judge *j)
     bool ok = true;
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.row = -1, .layer = -1};
-        ok = run(j, side, &ask, &f[side], "to the end") && ok;
+        ok = run_side(j, side, &ask, &f[side], "to the end") && ok;
     }
     struct difference d;
     struct conditions c;
@@ -185,7 +186,7 @@ static bool repeats(struct judge *j, int side, int turn, int step)
     const char *name = j->ask->who[side];
     if (!log)
         return true;
-    bool ok = run(j, side, &ask, &f, "once more");
+    bool ok = run_side(j, side, &ask, &f, "once more");
     if (ok) {
         struct trace head = *log;
         head.n = min_int(head.n, f.trace.n);
@@ -311,7 +312,7 @@ static bool tap_bands(struct judge *j, int turn, int token, float size, int runs
 {
     struct run_facts once;
     struct run_ask ask = {.turn = turn, .forced = j->t[0], .plain = true, .row = -1, .layer = -1};
-    bool ok = run(j, 0, &ask, &once, "without drafting");
+    bool ok = run_side(j, 0, &ask, &once, "without drafting");
     int at = 0;
     const struct step_row *s = ok ? trace_token(turn_of(&once.trace, turn), token, &at) : NULL;
     int step = s ? s->n : 0;
@@ -319,14 +320,15 @@ static bool tap_bands(struct judge *j, int turn, int token, float size, int runs
     ask.step = step;
     ask.probe = true;
     *plain = (struct run_facts){0};
-    if (!step || !run(j, 0, &ask, plain, "with taps") || !plain->probe)
+    if (!step || !run_side(j, 0, &ask, plain, "with taps") || !plain->probe)
         return false;
     for (int k = 0; k < runs; k++) {
         struct run_facts f;
         struct row_map m;
         ask.noise = size;
         ask.seed = (uint64_t)k + 1;
-        if (run(j, 0, &ask, &f, "with noise and taps") && f.probe && map_rows(plain, &f, turn, token, &m))
+        if (run_side(j, 0, &ask, &f, "with noise and taps") && f.probe &&
+            map_rows(plain, &f, turn, token, &m))
             bands_add(&j->bands, plain->probe, f.probe, &m);
         run_facts_free(&f);
     }
@@ -351,7 +353,7 @@ static void place_beyond(struct judge *j, int turn, int token, float size, const
                           .probe = true,
                           .row = -1,
                           .layer = -1};
-    ok = ok && run(j, 1, &ask, &other, "with taps") && other.probe &&
+    ok = ok && run_side(j, 1, &ask, &other, "with taps") && other.probe &&
          map_rows(&plain, &other, turn, token, &m);
     if (ok) {
         locate(plain.probe, other.probe, &m, &j->bands, FAR_ROW, &r->place);
@@ -416,8 +418,8 @@ static void judge_rounding(struct judge *j)
         r->verdict = j->ask->log_only && !model ? VERDICT_OPEN : VERDICT_PURPOSE;
         return;
     }
-    bool ok = run(j, 0, &ask, &a, "given its tokens");
-    ok = run(j, 1, &ask, &b, "given the first side's tokens") && ok;
+    bool ok = run_side(j, 0, &ask, &a, "given its tokens");
+    ok = run_side(j, 1, &ask, &b, "given the first side's tokens") && ok;
     r->ran = ok;
     r->verdict = VERDICT_OPEN;
     if (ok) {

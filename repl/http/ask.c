@@ -483,7 +483,7 @@ enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
 
 /* neutral: READ, ANY, or the JSON values that ask for what the server does anyway, separated by
  * "|". */
-static const struct field {
+static const struct ask_field {
     const char *name;
     int where;
     const char *neutral;
@@ -701,7 +701,7 @@ static bool is_neutral(const json_t *v, const char *list)
     return found;
 }
 
-static const struct field *find_field(const char *name, int kind)
+static const struct ask_field *find_field(const char *name, int kind)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if ((fields[i].where & kind) && !strcmp(fields[i].name, name))
@@ -716,7 +716,7 @@ static bool check_fields(const json_t *o, int kind, struct refusal *r)
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)o, name, v) {
-        const struct field *f = find_field(name, kind);
+        const struct ask_field *f = find_field(name, kind);
         if (json_is_null(v) || (f && (!f->neutral || !*f->neutral || is_neutral(v, f->neutral))))
             continue;
         if (!f)

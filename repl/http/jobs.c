@@ -38,7 +38,7 @@ void serve_cancel(struct serve *s, struct task *t)
             s->b->jobs->cancel(s->b, t->job[i].id);
 }
 
-static bool start_job(struct serve *s, struct task *t, struct job *j, struct err *e)
+static bool start_job(struct serve *s, struct task *t, struct reply_job *j, struct err *e)
 {
     const struct ask *a = &t->ask;
     struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->temperature, .top_p = (float)a->top_p,
@@ -111,7 +111,7 @@ void serve_counts(const struct serve *s, int *running, int *waiting)
     *running = *waiting = 0;
     for (int i = 0; i < s->n_task; i++)
         for (int k = 0; k < s->task[i]->n_job; k++) {
-            const struct job *j = &s->task[i]->job[k];
+            const struct reply_job *j = &s->task[i]->job[k];
             *running += j->begun && !j->ended;
             *waiting += j->started && !j->begun && !j->ended;
         }

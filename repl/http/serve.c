@@ -10,7 +10,7 @@ enum { LOG_PATIENCE_MS = 5000 }; /* a reply whose turn is not stored by then is 
 
 /* ---- the log: each job is a session of one turn ---------------------------------------------- */
 
-static struct event log_event(struct serve *s, const struct job *j, enum event_kind kind)
+static struct event log_event(struct serve *s, const struct reply_job *j, enum event_kind kind)
 {
     struct event ev = {.kind = kind, .seq = ++s->seq, .ns = clock_ns(), .turn = 1};
     memcpy(ev.session, j->session, sizeof ev.session);
@@ -25,7 +25,7 @@ static void post(struct serve *s, struct event *ev)
         event_free(ev);
 }
 
-static void log_op(struct serve *s, const struct job *j, enum op_kind op, const char *text)
+static void log_op(struct serve *s, const struct reply_job *j, enum op_kind op, const char *text)
 {
     struct event ev = log_event(s, j, EV_OP);
     ev.turn = 0;
@@ -47,7 +47,8 @@ static void job_settings(const struct serve *s, const struct ask *a, uint64_t se
     settings_print(&set, out);
 }
 
-static void log_begin(struct serve *s, const struct task *t, const struct job *j, const struct event *of)
+static void log_begin(struct serve *s, const struct task *t, const struct reply_job *j,
+                      const struct event *of)
 {
     const struct ask *a = &t->ask;
     int i = j->reply.index;
@@ -75,7 +76,7 @@ static void log_begin(struct serve *s, const struct task *t, const struct job *j
     post(s, &ev);
 }
 
-static void log_step(struct serve *s, struct job *j, const struct event *of)
+static void log_step(struct serve *s, struct reply_job *j, const struct event *of)
 {
     struct event ev;
     event_copy(&ev, of);
@@ -89,7 +90,7 @@ static void log_step(struct serve *s, struct job *j, const struct event *of)
 
 /* The text is that sent to the client. The ids are those of all steps, including those after a stop
  * text in the last step, so that a replay can compute them. */
-static void log_end(struct serve *s, struct job *j, const struct event *of)
+static void log_end(struct serve *s, struct reply_job *j, const struct event *of)
 {
     struct event ev = log_event(s, j, EV_TURN_END);
     const struct reply *r = &j->reply;
@@ -110,7 +111,7 @@ static void log_end(struct serve *s, struct job *j, const struct event *of)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static struct job *find_job(struct serve *s, uint64_t id, struct task **t)
+static struct reply_job *find_job(struct serve *s, uint64_t id, struct task **t)
 {
     for (int i = 0; i < s->n_task; i++) {
         *t = s->task[i];
@@ -121,7 +122,7 @@ static struct job *find_job(struct serve *s, uint64_t id, struct task **t)
     return NULL;
 }
 
-static void on_begin(struct serve *s, struct task *t, struct job *j, struct event *ev)
+static void on_begin(struct serve *s, struct task *t, struct reply_job *j, struct event *ev)
 {
     j->begun = true;
     reply_begin(&j->reply, ev);
@@ -129,7 +130,7 @@ static void on_begin(struct serve *s, struct task *t, struct job *j, struct even
     log_begin(s, t, j, ev);
 }
 
-static void on_step(struct serve *s, struct task *t, struct job *j, struct event *ev)
+static void on_step(struct serve *s, struct task *t, struct reply_job *j, struct event *ev)
 {
     if (!j->begun || j->reply.finish != FINISH_OPEN)
         return; /* the job's cancel has not reached the engine yet */
@@ -148,7 +149,7 @@ static void on_step(struct serve *s, struct task *t, struct job *j, struct event
 /* A job that failed, before or after its first token, fails the answer. The end of the server,
  * which cancels all jobs, follows a lost device; so a job that was cancelled then has failed, too.
  */
-static void note_failure(const struct serve *s, struct task *t, const struct job *j,
+static void note_failure(const struct serve *s, struct task *t, const struct reply_job *j,
                          const struct event *ev)
 {
     const char *why = ev->text.p && *ev->text.p ? ev->text.p : stop_name(ev->reason);
@@ -167,7 +168,7 @@ static void note_failure(const struct serve *s, struct task *t, const struct job
 }
 
 /* The job's end may be told: its turn is in the log, or the answer fails. */
-static void settle(struct task *t, struct job *j)
+static void settle(struct task *t, struct reply_job *j)
 {
     j->settled = true;
     t->n_settled++;
@@ -175,7 +176,7 @@ static void settle(struct task *t, struct job *j)
         ids_add(&t->order, j->reply.index);
 }
 
-static void on_end(struct serve *s, struct task *t, struct job *j, struct event *ev)
+static void on_end(struct serve *s, struct task *t, struct reply_job *j, struct event *ev)
 {
     reply_end(&j->reply, ev);
     j->ended = true;
@@ -201,7 +202,8 @@ static void tell_news(struct serve *s, struct task *t)
 }
 
 /* Whether job j need not wait for the log any longer. */
-static bool log_has_spoken(struct task *t, const struct job *j, const struct history_status *log)
+static bool log_has_spoken(struct task *t, const struct reply_job *j,
+                           const struct history_status *log)
 {
     if (log->mark_stored >= j->mark)
         return true;
@@ -225,7 +227,7 @@ static void settle_stored(struct serve *s)
         struct task *t = s->task[i];
         bool news = false;
         for (int k = 0; k < t->n_job; k++) {
-            struct job *j = &t->job[k];
+            struct reply_job *j = &t->job[k];
             if (!j->mark || j->settled || !log_has_spoken(t, j, &log))
                 continue;
             settle(t, j);
@@ -249,7 +251,7 @@ static void take_fault(struct serve *s, const struct event *ev)
 static void take_event(struct serve *s, struct event *ev)
 {
     struct task *t = NULL;
-    struct job *j = ev->job ? find_job(s, ev->job->id, &t) : NULL;
+    struct reply_job *j = ev->job ? find_job(s, ev->job->id, &t) : NULL;
     if (ev->kind == EV_FAULT)
         take_fault(s, ev);
     if (!j)

@@ -7,7 +7,7 @@
 
 #include "repl/http/reply.h"
 
-struct job {
+struct reply_job {
     uint64_t id;
     char session[SESSION_ID];
     struct reply reply;
@@ -27,7 +27,7 @@ struct task {
     const char *print;    /* system_fingerprint */
     int64_t created;      /* seconds since 1970 */
     uint64_t ns_arrived;
-    struct job *job;      /* (n_job) */
+    struct reply_job *job;      /* (n_job) */
     int n_job, n_settled;
     struct refusal failed; /* a job could not be computed, or not be stored */
     bool cancelled;       /* the client has disconnected, or the server ends */

@@ -129,8 +129,8 @@ static bool next_turn(struct recorded *r, struct err *e)
     return err_set(e, ERR_NEGATIVE, "turn %d is the recording's last", r->at_turn);
 }
 
-static bool run(struct backend *b, enum run_until until, int steps, const char *condition,
-                struct err *e)
+static bool run_recording(struct backend *b, enum run_until until, int steps,
+                          const char *condition, struct err *e)
 {
     struct recorded *r = recorded_of(b);
     if (until == RUN_PHASE)
@@ -190,5 +190,5 @@ static bool remove_break(struct backend *b, int number, struct err *e)
     return breaks_remove(&recorded_of(b)->breaks, number, e);
 }
 
-const struct debug_ops recorded_debug = {.view = view, .run = run, .back = go, .add = add,
+const struct debug_ops recorded_debug = {.view = view, .run = run_recording, .back = go, .add = add,
                                          .remove = remove_break, .name = expr_name};

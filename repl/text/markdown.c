@@ -50,7 +50,7 @@ struct md {
     } links[MAX_NEST]; /* open links, the innermost last (a link may contain an image) */
     int n_link; /* may exceed MAX_NEST, too */
     struct buf text; /* of the code block being read */
-    struct piece {   /* where its text comes from: text.p[at] on is the source from src on */
+    struct code_piece {   /* where its text comes from: text.p[at] on is the source from src on */
         size_t at;
         int src;
     } *piece;
@@ -616,7 +616,7 @@ static void put_code(struct md *m, const char *p, size_t n)
             m->cap_piece = m->cap_piece ? 2 * m->cap_piece : 32;
             m->piece = xrealloc(m->piece, (size_t)m->cap_piece, sizeof *m->piece);
         }
-        m->piece[m->n_piece++] = (struct piece){m->text.n, src};
+        m->piece[m->n_piece++] = (struct code_piece){m->text.n, src};
     }
     buf_add(&m->text, p, n);
 }
