@@ -560,7 +560,8 @@ struct kernels {
 
     /* Like upload() for a tensor without data: random weights of standard deviation `scale` (0: all
      * weights are 1) are generated on the device, the same values on every device. MXFP4 scales (U8
-     * of three dimensions) are chosen so that the decoded weights have that deviation. */
+     * of three dimensions) are chosen so that the decoded weights have that deviation. Packed
+     * weights: packed_random(); on the CPU only. */
     bool (*synthesize)(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
                        struct err *e);
     /* Reads src once, and with dst present copies it there. */

@@ -191,20 +191,20 @@ static const struct format {
     struct packed_format f;
     void (*unpack)(const uint8_t *block, float *y);
 } formats[] = {
-    [DT_Q8_0 - DT_Q8_0] = {{32, 34, {0, -1}}, unpack_q8_0},
-    [DT_Q4_0 - DT_Q8_0] = {{32, 18, {0, -1}}, unpack_q4_0},
-    [DT_Q4_1 - DT_Q8_0] = {{32, 20, {0, 2}}, unpack_q4_1},
-    [DT_Q5_0 - DT_Q8_0] = {{32, 22, {0, -1}}, unpack_q5_0},
-    [DT_Q5_1 - DT_Q8_0] = {{32, 24, {0, 2}}, unpack_q5_1},
-    [DT_Q2_K - DT_Q8_0] = {{256, 84, {80, 82}}, unpack_q2_k},
-    [DT_Q3_K - DT_Q8_0] = {{256, 110, {108, -1}}, unpack_q3_k},
-    [DT_Q4_K - DT_Q8_0] = {{256, 144, {0, 2}}, unpack_q4_k},
-    [DT_Q5_K - DT_Q8_0] = {{256, 176, {0, 2}}, unpack_q5_k},
-    [DT_Q6_K - DT_Q8_0] = {{256, 210, {208, -1}}, unpack_q6_k},
-    [DT_IQ4_NL - DT_Q8_0] = {{32, 18, {0, -1}}, unpack_iq4_nl},
-    [DT_IQ4_XS - DT_Q8_0] = {{256, 136, {0, -1}}, unpack_iq4_xs},
-    [DT_MXFP4 - DT_Q8_0] = {{32, 17, {-1, -1}}, unpack_mxfp4},
-    [DT_NVFP4 - DT_Q8_0] = {{64, 36, {-1, -1}}, unpack_nvfp4},
+    [DT_Q8_0 - DT_Q8_0] = {{32, 34, {0, -1}, 73.9f, 0}, unpack_q8_0},
+    [DT_Q4_0 - DT_Q8_0] = {{32, 18, {0, -1}, 4.63f, 0}, unpack_q4_0},
+    [DT_Q4_1 - DT_Q8_0] = {{32, 20, {0, 2}, 4.6f, -7.5f}, unpack_q4_1},
+    [DT_Q5_0 - DT_Q8_0] = {{32, 22, {0, -1}, 9.24f, 0}, unpack_q5_0},
+    [DT_Q5_1 - DT_Q8_0] = {{32, 24, {0, 2}, 9.24f, -15.5f}, unpack_q5_1},
+    [DT_Q2_K - DT_Q8_0] = {{256, 84, {80, 82}, 13.9f, 1.5f}, unpack_q2_k},
+    [DT_Q3_K - DT_Q8_0] = {{256, 110, {108, -1}, 43.4f, 0}, unpack_q3_k},
+    [DT_Q4_K - DT_Q8_0] = {{256, 144, {0, 2}, 258.f, 7.5f}, unpack_q4_k},
+    [DT_Q5_K - DT_Q8_0] = {{256, 176, {0, 2}, 527.f, 15.5f}, unpack_q5_k},
+    [DT_Q6_K - DT_Q8_0] = {{256, 210, {208, -1}, 1364.f, 0}, unpack_q6_k},
+    [DT_IQ4_NL - DT_Q8_0] = {{32, 18, {0, -1}, 67.4f, 0}, unpack_iq4_nl},
+    [DT_IQ4_XS - DT_Q8_0] = {{256, 136, {0, -1}, 1248.f, 0}, unpack_iq4_xs},
+    [DT_MXFP4 - DT_Q8_0] = {{32, 17, {-1, -1}, 2.93f, 0}, unpack_mxfp4},
+    [DT_NVFP4 - DT_Q8_0] = {{64, 36, {-1, -1}, 2.93f, 0}, unpack_nvfp4},
 };
 
 static const struct format *format_of(enum dtype t)
@@ -260,6 +260,45 @@ void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst)
         f->unpack(b, y);
         for (int j = 0; j < f->f.elements; j++)
             dst[i + (size_t)j] = f32_to_bf16(y[j]);
+    }
+}
+
+/* A positive number below 65504 as f16, rounded to nearest or, if it is normal, towards 0. */
+static uint16_t half_of(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = f};
+    if (f < 0x1p-14f)
+        return (uint16_t)(f * 0x1p24f + 0.5f);
+    return (uint16_t)(((x.u >> 23) - 112) << 10 | (x.u >> 13 & 1023));
+}
+
+static void put_half(uint8_t *p, float f)
+{
+    uint16_t h = f < 0 ? half_of(-f) | 0x8000 : half_of(f);
+    p[0] = (uint8_t)h;
+    p[1] = (uint8_t)(h >> 8);
+}
+
+void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks)
+{
+    const struct packed_format *f = packed_format(t);
+    uint8_t *b = blocks;
+    float d = scale / f->deviation;
+    int exponent = 127; /* of the nearest power of two that is not above d */
+    for (; exponent > 1 && bf16_to_f32((uint16_t)(exponent << 7)) > d; exponent--)
+        ;
+    for (size_t i = first; i < first + n; i++, b += f->bytes) {
+        for (int j = 0; j < f->bytes; j++)
+            b[j] = (uint8_t)(mix64(seed + i * 32 + (size_t)j / 8) >> 8 * (j % 8));
+        for (int j = 0; j < 2 && f->scale[j] >= 0; j++)
+            put_half(b + f->scale[j], j ? d * f->minimum : d);
+        for (int j = 0; j < 4 && (t == DT_NVFP4 || (t == DT_MXFP4 && j < 1)); j++)
+            b[j] = (uint8_t)(t == DT_MXFP4    ? exponent
+                             : exponent > 120 ? (exponent - 120) << 3
+                                              : (int)(d * 512 + 0.5f)); /* E4M3 */
     }
 }
 

@@ -29,6 +29,8 @@ static inline bool dtype_packed(enum dtype t)
 struct packed_format {
     int elements, bytes; /* of a block */
     int scale[2];        /* offsets of the f16 scales d and dmin (or m); -1: none */
+    float deviation; /* of values with random codes, with d = 1 and dmin = minimum: mean about 0 */
+    float minimum;
 };
 
 /* Of a packed type. */
@@ -49,6 +51,10 @@ extern const int8_t packed_iq4[16], packed_e2m1[16];
 /* Unpacks n elements, a multiple of the block's elements. */
 void packed_floats(enum dtype t, const void *blocks, size_t n, float *dst);
 void packed_bf16(enum dtype t, const void *blocks, size_t n, uint16_t *dst);
+
+/* Makes n blocks from block `first` on of an endless row of random weights, whose deviation is
+ * `scale`; of every seed the same on all machines. For benchmarks. */
+void packed_random(enum dtype t, uint64_t seed, float scale, size_t first, size_t n, void *blocks);
 
 /* The first of n blocks that has a scale which is NaN or infinite, or (MXFP4) so large that a value
  * could be infinite; -1: none, and all values are finite, in bf16, too. A loader must refuse such

@@ -5,6 +5,7 @@
  * largest are reduced so that a line takes less than a second or two. Every line says its shape.
  */
 #include "engine/tools/bench_routing.h"
+#include "kernels/packed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,6 +138,7 @@ static bool phases(struct bench *b, struct err *e)
 struct bench_product {
     struct tensor w[MAX_SETS], up[MAX_SETS]; /* up: of a gated pair */
     bool glu;
+    enum dtype type;
     int sets, rows, in, out;
     kbuf src, dst; /* (rows, in), (rows, out) */
 };
@@ -157,14 +159,14 @@ static void run_product(struct bench *b, void *arg)
 
 static double product_bytes(const struct bench_product *p)
 {
-    return (double)p->out * p->in * (p->glu ? 4 : 2);
+    return (double)p->out * (double)dtype_bytes(p->type, (size_t)p->in) * (p->glu ? 2 : 1);
 }
 
 static bool open_product(struct bench *b, struct bench_product *p, int most, struct err *e)
 {
     for (int i = 0; i < p->sets; i++)
-        if (!bench_weights(b, &p->w[i], p->out, p->in, 1 / 64.f, e) ||
-            (p->glu && !bench_weights(b, &p->up[i], p->out, p->in, 1 / 64.f, e)))
+        if (!bench_typed(b, &p->w[i], p->type, p->out, p->in, 1 / 64.f, e) ||
+            (p->glu && !bench_typed(b, &p->up[i], p->type, p->out, p->in, 1 / 64.f, e)))
             return false;
     p->src = bench_floats(b, (size_t)most * (size_t)p->in, e);
     p->dst = bench_buffer(b, (size_t)most * (size_t)p->out * 4, NULL, e);
@@ -181,19 +183,20 @@ static bool time_product(struct bench *b, struct bench_product *p, const char *n
     char shape[64];
     if (!bench_time(b, &w, t, e))
         return err_prefix(e, "%s", name);
-    snprintf(shape, sizeof shape, "%s%dx%d bf16, %d sets", p->glu ? "2 x " : "", p->out, p->in,
-             p->sets);
+    snprintf(shape, sizeof shape, "%s%dx%d %s, %d sets", p->glu ? "2 x " : "", p->out, p->in,
+             p->type == DT_BF16 ? "bf16" : dtype_name(p->type), p->sets);
     bench_tell(b, name, shape, t, &(struct figure){bytes, flops ? bytes * p->rows : 0, 0, NULL});
     return true;
 }
 
-static bool gemv(struct bench *b, const char *name, int out, int in, bool glu, struct err *e)
+static bool gemv(struct bench *b, const char *name, enum dtype type, int out, int in, bool glu,
+                 struct err *e)
 {
     static const int rows[] = {1, 4, 16, 64};
     char line[40];
     if (!bench_wanted_any(b, name))
         return true;
-    struct bench_product p = {.in = in, .out = out, .glu = glu};
+    struct bench_product p = {.in = in, .out = out, .glu = glu, .type = type};
     p.sets = sets_for(b, product_bytes(&p));
     bool ok = open_product(b, &p, MAX_ROWS, e);
     for (int i = 0; i < (b->o->brief ? 2 : 4) && ok; i++) {
@@ -207,18 +210,40 @@ static bool gemv(struct bench *b, const char *name, int out, int in, bool glu, s
     return ok;
 }
 
+/* gemv.glu of packed weights, where products read them. */
+static bool packed_gemvs(struct bench *b, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+        bool brief;
+    } all[] = {{"gemv.q4_0", DT_Q4_0, true},   {"gemv.q4_k", DT_Q4_K, true},
+               {"gemv.q5_0", DT_Q5_0, false},  {"gemv.q5_k", DT_Q5_K, false},
+               {"gemv.q6_k", DT_Q6_K, false},  {"gemv.q8_0", DT_Q8_0, false},
+               {"gemv.mxfp4", DT_MXFP4, false}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof all / sizeof *all && ok && !b->graphs; i++)
+        if (all[i].brief || !b->o->brief)
+            ok = gemv(b, all[i].name, all[i].type, 10240, 2560, true, e);
+    return ok;
+}
+
 static bool gemvs(struct bench *b, struct err *e)
 {
     int vocab = b->graphs ? 201088 : 20128;
-    return gemv(b, "gemv.qkv", 5120, 2880, false, e) && gemv(b, "gemv.o", 2880, 4096, false, e) &&
-           gemv(b, "gemv.glu", 10240, 2560, true, e) &&
-           gemv(b, "gemv.head", vocab, 2880, false, e);
+    return gemv(b, "gemv.qkv", DT_BF16, 5120, 2880, false, e) &&
+           gemv(b, "gemv.o", DT_BF16, 2880, 4096, false, e) &&
+           gemv(b, "gemv.glu", DT_BF16, 10240, 2560, true, e) &&
+           gemv(b, "gemv.head", DT_BF16, vocab, 2880, false, e) && packed_gemvs(b, e);
 }
 
 /* gemm.peak, to which prefill compares: one large product. */
 static bool gemm(struct bench *b, struct err *e)
 {
-    struct bench_product p = {.sets = 1, .in = b->graphs ? 8192 : 1024, .out = b->graphs ? 8192 : 1024,
+    struct bench_product p = {.sets = 1,
+                              .type = DT_BF16,
+                              .in = b->graphs ? 8192 : 1024,
+                              .out = b->graphs ? 8192 : 1024,
                               .rows = b->graphs ? 4096 : 128};
     struct timing t;
     if (!bench_wanted(b, "gemm.peak") && !bench_wanted_any(b, "prefill") &&

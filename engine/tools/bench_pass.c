@@ -2,6 +2,7 @@
  * device's operations alone, recorded where that can be done. See bench_model.h.
  */
 #include "engine/tools/bench_model.h"
+#include "kernels/packed.h"
 #include "engine/tools/bench_routing.h"
 
 #include <math.h>
@@ -52,8 +53,8 @@ double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, dou
     }
     if (hit)
         *hit = all / max_int(layers, 1);
-    double embedded = (double)c->hidden * (double)dtype_size(m->embed.type) +
-                      2.0 * c->ple * c->n_layer;
+    double embedded =
+        (double)dtype_bytes(m->embed.type, (size_t)c->hidden) + 2.0 * c->ple * c->n_layer;
     return bytes + bench_weight_bytes(&m->head) +
            (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
 }

@@ -2,6 +2,7 @@
 #include "engine/tools/bench_run.h"
 
 #include "engine/tools/synthetic.h"
+#include "kernels/packed.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -148,23 +149,32 @@ bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e)
     return ok;
 }
 
-static bool weights(struct bench *b, struct tensor *t, int out, int in, bool by_row, float scale,
-                    struct err *e)
+static bool weights(struct bench *b, struct tensor *t, enum dtype type, int out, int in,
+                    bool by_row, float scale, struct err *e)
 {
-    *t = (struct tensor){.type = DT_BF16, .n_dim = out ? 2 : 1, .dim = {out ? out : in, in},
-                         .bytes = (size_t)max_int(out, 1) * (size_t)in * 2, .name = "weights",
+    *t = (struct tensor){.type = type,
+                         .n_dim = out ? 2 : 1,
+                         .dim = {out ? out : in, in},
+                         .bytes = (size_t)max_int(out, 1) * dtype_bytes(type, (size_t)in),
+                         .name = "weights",
                          .by_row = by_row};
     return b->dev.k->synthesize(b->dev.d, t, bench_random(b), scale, e);
 }
 
 bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
 {
-    return weights(b, t, out, in, false, scale, e);
+    return weights(b, t, DT_BF16, out, in, false, scale, e);
+}
+
+bool bench_typed(struct bench *b, struct tensor *t, enum dtype type, int out, int in, float scale,
+                 struct err *e)
+{
+    return weights(b, t, type, out, in, false, scale, e);
 }
 
 bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
 {
-    return weights(b, t, out, in, true, scale, e);
+    return weights(b, t, DT_BF16, out, in, true, scale, e);
 }
 
 /* ---- the check of results -------------------------------------------------------------------- */

@@ -81,6 +81,9 @@ bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e);
 bool bench_fill_uniform(struct bench *b, kbuf buf, float scale, struct err *e);
 /* A tensor of generated weights, (out, in), or (in) if out is 0. */
 bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e);
+/* The same of another type, (out, in); packed ones on the CPU only. */
+bool bench_typed(struct bench *b, struct tensor *t, enum dtype type, int out, int in, float scale,
+                 struct err *e);
 /* The same of a matrix of which single rows are read (tensor.by_row). */
 bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
                 struct err *e);

@@ -14,7 +14,7 @@ static const size_t HUGE_PAGE = (size_t)2 << 20;
 struct synthesis {
     struct tensor *t;
     uint64_t seed;
-    float step;
+    float step, scale;
     int exponent;
 };
 
@@ -46,29 +46,40 @@ static void synthesize_bytes(const struct synthesis *m, size_t first, size_t n)
     }
 }
 
+/* Bytes of an element, or of a block. */
+static size_t unit_of(const struct tensor *t)
+{
+    return dtype_packed(t->type) ? (size_t)packed_format(t->type)->bytes : dtype_size(t->type);
+}
+
 static void synthesize_part(void *arg, int item, int thread)
 {
     const struct synthesis *m = arg;
-    size_t size = dtype_size(m->t->type), each = PART / size, n = m->t->bytes / size;
-    size_t first = (size_t)item * each;
+    size_t size = unit_of(m->t), each = PART / size, all = m->t->bytes / size;
+    size_t first = (size_t)item * each, n = all - first < each ? all - first : each;
     (void)thread;
-    (m->t->type == DT_U8 ? synthesize_bytes : synthesize_floats)(m, first,
-                                                     n - first < each ? n - first : each);
+    if (dtype_packed(m->t->type))
+        packed_random(m->t->type, m->seed, m->scale, first, n,
+                      (uint8_t *)m->t->data + first * size);
+    else
+        (m->t->type == DT_U8 ? synthesize_bytes : synthesize_floats)(m, first, n);
 }
 
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
 {
-    CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F32));
+    CHECK(!t->data &&
+          (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F32 || dtype_packed(t->type)));
     size_t align = t->bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
     void *p = aligned_alloc(align, (t->bytes + align - 1) & ~(align - 1));
     if (!p)
         return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
     if (align == HUGE_PAGE)
         madvise(p, t->bytes, MADV_HUGEPAGE); /* as a checkpoint's weights have */
-    struct synthesis m = {t, seed, synthetic_step(scale),
-                       t->type == DT_U8 && t->n_dim == 3 ? synthetic_exponent(scale) : 0};
+    struct synthesis m = {t, seed, synthetic_step(scale), scale,
+                          t->type == DT_U8 && t->n_dim == 3 ? synthetic_exponent(scale) : 0};
     t->data = p;
-    cpu_each(d, (int)((t->bytes + PART - 1) / PART), PART, synthesize_part, &m);
+    size_t each = PART / unit_of(t), all = t->bytes / unit_of(t);
+    cpu_each(d, (int)((all + each - 1) / each), PART, synthesize_part, &m);
     d->synthesized = xrealloc(d->synthesized, (size_t)d->n_synthesized + 1, sizeof *d->synthesized);
     d->synthesized[d->n_synthesized++] = p;
     return cpu_upload(d, t, e);

@@ -296,6 +296,36 @@ static void test_experts_are_those_of_the_bf16_twin(void **state)
     }
 }
 
+static void test_random_weights_have_their_deviation(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    float *y = xmalloc(N * sizeof *y);
+    for (int i = 0; i < N_TYPES; i++) {
+        enum dtype t = packed_types[i];
+        const struct packed_format *f = packed_format(t);
+        size_t blocks = N / (size_t)f->elements, part = blocks / 3;
+        uint8_t *all = xmalloc(dtype_bytes(t, N)), *again = xmalloc(dtype_bytes(t, N));
+        packed_random(t, 7, 1 / 64.f, 0, blocks, all);
+        packed_random(t, 7, 1 / 64.f, 0, part, again);
+        packed_random(t, 7, 1 / 64.f, part, blocks - part, again + part * (size_t)f->bytes);
+        assert_memory_equal(all, again, dtype_bytes(t, N));
+        assert_int_equal(packed_not_finite(t, all, (int64_t)blocks), -1);
+        packed_floats(t, all, N, y);
+        double sum = 0, square = 0;
+        for (int j = 0; j < N; j++)
+            sum += (double)y[j], square += (double)y[j] * (double)y[j];
+        bool coarse = t == DT_MXFP4 || t == DT_NVFP4; /* powers of two, three bits */
+        double deviation = sqrt(square / N) * 64;
+        if (deviation < (coarse ? 0.5 : 0.95) || deviation > (coarse ? 1.2 : 1.05) ||
+            fabs(sum / N) * 64 > 0.15)
+            fail_msg("%s: deviation %g, mean %g of 1", dtype_name(t), deviation, sum / N * 64);
+        free(all);
+        free(again);
+    }
+    free(y);
+}
+
 static void test_bytes_of_rows(void **state)
 {
     (void)state;
@@ -322,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_values_are_those_of_gguf),
         cmocka_unit_test(test_scales_that_are_not_finite_are_found),
         cmocka_unit_test(test_bytes_of_rows),
+        cmocka_unit_test(test_random_weights_have_their_deviation),
         cmocka_unit_test(test_products_are_those_of_the_bf16_twin),
         cmocka_unit_test(test_experts_are_those_of_the_bf16_twin),
     };
