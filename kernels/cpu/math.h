@@ -391,10 +391,12 @@ static void multiply(const struct cpu_mat *w, const float *const *x, int rows, i
                                                       [STORED_MXFP4] = ENTRY(MXFP4)};
     if (w->type == STORED_PACKED) {
         struct unpacking f = unpacking(w->packed);
-        if (rows == 1 && f.dot)
-            f.dot(w, x[0], out, n, tile);
-        else
+        if (!f.dot || rows > 2 * DOT_ROWS)
             multiply_packed(w, f.unpack, x, rows, out, n, tile);
+        else
+            for (int r = 0; r < rows; r += DOT_ROWS)
+                f.dot(w, x + r, rows - r < DOT_ROWS ? rows - r : DOT_ROWS, out, n,
+                      tile + r * TILE_OUT);
         return;
     }
     for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {

@@ -8,8 +8,10 @@
 
 /* A chunk of up to eight groups, into (groups, 32) floats. */
 typedef void unpack_fn(enum dtype t, const uint8_t *b, int groups, float *dst);
-/* multiply() of one input row. */
-typedef void dot_fn(const struct cpu_mat *w, const float *x, int out, int n, float *tile);
+/* multiply() of 1 to DOT_ROWS input rows. */
+enum { DOT_ROWS = CPU_ISA == 2 ? 4 : 2 };
+typedef void dot_fn(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
+                    float *tile);
 
 static void unpack_any(enum dtype t, const uint8_t *b, int groups, float *dst)
 {
@@ -460,27 +462,33 @@ V_FN void unpack_group(const enum dtype t, const uint8_t *b, const struct block_
         CHUNK_256(unpack_group, T, b, &s, dst);                                                    \
     }
 
-/* Running sums of DOT_ROWS rows, even elements and odd ones: so many that the latency of an addition
- * does not limit the rate. */
-enum { DOT_ROWS = 2 };
-struct dot_sums {
-    v16 even[DOT_ROWS], odd[DOT_ROWS];
+/* Products of few rows: weights are unpacked in registers and multiplied with R input rows there.
+ * One input row is multiplied with two rows of weights at a time, so that there are more running
+ * sums than the latency of an addition needs. */
+enum { DOT_SUMS = DOT_ROWS > 2 ? DOT_ROWS : 2 };
+struct dot_sums { /* [row of weights * R + input row] */
+    v16 even[DOT_SUMS], odd[DOT_SUMS];
 };
 
 V_FN void dot_group(const enum dtype t, const uint8_t *const *b, const struct block_scales *s,
-                    const int g, const float *x, struct dot_sums *sum)
+                    const int g, const float *const *x, int at, struct dot_sums *sum, const int O,
+                    const int R)
 {
     UNROLL
-    for (int j = 0; j < DOT_ROWS; j++) {
+    for (int o = 0; o < O; o++) {
         v16 even, odd;
-        v_split_packed(t, b[j], s + j, g, &even, &odd);
-        sum->even[j] = v_fma(even, v_load(x + 32 * g), sum->even[j]);
-        sum->odd[j] = v_fma(odd, v_load(x + 32 * g + 16), sum->odd[j]);
+        v_split_packed(t, b[o], s + o, g, &even, &odd);
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            const float *in = x[r] + at + 32 * g;
+            sum->even[o * R + r] = v_fma(even, v_load(in), sum->even[o * R + r]);
+            sum->odd[o * R + r] = v_fma(odd, v_load(in + 16), sum->odd[o * R + r]);
+        }
     }
 }
 
-/* The sums of a chunk of `size` bytes. Lines are prefetched DOT_AHEAD bytes before they are read:
- * the rows of a tile follow one another. */
+/* A chunk's lines are prefetched DOT_AHEAD bytes before they are read: the rows of a tile follow
+ * one another. */
 enum { DOT_AHEAD = 1024 };
 V_FN void prefetch_chunk(const uint8_t *b, size_t size)
 {
@@ -488,52 +496,72 @@ V_FN void prefetch_chunk(const uint8_t *b, size_t size)
         __builtin_prefetch(b + DOT_AHEAD + line);
 }
 #define DOT_32(T)                                                                                  \
-    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *x, struct dot_sums *sum) \
+    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *const *x, int at,        \
+                        struct dot_sums *sum, const int O, const int R)                            \
     {                                                                                              \
-        CHUNK_32(dot_group, T, b, groups, x, sum);                                                 \
+        CHUNK_32(dot_group, T, b, groups, x, at, sum, O, R);                                       \
     }
 #define DOT_256(T)                                                                                 \
-    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *x, struct dot_sums *sum) \
+    V_FN void chunk_##T(const uint8_t *const *b, int groups, const float *const *x, int at,        \
+                        struct dot_sums *sum, const int O, const int R)                            \
     {                                                                                              \
-        struct block_scales s[DOT_ROWS];                                                           \
+        struct block_scales s[2];                                                                  \
         (void)groups;                                                                              \
-        for (int j = 0; j < DOT_ROWS; j++)                                                         \
-            v_scales(DT_##T, b[j], &s[j]);                                                         \
-        CHUNK_256(dot_group, T, b, s, x, sum);                                                     \
+        for (int o = 0; o < O; o++)                                                                \
+            v_scales(DT_##T, b[o], &s[o]);                                                         \
+        CHUNK_256(dot_group, T, b, s, x, at, sum, O, R);                                           \
     }
 
-/* Rows out .. out + n - 1 times one input row: unpacked in registers. */
-#define DOT(T)                                                                                     \
-    static void dot_##T(const struct cpu_mat *w, const float *x, int out, int n, float *tile)      \
+/* O rows of weights from row `out` on, of which n exist: in place of others the first is read. */
+#define DOT_OUTS(T)                                                                                \
+    V_FN void outs_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,   \
+                       float *tile, const int O, const int R)                                      \
     {                                                                                              \
         const size_t step = dtype_bytes(DT_##T, PACKED_BLOCK);                                     \
-        for (int o = 0; o < n; o += DOT_ROWS) {                                                    \
-            struct dot_sums sum;                                                                   \
-            const uint8_t *b[DOT_ROWS];                                                            \
-            float four[4];                                                                         \
-            for (int j = 0; j < DOT_ROWS; j++) {                                                   \
-                b[j] = w->data + (size_t)(out + (o + j < n ? o + j : o)) * w->pitch;               \
-                sum.even[j] = sum.odd[j] = v_zero();                                               \
-            }                                                                                      \
-            for (int i = 0; i < w->k; i += PACKED_BLOCK) {                                         \
-                const int left = (w->k - i) / 32;                                                  \
-                for (int j = 0; j < DOT_ROWS; j++)                                                 \
-                    prefetch_chunk(b[j], step);                                                    \
-                chunk_##T(b, left < 8 ? left : 8, x + i, &sum);                                    \
-                for (int j = 0; j < DOT_ROWS; j++)                                                 \
-                    b[j] += step;                                                                  \
-            }                                                                                      \
-            for (int j = 0; j < DOT_ROWS; j++)                                                     \
-                sum.even[j] = v_add(sum.even[j], sum.odd[j]);                                      \
-            v_sum4(sum.even[0], sum.even[1], v_zero(), v_zero(), four);                            \
-            for (int j = 0; j < DOT_ROWS && o + j < n; j++)                                        \
-                tile[o + j] = four[j];                                                             \
+        struct dot_sums sum;                                                                       \
+        const uint8_t *b[2];                                                                       \
+        float four[4];                                                                             \
+        for (int o = 0; o < O; o++)                                                                \
+            b[o] = w->data + (size_t)(out + (o < n ? o : 0)) * w->pitch;                           \
+        for (int i = 0; i < O * R; i++)                                                            \
+            sum.even[i] = sum.odd[i] = v_zero();                                                   \
+        for (int at = 0; at < w->k; at += PACKED_BLOCK) {                                          \
+            const int left = (w->k - at) / 32;                                                     \
+            for (int o = 0; o < O; o++)                                                            \
+                prefetch_chunk(b[o], step);                                                        \
+            chunk_##T(b, left < 8 ? left : 8, x, at, &sum, O, R);                                  \
+            for (int o = 0; o < O; o++)                                                            \
+                b[o] += step;                                                                      \
         }                                                                                          \
+        v16 all[4] = {v_zero(), v_zero(), v_zero(), v_zero()};                                     \
+        for (int i = 0; i < O * R; i++)                                                            \
+            all[i] = v_add(sum.even[i], sum.odd[i]);                                               \
+        v_sum4(all[0], all[1], all[2], all[3], four);                                              \
+        for (int o = 0; o < O && o < n; o++)                                                       \
+            for (int r = 0; r < R && r < rows; r++)                                                \
+                tile[r * TILE_OUT + o] = four[o * R + r];                                          \
     }
+#define DOT(T)                                                                                     \
+    static void dot_##T(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,  \
+                        float *tile)                                                               \
+    {                                                                                              \
+        const float *in[DOT_ROWS];                                                                 \
+        for (int r = 0; r < DOT_ROWS; r++) /* in place of missing rows the first is read */        \
+            in[r] = x[r < rows ? r : 0];                                                           \
+        if (rows == 1)                                                                             \
+            for (int o = 0; o < n; o += 2)                                                         \
+                outs_##T(w, in, 1, out + o, n - o, tile + o, 2, 1);                                \
+        else                                                                                       \
+            for (int o = 0; o < n; o++)                                                            \
+                outs_##T(w, in, rows, out + o, 1, tile + o, 1, DOT_ROWS);                          \
+    }
+
 TYPES_OF_32(UNPACK_32)
 TYPES_OF_256(UNPACK_256)
 TYPES_OF_32(DOT_32)
 TYPES_OF_256(DOT_256)
+TYPES_OF_32(DOT_OUTS)
+TYPES_OF_256(DOT_OUTS)
 TYPES_OF_32(DOT)
 TYPES_OF_256(DOT)
 #endif
