@@ -84,8 +84,9 @@ without "only these know standard output and error, and what they print is fit f
 without "only history/log/file.c opens files beside the log" '\b(file_open(_regular)?|open|fopen|buf_read_file)\(' \
     '^history/(log/file\.c|log/vfs\.c|evidence/seal\.c|pack/pack_file\.c|log/live\.c:.*boot_id|history\.h|internal\.h)' history
 columns=$(sed -n '/^#define STEP_COLUMNS/,/^$/s/^    X(\([a-z0-9_]*\),.*/\1/p' history/columns.h)
+fields=$(sed -n '/^struct step_rec {/,/^}/p' engine/event.h | tr '\n' ' ' | sed 's|/\*[^*]*\*/||g; s/[;,]/\n/g' | grep -oE '[a-z0-9_]+$')
+result "$(diff <(printf '%s\n' "$fields" facts tokens | sort) <(sort <<<"$columns") | grep '^[<>]')" "each field of struct step_rec has a row in history/columns.h, and each row a field"
 own=$(grep -vxE 'kind|rows|drafted|accepted|tokens|facts|source' <<<"$columns" | paste -sd '|') # that no other table has
-[ "$(wc -l <<<"$columns")" -ge 21 ]; result "$([ $? = 0 ] || echo "$columns")" "the columns of a step are read"
 without "only history/columns.h lists the columns of a step" "\"[^\"]*\\b($own)\\b" \
     '^history/(columns\.h|log/write\.c:.*(total\(us|max\(draws)|log/views\.c:.*(pos0|forced)|pack/pack\.c:.*"bonus")' history
 without "and their names in JSON" "\\{($own)[}:?]|\"($own)\"" '' repl/cli/show*.c
