@@ -13,7 +13,7 @@ static bool load_kind(struct drafting *g)
     const char *type = conf_str(&g->top, "model_type", "");
     if (!conf_ok(&g->top))
         return false;
-    if (!strcmp(type, "gemma4_assistant"))
+    if (!strcmp(type, "gemma4_assistant") || !strcmp(type, "gemma4_unified_assistant"))
         return frozen_load(g);
     if (binder_find(&g->b, roots, "fc.weight"))
         return eagle3_load(g);

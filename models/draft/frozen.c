@@ -1,5 +1,5 @@
-/* frozen.c - loads gemma4_assistant, a frozen-KV draft: a few Gemma 4 layers that read the target's
- * K and V.
+/* frozen.c - loads gemma4_assistant and gemma4_unified_assistant, frozen-KV drafts: a few Gemma 4
+ * layers that read the target's K and V.
  *
  * The layers own no K and V. Full layers read the cells of the target's last full layer that owns
  * its K and V, sliding layers those of its last sliding one. The head is the embedding; with
@@ -125,8 +125,9 @@ static bool configure(struct drafting *g)
     snprintf(c->family, sizeof c->family, "gemma4_assistant");
     if (!conf_enter(&g->top, "text_config", &a.c))
         return conf_refuse(&g->top, "text_config", "is missing");
-    a.c.keys = family_gemma4.keys;
-    bool ok = gemma4_configure(&a);
+    bool unified = !strcmp(conf_str(&g->top, "model_type", ""), "gemma4_unified_assistant");
+    a.c.keys = (unified ? &family_gemma4_unified : &family_gemma4)->keys;
+    bool ok = (unified ? gemma4_unified_assistant_configure : gemma4_configure)(&a);
     d->layer = a.layer;
     if (!ok)
         return false;
@@ -135,7 +136,8 @@ static bool configure(struct drafting *g)
     configure_centroids(g);
     c->tied = conf_bool(&g->top, "tie_word_embeddings", true);
     c->final_softcap = 0; /* the reference's assistant has none, whatever text_config says */
-    d->target_hidden = conf_int(&g->top, "backbone_hidden_size", 1536, 1, 1 << 16);
+    d->target_hidden = conf_int(&g->top, "backbone_hidden_size", unified ? 3840 : 1536, 1,
+                                1 << 16);
     d->draft_vocab = c->vocab;
     if (!conf_ok(&g->top))
         return false;

@@ -40,6 +40,7 @@ float gemma_embed_scale(int hidden);
 /* Gemma 4's configure() and layer table, which its frozen-KV assistants share. In an assistant no
  * layer owns K and V: kv_src is -1. */
 bool gemma4_configure(struct arch *a);
+bool gemma4_unified_assistant_configure(struct arch *a);
 extern const struct tensor_spec gemma4_layer[];
 
 /* Table rows that most families share. */

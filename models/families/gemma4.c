@@ -103,12 +103,13 @@ static void check_global(const struct arch *a)
     }
 }
 
-/* The last `shared` layers read the K and V of the last earlier layer of their type. */
-static void configure_sharing(struct arch *a)
+/* The last `shared` layers read the K and V of the last earlier layer of their type. all: in an
+ * assistant of the unified model 0 means all layers. */
+static void configure_sharing(struct arch *a, bool all)
 {
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
-    int shared = conf_int(c, "num_kv_shared_layers", 0, 0, n);
+    int given = conf_int(c, "num_kv_shared_layers", 0, 0, n), shared = given || !all ? given : n;
     bool wide = conf_bool(c, "use_double_wide_mlp", false);
     for (int i = n - shared; i < n; i++) {
         int owner = n - shared - 1;
@@ -177,7 +178,7 @@ static void check_causal(const struct conf *c)
         conf_refuse(c, "use_bidirectional_attention", "is set, which is not supported");
 }
 
-static bool configure_text(struct arch *a, int max_pos, int window, int ple)
+static bool configure_text(struct arch *a, int max_pos, int window, int ple, bool all)
 {
     const struct sizes dflt = {
         .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv = 4, .head_dim = 256,
@@ -206,7 +207,7 @@ static bool configure_text(struct arch *a, int max_pos, int window, int ple)
     configure_heads(a);
     configure_overrides(a);
     check_global(a);
-    configure_sharing(a);
+    configure_sharing(a, all);
     configure_experts(a);
     configure_ropes(a);
     return conf_ok(c);
@@ -214,12 +215,17 @@ static bool configure_text(struct arch *a, int max_pos, int window, int ple)
 
 bool gemma4_configure(struct arch *a)
 {
-    return configure_text(a, 131072, 512, 256);
+    return configure_text(a, 131072, 512, 256, false);
 }
 
 static bool configure_unified(struct arch *a)
 {
-    return configure_text(a, 262144, 1024, 0);
+    return configure_text(a, 262144, 1024, 0, false);
+}
+
+bool gemma4_unified_assistant_configure(struct arch *a)
+{
+    return configure_text(a, 262144, 1024, 0, true);
 }
 
 static const struct tensor_spec trunk[] = {

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers.models.gemma4 import modeling_gemma4 as gemma4
+from transformers.models.gemma4_unified import modeling_gemma4_unified as unified
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -54,6 +55,7 @@ CASES = {
         hidden=40, layers=3, names="midlayer.N.", embed=True, fc_norm=True, norm_output=True,
         bias=True, capture=[0, 1, 2], ids="top", heads=5, kv=5, head_dim=8)),
     "assistant-moe-b": ("gemma4-moe-b", dict(assistant=True)),
+    "assistant-unified-b": ("gemma4-unified-b", dict(assistant=True)),
 }
 
 
@@ -319,18 +321,29 @@ def make_eagle3(path, t, s, seed):
 
 def target_kv(t):
     """The K and V that an assistant reads, by layer type, and the last state after the norm."""
-    model = transformers.Gemma4ForCausalLM.from_pretrained(
+    code, model = gemma4, None
+    if t.config["model_type"] == "gemma4_unified":  # the text part of a multimodal folder
+        code = unified
+        config = transformers.Gemma4UnifiedTextConfig(**t.config["text_config"])
+        config._attn_implementation = "eager"
+        model = transformers.Gemma4UnifiedForCausalLM(config).eval()
+        w = load_file(t.path + "/model.safetensors")
+        model.load_state_dict({k.replace("language_model.", ""): v.float() for k, v in w.items()
+                               if "language_model." in k}, strict=False)
+        model.tie_weights()
+    model = model or transformers.Gemma4ForCausalLM.from_pretrained(
         t.path, dtype=torch.float32, attn_implementation="eager").eval()
-    kv, eager = {}, gemma4.eager_attention_forward
+    kv, eager = {}, code.eager_attention_forward
 
     def record(module, query, key, value, *args, **kwargs):
         own = module.layer_idx < t.n - (model.config.num_kv_shared_layers or 0)
         if own:  # the last one of a type stays
             kv[module.layer_type] = (key[0].transpose(0, 1), value[0].transpose(0, 1))
         return eager(module, query, key, value, *args, **kwargs)
-    gemma4.eager_attention_forward = record
+    code.eager_attention_forward = record
     out = model(input_ids=t.ids[None], use_cache=False, output_hidden_states=True)
-    gemma4.eager_attention_forward = eager
+    code.eager_attention_forward = eager
+    assert torch.allclose(out.logits[0], t.golden["logits"], atol=1e-4)
     return kv, out.hidden_states[-1][0, -1], model.config
 
 
@@ -346,7 +359,14 @@ def assistant_config(t, target, s):
                 rope_parameters=target.rope_parameters, sliding_window=target.sliding_window,
                 hidden_size_per_layer_input=0, vocab_size_per_layer_input=0,
                 enable_moe_block=False, use_double_wide_mlp=False, tie_word_embeddings=True)
-    return dict(architectures=["Gemma4AssistantForCausalLM"], model_type="gemma4_assistant",
+    kind = "gemma4_assistant"
+    if t.config["model_type"] == "gemma4_unified":  # all layers share K and V by default
+        kind = "gemma4_unified_assistant"
+        text.update(model_type="gemma4_unified_text", num_kv_shared_layers=0)
+        for key in ("hidden_size_per_layer_input", "vocab_size_per_layer_input",
+                    "enable_moe_block"):
+            del text[key]
+    return dict(model_type=kind,
                 backbone_hidden_size=t.hidden, use_ordered_embeddings=s["centroids"] > 0,
                 num_centroids=s["centroids"] or 2048, centroid_intermediate_top_k=s["top"],
                 tie_word_embeddings=True, text_config=text)

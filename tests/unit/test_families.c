@@ -78,6 +78,7 @@ static const struct mutant {
     {"gptoss-plain-b", "\"factor\": 32.0", "\"factor\": 16.0", "eagle3-nvidia-b"},
     {"qwen3-b", "\"norm_output\": true", "\"norm_output\": false", "eagle3-deep-b"},
     {"gemma4-moe-b", "\"sliding_window\": 5", "\"sliding_window\": 4", "assistant-moe-b"},
+    {"gemma4-unified-b", "\"sliding_window\": 7", "\"sliding_window\": 6", "assistant-unified-b"},
 };
 enum { FINE = 2 }; /* the first so many are too small a change for bf16's tolerance */
 
@@ -171,6 +172,7 @@ static struct pair pairs[] = {
     {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */
     {"qwen3-b", "eagle3-deep-b"},          /* three layers, another width, fc_norm, norm_output */
     {"gemma4-moe-b", "assistant-moe-b"},   /* frozen KV over K-as-V layers */
+    {"gemma4-unified-b", "assistant-unified-b"},
 };
 
 int main(void)
