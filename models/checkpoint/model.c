@@ -197,7 +197,7 @@ static bool read_config(struct model *m, struct safetensors *st, const struct fa
     *path = st_config(st, text, e);
     return *path &&
            configure(json_read(text->p, text->n, JSON_DEPTH, *path, e), *path, st, &m->cfg, &m->layer, f, e) &&
-           (st_about(st) || generation_read(m->dir, &m->cfg, e));
+           (gguf_is(m->dir) || generation_read(m->dir, &m->cfg, e));
 }
 
 static bool load_into(struct model *m, const struct loading *p, struct err *e)

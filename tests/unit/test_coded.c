@@ -466,7 +466,9 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     add_number(&c, "model.layers.0.self_attn.k_scale", 0.5f);
     add_number(&c, "model.layers.1.self_attn.v_proj.v_scale", 0.25f);
     ck_save(&c, folder, 1);
+    ck_write_text(folder, "generation_config.json", "{\"eos_token_id\": [11, 12]}");
     struct model a = load(folder), b = load(twin);
+    assert_int_equal(a.cfg.n_stop, b.cfg.n_stop + 2); /* a folder as any other */
     assert_same_weights(&a, &b);
     assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; a server's inputs of matrices: "
                                  "FP4, one scale a token and 16 inputs; not used: 1 scales of inputs, 2 of a KV cache");
