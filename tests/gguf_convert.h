@@ -257,6 +257,20 @@ static inline float gc_float(const struct ck_tensor *t, size_t i)
     return bf16_to_f32(v);
 }
 
+/* f16, rounded toward 0; numbers below 2^-14 become 0. */
+static inline uint16_t gc_half(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = f};
+    int e = (int)(x.u >> 23 & 255) - 112;
+    uint32_t sign = x.u >> 16 & 0x8000;
+    return (uint16_t)(e <= 0   ? sign
+                      : e > 30 ? sign | 0x7bff
+                               : sign | (uint32_t)e << 10 | (x.u >> 13 & 1023));
+}
+
 struct gc_shape {
     int n;
     int64_t dim[4];
@@ -319,7 +333,7 @@ static inline char *gc_retype(struct gc *g, struct ck_tensor *t, int type, size_
         file = xmalloc(n * size);
         for (size_t i = 0; i < n; i++) {
             float f = gc_float(t, i);
-            _Float16 h = (_Float16)f;
+            uint16_t h = gc_half(f);
             memcpy(file + size * i, type == GGUF_F32 ? (void *)&f : (void *)&h, size);
         }
         gc_set(t, type == GGUF_F32 ? "F32" : "F16", n * size);

@@ -124,7 +124,10 @@ struct listing {
     void (*add)(void *arg, const struct gguf_made *t);
     void *arg;
     struct err *e;
+    int *n; /* tensors so far */
 };
+
+enum { MOST_TENSORS = 1 << 18 };
 
 static bool bad(const struct listing *l, const struct gguf_tensor *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -153,7 +156,8 @@ static struct gguf_made made_of(const struct listing *l, const struct gguf_tenso
     m.t = (struct tensor){.type = t->type, .n_dim = t->n_dim, .bytes = (size_t)t->bytes};
     memcpy(m.t.dim, t->dim, sizeof m.t.dim);
     m.rows = (struct rows){.n_from = 1};
-    m.rows.from[0] = (struct row_source){t->file, t->at, t->type, t->name, gguf_path(l->g, t->file)};
+    m.rows.from[0] =
+        (struct row_source){t->file, t->at, t->type, t->name, gguf_path(l->g, t->file)};
     return m;
 }
 
@@ -194,6 +198,10 @@ static bool finish(const struct listing *l, struct gguf_made *m)
     if (!dtype_bytes_fit(m->t.type, m->t.n_dim, m->t.dim, &m->t.bytes) || m->t.bytes > INT64_MAX)
         return err_set(l->e, ERR_MODEL, "%s: tensor %s has too many elements",
                        show_path(gguf_path(l->g, r->from[0].file)).s, show(r->from[0].name).s);
+    if (++*l->n > MOST_TENSORS)
+        return err_set(l->e, ERR_MODEL,
+                       "%s: has more than %d tensors, those of single experts counted",
+                       show_path(gguf_path(l->g, 0)).s, MOST_TENSORS);
     l->add(l->arg, m);
     return true;
 }
@@ -263,8 +271,8 @@ static bool list_two(const struct listing *l, const struct gguf_tensor *gate, co
         (up->type != gate->type && (up->type == DT_MXFP4 || gate->type == DT_MXFP4)))
         return bad(l, gate, "does not fit %s, expected the same shape and type", up_name);
     struct gguf_made m = made_of(l, gate);
-    m.rows.from[1] = (struct row_source){up->file, up->at, up->type, up->name,
-                                           gguf_path(l->g, up->file)};
+    m.rows.from[1] =
+        (struct row_source){up->file, up->at, up->type, up->name, gguf_path(l->g, up->file)};
     m.rows.n_from = 2;
     /* a vector of each expert is rows of one element */
     bool bias = gate->n_dim == 2;
@@ -425,7 +433,7 @@ static bool list_tensor(const struct listing *l, const struct gguf_tensor *t)
 bool gguf_tensors(const struct gguf *g, const struct gguf_arch *a,
                   void (*add)(void *arg, const struct gguf_made *t), void *arg, struct err *e)
 {
-    const struct listing l = {g, a, add, arg, e};
+    const struct listing l = {g, a, add, arg, e, &(int){0}};
     for (int i = 0; i < gguf_count(g); i++)
         if (!list_tensor(&l, gguf_at(g, i)))
             return false;

@@ -9,6 +9,7 @@ compares:
   numbers     aerie golden: logits and hidden states of a prompt, and the greedy ids after it
   replies     greedy ids of a few chats, by aerie serve and by transformers (float32)
   tokens      the ids of every line of the texts (default: this repository's documents), and of all lines in one
+  file        aerie alone: the GGUF file itself gives the ids and log probabilities of the folder, digit for digit
 
 Needs gguf, numpy, torch, transformers and safetensors. Exit 1 if anything differs.
 """
@@ -179,6 +180,18 @@ def compare_tokens(server, tok, files):
     return same == len(every)
 
 
+def compare_file(file, folder, tok):
+    same = 0
+    for text in CHATS:
+        ids = tok.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
+                                      return_dict=False)
+        asked = dict(prompt=ids, max_tokens=TOKENS, temperature=0, return_token_ids=True, logprobs=5)
+        a, b = (s.ask("/v1/completions", **asked)["choices"][0] for s in (file, folder))
+        same += all(a[k] == b[k] for k in ("text", "token_ids", "logprobs"))
+    print(f"file: {same} of {len(CHATS)} replies have the folder's ids and log probabilities")
+    return same == len(CHATS)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("gguf")
@@ -195,7 +208,14 @@ def main():
     server = Server(a.aerie, a.folder)
     try:
         ok &= compare_replies(server, model, tok)
-        ok &= compare_tokens(server, tok, a.texts or sorted(ROOT.glob("**/*.md")))
+        every = a.texts or sorted(ROOT.glob("**/*.md"))
+        ok &= compare_tokens(server, tok, every)
+        file = Server(a.aerie, a.gguf)
+        try:
+            ok &= compare_file(file, server, tok)
+            ok &= compare_tokens(file, tok, every)
+        finally:
+            file.close()
     finally:
         server.close()
     return 0 if ok else 1

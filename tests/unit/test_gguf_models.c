@@ -85,7 +85,8 @@ static struct ck load_case(const struct family_case *c)
         json_decref(ck.config);
         ck.config = text;
     }
-    for (const char *p = c->set; p; p = strchr(p, ','), p += p != NULL) {
+    for (const char *p = c->set, *next; p; p = next ? next + 1 : NULL) {
+        next = strchr(p, ',');
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)strcspn(p, ",="), p);
         if (p[strlen(key)] == '=')

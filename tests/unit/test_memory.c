@@ -17,6 +17,7 @@
 #include "engine/remote/wire.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
+#include "tests/gguf_kit.h"
 #include "models/tokenizer/tokenizer.h"
 #include "repl/http/ask.h"
 
@@ -280,6 +281,14 @@ static bool read_safetensors(const struct buf *in)
     return s != NULL;
 }
 
+static bool read_gguf(const struct buf *in)
+{
+    struct err e;
+    char *path = file_of("x.gguf", in->p, in->n);
+    most_memory(true);
+    return st_open(path, &e) != NULL;
+}
+
 static bool read_tokenizer(const struct buf *in)
 {
     struct err e;
@@ -433,6 +442,52 @@ static void test_the_readers_of_texts(void **state)
     tok_close(tok);
 }
 
+static void begin_gguf(struct gw *w)
+{
+    gw_string(w, "general.architecture", "qwen3moe");
+    gw_u32(w, "qwen3moe.block_count", 1);
+    gw_u32(w, "qwen3moe.embedding_length", 1);
+    gw_u32(w, "qwen3moe.attention.head_count", 1);
+    gw_u32(w, "qwen3moe.context_length", 1);
+    gw_u32(w, "qwen3moe.expert_count", 1);
+    gw_u32(w, "qwen3moe.expert_used_count", 1);
+    gw_u32(w, "qwen3moe.expert_feed_forward_length", 1);
+    gw_f32(w, "qwen3moe.attention.layer_norm_rms_epsilon", 1);
+    gw_tensor(w, "token_embd.weight", GGUF_F32, 2, (const int64_t[]){1, 1}, "abcd", 4);
+}
+
+/* GGUF files of short keys, of empty strings, of small tensors, and of experts that are each a tensor. */
+static void test_the_reader_of_gguf(void **state)
+{
+    (void)state;
+    static const char *const what[] = {"GGUF: keys", "GGUF: tokens", "GGUF: tensors", "GGUF: experts"};
+    static char zeros[4096];
+    for (int k = 0; k < 4; k++) {
+        struct gw w = {0};
+        char name[64];
+        begin_gguf(&w);
+        if (k == 1) {
+            gw_array(&w, "tokenizer.ggml.tokens", GW_STRING, TEXT_BYTES / 8);
+            for (int i = 0; i < TEXT_BYTES / 8; i++)
+                gw_text(&w.keys, "");
+        }
+        for (int i = 0; k != 1 && i < (k == 3 ? 500 : 30000); i++) {
+            snprintf(name, sizeof name, k == 3 ? "blk.%d.ffn_up_exps.weight" : "%x", (unsigned)i);
+            if (k == 0)
+                gw_bool(&w, name, true);
+            else if (k == 2)
+                gw_tensor(&w, name, GGUF_I8, 1, (const int64_t[]){1}, "a", 1);
+            else
+                gw_tensor(&w, name, GGUF_I8, 3, (const int64_t[]){512, 1, 1}, zeros, 512);
+        }
+        struct buf b = gw_bytes(&w);
+        struct used u = memory_of(read_gguf, &b);
+        assert_true(u.accepted || k == 3);
+        within(what[k], &b, u, k == 3 ? 400 : 24);
+        buf_free(&b);
+    }
+}
+
 /* Batches of KV events: hashes of a byte, each of which becomes a block. */
 static void test_the_reader_of_kv_events(void **state)
 {
@@ -509,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_too_many_small_values_are_refused_with_their_line),
         cmocka_unit_test(test_parsing_ends_when_it_is_stopped),
         TEST(test_the_readers_of_texts),
+        TEST(test_the_reader_of_gguf),
         TEST(test_the_reader_of_kv_events),
         TEST(test_the_reader_of_packs),
     };
