@@ -5,8 +5,8 @@
  * PATH.unsaved-WRITER (0600), sealed as a pack is: written under a temporary name, synced, renamed.
  * A session, run or reply that the first log has already is begun in the second one, too. The next
  * start copies the rows, with new ids, in one transaction that also adds the writer to `taken`, and
- * then removes the file. A file whose writer is in `taken` is removed without being read. So each row
- * is stored exactly once, whenever either process is killed.
+ * then removes the file. A file whose writer is in `taken` is removed, its rows are not copied. So
+ * each row is stored exactly once, whenever either process is killed.
  */
 #include "history/internal.h"
 
@@ -133,9 +133,10 @@ static int take_run(struct taking *t, int64_t id)
         rc = db_int(&t->side, &ms, 0, "SELECT created_ms FROM run WHERE id=?", "i", id);
     uint64_t age = (uint64_t)clock_unix_ms() - (uint64_t)ms;
     c->stored = false;
-    if (!rc)
-        rc = c->run ? chain_touch(d, c->session)
-                    : store_session(&t->w, &(struct event){.ns = clock_ns() - age * 1000000u});
+    if (!rc && !c->run) /* seals what was copied before this run */
+        rc = chain_seal(d, c->session);
+    if (!rc && !c->run)
+        rc = store_session(&t->w, &(struct event){.ns = clock_ns() - age * 1000000u});
     return rc ? rc : db_do(d, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
 }
 
@@ -242,7 +243,9 @@ static int take_session(struct taking *t, sqlite3_stmt *st)
     col_id(st, 1, c->parent);
     c->fork_turn = col_int(st, 2, 0, &fits);
     t->asked = 0;
-    int rc = take_records(t);
+    int rc = chain_touch(&t->w.db, c->session);
+    if (!rc)
+        rc = take_records(t);
     if (!rc)
         rc = db_do(&t->w.db, "UPDATE session SET title=coalesce(title, ?2), updated_ms="
                    "max(updated_ms, ?3) WHERE id=?1", "ssi", c->session,
@@ -308,6 +311,15 @@ static void read_about(struct taking *t)
     sqlite3_finalize(st);
 }
 
+/* Whether the ids of rows are those of a new log, so that none becomes one that the log has. */
+static bool ids_fit(struct db *d)
+{
+    int64_t odd;
+    int rc = db_int(d, &odd, 0, "SELECT count(*) FROM (SELECT id FROM turn UNION ALL SELECT id FROM"
+                    " step UNION ALL SELECT id FROM event) WHERE id NOT BETWEEN 1 AND 1 << 40", "");
+    return !rc && !odd;
+}
+
 static bool store_side_file(const char *path, int64_t writer, const char *name, int *turns,
                             struct err *e)
 {
@@ -319,7 +331,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
     bool whole = pack_seal_holds(name, &b, NULL) && pack_connect(&t.side, name, &b, NULL);
     if (whole) /* a stop of readers would make it look damaged */
         sqlite3_progress_handler(t.side.h, 0, NULL, NULL);
-    whole = whole && schema_check(&t.side, NULL);
+    whole = whole && schema_check(&t.side, NULL) && ids_fit(&t.side);
     bool ok = whole && open_existing(&t.w.db, path, SQLITE_OPEN_READWRITE, e);
     if (ok) {
         read_about(&t);

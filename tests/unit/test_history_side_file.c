@@ -1,5 +1,7 @@
 /* Turns that cannot be stored when the program ends: they are counted, kept in a side file, and
  * stored by the next start, once, wherever that start is killed. */
+#include "history/internal.h"
+#include "tests/few.h"
 #include "tests/history_kit.h"
 
 #include <glob.h>
@@ -123,8 +125,8 @@ static void post_begin(struct history *h, const struct made_turn t[TURNS])
     assert_true(history_flush(h, 60000));
 }
 
-/* The rest of that turn, a setting, a turn, a fork with a turn, a fault, a session beside, and a turn
- * that does not end. */
+/* The rest of that turn, a setting, a turn, a fork with a turn, a fault, a session beside, and in the
+ * first session again a turn that does not end. */
 static void post_rest(struct history *h, const struct made_turn t[TURNS])
 {
     for (int i = 1; i < t[1].n_steps; i++)
@@ -142,7 +144,9 @@ static void post_rest(struct history *h, const struct made_turn t[TURNS])
     ev.beside = true;
     post(h, &ev);
     post_turn(h, &t[4], t[4].n_steps, true);
-    ev = event_of(EV_TEXT, t[5].begin.session, 4, "thoughts");
+    post_session(h, id, "", 0);
+    post_op(h, id, OP_RESUME, 3, "seed=4\n");
+    ev = event_of(EV_TEXT, id, 4, "thoughts");
     ev.channel = 1;
     post_turn(h, &t[5], 1, false);
     post(h, &ev);
@@ -224,15 +228,15 @@ static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
 {
     (void)state;
     struct made_turn t[TURNS];
-    struct ids context[2] = {0};
+    struct ids context[3] = {0};
     struct history_left left;
     char session[3][SESSION_ID], locked[sizeof db_path];
     for (int i = 0; i < 3; i++)
         session_new_id(session[i]);
     memcpy(id, session[0], sizeof id);
     for (int i = 0; i < TURNS; i++)
-        make_turn(&t[i], session[i < 3 ? 0 : i == 4 ? 2 : 1], i < 3 ? i + 1 : i == 4 ? 1 : i == 3 ? 3 : 4,
-                  &context[i == 4]);
+        make_turn(&t[i], session[i < 3 || i == 5 ? 0 : i == 4 ? 2 : 1], i < 3 ? i + 1 : i == 5 ? 4 : i == 4 ? 1 : 3,
+                  &context[i == 3 ? 2 : i == 4]);
     make_served(&t[4]);
     struct history *h = log_open(LOG_TREE);
     post_begin(h, t);
@@ -243,7 +247,10 @@ static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
     history_close(h);
     drop_lock(other);
     history_close(log_open(LOG_STEPS));
-    struct buf with[3], without;
+    struct buf with[3], without, report = {0};
+    if (!history_check(db_path, &report, &(struct err){0}))
+        fail_msg("%s", report.p);
+    buf_free(&report);
     for (int i = 0; i < 3; i++)
         with[i] = prompts(session[i]);
     memcpy(locked, db_path, sizeof locked);
@@ -264,6 +271,7 @@ static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
         free_turn(&t[i]);
     ids_free(&context[0]);
     ids_free(&context[1]);
+    ids_free(&context[2]);
 }
 
 static void copy_file(const char *from, const char *to)
@@ -419,6 +427,65 @@ static void test_a_damaged_side_file_is_set_aside(void **state)
     assert_int_equal(count_aside(), 1);
 }
 
+/* Puts odd values into columns of the database in a file. */
+static void change_values(const char *file)
+{
+    static const char *const column[] = {
+        "session.id", "session.parent", "session.fork_turn", "session.title", "session.updated_ms", "session.number",
+        "run.id", "run.session_id", "run.created_ms", "run.config", "run.link", "run.build_id", "build.version",
+        "turn.id", "turn.session_id", "turn.n", "turn.role", "turn.text", "turn.tokens", "turn.shared", "turn.stop",
+        "turn.link", "turn.change_turn", "turn.run_id", "step.id", "step.turn_id", "step.n", "step.tokens", "step.facts",
+        "tree.step_id", "tree.nodes", "pages.events", "event.id", "event.turn", "event.link", "event.text"};
+    static const char *const value[] = {"NULL", "-1", "0", "9223372036854775807", "-9223372036854775808", "'x'", "x'FF00'",
+                                        "1e300", "2147483648", "zeroblob(100000)", "(SELECT max(id) FROM turn)"};
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(file, &db), SQLITE_OK);
+    for (int k = (int)roll(4); k >= 0; k--) {
+        const char *c = column[roll(sizeof column / sizeof *column)];
+        char *sql = xasprintf("UPDATE OR IGNORE %.*s SET %s=%s WHERE %d OR rowid=%d", (int)strcspn(c, "."), c,
+                              strchr(c, '.') + 1, value[roll(sizeof value / sizeof *value)], (int)roll(2),
+                              1 + (int)roll(3));
+        sqlite3_exec(db, sql, NULL, NULL, NULL); /* the schema may forbid it */
+        free(sql);
+    }
+    sqlite3_close(db);
+}
+
+/* Values in a side file are changed, and it is sealed again: it is stored or refused, and what the log
+ * then has is what aerie wrote there. */
+static void test_no_value_in_a_side_file_harms_the_log(void **state)
+{
+    (void)state;
+    enum { SEAL_BYTES = 20 + 64 + 1 }; /* its last line */
+    char name[300], file[200];
+    struct buf side = {0}, log = {0}, bad = {0};
+    struct err e = {0};
+    int stored = 0, all = rounds(16, 400), turns;
+    leave_two_turns(name);
+    snprintf(file, sizeof file, "%s/values.db", scratch);
+    assert_true(buf_read_file(&side, name, 64 << 20, NULL));
+    change_log("PRAGMA journal_mode=DELETE");
+    assert_true(buf_read_file(&log, db_path, 64 << 20, NULL));
+    for (int i = 0; i < all; i++) {
+        char *clean = xasprintf("rm -f %s* %s", db_path, file);
+        assert_int_equal(system(clean), 0);
+        assert_true(hdb_save(file, side.p, side.n - SEAL_BYTES, &e));
+        change_values(file);
+        assert_true(buf_read_file(&bad, file, 64 << 20, NULL));
+        assert_true(hdb_save(db_path, log.p, log.n, &e) && pack_write(name, bad.p, bad.n, &e));
+        history_close(log_open(LOG_STEPS));
+        struct hdb *d = read_open();
+        stored += sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='user'") == 3;
+        assert_int_equal(verify_bad(d, &turns), 0);
+        hdb_close(d);
+        buf_free(&bad);
+        free(clean);
+    }
+    assert_true(stored > all / 4);
+    buf_free(&side);
+    buf_free(&log);
+}
+
 static void test_a_start_without_a_message_leaves_nothing(void **state)
 {
     (void)state;
@@ -486,6 +553,7 @@ int main(void)
         TEST(test_what_is_stored_after_all_leaves_no_file),
         TEST(test_a_full_disk_is_told_as_such),
         TEST(test_a_damaged_side_file_is_set_aside),
+        TEST(test_no_value_in_a_side_file_harms_the_log),
         TEST(test_a_start_without_a_message_leaves_nothing),
         TEST(test_a_change_of_the_status_wakes_who_shows_it),
     };

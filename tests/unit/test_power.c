@@ -462,7 +462,8 @@ static void test_a_power_cut_leaves_the_log_before_or_after(void **state)
         total += n;
     }
     print_message("%d power cuts\n", total);
-    assert_true(only || total >= (all ? 1000 : 70));
+    /* an operation that makes fewer changes when it is run again is cut SAMPLE times, else once more */
+    assert_true(only || total >= (all ? 1000 : SAMPLE * (int)(sizeof operations / sizeof *operations)));
 }
 
 int main(void)
