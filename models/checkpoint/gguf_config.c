@@ -26,7 +26,8 @@ struct gguf_meta {
     bool ok;
     int layers;
     int heads;
-    bool *used; /* of the entries of the metadata */
+    bool *used;   /* of the entries of the metadata */
+    bool factors; /* the tensor of frequency factors was read, or there is none */
 };
 
 /* The full name of a key of the architecture, which counts as used from now on. */
@@ -289,8 +290,8 @@ static float *read_floats(struct gguf_meta *m, const struct gguf_tensor *t, int6
     else
         m->ok = err_set(m->e, ERR_MODEL,
                         "%s: tensor %s has type %s and %lld elements, expected F32 and %lld",
-                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s,
-                        dtype_name(t->type), (long long)t->dim[0], (long long)n);
+                        show_path(gguf_path(m->g, t->file)).s, show(t->name).s, dtype_name(t->type),
+                        (long long)t->dim[0], (long long)n);
     return v;
 }
 
@@ -301,6 +302,7 @@ static float *rope_factors(struct gguf_meta *m, int64_t n, const char **name)
     if (!t)
         t = gguf_find(m->g, "blk.0.rope_freqs.weight");
     *name = t ? t->name : NULL;
+    m->factors = true;
     return t && m->ok && n > 0 ? read_floats(m, t, n) : NULL;
 }
 
@@ -779,6 +781,9 @@ bool gguf_config(const struct gguf *g, const struct gguf_arch *a, struct buf *ou
     if (m.ok)
         a->config(&m);
     put_ids(&m);
+    if (m.ok && !m.factors && gguf_find(g, "rope_freqs.weight"))
+        m.ok = err_set(e, ERR_MODEL, "%s: tensor rope_freqs.weight is not used by architecture %s",
+                       show_path(gguf_path(g, 0)).s, a->name);
     char *text = m.ok ? json_dumps(m.out, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
     if (text) {
         buf_str(out, text);

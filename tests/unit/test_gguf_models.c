@@ -233,6 +233,18 @@ static void test_what_is_no_model_is_refused(void **state)
     gw_u32(&w, "qwen3.context_length", 8);
     gw_f32(&w, "qwen3.attention.layer_norm_rms_epsilon", 1e-6);
     refused(&w, "tensor token_embd.weight is missing");
+    const char *const keys[] = {"block_count", "embedding_length", "attention.head_count",
+                                "context_length", "feed_forward_length"};
+    gw_string(&w, "general.architecture", "mistral3");
+    for (int i = 0; i < 5; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "mistral3.%s", keys[i]);
+        gw_u32(&w, key, 2);
+    }
+    gw_f32(&w, "mistral3.attention.layer_norm_rms_epsilon", 1e-6);
+    gw_vector(&w, "rope_freqs.weight", 1);
+    gw_matrix(&w, "token_embd.weight", GGUF_F32, 2, 2, 0);
+    refused(&w, "tensor rope_freqs.weight is not used by architecture mistral3");
 }
 
 /* A key of the file, changed, and what is said then. */
