@@ -69,7 +69,7 @@ static void floats_of(enum dtype t, const char *p, size_t n, float *out)
 static void codes_of(const uint8_t *block, uint8_t *out)
 {
     const uint8_t *q = block + 1;
-    for (int b = 0; b < 8; b++) {
+    for (size_t b = 0; b < 8; b++) {
         out[b] = (uint8_t)((q[2 * b] & 15) | (q[2 * b + 1] & 15) << 4);
         out[b + 8] = (uint8_t)(q[2 * b] >> 4 | (q[2 * b + 1] >> 4) << 4);
     }
