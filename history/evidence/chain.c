@@ -243,7 +243,8 @@ int chain_drop_texts(struct db *d, int64_t *bad)
         *bad += 1;
         rc = db_do(d, "DELETE FROM token WHERE tokenizer=?", "i", id);
         if (!rc)
-            rc = db_do(d, "UPDATE tokenizer SET texts=0, sum=? WHERE id=?", "bi", none, sizeof none, id);
+            rc = db_do(d, "UPDATE tokenizer SET texts=0, sum=? WHERE id=?", "bi", none, sizeof none,
+                       id);
     }
     sqlite3_finalize(st);
     return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;

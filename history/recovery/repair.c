@@ -139,16 +139,21 @@ static bool copy_shared(struct repair *r)
     bool whole, ok = written(r, parents_copy(&r->from, &r->to, note_broken, r));
     sqlite3_stmt *st = ok ? db_prepare(&r->to, r->e, "SELECT id FROM tokenizer", "") : NULL;
     while (ok && st && sqlite3_step(st) == SQLITE_ROW)
-        ok = written(r, rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM token WHERE tokenizer=?", "i",
-                                             sqlite3_column_int64(st, 0)), &r->to, "token", NULL, &whole));
+        ok =
+            written(r, rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM token WHERE tokenizer=?",
+                                            "i", sqlite3_column_int64(st, 0)),
+                                 &r->to, "token", NULL, &whole));
     sqlite3_finalize(st);
     ok = ok && st && written(r, chain_drop_texts(&r->to, &bad));
-    db_int(&r->from, &lost, 0, "SELECT count(DISTINCT tokenizer) FROM token WHERE tokenizer NOT IN"
-           " (SELECT id FROM tokenizer)", "");
+    db_int(&r->from, &lost, 0,
+           "SELECT count(DISTINCT tokenizer) FROM token WHERE tokenizer NOT IN"
+           " (SELECT id FROM tokenizer)",
+           "");
     bad += lost;
     if (ok && bad)
-        note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out", (long long)bad,
-             bad == 1 ? "" : "s"), r->lost++;
+        note(r, NULL, "the texts of %lld tokenizer%s are not what was written, and left out",
+             (long long)bad, bad == 1 ? "" : "s"),
+            r->lost++;
     return ok;
 }
 
@@ -238,19 +243,21 @@ static bool add_placeholders(struct repair *r, const char *session, struct repai
 /* Copies a record's rows, without its place in the chain. *whole: all could be read. */
 static int copy_parts(struct repair *r, const struct repair_record *x, bool *whole)
 {
-    static const struct put unlinked[] = {{PUT_NULL, "link", 0}, {PUT_NULL, "sum", 0}, {PUT_END, NULL, 0}};
+    static const struct put unlinked[] = {
+        {PUT_NULL, "link", 0}, {PUT_NULL, "sum", 0}, {PUT_END, NULL, 0}};
     if (x->kind == LINK_TURN)
         return turn_copy(&r->from, &r->to, x->id, unlinked, NULL, whole);
     if (x->kind == LINK_RUN)
-        return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM run WHERE id=?", "i", x->id), &r->to, "run",
-                         unlinked, whole);
-    return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM event WHERE id=?", "i", x->id), &r->to, "event",
-                     unlinked, whole);
+        return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM run WHERE id=?", "i", x->id),
+                         &r->to, "run", unlinked, whole);
+    return rows_copy(db_prepare(&r->from, NULL, "SELECT * FROM event WHERE id=?", "i", x->id),
+                     &r->to, "event", unlinked, whole);
 }
 
 /* The checksum of what can be read of a record: of its rows in the new log, from which they are
  * removed again. */
-static bool sum_record(struct repair *r, const struct repair_record *x, uint8_t out[32], bool *whole)
+static bool sum_record(struct repair *r, const struct repair_record *x, uint8_t out[32],
+                       bool *whole)
 {
     int rc = db_do(&r->to, "SAVEPOINT record", "");
     if (!rc)
@@ -335,14 +342,16 @@ static bool run_of_turn(struct repair *r, const char *session, int64_t turn, str
            written(r, chain_add(&r->to, session, LINK_RUN, run));
 }
 
-static bool copy_record(struct repair *r, const char *session, const struct repair_record *x, bool gap,
-                        struct buf *lines)
+static bool copy_record(struct repair *r, const char *session, const struct repair_record *x,
+                        bool gap, struct buf *lines)
 {
     bool whole, ok = written(r, copy_parts(r, x, &whole));
     if (x->kind == LINK_TURN)
-        ok = ok && run_of_turn(r, session, x->id, lines) && (!gap || !x->is_user || empty_prompt(r, x->id));
+        ok = ok && run_of_turn(r, session, x->id, lines) &&
+             (!gap || !x->is_user || empty_prompt(r, x->id));
     else if (x->kind == LINK_RUN)
-        ok = ok && written(r, db_do(&r->to, "UPDATE run SET ended=max(ended,1) WHERE id=?", "i", x->id));
+        ok = ok &&
+             written(r, db_do(&r->to, "UPDATE run SET ended=max(ended,1) WHERE id=?", "i", x->id));
     r->kept++;
     r->guessed += x->state == UNKNOWN;
     return ok && written(r, chain_add(&r->to, session, x->kind, x->id));
@@ -528,7 +537,10 @@ static bool finish(struct repair *r)
     struct db *d = &r->to;
     int rc = db_do(d, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", "");
     if (!rc)
-        rc = db_do(d, "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0) WHERE id=1", "");
+        rc = db_do(
+            d,
+            "UPDATE roll SET last_number=coalesce((SELECT max(number) FROM session), 0) WHERE id=1",
+            "");
     for (int i = 0; !rc && i < 4; i++)
         rc = head_add_table(d, table[i]);
     if (!rc)

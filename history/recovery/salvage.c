@@ -198,8 +198,8 @@ static bool tree_fits(struct db *trees, int32_t root, const char *table,
 }
 
 /* Copies the rows of the trees that fit, each up to the first row that cannot be read. */
-static int copy_table(const struct image *m, const struct ids *roots, struct db *trees, struct db *log,
-                      const char *table, bool keyed)
+static int copy_table(const struct image *m, const struct ids *roots, struct db *trees,
+                      struct db *log, const char *table, bool keyed)
 {
     struct salvage_shape s;
     int rc = SQLITE_OK;
@@ -224,7 +224,8 @@ static bool copy_tables(const struct image *m, const struct ids *roots, struct d
     sqlite3_stmt *st = db_prepare(log, e, "SELECT name, sql LIKE '%WITHOUT ROWID' FROM sqlite_schema WHERE type='table'"
                                   " AND name NOT LIKE 'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE 'sqlite%'", "");
     while (st && !rc && sqlite3_step(st) == SQLITE_ROW)
-        rc = copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0), sqlite3_column_int(st, 1));
+        rc = copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0),
+                        sqlite3_column_int(st, 1));
     sqlite3_finalize(st);
     return st && (!rc || db_fail(log, e, "cannot write"));
 }

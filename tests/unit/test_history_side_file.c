@@ -125,8 +125,8 @@ static void post_begin(struct history *h, const struct made_turn t[TURNS])
     assert_true(history_flush(h, 60000));
 }
 
-/* The rest of that turn, a setting, a turn, a fork with a turn, a fault, a session beside, and in the
- * first session again a turn that does not end. */
+/* The rest of that turn, a setting, a turn, a fork with a turn, a fault, a session beside, and in
+ * the first session again a turn that does not end. */
 static void post_rest(struct history *h, const struct made_turn t[TURNS])
 {
     for (int i = 1; i < t[1].n_steps; i++)
@@ -152,25 +152,34 @@ static void post_rest(struct history *h, const struct made_turn t[TURNS])
     post(h, &ev);
 }
 
-/* Rows of "a" that "b" does not have: ids of rows, times, and how prompts are stored are not compared. */
+/* What is compared of two logs: all but ids of rows, times, and how prompts are stored. */
 static const char *const compared[] = {
     "SELECT id, number, parent, fork_turn, title, pinned, links FROM @.session",
-    "SELECT session_id, version, dir, server_id, config, ended, link FROM @.run r JOIN @.build b ON b.id=build_id"
+    "SELECT session_id, version, dir, server_id, config, ended, link FROM @.run r JOIN"
+    " @.build b ON b.id=build_id"
     " JOIN @.model m ON m.id=target_id",
-    "SELECT session_id, n, role, text, shared + length(tokens) / 4, regen, seed, sampling, draws0, n_reused, change,"
-    " change_turn, held, same, limited, gone_from, gone_to, stop, draws1, n_steps, n_drafted, n_accepted, us_prefill,"
+    "SELECT session_id, n, role, text, shared + length(tokens) / 4, regen, seed, sampling,"
+    " draws0, n_reused, change,"
+    " change_turn, held, same, limited, gone_from, gone_to, stop, draws1, n_steps, n_drafted,"
+    " n_accepted, us_prefill,"
     " us_decode, link FROM @.turn",
     "SELECT session_id, n, role, tokens FROM @.turn WHERE role='reply'",
     "SELECT session_id, n, k, channel, p.text FROM @.turn t JOIN @.turn_part p ON p.turn_id=t.id",
-    "SELECT session_id, t.n, s.n, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest,"
-    " logit_digest, us_draft, us_verify, us_commit, us_check, s.tokens, margin, forced, fused, facts, source, us_arrived,"
-    " nodes, events FROM @.turn t JOIN @.step s ON s.turn_id=t.id LEFT JOIN @.tree r ON r.step_id=s.id"
+    "SELECT session_id, t.n, s.n, kind, pos0, rows, drafted, accepted, bonus, draws,"
+    " page_digest, draft_digest,"
+    " logit_digest, us_draft, us_verify, us_commit, us_check, s.tokens, margin, forced,"
+    " fused, facts, source, us_arrived,"
+    " nodes, events FROM @.turn t JOIN @.step s ON s.turn_id=t.id LEFT JOIN @.tree r ON"
+    " r.step_id=s.id"
     " LEFT JOIN @.pages p ON p.step_id=s.id",
-    "SELECT session_id, t.n, s.n, k, rank, token, logp, o.text FROM @.turn t JOIN @.step s ON s.turn_id=t.id"
+    "SELECT session_id, t.n, s.n, k, rank, token, logp, o.text FROM @.turn t JOIN @.step s ON"
+    " s.turn_id=t.id"
     " JOIN @.top o ON o.step_id=s.id",
-    "SELECT session_id, n, prompt, generated, cached, drafted, accepted, verifies, ms_queue, ms_first, finish,"
+    "SELECT session_id, n, prompt, generated, cached, drafted, accepted, verifies, ms_queue,"
+    " ms_first, finish,"
     " prompt_ids, reply_ids, v.tokens FROM @.turn t JOIN @.served v ON v.turn_id=t.id",
-    "SELECT session_id, n, name, labels, before, after FROM @.turn t JOIN @.metric m ON m.turn_id=t.id",
+    "SELECT session_id, n, name, labels, before, after FROM @.turn t JOIN @.metric m ON"
+    " m.turn_id=t.id",
     "SELECT session_id, turn, step, kind, op, text, link FROM @.event",
 };
 
@@ -193,11 +202,13 @@ static void compare_logs(const char *other)
     for (size_t i = 0; i < 2 * sizeof compared / sizeof *compared; i++) {
         char *a = of_schema(compared[i / 2], i % 2 ? "main" : "other");
         char *b = of_schema(compared[i / 2], i % 2 ? "other" : "main");
-        char *sql = xasprintf("SELECT (SELECT count(*) FROM (%s)), count(*) FROM (%s EXCEPT %s)", a, a, b);
+        char *sql =
+            xasprintf("SELECT (SELECT count(*) FROM (%s)), count(*) FROM (%s EXCEPT %s)", a, a, b);
         assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &st, NULL), SQLITE_OK);
         assert_int_equal(sqlite3_step(st), SQLITE_ROW);
         if (!sqlite3_column_int(st, 0) || sqlite3_column_int(st, 1))
-            fail_msg("of %d rows %d differ: %s", sqlite3_column_int(st, 0), sqlite3_column_int(st, 1), sql);
+            fail_msg("of %d rows %d differ: %s", sqlite3_column_int(st, 0),
+                     sqlite3_column_int(st, 1), sql);
         sqlite3_finalize(st);
         free(a);
         free(b);
@@ -227,6 +238,7 @@ static struct buf prompts(const char *session)
 static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
 {
     (void)state;
+    static const int of[TURNS] = {0, 0, 0, 1, 2, 0}, number[TURNS] = {1, 2, 3, 3, 1, 4};
     struct made_turn t[TURNS];
     struct ids context[3] = {0};
     struct history_left left;
@@ -235,8 +247,7 @@ static void test_its_rows_are_those_of_a_log_that_was_never_locked(void **state)
         session_new_id(session[i]);
     memcpy(id, session[0], sizeof id);
     for (int i = 0; i < TURNS; i++)
-        make_turn(&t[i], session[i < 3 || i == 5 ? 0 : i == 4 ? 2 : 1], i < 3 ? i + 1 : i == 5 ? 4 : i == 4 ? 1 : 3,
-                  &context[i == 3 ? 2 : i == 4]);
+        make_turn(&t[i], session[of[i]], number[i], &context[i == 3 ? 2 : i == 4]);
     make_served(&t[4]);
     struct history *h = log_open(LOG_TREE);
     post_begin(h, t);
@@ -430,29 +441,61 @@ static void test_a_damaged_side_file_is_set_aside(void **state)
 /* Puts odd values into columns of the database in a file. */
 static void change_values(const char *file)
 {
-    static const char *const column[] = {
-        "session.id", "session.parent", "session.fork_turn", "session.title", "session.updated_ms", "session.number",
-        "run.id", "run.session_id", "run.created_ms", "run.config", "run.link", "run.build_id", "build.version",
-        "turn.id", "turn.session_id", "turn.n", "turn.role", "turn.text", "turn.tokens", "turn.shared", "turn.stop",
-        "turn.link", "turn.change_turn", "turn.run_id", "step.id", "step.turn_id", "step.n", "step.tokens", "step.facts",
-        "tree.step_id", "tree.nodes", "pages.events", "event.id", "event.turn", "event.link", "event.text"};
-    static const char *const value[] = {"NULL", "-1", "0", "9223372036854775807", "-9223372036854775808", "'x'", "x'FF00'",
-                                        "1e300", "2147483648", "zeroblob(100000)", "(SELECT max(id) FROM turn)"};
+    static const char *const column[] = {"session.id",
+                                         "session.parent",
+                                         "session.fork_turn",
+                                         "session.title",
+                                         "session.updated_ms",
+                                         "session.number",
+                                         "run.id",
+                                         "run.session_id",
+                                         "run.created_ms",
+                                         "run.config",
+                                         "run.link",
+                                         "run.build_id",
+                                         "build.version",
+                                         "turn.id",
+                                         "turn.session_id",
+                                         "turn.n",
+                                         "turn.role",
+                                         "turn.text",
+                                         "turn.tokens",
+                                         "turn.shared",
+                                         "turn.stop",
+                                         "turn.link",
+                                         "turn.change_turn",
+                                         "turn.run_id",
+                                         "step.id",
+                                         "step.turn_id",
+                                         "step.n",
+                                         "step.tokens",
+                                         "step.facts",
+                                         "tree.step_id",
+                                         "tree.nodes",
+                                         "pages.events",
+                                         "event.id",
+                                         "event.turn",
+                                         "event.link",
+                                         "event.text"};
+    static const char *const value[] = {
+        "NULL",    "-1",    "0",          "9223372036854775807", "-9223372036854775808",      "'x'",
+        "x'FF00'", "1e300", "2147483648", "zeroblob(100000)",    "(SELECT max(id) FROM turn)"};
     sqlite3 *db;
     assert_int_equal(sqlite3_open(file, &db), SQLITE_OK);
     for (int k = (int)roll(4); k >= 0; k--) {
         const char *c = column[roll(sizeof column / sizeof *column)];
-        char *sql = xasprintf("UPDATE OR IGNORE %.*s SET %s=%s WHERE %d OR rowid=%d", (int)strcspn(c, "."), c,
-                              strchr(c, '.') + 1, value[roll(sizeof value / sizeof *value)], (int)roll(2),
-                              1 + (int)roll(3));
+        char *sql =
+            xasprintf("UPDATE OR IGNORE %.*s SET %s=%s WHERE %d OR rowid=%d", (int)strcspn(c, "."),
+                      c, strchr(c, '.') + 1, value[roll(sizeof value / sizeof *value)],
+                      (int)roll(2), 1 + (int)roll(3));
         sqlite3_exec(db, sql, NULL, NULL, NULL); /* the schema may forbid it */
         free(sql);
     }
     sqlite3_close(db);
 }
 
-/* Values in a side file are changed, and it is sealed again: it is stored or refused, and what the log
- * then has is what aerie wrote there. */
+/* Values in a side file are changed, and it is sealed again: it is stored or refused, and what the
+ * log then has is what aerie wrote there. */
 static void test_no_value_in_a_side_file_harms_the_log(void **state)
 {
     (void)state;
