@@ -345,6 +345,8 @@ static void compare(struct finder *f)
             !is_codes(p, base) && !coded_ignores(&f->q, base) && !missing++)
             snprintf(first[1], sizeof first[1], "%s", base);
     }
+    if (f->q.steps < 0)
+        extra = missing = 0; /* too many names and patterns */
     struct buf b = {0};
     if (!f->v->n)
         buf_printf(&b, "; it names a format, but no matrix is quantized");

@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ANY_ONE = 1, ANY = 2, MOST_PATTERNS = 256 };
+enum { ANY_ONE = 1, ANY = 2, MOST_PATTERNS = 256, MOST_STEPS = 200000000 };
 
 static const char *const kind_names[N_KIND] = {
-    [KIND_FP8] = "FP8", [KIND_MXFP8] = "MXFP8",   [KIND_NVFP4] = "NVFP4", [KIND_MXFP4] = "MXFP4",
-    [KIND_INT8] = "INT8", [KIND_INT4] = "INT4",
+    [KIND_FP8] = "FP8",     [KIND_MXFP8] = "MXFP8", [KIND_NVFP4] = "NVFP4",
+    [KIND_MXFP4] = "MXFP4", [KIND_INT8] = "INT8",   [KIND_INT4] = "INT4",
 };
 
 const char *coded_kind_name(enum coded_kind k)
@@ -34,11 +34,14 @@ bool coded_method(const char *method)
 
 /* ---- modules that are not quantized ---- */
 
-static bool same(const char *pattern, const char *s)
+/* Whether the pattern means s; false, too, when all steps are used. */
+static bool same(const char *pattern, const char *s, int64_t *steps)
 {
     const char *star = NULL, *back = NULL;
     while (*s)
-        if (*pattern == ANY)
+        if (--*steps < 0)
+            return false;
+        else if (*pattern == ANY)
             star = ++pattern, back = s;
         else if (*pattern == ANY_ONE || *pattern == *s)
             pattern++, s++;
@@ -113,7 +116,7 @@ static void read_ignored(const struct conf *c, const char *key, bool shell, stru
 }
 
 /* Whether the list has the name, a module that contains it, or the last parts of the name. */
-static bool lists(const struct coded_config *q, const char *name)
+static bool lists(struct coded_config *q, const char *name)
 {
     char part[200];
     if ((size_t)snprintf(part, sizeof part, "%s", name) >= sizeof part)
@@ -127,12 +130,12 @@ static bool lists(const struct coded_config *q, const char *name)
             return true;
     }
     for (int i = 0; i < q->n_pattern; i++)
-        if (same(q->pattern[i], name))
+        if (same(q->pattern[i], name, &q->steps))
             return true;
     return false;
 }
 
-bool coded_ignores(const struct coded_config *q, const char *module)
+bool coded_ignores(struct coded_config *q, const char *module)
 {
     static const char *const prefix[] = {
         "model.language_model.", "language_model.model.", "language_model.", "model.", "",
@@ -355,7 +358,8 @@ bool coded_config_read(const char *dir, struct coded_config *q, struct err *e)
     *q = (struct coded_config){.path = xasprintf("%s/config.json", dir),
                                .modules = json_object(),
                                .pattern = xcalloc(MOST_PATTERNS, sizeof *q->pattern),
-                               .all_linear = true};
+                               .all_linear = true,
+                               .steps = MOST_STEPS};
     struct conf_file file = {.path = q->path, .e = e};
     json_t *root = json_open(q->path, &absent, e);
     if (!root)

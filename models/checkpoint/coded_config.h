@@ -18,6 +18,7 @@ struct coded_config {
     json_t *modules;    /* keys: names of modules that are not quantized */
     char **pattern;     /* the same as patterns, compiled */
     int n_pattern;
+    int64_t steps;      /* left for comparing names with patterns; below 0: answers are not known */
     bool all_linear; /* every module that is not left out is quantized, so far as is understood */
 };
 
@@ -34,6 +35,6 @@ void coded_config_free(struct coded_config *q);
 
 /* Whether the config says that the module of that name is not quantized. Names are compared below
  * whatever prefix a text model has. */
-bool coded_ignores(const struct coded_config *q, const char *module);
+bool coded_ignores(struct coded_config *q, const char *module);
 
 #endif
