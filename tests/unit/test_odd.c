@@ -311,7 +311,7 @@ static void test_keys_beside_text_config_are_refused_if_they_differ(void **state
         {"^hidden_act", "\"relu\""}, {"^layer_types", "[\"full_attention\"]"},
         {"^rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 2.0}"},
         {"^per_layer_config", "{\"0\": {\"head_dim\": 4}}"},
-        {"^quantization_config", "{\"quant_method\": \"fp8\"}"},
+        {"^quantization_config", "{\"quant_method\": \"gptq\"}"},
     };
     struct base b = base_open("gemma3-mm-b");
     for (int i = 0; i < LEN(odd); i++)
