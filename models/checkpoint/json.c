@@ -143,8 +143,11 @@ bool json_text(const char *path, struct buf *out, struct err *e)
 json_t *json_open(const char *path, bool *absent, struct err *e)
 {
     if (absent) {
-        *absent = access(path, F_OK) != 0 && errno == ENOENT;
-        if (*absent)
+        bool there = access(path, F_OK) == 0;
+        *absent = !there && errno == ENOENT;
+        if (!there && !*absent)
+            err_set(e, ERR_MODEL, "cannot read %s: %s", path, strerror(errno));
+        if (!there)
             return NULL;
     }
     struct buf b;
