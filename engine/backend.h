@@ -114,6 +114,9 @@ void request_free(struct request *rq); /* what it owns; zeroes it */
 struct backend_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
+    const char *stored; /* how the model's file or folder stores its weights, for people; NULL: as they are */
+    const char *served_inputs; /* how a server that this model was made for quantizes the inputs of matrices,
+                                  which are not quantized here; NULL: not known */
     const char *draft_kind; /* "eagle3", "frozen-kv", "ngram"; NULL: no draft */
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */

@@ -166,7 +166,10 @@ struct model {
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
     char *note;        /* a line for people about an unusual folder, or NULL */
-    char *about;       /* what a GGUF file is, for people: types and label; NULL: a folder */
+    char *about;       /* what a GGUF file or a quantized folder is, for people: types and how many
+                          matrices; NULL: another folder */
+    const char *served_inputs; /* how a server quantizes the inputs of matrices, for people, a
+                          constant text; NULL: not known */
     char *names;       /* memory of the tensors' names in model_shaped(), else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape

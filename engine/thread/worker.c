@@ -473,6 +473,8 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     i->draft_about = l->has_draft ? drafter_ops_of(&l->draft)->about : NULL;
     i->draft_kv = drafter_kv_of(l->has_draft ? &l->draft : NULL);
     i->family = l->model.cfg.family;
+    i->stored = l->model.about;
+    i->served_inputs = l->model.served_inputs;
     i->draft_off = l->draft_off;
     i->passed = l->passed;
     memcpy(i->date, l->date, sizeof i->date);

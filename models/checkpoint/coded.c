@@ -372,8 +372,12 @@ static void describe(struct finder *f)
             buf_printf(&b, "%s%d %s", sep, f->count[k], coded_kind_name((enum coded_kind)k));
             sep = " + ";
         }
+    f->v->inputs = f->q.inputs ? f->q.inputs : "bf16";
     buf_printf(&b, "%s unpacked to BF16; a server's inputs of matrices: %s",
-               f->v->n == 1 ? " matrix" : " matrices", f->q.inputs ? f->q.inputs : "bf16");
+               f->v->n == 1  ? " matrix"
+               : f->v->n > 1 ? " matrices"
+                             : ", nothing",
+               f->v->inputs);
     if (f->inputs || f->kv)
         buf_printf(&b, "; not used: %d scales of inputs, %d of a KV cache", f->inputs, f->kv);
     f->v->about = b.p;

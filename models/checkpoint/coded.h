@@ -38,6 +38,7 @@ struct coded_matrix {
 struct coded {
     struct coded_matrix *m;
     int n;
+    const char *inputs; /* how a server quantizes the inputs of matrices, for people; constant */
     char *about, *note; /* for people: what the folder is; contradictions. NULL: nothing */
 };
 

@@ -217,6 +217,7 @@ static bool load_into(struct model *m, const struct loading *p, struct err *e)
     }
     m->note = *st_note(st) ? xstrdup(st_note(st)) : NULL;
     m->about = st_about(st) ? xstrdup(st_about(st)) : NULL;
+    m->served_inputs = st_inputs(st);
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
     bool whole = !p || p->use != READ_HEADERS;

@@ -53,6 +53,7 @@ struct safetensors {
     char *dir;    /* of the folder, or NULL */
     char *note;   /* st_note() */
     char *about;  /* st_about() */
+    const char *inputs; /* st_inputs() */
     struct gguf *gguf; /* NULL: safetensors files */
     struct buf config; /* of a GGUF file */
     struct shard *shard;
@@ -593,6 +594,7 @@ static bool open_coded(struct safetensors *s, struct err *e)
     }
     if (ok && v.about) {
         s->about = xstrdup(v.about);
+        s->inputs = v.inputs;
         for (int i = 0; i < v.n; i++)
             make_matrix(s, &v.m[i]);
         hide_entries(s, in.part);
@@ -718,6 +720,11 @@ bool st_in_place(const struct safetensors *s, const struct tensor *t)
 const char *st_about(const struct safetensors *s)
 {
     return s->about;
+}
+
+const char *st_inputs(const struct safetensors *s)
+{
+    return s->inputs;
 }
 
 const char *st_note(const struct safetensors *s)

@@ -22,8 +22,11 @@ const char *st_note(const struct safetensors *s);
 /* The text of the checkpoint's config.json and its path, which the caller frees; of a GGUF file what its
  * metadata say, and the file's path. NULL and *e on failure. */
 char *st_config(const struct safetensors *s, struct buf *text, struct err *e);
-/* What a GGUF file is, for people; NULL: a folder. */
+/* What a GGUF file or a folder with a quantization_config is, for people; NULL: another folder. */
 const char *st_about(const struct safetensors *s);
+/* How a server quantizes the inputs of the folder's matrices, for people, a constant text; NULL: no config
+ * says so. */
+const char *st_inputs(const struct safetensors *s);
 /* Whether a tensor's bytes lie in its file as they are, at st_offset(). Others are made of what is there. */
 bool st_in_place(const struct safetensors *s, const struct tensor *t);
 /* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL): an I/O error, or a weight of a GGUF

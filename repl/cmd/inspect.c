@@ -77,7 +77,8 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
                 known(checked, s->check.violations), !i->draft_off && v->settings.spec,
                 i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec", i->draft_kind);
     shape_json(v, json);
-    jput_fields(json, "%s{family}%s{device}%d{window:-1}%d{page_size:-1}", i->family, i->device,
+    jput_fields(json, "%s{family}%s{device}%s{stored}%s{served_inputs}%d{window:-1}%d{page_size:-1}",
+                i->family, i->device, i->stored, i->served_inputs,
                 i->n_layer > 0 ? i->window : -1, i->page_size > 0 ? i->page_size : -1);
     if (s->has[VIEW_SERVED]) {
         jput_fields(json, "%s{model}%s{trouble}", i->model_dir, v->trouble[0] ? v->trouble : NULL);

@@ -472,6 +472,8 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     assert_same_weights(&a, &b);
     assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; a server's inputs of matrices: "
                                  "FP4, one scale a token and 16 inputs; not used: 1 scales of inputs, 2 of a KV cache");
+    assert_string_equal(a.served_inputs, "FP4, one scale a token and 16 inputs");
+    assert_null(b.served_inputs);
     assert_non_null(strstr(a.note, "it does not leave out 3 matrices that are not quantized "
                                    "(model.layers.0.mlp.down_proj)")); /* 72 columns are no multiple of 16 */
     model_free(&a);
