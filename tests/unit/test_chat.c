@@ -794,7 +794,7 @@ static void test_templates_are_compared(void **state)
     chat_close(c);
 
     /* SmolLM2's: a template that a format was compared with needs no warning in any family */
-    c = open_with_template("mistral", "{% for message in messages %}{% if loop.first and messages[0]['role'] != "
+    c = open_with_template("another", "{% for message in messages %}{% if loop.first and messages[0]['role'] != "
                            "'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
                            "Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + "
                            "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
