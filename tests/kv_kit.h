@@ -79,7 +79,7 @@ static inline void w_close(struct world *w)
     struct err e = {0};
     w_must(kv_check(&w->kv, NULL, 0, &e), &e);
     for (int p = 0; p < N_POOLS; p++) {
-        assert_int_equal(w->kv.pool[p].total ? pages_used(&w->kv.pool[p]) : 0, 0);
+        assert_int_equal(w->kv.pool[p].total ? pool_used(&w->kv.pool[p]) : 0, 0);
         free(w->mem[p]);
     }
     plan_free(&w->plan);

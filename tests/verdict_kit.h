@@ -238,7 +238,7 @@ KIT void strike_map(struct kv *kv, const struct plan_req *q)
 
 KIT void strike_free_list(struct kv *kv)
 {
-    struct pages *pool = &kv->pool[POOL_FULL];
+    struct pool *pool = &kv->pool[POOL_FULL];
     if (pool->n_free < 2)
         return;
     int32_t top = pool->free[pool->n_free - 1];

@@ -72,7 +72,7 @@ void kv_state_load(struct kv *kv, const struct kv_state *from)
         if (a[i].bytes)
             memcpy(*a[i].live, *a[i].kept, a[i].bytes);
     for (int p = 0; p < N_POOLS; p++) {
-        struct pages *pool = &kv->pool[p];
+        struct pool *pool = &kv->pool[p];
         CHECK(pool->total == s.pool[p].total && pool->epoch == s.pool[p].epoch);
         pool->n_free = s.pool[p].n_free;
         pool->n_owned = s.pool[p].n_owned;

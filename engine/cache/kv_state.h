@@ -9,7 +9,7 @@
 #include "engine/cache/kvcache.h"
 
 struct kv_state {
-    struct pages pool[N_POOLS]; /* their arrays point into mem */
+    struct pool pool[N_POOLS]; /* their arrays point into mem */
     int32_t *swa_of, *full_of;
     struct mark *mark[2];
     int held[N_POOLS];

@@ -36,24 +36,24 @@ void kv_init(struct kv *kv, const struct kv_shape *s)
     kv->reach = s->reach ? s->reach : window_before(s->window);
     kv->has_swa = s->window > 0;
     kv->has_draft = s->draft_pages > 0;
-    pages_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);
+    pool_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);
     kv->swa_of = xcalloc((size_t)s->full_pages, sizeof *kv->swa_of);
     kv->mark[POOL_FULL] = blank_marks(kv_cells(s, POOL_FULL));
     if (kv->has_swa) {
-        pages_init(&kv->pool[POOL_SWA], POOL_SWA, s->swa_pages, &kv->log);
+        pool_init(&kv->pool[POOL_SWA], POOL_SWA, s->swa_pages, &kv->log);
         kv->full_of = xcalloc((size_t)s->swa_pages, sizeof *kv->full_of);
         kv->mark[POOL_SWA] = blank_marks(kv_cells(s, POOL_SWA));
     }
     if (kv->has_draft) {
         CHECK(kv_cells(s, POOL_DRAFT) > 0);
-        pages_init(&kv->pool[POOL_DRAFT], POOL_DRAFT, s->draft_pages, &kv->log);
+        pool_init(&kv->pool[POOL_DRAFT], POOL_DRAFT, s->draft_pages, &kv->log);
     }
 }
 
 void kv_free(struct kv *kv)
 {
     for (int i = 0; i < N_POOLS; i++)
-        pages_free(&kv->pool[i]);
+        pool_free(&kv->pool[i]);
     free(kv->swa_of);
     free(kv->full_of);
     free(kv->mark[POOL_FULL]);
@@ -69,7 +69,7 @@ void kv_reset(struct kv *kv)
         if (kv->pool[i].total) {
             /* sequences hold no page; pages leaked by historical fault 27789 do not count */
             CHECK(kv->held[i] == 0);
-            pages_reset(&kv->pool[i]);
+            pool_reset(&kv->pool[i]);
         }
     kv->n_copy = 0;
 }
@@ -88,7 +88,7 @@ int kv_capacity(const struct kv *kv, enum pool_id pool)
 
 int kv_left(const struct kv *kv, enum pool_id pool)
 {
-    return max_int(0, kv_capacity(kv, pool) - pages_used(&kv->pool[pool]));
+    return max_int(0, kv_capacity(kv, pool) - pool_used(&kv->pool[pool]));
 }
 
 swa_page kv_swa_page(const struct kv *kv, full_page f)
@@ -125,7 +125,7 @@ void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 /* A page whose cells no pass has written yet. */
 static int32_t take_page(struct kv *kv, enum pool_id pool, const struct seq *s, int c)
 {
-    int32_t page = pages_take(&kv->pool[pool], (struct page_use){s->holder, c});
+    int32_t page = pool_take(&kv->pool[pool], (struct page_use){s->holder, c});
     size_t P = (size_t)kv->page_size;
     kv->held[pool]++;
     if (pool != POOL_DRAFT)
@@ -136,14 +136,14 @@ static int32_t take_page(struct kv *kv, enum pool_id pool, const struct seq *s, 
 static void share_page(struct kv *kv, enum pool_id pool, const struct seq *s, int32_t page, int c)
 {
     kv->held[pool]++;
-    pages_share(&kv->pool[pool], page, (struct page_use){s->holder, c});
+    pool_share(&kv->pool[pool], page, (struct page_use){s->holder, c});
 }
 
 static bool drop_page(struct kv *kv, enum pool_id pool, const struct seq *s, int32_t page, int c,
                       enum page_op why)
 {
     kv->held[pool]--;
-    return pages_drop(&kv->pool[pool], page, (struct page_use){s->holder, c}, why);
+    return pool_drop(&kv->pool[pool], page, (struct page_use){s->holder, c}, why);
 }
 
 static struct column take_column(struct kv *kv, const struct seq *s, int c)
@@ -257,7 +257,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
 
 bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct err *e)
 {
-    struct pages *pool = &kv->pool[POOL_DRAFT];
+    struct pool *pool = &kv->pool[POOL_DRAFT];
     int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_dcol);
     int final = s->drafted;
     CHECK(from <= final);
@@ -497,7 +497,7 @@ void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int conte
     const int refs[N_POOLS] = {context, kv->window, 0};
     kv->log.n_since = 0;
     for (int p = 0; p < N_POOLS && kv->log.keep; p++) {
-        const struct pages *pool = &kv->pool[p];
+        const struct pool *pool = &kv->pool[p];
         page_log_add(&kv->log, &(struct page_event){.pool = (uint8_t)p, .op = PAGE_RESET,
                                                     .page = pool->total, .column = kv->page_size,
                                                     .refs = refs[p]});
@@ -531,7 +531,7 @@ static struct violation at_page(int rule, enum pool_id pool, int page)
 }
 
 /* Whether the pages that were free then are those that are free now. */
-static bool same_free(const struct pages *pool, const int32_t *page, int n, struct err *e)
+static bool same_free(const struct pool *pool, const int32_t *page, int n, struct err *e)
 {
     for (int i = 0; i < n; i++)
         if (pool->ref[page[i]])
@@ -624,7 +624,7 @@ static bool compare_refs(const struct kv *kv, const struct recount *r, struct er
 bool kv_check(const struct kv *kv, const struct seq *const *seqs, int n, struct err *e)
 {
     for (int p = 0; p < N_POOLS; p++)
-        if (kv->pool[p].total && !pages_check(&kv->pool[p], e))
+        if (kv->pool[p].total && !pool_check(&kv->pool[p], e))
             return false;
     struct recount r;
     for (int p = 0; p < N_POOLS; p++)

@@ -22,7 +22,7 @@
 #ifndef AERIE_KVCACHE_H
 #define AERIE_KVCACHE_H
 
-#include "engine/cache/pages.h"
+#include "engine/cache/pool.h"
 #include "engine/cache/slots.h"
 #include "kernels/window.h"
 
@@ -102,7 +102,7 @@ struct kv {
     int shift; /* page_size == 1 << shift */
     int reach; /* how many of the last committed cells a later pass may read in the swa pool */
     bool has_swa, has_draft;
-    struct pages pool[N_POOLS];
+    struct pool pool[N_POOLS];
     int32_t *swa_of;  /* (full pages) the map: swa page of each live full page, 0: none */
     int32_t *full_of; /* (swa pages) its inverse */
     struct mark *mark[2];     /* of POOL_FULL, POOL_SWA: (slots) */

@@ -251,7 +251,7 @@ static bool bad_column(const struct view *v, const struct table *t, int c, int32
 static bool check_columns(const struct view *v, const struct table *t, int first, int last)
 {
     const struct kv *kv = v->kv;
-    const struct pages *pool = &kv->pool[t->pool];
+    const struct pool *pool = &kv->pool[t->pool];
     if (last >= t->n_cols)
         return FAIL(v, in_column(v, 7, t, -1), "column %d needed, %d columns", last, t->n_cols);
     const int32_t *pages = t->pages + (size_t)v->b * (size_t)t->n_cols;

@@ -14,7 +14,7 @@ static struct violation in_pool(int rule, enum pool_id pool)
 
 static bool check_pool(const struct kv *kv, enum pool_id id, struct err *e)
 {
-    const struct pages *p = &kv->pool[id];
+    const struct pool *p = &kv->pool[id];
     if (p->n_free + p->n_owned != p->total - GUARD_PAGES)
         return fault_set(e, differs(in_pool(1, id), p->n_free + p->n_owned, p->total - GUARD_PAGES),
                          "%d free + %d owned != %d pages", p->n_free, p->n_owned,

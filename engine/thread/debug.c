@@ -179,7 +179,7 @@ static struct step_facts facts_now(struct engine *g, int step)
     s.fact[FACT_TURN] = s.turn;
     s.fact[FACT_LENGTH] = g->own.ses.lane.tok.n;
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pages *pool = &g->own.runtime.kv.pool[p];
+        const struct pool *pool = &g->own.runtime.kv.pool[p];
         if (pool->total == 0)
             continue;
         s.fact[free_of[p]] = pool->n_free;

@@ -68,7 +68,7 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
 static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
                       uint8_t **held)
 {
-    const struct pages *p = &s->pass->kv->pool[id];
+    const struct pool *p = &s->pass->kv->pool[id];
     *v = (struct pool_view){.exists = p->total > 0};
     *held = v->exists ? xcalloc((size_t)p->total, 1) : NULL;
     if (!v->exists)
@@ -110,7 +110,7 @@ static void local_ledger(struct backend *b, struct pool_view pool[N_POOLS])
 
 static void copy_pool(const struct engine_shared *s, enum pool_id id, struct page_table *t)
 {
-    const struct pages *p = &s->pass->kv->pool[id];
+    const struct pool *p = &s->pass->kv->pool[id];
     view_pool(s, id, &t->pool[id], &t->mine[id]);
     if (!t->pool[id].exists)
         return;

@@ -254,7 +254,7 @@ static bool scene_leak(struct stage *st, struct err *e)
         kv_rollback(&r->kv, &l->seq);
         if (!ok)
             return false;
-        float used = (float)pages_used(&r->kv.pool[POOL_SWA]);
+        float used = (float)pool_used(&r->kv.pool[POOL_SWA]);
         keep_rows(st, &used, 1, 1);
     }
     return true;

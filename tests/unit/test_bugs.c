@@ -475,7 +475,7 @@ static uint64_t work_digest(struct runtime *r)
         ok = lane_step(r, &lp, &(struct step_limits){20}, 1, &shape, &e);
         d = mix64(d ^ l.rec.page_digest ^ (uint64_t)l.rec.rows << 32 ^ (uint64_t)l.rec.bonus);
         for (int p = 0; p < N_POOLS; p++)
-            d = mix64(d ^ (uint64_t)pages_used(&r->kv.pool[p]));
+            d = mix64(d ^ (uint64_t)pool_used(&r->kv.pool[p]));
     }
     d = mix64(d ^ hash64(e.msg, strlen(e.msg), (uint64_t)ok));
     lane_free(r, &l);

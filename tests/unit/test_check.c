@@ -320,29 +320,29 @@ M(part_too_short) { int32_t *v = &part_table(s)->hi[s->r]; return set(v, *v - 1)
 M(part_begins_later) { int32_t *v = &part_table(s)->lo[s->r]; return set(v, *v + 1); }
 M(part_overlaps) { int32_t *v = &main_table(s)->lo[s->r]; return set(v, *v - 1); }
 
-static struct pages *any_pool(struct shot *s)
+static struct pool *any_pool(struct shot *s)
 {
     int id = w_below(s->w, N_POOLS);
     return s->w->kv.pool[id].total ? &s->w->kv.pool[id] : &s->w->kv.pool[POOL_FULL];
 }
-M(free_lost) { struct pages *p = any_pool(s); return p->n_free && set(&p->n_free, p->n_free - 1); }
-M(owned_lost) { struct pages *p = any_pool(s); return set(&p->n_owned, p->n_owned - 1); }
+M(free_lost) { struct pool *p = any_pool(s); return p->n_free && set(&p->n_free, p->n_free - 1); }
+M(owned_lost) { struct pool *p = any_pool(s); return set(&p->n_owned, p->n_owned - 1); }
 M(next_free_is_owned)
 {
-    struct pages *p = &s->w->kv.pool[POOL_FULL];
+    struct pool *p = &s->w->kv.pool[POOL_FULL];
     return p->n_free && set(&p->free[p->n_free - 1], seq_of(s)->col[0].full.v);
 }
 M(next_free_is_guard)
 {
-    struct pages *p = any_pool(s);
+    struct pool *p = any_pool(s);
     return p->n_free && set(&p->free[p->n_free - 1], 0);
 }
 M(next_free_is_outside)
 {
-    struct pages *p = any_pool(s);
+    struct pool *p = any_pool(s);
     return p->n_free && set(&p->free[p->n_free - 1], p->total);
 }
-M(one_reference_more) { struct pages *p = any_pool(s); return set(&p->n_refs, p->n_refs + 1); }
+M(one_reference_more) { struct pool *p = any_pool(s); return set(&p->n_refs, p->n_refs + 1); }
 M(one_holder_less) { int32_t *v = &s->w->kv.held[any_pool(s)->id]; return set(v, *v - 1); }
 M(guard_is_live) { uint16_t one = 1; poke(&any_pool(s)->ref[0], &one, sizeof one); return true; }
 M(memory_smaller)
@@ -678,7 +678,7 @@ static void test_the_sweep_sees_what_no_pass_touches(void **state)
                     i = q;
         }
         struct seq *s = &w.seq[i];
-        struct pages *p = &w.kv.pool[POOL_FULL];
+        struct pool *p = &w.kv.pool[POOL_FULL];
         uint16_t more = (uint16_t)(p->ref[s->col[0].full.v] + 1);
         poke(&p->ref[s->col[0].full.v], &more, sizeof more);
         expect_sweep(&w, "I3");

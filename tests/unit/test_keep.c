@@ -61,7 +61,7 @@ static struct buf everything(const struct world *w)
     add_lane(&out, &w->lane);
     ADD(&out, w->r.slots);
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pages *pool = &kv->pool[p];
+        const struct pool *pool = &kv->pool[p];
         if (!pool->total)
             continue;
         ADD(&out, pool->n_owned);

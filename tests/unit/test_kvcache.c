@@ -248,7 +248,7 @@ static void bytes_of(const struct world *w, const struct seq *s, struct buf *out
 {
     out->n = 0;
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pages *pool = &w->kv.pool[p];
+        const struct pool *pool = &w->kv.pool[p];
         buf_add(out, pool->free, (size_t)pool->n_free * sizeof *pool->free);
         buf_add(out, pool->ref, (size_t)pool->total * sizeof *pool->ref);
         buf_printf(out, "%d %d %d,", pool->n_free, pool->n_owned, w->kv.held[p]);

@@ -200,7 +200,7 @@ static void same_as_live(const struct pools *w, const struct page_history *h)
         assert_int_equal(t.page[c].draft, c < s->n_dcol ? s->dcol[c].v : 0);
     }
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pages *pool = &w->kv.pool[p];
+        const struct pool *pool = &w->kv.pool[p];
         assert_int_equal(t.pool[p].exists, pool->total > 0);
         if (pool->total == 0)
             continue;
@@ -385,7 +385,7 @@ static void test_a_leak_and_other_nonsense_is_refused_or_shown(void **state)
     page_history_free(&h);
     struct pools w;
     pools_open(&w, 4, 8, true);
-    int32_t lost = pages_take(&w.kv.pool[POOL_SWA], (struct page_use){HOLDER_BATCH, -1});
+    int32_t lost = pool_take(&w.kv.pool[POOL_SWA], (struct page_use){HOLDER_BATCH, -1});
     kv_log_state(&w.kv, all_seqs(&w), N_SEQ, CELLS);
     page_pack(&(struct context_lengths){0}, w.kv.log.since, w.kv.log.n_since, &b);
     must(page_history_apply(&h, b.p, b.n, &e), &e);

@@ -97,7 +97,7 @@ static void add_pools(struct buf *out, const struct world *s, int n)
         buf_add(out, q->dcol, (size_t)q->n_dcol * sizeof *q->dcol);
     }
     for (int p = 0; p < N_POOLS; p++) {
-        const struct pages *pool = &kv->pool[p];
+        const struct pool *pool = &kv->pool[p];
         ADD(out, pool->n_owned);
         ADD(out, pool->n_refs);
         ADD(out, kv->held[p]);

@@ -1,5 +1,5 @@
-/* pages.c - see pages.h. */
-#include "engine/cache/pages.h"
+/* pool.c - see pool.h. */
+#include "engine/cache/pool.h"
 
 #include "engine/fault.h"
 
@@ -24,7 +24,7 @@ void page_log_free(struct page_log *log)
     log->n_since = log->cap_since = 0;
 }
 
-static void log_event(struct pages *p, enum page_op op, int32_t page, struct page_use use)
+static void log_event(struct pool *p, enum page_op op, int32_t page, struct page_use use)
 {
     if (!p->log)
         return;
@@ -34,23 +34,23 @@ static void log_event(struct pages *p, enum page_op op, int32_t page, struct pag
     page_log_add(p->log, &ev);
 }
 
-void pages_init(struct pages *p, enum pool_id id, int total, struct page_log *log)
+void pool_init(struct pool *p, enum pool_id id, int total, struct page_log *log)
 {
     CHECK(total > GUARD_PAGES);
-    *p = (struct pages){.id = id, .total = total, .log = log};
+    *p = (struct pool){.id = id, .total = total, .log = log};
     p->free = xcalloc((size_t)total, sizeof *p->free);
     p->ref = xcalloc((size_t)total, sizeof *p->ref);
-    pages_reset(p);
+    pool_reset(p);
 }
 
-void pages_free(struct pages *p)
+void pool_free(struct pool *p)
 {
     free(p->free);
     free(p->ref);
-    *p = (struct pages){0};
+    *p = (struct pool){0};
 }
 
-void pages_reset(struct pages *p)
+void pool_reset(struct pool *p)
 {
     p->n_free = p->total - GUARD_PAGES;
     for (int i = 0; i < p->n_free; i++)
@@ -60,7 +60,7 @@ void pages_reset(struct pages *p)
     p->epoch++;
 }
 
-int32_t pages_take(struct pages *p, struct page_use use)
+int32_t pool_take(struct pool *p, struct page_use use)
 {
     if (p->n_free == 0)
         return 0;
@@ -73,7 +73,7 @@ int32_t pages_take(struct pages *p, struct page_use use)
     return page;
 }
 
-void pages_share(struct pages *p, int32_t page, struct page_use use)
+void pool_share(struct pool *p, int32_t page, struct page_use use)
 {
     CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0 && p->ref[page] < UINT16_MAX);
     p->ref[page]++;
@@ -81,7 +81,7 @@ void pages_share(struct pages *p, int32_t page, struct page_use use)
     log_event(p, PAGE_SHARE, page, use);
 }
 
-bool pages_drop(struct pages *p, int32_t page, struct page_use use, enum page_op why)
+bool pool_drop(struct pool *p, int32_t page, struct page_use use, enum page_op why)
 {
     CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0);
     p->ref[page]--;
@@ -96,21 +96,21 @@ bool pages_drop(struct pages *p, int32_t page, struct page_use use, enum page_op
     return true;
 }
 
-static struct violation in_pool(const struct pages *p, int rule)
+static struct violation in_pool(const struct pool *p, int rule)
 {
     struct violation at = fault_at(rule);
     at.pool = (int)p->id;
     return at;
 }
 
-static struct violation at_page(const struct pages *p, int rule, int32_t page)
+static struct violation at_page(const struct pool *p, int rule, int32_t page)
 {
     struct violation at = in_pool(p, rule);
     at.page = page;
     return at;
 }
 
-bool pages_check(const struct pages *p, struct err *e)
+bool pool_check(const struct pool *p, struct err *e)
 {
     int live = 0, refs = 0;
     for (int i = GUARD_PAGES; i < p->total; i++) {
