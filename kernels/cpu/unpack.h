@@ -232,7 +232,8 @@ V_FN v16 v_signed_bytes(const uint8_t *p)
 /* x rounded to bf16, nearest even. Veltkamp's splitting: high = x (2^16 + 1) rounded holds the
  * leading eight bits of x behind the 24 bits of x 2^16, so that its rounding is the one that is
  * wanted, ties included, and both differences are exact. For |x| < 2^111 that is 0 or not below
- * 2^-126: values of f16 scales are multiples of 2^-24. (test_packed.c compares all ties.) */
+ * 2^-126: values of f16 scales are multiples of 2^-24. (test_packed.c compares all
+ * products of a scale and a byte.) */
 V_FN v16 v_near_bf16(v16 x)
 {
     v16 high = v_mul(x, v_set(65537));

@@ -241,6 +241,44 @@ static void test_products_are_those_of_the_bf16_twin(void **state)
     free(c);
 }
 
+enum { MANTISSAS = 1024 };
+
+static void run_rounding(const void *arg, float *out)
+{
+    const struct tensor *w = arg;
+    int32_t ids[MANTISSAS];
+    for (int i = 0; i < MANTISSAS; i++)
+        ids[i] = i;
+    kbuf id = ints(ids, MANTISSAS), dst = blank(MANTISSAS * 256);
+    T.k->embed(T.d,
+               &(struct k_embed){
+                   .rows = MANTISSAS, .n = 256, .ids = id, .table = w, .scale = 1, .dst = dst});
+    take(out, dst, MANTISSAS * 256);
+}
+
+/* Every product of an f16 mantissa and a signed byte, so every tie that a scale and a code make. */
+static void test_all_products_are_rounded_as_the_law_says(void **state)
+{
+    (void)state;
+    struct tensor w = packed_tensor(DT_Q8_0, 2, MANTISSAS, 256, 0);
+    uint8_t *p = w.data;
+    for (int m = 0; m < MANTISSAS; m++)
+        for (int i = 0; i < 8; i++, p += 34) {
+            put_half(p, (uint16_t)(0x2400 | m));
+            for (int j = 0; j < 32; j++)
+                p[2 + j] = (uint8_t)(32 * i + j);
+        }
+    float *out = xmalloc(MANTISSAS * 256 * sizeof *out);
+    everywhere(run_rounding, &w, out, MANTISSAS * 256);
+    struct tensor twin = twin_of(&w);
+    for (int i = 0; i < MANTISSAS * 256; i++)
+        if (out[i] != bf16_to_f32(((const uint16_t *)twin.data)[i]))
+            fail_msg("mantissa %d, code %d: %.9g", i / 256, (int8_t)(i % 256), (double)out[i]);
+    free(out);
+    free(w.data);
+    free(twin.data);
+}
+
 enum { EXPERTS = 3, WIDTH = 256, FFN = 256, PAIRS_OF = 2 };
 
 struct moe_case {
@@ -354,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_bytes_of_rows),
         cmocka_unit_test(test_random_weights_have_their_deviation),
         cmocka_unit_test(test_products_are_those_of_the_bf16_twin),
+        cmocka_unit_test(test_all_products_are_rounded_as_the_law_says),
         cmocka_unit_test(test_experts_are_those_of_the_bf16_twin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
