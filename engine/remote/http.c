@@ -193,6 +193,12 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     if (n > 5 && ascii_same_n(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
         c->type[0] = c->agent[0] = c->moved[0] = '\0';
         c->retry_s = -1;
+        c->first = -1;
+    } else if ((v = header_is(line, n, "content-range", &len))) {
+        char told[64];
+        copy_value(told, sizeof told, v, len);
+        if (ascii_same_n(told, "bytes ", 6) && ascii_digit(told[6]))
+            c->first = strtoll(told + 6, NULL, 10);
     } else if ((v = header_is(line, n, "content-type", &len))) {
         size_t stop = 0;
         while (stop < len && v[stop] != ';' && v[stop] != ' ')
@@ -228,10 +234,11 @@ static size_t on_body(char *p, size_t one, size_t n, void *arg)
         fail(c, "stopped");
         return 0;
     }
-    if (c->bytes && status == 200) {
+    if (c->bytes && (status == 200 || (status == 206 && c->from))) {
         struct err e;
-        if (c->n_bytes > HTTP_STREAM) {
-            fail(c, "the server's answer is longer than %d GiB", HTTP_STREAM >> 30);
+        if (c->n_bytes > (c->most ? c->most : HTTP_STREAM)) {
+            fail(c, "the server's answer is longer than %llu GiB",
+                 (unsigned long long)(c->most ? c->most : HTTP_STREAM) >> 30);
             return 0;
         }
         if (c->bytes(c->arg, p, n, &e))
@@ -255,6 +262,7 @@ void http_begin(struct http *h, struct http_call *c)
     c->done = c->failed = c->unsent = false;
     c->status = 0;
     c->retry_s = -1;
+    c->first = -1;
     c->ns_begin = clock_ns();
     c->ns_first = c->ns_last = c->ns_end = c->n_bytes = 0;
     buf_clear(&c->answer);
@@ -266,7 +274,12 @@ void http_begin(struct http *h, struct http_call *c)
     curl_easy_setopt(q, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(q, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(q, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(q, CURLOPT_ACCEPT_ENCODING, "");
+    curl_easy_setopt(q, CURLOPT_ACCEPT_ENCODING, c->as_stored ? "identity" : "");
+    if (c->from) {
+        char range[24];
+        snprintf(range, sizeof range, "%llu-", (unsigned long long)c->from);
+        curl_easy_setopt(q, CURLOPT_RANGE, range);
+    }
     curl_easy_setopt(q, CURLOPT_TCP_NODELAY, 1L);
     curl_easy_setopt(q, CURLOPT_USERAGENT, "aerie/" AERIE_VERSION);
     curl_easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)h->opts.connect_ms);

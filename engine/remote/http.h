@@ -32,7 +32,10 @@ enum {
 struct http_call {
     const char *method, *path; /* "GET", "/v1/models" */
     const char *body;          /* JSON, sent as it is; NULL: none */
-    /* Takes the bytes of a stream (an answer of status 200); NULL: `answer` collects them. False:
+    uint64_t from;             /* asks for the bytes from this one on; 0: for all */
+    bool as_stored;            /* asks for an answer that is not compressed */
+    uint64_t most;             /* bytes of a stream, at most; 0: HTTP_STREAM */
+    /* Takes the bytes of a stream (an answer of status 200, or 206 with `from`); NULL: `answer` collects them. False:
      * the request ends with *e. */
     bool (*bytes)(void *arg, const void *p, size_t n, struct err *e);
     void *arg;
@@ -47,7 +50,8 @@ struct http_call {
     int status;        /* of HTTP; 0: none was received */
     char type[64];     /* Content-Type without parameters, lower case */
     char agent[64];    /* the Server header */
-    char moved[256];   /* Location of a redirect, or "" */
+    char moved[4096];  /* Location of a redirect, or "" */
+    int64_t first;     /* of an answer of status 206: where its bytes begin; -1: not said */
     int retry_s;       /* Retry-After, -1: none */
     struct buf answer; /* the whole answer, or the body of an error */
     uint64_t ns_begin, ns_first, ns_last, ns_end; /* clock_ns(): of its bytes; 0: not yet */

@@ -15,15 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_PART = 96, MAX_FILES = 4096, COMMIT = 40 };
-
-/* A name, taken apart. */
-struct name {
-    const char *all;
-    char org[MAX_PART + 1], repo[MAX_PART + 1];
-    char *revision; /* NULL: none is given */
-    char *file;     /* behind the colon; NULL: none */
-};
+enum { MAX_FILES = 4096, COMMIT = 40 };
 
 /* ---- names ---- */
 
@@ -34,7 +26,7 @@ static bool take_part(const char **s, char *to)
     while (ascii_alnum(*p) || (*p && strchr("-_.", *p)))
         p++;
     size_t n = (size_t)(p - *s);
-    if (!n || n > MAX_PART || !(ascii_alnum(**s) || **s == '_') || p[-1] == '.' || p[-1] == '-')
+    if (!n || n > HUB_PART || !(ascii_alnum(**s) || **s == '_') || p[-1] == '.' || p[-1] == '-')
         return false;
     memcpy(to, *s, n);
     to[n] = '\0';
@@ -42,19 +34,18 @@ static bool take_part(const char **s, char *to)
     return !strstr(to, "..") && !strstr(to, "--");
 }
 
-static bool has_dots(const char *s)
+bool hub_stays_below(const char *s)
 {
     for (; s; s = strchr(s, '/'), s = s ? s + 1 : NULL)
         if (s[0] == '/' || !s[0] || !strcmp(s, ".") || !strncmp(s, "./", 2) || !strcmp(s, "..") ||
             !strncmp(s, "../", 3))
-            return true;
-    return false;
+            return false;
+    return true;
 }
 
-/* Whether s has the form of a name; if so, name_free() frees *n. */
-static bool read_name(const char *s, struct name *n)
+bool hub_read_name(const char *s, struct hub_name *n)
 {
-    *n = (struct name){.all = s};
+    *n = (struct hub_name){.all = s};
     if (!take_part(&s, n->org) || *s++ != '/' || !take_part(&s, n->repo))
         return false;
     size_t revision = *s == '@' ? strcspn(s + 1, ":") : 0;
@@ -65,17 +56,22 @@ static bool read_name(const char *s, struct name *n)
         n->revision = xasprintf("%.*s", (int)revision, s + 1);
     if (*file)
         n->file = xstrdup(file + 1);
-    if (!has_dots(n->revision) && !has_dots(n->file))
+    if (hub_stays_below(n->revision) && hub_stays_below(n->file))
         return true;
     free(n->revision);
     free(n->file);
     return false;
 }
 
-static void name_free(struct name *n)
+void hub_name_free(struct hub_name *n)
 {
     free(n->revision);
     free(n->file);
+}
+
+bool hub_is_commit(const char *s)
+{
+    return strlen(s) == COMMIT && strspn(s, "0123456789abcdef") == COMMIT;
 }
 
 /* ---- where the cache is ---- */
@@ -114,7 +110,7 @@ static char *expanded(const char *s)
     return out.p ? out.p : xstrdup("");
 }
 
-static char *cache_folder(void)
+char *hub_cache(void)
 {
     static const struct {
         const char *name, *below;
@@ -152,6 +148,12 @@ static bool is_later_part(const char *path)
     return tail[0] == '-' && !strncmp(tail + 6, "-of-", 4) && strncmp(tail, "-00001", 6) != 0;
 }
 
+bool hub_is_gguf(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return ends_with(name, ".gguf") && !ascii_contains(name, "mmproj") && !is_later_part(path);
+}
+
 /* Adds the GGUF files with weights of a folder and of those in it. */
 static void add_files(struct files *f, const char *root, const char *below, int depth)
 {
@@ -161,8 +163,7 @@ static void add_files(struct files *f, const char *root, const char *below, int 
         if (x->d_name[0] == '.')
             continue;
         char *path = xasprintf("%s%s%s", below, *below ? "/" : "", x->d_name);
-        bool weights = !ascii_contains(x->d_name, "mmproj") && !is_later_part(path);
-        if (ends_with(path, ".gguf") && weights) {
+        if (hub_is_gguf(path)) {
             f->path = xrealloc(f->path, (size_t)f->n + 1, sizeof *f->path);
             f->path[f->n++] = path;
             continue;
@@ -198,14 +199,25 @@ static void files_free(struct files *f)
 }
 
 /* The first file whose path has the quantization's name before a point or a dash; NULL: none. */
-static const char *of_quant(const struct files *f, const char *quant)
+static const char *of_quant(char *const *path, int n_path, const char *quant)
 {
     size_t n = strlen(quant);
-    for (int i = 0; i < f->n; i++)
-        for (const char *p = f->path[i]; strlen(p) > n; p++)
+    for (int i = 0; i < n_path; i++)
+        for (const char *p = path[i]; strlen(p) > n; p++)
             if (ascii_same_n(p, quant, n) && (p[n] == '.' || p[n] == '-'))
-                return f->path[i];
+                return path[i];
     return NULL;
+}
+
+const char *hub_choose(const char *quant, char *const *path, int n)
+{
+    static const char *const usual[] = {"Q4_K_M", "Q8_0"};
+    if (quant)
+        return of_quant(path, n, quant);
+    for (int i = 0; i < 2; i++)
+        if (of_quant(path, n, usual[i]))
+            return of_quant(path, n, usual[i]);
+    return n ? path[0] : NULL;
 }
 
 /* ---- one snapshot ---- */
@@ -221,16 +233,16 @@ static bool is_there(const char *root, const char *file, bool *link)
     return there;
 }
 
-static bool partial(const struct name *n, const char *root, const char *file, bool link,
+static bool partial(const struct hub_name *n, const char *root, const char *file, bool link,
                     struct err *e)
 {
-    return err_set(e, ERR_MODEL, "%s: the snapshot %s is not complete: %s %s", n->all,
-                   show_path(root).s, show(file).s,
+    return err_set(e, ERR_MODEL, "%s: the snapshot %s is not complete: %s %s (aerie pull fetches "
+                   "what is missing)", n->all, show_path(root).s, show(file).s,
                    link ? "is a link to a file that is not there" : "is missing");
 }
 
 /* Checks that each file of the weights that the index names is there. */
-static bool check_index(const struct name *n, const char *root, struct err *e)
+static bool check_index(const struct hub_name *n, const char *root, struct err *e)
 {
     static const char index[] = "model.safetensors.index.json";
     char *path = xasprintf("%s/%s", root, index);
@@ -257,7 +269,7 @@ static bool is_folder(const char *root)
             is_there(root, "pytorch_model.bin", &link));
 }
 
-static bool check_folder(const struct name *n, const char *root, struct err *e)
+static bool check_folder(const struct hub_name *n, const char *root, struct err *e)
 {
     static const char *const need[] = {"config.json", "model.safetensors"};
     bool link;
@@ -274,26 +286,14 @@ static void list(const struct files *f, struct buf *out)
     buf_str(out, f->n ? "" : "no GGUF file");
 }
 
-/* The GGUF that a name chooses. */
-static const char *choose(const struct name *n, const struct files *f)
-{
-    static const char *const usual[] = {"Q4_K_M", "Q8_0"};
-    if (n->file)
-        return of_quant(f, n->file);
-    for (int i = 0; i < 2; i++)
-        if (of_quant(f, usual[i]))
-            return of_quant(f, usual[i]);
-    return f->n ? f->path[0] : NULL;
-}
-
 /* What the name means in the snapshot at `root`. */
-static char *in_snapshot(const struct name *n, const char *root, struct err *e)
+static char *in_snapshot(const struct hub_name *n, const char *root, struct err *e)
 {
     bool link, whole = n->file && ends_with(n->file, ".gguf");
     if (!n->file && is_folder(root))
         return check_folder(n, root, e) ? xstrdup(root) : NULL;
     struct files f = list_ggufs(root);
-    const char *file = whole ? n->file : choose(n, &f);
+    const char *file = whole ? n->file : hub_choose(n->file, f.path, f.n);
     char *found = NULL;
     struct buf there = {0};
     if (file && is_there(root, file, &link)) {
@@ -314,11 +314,6 @@ static char *in_snapshot(const struct name *n, const char *root, struct err *e)
 
 /* ---- one model ---- */
 
-static bool is_commit(const char *s)
-{
-    return strlen(s) == COMMIT && strspn(s, "0123456789abcdef") == COMMIT;
-}
-
 /* The only snapshot of a model of which no branch is known; NULL: none, or several. */
 static char *only_snapshot(const char *model)
 {
@@ -326,7 +321,7 @@ static char *only_snapshot(const char *model)
     DIR *d = opendir(folder);
     int n = 0;
     for (struct dirent *x; d && (x = readdir(d));)
-        if (is_commit(x->d_name) && n++ == 0)
+        if (hub_is_commit(x->d_name) && n++ == 0)
             only = xstrdup(x->d_name);
     if (d)
         closedir(d);
@@ -338,10 +333,10 @@ static char *only_snapshot(const char *model)
 }
 
 /* The commit that a name's revision is in the cache; NULL and *e: it is not known there. */
-static char *commit_of(const struct name *n, const char *model, struct err *e)
+static char *commit_of(const struct hub_name *n, const char *model, struct err *e)
 {
     const char *revision = n->revision ? n->revision : "main";
-    if (is_commit(revision))
+    if (hub_is_commit(revision))
         return xstrdup(revision);
     struct buf b = {0};
     char *path = xasprintf("%s/refs/%s", model, revision), *commit = NULL;
@@ -353,7 +348,7 @@ static char *commit_of(const struct name *n, const char *model, struct err *e)
     } else if (buf_read_file(&b, path, 4096, e)) {
         while (b.n && ascii_space(b.p[b.n - 1]))
             b.p[--b.n] = '\0';
-        if (b.n && is_commit(b.p))
+        if (b.n && hub_is_commit(b.p))
             commit = xstrdup(b.p);
         else
             err_set(e, ERR_MODEL, "%s: %s: expected a commit of 40 hexadecimal digits", n->all,
@@ -377,18 +372,20 @@ static char *other_case(const char *cache, const char *folder)
     return found;
 }
 
-static bool not_cached(const struct name *n, const char *cache, const char *folder, struct err *e)
+static bool not_cached(const struct hub_name *n, const char *cache, const char *folder,
+                       struct err *e)
 {
     char *other = other_case(cache, folder);
-    err_set(e, ERR_MODEL, "%s: there is no such file or folder, and %s has no %s%s%s", n->all,
-            show_path(cache).s, folder, other ? ", only " : "", other ? other : "");
+    err_set(e, ERR_MODEL, "%s: there is no such file or folder, and %s has no %s%s%s%s", n->all,
+            show_path(cache).s, folder, other ? ", only " : "; aerie pull ", other ? other : n->all,
+            other ? "" : " fetches it");
     free(other);
     return false;
 }
 
-static char *in_cache(const struct name *n, struct err *e)
+static char *in_cache(const struct hub_name *n, struct err *e)
 {
-    char *cache = cache_folder(), *folder = xasprintf("models--%s--%s", n->org, n->repo);
+    char *cache = hub_cache(), *folder = xasprintf("models--%s--%s", n->org, n->repo);
     char *model = xasprintf("%s/%s", cache, folder), *found = NULL;
     char *commit = file_missing(model) ? (not_cached(n, cache, folder, e), NULL)
                                        : commit_of(n, model, e);
@@ -428,13 +425,13 @@ static char *in_folder(const char *path, struct err *e)
 
 char *hub_find(const char *name, struct err *e)
 {
-    struct name n;
+    struct hub_name n;
     if (!file_missing(name))
         return in_folder(name, e);
-    if (!read_name(name, &n))
+    if (!hub_read_name(name, &n))
         return xstrdup(name);
     char *found = in_cache(&n, e);
-    name_free(&n);
+    hub_name_free(&n);
     return found;
 }
 

@@ -14,6 +14,29 @@
  * folder has. The caller frees. */
 char *hub_find(const char *name, struct err *e);
 
+/* ---- for what fills the cache (engine/remote/pull.h) ---- */
+
+enum { HUB_PART = 96 };
+/* A name, taken apart. */
+struct hub_name {
+    const char *all; /* the caller's */
+    char org[HUB_PART + 1], repo[HUB_PART + 1];
+    char *revision; /* NULL: none is given */
+    char *file;     /* behind the colon; NULL: none */
+};
+/* Whether s has the form of a name; if so, the caller frees *n with hub_name_free(). */
+bool hub_read_name(const char *s, struct hub_name *n);
+void hub_name_free(struct hub_name *n);
+/* Whether a path below a folder stays below it: no "..", no empty part, no leading slash. */
+bool hub_stays_below(const char *path);
+bool hub_is_commit(const char *s); /* 40 hexadecimal digits */
+/* The folder of the cache; the caller frees. */
+char *hub_cache(void);
+/* Of n paths in ascending order: the GGUF with weights that `quant`, or NULL, chooses; or NULL. */
+const char *hub_choose(const char *quant, char *const *path, int n);
+/* Whether a path is a GGUF with weights, and not a later part of one. */
+bool hub_is_gguf(const char *path);
+
 /* The name for people of the model at a path: "ORG/NAME", with ":FILE.gguf", of one in the cache;
  * else the last part of the path, "target" left out. The caller frees. */
 char *hub_title(const char *path);

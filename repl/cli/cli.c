@@ -42,6 +42,8 @@ static const struct command commands[] = {
      .title = "ACTION is one of", .word = cli_db_action},
     {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE,
      .run = cli_tokenize, 0, 1},
+    {"pull", "ORG/NAME[@REVISION][:QUANT]", "fetch a model from the Hugging Face hub", IN_PULL,
+     .run = cli_pull, 1, 1},
     {"fit", "[MODEL] [--context N]", "say what a model takes of the memory, and what fits", IN_FIT,
      .run = cli_fit, 0, 1},
     {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,

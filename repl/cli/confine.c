@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "models/checkpoint/hub.h"
 #include "repl/cli/flags.h"
 #include "repl/process/isolate.h"
 #include "repl/process/monitor.h"
@@ -67,6 +68,12 @@ static void add_outputs(struct folders *f, const struct cli *c, const struct com
 {
     if (cmd->bit & (IN_EXPORT | IN_PACK))
         add_folder_of(f, c->out ? c->out : cmd->bit == IN_PACK ? "./" : NULL, false);
+    if (cmd->bit == IN_PULL) {
+        char *cache = hub_cache(), *below = xasprintf("%s/x", cache);
+        add_folder_of(f, below, true);
+        free(below);
+        free(cache);
+    }
     if (cmd->bit == IN_DB && c->n_word > 1 && cli_db_makes_file(c->word[0]))
         add_folder_of(f, c->word[1], false);
 }
@@ -84,7 +91,8 @@ static int network_of(const struct cli *c, const struct command *cmd)
     const char *events = c->opt.engine.server.kv_events;
     bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 && access("/proc/driver/nvidia/version", F_OK) == 0;
     bool remote = c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b);
-    return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit == IN_SERVE || remote ? NETWORK_KEPT : 0) |
+    return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote ? NETWORK_KEPT : 0) |
+           (cmd->bit == IN_PULL ? LINKS_MADE : 0) |
            (remote && events && strstr(events, "ipc://") ? NETWORK_LOCAL : 0);
 }
 

@@ -15,7 +15,8 @@ enum {
     IN_SERVE = 1 << 23,
     IN_IMPORT = 1 << 25,
     IN_FIT = 1 << 26,
-    IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT,
+    IN_PULL = 1 << 27,
+    IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT | IN_PULL,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE, /* takes everything that decides the bits of a reply */
     IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,

@@ -200,7 +200,8 @@ static bool confine_writes(const struct isolation *i, char why[96], bool *failed
     int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attr, size, 0);
     bool ok = ruleset >= 0 && allow_devices(ruleset, rights & ON_FILE) && allow_reading(ruleset);
     for (int f = 0; ok && f < i->n_folder; f++)
-        ok = allow(ruleset, i->folder[f], rights & IN_FOLDER);
+        ok = allow(ruleset, i->folder[f],
+                   rights & (IN_FOLDER | (i->network & LINKS_MADE ? FS_MAKE_SYM : 0)));
 #ifdef COVER /* make MODE=cover: where tests/covers.sh has the counts of lines written */
     const char *counts = getenv("GCOV_PREFIX");
     ok = ok && (!counts || allow(ruleset, counts, rights & IN_FOLDER));

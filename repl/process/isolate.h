@@ -20,12 +20,14 @@ struct isolation {
     int n_folder;
     /* what socket() makes, as a sum. UNTIL_LOADED: the local socket (AF_UNIX, SOCK_SEQPACKET) that
      * the CUDA driver needs when it starts, until isolate_after_loading(). KEPT: TCP and UDP.
-     * LOCAL: all of AF_UNIX, with which programs of this machine can be asked to act. */
+     * LOCAL: all of AF_UNIX, with which programs of this machine can be asked to act. LINKS_MADE is not of
+     * the network: symbolic links can be made in the folders. */
     enum {
         NETWORK_NEVER = 0,
         NETWORK_UNTIL_LOADED = 1,
         NETWORK_KEPT = 2,
-        NETWORK_LOCAL = 4
+        NETWORK_LOCAL = 4,
+        LINKS_MADE = 8
     } network;
 };
 

@@ -88,6 +88,9 @@ ids Acme/Nest; says 'not complete: model-00002-of-00002.safetensors is missing';
 rm "$model/snapshots/$one/config.json"
 ids Acme/Nest; says 'not complete: config.json is missing'; result "no config" $?
 ids Acme/Other; says 'Acme/Other: there is no such file or folder, and' 'has no models--Acme--Other'; result "a model that is not in the cache: where was looked" $?
+says 'aerie pull Acme/Other fetches it'; result "and what fetches it" $?
+HF_HUB_OFFLINE=1 run pull Acme/Other; [ "$rc" = 2 ] && grep -q 'nothing is fetched' "$T/err"; result "offline, pull fetches nothing" $?
+HF_ENDPOINT=http://127.0.0.1:9 run pull Acme/Nest; says 'cannot reach http://127.0.0.1:9'; result "a hub that is not there" $?
 ids acme/nest; says 'has no models--acme--nest, only models--Acme--Nest'; result "a name with other capitals" $?
 for name in ../Nest Acme/.. Acme/Nest/x /Acme/Nest Acme/Nest@ Acme/Nest: 'Acme/Ne--st' 'Acme/Nest:../x.gguf' Acme/Nest@../x; do
     ids "$name"; says "cannot open $name"; result "$name is a path" $?

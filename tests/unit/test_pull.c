@@ -1,0 +1,434 @@
+/* test_pull.c - fetching a model from a hub that is played here, and from one whose answers go wrong.
+ *
+ * The hub redirects the weights to another server, which must never see the token.
+ */
+#include "engine/remote/pull.h"
+#include "models/checkpoint/hub.h"
+#include "tests/model_kit.h"
+#include "tests/play.h"
+
+#include <ftw.h>
+#include <sys/stat.h>
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+#define SNAPSHOT "models--Acme--Nest/snapshots/" COMMIT
+enum { WEIGHTS = 300000 };
+
+/* What the storage does with the first `times` requests for the weights. */
+enum fault {
+    NONE, CUT, BROKEN, ALL_AGAIN, EXPIRED, OTHER_BYTES, LONGER, NOT_THERE, BUSY, LOOP, SHORTER,
+    WRONG_PART,
+};
+
+static struct hub {
+    struct play play, storage;
+    enum fault fault;
+    int times;
+    int status;            /* of the list; 0: 200 */
+    const char *list;      /* the list's text; NULL: as it should be */
+    int n_list, n_small, n_weights; /* requests */
+    bool token_lost, token_leaked;
+    uint64_t from;         /* of the last request for weights */
+    char *weights;
+    char sum[65];
+} hub;
+
+static char *cache;
+
+/* git's SHA-1 of "hello\n" and of nothing are known. */
+static void put_list(struct buf *b)
+{
+    buf_printf(b, "{\"sha\":\"" COMMIT "\",\"siblings\":["
+               "{\"rfilename\":\"config.json\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
+               "{\"rfilename\":\"tokenizer.json\",\"size\":0,\"blobId\":\"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\"},"
+               "{\"rfilename\":\"README.md\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
+               "{\"rfilename\":\"model.safetensors\",\"size\":%d,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\","
+               "\"lfs\":{\"sha256\":\"%s\",\"size\":%d}},"
+               "{\"rfilename\":\"gguf/x-Q4_0.gguf\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
+               "{\"rfilename\":\"mmproj-x-Q4_0.gguf\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"}"
+               "]}", WEIGHTS, hub.sum, WEIGHTS);
+}
+
+static bool ends(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+static void answer_hub(void *arg, const struct play_request *rq, struct play_answer *a)
+{
+    static _Thread_local char header[256];
+    const char *key = play_header(rq, "authorization");
+    (void)arg;
+    hub.token_lost |= !key || strcmp(key, "Bearer hf_secret");
+    a->status = 200;
+    a->length = true;
+    if (!strcmp(rq->path, "/api/models/Acme/Nest/revision/main?blobs=true") ||
+        !strcmp(rq->path, "/api/models/Acme/Nest/revision/pr%2F7?blobs=true")) {
+        hub.n_list++;
+        a->status = hub.status ? hub.status : 200;
+        a->header = "Retry-After: 0\r\n";
+        if (hub.status == 503 && hub.n_list > 1)
+            a->status = 200;
+        if (hub.list)
+            buf_str(&a->body, hub.list);
+        else
+            put_list(&a->body);
+    } else if (strncmp(rq->path, "/Acme/Nest/resolve/" COMMIT "/", 60) != 0) {
+        a->status = 404;
+    } else if (strstr(rq->path, "/model.safetensors")) {
+        a->status = 302;
+        snprintf(header, sizeof header, "Location: %s/%s?X-Sig=1\r\n",
+                 hub.fault == LOOP ? hub.play.url : hub.storage.url,
+                 hub.fault == LOOP ? "Acme/Nest/resolve/" COMMIT "/model.safetensors" : "blob");
+        a->header = header;
+    } else {
+        hub.n_small++;
+        if (!ends(rq->path, "/tokenizer.json"))
+            buf_str(&a->body, "hello\n");
+    }
+}
+
+static void answer_storage(void *arg, const struct play_request *rq, struct play_answer *a)
+{
+    static _Thread_local char header[256];
+    const char *range = play_header(rq, "range");
+    (void)arg;
+    hub.n_weights++;
+    hub.token_leaked |= play_header(rq, "authorization") != NULL;
+    hub.from = range ? strtoull(range + strlen("bytes="), NULL, 10) : 0;
+    enum fault fault = hub.n_weights <= hub.times ? hub.fault : NONE;
+    size_t from = (size_t)hub.from;
+    a->status = fault == BROKEN ? 500 : fault == EXPIRED ? 403 : fault == BUSY ? 429 : fault == NOT_THERE ? 404 : 200;
+    a->length = true;
+    if (a->status == 200 && from && hub.fault != ALL_AGAIN) {
+        a->status = from < WEIGHTS ? 206 : 416;
+        snprintf(header, sizeof header, "Retry-After: 0\r\nContent-Range: bytes %zu-%d/%d\r\n",
+                 fault == WRONG_PART ? from - 1 : from, WEIGHTS - 1, WEIGHTS);
+        a->header = header;
+        buf_add(&a->body, hub.weights + from, WEIGHTS - from);
+    } else {
+        a->header = "Retry-After: 0\r\n";
+        if (a->status == 200)
+            buf_add(&a->body, hub.weights, WEIGHTS);
+    }
+    if (fault == OTHER_BYTES)
+        a->body.p[100] ^= 1;
+    if (fault == LONGER)
+        buf_str(&a->body, "xx");
+    if (fault == SHORTER)
+        a->body.n -= 5;
+    if (fault == CUT || fault == ALL_AGAIN || (fault == WRONG_PART && !from))
+        a->most = 70000;
+}
+
+static int drop(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+    (void)st, (void)type, (void)f;
+    return remove(path);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    cache = ck_temp();
+    hub.weights = xmalloc(WEIGHTS);
+    for (int i = 0; i < WEIGHTS; i++)
+        hub.weights[i] = (char)(mix64((uint64_t)i) >> 56);
+    sha256_hex(hub.weights, WEIGHTS, hub.sum);
+    play_open(&hub.play, answer_hub, NULL);
+    play_open(&hub.storage, answer_storage, NULL);
+    setenv("HF_ENDPOINT", hub.play.url, 1);
+    setenv("HF_HUB_CACHE", cache, 1);
+    setenv("HF_TOKEN", "hf_secret", 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    play_close(&hub.play);
+    play_close(&hub.storage);
+    free(hub.weights);
+    nftw(cache, drop, 16, FTW_DEPTH | FTW_PHYS);
+    free(cache);
+    return 0;
+}
+
+/* An empty cache, and a hub that makes this fault so many times. */
+static void begin(enum fault fault, int times)
+{
+    nftw(cache, drop, 16, FTW_DEPTH | FTW_PHYS);
+    assert_int_equal(mkdir(cache, 0700), 0);
+    hub.fault = fault;
+    hub.times = times;
+    hub.n_list = hub.n_small = hub.n_weights = hub.status = 0;
+    hub.list = NULL;
+    hub.token_lost = hub.token_leaked = false;
+}
+
+static bool pull(const char *name, char **path, struct err *e)
+{
+    const struct pull_opts o = {.name = name};
+    *path = NULL;
+    *e = (struct err){0};
+    return hub_pull(&o, path, e);
+}
+
+static char *in_cache(const char *below)
+{
+    return xasprintf("%s/%s", cache, below);
+}
+
+static bool exists(const char *below)
+{
+    struct stat st;
+    char *path = in_cache(below);
+    bool is = lstat(path, &st) == 0;
+    free(path);
+    return is;
+}
+
+static void assert_content(const char *below, const char *want, size_t n)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    char *path = in_cache(below);
+    if (!buf_read_file(&b, path, 1 << 20, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(b.n, n);
+    assert_true(!n || memcmp(b.p, want, n) == 0);
+    buf_free(&b);
+    free(path);
+}
+
+static void assert_whole(const char *path)
+{
+    char *want = in_cache(SNAPSHOT), *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum);
+    assert_string_equal(path, want);
+    assert_content(SNAPSHOT "/config.json", "hello\n", 6);
+    assert_content(SNAPSHOT "/tokenizer.json", "", 0);
+    assert_content(SNAPSHOT "/model.safetensors", hub.weights, WEIGHTS);
+    assert_content("models--Acme--Nest/refs/main", COMMIT, 40);
+    assert_false(exists(SNAPSHOT "/README.md"));
+    assert_false(exists(part));
+    assert_false(hub.token_lost);
+    assert_false(hub.token_leaked);
+    free(want);
+    free(part);
+}
+
+static void must_pull(const char *name)
+{
+    struct err e;
+    char *path;
+    if (!pull(name, &path, &e))
+        fail_msg("%s", e.msg);
+    assert_whole(path);
+    free(path);
+}
+
+static void must_fail(const char *name, enum err_kind kind, const char *says)
+{
+    struct err e;
+    char *path;
+    if (pull(name, &path, &e))
+        fail_msg("%s was fetched", name);
+    if (e.kind != kind || !strstr(e.msg, says) || strchr(e.msg, '\n') || strstr(e.msg, "hf_secret"))
+        fail_msg("said \"%s\", expected \"%s\"", e.msg, says);
+    assert_false(hub.token_leaked);
+}
+
+/* ---- what is fetched ---- */
+
+static void test_a_model_comes_into_the_cache(void **state)
+{
+    (void)state;
+    char to[128], *link = in_cache(SNAPSHOT "/model.safetensors"), want[96];
+    begin(NONE, 0);
+    must_pull("Acme/Nest");
+    ssize_t n = readlink(link, to, sizeof to - 1);
+    assert_true(n > 0);
+    to[n] = '\0';
+    snprintf(want, sizeof want, "../../blobs/%s", hub.sum);
+    assert_string_equal(to, want);
+    assert_int_equal(hub.n_weights, 1);
+    must_pull("Acme/Nest"); /* again: only the list is asked for */
+    assert_int_equal(hub.n_list, 2);
+    assert_int_equal(hub.n_weights, 1);
+    assert_int_equal(hub.n_small, 1); /* an empty file needs no request */
+    free(link);
+}
+
+static void test_a_gguf_in_a_folder_of_another_revision(void **state)
+{
+    (void)state;
+    struct err e;
+    char *path, *want = in_cache(SNAPSHOT "/gguf/x-Q4_0.gguf");
+    begin(NONE, 0);
+    if (!pull("Acme/Nest@pr/7:q4_0", &path, &e))
+        fail_msg("%s", e.msg);
+    assert_string_equal(path, want);
+    assert_content(SNAPSHOT "/gguf/x-Q4_0.gguf", "hello\n", 6);
+    assert_content("models--Acme--Nest/refs/pr/7", COMMIT, 40);
+    assert_int_equal(hub.n_weights, 0);
+    free(path);
+    free(want);
+    must_fail("Acme/Nest:Q8_0", ERR_MODEL, "has no Q8_0; it has gguf/x-Q4_0.gguf");
+    must_fail("Acme/Nest:y.gguf", ERR_MODEL, "has no y.gguf");
+}
+
+/* ---- faults ---- */
+
+static void test_faults_that_pass(void **state)
+{
+    static const struct {
+        enum fault fault;
+        int times;
+    } each[] = {{CUT, 3}, {BROKEN, 2}, {ALL_AGAIN, 1}, {EXPIRED, 2}, {BUSY, 3}, {SHORTER, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        begin(each[i].fault, each[i].times);
+        must_pull("Acme/Nest");
+        assert_int_equal(hub.n_weights, each[i].times + 1);
+        if (each[i].fault == CUT)
+            assert_int_equal(hub.from, 3 * 70000);
+    }
+    begin(NONE, 0);
+    hub.status = 503; /* the list, once */
+    must_pull("Acme/Nest");
+}
+
+static void test_faults_that_stay(void **state)
+{
+    static const struct {
+        enum fault fault;
+        const char *says;
+        int asked;
+    } each[] = {
+        {BROKEN, "model.safetensors: the server answers 500", 5},
+        {EXPIRED, "model.safetensors: the server answers 403", 5},
+        {NOT_THERE, "model.safetensors: the hub has no such file", 1},
+        {LONGER, "model.safetensors is longer than the 300000 bytes", 1},
+        {LOOP, "model.safetensors: more than 5 redirects", 0},
+        {OTHER_BYTES, "model.safetensors: what came has the checksum", 1},
+        {WRONG_PART, "model.safetensors: the server's answer begins at byte 69999; expected 70000", 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        begin(each[i].fault, 1000);
+        must_fail("Acme/Nest", ERR_MODEL, each[i].says);
+        assert_int_equal(hub.n_weights, each[i].asked);
+        assert_false(exists(SNAPSHOT "/model.safetensors"));
+        assert_false(exists("models--Acme--Nest/refs/main"));
+        hub.fault = NONE;
+        must_pull("Acme/Nest"); /* what came before is no obstacle */
+    }
+}
+
+/* What an earlier process left is used, unless it is not the beginning of the file. */
+static void test_a_fetch_goes_on_where_another_ended(void **state)
+{
+    (void)state;
+    char *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum), *path = in_cache(part);
+    for (int k = 0; k < 4; k++) {
+        begin(NONE, 0);
+        must_pull("Acme/Nest");
+        char *blob = xasprintf("%s/models--Acme--Nest/blobs/%s", cache, hub.sum);
+        assert_int_equal(unlink(blob), 0);
+        free(blob);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        size_t n = k == 0 ? 123456 : k == 1 ? WEIGHTS : k == 2 ? WEIGHTS + 10 : 5000;
+        for (size_t i = 0; i < n; i++)
+            fputc(k < 3 && i < WEIGHTS ? hub.weights[i] : 'x', f);
+        fclose(f);
+        if (k == 3) {
+            must_fail("Acme/Nest", ERR_MODEL, "checksum");
+            assert_false(exists(part));
+        }
+        hub.n_weights = 0;
+        must_pull("Acme/Nest");
+        assert_int_equal(hub.n_weights, k == 1 ? 0 : 1);
+        assert_int_equal(hub.from, k == 0 ? 123456 : 0);
+    }
+    free(part);
+    free(path);
+}
+
+static void test_lists_that_are_refused(void **state)
+{
+    static const struct {
+        int status;
+        const char *list, *says;
+    } each[] = {
+        {401, "{}", "absent, private, or its licence was not accepted"},
+        {403, "{}", "accept the licence"},
+        {404, "{}", "no such model, or no revision main"},
+        {0, "[]", "the hub's answer"},
+        {0, "{\"sha\":\"x\",\"siblings\":[{}]}", "no commit or no files"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[]}", "no commit or no files"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"../x\",\"size\":1,\"blobId\":"
+            "\"ce013625030ba8dba906f756967f9e9ca394464a\"}]}", "siblings[0]: expected a path"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"/etc/x\",\"size\":1,\"blobId\":"
+            "\"ce013625030ba8dba906f756967f9e9ca394464a\"}]}", "siblings[0]"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\",\"size\":1,\"blobId\":\"../../x\"}]}",
+         "siblings[0]"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\",\"size\":-1,\"blobId\":"
+            "\"ce013625030ba8dba906f756967f9e9ca394464a\"}]}", "siblings[0]"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\",\"size\":6,\"blobId\":"
+            "\"ce013625030ba8dba906f756967f9e9ca394464a\"}]}", "no GGUF file"},
+        {0, "{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\",\"size\":6,\"blobId\":"
+            "\"ce013625030ba8dba906f756967f9e9ca394464a\"},{\"rfilename\":\"model.safetensors\",\"size\":"
+            "9000000000000000000,\"lfs\":{\"sha256\":\"0000000000000000000000000000000000000000000000000000000000000000\","
+            "\"size\":9000000000000000000}}]}", "GiB free"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        begin(NONE, 0);
+        hub.status = each[i].status;
+        hub.list = each[i].list;
+        must_fail("Acme/Nest", ERR_MODEL, each[i].says);
+        assert_int_equal(hub.n_weights, 0);
+    }
+}
+
+/* ---- what forbids it ---- */
+
+static void test_names_and_surroundings(void **state)
+{
+    (void)state;
+    static const struct stop asked = {.submitted = 1, .running = 1, .cancelled = 1};
+    begin(NONE, 0);
+    must_fail("nest", ERR_USAGE, "names no model of the hub");
+    must_fail("Acme/Nest/x", ERR_USAGE, "names no model of the hub");
+    must_fail("Acme/..", ERR_USAGE, "names no model of the hub");
+    setenv("HF_HUB_OFFLINE", "yes", 1);
+    must_fail("Acme/Nest", ERR_USAGE, "nothing is fetched");
+    unsetenv("HF_HUB_OFFLINE");
+    setenv("HF_ENDPOINT", "ftp://127.0.0.1", 1);
+    must_fail("Acme/Nest", ERR_USAGE, "HF_ENDPOINT");
+    setenv("HF_ENDPOINT", "http://192.0.2.1", 1);
+    must_fail("Acme/Nest", ERR_USAGE, "the token would travel unencrypted");
+    setenv("HF_ENDPOINT", hub.play.url, 1);
+    assert_int_equal(hub.n_list, 0);
+    const struct pull_opts o = {.name = "Acme/Nest", .stop = &asked};
+    struct err e = {0};
+    char *path;
+    assert_false(hub_pull(&o, &path, &e));
+    assert_int_equal(e.kind, ERR_NEGATIVE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_model_comes_into_the_cache),
+        cmocka_unit_test(test_a_gguf_in_a_folder_of_another_revision),
+        cmocka_unit_test(test_faults_that_pass),
+        cmocka_unit_test(test_faults_that_stay),
+        cmocka_unit_test(test_a_fetch_goes_on_where_another_ended),
+        cmocka_unit_test(test_lists_that_are_refused),
+        cmocka_unit_test(test_names_and_surroundings),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
