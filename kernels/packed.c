@@ -91,7 +91,7 @@ static void unpack_nvfp4(const uint8_t *b, float *y)
 {
     for (int i = 0; i < 64; i++) {
         int k = i / 16, exponent = b[k] >> 3 & 15, mantissa = b[k] & 7;
-        const uint8_t *q = b + 4 + 8 * k;
+        const uint8_t *q = &b[8 * k + 4];
         float scale = (float)(exponent ? (8 + mantissa) << (exponent - 1) : mantissa) * 0x1p-10f;
         y[i] = scale * (float)packed_e2m1[i % 16 < 8 ? q[i % 8] & 15 : q[i % 8] >> 4];
     }
@@ -181,7 +181,7 @@ static void unpack_iq4_xs(const uint8_t *b, float *y)
         int scale = (b[4 + k / 2] >> 4 * (k % 2) & 15) | (high >> 2 * k & 3) << 4;
         float by = d * (float)(scale - 32);
         for (int i = 0; i < 32; i++)
-            y[32 * k + i] = by * (float)packed_iq4[nibble(b + 8 + 16 * k, i)];
+            y[32 * k + i] = by * (float)packed_iq4[nibble(&b[16 * k + 8], i)];
     }
 }
 
@@ -191,26 +191,26 @@ static const struct format {
     struct packed_format f;
     void (*unpack)(const uint8_t *block, float *y);
 } formats[] = {
-    [DT_Q8_0 - DT_Q8_0] = {{32, 34, {0, -1}, 73.9f, 0}, unpack_q8_0},
-    [DT_Q4_0 - DT_Q8_0] = {{32, 18, {0, -1}, 4.63f, 0}, unpack_q4_0},
-    [DT_Q4_1 - DT_Q8_0] = {{32, 20, {0, 2}, 4.6f, -7.5f}, unpack_q4_1},
-    [DT_Q5_0 - DT_Q8_0] = {{32, 22, {0, -1}, 9.24f, 0}, unpack_q5_0},
-    [DT_Q5_1 - DT_Q8_0] = {{32, 24, {0, 2}, 9.24f, -15.5f}, unpack_q5_1},
-    [DT_Q2_K - DT_Q8_0] = {{256, 84, {80, 82}, 13.9f, 1.5f}, unpack_q2_k},
-    [DT_Q3_K - DT_Q8_0] = {{256, 110, {108, -1}, 43.4f, 0}, unpack_q3_k},
-    [DT_Q4_K - DT_Q8_0] = {{256, 144, {0, 2}, 258.f, 7.5f}, unpack_q4_k},
-    [DT_Q5_K - DT_Q8_0] = {{256, 176, {0, 2}, 527.f, 15.5f}, unpack_q5_k},
-    [DT_Q6_K - DT_Q8_0] = {{256, 210, {208, -1}, 1364.f, 0}, unpack_q6_k},
-    [DT_IQ4_NL - DT_Q8_0] = {{32, 18, {0, -1}, 67.4f, 0}, unpack_iq4_nl},
-    [DT_IQ4_XS - DT_Q8_0] = {{256, 136, {0, -1}, 1248.f, 0}, unpack_iq4_xs},
-    [DT_MXFP4 - DT_Q8_0] = {{32, 17, {-1, -1}, 2.93f, 0}, unpack_mxfp4},
-    [DT_NVFP4 - DT_Q8_0] = {{64, 36, {-1, -1}, 2.93f, 0}, unpack_nvfp4},
+    [DT_Q8_0] = {{32, 34, {0, -1}, 73.9f, 0}, unpack_q8_0},
+    [DT_Q4_0] = {{32, 18, {0, -1}, 4.63f, 0}, unpack_q4_0},
+    [DT_Q4_1] = {{32, 20, {0, 2}, 4.6f, -7.5f}, unpack_q4_1},
+    [DT_Q5_0] = {{32, 22, {0, -1}, 9.24f, 0}, unpack_q5_0},
+    [DT_Q5_1] = {{32, 24, {0, 2}, 9.24f, -15.5f}, unpack_q5_1},
+    [DT_Q2_K] = {{256, 84, {80, 82}, 13.9f, 1.5f}, unpack_q2_k},
+    [DT_Q3_K] = {{256, 110, {108, -1}, 43.4f, 0}, unpack_q3_k},
+    [DT_Q4_K] = {{256, 144, {0, 2}, 258.f, 7.5f}, unpack_q4_k},
+    [DT_Q5_K] = {{256, 176, {0, 2}, 527.f, 15.5f}, unpack_q5_k},
+    [DT_Q6_K] = {{256, 210, {208, -1}, 1364.f, 0}, unpack_q6_k},
+    [DT_IQ4_NL] = {{32, 18, {0, -1}, 67.4f, 0}, unpack_iq4_nl},
+    [DT_IQ4_XS] = {{256, 136, {0, -1}, 1248.f, 0}, unpack_iq4_xs},
+    [DT_MXFP4] = {{32, 17, {-1, -1}, 2.93f, 0}, unpack_mxfp4},
+    [DT_NVFP4] = {{64, 36, {-1, -1}, 2.93f, 0}, unpack_nvfp4},
 };
 
 static const struct format *format_of(enum dtype t)
 {
     CHECK(dtype_packed(t));
-    return &formats[t - DT_Q8_0];
+    return &formats[t];
 }
 
 const struct packed_format *packed_format(enum dtype t)
