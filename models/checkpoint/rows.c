@@ -68,10 +68,10 @@ static void floats_of(enum dtype t, const char *p, size_t n, float *out)
 /* Byte j of a block holds elements j and j + 16; of the codes, 2 j and 2 j + 1. */
 static void codes_of(const uint8_t *block, uint8_t *out)
 {
-    const uint8_t *q = block + 1;
     for (size_t b = 0; b < 8; b++) {
-        out[b] = (uint8_t)((q[2 * b] & 15) | (q[2 * b + 1] & 15) << 4);
-        out[b + 8] = (uint8_t)(q[2 * b] >> 4 | (q[2 * b + 1] >> 4) << 4);
+        int even = block[1 + 2 * b], odd = block[2 + 2 * b];
+        out[b] = (uint8_t)((even & 15) | (odd & 15) << 4);
+        out[b + 8] = (uint8_t)(even >> 4 | (odd >> 4) << 4);
     }
 }
 
