@@ -34,16 +34,16 @@ enum request_kind {
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
     RQ_SET,    /* text: "name=value" */
-    RQ_FORK,   /* session: the child's id; past: the turns that it begins with; next_turn; draws. The
-                  context goes on under the child's id, the parent's pages stay shared */
+    RQ_FORK,   /* session: the child's id; past: the turns that it begins with; next_turn; draws.
+                  The context goes on under the child's id, the parent's pages stay shared */
     RQ_RESUME, /* session: its id; past: its turns; next_turn; draws; text: its system prompt;
                   settings: those to begin with, or NULL. Pools are emptied */
-    RQ_SEVERAL, /* text: a question; count replies to it at once, with the seeds seed, seed + 1, ...,
-                   at temperature 0.8 if the settings are greedy; answered by EV_BATCH_BEGIN, then
-                   EV_BATCH_TEXT and EV_BATCH_REPLY, then EV_BATCH_END, or by EV_NOTICE if the
+    RQ_SEVERAL, /* text: a question; count replies to it at once, with the seeds seed, seed + 1,
+                   ..., at temperature 0.8 if the settings are greedy; answered by EV_BATCH_BEGIN,
+                   then EV_BATCH_TEXT and EV_BATCH_REPLY, then EV_BATCH_END, or by EV_NOTICE if the
                    question does not fit. The conversation does not change */
-    RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered likewise.
-                   A prompt that does not fit is refused, the others go on */
+    RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered
+                   likewise. A prompt that does not fit is refused, the others go on */
     RQ_PROBE,     /* probe: runs a step with taps; answered by EV_PROBE. See struct probe_ops */
     RQ_WHAT_IF,   /* text: "NAME=VALUE" words; answered by EV_WHAT_IF. See debug_ops.what_if */
     RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_CALIBRATION, or by
@@ -87,12 +87,12 @@ struct request {
     /* RQ_SAY, RQ_REGEN, for a replay: where the turn is cancelled; 0: not there */
     int stop_after_step;  /* after this step, or an enum stop_before */
     int stop_after_token; /* when the reply has this many tokens: no step adds more */
-    bool stop_inside;     /* not there but inside the step that follows, before its commit, so that a
-                             fault which stopped the turn there in the log is found again */
+    bool stop_inside;     /* not there but inside the step that follows, before its commit, so that
+                             a fault which stopped the turn there in the log is found again */
     struct ids prompt;   /* RQ_SAY, RQ_REGEN: all token ids of the prompt. The conversation is not
                             rendered then, so its texts may be missing. Empty: it is rendered */
-    struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place
-                            of those that the target chooses (engine/cycle/lane.h) */
+    struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in
+                            place of those that the target chooses (engine/cycle/lane.h) */
     bool only_given;     /* the turn is cancelled after the last token of `given`; no effect if
                             there is none */
     struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, from OP_FORCE */
@@ -114,9 +114,10 @@ void request_free(struct request *rq); /* what it owns; zeroes it */
 struct backend_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
-    const char *stored; /* how the model's file or folder stores its weights, for people; NULL: as they are */
-    const char *served_inputs; /* how a server that this model was made for quantizes the inputs of matrices,
-                                  which are not quantized here; NULL: not known */
+    const char *stored; /* how the model's file or folder stores its weights, for people; NULL: as
+                           they are */
+    const char *served_inputs; /* how a server that this model was made for quantizes the inputs of
+                                  matrices, which are not quantized here; NULL: not known */
     const char *draft_kind; /* "eagle3", "frozen-kv", "ngram"; NULL: no draft */
     const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
@@ -131,15 +132,16 @@ struct backend_info {
     struct need need;     /* of memory; zeros: not known */
     /* further facts that decide the bits of a reply, as values of engine_opts */
     const char *backend;       /* "cpu", "cuda" */
-    const char *precision, *kv; /* of activations and of cells: "f32", "bf16"; of cells also "fp8" */
+    const char *precision, *kv; /* of activations and of cells: "f32", "bf16"; of cells also
+                                   "fp8" */
     char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
     int rows;                  /* most prompt tokens of one pass */
     const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */
-    /* the server that computes; NULL: none. url: without user, password and query; facts: a JSON object
-     * of what it reported of its launch */
+    /* the server that computes; NULL: none. url: without user, password and query; facts: a JSON
+     * object of what it reported of its launch */
     const char *server_kind, *server_version, *server_url, *server_facts;
-    const char *recording;     /* name of the saved session that is shown, in which nothing is computed;
-                                  NULL: this backend computes */
+    const char *recording;     /* name of the saved session that is shown, in which nothing is
+                                  computed; NULL: this backend computes */
 };
 
 /* The shape that draft.shape = auto chose, and its measurements. */
@@ -174,8 +176,8 @@ struct chat_view {
     uint64_t us_prefill;
     /* with VIEW_STEPS: decode time by phase */
     uint64_t us_draft, us_verify, us_commit, us_check;
-    /* with VIEW_ACCEPT: sums over the session's cycles, and the mean acceptance length of the latest
-     * turn and of the session; 0: nothing was drafted */
+    /* with VIEW_ACCEPT: sums over the session's cycles, and the mean acceptance length of the
+     * latest turn and of the session; 0: nothing was drafted */
     struct draft_sums drafts;
     double turn_mal, session_mal;
     struct auto_view auto_shape;
@@ -215,7 +217,8 @@ struct step_range {
 struct step_view {
     int turn, step;
     struct step_rec rec;
-    struct tree tree; /* n == 0: the step drafted nothing, or there is no VIEW_TREES; scores are not kept */
+    struct tree tree; /* n == 0: the step drafted nothing, or there is no VIEW_TREES; scores are not
+                         kept */
     int n_token;      /* tokens that the step appended; 0: none, or not known */
     int32_t token[TREE_MAX];
     struct token_fact fact[TREE_MAX];
@@ -224,7 +227,8 @@ struct steps_ops {
     /* The latest ones, oldest first; at most max. Returns how many. */
     int (*latest)(struct backend *b, struct step_info *out, int max);
     void (*range)(struct backend *b, struct step_range *r);
-    bool (*of_step)(struct backend *b, int turn, int step, struct step_view *v); /* false: not held */
+    /* false: not held */
+    bool (*of_step)(struct backend *b, int turn, int step, struct step_view *v);
 };
 
 /* Draft trees: those of step_view. */
@@ -238,9 +242,9 @@ struct pool_view {
     int page_size, total, reserved; /* pages; reserved: guard and dump pages */
     int used, free, evictable,
         protected_; /* free + used + evictable + protected == total - reserved:
-        used: of the current session, or of a batch or jobs that run; protected: shared by the session
-        with another or with the batch; evictable: held only by checkpoints, by idle sessions or by
-        resident states of jobs */
+        used: of the current session, or of a batch or jobs that run; protected: shared by the
+        session with another or with the batch; evictable: held only by checkpoints, by idle
+        sessions or by resident states of jobs */
 };
 struct pools_ops {
     void (*ledger)(struct backend *b, struct pool_view pool[N_POOLS]);
@@ -248,7 +252,8 @@ struct pools_ops {
 
 /* The metrics of a server over time, read beside the conversation every `gauge.ms`. */
 enum gauge {
-    GAUGE_POOL,                            /* + enum pool_id: share of the pool that is held, 0 .. 1 */
+    GAUGE_POOL,                            /* + enum pool_id: share of the pool that is held, 0 ..
+                                              1 */
     GAUGE_RUNNING = GAUGE_POOL + N_POOLS,  /* requests that are computed, of all clients */
     GAUGE_WAITING,                         /* requests in the server's queue */
     GAUGE_HITS,    /* share of the prompt tokens looked up in the prefix cache that were there */
@@ -259,19 +264,20 @@ enum gauge {
 enum { GAUGES_KEPT = 3600 }; /* there are never more */
 struct gauge_sample {
     uint64_t ns;       /* clock_ns() when the server was asked */
-    float v[N_GAUGES]; /* NAN: not reported, or (HITS, TOKENS, MAL) nothing happened since the reading
-                          before */
+    float v[N_GAUGES]; /* NAN: not reported, or (HITS, TOKENS, MAL) nothing happened since the
+                          reading before */
 };
 struct gauges_view {
-    const char *unit;        /* constant: the first pool's name where that is not the full pool alone:
-                                "blocks", "slots"; NULL: "full" */
+    const char *unit;        /* constant: the first pool's name where that is not the full pool
+                                alone: "blocks", "slots"; NULL: "full" */
     const char *about;       /* constant, one line: the source of the numbers and what they do not
                                 include */
     int ms;                  /* between two readings; 0: the metrics are not read */
     uint64_t n_read, n_failed;
     char fault[200];         /* why the latest reading failed; "": it did not */
     bool reported[N_GAUGES]; /* some reading had it */
-    double hits, queries;    /* tokens of the prefix cache since the server's start, -1: not reported */
+    double hits, queries;    /* tokens of the prefix cache since the server's start, -1: not
+                                reported */
 };
 struct gauges_ops {
     void (*view)(struct backend *b, struct gauges_view *v);
@@ -293,7 +299,8 @@ enum { SERVED_KEPT = 1024 };
 struct served_ops {
     /* The latest replies of the session, oldest first; at most max. Returns how many. */
     int (*turns)(struct backend *b, struct served_turn *out, int max);
-    /* The best tokens of a step's rows as the server sent them, freed by tops_free(); NULL: not held. */
+    /* The best tokens of a step's rows as the server sent them, freed by tops_free(); NULL: not
+     * held. */
     struct tops *(*tops)(struct backend *b, int turn, int step);
     /* The formulas of this server's counts, in its own field names: "num_accepted / num_draft";
      * NULL: it counts no drafts. length NULL: it does not count its steps. */
@@ -339,9 +346,9 @@ struct pages_ops {
     bool (*table_at)(struct backend *b, int turn, int step, struct page_table *t, struct err *e);
     bool (*position_at)(struct backend *b, int turn, int step, int position, struct pos_view *v,
                         struct err *e);
-    /* The latest changes of one page up to step T.S ((0, 0): now), oldest first, at most max; none are
-     * older than the last emptying of the pool. Returns how many. *whole false: the backend does not
-     * hold those before them (the log may). */
+    /* The latest changes of one page up to step T.S ((0, 0): now), oldest first, at most max; none
+     * are older than the last emptying of the pool. Returns how many. *whole false: the backend
+     * does not hold those before them (the log may). */
     int (*events)(struct backend *b, int turn, int step, enum pool_id pool, int page,
                   struct page_change *out, int max, bool *whole);
 };

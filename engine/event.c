@@ -189,8 +189,9 @@ bool event_to_log(struct event *ev)
 {
     struct buf line = {0};
     switch (ev->kind) {
-    case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END:
-    case EV_PAUSE: case EV_PROBE: case EV_WHAT_IF: case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: return false;
+    case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END: case EV_PAUSE:
+    case EV_PROBE: case EV_WHAT_IF: case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END:
+        return false;
     case EV_BATCH_REPLY: note_reply(ev, &line); break;
     case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
     default: return true;

@@ -33,7 +33,8 @@ enum event_kind {
     EV_BATCH_REPLY, /* one of them is complete, was stopped, or was refused; in their order */
     EV_BATCH_END,   /* no more replies of the batch follow */
     EV_CALIBRATION, /* the readings of a draft's captured layers were scored */
-    EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log keeps it */
+    EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log
+                       keeps it */
     EV_PROBE,       /* a step was run with taps (engine/probe.h); on the screen's queue only */
     EV_WHAT_IF,     /* a step was computed twice (engine/what_if.h); on the screen's queue only */
     EV_JOB_BEGIN,   /* a job's prompt is computed (engine/job.h); on the screen's queue only, ... */
@@ -71,14 +72,14 @@ enum op_kind {
     OP_SYSTEM, /* text: the new system prompt, may be empty */
     OP_UNDO,   /* the last turn leaves the context; turn: which */
     OP_RESUME, /* pools were emptied, the session goes on; text: settings lines */
-    OP_FORK,   /* the child's first: the parent up to `turn` became this session; text: the numbers of
-                  the turns that it begins with, "1 2 4" */
-    OP_FORGET, /* turns leave the context, because it is full or the user said so; text: their numbers,
-                  "2 3 4" */
-    OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text: "STEP
-                  ID" */
-    OP_SHAPE,  /* draft.shape = auto chose: in the turn that runs, the trees from this step on have this
-                  shape; text: "STEP STEPS-TOPK-NODES", steps 0: nothing is drafted */
+    OP_FORK,   /* the child's first: the parent up to `turn` became this session; text: the numbers
+                  of the turns that it begins with, "1 2 4" */
+    OP_FORGET, /* turns leave the context, because it is full or the user said so; text: their
+                  numbers, "2 3 4" */
+    OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text:
+                  "STEP ID" */
+    OP_SHAPE,  /* draft.shape = auto chose: in the turn that runs, the trees from this step on have
+                  this shape; text: "STEP STEPS-TOPK-NODES", steps 0: nothing is drafted */
 };
 /* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
  * turn. */
@@ -93,15 +94,18 @@ struct token_fact {
 };
 
 /* One committed cycle. `tokens` are the ids it added to the reply: first the accepted drafted ones,
- * then the bonus. accept.c decides the counts; everything that shows or sums them reads them here. */
+ * then the bonus. accept.c decides the counts; everything that shows or sums them reads them
+ * here. */
 struct step_rec {
     enum step_kind kind;
     int pos0;     /* context length before the step */
     int rows;     /* rows of the target's pass */
     int drafted;  /* tree nodes without the root */
-    int accepted; /* of them: those whose tokens the step added to the reply, a stop token included */
-    int32_t bonus; /* the last token of the step, if no drafted node held it; -1: there is none, because
-                      the reply ended at an accepted token, or the prompt chunk is not the last */
+    int accepted; /* of them: those whose tokens the step added to the reply, a stop token
+                     included */
+    int32_t bonus; /* the last token of the step, if no drafted node held it; -1: there is none,
+                      because the reply ended at an accepted token, or the prompt chunk is not the
+                      last */
     uint64_t draws;     /* uniforms drawn since the session's start, after the step */
     uint64_t page_digest, draft_digest, logit_digest;
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
@@ -122,8 +126,8 @@ static inline int step_emits(const struct step_rec *r)
     return r->accepted + (r->bonus >= 0);
 }
 
-/* Sums over cycles: the steps that drafted. Plain steps, prompt chunks and pieces of a stream are no
- * cycles. */
+/* Sums over cycles: the steps that drafted. Plain steps, prompt chunks and pieces of a stream are
+ * no cycles. */
 struct draft_sums {
     uint64_t cycles, drafted, accepted;
     struct depth_stat {
@@ -133,7 +137,8 @@ struct draft_sums {
 /* Adds a step. deepest: the greatest depth of its tree; of a chain, r->drafted. */
 void draft_sums_add(struct draft_sums *s, const struct step_rec *r, int deepest);
 void draft_sums_join(struct draft_sums *s, const struct draft_sums *more); /* adds other sums */
-/* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no cycle. */
+/* The mean acceptance length as vLLM and llama.cpp define it: 1 + accepted / cycles. 0: no
+ * cycle. */
 double draft_sums_mal(const struct draft_sums *s);
 
 /* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of
@@ -188,19 +193,19 @@ struct event {
     char session[SESSION_ID]; /* of which session */
     int turn, step;           /* 1-based; 0: none */
 
-    /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
-     * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
-     * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel, first, ends. EV_STEP: rec,
-     * tokens, facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the
-     * whole reply (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode,
-     * served; prompt: its token ids, if the server reported them with the reply. Of a server's reply
-     * us_prefill is the time from sending the request to its first token.
-     * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
-     * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
-     * channel) or why it was refused, tokens, facts, prompt, reason, n_drafted, n_accepted, n_steps; END: reason
-     * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
-     * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. EV_JOB_*: job;
-     * see struct job_news. */
+    /* EV_SESSION: parent, fork_turn, beside. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the
+     * user's message, system-side ids in tokens (the whole prompt), n_reused of them from the
+     * cache, reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel, first, ends.
+     * EV_STEP: rec, tokens, facts, tops, tree (if it drafted), pages, lengths. EV_TURN_END: reason,
+     * text = the whole reply (final channel), tokens = generated ids, n_drafted, n_accepted,
+     * n_steps, us_prefill, us_decode, served; prompt: its token ids, if the server reported them
+     * with the reply. Of a server's reply us_prefill is the time from sending the request to its
+     * first token. EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one
+     * that failed (0: none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole
+     * reply (final channel) or why it was refused, tokens, facts, prompt, reason, n_drafted,
+     * n_accepted, n_steps; END: reason (STOP_END: all are done), n_drafted, n_accepted, n_steps,
+     * us_decode. EV_CALIBRATION: calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why
+     * there is none. EV_JOB_*: job; see struct job_news. */
     char parent[SESSION_ID];
     int fork_turn;
     bool beside;
@@ -214,8 +219,9 @@ struct event {
     struct ids ends; /* owned */
     bool regen;  /* the turn answers the previous user message again */
     int64_t seed;
-    int n_tokens; /* EV_TURN_BEGIN: of the prompt; EV_TURN_END: generated, 0: the turn left nothing in
-                     the context. tokens holds their ids, or nothing where a backend tells no ids */
+    int n_tokens; /* EV_TURN_BEGIN: of the prompt; EV_TURN_END: generated, 0: the turn left nothing
+                     in the context. tokens holds their ids, or nothing where a backend tells no
+                     ids */
     int n_reused, done, total;
     struct reuse reuse;
     struct step_rec rec;

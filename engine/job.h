@@ -24,7 +24,8 @@ struct job_ask {
     float temperature, top_p, min_p;
     int top_k;         /* 0: all */
     uint64_t seed;
-    int most;          /* tokens of the reply; 0: none, the prompt alone; -1: what the context holds */
+    int most;          /* tokens of the reply; 0: none, the prompt alone; -1: what the context
+                          holds */
     bool run_on;       /* stop tokens do not end the reply */
     int top;           /* 0 .. JOB_TOP: best tokens reported beside each token of the reply */
     int prompt_top;    /* -1: nothing is reported about the prompt; 0 .. JOB_TOP: the log
@@ -46,13 +47,15 @@ struct job_token {
  * event.reason, and event.text = why the job was refused or failed. */
 struct job_news {
     uint64_t id;
-    int n_prompt, n_reused;         /* BEGIN, END: of the prompt's tokens, those whose KV was held */
+    int n_prompt, n_reused;         /* BEGIN, END: of the prompt's tokens, those whose KV was
+                                       held */
     struct token_fact *prompt_fact; /* BEGIN: (n_prompt), [0] is not known; NULL: not asked for */
     struct job_token *top;          /* BEGIN: (n_prompt, n_top); STEP: (event.tokens.n, n_top), best
                                        first; NULL: not asked for */
     int n_top;
     int n_generated, n_steps, n_drafted, n_accepted; /* END */
-    int64_t us_wait, us_prefill, us_decode;          /* END: in the queue, for the prompt, after it */
+    int64_t us_wait, us_prefill, us_decode;          /* END: in the queue, for the prompt, after
+                                                        it */
 };
 
 #endif

@@ -16,8 +16,8 @@ struct server_opts {
     const char *key_file; /* the file with the server's API key; or NULL */
     const char *const *header; /* (n_header) "Name: value" */
     int n_header;
-    const char *kv_events; /* "tcp://HOST:PORT[,replay=tcp://HOST:PORT]": where the server publishes its KV
-                              events; NULL: they are not read */
+    const char *kv_events; /* "tcp://HOST:PORT[,replay=tcp://HOST:PORT]": where the server publishes
+                              its KV events; NULL: they are not read */
 };
 
 struct engine_opts {
@@ -35,8 +35,8 @@ struct engine_opts {
     struct quant_opts quant;       /* weights in FP8 */
     bool headers;              /* weights are not read, only the headers of their files: to ask what
                                   would fit */
-    const char *load;          /* "auto", "map", "copy": whether the CPU uses weights in the mapped files
-                                  (READ_AUTO, READ_MAP, READ_COPY of models.h); NULL: auto */
+    const char *load;          /* "auto", "map", "copy": whether the CPU uses weights in the mapped
+                                  files (READ_AUTO, READ_MAP, READ_COPY of models.h); NULL: auto */
     int page_size;             /* 1..64, power of two; 0: 16 */
     int context;               /* longest context in tokens, 0: the model's, within reason and
                                   what the device's memory holds */
@@ -68,8 +68,8 @@ const struct option *opts_find(const char *name);
 const struct option *opts_logged_as(const char *name);
 /* Whether every text that is one of several words is one of them; else false and *e (ERR_USAGE). */
 bool opts_check(const struct engine_opts *o, struct err *e);
-/* Appends all that needs another engine if it changes: every row, not settings and faults. Equal texts:
- * one engine serves both. */
+/* Appends all that needs another engine if it changes: every row, not settings and faults. Equal
+ * texts: one engine serves both. */
 void opts_key(const struct engine_opts *o, struct buf *out);
 /* Appends the options as the log has them, as "name=value" lines. */
 void opts_print(const struct engine_opts *o, struct buf *out);

@@ -1,9 +1,10 @@
 /* probe.h - the result of a probed pass of the target: copies of values that its layers computed.
  *
- * A step can be run with taps: the same operations in the same order with the same bits, and between
- * them rows of the buffers are copied to the host. Rows are those of the step's pass: the nodes of a
- * verified tree (row 0 is the root), the one row of plain decoding, the tokens of a prompt chunk. All
- * values are float32, also where the device stores others. Plain data; any thread. */
+ * A step can be run with taps: the same operations in the same order with the same bits, and
+ * between them rows of the buffers are copied to the host. Rows are those of the step's pass: the
+ * nodes of a verified tree (row 0 is the root), the one row of plain decoding, the tokens of a
+ * prompt chunk. All values are float32, also where the device stores others. Plain data; any
+ * thread. */
 #ifndef AERIE_PROBE_H
 #define AERIE_PROBE_H
 
@@ -64,8 +65,8 @@ struct probe {
     float best_logp[PROBE_ROWS][PROBE_BEST];
     /* The keys that row share_row reads in layer key_layer (-1: not asked for), in their order. */
     int key_layer, n_key, key_window_lo; /* key_window_lo: the first position that W keys reach */
-    int32_t *key_pos, *key_slot; /* (n_key) slot: of the layer's pool; of a step computed again, that
-                                    of the scratch sequence */
+    int32_t *key_pos, *key_slot; /* (n_key) slot: of the layer's pool; of a step computed again,
+                                    that of the scratch sequence */
     int32_t *key_token;          /* (n_key) */
     float *key_p;                        /* (n_head, n_key) attention */
     float key_error; /* the largest difference between sum p v and the tapped attention output,
@@ -85,8 +86,8 @@ void probe_past_free(struct probe_past *p); /* allocated with xcalloc(); NULL is
 /* A request for a probe. */
 struct probe_ask {
     int turn, step; /* armed: 0.0 disarms */
-    int row;        /* of the shares and keys; -1: the last one of the accepted path; armed, or a prompt
-                       chunk: the last one of the pass */
+    int row;        /* of the shares and keys; -1: the last one of the accepted path; armed, or a
+                       prompt chunk: the last one of the pass */
     int layer;      /* whose keys are listed; -1: none */
     bool armed;     /* the step has not run yet: when it runs, it runs with taps, as a stepped cycle
                        (never fused or as a graph), with the same bits as without taps; its page

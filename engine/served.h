@@ -16,7 +16,8 @@ struct served_metric {
 
 /* Counts are -1 and times NAN where the server did not report them. */
 struct served {
-    int64_t prompt, generated, cached; /* tokens as the server counts them; cached: of the prompt's */
+    int64_t prompt, generated, cached; /* tokens as the server counts them; cached: of the
+                                          prompt's */
     int64_t drafted, accepted;         /* draft tokens of the request */
     int64_t verifies;                  /* steps that verified drafts */
     double ms_queue, ms_first;         /* until the request ran, until its first token */

@@ -3,10 +3,11 @@
  *
  * An option of the engine is one row: its name, kind, range, default, help, place in a struct, what
  * another value may change in a session's results, and how the log names it. A setting is a row of
- * settings.c and a field of struct settings; /set, -p, the config file, the log, a resumed session and
+ * settings.c and a field of struct settings; /set, -p, the config file, the log, a resumed session
+ * and
  * --help read the rows. An option of opening is a row of opts.c and a field of struct engine_opts
- * (opts.h), which stays as it is while the engine is open; --with, the key of an open engine, the facts
- * in the log, their reading for a replay and --help read those rows.
+ * (opts.h), which stays as it is while the engine is open; --with, the key of an open engine, the
+ * facts in the log, their reading for a replay and --help read those rows.
  *
  * Both have the same rows, so one function reads a value (option_read) and one prints it
  * (option_print). Nothing else lists options: whoever needs all of them walks the rows, and whoever
@@ -31,7 +32,8 @@ enum forget {
 
 /* How much a reply should reason, where the model's chat template has a variable for that. */
 enum effort { EFFORT_AUTO, EFFORT_NONE, EFFORT_LOW, EFFORT_MEDIUM, EFFORT_HIGH };
-/* "none", "low", ... as APIs call them; NULL: EFFORT_AUTO, as the template does without being told. */
+/* "none", "low", ... as APIs call them; NULL: EFFORT_AUTO, as the template does without being
+ * told. */
 const char *effort_name(enum effort f);
 
 struct settings {
@@ -50,7 +52,8 @@ struct settings {
     int check;      /* enum check_level */
     int forget;     /* enum forget */
     int ring;       /* megabytes of page tables of past steps (engine/past/page_history.h) */
-    int gauge_ms;   /* milliseconds between two readings of a server's metrics; 0: they are not read */
+    int gauge_ms;   /* milliseconds between two readings of a server's metrics; 0: they are not
+                       read */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */
     int effort;     /* enum effort */
@@ -97,14 +100,15 @@ struct option {
     unsigned may;    /* MAY_*: what another value may change */
     /* settings */
     bool what_if; /* decides what a step computes: /what-if changes it */
-    enum { HERE_ONLY, ANY_SERVER, NO_OPENAI } served; /* which servers have it: none, all, or all but
-                                                         plain OpenAI servers */
+    enum { HERE_ONLY, ANY_SERVER, NO_OPENAI } served; /* which servers have it: none, all, or all
+                                                         but plain OpenAI servers */
     /* options of opening */
     bool change;       /* --with NAME=VALUE may change it */
     int line;          /* its place among the facts of a run in the log; 0: not among them */
     const char *log;   /* its name there; NULL: `name` */
     const char *unset; /* its value there if it was not given; NULL: then it has no line */
-    bool follows; /* its value follows from other options or from the clock: a resumed session is not told that it differs */
+    bool follows; /* its value follows from other options or from the clock: a resumed session is
+                     not told that it differs */
 };
 
 /* Which of the words of "a|b|c" or "a | b | c" the text is, from 0; -1: none. */

@@ -39,7 +39,8 @@ struct history_about {
     const char *version, *device, *flags;
     const char *model_dir, *model_sha, *draft_dir, *draft_sha, *tokenizer_sha;
     const char *server, *server_version, *server_url, *server_facts; /* as in struct backend_info;
-                           server NULL: computed here. model_dir: the name by which it serves the model */
+                           server NULL: computed here. model_dir: the name by which it serves the
+                           model */
     const char *config; /* options that a replay needs, as "name=value" lines: page_size, context,
                            full_pages, swa_pages, capture, raw, kv */
 };
@@ -55,9 +56,9 @@ char *history_default_path(void);
  * the whole process. The caller ends with history_close(). */
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e);
-/* What an isolated process may not do to the log at path (repl/process/isolate.h). If it will be written:
- * takes the permissions of group and others from it. For root at another user's log: makes the
- * files beside it, with its owner. Nothing happens to a file that is no log. */
+/* What an isolated process may not do to the log at path (repl/process/isolate.h). If it will be
+ * written: takes the permissions of group and others from it. For root at another user's log: makes
+ * the files beside it, with its owner. Nothing happens to a file that is no log. */
 void history_before_isolation(const char *path, bool written);
 /* The texts of a vocabulary, for a log that can be read without its model. */
 struct history_texts {
@@ -109,9 +110,9 @@ struct history_status {
     bool recording;      /* false: the level is off, or writing fails and events wait in memory */
     uint64_t acked_turns; /* turns that were committed with synchronous=EXTRA */
     uint64_t mark_stored; /* the newest history_mark() before which every event is committed */
-    uint64_t mark_failed; /* the newest one before which an event's commit failed, for another reason
-                             than the lock of another process. The writer tries the commit again, so
-                             the mark may be stored later */
+    uint64_t mark_failed; /* the newest one before which an event's commit failed, for another
+                             reason than the lock of another process. The writer tries the commit
+                             again, so the mark may be stored later */
     uint64_t queued;      /* events waiting to be committed */
     uint64_t room;        /* capacity of the array of waiting events */
     char error[256];     /* why events are not saved; empty again once all are stored */
@@ -135,8 +136,8 @@ void history_set_limit(struct history *h, const struct history_limit *l);
 /* A descriptor that becomes readable when the status changes, and when a mark is stored or fails,
  * until history_status() is called. */
 int history_fd(const struct history *h);
-/* Marks the events that this thread has posted so far: status.mark_stored reaches the number that is
- * returned, at least 1, when they are committed. They are committed soon, together with whatever
+/* Marks the events that this thread has posted so far: status.mark_stored reaches the number that
+ * is returned, at least 1, when they are committed. They are committed soon, together with whatever
  * else waits. 0: the log is closed. Any thread. */
 uint64_t history_mark(struct history *h);
 /* Waits until every event posted before the call is committed. False: ms passed first, or the mark
@@ -146,9 +147,9 @@ bool history_flush(struct history *h, int ms);
 bool history_flush_unless(struct history *h, int ms, bool (*stop)(void));
 
 /* A session is open for writing in one process at a time. A new session is locked with its first
- * row; call this before an existing session is continued. False and *e (ERR_DB); *elsewhere: because
- * another process has the session open (*e says its pid and since when). The lock ends when the writer begins another session or is
- * closed, or when the process dies. Any thread. */
+ * row; call this before an existing session is continued. False and *e (ERR_DB); *elsewhere:
+ * because another process has the session open (*e says its pid and since when). The lock ends when
+ * the writer begins another session or is closed, or when the process dies. Any thread. */
 bool history_lock_session(struct history *h, const char *session, bool *elsewhere, struct err *e);
 /* Releases the lock of history_lock_session() if the session is not continued after all. */
 void history_unlock_session(struct history *h, const char *session);
@@ -261,7 +262,8 @@ int hdb_turn_ids(struct hdb *d, bool (*fn)(int64_t turn, const char *session, vo
 /* Calls fn with the rowid of each turn row whose text has all these words; the last word may be the
  * beginning of one, unless a blank follows. */
 int hdb_turns_with(struct hdb *d, const char *words,
-                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg, struct err *e);
+                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg,
+                   struct err *e);
 /* Sums over the replies of a session, without those that a fork inherited. */
 struct session_sums {
     int replies;
@@ -368,7 +370,8 @@ bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struc
 /* From now on, hdb_save() and hdb_export() create files with `create`, which returns what open()
  * would. When a file is complete (keep) or has failed, they call `settle`, which keeps or removes
  * it. Both functions set errno. Call it before the first export. */
-void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep));
+void hdb_create_through(int (*create)(const char *path),
+                        bool (*settle)(const char *path, bool keep));
 
 /* Writes a session ("last", an id or its beginning) as JSON lines in ASCII: the schema version,
  * then one record per row; a fork includes the turns before it. The file is created 0600 and must
@@ -437,7 +440,8 @@ struct pruned {
     bool clock_doubted; /* nothing was removed by age: see by_itself */
 };
 /* A line for each session in report (may be NULL). */
-bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out,
+                   struct buf *report,
                       struct err *e);
 /* A pinned session is never pruned. session: a full id. ERR_NEGATIVE: there is none. */
 bool history_pin(const char *path, const char *session, bool pinned, struct err *e);

@@ -43,8 +43,8 @@ bool db_sync_all(struct db *d, struct err *e);
 bool index_bound(struct db *d, struct err *e);
 /* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
-/* Opens such a URI: SQLite cannot open a WAL database in a read-only folder in any other way. What the
- * write-ahead log holds is not seen. */
+/* Opens such a URI: SQLite cannot open a WAL database in a read-only folder in any other way. What
+ * the write-ahead log holds is not seen. */
 bool db_open_immutable(struct db *d, const char *path, struct err *e);
 bool db_wal_has_rows(const char *path); /* perhaps: the write-ahead log beside the database is not
                                            empty */
@@ -66,8 +66,8 @@ bool db_whole(const char *path, struct err *e);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 /* Bytes of the database; used: without its free pages, which new rows take first. */
 int db_bytes(struct db *d, bool used, int64_t *out);
-/* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when it
- * is complete. */
+/* Copies a database, as of one moment, to a new file (0600) without a journal, which appears when
+ * it is complete. */
 bool db_copy(struct db *from, const char *to, struct err *e);
 
 /* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *
@@ -96,7 +96,7 @@ enum { LOG_MAX = INT32_MAX / 2 };
 int col_int(sqlite3_stmt *st, int i, int lo, bool *fits);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
 
-/* ---- copy.c: rows from one database to another ------------------------------------------------ */
+/* ---- copy.c: rows from one database to another ----------------------------------------------- */
 
 /* "INSERT OR IGNORE" into a table with the columns of a statement; NULL on failure. The caller
  * finalises. */
@@ -107,13 +107,15 @@ struct put {
     const char *column;
     int64_t v;
 };
-/* Copies all rows of a query (db_prepare(); it is finalised; NULL: it cannot be read) to a table with
- * columns of the same names. put may be NULL. A row that breaks a rule of the table is left out.
+/* Copies all rows of a query (db_prepare(); it is finalised; NULL: it cannot be read) to a table
+ * with columns of the same names. put may be NULL. A row that breaks a rule of the table is left
+ * out.
  * *whole: all rows could be read. Returns the result of writing. */
-int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct put *put, bool *whole);
-/* The same for a turn row (own) and for its rows in other tables (rest). */
-int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *own, const struct put *rest,
+int rows_copy(sqlite3_stmt *from, struct db *to, const char *table, const struct put *put,
               bool *whole);
+/* The same for a turn row (own) and for its rows in other tables (rest). */
+int turn_copy(struct db *from, struct db *to, int64_t turn, const struct put *own,
+              const struct put *rest, bool *whole);
 
 /* ---- schema.c: versions, migrations, the schema's text
  * ---------------------------------------- */
@@ -183,8 +185,9 @@ enum file_owner {
 };
 enum file_owner file_owner(const char *path, struct err *e);
 /* Opens a file beside the log (PATH.live, PATH-wal, ...): flags as for open(), mode 0600. A link,
- * and anything but a regular file, is refused, because aerie makes regular files only. -1 and *e; errno
- * ENOENT: there is none. All files of history/ whose names are not the user's are opened here. */
+ * and anything but a regular file, is refused, because aerie makes regular files only. -1 and *e;
+ * errno ENOENT: there is none. All files of history/ whose names are not the user's are opened
+ * here. */
 int file_open_beside(const char *name, int flags, struct err *e);
 
 bool file_make_folder(const char *path, struct err *e); /* creates the folders above path, 0700 */
@@ -203,7 +206,7 @@ void file_sync_folder(const char *path); /* makes a rename or removal in path's 
 /* "YYYYMMDD-HHMMSS", local time */
 void time_stamp(char out[16]);
 
-/* ---- live.c: which writers are alive, and the sessions that they lock ------------------------- */
+/* ---- live.c: which writers are alive, and the sessions that they lock ------------------------ */
 
 /* A writer holds a lock on byte `id` of PATH.live for as long as its process lives; the kernel
  * releases the lock however the process dies. */
@@ -231,13 +234,14 @@ int session_lock_row(struct db *d, const struct live *l, const char *session);
 int session_unlock(struct db *d, const struct live *l, const char *session);
 int session_unlock_dead(struct db *d, const struct live *l);
 
-/* ---- side_file.c: events that could not be stored at the end, in a second log beside the first - */
+/* ---- side_file.c: events that could not be stored at the end, in a second log beside the first
+ * - */
 
 struct waiting;
 struct writer;
 char *side_file_name(const char *path, int64_t writer); /* the caller frees */
-/* Writes the rows of the waiting events to the writer's side file: synced, then renamed to its final
- * name, so that the file is never incomplete. Replaces an older one. False and *e (ERR_DB) on
+/* Writes the rows of the waiting events to the writer's side file: synced, then renamed to its
+ * final name, so that the file is never incomplete. Replaces an older one. False and *e (ERR_DB) on
  * failure. */
 bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
 bool side_file_exists(const char *path, int64_t writer);
@@ -251,8 +255,8 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
 
 /* ---- salvage.c ---- */
 
-/* Copies what can be read of the tables in the database file `path`, whose schema is damaged, to `log`, an empty
- * database that becomes a log of the same version. */
+/* Copies what can be read of the tables in the database file `path`, whose schema is damaged, to
+ * `log`, an empty database that becomes a log of the same version. */
 bool salvage(const char *path, struct db *log, struct err *e);
 
 /* ---- parents.c: for repair.c ---- */
@@ -262,8 +266,8 @@ bool salvage(const char *path, struct db *log, struct err *e);
  * SQLite result code of writing. */
 int parents_copy(struct db *from, struct db *to, void (*broken)(void *arg, const char *table),
                  void *arg);
-/* Adds a placeholder for each row (build, model, draft model, server) that a run of `from` refers to
- * and that is lost; appends the names of these rows to *lost. */
+/* Adds a placeholder for each row (build, model, draft model, server) that a run of `from` refers
+ * to and that is lost; appends the names of these rows to *lost. */
 int parents_of_run(struct db *from, struct db *to, int64_t run, struct buf *lost);
 /* Adds a placeholder for a lost run. Its build and its model are placeholders, too. */
 int parents_lost_run(struct db *to, const char *session, int64_t run, int64_t created_ms);
@@ -319,9 +323,9 @@ bool seal_fits(struct db *d, struct err *e);
 
 /* ---- chain.c --------------------------------------------------------------------------------- */
 
-/* Every run, event and turn row of a session is a record: `link` counts from 1 in the order they were
- * completed, and sum = SHA-256(kind, link, the row's content). session.links is the last link, and
- * session.chain = SHA-256(session.chain before, sum), for each record in this order. */
+/* Every run, event and turn row of a session is a record: `link` counts from 1 in the order they
+ * were completed, and sum = SHA-256(kind, link, the row's content). session.links is the last link,
+ * and session.chain = SHA-256(session.chain before, sum), for each record in this order. */
 enum link_kind { LINK_RUN, LINK_EVENT, LINK_TURN };
 
 /* Appends a row to the session's chain. The row's content must be final. */
@@ -332,8 +336,8 @@ int chain_seal(struct db *d, const char *session);
 /* Call it in every transaction before the first change of a session that has rows: see
  * head_touch(). */
 int chain_touch(struct db *d, const char *session);
-/* Runs a DELETE of sessions that ends in RETURNING id, and adds their heads; *n: sessions deleted. st
- * may be NULL (db_cached() failed). */
+/* Runs a DELETE of sessions that ends in RETURNING id, and adds their heads; *n: sessions deleted.
+ * st may be NULL (db_cached() failed). */
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
 /* Updates the checksum over a tokenizer's texts for n that were added. */
 int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n);
@@ -522,8 +526,10 @@ struct hdb {
 /* Writes a database's bytes and their seal to a new file, 0600, synced. False and *e on failure:
  * there is no file then. */
 bool pack_write(const char *path, const void *bytes, size_t n, struct err *e);
-bool pack_save(const char *path, struct db *d, struct err *e); /* the same for a database in memory */
-/* Whether a file's last line is the seal of its other bytes. False: *e (ERR_DB) says how it differs. */
+bool pack_save(const char *path, struct db *d, struct err *e); /* the same for a database in
+                                                                  memory */
+/* Whether a file's last line is the seal of its other bytes. False: *e (ERR_DB) says how it
+ * differs. */
 bool pack_seal_holds(const char *path, const struct buf *file, struct err *e);
 /* Reads the pack h->path, checks seal and schema, and opens h->db on its bytes. False and *e
  * (ERR_DB): h is as before. */
@@ -544,7 +550,8 @@ struct pack_rule {
     const char *never;  /* never kept: checksums and process ids of the log */
     const char *of_id;  /* the column with a token id: a row is left out if the pack does not hold
                            the id, or if the pack has no text */
-    const char *slice;  /* the column with the step's id; rows of steps outside of a slice are left out */
+    const char *slice;  /* the column with the step's id; rows of steps outside of a slice are left
+                           out */
 };
 const struct pack_rule *pack_rule(int i);   /* NULL after the last */
 bool pack_leaves_out(const char *table);    /* a table without rule, on purpose */

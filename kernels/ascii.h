@@ -1,8 +1,9 @@
 /* ascii.h - classes and case of ASCII characters, for every folder.
  *
- * The C library's functions of the same kind depend on the locale: in tr_TR, 'I' is no capital 'i', and in ISO 8859-1
- * bytes of a UTF-8 character are letters or blanks. Product files use these instead (tests/e2e/test_layers.sh).
- * Bytes beyond ASCII are in no class and have no case. Pure functions; any thread.
+ * The C library's functions of the same kind depend on the locale: in tr_TR, 'I' is no capital 'i',
+ * and in ISO 8859-1 bytes of a UTF-8 character are letters or blanks. Product files use these
+ * instead (tests/e2e/test_layers.sh). Bytes beyond ASCII are in no class and have no case. Pure
+ * functions; any thread.
  */
 #ifndef AERIE_ASCII_H
 #define AERIE_ASCII_H
@@ -32,7 +33,10 @@ static inline bool ascii_same_n(const char *a, const char *b, size_t n)
 }
 
 /* Whether two strings are equal but for case. */
-static inline bool ascii_same(const char *a, const char *b) { return ascii_same_n(a, b, strlen(a) + 1); }
+static inline bool ascii_same(const char *a, const char *b)
+{
+    return ascii_same_n(a, b, strlen(a) + 1);
+}
 
 /* Whether a string contains a word in any case. */
 static inline bool ascii_contains(const char *text, const char *word)

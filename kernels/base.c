@@ -458,7 +458,8 @@ ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at)
 
 static bool too_large(const char *path, uint64_t bytes, uint64_t max, struct err *e)
 {
-    return err_set(e, ERR_USAGE, "%s has %" PRIu64 " bytes: expected at most %" PRIu64, path, bytes, max);
+    return err_set(e, ERR_USAGE, "%s has %" PRIu64 " bytes: expected at most %" PRIu64, path, bytes,
+                   max);
 }
 
 bool file_fits(int fd, const char *path, uint64_t max, struct err *e)
@@ -491,7 +492,8 @@ bool buf_read_open(struct buf *out, int fd, const char *name, size_t max, struct
             continue;
         if (got < 0)
             err_set(e, ERR_USAGE, "cannot read %s: %s", name, strerror(errno));
-        else if (got > 0 && out->n + (size_t)got > max) /* it grows, or is one of the kernel's, without a size */
+        else if (got > 0 && out->n + (size_t)got > max) /* it grows, or is one of the kernel's,
+                                                           without a size */
             got = -1, too_large(name, out->n + (size_t)got, max, e);
         if (got < 0) {
             close(fd);
@@ -703,7 +705,8 @@ const char *dtype_name(enum dtype t)
     static const char *const name[] = {"none", "F32", "F16", "BF16", "I64", "I32",
                                        "I16",  "I8",  "U8",  "BOOL", "other",
                                        "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K",
-                                       "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"};
+                                       "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+                                       "NVFP4"};
     return (unsigned)t < sizeof name / sizeof *name ? name[t] : "?";
 }
 

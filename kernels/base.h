@@ -71,7 +71,8 @@ _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void err_print(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* As err_print(), without "aerie: ". */
 void err_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Sets a function that runs once before die() or no_memory() prints; the repl restores the terminal there. */
+/* Sets a function that runs once before die() or no_memory() prints; the repl restores the terminal
+ * there. */
 void die_hook(void (*hook)(void));
 /* Names an unfinished file that die() and no_memory() remove; NULL: none. The caller keeps the
  * path. One file at a time. */
@@ -79,16 +80,19 @@ void die_removes(const char *path);
 
 /* ---- memory: these functions end the program if the system has none; callers free() ---------- */
 
-/* Prints "aerie: out of memory (WHAT)" and ends the process with ERR_USAGE. It runs no exit handlers: other threads go on
- * until then, and what the log has acknowledged is on the disk. */
+/* Prints "aerie: out of memory (WHAT)" and ends the process with ERR_USAGE. It runs no exit
+ * handlers: other threads go on until then, and what the log has acknowledged is on the disk. */
 _Noreturn void no_memory(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
 void *xmalloc(size_t n) __attribute__((malloc, returns_nonnull));
-void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull)); /* zeroed; dies when n * size overflows */
+/* zeroed; dies when n * size overflows */
+void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull));
 void *xrealloc(void *p, size_t n, size_t size) __attribute__((returns_nonnull));
-void *xaligned(size_t n) __attribute__((malloc, returns_nonnull)); /* 64-byte aligned, freed with free() */
+/* 64-byte aligned, freed with free() */
+void *xaligned(size_t n) __attribute__((malloc, returns_nonnull));
 char *xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
-char *xasprintf(const char *fmt, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
+char *xasprintf(const char *fmt, ...)
+    __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
 /* False on overflow; *out is unchanged then. */
 static inline bool size_mul(size_t a, size_t b, size_t *out)
@@ -99,8 +103,8 @@ static inline bool size_add(size_t a, size_t b, size_t *out)
 {
     return !__builtin_add_overflow(a, b, out);
 }
-/* The product of two counts or indices in 64 bits, where it cannot overflow. Products of ints that become an address or
- * a size go through here: `make lint` finds those that do not. */
+/* The product of two counts or indices in 64 bits, where it cannot overflow. Products of ints that
+ * become an address or a size go through here: `make lint` finds those that do not. */
 static inline int64_t mul64(int a, int b)
 {
     return (int64_t)a * b;
@@ -113,8 +117,8 @@ static inline const char *plural(long long n) { return n == 1 ? "" : "s"; }
 
 /* ---- numbers in text ------------------------------------------------------------------------- */
 
-/* Reads a decimal number, "-" before it or not, as an int and moves *s behind it. False, with *s and *out
- * unchanged, if *s begins with anything else (a blank, "+") or the number is no int. */
+/* Reads a decimal number, "-" before it or not, as an int and moves *s behind it. False, with *s
+ * and *out unchanged, if *s begins with anything else (a blank, "+") or the number is no int. */
 bool int_at(const char **s, int *out);
 /* Reads "9.214": two numbers of digits only with a full stop between them; *s, *turn and *step as
  * above. */
@@ -148,7 +152,8 @@ int file_open(const char *path, int flags, unsigned mode);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
-/* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size and is told by reading it. False and
+/* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size and is
+ * told by reading it. False and
  * *e (ERR_USAGE): it has more, and nothing of it was read: a file of holes can claim any size. */
 bool file_fits(int fd, const char *path, uint64_t max, struct err *e);
 /* Takes the permissions of group and others from a regular file of this user. */
@@ -159,7 +164,8 @@ bool write_fully(int fd, const void *bytes, size_t n);
  * read, which is smaller at the end of the file; -1 and errno. */
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
- * cannot be read or has more than max bytes, which is told before it is read; *out is empty then. */
+ * cannot be read or has more than max bytes, which is told before it is read; *out is empty
+ * then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
 /* As buf_read_file(), of a file that is open, from its offset on; name: for messages. Closes fd in
  * every case. */

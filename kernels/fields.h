@@ -1,8 +1,8 @@
 /* fields.h - the values of a printf format that gives them names: "step %d{step}: %.1f{ms} ms".
  *
- * Behind a conversion, {name} names the value, {name?} says that it is a boolean, and {name:0} that 0
- * stands for "not known". The compiler checks the types of the values, since printf prints the names as
- * they are.
+ * Behind a conversion, {name} names the value, {name?} says that it is a boolean, and {name:0} that
+ * 0 stands for "not known". The compiler checks the types of the values, since printf prints the
+ * names as they are.
  */
 #ifndef AERIE_FIELDS_H
 #define AERIE_FIELDS_H

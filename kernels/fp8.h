@@ -1,5 +1,5 @@
-/* fp8.h - quantizing to FP8 (E4M3): bf16 weights (`--weights fp8`, `--draft-weights fp8`), and keys and
- * values in their cells (`--kv fp8`).
+/* fp8.h - quantizing to FP8 (E4M3): bf16 weights (`--weights fp8`, `--draft-weights fp8`), and keys
+ * and values in their cells (`--kv fp8`).
  *
  * A quantized matrix has one scale, a power of two, and each weight becomes the nearest scale * c,
  * where c is an E4M3 number (a sign, 4 exponent bits, 3 mantissa bits; largest 448, smallest 2^-9;
@@ -8,8 +8,8 @@
  * and get the same bits.
  *
  * One scale a matrix is enough because E4M3 is a floating-point format: only weights below 2^-14 of
- * the largest lose precision. For the same reason one scale a head of a cell is enough, and a power of two
- * rounds nothing by itself. (Format: OCP 8-bit Floating Point Specification, E4M3.)
+ * the largest lose precision. For the same reason one scale a head of a cell is enough, and a power
+ * of two rounds nothing by itself. (Format: OCP 8-bit Floating Point Specification, E4M3.)
  */
 #ifndef AERIE_FP8_H
 #define AERIE_FP8_H
@@ -46,8 +46,8 @@ static inline FP8_BOTH int fp8_unit(uint16_t largest)
            : unit > FP8_UNIT_MOST ? (int)FP8_UNIT_MOST : unit;
 }
 
-/* The E4M3 code nearest to a finite number divided by the scale; saturates at 448. bits: of the number as
- * float32. */
+/* The E4M3 code nearest to a finite number divided by the scale; saturates at 448. bits: of the
+ * number as float32. */
 static inline FP8_BOTH uint8_t fp8_code(uint32_t bits, int unit)
 {
     union { uint32_t bits; float v; } x = {bits & 0x7fffffff};
@@ -83,7 +83,8 @@ static inline FP8_BOTH uint16_t fp8_value(uint8_t code, int unit)
 
 enum {
     FP8_CELL_LEAST = -110, FP8_CELL_MOST = 119, /* exponents of a scale; stored plus 127 */
-    FP8_CELL_NAN = 0xff, /* in place of a scale: the head is NaN, as in a cell that was never written */
+    FP8_CELL_NAN = 0xff, /* in place of a scale: the head is NaN, as in a cell that was never
+                            written */
 };
 
 /* The byte that stands for the scale of a head whose largest magnitude has these bits as float32:
@@ -94,7 +95,8 @@ static inline FP8_BOTH uint8_t fp8_cell_scale_of(uint32_t most)
     if (most >= 0x7f800000)
         return FP8_CELL_NAN;
     int unit = (int)(most >> 23) - 127 - 8 + ((most & 0x7fffff) > 0x600000);
-    unit = unit < FP8_CELL_LEAST ? (int)FP8_CELL_LEAST : unit > FP8_CELL_MOST ? (int)FP8_CELL_MOST : unit;
+    unit = unit < FP8_CELL_LEAST ? (int)FP8_CELL_LEAST : unit > FP8_CELL_MOST ? (int)FP8_CELL_MOST
+           : unit;
     return (uint8_t)(unit + 127);
 }
 
@@ -124,8 +126,8 @@ static inline void fp8_cell_write(const float *x, int n, uint8_t *code, uint8_t 
         code[i] = fp8_cell_code(x[i], *scale);
 }
 
-/* The bits of a code are those of a float32 with another exponent, subnormal numbers included. A head that
- * is NaN has a scale that is NaN. */
+/* The bits of a code are those of a float32 with another exponent, subnormal numbers included. A
+ * head that is NaN has a scale that is NaN. */
 static inline void fp8_cell_read(const uint8_t *code, uint8_t scale, int n, float *x)
 {
     float unit = scale == FP8_CELL_NAN ? NAN : fp8_power(scale - 127);

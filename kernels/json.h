@@ -25,10 +25,10 @@ void jput_bool(struct buf *b, bool v);
 void jput_null(struct buf *b);
 void jput_raw(struct buf *b, const char *json); /* a value that is JSON already; its line ends go */
 
-/* Members of an object, the named values of a format (fields.h): "%d{turn}%s{phase}%.3g{ms}". Values are
- * written in full: precision and width do not count, except in "%.*s", a string of so many bytes.
- * "%d{ok?}" is a boolean, "%d{page:0}" is null where the value is 0, "%016lx{digest}" is jput_digest().
- * Other values and text are left out. */
+/* Members of an object, the named values of a format (fields.h): "%d{turn}%s{phase}%.3g{ms}".
+ * Values are written in full: precision and width do not count, except in "%.*s", a string of so
+ * many bytes. "%d{ok?}" is a boolean, "%d{page:0}" is null where the value is 0, "%016lx{digest}"
+ * is jput_digest(). Other values and text are left out. */
 void jput_fields(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void jput_vfields(struct buf *b, const char *fmt, va_list ap);
 /* The same as an object of its own. */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What Jansson 2.14 allocates for a value, with its place in the array or object that holds it, on a 64-bit system
- * (measured in tests/unit/test_malformed.c); rounded up. */
+/* What Jansson 2.14 allocates for a value, with its place in the array or object that holds it, on
+ * a 64-bit system (measured in tests/unit/test_malformed.c); rounded up. */
 enum {
     OBJECT_COST = 240,
     ARRAY_COST = 144,
@@ -14,7 +14,8 @@ enum {
     KEY_COST = 136,    /* and its bytes */
     WORD_COST = 28,    /* true, false, null */
     PARSER_COST = 256,
-    TOKEN_COST = 4,    /* a byte of the longest string: the token's buffer, which grows by doubling */
+    TOKEN_COST = 4,    /* a byte of the longest string: the token's buffer, which grows by
+                          doubling */
 };
 
 /* What was counted so far. */
@@ -103,13 +104,16 @@ uint64_t json_cost(const char *text, size_t n)
 
 static void tell_too_many(json_error_t *why, const char *text, size_t at)
 {
-    *why = (json_error_t){.line = 1, .column = 1, .position = (int)(at < INT32_MAX ? at : INT32_MAX), .source = "<buffer>"};
+    *why = (json_error_t){.line = 1, .column = 1,
+                          .position = (int)(at < INT32_MAX ? at : INT32_MAX), .source = "<buffer>"};
     for (size_t i = 0; i < at; i++, why->column++)
         if (text[i] == '\n')
             why->line++, why->column = 0;
-    snprintf(why->text, sizeof why->text, "too many small values: they would take more than %d bytes of memory for each "
+    snprintf(why->text, sizeof why->text, "too many small values: they would take more than %d "
+                                          "bytes of memory for each "
              "byte of text", JSON_FACTOR);
-    why->text[sizeof why->text - 1] = json_error_out_of_memory; /* where json_error_code() finds it */
+    /* where json_error_code() finds it */
+    why->text[sizeof why->text - 1] = json_error_out_of_memory;
 }
 
 /* ---- parsing ---- */

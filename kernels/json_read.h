@@ -1,8 +1,9 @@
 /* json_read.h - the one place that has Jansson parse a text.
  *
- * Jansson takes up to 78 bytes of memory for a byte of text: an empty object, two bytes, is a table of eight buckets. So
- * the values of a text are counted before it is parsed, and a text whose values would take more than JSON_FACTOR bytes of
- * memory for each of its bytes, and JSON_SPARE more, is refused. Texts that programs write take at most 23. Any thread.
+ * Jansson takes up to 78 bytes of memory for a byte of text: an empty object, two bytes, is a table
+ * of eight buckets. So the values of a text are counted before it is parsed, and a text whose
+ * values would take more than JSON_FACTOR bytes of memory for each of its bytes, and JSON_SPARE
+ * more, is refused. Texts that programs write take at most 23. Any thread.
  */
 #ifndef AERIE_JSON_READ_H
 #define AERIE_JSON_READ_H
@@ -16,12 +17,13 @@ enum {
     JSON_SPARE = 1 << 20, /* a small text is never refused */
 };
 
-/* json_loadb(), for a text that may be NULL if it has no bytes. NULL and *why (or NULL): it cannot be parsed, its
- * values are too many, or parsing was stopped; *why then names the line, and where there are too many it has
- * json_error_out_of_memory. */
+/* json_loadb(), for a text that may be NULL if it has no bytes. NULL and *why (or NULL): it cannot
+ * be parsed, its values are too many, or parsing was stopped; *why then names the line, and where
+ * there are too many it has json_error_out_of_memory. */
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
 
-/* From now on json_parse() on the calling thread ends soon after stop_asked(stop) becomes true. NULL, the state of a new
+/* From now on json_parse() on the calling thread ends soon after stop_asked(stop) becomes true.
+ * NULL, the state of a new
  * thread: nothing stops it. The caller keeps *stop alive until the next call. */
 void json_stop_on(const struct stop *stop);
 

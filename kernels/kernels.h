@@ -11,7 +11,8 @@
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used in the type in which
  *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
- *    Matrices, embedding tables and experts (not EXPERT_IN_OUT) may be packed; the results are those
+ *    Matrices, embedding tables and experts (not EXPERT_IN_OUT) may be packed; the results are
+ * those
  *    of the bf16 tensors with their values (packed.h).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout: each row is reduced in an order that depends on its logical content only. On
@@ -41,16 +42,16 @@ static inline kbuf kbuf_at(kbuf b, size_t off, size_t n)
     return (kbuf){(char *)b.p + off, n};
 }
 
-/* How a pool stores keys and values. KV_FP8: the numbers of a head of a cell are E4M3 codes with one scale,
- * a power of two (fp8.h: fp8_cell_scale()), so a cell depends on no other. Every number of such a
- * cell is a bf16 number, too; on CUDA attention has the bits that it has over bf16 cells of these
- * numbers. */
+/* How a pool stores keys and values. KV_FP8: the numbers of a head of a cell are E4M3 codes with
+ * one scale, a power of two (fp8.h: fp8_cell_scale()), so a cell depends on no other. Every number
+ * of such a cell is a bf16 number, too; on CUDA attention has the bits that it has over bf16 cells
+ * of these numbers. */
 enum kv_type { KV_F32, KV_BF16, KV_FP8 };
 
 /* Of one number; not of KV_FP8. */
 static inline size_t kv_type_size(enum kv_type t) { return t == KV_F32 ? 4 : 2; }
-/* Bytes of one slot's keys (or values) in one layer. KV_FP8: n_kv * head_dim codes, n_kv scales of a byte,
- * padding to a multiple of 16. */
+/* Bytes of one slot's keys (or values) in one layer. KV_FP8: n_kv * head_dim codes, n_kv scales of
+ * a byte, padding to a multiple of 16. */
 static inline size_t kv_cell_bytes(enum kv_type t, int n_kv, int head_dim)
 {
     size_t n = (size_t)n_kv * (size_t)head_dim;

@@ -17,9 +17,9 @@
 
 struct mapped;
 
-/* Maps a whole regular file, which must not be empty, for reading. The descriptor stays the caller's;
- * path is for messages, and printable. NULL and *e (ERR_MODEL): the system refuses. The caller ends it with
- * mapped_close(). Calls mapped_catch(). */
+/* Maps a whole regular file, which must not be empty, for reading. The descriptor stays the
+ * caller's; path is for messages, and printable. NULL and *e (ERR_MODEL): the system refuses. The
+ * caller ends it with mapped_close(). Calls mapped_catch(). */
 struct mapped *mapped_open(int fd, const char *path, struct err *e);
 void mapped_close(struct mapped *m); /* NULL is allowed */
 const char *mapped_base(const struct mapped *m);
@@ -34,8 +34,8 @@ bool mapped_check(struct err *e);
  * seconds. Otherwise *why is the reason, a constant text. */
 bool mapped_trusted(int fd, const char **why);
 
-/* Installs the handler of SIGBUS, once a process; a handler that was installed before gets the signals
- * that no mapping raised. Handlers that are installed later call mapped_fault() first. */
+/* Installs the handler of SIGBUS, once a process; a handler that was installed before gets the
+ * signals that no mapping raised. Handlers that are installed later call mapped_fault() first. */
 void mapped_catch(void);
 /* For handlers: true if the signal was raised by reading a mapping of this file and reading can be
  * tried again. Async-signal-safe. */

@@ -16,8 +16,8 @@ size_t utf8_char(const char *s, size_t n, uint32_t *cp)
     return (size_t)k;
 }
 
-/* Whether the k bytes at s begin a valid character of `len` bytes. Trying two continuations is enough:
- * the range of a second byte contains 0x80 or 0xBF, that of later bytes both. */
+/* Whether the k bytes at s begin a valid character of `len` bytes. Trying two continuations is
+ * enough: the range of a second byte contains 0x80 or 0xBF, that of later bytes both. */
 static bool can_be_completed(const char *s, size_t k, size_t len)
 {
     for (int filler = 0x80; filler <= 0xBF; filler += 0x3F) {

@@ -1,4 +1,5 @@
-/* utf8.h - UTF-8 to code points, for every folder; utf8proc decides what is valid. buf_utf8() is the way back.
+/* utf8.h - UTF-8 to code points, for every folder; utf8proc decides what is valid. buf_utf8() is
+ * the way back.
  *
  * Valid is what the Unicode standard calls well-formed: shortest forms up to U+10FFFF, without
  * surrogates. Pure functions; any thread.

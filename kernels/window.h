@@ -1,9 +1,9 @@
 /* window.h - the keys that a row reads: the window of a sliding layer and the extent of a tree row,
  * for host and device.
  *
- * A window of W keys counts the query's own: a key at position k is visible to a query at position q
- * iff 0 <= q - k < W. W == 0 stands for no window: every key up to q is visible. No other file says
- * so, except the checker (engine/plan/check.c), which is a second implementation on purpose.
+ * A window of W keys counts the query's own: a key at position k is visible to a query at position
+ * q iff 0 <= q - k < W. W == 0 stands for no window: every key up to q is visible. No other file
+ * says so, except the checker (engine/plan/check.c), which is a second implementation on purpose.
  */
 #ifndef AERIE_WINDOW_H
 #define AERIE_WINDOW_H

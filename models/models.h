@@ -18,8 +18,8 @@ enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8 };
 /* Where weights lie after loading. All bytes are read once then, for the digest. */
 enum file_use {
     READ_COPY, /* in memory of their own */
-    READ_MAP,  /* in the files, which are mapped (kernels/mapped.h); only tensors that are not aligned
-                  to their element are copied. Nothing may write to weights then */
+    READ_MAP,  /* in the files, which are mapped (kernels/mapped.h); only tensors that are not
+                  aligned to their element are copied. Nothing may write to weights then */
     READ_HEADERS, /* nowhere: only the headers of the files are read. Tensors have type, shape and
                      size, but no data, and there is no digest */
     READ_AUTO, /* mapped if the files have 64 MB or more and can be trusted not to change
@@ -28,8 +28,8 @@ enum file_use {
 
 /* How a checkpoint is loaded. */
 struct loading {
-    /* Progress: `done` of `total` bytes of `what` ("model", "draft") are read. Called on the loading
-     * thread; NULL: it is not reported. */
+    /* Progress: `done` of `total` bytes of `what` ("model", "draft") are read. Called on the
+     * loading thread; NULL: it is not reported. */
     void (*report)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *arg;
     enum file_use use;
@@ -136,8 +136,8 @@ struct config {
     float swiglu_limit;
     bool tied; /* the head is the embedding */
     int n_expert, top_k, expert_ffn;
-    bool router_all; /* a chosen expert's weight is its share of the softmax over all experts, not of
-                        that over the chosen ones */
+    bool router_all; /* a chosen expert's weight is its share of the softmax over all experts, not
+                        of that over the chosen ones */
     enum moe_kind moe;
     enum expert_store store;
     int window; /* W of all sliding layers (a model with several values is refused); 0: none */
@@ -177,13 +177,13 @@ struct model {
     struct store *store; /* owns the memory and the names */
 };
 
-/* Loads a folder or a GGUF file. On failure *m is zeroed and *e names file, tensor and rule (kind ERR_MODEL).
- * how may be NULL: READ_COPY. The caller frees *m with model_free(), which also accepts a zeroed
- * model. */
+/* Loads a folder or a GGUF file. On failure *m is zeroed and *e names file, tensor and rule (kind
+ * ERR_MODEL). how may be NULL: READ_COPY. The caller frees *m with model_free(), which also accepts
+ * a zeroed model. */
 bool model_load(struct model *m, const char *dir, const struct loading *how, struct err *e);
 void model_free(struct model *m);
-/* Whether READ_AUTO maps the files of a folder. Otherwise *why is the reason, a constant text, and "they"
- * are the weights. */
+/* Whether READ_AUTO maps the files of a folder. Otherwise *why is the reason, a constant text, and
+ * "they" are the weights. */
 bool model_mappable(const char *dir, const char **why);
 /* Calls fn once for every tensor that the model has: one with data or, without a checkpoint, with a
  * size. Stops and returns false when fn does. Used to upload weights to a device: if fn replaces
@@ -266,8 +266,8 @@ struct quant_opts {
 
 /* Marks the matrices that upload() quantizes to FP8 (kernels/fp8.h): the bf16 matrices q, k, v, o
  * and the dense MLP of every layer, the head (and a tied embedding), and the projections of an
- * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL. ERR_MODEL if
- * an option was given by name and the model has no matrix to quantize. */
+ * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL. ERR_MODEL
+ * if an option was given by name and the model has no matrix to quantize. */
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e);
 /* Marks these matrices of both, or removes the marks (fp8 false); m and d may be NULL. Returns how
  * many matrices there are. */

@@ -35,7 +35,8 @@ static bool claim_stack(void)
     const rlim_t STACK = 8 << 20, LEAST = 1 << 20;
     struct rlimit limit;
     pthread_attr_t attr;
-    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK) { /* RLIM_INFINITY is the largest number */
+    /* RLIM_INFINITY is the largest number */
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK) {
         limit.rlim_cur = limit.rlim_max < STACK ? limit.rlim_max : STACK;
         setrlimit(RLIMIT_STACK, &limit);
         if (limit.rlim_max < LEAST) {

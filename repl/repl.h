@@ -37,7 +37,8 @@ struct options {
     int sanitize; /* 0 auto, 1 always, 2 never */
     /* of the log */
     const char *seal; /* file of the key, or NULL */
-    int keep_days, keep_sessions, max_size, at_limit; /* 0: all; 0: no limit, in MB; 0 warn, 1 stop */
+    int keep_days, keep_sessions, max_size, at_limit; /* 0: all; 0: no limit, in MB; 0 warn, 1
+                                                         stop */
 };
 
 /* Files of /read that are sent before the text of the next message of one session. */
@@ -70,8 +71,8 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     struct app_past {    /* recording.c: */
-        struct backend *b; /* a recording of the session, for what the engine's memory does not hold;
-                              NULL: not read yet, or the log does not have the session */
+        struct backend *b; /* a recording of the session, for what the engine's memory does not
+                              hold; NULL: not read yet, or the log does not have the session */
         char session[SESSION_ID];
         int turn, step; /* it holds the session up to here, as far as the log does */
     } past;
@@ -232,20 +233,22 @@ bool step_drafted(const struct step_view *v, struct err *e);
 /* The step that commands without an address show: that of /at, else the newest. False: there is
  * none. */
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
-/* Calls fn for each step of the session up to the app's address, oldest first, until it returns false.
- * The steps come from memory if it has the first step, else from the log, else from memory as far as
- * it has them; `source` says which. with_trees: fn needs trees and tokens; a log without them is not
- * read then. For backends with VIEW_STEPS. */
+/* Calls fn for each step of the session up to the app's address, oldest first, until it returns
+ * false. The steps come from memory if it has the first step, else from the log, else from memory
+ * as far as it has them; `source` says which. with_trees: fn needs trees and tokens; a log without
+ * them is not read then. For backends with VIEW_STEPS. */
 enum { STEP_SOURCE = 128 };
 void app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, char source[STEP_SOURCE]);
 
 /* ---- app/recording.c ------------------------------------------------------------------------- */
 
-bool app_recording(const struct app *a); /* whether the backend is a recording (repl/recorded/recorded.h) */
+bool app_recording(const struct app *a); /* whether the backend is a recording
+                                            (repl/recorded/recorded.h) */
 /* The next event for a face: one of a->early, else one of the backend. */
 bool app_next(struct app *a, struct event *ev);
-/* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL and
+/* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL
+ * and
  * *e: the session is not logged, or the log cannot be read. It lives until the next call. */
 struct backend *app_past(struct app *a, int turn, int step, struct err *e);
 /* The past of a session that was resumed: a recording whose next event is its first. NULL: none. */
@@ -289,13 +292,13 @@ void app_look_at_terminal(struct app *a); /* colours and characters, from the op
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
-/* Opens the app over a saved session (repl/recorded/recorded.h): no engine, no log, nothing is saved. Takes over d,
- * also on failure. file: the session is a pack. */
+/* Opens the app over a saved session (repl/recorded/recorded.h): no engine, no log, nothing is
+ * saved. Takes over d, also on failure. file: the session is a pack. */
 bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
                        const struct session_row *row, bool file, struct err *e);
 /* Opens the app over an engine that runs already, for a session that is not saved. The engine stays
- * the caller's, who sets a->backend to NULL before app_close(). early: the session's n events so far,
- * which the app takes over. */
+ * the caller's, who sets a->backend to NULL before app_close(). early: the session's n events so
+ * far, which the app takes over. */
 void app_open_running(struct app *a, const struct options *o, struct backend *b,
                       const char *session, struct event *early, int n);
 /* Closes the app. False: the log could not store everything; a line on standard error says what is
@@ -412,7 +415,8 @@ void cmd_table_json(struct buf *out);
  * max_rows rows of a query on the log or pack that monitor_start() was given. False and *e: also
  * when the query was interrupted or took too long. */
 bool sql_run(const char *query, bool json, int max_rows, struct buf *out, struct err *e);
-/* For monitor_start(): the query's process. Request on standard input, answer on standard output. */
+/* For monitor_start(): the query's process. Request on standard input, answer on standard
+ * output. */
 int sql_child(const char *log);
 
 /* ---- views.c: what commands and panes show --------------------------------------------------- */
@@ -436,8 +440,8 @@ void map_translation(const struct page_table *t, int pos, struct sheet *out);
 void view_pages(const struct page_table *t, const char *which, int width, struct sheet *out);
 /* Appends a bar of `cells` cells, filled to `share`, to an eighth of a cell unless ASCII. */
 void view_bar(struct sheet *out, enum style st, double share, int cells);
-/* Appends a token between quotes, cut to `cells` (0: whole); its id when the backend (NULL: none) knows
- * no text for it. */
+/* Appends a token between quotes, cut to `cells` (0: whole); its id when the backend (NULL: none)
+ * knows no text for it. */
 void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells);
 /* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
 void view_probability(struct sheet *out, enum style st, const char *name, float v);
@@ -465,8 +469,8 @@ bool report_json(const struct event *ev, struct buf *out);
  * known. */
 void report_reuse(const struct reuse_view *r, struct buf *json);
 /* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
-/* Memory as rows of a table: weights, draft, pools, other buffers, all; as JSON members of the object
- * that is open. */
+/* Memory as rows of a table: weights, draft, pools, other buffers, all; as JSON members of the
+ * object that is open. */
 void report_need(const struct printer *to, const struct need *n);
 /* A size for people: "1.9 GiB". */
 struct size_text {

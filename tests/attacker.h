@@ -1,6 +1,6 @@
-/* attacker.h - ways out of the isolation (repl/process/isolate.h) for code that controls the isolated process:
- * functions that run inside of the isolation, each a way to act outside of it, with what has to
- * stop it.
+/* attacker.h - ways out of the isolation (repl/process/isolate.h) for code that controls the
+ * isolated process: functions that run inside of the isolation, each a way to act outside of it,
+ * with what has to stop it.
  *
  * Every attempt is a function of struct scene and returns 0 if it worked, else the errno with
  * which it was refused. Without the isolation it has to work, else it would show nothing; where it
@@ -66,7 +66,8 @@ struct attempt {
     const char *what;
     int (*try)(const struct scene *s);
     enum by by;
-    int error; /* expected; 0: EACCES of Landlock, EPERM of seccomp and of the monitor, EBADF of a closed descriptor */
+    int error; /* expected; 0: EACCES of Landlock, EPERM of seccomp and of the monitor, EBADF of a
+                  closed descriptor */
     enum {
         ALONE,
         CONTROLLED,

@@ -57,7 +57,8 @@ static int caught_up, longest, full;
 /* Plain steps follow each other often enough to fill the backlog now and then. */
 static void run_changing(struct runtime *r, const struct lane *begin, const struct reference *ref)
 {
-    static const struct tree_shape shapes[] = {{0, 0, 1}, {1, 1, 2}, {3, 1, 4}, {2, 3, 7}, {4, 4, 12}};
+    static const struct tree_shape shapes[] = {{0, 0, 1}, {1, 1, 2}, {3, 1, 4}, {2, 3, 7},
+                                               {4, 4, 12}};
     struct lane l = *begin, *lp = &l;
     struct err e = {0};
     int plain = 0;

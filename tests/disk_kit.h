@@ -35,7 +35,8 @@ static struct {
     pthread_mutex_t mu;
     bool track;
     long op, fail_at; /* the fail_at-th change of a file fails; 0: none */
-    long first, step, last;     /* before each of these changes, cut_power(PREFIXn); step 0: never */
+    long first, step, last;     /* before each of these changes, cut_power(PREFIXn); step 0:
+                                   never */
     const char *prefix;
     void (*on_cut)(long n);     /* called before; may be NULL */
     enum disk_op {
@@ -180,7 +181,8 @@ static int shim_sync(sqlite3_file *f, int flags)
     struct disk_file *d = ((struct shim_file *)f)->disk;
     pthread_mutex_lock(&disk.mu);
     if (d && disk.track) {
-        bool fresh = !d->synced; /* SQLite's own VFS syncs the folder with the first sync of a new file */
+        bool fresh = !d->synced; /* SQLite's own VFS syncs the folder with the first sync of a new
+                                    file */
         for (int i = 0; fresh && i < disk.n_files; i++)
             if (disk.file[i].state == UNLINKED)
                 disk.file[i].state = GONE;
@@ -195,7 +197,8 @@ static int shim_sync(sqlite3_file *f, int flags)
 }
 static int shim_size(sqlite3_file *f, sqlite3_int64 *n)
 {
-    return refuses(REFUSE_SIZE) ? SQLITE_IOERR_FSTAT : real_of(f)->pMethods->xFileSize(real_of(f), n);
+    return refuses(REFUSE_SIZE) ? SQLITE_IOERR_FSTAT
+                                : real_of(f)->pMethods->xFileSize(real_of(f), n);
 }
 static int shim_lock(sqlite3_file *f, int l)
 {
@@ -227,7 +230,8 @@ static int shim_traits(sqlite3_file *f)
 }
 static int shim_map(sqlite3_file *f, int i, int n, int extend, void volatile **p)
 {
-    return refuses(REFUSE_SHM_MAP) ? SQLITE_IOERR_SHMMAP : real_of(f)->pMethods->xShmMap(real_of(f), i, n, extend, p);
+    return refuses(REFUSE_SHM_MAP) ? SQLITE_IOERR_SHMMAP
+                                   : real_of(f)->pMethods->xShmMap(real_of(f), i, n, extend, p);
 }
 static int shim_shm_lock(sqlite3_file *f, int at, int n, int flags)
 {
@@ -359,7 +363,8 @@ KIT void cut_power(const char *folder)
         const struct disk_file *d = &disk.file[i];
         struct buf b = {0};
         snprintf(beside, sizeof beside, "%.*s", (int)(strrchr(d->name, '/') - d->name), d->name);
-        if (d->state == GONE || (d->state == UNLINKED && !survives()) || (d->state == THERE && access(d->name, F_OK) != 0))
+        if (d->state == GONE || (d->state == UNLINKED && !survives()) ||
+            (d->state == THERE && access(d->name, F_OK) != 0))
             continue; /* gone, or (access() fails) renamed or removed by aerie itself */
         buf_add(&b, d->safe.p, d->safe.n);
         settle(d, &b, false);

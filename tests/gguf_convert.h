@@ -609,7 +609,8 @@ static inline void gc_flush_qkv(struct gc *g, struct buf qkv[3], int layer, cons
         buf_free(&qkv[i]);
 }
 
-/* The GGUF file of a folder in memory; *c becomes the folder that it must equal. The caller frees. */
+/* The GGUF file of a folder in memory; *c becomes the folder that it must equal. The caller
+ * frees. */
 static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
 {
     struct gc g = {.c = c, .how = how, .seed = 7};

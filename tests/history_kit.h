@@ -303,8 +303,8 @@ KIT void make_served(struct made_turn *t)
     s->n_metric = (int)roll(4);
     s->metric = xcalloc((size_t)s->n_metric + 1, sizeof *s->metric);
     for (int i = 0; i < s->n_metric; i++)
-        s->metric[i] = (struct served_metric){xasprintf("vllm:m%d", i), xstrdup("a=\"1\""), (double)roll(9),
-                                              roll(2) ? (double)roll(9) : NAN};
+        s->metric[i] = (struct served_metric){xasprintf("vllm:m%d", i), xstrdup("a=\"1\""),
+                                              (double)roll(9), roll(2) ? (double)roll(9) : NAN};
     if (roll(2))
         random_ids(&t->end.prompt, 1 + (int)roll(5));
     struct event *step = &t->step[0];
@@ -313,7 +313,8 @@ KIT void make_served(struct made_turn *t)
     step->tops = xcalloc(1, sizeof *step->tops);
     for (int k = 0; k < step->tokens.n; k++)
         for (int r = 0; r < 1 + (int)roll(3); r++)
-            tops_add(step->tops, k, roll(2) ? (int32_t)roll(1000) : -1, roll(4) ? -1 - (float)roll(9) : NAN,
+            tops_add(step->tops, k, roll(2) ? (int32_t)roll(1000) : -1,
+                     roll(4) ? -1 - (float)roll(9) : NAN,
                      roll(4) ? roll(2) ? "text" : "\xff\0x" : NULL, 3);
 }
 

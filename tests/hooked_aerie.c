@@ -1,11 +1,12 @@
-/* hooked_aerie.c - the program with some functions of the C library replaced, so that tests decide when it
- * dies and what time it is. A shared library (SQLite) finds the same functions.
+/* hooked_aerie.c - the program with some functions of the C library replaced, so that tests decide
+ * when it dies and what time it is. A shared library (SQLite) finds the same functions.
  *
- * KILL_AT=n: the process kills itself before its n-th change of a file or write to a pipe. At its end it
- * writes the number of changes to descriptor 3, if that was open at the start; the program cannot close it.
- * SYNC_MS=n: each sync of a file takes n milliseconds.
- * CLOCK_JUMPS="MS:S MS:S ...": MS milliseconds after the start the wall clock shows the true time plus S
- * seconds; with "=" before S, it shows S seconds since 1970. The monotonic clock is as the kernel's.
+ * KILL_AT=n: the process kills itself before its n-th change of a file or write to a pipe. At its
+ * end it writes the number of changes to descriptor 3, if that was open at the start; the program
+ * cannot close it. SYNC_MS=n: each sync of a file takes n milliseconds.
+ * CLOCK_JUMPS="MS:S MS:S ...": MS milliseconds after the start the wall clock shows the true time
+ * plus S seconds; with "=" before S, it shows S seconds since 1970. The monotonic clock is as the
+ * kernel's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -138,7 +139,8 @@ static int64_t wall_ns(void)
     int64_t now = kernel_ns(CLOCK_REALTIME), since = kernel_ns(CLOCK_MONOTONIC) - start_ns;
     int64_t out = now;
     for (int i = 0; i < n_jumps && jumps[i].ms * 1000000 <= since; i++)
-        out = jumps[i].s * INT64_C(1000000000) + (jumps[i].absolute ? since - jumps[i].ms * 1000000 : now);
+        out = jumps[i].s * INT64_C(1000000000) + (jumps[i].absolute ? since - jumps[i].ms * 1000000
+                                                  : now);
     return out;
 }
 

@@ -1,5 +1,6 @@
-/* kv_play.h - a publisher of KV events for tests: MessagePack written by hand, recorded batches, and, where
- * libzmq is, the two sockets of a server: PUB, and the ROUTER that sends batches again. */
+/* kv_play.h - a publisher of KV events for tests: MessagePack written by hand, recorded batches,
+ * and, where libzmq is, the two sockets of a server: PUB, and the ROUTER that sends batches
+ * again. */
 #ifndef AERIE_KV_PLAY_H
 #define AERIE_KV_PLAY_H
 
@@ -19,8 +20,14 @@ static inline void mp_number(struct buf *b, int head, uint64_t u, int bytes)
         buf_char(b, (char)(u >> (8 * bytes)));
 }
 
-static inline void mp_array(struct buf *b, unsigned n) { mp_number(b, n < 16 ? 0x90 | (int)n : 0xDC, n, n < 16 ? 0 : 2); }
-static inline void mp_map(struct buf *b, unsigned n) { mp_number(b, n < 16 ? 0x80 | (int)n : 0xDE, n, n < 16 ? 0 : 2); }
+static inline void mp_array(struct buf *b, unsigned n)
+{
+    mp_number(b, n < 16 ? 0x90 | (int)n : 0xDC, n, n < 16 ? 0 : 2);
+}
+static inline void mp_map(struct buf *b, unsigned n)
+{
+    mp_number(b, n < 16 ? 0x80 | (int)n : 0xDE, n, n < 16 ? 0 : 2);
+}
 static inline void mp_nil(struct buf *b) { buf_char(b, (char)0xC0); }
 static inline void mp_uint(struct buf *b, uint64_t u)
 {
@@ -91,8 +98,8 @@ struct kv_play {
     int n_kept, n_asked;
     uint64_t asked_from; /* of the latest replay */
     bool deaf;           /* replays are not answered */
-    enum kv_form { KV_TOPIC, KV_NO_TOPIC, KV_SHORT_END } form; /* of answers: vLLM's since 0.26; SGLang's
-                            and vLLM's before; the same, ended by two empty parts */
+    enum kv_form { KV_TOPIC, KV_NO_TOPIC, KV_SHORT_END } form; /* of answers: vLLM's since 0.26;
+                            SGLang's and vLLM's before; the same, ended by two empty parts */
 };
 
 static inline void kv_play_number(uint8_t out[8], uint64_t seq)
@@ -101,7 +108,8 @@ static inline void kv_play_number(uint8_t out[8], uint64_t seq)
         out[i] = (uint8_t)(seq >> (8 * (7 - i)));
 }
 
-static inline void kv_play_answer(struct kv_play *p, zmq_msg_t *who, uint64_t seq, const void *batch, size_t n)
+static inline void kv_play_answer(struct kv_play *p, zmq_msg_t *who, uint64_t seq,
+                                  const void *batch, size_t n)
 {
     uint8_t number[8];
     kv_play_number(number, seq);
@@ -183,10 +191,12 @@ static inline bool kv_play_wait(struct kv_play *p, int ms)
 {
     zmq_pollitem_t item = {.socket = p->pub, .events = ZMQ_POLLIN};
     char topic[64];
-    return zmq_poll(&item, 1, ms) > 0 && zmq_recv(p->pub, topic, sizeof topic, 0) > 0 && topic[0] == 1;
+    return zmq_poll(&item, 1, ms) > 0 && zmq_recv(p->pub, topic, sizeof topic, 0) > 0 &&
+           topic[0] == 1;
 }
 
-static inline void kv_play_publish(struct kv_play *p, const void *seq, size_t n_seq, const void *batch, size_t n)
+static inline void kv_play_publish(struct kv_play *p, const void *seq, size_t n_seq,
+                                   const void *batch, size_t n)
 {
     zmq_send(p->pub, "kv", 2, ZMQ_SNDMORE);
     zmq_send(p->pub, seq, n_seq, ZMQ_SNDMORE);

@@ -8,6 +8,7 @@
 #   clang-tidy  the checks of .clang-tidy, without clang's analyzer
 #   clang       its analyzer, which takes longer than all the rest: with AERIE_TEST_LONG=1 only
 #   cppcheck    warnings and portability, but for invalidPointerCast: kernels read bytes as floats
+#   columns     lines of C and CUDA over 100 columns; in tests, lines with a string may be longer
 #   scripts     shellcheck at level warning (.shellcheckrc)
 cd "$(dirname "$0")/.." || exit 2
 flags=()
@@ -36,6 +37,10 @@ check() {
     cppcheck -q -j "$(nproc)" --enable=warning,portability --std=c11 -I. --inline-suppr --suppress=invalidPointerCast \
         -D__GNUC__ -D__x86_64__ "${defines[@]}" "${sources[@]}"
 }
+columns() {
+    git ls-files '*.c' '*.h' '*.cu' '*.cuh' | LC_ALL=C.UTF-8 xargs -d '\n' grep -HnE '^.{101}' |
+        grep -v '^tests/[^:]*:[0-9]*:.*"' | sed -E 's/^([^:]*:[0-9]*:).*/\1 warning: more than 100 columns/'
+}
 scripts() { shellcheck -S warning -f gcc "${scripts[@]}"; }
 
 found=$(mktemp) && declared=$(mktemp --suffix=.c) || exit 2
@@ -57,6 +62,7 @@ look() { # NAME COMMAND VERSION FUNCTION: what it finds counts if the command ha
 }
 look headers gcc 12 alone
 look scripts shellcheck 0.9 scripts
+look columns grep 3 columns
 look cppcheck cppcheck 2.10 check
 look clang-tidy clang-tidy 14 tidy
 look "gcc -fanalyzer" gcc 12 follow

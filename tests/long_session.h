@@ -1,5 +1,5 @@
-/* long_session.h - a session of any number of steps, written without a model: real pools make its page
- * events, everything else is made up. For tests and measurements of what reads long sessions.
+/* long_session.h - a session of any number of steps, written without a model: real pools make its
+ * page events, everything else is made up. For tests and measurements of what reads long sessions.
  */
 #ifndef AERIE_TESTS_LONG_SESSION_H
 #define AERIE_TESTS_LONG_SESSION_H
@@ -65,10 +65,13 @@ static inline void long_step(struct long_session *s, int step, int cells, int ke
     struct err e;
     struct seq *q = &s->live;
     struct event ev = long_event(EV_STEP, s->turn, step);
-    ev.rec = (struct step_rec){.kind = prompt ? STEP_PREFILL : STEP_SPEC, .pos0 = q->committed, .rows = cells,
-                               .bonus = 7, .draws = (uint64_t)step, .us_draft = 100, .us_verify = 900,
+    ev.rec = (struct step_rec){.kind = prompt ? STEP_PREFILL : STEP_SPEC, .pos0 = q->committed,
+                               .rows = cells,
+                               .bonus = 7, .draws = (uint64_t)step, .us_draft = 100,
+                               .us_verify = 900,
                                .us_commit = 50, .us_check = 3, .margin = 0.5f,
-                               .page_digest = mix64((uint64_t)step), .logit_digest = mix64(s->dice)};
+                               .page_digest = mix64((uint64_t)step),
+                               .logit_digest = mix64(s->dice)};
     CHECK(kv_reserve(&s->kv, q, q->committed + cells, &e));
     if (!prompt) {
         ev.rec.drafted = s->nodes - 1;
@@ -128,7 +131,8 @@ static inline void long_turn(struct long_session *s)
 /* Posts the whole session; post and arg, turns, steps and nodes are set, the rest is 0. */
 static inline void long_write(struct long_session *s, int page_size)
 {
-    int cells = LONG_PROMPT + 4 * s->steps + 2 * TREE_MAX, pages = 2 * (LONG_POINTS + 2) * (cells / page_size + 2);
+    int cells = LONG_PROMPT + 4 * s->steps + 2 * TREE_MAX,
+        pages = 2 * (LONG_POINTS + 2) * (cells / page_size + 2);
     int n;
     kv_init(&s->kv, &(struct kv_shape){.page_size = page_size, .window = 64, .full_pages = pages,
                                        .swa_pages = pages, .draft_pages = pages});

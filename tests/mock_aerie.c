@@ -44,7 +44,8 @@ static void publish(struct talk *t, const struct talk_reply *r, uint64_t first_n
     pthread_mutex_unlock(&t->mu);
 }
 
-static enum stop_reason stream(struct talk *t, struct talk_reply *r, const char *reply, bool endless)
+static enum stop_reason stream(struct talk *t, struct talk_reply *r, const char *reply,
+                               bool endless)
 {
     uint64_t first = clock_ns();
     for (const char *at = reply;;) {

@@ -1,5 +1,5 @@
-/* model_kit.h - loading checkpoints in tests: golden folders, variants written on the spot, and checks
- * that a tensor is bound to its name in the file. */
+/* model_kit.h - loading checkpoints in tests: golden folders, variants written on the spot, and
+ * checks that a tensor is bound to its name in the file. */
 #ifndef AERIE_TESTS_MODEL_KIT_H
 #define AERIE_TESTS_MODEL_KIT_H
 

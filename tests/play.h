@@ -1,7 +1,7 @@
 /* play.h - an HTTP server in the test's own process that plays answers back, with faults.
  *
- * One thread a connection, one answer a connection ("Connection: close"). A test gives a function that
- * chooses the answer to each request; it runs on the server's threads, under one lock.
+ * One thread a connection, one answer a connection ("Connection: close"). A test gives a function
+ * that chooses the answer to each request; it runs on the server's threads, under one lock.
  */
 #ifndef AERIE_PLAY_H
 #define AERIE_PLAY_H
@@ -37,8 +37,8 @@ struct play_answer {
     const char *header; /* more header lines, each with CRLF; NULL: none */
     struct buf body;  /* freed by the server */
     int cut;          /* bytes of one write; 0: all at once */
-    int n_paced;      /* events of a stream at a fixed rate, a write each, the last with all that follows; 0: the
-                         body is sent as cut and pause_us say */
+    int n_paced;      /* events of a stream at a fixed rate, a write each, the last with all that
+                         follows; 0: the body is sent as cut and pause_us say */
     int first_us, every_us; /* from the request to the first event, from one to the next */
     int pause_us;     /* between writes */
     size_t most;      /* end after so many bytes of the body; 0: all */
@@ -212,7 +212,8 @@ static inline void *play_run(void *arg)
 
 /* port 0: any that is free. */
 static inline void play_open_at(struct play *p, int port,
-                                void (*choose)(void *, const struct play_request *, struct play_answer *),
+                                void (*choose)(void *, const struct play_request *,
+                                               struct play_answer *),
                                 void *arg)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
@@ -231,7 +232,8 @@ static inline void play_open_at(struct play *p, int port,
 }
 
 static inline void play_open(struct play *p,
-                             void (*choose)(void *, const struct play_request *, struct play_answer *),
+                             void (*choose)(void *, const struct play_request *,
+                                            struct play_answer *),
                              void *arg)
 {
     play_open_at(p, 0, choose, arg);
@@ -263,9 +265,11 @@ static inline bool play_recorded(const char *kind, const struct play_request *rq
     if (!buf_read_file(&all, file, 1 << 20, &e))
         fail_msg("%s", e.msg);
     int at = 0;
-    for (char *end; all.p[0] == '#' && (end = strchr(all.p, '\n')); all.n -= (size_t)(end + 1 - all.p))
+    for (char *end; all.p[0] == '#' && (end = strchr(all.p, '\n'));
+         all.n -= (size_t)(end + 1 - all.p))
         memmove(all.p, end + 1, strlen(end + 1) + 1); /* how the file came to be */
-    assert_int_equal(sscanf(all.p, "%15s %255s %d %127[^\n]%n", method, path, &a->status, type, &at), 4);
+    assert_int_equal(sscanf(all.p, "%15s %255s %d %127[^\n]%n", method, path, &a->status, type,
+                            &at), 4);
     bool same = strcmp(method, rq->method) == 0 && strcmp(path, rq->path) == 0;
     if (same) {
         a->type = type;

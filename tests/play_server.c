@@ -1,14 +1,16 @@
-/* play_server.c - answers like a server, from the recorded exchanges of tests/exchanges: for scripts.
+/* play_server.c - answers like a server, from the recorded exchanges of tests/exchanges: for
+ * scripts.
  *
  *   play_server KIND SECONDS [KEY [WORD...]]
  *
- * KIND is "vllm" or "llama". Prints "http://127.0.0.1:PORT" on a line of its own, serves for so many
- * seconds, and prints a line for each request. With KEY other than "-", requests without it are answered
- * with 401. WORDs: "reset": the prefix cache can be reset; "drafts": its metrics count 5 draft tokens, 3 of
- * them accepted, for each chat; "chat=NAME": the exchange that answers chats; "FROM=>TO": the first FROM
- * of each answer to a chat or to /tokenize becomes TO, an error of the server on purpose; "kv": recorded KV
- * events are published before the first chat is answered, one of them only for who asks again; their
- * address, as --kv-events takes it, is printed on a second line. */
+ * KIND is "vllm" or "llama". Prints "http://127.0.0.1:PORT" on a line of its own, serves for so
+ * many seconds, and prints a line for each request. With KEY other than "-", requests without it
+ * are answered with 401. WORDs: "reset": the prefix cache can be reset; "drafts": its metrics count
+ * 5 draft tokens, 3 of them accepted, for each chat; "chat=NAME": the exchange that answers chats;
+ * "FROM=>TO": the first FROM of each answer to a chat or to /tokenize becomes TO, an error of the
+ * server on purpose; "kv": recorded KV events are published before the first chat is answered, one
+ * of them only for who asks again; their address, as --kv-events takes it, is printed on a second
+ * line. */
 #include "tests/kv_play.h"
 #include "tests/play.h"
 
@@ -23,7 +25,8 @@ struct server {
 #endif
 };
 
-/* Batches 0 to 3 of the recording, of which 2 gets lost; then time for the client to take them in. */
+/* Batches 0 to 3 of the recording, of which 2 gets lost; then time for the client to take them
+ * in. */
 static void publish(struct server *s)
 {
 #if HAVE_ZMQ
@@ -88,7 +91,8 @@ static const char *exchange_of(const struct server *s, const char *path)
 {
     static const struct { const char *path, *vllm, *llama; } at[] = {
         {"/version", "version", NULL}, {"/v1/models", "models", "models"},
-        {"/metrics", "metrics", "metrics"}, {"/tokenize", "tokenize", NULL}, {"/props", NULL, "props"},
+        {"/metrics", "metrics", "metrics"}, {"/tokenize", "tokenize", NULL},
+        {"/props", NULL, "props"},
         {"/slots", NULL, "slots"}, {"/v1/chat/completions", "chat", "chat-draft"},
     };
     for (size_t i = 0; i < sizeof at / sizeof *at; i++)
@@ -101,13 +105,14 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
 {
     struct server *s = arg;
     const char *name = exchange_of(s, rq->path), *key = play_header(rq, "authorization");
-    bool known = !s->key || (key && strncmp(key, "Bearer ", 7) == 0 && strcmp(key + 7, s->key) == 0);
+    bool known = !s->key ||
+                 (key && strncmp(key, "Bearer ", 7) == 0 && strcmp(key + 7, s->key) == 0);
     printf("%s %s\n", rq->method, rq->path);
     fflush(stdout);
     if (name && s->chat && strcmp(rq->path, "/v1/chat/completions") == 0)
         name = s->chat;
-    if (known && has_word(s, "kv") && s->n_chat == 0 && strcmp(rq->path, "/v1/chat/completions") == 0)
-        publish(s);
+    if (known && has_word(s, "kv") && s->n_chat == 0 && strcmp(rq->path, "/v1/chat/completions") ==
+        0) publish(s);
     if (known && name && play_recorded(s->kind, rq, name, a)) {
         change(s, rq->path, &a->body);
         return;
@@ -127,7 +132,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: play_server KIND SECONDS [KEY [WORD...]]\n");
         return 2;
     }
-    struct server s = {.kind = argv[1], .key = argc > 3 && strcmp(argv[3], "-") != 0 ? argv[3] : NULL,
+    struct server s = {.kind = argv[1], .key = argc > 3 && strcmp(argv[3], "-") != 0 ? argv[3]
+                       : NULL,
                        .word = argv + 4, .n_word = argc > 4 ? argc - 4 : 0};
     for (int i = 0; i < s.n_word; i++)
         if (strncmp(s.word[i], "chat=", 5) == 0)

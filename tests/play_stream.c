@@ -1,12 +1,14 @@
-/* play_stream.c - a server whose replies and metrics are made up by a rule, for scripts that need a stream of
- * a given speed, drafts by step, or metrics that move.
+/* play_stream.c - a server whose replies and metrics are made up by a rule, for scripts that need a
+ * stream of a given speed, drafts by step, or metrics that move.
  *
  *   play_stream KIND SECONDS [RATE [TOKENS [FIRST_MS]]]
  *
- * KIND is "vllm" (0.29 with drafts by step), "sglang" (late 2026), "sglang-old" (the field names before), "llama" or
- * "openai" (only what the OpenAI API has, no metrics). Prints "http://127.0.0.1:PORT" on a line of its own and serves
- * for so many seconds: replies of TOKENS tokens (200), RATE tokens a second in the mean (0: as fast as they are read),
- * the first FIRST_MS milliseconds after the request (0). The formats are those of the documentation (see engine/remote/answer.c); no real server was recorded for them. */
+ * KIND is "vllm" (0.29 with drafts by step), "sglang" (late 2026), "sglang-old" (the field names
+ * before), "llama" or "openai" (only what the OpenAI API has, no metrics). Prints
+ * "http://127.0.0.1:PORT" on a line of its own and serves for so many seconds: replies of TOKENS
+ * tokens (200), RATE tokens a second in the mean (0: as fast as they are read), the first FIRST_MS
+ * milliseconds after the request (0). The formats are those of the documentation (see
+ * engine/remote/answer.c); no real server was recorded for them. */
 #include <math.h>
 
 #include "kernels/json.h"
@@ -30,9 +32,12 @@ static bool is(const struct server *s, const char *kind)
 static const char *word_of(int i)
 {
     static const char *const word[WORDS] = {
-        "The", " cache", " of", " keys", " and", " values", " holds", " what", " earlier", " tokens", " left", ",", " so",
-        " a", " new", " token", " reads", " it", " instead", " of", " computing", " it", " again", ".", " A", " page", " is",
-        " a", " block", " of", " 16", " slots", ";", " a", " window", " layer", " frees", " old", " pages", ".\n"};
+        "The", " cache", " of", " keys", " and", " values", " holds", " what", " earlier",
+        " tokens", " left", ",", " so",
+        " a", " new", " token", " reads", " it", " instead", " of", " computing", " it", " again",
+        ".", " A", " page", " is",
+        " a", " block", " of", " 16", " slots", ";", " a", " window", " layer", " frees", " old",
+        " pages", ".\n"};
     return word[i % WORDS];
 }
 
@@ -138,23 +143,24 @@ static void put_end(const struct server *s, const struct counts *n, struct buf *
     begin_chunk(b);
     jput_close(b, ']');
     jput_key(b, "usage");
-    buf_printf(b, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}", PROMPT,
+    buf_printf(b,
+               "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}", PROMPT,
                s->tokens, is(s, "openai") ? 0 : 16);
     if (is(s, "vllm"))
-        buf_printf(b, ",\"metrics\":{\"time_to_first_token_ms\":12.5,\"queue_time_ms\":0.75,\"speculative_decoding\":"
-                   "{\"num_spec_steps\":%d,\"num_draft_tokens\":%d,\"num_accepted_draft_tokens\":%d,"
+        buf_printf(b,
+                   ",\"metrics\":{\"time_to_first_token_ms\":12.5,\"queue_time_ms\":0.75,\"speculative_decoding\":{\"num_spec_steps\":%d,\"num_draft_tokens\":%d,\"num_accepted_draft_tokens\":%d,"
                    "\"per_step_accepted\":[%s],\"per_step_drafted\":[%s]}}",
                    n->steps, n->drafted, n->accepted, n->by_step[0].p, n->by_step[1].p);
     if (is(s, "sglang")) {
         bool old = is(s, "sglang-old");
-        buf_printf(b, ",\"meta_info\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":16,\"queue_time\":0.002,"
-                   "\"spec_verify_ct\":%d,\"%s\":%d,\"%s\":%d}", PROMPT, s->tokens, n->steps,
+        buf_printf(b,
+                   ",\"meta_info\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":16,\"queue_time\":0.002,\"spec_verify_ct\":%d,\"%s\":%d,\"%s\":%d}", PROMPT, s->tokens, n->steps,
                    old ? "spec_accept_token_num" : "spec_num_correct_drafts", n->accepted,
                    old ? "spec_draft_token_num" : "spec_num_proposed_drafts", n->drafted);
     }
     if (is(s, "llama"))
-        buf_printf(b, ",\"timings\":{\"cache_n\":16,\"prompt_n\":1,\"prompt_ms\":3.5,\"predicted_n\":%d,\"predicted_ms\":%d.0,"
-                   "\"draft_n\":%d,\"draft_n_accepted\":%d}", s->tokens, s->tokens * 2, n->drafted, n->accepted);
+        buf_printf(b,
+                   ",\"timings\":{\"cache_n\":16,\"prompt_n\":1,\"prompt_ms\":3.5,\"predicted_n\":%d,\"predicted_ms\":%d.0,\"draft_n\":%d,\"draft_n_accepted\":%d}", s->tokens, s->tokens * 2, n->drafted, n->accepted);
     end_chunk(b, stream);
     buf_str(stream, "data: [DONE]\n\n");
 }
@@ -191,8 +197,10 @@ static void put_reply(struct server *s, struct play_answer *a)
 static void put_pool(struct buf *b, const char *pool, int size, double share)
 {
     int used = (int)(share * 0.8 * size), evictable = (int)(share * 0.2 * size);
-    buf_printf(b, "sglang:%s_used_tokens{tp_rank=\"0\"} %d\nsglang:%s_evictable_tokens{tp_rank=\"0\"} %d\n"
-               "sglang:%s_available_tokens{tp_rank=\"0\"} %d\n", pool, used, pool, evictable, pool, size - used - evictable);
+    buf_printf(b, "sglang:%s_used_tokens{tp_rank=\"0\"} "
+                  "%d\nsglang:%s_evictable_tokens{tp_rank=\"0\"} %d\n"
+               "sglang:%s_available_tokens{tp_rank=\"0\"} %d\n", pool, used, pool, evictable, pool,
+               size - used - evictable);
 }
 
 static void put_metrics(struct server *s, struct buf *b)
@@ -200,25 +208,33 @@ static void put_metrics(struct server *s, struct buf *b)
     double t = (double)(clock_ns() - s->begun) / 1e9, wave = 0.5 + 0.45 * sin(t / 3);
     int queue = max_int(0, (int)(6 * sin(t / 5))), running = 1 + (int)(3 * wave);
     if (is(s, "vllm"))
-        buf_printf(b, "vllm:kv_cache_usage_perc{engine=\"0\"} %.4f\nvllm:num_requests_running{engine=\"0\"} %d\n"
-                   "vllm:num_requests_waiting{engine=\"0\"} %d\nvllm:prefix_cache_queries_total{engine=\"0\"} %.0f\n"
-                   "vllm:prefix_cache_hits_total{engine=\"0\"} %.0f\nvllm:generation_tokens_total{engine=\"0\"} %.0f\n"
-                   "vllm:spec_decode_num_drafts_total{engine=\"0\"} %.0f\n"
-                   "vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} %.0f\n"
-                   "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"2500\",engine=\"0\"} 1.0\n",
-                   wave, running, queue, 1000 + 400 * t, 500 + 200 * t + 100 * sin(t / 4), 500 * t, 200 * t, 410 * t);
+        buf_printf(b, "vllm:kv_cache_usage_perc{engine=\"0\"} "
+                      "%.4f\nvllm:num_requests_running{engine=\"0\"} %d\n"
+                   "vllm:num_requests_waiting{engine=\"0\"} "
+                   "%d\nvllm:prefix_cache_queries_total{engine=\"0\"} "
+                   "%.0f\nvllm:prefix_cache_hits_total{engine=\"0\"} "
+                   "%.0f\nvllm:generation_tokens_total{engine=\"0\"} "
+                   "%.0f\nvllm:spec_decode_num_drafts_total{engine=\"0\"} "
+                   "%.0f\nvllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} "
+                   "%.0f\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"2500\",engine=\"0\"} 1.0\n",
+                   wave, running, queue, 1000 + 400 * t, 500 + 200 * t + 100 * sin(t / 4), 500 * t,
+                   200 * t, 410 * t);
     if (is(s, "sglang")) {
         put_pool(b, "kv", POOL, wave);
         put_pool(b, "swa", WINDOW, 1 - 0.6 * wave);
-        buf_printf(b, "sglang:token_usage{tp_rank=\"0\"} %.4f\nsglang:num_running_reqs{tp_rank=\"0\"} %d\n"
-                   "sglang:num_queue_reqs{tp_rank=\"0\"} %d\nsglang:cache_hit_rate{tp_rank=\"0\"} %.3f\n"
-                   "sglang:gen_throughput{tp_rank=\"0\"} %.1f\nsglang:spec_accept_length{tp_rank=\"0\"} %.3f\n",
-                   fmax(wave, 1 - 0.6 * wave), running, queue, 0.3 + 0.2 * wave, 400 * wave, 2.5 + wave);
+        buf_printf(b, "sglang:token_usage{tp_rank=\"0\"} "
+                      "%.4f\nsglang:num_running_reqs{tp_rank=\"0\"} %d\n"
+                   "sglang:num_queue_reqs{tp_rank=\"0\"} %d\nsglang:cache_hit_rate{tp_rank=\"0\"} "
+                   "%.3f\nsglang:gen_throughput{tp_rank=\"0\"} "
+                   "%.1f\nsglang:spec_accept_length{tp_rank=\"0\"} %.3f\n",
+                   fmax(wave, 1 - 0.6 * wave), running, queue, 0.3 + 0.2 * wave, 400 * wave,
+                   2.5 + wave);
     }
     if (is(s, "llama"))
-        buf_printf(b, "llamacpp:prompt_tokens_total %.0f\nllamacpp:prompt_tokens_cached_total %.0f\n"
-                   "llamacpp:tokens_predicted_total %.0f\nllamacpp:requests_processing %d\nllamacpp:requests_deferred %d\n",
-                   50 * t, 25 * t, 300 * t, running, queue);
+        buf_printf(b, "llamacpp:prompt_tokens_total %.0f\nllamacpp:prompt_tokens_cached_total "
+                      "%.0f\n"
+                   "llamacpp:tokens_predicted_total %.0f\nllamacpp:requests_processing "
+                   "%d\nllamacpp:requests_deferred %d\n", 50 * t, 25 * t, 300 * t, running, queue);
 }
 
 static bool put_fact(struct server *s, const char *path, struct play_answer *a)
@@ -227,19 +243,23 @@ static bool put_fact(struct server *s, const char *path, struct play_answer *a)
     struct buf *b = &a->body;
     a->type = "application/json";
     if (!strcmp(path, "/v1/models"))
-        buf_str(b, "{\"object\":\"list\",\"data\":[{\"id\":\"made\",\"object\":\"model\",\"max_model_len\":4096}]}");
+        buf_str(b,
+                "{\"object\":\"list\",\"data\":[{\"id\":\"made\",\"object\":\"model\",\"max_model_len\":4096}]}");
     else if (is(s, "vllm") && !strcmp(path, "/version"))
         buf_str(b, "{\"version\":\"0.29.0\"}");
     else if (is(s, "sglang") && !strcmp(path, "/get_model_info"))
         buf_str(b, "{\"model_path\":\"made\",\"is_generation\":true}");
     else if (is(s, "sglang") && !strcmp(path, "/server_info"))
-        buf_str(b, "{\"version\":\"0.5.9\",\"tp_size\":2,\"speculative_algorithm\":\"EAGLE3\",\"speculative_num_steps\":5,"
+        buf_str(b,
+                "{\"version\":\"0.5.9\",\"tp_size\":2,\"speculative_algorithm\":\"EAGLE3\",\"speculative_num_steps\":5,"
                    "\"page_size\":16,\"enable_metrics\":true,\"internal_states\":[{\"avg_spec_accept_length\":2.9}]}");
     else if (is(s, "llama") && !strcmp(path, "/props"))
-        buf_str(b, "{\"build_info\":\"b11434\",\"total_slots\":2,\"default_generation_settings\":{\"n_ctx\":2048}}");
+        buf_str(b,
+                "{\"build_info\":\"b11434\",\"total_slots\":2,\"default_generation_settings\":{\"n_ctx\":2048}}");
     else if (is(s, "llama") && !strcmp(path, "/slots"))
         buf_printf(b, "[{\"id\":0,\"n_ctx\":2048,\"is_processing\":true,\"n_prompt_tokens\":%d},"
-                   "{\"id\":1,\"n_ctx\":2048,\"is_processing\":false,\"n_prompt_tokens\":300}]", (int)(t * 40) % 2048);
+                   "{\"id\":1,\"n_ctx\":2048,\"is_processing\":false,\"n_prompt_tokens\":300}]",
+                   (int)(t * 40) % 2048);
     else if (!is(s, "openai") && !strcmp(path, "/metrics"))
         a->type = "text/plain; version=0.0.4", put_metrics(s, b);
     return b->n > 0;

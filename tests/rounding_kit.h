@@ -22,7 +22,8 @@ enum other {
 
 KIT const char *other_name(enum other o)
 {
-    static const char *const name[] = {"bf16", "bf16 cells", "order of sums", "two parts", "noise of float32",
+    static const char *const name[] = {"bf16", "bf16 cells", "order of sums", "two parts",
+                                       "noise of float32",
                                        "noise of bf16", "instruction set", "threads", "page size",
                                        "prompt chunks", "trees"};
     return name[o];
@@ -147,7 +148,8 @@ KIT struct kdev *open_isa(const struct k_opts *opts, struct err *e)
     return rounding.base->open(&o, e);
 }
 
-KIT bool put_two_parts(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
+KIT bool put_two_parts(void *arg, struct backend *b, const char *about, const char *now,
+                       struct err *e)
 {
     (void)arg, (void)about, (void)now, (void)e;
     engine_of(b)->own.runtime.parts = 2;

@@ -1,5 +1,5 @@
-/* scratch.h - a folder of a test's own, with all that a log leaves beside itself, below TMPDIR, in which tests/run.sh
- * looks for what a test left behind. */
+/* scratch.h - a folder of a test's own, with all that a log leaves beside itself, below TMPDIR, in
+ * which tests/run.sh looks for what a test left behind. */
 #ifndef AERIE_TESTS_SCRATCH_H
 #define AERIE_TESTS_SCRATCH_H
 
@@ -18,7 +18,8 @@ static inline char *scratch_folder(void)
     return path;
 }
 
-static inline int scratch_remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
+static inline int scratch_remove_one(const char *path, const struct stat *st, int type,
+                                     struct FTW *f)
 {
     (void)st, (void)type, (void)f;
     return remove(path);

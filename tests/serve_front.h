@@ -1,5 +1,5 @@
-/* serve_front.h - `aerie serve` over a made-up engine, in one thread: the test says which tokens each
- * job gets and in which steps, and moves clients, server and engine by hand.
+/* serve_front.h - `aerie serve` over a made-up engine, in one thread: the test says which tokens
+ * each job gets and in which steps, and moves clients, server and engine by hand.
  */
 #ifndef AERIE_SERVE_FRONT_H
 #define AERIE_SERVE_FRONT_H
@@ -52,7 +52,10 @@ struct fake {
 static struct fake *fake_of(struct backend *b) { return (struct fake *)b; }
 static const struct backend_info *fake_info(struct backend *b) { return &fake_of(b)->info; }
 static int fake_fd(struct backend *b) { return evq_fd(fake_of(b)->screen); }
-static bool fake_next(struct backend *b, struct event *ev) { return evq_get(fake_of(b)->screen, ev); }
+static bool fake_next(struct backend *b, struct event *ev)
+{
+    return evq_get(fake_of(b)->screen, ev);
+}
 static const struct chat *fake_chat(struct backend *b) { return fake_of(b)->chat; }
 static const struct tokenizer *fake_tokenizer(struct backend *b) { return fake_of(b)->tok; }
 
@@ -74,9 +77,11 @@ static void fake_ledger(struct backend *b, struct pool_view pool[N_POOLS])
 {
     (void)b;
     memset(pool, 0, N_POOLS * sizeof *pool);
-    pool[POOL_FULL] = (struct pool_view){.exists = true, .page_size = 16, .total = 102, .reserved = 2, .used = 25,
+    pool[POOL_FULL] = (struct pool_view){.exists = true, .page_size = 16, .total = 102,
+                                         .reserved = 2, .used = 25,
                                          .free = 60, .evictable = 10, .protected_ = 5};
-    pool[POOL_SWA] = (struct pool_view){.exists = true, .page_size = 16, .total = 12, .reserved = 2, .used = 5,
+    pool[POOL_SWA] = (struct pool_view){.exists = true, .page_size = 16, .total = 12, .reserved = 2,
+                                        .used = 5,
                                         .free = 5};
 }
 
@@ -208,7 +213,8 @@ static void fake_open_as(struct fake *f, const char *dir, const char *family)
 {
     static const struct backend_ops ops = {.info = fake_info, .submit = fake_submit, .fd = fake_fd,
                                            .next = fake_next, .chat = fake_view};
-    static const struct jobs_ops jobs = {.start = fake_start, .cancel = fake_cancel, .chat = fake_chat,
+    static const struct jobs_ops jobs = {.start = fake_start, .cancel = fake_cancel,
+                                         .chat = fake_chat,
                                          .tokenizer = fake_tokenizer};
     static const struct pools_ops pools = {.ledger = fake_ledger};
     struct err e = {0};
@@ -223,13 +229,15 @@ static void fake_open_as(struct fake *f, const char *dir, const char *family)
     f->chat = f->tok ? chat_open(&f->model, f->tok, false, NULL, &e) : NULL;
     if (!f->chat)
         fail_msg("%s", e.msg);
-    f->info = (struct backend_info){.context = 4096, .vocab = tok_vocab(f->tok), .family = "gemma3", .chat = "gemma",
-                                    .device = "none", .backend = "cpu", .precision = "f32", .kv = "f32"};
+    f->info = (struct backend_info){.context = 4096, .vocab = tok_vocab(f->tok), .family = "gemma3",
+                                    .chat = "gemma",
+                                    .device = "none", .backend = "cpu", .precision = "f32",
+                                    .kv = "f32"};
     f->screen = evq_new(1 << 16);
     f->luck = 7;
     f->step = 1;
-    fake_script(f, "The KV cache stores the keys and values of earlier tokens so that they need not be computed "
-                   "again.<end_of_turn>");
+    fake_script(f, "The KV cache stores the keys and values of earlier tokens so that they need "
+                   "not be computed again.<end_of_turn>");
 }
 
 static void fake_close(struct fake *f)
@@ -274,13 +282,15 @@ static void client_close(struct client *c)
 }
 
 /* A request with a body of JSON; last: the connection ends with its answer. */
-static void client_ask(struct client *c, const char *method, const char *path, const char *head, const char *body,
-                       bool last)
+static void client_ask(struct client *c, const char *method, const char *path, const char *head,
+                       const char *body, bool last)
 {
-    buf_printf(&c->to, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, last ? "Connection: close\r\n" : "");
+    buf_printf(&c->to, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path,
+               last ? "Connection: close\r\n" : "");
     buf_str(&c->to, head);
     if (body)
-        buf_printf(&c->to, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
+        buf_printf(&c->to, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+                   strlen(body));
     buf_str(&c->to, "\r\n");
     if (body)
         buf_str(&c->to, body);
@@ -292,8 +302,8 @@ static void client_move(struct client *c)
     ssize_t n;
     if (c->fd < 0)
         return;
-    if (c->sent < c->to.n && (n = send(c->fd, c->to.p + c->sent, c->to.n - c->sent, MSG_NOSIGNAL)) > 0)
-        c->sent += (size_t)n;
+    if (c->sent < c->to.n && (n = send(c->fd, c->to.p + c->sent, c->to.n - c->sent, MSG_NOSIGNAL)) >
+        0) c->sent += (size_t)n;
     size_t most = c->most < 0 ? sizeof part : (size_t)c->most;
     if (!most)
         return;
@@ -314,8 +324,8 @@ struct desk {
     struct serve *s;
 };
 
-static void desk_open_as(struct desk *d, const struct serve_opts *more, const char *dir, const char *family,
-                         struct history *h)
+static void desk_open_as(struct desk *d, const struct serve_opts *more, const char *dir,
+                         const char *family, struct history *h)
 {
     struct err e = {0};
     struct serve_opts o = more ? *more : (struct serve_opts){0};
@@ -341,7 +351,8 @@ static void desk_close(struct desk *d)
 }
 
 /* Everybody moves, until done() or for so many rounds. */
-static bool desk_run(struct desk *d, struct client *c, int n, int rounds, bool (*done)(void *arg), void *arg)
+static bool desk_run(struct desk *d, struct client *c, int n, int rounds, bool (*done)(void *arg),
+                     void *arg)
 {
     for (int i = 0; i < rounds; i++) {
         for (int k = 0; k < n; k++)
@@ -368,7 +379,8 @@ static bool has_jobs(void *arg)
     return w->f->n_job >= w->n;
 }
 
-/* Everybody moves until n requests have reached the engine: their bodies are read on another thread. */
+/* Everybody moves until n requests have reached the engine: their bodies are read on another
+ * thread. */
 static void desk_await_jobs(struct desk *d, struct client *c, int clients, int n)
 {
     assert_true(desk_run(d, c, clients, 100000, has_jobs, &(struct jobs_wanted){&d->f, n}));
@@ -384,8 +396,8 @@ static bool all_closed(void *arg)
 }
 
 /* Sends one request and returns the status; *body: the answer's, without its chunks' framing. */
-static int desk_ask(struct desk *d, const char *method, const char *path, const char *head, const char *body,
-                    struct buf *answer);
+static int desk_ask(struct desk *d, const char *method, const char *path, const char *head,
+                    const char *body, struct buf *answer);
 
 static void unchunk(const char *p, const char *end, struct buf *out)
 {
@@ -408,7 +420,8 @@ static const char *split_answer(const char *p, const char *end, int *status, str
     assert_non_null(head);
     assert_int_equal(strncmp(p, "HTTP/1.1 ", 9), 0);
     *status = atoi(p + 9);
-    assert_non_null(memmem(p, (size_t)(head - p), "Server: aerie/" AERIE_VERSION, 13 + strlen(AERIE_VERSION)));
+    assert_non_null(memmem(p, (size_t)(head - p), "Server: aerie/" AERIE_VERSION,
+                           13 + strlen(AERIE_VERSION)));
     const char *length = memmem(p, (size_t)(head - p), "Content-Length: ", 16);
     buf_clear(body);
     buf_str(body, "");
@@ -422,8 +435,8 @@ static const char *split_answer(const char *p, const char *end, int *status, str
     return end;
 }
 
-static int desk_ask(struct desk *d, const char *method, const char *path, const char *head, const char *body,
-                    struct buf *answer)
+static int desk_ask(struct desk *d, const char *method, const char *path, const char *head,
+                    const char *body, struct buf *answer)
 {
     struct client c, *list[2] = {&c, NULL};
     int status;

@@ -205,7 +205,8 @@ static inline void settle(struct backend *g, struct brought *b)
     }
 }
 
-static inline void ask(struct backend *g, enum request_kind kind, const char *text, struct brought *b)
+static inline void ask(struct backend *g, enum request_kind kind, const char *text,
+                       struct brought *b)
 {
     brought_clear(b);
     submit(g, kind, text, 0);

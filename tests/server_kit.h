@@ -24,12 +24,14 @@ struct kind {
     struct { const char *path, *file; } at[6];
 };
 
-static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that they need "
+static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that "
+"they need "
                                "not be computed again.";
 
 static const struct kind kinds[] __attribute__((unused)) = {
     {"vllm", "vLLM 0.26.0", "chat", false, 17, 21, KV_CACHE, "stores",
-     {{"/version", "version"}, {"/v1/models", "models"}, {"/metrics", "metrics"}, {"/tokenize", "tokenize"}}},
+     {{"/version", "version"}, {"/v1/models", "models"}, {"/metrics", "metrics"},
+      {"/tokenize", "tokenize"}}},
     {"llama", "llama-server ", "chat", false, 0, 18, NULL, NULL,
      {{"/props", "props"}, {"/v1/models", "models"}, {"/metrics", "metrics"}, {"/slots", "slots"}}},
     {"sglang", "SGLang 0.5.19", "chat", false, 17, 21, KV_CACHE, "stores",
@@ -115,7 +117,8 @@ static inline void choose(void *arg, const struct play_request *rq, struct play_
     for (size_t i = 0; i < sizeof s->kind->at / sizeof *s->kind->at && s->kind->at[i].path; i++)
         if (!strcmp(s->kind->at[i].path, rq->path))
             file = s->kind->at[i].file;
-    bool chat = !file && !strcmp(rq->method, "POST") && play_recorded(s->kind->name, rq, s->kind->chat, a);
+    bool chat = !file && !strcmp(rq->method, "POST") &&
+                play_recorded(s->kind->name, rq, s->kind->chat, a);
     if (chat) {
         s->n_chat++;
         if (s->fault)
@@ -240,12 +243,15 @@ static inline void wait_end(struct client *c, struct heard *screen, struct heard
 }
 
 /* The log received the same as the screen. */
-static inline void compare_log(const char *what, const struct heard *screen, const struct heard *log)
+static inline void compare_log(const char *what, const struct heard *screen,
+                               const struct heard *log)
 {
-    if (log->n_begin != 1 || log->n_end != 1 || log->why != screen->why || log->prompt.n != screen->prompt.n ||
+    if (log->n_begin != 1 || log->n_end != 1 || log->why != screen->why ||
+        log->prompt.n != screen->prompt.n ||
         log->ids.n != screen->ids.n || strcmp(screen->end.p, screen->text.p) != 0 ||
         strcmp(log->end.p, screen->end.p) != 0)
-        fail_msg("%s: the log differs from the screen: \"%s\" and \"%s\"", what, log->end.p, screen->text.p);
+        fail_msg("%s: the log differs from the screen: \"%s\" and \"%s\"", what, log->end.p,
+                 screen->text.p);
 }
 
 static inline bool begins(const char *text, const char *with)
@@ -275,16 +281,19 @@ static inline void judge(const struct kind *k, const struct fault *f, const stru
              h->prompt.n == k->n_prompt;
         break;
     case BROKEN:
-    case RESET: ok = (n > 0 || o == RESET) && part && !whole && h->why == STOP_FAULT && one_line(&h->faults, line); break;
+    case RESET: ok = (n > 0 || o == RESET) && part && !whole && h->why == STOP_FAULT &&
+                     one_line(&h->faults, line); break;
     case REFUSED: ok = n == 0 && h->why == STOP_FAULT && one_line(&h->faults, line); break;
-    case REPLACED: ok = n == strlen(k->text) + 2 && h->why == STOP_END && strstr(h->text.p, "\xEF\xBF\xBD"); break;
+    case REPLACED: ok = n == strlen(k->text) + 2 && h->why == STOP_END &&
+                        strstr(h->text.p, "\xEF\xBF\xBD"); break;
     }
     if (!ok)
-        fail_msg("%s: text \"%.200s\", %d ids after %d, reason %d, notices \"%s\", faults \"%s\"", what, h->text.p,
-                 h->ids.n, h->prompt.n, h->why, h->notices.p, h->faults.p);
+        fail_msg("%s: text \"%.200s\", %d ids after %d, reason %d, notices \"%s\", faults \"%s\"",
+                 what, h->text.p, h->ids.n, h->prompt.n, h->why, h->notices.p, h->faults.p);
 }
 
-static inline void one_turn(struct client *c, struct scene *s, const struct kind *k, const struct fault *f)
+static inline void one_turn(struct client *c, struct scene *s, const struct kind *k,
+                            const struct fault *f)
 {
     struct heard screen = {0}, log = {0};
     set_fault(s, f);

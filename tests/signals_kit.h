@@ -1,8 +1,8 @@
 /* signals_kit.h - a child on a terminal or on pipes, brought into a state and sent signals: for
  * tests/unit/test_signal_states.c, whose header says what is tested.
  *
- * A worker is the leader of a session of its own, as a shell is: the child runs in the foreground of its
- * terminal, so that SIGTSTP stops it (the kernel drops that signal for a session's leader).
+ * A worker is the leader of a session of its own, as a shell is: the child runs in the foreground
+ * of its terminal, so that SIGTSTP stops it (the kernel drops that signal for a session's leader).
  */
 #ifndef AERIE_SIGNALS_KIT_H
 #define AERIE_SIGNALS_KIT_H
@@ -31,7 +31,8 @@
 
 enum { ROWS = 30, COLUMNS = 100 };
 
-/* A wait that lasts so many milliseconds is a failure: a third of TEST_WAIT (tests/run.sh), else 20 s. */
+/* A wait that lasts so many milliseconds is a failure: a third of TEST_WAIT (tests/run.sh), else 20
+ * s. */
 static inline int hang_ms(void)
 {
     const char *wait = getenv("TEST_WAIT");
@@ -112,8 +113,8 @@ static inline pid_t in_group(pid_t group, const char *name)
         snprintf(path, sizeof path, "/proc/%.20s/stat", f->d_name);
         FILE *in = fopen(path, "re");
         if (in && fgets(line, sizeof line, in) &&
-            sscanf(line, "%d (%63[^)]) %c %d %d", &pid, comm, &state, &parent, &pgrp) == 5 && pgrp == group &&
-            state != 'Z' && strcmp(comm, name) == 0)
+            sscanf(line, "%d (%63[^)]) %c %d %d", &pid, comm, &state, &parent, &pgrp) == 5 &&
+            pgrp == group && state != 'Z' && strcmp(comm, name) == 0)
             found = pid;
         if (in)
             fclose(in);
@@ -148,7 +149,8 @@ static inline void shut(int *fd)
 }
 
 /* In the child: makes the terminal or the pipes its standard streams. */
-static inline _Noreturn void become(struct child *c, int in, int out, int err, const char *const *argv)
+static inline _Noreturn void become(struct child *c, int in, int out, int err,
+                                    const char *const *argv)
 {
     sigset_t none;
     setpgid(0, 0);
@@ -176,12 +178,15 @@ static inline void start_child(struct child *c, const char *const *argv, bool tt
         struct winsize size = {.ws_row = ROWS, .ws_col = COLUMNS};
         char name[64];
         c->tty = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-        CHECK(c->tty >= 0 && grantpt(c->tty) == 0 && unlockpt(c->tty) == 0 && ptsname_r(c->tty, name, sizeof name) == 0);
+        CHECK(c->tty >= 0 && grantpt(c->tty) == 0 && unlockpt(c->tty) == 0 &&
+              ptsname_r(c->tty, name, sizeof name) == 0);
         c->slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
-        CHECK(c->slave >= 0 && ioctl(c->tty, TIOCSWINSZ, &size) == 0 && ioctl(c->slave, TIOCSCTTY, 0) == 0);
+        CHECK(c->slave >= 0 && ioctl(c->tty, TIOCSWINSZ, &size) == 0 &&
+              ioctl(c->slave, TIOCSCTTY, 0) == 0);
         CHECK(tcgetattr(c->slave, &c->before) == 0);
     } else {
-        CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0);
+        CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 &&
+              pipe2(err, O_CLOEXEC) == 0);
     }
     c->pid = fork();
     CHECK(c->pid >= 0);
@@ -230,7 +235,8 @@ static inline void look_at_child(struct child *c)
 static inline void pump(struct child *c)
 {
     static char part[65536];
-    struct pollfd p[3] = {{.fd = c->tty, .events = POLLIN}, {.fd = c->out, .events = POLLIN}, {.fd = c->err, .events = POLLIN}};
+    struct pollfd p[3] = {{.fd = c->tty, .events = POLLIN}, {.fd = c->out, .events = POLLIN},
+                          {.fd = c->err, .events = POLLIN}};
     if (c->deaf) {
         poll(NULL, 0, 2);
     } else if (poll(p, 3, 2) > 0) {
@@ -252,13 +258,13 @@ static inline bool printed(const struct child *c, size_t from, const char *text)
 }
 
 /* Waits until a condition holds; false: it did not within hang_ms(). */
-#define AWAIT(c, condition)                                                                                            \
-    ({                                                                                                                 \
-        uint64_t t0_ = clock_ns();                                                                                     \
-        bool held_;                                                                                                    \
-        while (!(held_ = (condition)) && ms_since(t0_) < hang_ms())                                                    \
-            pump(c);                                                                                                   \
-        held_;                                                                                                         \
+#define AWAIT(c, condition)                                                                        \
+    ({                                                                                             \
+        uint64_t t0_ = clock_ns();                                                                 \
+        bool held_;                                                                                \
+        while (!(held_ = (condition)) && ms_since(t0_) < hang_ms())                                \
+            pump(c);                                                                               \
+        held_;                                                                                     \
     })
 
 static inline void type_keys(struct child *c, const char *keys)
@@ -289,10 +295,12 @@ static inline void end_child(struct child *c)
 
 /* ---- a server that keeps its clients waiting ------------------------------------------------- */
 
-/* Reads to the end of a request's head, then answers a list of models; POST, and everything if `dumb`, gets no answer. */
+/* Reads to the end of a request's head, then answers a list of models; POST, and everything if
+ * `dumb`, gets no answer. */
 static inline void serve_one(int fd, int dumb)
 {
-    static const char models[] = "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
+    static const char models[] =
+        "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
     char head[8192];
     size_t n = 0;
     for (ssize_t k; n + 1 < sizeof head && (k = read(fd, head + n, sizeof head - 1 - n)) > 0;) {
@@ -304,14 +312,15 @@ static inline void serve_one(int fd, int dumb)
     while (dumb || strncmp(head, "POST ", 5) == 0)
         if (read(fd, head, sizeof head) <= 0)
             _exit(0);
-    dprintf(fd, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+    dprintf(fd, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: "
+                "%zu\r\nConnection: close\r\n\r\n%s",
             list ? "200 OK" : "404 Not Found", list ? sizeof models - 1 : 0, list ? models : "");
     close(fd);
     _exit(0);
 }
 
-/* Starts a server whose connections are answered by serve(fd, arg), each in a process of its own; *port receives its port.
- * It ends with this process, or when killed. */
+/* Starts a server whose connections are answered by serve(fd, arg), each in a process of its own;
+ * *port receives its port. It ends with this process, or when killed. */
 static inline pid_t start_server_with(void (*serve)(int fd, int arg), int arg, int *port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -344,7 +353,8 @@ static inline pid_t start_server(bool dumb, int *port)
 /* ---- a slow model: mostly zeros, with one token that always follows itself
  * ----------------------------------- */
 
-enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8, MORE = 545 /* " more" */ };
+enum { WIDE = 16384, VOCABULARY = 4096, HIDDEN = 256, HEAD = 64, LAYERS = 8,
+       MORE = 545 /* " more" */ };
 
 static inline void write_new(const char *dir, const char *name, const struct buf *b)
 {
@@ -356,7 +366,8 @@ static inline void write_new(const char *dir, const char *name, const struct buf
 
 /* Appends the part of text before `from`, which must occur in it, then `to`; returns the part after
  * `from`. */
-static inline const char *put_with(struct buf *b, const char *text, const char *from, const char *to)
+static inline const char *put_with(struct buf *b, const char *text, const char *from,
+                                   const char *to)
 {
     const char *at = strstr(text, from);
     CHECK(at);
@@ -366,10 +377,12 @@ static inline const char *put_with(struct buf *b, const char *text, const char *
 }
 
 /* Adds a tensor to the header of a checkpoint; returns where the next one begins. */
-static inline size_t put_tensor(struct buf *head, size_t at, int rows, int columns, const char *name)
+static inline size_t put_tensor(struct buf *head, size_t at, int rows, int columns,
+                                const char *name)
 {
     size_t end = at + 2 * (size_t)rows * (size_t)(columns ? columns : 1);
-    buf_printf(head, "%s\"model.%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%d", at ? "," : "", name, rows);
+    buf_printf(head, "%s\"model.%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%d", at ? "," : "", name,
+               rows);
     if (columns)
         buf_printf(head, ",%d", columns);
     buf_printf(head, "],\"data_offsets\":[%zu,%zu]}", at, end);
@@ -434,12 +447,13 @@ static inline void make_zeros(const char *dir)
     buf_free(&head);
 }
 
-/* The bundled model with an MLP of WIDE: a decode step takes some 15 ms, a reply goes on to the end of the context. */
+/* The bundled model with an MLP of WIDE: a decode step takes some 15 ms, a reply goes on to the end
+ * of the context. */
 static inline void make_slow_model(const char *dir)
 {
     static const char from[] = "models/nestling/target";
-    static const char *const same[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                       "generation_config.json"};
+    static const char *const same[] = {"tokenizer.json", "tokenizer_config.json",
+                                       "special_tokens_map.json", "generation_config.json"};
     struct buf config, wide = {0};
     struct err e;
     char *root = realpath(from, NULL), *path = xasprintf("%s/config.json", from), number[64];
@@ -452,7 +466,8 @@ static inline void make_slow_model(const char *dir)
     }
     snprintf(number, sizeof number, "\"intermediate_size\": %d,", WIDE);
     const char *rest = put_with(&wide, config.p, "\"intermediate_size\": 896,", number);
-    buf_str(&wide, put_with(&wide, rest, "\"max_position_embeddings\": 4096,", "\"max_position_embeddings\": 32768,"));
+    buf_str(&wide, put_with(&wide, rest, "\"max_position_embeddings\": 4096,",
+                            "\"max_position_embeddings\": 32768,"));
     write_new(dir, "config.json", &wide);
     make_zeros(dir);
     buf_free(&config);

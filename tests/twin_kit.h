@@ -1,4 +1,5 @@
-/* twin_kit.h - two forms of one model: the same weights, the same logits and greedy ids, bit for bit. */
+/* twin_kit.h - two forms of one model: the same weights, the same logits and greedy ids, bit for
+ * bit. */
 #ifndef AERIE_TESTS_TWIN_KIT_H
 #define AERIE_TESTS_TWIN_KIT_H
 

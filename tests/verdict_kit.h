@@ -57,10 +57,12 @@ enum strike {
 KIT const char *strike_name(enum strike s)
 {
     static const char *const name[] = {
-        "swa page", "full page", "swa lo + 1", "window + 1", "full lo + 1", "swa hi - 1", "no window",
-        "position + 1", "token", "sibling seen", "node less", "write slot", "kv_len", "draft extent",
-        "draft node less", "map", "free list", "key cell", "value cell", "mark", "weight bit", "sampler",
-        "captured row", "draft cell", "none"};
+        "swa page", "full page", "swa lo + 1", "window + 1", "full lo + 1", "swa hi - 1",
+        "no window",
+        "position + 1", "token", "sibling seen", "node less", "write slot", "kv_len",
+        "draft extent",
+        "draft node less", "map", "free list", "key cell", "value cell", "mark", "weight bit",
+        "sampler", "captured row", "draft cell", "none"};
     return name[s];
 }
 
@@ -252,7 +254,8 @@ KIT bool is_target(enum plan_mode m)
     return m == PLAN_EXTEND || m == PLAN_DECODE || m == PLAN_VERIFY;
 }
 
-KIT void on_built(const struct bugs *on, struct plan *p, const struct kv *kv_, const struct plan_req *req)
+KIT void on_built(const struct bugs *on, struct plan *p, const struct kv *kv_,
+                  const struct plan_req *req)
 {
     struct kv *kv = (struct kv *)(uintptr_t)kv_;
     struct fault *f = &live.f;
@@ -297,7 +300,8 @@ KIT void on_built(const struct bugs *on, struct plan *p, const struct kv *kv_, c
         }
         break;
     case S_DRAFT_EXTENT:
-        if (p->mode == PLAN_DRAFT_EXTEND && p->table[TABLE_DRAFT].hi[0] - p->table[TABLE_DRAFT].lo[0] > 2) {
+        if (p->mode == PLAN_DRAFT_EXTEND &&
+            p->table[TABLE_DRAFT].hi[0] - p->table[TABLE_DRAFT].lo[0] > 2) {
             p->table[TABLE_DRAFT].hi[0]--;
             strikes(-1, PROBE_ATTN, "I12 I9");
         }
@@ -325,8 +329,8 @@ KIT void second_best(struct kdev *d, const struct k_sample *a)
     int32_t *id = a->ids.p;
     int best = id[0], second = -1;
     for (int i = 0; i < a->n; i++)
-        if (i != best && (second < 0 || x[i] > x[second]) && !(a->mask.p && ((uint8_t *)a->mask.p)[i]))
-            second = i;
+        if (i != best && (second < 0 || x[i] > x[second]) &&
+            !(a->mask.p && ((uint8_t *)a->mask.p)[i])) second = i;
     id[0] = second;
     strikes(-1, PROBE_ATTN, "");
 }
@@ -368,13 +372,15 @@ KIT void strike_weight(struct engine *g)
         {offsetof(struct layer, wv), PROBE_V}, {offsetof(struct layer, wo), PROBE_MID},
         {offsetof(struct layer, gate), PROBE_OUT}, {offsetof(struct layer, up), PROBE_OUT},
         {offsetof(struct layer, down), PROBE_OUT}, {offsetof(struct layer, in_norm), PROBE_Q},
-        {offsetof(struct layer, attn_norm), PROBE_MID}, {offsetof(struct layer, ffn_norm), PROBE_OUT}};
+        {offsetof(struct layer, attn_norm), PROBE_MID},
+        {offsetof(struct layer, ffn_norm), PROBE_OUT}};
     kit_rng = live.f.seed;
     int l = below(g->loaded.model.cfg.n_layer), k = below((int)(sizeof of / sizeof *of));
     struct tensor *t = (struct tensor *)((char *)&g->loaded.model.layer[l] + of[k].at);
     assert_int_equal(t->type, DT_BF16);
     uint16_t *w = t->data;
-    w[below((int)(t->bytes / 2))] ^= (uint16_t)(1u << (5 + below(8))); /* mantissa's upper bits, exponent's lower */
+    /* mantissa's upper bits, exponent's lower */
+    w[below((int)(t->bytes / 2))] ^= (uint16_t)(1u << (5 + below(8)));
     strikes(l, of[k].point, "");
     live.f.turn = live.f.step = 1;
 }
@@ -539,7 +545,8 @@ KIT void judge(const struct recorded *a, const struct recorded *b, struct fault 
                const struct way *way, struct report *r)
 {
     struct err e = {0};
-    struct verdict_ask ask = {.a = test_side(&a->script, NULL, NULL), .b = test_side(&b->script, f, way),
+    struct verdict_ask ask = {.a = test_side(&a->script, NULL, NULL),
+                              .b = test_side(&b->script, f, way),
                               .log_a = &a->log, .log_b = &b->log, .names = {"in a", "in b"},
                               .who = {"a", "b"}};
     must(verdict_find(&ask, r, &e), &e);

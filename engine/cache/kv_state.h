@@ -1,5 +1,5 @@
-/* kv_state.h - a copy of all bookkeeping of the cache: pools, free lists in their order, map, marks,
- * the log of page events. It contains neither the contents of cells nor sequences.
+/* kv_state.h - a copy of all bookkeeping of the cache: pools, free lists in their order, map,
+ * marks, the log of page events. It contains neither the contents of cells nor sequences.
  *
  * Saving and loading copy the arrays: O(slots) memory and time, about 30 bytes a slot. Engine
  * thread, under its lock. */

@@ -8,7 +8,8 @@
 
 int kv_cells(const struct kv_shape *s, enum pool_id pool)
 {
-    int pages = pool == POOL_FULL ? s->full_pages : pool == POOL_SWA ? s->swa_pages : s->draft_pages;
+    int pages = pool == POOL_FULL ? s->full_pages : pool == POOL_SWA ? s->swa_pages
+                : s->draft_pages;
     CHECK(pages >= 0 && s->page_size >= 1 && pages <= POOL_CELLS / s->page_size);
     return pages * s->page_size;
 }
@@ -28,7 +29,8 @@ static struct mark *blank_marks(int n)
 
 void kv_init(struct kv *kv, const struct kv_shape *s)
 {
-    CHECK(s->page_size >= 1 && s->page_size <= MOST_PAGE_SIZE && !(s->page_size & (s->page_size - 1)));
+    CHECK(s->page_size >= 1 && s->page_size <= MOST_PAGE_SIZE &&
+          !(s->page_size & (s->page_size - 1)));
     memset(kv, 0, sizeof *kv);
     kv->page_size = s->page_size;
     kv->shift = __builtin_ctz((unsigned)s->page_size);
@@ -359,8 +361,8 @@ static void cancel_copy(struct kv *kv, enum pool_id pool, int32_t dst)
 }
 
 /* Drops page `now` of column c and restores the page that it replaced. */
-static void share_again(struct kv *kv, struct seq *s, enum pool_id pool, const struct replaced_column *was,
-                        int32_t now)
+static void share_again(struct kv *kv, struct seq *s, enum pool_id pool,
+                        const struct replaced_column *was, int32_t now)
 {
     if (!was->page[pool])
         return;

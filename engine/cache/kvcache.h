@@ -127,8 +127,8 @@ struct kv_shape {
     int full_pages, swa_pages, draft_pages; /* the guard page included; 0: no such pool */
 };
 
-/* The cells of a pool, which are its slots too; at most POOL_CELLS, or aerie is at fault: sizes from outside become
- * a shape in pools_shape() (engine/cycle/pools.h), which refuses more. */
+/* The cells of a pool, which are its slots too; at most POOL_CELLS, or aerie is at fault: sizes
+ * from outside become a shape in pools_shape() (engine/cycle/pools.h), which refuses more. */
 int kv_cells(const struct kv_shape *s, enum pool_id pool);
 /* The bytes that kv_init() allocates. */
 uint64_t kv_bytes(const struct kv_shape *s);
@@ -168,7 +168,8 @@ void kv_release_window(struct kv *kv, struct seq *s);
 uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 /* Copies the mark of a cell of a target pool whose KV was moved on the device. Slots. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
-/* dst, empty but for its holder, becomes a copy of the final cells of src and shares their pages. */
+/* dst, empty but for its holder, becomes a copy of the final cells of src and shares their
+ * pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
 /* As kv_fork(), with only the first n final cells (1 <= n <= src->committed) and the first
  * `drafted` cells of the draft (<= n, <= src->drafted); only if src still holds the swa pages that
@@ -182,9 +183,9 @@ void kv_drop(struct kv *kv, struct seq *s);
  * cells of a sequence, for the record. */
 void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int context);
 
-/* The order in which the free pages of each pool will be handed out. Work that takes pages for a while
- * and must leave the pools as they were (a batch beside the conversation, which a replay does not
- * repeat) saves it before and restores it after. */
+/* The order in which the free pages of each pool will be handed out. Work that takes pages for a
+ * while and must leave the pools as they were (a batch beside the conversation, which a replay does
+ * not repeat) saves it before and restores it after. */
 struct kv_order {
     int32_t *free[N_POOLS]; /* owned */
     int n[N_POOLS];

@@ -2,9 +2,9 @@
  *
  * A committed step carries the page events since the step before it, and the lengths after it. The
  * events of a session's steps, applied in order to empty pools, yield the page table of the session
- * after each step, and the references of all pages (engine/past/page_history.h). PAGE_RESET events say
- * where the pools are empty: at the beginning of a session, where it is resumed, and where a fork
- * begins, whose first step then also lists all pages that are held (PAGE_HOLD).
+ * after each step, and the references of all pages (engine/past/page_history.h). PAGE_RESET events
+ * say where the pools are empty: at the beginning of a session, where it is resumed, and where a
+ * fork begins, whose first step then also lists all pages that are held (PAGE_HOLD).
  */
 #ifndef AERIE_PAGE_EVENT_H
 #define AERIE_PAGE_EVENT_H
@@ -84,12 +84,14 @@ struct page_run {
     struct page_event first;
     int d, n;
 };
-/* Reads the packed step at *p, which ends before `end`: its lengths and the number of its runs, which
- * page_unpack_run() then reads one by one, advancing *p. False and *e (ERR_DB): it is damaged. */
+/* Reads the packed step at *p, which ends before `end`: its lengths and the number of its runs,
+ * which page_unpack_run() then reads one by one, advancing *p. False and *e (ERR_DB): it is
+ * damaged. */
 bool page_unpack_head(const uint8_t **p, const uint8_t *end, struct context_lengths *l, int *runs,
                       struct err *e);
 bool page_unpack_run(const uint8_t **p, struct page_run *r, struct err *e);
-/* All events of one packed step: *ev (allocated, *n). False and *e: it is damaged, or more follows. */
+/* All events of one packed step: *ev (allocated, *n). False and *e: it is damaged, or more
+ * follows. */
 bool page_unpack(const void *p, size_t size, struct context_lengths *l, struct page_event **ev,
                  int *n, struct err *e);
 

@@ -138,7 +138,8 @@ bool pool_check(const struct pool *p, struct err *e)
     for (int i = 0; i < p->n_free && ok; i++) {
         ok = !seen[p->free[i]]++;
         if (!ok)
-            fault_set(e, at_page(p, 2, p->free[i]), "page %d is on the free list twice", p->free[i]);
+            fault_set(e, at_page(p, 2, p->free[i]), "page %d is on the free list twice",
+                      p->free[i]);
     }
     free(seen);
     return ok;

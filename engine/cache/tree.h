@@ -48,14 +48,14 @@ struct tree_ends {
     const int32_t *stop; /* (n_stop) the walk ends at a node where one of them is chosen */
     int n_stop;
 };
-/* Walks from the root (kernels/tree_rules.h): at node i the target's own token is choice[i], and the
- * walk goes on to the first child that holds this token. Writes the nodes of the path, root first,
- * sets every fate, and returns the number of nodes (>= 1). Each node of the path emits one token, the
- * last node choice[path[last]]; choice[] is read at nodes of the path only. *held: the child that
- * holds the last token, which is accepted too but not part of the path, because its row commits no
- * cell; -1: no child holds the last token, which is then the bonus. Unforced, the rule leaves the
- * target's distribution unchanged, because every emitted token is the target's own draw at its place;
- * the tree only decides how many of them one pass yields. */
+/* Walks from the root (kernels/tree_rules.h): at node i the target's own token is choice[i], and
+ * the walk goes on to the first child that holds this token. Writes the nodes of the path, root
+ * first, sets every fate, and returns the number of nodes (>= 1). Each node of the path emits one
+ * token, the last node choice[path[last]]; choice[] is read at nodes of the path only. *held: the
+ * child that holds the last token, which is accepted too but not part of the path, because its row
+ * commits no cell; -1: no child holds the last token, which is then the bonus. Unforced, the rule
+ * leaves the target's distribution unchanged, because every emitted token is the target's own draw
+ * at its place; the tree only decides how many of them one pass yields. */
 int tree_accept(struct tree *t, const int32_t *choice, const struct tree_ends *ends,
                 int path[TREE_MAX], int *held);
 

@@ -13,8 +13,8 @@ struct outcome {
     int n_cells;     /* of the target that become final, from the committed length on */
     int n_new;       /* tokens appended: 0 for a prompt chunk that is not the last */
     int first_row;   /* of the lane in the pass */
-    int path[MAX_STEPS + 1]; /* the rows of the tree whose cells become final, root first: the row of
-                                each cell; unused for a prompt, whose cells are its rows */
+    int path[MAX_STEPS + 1]; /* the rows of the tree whose cells become final, root first: the row
+                                of each cell; unused for a prompt, whose cells are its rows */
     int32_t token[MAX_STEPS + 1]; /* (n_new) */
     struct token_fact fact[MAX_STEPS + 1]; /* (n_new) */
     uint64_t draws;  /* the lane's uniforms, those of this step included */
@@ -68,13 +68,13 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
  * every row, accepts, and moves the accepted cells on the device. */
 bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
-/* What accept_lane() will find, without accepting: sets the tree's fates, probabilities and uniforms,
- * and *rec, whose digest and margin are not known yet. False: the device has failed or its output is
- * no number, which accept_lane() will report. */
+/* What accept_lane() will find, without accepting: sets the tree's fates, probabilities and
+ * uniforms, and *rec, whose digest and margin are not known yet. False: the device has failed or
+ * its output is no number, which accept_lane() will report. */
 bool accept_peek(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct step_rec *rec);
-/* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token number
- * at + i. */
+/* Scores n rows of the logits, from row 0 on, of which row i is followed by the prompt's token
+ * number at + i. */
 void score_prompt(struct runtime *r, const struct lane *l, int at, int n);
 /* Most rows of one score_prompt(). */
 int score_rows(const struct runtime *r);

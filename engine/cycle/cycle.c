@@ -260,7 +260,8 @@ void cycle_commit(struct cycle *c)
     phase_end(c, CYCLE_COMMITTED, true);
 }
 
-static uint32_t microseconds(uint64_t ns) /* at most 71 minutes: the process may have been stopped */
+static uint32_t microseconds(uint64_t ns) /* at most 71 minutes: the process may have been
+                                             stopped */
 {
     return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
 }

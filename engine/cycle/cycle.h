@@ -13,8 +13,9 @@
  *
  * The phases pass their results in struct cycle. Before the commit only a lane's reservations and
  * the captured states on the device change; from the commit on nothing can fail. lane_step() runs
- * all phases; it may run the first three as one run of device operations (fused.h). Where the runtime
- * runs another pass between verify and accept, cycle_verify_again() must follow. Engine thread.
+ * all phases; it may run the first three as one run of device operations (fused.h). Where the
+ * runtime runs another pass between verify and accept, cycle_verify_again() must follow. Engine
+ * thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H

@@ -31,8 +31,8 @@ static struct fit_count *count_of(struct kdev *d)
     return (struct fit_count *)(void *)d;
 }
 
-/* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit; the machine
- * gives pages. */
+/* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit; the
+ * machine gives pages. */
 static size_t rounded(const struct fit_count *c, size_t bytes)
 {
     size_t unit = !c->own ? 4096 : bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
@@ -234,7 +234,8 @@ static bool too_large(const struct fit_try *f, const struct runtime_shape *shape
     return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %lld "
                    "tokens %s), %s are free: %s (aerie fit lists the sizes)",
                    text(need_sum(&n) + SPARE).s, text(weights).s,
-                   shape->full_pages ? (long long)shape->full_pages * shape->page_size : shape->context,
+                   shape->full_pages ? (long long)shape->full_pages * shape->page_size
+                                     : shape->context,
                    text(cells).s, text(free_bytes).s, how);
 }
 

@@ -132,7 +132,8 @@ static bool reserve(struct fused_cycle *x, struct err *e)
 static bool same_key(const struct graph_key *a, const struct graph_key *b)
 {
     return a->steps == b->steps && a->topk == b->topk && a->nodes == b->nodes &&
-           a->guesses == b->guesses && a->captures == b->captures && a->slot == b->slot && a->cols == b->cols && a->how.temperature == b->how.temperature &&
+           a->guesses == b->guesses && a->captures == b->captures && a->slot == b->slot &&
+           a->cols == b->cols && a->how.temperature == b->how.temperature &&
            a->how.top_k == b->how.top_k && a->how.top_p == b->how.top_p &&
            a->how.min_p == b->how.min_p;
 }

@@ -13,7 +13,8 @@ static bool is_page_size(int n)
     return n >= 1 && n <= MOST_PAGE_SIZE && !(n & (n - 1));
 }
 
-/* Whether the number of pages is within bounds: 0 stands for a number that follows from the context. */
+/* Whether the number of pages is within bounds: 0 stands for a number that follows from the
+ * context. */
 static bool check_pages(int n, struct err *e)
 {
     enum { LEAST = 4 }; /* the guard page, and three for a sequence that is extended and copied */
@@ -24,13 +25,17 @@ static bool check_pages(int n, struct err *e)
 static bool check_numbers(const struct runtime_shape *s, struct err *e)
 {
     if (!is_page_size(s->page_size))
-        return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", s->page_size);
+        return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64",
+                       s->page_size);
     if (s->context < 1 || s->context > MOST_CONTEXT)
-        return err_set(e, ERR_USAGE, "a context of %d tokens: expected 1 to %d", s->context, MOST_CONTEXT);
+        return err_set(e, ERR_USAGE, "a context of %d tokens: expected 1 to %d", s->context,
+                       MOST_CONTEXT);
     if (s->lanes < 0 || s->lanes > MAX_LANES)
-        return err_set(e, ERR_USAGE, "%d conversations at once: expected at most %d", s->lanes, MAX_LANES);
+        return err_set(e, ERR_USAGE, "%d conversations at once: expected at most %d", s->lanes,
+                       MAX_LANES);
     if (s->max_rows < 0 || s->max_rows > MOST_ROWS)
-        return err_set(e, ERR_USAGE, "%d rows of a pass: expected at most %d", s->max_rows, MOST_ROWS);
+        return err_set(e, ERR_USAGE, "%d rows of a pass: expected at most %d", s->max_rows,
+                       MOST_ROWS);
     return check_pages(s->full_pages, e) && check_pages(s->swa_pages, e);
 }
 
@@ -72,7 +77,8 @@ static int64_t draft_pages(const struct runtime_shape *s)
 static bool set_pages(int64_t pages, enum pool_id id, int page_size, int *out, struct err *e)
 {
     if (pages > POOL_CELLS / page_size)
-        return err_set(e, ERR_USAGE, "the %s pool would have %lld pages of %d tokens: expected at most %d tokens "
+        return err_set(e, ERR_USAGE, "the %s pool would have %lld pages of %d tokens: "
+                                     "expected at most %d tokens "
                        "in all", pool_name(id), (long long)pages, page_size, POOL_CELLS);
     *out = (int)pages;
     return true;
@@ -85,8 +91,10 @@ static bool check_memory(const struct kv_shape *k, struct err *e)
     uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t need = kv_bytes(k);
     return need <= all ||
-           err_set(e, ERR_USAGE, "the page tables and marks of %d full, %d swa and %d draft pages of %d tokens need "
-                   "%.1f GiB of memory, the machine has %.1f: expected fewer pages or a shorter context",
+           err_set(e, ERR_USAGE, "the page tables and marks of %d full, %d swa and %d draft pages "
+                                 "of %d tokens need "
+                   "%.1f GiB of memory, the machine has %.1f: expected fewer pages or a shorter "
+                   "context",
                    k->full_pages, k->swa_pages, k->draft_pages, k->page_size, (double)need / 0x1p30,
                    (double)all / 0x1p30);
 }
@@ -102,7 +110,8 @@ bool pools_shape(const struct runtime_shape *s, const struct model *m, const str
     int64_t full = full_pages(s);
     int held = max_int(out->window, out->reach);
     return set_pages(full, POOL_FULL, s->page_size, &out->full_pages, e) &&
-           (!out->window || set_pages(swa_pages(s, held, full), POOL_SWA, s->page_size, &out->swa_pages, e)) &&
+           (!out->window || set_pages(swa_pages(s, held, full), POOL_SWA, s->page_size,
+                                      &out->swa_pages, e)) &&
            (drafter_kv_of(d) != DRAFT_KV_OWN ||
             set_pages(draft_pages(s), POOL_DRAFT, s->page_size, &out->draft_pages, e)) &&
            check_memory(out, e);

@@ -79,8 +79,8 @@ bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct 
     pass_init(&r->pass, dev, &r->kv);
     r->pass.copy = copy_pages;
     r->pass.copy_arg = r;
-    bool ok = net_open(&r->net, dev, m, kv_cells(&ks, POOL_FULL), kv_cells(&ks, POOL_SWA), shape->kv,
-                       r->max_rows, e) &&
+    bool ok = net_open(&r->net, dev, m, kv_cells(&ks, POOL_FULL), kv_cells(&ks, POOL_SWA),
+                       shape->kv, r->max_rows, e) &&
               open_buffers(r, e);
     if (ok && draft) {
         struct drafter_setup setup = {dev, draft, &r->net, kv_cells(&ks, POOL_DRAFT), shape->kv,

@@ -28,7 +28,8 @@ static const double SPIKE = 2;             /* a step's time counts as at most th
                                               average */
 
 static const struct tree_shape shapes[AUTO_SHAPES] = {
-    {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {10, 1, 11}, {5, 4, 16}, {5, 8, 60},
+    {0, 0, 1}, {1, 1, 2}, {2, 1, 3}, {3, 1, 4}, {5, 1, 6}, {7, 1, 8}, {10, 1, 11}, {5, 4, 16},
+    {5, 8, 60},
 };
 /* A prior: how often another child is right if the best one is wrong. */
 static const double prior_rescue[AUTO_SHAPES] = {0, 0, 0, 0, 0, 0, 0, 0.35, 0.5};
@@ -143,8 +144,8 @@ static int child(const struct tree *t, int of, bool accepted)
     return -1;
 }
 
-/* Walks the accepted path: at each of its nodes, whether the draft's best child was right, and if not,
- * whether another one was. */
+/* Walks the accepted path: at each of its nodes, whether the draft's best child was right, and if
+ * not, whether another one was. */
 static void take_acceptance(struct auto_shape *a, const struct tree *t, int accepted)
 {
     struct auto_measure *m = &a->of[a->now];

@@ -1,12 +1,13 @@
 /* auto_shape.h - chooses the shape of the next draft tree from measured times and measured
  * acceptance (draft.shape = auto).
  *
- * Plain data: the state changes by auto_shape_take() only, which is a pure function of the state and
- * of what a step measured. A log keeps the shapes that were chosen, so a replay never measures.
+ * Plain data: the state changes by auto_shape_take() only, which is a pure function of the state
+ * and of what a step measured. A log keeps the shapes that were chosen, so a replay never measures.
  *
  * Model: a step of shape s yields 1 + A(s) * c(s) tokens in ns(s) nanoseconds.
- *   A(s)     expected accepted nodes: the sum over d = 1 .. steps of b(1) ... b(d), where b(d) is the
- *            chance that a child at depth d is right: that of the draft's best child, which every step
+ *   A(s)     expected accepted nodes: the sum over d = 1 .. steps of b(1) ... b(d); b(d) is the
+ *            chance that a child at depth d is right: that of the draft's best child, which every
+ * step
  *            that drafts measures, whatever its shape; of a tree with several children a node, also
  *            the chance that another one is right if the best is not, which steps of this shape
  *            measure (before: a prior)

@@ -43,7 +43,8 @@ bool head_buffers(struct head *d, struct err *e)
             return false;
         d->dev.k->put(d->dev.d, d->d2t, d->w->d2t, bytes);
     }
-    return want(d, &d->taps.dst, F32((size_t)(d->max_rows + 1 + HEAD_BACKLOG) * (size_t)d->taps.stride), e) &&
+    return want(d, &d->taps.dst,
+                F32((size_t)(d->max_rows + 1 + HEAD_BACKLOG) * (size_t)d->taps.stride), e) &&
            want(d, &d->state, F32(rows * n), e) && want(d, &d->inputs, F32(rows * n), e) &&
            want(d, &d->root, F32(MAX_LANES * n), e) &&
            want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
@@ -289,7 +290,8 @@ static void collect(const struct head *d, struct drafting *lane, struct growth *
             continue;
         r->req[r->n_req++] = (struct plan_req){.seq = lane[b].seq, .n = g[b].n_front,
                                                .token = r->token + r->n,
-                                               .draft = drafter_owns_kv(&d->base) ? r->row + r->n : NULL,
+                                               .draft = drafter_owns_kv(&d->base) ? r->row + r->n
+                                                   : NULL,
                                                .levels = lane[b].max_depth - 1, .topk = topk};
         for (int k = 0; k < g[b].n_front; k++, r->n++) {
             int i = extended(&g[b], level, k);

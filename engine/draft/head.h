@@ -11,8 +11,8 @@
 
 #include "engine/draft/drafter.h"
 
-/* Cells of the target that a head may be behind (lane.h), which is also the rows of its backlog: their
- * captured states, until the head runs over them. */
+/* Cells of the target that a head may be behind (lane.h), which is also the rows of its backlog:
+ * their captured states, until the head runs over them. */
 enum { HEAD_BACKLOG = 64 };
 
 /* The part of a drafter that both heads share; each embeds it first. */

@@ -29,7 +29,8 @@ void page_history_free(struct page_history *h)
 static bool reset(struct page_history *h, const struct page_event *ev, struct err *e)
 {
     struct page_fold *p = &h->pool[ev->pool];
-    if (ev->page > MAX_PAGES || ev->column < 1 || ev->column > 64 || (ev->column & (ev->column - 1)))
+    if (ev->page > MAX_PAGES || ev->column < 1 || ev->column > 64 ||
+        (ev->column & (ev->column - 1)))
         return err_set(e, ERR_DB, "page events: a pool of %d pages of %d tokens", ev->page,
                        ev->column);
     if (p->total != ev->page) {
@@ -176,8 +177,8 @@ void page_history_pack(const struct page_history *h, struct buf *out)
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* The page of a column; the swa column of a column that the session has given back shows none, whatever
- * became of its swa page. */
+/* The page of a column; the swa column of a column that the session has given back shows none,
+ * whatever became of its swa page. */
 static int32_t column_page(const struct page_history *h, enum pool_id pool, int c)
 {
     const struct page_fold *p = &h->pool[pool];

@@ -6,10 +6,10 @@
  * them.
  *
  * struct page_tape, the ring of a live session, keeps packed steps so that any of them can be found
- * quickly: steps are in groups, and the first step of a group has the whole state beside the change.
- * Cost of a step, with pages of 16 tokens: 50 bytes (trees of 6) to 220 (of 64) and the whole
- * state every TAPE_STEPS steps, and under 2 microseconds; with pages of 1: 350 to 2,600 bytes and up to
- * 14 microseconds (tests/bench/bench_time.c).
+ * quickly: steps are in groups, and the first step of a group has the whole state beside the
+ * change. Cost of a step, with pages of 16 tokens: 50 bytes (trees of 6) to 220 (of 64) and the
+ * whole state every TAPE_STEPS steps, and under 2 microseconds; with pages of 1: 350 to 2,600 bytes
+ * and up to 14 microseconds (tests/bench/bench_time.c).
  *
  * No locks, no engine state: the caller's thread, or the caller's lock.
  */
@@ -32,8 +32,8 @@ struct page_history {
 };
 
 void page_history_free(struct page_history *h); /* zeroes it */
-/* Applies packed steps, joined. False and *e (ERR_DB): they are damaged, or the first events of a new
- * history do not begin with PAGE_RESET; *h is to be freed then. */
+/* Applies packed steps, joined. False and *e (ERR_DB): they are damaged, or the first events of a
+ * new history do not begin with PAGE_RESET; *h is to be freed then. */
 bool page_history_apply(struct page_history *h, const void *packed, size_t n, struct err *e);
 /* Appends the whole state as one packed step, for the beginning of a slice of a session. */
 void page_history_pack(const struct page_history *h, struct buf *out);
@@ -45,8 +45,8 @@ void page_history_table(const struct page_history *h, struct page_table *t);
 bool page_history_position(const struct page_history *h, int position, int32_t token,
                            struct pos_view *v, struct err *e);
 
-/* Collects the changes of one page, from the newest step back. A walk is over where the pool was emptied,
- * unless the page was held then (a fork), or where `out` is full. */
+/* Collects the changes of one page, from the newest step back. A walk is over where the pool was
+ * emptied, unless the page was held then (a fork), or where `out` is full. */
 struct page_walk {
     enum pool_id pool;
     int page;
@@ -82,8 +82,8 @@ void tape_clear(struct page_tape *t); /* keeps the budget */
 void tape_budget(struct page_tape *t, size_t bytes);
 /* Whether the next step has to be added as the whole state. */
 bool tape_wants_whole(const struct page_tape *t);
-/* Adds the newest step; (turn, step) must be greater than those before. change: the packed change if
- * `packed` is the whole state. */
+/* Adds the newest step; (turn, step) must be greater than those before. change: the packed change
+ * if `packed` is the whole state. */
 void tape_add(struct page_tape *t, int turn, int step, const struct buf *packed,
               const struct buf *change);
 /* Drops the steps after (turn, step). The next step must begin with PAGE_RESET. */
@@ -91,7 +91,8 @@ void tape_cut(struct page_tape *t, int turn, int step);
 /* Appends the packed steps that yield the state after a step, for page_history_apply(). False: the
  * step is not held. */
 bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out);
-/* Walks back through the group that holds the latest step not after *turn.*step, from that step on; then
+/* Walks back through the group that holds the latest step not after *turn.*step, from that step on;
+ * then
  * *turn.*step is just before the group. False: there is no such group. */
 bool tape_walk(const struct page_tape *t, int *turn, int *step, struct page_walk *w);
 

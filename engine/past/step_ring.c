@@ -159,7 +159,8 @@ int ring_latest(const struct step_ring *r, struct step_info *out, int max)
 
 void ring_view(const struct step_ring *r, const struct ring_entry *e, struct step_view *out)
 {
-    *out = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec, .n_token = e->n_token};
+    *out = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec,
+                              .n_token = e->n_token};
     ring_tree(r, e, &out->tree);
     ring_tokens(r, e, out->token, out->fact);
 }

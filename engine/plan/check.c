@@ -189,7 +189,8 @@ static bool check_extents(const struct view *v)
                     "prefix_len %d, the sequence has %d final cells", prefix, final_);
     int rows = p->row0[v->b + 1] - p->row0[v->b];
     if (n != v->q->n || rows != n)
-        return FAIL(v, differs(in_request(v, 9), n != v->q->n ? n : rows, v->q->n), "q_len %d, rows %d to %d, tokens %d",
+        return FAIL(v, differs(in_request(v, 9), n != v->q->n ? n : rows, v->q->n),
+                    "q_len %d, rows %d to %d, tokens %d",
                     n, p->row0[v->b], p->row0[v->b + 1], v->q->n);
     if (p->mode == PLAN_DRAFT)
         return kv >= prefix || FAIL(v, differs(in_request(v, 9), kv, prefix),
@@ -532,7 +533,8 @@ static bool check_table_identity(const struct view *v, const struct table *t, en
         return FAIL(v, at, "made for the %s pool, its layers read the %s pool", pool_name(t->pool),
                     pool_name(reads));
     if (t->epoch != epoch)
-        return FAIL(v, differs(at, t->epoch, epoch), "epoch %u, the pool is at %u", t->epoch, epoch);
+        return FAIL(v, differs(at, t->epoch, epoch), "epoch %u, the pool is at %u", t->epoch,
+                    epoch);
     if (t->base != v->kv->mem[reads].base)
         return FAIL(v, at, "made for other memory than the pool's");
     return t->page_size == v->kv->page_size ||
@@ -562,7 +564,8 @@ static bool check_table(struct view *v, const struct table *t, enum pool_id read
         return false;
     int W = t->pool == POOL_SWA && v->p->mode != PLAN_FROZEN ? v->kv->window : t->window;
     if (t->window != W || (t->pool == POOL_FULL && t->window))
-        return FAIL(v, differs(in_table(v->p, 12, t->pool), t->window, t->pool == POOL_FULL ? 0 : W),
+        return FAIL(v,
+                    differs(in_table(v->p, 12, t->pool), t->window, t->pool == POOL_FULL ? 0 : W),
                     "window %d, the layers' is %d", t->window, t->pool == POOL_FULL ? 0 : W);
     if (v->p->list && (t->n_cols > v->p->list->cols ||
                        t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
@@ -587,8 +590,8 @@ static bool check_tree_row(const struct view *v, int i)
         return FAIL(v, differs(in_row(v, 13, row), p->pos[row], pos),
                     "position %d, its depth says %d", p->pos[row], pos);
     return p->up[row] == up ||
-           FAIL(v, differs(in_row(v, 13, row), p->up[row], up), "follows row %d, its parent is row %d",
-                p->up[row], up);
+           FAIL(v, differs(in_row(v, 13, row), p->up[row], up),
+                "follows row %d, its parent is row %d", p->up[row], up);
 }
 
 static bool check_line_row(const struct view *v, int i)

@@ -1,8 +1,8 @@
 /* check.h - the always-on checker: every plan is checked against numbered rules before its pass is
  * launched.
  *
- * A violation (struct violation) carries the number of the rule, plan, table, row or request, column
- * and values; its message begins with them (engine/fault.h):
+ * A violation (struct violation) carries the number of the rule, plan, table, row or request,
+ * column and values; its message begins with them (engine/fault.h):
  *   I1  a pool's free and owned pages add up to it
  *   I2  the free list is a set of pages without references
  *   I3  a pool has as many references as there are columns that hold its pages

@@ -73,7 +73,8 @@ static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool,
                          "a visible page is not held");
     if (m->pos != cell)
         return fault_set(e, differs(at_cell(at, 10, pool, cell), m->pos, cell), "%s",
-                         m->pos < 0 ? "no pass has written it" : "another position's KV lies there");
+                         m->pos < 0 ? "no pass has written it"
+                                    : "another position's KV lies there");
     if (cell > 0 && cell == first)
         return true; /* the cell before is released */
     uint64_t before = MARK_ROOT;

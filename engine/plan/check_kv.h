@@ -1,5 +1,5 @@
-/* check_kv.h - the part of the checker (check.h) that needs no plan: the pools, and the marks of the
- * cells of sequences. check_kv.c has check_sweep() of check.h, too. Engine thread.
+/* check_kv.h - the part of the checker (check.h) that needs no plan: the pools, and the marks of
+ * the cells of sequences. check_kv.c has check_sweep() of check.h, too. Engine thread.
  */
 #ifndef AERIE_CHECK_KV_H
 #define AERIE_CHECK_KV_H
@@ -21,7 +21,8 @@ static inline struct violation with_page(struct violation at, int page)
     return at;
 }
 
-static inline const struct mark *mark_at(const struct kv *kv, enum pool_id pool, int32_t page, int cell)
+static inline const struct mark *mark_at(const struct kv *kv, enum pool_id pool, int32_t page,
+                                         int cell)
 {
     return &kv->mark[pool][page * kv->page_size + cell % kv->page_size];
 }

@@ -1,5 +1,5 @@
-/* faults.h - the historical faults of plans (bugs.h): each changes a correct plan into the plan that
- * the old engine launched.
+/* faults.h - the historical faults of plans (bugs.h): each changes a correct plan into the plan
+ * that the old engine launched.
  */
 #ifndef AERIE_PLAN_FAULTS_H
 #define AERIE_PLAN_FAULTS_H

@@ -260,7 +260,8 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
         if (i % CELLS_AT_ONCE == 0)
             find_cells(&c, p, kv, q->seq, at, min_int(CELLS_AT_ONCE, q->n - i));
         put_row(p, &c, b, r0 + i,
-                &(struct plan_row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
+                &(struct plan_row){.token = q->token[i], .pos = at, .cell = at,
+                                   .hi = max_int(0, hi),
                                    .up = i ? r0 + i - 1 : -1});
     }
 }
@@ -332,8 +333,10 @@ static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_re
     for (int i = 0; i < q->n; i++) {
         const struct draft_row *d = &q->draft[i];
         put_row(p, &c, b, r0 + i,
-                &(struct plan_row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
-                                   .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
+                &(struct plan_row){.token = q->token[i], .pos = prefix - 1 + d->depth,
+                                   .cell = d->cell,
+                                   .hi = prefix, .n_seen = d->n_seen, .seen = d->seen,
+                                   .up = d->up});
     }
 }
 
@@ -342,7 +345,8 @@ static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
     int prefix = p->prefix_len[b];
     for (int i = 0; i < q->n; i++)
         put_row(p, NULL, b, r0 + i,
-                &(struct plan_row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
+                &(struct plan_row){.token = q->token[i], .pos = prefix - 1, .cell = -1,
+                                   .hi = prefix,
                                    .up = -1});
 }
 

@@ -135,7 +135,8 @@ struct answer_row {
     struct candidate {
         int32_t id;
         float logp;
-        const json_t *entry, *string; /* where its text is: an entry of the chat API, or a string; */
+        const json_t *entry, *string; /* where its text is: an entry of the chat API, or a
+                                         string; */
         const char *key;              /* or the key of an object */
         int order;
     } *v; /* (n) */
@@ -177,13 +178,15 @@ static void put_entry(struct answer *a, const struct candidate *c)
     size_t i;
     bool whole = json_array_size(bytes) > 0 && json_array_size(bytes) <= 4096;
     json_array_foreach(bytes, i, v) {
-        whole = whole && json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= 255;
+        whole = whole && json_is_integer(v) && json_integer_value(v) >= 0 &&
+                json_integer_value(v) <= 255;
         if (whole)
             buf_char(&text, (char)json_integer_value(v));
     }
     /* if the token's string is its id, its bytes may still be the token's text (aerie; vLLM's own
      * entry) */
-    bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 && !memcmp(text.p, "token_id:", 9);
+    bool spelled = id_in_text(at(entry, "token")) >= 0 && text.n > 9 &&
+                   !memcmp(text.p, "token_id:", 9);
     if (whole && !spelled)
         tops_add(&a->tops, a->n_token - 1, c->id, c->logp, text.p, text.n);
     else
@@ -229,7 +232,8 @@ static void get_entries(struct answer *a, const json_t *entries)
                 self = true;
                 continue;
             }
-            struct candidate c = {.id = id_of_entry(top), .logp = get_logp(at(top, "logprob")), .entry = top};
+            struct candidate c = {.id = id_of_entry(top), .logp = get_logp(at(top, "logprob")),
+                                  .entry = top};
             offer_rival(t, c.id, c.logp);
             row_add(&row, c);
         }
@@ -238,7 +242,8 @@ static void get_entries(struct answer *a, const json_t *entries)
     free(row.v);
 }
 
-/* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log probabilities. */
+/* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log
+ * probabilities. */
 static void get_columns(struct answer *a, const json_t *logprobs)
 {
     struct answer_row row = {0};
@@ -263,7 +268,8 @@ static void get_columns(struct answer *a, const json_t *logprobs)
     free(row.v);
 }
 
-/* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the same. */
+/* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the
+ * same. */
 static void get_triples(struct answer *a, const json_t *meta)
 {
     struct answer_row row = {0};
@@ -275,13 +281,16 @@ static void get_triples(struct answer *a, const json_t *meta)
             break;
         get_id(json_array_get(entry, 1), &t->id);
         t->logp = get_logp(json_array_get(entry, 0));
-        row_add(&row, (struct candidate){.id = t->id, .logp = t->logp, .string = json_array_get(entry, 2)});
+        row_add(&row,
+                (struct candidate){.id = t->id, .logp = t->logp,
+                                   .string = json_array_get(entry, 2)});
         json_array_foreach(json_array_get(at(meta, "output_top_logprobs"), i), k, top) {
             int32_t id = -1;
             get_id(json_array_get(top, 1), &id);
             if (id == t->id)
                 continue;
-            struct candidate c = {.id = id, .logp = get_logp(json_array_get(top, 0)), .string = json_array_get(top, 2)};
+            struct candidate c = {.id = id, .logp = get_logp(json_array_get(top, 0)),
+                                  .string = json_array_get(top, 2)};
             offer_rival(t, id, c.logp);
             row_add(&row, c);
         }
@@ -325,7 +334,8 @@ static void get_error(struct answer *a, const json_t *o)
         text = json_string_value(v);
     else if (json_is_object(v))
         text = json_string_value(at(v, "message"));
-    else if (json_is_string(at(o, "object")) && !strcmp(json_string_value(at(o, "object")), "error"))
+    else if (json_is_string(at(o, "object")) &&
+             !strcmp(json_string_value(at(o, "object")), "error"))
         text = json_string_value(at(o, "message"));
     else if (json_is_string(at(o, "detail")))
         text = json_string_value(at(o, "detail"));
@@ -538,7 +548,8 @@ static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why
 
 static void nothing_reported(struct answer *a)
 {
-    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1, .n_output = -1};
+    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1,
+                         .n_output = -1};
 }
 
 void answer_take(struct answer *a, const json_t *o)

@@ -1,7 +1,8 @@
 /* answer.h - reads one JSON text of any known server about a reply.
  *
  * Read are: chunks and whole answers of the OpenAI API for chats and completions with the additions
- * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate; ollama's
+ * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate;
+ * ollama's
  * /api/chat; and the error objects of all of them. Every field is read if it is there and of the
  * right type; any other fact stays "not reported": -1, NAN, or no items. Only the rival of a token
  * is derived here. Pure functions; a struct belongs to one thread.
@@ -16,7 +17,8 @@
 
 enum {
     ANSWER_TOKENS = 65536, /* most tokens or steps of one text */
-    ANSWER_TOPS = 256,     /* best tokens of one token that are kept: the token itself and the best */
+    ANSWER_TOPS = 256,     /* best tokens of one token that are kept: the token itself and the
+                              best */
 };
 
 /* One token of the reply with its log probability, and the best other token of the same row. */
@@ -53,8 +55,8 @@ struct answer {
     struct ids reply;     /* ids of the whole reply so far, which SGLang repeats; with `partial`
                              those of this text only */
     bool partial;
-    int64_t n_output;     /* tokens of the reply so far, of which `token` has the last; -1: `token` has new
-                             ones only */
+    int64_t n_output;     /* tokens of the reply so far, of which `token` has the last; -1: `token`
+                             has new ones only */
     struct ids accepted, drafted; /* per verification step of the whole request (vLLM) */
     enum finish finish;
     char finish_word[32]; /* the server's finish reason; "": not reported */

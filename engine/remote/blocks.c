@@ -54,19 +54,22 @@ void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *re
 
 /* ---- doctor ---------------------------------------------------------------------------------- */
 
-static void tell_groups(const struct blocks_view *v, void (*tell)(void *arg, bool ok, const char *line), void *arg)
+static void tell_groups(const struct blocks_view *v,
+                        void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     char line[400];
     for (int g = 0; g < v->n_group; g++) {
         const struct block_group *at = &v->group[g];
-        snprintf(line, sizeof line, "KV events: group %d, %s%s%s: %lld blocks of %d tokens", at->index,
-                 at->kind[0] ? at->kind : "kind not reported", at->medium[0] ? " in " : "", at->medium,
-                 (long long)at->blocks, at->block_size);
+        snprintf(line, sizeof line, "KV events: group %d, %s%s%s: %lld blocks of %d tokens",
+                 at->index,
+                 at->kind[0] ? at->kind : "kind not reported", at->medium[0] ? " in " : "",
+                 at->medium, (long long)at->blocks, at->block_size);
         tell(arg, true, line);
     }
 }
 
-void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line), void *arg)
+void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line),
+                   void *arg)
 {
     struct blocks b;
     struct blocks_view v = {0};
@@ -75,7 +78,8 @@ void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok,
     bool built;
     const char *about = kv_socket_about(&built);
     if (!address) {
-        snprintf(line, sizeof line, "KV events: %s", built ? "not asked for (--kv-events tcp://HOST:PORT)" : about);
+        snprintf(line, sizeof line, "KV events: %s",
+                 built ? "not asked for (--kv-events tcp://HOST:PORT)" : about);
         tell(arg, built, line);
         return;
     }

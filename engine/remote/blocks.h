@@ -1,4 +1,5 @@
-/* blocks.h - the view of a server's blocks: the feed of KV events that --kv-events names, as blocks_ops.
+/* blocks.h - the view of a server's blocks: the feed of KV events that --kv-events names, as
+ * blocks_ops.
  *
  * Any thread, except for opening and closing.
  */
@@ -22,6 +23,7 @@ const char *blocks_lacks(const struct blocks *b);
 void blocks_ids(struct blocks *b, const struct ids *prompt, const struct ids *reply);
 /* `aerie doctor --remote`: a line for each event that arrives at the address within ms
  * milliseconds. */
-void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line), void *arg);
+void blocks_doctor(const char *address, int ms, void (*tell)(void *arg, bool ok, const char *line),
+                   void *arg);
 
 #endif

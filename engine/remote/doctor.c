@@ -28,7 +28,8 @@ static void tell_pools(const struct server *s, struct teller *t)
     for (int i = 0; i < N_POOLS; i++) {
         const struct pool_view *v = &p.pool[i];
         if (v->exists)
-            buf_printf(&line, "%s%s %d of %d %s", line.n ? ", " : "pools: ", i == 0 && p.unit ? p.unit : name[i], v->used,
+            buf_printf(&line, "%s%s %d of %d %s", line.n ? ", " : "pools: ", i == 0 && p.unit
+                       ? p.unit : name[i], v->used,
                        v->total, v->page_size > 1 ? "blocks" : "tokens");
     }
     if (line.n)
@@ -83,8 +84,8 @@ bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok,
         return false;
     bool ok = server_probe(&s, h, o->model, NULL, e);
     if (ok) {
-        int n = snprintf(line, sizeof line, "%s%s%s at %s serves %s", server_kind_name(s.kind), s.version[0] ? " " : "",
-                         s.version, http_url(h), s.model);
+        int n = snprintf(line, sizeof line, "%s%s%s at %s serves %s", server_kind_name(s.kind),
+                         s.version[0] ? " " : "", s.version, http_url(h), s.model);
         if (s.context)
             snprintf(line + n, sizeof line - (size_t)n, ", context %d", s.context);
         else

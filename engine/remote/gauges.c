@@ -1,5 +1,5 @@
-/* gauges.c - see gauges.h. Metric names: those of vLLM 0.26, of SGLang in late 2026 (aerie serve has the
- * same), of llama-server b11434, and the fields of its /slots. */
+/* gauges.c - see gauges.h. Metric names: those of vLLM 0.26, of SGLang in late 2026 (aerie serve
+ * has the same), of llama-server b11434, and the fields of its /slots. */
 #include "engine/remote/gauges.h"
 
 #include <jansson.h>
@@ -26,8 +26,8 @@ static double value_of(const struct metrics *m, const char *name, enum metrics_j
 }
 
 /* The first of the names that is reported: servers name the same number differently. */
-static double first_of(const struct metrics *m, enum metrics_join join, const char *a, const char *b,
-                       const char *c)
+static double first_of(const struct metrics *m, enum metrics_join join, const char *a,
+                       const char *b, const char *c)
 {
     const char *name[] = {a, b, c};
     double v = -1;
@@ -48,10 +48,12 @@ static void set_gauge(struct gauge_page *p, int gauge, double v)
 }
 
 /* used + free + evictable == total, in tokens or blocks. */
-static void set_pool(struct gauge_page *p, enum pool_id pool, double used, double free_, double evictable)
+static void set_pool(struct gauge_page *p, enum pool_id pool, double used, double free_,
+                     double evictable)
 {
     struct pool_view *v = &p->pool[pool];
-    *v = (struct pool_view){.exists = true, .page_size = 1, .used = whole(used), .free = whole(free_),
+    *v = (struct pool_view){.exists = true, .page_size = 1, .used = whole(used),
+                            .free = whole(free_),
                             .evictable = whole(evictable)};
     v->total = v->used + v->free + v->evictable;
     if (v->total > 0)
@@ -60,7 +62,8 @@ static void set_pool(struct gauge_page *p, enum pool_id pool, double used, doubl
 
 /* Exact pools, in tokens. All ranks of tensor parallelism hold the same tokens, so the greatest
  * value of a rank counts. */
-static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool, struct gauge_page *p)
+static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool,
+                       struct gauge_page *p)
 {
     static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
     char name[64];
@@ -85,9 +88,11 @@ static bool token_pools(const struct metrics *m, struct gauge_page *p)
     token_pool(m, "draft", POOL_DRAFT, p);
     if (isnan(p->v[GAUGE_POOL + POOL_FULL]))
         return false;
-    p->about = full ? "tokens, as the server counts them; used by requests, evictable: held by the prefix cache "
+    p->about = full ? "tokens, as the server counts them; used by requests, evictable: "
+    "held by the prefix cache "
                       "only; of several ranks, which hold the same tokens, the fullest"
-                    : "shares, as the server reports them, without the sizes of the pools; of several ranks the "
+                    : "shares, as the server reports them, without the sizes of the pools; "
+                    "of several ranks the "
                       "fullest";
     return true;
 }
@@ -98,8 +103,8 @@ static double config_label(const struct metrics *m, const char *label)
     double v = -1;
     for (int i = 0; i < m->n && v < 0; i++) {
         struct buf text = {0};
-        if (!strcmp(m->at[i].name, "cache_config_info") && metric_label(&m->at[i], label, &text) && text.p)
-            v = strtod(text.p, NULL);
+        if (!strcmp(m->at[i].name, "cache_config_info") && metric_label(&m->at[i], label, &text) &&
+            text.p) v = strtod(text.p, NULL);
         buf_free(&text);
     }
     return v;
@@ -112,7 +117,8 @@ static bool block_pool(const struct metrics *m, struct gauge_page *p)
     if (share < 0 || share > 1)
         return false;
     p->unit = "blocks";
-    p->about = "vLLM reports one share of all blocks: full and window layers are not apart, and blocks "
+    p->about = "vLLM reports one share of all blocks: full and window layers are not apart, "
+    "and blocks "
                "that only the prefix cache holds count as free; of several engines the fullest";
     if (blocks >= 1 && blocks < INT32_MAX / 4 && size >= 1 && size <= 65536) {
         set_pool(p, POOL_FULL, share * blocks, blocks - whole(share * blocks), 0);
@@ -134,7 +140,8 @@ static bool read_metrics(const struct metrics *m, struct gauge_page *p)
     set_gauge(p, GAUGE_MAL, value_of(m, "spec_accept_length", METRICS_MAX));
     if (p->v[GAUGE_MAL] < 1) /* 0: nothing was drafted */
         p->v[GAUGE_MAL] = NAN;
-    p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total", NULL);
+    p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total",
+                       NULL);
     p->queries = value_of(m, "prefix_cache_queries_total", METRICS_SUM);
     double computed = value_of(m, "prompt_tokens_total", METRICS_SUM);
     /* llama-server counts prompt tokens without the cached ones */
@@ -163,7 +170,8 @@ static bool read_slots(const char *page, size_t n, struct gauge_page *p)
     if (!(total > 0 && total < INT32_MAX / 4))
         return false;
     p->unit = "slots";
-    p->about = "tokens of the server's slots; tokens that an idle slot holds for later count as used";
+    p->about = "tokens of the server's slots; tokens that an idle slot holds for later count as "
+    "used";
     set_pool(p, POOL_FULL, used, total - whole(used), 0);
     p->v[GAUGE_RUNNING] = (float)running;
     return true;
@@ -197,14 +205,16 @@ static double growth(double now, double before)
     return now >= 0 && before >= 0 && now >= before ? now - before : -1;
 }
 
-void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, const struct gauge_page *before,
-                uint64_t ns_before)
+void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns,
+                const struct gauge_page *before, uint64_t ns_before)
 {
     struct gauge_sample s = {.ns = ns};
     memcpy(s.v, now->v, sizeof s.v);
     if (ns_before && ns > ns_before) {
-        double queries = growth(now->queries, before->queries), hits = growth(now->hits, before->hits);
-        double drafts = growth(now->drafts, before->drafts), tokens = growth(now->tokens, before->tokens);
+        double queries = growth(now->queries, before->queries),
+            hits = growth(now->hits, before->hits);
+        double drafts = growth(now->drafts, before->drafts),
+            tokens = growth(now->tokens, before->tokens);
         double accepted = growth(now->accepted, before->accepted);
         if (queries > 0 && hits >= 0)
             s.v[GAUGE_HITS] = (float)fmin(hits / queries, 1);
@@ -221,7 +231,8 @@ void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, con
     g->view.n_read++;
     g->view.fault[0] = '\0';
     g->view.unit = now->unit;
-    g->view.about = now->about ? now->about : "from the server's metrics, which say nothing about its KV pools";
+    g->view.about = now->about ? now->about : "from the server's metrics, which say nothing about "
+    "its KV pools";
     g->view.hits = now->hits;
     g->view.queries = now->queries;
     for (int i = 0; i < N_GAUGES; i++)

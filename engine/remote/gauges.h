@@ -43,8 +43,8 @@ struct gauges {
 
 void gauges_open(struct gauges *g);
 void gauges_close(struct gauges *g, struct http *h);
-/* Takes the pages that the server's probe read as the first reading, so that an open server has been
- * read at least once. `ms` is the time between readings (0: there will be no more). */
+/* Takes the pages that the server's probe read as the first reading, so that an open server has
+ * been read at least once. `ms` is the time between readings (0: there will be no more). */
 void gauges_first(struct gauges *g, const struct server *s, int ms);
 /* Handles answers that have arrived, and begins a reading every `ms` milliseconds (0: never), but
  * not before the last one is answered. Returns the milliseconds after which it must be called again
@@ -62,7 +62,7 @@ void gauge_page_init(struct gauge_page *p); /* nothing is reported */
 bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p);
 /* The sample of a reading requested at `ns`; the reading before it was requested at ns_before (0:
  * there was none). */
-void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, const struct gauge_page *before,
-                uint64_t ns_before);
+void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns,
+                const struct gauge_page *before, uint64_t ns_before);
 
 #endif

@@ -54,7 +54,8 @@ static bool read_url(struct http *h, const char *text, bool key, struct err *e)
               curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
               (!strcmp(scheme, "http") || !strcmp(scheme, "https"));
     if (!ok)
-        err_set(e, ERR_USAGE, "\"%.200s\" is no address of a server; expected http://HOST:PORT", text);
+        err_set(e, ERR_USAGE, "\"%.200s\" is no address of a server; expected http://HOST:PORT",
+                text);
     if (ok) {
         curl_url_set(u, CURLUPART_USER, NULL, 0);
         curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
@@ -63,7 +64,8 @@ static bool read_url(struct http *h, const char *text, bool key, struct err *e)
         curl_url_get(u, CURLUPART_URL, &shown, 0);
         h->shown = xstrdup(shown ? shown : "?");
         if (!strcmp(scheme, "http") && !is_loopback(host))
-            h->warning = key ? "the key and the conversation travel unencrypted (http to another machine)"
+            h->warning = key ? "the key and the conversation travel unencrypted (http to another "
+            "machine)"
                              : "the conversation travels unencrypted (http to another machine)";
     }
     curl_free(scheme);
@@ -114,7 +116,8 @@ static void *resize(void *p, size_t n)
 bool http_open(struct http **out, const struct http_opts *o, struct err *e)
 {
     static bool once; /* before the first thread */
-    if (!once && curl_global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup, xcalloc) != CURLE_OK)
+    if (!once && curl_global_init_mem(CURL_GLOBAL_DEFAULT, xmalloc, free, resize, xstrdup,
+                                      xcalloc) != CURLE_OK)
         return err_set(e, ERR_MODEL, "libcurl cannot start");
     once = true;
     struct http *h = xcalloc(1, sizeof *h);

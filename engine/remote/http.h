@@ -27,16 +27,16 @@ enum {
     HTTP_STREAM = 1 << 30,  /* bytes of a stream, unpacked */
 };
 
-/* One request. The caller fills in the first part before http_begin(); the struct must stay where it
- * is until http_end(). */
+/* One request. The caller fills in the first part before http_begin(); the struct must stay where
+ * it is until http_end(). */
 struct http_call {
     const char *method, *path; /* "GET", "/v1/models" */
     const char *body;          /* JSON, sent as it is; NULL: none */
     uint64_t from;             /* asks for the bytes from this one on; 0: for all */
     bool as_stored;            /* asks for an answer that is not compressed */
     uint64_t most;             /* bytes of a stream, at most; 0: HTTP_STREAM */
-    /* Takes the bytes of a stream (an answer of status 200, or 206 with `from`); NULL: `answer` collects them. False:
-     * the request ends with *e. */
+    /* Takes the bytes of a stream (an answer of status 200, or 206 with `from`); NULL: `answer`
+     * collects them. False: the request ends with *e. */
     bool (*bytes)(void *arg, const void *p, size_t n, struct err *e);
     void *arg;
     const struct stop *stop; /* asked for each part that comes, because an answer can unpack to a

@@ -44,8 +44,8 @@ static void add_tops(struct incoming *in, const struct tops *t, int skip)
 {
     for (int i = 0; i < t->n; i++)
         if (t->at[i].k >= skip)
-            tops_add(&in->tops, in->n_token + t->at[i].k - skip, t->at[i].id, t->at[i].logp, t->at[i].text,
-                     (size_t)t->at[i].n);
+            tops_add(&in->tops, in->n_token + t->at[i].k - skip, t->at[i].id, t->at[i].logp,
+                     t->at[i].text, (size_t)t->at[i].n);
 }
 
 static void add_piece(struct incoming *in, const struct answer *a)

@@ -28,7 +28,8 @@ struct incoming;
 
 /* Called while a reply arrives; each may be NULL. */
 struct incoming_news {
-    void (*text)(struct incoming *in, int channel, const char *text, size_t n); /* 0 final, 1 thought */
+    /* 0 final, 1 thought */
+    void (*text)(struct incoming *in, int channel, const char *text, size_t n);
     void (*progress)(struct incoming *in, int64_t done, int64_t total);         /* of the prompt */
     void (*notice)(struct incoming *in, const char *line);
 };

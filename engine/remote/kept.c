@@ -89,7 +89,8 @@ static void add_step(struct remote_kept *k, const struct event *ev)
     int n = min_int(ev->tokens.n, TREE_MAX);
     for (int i = 0; i < n && !ev->facts; i++)
         none[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
-    ring_push(&k->ring, ev->turn, ev->step, &ev->rec, NULL, ev->tokens.v, ev->facts ? ev->facts : none, n);
+    ring_push(&k->ring, ev->turn, ev->step, &ev->rec, NULL, ev->tokens.v, ev->facts ? ev->facts
+              : none, n);
     add_tops(k, ev);
 }
 
@@ -97,7 +98,8 @@ static void add_turn(struct remote_kept *k, const struct event *ev)
 {
     struct served_turn *t = &k->turn[k->n_turn++ % SERVED_KEPT];
     *t = (struct served_turn){.turn = ev->turn, .reason = ev->reason, .n_tokens = ev->n_tokens,
-                              .us_first = ev->us_prefill, .us_decode = ev->us_decode, .length = NAN};
+                              .us_first = ev->us_prefill, .us_decode = ev->us_decode,
+                              .length = NAN};
     struct served *s = ev->served ? NULL : served_new();
     t->served = ev->served ? *ev->served : *s;
     t->served.metric = NULL;

@@ -94,7 +94,8 @@ static bool follows(const struct kv_blocks *k, const struct block *b)
     static const struct block_hash root;
     const struct chain *last = k->n_chain ? &k->chain[k->n_chain - 1] : NULL;
     int at = last ? last->position + last->n : 0;
-    return b->token && b->n_token <= k->ids.n - at && same(&b->parent, last ? &last->hash : &root) &&
+    return b->token && b->n_token <= k->ids.n - at &&
+           same(&b->parent, last ? &last->hash : &root) &&
            memcmp(b->token, k->ids.v + at, (size_t)b->n_token * sizeof(int32_t)) == 0;
 }
 
@@ -103,7 +104,8 @@ static void add_to_chain(struct kv_blocks *k, const struct block *b)
     const struct chain *last = k->n_chain ? &k->chain[k->n_chain - 1] : NULL;
     int at = last ? last->position + last->n : 0;
     if (k->n_chain == k->cap_chain)
-        k->chain = xrealloc(k->chain, (size_t)(k->cap_chain = 2 * k->cap_chain + 16), sizeof *k->chain);
+        k->chain = xrealloc(k->chain, (size_t)(k->cap_chain = 2 * k->cap_chain + 16),
+                            sizeof *k->chain);
     k->chain[k->n_chain++] = (struct chain){b->hash, at, b->n_token};
 }
 
@@ -191,7 +193,8 @@ static void store(struct kv_blocks *k, const struct kv_event *ev)
         }
         if (!b) {
             b = new_block(k, &ev->hash[i], i ? &ev->hash[i - 1] : &ev->parent,
-                          ev->token ? ev->token + (size_t)i * (size_t)ev->block_size : NULL, ev->block_size);
+                          ev->token ? ev->token + (size_t)i * (size_t)ev->block_size : NULL,
+                          ev->block_size);
             if (follows(k, b))
                 extend_chain(k);
         }

@@ -33,7 +33,8 @@ struct kv_blocks {
     uint64_t unknown; /* removals of blocks that were not stored */
     uint64_t dropped; /* blocks that were not stored: too many blocks or groups */
     struct ids ids;   /* of the session: prompt and reply */
-    struct chain { struct block_hash hash; int position, n; } *chain; /* (n_chain) the session's blocks */
+    /* (n_chain) the session's blocks */
+    struct chain { struct block_hash hash; int position, n; } *chain;
     int n_chain, cap_chain;
     struct block_sample *sample; /* (BLOCK_SAMPLES_KEPT) a ring */
     uint64_t n_sample;

@@ -80,9 +80,10 @@ static const char *const type_name[] = {"BlockStored", "BlockRemoved", "AllBlock
 /* Fields of an array by their place behind the type. */
 static enum field field_at(enum kv_event_kind kind, uint32_t i)
 {
-    static const uint8_t stored[] = {F_HASHES, F_PARENT, F_TOKENS, F_SIZE, F_NONE /* lora_id */, F_MEDIUM,
-                                     F_NONE /* lora_name */, F_NONE /* extra_keys */, F_GROUP, F_LAYERS,
-                                     F_WINDOW};
+    static const uint8_t stored[] = {F_HASHES, F_PARENT, F_TOKENS, F_SIZE, F_NONE /* lora_id */,
+                                     F_MEDIUM,
+                                     F_NONE /* lora_name */, F_NONE /* extra_keys */, F_GROUP,
+                                     F_LAYERS, F_WINDOW};
     static const uint8_t removed[] = {F_HASHES, F_MEDIUM, F_GROUP};
     if (kind == KV_STORED)
         return i < sizeof stored ? (enum field)stored[i] : F_NONE;

@@ -1,9 +1,10 @@
 /* kv_events.h - reads the events of a server's prefix cache, which vLLM and SGLang encode as
  * MessagePack.
  *
- * A batch is [time, [event, ...], rank] or a map of the same with names; so is each event, in either kind
- * of batch: arrays begin with their type (SGLang; vLLM before 0.26), maps have it under "type".
- * Fields at the end may be missing and unknown fields are skipped. Hashes and token ids stay as
+ * A batch is [time, [event, ...], rank] or a map of the same with names; so is each event, in
+ * either kind of batch: arrays begin with their type (SGLang; vLLM before 0.26), maps have it under
+ * "type". Fields at the end may be missing and unknown fields are skipped. Hashes and token ids
+ * stay as
  * received: nothing is recomputed. Pure functions.
  */
 #ifndef AERIE_KV_EVENTS_H
@@ -28,7 +29,8 @@ enum kv_event_kind { KV_STORED, KV_REMOVED, KV_CLEARED };
 struct kv_event {
     enum kv_event_kind kind;
     int rank;  /* of data parallelism, from the batch; 0: not reported */
-    const struct block_hash *hash; /* (n_hash) blocks in the order of their positions; none for KV_CLEARED */
+    const struct block_hash *hash; /* (n_hash) blocks in the order of their positions; none for
+                                      KV_CLEARED */
     int n_hash;
     char medium[24]; /* "GPU"; "": not reported */
     int group;       /* -1: not reported */
@@ -48,8 +50,8 @@ struct kv_batch {
     char why[160];          /* what was wrong with the first one that could not be read */
 };
 
-/* Reads a batch and calls fn for each event that can be read; ev and its arrays live during the call.
- * False and *e (ERR_MODEL): the bytes are not a batch, and fn was not called. */
+/* Reads a batch and calls fn for each event that can be read; ev and its arrays live during the
+ * call. False and *e (ERR_MODEL): the bytes are not a batch, and fn was not called. */
 bool kv_batch_read(struct kv_batch *b, const void *payload, size_t n,
                    void (*fn)(void *arg, const struct kv_event *ev), void *arg, struct err *e);
 

@@ -14,7 +14,8 @@ static bool copy_address(char *out, size_t room, const char *text, size_t n, str
     for (const char *p = colon; port && ++p < text + n;)
         port = *p >= '0' && *p <= '9';
     if (n >= room || !(port || ipc))
-        return err_set(e, ERR_USAGE, "\"%.*s\" is no address of KV events; expected tcp://HOST:PORT",
+        return err_set(e, ERR_USAGE, "\"%.*s\" is no address of KV events; "
+                                     "expected tcp://HOST:PORT",
                        (int)(n < 100 ? n : 100), text);
     memcpy(out, text, n);
     out[n] = '\0';
@@ -139,8 +140,8 @@ static bool take_live(struct kv_feed *f, uint64_t seq, const void *batch, size_t
     return true;
 }
 
-bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n, bool last,
-                  uint64_t *from)
+bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n,
+                  bool last, uint64_t *from)
 {
     uint64_t at;
     pthread_mutex_lock(&f->mu);

@@ -13,7 +13,8 @@
 
 /* "ADDRESS[,replay=ADDRESS]". */
 struct kv_address {
-    char events[120], replay[120]; /* "tcp://host:5557"; replay "": missed batches cannot be asked for */
+    char events[120], replay[120]; /* "tcp://host:5557"; replay "": missed batches cannot be asked
+                                      for */
 };
 bool kv_address_read(struct kv_address *a, const char *text, struct err *e);
 
@@ -35,10 +36,11 @@ void kv_feed_close(struct kv_feed *f);
  * missing, and the replay address may have them: request those from *from on, give the answers to
  * kv_feed_replayed(), and call this function with the same message again. last: applies the batch
  * even if others are missing. */
-bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n, bool last,
-                  uint64_t *from);
+bool kv_feed_live(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n,
+                  bool last, uint64_t *from);
 /* Handles an answer of the replay address: number and batch. False: it was the last one. */
-bool kv_feed_replayed(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch, size_t n);
+bool kv_feed_replayed(struct kv_feed *f, const void *seq, size_t n_seq, const void *batch,
+                      size_t n);
 /* Counts a message that is not a batch. */
 void kv_feed_refuse(struct kv_feed *f, const char *why);
 void kv_feed_connected(struct kv_feed *f, bool is);

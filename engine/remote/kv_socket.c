@@ -9,7 +9,8 @@
 #include <string.h>
 #include <zmq.h>
 
-enum { PARTS = 4, QUEUED = 100000, REPLAY_MS = 2000 }; /* REPLAY_MS: the longest silence of an answer */
+enum { PARTS = 4, QUEUED = 100000, REPLAY_MS = 2000 }; /* REPLAY_MS: the longest silence of an
+                                                          answer */
 
 struct kv_socket {
     struct kv_feed *feed;
@@ -41,7 +42,8 @@ static void message_free(struct kv_message *m)
     m->n = 0;
 }
 
-/* Receives a message if one is there. The caller frees it. False: none, or the context has ended. */
+/* Receives a message if one is there. The caller frees it. False: none, or the context has
+ * ended. */
 static bool receive(void *socket, struct kv_message *m)
 {
     bool more = true;
@@ -119,14 +121,15 @@ static void replay(struct kv_socket *s, uint64_t from)
     uint8_t seq[8];
     struct kv_message m;
     bool more = true;
-    if (!s->replay && (!(s->replay = new_socket(s, ZMQ_DEALER)) || zmq_connect(s->replay, s->feed->address.replay) < 0)) {
+    if (!s->replay && (!(s->replay = new_socket(s, ZMQ_DEALER)) ||
+                       zmq_connect(s->replay, s->feed->address.replay) < 0)) {
         kv_feed_refuse(s->feed, "the replay address cannot be connected to");
         return;
     }
     for (int i = 0; i < 8; i++)
         seq[i] = (uint8_t)(from >> (8 * (7 - i)));
-    if (zmq_send(s->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 || zmq_send(s->replay, seq, 8, ZMQ_DONTWAIT) < 0)
-        more = false;
+    if (zmq_send(s->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+        zmq_send(s->replay, seq, 8, ZMQ_DONTWAIT) < 0) more = false;
     while (more) {
         zmq_pollitem_t item = {.socket = s->replay, .events = ZMQ_POLLIN};
         if (zmq_poll(&item, 1, REPLAY_MS) <= 0)
@@ -213,7 +216,8 @@ struct kv_socket *kv_socket_open(struct kv_feed *f, struct err *e)
     if (!s->sub || !watch(s))
         err_set(e, ERR_MODEL, "KV events: no descriptor is left to receive them");
     else if (zmq_connect(s->sub, f->address.events) < 0)
-        err_set(e, ERR_USAGE, "KV events: cannot connect to %s: %s", f->address.events, zmq_strerror(errno));
+        err_set(e, ERR_USAGE, "KV events: cannot connect to %s: %s", f->address.events,
+                zmq_strerror(errno));
     else if (pthread_create(&s->thread, NULL, socket_thread, s) != 0)
         err_set(e, ERR_MODEL, "KV events: no thread is left to receive them");
     else

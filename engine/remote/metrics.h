@@ -33,8 +33,8 @@ void metrics_free(struct metrics *m);
 /* The value of a label of a sample, unescaped: false where it has no such label. */
 bool metric_label(const struct metric *s, const char *label, struct buf *out);
 
-/* The next label of a set: its beginning, as received, and *n, its bytes; *at, at first s->labels, is
- * set behind it. NULL: there is none. */
+/* The next label of a set: its beginning, as received, and *n, its bytes; *at, at first s->labels,
+ * is set behind it. NULL: there is none. */
 const char *metric_pair(const char **at, size_t *n);
 
 enum metrics_join { METRICS_SUM, METRICS_MAX };

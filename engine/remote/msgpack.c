@@ -25,7 +25,8 @@ static bool number(struct msgpack *m, int n, uint64_t *out)
     return true;
 }
 
-static bool set_bytes(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind, uint64_t n)
+static bool set_bytes(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind,
+                      uint64_t n)
 {
     if (n > (uint64_t)(m->end - m->p))
         return fail(m);
@@ -37,7 +38,8 @@ static bool set_bytes(struct msgpack *m, struct msgpack_value *v, enum msgpack_k
 }
 
 /* Every item takes at least a byte. */
-static bool set_items(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind, uint64_t n)
+static bool set_items(struct msgpack *m, struct msgpack_value *v, enum msgpack_kind kind,
+                      uint64_t n)
 {
     if ((kind == MP_MAP ? 2 * n : n) > (uint64_t)(m->end - m->p))
         return fail(m);
@@ -82,13 +84,17 @@ static void set_real(struct msgpack_value *v, uint64_t bits, int bytes)
 /* The formats from 0xC4 on; those of one kind stand in the order of their sizes. */
 static bool next_long(struct msgpack *m, int head, struct msgpack_value *v)
 {
-    static const struct { uint8_t bytes; /* of the number behind the head */ uint8_t is; } form[] = {
+    static const struct {
+        uint8_t bytes; /* of the number behind the head */
+        uint8_t is;
+    } form[] = {
         {1, 'b'}, {2, 'b'}, {4, 'b'},        /* C4: bytes */
         {1, 'x'}, {2, 'x'}, {4, 'x'},                 /* C7: extensions */
         {4, 'f'}, {8, 'f'},                           /* CA: float, double */
         {1, 'u'}, {2, 'u'}, {4, 'u'}, {8, 'u'},       /* CC: unsigned */
         {1, 's'}, {2, 's'}, {4, 's'}, {8, 's'},       /* D0: signed */
-        {0, 'x'}, {0, 'x'}, {0, 'x'}, {0, 'x'}, {0, 'x'}, /* D4: extensions of 1, 2, 4, 8, 16 bytes */
+        {0, 'x'}, {0, 'x'}, {0, 'x'}, {0, 'x'}, {0, 'x'}, /* D4: extensions of 1, 2, 4, 8, 16
+                                                             bytes */
         {1, 't'}, {2, 't'}, {4, 't'},                 /* D9: texts */
         {2, 'a'}, {4, 'a'}, {2, 'm'}, {4, 'm'},       /* DC: arrays, maps */
     };

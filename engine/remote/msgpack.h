@@ -38,7 +38,8 @@ struct msgpack_value {
 };
 
 struct msgpack msgpack_of(const void *p, size_t n);
-/* Reads one value; of a container only its head: its items are the next values. False: there is none. */
+/* Reads one value; of a container only its head: its items are the next values. False: there is
+ * none. */
 bool msgpack_next(struct msgpack *m, struct msgpack_value *v);
 /* Skips one value with everything in it. */
 bool msgpack_skip(struct msgpack *m);

@@ -17,8 +17,8 @@ struct page_pair {
 
 void page_pair_open(struct page_pair *p, struct server *s); /* takes s->page */
 void page_pair_begin(struct page_pair *p, const struct gauges *g);
-/* Reads the page after a reply that was sent at ns_sent, for at most ms milliseconds, and writes both
- * into *out. */
+/* Reads the page after a reply that was sent at ns_sent, for at most ms milliseconds, and writes
+ * both into *out. */
 void page_pair_end(struct page_pair *p, struct http *h, const char *model, uint64_t ns_sent, int ms,
                    struct served *out);
 void page_pair_close(struct page_pair *p);

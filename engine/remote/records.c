@@ -1,5 +1,5 @@
-/* records.c - see records.h. Replies are read by answer.h, so a field that the client understands in a server's
- * answer is understood in a file, too. */
+/* records.c - see records.h. Replies are read by answer.h, so a field that the client understands
+ * in a server's answer is understood in a file, too. */
 #include "engine/remote/records.h"
 
 #include <jansson.h>

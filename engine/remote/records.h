@@ -1,11 +1,11 @@
 /* records.h - reads files of recorded requests to servers and their replies: one JSON object a
  * line.
  *
- * Read are: the OpenAI batch API (lines with custom_id and body; lines with custom_id and response.body),
- * which vLLM's run_batch writes, too; {"request": ..., "response": ...}, as aerie's script writes them from
- * SGLang's dumps; and plain lines that hold the fields of a request and of its reply side by side
- * (messages or prompt, choices or vLLM's outputs). Facts that a line does not have stay "not
- * reported". Pure functions; a struct belongs to one thread.
+ * Read are: the OpenAI batch API (lines with custom_id and body; lines with custom_id and
+ * response.body), which vLLM's run_batch writes, too; {"request": ..., "response": ...}, as aerie's
+ * script writes them from SGLang's dumps; and plain lines that hold the fields of a request and of
+ * its reply side by side (messages or prompt, choices or vLLM's outputs). Facts that a line does
+ * not have stay "not reported". Pure functions; a struct belongs to one thread.
  */
 #ifndef AERIE_RECORDS_H
 #define AERIE_RECORDS_H
@@ -28,7 +28,8 @@ struct record {
     struct past_turn *past; /* (n_past) exchanges before the question, without ids */
     int n_past;
     char *text;      /* the question; "" where only ids are known */
-    int joined;      /* messages that were joined with others, because user and assistant did not alternate */
+    int joined;      /* messages that were joined with others, because user and assistant did not
+                        alternate */
     int left_out;    /* parts of messages that are not text */
     bool raw;        /* the prompt is plain text, not a chat */
     struct ids prompt; /* n 0: not known */
@@ -49,7 +50,8 @@ struct record {
     double created;               /* seconds since 1970; 0: not known */
 };
 
-/* Reads one line of n bytes. False and *e (ERR_USAGE): the line is no such record; *r is empty then. */
+/* Reads one line of n bytes. False and *e (ERR_USAGE): the line is no such record; *r is empty
+ * then. */
 bool record_read(struct record *r, const char *line, size_t n, struct err *e);
 /* Moves the request of *request to *reply, which has only a reply. */
 void record_join(struct record *reply, struct record *request);

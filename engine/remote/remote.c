@@ -81,8 +81,10 @@ static void idle(struct talk *t)
 static void watch_silence(struct remote *r, const struct incoming *in)
 {
     char text[80];
-    uint64_t since = in->call.ns_last > in->call.ns_begin ? in->call.ns_last : in->call.ns_begin, now = clock_ns();
-    bool stalled = in->state == INCOMING_RUNS && since && now > since + SILENT_MS * (uint64_t)1000000;
+    uint64_t since = in->call.ns_last > in->call.ns_begin ? in->call.ns_last : in->call.ns_begin,
+        now = clock_ns();
+    bool stalled = in->state == INCOMING_RUNS && since &&
+                   now > since + SILENT_MS * (uint64_t)1000000;
     if (stalled) {
         snprintf(text, sizeof text, in->ns_first ? "nothing came for %d s" : "no answer for %d s",
                  (int)((now - since) / 1000000000));
@@ -130,17 +132,19 @@ static void note_seen(struct remote *r, const struct incoming *in)
     said[REPORT_ACCEPT_REQUEST] |= in->count.drafted >= 0;
     said[REPORT_ACCEPT_STEP] |= in->accepted.n > 0;
     said[REPORT_CACHED] |= in->count.cached >= 0;
-    said[REPORT_TIMES] |= in->count.ms_queue >= 0 || in->count.ms_first >= 0 || in->count.ms_prompt >= 0;
+    said[REPORT_TIMES] |= in->count.ms_queue >= 0 || in->count.ms_first >= 0 ||
+                          in->count.ms_prompt >= 0;
 }
 
 /* n_prompt: tokens of the prompt that were counted when the turn began. steps: sums over the steps
  * that the server listed; without any, its own sums count. */
-static void count_reply(struct talk *t, const struct incoming *in, int n_prompt, const struct talk_reply *out,
-                        const struct draft_sums *steps)
+static void count_reply(struct talk *t, const struct incoming *in, int n_prompt,
+                        const struct talk_reply *out, const struct draft_sums *steps)
 {
     pthread_mutex_lock(&t->mu);
     struct chat_view *v = &t->view;
-    struct draft_sums own = {.drafted = (uint64_t)out->n_drafted, .accepted = (uint64_t)out->n_accepted,
+    struct draft_sums own = {.drafted = (uint64_t)out->n_drafted,
+                             .accepted = (uint64_t)out->n_accepted,
                              .cycles = (uint64_t)reply_count(in->count.verifies)};
     const struct draft_sums *turn = steps->cycles ? steps : &own;
     v->generated += (uint64_t)out->n_tokens;
@@ -152,7 +156,8 @@ static void count_reply(struct talk *t, const struct incoming *in, int n_prompt,
     v->turn_mal = draft_sums_mal(turn);
     v->session_mal = draft_sums_mal(&v->drafts);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);
-    v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens : talk_words(t);
+    v->length = in->count.prompt >= 0 ? reply_count(in->count.prompt) + out->n_tokens
+                                      : talk_words(t);
     pthread_mutex_unlock(&t->mu);
 }
 
@@ -162,7 +167,8 @@ static double known_ms(double ms)
 }
 
 /* The server's report of a reply, unchanged. prompt: the ids with which the turn began. */
-static struct served *served_of(struct remote *r, const struct incoming *in, const struct ids *prompt)
+static struct served *served_of(struct remote *r, const struct incoming *in,
+                                const struct ids *prompt)
 {
     const struct answer_counts *n = &in->count;
     struct served *s = served_new();
@@ -325,7 +331,8 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *r = remote_of(t);
     struct incoming in;
-    struct remote_turn turn = {.r = r, .out = out, .in = &in, .regen = regen, .ns_sent = clock_ns()};
+    struct remote_turn turn = {.r = r, .out = out, .in = &in, .regen = regen,
+                               .ns_sent = clock_ns()};
     struct said *said;
     struct buf body = {0}, ask = {0};
     int n = messages(t, NULL, &said);
@@ -390,8 +397,10 @@ static void post_batch_reply(struct remote_batch *b, int i, struct event *end)
 {
     const struct incoming *in = &b->in[i];
     struct event ev = talk_event(b->talk, EV_BATCH_REPLY);
-    ev.batch = (struct batch_rec){.index = i, .count = b->n, .n_prompt = reply_count(in->count.prompt),
-                                  .n_reused = reply_count(in->count.cached), .n_tokens = incoming_tokens(in),
+    ev.batch = (struct batch_rec){.index = i, .count = b->n,
+                                  .n_prompt = reply_count(in->count.prompt),
+                                  .n_reused = reply_count(in->count.cached),
+                                  .n_tokens = incoming_tokens(in),
                                   .refused = in->failed && in->ns_first == 0};
     ev.batch.n_computed = max_int(0, ev.batch.n_prompt - ev.batch.n_reused);
     ev.reason = reply_stop(in);
@@ -444,7 +453,8 @@ static void other(struct talk *t, const struct request *rq)
         incoming_init(&b.in[i]);
         b.in[i].news = &news;
         b.in[i].arg = &b;
-        b.in[i].path = server_ask(&r->server, said, n, &set, set.seed + (several ? i : 0), &body[i]);
+        b.in[i].path = server_ask(&r->server, said, n, &set, set.seed + (several ? i : 0),
+                                  &body[i]);
         b.in[i].body = body[i].p;
         free(said);
     }
@@ -455,7 +465,8 @@ static void other(struct talk *t, const struct request *rq)
         buf_free(&b.text[i]);
         buf_free(&body[i]);
     }
-    end.reason = end.batch.n_done == b.n ? STOP_END : stop_asked(&t->stop) ? STOP_CANCEL : STOP_FAULT;
+    end.reason = end.batch.n_done == b.n ? STOP_END : stop_asked(&t->stop) ? STOP_CANCEL
+                 : STOP_FAULT;
     end.us_decode = (clock_ns() - begin) / 1000;
     talk_post(t, &end);
     free(b.in);
@@ -521,8 +532,8 @@ static void closed(struct talk *t)
 static void fill_info(struct remote *r)
 {
     struct backend_info *i = &r->talk.info;
-    r->about = xasprintf("%s%s%s", server_kind_name(r->server.kind), r->server.version[0] ? " " : "",
-                         r->server.version);
+    r->about = xasprintf("%s%s%s", server_kind_name(r->server.kind), r->server.version[0] ? " "
+                         : "", r->server.version);
     r->device = xstrdup(http_url(r->http));
     server_facts_json(&r->server, &r->facts);
     i->model_dir = r->server.model;
@@ -593,7 +604,8 @@ static void fill_lacks(struct remote *r)
         {VIEW_CHECK, "%s reports sums of its pools, no page tables, so there is nothing to check"},
         {VIEW_DEBUG, "%s cannot pause a turn or go back in it; only the local engine can"},
         {VIEW_PROBE, "%s computes no step again with taps; only the local engine does"},
-        {VIEW_FAULTS, "%s has no historical faults to switch on: they are switches of the local engine"},
+        {VIEW_FAULTS, "%s has no historical faults to switch on: they are switches of the local "
+                      "engine"},
         {VIEW_JOBS, "clients of %s ask the server itself"},
     };
     struct backend *b = &r->talk.base;
@@ -601,7 +613,8 @@ static void fill_lacks(struct remote *r)
     for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
         enum backend_view v = never[i].view;
         const char *at = strstr(never[i].what, "%s");
-        r->lacks[v] = xasprintf("%.*s%s%s%s", (int)(at - never[i].what), never[i].what, r->about, at + 2,
+        r->lacks[v] = xasprintf("%.*s%s%s%s", (int)(at - never[i].what), never[i].what, r->about,
+                                at + 2,
                                 v == VIEW_PAGES && events ? "; --kv-events shows its blocks" : "");
         b->lacks[v] = r->lacks[v];
     }
@@ -638,14 +651,16 @@ static void fill_views(struct remote *r)
     b->steps = &steps;
     b->served = &r->served;
     b->lacks[VIEW_BLOCKS] = blocks_lacks(&r->blocks);
-    b->lacks[VIEW_GAUGES] = r->server.answers[REPORT_POOLS] ? NULL : server_lacks(&r->server, REPORT_METRICS);
+    b->lacks[VIEW_GAUGES] = r->server.answers[REPORT_POOLS]
+                                ? NULL : server_lacks(&r->server, REPORT_METRICS);
     b->blocks = b->lacks[VIEW_BLOCKS] ? NULL : &blocks;
     b->pools = b->lacks[VIEW_POOLS] ? NULL : &pools;
     b->gauges = b->lacks[VIEW_GAUGES] ? NULL : &gauges;
 }
 
 static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
-                                        .idle = idle, .wake = wake, .posted = posted, .token = token_text,
+                                        .idle = idle, .wake = wake, .posted = posted,
+                                        .token = token_text,
                                         .closed = closed};
 
 struct backend *remote_open(const struct engine_opts *o, struct err *e)

@@ -84,7 +84,8 @@ static int pos_before(const struct incoming *in, int at)
 
 /* Posts the steps that the server lists with their accepted drafts: step i yields accepted[i] + 1
  * tokens, the last step perhaps fewer, because the reply ended at an accepted token; servers may
- * count accepted drafts behind the end. The `lead` tokens before them come from the prompt's pass. */
+ * count accepted drafts behind the end. The `lead` tokens before them come from the prompt's
+ * pass. */
 static int post_server_steps(struct talk *t, const struct incoming *in, int lead,
                              struct draft_sums *sums)
 {

@@ -28,15 +28,20 @@ const char *report_name(enum report r) { return report_names[r]; }
 static const char *const lacks[N_SERVERS][N_REPORTS] = {
     [SERVER_OPENAI] =
         {"the OpenAI API has no ids of prompts", "the OpenAI API has no token ids", NULL,
-         "the OpenAI API says nothing about drafts", "the OpenAI API says nothing about drafts", NULL,
-         "the OpenAI API has no times", "the OpenAI API says nothing about the KV cache", "this server has no /metrics",
-         "the OpenAI API says nothing about the server"},
+         "the OpenAI API says nothing about drafts", "the OpenAI API says nothing about drafts",
+         NULL,
+         "the OpenAI API has no times", "the OpenAI API says nothing about the KV cache",
+         "this server has no /metrics", "the OpenAI API says nothing about the server"},
     [SERVER_VLLM] =
         {NULL, NULL, NULL,
-         "vLLM reports drafts of a request only with --per-request-spec-decode-metrics (after 0.28)",
-         "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed (after 0.28)", NULL,
-         "vLLM reports queue time and time to the first token only with --enable-per-request-metrics", NULL,
-         NULL, "vLLM tells its launch arguments only with VLLM_SERVER_DEV_MODE=1 in its environment"},
+         "vLLM reports drafts of a request only with --per-request-spec-decode-metrics (after "
+         "0.28)",
+         "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed (after "
+         "0.28)", NULL,
+         "vLLM reports queue time and time to the first token only with "
+         "--enable-per-request-metrics", NULL,
+         NULL, "vLLM tells its launch arguments only with VLLM_SERVER_DEV_MODE=1 in its "
+         "environment"},
     [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL, NULL,
                        "SGLang reports its pools only with --enable-metrics",
                        "SGLang has /metrics only with --enable-metrics", NULL},
@@ -53,14 +58,18 @@ static const char *const lacks[N_SERVERS][N_REPORTS] = {
 };
 
 /* What the answer of a probed endpoint decides. */
-static bool is_probed(enum report r) { return r == REPORT_POOLS || r == REPORT_METRICS || r == REPORT_LAUNCH; }
+static bool is_probed(enum report r)
+{
+    return r == REPORT_POOLS || r == REPORT_METRICS || r == REPORT_LAUNCH;
+}
 
 const char *server_lacks(const struct server *s, enum report r)
 {
     if (s->said[r] || (is_probed(r) && s->answers[r]))
         return NULL;
     if (is_probed(r) && !lacks[s->kind][r])
-        return r == REPORT_LAUNCH ? "this server does not tell how it was started" : "this server has no /metrics";
+        return r == REPORT_LAUNCH ? "this server does not tell how it was started"
+                                  : "this server has no /metrics";
     return lacks[s->kind][r];
 }
 
@@ -69,7 +78,8 @@ const char *server_lacks(const struct server *s, enum report r)
 /* vLLM and aerie: the target's own token of each step counts. */
 static double length_by_steps(const struct served *s)
 {
-    return s->verifies > 0 && s->accepted >= 0 ? 1 + (double)s->accepted / (double)s->verifies : NAN;
+    return s->verifies > 0 && s->accepted >= 0 ? 1 + (double)s->accepted / (double)s->verifies
+                                               : NAN;
 }
 
 /* SGLang: the prompt's token counts, too. */
@@ -89,14 +99,17 @@ static const struct counting {
     const char *rate, *length;
     double (*value)(const struct served *s);
 } counting[N_SERVERS] = {
-    [SERVER_VLLM] = {"num_accepted_draft_tokens / num_draft_tokens", "1 + num_accepted_draft_tokens / num_spec_steps",
-                     length_by_steps},
-    [SERVER_AERIE] = {"num_accepted_draft_tokens / num_draft_tokens", "1 + num_accepted_draft_tokens / num_spec_steps",
-                      length_by_steps},
-    [SERVER_SGLANG] = {"spec_num_correct_drafts / spec_num_proposed_drafts (before: spec_accept_token_num / "
-                       "spec_draft_token_num)", "completion_tokens / spec_verify_ct", length_by_tokens},
-    [SERVER_LLAMA] = {"draft_n_accepted / draft_n", "at most predicted_n / (predicted_n - draft_n_accepted), derived: "
-                      "llama-server does not count its steps, and counts accepted drafts behind the end", length_derived},
+    [SERVER_VLLM] = {"num_accepted_draft_tokens / num_draft_tokens",
+                     "1 + num_accepted_draft_tokens / num_spec_steps", length_by_steps},
+    [SERVER_AERIE] = {"num_accepted_draft_tokens / num_draft_tokens",
+                      "1 + num_accepted_draft_tokens / num_spec_steps", length_by_steps},
+    [SERVER_SGLANG] = {"spec_num_correct_drafts / spec_num_proposed_drafts (before: "
+                       "spec_accept_token_num / spec_draft_token_num)",
+                       "completion_tokens / spec_verify_ct", length_by_tokens},
+    [SERVER_LLAMA] = {"draft_n_accepted / draft_n",
+                      "at most predicted_n / (predicted_n - draft_n_accepted), derived: "
+                      "llama-server does not count its steps, and counts accepted drafts behind "
+                      "the end", length_derived},
 };
 
 const char *server_rate_formula(enum server_kind k) { return counting[k].rate; }
@@ -137,8 +150,8 @@ static void copy_text(char *out, size_t room, const json_t *v)
 /* SGLang reports the arguments of its launch, keys included. */
 static bool is_secret(const char *name)
 {
-    static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret", "credential",
-                                       "auth", "hf_token", "access_token"};
+    static const char *const word[] = {"api_key", "apikey", "password", "passwd", "secret",
+                                       "credential", "auth", "hf_token", "access_token"};
     for (size_t i = 0; i < sizeof word / sizeof *word; i++)
         if (ascii_contains(name, word[i]))
             return true;
@@ -160,8 +173,8 @@ static void add_facts(struct buf *out, const json_t *o)
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)o, key, v) {
-        bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) && !strpbrk(key, "=\n") &&
-                   !has_fact(out, key);
+        bool one = !json_is_object(v) && !json_is_array(v) && !is_secret(key) &&
+                   !strpbrk(key, "=\n") && !has_fact(out, key);
         char *text = one ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
         if (text && !strchr(text, '\n') && strlen(text) < 400)
             buf_printf(out, "%s=%s\n", key, text);
@@ -194,11 +207,13 @@ static bool pick_model(struct server *s, const json_t *models, const char *want,
     if (s->model[0])
         return true;
     if (want && first[0])
-        return err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %s", want, first);
+        return err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %s", want,
+                       first);
     return err_set(e, ERR_MODEL, "the server lists no model");
 }
 
-/* The kind, by the endpoints that only one kind has; fills version and facts. False: unreachable. */
+/* The kind, by the endpoints that only one kind has; fills version and facts. False:
+ * unreachable. */
 static bool find_kind(struct server *s, struct http *h, const struct stop *stop, struct err *e)
 {
     static const struct { const char *path; enum server_kind kind; const char *version; } sign[] = {
@@ -434,8 +449,8 @@ static void put_variables(enum effort f, struct buf *b)
     jput_close(b, '}');
 }
 
-/* ollama's "think" is a bool or an effort; the others have OpenAI's name for the effort, and those that
- * render a template of their own a variable to switch thinking off. */
+/* ollama's "think" is a bool or an effort; the others have OpenAI's name for the effort, and those
+ * that render a template of their own a variable to switch thinking off. */
 static void put_effort(const struct server *s, enum effort f, struct buf *b)
 {
     const char *name = s->kind == SERVER_OLLAMA ? "think" : "reasoning_effort";
@@ -479,7 +494,8 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     jput_raw(b, "{\"include_usage\":true}");
     jput_fields(b, "%d{logprobs?}%d{top_logprobs}", true, 4);
     if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
-        jput_fields(b, "%d{return_token_ids?}%d{return_tokens_as_token_ids?}", true, true); /* ids of the rivals, too */
+        /* ids of the rivals, too */
+        jput_fields(b, "%d{return_token_ids?}%d{return_tokens_as_token_ids?}", true, true);
     }
     if (s->kind == SERVER_LLAMA) {
         jput_fields(b, "%d{return_tokens?}%d{return_progress?}%d{timings_per_token?}", true, true,

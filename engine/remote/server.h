@@ -44,16 +44,16 @@ struct server {
     char version[64];
     char model[256]; /* the name by which the server serves it */
     int context;     /* most tokens of a request, 0: not reported */
-    struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such, the
-                         values as JSON. Never a key or a password */
+    struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such,
+                         the values as JSON. Never a key or a password */
     struct buf page;  /* of its metrics, when it was probed */
     struct buf slots; /* llama-server's /slots then */
     bool said[N_REPORTS];     /* it has reported this */
     bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
 };
 
-/* The connections to a server, with its key and headers. False and *e (ERR_USAGE): the address, the key's
- * file or a header cannot be used. The caller ends with http_close(). */
+/* The connections to a server, with its key and headers. False and *e (ERR_USAGE): the address, the
+ * key's file or a header cannot be used. The caller ends with http_close(). */
 bool server_http(struct http **h, const struct server_opts *o, struct err *e);
 /* Finds out what the server is. model: the name to use, or NULL: the only one it serves, else the
  * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
@@ -68,9 +68,9 @@ void server_facts_json(const struct server *s, struct buf *out);
  * for people; NULL: it can. */
 const char *server_lacks(const struct server *s, enum report r);
 
-/* How this kind of server counts drafts, in the names of its own fields: accepted per drafted token, and tokens
- * of a verifying step; NULL: it does not. server_length(): the latter of a reply, NAN where it is not known;
- * NULL with the formula. Constant. */
+/* How this kind of server counts drafts, in the names of its own fields: accepted per drafted
+ * token, and tokens of a verifying step; NULL: it does not. server_length(): the latter of a reply,
+ * NAN where it is not known; NULL with the formula. Constant. */
 const char *server_rate_formula(enum server_kind k);
 const char *server_length_formula(enum server_kind k);
 double (*server_length(enum server_kind k))(const struct served *s);

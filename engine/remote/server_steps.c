@@ -1,7 +1,8 @@
 /* server_steps.c - see server_steps.h. */
 #include "engine/remote/server_steps.h"
 
-/* Whether the listed steps, after `lead` tokens, yield all tokens, and the last step at least one. */
+/* Whether the listed steps, after `lead` tokens, yield all tokens, and the last step at least
+ * one. */
 static bool adds_up(const struct incoming *in, int lead)
 {
     int64_t at = lead;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCREEN_QUEUE = 4096, MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
+enum { SCREEN_QUEUE = 4096,
+       MOST_WAITING = sizeof((struct talk *)0)->waiting / sizeof(struct request) };
 
 static struct talk *talk_of(struct backend *b)
 {

@@ -1,5 +1,6 @@
-/* upkeep.c - see upkeep.h. Endpoints: vLLM 0.26 (POST /reset_prefix_cache in development mode), SGLang of
- * late 2026 (POST /flush_cache), llama-server b11434 (POST /slots/N?action=erase with --slot-save-path). */
+/* upkeep.c - see upkeep.h. Endpoints: vLLM 0.26 (POST /reset_prefix_cache in development mode),
+ * SGLang of late 2026 (POST /flush_cache), llama-server b11434 (POST /slots/N?action=erase with
+ * --slot-save-path). */
 #include "engine/remote/upkeep.h"
 
 #include <jansson.h>

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #define NO_CUDA                                                                                    \
-    "this build has no CUDA; a package made where the CUDA toolkit is has it, and the sources build it: 'make CUDA=1'"
+    "this build has no CUDA; a package made where the CUDA toolkit is has it, "                    \
+    "and the sources build it: 'make CUDA=1'"
 
 static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
                     struct err *e)
@@ -70,7 +71,8 @@ bool device_choose(struct device *dev, const struct device_opts *w, struct err *
 bool device_open(struct device *dev, const char *name, int threads, const char *precision,
                  struct err *e)
 {
-    return device_choose(dev, &(struct device_opts){.name = name, .threads = threads, .precision = precision},
+    return device_choose(dev, &(struct device_opts){.name = name, .threads = threads,
+                                                    .precision = precision},
                          NULL, e);
 }
 

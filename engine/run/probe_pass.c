@@ -52,7 +52,8 @@ static void get_floats(struct net *n, kbuf src, size_t first, size_t count, floa
                   count * sizeof *dst);
 }
 
-/* Keeps the probe's rows of a buffer whose rows are `width` floats; `from`: the buffer's first row. */
+/* Keeps the probe's rows of a buffer whose rows are `width` floats; `from`: the buffer's first
+ * row. */
 static void keep(struct net *n, int l, enum probe_point at, kbuf src, int from, int width)
 {
     struct probe *p = n->probe->out;

@@ -27,8 +27,8 @@ bool probe_open(struct probe_pass *x, struct net *n, struct err *e);
 void probe_close(struct probe_pass *x, struct net *n);
 
 /* Called by net_forward(), in this order: begin, then in each layer the residual, attention (after
- * q, k and v are there), output (of a pass in two parts), residual, experts, residual; then the last
- * boundary. Without n->probe they do nothing. */
+ * q, k and v are there), output (of a pass in two parts), residual, experts, residual; then the
+ * last boundary. Without n->probe they do nothing. */
 void probe_begin(struct net *n, const struct plan *p, const struct k_plan *kp);
 void probe_residual(struct net *n, int l, enum probe_point at);
 void probe_attention(struct net *n, int l);

@@ -228,8 +228,8 @@ static bool run_batch(struct batch *b, struct err *e)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Posts EV_BATCH_REPLY for every reply that was not reported yet: for replies that were stopped with
- * the text generated so far, and for complete ones that waited for an earlier reply. */
+/* Posts EV_BATCH_REPLY for every reply that was not reported yet: for replies that were stopped
+ * with the text generated so far, and for complete ones that waited for an earlier reply. */
 static void report_rest(struct batch *b, enum stop_reason why)
 {
     for (int i = b->n_reported; i < b->n; i++) {

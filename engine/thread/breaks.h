@@ -1,5 +1,6 @@
-/* breaks.h - breakpoints, watches and the condition of /until: a list that is tested against one step
- * after another. The debugger of a live engine and the player of a recorded session use it. No locks.
+/* breaks.h - breakpoints, watches and the condition of /until: a list that is tested against one
+ * step after another. The debugger of a live engine and the player of a recorded session use it. No
+ * locks.
  */
 #ifndef AERIE_BREAKS_H
 #define AERIE_BREAKS_H
@@ -25,8 +26,8 @@ int breaks_add(struct breaks *b, const char *condition, bool watch, struct err *
 bool breaks_remove(struct breaks *b, int number, struct err *e);
 /* Watches compare the next step with no step before it. */
 void breaks_forget(struct breaks *b);
-/* Whether a breakpoint or watch (*broke), or the condition, asks for a pause after this step; `why` names
- * it. All watches are updated, also if another one causes the pause. past: only updates the
+/* Whether a breakpoint or watch (*broke), or the condition, asks for a pause after this step; `why`
+ * names it. All watches are updated, also if another one causes the pause. past: only updates the
  * watches. */
 bool breaks_hold(struct breaks *b, const struct step_facts *s, bool past, bool *broke, char *why,
                  size_t n);

@@ -1,10 +1,10 @@
 /* contexts.h - the tokens that each turn's context held, so that a step of any turn can be computed
  * again.
  *
- * A turn's context is its prompt and what it generated. Most of it is the context of the turn before,
- * so only the part after the common head is kept: all turns of a session together take about as many
- * ids as were ever computed. Above CONTEXT_IDS the oldest turns are removed. Only the engine's
- * thread changes them, under its lock. */
+ * A turn's context is its prompt and what it generated. Most of it is the context of the turn
+ * before, so only the part after the common head is kept: all turns of a session together take
+ * about as many ids as were ever computed. Above CONTEXT_IDS the oldest turns are removed. Only the
+ * engine's thread changes them, under its lock. */
 #ifndef AERIE_CONTEXTS_H
 #define AERIE_CONTEXTS_H
 

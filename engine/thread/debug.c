@@ -77,7 +77,8 @@ static void pause_at(struct engine *g, const struct debug_view *v)
 static struct debug_view view_of(const struct engine *g, int step, enum step_phase phase,
                                  const struct tree *t, const int32_t *token, int n_token)
 {
-    struct debug_view v = {.turn = g->shared.turn, .step = step, .phase = phase, .n_token = n_token};
+    struct debug_view v = {.turn = g->shared.turn, .step = step, .phase = phase,
+                           .n_token = n_token};
     if (t && t->n > 1)
         v.tree = *t;
     if (n_token)
@@ -196,7 +197,8 @@ static struct step_facts facts_of_step(struct engine *g)
     s.tree = &l->tree;
     s.token = l->tok.v + l->tok.n - l->n_new;
     s.n_token = l->n_new;
-    expr_record_facts(rec, l->n_new, l->seq.committed - rec->pos0, g->own.runtime.kv.page_size, s.fact);
+    expr_record_facts(rec, l->n_new, l->seq.committed - rec->pos0, g->own.runtime.kv.page_size,
+                      s.fact);
     s.fact[FACT_FAULT] = 0;
     s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;
     return s;
@@ -291,7 +293,8 @@ bool debug_may_compare(struct debugger *d, struct err *e)
     pthread_mutex_unlock(&d->mu);
     if (!paused)
         return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
-    return between || err_set(e, ERR_USAGE, "the turn is paused between two phases; /step or /rstep "
+    return between ||
+           err_set(e, ERR_USAGE, "the turn is paused between two phases; /step or /rstep "
                               "takes it between two steps");
 }
 

@@ -1,9 +1,9 @@
 /* debug.h - the debugger of the decode loop: pauses between steps or phases, and conditions.
  *
  * The engine's thread asks at every boundary of a turn whether to pause there. A pause holds that
- * thread alone: views are copies taken under the engine's lock, which a paused thread does not hold,
- * so everything can be looked at meanwhile. Nothing here changes what a step computes: with phases
- * run one by one (engine/cycle/cycle.h) a turn yields the bits of a turn that runs through.
+ * thread alone: views are copies taken under the engine's lock, which a paused thread does not
+ * hold, so everything can be looked at meanwhile. Nothing here changes what a step computes: with
+ * phases run one by one (engine/cycle/cycle.h) a turn yields the bits of a turn that runs through.
  *
  * Boundaries of a step: before its first phase, after draft, verify, accept and commit (only while
  * single phases are asked for), and after the step. A prompt chunk is a step without phases.
@@ -25,7 +25,8 @@ struct engine;
 struct debugger {
     pthread_mutex_t mu;
     pthread_cond_t go;
-    void (*waits)(struct engine *g); /* called by the engine's thread, every 50 ms while it is paused */
+    void (*waits)(struct engine *g); /* called by the engine's thread, every 50 ms while it is
+                                        paused */
     enum run_until until;
     int left; /* steps still to run, with RUN_STEP */
     int target; /* with RUN_BACK: pause after this step */
@@ -65,8 +66,8 @@ int debug_take_target(struct debugger *d);
 /* The turn has gone back to that step: pauses. */
 void debug_arrived(struct engine *g);
 
-/* Whether the turn is paused in the middle of this step, after its verify phase; then *v says what is
- * known of the step. Any thread. */
+/* Whether the turn is paused in the middle of this step, after its verify phase; then *v says what
+ * is known of the step. Any thread. */
 bool debug_verified(struct debugger *d, int turn, int step, struct debug_view *v);
 
 /* The forced token that the next step emits, -1: none; and sets it. Any thread. */
@@ -77,7 +78,7 @@ bool debug_may_compare(struct debugger *d, struct err *e);
 /* Whether a token may be forced now: no turn runs, or it is paused at its newest step. */
 bool debug_may_force(struct debugger *d, struct err *e);
 
-/* ---- debug_ops.c: the group `debug` of the local backend, for the caller's thread ------------- */
+/* ---- debug_ops.c: the group `debug` of the local backend, for the caller's thread ------------ */
 
 extern const struct debug_ops local_debug;
 

@@ -1,4 +1,5 @@
-/* debug_ops.c - what the caller's thread asks of the debugger: its view, breakpoints, and how far to run. See debug.h. */
+/* debug_ops.c - what the caller's thread asks of the debugger: its view, breakpoints, and how far
+ * to run. See debug.h. */
 #include "engine/thread/internal.h"
 
 static void debug_view(struct backend *b, struct debug_view *v)
@@ -94,5 +95,6 @@ static bool debug_remove(struct backend *b, int number, struct err *e)
 }
 
 const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,
-                                      .force = local_force, .what_if = local_what_if, .add = debug_add, .remove = debug_remove,
+                                      .force = local_force, .what_if = local_what_if,
+                                      .add = debug_add, .remove = debug_remove,
                                       .name = expr_name};

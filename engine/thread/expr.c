@@ -1,5 +1,5 @@
-/* expr.c - see expr.h. A recursive-descent parser emits operations in postfix order; a stack machine
- * runs them. */
+/* expr.c - see expr.h. A recursive-descent parser emits operations in postfix order; a stack
+ * machine runs them. */
 #include "engine/thread/expr.h"
 
 #include <math.h>
@@ -21,7 +21,8 @@ static const struct {
     {"rows", "rows of the target's pass", FACT_ROWS},
     {"prefill", "1 while the prompt is computed", FACT_PREFILL},
     {"drafted", "nodes of the draft tree, without its root", FACT_DRAFTED},
-    {"accepted", "drafted nodes that the target accepted; unknown if none was drafted", FACT_ACCEPTED},
+    {"accepted", "drafted nodes that the target accepted; unknown if none was drafted",
+     FACT_ACCEPTED},
     {"accept", "the same", FACT_ACCEPTED},
     {"new", "tokens that the step added", FACT_NEW},
     {"bonus", "id of the token sampled at the end of the step", FACT_BONUS},
@@ -205,7 +206,8 @@ static bool parse_name(struct parser *p)
         p->at += n;
         return true;
     }
-    return wrong(p, "a name such as accepted, margin, pool.swa.free or node.q (/help conditions lists all)");
+    return wrong(p, "a name such as accepted, margin, pool.swa.free or node.q (/help conditions "
+                    "lists all)");
 }
 
 static bool parse_primary(struct parser *p)
@@ -244,7 +246,8 @@ static bool parse_product(struct parser *p)
     if (!parse_unary(p))
         return false;
     for (;;) {
-        enum op op = take(p, "*") ? OP_MUL : take(p, "/") ? OP_DIV : take(p, "%") ? OP_MOD : OP_NUMBER;
+        enum op op = take(p, "*") ? OP_MUL : take(p, "/") ? OP_DIV : take(p, "%") ? OP_MOD
+                     : OP_NUMBER;
         if (op == OP_NUMBER)
             return true;
         if (!parse_unary(p) || !emit(p, op))
@@ -336,7 +339,8 @@ bool expr_parse(struct expr *x, const char *text, struct err *e)
     size_t n = strlen(text);
     *x = (struct expr){0};
     if (n > EXPR_TEXT)
-        return err_set(e, ERR_USAGE, "a condition of %zu bytes; at most %d are taken", n, EXPR_TEXT);
+        return err_set(e, ERR_USAGE, "a condition of %zu bytes; at most %d are taken", n,
+                       EXPR_TEXT);
     memcpy(x->text, text, n);
     struct parser p = {.x = x, .at = x->text, .e = e};
     if (!parse_or(&p))

@@ -1,11 +1,12 @@
 /* expr.h - conditions over one step: what breakpoints and watches test.
  *
  *   accepted==0            pool.swa.free<8 && drafted>0     token=="foo"      step==9.214
- *   margin<0.01            window_release                   node.depth>=3 && node.q>0.9 && !node.accepted
+ *   margin<0.01            window_release             node.depth>=3 && node.q>0.9 && !node.accepted
  *
  * Grammar, loosest binding first: `||` (or), `&&` (and), `!` (not), one comparison == != < <= > >=,
  * + and -, * / and %, unary -, then numbers, "strings", names and parentheses. Values are numbers
- * (truth is 1 or 0), texts, and step addresses TURN.STEP. A number stands for "true" unless it is 0.
+ * (truth is 1 or 0), texts, and step addresses TURN.STEP. A number stands for "true" unless it is
+ * 0.
  *
  * Unknown values: a fact that the step does not have (margin of a prompt chunk, accepted nodes of a
  * step that drafted none, a target's probability that was not computed, a division by zero) is
@@ -66,7 +67,8 @@ struct expr {
     char strings[EXPR_TEXT + 1];
 };
 
-/* The facts that a step's record tells. n_new: tokens that it emitted; cells: those that it committed. */
+/* The facts that a step's record tells. n_new: tokens that it emitted; cells: those that it
+ * committed. */
 void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int page_size,
                        double fact[N_FACTS]);
 /* Compiles a condition. False and *e (ERR_USAGE) names the first place that is wrong and what was

@@ -1,13 +1,13 @@
 /* internal.h - the engine's own state: which thread touches which part of it, and under which lock.
  *
- * Two threads meet here: the engine's thread (worker.c, turn.c, post.c, batch.c, clients.c, calibrate.c, everything
- * below thread/) and the caller's thread (opening, requests and closing in worker.c; views in
- * view.c). Each field is in one of four places:
+ * Two threads meet here: the engine's thread (worker.c, turn.c, post.c, batch.c, clients.c,
+ * calibrate.c, everything below thread/) and the caller's thread (opening, requests and closing in
+ * worker.c; views in view.c). Each field is in one of four places:
  *
  *   struct engine         written by engine_open() before the thread starts and by engine_close()
  *                         after the thread has ended; in between both threads read it
- *   struct engine_own     read and written by the engine's thread only, without a lock; view.c never
- *                         names it (tests/e2e/test_layers.sh)
+ *   struct engine_own     read and written by the engine's thread only, without a lock; view.c
+ *                         never names it (tests/e2e/test_layers.sh)
  *   struct engine_shared  written by the engine's thread only, and only under `mu`: therefore the
  *                         engine's thread reads it without `mu`, and other threads under `mu`
  *   struct inbox          requests: read and written by both threads under `inbox.mu`
@@ -232,8 +232,8 @@ extern const struct jobs_ops local_jobs;
 /* jobs.c. Any thread, under the lock or the engine's: all sequences that hold pages. Returns how
  * many. */
 int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
-/* The engine's thread, at check level strict: every pool and sequence, after each step. True at other
- * levels. */
+/* The engine's thread, at check level strict: every pool and sequence, after each step. True at
+ * other levels. */
 bool engine_sweep(struct engine *g, struct err *e);
 
 #endif

@@ -187,7 +187,8 @@ static bool covers(const struct jobs *js, const struct lane *new, const struct l
            memcmp(old->tok.v, new->tok.v, (size_t)n * sizeof *old->tok.v) == 0;
 }
 
-/* Whether the end of a reply can begin a prompt: its cells are those of a prompt's pass (jobs.h). */
+/* Whether the end of a reply can begin a prompt: its cells are those of a prompt's pass
+ * (jobs.h). */
 static bool keeps_reply(const struct jobs *js)
 {
     return !js->head && !js->r->dev.k->queued;

@@ -108,7 +108,8 @@ bool jobs_draft(const struct jobs *js);
 void job_refuse(struct job *j, enum stop_reason reason, const char *why);
 /* Refuses a job whose prompt does not fit the context; owner->ended() is not called. */
 bool job_fits_context(const struct jobs *js, struct job *j);
-/* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was stopped. */
+/* Runs the prompt of a lane up to `upto`. False: *e, ERR_NEGATIVE also where the job was
+ * stopped. */
 bool jobs_extend(struct jobs *js, struct lane *l, const struct job *j, int upto, bool last,
                  struct err *e);
 /* One round: admits the waiting jobs that have room, if `admit`, runs one cycle of every lane, and

@@ -193,7 +193,8 @@ bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_sh
 }
 
 /* The longest context within reason. Where cells lie in the machine's memory, they may take a
- * quarter of it; how many fit a device with memory of its own, loaded_runtime() finds out (fit.h). */
+ * quarter of it; how many fit a device with memory of its own, loaded_runtime() finds out
+ * (fit.h). */
 static int pick_context(const struct loaded *l, const struct engine_opts *o)
 {
     const struct model *m = &l->model;

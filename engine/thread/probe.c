@@ -192,7 +192,8 @@ static bool step_fits(struct again *a, const struct probe_ask *ask, struct err *
     for (int i = 0; i < a->tree.n && ok; i++)
         ok = a->tree.token[i] >= 0 && a->tree.token[i] < a->r->m->cfg.vocab;
     ok = ok && (prompt || (a->tree.n == r->rows && a->tree.token[0] == a->context.v[r->pos0]));
-    return ok || err_set(e, ERR_NEGATIVE, "step %d.%d cannot be computed again: its tree or the tokens "
+    return ok ||
+           err_set(e, ERR_NEGATIVE, "step %d.%d cannot be computed again: its tree or the tokens "
                          "before it are not known", ask->turn, ask->step);
 }
 
@@ -203,8 +204,8 @@ static bool find_step(struct again *a, const struct probe_ask *ask, struct err *
     return (ask->past || recall_step(a, ask->turn, ask->step, e)) && step_fits(a, ask, e);
 }
 
-/* Lists the rows that gave the step's tokens, root first; returns how many there are: one fewer than
- * accepted nodes with the root if the last of them ended the reply. */
+/* Lists the rows that gave the step's tokens, root first; returns how many there are: one fewer
+ * than accepted nodes with the root if the last of them ended the reply. */
 static int path_of(const struct again *a, int path[TREE_MAX])
 {
     int n = 0, most = step_emits(&a->rec);

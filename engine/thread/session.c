@@ -175,7 +175,8 @@ struct replaced session_take_messages(struct session *s)
 static bool message_equal(const struct message *a, const struct message *b)
 {
     bool by_ids = a->role == ROLE_ASSISTANT && a->ids.n > 0;
-    return a->role == b->role && (by_ids || strcmp(a->text, b->text) == 0) && a->ids.n == b->ids.n &&
+    return a->role == b->role && (by_ids || strcmp(a->text, b->text) == 0) &&
+           a->ids.n == b->ids.n &&
            (a->ids.n == 0 || memcmp(a->ids.v, b->ids.v, (size_t)a->ids.n * sizeof *a->ids.v) == 0);
 }
 

@@ -83,7 +83,8 @@ const struct tree_shape *shapes_next(struct engine *g, struct tree_shape *room)
     struct tree_shape last = {0};
     bool any = s->n > 0;
     if (any)
-        last = (struct tree_shape){s->at[s->n - 1].steps, s->at[s->n - 1].topk, s->at[s->n - 1].nodes};
+        last = (struct tree_shape){s->at[s->n - 1].steps, s->at[s->n - 1].topk,
+                                   s->at[s->n - 1].nodes};
     s->decided = step;
     if (s->logged || (any && same(&last, shape)))
         return shape;

@@ -1,9 +1,10 @@
 /* shapes.h - the shape of each step's draft tree in a turn: as the settings say, chosen from
  * measurements (draft.shape = auto), or as the log of a replayed turn says.
  *
- * A turn with draft.shape = auto posts OP_SHAPE before its first cycle and before each step whose shape
- * differs from the one before. The shapes of the turn are kept, so that a step that runs again after
- * going back has the shape it had. With shapes from a log nothing is measured. The engine's thread.
+ * A turn with draft.shape = auto posts OP_SHAPE before its first cycle and before each step whose
+ * shape differs from the one before. The shapes of the turn are kept, so that a step that runs
+ * again after going back has the shape it had. With shapes from a log nothing is measured. The
+ * engine's thread.
  */
 #ifndef AERIE_SHAPES_H
 #define AERIE_SHAPES_H

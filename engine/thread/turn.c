@@ -21,7 +21,8 @@ struct turn {
     enum stop_reason reason;
 };
 
-/* How a turn continues after a part of it: with the next step, with an earlier one, or not at all. */
+/* How a turn continues after a part of it: with the next step, with an earlier one, or not at
+ * all. */
 struct course {
     enum { GOES_ON, GOES_BACK, ENDS } way;
     enum stop_reason reason; /* ENDS */
@@ -33,7 +34,8 @@ static struct course ends(enum stop_reason reason)
     return (struct course){ENDS, reason};
 }
 
-/* Nanoseconds of a clock that stands while the debugger pauses the turn or runs steps of it again. */
+/* Nanoseconds of a clock that stands while the debugger pauses the turn or runs steps of it
+ * again. */
 static uint64_t active(const struct engine *g)
 {
     return clock_ns() - g->own.paused_ns;
@@ -156,7 +158,8 @@ static struct course failed(struct engine *g, struct turn *t, int step, const st
     if (e->kind == ERR_NEGATIVE) {
         /* a pool has no free page: earlier turns hold them, or historical fault 27789 has leaked
          * them */
-        char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? "" : "; /forget N leaves out the "
+        char *line = xasprintf("%s%s", e->msg, g->own.ses.turn == 1 ? ""
+                               : "; /forget N leaves out the "
                                "oldest N turns, /clear empties the pools");
         engine_post_text(g, EV_NOTICE, line);
         free(line);
@@ -256,8 +259,8 @@ static bool verify_done(struct engine *g, struct cycle *c, struct err *e)
 }
 
 /* One cycle, at once or phase by phase. stop: the turn is cancelled before the cycle's commit. */
-static bool run_cycle(struct engine *g, const struct step_limits *lim, const struct tree_shape *shape,
-                      bool stop, struct err *e)
+static bool run_cycle(struct engine *g, const struct step_limits *lim,
+                      const struct tree_shape *shape, bool stop, struct err *e)
 {
     struct lane *l = &g->own.ses.lane;
     struct cycle c;
@@ -291,7 +294,8 @@ static bool generate(struct engine *g, const struct turn *t, struct err *e)
     int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
     int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
     bool stop = at_replays_stop(g, t) && !back_silent(g, &t->back);
-    int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t) : INT32_MAX;
+    int until = t->rq->stop_after_token && !stop ? t->rq->stop_after_token - generated(g, t)
+                                                 : INT32_MAX;
     struct step_limits lim = {min_int(min_int(left, given), until)};
     struct tree_shape room;
     return run_cycle(g, &lim, shapes_next(g, &room), stop, e);
@@ -356,8 +360,8 @@ static enum stop_reason run_steps(struct engine *g, struct turn *t)
 }
 
 /* Posts EV_TURN_BEGIN. prompt: empty if the turn is refused before its prompt is rendered. */
-static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt, int reused,
-                  const struct reuse *why)
+static void begin(struct engine *g, bool regen, const char *text, const struct ids *prompt,
+                  int reused, const struct reuse *why)
 {
     struct event ev = engine_event(g, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
@@ -634,7 +638,8 @@ void engine_regen(struct engine *g, const struct request *rq)
                        prompt.n + 1, g->own.runtime.context));
     if (ok) {
         if (g->shared.set.temperature <= 0 && same_prompt(g, &prompt))
-            engine_post_text(g, EV_NOTICE, "the temperature is 0: the same prompt gives the same reply, "
+            engine_post_text(g, EV_NOTICE, "the temperature is 0: the same prompt gives the same "
+                                           "reply, "
                              "bit for bit; /set temperature 0.8 draws another");
         session_rewind(s, 1, CHANGE_REGEN);
         number_turn(g);

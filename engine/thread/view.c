@@ -173,7 +173,8 @@ static bool fold_step(struct backend *b, int turn, int step, struct page_history
     leave(b);
     *h = (struct page_history){0};
     bool ok = held ? page_history_apply(h, packed.p, packed.n, e)
-                   : err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn, step);
+                   : err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn,
+                             step);
     buf_free(&packed);
     if (!ok)
         page_history_free(h);

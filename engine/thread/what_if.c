@@ -43,7 +43,8 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
                    : change_number(name, value, 1, 1 << 20, &c->window, e);
     int i = settings_index(name);
     if (i < 0 || strcmp(settings_at(i)->name, name) != 0 || !settings_at(i)->what_if)
-        return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, draft.shape, spec, "
+        return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, "
+                                     "draft.shape, spec, "
                        "temperature, top_k, top_p, min_p, seed, check, page_size, window or "
                        "bug.NAME", name);
     return settings_set(&c->set, name, value, e);

@@ -285,8 +285,8 @@ static bool next_for_pause(struct engine *g, struct request *rq)
     return got;
 }
 
-/* While a turn is paused: carries out the probes that wait. They use the buffer of the logits, and say so
- * in own.probed. */
+/* While a turn is paused: carries out the probes that wait. They use the buffer of the logits, and
+ * say so in own.probed. */
 static void work_in_pause(struct engine *g)
 {
     struct request rq;

@@ -1,4 +1,5 @@
-/* bench.c - the order of the benchmark's parts: kernels, then the models, which it opens. See bench.h. */
+/* bench.c - the order of the benchmark's parts: kernels, then the models, which it opens. See
+ * bench.h. */
 #include "engine/tools/bench_model.h"
 #include "engine/tools/synthetic.h"
 
@@ -30,7 +31,8 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
  * much is needed and how much is there. */
 static bool fits(struct bench *b, struct subject *s, struct err *e)
 {
-    double need = (double)(s->l.model.bytes + s->l.draft.bytes) * (models_quant_text(&s->quant) ? 1.5 : 1);
+    double need = (double)(s->l.model.bytes + s->l.draft.bytes) *
+                  (models_quant_text(&s->quant) ? 1.5 : 1);
     for (int l = 0; l < s->l.model.cfg.n_layer; l++) {
         const struct layer *w = &s->l.model.layer[l];
         if (w->kv_src == l)

@@ -14,9 +14,9 @@ enum { MANY = 60 }; /* cycles that are timed */
 
 /* ---- cycles ---------------------------------------------------------------------------------- */
 
-/* Runs the last cycle's recording again for WARM_NS: a GPU lowers its clocks when it is idle, and when
- * products exceed its power, as those of bench_products() do just before, and raises them slowly.
- * Does nothing if the cycle was not recorded. */
+/* Runs the last cycle's recording again for WARM_NS: a GPU lowers its clocks when it is idle, and
+ * when products exceed its power, as those of bench_products() do just before, and raises them
+ * slowly. Does nothing if the cycle was not recorded. */
 static bool warm_up(struct bench *b, struct runtime *r, struct err *e)
 {
     enum { WARM_NS = 200000000, AT_ONCE = 8 };
@@ -29,8 +29,8 @@ static bool warm_up(struct bench *b, struct runtime *r, struct err *e)
     return ok;
 }
 
-/* Times lane_step() after three that are not timed and warm_up(). The acceptance length, on average,
- * is scripted (0: the target's own choice). *mean: tokens a cycle. */
+/* Times lane_step() after three that are not timed and warm_up(). The acceptance length, on
+ * average, is scripted (0: the target's own choice). *mean: tokens a cycle. */
 static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
                         const struct tree_shape *shape, double accepted, struct timing *t,
                         double *mean, struct err *e)

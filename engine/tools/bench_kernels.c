@@ -47,7 +47,8 @@ static bool time_stream(struct bench *b, const char *name, struct memory *m, str
         *m->rate = bytes / (t.ms * 1e-3);
     int at = snprintf(shape, sizeof shape, "%zu MiB", m->src.n >> 20);
     if (m->rate == &b->cache_rate)
-        snprintf(shape + at, sizeof shape - (size_t)at, ", for lines to %zu MB", b->cache_bytes / 1000000);
+        snprintf(shape + at, sizeof shape - (size_t)at, ", for lines to %zu MB",
+                 b->cache_bytes / 1000000);
     bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, bytes / t.ms * 1e-9, "TB/s"});
     return true;
 }
@@ -78,8 +79,8 @@ static bool read_cache(struct bench *b, struct err *e)
     return ok;
 }
 
-/* Beyond all caches: 4 GiB on a GPU, twice the last cache on a processor (a short run may stay within
- * it); less where that does not fit. */
+/* Beyond all caches: 4 GiB on a GPU, twice the last cache on a processor (a short run may stay
+ * within it); less where that does not fit. */
 bool bench_memory(struct bench *b, struct err *e)
 {
     struct memory m = {.rate = &b->read_rate};
@@ -459,7 +460,8 @@ static void run_attention(struct bench *b, void *arg)
 static bool time_attention(struct bench *b, struct attention *a, const char *name, struct err *e)
 {
     struct work w = {.run = run_attention, .arg = a, .times = a->sets, .numbers = true,
-                     .out = kbuf_at(a->dst, 0, (size_t)a->rows * (size_t)a->h.n_head * (size_t)a->h.dim * 4)};
+                     .out = kbuf_at(a->dst, 0,
+                                    (size_t)a->rows * (size_t)a->h.n_head * (size_t)a->h.dim * 4)};
     struct timing t;
     char shape[80];
     bool ok = open_table(b, a, e) && bench_time(b, &w, &t, e);

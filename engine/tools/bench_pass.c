@@ -21,7 +21,8 @@ static double layer_bytes(struct layer *l, const struct config *c, enum kv_type 
     struct tensor *t = layer_tensors(l, &count);
     for (int i = 0; i < count; i++)
         if (t[i].bytes)
-            bytes += bench_weight_bytes(&t[i]) * (bench_is_expert(l, &t[i]) ? hit / c->n_expert : 1);
+            bytes += bench_weight_bytes(&t[i]) * (bench_is_expert(l, &t[i]) ? hit / c->n_expert
+                                                  : 1);
     int seen = l->window && l->window < n ? l->window : n;
     return bytes + bench_cell_bytes(l, type) * (seen + rows);
 }

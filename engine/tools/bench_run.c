@@ -1,4 +1,5 @@
-/* bench_run.c - the benchmark's names, memory, check of results, clock and lines; see bench_run.h. */
+/* bench_run.c - the benchmark's names, memory, check of results, clock and lines; see
+ * bench_run.h. */
 #include "engine/tools/bench_run.h"
 
 #include "engine/tools/synthetic.h"

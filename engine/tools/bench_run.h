@@ -11,7 +11,8 @@ struct bench {
     struct device dev;
     bool graphs;        /* the device records graphs: it is a GPU, and shapes may be large */
     double read_rate;   /* bytes a second of mem.read */
-    double cache_rate;  /* the same of mem.cache, for lines that read at most cache_bytes; 0: none */
+    double cache_rate;  /* the same of mem.cache, for lines that read at most cache_bytes; 0:
+                           none */
     size_t cache_bytes;
     double matrix_rate; /* floating-point operations a second of gemm.peak; 0: not measured */
     uint64_t random;

@@ -2,8 +2,8 @@
  * bench_model.h.
  *
  * shape.MODEL.plain, .1-1-2, ..., .auto: a token of the same greedy replies. The manners alternate
- * prompt by prompt; auto's first replies, in which it tries the shapes, are not counted and have a line
- * of their own, shape.MODEL.auto.first. */
+ * prompt by prompt; auto's first replies, in which it tries the shapes, are not counted and have a
+ * line of their own, shape.MODEL.auto.first. */
 #include "engine/tools/bench_model.h"
 
 #include "engine/draft/auto_shape.h"
@@ -17,7 +17,8 @@ static const char *const prompts[] = {
     BENCH_QUESTION, "What is a page table?", "My dog is called Rex. What is my dog called?",
     "Why is a draft token rejected?", "Tell me a short story about a lighthouse.",
 };
-enum { PROMPTS = sizeof prompts / sizeof *prompts, ROUNDS = 5, MOST = 128, MANNERS = AUTO_SHAPES + 1 };
+enum { PROMPTS = sizeof prompts / sizeof *prompts, ROUNDS = 5, MOST = 128,
+       MANNERS = AUTO_SHAPES + 1 };
 
 struct shape_replies {
     struct auto_shape *chooser; /* NULL: the shape is fixed */
@@ -49,8 +50,8 @@ static bool reply(struct subject *s, const struct ids *prompt, struct shape_repl
     int n = prompt->n, cycles = 0;
     ids_cat(&l.tok, prompt->v, n);
     bool drafts = m->chooser || m->shape->steps;
-    bool ok = lane_extend(&s->runtime, &l, n, true, drafts, m->chooser ? 1 : max_int(1, m->shape->topk),
-                          e);
+    bool ok = lane_extend(&s->runtime, &l, n, true, drafts, m->chooser ? 1
+                          : max_int(1, m->shape->topk), e);
     uint64_t t0 = clock_ns();
     for (; ok && !l.stopped && l.tok.n - n <= MOST; cycles++)
         ok = cycle(s, m, &l, e);
@@ -99,8 +100,8 @@ static void name_of(char out[64], const struct subject *s, int manner)
         snprintf(out, 64, "shape.%.30s.%d-%d-%d", s->name, x->steps, x->topk, x->nodes);
 }
 
-/* A round of all manners over all prompts, each time in another order, because a manner may slow down the
- * next one; the first round only warms up the fixed shapes. */
+/* A round of all manners over all prompts, each time in another order, because a manner may slow
+ * down the next one; the first round only warms up the fixed shapes. */
 static bool round_of(struct bench *b, struct subject *s, const struct ids *prompt,
                      struct shape_replies *m, struct shape_replies *first, int turn, struct err *e)
 {

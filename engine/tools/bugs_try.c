@@ -445,12 +445,14 @@ static void wrong_text(const struct bug_outcome *o, struct buf *out)
     int numbers = o->wrong - o->nan;
     buf_printf(out, ", the first is row %d; ", o->first);
     if (numbers == 0)
-        buf_str(out, o->nan == 1 ? "it holds NaN in place of numbers" : "all of them hold NaN in place of numbers");
+        buf_str(out, o->nan == 1 ? "it holds NaN in place of numbers"
+                                 : "all of them hold NaN in place of numbers");
     else if (o->nan)
-        buf_printf(out, "%d hold%s NaN, the other%s off by up to %.3g", o->nan, o->nan == 1 ? "s" : "",
-                   numbers == 1 ? " is" : "s are", (double)o->worst);
+        buf_printf(out, "%d hold%s NaN, the other%s off by up to %.3g", o->nan, o->nan == 1 ? "s"
+                   : "", numbers == 1 ? " is" : "s are", (double)o->worst);
     else
-        buf_printf(out, "%s off by up to %.3g", numbers == 1 ? "it is" : "they are", (double)o->worst);
+        buf_printf(out, "%s off by up to %.3g", numbers == 1 ? "it is" : "they are",
+                   (double)o->worst);
 }
 
 static void outcome_text(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)

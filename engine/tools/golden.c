@@ -125,7 +125,8 @@ static bool check_hidden(struct golden *b, struct runtime *r, struct err *e)
     struct error worst = {0};
     int worst_at = 0;
     bool ok = true;
-    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, (size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4, "taps", e);
+    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, (size_t)L * (size_t)mul64(MAX_CAPTURE, H) * 4, "taps",
+                                 e);
     for (int at = 0; at < n && ok && dst.p; at += MAX_CAPTURE) {
         struct taps t = {.n = min_int(MAX_CAPTURE, n - at), .dst = dst};
         t.stride = t.n * H;

@@ -15,14 +15,11 @@ static void fed_back(struct golden *b, struct runtime *r, float *out)
 {
     const struct config *c = &b->l.draft.cfg;
     int H = c->hidden;
-    r->dev.k->normalize(r->dev.d, &(struct k_normalize){.rows = 1,
-                                                        .n = H,
-                                                        .src_stride = H,
-                                                        .dst_stride = H,
-                                                        .src = r->drafter->head->ops->output(r->drafter->head),
-                                                        .dst = r->drafter->head->inputs,
-                                                        .norm = {c->norm, &b->l.draft.norm, c->eps},
-                                                        .scale = 1});
+    struct k_normalize norm = {.rows = 1, .n = H, .src_stride = H, .dst_stride = H, .scale = 1,
+                               .src = r->drafter->head->ops->output(r->drafter->head),
+                               .dst = r->drafter->head->inputs,
+                               .norm = {c->norm, &b->l.draft.norm, c->eps}};
+    r->dev.k->normalize(r->dev.d, &norm);
     r->dev.k->get(r->dev.d, out, r->drafter->head->inputs, (size_t)H * 4);
 }
 
@@ -30,12 +27,15 @@ static void fed_back(struct golden *b, struct runtime *r, float *out)
 static bool check_prefill(struct golden *b, struct runtime *r, struct lane *l,
                           struct safetensors *st, struct guess *guess, struct err *e)
 {
-    int L = l->tok.n - 1, wide = head_tap_floats(r->drafter->head), V = head_vocab(r->drafter->head);
+    int L = l->tok.n - 1, wide = head_tap_floats(r->drafter->head),
+        V = head_vocab(r->drafter->head);
     int H = b->l.draft.cfg.hidden, spare = head_spare_row(r->drafter->head);
     float *fused = golden_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
-    float *hidden = fused ? golden_tensor(st, "prefill.draft_hidden", DT_F32, 2, (int64_t[]){L, H}, e)
+    float *hidden = fused ? golden_tensor(st, "prefill.draft_hidden", DT_F32, 2, (int64_t[]){L, H},
+                                          e)
                           : NULL;
-    float *want = hidden ? golden_tensor(st, "prefill.draft_logits", DT_F32, 2, (int64_t[]){L, V}, e)
+    float *want = hidden ? golden_tensor(st, "prefill.draft_logits", DT_F32, 2, (int64_t[]){L, V},
+                                         e)
                          : NULL;
     float *states = xmalloc((size_t)L * (size_t)H * 4),
           *logits = xmalloc((size_t)L * (size_t)V * 4);
@@ -188,7 +188,8 @@ static bool check_trees(struct golden *b, struct runtime *r, struct lane *l, str
         struct guess g = *guess;
         char prefix[64];
         snprintf(prefix, sizeof prefix, "tree_%d_%d_%d", nodes, depth, topk);
-        if (nodes < 1 || nodes > TREE_MAX || topk < 1 || topk > g.n || depth < 0 || depth >= MAX_STEPS) {
+        if (nodes < 1 || nodes > TREE_MAX || topk < 1 || topk > g.n || depth < 0 ||
+            depth >= MAX_STEPS) {
             check_line(&b->rep, false, prefix, "no shape of this engine's trees");
             continue;
         }
@@ -217,7 +218,8 @@ struct assistant {
 
 static bool assistant_read(struct assistant *a, struct safetensors *st, int V, int H, struct err *e)
 {
-    *a = (struct assistant){.first = golden_tensor(st, "first_token", DT_I32, 1, (int64_t[]){1}, e)};
+    *a = (struct assistant){.first = golden_tensor(st, "first_token", DT_I32, 1, (int64_t[]){1},
+                                                   e)};
     a->tokens = a->first ? golden_tensor(st, "draft_tokens", DT_I32, 1, (int64_t[]){-1}, e) : NULL;
     a->steps = a->tokens ? (int)st_find(st, "draft_tokens")->dim[0] : 0;
     if (a->tokens)

@@ -11,7 +11,8 @@ const struct kernels *noise_backend(float size, uint64_t seed, struct err *e)
     if (!device_open(&dev, "cpu", 1, NULL, e))
         return NULL;
     table = *noise_table(dev.k, size, seed);
-    table.queued = false; /* noise is computed on the host, which a recorded graph would not repeat */
+    table.queued = false; /* noise is computed on the host, which a recorded graph would not
+                             repeat */
     device_close(&dev);
     return &table;
 }

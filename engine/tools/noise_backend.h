@@ -9,8 +9,8 @@
 
 struct kernels;
 
-/* The noise of roundings: sums of float32 in another order; activations and cells of bf16; weights of
- * eight bits. Fractions of the elements that enter a product. */
+/* The noise of roundings: sums of float32 in another order; activations and cells of bf16; weights
+ * of eight bits. Fractions of the elements that enter a product. */
 #define NOISE_F32 0x1p-20f
 #define NOISE_BF16 (3 * 0x1p-9f)
 #define NOISE_FP8 0x1p-4f

@@ -15,7 +15,8 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     struct ids reply = {0}, steps = {0};
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);
     col_ids(turn, 4, &reply);
-    sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens, source = 'piece' AND length(tokens) = 0 FROM step"
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens, source = 'piece' AND length(tokens) = 0 "
+                                        "FROM step"
                                   " WHERE turn_id = ? ORDER BY n", "i",
                                   sqlite3_column_int64(turn, 0));
     int rows = 0, rc = SQLITE_ERROR;
@@ -27,7 +28,8 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     bool ok = rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read steps"));
     bool all = rows >= logged;
     *good = !ok || (steps.n <= reply.n && (!all || steps.n == reply.n) &&
-                    (steps.n == 0 || memcmp(steps.v, reply.v, (size_t)steps.n * sizeof *steps.v) == 0));
+                    (steps.n == 0 || memcmp(steps.v, reply.v, (size_t)steps.n * sizeof *steps.v) ==
+                     0));
     if (!*good && report)
         buf_printf(report, "session %s: turn %lld: the reply has %d tokens, its steps %d\n",
                    (const char *)sqlite3_column_text(turn, 1), (long long)n, reply.n, steps.n);
@@ -41,8 +43,8 @@ bool account_check(struct db *d, const char *session, int *first, int *bad, stru
 {
     *first = *bad = 0;
     sqlite3_stmt *st = db_prepare(d, e, "SELECT id, session_id, n, coalesce(n_steps, 0), tokens"
-                                  " FROM turn WHERE role = 'reply' AND stop <> '' AND ?1 IN ('', session_id)"
-                                  " ORDER BY session_id, n", "s", session);
+                                  " FROM turn WHERE role = 'reply' AND stop <> '' AND ?1 IN ('', "
+                                  "session_id) ORDER BY session_id, n", "s", session);
     int rc = SQLITE_ERROR;
     bool ok = st, good = true;
     while (ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {

@@ -1,15 +1,15 @@
 /* chain.c - the checksum chain, which finds changes in stored sessions.
  *
  * SQLite's integrity_check verifies the structure of the file, not its content: of 200 flipped bits
- * in stored text it reported two. So every completed record has a checksum, and its session one over
- * all of them (internal.h). Writing and verifying both hash a record as the same function reads it
- * from the database.
+ * in stored text it reported two. So every completed record has a checksum, and its session one
+ * over all of them (internal.h). Writing and verifying both hash a record as the same function
+ * reads it from the database.
  *
  * Values that change later (the title, the time of the last change, how a run ended) are covered by
- * the session's seal, which is computed again with each change; a tokenizer's texts by the exclusive
- * or of their hashes. head.c chains these checksums over the whole database, and may seal them with a key. Without a
- * key all this detects accidents, not attacks: a program that writes the file can also compute the
- * checksums.
+ * the session's seal, which is computed again with each change; a tokenizer's texts by the
+ * exclusive or of their hashes. head.c chains these checksums over the whole database, and may seal
+ * them with a key. Without a key all this detects accidents, not attacks: a program that writes the
+ * file can also compute the checksums.
  */
 #include "history/columns.h"
 
@@ -425,7 +425,8 @@ static bool verify_seal(struct verify *v, struct err *e)
     if (seal_matches(v->d, v->session, sum, &same, &some))
         return db_fail(v->d, e, "cannot verify");
     if (!same)
-        report_line(v, "its title, number, pin, times or the ends of its runs do not match what was "
+        report_line(v, "its title, number, pin, times or the ends of its runs do not match what "
+                       "was "
                     "written");
     return true;
 }

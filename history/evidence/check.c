@@ -49,11 +49,14 @@ static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct 
 {
     sqlite3_stmt *all, *one = NULL;
     bool ok = db_exec(d, "BEGIN; SELECT count(*) FROM turn;"
-                      "CREATE VIRTUAL TABLE temp.anew USING fts5(text, content='', tokenize='unicode61');"
+                      "CREATE VIRTUAL TABLE temp.anew USING fts5(text, content='', "
+                      "tokenize='unicode61');"
                       "INSERT INTO temp.anew(rowid, text) SELECT id, text FROM turn;"
                       "CREATE VIRTUAL TABLE temp.word USING fts5vocab(temp, anew, row)", e);
-    all = ok ? db_prepare(d, e, "SELECT '\"' || replace(term, '\"', '\"\"') || '\"', doc FROM temp.word", "") : NULL;
-    if (all && sqlite3_prepare_v2(d->h, "SELECT count(*) FROM turn_fts WHERE turn_fts MATCH ?", -1, &one, NULL))
+    all = ok ? db_prepare(d, e, "SELECT '\"' || replace(term, '\"', '\"\"') || '\"', "
+                                "doc FROM temp.word", "") : NULL;
+    if (all && sqlite3_prepare_v2(d->h, "SELECT count(*) FROM turn_fts WHERE turn_fts MATCH ?", -1,
+                                  &one, NULL))
         db_fail(d, e, "cannot check the search index");
     int rc = SQLITE_DONE, lost = 0;
     while (one && (rc = sqlite3_step(all)) == SQLITE_ROW) {
@@ -62,10 +65,11 @@ static bool look_up_words(struct db *d, struct buf *report, bool *clean, struct 
         lost += got != SQLITE_ROW || sqlite3_column_int64(one, 0) != sqlite3_column_int64(all, 1);
         sqlite3_reset(one);
     }
-    ok = one && (rc == SQLITE_DONE || (rc & 0xff) == SQLITE_CORRUPT || db_fail(d, e, "cannot check the search index"));
+    ok = one && (rc == SQLITE_DONE || (rc & 0xff) == SQLITE_CORRUPT ||
+                 db_fail(d, e, "cannot check the search index"));
     if (ok && (lost || rc != SQLITE_DONE)) {
-        buf_printf(report, "search index: %d word%s not found as often as the text has them\n", lost,
-                   lost == 1 ? " is" : "s are");
+        buf_printf(report, "search index: %d word%s not found as often as the text has them\n",
+                   lost, lost == 1 ? " is" : "s are");
         *clean = false;
     }
     sqlite3_finalize(all);
@@ -80,7 +84,8 @@ static bool check_words(struct db *d, struct buf *report, bool *clean, struct er
     bool was = *clean;
     *clean = true;
     bool ok = compare_words(d, report, clean, e);
-    if (ok && *clean && (db_int(d, &odd, 0, "SELECT sum(typeof(k)='text' AND k='version' AND typeof(v)='integer'"
+    if (ok && *clean &&
+        (db_int(d, &odd, 0, "SELECT sum(typeof(k)='text' AND k='version' AND typeof(v)='integer'"
                                 " AND v=4)<>1 OR count(*)<>1 FROM turn_fts_config", "")))
         ok = db_fail(d, e, "cannot check the search index");
     if (odd) {
@@ -173,7 +178,8 @@ static bool open_to_check(struct db *d, const char *path, struct buf *report, st
     }
     db_close(d);
     if (db_wal_has_rows(path))
-        buf_str(report, "the newest turns were not checked: they are in a write-ahead log that cannot be read here\n");
+        buf_str(report, "the newest turns were not checked: they are in a write-ahead log that "
+                        "cannot be read here\n");
     return db_open_immutable(d, path, e);
 }
 

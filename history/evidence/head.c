@@ -7,9 +7,9 @@
  * is not at its newest checksum is named.
  *
  * With a key (seal.c) each row is sealed when it is written: only who has the key can write a row
- * that passes. Without one, a program that changes the file can compute the whole chain again. Neither
- * shows that the file was replaced by an older copy of itself; a head that was noted elsewhere does
- * (`db check --head`).
+ * that passes. Without one, a program that changes the file can compute the whole chain again.
+ * Neither shows that the file was replaced by an older copy of itself; a head that was noted
+ * elsewhere does (`db check --head`).
  */
 #include "history/internal.h"
 
@@ -21,7 +21,8 @@ enum { SUM = 32 };
 
 static const char damage[] = "damage"; /* `what` of a head that records a foreign change */
 
-static void head_hash(int64_t n, const uint8_t *before, int n_before, const char *what, const char *name,
+static void head_hash(int64_t n, const uint8_t *before, int n_before, const char *what,
+                      const char *name,
                       const void *sum, size_t n_sum, int64_t ms, bool sealed, uint8_t out[SUM])
 {
     struct sha256 s;
@@ -78,14 +79,15 @@ int head_add(struct db *d, const char *what, const char *name, const void *sum, 
     head_hash(n, before, n_before, what, name, sum, n_sum, ms, sealed, chain);
     seal_of_head(n, chain, mac);
     rc = db_do(d, "INSERT INTO head(n, what, name, sum, made_ms, chain, seal)"
-               " VALUES(?,?,?,?,?,?,nullif(?,x''))", "issbibb", n, what, name, sum, n_sum, ms, chain,
-               sizeof chain, mac, sealed ? sizeof mac : (size_t)0);
+               " VALUES(?,?,?,?,?,?,nullif(?,x''))", "issbibb", n, what, name, sum, n_sum, ms,
+               chain, sizeof chain, mac, sealed ? sizeof mac : (size_t)0);
     return rc ? rc : db_do(d, "UPDATE roll SET heads=?, head=? WHERE id=1", "ib", n, chain,
                            sizeof chain);
 }
 
 /* The newest head of an object: *n 0: there is none. */
-static int newest(struct db *d, const char *what, const char *name, int64_t *n, uint8_t sum[SUM], bool *good)
+static int newest(struct db *d, const char *what, const char *name, int64_t *n, uint8_t sum[SUM],
+                  bool *good)
 {
     sqlite3_stmt *st = db_cached(d, "SELECT n, sum, chain, seal FROM head WHERE what=? AND name=?"
                                  " ORDER BY n DESC LIMIT 1", "ss", what, name);
@@ -122,12 +124,15 @@ int head_touch(struct db *d, const char *what, const char *name, const uint8_t *
 static sqlite3_stmt *read_rows(struct db *d, const char *table, int64_t id)
 {
     if (strcmp(table, "build") == 0)
-        return db_cached(d, "SELECT id, version, device, flags FROM build WHERE ?1 IN (0, id)", "i", id);
+        return db_cached(d, "SELECT id, version, device, flags FROM build WHERE ?1 IN (0, id)", "i",
+                         id);
     if (strcmp(table, "model") == 0)
-        return db_cached(d, "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model WHERE ?1 IN"
+        return db_cached(d, "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model WHERE ?1 "
+                            "IN"
                          " (0, id)", "i", id);
     if (strcmp(table, "server") == 0)
-        return db_cached(d, "SELECT id, kind, version, url, model, facts FROM server WHERE ?1 IN (0, id)",
+        return db_cached(d, "SELECT id, kind, version, url, model, facts FROM server WHERE ?1 IN "
+                            "(0, id)",
                          "i", id);
     CHECK(strcmp(table, "tokenizer") == 0);
     return db_cached(d, "SELECT id, sha, texts, sum FROM tokenizer WHERE ?1 IN (0, id)", "i", id);
@@ -191,12 +196,14 @@ static int state_sum(struct db *d, uint8_t out[SUM])
 {
     struct sha256 s;
     sha256_init(&s);
-    int rc = hash_rows(&s, d, db_cached(d, "SELECT session_id, writer, pid, host, since_ms FROM held"
+    int rc = hash_rows(&s, d,
+                       db_cached(d, "SELECT session_id, writer, pid, host, since_ms FROM held"
                                         " ORDER BY session_id", ""));
     if (!rc)
         rc = hash_rows(&s, d, db_cached(d, "SELECT id FROM taken ORDER BY id", ""));
     if (!rc)
-        rc = hash_rows(&s, d, db_cached(d, "SELECT name, seq FROM sqlite_sequence ORDER BY name", ""));
+        rc = hash_rows(&s, d, db_cached(d, "SELECT name, seq FROM sqlite_sequence ORDER BY name",
+                                        ""));
     if (!rc)
         rc = hash_rows(&s, d, db_cached(d, "SELECT last_number FROM roll WHERE id=1", ""));
     sha256_end(&s, out);
@@ -279,7 +286,8 @@ static void verify_head_seal(struct log_heads *v, sqlite3_stmt *st, int64_t n)
                  (long long)n - 1);
     v->open_from = 0;
     v->first_sealed = v->first_sealed ? v->first_sealed : n;
-    if (!seal_of_head_matches(n, v->chain, sqlite3_column_blob(st, 6), sqlite3_column_bytes(st, 6)) &&
+    if (!seal_of_head_matches(n, v->chain, sqlite3_column_blob(st, 6),
+                              sqlite3_column_bytes(st, 6)) &&
         ++v->broken <= 3)
         complain(v, "the seal of head %lld is not of this key", (long long)n);
 }
@@ -291,7 +299,8 @@ static void verify_head(struct log_heads *v, sqlite3_stmt *st)
     uint8_t want[SUM];
     int64_t n = sqlite3_column_int64(st, 0);
     const void *sum = sqlite3_column_blob(st, 3), *chain = sqlite3_column_blob(st, 5);
-    bool whole = chain && sqlite3_column_bytes(st, 5) == SUM, sealed = sqlite3_column_type(st, 6) != SQLITE_NULL;
+    bool whole = chain && sqlite3_column_bytes(st, 5) == SUM,
+        sealed = sqlite3_column_type(st, 6) != SQLITE_NULL;
     if ((uint64_t)n != (uint64_t)v->n + 1)
         complain(v, "heads %lld to %lld are missing", (long long)v->n + 1, (long long)n - 1);
     head_hash(n, v->chain, v->n ? SUM : 0, text_at(st, 1), text_at(st, 2), sum ? sum : "",
@@ -331,24 +340,29 @@ static int verify_end(struct log_heads *v)
 {
     uint8_t state[SUM];
     int rc = state_sum(v->d, state);
-    sqlite3_stmt *st = rc ? NULL : db_cached(v->d, "SELECT heads, head, state FROM roll WHERE id=1", "");
+    sqlite3_stmt *st = rc ? NULL : db_cached(v->d, "SELECT heads, head, state FROM roll WHERE id=1",
+                                             "");
     if (!st)
         return rc ? rc : sqlite3_extended_errcode(v->d->h);
     rc = sqlite3_step(st);
     bool some = rc == SQLITE_ROW;
-    if (!some || sqlite3_column_int64(st, 0) != v->n || sqlite3_column_bytes(st, 1) != (v->n ? SUM : 0) ||
+    if (!some || sqlite3_column_int64(st, 0) != v->n ||
+        sqlite3_column_bytes(st, 1) != (v->n ? SUM : 0) ||
         (v->n && memcmp(sqlite3_column_blob(st, 1), v->chain, SUM) != 0))
         complain(v, "head %lld is the last, and aerie wrote %lld", (long long)v->n,
                  some ? (long long)sqlite3_column_int64(st, 0) : -1LL);
-    if (!some || sqlite3_column_bytes(st, 2) != SUM || memcmp(sqlite3_column_blob(st, 2), state, SUM) != 0)
-        complain(v, "the session locks, the notes of side files or the counters do not match what was "
+    if (!some || sqlite3_column_bytes(st, 2) != SUM ||
+        memcmp(sqlite3_column_blob(st, 2), state, SUM) != 0)
+        complain(v, "the session locks, the notes of side files or the counters do not match what "
+                    "was "
                  "written");
     sqlite3_reset(st);
     return some || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
 /* Compares an object's checksum with its newest head. */
-static int verify_object(struct log_heads *v, const char *what, const char *name, const void *sum, int n_sum)
+static int verify_object(struct log_heads *v, const char *what, const char *name, const void *sum,
+                         int n_sum)
 {
     uint8_t have[SUM];
     int64_t n;
@@ -396,20 +410,21 @@ static int verify_sessions(struct log_heads *v)
 /* Finds objects that have a head and are missing. */
 static int verify_missing(struct log_heads *v)
 {
-    sqlite3_stmt *st = db_cached(v->d, "SELECT h.what, h.name, h.n FROM head h WHERE length(h.sum) > 0 AND"
-        " NOT EXISTS(SELECT 1 FROM head o WHERE o.what = h.what AND o.name = h.name AND o.n > h.n) AND"
-        " CASE h.what WHEN 'session' THEN NOT EXISTS(SELECT 1 FROM session WHERE id = h.name)"
+    sqlite3_stmt *st = db_cached(v->d, "SELECT h.what, h.name, h.n FROM head h WHERE length(h.sum) "
+                                       "> 0 AND"
+        " NOT EXISTS(SELECT 1 FROM head o WHERE o.what = h.what AND o.name = h.name AND o.n > h.n) "
+        "AND CASE h.what WHEN 'session' THEN NOT EXISTS(SELECT 1 FROM session WHERE id = h.name)"
         " WHEN 'build' THEN NOT EXISTS(SELECT 1 FROM build WHERE id = CAST(h.name AS INTEGER))"
         " WHEN 'model' THEN NOT EXISTS(SELECT 1 FROM model WHERE id = CAST(h.name AS INTEGER))"
         " WHEN 'server' THEN NOT EXISTS(SELECT 1 FROM server WHERE id = CAST(h.name AS INTEGER))"
-        " WHEN 'tokenizer' THEN NOT EXISTS(SELECT 1 FROM tokenizer WHERE id = CAST(h.name AS INTEGER))"
-        " ELSE 0 END ORDER BY h.n", "");
+        " WHEN 'tokenizer' THEN NOT EXISTS(SELECT 1 FROM tokenizer WHERE id = CAST(h.name AS "
+        "INTEGER)) ELSE 0 END ORDER BY h.n", "");
     if (!st)
         return sqlite3_extended_errcode(v->d->h);
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        complain(v, "%.20s %.40s is missing: another program deleted it after head %lld", text_at(st, 0),
-                 text_at(st, 1), (long long)sqlite3_column_int64(st, 2));
+        complain(v, "%.20s %.40s is missing: another program deleted it after head %lld",
+                 text_at(st, 0), text_at(st, 1), (long long)sqlite3_column_int64(st, 2));
     sqlite3_reset(st);
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
@@ -436,7 +451,8 @@ static bool parse_head(const char *text, int64_t *n, const char **hex, struct er
     *n = strtoll(text, &end, 10);
     *hex = *end ? end + 1 : end;
     size_t digits = strspn(*hex, "0123456789abcdef");
-    return (*n > 0 && *end == ':' && digits >= 16 && digits <= (size_t)2 * SUM && !(*hex)[digits]) ||
+    return (*n > 0 && *end == ':' && digits >= 16 && digits <= (size_t)2 * SUM &&
+            !(*hex)[digits]) ||
            err_set(e, ERR_USAGE, "\"%.80s\" is no head; expected one as db check names it, such as"
                    " 12:0123456789abcdef", text);
 }
@@ -476,7 +492,8 @@ bool head_report(struct db *d, const char *head, struct buf *report, bool *clean
     if (sealed && seal_has_key())
         buf_printf(report, "%lld of %lld heads are sealed\n", (long long)sealed, (long long)last);
     else if (sealed)
-        buf_printf(report, "%lld of %lld heads are sealed; the seals were not checked: --seal KEYFILE checks them\n",
+        buf_printf(report, "%lld of %lld heads are sealed; the seals were not checked: "
+                           "--seal KEYFILE checks them\n",
                    (long long)sealed, (long long)last);
     if (!last)
         return true;

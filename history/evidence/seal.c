@@ -49,9 +49,11 @@ static bool is_private(int fd, const char *file, struct err *e)
     if (fstat(fd, &st) != 0)
         return err_set(e, ERR_USAGE, "cannot read the key %s: %s", file, strerror(errno));
     if (st.st_uid != geteuid() && st.st_uid != 0)
-        return err_set(e, ERR_USAGE, "the key %s belongs to another user; expected one of yours", file);
+        return err_set(e, ERR_USAGE, "the key %s belongs to another user; expected one of yours",
+                       file);
     return !(st.st_mode & 077) ||
-           err_set(e, ERR_USAGE, "the key %s can be read by others (mode %03o); expected 600: chmod 600",
+           err_set(e, ERR_USAGE, "the key %s can be read by others (mode %03o); expected 600: "
+                                 "chmod 600",
                    file, (unsigned)(st.st_mode & 0777));
 }
 
@@ -118,7 +120,8 @@ bool seal_of_head_matches(int64_t n, const uint8_t chain[32], const void *seal, 
 
 bool seal_fits(struct db *d, struct err *e)
 {
-    sqlite3_stmt *st = n_key ? db_prepare(d, e, "SELECT n, chain, seal FROM head WHERE seal NOT NULL"
+    sqlite3_stmt *st = n_key
+                           ? db_prepare(d, e, "SELECT n, chain, seal FROM head WHERE seal NOT NULL"
                                           " ORDER BY n DESC LIMIT 1", "") : NULL;
     if (!st)
         return n_key == 0;
@@ -130,7 +133,8 @@ bool seal_fits(struct db *d, struct err *e)
     bool ok = rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(d, e, "cannot read");
     sqlite3_finalize(st);
     if (ok && !fits)
-        return err_set(e, ERR_DB, "%s is sealed with another key, or its last seal was changed; aerie db "
+        return err_set(e, ERR_DB, "%s is sealed with another key, or its last seal was changed; "
+                                  "aerie db "
                        "check --seal says more", d->path);
     return ok;
 }
@@ -138,6 +142,7 @@ bool seal_fits(struct db *d, struct err *e)
 bool seal_is_missing(struct db *d)
 {
     int64_t sealed = 0;
-    return !n_key && db_int(d, &sealed, 0, "SELECT seal NOT NULL FROM head ORDER BY n DESC LIMIT 1", "") == SQLITE_OK &&
+    return !n_key && db_int(d, &sealed, 0, "SELECT seal NOT NULL FROM head ORDER BY n DESC LIMIT 1",
+                            "") == SQLITE_OK &&
            sealed;
 }

@@ -26,13 +26,15 @@ bool history_backup(const char *path, const char *to, struct err *e)
 
 /* ---- vacuum ---- */
 
-/* VACUUM with its copy of the database in an unnamed file in the log's folder: in memory the copy would take as much
- * as the log, and the folder for temporary files may be another disk, or out of reach (isolate.h). */
+/* VACUUM with its copy of the database in an unnamed file in the log's folder: in memory the copy
+ * would take as much as the log, and the folder for temporary files may be another disk, or out of
+ * reach (isolate.h). */
 static bool vacuum_in_place(struct db *d, struct err *e)
 {
     const char *slash = strrchr(d->path, '/');
     char *was = sqlite3_temp_directory;
-    sqlite3_temp_directory = slash ? sqlite3_mprintf("%.*s", max_int((int)(slash - d->path), 1), d->path)
+    sqlite3_temp_directory = slash ? sqlite3_mprintf("%.*s", max_int((int)(slash - d->path), 1),
+                                                     d->path)
                                    : sqlite3_mprintf(".");
     bool ok = db_exec(d, "PRAGMA temp_store=FILE", e) &&
               (db_do(d, "VACUUM", "") == SQLITE_OK || db_fail(d, e, "cannot vacuum"));
@@ -46,7 +48,8 @@ bool history_vacuum(const char *path, int64_t *before, int64_t *after, struct er
     struct db d;
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return false;
-    bool ok = (!db_bytes(&d, false, before) || db_fail(&d, e, "cannot vacuum")) && vacuum_in_place(&d, e) &&
+    bool ok = (!db_bytes(&d, false, before) || db_fail(&d, e, "cannot vacuum")) &&
+              vacuum_in_place(&d, e) &&
               (!db_bytes(&d, false, after) || db_fail(&d, e, "cannot vacuum"));
     if (ok)
         sqlite3_wal_checkpoint_v2(d.h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
@@ -67,8 +70,8 @@ struct pruning {
 static int report_session(struct pruning *p, const char *id)
 {
     sqlite3_stmt *st = db_cached(p->d, "SELECT coalesce(number, 0), title, updated_ms,"
-                                 " (SELECT count(*) FROM turn WHERE session_id = s.id AND role = 'user')"
-                                 " FROM session s WHERE id=?", "s", id);
+                                 " (SELECT count(*) FROM turn WHERE session_id = s.id AND role = "
+                                 "'user') FROM session s WHERE id=?", "s", id);
     if (!st)
         return sqlite3_extended_errcode(p->d->h);
     int rc = sqlite3_step(st);
@@ -92,7 +95,8 @@ static int report_session(struct pruning *p, const char *id)
 static int is_due(struct pruning *p, int64_t used_ms, bool *due)
 {
     int64_t n = 0, bytes = 0;
-    int rc = p->rule->keep < 0 ? SQLITE_OK : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "");
+    int rc = p->rule->keep < 0 ? SQLITE_OK
+                               : db_int(p->d, &n, 0, "SELECT count(*) FROM session", "");
     if (!rc && p->rule->to_bytes >= 0)
         rc = db_bytes(p->d, true, &bytes);
     *due = used_ms < p->before_ms || (p->rule->keep >= 0 && n > p->rule->keep) ||
@@ -108,9 +112,11 @@ static int prune_one(struct pruning *p, bool *more)
     int64_t used_ms = 0;
     int n = 0;
     *more = false;
-    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s ON s.id = u.id"
+    sqlite3_stmt *st = db_cached(p->d, "SELECT s.id, u.ms FROM temp.used u JOIN session s ON s.id "
+                                       "= u.id"
                                  " WHERE s.pinned IS NULL"
-                                 " AND s.id NOT IN (SELECT parent FROM session WHERE parent NOT NULL)"
+                                 " AND s.id NOT IN (SELECT parent FROM session WHERE parent NOT "
+                                 "NULL)"
                                  " AND s.id NOT IN (SELECT session_id FROM run WHERE ended = 0)"
                                  " AND s.id NOT IN (SELECT session_id FROM held)"
                                  " ORDER BY u.nth LIMIT 1", "");
@@ -130,7 +136,8 @@ static int prune_one(struct pruning *p, bool *more)
         return rc;
     rc = report_session(p, id);
     if (!rc)
-        rc = chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s", id), &n);
+        rc = chain_delete(p->d, db_cached(p->d, "DELETE FROM session WHERE id=? RETURNING id", "s",
+                                          id), &n);
     p->out->sessions += n;
     *more = n > 0;
     return rc;
@@ -141,12 +148,17 @@ static int prune_one(struct pruning *p, bool *more)
  * the one before it in that order. */
 static int list_used(struct db *d, int64_t now)
 {
-    int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, ms INTEGER NOT NULL)", "");
-    return rc ? rc : db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER BY nth), min(ms) OVER"
-                           " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), ?1) FROM"
+    int rc = db_do(d, "CREATE TABLE temp.used(nth INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+                      "ms INTEGER NOT NULL)", "");
+    return rc ? rc : db_do(d, "INSERT INTO temp.used SELECT nth, id, coalesce(max(ms) OVER (ORDER "
+                              "BY nth), min(ms) OVER"
+                           " (ORDER BY nth ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), "
+                           "?1) FROM"
                            " (SELECT row_number() OVER (ORDER BY place, run, id) AS nth, id,"
-                           "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, s.updated_ms AS ms,"
-                           "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i", now);
+                           "  CASE WHEN ms <= ?1 THEN ms END AS ms FROM (SELECT s.id AS id, "
+                           "s.updated_ms AS ms,"
+                           "  s.last_run AS run, " SESSION_USED " AS place FROM session s))", "i",
+                           now);
 }
 
 /* If, by the clock, nothing was stored for over a year, the clock may be wrong: a prune at the
@@ -186,12 +198,14 @@ static int prune_transaction(struct pruning *p)
     return rc ? rc : db_do(d, "COMMIT", "");
 }
 
-bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out, struct buf *report,
+bool history_prune(const char *path, const struct prune_rule *rule, struct pruned *out,
+                   struct buf *report,
                       struct err *e)
 {
     struct db d;
     struct live l = {.fd = -1};
-    struct pruning p = {.d = &d, .rule = rule, .out = out, .report = report, .before_ms = INT64_MIN};
+    struct pruning p = {.d = &d, .rule = rule, .out = out, .report = report,
+                        .before_ms = INT64_MIN};
     int closed;
     *out = (struct pruned){0};
     if (rule->older_than != ANY_AGE)
@@ -214,7 +228,8 @@ bool history_prune(const char *path, const struct prune_rule *rule, struct prune
 
 /* Runs an UPDATE of one session in a transaction that seals it. */
 static bool change_session(struct db *d, const char *session, const char *what,
-                           sqlite3_stmt *(*update)(struct db *d, const char *session, const void *arg),
+                           sqlite3_stmt *(*update)(struct db *d, const char *session,
+                                                   const void *arg),
                            const void *arg, struct err *e)
 {
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
@@ -232,12 +247,14 @@ static bool change_session(struct db *d, const char *session, const char *what,
         rc = chain_seal(d, session);
     if (!rc)
         rc = db_do(d, "COMMIT", "");
-    return rc ? db_fail(d, e, what) : found || err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
+    return rc ? db_fail(d, e, what) : found ||
+           err_set(e, ERR_NEGATIVE, "no session \"%s\"", session);
 }
 
 static sqlite3_stmt *update_title(struct db *d, const char *session, const void *title)
 {
-    return db_cached(d, "UPDATE session SET title=? WHERE id=?", "ss", (const char *)title, session);
+    return db_cached(d, "UPDATE session SET title=? WHERE id=?", "ss", (const char *)title,
+                     session);
 }
 
 bool history_set_title(const char *path, const char *session, const char *title, struct err *e)

@@ -40,7 +40,8 @@ void cursors_park(struct writer *w)
         return;
     }
     if ((w->n_parked & (w->n_parked - 1)) == 0)
-        w->parked = xrealloc(w->parked, w->n_parked ? 2 * (size_t)w->n_parked : 1, sizeof *w->parked);
+        w->parked = xrealloc(w->parked, w->n_parked ? 2 * (size_t)w->n_parked : 1,
+                             sizeof *w->parked);
     w->parked[w->n_parked++] = w->cur;
     w->cur = (struct cursor){0};
 }

@@ -50,9 +50,11 @@ void history_claim_memory(void)
 void db_why(const struct db *d, char why[200])
 {
     int rc = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
-    bool of_system = rc == SQLITE_IOERR || rc == SQLITE_CANTOPEN || rc == SQLITE_READONLY || rc == SQLITE_BUSY || rc == SQLITE_PROTOCOL;
+    bool of_system = rc == SQLITE_IOERR || rc == SQLITE_CANTOPEN || rc == SQLITE_READONLY ||
+                     rc == SQLITE_BUSY || rc == SQLITE_PROTOCOL;
     int error = of_system ? vfs_cause(rc) : 0;
-    snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", error ? ": " : "", error ? strerror(error) : "");
+    snprintf(why, 200, "%s%s%s", d->h ? sqlite3_errmsg(d->h) : "out of memory", error ? ": " : "",
+             error ? strerror(error) : "");
 }
 
 bool db_fail(struct db *d, struct err *e, const char *what)
@@ -61,7 +63,8 @@ bool db_fail(struct db *d, struct err *e, const char *what)
     db_why(d, why);
     d->failed = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
     if (d->failed == SQLITE_INTERRUPT)
-        err_set(e, ERR_USAGE, d->limit && d->work > d->limit ? "reading %s took too long and was stopped"
+        err_set(e, ERR_USAGE, d->limit && d->work > d->limit
+                ? "reading %s took too long and was stopped"
                                                    : "interrupted", d->path);
     else
         err_set(e, ERR_DB, "%s: %s: %s", d->path, what, why);
@@ -157,7 +160,8 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
     switch_off(d->h);
     set_limits(d->h);
-    if (!index_bound(d, e) || !db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY", e)) {
+    if (!index_bound(d, e) || !db_exec(d, "PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON; "
+                                          "PRAGMA temp_store=MEMORY", e)) {
         db_close(d);
         return false;
     }
@@ -221,9 +225,11 @@ static bool copy_pages(struct db *from, const char *to, struct err *e)
     struct db d;
     if (!db_open(&d, to, SQLITE_OPEN_READWRITE, e))
         return false;
-    sqlite3_backup *b = db_sync_all(&d, e) ? sqlite3_backup_init(d.h, "main", from->h, "main") : NULL;
+    sqlite3_backup *b = db_sync_all(&d, e) ? sqlite3_backup_init(d.h, "main", from->h, "main")
+                                           : NULL;
     int rc = b ? SQLITE_BUSY : SQLITE_ERROR;
-    for (int i = 0; i < TRIES && ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED); i++) {
+    for (int i = 0; i < TRIES && ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED);
+         i++) {
         if (i)
             sqlite3_sleep(WAIT_MS);
         rc = sqlite3_backup_step(b, -1); /* all pages: as of one moment */

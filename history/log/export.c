@@ -139,8 +139,8 @@ static const struct {
     {"session", "SELECT * FROM session WHERE id = ?1 AND ?2 > 0"},
     {"build", "SELECT * FROM build WHERE ?2 > 0 AND id IN"
               " (SELECT build_id FROM run WHERE session_id = ?1)"},
-    {"model", "SELECT * FROM model WHERE ?2 > 0 AND id IN (SELECT target_id FROM run WHERE session_id = ?1"
-              " UNION SELECT draft_id FROM run WHERE session_id = ?1)"},
+    {"model", "SELECT * FROM model WHERE ?2 > 0 AND id IN (SELECT target_id FROM run WHERE "
+              "session_id = ?1 UNION SELECT draft_id FROM run WHERE session_id = ?1)"},
     {"run", "SELECT * FROM run WHERE session_id = ?1 AND ?2 > 0 ORDER BY id"},
     {"server", "SELECT * FROM server WHERE ?2 > 0 AND id IN"
                " (SELECT server_id FROM run WHERE session_id = ?1)"},
@@ -157,7 +157,8 @@ static const struct {
     {"metric", "SELECT m.* FROM turn t JOIN metric m ON m.turn_id = t.id"
                " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, m.name, m.labels"},
     {"top", "SELECT o.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN top o ON"
-            " o.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, o.k, o.rank"},
+            " o.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, o.k, "
+            "o.rank"},
     {"pages", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN pages p ON"
               " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
 };
@@ -210,7 +211,8 @@ static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
 static int (*create_file)(const char *path);
 static bool (*settle_file)(const char *path, bool keep);
 
-void hdb_create_through(int (*create)(const char *path), bool (*settle)(const char *path, bool keep))
+void hdb_create_through(int (*create)(const char *path),
+                        bool (*settle)(const char *path, bool keep))
 {
     create_file = create;
     settle_file = settle;

@@ -85,7 +85,8 @@ static bool wal_is_ours(const char *path, bool *empty)
     if (fd >= 0 && pread_fully(fd, head, sizeof head, 0) == sizeof head) {
         off_t step = WAL_FRAME + (off_t)big_endian(head + WAL_AT_PAGE_SIZE);
         for (off_t at = WAL_HEADER; step >= 512 && !ours &&
-                                    pread_fully(fd, frame, sizeof frame, (uint64_t)at) == sizeof frame; at += step) {
+                                    pread_fully(fd, frame, sizeof frame, (uint64_t)at) ==
+                                    sizeof frame; at += step) {
             *empty = false;
             ours = big_endian(frame) == 1 && page_is_ours(frame + WAL_FRAME);
         }
@@ -115,7 +116,8 @@ static bool is_unreadable(const char *path, const struct stat *st, struct err *e
                         S_ISDIR(st->st_mode)    ? "a folder"
                         : S_ISFIFO(st->st_mode) ? "a FIFO; expected a regular file"
                                                 : "a device; expected a regular file");
-    return access(path, R_OK) != 0 && !err_set(e, ERR_DB, "cannot open %s: %s", path, strerror(errno));
+    return access(path, R_OK) != 0 && !err_set(e, ERR_DB, "cannot open %s: %s", path,
+                                               strerror(errno));
 }
 
 /* Reads the first *n bytes of a database; the rest of *head is 0.
@@ -177,7 +179,8 @@ enum file_owner file_owner(const char *path, struct err *e)
     }
     if (database ? page_is_ours(head) : n == 0 || has_companion(path))
         return FILE_OURS;
-    if (database && page_is_blank(head) && (has_companion(path) || wal_is_ours(path, &empty) || empty))
+    if (database && page_is_blank(head) &&
+        (has_companion(path) || wal_is_ours(path, &empty) || empty))
         return FILE_OURS; /* a log whose creation was interrupted */
     err_set(e, ERR_DB, database ? "%s belongs to another program, it is no session log; expected "
                                   "another file with --db"

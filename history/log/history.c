@@ -31,7 +31,8 @@ enum {
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
     CLOSE_MS = 2000,         /* closing retries for at most this long */
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
-    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than this, */
+    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than
+                                this, */
     DETAILS_MS = 200,        /* and leaves out the steps that are not written after this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
@@ -55,8 +56,8 @@ struct history {
     int retry_ms;
     uint64_t failing_ns, retry_ns; /* since when commits fail, next retry; 0: none failed */
     uint64_t dropped;
-    int sync; /* the connection's synchronous: 1 NORMAL, 2 EXTRA (FULL, and the folder is synced where a
-                 journal is deleted); 0: not set */
+    int sync; /* the connection's synchronous: 1 NORMAL, 2 EXTRA (FULL, and the folder is synced
+                 where a journal is deleted); 0: not set */
     char why[200]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
     bool blocked;      /* the log is full: turns that begin now are not stored */
@@ -119,10 +120,13 @@ static void measure(struct history *h)
                    : have < most                  ? ROOM_LITTLE
                                                   : ROOM_NONE;
     if (s->room_left == ROOM_NONE)
-        snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); %s aerie db prune makes"
-                 " room", have / mb, most / mb, h->limit.stop ? "new turns are not saved," : "saving goes on,");
+        snprintf(s->limit, sizeof s->limit, "the log is full: %.1f of %.1f MB (max-size); "
+                                            "%s aerie db prune makes"
+                 " room", have / mb, most / mb, h->limit.stop ? "new turns are not saved,"
+                 : "saving goes on,");
     else if (s->room_left == ROOM_LITTLE)
-        snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); aerie db prune makes"
+        snprintf(s->limit, sizeof s->limit, "the log is %.0f%% full: %.1f of %.1f MB (max-size); "
+                                            "aerie db prune makes"
                  " room", 100 * have / most, have / mb, most / mb);
     pthread_mutex_unlock(&h->mu);
 }
@@ -260,7 +264,8 @@ static int set_sync(struct history *h, int sync)
 
 /* Applies and commits all waiting events. *bad: index of the event that failed; -1: none did.
  * *skipped: details that were left out, because the program ends. */
-static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t *mark, uint64_t *skipped)
+static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t *mark,
+                         uint64_t *skipped)
 {
     enum { LOOK = 64 }; /* events between two looks at the time */
     int rc = db_do(&h->w.db, "BEGIN IMMEDIATE", "");
@@ -361,7 +366,8 @@ static void set_status(struct history *h, const char *why)
     s->queued = (uint64_t)h->n_wait;
     s->room = (uint64_t)h->cap_wait;
     s->recording = h->level != LOG_OFF && !why && !h->blocked;
-    bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0 || h->limit_changed;
+    bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0 ||
+                   h->limit_changed;
     h->limit_changed = false;
     pthread_mutex_unlock(&h->mu);
     if (changed)
@@ -425,7 +431,8 @@ static void commit_failed(struct history *h, int rc, const char *why)
     h->retry_ms = h->retry_ms ? min_int(2 * h->retry_ms, RETRY_MAX_MS) : RETRY_MS;
     h->retry_ns = now + (uint64_t)h->retry_ms * 1000000;
     snprintf(h->why, sizeof h->why, "%s", why);
-    bool busy = (rc & 0xff) == SQLITE_BUSY, brief = busy && now - h->failing_ns < PATIENCE_MS * 1000000ull;
+    bool busy = (rc & 0xff) == SQLITE_BUSY,
+        brief = busy && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
         set_status(h, why);
     if (!busy) /* if another process has the lock, those who wait for marks wait on */
@@ -812,7 +819,8 @@ bool history_flush_unless(struct history *h, int ms, bool (*stop)(void))
     if (!mark)
         return false;
     pthread_mutex_lock(&h->mu);
-    while (s->mark_stored < mark && s->mark_failed < mark && clock_ns() < until && !(stop && stop())) {
+    while (s->mark_stored < mark && s->mark_failed < mark && clock_ns() < until &&
+           !(stop && stop())) {
         int left = (int)((until - clock_ns()) / 1000000) + 1;
         deadline(&slice, stop && left > SLICE_MS ? SLICE_MS : left);
         pthread_cond_timedwait(&h->flushed, &h->mu, &slice);

@@ -1,8 +1,9 @@
 /* indexed.c - which part of a text the full-text index has: its first INDEXED_BYTES.
  *
  * FTS5 adds one row's text in one call, which nothing can interrupt, and which takes a second for a
- * few megabytes of different words. So the log's tokenizer, unicode61, is replaced by one of the same
- * name that reads no further. Adding, deleting, checking and quoting a row all use it, so they agree.
+ * few megabytes of different words. So the log's tokenizer, unicode61, is replaced by one of the
+ * same name that reads no further. Adding, deleting, checking and quoting a row all use it, so they
+ * agree.
  */
 #include "history/internal.h"
 

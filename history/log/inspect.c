@@ -103,7 +103,8 @@ static bool open_inspector(struct hdb *h, struct err *e)
     bool frozen = h->warning[0]; /* hdb_open() opened the file as immutable */
     char *name = frozen ? db_immutable_uri(h->path) : xstrdup(h->path);
     bool ok = h->pack ? pack_connect(&h->sql, h->path, &h->pack->file, e)
-                      : db_open(&h->sql, name, SQLITE_OPEN_READONLY | (frozen ? SQLITE_OPEN_URI : 0), e);
+                      : db_open(&h->sql, name,
+                                SQLITE_OPEN_READONLY | (frozen ? SQLITE_OPEN_URI : 0), e);
     free(name);
     if (!ok)
         return false;

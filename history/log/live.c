@@ -4,9 +4,9 @@
  * and clocks jump. A file lock does, because the kernel releases it with the process: every writer
  * locks one byte of PATH.live, at a random offset, and stores that offset in its run rows.
  *
- * The lock of a session is a row of `held` that names the writer. It counts only while the writer is
- * alive, so it ends with its process however the process dies. A dead writer's row is replaced by
- * the next lock of the session, or removed at the next start.
+ * The lock of a session is a row of `held` that names the writer. It counts only while the writer
+ * is alive, so it ends with its process however the process dies. A dead writer's row is replaced
+ * by the next lock of the session, or removed at the next start.
  */
 #include "history/internal.h"
 

@@ -94,7 +94,8 @@ static int close_run(struct db *d, int64_t run, int *closed)
     sqlite3_reset(st);
     rc = rc == SQLITE_ROW ? chain_touch(d, session) : rc;
     while (!rc) {
-        rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i", run);
+        rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
+                    run);
         if (rc || !reply)
             break;
         rc = recover_turn(d, reply);
@@ -171,9 +172,11 @@ static bool open_once(struct writer *w, const char *path, char *notice, struct e
     if (ok && !w->has_wal)
         set_notice(notice,
                    "the session log is on a file system without WAL: writing is slower there");
-    ok = ok && db_sync_all(&w->db, e) && schema_open(&w->db, e) && seal_fits(&w->db, e) && live_open(&w->live, path, e);
+    ok = ok && db_sync_all(&w->db, e) && schema_open(&w->db, e) && seal_fits(&w->db, e) &&
+         live_open(&w->live, path, e);
     if (ok && seal_is_missing(&w->db))
-        set_notice(notice, "this log is sealed, and --seal KEYFILE is missing: what is saved now has no seal");
+        set_notice(notice, "this log is sealed, and --seal KEYFILE is missing: what is saved now "
+                           "has no seal");
     if (ok)
         store_side_files(w, notice);
     if (ok)

@@ -45,8 +45,10 @@ static bool open_immutable(struct hdb *h, int why, struct err *e)
         return false;
     }
     if (ok)
-        snprintf(h->warning, sizeof h->warning, "the session log cannot be written%s%s: view only%s", why ? ": " : "",
-                 why ? strerror(why) : "", db_wal_has_rows(h->path) ? "; the newest turns may be missing" : "");
+        snprintf(h->warning, sizeof h->warning, "the session log cannot be written%s%s: "
+                                                "view only%s", why ? ": " : "",
+                 why ? strerror(why) : "", db_wal_has_rows(h->path)
+                 ? "; the newest turns may be missing" : "");
     return ok;
 }
 
@@ -204,20 +206,22 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
     sqlite3_stmt *st =
         words ? db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
                            "AND (?1 IS NULL OR instr(m.dir, ?1)) AND s.id IN"
-                           " (SELECT t.session_id FROM turn_fts f CROSS JOIN turn t ON t.id = f.rowid"
-                           "  WHERE turn_fts MATCH ?3) ORDER BY " SESSION_USED " DESC, s.last_run DESC"
-                           " LIMIT ?2", "sis",
+                           " (SELECT t.session_id FROM turn_fts f CROSS JOIN turn t ON t.id = "
+                           "f.rowid"
+                           "  WHERE turn_fts MATCH ?3) ORDER BY " SESSION_USED " DESC, s.last_run "
+                           "DESC LIMIT ?2", "sis",
                            model, most, q)
               : db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
                            "AND (?1 IS NULL OR instr(m.dir, ?1))"
-                           " ORDER BY " SESSION_USED " DESC, s.last_run DESC LIMIT ?2", "si", model, most);
+                           " ORDER BY " SESSION_USED " DESC, s.last_run DESC LIMIT ?2", "si", model,
+                           most);
     int n = st ? each_session(&h->db, st, fn, arg, e) : -1;
     free(q);
     return n;
 }
 
-/* Calls fn for each row of a statement's one or two columns, a turn's rowid and a session's id; ends
- * st (NULL: it could not be prepared). */
+/* Calls fn for each row of a statement's one or two columns, a turn's rowid and a session's id;
+ * ends st (NULL: it could not be prepared). */
 static int each_turn_id(struct db *d, sqlite3_stmt *st,
                         bool (*fn)(int64_t turn, const char *session, void *arg), void *arg,
                         struct err *e)
@@ -243,7 +247,8 @@ int hdb_turn_ids(struct hdb *h, bool (*fn)(int64_t turn, const char *session, vo
 }
 
 int hdb_turns_with(struct hdb *h, const char *words,
-                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg, struct err *e)
+                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg,
+                   struct err *e)
 {
     if (is_blank_text(words))
         return 0;
@@ -257,7 +262,8 @@ int hdb_turns_with(struct hdb *h, const char *words,
 bool hdb_session_sums(struct hdb *h, const char *session, struct session_sums *out, struct err *e)
 {
     *out = (struct session_sums){0};
-    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT count(*), sum(length(tokens) / 4), sum(n_steps),"
+    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT count(*), sum(length(tokens) / 4), "
+                                             "sum(n_steps),"
                                   " sum(n_drafted), sum(n_accepted) FROM turn WHERE session_id = ?"
                                   " AND role = 'reply'", "s", session);
     bool ok = st && (sqlite3_step(st) == SQLITE_ROW || db_fail(&h->db, e, "cannot read the turns"));
@@ -351,7 +357,7 @@ void hdb_name(struct hdb *h, const char *session, char out[SESSION_ID])
     " u.draws0, t.draws1, t.stop, u.n_reused, t.n_steps, t.n_drafted, t.n_accepted, t.us_prefill," \
     " t.us_decode, t.created_ms, t.link, EXISTS(SELECT 1 FROM event v WHERE"                       \
     "  v.session_id = t.session_id AND v.op = 'undo' AND v.turn = t.n), t.shared, t.tokens,"   \
-    " t.change, t.change_turn, t.held, t.same, t.limited, t.gone_from, t.gone_to,"                                   \
+    " t.change, t.change_turn, t.held, t.same, t.limited, t.gone_from, t.gone_to,"                 \
     " (SELECT x.tokens FROM turn r JOIN served x ON x.turn_id = r.id WHERE"                        \
     "  r.session_id = t.session_id AND r.n = t.n AND r.role = 'reply')"
 #define TURN_JOIN /* settings and seed of a reply are in the user's row */                         \
@@ -562,8 +568,8 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
         if (fits)
             more = fn(&r, arg);
         else
-            more = err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of range", h->path,
-                           session);
+            more = err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of range",
+                           h->path, session);
         op_row_free(&r);
         n++;
     }
@@ -577,7 +583,8 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
 int hdb_faults(struct hdb *h, const char *session,
                bool (*fn)(const struct fault_row *r, void *arg), void *arg, struct err *e)
 {
-    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT turn, step, op, text FROM event WHERE session_id = ?"
+    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT turn, step, op, text FROM event WHERE "
+                                             "session_id = ?"
                                   " AND kind = 'fault' AND turn > 0 ORDER BY link", "s", session);
     if (!st)
         return -1;
@@ -587,7 +594,8 @@ int hdb_faults(struct hdb *h, const char *session,
         char *rule = col_str(st, 2), *text = col_str(st, 3);
         struct fault_row r = {.turn = col_int(st, 0, 0, &fits), .step = col_int(st, 1, 0, &fits),
                               .rule = rule ? fault_rule_of(rule) : 0, .text = text ? text : ""};
-        more = fits ? fn(&r, arg) : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
+        more = fits ? fn(&r, arg)
+                    : err_set(e, ERR_DB, "%s: session %s: a fault's turn or step is out of "
                                             "range", h->path, session);
         free(rule);
         free(text);

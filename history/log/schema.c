@@ -15,27 +15,27 @@
 #include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
- * as signed. `link`, `sum` and `chain`: see internal.h. session.seal is a checksum (chain.c), `head`
- * and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
+ * as signed. `link`, `sum` and `chain`: see internal.h. session.seal is a checksum (chain.c),
+ * `head` and roll.heads, roll.head the chain over the whole database, roll.state a checksum over
  * held, taken and the counters (head.c), `held` the session locks (live.c), `taken` the
  * writers whose side files were stored (side_file.c). session.number: for users; roll.last_number:
  * the last one that was assigned. session.pinned: 1: prune keeps the session.
  *
  * A turn has two rows: the user's has prompt, settings, seed, and from change to gone_to the values
- * of struct reuse; the reply's the generated text and ids; stop is '' while the turn runs. An undone
- * turn keeps its rows; an event row records the undo. turn_part holds the final channel only while
- * the turn runs (its end moves it to turn.text), and the other channels permanently. Every turn row
- * is in turn_fts; not by triggers, which a schema that is not trusted may not use on virtual tables,
- * but by turn_index().
+ * of struct reuse; the reply's the generated text and ids; stop is '' while the turn runs. An
+ * undone turn keeps its rows; an event row records the undo. turn_part holds the final channel only
+ * while the turn runs (its end moves it to turn.text), and the other channels permanently. Every
+ * turn row is in turn_fts; not by triggers, which a schema that is not trusted may not use on
+ * virtual tables, but by turn_index().
  *
  * step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none), f32 log
  * probability of the rival. pages.events: page_pack() of a step. A step's source is 'server' or
  * 'piece' (enum step_source), null where it was computed here. top: the best tokens of token k of a
- * step; rank 0 is the token itself. What a server reported: server.facts is a JSON object of what it
- * says of its launch; served and metric belong to reply rows; us_prefill and us_decode of the turn
- * are what the client measured; served.tokens: the prompt's token ids, if the server reported them
- * after the user's row was written. token: texts of a tokenizer's ids; tokenizer.texts counts them,
- * tokenizer.sum is a checksum of them (chain.c). */
+ * step; rank 0 is the token itself. What a server reported: server.facts is a JSON object of what
+ * it says of its launch; served and metric belong to reply rows; us_prefill and us_decode of the
+ * turn are what the client measured; served.tokens: the prompt's token ids, if the server reported
+ * them after the user's row was written. token: texts of a tokenizer's ids; tokenizer.texts counts
+ * them, tokenizer.sum is a checksum of them (chain.c). */
 static const char schema_tables[] =
     "CREATE TABLE build(id INTEGER PRIMARY KEY, version TEXT NOT NULL, device TEXT NOT NULL,"
     " flags TEXT NOT NULL, UNIQUE(version, device, flags));"
@@ -243,7 +243,8 @@ struct schema_pair {
 /* The name of a schema object; "" if it is not text: no object of aerie has such a name. */
 static const char *object_name(sqlite3_stmt *st)
 {
-    const char *s = sqlite3_column_type(st, 1) == SQLITE_TEXT ? (const char *)sqlite3_column_text(st, 1) : "";
+    const char *s = sqlite3_column_type(st, 1) == SQLITE_TEXT
+                        ? (const char *)sqlite3_column_text(st, 1) : "";
     return s ? s : "";
 }
 
@@ -265,7 +266,8 @@ static void schema_differs(struct schema_pair *b, sqlite3_stmt *st, bool ours, c
 static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
 {
     for (int i = 0; i < 4; i++) {
-        bool same_type = sqlite3_column_type(a, i) == sqlite3_column_type(b, i); /* before conversions */
+        /* before conversions */
+        bool same_type = sqlite3_column_type(a, i) == sqlite3_column_type(b, i);
         const char *x = (const char *)sqlite3_column_text(a, i);
         const char *y = (const char *)sqlite3_column_text(b, i);
         if (!same_type || !x != !y || (x && strcmp(x, y) != 0))
@@ -292,7 +294,8 @@ static void compare_next(struct schema_pair *b)
         b->rc_have = sqlite3_step(b->have);
 }
 
-static const char all_objects[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name";
+static const char all_objects[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY "
+"name";
 
 bool schema_digest(struct db *d, char hex[65])
 {
@@ -311,8 +314,10 @@ bool schema_digest(struct db *d, char hex[65])
 /* The digests of this version's schema, so that its text need not be generated each time a log is
  * opened. A schema with another digest is compared object by object: other versions of SQLite may
  * write the same schema differently. */
-static const char digest_of_log[] = "c4dc5798dde455c5c7efe65e5709ffe55ab90a397bd4b7aa3a9e3c4e4219d36b";
-static const char digest_of_pack[] = "515a6d73e3c3af7647180a57197a8b02b13dfef3d2a9dac9ca856d07bd34eb98";
+static const char digest_of_log[] =
+    "c4dc5798dde455c5c7efe65e5709ffe55ab90a397bd4b7aa3a9e3c4e4219d36b";
+static const char digest_of_pack[] =
+    "515a6d73e3c3af7647180a57197a8b02b13dfef3d2a9dac9ca856d07bd34eb98";
 
 const char *schema_known_digest(bool pack)
 {
@@ -335,8 +340,8 @@ static bool compare_schemas(struct db *d, struct db *expected, struct schema_pai
     return ok;
 }
 
-/* Compares the schema with the text of the database's own version; the report, if there is one, gets
- * a line per difference. */
+/* Compares the schema with the text of the database's own version; the report, if there is one,
+ * gets a line per difference. */
 static bool compare_text(struct db *d, const struct migration *list, int n, int64_t version,
                          struct buf *report, struct schema_diff *differ, struct err *e)
 {

@@ -19,14 +19,16 @@ static double real_at(sqlite3_stmt *st, int i)
 
 static bool read_metrics(struct db *d, int64_t reply, struct served *s, struct err *e)
 {
-    sqlite3_stmt *st = db_prepare(d, e, "SELECT name, labels, before, after FROM metric WHERE turn_id = ?"
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT name, labels, before, after FROM metric WHERE "
+                                        "turn_id = ?"
                                   " ORDER BY name, labels", "i", reply);
     int rc = SQLITE_ERROR;
     while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         if ((s->n_metric & (s->n_metric - 1)) == 0)
-            s->metric = xrealloc(s->metric, s->n_metric ? 2 * (size_t)s->n_metric : 1, sizeof *s->metric);
-        s->metric[s->n_metric++] = (struct served_metric){col_str(st, 0), col_str(st, 1), real_at(st, 2),
-                                                          real_at(st, 3)};
+            s->metric = xrealloc(s->metric, s->n_metric ? 2 * (size_t)s->n_metric : 1,
+                                 sizeof *s->metric);
+        s->metric[s->n_metric++] = (struct served_metric){col_str(st, 0), col_str(st, 1),
+                                                          real_at(st, 2), real_at(st, 3)};
     }
     sqlite3_finalize(st);
     return rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read metrics"));
@@ -36,7 +38,8 @@ bool served_read(struct db *d, int64_t reply, struct served **out, struct err *e
 {
     *out = NULL;
     sqlite3_stmt *st = db_prepare(d, e, "SELECT turn_id" SERVED_COLUMNS(COLUMN_NAME)
-                                  SERVED_TIMES(COLUMN_NAME) " FROM served WHERE turn_id = ?", "i", reply);
+                                  SERVED_TIMES(COLUMN_NAME) " FROM served WHERE turn_id = ?", "i",
+                                  reply);
     int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
     bool fits;
     if (rc == SQLITE_ROW) {

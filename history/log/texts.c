@@ -121,8 +121,8 @@ void texts_ended(struct texts *t, bool committed)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 #define TEXTS_OF_SESSION                                                                           \
-    "SELECT k.id AS id, k.text AS text FROM session s JOIN run r ON r.id = s.last_run JOIN model m" \
-    " ON m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"           \
+    "SELECT k.id AS id, k.text AS text FROM session s JOIN run r ON r.id = s.last_run JOIN model"  \
+    " m ON m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"         \
     " k.tokenizer = z.id WHERE s.id = ?1 UNION ALL SELECT o.token, max(o.text) FROM turn t"        \
     " JOIN step p ON p.turn_id = t.id JOIN top o ON o.step_id = p.id WHERE t.session_id = ?1"      \
     " AND o.token NOT NULL AND length(o.text) > 0 GROUP BY o.token"

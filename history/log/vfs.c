@@ -35,7 +35,8 @@ static int n_kind;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static sqlite3_vfs own, *base; /* (mu) */
 enum { RESULTS = 32, TRIES = 3 };
-static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure with it */
+static _Thread_local int cause[RESULTS]; /* by primary result code: the errno of the last failure
+                                            with it */
 static _Thread_local int open_error;     /* errno of the first open() that failed in this operation;
                                             0: none did */
 
@@ -179,7 +180,8 @@ static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     clear_errno();
     int got = 0, rc = keep_errno(base->xOpen(base, name, f, flags, &got));
     bool writes = flags & SQLITE_OPEN_READWRITE;
-    for (int i = 0; rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY) && name && access(name, W_OK) == 0; i++) {
+    for (int i = 0; rc == SQLITE_OK && writes && (got & SQLITE_OPEN_READONLY) && name &&
+         access(name, W_OK) == 0; i++) {
         f->pMethods->xClose(f); /* opened for reading only, though it may be written: try again */
         f->pMethods = NULL;
         if (i == TRIES)
@@ -200,8 +202,10 @@ static int wrap_open(sqlite3_vfs *v, sqlite3_filename name, sqlite3_file *f, int
     if (i == n_kind && i < KINDS) {
         kind[i] = (struct kind){*f->pMethods, f->pMethods};
         sqlite3_io_methods *m = &kind[i].own;
-        m->xRead = wrap_read, m->xWrite = wrap_write, m->xTruncate = wrap_truncate, m->xSync = wrap_sync;
-        m->xFileSize = wrap_size, m->xLock = wrap_lock, m->xUnlock = wrap_unlock, m->xCheckReservedLock = wrap_reserved;
+        m->xRead = wrap_read, m->xWrite = wrap_write, m->xTruncate = wrap_truncate,
+            m->xSync = wrap_sync;
+        m->xFileSize = wrap_size, m->xLock = wrap_lock, m->xUnlock = wrap_unlock,
+            m->xCheckReservedLock = wrap_reserved;
         m->xFileControl = wrap_control;
         if (m->iVersion >= 2)
             m->xShmMap = wrap_map, m->xShmLock = wrap_shm_lock;
@@ -242,7 +246,8 @@ const char *vfs_name(void)
 
 int vfs_cause(int rc)
 {
-    int primary = (rc & 0xff) == SQLITE_PROTOCOL ? SQLITE_BUSY : rc & 0xff; /* SQLite gave up waiting for a lock */
+    /* SQLite gave up waiting for a lock */
+    int primary = (rc & 0xff) == SQLITE_PROTOCOL ? SQLITE_BUSY : rc & 0xff;
     return primary < RESULTS ? cause[primary] : 0;
 }
 

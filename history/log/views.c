@@ -75,7 +75,8 @@
 #define VIEW_HERE(name) ", iif(s.source IS NULL,s." #name ",NULL) AS " #name
 #define VIEW_DIGEST(name) ", iif(s.source IS NULL,printf('%016x',s." #name "),NULL) AS " #name
 #define VIEW_FUSED(name)                                                                           \
-    ", s." #name LENGTH(1, length) LENGTH(5, committed) LENGTH(9, draft_length) LENGTH(13, window_lo)
+    ", s." #name LENGTH(1, length) LENGTH(5, committed)                                            \
+    LENGTH(9, draft_length) LENGTH(13, window_lo)
 #define LENGTH(o, name) ", CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(o) " END AS " #name
 #define VIEW_SOURCE(name) ", coalesce(s." #name ",'computed') AS " #name
 #define VIEW_ARRIVED(name)                                                                         \
@@ -101,22 +102,25 @@ const char schema_views[] =
      * first, emptied, system, undo, regen, forget, silent, fork, format), change_turn: of which
      * turn; held: tokens with cells before the turn; same: of them, those that the prompt begins
      * with; limited: why fewer of these were reused (window, evicted, draft, state), gone_from ..
-     * gone_to: the positions; NULL: not recorded. Of a server's reply, drafted, accepted, reused are those that it reported.
-     * server_prompt .. server_cached: tokens as the server counts them; ms_queue, ms_first: the
-     * server's times until the request ran and until its first token; finish: the server's finish
-     * reason; us_prefill: the time until the first token arrived here; prompt_ids, reply_ids: 1 if
-     * the server sent the ids, 0 if it sent none; NULL: not reported, or computed here. */
+     * gone_to: the positions; NULL: not recorded. Of a server's reply, drafted, accepted, reused
+     * are those that it reported. server_prompt .. server_cached: tokens as the server counts them;
+     * ms_queue, ms_first: the server's times until the request ran and until its first token;
+     * finish: the server's finish reason; us_prefill: the time until the first token arrived here;
+     * prompt_ids, reply_ids: 1 if the server sent the ids, 0 if it sent none; NULL: not reported,
+     * or computed here. */
     "CREATE VIEW v_turn AS SELECT q.session_id AS session, q.n AS turn, e.number,"
     " coalesce(length(x.tokens)/4, coalesce(q.shared,0)+length(q.tokens)/4) AS prompt_tokens,"
     " iif(v.id IS NULL,coalesce(q.n_reused,0),x.cached) AS reused,"
     " q.change, nullif(q.change_turn,0) AS change_turn, q.held, q.same,"
     " nullif(q.limited,'') AS limited, CASE WHEN q.limited<>'' THEN q.gone_from END AS gone_from,"
     " CASE WHEN q.limited<>'' THEN q.gone_to END AS gone_to, q.regen, r.stop,"
-    " length(r.tokens)/4 AS new_tokens, r.n_steps AS steps, iif(v.id IS NULL,r.n_drafted,x.drafted) AS drafted,"
-    " iif(v.id IS NULL,r.n_accepted,x.accepted) AS accepted, r.us_prefill, r.us_decode, q.text AS message, r.text AS reply,"
+    " length(r.tokens)/4 AS new_tokens, r.n_steps AS steps, "
+    "iif(v.id IS NULL,r.n_drafted,x.drafted) AS drafted,"
+    " iif(v.id IS NULL,r.n_accepted,x.accepted) AS accepted, r.us_prefill, r.us_decode, "
+    "q.text AS message, r.text AS reply,"
     " v.kind AS server, x.prompt AS server_prompt, x.generated AS server_generated,"
-    " x.cached AS server_cached, x.verifies AS server_verifies, x.ms_queue, x.ms_first, x.ms_prompt, x.ms_decode,"
-    " nullif(x.finish,'') AS finish, x.prompt_ids, x.reply_ids"
+    " x.cached AS server_cached, x.verifies AS server_verifies, x.ms_queue, x.ms_first, "
+    "x.ms_prompt, x.ms_decode, nullif(x.finish,'') AS finish, x.prompt_ids, x.reply_ids"
     " FROM turn q JOIN session e ON e.id=q.session_id"
     " LEFT JOIN turn r ON r.session_id=q.session_id AND r.n=q.n AND r.role='reply'"
     " LEFT JOIN served x ON x.turn_id=r.id LEFT JOIN run u ON u.id=r.run_id"
@@ -151,10 +155,11 @@ const char schema_views[] =
      * log probability less the second best in the row of the last token; forced: how many of the
      * first tokens were given by hand; fused: 1 when the cycle ran as one graph; the lengths of the
      * context after the step: all tokens, those with cells in the target's pools, in the draft's,
-     * and the first position that the window's pages still hold. source: 'computed' here; 'server': a step that a server reported; 'piece': a piece
-     * of its stream, of which rows, drafted and accepted are not known (NULL). Digests, draws and
-     * times of phases are NULL unless computed here. us_arrived: from sending the request until the
-     * step's last token arrived; us_since: the same, since the step before. */
+     * and the first position that the window's pages still hold. source: 'computed' here; 'server':
+     * a step that a server reported; 'piece': a piece of its stream, of which rows, drafted and
+     * accepted are not known (NULL). Digests, draws and times of phases are NULL unless computed
+     * here. us_arrived: from sending the request until the step's last token arrived; us_since: the
+     * same, since the step before. */
     "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step"
     STEP_COLUMNS(STEP_VIEW)
     " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
@@ -164,7 +169,8 @@ const char schema_views[] =
      * hand; logp: the target's log probability of the token at temperature 1; rival: the best other
      * token of that row; NULL: not recorded. The texts of a server's tokens are those that it
      * sent. */
-    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted,"
+    "CREATE VIEW v_token AS SELECT session, turn, step, k, "
+    "position, " I32("w") " AS token, drafted,"
     " coalesce(" TEXT_OF(I32("w")) ",sent) AS text, forced, " F32("wl") " AS logp,"
     " CASE WHEN wr=4294967295 THEN NULL ELSE wr END AS rival,"
     " coalesce(" TEXT_OF("wr") ",sent_rival) AS rival_text,"
@@ -177,14 +183,16 @@ const char schema_views[] =
     " i.key<s.forced AS forced,"
     " (SELECT o.text FROM top o WHERE o.step_id=s.id AND o.k=i.key AND o.rank=0) AS sent,"
     " (SELECT o.text FROM top o WHERE o.step_id=s.id AND o.k=i.key AND o.rank=1) AS sent_rival,"
-    " hex(substr(s.tokens,4*i.key+1,4)) AS h, " FACT(0) " AS hl, " FACT(4) " AS hr, " FACT(8) " AS hm"
+    " hex(substr(s.tokens,4*i.key+1,4)) AS "
+    "h, " FACT(0) " AS hl, " FACT(4) " AS hr, " FACT(8) " AS hm"
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
     " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
 
     /* One row for each of the best tokens at a position, as a server reported them; rank 0: the
      * emitted token. k: as in v_token. token: NULL where the server gives the text only. */
     "CREATE VIEW v_top AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, o.k, o.rank,"
-    " o.token, o.text, o.logp FROM turn t JOIN step s ON s.turn_id=t.id JOIN top o ON o.step_id=s.id;"
+    " o.token, o.text, o.logp FROM turn t JOIN step s ON s.turn_id=t.id JOIN top o ON "
+    "o.step_id=s.id;"
 
     /* One row a node of a draft tree, the root (node 0) included. q: the draft's probability of the
      * node after its parent; p: the target's at temperature 1; u: the uniform number drawn at the
@@ -209,7 +217,8 @@ const char schema_views[] =
     " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
 
     /* One row a page that changed hands; seq orders those of a step. logical: the page's place in
-     * the page table of its holder, NULL where it has none. reset: the pools are empty from here. */
+     * the page table of its holder, NULL where it has none. reset: the pools are empty from
+     * here. */
     "CREATE VIEW v_page(session, turn, step, seq, pool, op, page, logical, refs, holder) AS"
     " SELECT session, turn, step, seq, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
     " ELSE 'draft' END, CASE op WHEN 0 THEN 'take' WHEN 1 THEN 'share' WHEN 2 THEN 'drop'"
@@ -226,5 +235,5 @@ const char schema_views[] =
 
     /* One row a metric of the server, before the request and after the reply; change: the
      * difference. Other clients of the server count, too. */
-    "CREATE VIEW v_metric AS SELECT t.session_id AS session, t.n AS turn, m.name, m.labels, m.before,"
-    " m.after, m.after-m.before AS change FROM turn t JOIN metric m ON m.turn_id=t.id;";
+    "CREATE VIEW v_metric AS SELECT t.session_id AS session, t.n AS turn, m.name, m.labels, "
+    "m.before, m.after, m.after-m.before AS change FROM turn t JOIN metric m ON m.turn_id=t.id;";

@@ -102,9 +102,10 @@ static int server_id(struct db *d, const struct history_about *a, int64_t *id)
     *id = 0;
     if (!*a->server)
         return SQLITE_OK;
-    int rc = db_int(d, id, 0, "SELECT id FROM server WHERE kind=? AND version=? AND url=? AND model=?"
-                    " AND facts=?", "sssss", a->server, a->server_version, a->server_url, a->model_dir,
-                    a->server_facts);
+    int rc = db_int(d, id, 0, "SELECT id FROM server WHERE kind=? AND version=? AND url=? AND "
+                              "model=?"
+                    " AND facts=?", "sssss", a->server, a->server_version, a->server_url,
+                    a->model_dir, a->server_facts);
     if (rc || *id)
         return rc;
     rc = db_do(d, "INSERT INTO server(kind, version, url, model, facts) VALUES(?,?,?,?,?)", "sssss",
@@ -128,8 +129,8 @@ static int insert_run(struct writer *w, int64_t ms)
         rc = server_id(d, a, &server);
     if (!rc)
         rc = db_do(d, "INSERT INTO run(session_id, build_id, target_id, draft_id, config, writer,"
-                   " created_ms, server_id) VALUES(?,?,?,nullif(?,0),?,?,?,nullif(?,0))", "siiisiii",
-                   session, build, target, draft, a->config, w->live.id, ms, server);
+                   " created_ms, server_id) VALUES(?,?,?,nullif(?,0),?,?,?,nullif(?,0))",
+                   "siiisiii", session, build, target, draft, a->config, w->live.id, ms, server);
     if (rc)
         return rc;
     w->cur.run = sqlite3_last_insert_rowid(d->h);
@@ -505,7 +506,8 @@ static int store_tops(struct writer *w, const struct tops *t, int64_t step)
         const struct top *x = &t->at[i];
         rank = x->k == k ? rank + 1 : 0;
         k = x->k;
-        bool utf8 = x->text && utf8_check(x->text, (size_t)x->n) && !memchr(x->text, 0, (size_t)x->n);
+        bool utf8 = x->text && utf8_check(x->text, (size_t)x->n) &&
+                    !memchr(x->text, 0, (size_t)x->n);
         rc = db_do(&w->db, "INSERT OR IGNORE INTO top(step_id, k, rank, token, logp, text)"
                    " VALUES(?,?,?,nullif(?,-1),?,?)",
                    !x->text ? "iiiidn" : utf8 ? "iiiidt" : "iiiidb", step, (int64_t)k,
@@ -584,7 +586,8 @@ static int write_turn_end(struct writer *w, const struct event *ev)
     if (!rc)
         rc = chain_add(d, c->session, LINK_TURN, c->reply);
     if (!rc)
-        rc = db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(w, ev), c->session);
+        rc = db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(w, ev),
+                   c->session);
     c->reply = 0;
     ids_cat(&c->seq, ev->tokens.v, ev->tokens.n);
     return rc;

@@ -19,7 +19,7 @@
 #define STEPS "SELECT id FROM step WHERE turn_id IN (" TURNS ")"
 
 #define TOKENIZERS                                                                                 \
-    "sha IN (SELECT tokenizer_sha FROM model WHERE id IN (SELECT target_id FROM run WHERE id IN ("  \
+    "sha IN (SELECT tokenizer_sha FROM model WHERE id IN (SELECT target_id FROM run WHERE id IN (" \
     RUNS ")))"
 
 /* The names of a step's columns that are facts, that are ids. */
@@ -46,9 +46,10 @@ static const struct pack_rule rules[] = {
      .facts = "id session_id build_id target_id draft_id config ended created_ms link server_id",
      .never = "writer sum"},
     {.table = "turn", .where = "id IN (" TURNS ")",
-     .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
-              " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held same"
-              " limited gone_from gone_to",
+     .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 "
+     "n_steps"
+              " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held "
+              "same limited gone_from gone_to",
      .ids = "tokens", .text = "text", .never = "sum"},
     {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
      .text = "text"},
@@ -62,7 +63,8 @@ static const struct pack_rule rules[] = {
      .ids = "tokens"},
     {.table = "metric", .where = "turn_id IN (" TURNS ")", .facts = "turn_id name before after",
      .paths = "labels"},
-    {.table = "top", .where = "step_id IN (" STEPS ")", .facts = "step_id k rank logp", .ids = "token",
+    {.table = "top", .where = "step_id IN (" STEPS ")", .facts = "step_id k rank logp",
+     .ids = "token",
      .text = "text"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
      .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "sum"},
@@ -121,7 +123,8 @@ static bool is_technical(sqlite3_stmt *st, enum pack_level level)
 {
     bool op = false, fault = false, prompt = false;
     for (int i = 0; i < sqlite3_column_count(st); i++) {
-        const char *name = sqlite3_column_name(st, i), *s = (const char *)sqlite3_column_text(st, i);
+        const char *name = sqlite3_column_name(st, i),
+            *s = (const char *)sqlite3_column_text(st, i);
         if (s && !strcmp(name, "kind")) {
             op = !strcmp(s, "op");
             fault = !strcmp(s, "fault");
@@ -133,8 +136,8 @@ static bool is_technical(sqlite3_stmt *st, enum pack_level level)
     return fault || (op && !prompt);
 }
 
-/* The text of a server's fault may quote its address or the request; the device of a log of an earlier
- * version may be the address. */
+/* The text of a server's fault may quote its address or the request; the device of a log of an
+ * earlier version may be the address. */
 static bool is_of_server(const struct pack_rule *r, sqlite3_stmt *st, int i, bool served)
 {
     if (!strcmp(r->table, "build") && !strcmp(sqlite3_column_name(st, i), "device")) {
@@ -185,9 +188,12 @@ static int bind_last_name(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
 static bool plain_launch(sqlite3 *h, const char *facts, struct buf *out)
 {
     static const char sql[] =
-        "SELECT json_group_object(key, CASE WHEN type = 'true' THEN json('true') WHEN type = 'false' THEN"
-        " json('false') WHEN type <> 'text' THEN value WHEN value LIKE '%://%' OR instr(value, '@') OR"
-        " value GLOB '*[0-9].*[0-9].*[0-9].[0-9]*' OR instr(value, '::') OR lower(key) GLOB '*host*' OR"
+        "SELECT json_group_object(key, CASE WHEN type = 'true' THEN json('true') WHEN type = "
+        "'false' THEN"
+        " json('false') WHEN type <> 'text' THEN value WHEN value LIKE '%://%' OR instr(value, "
+        "'@') OR"
+        " value GLOB '*[0-9].*[0-9].*[0-9].[0-9]*' OR instr(value, '::') OR lower(key) GLOB "
+        "'*host*' OR"
         " lower(key) GLOB '*url*' OR lower(key) GLOB '*addr*' OR lower(key) GLOB '*_ip' OR"
         " lower(key) IN ('user', 'username', 'ip') THEN ''"
         " ELSE replace(value, rtrim(value, replace(value, '/', '')), '') END) FROM json_each(?)";
@@ -305,13 +311,14 @@ struct packer {
 };
 
 /* Limits draft trees to the steps of a slice. */
-static void slice_condition(const struct packer *p, const struct pack_rule *r, const struct pack_piece *part,
-                            struct buf *sql)
+static void slice_condition(const struct packer *p, const struct pack_rule *r,
+                            const struct pack_piece *part, struct buf *sql)
 {
     const struct pack_opts *o = &p->o;
     if (!r->slice || !o->to_turn)
         return;
-    buf_printf(sql, " AND %s IN (SELECT s.id FROM step s JOIN turn t ON t.id=s.turn_id WHERE t.n<=%d"
+    buf_printf(sql, " AND %s IN (SELECT s.id FROM step s JOIN turn t ON t.id=s.turn_id WHERE "
+                    "t.n<=%d"
                " AND (t.n, s.n) BETWEEN (%d, %d) AND (%d, %d))", r->slice, part->upto, o->from_turn,
                o->from_step, o->to_turn, o->to_step);
 }
@@ -398,13 +405,15 @@ static bool find_parts(struct packer *p, const char *session)
     if (!hdb_past(p->from, session, INT_MAX, &past, p->e))
         return false;
     p->n_part = past.n_part;
-    for (int i = past.n_part - 1; p->o.to_turn && i > 0 && past.part[i - 1].upto >= p->o.to_turn; i--)
+    for (int i = past.n_part - 1; p->o.to_turn && i > 0 && past.part[i - 1].upto >= p->o.to_turn;
+         i--)
         p->n_part = i; /* the slice ends before this part's first turn */
     p->part = xcalloc((size_t)max_int(1, p->n_part), sizeof *p->part);
     for (int i = 0; i < p->n_part; i++) {
         memcpy(p->part[i].session, past.part[i].session, SESSION_ID);
         int64_t runs = 0;
-        db_int(&p->from->db, &runs, 0, "SELECT count(*) FROM run WHERE session_id=? AND server_id NOT NULL",
+        db_int(&p->from->db, &runs, 0, "SELECT count(*) FROM run WHERE session_id=? AND server_id "
+                                       "NOT NULL",
                "s", past.part[i].session);
         p->part[i].served = runs > 0;
         p->part[i].upto = past.part[i].upto;

@@ -50,7 +50,8 @@ bool pack_save(const char *path, struct db *d, struct err *e)
 {
     sqlite3_int64 n = 0;
     unsigned char *bytes = sqlite3_serialize(d->h, "main", &n, 0);
-    bool ok = bytes ? pack_write(path, bytes, (size_t)n, e) : err_set(e, ERR_DB, "cannot pack: out of memory");
+    bool ok = bytes ? pack_write(path, bytes, (size_t)n, e)
+                    : err_set(e, ERR_DB, "cannot pack: out of memory");
     sqlite3_free(bytes);
     return ok;
 }

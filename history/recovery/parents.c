@@ -1,4 +1,5 @@
-/* parents.c - for repair.c: the rows of a damaged log to which runs refer (builds, models, servers) and the tokenizers.
+/* parents.c - for repair.c: the rows of a damaged log to which runs refer (builds, models, servers)
+ * and the tokenizers.
  *
  * One damaged page of such a table would lose every session, because a run is not read without its
  * build and its model. Each table is read forwards, backwards and through an index that has its
@@ -11,7 +12,8 @@
 
 #define LOST "(lost)" /* the text in the columns of a placeholder that would describe the row */
 
-#define IS_LOST(table, column) "SELECT substr(" column ", 1, 6)='" LOST "' FROM " table " WHERE id=?"
+#define IS_LOST(table, column)                                                                     \
+    "SELECT substr(" column ", 1, 6)='" LOST "' FROM " table " WHERE id=?"
 
 static const struct parent_table {
     const char *name;
@@ -25,16 +27,21 @@ static const struct parent_table {
     {"build", "build", false,
      "SELECT id, version, device, flags FROM build INDEXED BY sqlite_autoindex_build_1",
      "SELECT build_id FROM run WHERE id=?", IS_LOST("build", "version"),
-     "INSERT INTO build(id, version, device, flags) VALUES(?1, '" LOST "', '" LOST "', '" LOST " '||?1)"},
+     "INSERT INTO build(id, version, device, flags) VALUES(?1, "
+     "'" LOST "', '" LOST "', '" LOST " '||?1)"},
     {"model", "model", false,
-     "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model INDEXED BY sqlite_autoindex_model_1",
-     "SELECT target_id FROM run WHERE id=?", IS_LOST("model", "dir"),
-     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'target', '" LOST "', '" LOST " '||?1, '')"},
-    {"model", "draft model", true, NULL, "SELECT draft_id FROM run WHERE id=?", IS_LOST("model", "dir"),
-     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'draft', '" LOST "', '" LOST " '||?1, '')"},
+     "SELECT id, role, dir, weights_sha, tokenizer_sha FROM model INDEXED BY "
+     "sqlite_autoindex_model_1", "SELECT target_id FROM run WHERE id=?", IS_LOST("model", "dir"),
+     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'target', "
+     "'" LOST "', '" LOST " '||?1, '')"},
+    {"model", "draft model", true, NULL, "SELECT draft_id FROM run WHERE id=?",
+     IS_LOST("model", "dir"),
+     "INSERT INTO model(id, role, dir, weights_sha, tokenizer_sha) VALUES(?1, 'draft', "
+     "'" LOST "', '" LOST " '||?1, '')"},
     {"server", "server", false, NULL,
      "SELECT server_id FROM run WHERE id=?", IS_LOST("server", "url"),
-     "INSERT INTO server(id, kind, version, url, model, facts) VALUES(?1, '" LOST "', '', '" LOST "', '" LOST "', '{}')"},
+     "INSERT INTO server(id, kind, version, url, model, facts) VALUES(?1, "
+     "'" LOST "', '', '" LOST "', '" LOST "', '{}')"},
     /* the index lacks `sum`; without it, token texts cannot be compared and are left out */
     {"tokenizer", NULL, false,
      "SELECT id, sha FROM tokenizer INDEXED BY sqlite_autoindex_tokenizer_1", NULL, NULL, NULL},
@@ -90,11 +97,15 @@ int parents_lost_run(struct db *to, const char *session, int64_t run, int64_t cr
     enum { BUILD, TARGET };
     int64_t id[2];
     bool lost;
-    int rc = db_int(to, &id[BUILD], 1, "SELECT coalesce(max(id), 0) + 1 FROM build WHERE version<>'" LOST "'", "");
+    int rc = db_int(to, &id[BUILD], 1, "SELECT coalesce(max(id), 0) + 1 FROM build WHERE "
+                                       "version<>'" LOST "'", "");
     if (!rc)
-        rc = db_int(to, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM model WHERE dir<>'" LOST "'", "");
+        rc = db_int(to, &id[TARGET], 1, "SELECT coalesce(max(id), 0) + 1 FROM model WHERE "
+                                        "dir<>'" LOST "'", "");
     for (int i = BUILD; !rc && i <= TARGET; i++)
         rc = add_if_lost(&tables[i], to, id[i], &lost);
-    return rc ? rc : db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, writer, ended, created_ms)"
-                           " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD], id[TARGET], created_ms);
+    return rc ? rc : db_do(to, "INSERT INTO run(id, session_id, build_id, target_id, config, "
+                               "writer, ended, created_ms)"
+                           " VALUES(?,?,?,?,'',0,1,?)", "isiii", run, session, id[BUILD],
+                           id[TARGET], created_ms);
 }

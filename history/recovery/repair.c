@@ -1,10 +1,10 @@
 /* repair.c - `db repair`: writes what is sound in a damaged log to a new one.
  *
- * The damaged file is only read: a copy of it and of its journals is examined, beside the new log. If
- * its schema cannot be read, salvage.c finds the tables.
- * A record is sound if its content has the checksum that was stored with it. A run that refers to lost
- * rows cannot be compared; it is kept. The report names what is lost, and so does a notice at the end
- * of the repaired session. The new log has checksums of its own.
+ * The damaged file is only read: a copy of it and of its journals is examined, beside the new log.
+ * If its schema cannot be read, salvage.c finds the tables.
+ * A record is sound if its content has the checksum that was stored with it. A run that refers to
+ * lost rows cannot be compared; it is kept. The report names what is lost, and so does a notice at
+ * the end of the repaired session. The new log has checksums of its own.
  */
 #include "history/internal.h"
 
@@ -173,15 +173,16 @@ static void add_record(struct records *a, struct repair_record x)
 
 /* Adds the records that a query returns (id, link, turn number, role), up to the first damaged
  * page. */
-static void find_records(struct repair *r, const char *sql, enum link_kind kind, const char *session,
-                         struct records *out)
+static void find_records(struct repair *r, const char *sql, enum link_kind kind,
+                         const char *session, struct records *out)
 {
     sqlite3_stmt *st = db_prepare(&r->from, NULL, sql, "s", session);
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         const char *role = (const char *)sqlite3_column_text(st, 3);
         bool fits = true;
         add_record(out, (struct repair_record){.kind = kind, .id = sqlite3_column_int64(st, 0),
-                                               .link = sqlite3_column_int64(st, 1), .n = col_int(st, 2, 0, &fits),
+                                               .link = sqlite3_column_int64(st, 1),
+                                               .n = col_int(st, 2, 0, &fits),
                                                .is_user = role && strcmp(role, "user") == 0});
     }
     sqlite3_finalize(st);
@@ -202,11 +203,14 @@ static void list_records(struct repair *r, const char *session, struct records *
         enum link_kind kind;
     } ways[] = {
         {"SELECT id, link, 0, '' FROM run WHERE session_id=? AND link NOT NULL", LINK_RUN},
-        {"SELECT id, link, 0, '' FROM run NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_RUN},
+        {"SELECT id, link, 0, '' FROM run NOT INDEXED WHERE session_id=? AND link NOT NULL",
+         LINK_RUN},
         {"SELECT id, link, 0, '' FROM event WHERE session_id=? AND link NOT NULL", LINK_EVENT},
-        {"SELECT id, link, 0, '' FROM event NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_EVENT},
+        {"SELECT id, link, 0, '' FROM event NOT INDEXED WHERE session_id=? AND link NOT NULL",
+         LINK_EVENT},
         {"SELECT id, link, n, role FROM turn WHERE session_id=? AND link NOT NULL", LINK_TURN},
-        {"SELECT id, link, n, role FROM turn NOT INDEXED WHERE session_id=? AND link NOT NULL", LINK_TURN},
+        {"SELECT id, link, n, role FROM turn NOT INDEXED WHERE session_id=? AND link NOT NULL",
+         LINK_TURN},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         find_records(r, ways[i].sql, ways[i].kind, session, out);
@@ -229,13 +233,15 @@ static bool stored_sum(struct repair *r, const struct repair_record *x, uint8_t 
 }
 
 /* Adds placeholders for the lost rows (build, models, server) that a run refers to. */
-static bool add_placeholders(struct repair *r, const char *session, struct repair_record *x, struct buf *lines)
+static bool add_placeholders(struct repair *r, const char *session, struct repair_record *x,
+                             struct buf *lines)
 {
     struct buf lost = {0};
     bool ok = written(r, parents_of_run(&r->from, &r->to, x->id, &lost));
     x->no_parent = lost.n > 0;
     if (x->no_parent)
-        note(r, lines, "session %s: of run %lld these facts are lost: %s", session, (long long)x->id, lost.p), r->lost++;
+        note(r, lines, "session %s: of run %lld these facts are lost: %s", session,
+             (long long)x->id, lost.p), r->lost++;
     buf_free(&lost);
     return ok;
 }
@@ -269,7 +275,8 @@ static bool sum_record(struct repair *r, const struct repair_record *x, uint8_t 
     return written(r, rc ? rc : db_do(&r->to, "RELEASE record", ""));
 }
 
-static bool judge_records(struct repair *r, const char *session, struct records *a, struct buf *lines)
+static bool judge_records(struct repair *r, const char *session, struct records *a,
+                          struct buf *lines)
 {
     uint8_t want[32], have[32];
     for (int i = 0; i < a->n; i++) {
@@ -332,11 +339,13 @@ static bool run_of_turn(struct repair *r, const char *session, int64_t turn, str
     int64_t run, lost, ms;
     if (!written(r, db_int(&r->to, &run, 0, "SELECT run_id FROM turn WHERE id=?", "i", turn)) ||
         !written(r, db_int(&r->to, &ms, 0, "SELECT created_ms FROM turn WHERE id=?", "i", turn)) ||
-        !written(r, db_int(&r->to, &lost, 0, "SELECT NOT EXISTS(SELECT 1 FROM run WHERE id=?)", "i", run)))
+        !written(r, db_int(&r->to, &lost, 0, "SELECT NOT EXISTS(SELECT 1 FROM run WHERE id=?)", "i",
+                           run)))
         return false;
     if (!lost)
         return true;
-    note(r, lines, "session %s: run %lld is lost: its build, model and settings are not known", session, (long long)run);
+    note(r, lines, "session %s: run %lld is lost: its build, model and settings are not known",
+         session, (long long)run);
     r->lost++;
     return written(r, parents_lost_run(&r->to, session, run, ms)) &&
            written(r, chain_add(&r->to, session, LINK_RUN, run));
@@ -357,8 +366,8 @@ static bool copy_record(struct repair *r, const char *session, const struct repa
     return ok && written(r, chain_add(&r->to, session, x->kind, x->id));
 }
 
-static bool copy_records(struct repair *r, const char *session, const struct records *a, int64_t links,
-                         struct buf *lines)
+static bool copy_records(struct repair *r, const char *session, const struct records *a,
+                         int64_t links, struct buf *lines)
 {
     char name[64];
     bool gap = false;
@@ -367,10 +376,12 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
         const struct repair_record *x = &a->v[i];
         bool missing = x->link != link + 1;
         if (missing)
-            note(r, lines, "session %s: what stood before %s is missing", session, name_of(x, name)), r->lost++;
+            note(r, lines, "session %s: what stood before %s is missing", session,
+                 name_of(x, name)), r->lost++;
         link = x->link;
         if (x->state == UNKNOWN)
-            note(r, lines, "session %s: %s is kept, but could not be compared", session, name_of(x, name));
+            note(r, lines, "session %s: %s is kept, but could not be compared", session,
+                 name_of(x, name));
         if (!is_kept(x)) {
             note(r, lines, "session %s: %s %s, and left out", session, name_of(x, name),
                  x->state == BAD ? "is not what was written" : "cannot be read");
@@ -381,7 +392,8 @@ static bool copy_records(struct repair *r, const char *session, const struct rec
             return false;
     }
     if (link < links)
-        note(r, lines, "session %s: its last %lld records are missing", session, (long long)(links - link)), r->lost++;
+        note(r, lines, "session %s: its last %lld records are missing", session,
+             (long long)(links - link)), r->lost++;
     if (gap)
         buf_str(lines, "; the token ids of prompts after the first loss are not known");
     return true;
@@ -393,21 +405,24 @@ static bool copy_session_row(struct repair *r, const char *session, struct buf *
 {
     bool same = false, whole;
     int64_t n = 0;
-    sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, created_ms, updated_ms,"
+    sqlite3_stmt *st = db_prepare(&r->from, NULL, "SELECT id, parent, fork_turn, title, "
+                                                  "created_ms, updated_ms,"
                                   " number, pinned FROM session WHERE id=?", "s", session);
     int rc = rows_copy(st, &r->to, "session", NULL, &whole);
     if (!rc)
         rc = db_int(&r->to, &n, 0, "SELECT count(*) FROM session WHERE id=?", "s", session);
     *some = n > 0;
     if (*some && (chain_seal_holds(&r->from, session, &same) || !same))
-        note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are kept, but are not what was"
+        note(r, lines, "session %s: its title, number, pin, times or the ends of its runs are "
+                       "kept, but are not what was"
              " written", session);
     return written(r, rc);
 }
 
 /* Adds a row for a session whose row is lost. number_sessions() gives it a number once all other
  * numbers are known. */
-static bool add_session_row(struct repair *r, const char *session, const struct records *a, struct buf *lines)
+static bool add_session_row(struct repair *r, const char *session, const struct records *a,
+                            struct buf *lines)
 {
     int64_t first = 0, last = 0;
     for (int i = 0; i < a->n; i++) {
@@ -417,9 +432,12 @@ static bool add_session_row(struct repair *r, const char *session, const struct 
         first = ms && (!first || ms < first) ? ms : first;
         last = ms > last ? ms : last;
     }
-    note(r, lines, "session %s: its row is lost: its title, number, pin and what it was forked from are not known", session);
+    note(r, lines, "session %s: its row is lost: its title, number, pin and what it was forked "
+                   "from are not known", session);
     r->lost++;
-    return written(r, db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, updated_ms) VALUES(?,0,?,?)", "sii",
+    return written(r,
+                   db_do(&r->to, "INSERT INTO session(id, fork_turn, created_ms, "
+                                 "updated_ms) VALUES(?,0,?,?)", "sii",
                             session, first, last));
 }
 
@@ -428,7 +446,8 @@ static bool number_sessions(struct repair *r, const struct sessions *all)
 {
     bool ok = true;
     for (int i = 0; ok && i < all->n; i++)
-        ok = written(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), 0) + 1 FROM session)"
+        ok = written(r, db_do(&r->to, "UPDATE session SET number=(SELECT coalesce(max(number), "
+                                      "0) + 1 FROM session)"
                               " WHERE id=? AND number IS NULL", "s", all->v[i])) &&
              written(r, chain_seal(&r->to, all->v[i]));
     return ok;
@@ -437,22 +456,26 @@ static bool number_sessions(struct repair *r, const struct sessions *all)
 /* A fork of a session that is lost becomes a session of its own turns. */
 static bool cut_fork(struct repair *r, const char *session, struct buf *lines)
 {
-    int rc = db_do(&r->to, "UPDATE session SET parent=NULL, fork_turn=0 WHERE id=? AND parent NOT NULL AND parent NOT IN"
+    int rc = db_do(&r->to, "UPDATE session SET parent=NULL, fork_turn=0 WHERE id=? AND parent NOT "
+                           "NULL AND parent NOT IN"
                    " (SELECT id FROM session)", "s", session);
     if (!rc && sqlite3_changes(r->to.h))
-        note(r, lines, "session %s was forked from one that is lost: it begins with its own turns", session);
+        note(r, lines, "session %s was forked from one that is lost: it begins with its own turns",
+             session);
     return written(r, rc);
 }
 
 static bool finish_session(struct repair *r, const char *session, const struct buf *lines)
 {
     struct db *d = &r->to;
-    int rc = db_do(d, "UPDATE session SET last_run=coalesce((SELECT max(id) FROM run WHERE session_id=?1), 0)"
+    int rc = db_do(d, "UPDATE session SET last_run=coalesce((SELECT max(id) FROM run WHERE "
+                      "session_id=?1), 0)"
                    " WHERE id=?1", "s", session);
     if (!rc && lines->n) {
         char *text = xasprintf("repaired: %s", lines->p);
         rc = db_do(d, "INSERT INTO event(id, session_id, turn, step, kind, text, created_ms)"
-                   " VALUES(?,?,0,0,'notice',?,?)", "issi", r->next_event, session, text, clock_unix_ms());
+                   " VALUES(?,?,0,0,'notice',?,?)", "issi", r->next_event, session, text,
+                   clock_unix_ms());
         free(text);
         if (!rc)
             rc = chain_add(d, session, LINK_EVENT, r->next_event++);
@@ -477,7 +500,8 @@ static bool repair_session(struct repair *r, const char *session)
         ok = add_session_row(r, session, &a, &lines);
     if (ok && !kept) {
         note(r, NULL, "session %s: %s, and left out", session,
-             some ? "none of its records is sound" : "neither its row nor any of its records can be read");
+             some ? "none of its records is sound" : "neither its row nor any of its records can "
+             "be read");
         r->lost++;
         ok = written(r, db_do(&r->to, "DELETE FROM session WHERE id=?", "s", session));
     } else if (ok) {
@@ -513,14 +537,14 @@ static bool repair_sessions(struct repair *r)
     static const char *const ways[] = {
         "SELECT id FROM session ORDER BY created_ms, id", "SELECT id FROM session NOT INDEXED",
         "SELECT id FROM session ORDER BY id", "SELECT DISTINCT session_id FROM turn",
-        ("SELECT name FROM (SELECT name, length(sum) AS there, max(n) FROM head WHERE what='session' GROUP BY name)"
-         " WHERE there > 0"),
+        ("SELECT name FROM (SELECT name, length(sum) AS there, max(n) FROM head WHERE "
+         "what='session' GROUP BY name) WHERE there > 0"),
     };
     const int64_t unread = INT64_C(1) << 40;
     struct sessions all = {0};
     bool ok = true;
-    if (db_int(&r->from, &r->next_event, 0, "SELECT max(id) FROM event", "") || r->next_event > unread)
-        r->next_event = unread;
+    if (db_int(&r->from, &r->next_event, 0, "SELECT max(id) FROM event", "") ||
+        r->next_event > unread) r->next_event = unread;
     r->next_event++;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         find_sessions(r, ways[i], &all);
@@ -568,8 +592,10 @@ static bool open_copy(struct repair *r, const char *copy)
 static bool open_salvaged(struct repair *r, const char *copy, const char *rows)
 {
     db_close(&r->from);
-    note(r, NULL, "the pages that say which tables there are are damaged: tables were found by what they hold");
-    return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) && salvage(copy, &r->from, r->e);
+    note(r, NULL, "the pages that say which tables there are are damaged: tables were found by "
+                  "what they hold");
+    return db_open(&r->from, rows, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, r->e) &&
+           salvage(copy, &r->from, r->e);
 }
 
 static bool write_new(struct repair *r, const char *to)
@@ -578,8 +604,8 @@ static bool write_new(struct repair *r, const char *to)
     int fd = file_begin(to, &part, r->e);
     bool ok = fd >= 0 && db_open(&r->to, part, SQLITE_OPEN_READWRITE, r->e) &&
               db_sync_all(&r->to, r->e) && schema_open(&r->to, r->e) &&
-              db_exec(&r->to, "PRAGMA foreign_keys=OFF; BEGIN IMMEDIATE", r->e) && copy_shared(r) && repair_sessions(r) &&
-              finish(r) && db_exec(&r->to, "COMMIT", r->e);
+              db_exec(&r->to, "PRAGMA foreign_keys=OFF; BEGIN IMMEDIATE", r->e) && copy_shared(r) &&
+              repair_sessions(r) && finish(r) && db_exec(&r->to, "COMMIT", r->e);
     db_close(&r->to);
     return file_complete(fd, ok, part, to, r->e);
 }
@@ -599,7 +625,8 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     remove_copy(rows);
     bool ok = copy_log(path, copy, e);
     if (ok && !open_copy(&r, copy))
-        ok = (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB) && open_salvaged(&r, copy, rows);
+        ok = (r.from.failed == SQLITE_CORRUPT || r.from.failed == SQLITE_NOTADB) &&
+             open_salvaged(&r, copy, rows);
     ok = ok && write_new(&r, to);
     db_close(&r.from);
     remove_copy(copy);
@@ -608,7 +635,8 @@ bool history_repair(const char *path, const char *to, struct buf *report, int *l
     free(rows);
     *lost = r.lost;
     if (ok) {
-        buf_printf(report, "%d record%s kept, %d of them without a comparison; %d lost or left out\n", r.kept,
+        buf_printf(report, "%d record%s kept, %d of them without a comparison; "
+                           "%d lost or left out\n", r.kept,
                    plural(r.kept), r.guessed, r.lost);
         ok = history_check(to, report, e);
     }

@@ -1,11 +1,11 @@
 /* salvage.c - reads the tables of a log whose schema cannot be read.
  *
- * SQLite finds a table through the schema; if the schema's pages are damaged, the tables' b-trees are still there.
- * A root page is one that no other page refers to. In a copy of the file with a new schema, each
- * b-tree becomes a table of columns without types. The types of the values in its first rows tell
- * which of aerie's tables it is: no two tables have the same types, except trees and page events,
- * whose content differs. The rows are copied to an empty log of the same version. The search index
- * is not read, because a repaired log gets a new one.
+ * SQLite finds a table through the schema; if the schema's pages are damaged, the tables' b-trees
+ * are still there. A root page is one that no other page refers to. In a copy of the file with a
+ * new schema, each b-tree becomes a table of columns without types. The types of the values in its
+ * first rows tell which of aerie's tables it is: no two tables have the same types, except trees
+ * and page events, whose content differs. The rows are copied to an empty log of the same version.
+ * The search index is not read, because a repaired log gets a new one.
  */
 #include "history/internal.h"
 
@@ -26,7 +26,8 @@ enum {
 
 struct image {
     const unsigned char *p;
-    size_t mapped, size, page, n; /* bytes in the file, bytes of whole pages, bytes of a page, pages */
+    size_t mapped, size, page, n; /* bytes in the file, bytes of whole pages, bytes of a page,
+                                     pages */
 };
 
 static uint32_t big_endian(const unsigned char *p, int n)
@@ -48,7 +49,8 @@ static void mark(const struct image *m, unsigned char *child, uint32_t page)
 /* Marks the pages to which a page refers. */
 static void mark_children(const struct image *m, size_t page, unsigned char *child)
 {
-    const unsigned char *p = m->p + (page - 1) * m->page, *head = p + (page == 1 ? PAGE_1_HEADER : 0);
+    const unsigned char *p = m->p + (page - 1) * m->page,
+        *head = p + (page == 1 ? PAGE_1_HEADER : 0);
     if (head[0] != INNER_INDEX && head[0] != INNER_TABLE)
         return;
     uint32_t cells = big_endian(head + 3, 2);
@@ -73,7 +75,8 @@ static void find_trees(const struct image *m, struct ids *out)
         mark_children(m, i, child);
     for (size_t i = 2; i <= m->n && i < INT32_MAX; i++) {
         int kind = m->p[(i - 1) * m->page];
-        if (!child[i] && (kind == INNER_INDEX || kind == INNER_TABLE || kind == LEAF_INDEX || kind == LEAF_TABLE))
+        if (!child[i] && (kind == INNER_INDEX || kind == INNER_TABLE || kind == LEAF_INDEX ||
+                          kind == LEAF_TABLE))
             ids_add(out, (int32_t)i);
     }
     free(child);
@@ -98,13 +101,15 @@ static bool write_schema(const struct image *m, const struct ids *trees, const c
     }
     buf_str(&sql, "PRAGMA writable_schema=ON; DELETE FROM sqlite_schema WHERE name='filler';"
             "UPDATE sqlite_schema SET rootpage=CAST(substr(name,2) AS INTEGER); COMMIT");
-    bool ok = sqlite3_open(to, &h) == SQLITE_OK && sqlite3_exec(h, sql.p, NULL, NULL, NULL) == SQLITE_OK;
+    bool ok = sqlite3_open(to, &h) == SQLITE_OK && sqlite3_exec(h, sql.p, NULL, NULL, NULL) ==
+              SQLITE_OK;
     sqlite3_close(h);
     buf_free(&sql);
     return ok;
 }
 
-static bool write_trees(const struct image *m, const struct ids *trees, const char *to, struct err *e)
+static bool write_trees(const struct image *m, const struct ids *trees, const char *to,
+                        struct err *e)
 {
     int fd = file_create(to, e);
     if (fd < 0)
@@ -117,18 +122,20 @@ static bool write_trees(const struct image *m, const struct ids *trees, const ch
 
 /* ---- which table a tree is ---- */
 
-/* For a table of the log: a condition that its rows meet, and the list of its columns, both in terms of
- * c0, c1, ... */
+/* For a table of the log: a condition that its rows meet, and the list of its columns, both in
+ * terms of c0, c1, ... */
 struct salvage_shape {
     struct buf fits, values;
 };
 
 static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool keyed)
 {
-    const char *type = (const char *)sqlite3_column_text(info, 2), *none = (const char *)sqlite3_column_text(info, 4);
+    const char *type = (const char *)sqlite3_column_text(info, 2),
+        *none = (const char *)sqlite3_column_text(info, 4);
     bool row_id = !keyed && sqlite3_column_int(info, 5) && strcmp(type, "INTEGER") == 0;
     bool null = !sqlite3_column_int(info, 3) || none;
-    const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'" : strcmp(type, "TEXT") == 0 ? "'text'"
+    const char *kind = strcmp(type, "INTEGER") == 0 ? "'integer'" : strcmp(type, "TEXT") == 0
+                           ? "'text'"
                      : strcmp(type, "REAL") == 0    ? "'real','integer'" : "'blob'";
     const char *comma = i ? "," : "", *name = (const char *)sqlite3_column_text(info, 1);
     if (row_id) {
@@ -140,7 +147,8 @@ static void add_column(struct salvage_shape *s, int i, sqlite3_stmt *info, bool 
         buf_printf(&s->values, "%scoalesce(c%d,%s) AS %s", comma, i, none, name);
     else
         buf_printf(&s->values, "%sc%d AS %s", comma, i, name);
-    buf_printf(&s->fits, "%stypeof(c%d) IN (%s%s)", i ? " AND " : "", i, kind, null ? ",'null'" : "");
+    buf_printf(&s->fits, "%stypeof(c%d) IN (%s%s)", i ? " AND " : "", i, kind, null ? ",'null'"
+               : "");
 }
 
 static void shape_of(struct db *log, const char *table, bool keyed, struct salvage_shape *s)
@@ -175,7 +183,8 @@ static bool content_fits(struct db *trees, int32_t root, const char *table)
         struct context_lengths l;
         struct page_event *ev = NULL;
         int n_ev = 0;
-        fits = strcmp(table, "tree") == 0 ? tree_unpack(&t, p, n, NULL) : page_unpack(p, n, &l, &ev, &n_ev, NULL);
+        fits = strcmp(table, "tree") == 0 ? tree_unpack(&t, p, n, NULL)
+                                          : page_unpack(p, n, &l, &ev, &n_ev, NULL);
         free(ev);
     }
     sqlite3_finalize(st);
@@ -186,7 +195,8 @@ static bool tree_fits(struct db *trees, int32_t root, const char *table,
                       const struct salvage_shape *s)
 {
     int64_t some = 0, fits = 0;
-    char *sql = xasprintf("SELECT count(*), total(%s) FROM (SELECT * FROM t%d LIMIT %d)", s->fits.p, (int)root, SAMPLE);
+    char *sql = xasprintf("SELECT count(*), total(%s) FROM (SELECT * FROM t%d LIMIT %d)", s->fits.p,
+                          (int)root, SAMPLE);
     sqlite3_stmt *st = db_prepare(trees, NULL, sql, "");
     if (st && sqlite3_step(st) == SQLITE_ROW) {
         some = sqlite3_column_int64(st, 0);
@@ -218,11 +228,14 @@ static int copy_table(const struct image *m, const struct ids *roots, struct db 
 
 /* ---- all of it ---- */
 
-static bool copy_tables(const struct image *m, const struct ids *roots, struct db *trees, struct db *log, struct err *e)
+static bool copy_tables(const struct image *m, const struct ids *roots, struct db *trees,
+                        struct db *log, struct err *e)
 {
     int rc = SQLITE_OK;
-    sqlite3_stmt *st = db_prepare(log, e, "SELECT name, sql LIKE '%WITHOUT ROWID' FROM sqlite_schema WHERE type='table'"
-                                  " AND name NOT LIKE 'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE 'sqlite%'", "");
+    sqlite3_stmt *st = db_prepare(log, e, "SELECT name, sql LIKE '%WITHOUT ROWID' FROM "
+                                          "sqlite_schema WHERE type='table'"
+                                  " AND name NOT LIKE 'turn\\_fts%' ESCAPE '\\' AND name NOT LIKE "
+                                  "'sqlite%'", "");
     while (st && !rc && sqlite3_step(st) == SQLITE_ROW)
         rc = copy_table(m, roots, trees, log, (const char *)sqlite3_column_text(st, 0),
                         sqlite3_column_int(st, 1));
@@ -261,8 +274,10 @@ bool salvage(const char *path, struct db *log, struct err *e)
     unlink(to);
     find_trees(&m, &roots);
     bool ok = schema_make(log, e) && write_trees(&m, &roots, to, e) &&
-              db_open(&trees, to, SQLITE_OPEN_READONLY, e) && db_exec(log, "PRAGMA foreign_keys=OFF; BEGIN", e) &&
-              copy_tables(&m, &roots, &trees, log, e) && db_exec(log, "COMMIT; PRAGMA foreign_keys=ON", e);
+              db_open(&trees, to, SQLITE_OPEN_READONLY, e) &&
+              db_exec(log, "PRAGMA foreign_keys=OFF; BEGIN", e) &&
+              copy_tables(&m, &roots, &trees, log, e) &&
+              db_exec(log, "COMMIT; PRAGMA foreign_keys=ON", e);
     db_close(&trees);
     unlink(to);
     ids_free(&roots);

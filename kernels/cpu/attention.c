@@ -5,9 +5,9 @@
  * Each split is reduced separately, and the splits are combined in order, so the bits do not depend
  * on the number of threads.
  *
- * A thread's item is a tile: a few consecutive rows and one kv head. The rows of a prompt see mostly
- * the same keys: a block of keys is turned into panels (wide.h) once for all rows of the tile that see
- * it, if they are enough; the scores have the same bits either way.
+ * A thread's item is a tile: a few consecutive rows and one kv head. The rows of a prompt see
+ * mostly the same keys: a block of keys is turned into panels (wide.h) once for all rows of the
+ * tile that see it, if they are enough; the scores have the same bits either way.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/fp8.h"
@@ -78,13 +78,14 @@ static void find_keys(const struct attn_run *run, int r, int hi, int kv, int fro
         add_keys(run, kv, expand[j - hi], 1, b);
 }
 
-/* Replaces the cells of a block by float32 copies in the thread's memory: keys with `keys`, values of the
- * dimensions [d0, d1). Other types stay as they are. */
+/* Replaces the cells of a block by float32 copies in the thread's memory: keys with `keys`, values
+ * of the dimensions [d0, d1). Other types stay as they are. */
 static void widen_block(const struct attn_run *run, int kv, bool keys, int d0, int d1, int thread,
                         struct cpu_block *b)
 {
     const struct k_cells *c = &run->a->cells;
-    int n = c->head_dim, scale = (c->n_kv - kv) * n + kv; /* bytes from a head's codes to its scale */
+    /* bytes from a head's codes to its scale */
+    int n = c->head_dim, scale = (c->n_kv - kv) * n + kv;
     float *to = run->wide ? run->wide + (size_t)thread * run->wide_floats : NULL;
     for (int i = 0; to && i < b->n; i++, to += mul64(2, n)) {
         if (keys)
@@ -123,10 +124,12 @@ static struct cpu_softmax softmax_at(const struct attn_run *run, int heads, floa
 static struct cpu_softmax softmax_of(const struct attn_run *run, const struct cpu_softmax *s, int i)
 {
     int g = i * run->group;
-    return (struct cpu_softmax){.acc = s->acc + mul64(g, run->packed), .m = s->m + g, .l = s->l + g};
+    return (struct cpu_softmax){.acc = s->acc + mul64(g, run->packed), .m = s->m + g,
+                                .l = s->l + g};
 }
 
-static struct cpu_heads heads_of(const struct attn_run *run, const struct cpu_heads *h, int i, int rows)
+static struct cpu_heads heads_of(const struct attn_run *run, const struct cpu_heads *h, int i,
+                                 int rows)
 {
     struct cpu_heads one = *h;
     one.n = rows * run->group;
@@ -158,12 +161,14 @@ static struct keys_seen seen_in(const struct attn_tile *t, int block)
         s.pairs += s.to[i] - s.from[i];
         s.in_pages &= s.to[i] <= t->hi[i];
     }
-    s.same = s.pairs > 0 && s.pairs == (s.row1 - s.row0) * (s.last - s.first); /* without pairs, first is no key */
+    /* without pairs, first is no key */
+    s.same = s.pairs > 0 && s.pairs == (s.row1 - s.row0) * (s.last - s.first);
     return s;
 }
 
 /* Adds keys [from, to) of the block `b`, which begins at key `first`, to the softmax of row i. */
-static void weigh_row(const struct attn_run *run, const struct attn_tile *t, const struct cpu_block *b,
+static void weigh_row(const struct attn_run *run, const struct attn_tile *t,
+                      const struct cpu_block *b,
                       int first, int i, int from, int to, const struct cpu_softmax *s)
 {
     struct cpu_heads h = heads_of(run, &t->h, i, 1);
@@ -183,7 +188,8 @@ static void attend_together(const struct attn_run *run, const struct attn_tile *
     find_keys(run, t->r, seen->last, t->kv, seen->first, seen->last, &b);
     widen_block(run, t->kv, true, 0, h.head_dim, t->thread, &b);
     run->isa->key_panels(&b, h.type, h.head_dim, t->panels);
-    run->isa->score_wide(t->wide_q + mul64(seen->row0, run->group), h.head_dim, t->panels, b.first, b.n, h.n, h.p);
+    run->isa->score_wide(t->wide_q + mul64(seen->row0, run->group), h.head_dim, t->panels, b.first,
+                         b.n, h.n, h.p);
     if (seen->same) {
         struct cpu_softmax own = softmax_of(run, s, seen->row0);
         run->isa->weigh(&h, &b, &own, 0, h.head_dim);
@@ -206,8 +212,8 @@ static void attend_alone(const struct attn_run *run, const struct attn_tile *t,
     run->isa->weigh(&h, &b, &own, 0, h.head_dim);
 }
 
-/* Sets s to the softmax of each row over its visible keys of one split. The bits of a row do not depend
- * on the other rows. */
+/* Sets s to the softmax of each row over its visible keys of one split. The bits of a row do not
+ * depend on the other rows. */
 static void attend_split(const struct attn_run *run, const struct attn_tile *t, int split,
                          const struct cpu_softmax *s)
 {
@@ -252,8 +258,8 @@ static void widen_queries(const struct attn_run *run, const struct attn_tile *t,
     size_t n = (size_t)a->cells.head_dim, of_row = (size_t)run->group * n;
     for (int i = 0; i < t->rows; i++)
         memcpy(tmp + (size_t)i * of_row,
-               (const float *)a->q.p + ((size_t)(t->r + i) * (size_t)a->n_head) * n + (size_t)t->kv * of_row,
-               of_row * sizeof *tmp);
+               (const float *)a->q.p + ((size_t)(t->r + i) * (size_t)a->n_head) * n +
+               (size_t)t->kv * of_row, of_row * sizeof *tmp);
     struct cpu_mat m = {.data = (const uint8_t *)tmp, .type = STORED_F32, .n = t->h.n, .k = (int)n,
                         .pitch = n * sizeof *tmp};
     run->isa->widen_tile(&m, 0, t->h.n, t->wide_q);
@@ -281,7 +287,8 @@ static void load_tile(const struct attn_run *run, int r, int kv, int thread, str
     t->all = softmax_at(run, heads, p);
     t->one = softmax_at(run, heads, p + run->softmax_floats);
     t->panels = p + 2 * run->softmax_floats;
-    t->wide_q = heads >= LEAST_WIDE && heads <= TILE_OUT ? t->panels + mul64(ATTN_BLOCK, run->packed) : NULL;
+    t->wide_q = heads >= LEAST_WIDE && heads <= TILE_OUT
+                    ? t->panels + mul64(ATTN_BLOCK, run->packed) : NULL;
     if (t->wide_q)
         widen_queries(run, t, t->panels);
 }
@@ -363,7 +370,8 @@ static void split_item(void *arg, int item, int thread)
     int split = t.lo[0] / ATTN_SPLIT + item % run->splits;
     if (split * ATTN_SPLIT >= t.end[0] && split != t.lo[0] / ATTN_SPLIT)
         return;
-    struct cpu_softmax s = softmax_at(run, run->group, run->part + (size_t)item * run->softmax_floats);
+    struct cpu_softmax s = softmax_at(run, run->group,
+                                      run->part + (size_t)item * run->softmax_floats);
     attend_split(run, &t, split, &s);
 }
 
@@ -447,7 +455,8 @@ static void combine_item(void *arg, int item, int thread)
     float *part = run->part + (size_t)item * (size_t)run->splits * run->softmax_floats;
     struct cpu_softmax all = softmax_at(run, run->group, part);
     for (int i = 1; (lo / ATTN_SPLIT + i) * ATTN_SPLIT < end; i++) {
-        struct cpu_softmax one = softmax_at(run, run->group, part + (size_t)i * run->softmax_floats);
+        struct cpu_softmax one = softmax_at(run, run->group,
+                                            part + (size_t)i * run->softmax_floats);
         run->isa->combine(&all, &one, run->group, run->packed);
     }
     store_row(run, r, kv, &all);
@@ -500,11 +509,14 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
     }
     int dims = div_up(a->cells.head_dim, VALUE_DIMS);
     int64_t all = mul64(items, splits);
-    bool many = all > INT32_MAX / max_int(dims, 2 * ATTN_SPLIT / ATTN_BLOCK); /* more items than an int counts */
+    /* more items than an int counts */
+    bool many = all > INT32_MAX / max_int(dims, 2 * ATTN_SPLIT / ATTN_BLOCK);
     bool even = all >= mul64(4, d->threads) || all % d->threads == 0;
     bool whole = d->threads == 1 || many || (even && (splits == 1 || items >= 4 * d->threads));
     int parts = whole ? 0 : (int)all;
-    run.tile = !whole ? 1 : tile_rows(run.group, d->threads == 1 ? TILE_ATTN : items / (4 * d->threads));
+    run.tile = !whole ? 1
+                      : tile_rows(run.group, d->threads == 1 ? TILE_ATTN
+                                  : items / (4 * d->threads));
     size_t heads = (size_t)run.tile * group;
     run.softmax_floats = (heads * (packed + 2) + 15) & ~(size_t)15;
     run.thread_floats = heads * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
@@ -529,7 +541,8 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
         cpu_each(d, parts, work / parts, split_item, &run);
     } else {
         run.blocks = blocks;
-        run.scores = cpu_floats(d, SCRATCH_SCORES, (size_t)mul64(items, blocks) * group * ATTN_BLOCK);
+        run.scores = cpu_floats(d, SCRATCH_SCORES,
+                                (size_t)mul64(items, blocks) * group * ATTN_BLOCK);
         cpu_each(d, items * blocks, work / 2 / (items * blocks), score_item, &run);
         cpu_each(d, parts * dims, work / 2 / (parts * dims), value_item, &run);
     }

@@ -14,8 +14,8 @@
  *
  * Threads: a struct kdev, its scratch memory and its pool belong to the thread that calls the
  * operations. Workers of the pool own nothing: during cpu_pool_run() each worker runs items, which
- * write disjoint parts of the outputs and of the scratch memory; between two calls the workers touch
- * no memory but the pool's (threads.c).
+ * write disjoint parts of the outputs and of the scratch memory; between two calls the workers
+ * touch no memory but the pool's (threads.c).
  *
  * Always true: a row's results depend on that row's inputs alone. The division into items, the
  * thread that runs an item and the instruction set change only the time.
@@ -66,7 +66,8 @@ void cpu_pool_ahead(struct cpu_pool *p, const struct cpu_ahead *next);
  * is kept, so that a steady state never allocates. */
 enum cpu_scratch_use {
     SCRATCH_PACK, SCRATCH_PACK_2, SCRATCH_PTR, SCRATCH_PTR_2, SCRATCH_OUT, SCRATCH_K, SCRATCH_V,
-    SCRATCH_PART, SCRATCH_CELLS, SCRATCH_SCORES, SCRATCH_SCAN, SCRATCH_SUMS, SCRATCH_IDS, SCRATCH_THREAD,
+    SCRATCH_PART, SCRATCH_CELLS, SCRATCH_SCORES, SCRATCH_SCAN, SCRATCH_SUMS, SCRATCH_IDS,
+    SCRATCH_THREAD,
     SCRATCH_WIDE, SCRATCH_LOGITS, SCRATCH_ROUTE, SCRATCH_UP, SCRATCH_HIDDEN, SCRATCH_DOWN,
     SCRATCH_MOVE, SCRATCH_INBOX, SCRATCH_OUTBOX, N_SCRATCH
 };
@@ -98,15 +99,15 @@ void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
 void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte);
 void cpu_ones_close(struct cpu_ones *o);
 
-/* The buffer of a use (memory.c): at least n elements of `size` bytes, 64-byte aligned, contents undefined,
- * valid until the next call for the same use. Only on the device's own thread. */
+/* The buffer of a use (memory.c): at least n elements of `size` bytes, 64-byte aligned, contents
+ * undefined, valid until the next call for the same use. Only on the device's own thread. */
 void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size);
 static inline float *cpu_floats(struct kdev *d, enum cpu_scratch_use which, size_t n)
 {
     return cpu_scratch(d, which, n, sizeof(float));
 }
-/* Runs items 0 .. n - 1 on the pool (threads.c), or on the calling thread alone if all of them together take
- * less time than waking a worker. work: multiply-adds of one item. */
+/* Runs items 0 .. n - 1 on the pool (threads.c), or on the calling thread alone if all of them
+ * together take less time than waking a worker. work: multiply-adds of one item. */
 void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg);
 
 /* Typed pointers to device memory; CHECKs that it holds n elements. */
@@ -263,12 +264,13 @@ struct cpu_isa {
     void (*score)(const struct cpu_heads *h, const struct cpu_block *b);
     void (*weigh)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
                   int from, int to);
-    /* The scores of many heads: the block's keys as panels (16 keys, packed head_dim) of float32, and
-     * the scores of n <= TILE_OUT heads, p (n, ATTN_BLOCK), for `keys` keys in the lanes from `first` on.
+    /* The scores of many heads: the block's keys as panels (16 keys, packed head_dim) of float32,
+     * and the scores of n <= TILE_OUT heads, p (n, ATTN_BLOCK), for `keys` keys in the lanes from
+     * `first` on.
      * q: the heads' queries by widen_tile(). The same bits as score(). */
     void (*key_panels)(const struct cpu_block *b, enum cpu_store type, int head_dim, float *panels);
-    void (*score_wide)(const float *q, int head_dim, const float *panels, int first, int keys, int n,
-                       float *p);
+    void (*score_wide)(const float *q, int head_dim, const float *panels, int first, int keys,
+                       int n, float *p);
     void (*combine)(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed);
     void (*unpack)(const float *packed, int n, float scale, float *dst);
     void (*mix)(float wa, float *a, float wb, const float *b, int n);

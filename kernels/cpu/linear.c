@@ -416,13 +416,15 @@ static void rotate_heads(const struct qkv_run *run, float *x, int heads, int r)
     const struct k_qkv *a = run->a;
     if (a->rot)
         for (int h = 0; h < heads; h++)
-            run->isa->rotate(x + mul64(h, a->head_dim), a->rot, run->cs + (size_t)r * (size_t)a->rot);
+            run->isa->rotate(x + mul64(h, a->head_dim), a->rot,
+                             run->cs + (size_t)r * (size_t)a->rot);
 }
 
 static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const float *x)
 {
     const struct k_cells *c = &run->a->cells;
-    size_t n = (size_t)c->n_kv * (size_t)c->head_dim, size = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
+    size_t n = (size_t)c->n_kv * (size_t)c->head_dim,
+        size = kv_cell_bytes(c->type, c->n_kv, c->head_dim);
     char *at = (char *)pool.p + (size_t)slot * size;
     if (c->type == KV_F32)
         memcpy(at, x, size);
@@ -430,8 +432,8 @@ static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const
         run->isa->to_bf16(x, (int)n, (uint16_t *)at);
     else
         for (int h = 0; h < c->n_kv; h++)
-            fp8_cell_write(x + mul64(h, c->head_dim), c->head_dim, (uint8_t *)at + mul64(h, c->head_dim),
-                           (uint8_t *)at + n + h);
+            fp8_cell_write(x + mul64(h, c->head_dim), c->head_dim,
+                           (uint8_t *)at + mul64(h, c->head_dim), (uint8_t *)at + n + h);
 }
 
 static void qkv_row(void *arg, int r, int thread)

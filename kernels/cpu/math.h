@@ -281,7 +281,7 @@ TYPE(F16)
 TYPE(F32)
 TYPE(MXFP4)
 
-/* ---- products of packed weights --------------------------------------------------------------- */
+/* ---- products of packed weights -------------------------------------------------------------- */
 
 /* Chunks of PACKED_OUT rows of weights are unpacked into the first cache, once for all input rows,
  * which are multiplied with them up to MAX_R at a time. The sums wait in memory meanwhile. */

@@ -1,10 +1,10 @@
 /* memory.c - memory of the CPU device, scratch memory, and copies of rows.
  *
- * A large buffer is a mapping of its own, and filling it writes nothing: the buffer then maps a file
- * in memory whose bytes are all 0xff, or fresh zeros, and a page of it takes memory when something is
- * first written there. Pools of KV cells, which start as NaN, so cost what is used of them.
- * A build with AddressSanitizer or -DKERNELS_POISON allocates with malloc() and fills new memory with
- * NaN.
+ * A large buffer is a mapping of its own, and filling it writes nothing: the buffer then maps a
+ * file in memory whose bytes are all 0xff, or fresh zeros, and a page of it takes memory when
+ * something is first written there. Pools of KV cells, which start as NaN, so cost what is used of
+ * them. A build with AddressSanitizer or -DKERNELS_POISON allocates with malloc() and fills new
+ * memory with NaN.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/fp8.h"

@@ -350,7 +350,8 @@ static void sample_row(void *arg, int r, int thread)
     int32_t *order = (int32_t *)(heap + a->n);
     float *w = (float *)(order + a->n);
     double total = run->isa->sum_exp(x, a->mask.p, a->n, max, a->how.temperature, w);
-    struct sample_head h = {.isa = run->isa, .x = x, .w = w, .mask = a->mask.p, .n = a->n, .max = max,
+    struct sample_head h = {.isa = run->isa, .x = x, .w = w, .mask = a->mask.p, .n = a->n,
+                            .max = max,
                             .temperature = a->how.temperature, .heap = heap, .order = order};
     draw_token(&h, &a->how, total, ((const float *)a->u.p)[r], id, p);
 }

@@ -82,8 +82,8 @@ static inline void pause_core(void)
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* Whoever reads a member that a later begin_region() has stored (release, acquire) also sees the odd
- * number that was stored before it, and reads again. */
+/* Whoever reads a member that a later begin_region() has stored (release, acquire) also sees the
+ * odd number that was stored before it, and reads again. */
 static struct region read_region(struct cpu_pool *p)
 {
     for (struct region r;;) {

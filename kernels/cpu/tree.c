@@ -131,8 +131,8 @@ static int walk(const struct k_accept *a, int n, int32_t *path)
         if (choice[i] < 0)
             return 0;
     return tree_walk(a->token.p, a->parent.p, n, choice,
-                     min_int(max_int(1, *cpu_i32(a->limit, 1)), a->steps + 1), *cpu_i32(a->force, 1),
-                     stop, a->n_stop, path);
+                     min_int(max_int(1, *cpu_i32(a->limit, 1)), a->steps + 1),
+                     *cpu_i32(a->force, 1), stop, a->n_stop, path);
 }
 
 void cpu_accept(struct kdev *d, const struct k_accept *a)

@@ -297,7 +297,8 @@ static void key_panels(const struct cpu_block *b, enum cpu_store type, int head_
     }
 }
 
-/* Stores the sums of n heads and V panels as the scores of keys from `at` on, of which `keys` exist. */
+/* Stores the sums of n heads and V panels as the scores of keys from `at` on, of which `keys`
+ * exist. */
 V_FN void store_scores(const struct wide_held *held, int n, int keys, float *at, const int V)
 {
     for (int g = 0; g < n; g++)
@@ -311,8 +312,8 @@ V_FN void store_scores(const struct wide_held *held, int n, int keys, float *at,
         }
 }
 
-static void score_wide(const float *q, int head_dim, const float *panels, int first, int keys, int n,
-                       float *p)
+static void score_wide(const float *q, int head_dim, const float *panels, int first, int keys,
+                       int n, float *p)
 {
     const int k = cpu_packed(head_dim);
     struct wide_held held;

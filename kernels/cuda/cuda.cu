@@ -139,7 +139,8 @@ bool cuda_within_limits(struct kdev *d, const void *kernel, int threads, size_t 
     const int registers = (f.numRegs + UNIT - 1) / UNIT * UNIT * ((threads + 31) / 32 * 32);
     if (all <= d->gpu.smem_max && registers <= REGISTERS)
         return true;
-    snprintf(why, sizeof why, "a block needs %zu bytes of shared memory and %d registers: this class "
+    snprintf(why, sizeof why, "a block needs %zu bytes of shared memory and %d registers: "
+                              "this class "
              "of GPUs has %zu and %d", all, registers, d->gpu.smem_max, (int)REGISTERS);
     cuda_fail(d, why);
     return false;
@@ -280,8 +281,8 @@ static void check_wgmma(struct kdev *d)
         return;
     d->gpu.has_wgmma = false;
     snprintf(d->slow_start, sizeof d->slow_start,
-             "wgmma of this GPU differs from mma.sync: prompts are computed with mma.sync, which is "
-             "slower; please report the GPU and its driver");
+             "wgmma of this GPU differs from mma.sync: prompts are computed with mma.sync, "
+             "which is slower; please report the GPU and its driver");
 }
 
 static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)

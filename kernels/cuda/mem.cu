@@ -72,7 +72,8 @@ void cuda_release(struct kdev *d, kbuf b)
     if (!b.p)
         return;
     cuda_begin(d, "release");
-    cuda_finish(d); /* keeps no failure: an earlier one is kept already, and sync() sees a new one */
+    cuda_finish(d); /* keeps no failure: an earlier one is kept already, and sync() sees a new
+                       one */
     if (!cuda_hung(d))
         cuda_ok(d, cudaFree(b.p));
 }

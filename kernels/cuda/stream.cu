@@ -81,7 +81,8 @@ static bool lock_if_shared(struct shared_gpu *g, int ordinal, struct err *e)
         return err_set(e, ERR_MODEL, "CUDA device %d is shared through MPS, and another aerie uses "
                        "it: their kernels could wait for each other for ever; stop MPS, or use "
                        "--device cpu", ordinal);
-    return err_set(e, ERR_MODEL, "CUDA device %d is shared through MPS, and %s cannot be locked: %s",
+    return err_set(e, ERR_MODEL, "CUDA device %d is shared through MPS, and %s cannot be locked: "
+                                 "%s",
                    ordinal, path, strerror(why));
 }
 
@@ -136,7 +137,7 @@ void cuda_close_stream(struct kdev *d)
     pthread_mutex_unlock(&mutex);
 }
 
-/* ---- shared memory of kernels ----------------------------------------------------------------- */
+/* ---- shared memory of kernels ---------------------------------------------------------------- */
 
 /* The limits of kernels, which belong to the process: they are only raised, because another device
  * may be about to launch the kernel with more. Open addressing; guarded by `mutex`. */
@@ -167,7 +168,7 @@ void cuda_allow_shared(struct kdev *d, const void *kernel, size_t shared)
     pthread_mutex_unlock(&mutex);
 }
 
-/* ---- blocks that wait for each other ---------------------------------------------------------- */
+/* ---- blocks that wait for each other --------------------------------------------------------- */
 
 /* The answers of the driver are kept: asking takes as long as a launch. */
 bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threads, size_t shared)
@@ -195,7 +196,7 @@ bool cuda_fits_at_once(struct kdev *d, const void *kernel, int blocks, int threa
     return false;
 }
 
-/* ---- how often kernels have run, in a build with STRESS=1 ------------------------------------- */
+/* ---- how often kernels have run, in a build with STRESS=1 ------------------------------------ */
 
 #ifdef STRESS
 /* Counts by kernel, in the order in which kernels were first launched. */
@@ -274,7 +275,7 @@ void cuda_tally_add(const struct tally *t)
 }
 #endif
 
-/* ---- waits of the host ------------------------------------------------------------------------ */
+/* ---- waits of the host ----------------------------------------------------------------------- */
 
 enum {
     WAIT_LIMIT_MS = 120 * 1000, /* a pass takes seconds at most; other processes may slow it */

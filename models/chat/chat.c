@@ -176,8 +176,8 @@ bool chat_fits(const struct chat *c, const char *what, const struct message *m, 
         all += len;
     }
     return all <= most ||
-           err_set(e, ERR_USAGE, "%s has %zu bytes; the context of %d tokens holds at most %zu", what,
-                   all, context, most);
+           err_set(e, ERR_USAGE, "%s has %zu bytes; the context of %d tokens holds at most %zu",
+                   what, all, context, most);
 }
 
 /* Checks that at most one system message comes, as the first, and that user and assistant alternate

@@ -46,8 +46,8 @@ struct chat_style {
     const char *effort; /* reasoning_effort; NULL: the template's own. Live while it is used */
     enum { THINK_AS_EVER, THINK_NOT, THINK } think; /* enable_thinking */
 };
-/* Sets the style to an effort as APIs name it: "none" is no thinking, NULL the template's own. The text
- * is not copied. */
+/* Sets the style to an effort as APIs name it: "none" is no thinking, NULL the template's own. The
+ * text is not copied. */
 void chat_style_effort(struct chat_style *s, const char *effort);
 /* Whether prompts of this style can be rendered, also because they are so anyway; else *e
  * (ERR_USAGE) says what the format lacks. */
@@ -92,8 +92,8 @@ void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum chann
 /* Appends the text still held back, whose channel is r->channel, and frees the reader's memory. */
 void chat_reader_end(struct chat_reader *r, struct buf *out);
 /* Notes which tokens produced the n bytes that the call before appended, from byte `at` of a text
- * on: bytes [ends->v[i - 1], ends->v[i]) of the text are of token *first + i, counted from 0 (i = 0:
- * from 0 on). *ends is empty before a text begins, and r->ends is not NULL. */
+ * on: bytes [ends->v[i - 1], ends->v[i]) of the text are of token *first + i, counted from 0 (i =
+ * 0: from 0 on). *ends is empty before a text begins, and r->ends is not NULL. */
 void chat_reader_spans(const struct chat_reader *r, size_t at, size_t n, int *first,
                        struct ids *ends);
 

@@ -44,7 +44,8 @@ enum mark {
     MARK_ASSISTANT = MARK_MID,
     MARK_SYSTEM = MARK_CHANNEL,
     MARK_SYSTEM_END = MARK_CHANNEL_END,
-    MARK_STOP = MARK_CHANNEL_END + 1, /* further tokens that end a reply; those not in the vocabulary are ignored */
+    MARK_STOP = MARK_CHANNEL_END + 1, /* further tokens that end a reply; those not in the
+                                         vocabulary are ignored */
     MARK_STOP_LAST = MAX_MARK - 1,
 };
 

@@ -1,11 +1,11 @@
-/* coded.h - folders of quantized safetensors as inference servers load them: which matrices are stored
- * as codes and scales, and what their quantization_config says.
+/* coded.h - folders of quantized safetensors as inference servers load them: which matrices are
+ * stored as codes and scales, and what their quantization_config says.
  *
  * Formats: compressed-tensors FP8 (a scale a tensor, a row, or a block), INT8, NVFP4, MXFP4 and
- * pack-quantized INT4 and INT8, symmetric; modelopt FP8 and NVFP4; fp8 (weight_scale_inv). The tensors'
- * names, types and shapes decide how a matrix is read (scaled.h). The config decides what is refused,
- * and is compared with the tensors: a format that it does not name is refused, a matrix that it
- * ignores or does not ignore is told.
+ * pack-quantized INT4 and INT8, symmetric; modelopt FP8 and NVFP4; fp8 (weight_scale_inv). The
+ * tensors' names, types and shapes decide how a matrix is read (scaled.h). The config decides what
+ * is refused, and is compared with the tensors: a format that it does not name is refused, a matrix
+ * that it ignores or does not ignore is told.
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
@@ -42,9 +42,9 @@ struct coded {
     char *about, *note; /* for people: what the folder is; contradictions. NULL: nothing */
 };
 
-/* Reads a folder's quantization_config and finds its matrices. v->n is 0 and v->about NULL if it has
- * none, or one that the family reads (mxfp4). False and *e: it is not supported, or tensors contradict
- * it or each other. Either way the caller calls coded_free(). */
+/* Reads a folder's quantization_config and finds its matrices. v->n is 0 and v->about NULL if it
+ * has none, or one that the family reads (mxfp4). False and *e: it is not supported, or tensors
+ * contradict it or each other. Either way the caller calls coded_free(). */
 bool coded_find(const struct coded_files *in, const char *dir, struct coded *v, struct err *e);
 void coded_free(struct coded *v);
 

@@ -2,9 +2,9 @@
  *
  * Names of modules that are not quantized come in three spellings: plain ("lm_head"), regular
  * expressions of Python behind "re:" (compressed-tensors), wildcards of the shell (modelopt). Both
- * kinds of patterns are compiled to one form, in which ANY_ONE and ANY stand for a character and for any
- * number of characters. A regular expression that needs more is not understood, and then nothing is
- * said of modules that only it could mean.
+ * kinds of patterns are compiled to one form, in which ANY_ONE and ANY stand for a character and
+ * for any number of characters. A regular expression that needs more is not understood, and then
+ * nothing is said of modules that only it could mean.
  */
 #include "models/checkpoint/coded_config.h"
 

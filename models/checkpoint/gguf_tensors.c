@@ -66,7 +66,8 @@ static const struct {
 
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
-/* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the table. */
+/* Writes PREFIX, the published stem and the end of the name. False: the stem is not in the
+ * table. */
 static bool rename_stem(const char *const (*table)[2], size_t n, const char *prefix,
                         const char *name, char *out, size_t room)
 {

@@ -23,7 +23,8 @@ struct shown show_path(const char *path);
 /* Parses n bytes; the top value must be an object. NULL and *e (ERR_MODEL, naming `file`) on
  * failure; the caller releases the tree with json_decref(). */
 json_t *json_read(const char *bytes, size_t n, int max_depth, const char *file, struct err *e);
-/* Reads the text of a file into an empty *out, which the caller frees. False and *e (ERR_MODEL) on failure. */
+/* Reads the text of a file into an empty *out, which the caller frees. False and *e (ERR_MODEL) on
+ * failure. */
 bool json_text(const char *path, struct buf *out, struct err *e);
 /* Reads and parses a file. If `absent` is not NULL, a file that does not exist is no error: *absent
  * is set and NULL is returned. */

@@ -57,8 +57,8 @@ bool conf_has(const struct conf *c, const char *key);
 bool conf_is_null(const struct conf *c, const char *key);
 /* The value at key, or NULL if it is absent or null. */
 const json_t *conf_value(const struct conf *c, const char *key);
-/* Sets *out to the object at key, whose keys are all seen (out may be c). False if the key is absent or null; any other
- * value is an error. */
+/* Sets *out to the object at key, whose keys are all seen (out may be c). False if the key is
+ * absent or null; any other value is an error. */
 bool conf_enter(const struct conf *c, const char *key, struct conf *out);
 
 #define CONF_NEEDED INT64_MIN /* as a default: the key is required */

@@ -72,7 +72,8 @@ static bool has_head(const struct safetensors *st)
 
 /* Finds the family and fills *g and *layer from the config. st NULL: there is no checkpoint. Frees
  * root, which may be NULL (*e is set then). */
-static bool configure(json_t *root, const char *path, const struct safetensors *st, struct config *g,
+static bool configure(json_t *root, const char *path, const struct safetensors *st,
+                      struct config *g,
                       struct layer **layer, const struct family **family, struct err *e)
 {
     if (!root)
@@ -159,7 +160,8 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
 {
     const struct prefix *p = find_prefix(b);
     const char *const trunk[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
-    if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
+    if (!find_expert_store(b, p->trunk, m->dir, &m->cfg) ||
+        !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
         !binder_bind(b, head_spec, head, m, NULL, 0))
         return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {
@@ -191,12 +193,13 @@ static bool use_tied_copy(struct binder *b, bool compare)
 /* ---- loading ---- */
 
 /* Reads the config; the path in messages and the text are the caller's. */
-static bool read_config(struct model *m, struct safetensors *st, const struct family **f, char **path,
-                        struct buf *text, struct err *e)
+static bool read_config(struct model *m, struct safetensors *st, const struct family **f,
+                        char **path, struct buf *text, struct err *e)
 {
     *path = st_config(st, text, e);
     return *path &&
-           configure(json_read(text->p, text->n, JSON_DEPTH, *path, e), *path, st, &m->cfg, &m->layer, f, e) &&
+           configure(json_read(text->p, text->n, JSON_DEPTH, *path, e), *path, st, &m->cfg,
+                     &m->layer, f, e) &&
            (gguf_is(m->dir) || generation_read(m->dir, &m->cfg, e));
 }
 
@@ -237,7 +240,8 @@ bool model_load(struct model *m, const char *dir, const struct loading *p, struc
     if (stat(dir, &st))
         return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
     if (!S_ISDIR(st.st_mode) && !gguf_is(dir))
-        return err_set(e, ERR_MODEL, "%s: neither a folder with config.json and model.safetensors nor a GGUF "
+        return err_set(e, ERR_MODEL, "%s: neither a folder with config.json and model.safetensors "
+                                     "nor a GGUF "
                        "file", show_path(dir).s);
     m->dir = xstrdup(dir);
     bool ok = load_into(m, p, e);

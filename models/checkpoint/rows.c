@@ -127,7 +127,8 @@ static bool read_span(const struct rows *r, int k, struct row_span *s,
                   f->type, s->p,
                   (int64_t)(n / dtype_bytes(f->type, (size_t)packed_format(f->type)->elements)))
             : -1;
-    return bad < 0 || err_set(e, ERR_MODEL, "%s: tensor %s has a block with a scale that is not finite",
+    return bad < 0 ||
+           err_set(e, ERR_MODEL, "%s: tensor %s has a block with a scale that is not finite",
                               show_path(f->path).s, show(f->name).s);
 }
 

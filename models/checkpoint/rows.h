@@ -11,7 +11,8 @@
 /* Which row of which source row r is. */
 enum row_order {
     ROWS_SAME, /* row r of the only source */
-    ROWS_HALVES, /* each `group` rows of the source are pairs: 0, h, 1, h + 1, ... with h = group / 2 */
+    ROWS_HALVES, /* each `group` rows of the source are pairs: 0, h, 1, h + 1, ... with h = group /
+                    2 */
     ROWS_PAIRS,   /* rows of two sources in turn */
     ROWS_STACKED, /* `group` rows of the first source, as many of the second, and so on */
 };

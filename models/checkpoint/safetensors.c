@@ -11,8 +11,8 @@
  *   (4) with an index, every tensor that it names is in the shard it names, and every tensor of
  *       the shards is named; shard names are plain file names.
  * In a folder that has both, model.safetensors is read and the index is not, as in transformers.
- * All this is read with pread(): a file that shrinks meanwhile gives an error. The data can be mapped
- * afterwards (kernels/mapped.h).
+ * All this is read with pread(): a file that shrinks meanwhile gives an error. The data can be
+ * mapped afterwards (kernels/mapped.h).
  */
 #include "models/checkpoint/safetensors.h"
 
@@ -96,8 +96,8 @@ static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at,
     if (got < 0)
         return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s, strerror(errno));
     return (size_t)got == n ||
-           err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected (did it shrink?)",
-                   show_path(f->path).s, at + (uint64_t)got, n - (size_t)got);
+           err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected (did it "
+                   "shrink?)", show_path(f->path).s, at + (uint64_t)got, n - (size_t)got);
 }
 
 /* ---- one header entry ---- */
@@ -161,8 +161,8 @@ static bool entry_read(const struct shard *f, const char *name, const json_t *v,
     const char *key;
     json_t *field;
     json_object_foreach((json_t *)v, key, field)
-        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") != 0)
-            return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
+        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") !=
+            0) return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     const struct type_name *type = dtype ? type_find(dtype) : NULL;
     if (!type)
@@ -452,8 +452,8 @@ static char *note_of(const char *dir, bool both)
 {
     char *adapter = xasprintf("%s/adapter_config.json", dir), *note = NULL;
     if (both)
-        note = xasprintf("%s has model.safetensors and model.safetensors.index.json: the weights are "
-                         "those of model.safetensors", show_path(dir).s);
+        note = xasprintf("%s has model.safetensors and model.safetensors.index.json: "
+                         "the weights are those of model.safetensors", show_path(dir).s);
     else if (!file_missing(adapter))
         note = xasprintf("%s has an adapter (adapter_config.json), which is not applied",
                          show_path(dir).s);

@@ -1,8 +1,8 @@
 /* safetensors.h - functions of the reader of checkpoints that only models/ uses; the rest is in
  * models.h.
  *
- * A GGUF file (gguf_model.h) looks like the folder that it was made of: the same tensors, some of which are
- * made of the file's when they are read, and the same config.
+ * A GGUF file (gguf_model.h) looks like the folder that it was made of: the same tensors, some of
+ * which are made of the file's when they are read, and the same config.
  *
  * Every tensor passed in must come from st_at() or st_find(). All functions may be called from
  * several threads at once.
@@ -19,22 +19,23 @@ const char *st_type(const struct safetensors *s, const struct tensor *t); /* as 
 const char *st_path(const struct safetensors *s, const struct tensor *t);
 /* A line for people about what the folder's files leave open, or "". */
 const char *st_note(const struct safetensors *s);
-/* The text of the checkpoint's config.json and its path, which the caller frees; of a GGUF file what its
- * metadata say, and the file's path. NULL and *e on failure. */
+/* The text of the checkpoint's config.json and its path, which the caller frees; of a GGUF file
+ * what its metadata say, and the file's path. NULL and *e on failure. */
 char *st_config(const struct safetensors *s, struct buf *text, struct err *e);
 /* What a GGUF file or a folder with a quantization_config is, for people; NULL: another folder. */
 const char *st_about(const struct safetensors *s);
-/* How a server quantizes the inputs of the folder's matrices, for people, a constant text; NULL: no config
- * says so. */
+/* How a server quantizes the inputs of the folder's matrices, for people, a constant text; NULL: no
+ * config says so. */
 const char *st_inputs(const struct safetensors *s);
-/* Whether a tensor's bytes lie in its file as they are, at st_offset(). Others are made of what is there. */
+/* Whether a tensor's bytes lie in its file as they are, at st_offset(). Others are made of what is
+ * there. */
 bool st_in_place(const struct safetensors *s, const struct tensor *t);
-/* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL): an I/O error, or a weight of a GGUF
- * file is not finite. */
+/* Reads bytes [from, from + n) of a tensor into dst. False and *e (ERR_MODEL): an I/O error, or a
+ * weight of a GGUF file is not finite. */
 bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
                   void *dst, struct err *e);
-/* A checkpoint's files are numbered from 0: how many there are, which one holds a tensor, and where in
- * it the tensor begins. */
+/* A checkpoint's files are numbered from 0: how many there are, which one holds a tensor, and where
+ * in it the tensor begins. */
 int st_files(const struct safetensors *s);
 int st_file_of(const struct safetensors *s, const struct tensor *t);
 uint64_t st_offset(const struct safetensors *s, const struct tensor *t);

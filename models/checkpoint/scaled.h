@@ -1,16 +1,19 @@
 /* scaled.h - matrices stored as codes and scales, as FP8, FP4 and integer checkpoints hold them.
  *
- * Element (i, j) of a matrix of `rows` x `cols` has a code and shares a scale with the elements of its
- * block: the scale at (i / block_rows, j / block_cols) of the matrix of scales. One scale for all, one a
- * row, one for 128 x 128 and one for 16 inputs of a row are the same rule with other blocks; blocks at
- * the edges may be short. A matrix may have one further number, `outer`, for all its scales.
+ * Element (i, j) of a matrix of `rows` x `cols` has a code and shares a scale with the elements of
+ * its
+ * block: the scale at (i / block_rows, j / block_cols) of the matrix of scales. One scale for all,
+ * one a row, one for 128 x 128 and one for 16 inputs of a row are the same rule with other blocks;
+ * blocks at the edges may be short. A matrix may have one further number, `outer`, for all its
+ * scales.
  *
  * The law of scaled weights. In float32, each operation rounded to nearest, ties to even, in this
- * order: code x scale, then times `outer`, or divided by it (`divide`). The number is rounded once more,
- * to bf16, and everywhere the weight is used it is that bf16 number: a scaled matrix computes bit for
- * bit what the bf16 matrix with these numbers computes. The first product is exact for codes of FP4
- * with E4M3 or power-of-two scales, so that NVFP4 is rounded once before it is rounded to bf16; with a
- * scale of bf16 it is exact for all codes. Applying `outer` to sums instead is not done.
+ * order: code x scale, then times `outer`, or divided by it (`divide`). The number is rounded once
+ * more, to bf16, and everywhere the weight is used it is that bf16 number: a scaled matrix computes
+ * bit for bit what the bf16 matrix with these numbers computes. The first product is exact for
+ * codes of FP4 with E4M3 or power-of-two scales, so that NVFP4 is rounded once before it is rounded
+ * to bf16; with a scale of bf16 it is exact for all codes. Applying `outer` to sums instead is not
+ * done.
  *
  * (OCP 8-bit Floating Point Specification, E4M3; OCP Microscaling Formats, E2M1 and E8M0.)
  */
@@ -45,9 +48,9 @@ size_t scaled_scale_bytes(const struct scaled *s);
 
 float scale_value(enum scale_type t, const void *p);
 
-/* Unpacks one row: s->cols bf16 numbers. codes: the row's; scales: those of its row of blocks. False:
- * a number is not finite, because a code or a scale is not, or because it is too large for bf16;
- * scaled_fault() tells which. */
+/* Unpacks one row: s->cols bf16 numbers. codes: the row's; scales: those of its row of blocks.
+ * False: a number is not finite, because a code or a scale is not, or because it is too large for
+ * bf16; scaled_fault() tells which. */
 bool scaled_row(const struct scaled *s, const uint8_t *codes, const void *scales, uint16_t *out);
 
 /* Why scaled_row() failed, for people: "the code at [.., 5] is NaN". *of_scale: the scales are at

@@ -155,8 +155,9 @@ static void job_prefetch(const struct store_job *j, size_t i)
     st_prefetch(j->st, l->src, l->from + p.index * PART, part_size(l->bytes, p.index));
 }
 
-/* Digests bytes [from, from + n) of a mapped tensor, which lie at p. False and *e: a block of packed
- * weights that begins there has a scale that is not finite. (st_read_part() checks what it reads.) */
+/* Digests bytes [from, from + n) of a mapped tensor, which lie at p. False and *e: a block of
+ * packed weights that begins there has a scale that is not finite. (st_read_part() checks what it
+ * reads.) */
 static bool digest_mapped(const struct tensor *t, const char *p, size_t from, size_t n,
                           uint64_t *digest, struct err *e)
 {
@@ -332,8 +333,8 @@ static bool wants_map(const struct safetensors *st, const struct loading *how)
     return r == READ_MAP || (r == READ_AUTO && st_mappable(st, &why));
 }
 
-/* A tensor can be used where it lies in its file, which begins at a page, if its elements are aligned
- * there. */
+/* A tensor can be used where it lies in its file, which begins at a page, if its elements are
+ * aligned there. */
 static bool is_aligned(const struct safetensors *st, const struct tensor_load *l)
 {
     size_t size = dtype_packed(l->src->type) ? 2 : dtype_size(l->src->type); /* scales are f16 */

@@ -1,10 +1,10 @@
 /* store.h - the host memory of a checkpoint's weights, and how threads fill it.
  *
- * A store holds the bound tensors that are copied in one anonymous mapping, in file order, each at a
- * multiple of 64 bytes, so it is at most 64 bytes per tensor larger than these tensors. Up to eight
- * threads read the files directly into it. Tensors that are not copied lie in mappings of the files,
- * which the store owns; the threads read them for their digests only, which also fills the page
- * tables. The store also owns the tensors' names.
+ * A store holds the bound tensors that are copied in one anonymous mapping, in file order, each at
+ * a multiple of 64 bytes, so it is at most 64 bytes per tensor larger than these tensors. Up to
+ * eight threads read the files directly into it. Tensors that are not copied lie in mappings of the
+ * files, which the store owns; the threads read them for their digests only, which also fills the
+ * page tables. The store also owns the tensors' names.
  */
 #ifndef AERIE_MODELS_STORE_H
 #define AERIE_MODELS_STORE_H
@@ -12,8 +12,8 @@
 #include "models/models.h"
 
 /* Bytes to load: [from, from + bytes) of src are read into the store, at byte `at` of *dst. Most
- * loads read the whole of src, which is *dst then. A fused matrix has a load for each tensor that it
- * contains; a stacked one is read by several loads, which have a number in common. */
+ * loads read the whole of src, which is *dst then. A fused matrix has a load for each tensor that
+ * it contains; a stacked one is read by several loads, which have a number in common. */
 struct tensor_load {
     struct tensor *dst;
     struct tensor form;       /* what *dst is set to, but for data and name (src's) */

@@ -20,7 +20,8 @@ enum extent {
 
 enum when {
     ALWAYS, IF_PRESENT, IF_UNTIED, IF_QKV_BIAS, IF_KV_BIAS, IF_V_BIAS, IF_O_BIAS, IF_OWN_KV,
-    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_SHARED, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS, IF_PLE,
+    IF_OWN_V, IF_QK_NORM, IF_K_NORM, IF_DENSE, IF_SHARED, IF_MOE, IF_MXFP4, IF_PLAIN_EXPERTS,
+    IF_PLE,
 };
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
@@ -31,7 +32,8 @@ struct tensor_spec {
     enum extent dim[4];
     enum when when;
     enum content content;
-    const char *older; /* another name, under which the tensor is looked for if `name` is not there */
+    const char *older; /* another name, under which the tensor is looked for if `name` is not
+                          there */
     bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
     int fused;   /* in the first row of so many: these have one name, that of a matrix of the file
                     whose rows are theirs, one after another; 0: none */
@@ -108,8 +110,9 @@ void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64
                    const char *prefix, void *base, const struct layer *l, int index,
                    struct namer *names);
 
-/* Loads all bound tensors into a new store; config: the text of the config. *bytes is the sum of their sizes, sha the SHA-256 that
- * models.h defines (struct model, `sha`); `what` names the model in progress reports. */
+/* Loads all bound tensors into a new store; config: the text of the config. *bytes is the sum of
+ * their sizes, sha the SHA-256 that models.h defines (struct model, `sha`); `what` names the model
+ * in progress reports. */
 bool binder_load(struct binder *b, const char *what, const struct buf *config, struct store **store,
                  uint64_t *bytes, char sha[65], const struct loading *p);
 

@@ -1,8 +1,8 @@
 /* added.c - finds added tokens in a text: leftmost first, the longest at each place.
  *
  * The tokens are sorted, so those that begin with the bytes read so far form a range, which each
- * further byte narrows. At most bytes of a text no token begins; those cost one table access. tok_find()
- * finds a token by its string.
+ * further byte narrows. At most bytes of a text no token begins; those cost one table access.
+ * tok_find() finds a token by its string.
  */
 #include "models/tokenizer/parts.h"
 

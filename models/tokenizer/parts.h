@@ -154,8 +154,8 @@ struct tokenizer {
     } *decoded,     /* (bpe.n_token) */
         *decoded_first; /* the same at the start of a text; NULL: no difference */
     int bos; /* id that the post_processor puts before a text; -1: none */
-    size_t most_bytes[2]; /* of text that a token can stand for; [1]: special tokens are not matched;
-                             0: no limit is known */
+    size_t most_bytes[2]; /* of text that a token can stand for; [1]: special tokens are not
+                             matched; 0: no limit is known */
     /* at the start of a whole decoded text, up to strip_max of these characters are dropped */
     char strip[5];
     int strip_max;

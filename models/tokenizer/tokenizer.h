@@ -11,7 +11,8 @@
 
 struct tokenizer;
 
-enum { TOK_FILE_BYTES = 256 << 20 }; /* of a tokenizer.json, at most; the largest published ones have 40 MB */
+enum { TOK_FILE_BYTES = 256 << 20 }; /* of a tokenizer.json, at most; the largest published ones
+                                        have 40 MB */
 
 /* Opens dir/tokenizer.json (dir may also name the file), or the tokenizer in a GGUF. NULL and *e
  * (ERR_MODEL) on failure. */

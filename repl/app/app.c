@@ -34,7 +34,8 @@ static struct history_about about(const struct app *a, const struct backend_info
     const struct engine_opts *o = &a->opt.engine;
     return (struct history_about){
         .version = AERIE_VERSION,
-        .device = i && i->server_kind ? "" : i && i->device ? i->device : i ? "unknown" : o->device ? o->device : "auto",
+        .device = i && i->server_kind ? "" : i && i->device ? i->device : i ? "unknown" : o->device
+                      ? o->device : "auto",
         .flags = facts_build(),
         .model_dir = i && i->server_kind ? i->model_dir : o->model,
         .model_sha = i ? i->model_sha : "",
@@ -68,7 +69,8 @@ static void describe(const struct app *a, const struct backend_info *i, struct b
 static void retain(struct app *a)
 {
     const struct prune_rule rule = {.older_than = a->opt.keep_days ? a->opt.keep_days : ANY_AGE,
-                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1, .to_bytes = -1,
+                                    .keep = a->opt.keep_sessions ? a->opt.keep_sessions : -1,
+                                    .to_bytes = -1,
                                     .by_itself = true};
     struct pruned gone;
     struct err e = {0};
@@ -77,11 +79,11 @@ static void retain(struct app *a)
     if (!history_prune(a->db_path, &rule, &gone, NULL, &e))
         buf_printf(&a->notes, "old sessions were not removed: %s\n", e.msg);
     else if (gone.clock_doubted)
-        buf_str(&a->notes, "the clock is over a year past the newest session: no session was removed for its age"
-                           " (keep-days)\n");
+        buf_str(&a->notes, "the clock is over a year past the newest session: "
+                           "no session was removed for its age (keep-days)\n");
     if (gone.sessions)
-        buf_printf(&a->notes, "%d old session%s removed from the log (keep-days, keep-sessions)\n", gone.sessions,
-                   plural(gone.sessions));
+        buf_printf(&a->notes, "%d old session%s removed from the log (keep-days, keep-sessions)\n",
+                   gone.sessions, plural(gone.sessions));
 }
 
 static void open_log(struct app *a)
@@ -96,7 +98,8 @@ static void open_log(struct app *a)
     if (!a->history)
         snprintf(a->log_error, sizeof a->log_error, "%.255s", e.msg);
     if (a->history) {
-        const struct history_limit limit = {a->opt.max_size * INT64_C(1000000), a->opt.at_limit == 1};
+        const struct history_limit limit = {a->opt.max_size * INT64_C(1000000),
+                                            a->opt.at_limit == 1};
         struct history_status s;
         history_status(a->history, &s);
         if (s.notice[0])
@@ -118,7 +121,8 @@ static bool open_session(struct app *a, const char *id, struct err *e)
 {
     char parent[SESSION_ID];
     if (!id && a->opt.fork)
-        return err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected --session ID or -c, too");
+        return err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected --session ID "
+                                     "or -c, too");
     if (!id) {
         struct settings set;
         struct bugs on;
@@ -370,7 +374,8 @@ int app_attached(struct app *a)
     if (a->attached.n > 0 && strcmp(a->attached.session, a->session) != 0) {
         struct buf names = {0};
         app_attached_text(a, &names);
-        app_say(a, ST_WARN, "attached in another session, so not in the next message: %.800s", names.p);
+        app_say(a, ST_WARN, "attached in another session, so not in the next message: %.800s",
+                names.p);
         attached_free(&a->attached);
         buf_free(&names);
     }

@@ -7,7 +7,8 @@
 
 #include "kernels/json.h"
 
-enum { SESSION_BLOCKS = 4096, NAME = 21, GRAPH = 20, GRAPH_FROM = 56 /* cells of a line that has room for one */ };
+enum { SESSION_BLOCKS = 4096, NAME = 21, GRAPH = 20,
+       GRAPH_FROM = 56 /* cells of a line that has room for one */ };
 
 void block_map_read(struct block_map *m, struct backend *b)
 {
@@ -28,13 +29,15 @@ void block_map_free(struct block_map *m)
 
 void block_cells(const struct block_map *m, int group, int cells, int32_t *cell)
 {
-    uint64_t first = m->n_sample ? m->sample[0].ns : m->ns, span = m->ns > first ? m->ns - first : 0;
+    uint64_t first = m->n_sample ? m->sample[0].ns : m->ns, span = m->ns > first ? m->ns - first
+                     : 0;
     int at = 0;
     for (int c = 0; c < cells; c++) {
         uint64_t end = first + (uint64_t)((double)span * (c + 1) / cells);
         while (at < m->n_sample && (m->sample[at].ns <= end || c == cells - 1))
             at++;
-        cell[c] = at == 0 ? -1 : group < m->sample[at - 1].n_group ? m->sample[at - 1].blocks[group] : 0;
+        cell[c] = at == 0 ? -1 : group < m->sample[at - 1].n_group ? m->sample[at - 1].blocks[group]
+                  : 0;
     }
 }
 
@@ -52,14 +55,16 @@ static void add_graph(const struct block_map *m, int group, struct sheet *out)
         if (cell[c] < 0)
             sheet_add(out, ST_DIM, " ");
         else if (out->ascii)
-            sheet_printf(out, cell[c] ? ST_HOT : ST_DIM, "%d", cell[c] ? min_int((int)((int64_t)cell[c] * 10 / top), 9) : 0);
+            sheet_printf(out, cell[c] ? ST_HOT : ST_DIM, "%d",
+                         cell[c] ? min_int((int)((int64_t)cell[c] * 10 / top), 9) : 0);
         else
             sheet_add(out, cell[c] ? ST_HOT : ST_DIM, cell[c] ? bar[max_int(share - 1, 0)] : "·");
     }
 }
 
 /* "sliding_window 64", "full_attention", "group 2" */
-static void group_name(const struct blocks_view *v, const struct block_group *g, char *out, size_t room)
+static void group_name(const struct blocks_view *v, const struct block_group *g, char *out,
+                       size_t room)
 {
     struct buf b = {0};
     bool ranks = false;
@@ -86,8 +91,8 @@ static void group_row(const struct block_map *m, int i, int width, struct sheet 
     sheet_printf(out, ST_LABEL, "%-*s ", NAME - 1, name);
     if (width >= GRAPH_FROM)
         add_graph(m, i, out);
-    sheet_printf(out, ST_TEXT, "%s%lld blocks of %d", width >= GRAPH_FROM ? "  " : "", (long long)g->blocks,
-                 g->block_size);
+    sheet_printf(out, ST_TEXT, "%s%lld blocks of %d", width >= GRAPH_FROM ? "  " : "",
+                 (long long)g->blocks, g->block_size);
     sheet_line(out);
     sheet_tab(out, NAME);
     sheet_printf(out, ST_DIM, "%lld cop%s", (long long)g->copies, g->copies == 1 ? "y" : "ies");
@@ -107,7 +112,8 @@ static void session_rows(const struct block_map *m, int most, struct sheet *out)
         sheet_add(out, b->held ? ST_GOOD : ST_DIM, b->held ? "in groups" : "in no group now");
         for (int g = 0; g < m->view.n_group; g++)
             if (b->held >> g & 1)
-                sheet_printf(out, ST_GOOD, " %d", m->view.group[g].index >= 0 ? m->view.group[g].index : g);
+                sheet_printf(out, ST_GOOD, " %d", m->view.group[g].index >= 0
+                             ? m->view.group[g].index : g);
         sheet_line(out);
     }
     if (m->n_block > most) {
@@ -118,17 +124,19 @@ static void session_rows(const struct block_map *m, int most, struct sheet *out)
 
 static void foot(const struct blocks_view *v, struct sheet *out)
 {
-    sheet_printf(out, ST_DIM, "%llu batch%s from %s", (unsigned long long)v->batches, v->batches == 1 ? "" : "es",
-                 v->source);
+    sheet_printf(out, ST_DIM, "%llu batch%s from %s", (unsigned long long)v->batches,
+                 v->batches == 1 ? "" : "es", v->source);
     if (v->replayed)
-        sheet_printf(out, ST_DIM, ", %llu of them asked for again", (unsigned long long)v->replayed);
+        sheet_printf(out, ST_DIM, ", %llu of them asked for again",
+                     (unsigned long long)v->replayed);
     sheet_line(out);
     if (v->whole && v->batches) {
         sheet_add(out, ST_GOOD, "exact: no batch is missing since the server's cache was empty");
         sheet_line(out);
     }
     if (v->before) {
-        sheet_printf(out, ST_WARN, "%llu batches were sent before the first that came", (unsigned long long)v->before);
+        sheet_printf(out, ST_WARN, "%llu batches were sent before the first that came",
+                     (unsigned long long)v->before);
         sheet_line(out);
     }
     if (v->missed) {
@@ -136,7 +144,8 @@ static void foot(const struct blocks_view *v, struct sheet *out)
         sheet_line(out);
     }
     if (v->refused) {
-        sheet_printf(out, ST_WARN, "%llu could not be read; the first: %s", (unsigned long long)v->refused, v->wrong);
+        sheet_printf(out, ST_WARN, "%llu could not be read; the first: %s",
+                     (unsigned long long)v->refused, v->wrong);
         sheet_line(out);
     }
 }

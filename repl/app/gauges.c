@@ -1,5 +1,5 @@
-/* gauges.c - see gauges.h. A cell of a graph shows the greatest value of its time, because a full pool or
- * a long queue is what one looks for. */
+/* gauges.c - see gauges.h. A cell of a graph shows the greatest value of its time, because a full
+ * pool or a long queue is what one looks for. */
 #include "repl/app/gauges.h"
 
 #include <math.h>
@@ -92,7 +92,8 @@ static void number_text(enum gauge g, float v, char out[16])
     else if (kind[g].share)
         snprintf(out, 16, "%.*f%%", v > 0 && v < 0.0995f ? 1 : 0, 100 * (double)v);
     else
-        snprintf(out, 16, "%.*f", g == GAUGE_MAL ? 2 : g == GAUGE_TOKENS && v < 10 ? 1 : 0, (double)v);
+        snprintf(out, 16, "%.*f", g == GAUGE_MAL ? 2 : g == GAUGE_TOKENS && v < 10 ? 1 : 0,
+                 (double)v);
 }
 
 static void add_cell(struct sheet *out, enum gauge g, float v, float top)
@@ -103,7 +104,8 @@ static void add_cell(struct sheet *out, enum gauge g, float v, float top)
         return;
     }
     double share = top > 0 ? fmin((double)v / (double)top, 1) : 0;
-    enum style st = v <= 0 ? ST_DIM : g < GAUGE_RUNNING && kind[g].share && v > 0.9f ? ST_WARN : ST_HOT;
+    enum style st = v <= 0 ? ST_DIM : g < GAUGE_RUNNING && kind[g].share && v > 0.9f ? ST_WARN
+                    : ST_HOT;
     if (out->ascii)
         sheet_printf(out, st, "%d", min_int((int)(share * 10), 9));
     else
@@ -151,12 +153,14 @@ static void foot(const struct gauge_series *s, int width, struct sheet *out)
         time_text((double)(s->at[s->n - 1].ns - s->at[0].ns) / 1e9, span);
         time_text(ms / 1e3, each);
         time_text((double)(s->ns - s->at[s->n - 1].ns) / 1e9, age);
-        sheet_printf(out, ST_DIM, "now, over %s (%d reading%s), least .. greatest; a cell is %s, the greatest "
+        sheet_printf(out, ST_DIM, "now, over %s (%d reading%s), least .. greatest; a cell is %s, "
+                                  "the greatest "
                      "value; read %s ago", span, s->n, plural(s->n), each, age);
         sheet_line(out);
     }
     if (s->view.hits >= 0 && s->view.queries > 0) {
-        sheet_printf(out, ST_TEXT, "prefix cache: %.0f of %.0f prompt tokens found, since the server's start (%.1f%%)",
+        sheet_printf(out, ST_TEXT, "prefix cache: %.0f of %.0f prompt tokens found, "
+                                   "since the server's start (%.1f%%)",
                      s->view.hits, s->view.queries, 100 * s->view.hits / s->view.queries);
         sheet_line(out);
     }
@@ -177,7 +181,8 @@ static void foot(const struct gauge_series *s, int width, struct sheet *out)
     }
 }
 
-static void pool_row(const struct gauges_view *v, const struct pool_view *p, enum pool_id pool, struct sheet *out)
+static void pool_row(const struct gauges_view *v, const struct pool_view *p, enum pool_id pool,
+                     struct sheet *out)
 {
     const char *unit = p->page_size > 1 ? "blocks" : "tokens";
     sheet_printf(out, ST_LABEL, "%-*s", LABEL, gauge_name(v, GAUGE_POOL + (enum gauge)pool));

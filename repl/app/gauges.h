@@ -1,5 +1,5 @@
-/* gauges.h - a server's metrics over time, as lines of text and as JSON: what /gauges, /pool, the Pool
- * pane and the status line show. Pure functions of copies. */
+/* gauges.h - a server's metrics over time, as lines of text and as JSON: what /gauges, /pool, the
+ * Pool pane and the status line show. Pure functions of copies. */
 #ifndef AERIE_REPL_GAUGES_H
 #define AERIE_REPL_GAUGES_H
 
@@ -22,14 +22,15 @@ struct gauge_range {
     int n;
 };
 struct gauge_range gauge_range(const struct gauge_series *s, enum gauge g);
-/* Spreads the readings over cells of equal time, the oldest first: each cell gets the greatest value
- * read in its time, NAN: nothing was. Returns how many of the `most` cells are used, *ms: the time of
- * one. */
+/* Spreads the readings over cells of equal time, the oldest first: each cell gets the greatest
+ * value read in its time, NAN: nothing was. Returns how many of the `most` cells are used, *ms: the
+ * time of one. */
 int gauge_cells(const struct gauge_series *s, enum gauge g, int most, float *cell, double *ms);
 
 /* "full", "swa", "running", ...: of the graph and of the JSON member. */
 const char *gauge_name(const struct gauges_view *v, enum gauge g);
-/* The pools, and a graph of each number that the server reports, with its least and greatest value. */
+/* The pools, and a graph of each number that the server reports, with its least and greatest
+ * value. */
 void view_gauges(const struct gauge_series *s, const struct pool_view pool[N_POOLS], int width,
                  struct sheet *out);
 /* most: readings listed, the latest ones. */

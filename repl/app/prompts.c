@@ -121,7 +121,8 @@ static const char *content(json_t *message, int number, struct err *e)
     json_t *text = json_object_get(message, "content");
     const char *s = json_string_value(text);
     if (!s || !*s)
-        err_set(e, ERR_USAGE, "message %d has no text; expected {\"role\": \"user\", \"content\": \"...\"}",
+        err_set(e, ERR_USAGE, "message %d has no text; expected {\"role\": \"user\", \"content\": "
+                              "\"...\"}",
                 number);
     return s && *s ? s : NULL;
 }
@@ -169,7 +170,8 @@ static bool take_object(struct prompt *p, json_t *v, struct err *e)
         return json_is_array(messages) ? take_messages(p, messages, e)
                                        : err_set(e, ERR_USAGE, "messages must be an array");
     if (!json_is_string(text) || messages)
-        return err_set(e, ERR_USAGE, "expected a prompt, a question or messages: {\"prompt\": \"...\"}");
+        return err_set(e, ERR_USAGE, "expected a prompt, a question or messages: {\"prompt\": "
+                                     "\"...\"}");
     p->text = xstrdup(json_string_value(text));
     return *p->text || err_set(e, ERR_USAGE, "the prompt is empty");
 }
@@ -200,7 +202,8 @@ static int next_line(struct prompts *p, struct buf *line, struct err *e)
         p->line++;
         if (line->n > MOST || ferror(p->f)) {
             err_set(e, ERR_USAGE, "%s line %d: %s", p->name, p->line,
-                    line->n > MOST ? "longer than 16 MiB; expected a prompt a line" : strerror(errno));
+                    line->n > MOST ? "longer than 16 MiB; expected a prompt a line"
+                                   : strerror(errno));
             return -1;
         }
         if (strspn(line->n ? line->p : "", " \t\r") < line->n)
@@ -210,7 +213,8 @@ static int next_line(struct prompts *p, struct buf *line, struct err *e)
 }
 
 /* Reads the line's prompt; false and *e with the line's number. */
-static bool read_prompt(struct prompts *p, const struct buf *line, struct prompt *out, struct err *e)
+static bool read_prompt(struct prompts *p, const struct buf *line, struct prompt *out,
+                        struct err *e)
 {
     *out = (struct prompt){0};
     bool ok = take_line(out, line->p, line->n, p->json, e);

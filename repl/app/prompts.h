@@ -33,9 +33,9 @@ struct prompts {
     int next; /* number of prompts returned so far */
 };
 /* Opens the file ("-": standard input) and reads all of it once: each line that is no prompt is
- * passed to complain() as one line of text ("FILE line 3: expected ..."). limit: use no more than so
- * many prompts, and read no further; 0: all. False and *e (ERR_USAGE): the file cannot be read, some
- * line was no prompt, or there is none. The caller closes. */
+ * passed to complain() as one line of text ("FILE line 3: expected ..."). limit: use no more than
+ * so many prompts, and read no further; 0: all. False and *e (ERR_USAGE): the file cannot be read,
+ * some line was no prompt, or there is none. The caller closes. */
 bool prompts_open(struct prompts *p, const char *name, int limit,
                   void (*complain)(void *arg, const char *line), void *arg, struct err *e);
 void prompts_close(struct prompts *p);

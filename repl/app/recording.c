@@ -1,8 +1,9 @@
 /* recording.c - the app over a recording, and the session as it was at the app's address.
  *
- * The engine's memory holds the latest steps of this process; the log holds all of them, as a recording.
- * Both give the same facts of a step: what memory holds is taken from there, so that nothing is read.
- * What memory does not keep for a step (the chat in numbers) comes from the recording. */
+ * The engine's memory holds the latest steps of this process; the log holds all of them, as a
+ * recording. Both give the same facts of a step: what memory holds is taken from there, so that
+ * nothing is read. What memory does not keep for a step (the chat in numbers) comes from the
+ * recording. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -317,7 +318,8 @@ void app_seek(struct app *a)
 void app_follow_recording(struct app *a)
 {
     struct step_info s;
-    bool any = app_recording(a) && a->backend->steps && a->backend->steps->latest(a->backend, &s, 1);
+    bool any = app_recording(a) && a->backend->steps &&
+               a->backend->steps->latest(a->backend, &s, 1);
     if (any)
         a->at = (struct address){s.turn, s.step};
 }

@@ -171,8 +171,8 @@ static void say_who(const char *kind, const char *version, const char *url, cons
                     struct buf *out)
 {
     if (kind && *kind)
-        buf_printf(out, "%s%s%s%s%s (%s)", kind, version && *version ? " " : "", version ? version : "",
-                   url && *url ? " at " : "", url ? url : "", model ? model : "?");
+        buf_printf(out, "%s%s%s%s%s (%s)", kind, version && *version ? " " : "", version ? version
+                   : "", url && *url ? " at " : "", url ? url : "", model ? model : "?");
     else
         buf_printf(out, "%s, computed here", model && *model ? model : "a local model");
 }
@@ -187,8 +187,8 @@ static bool note_server(struct app *a, const char *log)
     for (int k = 0; k < 4; k++)
         was[k] = facts_value(log, name[k]);
     bool any = was[0] || i->server_kind;
-    bool same = was[0] && i->server_kind && was[2] && strcmp(was[2], i->server_url) == 0 && was[3] &&
-                strcmp(was[3], i->model_dir) == 0;
+    bool same = was[0] && i->server_kind && was[2] && strcmp(was[2], i->server_url) == 0 &&
+                was[3] && strcmp(was[3], i->model_dir) == 0;
     if (any && !same) {
         buf_str(&a->notes, "the turns so far are of ");
         say_who(was[0], was[1], was[2], was[3], &a->notes);
@@ -390,7 +390,8 @@ static bool all_stored(const struct app *a, const struct hdb_past *p, int turn, 
 {
     int k = p->n - 1;
     if (turn > 0 && (k < 0 || p->turn[k].user.n != turn || p->turn[k].state != PAST_LIVE))
-        return err_set(e, ERR_USAGE, "turn %d has no reply in the log; expected one that has", turn);
+        return err_set(e, ERR_USAGE, "turn %d has no reply in the log; expected one that has",
+                       turn);
     for (int i = 0, at = 0; i < a->turns.n && a->turns.v[i] <= turn; i++) {
         while (at < p->n && p->turn[at].user.n != a->turns.v[i])
             at++;
@@ -406,8 +407,8 @@ static bool same_turns(const struct app *a, const struct hdb_past *p)
 {
     int k = 0;
     for (int i = 0; i < p->n; i++)
-        if (p->turn[i].state == PAST_LIVE && (k == a->turns.n || a->turns.v[k++] != p->turn[i].user.n))
-            return false;
+        if (p->turn[i].state == PAST_LIVE &&
+            (k == a->turns.n || a->turns.v[k++] != p->turn[i].user.n)) return false;
     return k == a->turns.n;
 }
 

@@ -75,7 +75,8 @@ static const struct {
 } column[N_COLUMNS] = {
     [C_FIRST] = {"first token", "first_ms", "ms after sending, measured here"},
     [C_QUEUE] = {"queue", "queue_ms", "ms in the server's queue, as it reports"},
-    [C_SERVER_FIRST] = {"first, server", "server_first_ms", "ms to the first token, as the server reports"},
+    [C_SERVER_FIRST] = {"first, server", "server_first_ms",
+                        "ms to the first token, as the server reports"},
     [C_PROMPT] = {"prompt", "prompt_ms", "ms for the prompt, as the server reports"},
     [C_DECODE] = {"decode", "decode_ms", "ms for the tokens after it, as the server reports"},
     [C_SPEED] = {"tokens/s", "tokens_s", "after the first, measured here"},
@@ -124,7 +125,8 @@ static void number(double v, char out[24])
         snprintf(out, 24, "%.*f", v < 10 ? 2 : v < 1000 ? 1 : 0, v);
 }
 
-static void spread_line(struct sheet *out, const char *name, const struct spread *s, const char *about)
+static void spread_line(struct sheet *out, const char *name, const struct spread *s,
+                        const char *about)
 {
     char a[24], b[24], c[24];
     number(s->median, a);
@@ -146,8 +148,8 @@ static void count_text(int64_t n, char out[24])
 
 static void reply_rows(const struct served_replies *r, struct sheet *out)
 {
-    sheet_printf(out, ST_HEAD, "%5s %7s %7s %7s %9s %9s %9s  %s", "turn", "prompt", "cached", "tokens", "first ms",
-                 "queue ms", "tokens/s", "end");
+    sheet_printf(out, ST_HEAD, "%5s %7s %7s %7s %9s %9s %9s  %s", "turn", "prompt", "cached",
+                 "tokens", "first ms", "queue ms", "tokens/s", "end");
     sheet_line(out);
     for (int i = max_int(0, r->n - ROWS); i < r->n; i++) {
         const struct served_turn *t = &r->at[i];
@@ -158,9 +160,11 @@ static void reply_rows(const struct served_replies *r, struct sheet *out)
         number(value_of(t, C_FIRST), v[0]);
         number(t->served.ms_queue, v[1]);
         number(tokens_s(t), v[2]);
-        sheet_printf(out, ST_TEXT, "%5d %7s %7s %7s %9s %9s %9s  ", t->turn, n[0], n[1], n[2], v[0], v[1], v[2]);
+        sheet_printf(out, ST_TEXT, "%5d %7s %7s %7s %9s %9s %9s  ", t->turn, n[0], n[1], n[2], v[0],
+                     v[1], v[2]);
         bool fine = t->reason == STOP_END || t->reason == STOP_MAX;
-        sheet_add(out, fine ? ST_DIM : ST_WARN, t->served.finish[0] && fine ? t->served.finish : stop_name(t->reason));
+        sheet_add(out, fine ? ST_DIM : ST_WARN, t->served.finish[0] && fine ? t->served.finish
+                  : stop_name(t->reason));
         sheet_line(out);
     }
 }
@@ -171,7 +175,8 @@ void view_served_timing(const struct served_replies *r, int width, struct sheet 
     char about[80];
     (void)width;
     sheet_add(out, ST_HEAD, "TIMING");
-    sheet_printf(out, ST_TEXT, "  %d repl%s of %s", r->n, r->n == 1 ? "y" : "ies", r->kind ? r->kind : "the server");
+    sheet_printf(out, ST_TEXT, "  %d repl%s of %s", r->n, r->n == 1 ? "y" : "ies", r->kind ? r->kind
+                 : "the server");
     sheet_line(out);
     if (r->n == 0) {
         sheet_add(out, ST_DIM, "no reply in this process yet; aerie show prints those of the log");
@@ -186,7 +191,8 @@ void view_served_timing(const struct served_replies *r, int width, struct sheet 
             spread_line(out, column[c].name, &s, column[c].about);
     }
     struct spread gaps = gap_spread(r, &tokens), speed = column_spread(r, C_SPEED);
-    snprintf(about, sizeof about, isnan(tokens) ? "ms, measured here" : "ms, measured here; %.2f tokens a piece", tokens);
+    snprintf(about, sizeof about, isnan(tokens) ? "ms, measured here"
+                                                : "ms, measured here; %.2f tokens a piece", tokens);
     if (gaps.n)
         spread_line(out, "between pieces", &gaps, about);
     if (speed.n)
@@ -221,16 +227,16 @@ void view_served_accept(const struct served_replies *r, int width, struct sheet 
             n++;
         }
     sheet_add(out, ST_HEAD, "ACCEPT");
-    sheet_printf(out, ST_TEXT, "  by reply, as %s counts: %lld drafted, %lld accepted", r->kind ? r->kind : "the server",
-                 (long long)all, (long long)good);
+    sheet_printf(out, ST_TEXT, "  by reply, as %s counts: %lld drafted, %lld accepted",
+                 r->kind ? r->kind : "the server", (long long)all, (long long)good);
     sheet_line(out);
     if (n == 0) {
         sheet_add(out, ST_DIM, r->n ? "no reply said anything about drafts" : "no reply yet");
         sheet_line(out);
         return;
     }
-    sheet_printf(out, ST_HEAD, "%5s %8s %8s %9s %8s %6s %12s", "turn", "tokens", "drafted", "accepted", "steps", "rate",
-                 "tokens/step");
+    sheet_printf(out, ST_HEAD, "%5s %8s %8s %9s %8s %6s %12s", "turn", "tokens", "drafted",
+                 "accepted", "steps", "rate", "tokens/step");
     sheet_line(out);
     for (int i = 0, k = 0; i < r->n; i++) {
         const struct served_turn *t = &r->at[i];
@@ -243,14 +249,16 @@ void view_served_accept(const struct served_replies *r, int width, struct sheet 
         count_text(t->served.verifies, c[3]);
         number(ratio(t->served.accepted, t->served.drafted), rate);
         number(t->length, length);
-        sheet_printf(out, ST_TEXT, "%5d %8s %8s %9s %8s %6s %12s", t->turn, c[0], c[1], c[2], c[3], rate, length);
+        sheet_printf(out, ST_TEXT, "%5d %8s %8s %9s %8s %6s %12s", t->turn, c[0], c[1], c[2], c[3],
+                     rate, length);
         sheet_line(out);
     }
     if (r->rate) {
         sheet_printf(out, ST_DIM, "rate = %s", r->rate);
         sheet_line(out);
     }
-    sheet_printf(out, ST_DIM, r->length ? "tokens/step = %s" : "tokens/step: %s does not count its steps",
+    sheet_printf(out, ST_DIM, r->length ? "tokens/step = %s"
+                                        : "tokens/step: %s does not count its steps",
                  r->length ? r->length : r->kind ? r->kind : "the server");
     sheet_line(out);
 }
@@ -276,7 +284,8 @@ void view_served_stats(const struct served_replies *r, struct sheet *out)
     if (!isnan(t->served.ms_queue))
         sheet_printf(out, ST_TEXT, ", %s ms of them in the queue", queue);
     if (t->served.prompt >= 0)
-        sheet_printf(out, ST_TEXT, "; prompt %s tokens, %s of them in the server's cache", prompt, cached);
+        sheet_printf(out, ST_TEXT, "; prompt %s tokens, %s of them in the server's cache", prompt,
+                     cached);
     sheet_line(out);
 }
 

@@ -1,5 +1,5 @@
-/* served.h - replies of a server: their times, counts and accepted drafts, as lines of text and as JSON,
- * for /timing, /accept, /stats and the panes. Pure functions of copies. */
+/* served.h - replies of a server: their times, counts and accepted drafts, as lines of text and as
+ * JSON, for /timing, /accept, /stats and the panes. Pure functions of copies. */
 #ifndef AERIE_REPL_SERVED_H
 #define AERIE_REPL_SERVED_H
 
@@ -25,8 +25,9 @@ struct spread {
 /* Sorts v. */
 struct spread spread_of(double *v, int n);
 
-/* Milliseconds between the arrivals of consecutive pieces of each reply, and how many tokens a piece
- * after the first had on average (NAN: not known). Returns the number of gaps; the caller frees *out. */
+/* Milliseconds between the arrivals of consecutive pieces of each reply, and how many tokens a
+ * piece after the first had on average (NAN: not known). Returns the number of gaps; the caller
+ * frees *out. */
 int served_gaps(const struct served_replies *r, double **out, double *tokens);
 
 void view_served_timing(const struct served_replies *r, int width, struct sheet *out);

@@ -98,7 +98,8 @@ void session_list_free(struct session_list *l)
 /* ---- the filter ------------------------------------------------------------------------------ */
 
 /* Calls fn with each word until it returns false; returns its last result. */
-static bool each_word(const char *text, bool (*fn)(const char *word, const void *arg), const void *arg)
+static bool each_word(const char *text, bool (*fn)(const char *word, const void *arg),
+                      const void *arg)
 {
     bool go = true;
     for (const char *at = text; go && *(at += strspn(at, " \t")); at += strcspn(at, " \t")) {
@@ -120,7 +121,8 @@ static bool word_fits(const char *word, const void *arg)
     const struct session_row *r = c->row;
     const char *at = word + (word[0] == '#');
     int number;
-    return (r->title && ascii_contains(r->title, word)) || (r->model && ascii_contains(r->model, word)) ||
+    return (r->title && ascii_contains(r->title, word)) ||
+           (r->model && ascii_contains(r->model, word)) ||
            ascii_same_n(r->id, word, strlen(word)) ||
            (int_at(&at, &number) && !*at && number == c->number);
 }

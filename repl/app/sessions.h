@@ -1,5 +1,5 @@
-/* sessions.h - the saved sessions as a list that a filter narrows while it is typed: for the browser of
- * the full screen and /sessions. Main thread only.
+/* sessions.h - the saved sessions as a list that a filter narrows while it is typed: for the
+ * browser of the full screen and /sessions. Main thread only.
  */
 #ifndef AERIE_SESSIONS_H
 #define AERIE_SESSIONS_H
@@ -24,10 +24,10 @@ struct session_list {
  * caller frees, also after a failure. */
 bool session_list_open(struct session_list *l, struct hdb *d, struct err *e);
 void session_list_free(struct session_list *l);
-/* Shows the sessions in which every word of the filter is part of the title or the model's folder, is
- * the beginning of the id, or is the number, and those with a turn that has all words (the last may
- * be the beginning of one). Case does not matter. "": all. False and *e: the text cannot be searched;
- * titles and models are filtered all the same. */
+/* Shows the sessions in which every word of the filter is part of the title or the model's folder,
+ * is the beginning of the id, or is the number, and those with a turn that has all words (the last
+ * may be the beginning of one). Case does not matter. "": all. False and *e: the text cannot be
+ * searched; titles and models are filtered all the same. */
 bool session_list_filter(struct session_list *l, struct hdb *d, const char *filter, struct err *e);
 /* the number by which users name it */
 int session_list_number(const struct session_list *l, int row);

@@ -1,5 +1,5 @@
-/* state.c - what the other files of app/ stand on: single facts of the open backend, the log for reading,
- * and notices. */
+/* state.c - what the other files of app/ stand on: single facts of the open backend, the log for
+ * reading, and notices. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* status.c - the status line: its parts, which of them fit, and the marks between them. See repl.h. */
+/* status.c - the status line: its parts, which of them fit, and the marks between them. See
+ * repl.h. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +25,8 @@ static void status_gauges(const struct gauge_now *g, struct sheet *out)
         float v = g->v[GAUGE_POOL + i];
         if (isnan(v))
             continue;
-        sheet_printf(out, ST_LABEL, "%s%s ", gap, i == POOL_FULL && g->unit ? g->unit : pool_name((enum pool_id)i));
+        sheet_printf(out, ST_LABEL, "%s%s ", gap, i == POOL_FULL && g->unit ? g->unit
+                     : pool_name((enum pool_id)i));
         sheet_printf(out, v > 0.9f ? ST_WARN : ST_TEXT, "%.0f%%", 100 * (double)v);
         gap = " ";
     }
@@ -57,15 +59,18 @@ static void status_draft(const struct app *a, const struct status *s, struct she
         sheet_printf(out, ST_WARN, "spec off (%s)", i->draft_off);
     else if (!v->settings.spec)
         sheet_add(out, ST_WARN, "spec off (/set spec)");
-    else if (v->drafts.cycles == 0 && v->drafts.drafted > 0) /* of a server that does not count its steps */
-        sheet_printf(out, ST_TEXT, "accept %.0f%%", 100 * (double)v->drafts.accepted / (double)v->drafts.drafted);
+    else if (v->drafts.cycles == 0 && v->drafts.drafted > 0) /* of a server that does not count its
+                                                                steps */
+        sheet_printf(out, ST_TEXT, "accept %.0f%%",
+                     100 * (double)v->drafts.accepted / (double)v->drafts.drafted);
     else if (v->drafts.cycles == 0)
         sheet_add(out, ST_TEXT, "MAL -");
     else
         sheet_printf(out, ST_TEXT, "MAL %.1f", v->turn_mal > 0 ? v->turn_mal : v->session_mal);
     char shape[16];
     if (v->settings.spec && v->settings.auto_shape && v->auto_shape.n)
-        sheet_printf(out, ST_TEXT, " auto %s", view_shape(&v->auto_shape.at[v->auto_shape.now], shape));
+        sheet_printf(out, ST_TEXT, " auto %s",
+                     view_shape(&v->auto_shape.at[v->auto_shape.now], shape));
 }
 
 static void status_log(const struct app *a, struct sheet *out)
@@ -75,7 +80,8 @@ static void status_log(const struct app *a, struct sheet *out)
         history_status(a->history, &h);
     const char *error = a->history ? h.error : a->log_error;
     if (h.recording && !a->private_ && h.limit[0])
-        sheet_printf(out, ST_WARN, "REC, log %.0f%% full", 100 * (double)h.bytes / (a->opt.max_size * 1e6));
+        sheet_printf(out, ST_WARN, "REC, log %.0f%% full",
+                     100 * (double)h.bytes / (a->opt.max_size * 1e6));
     else if (h.recording && !a->private_)
         sheet_add(out, ST_GOOD, "REC");
     else if (error[0])
@@ -125,7 +131,8 @@ static void part_pause(struct app *a, const struct status *s, struct sheet *out)
 {
     if (!s->pause.on)
         return;
-    sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED", s->pause.turn,
+    sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED",
+                 s->pause.turn,
                  s->pause.step, s->pause.phase ? " " : "", step_phase_name(s->pause.phase));
     if (s->pause.step < s->pause.last)
         sheet_printf(out, ST_WARN, " (of %d.%d)", s->pause.turn, s->pause.last);
@@ -228,7 +235,8 @@ static void part_trouble(struct app *a, const struct status *s, struct sheet *ou
 {
     (void)a;
     if (s->chat.trouble[0])
-        sheet_printf(out, ST_BAD, "%.56s%s", s->chat.trouble, strlen(s->chat.trouble) > 56 ? "..." : "");
+        sheet_printf(out, ST_BAD, "%.56s%s", s->chat.trouble, strlen(s->chat.trouble) > 56 ? "..."
+                     : "");
 }
 
 /* The step that is shown, where that is not the newest: never dropped. */
@@ -247,12 +255,15 @@ static void part_log(struct app *a, const struct status *s, struct sheet *out)
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
-    static const struct status_part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble}, {1, part_kind}, {6, part_address}, {7, part_model}, {6, part_unchecked}, {0, part_context},
+    static const struct status_part part[] = {{0, part_hazards}, {0, part_pause}, {0, part_trouble},
+                                              {1, part_kind}, {6, part_address}, {7, part_model},
+                                              {6, part_unchecked}, {0, part_context},
                                               {5, part_pools}, {3, part_draft}, {4, part_speed},
                                               {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };
     struct sheet text[N];
-    int all = -1, n = -1, cells[N]; /* cells with single blanks between the parts; gaps between them */
+    int all = -1, n = -1, cells[N]; /* cells with single blanks between the parts; gaps between
+                                       them */
     bool shown[N];
     for (int i = 0; i < N; i++) {
         sheet_init(&text[i], out->ascii);

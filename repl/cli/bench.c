@@ -18,7 +18,8 @@ static void about(void *arg, const char *device)
         jput_record(&b, "%s{device}%s{version}", device, AERIE_VERSION);
         cli_json(&b);
     } else {
-        out_printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB", "R",
+        out_printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB",
+                   "R",
                "", "", "what");
     }
     buf_free(&b);
@@ -29,7 +30,9 @@ static void tell_json(const struct bench_line *l)
 {
     struct buf b = {0};
     bool timed = l->runs > 0;
-    jput_record(&b, "%s{name}%g{ms}%g{spread}%d{runs}%g{bytes}%g{experts}%g{ratio}%g{value}%s{unit}%s{shape}",
+    jput_record(&b,
+                "%s{name}%g{ms}%g{spread}%d{runs}%g{bytes}%g{experts}%g{ratio}%g{value}%s{unit}"
+                "%s{shape}",
                 l->name, timed ? l->ms : NAN, timed ? l->spread : NAN, l->runs,
                 l->bytes > 0 ? l->bytes : NAN, l->experts > 0 ? l->experts : NAN,
                 l->ratio > 0 ? l->ratio : NAN, l->unit ? l->value : NAN, l->unit, l->shape);

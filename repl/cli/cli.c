@@ -79,9 +79,10 @@ static bool take_value(const struct flag *f, void *in, const char *value, struct
     if (option_read(row, in, value ? value : "on"))
         return true;
     if (row->kind == OPT_WORD)
-        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", name, value, row->range);
-    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", name, value,
-                   row->kind == OPT_POW2 ? "power of two" : "number", row->min, row->max);
+        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", name, value,
+                       row->range);
+    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", name,
+                   value, row->kind == OPT_POW2 ? "power of two" : "number", row->min, row->max);
 }
 
 static bool take_param(struct cli *c, const char *text, struct err *e)
@@ -182,7 +183,8 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
         return settings_set(takes ? &c->opt.engine.settings : &unused, name, value, e);
     }
     size_t n = strlen(name);
-    const struct flag *f = find_flag(name, n, 0, where & ~IN_LOGS); /* a name may be a flag of two commands */
+    /* a name may be a flag of two commands */
+    const struct flag *f = find_flag(name, n, 0, where & ~IN_LOGS);
     if (!f)
         f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
     if (!f || f->act == F_HELP || f->act == F_VERSION || f->act == F_PARAM ||
@@ -272,7 +274,8 @@ static void help_flags(int where, bool all)
         if (f->letter && (all || find_flag("", 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
         const struct option *row = row_of(f);
-        char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "", row->range);
+        char *left = xasprintf("%s--%s%s%s", letter, f->row.name, *row->range ? " " : "",
+                               row->range);
         help_line(left, row->help);
         free(left);
     }
@@ -301,7 +304,8 @@ static int help_all(void)
     }
     help_flags(IN_ALL, true);
     help_settings();
-    out_printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
+    out_printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and "
+               "flags),\n"
            "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
            "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
            "129 hung up, 130 interrupted, 143 terminated. /help lists the chat's commands.\n");
@@ -421,9 +425,12 @@ static bool no_command(const char *name, struct err *e)
 {
     for (int i = 0; i < cmd_count(); i++)
         if (strcmp(cmd_at(i)->name, name) == 0)
-            return err_set(e, ERR_USAGE, "%s is a command of the chat, /%s; aerie help lists those of the shell%s", name,
-                           name, strcmp(name, "search") == 0 ? ", such as aerie logs -q WORDS" : "");
-    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, and aerie run \"...\" "
+            return err_set(e, ERR_USAGE, "%s is a command of the chat, /%s; aerie help lists those "
+                                         "of the shell%s", name,
+                           name, strcmp(name, "search") == 0 ? ", such as aerie logs -q WORDS"
+                           : "");
+    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, "
+                                 "and aerie run \"...\" "
                    "answers a prompt", name);
 }
 
@@ -610,9 +617,11 @@ static int run_task(struct cli *c, const struct command *cmd, enum cli_task task
     if (task == CLI_HELP)
         return cmd ? help_command(cmd) : help_all();
     struct err e = {0};
-    if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS | IN_HELP))
+    if (cmd->bit & (IN_LOGS | IN_SHOW | IN_EXPORT | IN_PACK | IN_DB | IN_TOKENIZE | IN_BUGS |
+                    IN_HELP))
         signal(SIGPIPE, SIG_DFL); /* commands that only print end with their reader, as cat does */
-    return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c) : cli_fail(&e);
+    return history_seal_with(c->opt.seal, &e) && cli_confine(c, cmd, &e) ? cmd->run(c)
+           : cli_fail(&e);
 }
 
 int cli_main(int argc, char **argv)

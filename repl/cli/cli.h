@@ -90,8 +90,9 @@ bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, str
 /* ---- what they share ---- */
 
 struct command;
-/* Starts the monitor (repl/process/monitor.h) if the command needs it, and isolates the process (repl/process/isolate.h) as the
- * command allows. Before any thread is started. False and *e: no process could be started. */
+/* Starts the monitor (repl/process/monitor.h) if the command needs it, and isolates the process
+ * (repl/process/isolate.h) as the command allows. Before any thread is started. False and *e: no
+ * process could be started. */
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
 /* Whether `aerie db ACTION FILE` makes the file. */
 bool cli_db_makes_file(const char *action);
@@ -121,8 +122,8 @@ void cli_print_text(const struct cli *c, const struct buf *text);
 void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
 /* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
-/* An answer: between the two calls, print_line() and its kin write it to `to`; the second call prints it,
- * as text or under --json. */
+/* An answer: between the two calls, print_line() and its kin write it to `to`; the second call
+ * prints it, as text or under --json. */
 struct cli_answer {
     const struct cli *c;
     struct sheet sheet;

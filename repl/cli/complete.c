@@ -1,7 +1,8 @@
-/* complete.c - `aerie --complete WORD...`: what a shell may put in place of the last word, a line each,
- * with a tab and a help text behind it. A line ":files", ":dirs" or ":sessions" stands for names that
- * the shell finds itself; one that ends with "=" is a name that a value follows. The three scripts in
- * repl/share ask this, so no name of a command, a flag or a setting is written there. */
+/* complete.c - `aerie --complete WORD...`: what a shell may put in place of the last word, a line
+ * each, with a tab and a help text behind it. A line ":files", ":dirs" or ":sessions" stands for
+ * names that the shell finds itself; one that ends with "=" is a name that a value follows. The
+ * three scripts in repl/share ask this, so no name of a command, a flag or a setting is written
+ * there. */
 #include "repl/cli/flags.h"
 
 #include <stdlib.h>
@@ -14,8 +15,8 @@ static void offer(const char *before, const char *word, const char *help)
     free(line);
 }
 
-/* The words of a range: "on | off", "auto|cpu|cuda", "DIR|ngram". Names in capitals are of no word but
- * of a kind. */
+/* The words of a range: "on | off", "auto|cpu|cuda", "DIR|ngram". Names in capitals are of no word
+ * but of a kind. */
 static void offer_range(const char *before, const char *range)
 {
     for (size_t n; *range; range += n, range += strspn(range, " |")) {

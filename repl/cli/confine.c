@@ -34,7 +34,9 @@ static void add_folder_of(struct folders *f, const char *path, bool make)
     if (!path || strcmp(path, "-") == 0)
         return;
     const char *slash = strrchr(path, '/');
-    char *folder = !slash ? xstrdup(".") : slash == path ? xstrdup("/") : xasprintf("%.*s", (int)(slash - path), path);
+    char *folder = !slash ? xstrdup(".") : slash == path ? xstrdup("/")
+                                                         : xasprintf("%.*s", (int)(slash - path),
+                                                                     path);
     for (char *p = strchr(folder + 1, '/'); make; p = strchr(p + 1, '/')) {
         if (p)
             *p = '\0';
@@ -89,9 +91,11 @@ static bool names_server(const struct texts *t)
 static int network_of(const struct cli *c, const struct command *cmd)
 {
     const char *events = c->opt.engine.server.kv_events;
-    bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 && access("/proc/driver/nvidia/version", F_OK) == 0;
+    bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 &&
+                access("/proc/driver/nvidia/version", F_OK) == 0;
     bool remote = c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b);
-    return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote ? NETWORK_KEPT : 0) |
+    return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote
+                                                ? NETWORK_KEPT : 0) |
            (cmd->bit == IN_PULL ? LINKS_MADE : 0) |
            (remote && events && strstr(events, "ipc://") ? NETWORK_LOCAL : 0);
 }

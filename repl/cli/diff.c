@@ -49,7 +49,8 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
                 return err_set(e, ERR_USAGE, "diff --with takes at most %d changes", MAX_TEXTS);
             c->with.v[c->with.n++] = c->word[i];
         } else if (*b) {
-            return err_set(e, ERR_USAGE, "diff compares two sessions; \"%.80s\" is a third", c->word[i]);
+            return err_set(e, ERR_USAGE, "diff compares two sessions; \"%.80s\" is a third",
+                           c->word[i]);
         } else {
             *b = c->word[i];
         }

@@ -80,13 +80,14 @@ static void check_isolation(struct doctor *d)
     struct isolated can;
     isolation_probe(&can);
     if (d->c->no_sandbox) {
-        report(d, V_WARN, 0, "isolation", "the config file says no-sandbox = on", "off: the chat could write "
-               "anywhere, run programs and use the network");
+        report(d, V_WARN, 0, "isolation", "the config file says no-sandbox = on",
+               "off: the chat could write anywhere, run programs and use the network");
         return;
     }
     report(d, can.writes && can.programs ? V_OK : V_WARN, 0, "isolation", NULL, "%s; %s",
            can.writes ? "writes confined to aerie's folders (Landlock)" : can.writes_why_not,
-           can.programs ? "no programs, no network but for --remote and serve (seccomp)" : can.programs_why_not);
+           can.programs ? "no programs, no network but for --remote and serve (seccomp)"
+                        : can.programs_why_not);
 }
 
 static void check_machine(struct doctor *d)
@@ -175,10 +176,11 @@ static void check_database(struct doctor *d)
     char *path = cli_db_path(d->c);
     if (stat(path, &st) != 0) {
         if (errno != ENOENT)
-            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved", "%s cannot be reached: %s", path,
-                   strerror(errno));
+            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved",
+                   "%s cannot be reached: %s", path, strerror(errno));
         else if (!can_be_made(path))
-            report(d, V_FAIL, ERR_DB, "database", "sessions cannot be saved; --db or XDG_DATA_HOME names another place",
+            report(d, V_FAIL, ERR_DB, "database",
+                   "sessions cannot be saved; --db or XDG_DATA_HOME names another place",
                    "%s cannot be made: %s", path, strerror(errno));
         else
             report(d, V_OK, 0, "database", NULL, "%s is not there yet", path);

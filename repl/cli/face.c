@@ -86,8 +86,8 @@ static void remove_folder(const char *path)
 
 /* The keeper: starts the child; when the other end of `hold` is closed, ends the child and removes
  * its folder. */
-static _Noreturn void keep_child(const struct cli *c, const struct child *k, bool screen, bool draft, int hold,
-                                 const int end[2])
+static _Noreturn void keep_child(const struct cli *c, const struct child *k, bool screen,
+                                 bool draft, int hold, const int end[2])
 {
     char none;
     setsid(); /* signals of the terminal are meant for the program, with which the keeper ends */
@@ -123,7 +123,8 @@ static bool start_child(const struct cli *c, struct child *k, bool screen, bool 
     int end[2], hold[2];
     k->dir = xasprintf("%s/aerie-bench-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(k->dir)) {
-        err_set(e, ERR_MODEL, "the folder %s for a chat's files cannot be made: %s", k->dir, strerror(errno));
+        err_set(e, ERR_MODEL, "the folder %s for a chat's files cannot be made: %s", k->dir,
+                strerror(errno));
         free(k->dir);
         k->dir = NULL;
         return false;

@@ -84,7 +84,8 @@ static void print_fit(const struct fit *f, const struct loaded *l, const struct 
     print_add(to, f->fits ? ST_TEXT : ST_BAD, "\f%d{fits?}\f%s", f->fits,
               f->fits ? "it fits" : f->how);
     if (longest && f->fits)
-        print_add(to, ST_TEXT, longest == most ? "; so does the model's longest context, %d{longest}"
+        print_add(to, ST_TEXT, longest == most ? "; so does the model's longest context, "
+                                                 "%d{longest}"
                                                : "; the longest context that fits is %d{longest}",
                   longest);
     else

@@ -18,10 +18,11 @@ enum {
     IN_PULL = 1 << 27,
     IN_ALL = 16383 | IN_PACK | IN_DIFF | IN_SERVE | IN_IMPORT | IN_FIT | IN_PULL,
     IN_TALK = IN_CHAT | IN_RUN,
-    IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE, /* takes everything that decides the bits of a reply */
+    IN_ENGINE = IN_TALK | IN_PARITY | IN_SERVE, /* takes everything that decides the bits of a
+                                                   reply */
     IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
-    IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF |
-             IN_IMPORT,
+    IN_LOG = IN_TALK | IN_SERVE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR |
+             IN_PACK | IN_DIFF | IN_IMPORT,
 };
 
 struct command {
@@ -56,7 +57,8 @@ struct flag {
 extern const struct flag flags[];
 extern const int n_flags;
 
-/* The flag of a letter or, if that is 0, of n bytes of a name, among those of `where`; NULL: none. */
+/* The flag of a letter or, if that is 0, of n bytes of a name, among those of `where`; NULL:
+ * none. */
 const struct flag *find_flag(const char *name, size_t n, char letter, int where);
 /* The row of a flag's value, its range and help. */
 const struct option *row_of(const struct flag *f);
@@ -70,9 +72,9 @@ int cli_complete(const struct command *commands, int n_commands, int n, char **w
 
 /* The kinds of command lines. */
 enum cli_task { CLI_RUN, CLI_HELP, CLI_VERSION };
-/* Reads words and flags, and for CLI_RUN the config file, into *c. *cmd: the command that is to run, or
- * to be explained; NULL: CLI_HELP of no command. False and *e (ERR_USAGE). In either case the caller
- * frees what c owns with cli_free(); argv, which is reordered, must outlive c. */
+/* Reads words and flags, and for CLI_RUN the config file, into *c. *cmd: the command that is to
+ * run, or to be explained; NULL: CLI_HELP of no command. False and *e (ERR_USAGE). In either case
+ * the caller frees what c owns with cli_free(); argv, which is reordered, must outlive c. */
 bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
               struct err *e);
 void cli_free(struct cli *c);

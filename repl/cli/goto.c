@@ -22,7 +22,8 @@ static bool on_event(void *arg, const struct act *a, struct event *ev)
     if (x->arrived)
         return true;
     if (x->n_early == x->cap_early)
-        x->early = xrealloc(x->early, (size_t)(x->cap_early = 2 * x->cap_early + 64), sizeof *x->early);
+        x->early = xrealloc(x->early, (size_t)(x->cap_early = 2 * x->cap_early + 64),
+                            sizeof *x->early);
     x->early[x->n_early++] = *ev;
     struct event taken = {.kind = ev->kind, .turn = ev->turn, .step = ev->step, .lost = ev->lost};
     *ev = taken; /* its parts are the face's now */
@@ -41,7 +42,8 @@ static void on_held(void *arg, struct backend *b, bool done)
     struct app *a = xcalloc(1, sizeof *a);
     app_open_running(a, &x->c->opt, b, x->session, x->early, x->n_early);
     x->early = NULL;
-    if (b->debug->back(b, x->turn, x->step, &e)) /* posts the EV_PAUSE that the screen or the plain mode shows */
+    if (b->debug->back(b, x->turn, x->step, &e)) /* posts the EV_PAUSE that the screen or the plain
+                                                    mode shows */
         x->rc = a->exit_code = x->c->opt.tui ? tui_run(a) : plain_run(a);
     else
         x->rc = cli_fail(&e);

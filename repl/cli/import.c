@@ -148,7 +148,8 @@ static int post_steps(struct import_session *s, const struct record *r)
     for (int i = 0; known && i < r->accepted.n && at < r->n_token; i++) {
         int k = min_int(r->accepted.v[i] + 1, r->n_token - at);
         int accepted = min_int(r->accepted.v[i], k); /* servers may count behind the end */
-        post_step(s, r, ++n, at, k, max_int(accepted, i < r->drafted.n ? r->drafted.v[i] : 0), accepted);
+        post_step(s, r, ++n, at, k, max_int(accepted, i < r->drafted.n ? r->drafted.v[i] : 0),
+                  accepted);
         at += k;
     }
     for (; at < r->n_token; at += min_int(PIECE, r->n_token - at))
@@ -285,7 +286,8 @@ static bool store(struct import *m, struct record *r, const char *file, int line
     memcpy(m->last, s.id, sizeof s.id);
     m->n++;
     m->no_reply += !r->reply;
-    if (history_flush_unless(m->log, MS, interrupt_waits)) /* the next description is of the next session */
+    if (history_flush_unless(m->log, MS, interrupt_waits)) /* the next description is of the next
+                                                              session */
         return true;
     if (interrupt_waits())
         return false;
@@ -351,8 +353,9 @@ static void take_line(struct import *m, const char *file, int line, const struct
     record_free(&r);
 }
 
-/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped; -2: it has a NUL byte, as a
- * file of holes does, which may claim any size. A signal ends a line that does not end. */
+/* A line without its line break: 1; 0 at the end; -1: longer than LINE_BYTES, and skipped; -2: it
+ * has a NUL byte, as a file of holes does, which may claim any size. A signal ends a line that does
+ * not end. */
 static int next_line(FILE *f, struct buf *line)
 {
     enum { LOOK_BYTES = 1 << 16 };
@@ -391,12 +394,13 @@ static bool read_file(struct import *m, const char *asked, struct err *e)
         if (n == 1 && got != -1 && is_pickle(&line)) {
             err_set(
                 &m->fault, ERR_USAGE,
-                "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie import -",
-                asked, AERIE_SHARE, asked);
+                "%s is a Python pickle; expected JSON lines: python3 %s/sglang_dump.py %s | aerie "
+                "import -", asked, AERIE_SHARE, asked);
             break;
         }
         if (got == -2)
-            err_set(&m->fault, ERR_USAGE, "%s line %d has a NUL byte; expected lines of JSON", asked, n);
+            err_set(&m->fault, ERR_USAGE, "%s line %d has a NUL byte; expected lines of JSON",
+                    asked, n);
         else if (got < 0)
             complain(m, file, n, "longer than 16 MiB; expected a record a line");
         else if (strspn(line.n ? line.p : "", " \t\r") < line.n)
@@ -419,10 +423,11 @@ static void print_result(const struct import *m)
     cli_answer_open(&a, m->c);
     print_open(&a.to, NULL, '{');
     print_add(&a.to, ST_TEXT, "%d{sessions} session%s imported", m->n, plural(m->n));
-    print_add(&a.to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply" : "\f%d{without_reply}",
+    print_add(&a.to, ST_TEXT, m->no_reply ? ", %d{without_reply} without a reply"
+                                          : "\f%d{without_reply}",
               m->no_reply);
-    print_add(&a.to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s", m->bad,
-              plural(m->bad));
+    print_add(&a.to, ST_TEXT, m->bad ? "; %d{bad_lines} line%s left out" : "\f%d{bad_lines}%s",
+              m->bad, plural(m->bad));
     print_add(&a.to, ST_TEXT, "\f%s{first}%s{last}", m->n ? m->first : NULL, m->n ? m->last : NULL);
     print_end(&a.to);
     print_close(&a.to, '}');

@@ -50,7 +50,8 @@ static bool list_line(const struct session_row *r, void *arg)
     int used, room = l->width ? max_int(l->width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
     bool cut = fit < title.n;
-    sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used) : fit);
+    sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used)
+                                                       : fit);
     sheet_add(s, ST_DIM, cut ? s->ascii ? "~" : "…" : "");
     if (r->parent[0])
         sheet_printf(s, ST_DIM, "  (fork)");
@@ -141,7 +142,8 @@ static int db_check(const struct cli *c, const char *path, struct err *e)
 
 static int db_prune(const struct cli *c, const char *path, struct err *e)
 {
-    const struct prune_rule rule = {.older_than = c->older_than < 0 ? ANY_AGE : c->older_than, .keep = c->keep,
+    const struct prune_rule rule = {.older_than = c->older_than < 0 ? ANY_AGE : c->older_than,
+                                    .keep = c->keep,
                                     .to_bytes = c->to_size < 0 ? -1 : c->to_size * INT64_C(1000000),
                                     .dry = c->dry_run};
     struct pruned gone;
@@ -218,8 +220,8 @@ static int db_sql(const struct cli *c, const char *path, struct err *e)
     return rc ? rc : ok ? 0 : cli_fail(e);
 }
 
-/* The commands of `aerie db`. word: what must follow; NULL: nothing may. file: it names a file that the
- * command makes. */
+/* The commands of `aerie db`. word: what must follow; NULL: nothing may. file: it names a file that
+ * the command makes. */
 static const struct action {
     const char *name, *arg, *word, *help;
     int (*run)(const struct cli *c, const char *path, struct err *e);
@@ -227,9 +229,12 @@ static const struct action {
 } actions[] = {
     {"path", "", NULL, "print where the database is", db_show_path, false},
     {"check", "", NULL, "look for damage, and for changes since it was sealed", db_check, false},
-    {"repair", " FILE", "the name of a new FILE", "write what is sound to a new file", db_repair, true},
-    {"backup", " FILE", "the name of a new FILE", "copy the database, also while it is in use", db_backup, true},
-    {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query", db_sql, false},
+    {"repair", " FILE", "the name of a new FILE", "write what is sound to a new file", db_repair,
+     true},
+    {"backup", " FILE", "the name of a new FILE", "copy the database, also while it is in use",
+     db_backup, true},
+    {"sql", " QUERY", "a QUERY, such as \"select * from v_step limit 5\"", "run a read-only query",
+     db_sql, false},
     {"prune", "", NULL, "remove old sessions; --older-than, --keep, --to-size", db_prune, false},
     {"vacuum", "", NULL, "give the space of removed sessions back", db_vacuum, false},
     {"pin", " ID", "the ID of a session", "never remove this session", db_pin, false},

@@ -20,7 +20,8 @@ static struct {
 
 bool out_flush(void)
 {
-    if (!printed.error && printed.text.n && !interrupt_write(STDOUT_FILENO, printed.text.p, printed.text.n))
+    if (!printed.error && printed.text.n && !interrupt_write(STDOUT_FILENO, printed.text.p,
+                                                             printed.text.n))
         printed.error = errno;
     buf_clear(&printed.text);
     errno = printed.error;
@@ -32,7 +33,8 @@ static void out_written(void)
     enum { MOST = 64 << 10 };
     if (printed.lines < 0)
         printed.lines = isatty(STDOUT_FILENO);
-    if (printed.text.n >= MOST || (printed.lines && printed.text.n && printed.text.p[printed.text.n - 1] == '\n'))
+    if (printed.text.n >= MOST ||
+        (printed.lines && printed.text.n && printed.text.p[printed.text.n - 1] == '\n'))
         out_flush();
 }
 
@@ -197,7 +199,8 @@ static struct hdb *open_pack_file(const char *path, struct err *e)
     if (!d || hdb_packed(d))
         return d;
     hdb_close(d);
-    err_set(e, ERR_USAGE, "%s is a session log, no pack; expected --db %s and a session's id", path, path);
+    err_set(e, ERR_USAGE, "%s is a session log, no pack; expected --db %s and a session's id", path,
+            path);
     return NULL;
 }
 

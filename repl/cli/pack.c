@@ -16,7 +16,8 @@
 /* Reads TURN.STEP at *p and moves *p behind it. */
 static bool read_address(const char **p, int *turn, int *step)
 {
-    return address_at(p, turn, step) && *turn > 0 && *turn <= 100000000 && *step > 0 && *step <= 100000000;
+    return address_at(p, turn, step) && *turn > 0 && *turn <= 100000000 && *step > 0 &&
+           *step <= 100000000;
 }
 
 static bool read_range(const char *text, struct pack_opts *o, struct err *e)
@@ -35,8 +36,8 @@ static bool read_range(const char *text, struct pack_opts *o, struct err *e)
 
 /* ---- the file's name ---- */
 
-/* The title, without characters that are special in file names or shells, or "session-12" if there is
- * none. A pack without text is named by its number, because a title is text. */
+/* The title, without characters that are special in file names or shells, or "session-12" if there
+ * is none. A pack without text is named by its number, because a title is text. */
 static char *default_name(const struct session_row *row, enum pack_level level)
 {
     enum { MOST = 60 };
@@ -166,10 +167,14 @@ static bool read_job(struct pack_job *j, const struct pack_opts *o, struct err *
     if (ok)
         choose_step(j, o);
     const char *part = ok ? pack_part(&j->past, j->turn) : "";
-    ok = ok && (j->turn || err_set(e, ERR_NEGATIVE, "session %s has no step in the log", j->row->id));
+    ok = ok &&
+         (j->turn || err_set(e, ERR_NEGATIVE, "session %s has no step in the log", j->row->id));
     ok = ok && hdb_turns(j->d, part, j->turn, take_turn, j, e) >= 0 &&
-         hdb_runs(j->d, part, take_run, j, e) >= 0 && hdb_steps(j->d, part, j->turn, take_step, j, e) >= 0;
-    return ok && (j->user.n || err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
+         hdb_runs(j->d, part, take_run, j, e) >= 0 &&
+         hdb_steps(j->d, part, j->turn, take_step, j, e) >= 0;
+    return ok &&
+           (j->user.n ||
+            err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
                                        j->row->id, j->turn, j->past.last));
 }
 

@@ -104,11 +104,13 @@ static bool served_acceptance(const struct pack_job *j, struct buf *out)
     if (v->drafted < 0)
         buf_str(out, "The server reports no drafted tokens of this request.\n\n");
     else
-        buf_printf(out, "The server counts %lld of %lld drafted tokens accepted in this request (accepted / "
+        buf_printf(out, "The server counts %lld of %lld drafted tokens accepted in this request "
+                        "(accepted / "
                    "drafted = %.3f).", (long long)v->accepted, (long long)v->drafted,
                    v->drafted ? (double)v->accepted / (double)v->drafted : 0);
     if (v->drafted >= 0 && v->verifies > 0)
-        buf_printf(out, " Mean acceptance length %.2f (1 + accepted / verifying steps, of which it counts "
+        buf_printf(out, " Mean acceptance length %.2f (1 + accepted / verifying steps, "
+                        "of which it counts "
                    "%lld).", 1 + (double)v->accepted / (double)v->verifies, (long long)v->verifies);
     if (v->drafted >= 0)
         buf_str(out, "\n\n");
@@ -140,7 +142,8 @@ static void acceptance(const struct pack_job *j, struct buf *out)
         return;
     buf_str(out, "| depth | accepted | of steps with a node there | rate |\n|---|---|---|---|\n");
     for (int k = 1; k < TREE_MAX && d->depth[k].drafted; k++)
-        buf_printf(out, "| %d | %llu | %llu | %.3f |\n", k, (unsigned long long)d->depth[k].accepted,
+        buf_printf(out, "| %d | %llu | %llu | %.3f |\n", k,
+                   (unsigned long long)d->depth[k].accepted,
                    (unsigned long long)d->depth[k].drafted,
                    (double)d->depth[k].accepted / (double)d->depth[k].drafted);
     buf_char(out, '\n');
@@ -158,9 +161,11 @@ static void launch_line(const struct pack_job *j, int form, struct buf *out)
     bool ngram = !strcmp(draft, "ngram"), spec = has_draft(j);
     switch (form) {
     case SGLANG:
-        buf_printf(out, "python3 -m sglang.launch_server --model-path %s --page-size %s", model, page);
+        buf_printf(out, "python3 -m sglang.launch_server --model-path %s --page-size %s", model,
+                   page);
         if (spec && ngram)
-            buf_printf(out, " --speculative-algorithm NGRAM --speculative-num-draft-tokens %s", nodes);
+            buf_printf(out, " --speculative-algorithm NGRAM --speculative-num-draft-tokens %s",
+                       nodes);
         else if (spec)
             buf_printf(out, " --speculative-algorithm EAGLE3 --speculative-draft-model-path %s"
                        " --speculative-num-steps %s --speculative-eagle-topk %s"
@@ -169,8 +174,9 @@ static void launch_line(const struct pack_job *j, int form, struct buf *out)
     case VLLM:
         buf_printf(out, "vllm serve %s --block-size %s", model, page);
         if (spec && ngram)
-            buf_printf(out, " --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":%s}'",
-                       steps);
+            buf_printf(out,
+                       " --speculative-config "
+                       "'{\"method\":\"ngram\",\"num_speculative_tokens\":%s}'", steps);
         else if (spec)
             buf_printf(out, " --speculative-config '{\"method\":\"eagle3\",\"model\":\"%s\","
                        "\"num_speculative_tokens\":%s}'", draft, steps);
@@ -261,10 +267,11 @@ static void reproduction(const struct pack_job *j, int form, struct buf *out)
     }
     buf_clear(&text);
     if (j->reply.served && j->user.tokens.n == 0) {
-        buf_str(out, "The server told no ids of the prompt, so there is no request in ids to repeat.\n\n");
-    } else if (j->level == PACK_SHAPE) {
-        buf_str(out, "Token ids were left out of this report (`--no-ids`), so there is no request to "
+        buf_str(out, "The server told no ids of the prompt, so there is no request in ids to "
                      "repeat.\n\n");
+    } else if (j->level == PACK_SHAPE) {
+        buf_str(out, "Token ids were left out of this report (`--no-ids`), so there is no request "
+                     "to repeat.\n\n");
     } else {
         curl_line(j, form, &text);
         buf_printf(out, "The prompt of turn %d as token ids (%d of them), and no chat template in "
@@ -272,7 +279,8 @@ static void reproduction(const struct pack_job *j, int form, struct buf *out)
         fenced(out, "sh", text.p);
     }
     if (j->level != PACK_SHAPE && j->user.tokens.n > IDS_SHOWN)
-        buf_printf(out, "PROMPT_IDS is too long for this form: `aerie --json show %s:%d` prints it as "
+        buf_printf(out, "PROMPT_IDS is too long for this form: `aerie --json show %s:%d` prints it "
+                        "as "
                    "`tokens`.\n\n", j->path, j->turn);
     buf_free(&text);
 }
@@ -287,11 +295,13 @@ static void margin_line(const struct pack_job *j, struct buf *out)
         return;
     }
     if (r->source == STEP_PIECE)
-        buf_printf(out, "Piece %d.%d of the stream (%s), at position %d", j->turn, j->step, j->chosen, r->pos0);
+        buf_printf(out, "Piece %d.%d of the stream (%s), at position %d", j->turn, j->step,
+                   j->chosen, r->pos0);
     else
-        buf_printf(out, "Step %d.%d (%s): %s at position %d, %d row%s, %d of %d drafted tokens accepted",
-                   j->turn, j->step, j->chosen, step_kind_name(r->kind), r->pos0, r->rows, plural(r->rows),
-                   r->accepted, r->drafted);
+        buf_printf(out, "Step %d.%d (%s): %s at position %d, %d row%s, %d of %d drafted tokens "
+                        "accepted",
+                   j->turn, j->step, j->chosen, step_kind_name(r->kind), r->pos0, r->rows,
+                   plural(r->rows), r->accepted, r->drafted);
     if (isnan(r->margin))
         buf_str(out, "; its margin was not recorded.\n\n");
     else
@@ -316,8 +326,8 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
     const struct served *v = j->reply.served;
     buf_printf(out, "<!-- What is wrong with the server's answer, in a sentence or two.%s -->\n\n",
                v ? "" : " Its output ids go below those of the reference.");
-    buf_printf(out, "%s, session %s, turn %d.\n\n", v ? "Recorded by aerie" : "Reference: aerie", j->row->id,
-               j->turn);
+    buf_printf(out, "%s, session %s, turn %d.\n\n", v ? "Recorded by aerie" : "Reference: aerie",
+               j->row->id, j->turn);
     if (j->level == PACK_TEXT) {
         text_block(out, "Message", j->user.text);
         text_block(out, "Reply", j->reply.text ? j->reply.text : "");
@@ -328,9 +338,10 @@ static void observed(const struct pack_job *j, const char *control, struct buf *
         if (v && !v->reply_ids) {
             buf_str(out, "The server told no ids of its output.\n\n");
         } else {
-            buf_printf(out, "Output ids of the %s (%d, ended: %s%s%s):\n\n", v ? "server" : "reference",
-                       j->reply.tokens.n, j->reply.stop && *j->reply.stop ? j->reply.stop : "not ended",
-                       v && v->finish[0] ? ", finish " : "", v ? v->finish : "");
+            buf_printf(out, "Output ids of the %s (%d, ended: %s%s%s):\n\n", v ? "server"
+                       : "reference",
+                       j->reply.tokens.n, j->reply.stop && *j->reply.stop ? j->reply.stop
+                       : "not ended", v && v->finish[0] ? ", finish " : "", v ? v->finish : "");
             fenced(out, "", ids.p);
         }
         if (!v)
@@ -352,9 +363,11 @@ static void served_line(const struct pack_job *j, struct buf *out)
     }
     char *kind = value_or(j->about.p, "server_kind", "a server");
     char *version = value_or(j->about.p, "server_version", "of no reported version");
-    char *url = value_or(j->about.p, "server_url", ""), *aerie = value_or(j->about.p, "version", "?");
+    char *url = value_or(j->about.p, "server_url", ""),
+        *aerie = value_or(j->about.p, "version", "?");
     buf_printf(out, "%s %s%s%s; recorded by aerie %s", kind, version,
-               j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "", aerie);
+               j->level == PACK_TEXT && *url ? " at " : "", j->level == PACK_TEXT ? url : "",
+               aerie);
     free(kind);
     free(version);
     free(url);
@@ -370,13 +383,15 @@ static void environment(const struct pack_job *j, struct buf *out)
     served_line(j, &lines);
     facts_settings(j->user.sampling, &settings);
     buf_printf(out, "%s%s\nsettings       %s\nmodel          %s\ndraft          %s\n",
-               j->reply.served ? "server         " : "reference      ", lines.p, settings.n ? settings.p : "defaults", model, draft);
+               j->reply.served ? "server         " : "reference      ", lines.p,
+               settings.n ? settings.p : "defaults", model, draft);
     for (int i = 0; i < 3; i++) {
         char *sha = value_or(j->about.p, names[i], "none");
         buf_printf(out, "%-14s %s\n", names[i], sha);
         free(sha);
     }
-    buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1 : j->path);
+    buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1
+               : j->path);
     free(model);
     free(draft);
     buf_free(&lines);
@@ -388,9 +403,9 @@ static void environment(const struct pack_job *j, struct buf *out)
 static void sglang_form(const struct pack_job *j, const char *control, struct buf *out)
 {
     struct buf env = {0};
-    buf_str(out, "### Checklist\n\n- [ ] I searched related issues.\n- [ ] The bug persists in the latest "
-                 "version.\n- [ ] Environment and a minimal reproduction are below.\n\n### Describe the "
-                 "bug\n\n");
+    buf_str(out, "### Checklist\n\n- [ ] I searched related issues.\n- [ ] The bug persists in the "
+                 "latest version.\n- [ ] Environment and a minimal reproduction are below.\n\n### "
+                 "Describe the bug\n\n");
     observed(j, control, out);
     buf_str(out, "### Reproduction\n\n");
     reproduction(j, SGLANG, out);

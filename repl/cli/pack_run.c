@@ -20,7 +20,8 @@ struct watch {
 
 /* The models must be those of the session; if anything else differs, the
  * report lists it. */
-static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
+static bool on_opened(void *arg, struct backend *b, const char *about, const char *now,
+                      struct err *e)
 {
     struct watch *w = arg;
     struct facts_diff d = {0};
@@ -29,7 +30,8 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     facts_diff_print(&d, &differs);
     bool same = facts_same_models(&d);
     if (!same)
-        err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models", differs.p);
+        err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models",
+                differs.p);
     buf_free(&differs);
     facts_diff_free(&d);
     w->b = b;
@@ -205,9 +207,11 @@ void run_control(struct pack_job *j, struct buf *out)
         compare(j, &turn_of(&w)->reply, out);
     else
         buf_printf(out, j->reply.served
-                            ? "not run: a server computed the reply. Where the model is, `aerie replay %s "
+                            ? "not run: a server computed the reply. Where the model is, "
+                            "`aerie replay %s "
                               "--forced` gives its tokens to the local engine."
-                            : "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
+                            : "not run on this machine. Where the model is, "
+                            "`aerie replay %s --with spec=off` "
                               "runs it.", j->path);
     if (!ran && e.msg[0] && !j->c->opt.quiet)
         err_print("no control run: %s", e.msg);

@@ -156,7 +156,8 @@ static bool send(struct run *r, struct request *rq, struct err *e)
 static bool set_past(struct run *r, const struct prompt *p, struct err *e)
 {
     const char *system = p->system ? p->system : r->all.c->opt.system;
-    struct request rq = {.kind = p->n_past ? RQ_RESUME : RQ_NEW, .text = xstrdup(system ? system : ""),
+    struct request rq = {.kind = p->n_past ? RQ_RESUME : RQ_NEW,
+                         .text = xstrdup(system ? system : ""),
                          .next_turn = p->n_past + 1};
     rq.past = xcalloc((size_t)p->n_past + 1, sizeof *rq.past);
     for (int i = 0; i < p->n_past; i++)
@@ -201,7 +202,8 @@ static void note_idle_bugs(struct run *r, const struct side *s)
     for (int b = 0; b < N_BUGS; b++) {
         struct buf needs = {0};
         int on = bug_on(&s->opts.bugs, (enum bug)b);
-        if (on && facts_unmet_needs(backend_info(r->all.g), &s->opts.settings, (enum bug)b, on, &needs)) {
+        if (on && facts_unmet_needs(backend_info(r->all.g), &s->opts.settings, (enum bug)b, on,
+                                    &needs)) {
             char *line = xasprintf("%c: fault %d is on, but cannot fire; it needs %s", s->name,
                                    bug_at((enum bug)b)->number, needs.p);
             complain(NULL, line);
@@ -251,7 +253,8 @@ static bool use(struct run *r, int side, struct err *e)
         change_lines(&p->side[r->open].opts, &p->side[side].opts, &lines);
         for (char *line = lines.p, *end; ok && line && *line; line = end + 1) {
             end = strchr(line, '\n');
-            struct request rq = {.kind = RQ_SET, .text = xasprintf("%.*s", (int)(end - line), line)};
+            struct request rq = {.kind = RQ_SET,
+                                 .text = xasprintf("%.*s", (int)(end - line), line)};
             ok = send(r, &rq, e);
         }
         buf_free(&lines);
@@ -274,7 +277,8 @@ static bool keep(struct run *r, const struct parity_reply *o, int n, struct err 
         ok = put(r, &o[i], sizeof o[i], 1) && put(r, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
              put(r, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
              put(r, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
-    return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s", strerror(errno));
+    return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s",
+                         strerror(errno));
 }
 
 static bool get(struct run *r, void *v, size_t size, int n)
@@ -407,7 +411,8 @@ static bool compare_prompts(struct run *r, struct err *e)
         return go(r, PASS_BOTH, most, e);
     r->kept = temporary_file();
     if (!r->kept)
-        return err_set(e, ERR_USAGE, "cannot make a file for the replies of a: %s", strerror(errno));
+        return err_set(e, ERR_USAGE, "cannot make a file for the replies of a: %s",
+                       strerror(errno));
     if (!go(r, PASS_A, most, e) || over(r))
         return e->kind == ERR_NONE;
     prompts_rewind(&r->file);

@@ -17,7 +17,8 @@ struct parity_reply {
     struct ids prompt; /* n 0: not known, or not kept */
     char *text;        /* of the reply; NULL: not kept */
     float *logp;       /* (ids.n) log probability of each token; NULL: not known */
-    float *margin;     /* (ids.n) the same less its best rival's, NAN where not known; NULL: not known */
+    float *margin;     /* (ids.n) the same less its best rival's, NAN where not known; NULL: not
+                          known */
     char answer[64];   /* the number in the reply; "": none, or the prompt has no answer to compare
                           with */
     char why[200];

@@ -46,7 +46,8 @@ static bool is_right(const struct compared *c, int side)
     return c->answer && strcmp(c->answer, c->side[side]->answer) == 0;
 }
 
-/* The largest difference of two log probabilities of one token, up to the first token that differs. */
+/* The largest difference of two log probabilities of one token, up to the first token that
+ * differs. */
 static void note_logp(struct parity *p, const struct compared *c)
 {
     const struct parity_reply *a = c->side[0], *b = c->side[1];
@@ -253,7 +254,8 @@ static void prompt_text(const struct parity *p, const struct compared *c)
     sheet_printf(&s, ST_HEAD, "prompt %d", c->prompt);
     if (c->side[0]->refused || c->side[1]->refused) {
         const struct parity_reply *o = c->side[c->side[1]->refused];
-        sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only", o->why);
+        sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only",
+                     o->why);
     } else if (c->prompt_index >= 0) {
         sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ",
                      c->line, c->prompt_index);
@@ -264,8 +266,8 @@ static void prompt_text(const struct parity *p, const struct compared *c)
     } else if (c->by_text) {
         add_text(p, c, &s);
     } else {
-        sheet_printf(&s, ST_TEXT, " (line %d) differs at position %d, token %d of the reply: ", c->line,
-                     c->side[0]->n_prompt + c->index, c->index + 1);
+        sheet_printf(&s, ST_TEXT, " (line %d) differs at position %d, token %d of the reply: ",
+                     c->line, c->side[0]->n_prompt + c->index, c->index + 1);
         add_token(p, c, 0, &s);
         sheet_add(&s, ST_TEXT, ", ");
         add_token(p, c, 1, &s);

@@ -1,8 +1,9 @@
 /* parity_side.c - the two sides of `aerie parity`: the local engine with changes, or a server. See
  * parity.h.
  *
- * A word of --a and --b is NAME=VALUE, "local", or "remote:URL", which may go on with ",NAME=VALUE". Of a
- * server, NAME is a setting, "model" (the name by which it is served) or "api_key_file". */
+ * A word of --a and --b is NAME=VALUE, "local", or "remote:URL", which may go on with
+ * ",NAME=VALUE". Of a server, NAME is a setting, "model" (the name by which it is served) or
+ * "api_key_file". */
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,8 @@
  *
  * Replies and results go to standard output, everything else to standard error. Under --json every
  * line of standard output is one JSON object. The next line is read when the engine is idle, so a
- * script's lines are answered in order. Signals come through repl/process/interrupt.h: every wait in this
- * file, for a line or for a reply, also ends with a signal.
+ * script's lines are answered in order. Signals come through repl/process/interrupt.h: every wait
+ * in this file, for a line or for a reply, also ends with a signal.
  */
 #include <errno.h>
 #include <signal.h>
@@ -306,7 +306,8 @@ static void show_fault(struct app *a, const struct event *ev)
         print_notice(a, next);
         free(next);
     }
-    if (!app_recording(a)) /* a fault of a recording happened in another process: no failure of this one */
+    if (!app_recording(a)) /* a fault of a recording happened in another process: no failure of this
+                              one */
         count_failure(a, ev->fault);
     a->quit |= p->lost;
     buf_free(&line);
@@ -396,10 +397,12 @@ static void handle_event(struct app *a, struct event *ev)
 /* Handles events until every request is done, or until a turn is paused, the pause was shown, and
  * all requested probes are answered. Whether the engine is busy is asked before the queue is read,
  * so that the queue has all events of an idle engine. While text streams, events are handled in
- * batches of 10 ms; an event after another kind, such as a turn's first text, is handled at once. */
+ * batches of 10 ms; an event after another kind, such as a turn's first text, is handled at
+ * once. */
 static void wait_idle(struct app *a)
 {
-    enum { AT_ONCE = 1024 }; /* events between two looks at signals: a server can send without end */
+    enum { AT_ONCE = 1024 }; /* events between two looks at signals: a server can send without
+                                end */
     struct event ev;
     for (bool waited = false;;) {
         bool busy = backend_busy(a->backend), any = false, streams = false;
@@ -411,7 +414,8 @@ static void wait_idle(struct app *a)
             any = true;
         }
         write_text(a);
-        bool paused = a->n_want == 0 && a->n_what_if == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
+        bool paused = a->n_want == 0 && a->n_what_if == 0 && app_paused(a) &&
+                      app_paused(a) == plain_of(a)->paused;
         if (!any && (!busy || paused))
             break;
         if (streams && busy)
@@ -599,8 +603,8 @@ static void read_all(struct app *a, struct reader *r)
 static void finish_paused(struct app *a)
 {
     struct err e;
-    if (plain_of(a)->terminal || app_recording(a) || a->quit || plain_of(a)->terminated || !app_paused(a) ||
-        !a->backend->debug->run(a->backend, RUN_FINISH, 1, NULL, &e))
+    if (plain_of(a)->terminal || app_recording(a) || a->quit || plain_of(a)->terminated ||
+        !app_paused(a) || !a->backend->debug->run(a->backend, RUN_FINISH, 1, NULL, &e))
         return;
     wait_idle(a);
 }

@@ -1,5 +1,5 @@
-/* play.c - `aerie replay` without --check: a saved session in the full screen or in plain mode, where
- * every view shows every step, without a model. */
+/* play.c - `aerie replay` without --check: a saved session in the full screen or in plain mode,
+ * where every view shows every step, without a model. */
 #include <stdlib.h>
 
 #include "repl/cli/cli.h"

@@ -1,5 +1,5 @@
-/* replay.c - `aerie replay`: runs a saved session again (repl/compare/side.h) and compares each turn
- * with the log when it ends (repl/compare/differ.h).
+/* replay.c - `aerie replay`: runs a saved session again (repl/compare/side.h) and compares each
+ * turn with the log when it ends (repl/compare/differ.h).
  *
  * Without changes, every bit must be equal, and the first difference ends the replay. With changes
  * (--with), they decide which results must still be equal, and a violated checker rule ends the
@@ -59,7 +59,8 @@ static void show_reply(struct replay *r, const struct event *ev)
         return;
     cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
     sheet_printf(&r->sheet, r->cmp.d.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
-                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs" : "equal");
+                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->cmp.d.class ? "differs"
+                 : "equal");
     sheet_line(&r->sheet);
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
@@ -74,7 +75,8 @@ static bool strict(const struct cli *c)
     return c->check && !c->opt.verbose;
 }
 
-static bool compare_engine(struct replay *r, struct backend *b, const char *about, const char *now, struct err *e)
+static bool compare_engine(struct replay *r, struct backend *b, const char *about, const char *now,
+                           struct err *e)
 {
     const char *off = backend_info(b)->draft_off;
     struct facts_diff d;
@@ -84,8 +86,8 @@ static bool compare_engine(struct replay *r, struct backend *b, const char *abou
     bool same = d.n == 0, models = facts_same_models(&d);
     facts_diff_free(&d);
     if (!models)
-        err_set(e, ERR_USAGE, "the session was made with %s%s%s", differs.p, off ? "; drafting is off here: " : "",
-                off ? off : "");
+        err_set(e, ERR_USAGE, "the session was made with %s%s%s", differs.p,
+                off ? "; drafting is off here: " : "", off ? off : "");
     else if (!same && strict(r->c))
         err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
     else if (!same && !r->c->opt.quiet)
@@ -103,14 +105,17 @@ static void note_build(struct replay *r, struct backend *b, const char *about)
     const char *now = backend_info(b)->device;
     free(r->other);
     r->other = NULL;
-    if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && now && strcmp(device, now) != 0))
-        r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags : "an older aerie",
+    if ((flags && *flags && strcmp(flags, facts_build()) != 0) ||
+        (device && now && strcmp(device, now) != 0))
+        r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags
+                             : "an older aerie",
                              device ? device : "an unknown device", facts_build(), now);
     free(flags);
     free(device);
 }
 
-static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
+static bool on_opened(void *arg, struct backend *b, const char *about, const char *now,
+                      struct err *e)
 {
     struct replay *r = arg;
     cli_progress_end();
@@ -118,8 +123,8 @@ static bool on_opened(void *arg, struct backend *b, const char *about, const cha
     return r->c->with.n > 0 || r->c->forced || compare_engine(r, b, about, now, e);
 }
 
-/* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be violated
- * later. */
+/* As recorded, the first difference ends the run. With changes, the run goes on: a rule may be
+ * violated later. */
 static bool on_ended(void *arg, const struct act *a, const struct event *ev)
 {
     struct replay *r = arg;
@@ -166,8 +171,8 @@ static void difference_line(const struct difference *d)
     if (!step_of(d))
         out_printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
     else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
-        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
-                   what, d->why);
+        out_printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn,
+                   d->step[1], what, d->why);
     else
         out_printf("differs at step %d.%d: %s: %s\n", d->turn, step_of(d), what, d->why);
 }
@@ -197,8 +202,10 @@ static int verdict(const struct replay *r)
     else if (d->class)
         difference_line(d);
     else
-        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns), steps, plural(steps),
-                   r->cmp.n.text_only ? " (where the log has no steps, only the replies were compared)" : "");
+        out_printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns), steps,
+                   plural(steps),
+                   r->cmp.n.text_only ? " (where the log has no steps, only the replies were "
+                   "compared)" : "");
     if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
         err_print("the session was %s", r->other);
     return d->class ? ERR_NEGATIVE : 0;
@@ -247,11 +254,13 @@ static void changes_text(const struct replay *r)
              n->most_turn, n->most_token);
     conditions_text(&r->cmp.all, d->class ? ~0u : ~(unsigned)MAY_BUILD, &with);
     if (r->now.rule[0])
-        out_printf("rule violated at step %d.%d: %s\n", r->now.rule_turn, r->now.rule_step, r->now.rule);
+        out_printf("rule violated at step %d.%d: %s\n", r->now.rule_turn, r->now.rule_step,
+                   r->now.rule);
     if (d->class && !(d->class == DIFF_STOP && r->now.rule[0]))
         difference_line(d);
     else
-        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->now.rule[0] ? " until then" : "", n->turns,
+        out_printf("equal%s: %d turn%s, %d token%s%s\n", r->now.rule[0] ? " until then" : "",
+                   n->turns,
                plural(n->turns), n->tokens, plural(n->tokens),
                n->by_position ? " by position"
                : n->meaning   ? ", step by step, page tables by the positions they hold"
@@ -293,7 +302,8 @@ static bool take_words(struct cli *c, struct err *e)
 {
     for (int i = 1; i < c->n_word; i++) {
         if (!c->with.n || !strchr(c->word[i], '='))
-            return err_set(e, ERR_USAGE, "replay takes one session and, after --with, NAME=VALUE; not \"%.80s\"",
+            return err_set(e, ERR_USAGE, "replay takes one session and, after --with, NAME=VALUE; "
+                                         "not \"%.80s\"",
                            c->word[i]);
         if (c->with.n == MAX_TEXTS)
             return err_set(e, ERR_USAGE, "replay --with takes at most %d changes", MAX_TEXTS);
@@ -309,11 +319,14 @@ static bool play_served(struct replay *r, struct report *out, struct err *e)
 {
     struct cli *c = r->c;
     if (!c->forced || c->check)
-        return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed again here; --forced "
+        return err_set(e, ERR_USAGE, "the session was computed by a server, "
+                                     "so it cannot be computed again here; --forced "
                        "gives its tokens to the local engine");
     trace_script(&r->log, &r->script);
-    struct verdict_ask ask = {.b = {.script = &r->script, .how = cli_rerun(c)}, .log_a = &r->log, .forced = true, .no_band = true,
-                              .names = {"in the log", "here"}, .who = {"the log", "the local engine"}};
+    struct verdict_ask ask = {.b = {.script = &r->script, .how = cli_rerun(c)}, .log_a = &r->log,
+                              .forced = true, .no_band = true,
+                              .names = {"in the log", "here"},
+                              .who = {"the log", "the local engine"}};
     bool ok = verdict_find(&ask, out, e);
     cli_progress_end();
     return ok;
@@ -360,8 +373,10 @@ int cli_replay(struct cli *c)
     sheet_init(&r.sheet, c->opt.ascii);
     struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
     bool ok = d && script_read(&r.script, d, row.id, &e), served = ok && is_served(&r.script);
-    ok = ok && (served || (play(&r, &e) && (changed(&r) || r.cmp.d.class || account(&r, d, row.id, &e))));
-    int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : changed(&r) ? verdict_changed(&r) : verdict(&r);
+    ok = ok &&
+         (served || (play(&r, &e) && (changed(&r) || r.cmp.d.class || account(&r, d, row.id, &e))));
+    int rc = !ok ? cli_fail(&e) : served ? show_served(&r) : changed(&r) ? verdict_changed(&r)
+             : verdict(&r);
     comparison_free(&r.cmp);
     trace_free(&r.log);
     run_facts_free(&r.now);

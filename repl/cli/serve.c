@@ -1,5 +1,5 @@
-/* serve.c - `aerie serve`: opens log and engine as the chat does, and serves requests until a signal
- * comes. The first one ends running replies, the second the program. */
+/* serve.c - `aerie serve`: opens log and engine as the chat does, and serves requests until a
+ * signal comes. The first one ends running replies, the second the program. */
 #include "repl/cli/cli.h"
 
 #include <arpa/inet.h>
@@ -34,7 +34,8 @@ static bool read_key(const char *path, char **out, struct err *e)
     if (n)
         *out = xasprintf("%.*s", (int)n, b.p);
     buf_free(&b);
-    return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; expected the key", path);
+    return n > 0 || err_set(e, ERR_USAGE, "--api-key-file: %s: the first line is empty; "
+                                          "expected the key", path);
 }
 
 static bool given(const struct options *o, const char *setting)
@@ -89,12 +90,14 @@ static void say(void *arg, const char *line)
     buf_free(&clean);
 }
 
-static void say_address(const struct serve_opts *o, const struct serve *s, const struct backend_info *i)
+static void say_address(const struct serve_opts *o, const struct serve *s,
+                        const struct backend_info *i)
 {
     bool six = strchr(o->host, ':') != NULL;
-    char *line = xasprintf("%s at http://%s%s%s:%d/v1 (context %d, %d at once%s); Ctrl-C ends", o->model,
-                           six ? "[" : "", o->host, six ? "]" : "", serve_port(s), i->context, o->lanes,
-                           o->key ? ", with a key" : "");
+    char *line = xasprintf("%s at http://%s%s%s:%d/v1 (context %d, %d at once%s); Ctrl-C ends",
+                           o->model,
+                           six ? "[" : "", o->host, six ? "]" : "", serve_port(s), i->context,
+                           o->lanes, o->key ? ", with a key" : "");
     say(NULL, line);
     free(line);
 }
@@ -173,7 +176,8 @@ static bool check_flags(const struct cli *c, struct err *e)
     if (!c->opt.engine.model)
         return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     if (c->host && !is_loopback(c->host) && !c->key_file)
-        return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; expected --api-key-file FILE, "
+        return err_set(e, ERR_USAGE, "--host %.80s can be reached from other machines; "
+                                     "expected --api-key-file FILE, "
                        "too: the key that clients must send", c->host);
     if (c->cors && !is_origin(c->cors))
         return err_set(e, ERR_USAGE, "--cors cannot be \"%.80s\"; expected an origin as browsers "

@@ -123,7 +123,8 @@ static void tree_lines(struct show *w, const struct tree *t)
     }
 }
 
-/* The step's tokens; on a terminal a row is broken between two tokens, never inside the quotes of one. */
+/* The step's tokens; on a terminal a row is broken between two tokens, never inside the quotes of
+ * one. */
 static void step_tokens(struct show *w, const struct step_row *r)
 {
     enum { HANG = 11 };
@@ -159,9 +160,11 @@ static void step_line(struct show *w, const struct step_row *r)
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
     if (k->source == STEP_PIECE)
-        sheet_printf(s, ST_TEXT, " piece   at %-6d after %.1f ms", k->pos0, (double)k->us_arrived / 1000);
+        sheet_printf(s, ST_TEXT, " piece   at %-6d after %.1f ms", k->pos0,
+                     (double)k->us_arrived / 1000);
     else
-        sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0, k->rows);
+        sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0,
+                     k->rows);
     if (k->drafted)
         sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
     sheet_add(s, ST_TEXT, " ");
@@ -371,8 +374,8 @@ static void json_head(struct show *w)
 {
     const struct session_row *r = &w->row;
     struct buf *b = &w->json;
-    jput_fields(b, "%s{id}%d{number}%s{parent}%d{fork_turn}%s{title}%s{model}%ld{created_ms}", r->id,
-                r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->title, r->model,
+    jput_fields(b, "%s{id}%d{number}%s{parent}%d{fork_turn}%s{title}%s{model}%ld{created_ms}",
+                r->id, r->number, r->parent[0] ? r->parent : NULL, r->fork_turn, r->title, r->model,
                 r->created_ms);
     jput_key(b, "pack");
     facts_pack_json(w->pack, b);
@@ -393,7 +396,8 @@ static void head_line(struct show *w, const char *label, const char *text, const
 {
     if (!text || !*text)
         return;
-    sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", label); /* 3 blanks: what is wrapped stands under the text */
+    /* 3 blanks: what is wrapped stands under the text */
+    sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", label);
     sheet_add(&w->sheet, ST_TEXT, text);
     if (more && *more)
         sheet_printf(&w->sheet, ST_DIM, "  %.12s", more);
@@ -506,7 +510,8 @@ int cli_show(struct cli *c)
     struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
     sheet_init(&w.sheet, c->opt.ascii);
-    bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_session(c, id, &w.row, &e)) &&
+    bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) &&
+              (d = cli_open_session(c, id, &w.row, &e)) &&
               (w.db = d, w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
               hdb_past(d, w.row.id, INT_MAX, &w.past, &e);
     /* the folder named in a pack is one of another machine */

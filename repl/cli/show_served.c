@@ -40,8 +40,8 @@ void show_served(const struct turn_row *r, struct sheet *out)
         buf_printf(&told, "%sfinish %s", told.n ? ", " : "", s->finish);
     if (s->n_metric)
         buf_printf(&told, "%s%d metrics", told.n ? ", " : "", s->n_metric);
-    sheet_printf(out, ST_DIM, "[%s, %d step%s or piece%s", r->stop && *r->stop ? r->stop : "not ended",
-                 r->n_steps, plural(r->n_steps), plural(r->n_steps));
+    sheet_printf(out, ST_DIM, "[%s, %d step%s or piece%s", r->stop && *r->stop ? r->stop
+                 : "not ended", r->n_steps, plural(r->n_steps), plural(r->n_steps));
     if (s->reply_ids)
         sheet_printf(out, ST_DIM, ", %d id%s from the server", r->tokens.n, plural(r->tokens.n));
     else
@@ -91,7 +91,8 @@ void show_served_step(const struct step_row *r, struct sheet *out)
 {
     if (r->rec.source == STEP_COMPUTED)
         return;
-    sheet_printf(out, ST_LABEL, "  %s ", r->rec.source == STEP_PIECE ? "piece of the stream" : "server's step");
+    sheet_printf(out, ST_LABEL, "  %s ", r->rec.source == STEP_PIECE ? "piece of the stream"
+                 : "server's step");
     sheet_printf(out, ST_TEXT, "here %.3f ms after the request", (double)r->rec.us_arrived / 1000);
     sheet_line(out);
     for (int i = 0, k = -1; r->tops && i < r->tops->n; i++) {
@@ -148,7 +149,8 @@ void show_launch_lines(const char *about, struct buf *out)
     json_t *o = launch(about), *v;
     const char *key;
     json_object_foreach(o, key, v) {
-        char *text = json_is_string(v) ? xstrdup(json_string_value(v)) : json_dumps(v, JSON_ENCODE_ANY);
+        char *text = json_is_string(v) ? xstrdup(json_string_value(v))
+                                       : json_dumps(v, JSON_ENCODE_ANY);
         buf_printf(out, "%s=%s\n", key, text ? text : "");
         free(text);
     }

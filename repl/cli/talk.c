@@ -75,7 +75,9 @@ static bool terminal(bool *unknown, struct err *e)
         return err_set(e, ERR_USAGE, "--tui: TERM is \"%s\", a terminal without a screen; expected "
                        "--plain", term ? term : "");
     *unknown = !term_known();
-    return !*unknown || err_set(e, ERR_USAGE, "--tui: TERM is \"%.80s\", which terminfo does not know; expected --plain, or a "
+    return !*unknown ||
+           err_set(e, ERR_USAGE, "--tui: TERM is \"%.80s\", which terminfo does not know; "
+                                 "expected --plain, or a "
                                 "TERM such as xterm-256color", term);
 }
 
@@ -95,7 +97,8 @@ bool cli_choose_face(struct cli *c, struct err *e)
 {
     struct err why = {0};
     struct options *o = &c->opt;
-    bool lines = o->plain || o->json || o->script, unknown = false, screen = terminal(&unknown, &why);
+    bool lines = o->plain || o->json || o->script, unknown = false,
+        screen = terminal(&unknown, &why);
     if (o->tui && lines)
         err_set(&why, ERR_USAGE, "--tui cannot go with %s",
                 o->plain ? "--plain" : o->json ? "--json" : "--script");
@@ -106,7 +109,8 @@ bool cli_choose_face(struct cli *c, struct err *e)
     o->plain = lines || !screen;
     o->tui = !o->plain;
     if (!lines && unknown && !o->quiet) {
-        err_set(&why, ERR_USAGE, "TERM is \"%.80s\", which terminfo does not know: lines instead of the full screen", getenv("TERM"));
+        err_set(&why, ERR_USAGE, "TERM is \"%.80s\", which terminfo does not know: "
+                                 "lines instead of the full screen", getenv("TERM"));
         cli_fail(&why);
     }
     return true;

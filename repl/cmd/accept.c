@@ -1,5 +1,5 @@
-/* accept.c - /accept: how many drafted tokens were accepted, by depth, turn, context length, distance
- * from the window edge, place in a page, and kind of token.
+/* accept.c - /accept: how many drafted tokens were accepted, by depth, turn, context length,
+ * distance from the window edge, place in a page, and kind of token.
  *
  * Definitions (those of vLLM): rate = accepted / drafted; MAL = 1 + accepted / cycles; at depth d:
  * cycles that accepted a token at that depth / cycles. What is accepted, and what a cycle is, says
@@ -24,7 +24,8 @@ struct group {
 };
 
 /* Sums over tokens of one kind. */
-static const char *const kind_name[KINDS] = {"code", "digits", "punctuation", "words", "whitespace"};
+static const char *const kind_name[KINDS] = {"code", "digits", "punctuation", "words",
+                                             "whitespace"};
 enum { K_CODE, K_DIGITS, K_PUNCTUATION, K_WORDS, K_SPACE };
 struct kind_count {
     uint64_t drafted, accepted; /* nodes of trees */
@@ -166,7 +167,7 @@ static bool add_step(const struct step_view *s, void *arg)
     return true;
 }
 
-/* ---- the tables --------------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------------ */
 
 static double ratio(uint64_t part, uint64_t whole)
 {

@@ -186,8 +186,8 @@ bool cmd_system(struct cmd_call *c)
 static bool is_the_log(const struct app *a, const char *path)
 {
     struct stat log, file;
-    return a->db_path && stat(a->db_path, &log) == 0 && stat(path, &file) == 0 && log.st_dev == file.st_dev &&
-           log.st_ino == file.st_ino;
+    return a->db_path && stat(a->db_path, &log) == 0 && stat(path, &file) == 0 &&
+           log.st_dev == file.st_dev && log.st_ino == file.st_ino;
 }
 
 bool cmd_read(struct cmd_call *c)

@@ -1,5 +1,5 @@
-/* cmd.c - the command table, lookup of names, running, completion, the table as text, /help. No command
- * calls this file.
+/* cmd.c - the command table, lookup of names, running, completion, the table as text, /help. No
+ * command calls this file.
  *
  * Every command stands in `table` and nowhere else; help, completion, the README's table and
  * commands.json come from it.
@@ -35,10 +35,11 @@ static const struct cmd table[] = {
      "/forget 3", 0, cmd_forget, NULL},
     {"clear", NULL, "", "chat", "starts a fresh context and clears the screen", "/clear", 0,
      cmd_clear, NULL},
-    {"bye", "quit", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK, cmd_bye,
-     NULL},
+    {"bye", "quit", "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK,
+     cmd_bye, NULL},
 
-    {"sessions", NULL, "[N | WORDS]", "session", "lists the saved sessions, newest first, or those with words", "/sessions fox",
+    {"sessions", NULL, "[N | WORDS]", "session", "lists the saved sessions, newest first, "
+                                                 "or those with words", "/sessions fox",
      CMD_BUSY_OK, cmd_sessions, NULL},
     {"search", NULL, "QUERY", "session", "searches the text of all sessions", "/search page table",
      CMD_BUSY_OK | CMD_REST, cmd_search, NULL},
@@ -62,8 +63,8 @@ static const struct cmd table[] = {
     {"timing", NULL, "", "inspect", "shows how long draft, verify and commit took", "/timing",
      CMD_BUSY_OK, cmd_timing, NULL},
     {"at", NULL, "[T.S|live]", "inspect",
-     "shows a step of the past in all panes and commands, or the newest again", "/at 9.214", CMD_BUSY_OK,
-     cmd_address, NULL},
+     "shows a step of the past in all panes and commands, or the newest again", "/at 9.214",
+     CMD_BUSY_OK, cmd_address, NULL},
     {"layout", NULL, "[NAME]", "inspect", "opens the panes of a layout: chat, pages, debug or wide",
      "/layout debug", CMD_BUSY_OK, cmd_layout, complete_layout},
     {"tree", NULL, "[T.S]", "inspect",
@@ -83,11 +84,11 @@ static const struct cmd table[] = {
      "shows what weights, pools and buffers take of the memory, in bytes", "/memory", CMD_BUSY_OK,
      cmd_memory, NULL},
     {"gauges", NULL, "[N]", "inspect",
-     "draws a server's metrics over time: pools, requests, queue, prefix hits", "/gauges", CMD_BUSY_OK,
-     cmd_gauges, NULL},
+     "draws a server's metrics over time: pools, requests, queue, prefix hits", "/gauges",
+     CMD_BUSY_OK, cmd_gauges, NULL},
     {"blocks", NULL, "[N]", "inspect",
-     "shows which blocks a server's prefix cache holds, as its KV events say", "/blocks", CMD_BUSY_OK,
-     cmd_blocks, NULL},
+     "shows which blocks a server's prefix cache holds, as its KV events say", "/blocks",
+     CMD_BUSY_OK, cmd_blocks, NULL},
     {"why", NULL, "[T.S[.NODE]]", "inspect",
      "tells why a drafted token was accepted or rejected",
      "/why 9.214.2", CMD_BUSY_OK, cmd_why, NULL},
@@ -118,12 +119,13 @@ static const struct cmd table[] = {
     {"sql", NULL, "QUERY", "inspect", "runs a read-only SQL query on the log; /help views",
      "/sql select count(*) from step", CMD_BUSY_OK | CMD_REST, cmd_sql, NULL},
 
-    {"break", NULL, "[EXPR [if EXPR]]", "debug", "pauses turns after each step at which a condition holds",
+    {"break", NULL, "[EXPR [if EXPR]]", "debug",
+     "pauses turns after each step at which a condition holds",
      "/break accept==0 && drafted>0", CMD_BUSY_OK | CMD_REST, cmd_break, complete_condition},
     {"watch", NULL, "EXPR", "debug", "pauses turns after each step that changes a value",
      "/watch pool.swa.free", CMD_BUSY_OK | CMD_REST, cmd_watch, complete_condition},
-    {"breaks", NULL, "", "debug", "lists breakpoints and watches", "/breaks", CMD_BUSY_OK, cmd_breaks,
-     NULL},
+    {"breaks", NULL, "", "debug", "lists breakpoints and watches", "/breaks", CMD_BUSY_OK,
+     cmd_breaks, NULL},
     {"delete", NULL, "[N]", "debug", "removes a breakpoint or watch, or all of them", "/delete 1",
      CMD_BUSY_OK, cmd_delete, NULL},
     {"step", NULL, "[N]", "debug", "runs N steps of the turn and pauses it again", "/step",
@@ -138,14 +140,15 @@ static const struct cmd table[] = {
     {"continue", NULL, "", "debug", "runs on until a breakpoint holds", "/continue", CMD_BUSY_OK,
      cmd_continue, NULL},
     {"until", NULL, "EXPR", "debug", "runs on until a condition holds, once",
-     "/until node.depth>=3 && !node.accepted", CMD_BUSY_OK | CMD_REST, cmd_until, complete_condition},
+     "/until node.depth>=3 && !node.accepted", CMD_BUSY_OK | CMD_REST, cmd_until,
+     complete_condition},
     {"rstep", NULL, "[N]", "debug", "takes the paused turn N steps back; the bits stay the same",
      "/rstep", CMD_BUSY_OK, cmd_rstep, NULL},
     {"goto", NULL, "TURN.STEP", "debug",
      "takes the paused turn to where it stood after a step; .0: where it begins", "/goto 9.214",
      CMD_BUSY_OK, cmd_goto, NULL},
-    {"force", NULL, "\"TEXT\"|#ID|off", "debug", "commits the next token by hand", "/force \" the\"",
-     CMD_BUSY_OK | CMD_REST, cmd_force, NULL},
+    {"force", NULL, "\"TEXT\"|#ID|off", "debug", "commits the next token by hand",
+     "/force \" the\"", CMD_BUSY_OK | CMD_REST, cmd_force, NULL},
     {"what-if", NULL, "NAME=VALUE...", "debug",
      "computes the next step as it is and with a change, and drops both", "/what-if draft.topk=8",
      CMD_BUSY_OK | CMD_REST, cmd_what_if, NULL},
@@ -339,7 +342,8 @@ void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
     const struct cmd *c = cmd_find(name, NULL);
     const char *word = strrchr(line, ' ') + 1;
     n += strspn(line + n, " ");
-    char *before = xasprintf("%.*s", word > line + n ? (int)(word - line - (ptrdiff_t)n) : 0, line + n);
+    char *before = xasprintf("%.*s", word > line + n ? (int)(word - line - (ptrdiff_t)n) : 0,
+                             line + n);
     const char *args = c ? argument_at(c->args, before) : "";
     if (c && c->complete && (*args || (c->flags & CMD_REST)))
         c->complete(a, before, word, add, arg);

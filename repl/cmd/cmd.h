@@ -13,10 +13,12 @@
 typedef void cmd_complete_fn(struct app *a, const char *before, const char *word, cmd_add_fn *add,
                              void *arg);
 
-cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_forget, cmd_clear;
+cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_forget,
+    cmd_clear;
 cmd_fn cmd_bye;
 cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
-cmd_fn cmd_stats, cmd_memory, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool, cmd_gauges, cmd_blocks;
+cmd_fn cmd_stats, cmd_memory, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map,
+    cmd_pool, cmd_gauges, cmd_blocks;
 cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_until;
 cmd_fn cmd_rstep, cmd_goto, cmd_force, cmd_what_if;
 cmd_fn cmd_diff, cmd_diverge;
@@ -24,7 +26,8 @@ cmd_fn cmd_break, cmd_watch, cmd_delete, cmd_breaks;
 cmd_fn cmd_why, cmd_top, cmd_tokens, cmd_layers, cmd_attn;
 cmd_fn cmd_address, cmd_layout;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;
-cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session, complete_drop;
+cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session,
+    complete_drop;
 cmd_complete_fn complete_condition, complete_layout;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -45,7 +48,8 @@ void help_command(const struct cmd *c, const struct printer *to);
 bool help_setting(const char *name, const struct printer *to);
 bool help_topic(struct app *a, const char *name, const struct printer *to);
 
-/* Tokens as the member "tokens", an array of {"token": id, "text": ...}; and their texts in quotes. */
+/* Tokens as the member "tokens", an array of {"token": id, "text": ...}; and their texts in
+ * quotes. */
 void tokens_json(struct app *a, const int32_t *token, int n, const struct printer *to);
 void tokens_text(struct app *a, const int32_t *token, int n_token, struct buf *out);
 

@@ -34,7 +34,8 @@ static bool read_logged(struct app *a, const char *name, struct logged_session *
     return ok;
 }
 
-static struct diff_side side_of(const struct app *a, const struct script *s, char *const *with, int n)
+static struct diff_side side_of(const struct app *a, const struct script *s, char *const *with,
+                                int n)
 {
     struct diff_side x = {.script = s};
     x.how.engine.device = a->opt.engine.device;

@@ -54,10 +54,12 @@ static void shape_json(const struct chat_view *v, struct buf *json)
     jput_close(json, '}');
 }
 
-static void stats_json(struct app *a, const struct status *s, const struct backend_info *i, struct buf *json)
+static void stats_json(struct app *a, const struct status *s, const struct backend_info *i,
+                       struct buf *json)
 {
     const struct chat_view *v = &s->chat;
-    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED], checked = s->has[VIEW_CHECK];
+    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS] && !s->has[VIEW_SERVED],
+        checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
     jput_fields(json, "%s{session}%d{turn}%d{step}%d{context}%d{committed:-1}%d{capacity:-1}"
                 "%g{tok_s}%g{turn_mal}%g{session_mal}%ld{cycles:-1}%ld{drafted:-1}"
@@ -72,12 +74,14 @@ static void stats_json(struct app *a, const struct status *s, const struct backe
                 known(steps, v->us_draft), known(steps, v->us_verify), known(steps, v->us_commit),
                 known(steps, v->us_check), v->prompt_tokens, v->reused_tokens);
     report_reuse(&v->reuse, json);
-    jput_fields(json, "%ld{checks:-1}%ld{unchecked:-1}%ld{violations:-1}%d{spec?}%s{spec_off}%s{drafter}",
+    jput_fields(json,
+                "%ld{checks:-1}%ld{unchecked:-1}%ld{violations:-1}%d{spec?}%s{spec_off}%s{drafter}",
                 known(checked, s->check.checks), known(checked, s->check.unchecked),
                 known(checked, s->check.violations), !i->draft_off && v->settings.spec,
                 i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec", i->draft_kind);
     shape_json(v, json);
-    jput_fields(json, "%s{family}%s{device}%s{stored}%s{served_inputs}%d{window:-1}%d{page_size:-1}",
+    jput_fields(json,
+                "%s{family}%s{device}%s{stored}%s{served_inputs}%d{window:-1}%d{page_size:-1}",
                 i->family, i->device, i->stored, i->served_inputs,
                 i->n_layer > 0 ? i->window : -1, i->page_size > 0 ? i->page_size : -1);
     if (s->has[VIEW_SERVED]) {
@@ -106,7 +110,8 @@ bool cmd_stats(struct cmd_call *c)
 }
 
 /* A pool according to a server's metrics; null: not reported. */
-static void server_pool_json(const struct pool_view *p, const char *name, bool evictable, struct buf *json)
+static void server_pool_json(const struct pool_view *p, const char *name, bool evictable,
+                             struct buf *json)
 {
     jput_record(json, "%s{pool}%d{page_size}%d{total}%d{used}%d{evictable:-1}%d{free}", name,
                 p->page_size, p->total, p->used, evictable ? p->evictable : -1, p->free);
@@ -295,8 +300,8 @@ static void show_change(const struct page_change *c, int size, const struct prin
     print_add(to, ST_KEY, "%-7s{op}", page_op_name((enum page_op)p->op));
     print_add(to, ST_TEXT, "%s", p->op < sizeof word / sizeof *word ? word[p->op] : "");
     if (p->column >= 0)
-        print_add(to, ST_TEXT, ", logical page %d{logical} (positions %d-%d)", (int)p->column, first,
-                  first + size - 1);
+        print_add(to, ST_TEXT, ", logical page %d{logical} (positions %d-%d)", (int)p->column,
+                  first, first + size - 1);
     else
         print_add(to, ST_TEXT, "\f%d{logical}", (int)p->column);
     print_add(to, ST_DIM, "; %d{refs} reference%s", (int)p->refs, plural((int)p->refs));
@@ -304,13 +309,14 @@ static void show_change(const struct page_change *c, int size, const struct prin
     print_close(to, '}');
 }
 
-static void show_page(const struct page_table *t, int pool, int page, const struct page_change *change,
-                      int n, const struct printer *to)
+static void show_page(const struct page_table *t, int pool, int page,
+                      const struct page_change *change, int n, const struct printer *to)
 {
-    int size = t->pool[pool].page_size, refs = t->refs[pool][page], column = column_of(t, pool, page);
+    int size = t->pool[pool].page_size, refs = t->refs[pool][page],
+        column = column_of(t, pool, page);
     print_add(to, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
-    print_note(to, ST_TEXT, "  slots %d-%d, %d reference%s", page * size, (page + 1) * size - 1, refs,
-               plural(refs));
+    print_note(to, ST_TEXT, "  slots %d-%d, %d reference%s", page * size, (page + 1) * size - 1,
+               refs, plural(refs));
     if (page == 0)
         print_note(to, ST_TEXT, "the guard page: filled with NaN, never written, never live");
     else if (column >= 0)
@@ -320,7 +326,8 @@ static void show_page(const struct page_table *t, int pool, int page, const stru
         print_note(to, ST_TEXT, refs ? "held outside this session's table"
                                      : "free: nothing is stored in it");
     print_open(to, NULL, '{');
-    print_add(to, ST_TEXT, "\f%s{pool}%d{page}%d{refs}%d{logical:-1}", pools[pool], page, refs, column);
+    print_add(to, ST_TEXT, "\f%s{pool}%d{page}%d{refs}%d{logical:-1}", pools[pool], page, refs,
+              column);
     print_open(to, "events", '[');
     for (int i = 0; i < n; i++)
         show_change(&change[i], size, to);
@@ -416,7 +423,8 @@ bool cmd_map(struct cmd_call *c)
     if (ok && c->to.json)
         jput_record(c->to.json, "%d{position}%d{token}%d{full_slot:0}%d{swa_slot:0}%d{draft_slot:0}"
                     "%d{page_size}%d{in_window?}%d{committed?}", p.position, p.token, p.full_slot,
-                    p.swa_slot, p.draft_slot, t.pool[POOL_FULL].page_size, p.in_window, p.committed);
+                    p.swa_slot, p.draft_slot, t.pool[POOL_FULL].page_size, p.in_window,
+                    p.committed);
     else if (ok)
         map_text(c->app, &t, &p, c->to.out);
     page_table_free(&t);
@@ -487,7 +495,8 @@ static void check_text(const struct app *a, const struct check_report *r, struct
     for (int i = 0; i < r->n_rule; i++) {
         enum rule_state s = r->rule[i].state;
         bool off = s == RULE_OF_PLANS && r->level == CHECK_OFF;
-        sheet_add(out, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD : ST_DIM,
+        sheet_add(out, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD
+                  : ST_DIM,
                   s == RULE_VIOLATED ? "FAIL" : off ? "off " : s == RULE_HOLDS ? "ok  " : "plan");
         sheet_printf(out, ST_TEXT, "  %s", r->rule[i].text);
         sheet_line(out);

@@ -33,7 +33,8 @@ static bool ask(struct cmd_call *c, enum probe_view what, struct probe_ask *x)
         x->turn = v.turn;
         x->step = v.step;
     }
-    if (!app_paused_in(a, x->turn, x->step, &v) && !a->backend->steps->of_step(a->backend, x->turn, x->step, &v)) {
+    if (!app_paused_in(a, x->turn, x->step, &v) &&
+        !a->backend->steps->of_step(a->backend, x->turn, x->step, &v)) {
         if (!app_find_step(a, x->turn, x->step, &v, e))
             return false;
         x->past = app_logged_step(a, x->turn, x->step, e);
@@ -143,7 +144,8 @@ static void say_again(const struct probe *p, struct sheet *out)
     else if (p->same)
         sheet_add(out, ST_GOOD, "the logits are those recorded");
     else
-        sheet_add(out, ST_WARN, "the logits differ from those recorded, so this is not what happened");
+        sheet_add(out, ST_WARN, "the logits differ from those recorded, so this is not what "
+                                "happened");
     sheet_line(out);
 }
 
@@ -269,16 +271,19 @@ static void layers_text(struct app *a, const struct probe *p, struct sheet *out)
     add_row_name(a, p, out);
     sheet_line(out);
     say_again(p, out);
-    say_line(out, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind", "norm",
-             "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st", bar ? "  " : "", bar, bar,
-             "attention", experts ? "  experts" : "");
+    say_line(out, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind",
+             "norm",
+             "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st", bar ? "  " : "",
+             bar, bar, "attention", experts ? "  experts" : "");
     for (int l = 0; l < p->n_layer; l++)
         layer_line(p, l, sinks, bar, out);
     say_line(out, ST_TEXT, "%5s %-7s %7.4g", "", "output",
              norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
-    say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size of what is "
+    say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: "
+                          "size of what is "
              "added, over that norm");
-    sheet_printf(out, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: committed, at "
+    sheet_printf(out, ST_DIM, "attention, mean of the heads: tree: cells of this pass; in W: "
+                              "committed, at "
                  "most %d keys back; old: before them%s; 1st: the first token, in one of these",
                  p->window, sinks ? "; sink: learned" : "");
     sheet_line(out);
@@ -308,7 +313,8 @@ static void layers_json(struct app *a, const struct probe *p, struct buf *json)
         jput_close(json, '}');
     }
     jput_close(json, ']');
-    jput_kreal(json, "output_norm", norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
+    jput_kreal(json, "output_norm",
+               norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
 }
 
 /* ---- /attn ----------------------------------------------------------------------------------- */
@@ -388,7 +394,8 @@ static const char *place_of(const struct probe *p, int pos)
 
 static void add_key(struct app *a, const struct probe *p, int i, double mass, struct sheet *out)
 {
-    sheet_printf(out, ST_TEXT, "%7d %6.3f  %-4s  ", p->key_pos[i], mass, place_of(p, p->key_pos[i]));
+    sheet_printf(out, ST_TEXT, "%7d %6.3f  %-4s  ", p->key_pos[i], mass,
+                 place_of(p, p->key_pos[i]));
     int column = 22 + TOKEN_CELLS;
     view_token(out, ST_TEXT, a->backend, p->key_token[i], TOKEN_CELLS);
     sheet_tab(out, column);
@@ -434,7 +441,8 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
                  w->window ? "sliding" : "full", w->n_head, w->n_kv);
     sheet_line(out);
     say_again(p, out);
-    sheet_printf(out, ST_TEXT, "%d keys: tree %.3f  in W %.3f  old %.3f  sink %.3f  first token %.3f  ",
+    sheet_printf(out, ST_TEXT, "%d keys: tree %.3f  in W %.3f  old %.3f  sink %.3f  first token "
+                               "%.3f  ",
                  p->n_key, (double)s.tree, (double)s.within, (double)s.beyond, (double)s.sink,
                  (double)s.first);
     add_parts(out, &s, BAR);
@@ -454,7 +462,8 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
         sheet_line(out);
     }
     attn_heads(a, p, out);
-    say_line(out, ST_DIM, "sum of p v over these keys reproduces the layer's output to %.1g of its largest "
+    say_line(out, ST_DIM, "sum of p v over these keys reproduces the layer's output to %.1g of its "
+                          "largest "
              "value", (double)p->key_error);
     free(key);
     free(page);
@@ -489,7 +498,8 @@ static void attn_json(struct app *a, const struct probe *p, struct buf *json)
 
 /* ---- /top ------------------------------------------------------------------------------------ */
 
-/* The draft's guesses after a row: its children in the tree, most probable first; returns how many. */
+/* The draft's guesses after a row: its children in the tree, most probable first; returns how
+ * many. */
 static int guesses_of(const struct tree *t, int row, int out[TREE_MAX])
 {
     int n = 0;
@@ -516,7 +526,8 @@ static void top_text(struct app *a, const struct probe *p, const struct step_vie
     sheet_line(out);
     say_again(p, out);
     if (p->best[r][0] < 0) {
-        say_line(out, ST_DIM, "the logits of this row were not computed: a prompt chunk needs those of "
+        say_line(out, ST_DIM, "the logits of this row were not computed: a prompt chunk needs "
+                              "those of "
                  "its last row only");
         return;
     }
@@ -541,7 +552,8 @@ static void top_text(struct app *a, const struct probe *p, const struct step_vie
         }
         sheet_line(out);
     }
-    say_line(out, ST_DIM, n ? "p: of the target at temperature 1; q: of the draft, for the guesses that its "
+    say_line(out, ST_DIM, n ? "p: of the target at temperature 1; q: of the draft, "
+                              "for the guesses that its "
              "tree kept" : "p: of the target at temperature 1; nothing was drafted after this row");
 }
 

@@ -17,9 +17,11 @@ static const struct screen_setting {
 } settings[] = {
     {"theme", {"auto", "dark", "light"}, 3, "auto | dark | light", "colours of the full screen",
      "; auto asks the terminal", offsetof(struct options, theme)},
-    {"tint", {"off", "on"}, 2, "off | on", "tints words by acceptance: bonus, drafted at depth 1, 2, 3 and more",
+    {"tint", {"off", "on"}, 2, "off | on", "tints words by acceptance: bonus, drafted at depth 1, "
+                                           "2, 3 and more",
      "", offsetof(struct options, tint)},
-    {"timeline", {"on", "off"}, 2, "on | off", "a line above the input, one cell a step: tokens accepted, and marks",
+    {"timeline", {"on", "off"}, 2, "on | off", "a line above the input, one cell a step: "
+                                               "tokens accepted, and marks",
      "", offsetof(struct options, timeline)},
     {"mouse", {"on", "off"}, 2, "on | off", "the full screen takes clicks and the wheel",
      "; Shift selects text as ever", offsetof(struct options, mouse)},

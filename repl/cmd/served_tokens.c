@@ -1,5 +1,5 @@
-/* served_tokens.c - /why, /top and /tokens with a server: the tokens of its steps, and the best tokens of their
- * rows as far as the server sent them.
+/* served_tokens.c - /why, /top and /tokens with a server: the tokens of its steps, and the best
+ * tokens of their rows as far as the server sent them.
  *
  * Some servers list their drafting steps (vLLM, aerie serve). For others, a "step" is one piece of
  * the stream, and whether a draft held a token is not known. */
@@ -52,7 +52,8 @@ static const char *share(float logp, char out[16])
     return out;
 }
 
-static void add_text(struct app *a, struct sheet *out, enum style st, const struct top *t, int32_t id)
+static void add_text(struct app *a, struct sheet *out, enum style st, const struct top *t,
+                     int32_t id)
 {
     if (t && t->text)
         sheet_quote(out, st, t->text, (size_t)t->n, CELLS);
@@ -78,13 +79,15 @@ static const char *origin_of(const struct step_rec *r, int k, char out[64])
     return out;
 }
 
-static void head_line(struct app *a, const char *title, const struct served_step *s, struct sheet *out)
+static void head_line(struct app *a, const char *title, const struct served_step *s,
+                      struct sheet *out)
 {
     sheet_add(out, ST_HEAD, title);
     if (s->v.rec.source == STEP_PIECE)
         sheet_printf(out, ST_TEXT, "  piece %d.%d of the stream", s->v.turn, s->v.step);
     else
-        sheet_printf(out, ST_TEXT, "  step %d.%d of %s, %d of %d drafts accepted", s->v.turn, s->v.step,
+        sheet_printf(out, ST_TEXT, "  step %d.%d of %s, %d of %d drafts accepted", s->v.turn,
+                     s->v.step,
                      backend_info(a->backend)->family, s->v.rec.accepted, s->v.rec.drafted);
     sheet_line(out);
 }
@@ -112,8 +115,8 @@ static void why_text(struct app *a, const struct served_step *s, struct sheet *o
             add_text(a, out, ST_TEXT, rival, rival->id);
             sheet_printf(out, ST_TEXT, " p %s", share(rival->logp, p));
             if (!isnan(logp))
-                sheet_printf(out, fabsf(logp - rival->logp) < 0.05f ? ST_WARN : ST_DIM, ", margin %.3g nats",
-                             (double)(logp - rival->logp));
+                sheet_printf(out, fabsf(logp - rival->logp) < 0.05f ? ST_WARN : ST_DIM,
+                             ", margin %.3g nats", (double)(logp - rival->logp));
         }
         sheet_line(out);
     }
@@ -179,7 +182,8 @@ static void top_text(struct app *a, const struct served_step *s, int row, struct
             continue;
         for (int i = 0; (t = top_of(s, k, i)); i++, n++) {
             sheet_printf(out, ST_DIM, i ? "      " : "%4d  ", k);
-            sheet_printf(out, i ? ST_TEXT : ST_BOLD, "%8s  ", isnan(t->logp) ? "-" : share(t->logp, p));
+            sheet_printf(out, i ? ST_TEXT : ST_BOLD, "%8s  ", isnan(t->logp) ? "-"
+                         : share(t->logp, p));
             add_text(a, out, i ? ST_TEXT : ST_BOLD, t, t->id);
             sheet_line(out);
         }
@@ -196,7 +200,8 @@ bool served_top(struct app *a, int turn, int step, int row, const struct printer
     if (!find(a, turn, step, &s, e))
         return false;
     if (row >= tokens_of(&s) && row > 0) {
-        err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn, s.v.step, row, tokens_of(&s) - 1);
+        err_set(e, ERR_USAGE, "step %d.%d has no token %d: its tokens are 0 to %d", s.v.turn,
+                s.v.step, row, tokens_of(&s) - 1);
         tops_free(s.tops);
         return false;
     }
@@ -250,7 +255,8 @@ bool served_tokens(struct app *a, long most, const struct printer *to, struct er
     skip = max_int(0, (int)(held - most));
     print_open(to, NULL, '[');
     if (held)
-        print_note(to, ST_HEAD, "%7s %6s %-*s %6s %6s  %s", "step", "id", CELLS, "token", "p", "rival", "draft");
+        print_note(to, ST_HEAD, "%7s %6s %-*s %6s %6s  %s", "step", "id", CELLS, "token", "p",
+                   "rival", "draft");
     for (int i = first; i < n; i++) {
         struct step_view v;
         if (!app_find_step(a, info[i].turn, info[i].step, &v, NULL))
@@ -269,6 +275,7 @@ bool served_tokens(struct app *a, long most, const struct printer *to, struct er
         print_note(to, ST_DIM, "the latest tokens of replies, as the server sent them; rival: p of "
                  "the best other token (/why, /top name it)");
     return held > 0 || to->json ||
-           err_set(e, ERR_NEGATIVE, n ? "%s sent no ids of its tokens" : "there is no token yet: send a message first",
+           err_set(e, ERR_NEGATIVE, n ? "%s sent no ids of its tokens"
+                                      : "there is no token yet: send a message first",
                    backend_info(a->backend)->family);
 }

@@ -2,8 +2,8 @@
  *
  * SQLite checks its limits only between two VM instructions, and one instruction can last for
  * hours. So the query runs in a child process that is killed on Ctrl-C, on SIGTERM, and when its
- * time is over. The child is forked by the monitor (repl/process/monitor.h), which has no database open: a
- * copy of this process would inherit SQLite's locks.
+ * time is over. The child is forked by the monitor (repl/process/monitor.h), which has no database
+ * open: a copy of this process would inherit SQLite's locks.
  *
  * Request: "JSON MAX_ROWS\n", the query. Answer: "KIND\n" (enum err_kind), then the result or the
  * error's message. Which log is queried is not part of the request: the monitor knows it from

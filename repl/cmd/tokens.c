@@ -1,4 +1,5 @@
-/* tokens.c - /tokens: the context token by token: text, step, fate, pages, probability and rival. */
+/* tokens.c - /tokens: the context token by token: text, step, fate, pages, probability and
+ * rival. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,14 +91,15 @@ static void list_text(struct app *a, const struct tokens *t, int length, struct 
 {
     int P = max_int(1, backend_info(a->backend)->page_size);
     sheet_add(out, ST_HEAD, "TOKENS");
-    sheet_printf(out, ST_TEXT, "  %d-%d of %d in the context; pages of %d", t->from, t->from + t->n - 1,
-                 length, P);
+    sheet_printf(out, ST_TEXT, "  %d-%d of %d in the context; pages of %d", t->from,
+                 t->from + t->n - 1, length, P);
     sheet_line(out);
-    say_line(out, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2, "token", "step", "fate",
-             "full", "swa", "draft", "p", "rival");
+    say_line(out, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2,
+             "token", "step", "fate", "full", "swa", "draft", "p", "rival");
     for (int i = 0; i < t->n; i++)
         token_line(a, &t->v[i], P, out);
-    say_line(out, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: of the "
+    say_line(out, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: "
+                          "of the "
              "target at temperature 1; rival: the best other token");
 }
 

@@ -317,8 +317,10 @@ static void stats_speed(const struct status *s, struct sheet *out)
     sheet_add(out, ST_DIM, "   (MAL = 1 + accepted/cycles)");
     sheet_line(out);
     begin_line(out, "draft");
-    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)", (unsigned long long)v->drafts.drafted,
-                 (unsigned long long)v->drafts.accepted, 100 * ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
+    sheet_printf(out, ST_TEXT, "  %llu drafted, %llu accepted (%.1f%%)",
+                 (unsigned long long)v->drafts.drafted,
+                 (unsigned long long)v->drafts.accepted,
+                 100 * ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
     if (v->drafts.cycles || !v->drafts.drafted)
         sheet_printf(out, ST_TEXT, " in %llu cycles", (unsigned long long)v->drafts.cycles);
     sheet_line(out);
@@ -392,8 +394,8 @@ static void stats_model(const struct chat_view *v, const struct backend_info *i,
     begin_line(out, "model");
     sheet_printf(out, ST_TEXT, "  %s", i->family ? i->family : "unknown");
     if (i->n_layer && i->n_swa_layer)
-        sheet_printf(out, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer, i->n_swa_layer,
-                     i->window);
+        sheet_printf(out, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer,
+                     i->n_swa_layer, i->window);
     else if (i->n_layer)
         sheet_printf(out, ST_TEXT, ", %d layers, no window", i->n_layer);
     if (i->page_size)
@@ -405,7 +407,8 @@ static void stats_model(const struct chat_view *v, const struct backend_info *i,
 
 static void stats_shape(const struct settings *set, const struct backend_info *i, struct sheet *out)
 {
-    sheet_printf(out, ST_TEXT, "  on%s%s: ", i->draft_about ? ", " : "", i->draft_about ? i->draft_about : "");
+    sheet_printf(out, ST_TEXT, "  on%s%s: ", i->draft_about ? ", " : "", i->draft_about
+                 ? i->draft_about : "");
     if (set->auto_shape)
         sheet_add(out, ST_TEXT, "shape auto");
     else
@@ -429,16 +432,19 @@ static void stats_auto(const struct auto_view *v, struct sheet *out)
         return;
     begin_line(out, "auto");
     sheet_printf(out, ST_TEXT, "  %s: %s; %llu change%s", view_shape(&v->at[v->now], name),
-                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches, v->switches == 1 ? "" : "s");
+                 v->logged ? "as the log says" : v->why, (unsigned long long)v->switches,
+                 v->switches == 1 ? "" : "s");
     sheet_line(out);
     for (int k = 0; k < v->n; k++) {
         const struct auto_view_shape *x = &v->at[k];
         if (x->runs == 0)
             continue;
         begin_line(out, "");
-        sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %-7s%6d steps", view_shape(x, name), x->runs);
+        sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %-7s%6d steps", view_shape(x, name),
+                     x->runs);
         if (x->ms > 0)
-            sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM, "  %8.3f ms  %5.2f tokens expected  %8.0f tokens/s",
+            sheet_printf(out, k == v->now ? ST_TEXT : ST_DIM,
+                         "  %8.3f ms  %5.2f tokens expected  %8.0f tokens/s",
                          x->ms, x->tokens, x->tokens / x->ms * 1e3);
         sheet_line(out);
     }
@@ -490,7 +496,8 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
     sheet_add(out, ST_HEAD, "ACCEPT");
     sheet_printf(out, ST_TEXT, "  cycles %llu   drafted %llu   accepted %llu   rate %.2f",
                  (unsigned long long)v->drafts.cycles, (unsigned long long)v->drafts.drafted,
-                 (unsigned long long)v->drafts.accepted, ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
+                 (unsigned long long)v->drafts.accepted,
+                 ratio((double)v->drafts.accepted, (double)v->drafts.drafted));
     sheet_line(out);
     if (v->drafts.cycles == 0) {
         sheet_add(out, ST_DIM, "nothing drafted yet");

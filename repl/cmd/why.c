@@ -1,8 +1,8 @@
 /* why.c - /why: why a drafted node was accepted or rejected, in words and numbers.
  *
- * The rule (kernels/tree_rules.h): after a row the target makes its own choice, the best token (greedy)
- * or one drawn with the row's uniform; the child that holds this token is accepted. The draft's
- * probability q of a node decides only whether the tree has the node. */
+ * The rule (kernels/tree_rules.h): after a row the target makes its own choice, the best token
+ * (greedy) or one drawn with the row's uniform; the child that holds this token is accepted. The
+ * draft's probability q of a node decides only whether the tree has the node. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,7 +269,8 @@ static void rule_line(struct app *a, const struct why *w, struct sheet *out)
     const struct tree *t = &w->v->tree;
     label(out, "rule");
     if (w->wrong >= 0) {
-        sheet_add(out, ST_TEXT, "a node counts only below accepted ones; the first that was not is ");
+        sheet_add(out, ST_TEXT, "a node counts only below accepted ones; the first that was not "
+                                "is ");
         node_name(a, t, w->wrong, out);
         sheet_printf(out, ST_TEXT, " (/why %d.%d.%d)", w->v->turn, w->v->step, w->wrong);
     } else if (w->ended) {
@@ -279,7 +280,8 @@ static void rule_line(struct app *a, const struct why *w, struct sheet *out)
     } else if (isnan(w->u)) {
         sheet_add(out, ST_TEXT, "greedy: the child that holds the target's best token is accepted");
     } else {
-        sheet_printf(out, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the drawn "
+        sheet_printf(out, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the "
+                                   "drawn "
                      "token is accepted", (double)w->u);
     }
     sheet_line(out);
@@ -293,12 +295,13 @@ static void capture_line(struct app *a, const struct why *w, struct sheet *out)
     label(out, "capture");
     if (info->draft_kv == DRAFT_KV_OWN && info->capture[0]) {
         int levels = w->depth - 1, at = w->v->rec.pos0 - 1;
-        sheet_printf(out, ST_TEXT, "boundaries %s of the target, last at position %d", info->capture, at);
+        sheet_printf(out, ST_TEXT, "boundaries %s of the target, last at position %d",
+                     info->capture, at);
         if (levels == 0)
             sheet_add(out, ST_TEXT, ": the head guessed from captured states");
         else
-            sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output", levels,
-                         plural(levels));
+            sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output",
+                         levels, plural(levels));
         if (w->depth == 1 && w->v->tree.fate[w->node] == FATE_REJECTED)
             sheet_add(out, ST_DIM, " (often so? /calibrate)");
     } else {
@@ -316,10 +319,11 @@ static void window_line(const struct why *w, struct sheet *out)
     int past = w->pos + 1 - w->W; /* tokens that have left the window */
     label(out, "window");
     if (past <= 0)
-        sheet_printf(out, ST_TEXT, "sliding layers see every token up to %d; %d more fit W = %d", w->pos,
-                     -past, w->W);
+        sheet_printf(out, ST_TEXT, "sliding layers see every token up to %d; %d more fit W = %d",
+                     w->pos, -past, w->W);
     else
-        sheet_printf(out, ST_TEXT, "sliding layers see %d-%d; %d token%s before that %s out of W = %d",
+        sheet_printf(out, ST_TEXT, "sliding layers see %d-%d; %d token%s before that %s out of W = "
+                                   "%d",
                      w->window_first, w->pos, past, plural(past), past == 1 ? "is" : "are", w->W);
     if (past > -NEAR && past <= NEAR)
         sheet_add(out, ST_WARN, "; near the edge");
@@ -330,8 +334,8 @@ static void page_line(const struct why *w, struct sheet *out)
 {
     int page = w->pos / w->P, cell = w->pos % w->P, from = w->v->rec.pos0;
     label(out, "page");
-    sheet_printf(out, ST_TEXT, "cell %d of %d in page %d (positions %d-%d)", cell, w->P, page, page * w->P,
-                 page * w->P + w->P - 1);
+    sheet_printf(out, ST_TEXT, "cell %d of %d in page %d (positions %d-%d)", cell, w->P, page,
+                 page * w->P, page * w->P + w->P - 1);
     if (from / w->P != page)
         sheet_add(out, ST_WARN, "; a page boundary lies between the root and the node");
     else if (w->P > 2 * NEAR && (cell < NEAR || w->P - cell <= NEAR))
@@ -350,8 +354,8 @@ static void changes_line(struct app *a, const struct why *w, struct sheet *out)
         sheet_printf(out, ST_TEXT, "%s%s %s page %d (positions %d-%d)", i ? ", " : "",
                      c[i].taken ? "took" : "released", pool_name(c[i].pool), c[i].page,
                      c[i].column * w->P, c[i].column * w->P + w->P - 1);
-    sheet_add(out, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step" : "no page changed "
-              "hands in this step");
+    sheet_add(out, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step"
+              : "no page changed hands in this step");
     sheet_line(out);
 }
 
@@ -439,7 +443,8 @@ static bool find(struct app *a, int turn, int step, int *node, struct step_view 
     if (!app_find_step(a, turn, step, v, e))
         return false;
     if (v->rec.kind == STEP_PREFILL)
-        return err_set(e, ERR_NEGATIVE, "step %d.%d was a prompt chunk: nothing was drafted or judged",
+        return err_set(e, ERR_NEGATIVE, "step %d.%d was a prompt chunk: nothing was drafted or "
+                                        "judged",
                        turn, step);
     if (v->tree.n == 0) {
         struct step_view before;
@@ -451,8 +456,8 @@ static bool find(struct app *a, int turn, int step, int *node, struct step_view 
     if (*node < 0)
         *node = telling_node(v);
     return *node < v->tree.n ||
-           err_set(e, ERR_USAGE, "step %d.%d has no node %d: its nodes are 0 to %d", turn, step, *node,
-                   v->tree.n - 1);
+           err_set(e, ERR_USAGE, "step %d.%d has no node %d: its nodes are 0 to %d", turn, step,
+                   *node, v->tree.n - 1);
 }
 
 bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e)

@@ -12,7 +12,8 @@ static bool take_option(struct engine_opts *all, const struct option *o, const c
     if (option_read(o, all, o->kind == OPT_TEXT && strcmp(value, "none") == 0 ? NULL : value))
         return true;
     if (o->kind == OPT_INT || o->kind == OPT_POW2)
-        return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f", o->name,
+        return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected a %s from %.0f to %.0f",
+                       o->name,
                        value, o->kind == OPT_POW2 ? "power of two" : "number", o->min, o->max);
     return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected %s", o->name, value,
                    o->kind == OPT_FLAG ? "on or off" : o->range);
@@ -24,7 +25,8 @@ static bool unknown(const char *name, struct err *e)
     for (int i = 0; i < opts_count(); i++)
         if (opts_at(i)->change)
             buf_printf(&all, "%s%s", i ? ", " : "", opts_at(i)->name);
-    err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists them), "
+    err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists "
+                          "them), "
             "bug.NUMBER, or one of %s", name, all.p);
     buf_free(&all);
     return false;

@@ -8,8 +8,8 @@
 #include "kernels/json.h"
 #include "repl/compare/facts.h"
 
-/* What another value of a fact may change: of an option as its row says. By the rules of kernels.h a
- * row does not depend on its neighbours, so neither page size nor chunks nor trees may change a
+/* What another value of a fact may change: of an option as its row says. By the rules of kernels.h
+ * a row does not depend on its neighbours, so neither page size nor chunks nor trees may change a
  * number. */
 static unsigned nature_of(const char *name)
 {
@@ -37,7 +37,8 @@ static bool same_device(const char *a, const char *b)
     return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
 }
 
-void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may)
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
+                    unsigned may)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->at[i].name, name) == 0)
@@ -71,9 +72,11 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
         if (!other && bug)
             other = xstrdup("off");
         bool differs = mine && other && (bug || drafter || (*mine && *other)) &&
-                       !(strcmp(name, "device") ? strcmp(mine, other) == 0 : same_device(mine, other));
+                       !(strcmp(name, "device") ? strcmp(mine, other) == 0
+                                                : same_device(mine, other));
         if (differs)
-            conditions_add(c, name, swapped ? other : mine, swapped ? mine : other, nature_of(name));
+            conditions_add(c, name, swapped ? other : mine, swapped ? mine : other,
+                           nature_of(name));
         free(name);
         free(mine);
         free(other);
@@ -85,7 +88,8 @@ static void compare_lines(struct conditions *c, const char *a, const char *b, bo
 static void compare_served(struct conditions *c, const char *about_a, const char *about_b)
 {
     const unsigned may = MAY_NUMBER | MAY_STEP;
-    char *a = about_a ? facts_value(about_a, "served") : NULL, *b = about_b ? facts_value(about_b, "served") : NULL;
+    char *a = about_a ? facts_value(about_a, "served") : NULL,
+        *b = about_b ? facts_value(about_b, "served") : NULL;
     if (!a != !b)
         conditions_add(c, "served", a ? a : "no", b ? b : "no", may);
     else if (a)

@@ -1,5 +1,5 @@
-/* conditions.h - what two runs of a session were computed with differently, and what each difference
- * may change in their results. Main thread only.
+/* conditions.h - what two runs of a session were computed with differently, and what each
+ * difference may change in their results. Main thread only.
  */
 #ifndef AERIE_CONDITIONS_H
 #define AERIE_CONDITIONS_H
@@ -21,7 +21,8 @@ struct conditions {
 void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
                      const char *about_b, const char *settings_b);
 /* Adds a condition, unless there is one of this name. */
-void conditions_add(struct conditions *c, const char *name, const char *a, const char *b, unsigned may);
+void conditions_add(struct conditions *c, const char *name, const char *a, const char *b,
+                    unsigned may);
 void conditions_free(struct conditions *c);
 /* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);

@@ -140,7 +140,8 @@ static bool same_row(const struct emitted *x, const struct emitted *y)
 static bool same_best(const struct emitted *x, const struct emitted *y)
 {
     const struct token_fact *a = x->fact, *b = y->fact;
-    return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
+    return same_row(x, y) ||
+           same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
 }
 
 /* Whether the rows from which the first differing token and those before it were chosen are equal
@@ -152,7 +153,8 @@ static bool chosen_from_equal_rows(const struct step_row *a, const struct step_r
     if (!a->facts || !b->facts)
         return false;
     for (bool same = true; i < n && same; i++) {
-        struct emitted x = {a->tokens.v[i], a->n, &a->facts[i]}, y = {b->tokens.v[i], b->n, &b->facts[i]};
+        struct emitted x = {a->tokens.v[i], a->n, &a->facts[i]},
+            y = {b->tokens.v[i], b->n, &b->facts[i]};
         same = x.token == y.token;
         if (!(same ? same_row(&x, &y) : same_best(&x, &y)))
             return false;
@@ -170,13 +172,14 @@ static bool choices(struct difference *d, const struct step_row *a, const struct
            numbers(d, DIFF_SAMPLER, "accepted", x->accepted, y->accepted, in) ||
            numbers(d, DIFF_SAMPLER, "bonus token", x->bonus, y->bonus, in) ||
            differ_ids(&a->tokens, &b->tokens, DIFF_SAMPLER, in, d) ||
-           numbers(d, DIFF_SAMPLER, "random numbers drawn", (int64_t)x->draws, (int64_t)y->draws, in) ||
+           numbers(d, DIFF_SAMPLER, "random numbers drawn", (int64_t)x->draws, (int64_t)y->draws,
+                   in) ||
            (a->tree && b->tree &&
             digests(d, DIFF_SAMPLER, tree_digest(a->tree), tree_digest(b->tree), in));
 }
 
-/* Compares two records of the same step. pages: both runs number pages alike, so page digests can be
- * compared. */
+/* Compares two records of the same step. pages: both runs number pages alike, so page digests can
+ * be compared. */
 static bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
                         const struct diff_names *in, struct difference *d)
 {
@@ -255,7 +258,8 @@ void counts_logp(struct diff_counts *n, float a, float b, int turn, int token)
     }
 }
 
-static bool by_position(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+static bool by_position(struct comparison *of, const struct trace_turn *a,
+                        const struct trace_turn *b)
 {
     const struct conditions *c = &of->all;
     const struct diff_names *in = of->in;
@@ -302,23 +306,25 @@ static bool faults_on(const char *settings)
     return false;
 }
 
-/* Whether the sides may be stopped at different places: a historical fault is on on both, and what it
- * does depends on pages, trees and numbers, of which some differ. */
-static bool stops_may_differ(const struct conditions *c, const struct trace_turn *a, const struct trace_turn *b)
+/* Whether the sides may be stopped at different places: a historical fault is on on both, and what
+ * it does depends on pages, trees and numbers, of which some differ. */
+static bool stops_may_differ(const struct conditions *c, const struct trace_turn *a,
+                             const struct trace_turn *b)
 {
     return c->may & ~(unsigned)(MAY_FAULT | MAY_BUILD) && !(c->may & MAY_FAULT) &&
            faults_on(a->settings) && faults_on(b->settings);
 }
 
-/* Whether later turns have different contexts. A turn without a reply leaves nothing in the context;
- * a replay that got further takes its reply back. */
+/* Whether later turns have different contexts. A turn without a reply leaves nothing in the
+ * context; a replay that got further takes its reply back. */
 static bool contexts_part(const struct trace_turn *a, const struct trace_turn *b)
 {
     int x = trace_emitted(a), y = trace_emitted(b);
     return x && y && x != y;
 }
 
-static void say_stop(struct diff_counts *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say_stop(struct diff_counts *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 static void say_stop(struct diff_counts *n, const char *fmt, ...)
 {
@@ -331,7 +337,8 @@ static void say_stop(struct diff_counts *n, const char *fmt, ...)
 }
 
 /* A fault ended the turn on both sides. */
-static bool both_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+static bool both_stopped(struct comparison *of, const struct trace_turn *a,
+                         const struct trace_turn *b)
 {
     int at = trace_emitted(a);
     bool steps = of->how != DIFF_EXACTLY || !a->n_step || a->n_step == b->n_step;
@@ -343,17 +350,19 @@ static bool both_stopped(struct comparison *of, const struct trace_turn *a, cons
     }
     of->n.over = contexts_part(a, b);
     if (at != trace_emitted(b))
-        say_stop(&of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: %.90s%s",
+        say_stop(&of->n, "turn %d was stopped after %d token%s %s, after %d %s, by the same rule: "
+                         "%.90s%s",
                  a->n, at, plural(at), of->in->a, trace_emitted(b), of->in->b, a->fault,
                  of->n.over ? "; later turns have different contexts" : "");
     else
-        say_stop(&of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s", a->n, at,
-                 plural(at), a->fault);
+        say_stop(&of->n, "turn %d was stopped after the same %d token%s on both sides: %.140s",
+                 a->n, at, plural(at), a->fault);
     return false;
 }
 
 /* A fault ended the turn on one side only. */
-static bool one_stopped(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
+static bool one_stopped(struct comparison *of, const struct trace_turn *a,
+                        const struct trace_turn *b)
 {
     const struct trace_turn *bad = a->fault[0] ? a : b;
     const char *where = bad == a ? of->in->a : of->in->b;
@@ -364,7 +373,8 @@ static bool one_stopped(struct comparison *of, const struct trace_turn *a, const
         return differ_set(&of->d, DIFF_STOP, "%.200s (%s only)", bad->fault, where);
     at_steps(&of->d, 0, 0);
     of->n.over = contexts_part(a, b);
-    say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, and what "
+    say_stop(&of->n, "turn %d was stopped %s only; the historical fault is on on both sides, "
+                     "and what "
              "it does depends on what differs: %.90s%s", a->n, where, bad->fault,
              of->n.over ? "; later turns have different contexts" : "");
     return false;
@@ -392,8 +402,8 @@ static void quote(const char *text, char out[64])
     snprintf(out + n, 64 - n, "%s", *p ? "..." : "");
 }
 
-bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
-                    struct difference *d)
+bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
+                    const struct diff_names *in, struct difference *d)
 {
     char x[64], y[64];
     const char *mine = a->user ? a->user : "", *other = b->user ? b->user : "";

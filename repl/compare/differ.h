@@ -49,12 +49,13 @@ struct told_reply {
     bool ended;       /* by a stop token */
     int64_t counted;  /* tokens as the program counted them */
 };
-/* The first token that differs, or, if a side tells no ids, the first byte of the texts; -1: none. */
+/* The first token that differs, or, if a side tells no ids, the first byte of the texts; -1:
+ * none. */
 int differ_replies(const struct told_reply *a, const struct told_reply *b, bool *by_text);
 
 /* Compares the prompts of two turns by their ids, or, where they are not known, by the messages. */
-bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
-                    struct difference *d);
+bool differ_prompts(const struct trace_turn *a, const struct trace_turn *b,
+                    const struct diff_names *in, struct difference *d);
 
 /* Compares how many turns two runs have. */
 bool differ_numbers_of_turns(const struct trace *a, const struct trace *b,
@@ -70,9 +71,10 @@ struct diff_counts {
     bool facts;       /* by position: log probabilities were compared */
     bool text_only;   /* a turn whose steps the first run does not have was compared by its reply */
     int stopped;      /* turns that a fault, a cancel or a crash stopped: compared up to there */
-    char stop[256];   /* what is to be said of the first of them that a fault stopped; "": nothing */
-    bool over;        /* a fault stopped that turn at different tokens, so later turns have different
-                         contexts and were not compared */
+    char stop[256];   /* what is to be said of the first of them that a fault stopped; "":
+                         nothing */
+    bool over;        /* a fault stopped that turn at different tokens, so later turns have
+                         different contexts and were not compared */
     int64_t n_logp;   /* equal tokens whose log probabilities both sides know; ... */
     double most;      /* ... their largest difference, */
     int most_turn, most_token; /* of this turn's reply */

@@ -15,7 +15,8 @@ static bool say(char *why, size_t n, const char *fmt, ...)
     return true;
 }
 
-static bool numbers_differ(const char *what, int a, int b, const struct diff_names *in, char *why, size_t n)
+static bool numbers_differ(const char *what, int a, int b, const struct diff_names *in, char *why,
+                           size_t n)
 {
     return a != b && say(why, n, "%s %d %s, %d %s", what, a, in->a, b, in->b);
 }
@@ -27,8 +28,8 @@ static int by_page(const void *a, const void *b)
 }
 
 /* Whether the columns from `first` to that of position `last` have a page each, all different. */
-static bool columns_wrong(const struct page_history *h, enum pool_id p, int first, int last, const char *in,
-                          char *why, size_t n)
+static bool columns_wrong(const struct page_history *h, enum pool_id p, int first, int last,
+                          const char *in, char *why, size_t n)
 {
     const struct page_fold *f = &h->pool[p];
     int P = h->page_size, end = last < 0 ? 0 : last / P + 1, k = 0;
@@ -38,7 +39,8 @@ static bool columns_wrong(const struct page_history *h, enum pool_id p, int firs
     int32_t (*page)[2] = xcalloc((size_t)max_int(1, end), sizeof *page);
     for (int c = first / P; c < end && !wrong; c++) {
         if (c >= f->n || f->page[c] == 0)
-            wrong = say(why, n, "position %d has no page of the %s pool %s", c * P, pool_name(p), in);
+            wrong = say(why, n, "position %d has no page of the %s pool %s", c * P, pool_name(p),
+                        in);
         else if (k++ >= 0) {
             page[k - 1][0] = f->page[c];
             page[k - 1][1] = c;
@@ -48,8 +50,8 @@ static bool columns_wrong(const struct page_history *h, enum pool_id p, int firs
         qsort(page, (size_t)k, sizeof *page, by_page);
     for (int i = 1; i < k && !wrong; i++)
         if (page[i][0] == page[i - 1][0])
-            wrong = say(why, n, "positions %d and %d share page %d of the %s pool %s", page[i - 1][1] * P,
-                        page[i][1] * P, page[i][0], pool_name(p), in);
+            wrong = say(why, n, "positions %d and %d share page %d of the %s pool %s",
+                        page[i - 1][1] * P, page[i][1] * P, page[i][0], pool_name(p), in);
     free(page);
     return wrong;
 }
@@ -62,7 +64,8 @@ static bool windows_meet(const struct page_history *a, const struct page_history
     return x < y + b->page_size && y < x + a->page_size;
 }
 
-static bool tables_differ(const struct page_history h[2], const struct diff_names *in, char *why, size_t n)
+static bool tables_differ(const struct page_history h[2], const struct diff_names *in, char *why,
+                          size_t n)
 {
     const struct context_lengths *x = &h[0].lengths, *y = &h[1].lengths;
     if (numbers_differ("context length", x->length, y->length, in, why, n) ||
@@ -70,8 +73,8 @@ static bool tables_differ(const struct page_history h[2], const struct diff_name
         numbers_differ("cells of the draft", x->drafted, y->drafted, in, why, n))
         return true;
     if (h[0].pool[POOL_SWA].total && h[1].pool[POOL_SWA].total && !windows_meet(&h[0], &h[1]))
-        return say(why, n, "the swa pool holds positions from %d on %s, from %d on %s", x->window_lo, in->a,
-                   y->window_lo, in->b);
+        return say(why, n, "the swa pool holds positions from %d on %s, from %d on %s",
+                   x->window_lo, in->a, y->window_lo, in->b);
     for (int i = 0; i < 2; i++) {
         const char *where = i ? in->b : in->a;
         const struct context_lengths *l = &h[i].lengths;
@@ -99,7 +102,8 @@ bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct
     return !m->unknown && tables_differ(m->h, in, why, n);
 }
 
-void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b, int from)
+void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b,
+                  int from)
 {
     const struct trace_turn *of[] = {a, b};
     for (int i = 0; i < 2; i++)

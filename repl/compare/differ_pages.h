@@ -24,7 +24,8 @@ struct page_meaning {
 bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,
                   const struct diff_names *in, char *why, size_t n);
 /* Applies the page events of the steps of a turn from index `from` on, which are not compared. */
-void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b, int from);
+void pages_follow(struct page_meaning *m, const struct trace_turn *a, const struct trace_turn *b,
+                  int from);
 void page_meaning_free(struct page_meaning *m);
 
 #endif

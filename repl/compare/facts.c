@@ -125,7 +125,8 @@ void facts_computed(const char *about, struct buf *out)
     };
     char *device = facts_value(about, "device");
     char *url = facts_value(about, "server_url");
-    buf_str(out, url && *url ? url : device && *device ? device : url ? "a server" : "an unknown device");
+    buf_str(out, url && *url ? url : device && *device ? device : url ? "a server"
+            : "an unknown device");
     free(device);
     free(url);
     for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
@@ -154,9 +155,10 @@ void facts_json(const char *lines, struct buf *json)
 
 void facts_pack(const struct pack_about *a, struct buf *out)
 {
-    static const char *const kept[] = {"with text", "no text, token ids kept", "no text, no token ids"};
-    buf_printf(out, "%s; %d turn%s, %d step%s", kept[a->level], a->turns, plural(a->turns), a->steps,
-               plural(a->steps));
+    static const char *const kept[] = {"with text", "no text, token ids kept",
+                                       "no text, no token ids"};
+    buf_printf(out, "%s; %d turn%s, %d step%s", kept[a->level], a->turns, plural(a->turns),
+               a->steps, plural(a->steps));
     if (a->trees[0])
         buf_printf(out, "; trees of %s", a->trees);
     buf_printf(out, "; seal %.12s", a->seal);
@@ -245,7 +247,8 @@ static void compare_line(const char *name, const char *log, void *arg)
                                           "server_facts"};
     static const struct {
         const char *name, *model;
-    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"}, {"draft_sha", "draft model"}};
+    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"},
+    {"draft_sha", "draft model"}};
     struct compare *c = arg;
     for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
         if (strcmp(name, unbound[i]) == 0)
@@ -303,10 +306,11 @@ void facts_diff_print(const struct facts_diff *d, struct buf *out)
     }
 }
 
-bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
-                       struct buf *out)
+bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b,
+                       int variant, struct buf *out)
 {
-    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
+    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT,
+                                           [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
                           .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,

@@ -46,8 +46,8 @@ void facts_pack(const struct pack_about *a, struct buf *out);
 /* The description of an open pack as a JSON object; null for a log. */
 void facts_pack_json(const struct pack_about *a, struct buf *json);
 /* Appends why a fault cannot fire with the open model under these settings. False: it can. */
-bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
-                       struct buf *out);
+bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b,
+                       int variant, struct buf *out);
 /* The lines as a JSON object of strings. */
 void facts_json(const char *lines, struct buf *json);
 

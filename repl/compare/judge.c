@@ -80,8 +80,8 @@ void band_free(struct band *b)
     *b = (struct band){0};
 }
 
-/* The margin of a token over the rival that it has in the base. If its rival is another one, only its
- * own log probability is compared. */
+/* The margin of a token over the rival that it has in the base. If its rival is another one, only
+ * its own log probability is compared. */
 static double margin_over(const struct token_fact *f, const struct token_fact *base)
 {
     return f->rival == base->rival ? margin_of(f)

@@ -1,9 +1,9 @@
-/* judge.h - what the verdicts of verdict.c and verdict_served.c share: runs of the sides, and the band
- * of rounding. Only these files include it. Main thread only.
+/* judge.h - what the verdicts of verdict.c and verdict_served.c share: runs of the sides, and the
+ * band of rounding. Only these files include it. Main thread only.
  *
- * The margin of a token is its log probability less its best rival's. Rounding moves margins: a side
- * is run again, given its tokens, with noise of the size of roundings. The band of a token is the
- * root mean square of its margin's movements over these runs, but at least the median token's.
+ * The margin of a token is its log probability less its best rival's. Rounding moves margins: a
+ * side is run again, given its tokens, with noise of the size of roundings. The band of a token is
+ * the root mean square of its margin's movements over these runs, but at least the median token's.
  */
 #ifndef AERIE_JUDGE_H
 #define AERIE_JUDGE_H
@@ -72,9 +72,9 @@ struct band_ask {
     double parting;            /* the movement where the choices part; 0: none */
     double clear;              /* bands beyond which more runs change no verdict; 0: none */
 };
-/* Measures the band by NOISE_LEAST runs, and by NOISE_MOST if a movement lies beyond it; fills in the
- * report's runs, size and worst movement. *first: the first token (index in b->at) whose movement
- * lies beyond; -1: none. False: the side cannot be run, or there is no token. */
+/* Measures the band by NOISE_LEAST runs, and by NOISE_MOST if a movement lies beyond it; fills in
+ * the report's runs, size and worst movement. *first: the first token (index in b->at) whose
+ * movement lies beyond; -1: none. False: the side cannot be run, or there is no token. */
 bool band_measure(struct judge *j, struct band *b, const struct band_ask *ask, int *first);
 /* Whether the movement where the choices part lies beyond the band. */
 bool band_parts(const struct judge *j, const struct band *b, double parting);

@@ -123,7 +123,8 @@ static bool logits_differ(const struct probe *a, const struct probe *b, const st
         int x = m->a[i] - a->row0, y = m->b[i] - b->row0;
         bool known = a->best[x][0] >= 0 && b->best[y][0] >= 0;
         bool differs = known && (memcmp(a->best[x], b->best[y], sizeof a->best[x]) != 0 ||
-                                 memcmp(a->best_logp[x], b->best_logp[y], sizeof a->best_logp[x]) != 0);
+                                 memcmp(a->best_logp[x], b->best_logp[y], sizeof a->best_logp[x]) !=
+                                 0);
         p->rows += differs;
         if (differs && p->row < 0) {
             p->row = m->a[i];

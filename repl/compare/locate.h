@@ -1,5 +1,5 @@
-/* locate.h - finds the first layer and operation whose tapped results differ between two runs by more
- * than they may. Main thread only.
+/* locate.h - finds the first layer and operation whose tapped results differ between two runs by
+ * more than they may. Main thread only.
  */
 #ifndef AERIE_LOCATE_H
 #define AERIE_LOCATE_H
@@ -36,7 +36,8 @@ void bands_free(struct bands *b);
 struct row_map {
     int n, a[PROBE_ROWS], b[PROBE_ROWS];
 };
-/* All kept rows of two passes over the same tree or chunk. False: they have other numbers of rows. */
+/* All kept rows of two passes over the same tree or chunk. False: they have other numbers of
+ * rows. */
 bool rows_all(const struct probe *a, const struct probe *b, struct row_map *m);
 /* The row from which token `at` of the tokens that a step emitted was chosen; -1: not kept. */
 int row_of_token(const struct probe *p, const struct step_row *s, int at);

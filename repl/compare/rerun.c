@@ -158,7 +158,8 @@ static bool run_text_request(struct rerun *r, enum request_kind kind, const char
 /* The facts of the opened engine as "name=value" lines, as the log has them. */
 static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
-    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\ndevice=%s\nflags=%s\n", i->model_sha,
+    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\ndevice=%s\nflags=%s\n",
+               i->model_sha,
                i->tokenizer_sha, i->draft_sha, i->device ? i->device : "", facts_build());
     facts_config(o, i, out);
 }
@@ -241,12 +242,13 @@ static bool read_logged(struct logged_engine *l, const struct rerun_how *how, co
 
 static bool open_failed(const struct rerun_how *how, const struct logged_engine *l, struct err *e)
 {
-    bool moved = !how->model_given && !rerun_changes(how->with, how->n_with, "model=") && l->opts.model &&
-                 access(l->opts.model, R_OK) != 0;
+    bool moved = !how->model_given && !rerun_changes(how->with, how->n_with, "model=") &&
+                 l->opts.model && access(l->opts.model, R_OK) != 0;
     if (moved)
         err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
     else if (l->device && l->opts.device == l->device)
-        err_prefix(e, "%sthe session was computed on %s", how->refusal ? how->refusal : "", l->device);
+        err_prefix(e, "%sthe session was computed on %s", how->refusal ? how->refusal : "",
+                   l->device);
     return false;
 }
 
@@ -306,7 +308,8 @@ static bool get_engine(struct rerun *r, const struct logged_engine *l, struct er
  * model. */
 static bool wrong_model(const struct rerun *r, const struct logged_engine *l, const char *about)
 {
-    bool instead = l->opts.model == r->how.engine.model && !r->how.model_given && !facts_served(about);
+    bool instead = l->opts.model == r->how.engine.model && !r->how.model_given &&
+                   !facts_served(about);
     char *sha = instead ? facts_value(about, "model_sha") : NULL;
     bool wrong = instead && (!r->backend || !sha ||
                              strcmp(sha, backend_info(r->backend)->model_sha) != 0);
@@ -504,9 +507,12 @@ static bool add_shapes(const struct rerun *r, const struct act *a, const struct 
         if (op->op != OP_SHAPE || op->turn != a->user.n)
             continue;
         settings_init(&set);
-        bool stepped = int_at(&shape, &s.step) && *shape++ == ' ', plain = stepped && !strcmp(shape, "0-0-1");
-        if (!stepped || s.step < 1 || (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
-            return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; expected a step "
+        bool stepped = int_at(&shape, &s.step) && *shape++ == ' ',
+            plain = stepped && !strcmp(shape, "0-0-1");
+        if (!stepped || s.step < 1 ||
+            (!plain && (!settings_set(&set, "draft.shape", shape, e) || set.auto_shape)))
+            return err_set(e, ERR_DB, "turn %d: the log has the draft's shape \"%.40s\"; "
+                                      "expected a step "
                            "and a shape as 5-1-6", a->user.n, op->text);
         if (!plain)
             s = (struct shape_change){s.step, set.steps, set.topk, set.nodes};
@@ -529,15 +535,16 @@ static void logged_prompt(const struct rerun *r, const struct act *a, struct ids
 }
 
 /* A server's ids must be ids of this engine's model. */
-static bool ids_known(const struct rerun *r, const struct act *a, const struct ids *ids, const char *what,
-                      struct err *e)
+static bool ids_known(const struct rerun *r, const struct act *a, const struct ids *ids,
+                      const char *what, struct err *e)
 {
     int n = backend_info(r->backend)->vocab;
     for (int i = 0; i < ids->n; i++)
         if (ids->v[i] < 0 || ids->v[i] >= n)
-            return err_set(e, ERR_USAGE, "turn %d: id %d at position %d of the %s is not in the vocabulary of this model, "
-                           "which has %d; the server's model is another (-m DIR names its folder)", a->user.n,
-                           ids->v[i], i, what, n);
+            return err_set(e, ERR_USAGE, "turn %d: id %d at position %d of the %s is not in the "
+                                         "vocabulary of this model, "
+                           "which has %d; the server's model is another (-m DIR names its folder)",
+                           a->user.n, ids->v[i], i, what, n);
     return true;
 }
 
@@ -560,8 +567,8 @@ static bool ran_on(const struct rerun *r, const struct act *a)
     int32_t stop[MAX_STOP];
     const struct ids *reply = &a->reply.tokens;
     bool found = false;
-    if (!r->served || !r->backend->jobs || !a->reply.stop || !strcmp(a->reply.stop, stop_name(STOP_END)))
-        return false;
+    if (!r->served || !r->backend->jobs || !a->reply.stop ||
+        !strcmp(a->reply.stop, stop_name(STOP_END))) return false;
     int n = chat_stops(r->backend->jobs->chat(r->backend), stop);
     for (int i = 0; i < reply->n && !found; i++)
         for (int k = 0; k < n; k++)
@@ -569,7 +576,8 @@ static bool ran_on(const struct rerun *r, const struct act *a)
     return found;
 }
 
-/* Whether the turn's work is cut into steps as in the log, so that its steps have the log's numbers. */
+/* Whether the turn's work is cut into steps as in the log, so that its steps have the log's
+ * numbers. */
 static bool steps_as_logged(const struct rerun *r, const struct act *a)
 {
     struct conditions c = {0};
@@ -582,9 +590,9 @@ static bool steps_as_logged(const struct rerun *r, const struct act *a)
     return same;
 }
 
-/* Stops the turn where the log's turn was stopped: after the same step, or, if steps are cut otherwise,
- * at the same token. A fault that stopped it in the step behind that place is looked for there. A fault
- * in the prompt is looked for up to the first token. */
+/* Stops the turn where the log's turn was stopped: after the same step, or, if steps are cut
+ * otherwise, at the same token. A fault that stopped it in the step behind that place is looked for
+ * there. A fault in the prompt is looked for up to the first token. */
 static void stop_as_logged(const struct rerun *r, const struct act *a, struct request *rq)
 {
     int steps = a->reply.n_steps, tokens = a->reply.tokens.n;
@@ -644,8 +652,10 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         request_free(&rq);
     ok = ok && run_request(r, &rq, e);
     r->turn = NULL;
-    if (ok && !last && !r->stop && (act_cut_short(a) || a->fault) && !a->reply.tokens.n && r->n_reply)
-        ok = run_text_request(r, RQ_UNDO, a->session, NULL, e); /* the log's context has no such reply */
+    if (ok && !last && !r->stop && (act_cut_short(a) || a->fault) && !a->reply.tokens.n &&
+        r->n_reply)
+        ok = run_text_request(r, RQ_UNDO, a->session, NULL, e); /* the log's context has no such
+                                                                   reply */
     r->reached |= last;
     r->stop |= last;
     return ok;
@@ -656,11 +666,13 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
 {
     *r = (struct rerun){.how = *how, .on = *on, .by_ids = s->by_ids, .served = s->served};
     if (s->no_ids)
-        return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, not "
+        return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, "
+                                     "not "
                        "computed again");
     for (int i = 0; i < s->n && !how->forced; i++)
         if (facts_served(s->act[i].about))
-            return err_set(e, ERR_USAGE, "the session was computed by a server, so it cannot be computed "
+            return err_set(e, ERR_USAGE, "the session was computed by a server, "
+                                         "so it cannot be computed "
                            "again here; replay --forced gives its tokens to the local engine");
     r->live = xcalloc((size_t)s->n + 1, sizeof *r->live);
     r->logged = xcalloc((size_t)s->n + 1, sizeof *r->logged);

@@ -1,5 +1,5 @@
-/* rerun.h - runs a saved session again: opens an engine as the log names it, with changes, and sends
- * it the script's requests up to a step. Main thread only.
+/* rerun.h - runs a saved session again: opens an engine as the log names it, with changes, and
+ * sends it the script's requests up to a step. Main thread only.
  *
  * What the engine reports goes to callbacks; nothing is saved. Settings, faults and options of
  * opening that are changed keep the changed value for the whole session: operations of the log that
@@ -31,7 +31,8 @@ struct rerun_how {
     const char *refusal; /* prefix of the message that the log's backend cannot be opened, or
                             NULL */
     bool forced;    /* each reply is given the recorded tokens */
-    const struct trace *given; /* forced: the tokens are this run's, turn by turn; NULL: the log's */
+    const struct trace *given; /* forced: the tokens are this run's, turn by turn; NULL: the
+                                  log's */
     int turn, step; /* the session ends after this step of this turn; step 0: after the turn; 0, 0:
                        at its end */
     bool hold;      /* pause before the step and after it: see `held` */
@@ -41,8 +42,8 @@ struct rerun_how {
 
 /* NULL members are not called. The act is NULL for events outside a turn. */
 struct rerun_calls {
-    /* An engine is open, before its first request. about: the log's facts of the run. now: the facts
-     * of this engine as it was opened, with the changes. False and *e: the rerun ends. */
+    /* An engine is open, before its first request. about: the log's facts of the run. now: the
+     * facts of this engine as it was opened, with the changes. False and *e: the rerun ends. */
     bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
     void (*turn)(void *arg, const struct act *a); /* a turn is about to be sent */
     /* May take parts of the event. False: the turn is cancelled and the rerun ends. */

@@ -192,7 +192,8 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
         return err_set(e, ERR_DB, "session %s has more than 1000 parents", id);
     if (!hdb_find(d, id, &row, e))
         return false;
-    struct script_reader r = {.s = s, .d = d, .session = row.id, .until_run = until_run, .end = INT64_MAX};
+    struct script_reader r = {.s = s, .d = d, .session = row.id, .until_run = until_run,
+                              .end = INT64_MAX};
     bool ok = hdb_runs(d, row.id, take_run, &r, e) >= 0;
     if (ok && !r.n_run)
         ok = err_set(e, ERR_DB, "session %s has no run in its log", row.id);

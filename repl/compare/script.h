@@ -26,7 +26,8 @@ struct act {
 };
 
 struct script {
-    struct act *act; /* in the order they happened; without a turn that another process writes now */
+    struct act *act; /* in the order they happened; without a turn that another process writes
+                        now */
     int n;
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;

@@ -16,7 +16,8 @@ struct running {
     struct buf settings; /* of the turn that runs */
 };
 
-static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
+static bool on_opened(void *arg, struct backend *b, const char *about, const char *now,
+                      struct err *e)
 {
     struct running *x = arg;
     x->out->about.n = 0;
@@ -97,9 +98,11 @@ static bool add_noise(struct running *x, struct err *e)
     return x->how.engine.backend != NULL;
 }
 
-bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e)
+bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f,
+              struct err *e)
 {
-    const char **with = xmalloc((size_t)(s->how.n_with + 2) * sizeof *with); /* and two of add_changes() */
+    /* and two of add_changes() */
+    const char **with = xmalloc((size_t)(s->how.n_with + 2) * sizeof *with);
     struct rerun run = {0};
     struct running x = {.side = s, .ask = ask, .out = f, .run = &run, .how = s->how};
     *f = (struct run_facts){0};

@@ -39,14 +39,15 @@ struct run_facts {
     struct probe *probe;  /* NULL: none */
     char no_probe[160];   /* why */
     uint64_t checks;      /* plans checked */
-    char rule[256];       /* the violated rule that ended it, which the log does not have in that turn;
-                             "": none */
+    char rule[256];       /* the violated rule that ended it, which the log does not have in that
+                             turn; "": none */
     struct violation at;  /* the same as fields */
     int rule_turn, rule_step;
 };
 
 /* Runs a side again. False and *e: it cannot be run here. The caller ends with run_facts_free(). */
-bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e);
+bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f,
+              struct err *e);
 void run_facts_free(struct run_facts *f);
 
 #endif

@@ -20,8 +20,8 @@ static void free_turn(struct trace_turn *t)
     ids_free(&t->reply);
 }
 
-/* A session's turn numbers only grow, so a number that was there before begins a fork's own turns: the
- * parent's after the fork are dropped. */
+/* A session's turn numbers only grow, so a number that was there before begins a fork's own turns:
+ * the parent's after the fork are dropped. */
 static struct trace_turn *add_turn(struct trace *t, int n)
 {
     while (t->n && t->turn[t->n - 1].n >= n)
@@ -109,7 +109,8 @@ void trace_event(struct trace *t, const struct event *ev)
         free(x->user);
         x->user = xstrdup(ev->text.p ? ev->text.p : "");
     } else if (ev->kind == EV_STEP) {
-        struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
+        struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec,
+                               .tokens = ev->tokens,
                                .facts = ev->facts, .tree = ev->tree};
         page_pack(&ev->lengths, ev->pages, ev->n_pages, &row.pages);
         add_step(x, &row);

@@ -46,7 +46,8 @@ void trace_free(struct trace *t);
 int trace_step_of(const struct trace_turn *t, int i, int *at);
 /* That step, or NULL; t may be NULL. */
 const struct step_row *trace_token(const struct trace_turn *t, int i, int *at);
-/* What the logits said of the token; NULL: not known. *step (may be NULL): the step's number, 0: none. */
+/* What the logits said of the token; NULL: not known. *step (may be NULL): the step's number, 0:
+ * none. */
 const struct token_fact *trace_fact(const struct trace_turn *t, int i, int *step);
 /* Tokens that the steps emitted. */
 int trace_emitted(const struct trace_turn *t);

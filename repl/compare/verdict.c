@@ -99,7 +99,8 @@ static void compare_keys(struct judge *j, int turn, const int step[2])
     struct run_facts f[2];
     bool ok = true;
     for (int side = 0; side < 2; side++) {
-        struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .layer = r->place.layer,
+        struct run_ask ask = {.turn = turn, .step = step[side], .probe = true,
+                              .layer = r->place.layer,
                               .row = side ? r->place.row_b : r->place.row};
         ok = run_side(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
     }
@@ -109,8 +110,8 @@ static void compare_keys(struct judge *j, int turn, const int step[2])
         run_facts_free(&f[side]);
 }
 
-/* Runs both sides up to a step with taps and looks for the first difference of any size. A pass with
- * more rows than a probe keeps is looked through in parts. */
+/* Runs both sides up to a step with taps and looks for the first difference of any size. A pass
+ * with more rows than a probe keeps is looked through in parts. */
 static bool find_place(struct judge *j, int turn, const int step[2], int token)
 {
     struct report *r = j->r;
@@ -120,7 +121,8 @@ static bool find_place(struct judge *j, int turn, const int step[2], int token)
     for (int row = token >= 0 ? -1 : 0; ok && !found && row < n_rows; row += PROBE_ROWS) {
         struct run_facts f[2];
         for (int side = 0; side < 2; side++) {
-            struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .row = row, .layer = -1};
+            struct run_ask ask = {.turn = turn, .step = step[side], .probe = true, .row = row,
+                                  .layer = -1};
             ok = run_side(j, side, &ask, &f[side], "with taps") && f[side].probe && ok;
         }
         ok = ok && map_rows(&f[0], &f[1], turn, token, &m);
@@ -163,7 +165,8 @@ static void find_reach(struct judge *j)
         else if (f[0].rule[0] || f[1].rule[0])
             report_say(
                 j->r,
-                "the checker kept a pass from running; with check=off the replay shows what it computes");
+                "the checker kept a pass from running; with check=off the replay shows what it "
+                "computes");
         else if (!d.class)
             report_say(j->r,
                        "the tokens and their log probabilities are equal to the end: %d tokens",
@@ -249,11 +252,12 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
 static bool find_in_chunks(struct judge *j, int turn, const int step[2])
 {
     const struct trace_turn *a = turn_of(j->t[0], turn), *b = turn_of(j->t[1], turn);
-    bool same = step[0] == step[1] && a && b && a->n_step >= step[0] && j->r->diff.class == DIFF_LOGITS;
+    bool same = step[0] == step[1] && a && b && a->n_step >= step[0] &&
+                j->r->diff.class == DIFF_LOGITS;
     for (int i = 0; same && i < step[0] - 1; i++) {
         const int at[2] = {i + 1, i + 1};
-        if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i || b->step[i].rec.rows != a->step[i].rec.rows)
-            return false;
+        if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i ||
+            b->step[i].rec.rows != a->step[i].rec.rows) return false;
         if (find_place(j, turn, at, -1))
             return true;
     }
@@ -308,7 +312,8 @@ static float noise_size(const struct buf *a, const struct buf *b)
 
 /* Measures the bands of one token's row: the first side with noise against the first side without.
  * *plain: the first side without drafting, with taps at the token. */
-static bool tap_bands(struct judge *j, int turn, int token, float size, int runs, struct run_facts *plain)
+static bool tap_bands(struct judge *j, int turn, int token, float size, int runs,
+                      struct run_facts *plain)
 {
     struct run_facts once;
     struct run_ask ask = {.turn = turn, .forced = j->t[0], .plain = true, .row = -1, .layer = -1};
@@ -336,7 +341,8 @@ static bool tap_bands(struct judge *j, int turn, int token, float size, int runs
 }
 
 /* The first layer at which the row of a token lies beyond the band. */
-static void place_beyond(struct judge *j, int turn, int token, float size, const struct trace *forced_b)
+static void place_beyond(struct judge *j, int turn, int token, float size,
+                         const struct trace *forced_b)
 {
     struct report *r = j->r;
     struct run_facts plain, other = {0};
@@ -393,13 +399,13 @@ static void say_band(struct judge *j)
     struct report *r = j->r;
     report_say(
         j->r,
-        "noise band: %d runs of %s with noise of %.2g of each element that enters a product, given the "
-        "same tokens: margins move by %.3g",
+        "noise band: %d runs of %s with noise of %.2g of each element that enters a product, "
+        "given the same tokens: margins move by %.3g",
         r->noise_runs, j->ask->who[0], (double)r->noise, r->band);
     report_say(
         j->r,
-        "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, token %d)",
-        r->worst, r->worst_turn, r->worst_token);
+        "between the sides the margins of the same tokens move by at most %.2g bands (turn %d, "
+        "token %d)", r->worst, r->worst_turn, r->worst_token);
     if (r->has_margin)
         report_say(j->r, "margin where the tokens part: %.3g, %.2g bands", r->margin,
                    r->margin / fmax(r->band, 1e-12));
@@ -414,7 +420,8 @@ static void judge_rounding(struct judge *j)
     bool model = false;
     for (int i = 0; i < r->conditions.n; i++)
         model |= strcmp(r->conditions.at[i].name, "model_sha") == 0;
-    if (model || (r->diff.class == DIFF_SAMPLER && r->conditions.may & MAY_SAMPLE) || j->ask->log_only) {
+    if (model || (r->diff.class == DIFF_SAMPLER && r->conditions.may & MAY_SAMPLE) ||
+        j->ask->log_only) {
         r->verdict = j->ask->log_only && !model ? VERDICT_OPEN : VERDICT_PURPOSE;
         return;
     }
@@ -505,7 +512,8 @@ static bool judge_local(struct judge *j, struct err *e)
     differ_traces(j->t[0], j->t[1], DIFF_BY_CONDITIONS, &j->ask->names, &r->diff, &r->conditions,
                   &r->counts);
     bool rounds = r->conditions.may & (MAY_ROUND | MAY_LOGITS);
-    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE || r->diff.class == DIFF_STOP;
+    bool other = r->diff.class == DIFF_PROMPT || r->diff.class == DIFF_MESSAGE ||
+                 r->diff.class == DIFF_STOP;
     say_stops(j);
     if ((r->diff.class && r->diff.class != DIFF_MESSAGE) || rounds)
         say_conditions(j);

@@ -1,8 +1,8 @@
-/* verdict.h - where two runs of a session first differ, in which layer and operation, and whether that
- * is a bug, rounding, or what was changed on purpose. Main thread only.
+/* verdict.h - where two runs of a session first differ, in which layer and operation, and whether
+ * that is a bug, rounding, or what was changed on purpose. Main thread only.
  *
- * The engine computes the same bits every time, and a row's bits depend neither on its neighbours nor
- * on pages or trees (kernels/kernels.h). So if none of the changed conditions may round
+ * The engine computes the same bits every time, and a row's bits depend neither on its neighbours
+ * nor on pages or trees (kernels/kernels.h). So if none of the changed conditions may round
  * differently, the first difference of any size is a bug; its class, the checker's rule and the
  * taps show which. If numbers may differ by rounding (precision, cells, device, weights), the band
  * of rounding is measured: the first side runs several times, in float32 on the CPU and given its
@@ -65,8 +65,8 @@ struct report {
     bool served;
     const char *in[2];      /* the sides' names in messages: "in a" */
     double margins[2];      /* at the first difference, each side's own; NAN: not reported */
-    int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the largest
-                               difference of them */
+    int n_logp;             /* tokens whose log probabilities both sides know; counts.most is the
+                               largest difference of them */
     double logp_median;
     bool forced;            /* the local engine was given the server's tokens */
     int given, parts;       /* number of tokens given; at how many of them it would have chosen
@@ -82,8 +82,8 @@ struct verdict_ask {
     const struct trace *log_b; /* the second side, from its log; NULL: the second side is run with
                                   the options `b` */
     bool log_only;             /* nothing is run again (log_b is there) */
-    bool forced;               /* the first side is a server's; the second is the local engine, given the
-                                  first one's prompts and tokens. log_b NULL */
+    bool forced;               /* the first side is a server's; the second is the local engine,
+                                  given the first one's prompts and tokens. log_b NULL */
     bool no_band;              /* with `forced`: the band is not measured */
     struct diff_names names; /* "in a", "in b" */
     const char *who[2];      /* "a", "b" */
@@ -91,7 +91,8 @@ struct verdict_ask {
     void *arg;
 };
 
-/* False and *e: the second side had to be run, and cannot be. The caller ends with report_free(). */
+/* False and *e: the second side had to be run, and cannot be. The caller ends with
+ * report_free(). */
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e);
 void report_free(struct report *r);
 /* One more line of evidence; beyond MAX_EVIDENCE it is dropped. */

@@ -71,7 +71,8 @@ static char *fact_value(const char *about, const char *name)
     if (!facts_served(about))
         return facts_value(about, name);
     char *facts = facts_value(about, "server_facts"), *value = NULL;
-    json_t *all = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL, *v = json_object_get(all, name);
+    json_t *all = facts ? json_parse(facts, strlen(facts), 0, NULL) : NULL,
+        *v = json_object_get(all, name);
     if (json_is_string(v) && json_string_length(v))
         value = xstrdup(json_string_value(v));
     json_decref(all);
@@ -108,8 +109,8 @@ static bool note_fact(struct judge *j, const char *name, char *a, char *b, unsig
     return same;
 }
 
-/* Whether the sides are the same build of aerie with the same weights on the same kind of device: then every
- * bit must agree. */
+/* Whether the sides are the same build of aerie with the same weights on the same kind of device:
+ * then every bit must agree. */
 static bool note_facts(struct judge *j, const char *a, const char *b)
 {
     bool same =
@@ -155,8 +156,8 @@ static void say_conditions(struct judge *j)
         if (j->served[i] && !weights)
             report_say(
                 j->r,
-                "%s does not report its weights%s: a model of the same name is taken for the same model",
-                j->ask->who[i], precision ? "" : " or its precision");
+                "%s does not report its weights%s: a model of the same name is taken for the same "
+                "model", j->ask->who[i], precision ? "" : " or its precision");
         free(weights);
         free(precision);
     }
@@ -298,8 +299,8 @@ static void forced_prompt(struct judge *j, const struct trace_turn *a, const str
     if (a->n_prompt >= 0 && a->n_prompt != b->prompt.n)
         report_say(
             j->r,
-            "turn %d: the prompt rendered here has %d tokens, the server counted %lld: another chat template or "
-            "tokenizer",
+            "turn %d: the prompt rendered here has %d tokens, the server counted %lld: "
+            "another chat template or tokenizer",
             a->n, b->prompt.n, (long long)a->n_prompt);
 }
 
@@ -378,14 +379,14 @@ static void judge_band(struct judge *j)
         r->band = band_at(&b, r->diff.turn, r->diff.token);
         report_say(
             j->r,
-            "noise band: %d runs of the local engine with roundings of bf16, given the same tokens: margins move by "
-            "%.3g",
+            "noise band: %d runs of the local engine with roundings of bf16, "
+            "given the same tokens: margins move by %.3g",
             r->noise_runs, b.usual);
         if (r->worst > 0)
             report_say(
                 j->r,
-                "margins of the same tokens differ between the sides by at most %.2g bands (turn %d, token %d)",
-                r->worst, r->worst_turn, r->worst_token);
+                "margins of the same tokens differ between the sides by at most %.2g bands (turn "
+                "%d, token %d)", r->worst, r->worst_turn, r->worst_token);
         if (there)
             report_say(j->r, "where the choices part, the margin moved by %.3g or more: %.2g bands",
                        parting(r), parting(r) / r->band);
@@ -417,8 +418,8 @@ static void judge_logs(struct judge *j)
     if (r->diff.class == DIFF_LOGITS && r->sampled)
         report_say(
             j->r,
-            "the replies were sampled: the sides draw other random numbers, so another token is no difference of "
-            "the numbers");
+            "the replies were sampled: the sides draw other random numbers, so another token is no "
+            "difference of the numbers");
 }
 
 static void say_ids(struct judge *j)
@@ -426,8 +427,8 @@ static void say_ids(struct judge *j)
     if (j->no_prompt)
         report_say(
             j->r,
-            "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were the same is not known",
-            j->no_prompt, plural(j->no_prompt));
+            "the prompts' ids are not known on both sides for %d turn%s: whether the prompts were "
+            "the same is not known", j->no_prompt, plural(j->no_prompt));
     if (j->rendered)
         report_say(j->r,
                    "the server told no ids of %d prompt%s: rendered by the local chat template",
@@ -454,8 +455,8 @@ static void judge_exact(struct judge *j)
         return;
     report_say(
         j->r,
-        "the server is the same build of aerie with the same weights on the same kind of device, which computes the "
-        "same bits: the band is 0");
+        "the server is the same build of aerie with the same weights on the same kind of device, "
+        "which computes the same bits: the band is 0");
     if (r->counts.most > 0 || (r->diff.class == DIFF_LOGITS && !r->sampled))
         r->verdict = VERDICT_BEYOND;
 }

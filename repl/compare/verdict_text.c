@@ -52,18 +52,20 @@ static void write_difference(const struct report *r, struct sheet *out)
     label(out, "differs");
     if (d->class == DIFF_NONE) {
         sheet_printf(out, ST_GOOD, "nowhere");
-        sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns, plural(r->counts.turns),
-                     r->counts.tokens, plural(r->counts.tokens),
+        sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns,
+                     plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens),
                      r->counts.by_position ? "by position" : "and every step");
         if (r->served) /* log probabilities have a line of their own */
             sheet_add(out, ST_TEXT, r->counts.text_only ? ", texts where no ids are known" : "");
         else if (r->counts.facts && r->counts.most > 0)
-            sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
+            sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g",
+                         r->counts.most);
         else if (r->counts.facts)
             sheet_add(out, ST_TEXT, ", equal log probabilities");
         if (r->counts.stopped)
             sheet_printf(out, ST_TEXT, "; %d turn%s up to where %s stopped", r->counts.stopped,
-                         plural(r->counts.stopped), r->counts.stopped == 1 ? "it was" : "they were");
+                         plural(r->counts.stopped), r->counts.stopped == 1 ? "it was"
+                         : "they were");
         sheet_line(out);
         return;
     }
@@ -149,10 +151,11 @@ static void write_margin(const struct report *r, struct sheet *out)
     if (!r->has_margin || r->served)
         return;
     label(out, "margin");
-    sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin, r->chosen[0],
-                 r->chosen[1]);
+    sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin,
+                 r->chosen[0], r->chosen[1]);
     if (r->noise_runs)
-        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band, r->noise_runs);
+        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band,
+                     r->noise_runs);
     sheet_line(out);
 }
 

@@ -1,4 +1,5 @@
-/* ask.c - see ask.h. Names, defaults and messages of errors are those of vLLM 0.26 where it has them. */
+/* ask.c - see ask.h. Names, defaults and messages of errors are those of vLLM 0.26 where it has
+ * them. */
 #include "repl/http/ask.h"
 
 #include <math.h>
@@ -62,7 +63,8 @@ static bool get_int(const json_t *o, const char *name, int64_t lo, int64_t hi, i
 {
     json_t *v = get(o, name);
     double real = json_is_real(v) ? json_real_value(v) : 0;
-    int64_t n = json_is_real(v) ? (fabs(real) < 1e15 ? (int64_t)real : hi + 1) : json_integer_value(v);
+    int64_t n = json_is_real(v) ? (fabs(real) < 1e15 ? (int64_t)real : hi + 1)
+                                : json_integer_value(v);
     if (!v)
         return true;
     if (!json_is_number(v) || (json_is_real(v) && real != floor(real)))
@@ -157,7 +159,8 @@ static bool content_of(const json_t *m, int at, struct buf *out, struct refusal 
         return refuse(r, 400, where, "content should be a string or a list of parts");
     json_array_foreach(v, i, part) {
         json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 || !json_is_string(text))
+        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 ||
+            !json_is_string(text))
             return refuse(r, 400, where, "only parts of type \"text\" are supported");
         if (i)
             buf_char(out, '\n');
@@ -183,7 +186,8 @@ static bool read_message(const json_t *m, int at, struct message *out, struct re
     while (i < sizeof roles / sizeof *roles && strcmp(roles[i].name, json_string_value(role)) != 0)
         i++;
     if (i == sizeof roles / sizeof *roles)
-        return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, user or assistant",
+        return refuse(r, 400, where, "role \"%.40s\" is not supported; expected system, "
+                                     "user or assistant",
                       json_string_value(role));
     if (!content_of(m, at, &text, r)) {
         buf_free(&text);
@@ -269,7 +273,8 @@ bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids
     return ok;
 }
 
-static bool read_ids(const json_t *list, const struct ask_of *of, struct ids *out, struct refusal *r)
+static bool read_ids(const json_t *list, const struct ask_of *of, struct ids *out,
+                     struct refusal *r)
 {
     json_t *v;
     size_t i;
@@ -298,7 +303,8 @@ static bool add_prompt(struct ask *a, const struct ask_of *of, const json_t *v, 
         return refuse(r, 400, "prompt", "a prompt holds a NUL character");
     size_t most = tok_most_bytes(of->tok, of->context, TOK_SPECIAL);
     if (json_string_length(v) > most)
-        return refuse(r, 400, "prompt", "the prompt has %zu bytes; the context of %d tokens holds at most %zu",
+        return refuse(r, 400, "prompt", "the prompt has %zu bytes; the context of %d tokens holds "
+                                        "at most %zu",
                       json_string_length(v), of->context, most);
     a->text[i] = xstrdup(json_string_value(v));
     return ask_encode(of, json_string_value(v), json_string_length(v), bare, &a->prompt[i], r) &&
@@ -341,14 +347,15 @@ static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, s
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
 /* Ranges are those of the settings (engine/settings.h), so that the log can name them. */
-static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *o, struct refusal *r)
+static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *o,
+                          struct refusal *r)
 {
     const json_int_t seed_most = INT64_C(9007199254740991);
     json_t *seed = get(o, "seed");
     if (!get_real(o, "temperature", 0, 100, &a->temperature, r) ||
         !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
-        !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) || !get_int(o, "n", 1, MOST_CHOICES, &a->n, r))
-        return false;
+        !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) ||
+        !get_int(o, "n", 1, MOST_CHOICES, &a->n, r)) return false;
     a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
@@ -377,7 +384,8 @@ static bool read_lengths(struct ask *a, const json_t *o, struct refusal *r)
 static bool add_stop(struct ask *a, const json_t *v, struct refusal *r)
 {
     if (!json_is_string(v) || json_string_length(v) == 0)
-        return refuse(r, 400, "stop", "stop should be a text or a list of texts, none of them empty");
+        return refuse(r, 400, "stop", "stop should be a text or a list of texts, "
+                                      "none of them empty");
     if (json_string_length(v) > STOP_BYTES || a->n_stop == MOST_STOPS)
         return refuse(r, 400, "stop", "stop: at most %d texts of %d bytes", MOST_STOPS, STOP_BYTES);
     buf_add(&a->stop[a->n_stop++], json_string_value(v), json_string_length(v));
@@ -395,10 +403,13 @@ static bool read_stops(struct ask *a, const struct ask_of *of, const json_t *o, 
             return false;
     }
     if (ids && (!json_is_array(ids) || json_array_size(ids) > MOST_STOPS))
-        return refuse(r, 400, "stop_token_ids", "stop_token_ids should be a list of at most %d ids", MOST_STOPS);
+        return refuse(r, 400, "stop_token_ids", "stop_token_ids should be a list of at most %d ids",
+                      MOST_STOPS);
     json_array_foreach(ids, i, one) {
-        if (!json_is_integer(one) || json_integer_value(one) < 0 || json_integer_value(one) >= of->vocab)
-            return refuse(r, 400, "stop_token_ids", "stop_token_ids should hold ids of the vocabulary");
+        if (!json_is_integer(one) || json_integer_value(one) < 0 ||
+            json_integer_value(one) >= of->vocab)
+            return refuse(r, 400, "stop_token_ids",
+                          "stop_token_ids should hold ids of the vocabulary");
         a->stop_id[a->n_stop_id++] = (int32_t)json_integer_value(one);
     }
     return get_bool(o, "include_stop_str_in_output", &a->keep_stop, r);
@@ -412,7 +423,8 @@ static bool read_stream(struct ask *a, const json_t *o, struct refusal *r)
     if (!opt)
         return true;
     if (!a->stream)
-        return refuse(r, 400, "stream_options", "Stream options can only be defined when `stream=True`.");
+        return refuse(r, 400, "stream_options",
+                      "Stream options can only be defined when `stream=True`.");
     if (!json_is_object(opt))
         return refuse(r, 400, "stream_options", "stream_options should be an object");
     if (!get_bool(opt, "include_usage", &a->usage, r) ||
@@ -431,13 +443,15 @@ static bool read_logprobs(struct ask *a, const json_t *o, struct refusal *r)
         if (!get_bool(o, "logprobs", &on, r))
             return false;
         if (!on && json_number_value(get(o, "top_logprobs")) != 0)
-            return refuse(r, 400, "top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
+            return refuse(r, 400, "top_logprobs",
+                          "when using `top_logprobs`, `logprobs` must be set to true.");
         int top = 0;
         if (!get_int(o, "top_logprobs", 0, JOB_TOP, &top, r))
             return false;
         a->top = on ? top : -1;
     } else if (json_is_true(get(o, "logprobs"))) {
-        return refuse(r, 400, "logprobs", "logprobs should be an integer: how many of the best tokens");
+        return refuse(r, 400, "logprobs", "logprobs should be an integer: how many of the best "
+                                          "tokens");
     } else if (!json_is_false(get(o, "logprobs")) &&
                !get_int(o, "logprobs", 0, JOB_TOP, &a->top, r)) {
         return false;
@@ -449,7 +463,8 @@ static bool read_logprobs(struct ask *a, const json_t *o, struct refusal *r)
     if (a->echo && a->top >= 0)
         a->prompt_top = max_int(a->prompt_top, a->top);
     if (a->prompt_top >= 0 && a->stream && !a->echo)
-        return refuse(r, 400, "prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+        return refuse(r, 400, "prompt_logprobs",
+                      "`prompt_logprobs` are not available when `stream=True`.");
     return get_bool(o, "return_token_ids", &a->ids, r) &&
            get_bool(o, "return_tokens_as_token_ids", &a->names_ids, r);
 }
@@ -459,22 +474,25 @@ static bool check_room(const struct ask *a, const struct ask_of *of, struct refu
     if (a->n * a->n_prompt > MOST_CHOICES)
         return refuse(r, 400, "n", "more than %d replies to one request", MOST_CHOICES);
     if (a->most > of->context)
-        return refuse(r, 400, "max_tokens", "max_tokens=%d cannot be greater than max_model_len=%d. Please "
-                      "request fewer output tokens.", a->most, of->context);
+        return refuse(r, 400, "max_tokens",
+                      "max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer "
+                      "output tokens.", a->most, of->context);
     for (int i = 0; i < a->n_prompt; i++) {
         int n = a->prompt[i].n, least = a->most < 0 ? 1 : a->most;
         if (n > of->context - least)
-            return refuse(r, 400, "input_tokens", "This model's maximum context length is %d tokens. However, "
-                          "you requested %d output tokens and your prompt contains %d input tokens, for a total "
-                          "of %d tokens. Please reduce the length of the input prompt or the number of requested "
-                          "output tokens.", of->context, least, n, n + least);
+            return refuse(r, 400, "input_tokens",
+                          "This model's maximum context length is %d tokens. However, "
+                          "you requested %d output tokens and your prompt contains %d input "
+                          "tokens, for a total of %d tokens. Please reduce the length of the input "
+                          "prompt or the number of requested output tokens.", of->context, least, n,
+                          n + least);
     }
     return true;
 }
 
 /* ---- the fields that are not read -------------------------------------------------------------
- * Those of OpenAI, vLLM, llama-server, ollama and their clients: which are read, which cannot change
- * an answer, and which ask for what every answer is anyway. */
+ * Those of OpenAI, vLLM, llama-server, ollama and their clients: which are read, which cannot
+ * change an answer, and which ask for what every answer is anyway. */
 
 enum { CHAT = 1, COMPLETION = 2, BOTH = CHAT | COMPLETION };
 

@@ -28,7 +28,8 @@ enum { MOST_STOPS = 16, MOST_CHOICES = 128, STOP_BYTES = 1024 };
 struct ask {
     bool chat;           /* else a completion */
     struct ids *prompt;  /* (n_prompt) */
-    char **text;         /* (n_prompt) what a log shows as the user's message; NULL: a prompt of ids */
+    char **text;         /* (n_prompt) what a log shows as the user's message; NULL: a prompt of
+                            ids */
     int n_prompt, n;     /* replies to each prompt */
     char *system;        /* of a chat, or NULL */
     double temperature, top_p, min_p;
@@ -66,12 +67,13 @@ json_t *ask_object(const char *body, size_t n, struct refusal *r);
 bool ask_is_model(const char *name, const struct ask_of *of, struct refusal *r);
 /* Whether the request names this server's model, or none. */
 bool ask_model(const json_t *o, const struct ask_of *of, struct refusal *r);
-/* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are matched. */
+/* Appends the ids of a text: with the tokenizer's bos unless `bare`; special tokens in it are
+ * matched. */
 bool ask_encode(const struct ask_of *of, const char *text, size_t n, bool bare, struct ids *out,
                 struct refusal *r);
-/* Appends the ids of the request's "messages", in the style that it asks for; fit: they are refused if
- * the context cannot hold their bytes. *user and *system (which may be NULL) receive copies of the last
- * user message and of the system message, or NULL. */
+/* Appends the ids of the request's "messages", in the style that it asks for; fit: they are refused
+ * if the context cannot hold their bytes. *user and *system (which may be NULL) receive copies of
+ * the last user message and of the system message, or NULL. */
 bool ask_messages(const json_t *o, const struct ask_of *of, bool fit, struct ids *out, char **user,
                   char **system, struct refusal *r);
 

@@ -20,7 +20,8 @@ static bool is_stopped(const struct body *b, struct refusal *r)
     return stop_asked(&b->stop) && !refuse(r, 503, NULL, "the server ends");
 }
 
-static bool read_tokenize(const struct ask_of *of, json_t *o, struct ids *ids, bool *strs, struct refusal *r)
+static bool read_tokenize(const struct ask_of *of, json_t *o, struct ids *ids, bool *strs,
+                          struct refusal *r)
 {
     json_t *prompt = json_object_get(o, "prompt");
     bool bare = json_is_false(json_object_get(o, "add_special_tokens"));
@@ -30,7 +31,8 @@ static bool read_tokenize(const struct ask_of *of, json_t *o, struct ids *ids, b
     if (!json_object_get(o, "messages"))
         return refuse(r, 400, "prompt", "expected prompt, a text, or messages");
     if (json_is_false(json_object_get(o, "add_generation_prompt")))
-        return refuse(r, 400, "add_generation_prompt", "add_generation_prompt: false is not supported");
+        return refuse(r, 400, "add_generation_prompt",
+                      "add_generation_prompt: false is not supported");
     return ask_messages(o, of, false, ids, NULL, NULL, r);
 }
 
@@ -48,7 +50,8 @@ static void put_tokens(struct body *b, const struct ids *ids, bool strs)
         jput_open(out, '[');
     else
         jput_null(out);
-    for (int i = 0; strs && i < ids->n && !(i % CHECK_EVERY == 0 && is_stopped(b, &b->refused)); i++)
+    for (int i = 0; strs && i < ids->n && !(i % CHECK_EVERY == 0 && is_stopped(b, &b->refused));
+         i++)
         token_spelling(b->of->tok, ids->v[i], out);
     if (strs)
         jput_close(out, ']');
@@ -76,8 +79,10 @@ static bool read_tokens(struct body *b, const json_t *list, struct ids *ids)
     json_array_foreach(list, i, v) {
         if (i % CHECK_EVERY == 0 && is_stopped(b, r))
             return false;
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= b->of->vocab)
-            return refuse(r, 400, "tokens", "tokens should hold ids of the vocabulary, 0 to %d", b->of->vocab - 1);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+            json_integer_value(v) >= b->of->vocab)
+            return refuse(r, 400, "tokens", "tokens should hold ids of the vocabulary, 0 to %d",
+                          b->of->vocab - 1);
         ids_add(ids, (int32_t)json_integer_value(v));
     }
     return true;
@@ -89,7 +94,8 @@ static void detokenize(struct body *b)
     struct buf text = {0};
     struct buf *out = &b->answer;
     json_t *o = ask_object(b->text.p, b->text.n, &b->refused);
-    if (o && ask_model(o, b->of, &b->refused) && read_tokens(b, json_object_get(o, "tokens"), &ids)) {
+    if (o && ask_model(o, b->of, &b->refused) &&
+        read_tokens(b, json_object_get(o, "tokens"), &ids)) {
         tok_decode(b->of->tok, ids.v, ids.n, true, &text);
         jput_record(out, "%.*s{prompt}", (int)text.n, text.n ? text.p : "");
     }
@@ -190,7 +196,8 @@ static bool start(struct bodies *all, struct body_reader *r, struct err *e)
     int rc = pthread_create(&r->thread, NULL, reader_main, r);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     r->started = rc == 0;
-    return r->started || err_set(e, ERR_USAGE, "cannot start a thread for requests: %s", strerror(rc));
+    return r->started || err_set(e, ERR_USAGE, "cannot start a thread for requests: %s",
+                                 strerror(rc));
 }
 
 struct bodies *bodies_open(struct err *e)

@@ -1,9 +1,9 @@
-/* body.h - the bodies of requests are read on threads of their own: JSON, the ids of prompts, and the
- * answers of /tokenize and /detokenize.
+/* body.h - the bodies of requests are read on threads of their own: JSON, the ids of prompts, and
+ * the answers of /tokenize and /detokenize.
  *
  * The time for a body grows with the body, and the loop that serves all connections (front.c) must
- * not wait for it. One thread reads the bodies of up to SHORT_BYTES, which holds every prompt that a
- * context can hold, the other one the longer ones: these delay each other only. A body that is
+ * not wait for it. One thread reads the bodies of up to SHORT_BYTES, which holds every prompt that
+ * a context can hold, the other one the longer ones: these delay each other only. A body that is
  * stopped is read no further, within a fraction of a second.
  *
  * Threads: all functions belong to the main thread. A body that was given to bodies_read() is the
@@ -43,7 +43,8 @@ int bodies_fd(const struct bodies *all); /* readable when bodies_next() has one 
 void bodies_read(struct bodies *all, struct body *b); /* takes over b until bodies_next() */
 /* A body that was read, or whose reading was stopped; NULL: none. The caller frees it. */
 struct body *bodies_next(struct bodies *all);
-struct body *body_new(enum body_kind kind, const struct ask_of *of, struct buf *text, void *call); /* takes over *text */
+/* takes over *text */
+struct body *body_new(enum body_kind kind, const struct ask_of *of, struct buf *text, void *call);
 void body_stop(struct body *b); /* it is refused with status 503 when, or before, it is read */
 void body_free(struct body *b);
 

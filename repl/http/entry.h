@@ -1,13 +1,13 @@
 /* entry.h - who may enter `aerie serve`: places and time limits of connections, and what the
  * head of a request must show. Main thread.
  *
- * A connection waits while it has no whole request: from its beginning, and again after each answer.
- * It is a stranger until a request on it was let in: one with the key, if there is a key, else one
- * with a proper Host. A stranger must complete a request within HEAD_S seconds, another connection
- * within NEXT_S, and both have a second more for each BODY_RATE bytes of a body. Strangers hold at
- * most half of the places, those of one address an eighth. A newcomer that finds no place takes that
- * of the connection that has waited longest; so no number of slow clients keeps others out, and half
- * of the places are for those who have shown the key. */
+ * A connection waits while it has no whole request: from its beginning, and again after each
+ * answer. It is a stranger until a request on it was let in: one with the key, if there is a key,
+ * else one with a proper Host. A stranger must complete a request within HEAD_S seconds, another
+ * connection within NEXT_S, and both have a second more for each BODY_RATE bytes of a body.
+ * Strangers hold at most half of the places, those of one address an eighth. A newcomer that finds
+ * no place takes that of the connection that has waited longest; so no number of slow clients keeps
+ * others out, and half of the places are for those who have shown the key. */
 #ifndef AERIE_SERVE_ENTRY_H
 #define AERIE_SERVE_ENTRY_H
 

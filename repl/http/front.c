@@ -2,8 +2,8 @@
  *
  * libmicrohttpd runs on an epoll descriptor of its own, which front_wait() waits for beside the
  * backend's. A request whose body is being read (body.h), or that waits for tokens, is suspended.
- * libmicrohttpd does not watch its connection meanwhile, so this file does, to find clients that have
- * disconnected. A stream is written from the reply only as fast as its client reads. */
+ * libmicrohttpd does not watch its connection meanwhile, so this file does, to find clients that
+ * have disconnected. A stream is written from the reply only as fast as its client reads. */
 #include "repl/http/body.h"
 #include "repl/http/entry.h"
 
@@ -71,7 +71,8 @@ struct route {
     const char *method, *path; /* a path that ends in "/" is the beginning of one */
     enum MHD_Result (*answer)(struct call *c);
     bool open; /* needs no key */
-    int body;  /* 1 + its enum body_kind: `answer` is called when the body was read; 0: it has none */
+    int body;  /* 1 + its enum body_kind: `answer` is called when the body was read; 0: it has
+                  none */
 };
 
 static bool is_read(const struct route *r)
@@ -88,7 +89,8 @@ static bool is_last(const struct call *c)
     return c->unread || c->half_closed || poll(&p, 1, 0) != 0;
 }
 
-static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Response *r, const char *type)
+static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Response *r,
+                                  const char *type)
 {
     MHD_add_response_header(r, "Server", "aerie/" AERIE_VERSION);
     if (type)
@@ -114,8 +116,9 @@ static enum MHD_Result put_answer(struct call *c, int status, struct MHD_Respons
 /* Takes the buffer's memory. */
 static enum MHD_Result send_text(struct call *c, int status, struct buf *b, const char *type)
 {
-    struct MHD_Response *r = b->n ? MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_FREE)
-                                  : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r =
+        b->n ? MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_FREE)
+             : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!b->n)
         buf_free(b);
     *b = (struct buf){0};
@@ -249,7 +252,8 @@ static bool is_json(struct call *c)
 static void request_name(struct call *c, char out[64])
 {
     const char *id = MHD_lookup_connection_value(c->conn, MHD_HEADER_KIND, "X-Request-Id");
-    size_t n = id ? strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.") : 0;
+    size_t n = id ? strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
+                  : 0;
     bool fits = id && n > 0 && n < 64 && !id[n];
     snprintf(out, 64, "%s", fits ? id : "");
 }
@@ -269,7 +273,8 @@ static enum MHD_Result read_body(struct call *c)
     return MHD_YES;
 }
 
-/* The request needs its body no more. One that is being read is freed when the reading has ended. */
+/* The request needs its body no more. One that is being read is freed when the reading has
+ * ended. */
 static void leave_body(struct call *c)
 {
     if (c->reading) {
@@ -396,7 +401,8 @@ static enum MHD_Result post_reset(struct call *c)
         buf_str(&b, "{\"success\":true}");
         return send_json(c, &b);
     }
-    refuse(&r, 503, NULL, "replies are computed now; the prefix cache can be emptied when there are none");
+    refuse(&r, 503, NULL, "replies are computed now; the prefix cache can be emptied when there "
+                          "are none");
     return send_refusal(c, &r);
 }
 
@@ -490,7 +496,8 @@ static void choose(struct call *c)
         refuse(&c->refused, 405, NULL, "%.200s takes %s only", c->path,
                reads ? "GET and HEAD" : c->route->method);
     else if (c->route->body && !is_json(c))
-        refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is allowed");
+        refuse(&c->refused, 400, NULL, "Unsupported Media Type: Only 'application/json' is "
+                                       "allowed");
 }
 
 static void add_body(struct call *c, const char *part, size_t n)
@@ -536,9 +543,10 @@ static struct call *new_call(struct front *f, struct MHD_Connection *conn, const
     return c;
 }
 
-/* libmicrohttpd calls this with the head of a request, with each part of its body, at its end, and again
- * when it was resumed. */
-static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const char *path, const char *method,
+/* libmicrohttpd calls this with the head of a request, with each part of its body, at its end, and
+ * again when it was resumed. */
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const char *path,
+                                  const char *method,
                                   const char *version, const char *part, size_t *n, void **state)
 {
     struct call *c = *state;
@@ -562,8 +570,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const 
         return send_preflight(c);
     if (c->task)
         return answer_task(c);
-    if ((c->got ? stop_asked(&c->got->stop) : c->route->body && c->f->s->ending) && serve_refuses(c->f->s, &c->refused))
-        return send_refusal(c, &c->refused);
+    if ((c->got ? stop_asked(&c->got->stop) : c->route->body && c->f->s->ending) &&
+        serve_refuses(c->f->s, &c->refused)) return send_refusal(c, &c->refused);
     if (c->got && c->got->refused.status)
         return send_refusal(c, &c->got->refused);
     if (!c->route->body || c->got)
@@ -580,14 +588,15 @@ static void tell(const struct call *c)
         return;
     n = snprintf(line, sizeof line, "%s %.127s %d", c->method, c->path, c->gone ? 499 : c->status);
     if (c->n_prompt)
-        n += snprintf(line + n, sizeof line - (size_t)n, ", %lld + %lld tokens", (long long)c->n_prompt,
-                      (long long)c->n_generated);
+        n += snprintf(line + n, sizeof line - (size_t)n, ", %lld + %lld tokens",
+                      (long long)c->n_prompt, (long long)c->n_generated);
     snprintf(line + n, sizeof line - (size_t)n, ", %.0f ms%s", (double)(clock_ns() - c->ns) / 1e6,
              c->gone ? ", the client left" : c->broken ? ", the reply failed" : "");
     o->told(o->told_arg, line);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *conn, void **state, enum MHD_RequestTerminationCode how)
+static void on_completed(void *arg, struct MHD_Connection *conn, void **state,
+                         enum MHD_RequestTerminationCode how)
 {
     struct call *c = *state;
     struct front *f = arg;
@@ -716,19 +725,23 @@ static void quiet(void *arg, const char *fmt, va_list ap)
 static bool listen_at(struct front *f, const struct sockaddr *at, unsigned flags, struct err *e)
 {
     const struct serve_opts *o = &f->s->opt;
-    f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0, NULL, NULL,
-                            on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL, MHD_OPTION_SOCK_ADDR, at,
-                            MHD_OPTION_CONNECTION_LIMIT,
+    f->d = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | flags, 0,
+                            NULL, NULL,
+                            on_request, f, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
+                            MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
                             (unsigned)(entry_places(&f->entry) + PLACES_SPARE),
-                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
+                            MHD_OPTION_CONNECTION_TIMEOUT,
+                            (unsigned)(o->timeout_s ? o->timeout_s : TIMEOUT_S),
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, f,
                             MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_END);
-    const union MHD_DaemonInfo *i = f->d ? MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    const union MHD_DaemonInfo *i = f->d ? MHD_get_daemon_info(f->d, MHD_DAEMON_INFO_EPOLL_FD)
+                                         : NULL;
     if (i) {
         f->fd = i->epoll_fd;
         return true;
     }
-    return err_set(e, ERR_USAGE, "cannot listen at %s, port %d: %s", o->host, o->port, strerror(errno));
+    return err_set(e, ERR_USAGE, "cannot listen at %s, port %d: %s", o->host, o->port,
+                   strerror(errno));
 }
 
 struct front *front_open(struct serve *s, struct err *e)
@@ -747,7 +760,8 @@ struct front *front_open(struct serve *s, struct err *e)
                   ? listen_at(f, (struct sockaddr *)&a4, 0, e)
               : inet_pton(AF_INET6, s->opt.host, &a6.sin6_addr) == 1
                   ? listen_at(f, (struct sockaddr *)&a6, MHD_USE_IPv6, e)
-                  : err_set(e, ERR_USAGE, "--host cannot be \"%.80s\"; expected an address such as 127.0.0.1 or ::1",
+                  : err_set(e, ERR_USAGE, "--host cannot be \"%.80s\"; expected an address such as "
+                                          "127.0.0.1 or ::1",
                             s->opt.host);
     if (ok)
         return f;

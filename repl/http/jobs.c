@@ -41,7 +41,8 @@ void serve_cancel(struct serve *s, struct task *t)
 static bool start_job(struct serve *s, struct task *t, struct reply_job *j, struct err *e)
 {
     const struct ask *a = &t->ask;
-    struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->temperature, .top_p = (float)a->top_p,
+    struct job_ask ask = {.id = ++s->last_id, .temperature = (float)a->temperature,
+                          .top_p = (float)a->top_p,
                           .min_p = (float)a->min_p, .top_k = a->top_k,
                           .seed = job_seed(a, j->reply.index), .most = a->most, .run_on = a->run_on,
                           .top = max_int(a->top, 0), .prompt_top = a->prompt_top};
@@ -70,7 +71,8 @@ bool serve_refuses(const struct serve *s, struct refusal *r)
     return s->lost || s->ending;
 }
 
-struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r)
+struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call,
+                         struct refusal *r)
 {
     struct err e = {0};
     if (s->lost || s->ending) {

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-static const double first_s[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20,
-                                 40, 80, 160, 640, 2560, 0};
-static const double between_s[] = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20,
-                                   40, 80, 0};
-static const double whole_s[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960,
-                                 1920, 7680, 0};
-static const double tokens[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000,
-                                100000, 200000, 500000, 1000000, 0};
+static const double first_s[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5,
+                                 7.5, 10, 20, 40, 80, 160, 640, 2560, 0};
+static const double between_s[] = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5,
+                                   7.5, 10, 20, 40, 80, 0};
+static const double whole_s[] = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120,
+                                 240, 480, 960, 1920, 7680, 0};
+static const double tokens[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000,
+                                50000, 100000, 200000, 500000, 1000000, 0};
 
 static void add(struct histogram *h, const double *le, double v)
 {
@@ -91,20 +91,23 @@ static void histogram(struct page *p, const char *name, const char *help, const 
         sum += h->count[i];
         if (le[i])
             snprintf(edge, sizeof edge, "%.15g", le[i]);
-        buf_printf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, p->labels, edge, (unsigned long long)sum);
+        buf_printf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, p->labels, edge,
+                   (unsigned long long)sum);
         if (!le[i])
             break;
     }
-    buf_printf(p->out, "%s_count{%s} %llu\n%s_sum{%s} %.17g\n", name, p->labels, (unsigned long long)h->n, name,
-               p->labels, h->sum);
+    buf_printf(p->out, "%s_count{%s} %llu\n%s_sum{%s} %.17g\n", name, p->labels,
+               (unsigned long long)h->n, name, p->labels, h->sum);
 }
 
 static void drafts(struct page *p, const struct meter *m)
 {
     counter(p, "vllm:spec_decode_num_drafts_total", "Steps that drafted.", m->drafts.cycles);
     counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", m->drafts.drafted);
-    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Accepted drafted tokens.", m->drafts.accepted);
-    head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens by depth.");
+    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Accepted drafted tokens.",
+            m->drafts.accepted);
+    head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Accepted drafted tokens by depth.");
     for (int d = 1; d < TREE_MAX && m->drafts.depth[d].drafted; d++) {
         char more[32];
         snprintf(more, sizeof more, "position=\"%d\"", d - 1);
@@ -121,15 +124,20 @@ static void requests(struct page *p, const struct meter *m)
     counter(p, "vllm:prompt_tokens_total", "Prompt tokens.", m->prompt);
     counter(p, "vllm:prompt_tokens_cached_total", "Prompt tokens whose KV was held.", m->cached);
     counter(p, "vllm:generation_tokens_total", "Generated tokens.", m->generated);
-    counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", m->prompt);
-    counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", m->cached);
+    counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+            m->prompt);
+    counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+            m->cached);
     head(p, "vllm:request_success_total", "counter", "Replies that ended, by reason.");
     for (int i = 0; i < 4; i++)
         sample(p, "vllm:request_success_total", why[i].label, (double)m->finished[why[i].f]);
     counter(p, "aerie:requests_refused_total", "Requests answered with an error.", m->refused);
-    histogram(p, "vllm:time_to_first_token_seconds", "Time to the first token.", first_s, &m->first);
-    histogram(p, "vllm:inter_token_latency_seconds", "Time between steps of a reply.", between_s, &m->between);
-    histogram(p, "vllm:e2e_request_latency_seconds", "Time to the end of a reply.", whole_s, &m->whole);
+    histogram(p, "vllm:time_to_first_token_seconds", "Time to the first token.", first_s,
+              &m->first);
+    histogram(p, "vllm:inter_token_latency_seconds", "Time between steps of a reply.", between_s,
+              &m->between);
+    histogram(p, "vllm:e2e_request_latency_seconds", "Time to the end of a reply.", whole_s,
+              &m->whole);
     histogram(p, "vllm:request_queue_time_seconds", "Time in the queue.", whole_s, &m->wait);
     histogram(p, "vllm:request_prefill_time_seconds", "Time for the prompt.", whole_s, &m->prefill);
     histogram(p, "vllm:request_decode_time_seconds", "Time after the prompt.", whole_s, &m->decode);
@@ -148,12 +156,14 @@ static void one_pool(struct page *p, const char *name, const char *about, const 
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         char metric[64], help[160];
         snprintf(metric, sizeof metric, "aerie:%s_%s_tokens", name, part[i].part);
-        snprintf(help, sizeof help, "Tokens of the %s pool, in whole pages: %s.", about, part[i].help);
+        snprintf(help, sizeof help, "Tokens of the %s pool, in whole pages: %s.", about,
+                 part[i].help);
         value(p, metric, "gauge", help, (double)part[i].pages * v->page_size);
     }
 }
 
-/* The gauge is vLLM's one number, of the full pool: pages that are only held for reuse count as free. */
+/* The gauge is vLLM's one number, of the full pool: pages that are only held for reuse count as
+ * free. */
 static void pools(struct page *p, struct backend *b)
 {
     struct pool_view v[N_POOLS];
@@ -166,7 +176,8 @@ static void pools(struct page *p, struct backend *b)
     value(p, "vllm:kv_cache_usage_perc", "gauge", "Share of the full pool that is in use, 0 to 1.",
           total > 0 ? (double)(full->used + full->protected_) / total : 0);
     head(p, "vllm:cache_config_info", "gauge", "The full pool's size.");
-    snprintf(more, sizeof more, "block_size=\"%d\",enable_prefix_caching=\"True\",num_gpu_blocks=\"%d\"",
+    snprintf(more, sizeof more,
+             "block_size=\"%d\",enable_prefix_caching=\"True\",num_gpu_blocks=\"%d\"",
              full->page_size, total);
     sample(p, "vllm:cache_config_info", more, 1);
     one_pool(p, "kv", "full", full);
@@ -176,8 +187,8 @@ static void pools(struct page *p, struct backend *b)
         one_pool(p, "draft", "draft's", &v[POOL_DRAFT]);
 }
 
-void meter_text(const struct meter *m, const char *model, int running, int waiting, struct backend *b,
-                struct buf *out)
+void meter_text(const struct meter *m, const char *model, int running, int waiting,
+                struct backend *b, struct buf *out)
 {
     struct page p = {.out = out};
     struct buf name = {0};

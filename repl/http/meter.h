@@ -23,10 +23,12 @@ struct meter {
 };
 
 void meter_begin(struct meter *m, const struct reply *r);
-void meter_step(struct meter *m, const struct event *ev, uint64_t ns_before); /* 0: the first step */
-void meter_end(struct meter *m, const struct task *t, const struct reply *r, const struct event *ev);
+/* 0: the first step */
+void meter_step(struct meter *m, const struct event *ev, uint64_t ns_before);
+void meter_end(struct meter *m, const struct task *t, const struct reply *r,
+               const struct event *ev);
 /* Appends the page. */
-void meter_text(const struct meter *m, const char *model, int running, int waiting, struct backend *b,
-                struct buf *out);
+void meter_text(const struct meter *m, const char *model, int running, int waiting,
+                struct backend *b, struct buf *out);
 
 #endif

@@ -68,8 +68,8 @@ void reply_begin(struct reply *r, struct event *ev)
 
 /* ---- stop texts ------------------------------------------------------------------------------ */
 
-/* The first stop text that ends in the bytes from `from` on; the one that begins first. Its index, and
- * where it begins; -1: none. */
+/* The first stop text that ends in the bytes from `from` on; the one that begins first. Its index,
+ * and where it begins; -1: none. */
 static int find_stop(const struct reply *r, const struct buf *b, size_t *at)
 {
     int found = -1;
@@ -210,8 +210,10 @@ static bool add_token(struct reply *r, const struct event *ev, int k)
 static void add_piece(struct reply *r, int first)
 {
     if (r->n_piece == r->cap_piece)
-        r->piece = xrealloc(r->piece, (size_t)(r->cap_piece = 2 * r->cap_piece + 16), sizeof *r->piece);
-    r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first, .text = r->text.n,
+        r->piece = xrealloc(r->piece, (size_t)(r->cap_piece = 2 * r->cap_piece + 16),
+                            sizeof *r->piece);
+    r->piece[r->n_piece++] = (struct reply_piece){.first = first, .n = r->tok.n - first,
+                                                  .text = r->text.n,
                                                   .thought = r->thought.n};
 }
 

@@ -1,8 +1,8 @@
-/* reply.h - the reply of one job, token by token: text by channel, stop texts, log probabilities, and the
- * pieces in which a stream sends it.
+/* reply.h - the reply of one job, token by token: text by channel, stop texts, log probabilities,
+ * and the pieces in which a stream sends it.
  *
- * Text and ids end with the token that completes a stop text, whatever else the step drafted, so a reply
- * is the same with drafting and without. One thread at a time. */
+ * Text and ids end with the token that completes a stop text, whatever else the step drafted, so a
+ * reply is the same with drafting and without. One thread at a time. */
 #ifndef AERIE_SERVE_REPLY_H
 #define AERIE_SERVE_REPLY_H
 

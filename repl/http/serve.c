@@ -163,8 +163,8 @@ static void note_failure(const struct serve *s, struct task *t, const struct rep
     else if (!j->begun && cancelled)
         refuse(&t->failed, 503, NULL, "the server ends");
     else if (!j->begun)
-        refuse(&t->failed, ev->reason == STOP_KV_FULL ? 503 : ev->reason == STOP_CONTEXT ? 400 : 500, NULL,
-               "the prompt cannot be computed: %s", why);
+        refuse(&t->failed, ev->reason == STOP_KV_FULL ? 503 : ev->reason == STOP_CONTEXT ? 400
+               : 500, NULL, "the prompt cannot be computed: %s", why);
 }
 
 /* The job's end may be told: its turn is in the log, or the answer fails. */
@@ -280,7 +280,8 @@ void serve_step(struct serve *s, int ms, int fd)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o, struct err *e)
+struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o,
+                         struct err *e)
 {
     const struct backend_info *i = backend_info(b);
     struct chat_view now;
@@ -295,7 +296,8 @@ struct serve *serve_open(struct backend *b, struct history *h, const struct serv
     s->since = clock_unix_ms() / 1000;
     backend_chat(b, &now);
     s->settings = now.settings;
-    s->of = (struct ask_of){.model = o->model, .chat = b->jobs->chat(b), .tok = b->jobs->tokenizer(b),
+    s->of = (struct ask_of){.model = o->model, .chat = b->jobs->chat(b),
+                            .tok = b->jobs->tokenizer(b),
                             .context = i->context, .vocab = i->vocab, .temperature = o->temperature,
                             .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k};
     snprintf(s->print, sizeof s->print, "aerie-%s-%.8s", AERIE_VERSION, i->model_sha);

@@ -1,7 +1,8 @@
 /* serve.h - `aerie serve`: the local engine as a server in OpenAI's and vLLM's form.
  *
- * One thread, the main one, owns connections, requests and backend. jobs.c begins jobs for requests,
- * serve.c takes their events and logs each job as a session of one turn, front.c speaks HTTP. */
+ * One thread, the main one, owns connections, requests and backend. jobs.c begins jobs for
+ * requests, serve.c takes their events and logs each job as a session of one turn, front.c speaks
+ * HTTP. */
 #ifndef AERIE_SERVE_SERVE_H
 #define AERIE_SERVE_SERVE_H
 
@@ -49,7 +50,8 @@ struct serve {
 
 /* Listens. The caller keeps the backend and the history (or NULL) and ends with serve_close(). NULL
  * and *e: the backend has no jobs, or the address cannot be used. */
-struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o, struct err *e);
+struct serve *serve_open(struct backend *b, struct history *h, const struct serve_opts *o,
+                         struct err *e);
 int serve_port(const struct serve *s);
 /* Waits up to ms for connections, events or fd (-1: none), and handles them. */
 void serve_step(struct serve *s, int ms, int fd);
@@ -58,13 +60,14 @@ void serve_end(struct serve *s);
 bool serve_idle(const struct serve *s); /* no answer is on its way */
 void serve_close(struct serve *s);
 
-/* ---- jobs.c, for serve.c and front.c ---------------------------------------------------------- */
+/* ---- jobs.c, for serve.c and front.c --------------------------------------------------------- */
 
 /* Whether no request can be answered any more: *r says why. */
 bool serve_refuses(const struct serve *s, struct refusal *r);
 /* Begins to answer; takes over *a. Until serve_release(), front_news() is called for `call`
  * whenever the task has news. NULL and *r: too many requests wait. */
-struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call, struct refusal *r);
+struct task *serve_begin(struct serve *s, struct ask *a, const char *name, void *call,
+                         struct refusal *r);
 /* The client has its answer or has disconnected: cancels running jobs. */
 void serve_release(struct serve *s, struct task *t);
 void serve_cancel(struct serve *s, struct task *t); /* its jobs that run */
@@ -80,14 +83,15 @@ void serve_facts(const struct serve *s, struct buf *out);
 /* Drops the KV that is held for reuse. False: not possible while replies are computed. */
 bool serve_reset(struct serve *s);
 
-/* ---- front.c, for serve.c --------------------------------------------------------------------- */
+/* ---- front.c, for serve.c -------------------------------------------------------------------- */
 
 struct front *front_open(struct serve *s, struct err *e);
 void front_close(struct front *f);
 int front_port(const struct front *f);
 /* Waits up to ms for connections, the backend, fd and clients that leave. */
 void front_wait(struct front *f, int ms, int fd);
-void front_run(struct front *f); /* reads and writes what can be; after whatever may have resumed a request */
+void front_run(struct front *f); /* reads and writes what can be; after whatever may have resumed a
+                                    request */
 void front_end(struct front *f);
 bool front_idle(const struct front *f);
 void front_news(struct front *f, void *call); /* the task has something to send, or is done */

@@ -1,5 +1,5 @@
-/* task.c - answers as JSON, field by field as vLLM 0.26 writes them; see task.h. Fields that this server
- * has nothing for are null. */
+/* task.c - answers as JSON, field by field as vLLM 0.26 writes them; see task.h. Fields that this
+ * server has nothing for are null. */
 #include "repl/http/task.h"
 
 #include <math.h>
@@ -118,7 +118,8 @@ void token_spelling(const struct tokenizer *t, int32_t id, struct buf *out)
     buf_free(&piece);
 }
 
-/* The token's text; in the legacy form, which has no bytes, "bytes:\xe2\x82" for what is no UTF-8. */
+/* The token's text; in the legacy form, which has no bytes, "bytes:\xe2\x82" for what is no
+ * UTF-8. */
 static void name_token(const struct task *t, int32_t id, bool legacy, struct buf *out)
 {
     size_t n;
@@ -161,7 +162,8 @@ static const struct job_token *top_of(const struct reply *r, int i)
 }
 
 /* {"content": [...]} of tokens [first, first + n), or null. */
-static void put_chat_logprobs(const struct task *t, const struct reply *r, int first, int n, struct buf *b)
+static void put_chat_logprobs(const struct task *t, const struct reply *r, int first, int n,
+                              struct buf *b)
 {
     jput_key(b, "logprobs");
     if (t->ask.top < 0 || n == 0) {
@@ -196,7 +198,8 @@ struct task_row {
     size_t offset;
 };
 
-/* {"text": log probability}: the token, then the best ones. Of two with one name the first counts. */
+/* {"text": log probability}: the token, then the best ones. Of two with one name the first
+ * counts. */
 static void put_best(const struct task *t, const struct task_row *w, struct buf *b)
 {
     enum { MOST = JOB_TOP + 1 };
@@ -249,8 +252,8 @@ static void put_columns(const struct task *t, const struct task_row *w, int n, s
     jput_close(b, '}');
 }
 
-/* The prompt as a completion with `echo` repeats it. The bos that this server has put before a text is a
- * token, but no part of the text. */
+/* The prompt as a completion with `echo` repeats it. The bos that this server has put before a text
+ * is a token, but no part of the text. */
 static void echo_text(const struct task *t, const struct reply *r, struct buf *out)
 {
     const char *text = t->ask.text[r->index / t->ask.n];
@@ -322,8 +325,8 @@ static void put_logprobs(const struct task *t, const struct reply *r, bool echo,
     free(w);
 }
 
-/* [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...]; the rank of a token that is not among the
- * best ones is not known. */
+/* [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...]; the rank of a token that is not among
+ * the best ones is not known. */
 static void put_prompt_logprobs(const struct task *t, const struct reply *r, struct buf *b)
 {
     char key[16];
@@ -333,7 +336,9 @@ static void put_prompt_logprobs(const struct task *t, const struct reply *r, str
     }
     jput_open(b, '[');
     for (int i = 0; i < r->prompt->n; i++) {
-        const struct job_token *top = r->prompt_top ? r->prompt_top + (size_t)i * (size_t)r->n_prompt_top : NULL;
+        const struct job_token *top = r->prompt_top
+                                          ? r->prompt_top + (size_t)i * (size_t)r->n_prompt_top
+                                          : NULL;
         int rank = 0, n = top ? min_int(t->ask.prompt_top, r->n_prompt_top) : 0;
         if (i == 0) {
             jput_null(b);
@@ -435,7 +440,8 @@ static void put_metrics(const struct task *t, struct buf *b)
 static void put_head(const struct task *t, const char *object, struct buf *b)
 {
     char id[96];
-    snprintf(id, sizeof id, "%s-%s", t->ask.chat ? "chatcmpl" : "cmpl", t->name[0] ? t->name : t->job[0].session);
+    snprintf(id, sizeof id, "%s-%s", t->ask.chat ? "chatcmpl" : "cmpl", t->name[0] ? t->name
+             : t->job[0].session);
     jput_open(b, '{');
     jput_fields(b, "%s{id}%s{object}%ld{created}%s{model}", id, object, t->created, t->of.model);
     jput_kopen(b, "choices", '[');
@@ -562,7 +568,8 @@ static void put_usage_so_far(const struct task *t, struct buf *b)
     for (int i = 0; i < t->n_job; i++) {
         const struct reply *r = &t->job[i].reply;
         prompt += i % t->ask.n == 0 ? r->prompt->n : 0;
-        generated += t->n_written[i] ? r->piece[t->n_written[i] - 1].first + r->piece[t->n_written[i] - 1].n : 0;
+        generated += t->n_written[i] ? r->piece[t->n_written[i] - 1].first +
+                     r->piece[t->n_written[i] - 1].n : 0;
     }
     jput_kopen(b, "usage", '{');
     jput_fields(b, "%ld{prompt_tokens}%ld{total_tokens}%ld{completion_tokens}", prompt,
@@ -603,7 +610,8 @@ static void open_stream(struct task *t, int i, struct buf *out)
     put_chunk(&b, out);
 }
 
-static void put_delta(const struct reply *r, size_t text, size_t thought, const struct reply_piece *p, struct buf *b)
+static void put_delta(const struct reply *r, size_t text, size_t thought,
+                      const struct reply_piece *p, struct buf *b)
 {
     jput_kopen(b, "delta", '{');
     if (p->thought > thought) {

@@ -27,9 +27,9 @@ void interrupt_continued(void (*continued)(void));
 /* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also set *s. */
 void interrupt_cancels(struct stop *s);
 void interrupt_close(void); /* restores the former handlers; does nothing if not open */
-/* For a program that ends, instead of interrupt_close(): of signals that come from now on, SIGINT, SIGTERM and SIGHUP
- * end the process at once with 128 + signal, but not within the first half second, because terminals, shells and
- * service managers send several. Does nothing if not open. */
+/* For a program that ends, instead of interrupt_close(): of signals that come from now on, SIGINT,
+ * SIGTERM and SIGHUP end the process at once with 128 + signal, but not within the first half
+ * second, because terminals, shells and service managers send several. Does nothing if not open. */
 void interrupt_leave(void);
 
 int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open */
@@ -38,8 +38,8 @@ int interrupt_next(void); /* removes and returns the oldest waiting signal; 0: n
 bool interrupt_waits(void);
 /* The same, and nothing else: continued() is not called. Any thread. */
 bool interrupt_asked(void);
-/* Writes all bytes to a descriptor that may block, such as a pipe that nobody reads. False and errno: they could
- * not be written; EINTR: one of these signals waits. */
+/* Writes all bytes to a descriptor that may block, such as a pipe that nobody reads. False and
+ * errno: they could not be written; EINTR: one of these signals waits. */
 bool interrupt_write(int fd, const char *bytes, size_t n);
 
 #endif

@@ -131,7 +131,8 @@ static bool allow(int ruleset, const char *path, uint64_t rights)
     if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
         rights &= ON_FILE;
     struct path_attr a = {rights, fd};
-    bool ok = syscall(SYS_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &a, 0) == 0 || errno == EBADFD;
+    bool ok = syscall(SYS_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &a, 0) == 0 ||
+              errno == EBADFD;
     int why = errno;
     close(fd);
     errno = why;
@@ -515,7 +516,8 @@ static bool install(struct program *p, char why[96])
     allow_call(p);
     struct sock_fprog program = {(unsigned short)p->n, p->f};
     long rc = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                  ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)
+                  ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC,
+                            &program)
                   : -1;
     if (rc != 0)
         snprintf(why, 96, "seccomp is refused here: %s", rc > 0 ? "a thread has another filter"

@@ -20,8 +20,8 @@ struct isolation {
     int n_folder;
     /* what socket() makes, as a sum. UNTIL_LOADED: the local socket (AF_UNIX, SOCK_SEQPACKET) that
      * the CUDA driver needs when it starts, until isolate_after_loading(). KEPT: TCP and UDP.
-     * LOCAL: all of AF_UNIX, with which programs of this machine can be asked to act. LINKS_MADE is not of
-     * the network: symbolic links can be made in the folders. */
+     * LOCAL: all of AF_UNIX, with which programs of this machine can be asked to act. LINKS_MADE is
+     * not of the network: symbolic links can be made in the folders. */
     enum {
         NETWORK_NEVER = 0,
         NETWORK_UNTIL_LOADED = 1,
@@ -44,8 +44,8 @@ struct isolated {
  * stay, such as the /dev/fd/63 of a shell. Before the first descriptor of the process's own is
  * opened. */
 void isolate_descriptors(void);
-/* Isolates the process. *got receives which parts are in force. A part that the kernel lacks or refuses is not an
- * error; if got->failed, say so. */
+/* Isolates the process. *got receives which parts are in force. A part that the kernel lacks or
+ * refuses is not an error; if got->failed, say so. */
 void isolate(const struct isolation *i, struct isolated *got);
 /* Ends NETWORK_UNTIL_LOADED, for all threads. */
 void isolate_after_loading(void);

@@ -378,7 +378,8 @@ static int signal_editor(int sig)
     int n = 0, pid;
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     FILE *f = fopen(path, "re");
-    for (; f && fscanf(f, "%d", &pid) == 1; n++) /* NOLINT(cert-err34-c): the kernel writes process ids */
+    for (; f && fscanf(f, "%d", &pid) == 1; n++) /* NOLINT(cert-err34-c): the kernel writes process
+                                                    ids */
         if (pid == mon.child)
             n--;
         else
@@ -583,7 +584,8 @@ static bool receive_answer(struct monitor_answer *a, int *made)
     return a->error == 0;
 }
 
-static bool request(enum op op, const char *path, const int *fd, int n_fd, struct monitor_answer *a, int *made)
+static bool request(enum op op, const char *path, const int *fd, int n_fd, struct monitor_answer *a,
+                    int *made)
 {
     return send_request(op, path, fd, n_fd) && receive_answer(a, made);
 }
@@ -617,7 +619,8 @@ int monitor_edit(int *text)
     *text = -1;
     if (!send_request(OP_EDIT, NULL, NULL, 0))
         return -1;
-    struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN}, {.fd = interrupt_fd(), .events = POLLIN}};
+    struct pollfd p[2] = {{.fd = monitor_link, .events = POLLIN},
+                          {.fd = interrupt_fd(), .events = POLLIN}};
     for (;;) {
         /* a signal that does not end the program, such as a resize, stays in the pipe: then poll in
          * slices */

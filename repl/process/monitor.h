@@ -1,5 +1,5 @@
-/* monitor.h - the process outside of the isolation (isolate.h), for the few things that the isolated
- * process may not do itself.
+/* monitor.h - the process outside of the isolation (isolate.h), for the few things that the
+ * isolated process may not do itself.
  *
  * The monitor is forked before the first thread, and before the isolation. It reads no data of
  * models, logs or servers, and it does not trust the process that started it: it acts only on files
@@ -40,8 +40,9 @@ bool monitor_settle(const char *path, bool keep);
  * is removed. */
 int monitor_message(void);
 /* Runs the user's editor on the message, in the foreground of the terminal. If SIGINT, SIGTERM or
- * SIGHUP waits (repl/process/interrupt.h), the editor and the programs that it started get SIGHUP, and
- * SIGKILL half a second later. Returns its wait status, or -1 and errno: it could not be started.
+ * SIGHUP waits (repl/process/interrupt.h), the editor and the programs that it started get SIGHUP,
+ * and SIGKILL half a second later. Returns its wait status, or -1 and errno: it could not be
+ * started.
  * *text receives a descriptor of the edited message, for reading, or -1: the editor left none. */
 int monitor_edit(int *text);
 /* The command that monitor_edit() runs: $VISUAL, $EDITOR, or vi. */

@@ -1,4 +1,5 @@
-/* open.h - opens backends: the local engine, or a server. Main thread only; tests/mock_aerie.c replaces open.c. */
+/* open.h - opens backends: the local engine, or a server. Main thread only; tests/mock_aerie.c
+ * replaces open.c. */
 #ifndef AERIE_OPEN_H
 #define AERIE_OPEN_H
 
@@ -14,7 +15,8 @@ void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
                     void *arg, struct err *e);
 
-/* remote_kv_events(): what this build reads the KV events of servers with; *built false: why it cannot. */
+/* remote_kv_events(): what this build reads the KV events of servers with; *built false: why it
+ * cannot. */
 const char *kv_events_about(bool *built);
 
 #endif

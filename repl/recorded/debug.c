@@ -69,7 +69,8 @@ static void arrive(struct recorded *r, int at, int turn, int step, const char *w
     recorded_place(r, at, turn, step);
     r->broke = false;
     if (step)
-        snprintf(r->why, sizeof r->why, "after step %d.%d%s%.330s", turn, step, *why ? ": " : "", why);
+        snprintf(r->why, sizeof r->why, "after step %d.%d%s%.330s", turn, step, *why ? ": " : "",
+                 why);
     else
         snprintf(r->why, sizeof r->why, "turn %d begins", turn);
     recorded_pause(r);
@@ -82,12 +83,13 @@ static void arrive_at_step(struct recorded *r, int i, const char *why)
 
 static bool at_the_end(const struct recorded *r, struct err *e)
 {
-    return err_set(e, ERR_NEGATIVE, "the recording ends here, after step %d.%d; /goto and /rstep go back",
+    return err_set(e, ERR_NEGATIVE, "the recording ends here, after step %d.%d; "
+                                    "/goto and /rstep go back",
                    r->step[r->n_step - 1].turn, r->step[r->n_step - 1].step);
 }
 
-/* Steps on from the present: to the step after which `until` or a condition asks for a pause, or to the
- * last one. */
+/* Steps on from the present: to the step after which `until` or a condition asks for a pause, or to
+ * the last one. */
 static bool run_steps(struct recorded *r, enum run_until until, int steps, struct err *e)
 {
     int last = r->n_step - 1;
@@ -134,7 +136,8 @@ static bool run_recording(struct backend *b, enum run_until until, int steps,
 {
     struct recorded *r = recorded_of(b);
     if (until == RUN_PHASE)
-        return err_set(e, ERR_NEGATIVE, "a recording keeps no phases: /step goes on by a whole step");
+        return err_set(e, ERR_NEGATIVE, "a recording keeps no phases: /step goes on by a whole "
+                                        "step");
     if (condition && !expr_parse(&r->breaks.condition, condition, e))
         return false;
     r->breaks.has_condition = condition != NULL;
@@ -158,7 +161,8 @@ static bool go(struct backend *b, int turn, int step, struct err *e)
 static void view(struct backend *b, struct debug_view *v)
 {
     struct recorded *r = recorded_of(b);
-    *v = (struct debug_view){.until = r->until, .paused = true, .pauses = r->pauses, .turn = r->at_turn,
+    *v = (struct debug_view){.until = r->until, .paused = true, .pauses = r->pauses,
+                             .turn = r->at_turn,
                              .step = r->at_step};
     v->broke = r->broke;
     if (r->why[0])

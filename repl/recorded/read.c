@@ -79,8 +79,8 @@ static void add_key(struct recorded *r, struct read_room *c, int step)
 
 /* Applies the page events, and keeps a whole page table now and then. After missing or damaged
  * events the tables are unknown until the pools are emptied. */
-static void add_pages(struct recorded *r, struct read_room *c, const struct buf *packed, struct rec_step *s,
-                      bool *known, size_t *since)
+static void add_pages(struct recorded *r, struct read_room *c, const struct buf *packed,
+                      struct rec_step *s, bool *known, size_t *since)
 {
     int i = r->n_step;
     s->pages = r->pages.n;
@@ -221,8 +221,8 @@ static bool check_order(const struct script *s, const char *session, struct err 
         if (!a->is_turn)
             continue;
         if (a->user.n <= last)
-            return err_set(e, ERR_DB, "session %s: turn %d stands after turn %d", session, a->user.n,
-                           last);
+            return err_set(e, ERR_DB, "session %s: turn %d stands after turn %d", session,
+                           a->user.n, last);
         last = a->user.n;
         for (int k = 0, step = 0; k < a->n_step; k++) {
             if (a->step[k].n <= step)

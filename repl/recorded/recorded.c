@@ -122,11 +122,12 @@ bool recorded_seek(struct backend *b, int turn, int step, struct err *e)
     const struct rec_turn *t = recorded_turn(r, turn);
     int at = step ? recorded_find(r, turn, step) : t ? t->first - 1 : -1;
     if (!t)
-        return err_set(e, ERR_NEGATIVE, "the recording has no turn %d: its turns are %d to %d", turn,
+        return err_set(e, ERR_NEGATIVE, "the recording has no turn %d: its turns are %d to %d",
+                       turn,
                        r->n_turn ? r->turn[0].n : 0, r->n_turn ? r->turn[r->n_turn - 1].n : 0);
     if (step && at < 0)
-        return err_set(e, ERR_NEGATIVE, "the recording has no step %d.%d: turn %d has %d step%s", turn,
-                       step, turn, t->n_step, plural(t->n_step));
+        return err_set(e, ERR_NEGATIVE, "the recording has no step %d.%d: turn %d has %d step%s",
+                       turn, step, turn, t->n_step, plural(t->n_step));
     recorded_place(r, at, turn, step);
     return true;
 }
@@ -229,9 +230,10 @@ static void fault_event(const struct recorded *r, const struct rec_turn *t, stru
     buf_str(&ev->text, t->fault);
 }
 
-/* Posts the events of part `part` of a turn: beginning, steps, text, the fault that stopped it, end.
- * False: the turn has no such part. */
-static bool turn_event(const struct recorded *r, const struct rec_turn *t, int part, struct event *ev)
+/* Posts the events of part `part` of a turn: beginning, steps, text, the fault that stopped it,
+ * end. False: the turn has no such part. */
+static bool turn_event(const struct recorded *r, const struct rec_turn *t, int part,
+                       struct event *ev)
 {
     if (part == 0)
         begin_event(r, t, ev);
@@ -297,9 +299,12 @@ static bool refuse(struct backend *b, struct request *rq, struct err *e)
     const struct recorded *r = recorded_of(b);
     request_free(rq);
     if (r->file)
-        return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. Without the log of "
-                       "session %.26s it can be played and run again (aerie replay --check)", r->session);
-    return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. aerie --session %s goes on "
+        return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. "
+                                     "Without the log of "
+                       "session %.26s it can be played and run again (aerie replay --check)",
+                       r->session);
+    return err_set(e, ERR_USAGE, "this is a recording: nothing is computed in it. "
+                                 "aerie --session %s goes on "
                    "with it, aerie --session %s --fork with a copy", r->name, r->name);
 }
 
@@ -366,7 +371,8 @@ static const char *token_text(struct backend *b, int32_t id, size_t *n)
     return "";
 }
 
-/* The chat's view at the present: sums over all steps up to it. *turn: those of the present turn. */
+/* The chat's view at the present: sums over all steps up to it. *turn: those of the present
+ * turn. */
 static void count_step(const struct recorded *r, const struct rec_step *s, struct chat_view *v,
                        struct draft_sums *turn)
 {
@@ -388,7 +394,8 @@ static double speed(const struct recorded *r, const struct rec_turn *t)
     int64_t tokens = 0;
     uint64_t us = 0;
     if (t->served) /* the times of the pieces, and the server's count if it sent no ids */
-        return reply_tok_s(t->served->generated >= 0 ? t->served->generated : t->reply.n, t->us_decode);
+        return reply_tok_s(t->served->generated >= 0 ? t->served->generated : t->reply.n,
+                           t->us_decode);
     for (int i = t->first; i <= r->at && i < t->first + t->n_step; i++) {
         const struct rec_step *s = &r->step[i];
         tokens += s->n_token;
@@ -462,8 +469,10 @@ static void count_chat(struct recorded *r, struct chat_view *v)
         v->committed = h->lengths.committed;
     for (int i = 0; i < r->n_turn && r->turn[i].n <= r->at_turn; i++) {
         const struct served *told = r->turn[i].served;
-        v->prompt_tokens += (uint64_t)(told && told->prompt >= 0 ? told->prompt : r->turn[i].n_prompt);
-        v->reused_tokens += (uint64_t)(told && told->cached > 0 ? told->cached : r->turn[i].n_reused);
+        v->prompt_tokens += (uint64_t)(told && told->prompt >= 0 ? told->prompt
+                                       : r->turn[i].n_prompt);
+        v->reused_tokens += (uint64_t)(told && told->cached > 0 ? told->cached
+                                       : r->turn[i].n_reused);
     }
 }
 

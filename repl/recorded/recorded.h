@@ -1,4 +1,5 @@
-/* recorded.h - a saved session as a backend: every view at every step, without an engine or a model.
+/* recorded.h - a saved session as a backend: every view at every step, without an engine or a
+ * model.
  *
  * The session is read once, from a log or a pack, with the sessions that it was forked from. The
  * recording holds one entry for each step, the nodes of the trees as the log packs them, the page
@@ -33,8 +34,8 @@ bool recorded_seek(struct backend *b, int turn, int step, struct err *e);
 /* Begins the events of the session anew. */
 void recorded_rewind(struct backend *b);
 /* Calls fn for each step up to T.S ((0, 0): all), oldest first, until it returns false. */
-void recorded_each(struct backend *b, int turn, int step, bool (*fn)(const struct step_view *v, void *arg),
-                   void *arg);
+void recorded_each(struct backend *b, int turn, int step,
+                   bool (*fn)(const struct step_view *v, void *arg), void *arg);
 /* Appends the tokens that step T.S ran on: those before it, the pending one included, or the whole
  * prompt. False: there is no such step, or its tokens are not known. */
 bool recorded_context(struct backend *b, int turn, int step, struct ids *out, int *n_prompt);

@@ -36,7 +36,8 @@ static int turns(struct backend *b, struct served_turn *out, int max)
         if (!t->served || from-- > 0)
             continue;
         struct served_turn *o = &out[n++];
-        *o = (struct served_turn){.turn = t->n, .reason = reason_of(t->stop), .us_first = t->us_prefill,
+        *o = (struct served_turn){.turn = t->n, .reason = reason_of(t->stop),
+                                  .us_first = t->us_prefill,
                                   .us_decode = t->us_decode, .served = *t->served};
         o->n_tokens = t->served->generated >= 0 ? (int)t->served->generated : t->reply.n;
         o->served.metric = NULL;
@@ -59,7 +60,8 @@ void recorded_served(struct recorded *r)
                                           .rate = "accepted / drafted, as the server counts them",
                                           .length = "1 + accepted / verifying steps"};
     static const struct served_ops of_sglang = {.turns = turns, .tops = tops,
-                                                .rate = "accepted / drafted, as the server counts them",
+                                                .rate = "accepted / drafted, as the server counts "
+                                                "them",
                                                 .length = "completion_tokens / spec_verify_ct"};
     struct backend *b = &r->base;
     bool any = false, counted = false, stepped = false;
@@ -75,7 +77,8 @@ void recorded_served(struct recorded *r)
     b->lacks[VIEW_SERVED] = any ? NULL : "this session was computed here, not by a server";
     if (!any)
         return;
-    b->served = r->info.server_kind && strcmp(r->info.server_kind, "SGLang") == 0 ? &of_sglang : &ops;
+    b->served = r->info.server_kind && strcmp(r->info.server_kind, "SGLang") == 0 ? &of_sglang
+                : &ops;
     if (!counted && !stepped)
         b->lacks[VIEW_ACCEPT] = "the server did not report accepted drafts";
     if (!here && r->n_node == 0)

@@ -63,8 +63,8 @@ static bool step_of(struct backend *b, int turn, int step, struct step_view *v)
     return i >= 0;
 }
 
-void recorded_each(struct backend *b, int turn, int step, bool (*fn)(const struct step_view *v, void *arg),
-                   void *arg)
+void recorded_each(struct backend *b, int turn, int step,
+                   bool (*fn)(const struct step_view *v, void *arg), void *arg)
 {
     const struct recorded *r = recorded_of(b);
     struct step_view *v = xmalloc(sizeof *v);
@@ -133,14 +133,14 @@ static bool table_at(struct backend *b, int turn, int step, struct page_table *t
     return h != NULL;
 }
 
-static bool position_in(const struct recorded *r, const struct page_history *h, int turn, int position,
-                        struct pos_view *v, struct err *e)
+static bool position_in(const struct recorded *r, const struct page_history *h, int turn,
+                        int position, struct pos_view *v, struct err *e)
 {
     struct ids context = {0};
     int n_prompt;
     int32_t token = -1;
-    if (contexts_of(&r->contexts, turn, &context, &n_prompt) && position >= 0 && position < context.n)
-        token = context.v[position];
+    if (contexts_of(&r->contexts, turn, &context, &n_prompt) && position >= 0 &&
+        position < context.n) token = context.v[position];
     ids_free(&context);
     return page_history_position(h, position, token, v, e);
 }
@@ -159,10 +159,11 @@ static bool position(struct backend *b, int at, struct pos_view *v, struct err *
     struct recorded *r = recorded_of(b);
     const struct page_history *h = recorded_fold(r, r->at);
     if (r->at < 0)
-        return err_set(e, ERR_USAGE, "the context is empty: the recording's first step is still to come");
+        return err_set(e, ERR_USAGE, "the context is empty: the recording's first step is still to "
+                                     "come");
     if (!h)
-        return err_set(e, ERR_NEGATIVE, "the pages of step %d.%d were not recorded", r->step[r->at].turn,
-                       r->step[r->at].step);
+        return err_set(e, ERR_NEGATIVE, "the pages of step %d.%d were not recorded",
+                       r->step[r->at].turn, r->step[r->at].step);
     return position_in(r, h, r->step[r->at].turn, at, v, e);
 }
 
@@ -212,16 +213,20 @@ static void faults_on(struct backend *b, struct bugs *on)
 
 void recorded_views(struct recorded *r)
 {
-    static const struct steps_ops steps = {.latest = latest_steps, .range = range, .of_step = step_of};
+    static const struct steps_ops steps = {.latest = latest_steps, .range = range,
+                                           .of_step = step_of};
     static const struct trees_ops trees = {.latest = latest_tree};
     static const struct pools_ops pools = {.ledger = ledger};
-    static const struct pages_ops pages = {.table = table, .position = position, .events = page_events,
+    static const struct pages_ops pages = {.table = table, .position = position,
+                                           .events = page_events,
                                            .table_at = table_at, .position_at = position_at};
     static const struct faults_ops faults = {.on = faults_on};
-    static const char no_engine[] = "a recorded session has no engine: aerie --session goes on with it";
+    static const char no_engine[] = "a recorded session has no engine: aerie --session goes on "
+    "with it";
     static const char no_steps[] = "the log of this session has no steps: the log level was text";
     static const char no_pages[] =
-        "the log of this session has no page events: its log level was below tree, or its aerie older";
+        "the log of this session has no page events: its log level was below tree, "
+        "or its aerie older";
     struct backend *b = &r->base;
     b->steps = r->n_step ? &steps : NULL;
     b->trees = r->n_step ? &trees : NULL;
@@ -231,7 +236,8 @@ void recorded_views(struct recorded *r)
     b->debug = r->n_step ? &recorded_debug : NULL;
     b->lacks[VIEW_BLOCKS] = "KV events are not saved: they show a server as it is now";
     b->lacks[VIEW_GAUGES] = "only a server that is connected has metrics over time";
-    b->lacks[VIEW_PLAN] = b->lacks[VIEW_CHECK] = b->lacks[VIEW_PROBE] = b->lacks[VIEW_JOBS] = no_engine;
+    b->lacks[VIEW_PLAN] = b->lacks[VIEW_CHECK] = b->lacks[VIEW_PROBE] = b->lacks[VIEW_JOBS] =
+        no_engine;
     if (!r->n_step)
         b->lacks[VIEW_STEPS] = b->lacks[VIEW_TREES] = b->lacks[VIEW_ACCEPT] = b->lacks[VIEW_DEBUG] =
             no_steps;

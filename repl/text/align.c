@@ -45,8 +45,8 @@ static size_t ends_with(const char *text, size_t end, const char *p, size_t n)
     while (blanks < n && is_blank(p + blanks, 1))
         blanks++;
     k = n - blanks;
-    return blanks > 0 && k > 0 && k <= end && memcmp(text + end - k, p + blanks, k) == 0 ? end - k
-                                                                                          : SIZE_MAX;
+    bool rest = blanks > 0 && k > 0 && k <= end && memcmp(text + end - k, p + blanks, k) == 0;
+    return rest ? end - k : SIZE_MAX;
 }
 
 /* Reads the text backwards from its end, which is behind `cut` bytes of token `last`. Returns
@@ -72,7 +72,8 @@ static size_t read_back(const struct align *a, int last, size_t cut, struct alig
     return end;
 }
 
-/* Whether the bytes of a token from `cut` on may be held back: the beginning of a character or a tag. */
+/* Whether the bytes of a token from `cut` on may be held back: the beginning of a character or a
+ * tag. */
 static bool may_hold(const char *p, size_t cut, size_t n)
 {
     unsigned char c = cut < n ? (unsigned char)p[cut] : 0;

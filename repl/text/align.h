@@ -1,9 +1,9 @@
 /* align.h - which bytes of a reply's text each of its tokens produced, where its events do not say
  * so: replies of servers and of recordings. The engine's events say it (event.ends).
  *
- * A reply's text is that of its tokens, except that some tokens show nothing (stop tokens, the marks
- * and headers of channels), that leading blanks may be removed, and that the text may end within a
- * token. Depends on nothing but base.h.
+ * A reply's text is that of its tokens, except that some tokens show nothing (stop tokens, the
+ * marks and headers of channels), that leading blanks may be removed, and that the text may end
+ * within a token. Depends on nothing but base.h.
  */
 #ifndef AERIE_ALIGN_H
 #define AERIE_ALIGN_H

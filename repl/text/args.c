@@ -1,4 +1,5 @@
-/* args.c - the words of a command line: splitting, numbers, choices, names that are nearly right. */
+/* args.c - the words of a command line: splitting, numbers, choices, names that are nearly
+ * right. */
 #include "repl/text/args.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* args.h - the words of a command line: splitting, numbers, choices, completion, names that are nearly
- * right. Any thread.
+/* args.h - the words of a command line: splitting, numbers, choices, completion, names that are
+ * nearly right. Any thread.
  */
 #ifndef AERIE_ARGS_H
 #define AERIE_ARGS_H
@@ -24,8 +24,8 @@ void nearest_names(const char *word, const char *(*name)(int i), int n, const ch
 
 /* One candidate of a completion; help: a line of description, or NULL. */
 typedef void cmd_add_fn(void *arg, const char *s, const char *help);
-/* Offers the words of a list such as "auto | dark | light" that begin with `word`; of others, such as
- * "0 .. 100", none. */
+/* Offers the words of a list such as "auto | dark | light" that begin with `word`; of others, such
+ * as "0 .. 100", none. */
 void complete_words(const char *list, const char *word, cmd_add_fn *add, void *arg);
 
 #endif

@@ -134,8 +134,8 @@ static void put_rule(struct md *m, int cells)
 
 /* ---- code blocks: a bar at the left, long lines are broken between grapheme clusters ---- */
 
-/* Marks where the bytes of a line of code come from: the part behind its indentation, which has been
- * removed or written by the parser, is one piece of the source. */
+/* Marks where the bytes of a line of code come from: the part behind its indentation, which has
+ * been removed or written by the parser, is one piece of the source. */
 static void code_source(const struct md *m, struct sheet *row, const char *p, size_t n)
 {
     size_t from = (size_t)(p - m->text.p);
@@ -536,7 +536,8 @@ static bool shows_target(const struct md *m, const struct link *l)
     for (int i = 0; i < m->line.n_row; i++)
         buf_add(&shown, m->line.row[i].text.p, m->line.row[i].text.n);
     text_sanitise(&clean, l->target.p, l->target.n, false, NULL);
-    size_t n = shown.n - l->from, mail = clean.n == n + 7 && memcmp(clean.p, "mailto:", 7) == 0 ? 7 : 0;
+    size_t n = shown.n - l->from, mail = clean.n == n + 7 && memcmp(clean.p, "mailto:", 7) == 0 ? 7
+               : 0;
     bool same = n > 0 && clean.n == n + mail && memcmp(shown.p + l->from, clean.p + mail, n) == 0;
     buf_free(&shown);
     buf_free(&clean);
@@ -603,7 +604,8 @@ static const struct entity {
 /* The offset of p in the source, -1: it is not there. */
 static int source_at(const struct md *m, const char *p)
 {
-    bool in = (uintptr_t)p >= (uintptr_t)m->source && (uintptr_t)p < (uintptr_t)(m->source + m->source_n);
+    bool in = (uintptr_t)p >= (uintptr_t)m->source &&
+              (uintptr_t)p < (uintptr_t)(m->source + m->source_n);
     return in ? (int)(p - m->source) : -1;
 }
 
@@ -695,7 +697,8 @@ static void unescape_sources(struct sheet *out, int from, const char *text, size
         for (int s = 0; s < out->row[r].n_span; s++) {
             struct span *sp = &out->row[r].span[s];
             int before = count_below(&added, sp->src);
-            int within = count_below(&added, sp->src + sp->src_n) - before; /* shown, as in code, and of no source */
+            /* shown, as in code, and of no source */
+            int within = count_below(&added, sp->src + sp->src_n) - before;
             sp->src -= sp->src >= 0 ? before : 0;
             sp->src_n -= sp->src >= 0 ? within : 0;
         }

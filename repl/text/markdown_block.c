@@ -161,7 +161,8 @@ size_t markdown_closed(const char *text, size_t n, struct buf *b)
             stars++, i++;
     }
     if (ticks % 2 || stars % 2) {
-        while (b->n > 0 && strchr("*`_ \n", b->p[b->n - 1])) { /* markup that is opened, but empty */
+        /* markup that is opened, but empty */
+        while (b->n > 0 && strchr("*`_ \n", b->p[b->n - 1])) {
             char c = b->p[--b->n];
             ticks -= c == '`';
             if (c == '*' && b->n > 0 && b->p[b->n - 1] == '*')

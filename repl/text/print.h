@@ -1,8 +1,9 @@
-/* print.h - what a command or subcommand answers, stated once: text for people or JSON for programs.
+/* print.h - what a command or subcommand answers, stated once: text for people or JSON for
+ * programs.
  *
- * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the names
- * are left out, and so is everything between two "\f", or from one on; as JSON, only the named facts
- * count. Main thread only.
+ * A format names its facts (kernels/fields.h): "session %s{session}: %d{turns} turns". As text, the
+ * names are left out, and so is everything between two "\f", or from one on; as JSON, only the
+ * named facts count. Main thread only.
  */
 #ifndef AERIE_PRINT_H
 #define AERIE_PRINT_H

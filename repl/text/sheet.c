@@ -117,8 +117,8 @@ static void row_pad(struct sheet_row *r, int cells, struct source src)
         row_add(r, ST_TEXT, blanks, (size_t)min_int(cells, 32), src);
 }
 
-/* Pads to the next tab stop. The width up to the last blank of the pad is kept, or a row of many tabs
- * would be measured from its beginning for each. */
+/* Pads to the next tab stop. The width up to the last blank of the pad is kept, or a row of many
+ * tabs would be measured from its beginning for each. */
 static void row_tab(struct sheet_row *r, struct source src)
 {
     int at = row_width(r), cells = TAB_STOP - at % TAB_STOP;

@@ -19,8 +19,8 @@ enum style {
     ST_WARN, ST_KEY, ST_LABEL, ST_DRAFT, /* draft: tokens that came from the drafter */
     ST_ESCAPE,   /* a sanitised character */
     ST_HOT, ST_WARM, ST_COOL, ST_COLD,   /* heat map: read now, in window, held, free */
-    ST_BONUS, ST_DEPTH1, ST_DEPTH2, ST_DEPTH3, /* words by acceptance: the target's own, drafted at a
-                                                  depth of 1, 2, 3 or more */
+    ST_BONUS, ST_DEPTH1, ST_DEPTH2, ST_DEPTH3, /* words by acceptance: the target's own, drafted at
+                                                  a depth of 1, 2, 3 or more */
     N_STYLES
 };
 

@@ -81,8 +81,8 @@ static void flush_run(struct scan *s)
 }
 
 /* Emits text for the k bytes at p. */
-static void emit_other(struct scan *s, enum text_piece kind, const char *text, size_t n, const char *p,
-                       size_t k)
+static void emit_other(struct scan *s, enum text_piece kind, const char *text, size_t n,
+                       const char *p, size_t k)
 {
     flush_run(s);
     s->emit(s->arg, kind, text, n, p, k);

@@ -207,8 +207,8 @@ static void lay_block(struct entry *e, const char *p, size_t n, bool open)
         sheet_truncate(&e->rows, before); /* no rows, so no gap either */
 }
 
-/* The length of the next piece of n bytes of plain text: up to the last line break in it, else up to
- * the last blank. */
+/* The length of the next piece of n bytes of plain text: up to the last line break in it, else up
+ * to the last blank. */
 static size_t piece_length(const char *p, size_t n)
 {
     if (n <= PIECE_MOST)
@@ -223,7 +223,8 @@ static size_t piece_length(const char *p, size_t n)
 }
 
 /* Adds the final rows of the next n bytes of text. */
-static void settle_text(const struct transcript *t, struct entry *e, size_t n, bool markdown, enum style st)
+static void settle_text(const struct transcript *t, struct entry *e, size_t n, bool markdown,
+                        enum style st)
 {
     const size_t end = e->done + n;
     markdown = markdown && n <= BLOCK_MOST;

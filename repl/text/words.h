@@ -1,9 +1,9 @@
 /* words.h - the words of replies as the transcript shows them, and the tokens that produced them.
  *
- * An entry of the transcript has a mark for each token that produced some of its text. A word is a run
- * of characters of one row, between blanks, that shows text of the entry; its tokens are those whose
- * bytes it shows. The address is a step: its words are drawn highlighted, and the words after it
- * dimmed or hidden. Main thread only.
+ * An entry of the transcript has a mark for each token that produced some of its text. A word is a
+ * run of characters of one row, between blanks, that shows text of the entry; its tokens are those
+ * whose bytes it shows. The address is a step: its words are drawn highlighted, and the words after
+ * it dimmed or hidden. Main thread only.
  */
 #ifndef AERIE_WORDS_H
 #define AERIE_WORDS_H
@@ -27,8 +27,8 @@ int words_tokens(const struct entry *e, struct word w, int *first);
 
 /* The first or the last word of the transcript. False: it has none. */
 bool words_end(struct transcript *t, bool last, struct word *w);
-/* The next word (by 1) or the one before (by -1), in other rows and entries, too. False: there is none,
- * and *w is unchanged. */
+/* The next word (by 1) or the one before (by -1), in other rows and entries, too. False: there is
+ * none, and *w is unchanged. */
 bool words_next(struct transcript *t, int by, struct word *w);
 /* The word nearest to the middle of *w in the next row (by 1) or the one before that has any. */
 bool words_below(struct transcript *t, int by, struct word *w);

@@ -88,7 +88,8 @@ static void add_choice(void *arg, const char *s, const char *help)
         t->choice = xrealloc(t->choice, (size_t)t->cap_choice, sizeof *t->choice);
     }
     t->choice[t->n_choice++] = (struct choice){
-        .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help) : NULL};
+        .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help)
+                                         : NULL};
 }
 
 /* Length of the common prefix of all candidates. */
@@ -297,19 +298,21 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
             t->focus = t->app->at.turn ? FOCUS_TIME : FOCUS_INPUT;
     } else if (x->cp == 'c') {
         t->app->opt.tint = !t->app->opt.tint;
-        tui_hint(t, t->app->opt.tint ? "words are tinted: bonus, drafted at depth 1, 2, 3 and more" : "words are not tinted");
+        tui_hint(t, t->app->opt.tint ? "words are tinted: bonus, drafted at depth 1, 2, 3 and more"
+                                     : "words are not tinted");
     } else if (x->cp == 's') {
         t->single_keys = !t->single_keys;
         t->view_old = true;
-        tui_hint(t, t->single_keys ? "single keys: s step, p phase, n next, f finish, c continue, w where; "
-                                     "any other key types; Ctrl-X s ends this"
+        tui_hint(t, t->single_keys ? "single keys: s step, p phase, n next, f finish, c continue, "
+                                     "w where; any other key types; Ctrl-X s ends this"
                                    : "single keys are off");
     } else if (x->cp == 'd' && app_attached(t->app) > 0) {
         int last = t->app->attached.n - 1;
         tui_hint(t, "%.100s is not in the message any more", t->app->attached.file[last].name);
         app_drop(t->app, last);
     } else {
-        tui_hint(t, "Ctrl-X: t words, [ ] time, o next part, c tints, r raw text, s single keys, Ctrl-E editor, d drops a file");
+        tui_hint(t, "Ctrl-X: t words, [ ] time, o next part, c tints, r raw text, s single keys, "
+                    "Ctrl-E editor, d drops a file");
     }
 }
 
@@ -318,7 +321,8 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
 static bool single_key(struct tui *t, const struct key *k)
 {
     static const struct { char key; const char *command; } keys[] = {
-        {'s', "/step"}, {'p', "/phase"}, {'n', "/next"}, {'f', "/finish"}, {'c', "/continue"}, {'w', "/where"},
+        {'s', "/step"}, {'p', "/phase"}, {'n', "/next"}, {'f', "/finish"}, {'c', "/continue"},
+        {'w', "/where"},
         {'S', "/rstep"}, {'N', "/goto 0"}};
     if (!t->single_keys || k->code != K_CHAR || k->ctrl || k->alt || t->input.text.n ||
         t->input.searching || t->input.after_x || !app_paused(t->app))
@@ -376,8 +380,8 @@ void tui_key(struct tui *t, const struct key *k)
     tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;
-    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') && (tui_overlay_key(t, k) || !is_text(k)))
-        return;
+    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') &&
+        (tui_overlay_key(t, k) || !is_text(k))) return;
     if (t->n_choice > 0 && choices_key(t, k))
         return;
     if (!t->input.after_x && !t->input.searching && screen_key(t, k))
@@ -386,7 +390,8 @@ void tui_key(struct tui *t, const struct key *k)
         if (focus_key(t, k))
             return;
         if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c') && k->code != K_PGUP && k->code != K_PGDN)
-            t->focus = FOCUS_INPUT; /* text, a paste or a key of the editor is meant for the message */
+            t->focus = FOCUS_INPUT; /* text, a paste or a key of the editor is meant for the
+                                       message */
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;

@@ -1,5 +1,5 @@
-/* browser.c - F8: the saved sessions on the whole screen, narrowed while the user types, with a preview
- * of the selected one: beside the list from a width of 110 cells, else below.
+/* browser.c - F8: the saved sessions on the whole screen, narrowed while the user types, with a
+ * preview of the selected one: beside the list from a width of 110 cells, else below.
  *
  * Typed text goes to the filter until an arrow moves into the list; there, letters act. The footer
  * says which of the two holds.
@@ -19,7 +19,8 @@ struct browser {
     struct hdb *db;
     struct session_list list;
     struct buf filter;
-    bool in_list;          /* f, c, r and / act; else they are typed into the filter, as all others always are */
+    bool in_list;          /* f, c, r and / act; else they are typed into the filter, as all others
+                              always are */
     int at, top;           /* the selected row and the first one drawn: indices into list.shown */
     int rows;              /* of the list, as drawn last */
     int number_w;          /* digits of the highest number, at least 3 */
@@ -31,8 +32,10 @@ struct browser {
                                        width */
 };
 
-static const char filter_keys[] = "type to filter; Enter resumes; arrows go to the list; Esc closes";
-static const char list_keys[] = "Enter resumes, f forks, c marks and compares, r replays, / filters, Esc closes";
+static const char filter_keys[] = "type to filter; Enter resumes; arrows go to the list; "
+"Esc closes";
+static const char list_keys[] = "Enter resumes, f forks, c marks and compares, r replays, "
+"/ filters, Esc closes";
 
 /* Row of the list under the cursor; -1: none. */
 static int selected(const struct browser *b)
@@ -87,7 +90,8 @@ static void add_head(struct browser *b, int row, struct sheet *out)
     const struct session_sums *s = session_list_sums(&b->list, b->db, row);
     sheet_add(out, ST_BOLD, r->title && *r->title ? r->title : "(no title)");
     sheet_line(out);
-    sheet_printf(out, ST_DIM, "%s, %lld tokens in %lld steps", r->id, (long long)s->tokens, (long long)s->steps);
+    sheet_printf(out, ST_DIM, "%s, %lld tokens in %lld steps", r->id, (long long)s->tokens,
+                 (long long)s->steps);
     if (s->drafted)
         sheet_printf(out, ST_DIM, ", %lld of %lld drafted tokens accepted", (long long)s->accepted,
                      (long long)s->drafted);
@@ -115,7 +119,8 @@ static void make_preview(struct browser *b, int width)
         return;
     sheet_init(&text, b->preview.ascii);
     add_head(b, row, &text);
-    struct preview p = {.out = &text, .filter = b->filter.n ? b->filter.p : NULL, .left = PREVIEW_BYTES};
+    struct preview p = {.out = &text, .filter = b->filter.n ? b->filter.p : NULL,
+                        .left = PREVIEW_BYTES};
     int n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
     if (n > 0 && p.filter) { /* no turn has the words, but the title */
         p = (struct preview){.out = &text, .left = PREVIEW_BYTES};
@@ -167,7 +172,8 @@ static void add_when(struct sheet *out, int64_t ms)
     sheet_printf(out, ST_DIM, "%-16s ", text);
 }
 
-static void add_row(struct tui *t, struct browser *b, int i, int number_w, int width, struct sheet *out)
+static void add_row(struct tui *t, struct browser *b, int i, int number_w, int width,
+                    struct sheet *out)
 {
     int row = b->list.shown[i], used = number_w + 43;
     const struct session_row *r = &b->list.row[row];
@@ -175,14 +181,16 @@ static void add_row(struct tui *t, struct browser *b, int i, int number_w, int w
     bool marked = strcmp(r->id, b->marked) == 0, now = strcmp(r->id, t->app->session) == 0;
     sheet_add(out, ST_KEY, i == b->at ? (out->ascii ? ">" : "▸") : " ");
     sheet_add(out, marked ? ST_WARN : ST_GOOD, marked ? "c" : now ? "*" : " ");
-    sheet_printf(out, i == b->at ? ST_KEY : ST_TEXT, "%*d ", number_w, session_list_number(&b->list, row));
+    sheet_printf(out, i == b->at ? ST_KEY : ST_TEXT, "%*d ", number_w,
+                 session_list_number(&b->list, row));
     add_when(out, r->updated_ms);
     sheet_printf(out, ST_TEXT, "%5d %7lld ", r->n_turns, (long long)s->tokens);
     if (s->drafted)
         sheet_printf(out, ST_TEXT, "%5.0f %%  ", 100.0 * (double)s->accepted / (double)s->drafted);
     else
         sheet_add(out, ST_DIM, "      -  ");
-    add_cut(out, i == b->at ? ST_BOLD : ST_TEXT, r->title ? r->title : "", max_int(width - used, 4));
+    add_cut(out, i == b->at ? ST_BOLD : ST_TEXT, r->title ? r->title : "",
+            max_int(width - used, 4));
 }
 
 static void keep_in_view(struct browser *b)
@@ -211,8 +219,8 @@ static void write_heads(struct browser *b, int number_w, int width, struct sheet
     if (b->said[0])
         add_cut(out, ST_WARN, b->said, width);
     else
-        sheet_printf(out, ST_DIM, "%*s %-16s %5s %7s %8s title", number_w + 2, "no.", "last used", "turns",
-                     "tokens", "accepted");
+        sheet_printf(out, ST_DIM, "%*s %-16s %5s %7s %8s title", number_w + 2, "no.", "last used",
+                     "turns", "tokens", "accepted");
     sheet_line(out);
 }
 
@@ -232,7 +240,8 @@ static void write_browser(struct tui *t, struct overlay *o, int w, int h)
         if (b->top + i < b->list.n_shown)
             add_row(t, b, b->top + i, number_w, list_w, out);
         else if (i == 0)
-            sheet_add(out, ST_DIM, b->list.n ? "  no session fits the filter" : "  no session is saved yet");
+            sheet_add(out, ST_DIM, b->list.n ? "  no session fits the filter"
+                                             : "  no session is saved yet");
         if (wide) {
             sheet_tab(out, list_w + 1);
             sheet_add(out, ST_DIM, out->ascii ? "| " : "│ ");

@@ -40,7 +40,8 @@ static bool run_editor(int *text, struct err *e)
     sigaction(SIGQUIT, &old[1], NULL);
     if (status == -1)
         return err_set(e, ERR_USAGE, "cannot start the editor: %s", strerror(why));
-    return status == 0 || err_set(e, ERR_USAGE, "the editor \"%s\" failed; the message is as it was",
+    return status == 0 ||
+           err_set(e, ERR_USAGE, "the editor \"%s\" failed; the message is as it was",
                                   monitor_editor());
 }
 

@@ -245,7 +245,8 @@ static enum style tint_of(const struct token_mark *m)
 {
     if (m->bonus)
         return ST_BONUS;
-    return m->depth == 0 ? ST_TEXT : m->depth == 1 ? ST_DEPTH1 : m->depth == 2 ? ST_DEPTH2 : ST_DEPTH3;
+    return m->depth == 0 ? ST_TEXT : m->depth == 1 ? ST_DEPTH1 : m->depth == 2 ? ST_DEPTH2
+           : ST_DEPTH3;
 }
 
 static struct tone tone_of(const struct transcript *t, const struct transcript_line *line, int src)
@@ -343,8 +344,8 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
     }
     static const char keys[] = " has the keys ";
     int k = (int)sizeof keys - 1;
-    if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
-        put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
+    if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k <
+        r.w) put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
         g->cell[mul64(r.y, g->w) + x].flags |= CELL_REVERSE;
 }
@@ -406,7 +407,8 @@ static void draw_time(const struct frame *f, struct grid *g, struct rect r)
 {
     const struct timeline *t = f->time;
     struct rect c = time_cells(r);
-    int used = min_int(timeline_used(t), c.w), here = f->time_at >= 0 ? timeline_cell_of(t, f->time_at) : -1;
+    int used = min_int(timeline_used(t), c.w), here = f->time_at >= 0
+                   ? timeline_cell_of(t, f->time_at) : -1;
     bool focus = f->focus == FOCUS_TIME;
     char scale[32];
     put(g, r.x, r.y, GUTTER, focus ? ST_KEY : ST_DIM, f->ascii ? "t" : "◷");
@@ -552,7 +554,8 @@ static void draw_edge(const struct frame *f, struct grid *g, struct rect r, int 
 {
     bool top = y == r.y;
     for (int x = r.x; x < r.x + r.w; x++) {
-        const char *s = x > r.x && x < r.x + r.w - 1 ? "─" : x == r.x ? top ? "╭" : "╰" : top ? "╮" : "╯";
+        const char *s = x > r.x && x < r.x + r.w - 1 ? "─" : x == r.x ? top ? "╭" : "╰" : top ? "╮"
+                        : "╯";
         if (f->ascii)
             s = x > r.x && x < r.x + r.w - 1 ? "-" : "+";
         grid_text(g, x, y, 1, ST_DIM, CELL_POPUP, s, strlen(s));

@@ -48,10 +48,12 @@ struct rect {
 /* What the layout depends on besides the size of the screen. */
 struct shape {
     int n_pane;
-    int input_rows;         /* wanted height of the input, which gets at most a third of the screen */
+    int input_rows;         /* wanted height of the input, which gets at most a third of the
+                               screen */
     bool time;              /* the timeline is wanted */
     bool words;             /* the transcript has the focus, so it must be visible */
-    int side;               /* per cent of the width for panes beside the transcript; 0: the default */
+    int side;               /* per cent of the width for panes beside the transcript; 0: the
+                               default */
     int weight[MAX_PANES];  /* how the panes share their height; 0: as others do */
 };
 
@@ -115,7 +117,8 @@ enum place { PLACE_NONE, PLACE_TALK, PLACE_PANE, PLACE_TIME, PLACE_INPUT, PLACE_
 struct hit {
     enum place place;
     int pane;       /* PLACE_PANE: its index */
-    int entry, row; /* PLACE_TALK: a row of an entry, entry -1: none; else row of the pane's sheet */
+    int entry, row; /* PLACE_TALK: a row of an entry, entry -1: none; else row of the pane's
+                       sheet */
     int x;          /* cells from the left of the row */
 };
 int frame_time_cells(int w); /* cells of the timeline on a screen of this width */

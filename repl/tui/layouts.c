@@ -1,8 +1,8 @@
 /* layouts.c - layouts by name, the sizes of panes, and the file that keeps them. See tui.h.
  *
- * The file has a line for the layout chosen last ("layout debug"), one for the share of the panes ("side
- * 52") and one for each pane whose height was changed ("rows pages 12"). It is written when one of them
- * changes; unknown lines are ignored.
+ * The file has a line for the layout chosen last ("layout debug"), one for the share of the panes
+ * ("side 52") and one for each pane whose height was changed ("rows pages 12"). It is written when
+ * one of them changes; unknown lines are ignored.
  */
 #include "repl/tui/tui.h"
 
@@ -141,7 +141,8 @@ bool layout_key(struct tui *t, const struct key *k)
     if (letter == '<' || letter == '>')
         t->side = max_int(SIDE_MIN, min_int(side + (letter == '<' ? 4 : -4), SIDE_MAX));
     else
-        *rows = max_int(2, min_int((*rows > 0 ? *rows : WEIGHT_DEFAULT) + (letter == '-' ? -2 : 2), 60));
+        *rows = max_int(2, min_int((*rows > 0 ? *rows : WEIGHT_DEFAULT) + (letter == '-' ? -2 : 2),
+                                   60));
     save(t);
     return true;
 }

@@ -72,7 +72,8 @@ static void wheel(struct tui *t, const struct hit *h, int by)
     switch (h->place) {
     case PLACE_OVERLAY: t->over.pane.top = max_int(t->over.pane.top + by * WHEEL_ROWS, 0); break;
     case PLACE_TALK:
-        transcript_scroll(&t->talk, by * WHEEL_ROWS, max_int(frame_talk_height(&t->frame, t->w, t->h), 2));
+        transcript_scroll(&t->talk, by * WHEEL_ROWS,
+                          max_int(frame_talk_height(&t->frame, t->w, t->h), 2));
         break;
     case PLACE_TIME: time_go(t, max_int(time_index(t) + by, 0)); break;
     case PLACE_PANE:
@@ -81,7 +82,8 @@ static void wheel(struct tui *t, const struct hit *h, int by)
         else if (t->open[h->pane] == PANE_PAGES)
             tui_pages_move(t, 0, by);
         else
-            t->pane[t->open[h->pane]].top = max_int(t->pane[t->open[h->pane]].top + by * WHEEL_ROWS, 0);
+            t->pane[t->open[h->pane]].top = max_int(t->pane[t->open[h->pane]].top + by * WHEEL_ROWS,
+                                                    0);
         if (t->have_view)
             tui_panes_update(t);
         break;

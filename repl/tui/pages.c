@@ -89,7 +89,8 @@ static void biography(const struct map *m, struct app *a, int pos)
     int n = app_page_changes(a, POOL_FULL, page, change, EVENTS);
     sheet_printf(m->out, ST_DIM, "full page %d:", page);
     for (int i = 0; i < n; i++) {
-        sheet_printf(m->out, ST_DIM, "%s %s", i ? "," : "", page_op_name((enum page_op)change[i].event.op));
+        sheet_printf(m->out, ST_DIM, "%s %s", i ? "," : "",
+                     page_op_name((enum page_op)change[i].event.op));
         if (change[i].turn)
             sheet_printf(m->out, ST_DIM, " %d.%d", change[i].turn, change[i].step);
         else

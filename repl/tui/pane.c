@@ -20,7 +20,8 @@ static bool served_changed(struct tui *t, int width)
     struct backend *b = app_served(t->app);
     b->steps->range(b, &r);
     b->served->turns(b, &last, 1);
-    bool same = memcmp(&r, &t->served.of, sizeof r) == 0 && t->served.turn == last.turn && t->served.width == width &&
+    bool same = memcmp(&r, &t->served.of, sizeof r) == 0 && t->served.turn == last.turn &&
+                t->served.width == width &&
                 t->served.at.turn == at.turn && t->served.at.step == at.step;
     t->served.of = r;
     t->served.at = at;
@@ -96,7 +97,8 @@ void tui_panes_free(struct tui *t)
 
 bool tui_shows_time(const struct tui *t)
 {
-    return t->time.line.n > 0 && (t->app->opt.timeline == 0 || t->focus == FOCUS_TIME || t->app->at.turn > 0);
+    return t->time.line.n > 0 &&
+           (t->app->opt.timeline == 0 || t->focus == FOCUS_TIME || t->app->at.turn > 0);
 }
 
 void tui_layout(const struct tui *t, int n_pane, struct layout *l)
@@ -188,7 +190,8 @@ static void write_tree(struct tui *t, struct pane *p, int width)
         return;
     } else if (v.tree.n == 0) {
         char text[80];
-        snprintf(text, sizeof text, "this step drafted nothing: a %s step", step_kind_name(v.rec.kind));
+        snprintf(text, sizeof text, "this step drafted nothing: a %s step",
+                 step_kind_name(v.rec.kind));
         note(&p->rows, "TREE", &at, text);
         return;
     }
@@ -314,7 +317,8 @@ static void write_pool(struct tui *t, struct pane *p, int width)
         return;
     }
     sheet_add(s, ST_HEAD, "POOL");
-    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step, now->pool[POOL_FULL].page_size);
+    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step,
+                 now->pool[POOL_FULL].page_size);
     sheet_line(s);
     for (int i = 0; i < N_POOLS; i++)
         pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);

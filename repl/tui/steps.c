@@ -58,14 +58,16 @@ static void tokens(struct tui *t, const struct moment *m, int width, struct shee
         if (n == 0)
             sheet_printf(s, ST_DIM, "#%d", (int)v.token[i]);
         else
-            sheet_quote(s, m->kind != STEP_SPEC ? ST_TEXT : own ? ST_BONUS : ST_DEPTH1, p, n, left - 2);
+            sheet_quote(s, m->kind != STEP_SPEC ? ST_TEXT : own ? ST_BONUS : ST_DEPTH1, p, n,
+                        left - 2);
     }
 }
 
 static void row(struct tui *t, int i, bool here, int width, struct sheet *s)
 {
     static const struct { int mark; const char *utf8, *ascii; } sign[] = {
-        {MARK_FAULT, "✗", "!"}, {MARK_PAUSE, "●", "*"}, {MARK_EVICT, "◇", "e"}, {MARK_WINDOW, "▿", "w"}};
+        {MARK_FAULT, "✗", "!"}, {MARK_PAUSE, "●", "*"}, {MARK_EVICT, "◇", "e"},
+        {MARK_WINDOW, "▿", "w"}};
     const struct moment *m = &t->time.line.at[i];
     char at[24];
     const char *mark = " ";
@@ -75,7 +77,8 @@ static void row(struct tui *t, int i, bool here, int width, struct sheet *s)
     snprintf(at, sizeof at, "%d.%d", m->turn, m->step);
     sheet_add(s, ST_KEY, here ? s->ascii ? ">" : "▶" : " ");
     sheet_printf(s, here ? ST_BOLD : ST_TEXT, "%-8s", at);
-    sheet_printf(s, m->kind == STEP_SPEC ? ST_TEXT : ST_DIM, "%-8s", m->piece ? "piece" : step_kind_name((enum step_kind)m->kind));
+    sheet_printf(s, m->kind == STEP_SPEC ? ST_TEXT : ST_DIM, "%-8s", m->piece ? "piece"
+                 : step_kind_name((enum step_kind)m->kind));
     if (m->kind == STEP_SPEC)
         sheet_printf(s, ST_TEXT, "%2d/%-2d", m->accepted, m->drafted);
     else
@@ -96,9 +99,12 @@ void tui_steps_write(struct tui *t, struct pane *p, int width)
         sheet_printf(s, ST_DIM, "   %d.%d to %d.%d, %d in all", l->at[0].turn, l->at[0].step,
                      l->at[l->n - 1].turn, l->at[l->n - 1].step, l->n);
     sheet_line(s);
-    bool server = backend_has(t->app->backend, VIEW_SERVED), pieces = server && l->n && l->at[l->n - 1].piece;
-    sheet_add(s, ST_DIM, pieces ? " pieces of the stream: ms since the request, tokens; the server lists no steps"
-                         : l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: send a message first");
+    bool server = backend_has(t->app->backend, VIEW_SERVED), pieces = server && l->n &&
+                  l->at[l->n - 1].piece;
+    sheet_add(s, ST_DIM, pieces ? " pieces of the stream: ms since the request, tokens; "
+                                  "the server lists no steps"
+                         : l->n ? " step    kind    accepted/drafted, tokens" : "no step yet: "
+                         "send a message first");
     sheet_line(s);
     p->head = 2;
     p->top = 0;

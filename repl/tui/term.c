@@ -61,7 +61,8 @@ static void add_capability(const char *name)
 
 static void make_restore(void)
 {
-    term.n_restore = (size_t)snprintf(term.restore, sizeof term.restore, "%s%s", mouse_off, paste_off);
+    term.n_restore = (size_t)snprintf(term.restore, sizeof term.restore, "%s%s", mouse_off,
+                                      paste_off);
     add_capability("sgr0");
     add_capability("op");
     add_capability("cnorm");
@@ -74,7 +75,8 @@ static bool takes_output(int fd, int ms)
     return poll(&out, 1, ms) == 1;
 }
 
-/* Sets the line settings that the program found; an interrupted or failed call is tried again. Async-signal-safe. */
+/* Sets the line settings that the program found; an interrupted or failed call is tried again.
+ * Async-signal-safe. */
 static void restore_lines(void)
 {
     for (int i = 0; i < 3 && tcsetattr(STDIN_FILENO, TCSANOW, &term.saved) != 0; i++)
@@ -360,7 +362,8 @@ bool term_open(bool color, struct err *e)
         int why = errno;
         interrupt_close();
         if (why && why != ENOENT && why != ENOTTY && why != EACCES)
-            return err_set(e, ERR_USAGE, "cannot open the terminal \"%s\": %s", name ? name : "", strerror(why));
+            return err_set(e, ERR_USAGE, "cannot open the terminal \"%s\": %s", name ? name : "",
+                           strerror(why));
         return err_set(e, ERR_USAGE, "the terminal \"%s\" is unknown; expected a TERM with a "
                        "terminfo entry, or --plain", name ? name : "");
     }

@@ -22,7 +22,8 @@ void term_theme(enum theme theme);
 bool term_ask_background(void);
 void term_answered(void); /* call when the answer has arrived */
 
-/* Whether the terminal reports the mouse (as K_MOUSE); off at first. Off is restored on every way out. */
+/* Whether the terminal reports the mouse (as K_MOUSE); off at first. Off is restored on every way
+ * out. */
 void term_mouse(bool on);
 
 void term_size(int *w, int *h); /* reads the terminal's size; at least 1x1 */
@@ -32,8 +33,8 @@ void term_redraw(void); /* the next term_draw() paints everything */
 /* Reads bytes from the terminal; 0: none now, -1: the terminal has hung up. */
 ptrdiff_t term_read(char *p, size_t n);
 
-/* While on, Ctrl-C and Ctrl-Z are signals instead of keys, for work during which no keys are read and nothing is
- * drawn; SIGTSTP stops the process at once. */
+/* While on, Ctrl-C and Ctrl-Z are signals instead of keys, for work during which no keys are read
+ * and nothing is drawn; SIGTSTP stops the process at once. */
 void term_interruptible(bool on);
 
 /* Restores the terminal for another program (an editor, the shell), and takes it over again. */

@@ -9,7 +9,8 @@
 
 enum theme { THEME_AUTO, THEME_DARK, THEME_LIGHT };
 
-enum look_attr { LOOK_BOLD = 1, LOOK_DIM = 2, LOOK_ITALIC = 4, LOOK_UNDERLINE = 8, LOOK_REVERSE = 16 };
+enum look_attr { LOOK_BOLD = 1, LOOK_DIM = 2, LOOK_ITALIC = 4, LOOK_UNDERLINE = 8,
+                 LOOK_REVERSE = 16 };
 
 struct look {
     short fg, bg;  /* colour numbers of the terminal; -1: its default */

@@ -1,5 +1,5 @@
-/* time.c - the time axis of the screen: the timeline and the tokens behind the words, from the engine's
- * events; and the address, which every pane and the transcript show. See tui.h.
+/* time.c - the time axis of the screen: the timeline and the tokens behind the words, from the
+ * engine's events; and the address, which every pane and the transcript show. See tui.h.
  */
 #include "repl/tui/tui.h"
 
@@ -180,8 +180,10 @@ void time_event(struct tui *t, const struct event *ev)
         break;
     case EV_STEP:
         timeline_add(&a->line, (struct moment){
-            .turn = ev->turn, .step = ev->step, .kind = (uint8_t)ev->rec.kind, .drafted = byte_of(ev->rec.drafted),
-            .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n), .marks = (uint8_t)page_marks(ev), .piece = ev->rec.source == STEP_PIECE});
+            .turn = ev->turn, .step = ev->step, .kind = (uint8_t)ev->rec.kind,
+                .drafted = byte_of(ev->rec.drafted),
+            .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n),
+                .marks = (uint8_t)page_marks(ev), .piece = ev->rec.source == STEP_PIECE});
         if (ev->turn != a->turn)
             begin_turn(a, ev->turn);
         add_tokens(a, ev);
@@ -260,7 +262,8 @@ bool time_key(struct tui *t, const struct key *k)
     case '[': time_go(t, max_int(live ? at : at - 1, 0)); break;
     case ']': time_go(t, live ? -1 : at + 1); break; /* behind the newest: now */
     case '{': time_go(t, timeline_turn(l, live ? l->n : at, -1)); break;
-    case '}': time_go(t, live || timeline_turn(l, at, 1) == at ? -1 : timeline_turn(l, at, 1)); break;
+    case '}': time_go(t, live || timeline_turn(l, at, 1) == at ? -1
+                      : timeline_turn(l, at, 1)); break;
     default: time_go(t, -1); break;
     }
     return true;

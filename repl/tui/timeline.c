@@ -91,7 +91,8 @@ const char *timeline_cell(const struct timeline *t, int cell, bool ascii, enum s
     if (c->cycles == 0)
         return ascii ? "." : "·";
     *st = ST_GOOD;
-    int mean = (c->accepted + c->cycles / 2) / c->cycles; /* a cell of several steps shows the mean */
+    /* a cell of several steps shows the mean */
+    int mean = (c->accepted + c->cycles / 2) / c->cycles;
     return ascii ? digit[min_int(mean, 9)] : block[t->most > 7 ? mean * 7 / t->most : mean];
 }
 

@@ -1,9 +1,9 @@
 /* timeline.h - the steps of the session as one line of cells.
  *
- * A moment is a committed step; the timeline holds those of the session in their order, and sums them up
- * in cells: one step a cell, or `unit` steps a cell when there are more steps than cells. A moment costs
- * 16 bytes; adding one changes one cell, except when the unit grows. Depends on neither terminal nor
- * engine's state. Main thread only.
+ * A moment is a committed step; the timeline holds those of the session in their order, and sums
+ * them up in cells: one step a cell, or `unit` steps a cell when there are more steps than cells. A
+ * moment costs 16 bytes; adding one changes one cell, except when the unit grows. Depends on
+ * neither terminal nor engine's state. Main thread only.
  */
 #ifndef AERIE_TIMELINE_H
 #define AERIE_TIMELINE_H
@@ -58,8 +58,10 @@ int timeline_turn(const struct timeline *t, int i, int by);
 void timeline_fit(struct timeline *t, int cells);
 int timeline_used(const struct timeline *t);              /* cells */
 int timeline_cell_of(const struct timeline *t, int i);    /* of a step's index */
-int timeline_step_of(const struct timeline *t, int cell); /* index of a cell's last step, -1: none */
-/* How a cell is drawn: a text of one cell, its style, and whether it is underlined (MARK_WINDOW). */
+int timeline_step_of(const struct timeline *t, int cell); /* index of a cell's last step, -1:
+                                                             none */
+/* How a cell is drawn: a text of one cell, its style, and whether it is underlined
+ * (MARK_WINDOW). */
 const char *timeline_cell(const struct timeline *t, int cell, bool ascii, enum style *st,
                           bool *underline);
 

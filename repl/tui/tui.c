@@ -16,8 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, ANSWER_MS = 1000, PREFILL_MS = 150,
-       BATCH = 2048 };
+enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, ANSWER_MS = 1000,
+       PREFILL_MS = 150, BATCH = 2048 };
 
 static const uint64_t MS = 1000000;
 
@@ -139,14 +139,15 @@ static void end_turn(struct tui *t, const struct event *ev)
     else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
         ; /* the notice before this event gave reason and remedy */
     else if (ev->reason == STOP_CONTEXT)
-        tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
+        tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N "
+                             "turns, /clear begins anew");
     else if (ev->reason != STOP_END)
         tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
     if (t->have_view && t->now.chat.settings.verbose)
         tui_note(t, ST_DIM, "%d token%s%s%.1f t/s%s%d step%s, %d of %d drafted accepted%s"
                  "prompt %d (%d reused) in %.0f ms", ev->n_tokens,
-                 plural(ev->n_tokens), dot, reply_tok_s(ev->n_tokens, ev->us_decode), dot, ev->n_steps,
-                 plural(ev->n_steps),
+                 plural(ev->n_tokens), dot, reply_tok_s(ev->n_tokens, ev->us_decode), dot,
+                 ev->n_steps, plural(ev->n_steps),
                  ev->n_accepted, ev->n_drafted, dot, t->reuse.n_prompt, t->reuse.n_reused,
                  (double)ev->us_prefill / 1e3);
     if (t->have_view && t->now.chat.settings.verbose && !is_notable(&t->reuse))
@@ -351,7 +352,8 @@ static void send_queued(struct tui *t)
         t->app->attached = t->queued_files[0];
         t->n_queued--;
         memmove(t->queued, t->queued + 1, (size_t)t->n_queued * sizeof *t->queued);
-        memmove(t->queued_files, t->queued_files + 1, (size_t)t->n_queued * sizeof *t->queued_files);
+        memmove(t->queued_files, t->queued_files + 1,
+                (size_t)t->n_queued * sizeof *t->queued_files);
         tui_submit(t, text);
         attach_again(t->app, &since); /* files attached since belong to the next message */
     }
@@ -405,12 +407,15 @@ static void draw(struct tui *t, uint64_t now)
     update_view(t, now);
     timeline_fit(&t->time.line, frame_time_cells(t->w));
     *f = (struct frame){
-        .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy, .paused = t->busy && t->now.pause.on,
-        .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .side = t->side, .time = tui_shows_time(t) ? &t->time.line : NULL,
+        .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy,
+            .paused = t->busy && t->now.pause.on,
+        .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .side = t->side,
+            .time = tui_shows_time(t) ? &t->time.line : NULL,
         .time_at = t->app->at.turn ? time_index(t) : -1, .queued = t->queued,
         .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
-        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
+        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on
+                      ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
     };
     for (int i = 0; i < t->n_open; i++) {
         f->pane[i] = &t->pane[t->open[i]];
@@ -485,7 +490,8 @@ static void take_keys(struct tui *t, bool ready)
     bool any = t->keys_left;
     if (any)
         handle_keys(t, false);
-    for (ptrdiff_t n; ready && !interrupt_asked() && (n = term_read(part, sizeof part)) != 0; any = true) {
+    for (ptrdiff_t n; ready && !interrupt_asked() && (n = term_read(part, sizeof part)) != 0;
+         any = true) {
         if (n < 0) { /* hung up */
             t->quit = t->lost = true;
             t->exit_code = 128 + SIGHUP;
@@ -698,7 +704,8 @@ int tui_run(struct app *a)
         return e.kind;
     }
     begin(t, a);
-    t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO && term_ask_background();
+    t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO &&
+                         term_ask_background();
     t->asked_ns = clock_ns();
     resized(t);
     layout_read(t, a->opt.level != LOG_OFF && !a->opt.readonly);

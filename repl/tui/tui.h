@@ -11,13 +11,13 @@ enum pane_kind { PANE_PAGES, PANE_TREE, PANE_STEPS, PANE_POOL, PANE_WORD, PANE_W
 
 struct tui;
 
-/* Rows that cover the screen: the help, the session browser. There is one at a time; its owner fills
- * the functions, each of which may be NULL except write. */
+/* Rows that cover the screen: the help, the session browser. There is one at a time; its owner
+ * fills the functions, each of which may be NULL except write. */
 struct overlay {
     struct pane pane;   /* the first row is the title; zeroed and freed by tui_overlay_*() */
     const char *footer; /* a line about the keys, in the place of the status */
-    /* Writes pane.rows for w cells and h rows; called when the overlay opens, after its keys and after
-     * a resize. */
+    /* Writes pane.rows for w cells and h rows; called when the overlay opens, after its keys and
+     * after a resize. */
     void (*write)(struct tui *t, struct overlay *o, int w, int h);
     /* False: the key closes the overlay. NULL: tui_overlay_scroll(). */
     bool (*key)(struct tui *t, struct overlay *o, const struct key *k);
@@ -173,7 +173,8 @@ void tui_overlay_close(struct tui *t); /* does nothing if none is open */
 void tui_overlay_write(struct tui *t); /* writes its rows again */
 /* Scrolls by arrows, PgUp, PgDn, Home and End; false: another key. */
 bool tui_overlay_scroll(struct tui *t, struct overlay *o, const struct key *k);
-bool tui_overlay_key(struct tui *t, const struct key *k); /* false: the key has closed the overlay */
+bool tui_overlay_key(struct tui *t, const struct key *k); /* false: the key has closed the
+                                                             overlay */
 void tui_help_open(struct tui *t);
 
 /* ---- steps.c ---- */

@@ -47,7 +47,8 @@ static void go(struct tui *t, struct word w)
         t->app->at = (struct address){t->talk.entry[w.entry].turn, m->step};
         time_changed(t);
     }
-    transcript_show(&t->talk, w.entry, w.row, false, max_int(frame_talk_height(&t->frame, t->w, t->h), 2));
+    transcript_show(&t->talk, w.entry, w.row, false,
+                    max_int(frame_talk_height(&t->frame, t->w, t->h), 2));
 }
 
 bool word_begin(struct tui *t)
@@ -158,13 +159,15 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
     if (nth < r->forced) {
         sheet_add(s, ST_WARN, "given by hand");
     } else if (r->source == STEP_PIECE) {
-        sheet_add(s, ST_DIM, "a piece of the server's stream; whether a draft held it is not reported");
+        sheet_add(s, ST_DIM, "a piece of the server's stream; whether a draft held it is not "
+                             "reported");
     } else if (r->kind == STEP_PREFILL) {
         sheet_add(s, ST_TEXT, "the prompt's pass: the target's own choice");
     } else if (r->kind == STEP_DECODE || r->drafted == 0) {
         sheet_add(s, ST_TEXT, "the target's own choice, nothing was drafted");
     } else if (nth >= r->accepted) {
-        sheet_printf(s, ST_BONUS, "bonus: the target's own, after %d accepted of %d drafted", r->accepted, r->drafted);
+        sheet_printf(s, ST_BONUS, "bonus: the target's own, after %d accepted of %d drafted",
+                     r->accepted, r->drafted);
     } else {
         int of = 0, node = accepted_node(&v->tree, nth);
         sheet_printf(s, ST_GOOD, "accepted at depth %d", nth + 1);
@@ -180,7 +183,8 @@ static void add_origin(const struct step_view *v, int nth, struct sheet *s)
 }
 
 /* The best other token, if the server sent only its text. */
-static void add_named_rival(struct tui *t, const struct step_view *v, int nth, int cells, struct sheet *s)
+static void add_named_rival(struct tui *t, const struct step_view *v, int nth, int cells,
+                            struct sheet *s)
 {
     struct tops *tops = app_tops(t->app, v->turn, v->step);
     const struct token_fact *f = &v->fact[nth];
@@ -198,7 +202,8 @@ static void add_named_rival(struct tui *t, const struct step_view *v, int nth, i
     tops_free(tops);
 }
 
-static void add_choice(struct tui *t, const struct step_view *v, int nth, int width, struct sheet *s)
+static void add_choice(struct tui *t, const struct step_view *v, int nth, int width,
+                       struct sheet *s)
 {
     const struct token_fact *f = &v->fact[nth];
     sheet_add(s, ST_LABEL, "  target ");
@@ -233,13 +238,14 @@ static void add_place(const struct page_table *p, int pos, struct sheet *s)
     sheet_free(&lines);
 }
 
-static void add_facts(struct tui *t, const struct step_view *v, const struct page_table *pages, int nth,
-                      int width, struct sheet *s)
+static void add_facts(struct tui *t, const struct step_view *v, const struct page_table *pages,
+                      int nth, int width, struct sheet *s)
 {
     int pos = v->rec.pos0 + (v->rec.kind == STEP_PREFILL ? v->rec.rows : 1) + nth;
     sheet_line(s);
     add_token(t, s, ST_BOLD, v->token[nth], max_int(width - 34, 8));
-    sheet_printf(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn, v->step);
+    sheet_printf(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn,
+                 v->step);
     sheet_line(s);
     add_origin(v, nth, s);
     add_choice(t, v, nth, width, s);
@@ -274,15 +280,18 @@ void tui_word_write(struct tui *t, struct pane *p, int width)
 {
     struct sheet *s = &p->rows;
     int first = 0, n = 0, at = time_index(t);
-    const struct entry *e = t->word.w && t->word.entry < t->talk.n ? &t->talk.entry[t->word.entry] : NULL;
+    const struct entry *e = t->word.w && t->word.entry < t->talk.n ? &t->talk.entry[t->word.entry]
+                            : NULL;
     sheet_add(s, ST_HEAD, "WORD");
     if (e) {
         sheet_add(s, ST_DIM, "   ");
-        sheet_quote(s, ST_BOLD, e->text.p + t->word.from, (size_t)(t->word.to - t->word.from), max_int(width - 24, 8));
+        sheet_quote(s, ST_BOLD, e->text.p + t->word.from, (size_t)(t->word.to - t->word.from),
+                    max_int(width - 24, 8));
         n = words_tokens(e, t->word, &first);
         sheet_printf(s, ST_DIM, "  %d token%s", n, n == 1 ? "" : "s");
     } else if (at >= 0) {
-        sheet_printf(s, ST_DIM, "   the tokens of step %d.%d", t->time.line.at[at].turn, t->time.line.at[at].step);
+        sheet_printf(s, ST_DIM, "   the tokens of step %d.%d", t->time.line.at[at].turn,
+                     t->time.line.at[at].step);
     }
     sheet_line(s);
     for (int i = first; e && i < first + n;) { /* the word's tokens, step by step */
@@ -295,7 +304,8 @@ void tui_word_write(struct tui *t, struct pane *p, int width)
     if (e && n == 0)
         sheet_add(s, ST_DIM, "no step of this process produced this word"), sheet_line(s);
     else if (!e && at < 0)
-        sheet_add(s, ST_DIM, "no step yet; Ctrl-X t puts a cursor on the words of the reply"), sheet_line(s);
+        sheet_add(s, ST_DIM, "no step yet; Ctrl-X t puts a cursor on the words of the reply"),
+        sheet_line(s);
     else if (!e)
         add_step(t, t->time.line.at[at].turn, t->time.line.at[at].step, 0, TREE_MAX, width, s);
 }

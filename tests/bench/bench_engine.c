@@ -317,7 +317,8 @@ static void print_tallies(struct tally *all, const char *what)
         double ms = t->seconds / t->cycles; /* cycles differ: some of the lookup's have one row */
         printf("%-14s %8.2f %11.3f %10.2f %9.0f %8.0f%%  ", ways[k].name,
                (double)t->emitted / t->cycles, median(&t->cycle) * 1e3, ms * base,
-               t->tokens / t->seconds, 100.0 * (double)t->drafts.accepted / fmax(1, (double)t->drafts.drafted));
+               t->tokens / t->seconds,
+               100.0 * (double)t->drafts.accepted / fmax(1, (double)t->drafts.drafted));
         for (int d = 1; d < TREE_MAX && t->drafts.depth[d].drafted; d++)
             printf(" .%03d", (int)(999.0 * (double)t->drafts.depth[d].accepted /
                                        (double)t->drafts.depth[d].drafted + 0.5));

@@ -132,7 +132,8 @@ static void cycles(struct runtime *r, int context, const char *name, const struc
     for (int i = 0; i < 5; i++)
         qsort(all[i], N, sizeof **all, by_value);
     printf("%-7s %6d cells%s  %7.2f us [%.2f, %.2f]   before %6.2f  after %6.2f   during %6.2f"
-           "   checks %6.2f\n", name, context, cold ? ", cold" : "      ", both[N / 2], both[N / 10], both[N * 9 / 10],
+           "   checks %6.2f\n", name, context, cold ? ", cold" : "      ", both[N / 2],
+           both[N / 10], both[N * 9 / 10],
            before[N / 2], after[N / 2], during[N / 2], check[N / 2]);
     lane_free(r, &l);
 }

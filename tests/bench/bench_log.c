@@ -4,7 +4,8 @@
  * empty log takes; texts of tokens included. Speed: the same replies at every level by turns, the
  * best of ROUNDS (4) each, against level off, whose events are made, but not stored. Processor
  * time: the steps of one reply posted again and again; "engine": the thread that posts (what a
- * reply waits for), "both": the writer, too, which has a core to itself where the model runs on a GPU. */
+ * reply waits for), "both": the writer, too, which has a core to itself where the model runs on a
+ * GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,9 @@
-/* bench_time.c - what the time axis costs: the ring of page tables for each step, and opening, seeking
- * and searching a recorded session of 10,000 steps. All times are of the thread on its core.
+/* bench_time.c - what the time axis costs: the ring of page tables for each step, and opening,
+ * seeking and searching a recorded session of 10,000 steps. All times are of the thread on its
+ * core.
  *
- * bench_time --keep FILE: leaves the session log in the new FILE, for `aerie --db FILE replay last`. */
+ * bench_time --keep FILE: leaves the session log in the new FILE, for `aerie --db FILE replay
+ * last`. */
 #include <stdio.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -61,7 +63,8 @@ static void ring_take(void *arg, struct event *ev)
 static void measure_ring(int page_size, int nodes)
 {
     struct ring r = {0};
-    struct long_session s = {.turns = 50, .steps = 200, .nodes = nodes, .post = ring_take, .arg = &r};
+    struct long_session s = {.turns = 50, .steps = 200, .nodes = nodes, .post = ring_take,
+                             .arg = &r};
     int missed = 0;
     double worst = 0, worst_copy = 0, sum = 0;
     tape_budget(&r.tape, 16 << 20);
@@ -80,7 +83,8 @@ static void measure_ring(int page_size, int nodes)
         buf_free(&b);
     }
     printf("  pages of %2d, trees of %2d: %5.2f us to pack, %5.2f us to keep, %4zu bytes a step; "
-           "%.1f MB hold %.0f %% of %d steps; a seek %.3f ms (most %.3f, of it under the lock %.3f)\n", page_size, nodes,
+           "%.1f MB hold %.0f %% of %d steps; a seek %.3f ms (most %.3f, of it under the lock "
+           "%.3f)\n", page_size, nodes,
            (double)r.pack_ns * 1e-3 / r.n, (double)r.add_ns * 1e-3 / r.n, r.bytes / (size_t)r.n,
            (double)r.tape.used / 1e6, 100 - missed / 10.0, r.n, sum / 1000, worst, worst_copy);
     tape_close(&r.tape);
@@ -106,7 +110,8 @@ static void write_log(const char *path, int nodes)
 {
     struct err e;
     const struct history_about about = {.version = AERIE_VERSION, .device = "cpu", .flags = "",
-        .model_dir = "none", .model_sha = "m", .draft_dir = "", .draft_sha = "", .tokenizer_sha = "t",
+        .model_dir = "none", .model_sha = "m", .draft_dir = "", .draft_sha = "",
+        .tokenizer_sha = "t",
         .config = "page_size=16\ncontext=4096\n"};
     struct history *h = history_open(path, LOG_TREE, &about, &e);
     CHECK(h);
@@ -194,8 +199,8 @@ static void measure_recording(const char *path, int nodes)
     for (t = cpu_ns(); backend_next(b, &ev); n++)
         event_free(&ev);
     getrusage(RUSAGE_SELF, &after);
-    printf("  opened in %.0f ms; its %d events made in %.0f ms; peak memory grew by %.0f MB\n", opened, n, ms(t),
-           (double)(after.ru_maxrss - before.ru_maxrss) / 1024);
+    printf("  opened in %.0f ms; its %d events made in %.0f ms; peak memory grew by %.0f MB\n",
+           opened, n, ms(t), (double)(after.ru_maxrss - before.ru_maxrss) / 1024);
     struct most m = seek(b, 10000, false);
     print_most("a step forward: pages, tree, counters", &m);
     m = seek(b, 1000, true);

@@ -124,7 +124,8 @@ static const struct kernels kernels_shim = {
     .fill = shim_fill, .upload = shim_upload, .sync = shim_sync, .embed = shim_embed,
     .rope = shim_rope, .normalize = shim_normalize, .linear = shim_linear, .glu = shim_glu,
     .qkv = shim_qkv, .attn = shim_attn, .merge = shim_merge, .moe = shim_moe, .scale = shim_scale,
-    .rows = shim_rows, .gather = shim_gather, .topk = shim_topk, .sample = shim_sample, .logp = shim_logp,
+    .rows = shim_rows, .gather = shim_gather, .topk = shim_topk, .sample = shim_sample,
+    .logp = shim_logp,
     .read = shim_read, .move = shim_move,
 };
 

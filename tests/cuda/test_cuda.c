@@ -437,7 +437,8 @@ static void test_speculation_is_plain_decoding(void **state)
     ids_free(&got);
 }
 
-/* A weight that is infinite makes the same of its output whatever the number of rows, which decides the
+/* A weight that is infinite makes the same of its output whatever the number of rows, which decides
+ * the
  * kernel: some multiply it with zeros, too. The second shape has k splits of different lengths. */
 static void test_infinite_weights_are_the_same_among_any_rows(void **state)
 {

@@ -1,6 +1,6 @@
 /* test_cuda_attn.c - attention on the tensor cores (kernels/cuda/attention/tile.cu), at one 16-bit
- * number an activation, over bf16 cells and over FP8 cells, and attention over FP8 cells in float32.
- * Without a GPU every test is skipped.
+ * number an activation, over bf16 cells and over FP8 cells, and attention over FP8 cells in
+ * float32. Without a GPU every test is skipped.
  *
  * A world says what each row sees: keys of its request, then keys of its own. A layout says where
  * the cells lie and how the table names them. Each world runs on the CPU in one layout, which is
@@ -317,9 +317,9 @@ static void must_equal(const struct world *w, const int *order, int n, const flo
 /* A weight rounded to bf16 is off by 2^-9 / sqrt 3 of itself, rms; a rounded query moves a score by
  * that times the scores' spread, and so the weight. Errors of many keys are independent, as are the
  * values they multiply, so the whole is off by 2^-9 sqrt((1 + spread^2) / 3); twice that is
- * allowed. One key of 4096 left out would be 2^-6. Logarithms of sums see the queries only, and move
- * by no more than a score does, 2^-9 spread / sqrt 3 rms; seven times that, 2^-7 spread, is allowed,
- * since thousands of heads are compared. */
+ * allowed. One key of 4096 left out would be 2^-6. Logarithms of sums see the queries only, and
+ * move by no more than a score does, 2^-9 spread / sqrt 3 rms; seven times that, 2^-7 spread, is
+ * allowed, since thousands of heads are compared. */
 static void compare(const struct world *w, const float *got, const float *want, const float *lse,
                     const float *want_lse)
 {

@@ -1,5 +1,5 @@
-/* test_cuda_behind.c - a lane whose drafter is behind, on a GPU: stepped, fused, and recorded as graphs; see
- * behind_kit.h. */
+/* test_cuda_behind.c - a lane whose drafter is behind, on a GPU: stepped, fused, and recorded as
+ * graphs; see behind_kit.h. */
 #include "tests/behind_kit.h"
 
 static void run(const char *target, const char *draft, const char *precision, int times)
@@ -17,9 +17,12 @@ static void run(const char *target, const char *draft, const char *precision, in
         rng = 21;
         caught_up = 0;
         compare(&b.r, b.m.cfg.vocab, times);
-        print_message("# %s %s: caught up %d times, %llu fused cycles, %llu as graphs\n", target, precision,
-                      caught_up, (unsigned long long)b.r.n_fused, (unsigned long long)b.r.n_replayed);
-        assert_true(caught_up > 3 && (how < 1 || b.r.n_fused > 50) && (how < 2 || b.r.n_replayed > 50));
+        print_message("# %s %s: caught up %d times, %llu fused cycles, %llu as graphs\n", target,
+                      precision,
+                      caught_up, (unsigned long long)b.r.n_fused,
+                      (unsigned long long)b.r.n_replayed);
+        assert_true(caught_up > 3 && (how < 1 || b.r.n_fused > 50) &&
+                    (how < 2 || b.r.n_replayed > 50));
         bed_close(&b);
     }
 }

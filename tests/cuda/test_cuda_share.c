@@ -1,14 +1,14 @@
-/* test_cuda_share.c - two engines of one process on one device at the same time: the same replies, bit
- * for bit, as alone, and neither hangs, although their kernels wait for each other's blocks
+/* test_cuda_share.c - two engines of one process on one device at the same time: the same replies,
+ * bit for bit, as alone, and neither hangs, although their kernels wait for each other's blocks
  * (kernels/cuda/stream.cu). On the CPU, and on a GPU where there is one.
- *   test_cuda_share [SECONDS]     each engine replies for so long; run as two processes at once, it is
+ *   test_cuda_share [SECONDS]   every engine replies so long; run as two processes at once, it is
  *                                 the test of two processes (tests/bench/two.sh) */
 #include "tests/runtimes.h"
 
 #include <pthread.h>
 
-/* A mixture of experts in MXFP4 with the heads and windows of gpt-oss: all kernels whose blocks wait
- * for each other run in its cycles. */
+/* A mixture of experts in MXFP4 with the heads and windows of gpt-oss: all kernels whose blocks
+ * wait for each other run in its cycles. */
 static const char shape[] =
     "{\"model_type\":\"gpt_oss\",\"hidden_size\":768,\"intermediate_size\":768,"
     "\"num_hidden_layers\":6,\"num_local_experts\":16,\"num_experts_per_tok\":4,"

@@ -1,9 +1,10 @@
-/* test_cuda_stress.c - the same passes again and again: every time the same bits. A pass has four layers,
- * of heads of 256 and a gated product or of heads of 64 and experts in MXFP4, and is recorded as a graph,
- * so that a kernel starts while its predecessor drains; rows of a decode step, of a tree, of a prompt.
- * Two inputs take turns: what a kernel reads too early is left from the other input. The reference is a
- * pass that waits after each operation. On the CPU, and on a GPU where there is one.
- *   test_cuda_stress [PASSES [TESTS]]     on the GPU alone; so many passes of each number of rows, four
+/* test_cuda_stress.c - the same passes again and again: every time the same bits. A pass has four
+ * layers, of heads of 256 and a gated product or of heads of 64 and experts in MXFP4, and is
+ * recorded as a graph, so that a kernel starts while its predecessor drains; rows of a decode step,
+ * of a tree, of a prompt. Two inputs take turns: what a kernel reads too early is left from the
+ * other input. The reference is a pass that waits after each operation. On the CPU, and on a GPU
+ * where there is one.
+ *   test_cuda_stress [PASSES [TESTS]] on the GPU alone; so many passes of each number of rows, four
  *                                         times as many of a prompt's (with AERIE_FEW as many)
  * A build with STRESS=1 delays warps at random; its digests are those of an ordinary build
  * (tests/bench/gpu.sh stress).
@@ -177,9 +178,9 @@ static void free_net(struct net *w)
 
 enum { COLS = (KEYS + MOST + PAGE - 1) / PAGE, N_SLOTS = (COLS + 1) * PAGE };
 
-/* Row r writes the cell of position KEYS + r. In a tree, paths of PATH rows hang on the keys before,
- * and a row sees its path through expand; other rows follow each other. One table for layers with a
- * window, one for those without. */
+/* Row r writes the cell of position KEYS + r. In a tree, paths of PATH rows hang on the keys
+ * before, and a row sees its path through expand; other rows follow each other. One table for
+ * layers with a window, one for those without. */
 static void make_tables(struct k_table t[2], int rows, bool tree)
 {
     int32_t pages[COLS], req[MOST] = {0}, lo[MOST], hi[MOST], extra[MOST], write[MOST];

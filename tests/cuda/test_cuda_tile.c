@@ -1,7 +1,8 @@
 /* test_cuda_tile.c - products of verify and prefill rows on the GPU: every row has the bits that it
- * has among four rows or fewer, in both precisions, with weights as they are stored and quantized to
- * FP8. With the kernels of the GPU at hand, then with those of GPUs without wgmma (AERIE_GPU_AS), of
- * the generations that have the least shared memory and more. Without a GPU every test is skipped.
+ * has among four rows or fewer, in both precisions, with weights as they are stored and quantized
+ * to FP8. With the kernels of the GPU at hand, then with those of GPUs without wgmma
+ * (AERIE_GPU_AS), of the generations that have the least shared memory and more. Without a GPU
+ * every test is skipped.
  *
  * Experts have theirs in test_cuda_moe.c.
  */
@@ -98,14 +99,15 @@ static void check_linear(int out, int in, struct k_linear a, bool mul, const cha
     free(x), free(m), free(old);
 }
 
-/* Outputs and inputs that fill tiles, and that do not; splits of an even, an odd number of chunks, of
- * one, and empty ones; tiles of whole panels, and of 16 and 4, 14 and 8, 16 and 6 rows of each (132
- * multiprocessors). */
+/* Outputs and inputs that fill tiles, and that do not; splits of an even, an odd number of chunks,
+ * of one, and empty ones; tiles of whole panels, and of 16 and 4, 14 and 8, 16 and 6 rows of each
+ * (132 multiprocessors). */
 static void test_linear_shapes(void **state)
 {
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 262},
-                                    {16, 96}, {300, 33}, {640, 1152}, {70, 20}, {2560, 64}, {5376, 96}};
+                                    {16, 96}, {300, 33}, {640, 1152}, {70, 20}, {2560, 64},
+                                    {5376, 96}};
     for (int i = 0; i < 10; i += one_in(2))
         check_linear(shapes[i][0], shapes[i][1], (struct k_linear){.scale = 1}, false, "linear");
 }
@@ -355,8 +357,8 @@ static void check_fp8_cells(const struct heads *h)
     free(want);
 }
 
-/* Heads that one kernel or the other takes. Rows of all sizes, from those whose heads have the least
- * scale to those that are infinite. */
+/* Heads that one kernel or the other takes. Rows of all sizes, from those whose heads have the
+ * least scale to those that are infinite. */
 static void test_fp8_cells(void **state)
 {
     (void)state;

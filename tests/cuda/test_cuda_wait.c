@@ -1,7 +1,7 @@
-/* test_cuda_wait.c - a GPU that does not finish: every wait of the host ends after its time limit, the
- * device then counts as failed, the turn ends as for any lost device, and the process can end while
- * the kernel still runs. Each test is a process of its own, because nothing else can use the GPU
- * from that process afterwards. Without a GPU every test is skipped. */
+/* test_cuda_wait.c - a GPU that does not finish: every wait of the host ends after its time limit,
+ * the device then counts as failed, the turn ends as for any lost device, and the process can end
+ * while the kernel still runs. Each test is a process of its own, because nothing else can use the
+ * GPU from that process afterwards. Without a GPU every test is skipped. */
 #include "tests/scratch.h"
 #include "tests/spy_kit.h"
 
@@ -54,7 +54,8 @@ static int one_wait(int how)
     const size_t bytes = (size_t)2 << 20;
     char *host = xmalloc(bytes);
     memset(host, 1, bytes);
-    kbuf b = kernels_cuda.alloc(d, bytes, "test", &e), other = kernels_cuda.alloc(d, 64, "test", &e);
+    kbuf b = kernels_cuda.alloc(d, bytes, "test", &e),
+        other = kernels_cuda.alloc(d, 64, "test", &e);
     NEED(b.p && other.p);
     kernels_cuda.phase(d, PHASE_BUSY, BUSY_MS);
     if (how == 1)

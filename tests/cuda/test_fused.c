@@ -25,7 +25,8 @@ static void note(struct buf *out, const struct lane *l)
 {
     const struct step_rec *c = &l->rec;
     const struct tree *t = &l->tree;
-    buf_printf(out, "%d at %d: %d rows, %d drafted, %d accepted, bonus %d, draws %llu, tree %016llx, "
+    buf_printf(out, "%d at %d: %d rows, %d drafted, %d accepted, bonus %d, draws %llu, "
+                    "tree %016llx, "
                "logits %016llx\n", c->kind, c->pos0, c->rows, c->drafted, c->accepted, c->bonus,
                (unsigned long long)c->draws, (unsigned long long)c->draft_digest,
                (unsigned long long)c->logit_digest);

@@ -1,9 +1,10 @@
-/* preload.c - loaded into the program under test with LD_PRELOAD: counts its allocations and fails one.
+/* preload.c - loaded into the program under test with LD_PRELOAD: counts its allocations and fails
+ * one.
  *
  * An allocation is a call of malloc(), calloc(), realloc(), aligned_alloc(), posix_memalign() or
- * memalign() by the program, by a library of its or by the C library itself. Counting begins when all
- * libraries are loaded, and stays off in programs that the program starts. trace.c learns of that
- * moment from a call of prctl() that the kernel refuses.
+ * memalign() by the program, by a library of its or by the C library itself. Counting begins when
+ * all libraries are loaded, and stays off in programs that the program starts. trace.c learns of
+ * that moment from a call of prctl() that the kernel refuses.
  *
  * With FORKED, each allocation fails once, in a process that is forked just before it and has no
  * other thread. Most such processes end at once with "out of memory"; the program's earlier states
@@ -36,7 +37,8 @@ __attribute__((constructor)) static void begin(void)
 {
     const char *name = getenv(FAULTS_PAGE);
     int fd = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
-    void *p = fd >= 0 ? mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *p = fd >= 0 ? mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                      : MAP_FAILED;
     if (fd >= 0)
         close(fd);
     if (p == MAP_FAILED)
@@ -84,7 +86,8 @@ static bool ended_well(pid_t pid, int from)
         kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    return WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(said, head, sizeof head - 1) == 0 &&
+    return WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(said, head, sizeof head - 1) ==
+           0 &&
            strchr(said, '\n') == said + n - 1 && strcmp(said + n - (sizeof tail - 1), tail) == 0;
 }
 

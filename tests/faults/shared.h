@@ -1,6 +1,8 @@
-/* shared.h - a page of memory between preload.c, inside the program under test, and trace.c outside.
+/* shared.h - a page of memory between preload.c, inside the program under test, and trace.c
+ * outside.
  *
- * All processes and threads of the program count in the same page, so that "the n-th" has one meaning.
+ * All processes and threads of the program count in the same page, so that "the n-th" has one
+ * meaning.
  */
 #ifndef AERIE_TESTS_FAULTS_SHARED_H
 #define AERIE_TESTS_FAULTS_SHARED_H

@@ -10,7 +10,8 @@ struct queue *queue_open(const char *file, uint64_t of)
 {
     int fd = file ? open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     CHECK(!file || (fd >= 0 && ftruncate(fd, sizeof(struct queue)) == 0));
-    struct queue *q = mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE, MAP_SHARED | (file ? 0 : MAP_ANONYMOUS), fd, 0);
+    struct queue *q = mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | (file ? 0 : MAP_ANONYMOUS), fd, 0);
     CHECK(q != MAP_FAILED);
     if (fd >= 0)
         close(fd);
@@ -68,9 +69,11 @@ long queue_print(const struct queue *q, const char *(*session)(int), const char 
     for (int i = 0; i < q->n_sweep; i++) {
         const struct sweep *w = &q->sweep[i];
         bool ok = w->failed == 0 && (w->fired > 0 || w->tried < w->n_trial || w->n_trial == 0);
-        printf("%sok %d - %s: %s %s (%s): %ld calls, %ld of %ld tried, %ld failed in turn, %ld faults found\n", ok ? "" : "not ",
+        printf("%sok %d - %s: %s %s (%s): %ld calls, %ld of %ld tried, %ld failed in turn, "
+               "%ld faults found\n", ok ? "" : "not ",
                i + 1, session(w->session), how(w->f.how), class_name(w->f.class),
-               w->f.how == SHORTEN ? "half the bytes" : strerror(w->f.error), w->total, w->tried, w->n_trial, w->fired, w->failed);
+               w->f.how == SHORTEN ? "half the bytes" : strerror(w->f.error), w->total, w->tried,
+               w->n_trial, w->fired, w->failed);
         failed += !ok;
         tried += w->tried, trials += w->n_trial;
     }

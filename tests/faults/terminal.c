@@ -49,7 +49,8 @@ void terminal_play(int master, pid_t tracer, int slower, struct buf *shown)
             if (!early && strstr(shown->p, "\033[?2004h"))
                 early = write(master, "\033[5~", 4) == 4; /* Page Up */
         }
-        uint64_t now = clock_ns(), ms = (uint64_t)slower * 1000000, patience = PATIENCE_MS * ms, quiet = QUIET_MS * ms;
+        uint64_t now = clock_ns(), ms = (uint64_t)slower * 1000000, patience = PATIENCE_MS * ms,
+            quiet = QUIET_MS * ms;
         bool answered = seen_at > typed_at && now - seen_at > quiet;
         if (now - typed_at > patience || (step < 2 && answered)) {
             if (write(master, typed[step], strlen(typed[step])) < 0)
@@ -73,7 +74,8 @@ static bool ends_with(const char *shown, const char *on, const char *off)
     return !last_on || (last_off && last_off > last_on);
 }
 
-bool terminal_restored(const struct buf *shown, const struct termios *a, const struct termios *b, char why[200])
+bool terminal_restored(const struct buf *shown, const struct termios *a, const struct termios *b,
+                       char why[200])
 {
     static const char *const mode[][3] = {{"\033[?1049h", "\033[?1049l", "the other screen"},
                                           {"\033[?2004h", "\033[?2004l", "bracketed paste"},

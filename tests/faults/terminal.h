@@ -15,6 +15,7 @@ int terminal_open(int *slave, struct termios *before);
  * *shown. */
 void terminal_play(int master, pid_t tracer, int slower, struct buf *shown);
 /* Whether the program has restored the terminal; `why`: what it has not restored. */
-bool terminal_restored(const struct buf *shown, const struct termios *before, const struct termios *after, char why[200]);
+bool terminal_restored(const struct buf *shown, const struct termios *before,
+                       const struct termios *after, char why[200]);
 
 #endif

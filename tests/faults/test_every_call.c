@@ -1,8 +1,10 @@
-/* test_every_call.c - every call of one class fails in turn while the program runs a scripted session.
+/* test_every_call.c - every call of one class fails in turn while the program runs a scripted
+ * session.
  *
  *   test_every_call                       a sample of the calls of each session: part of make test
  *   EVERY_CALL=all test_every_call        all of them (make faults); ONLY="chat write" (sessions, classes, ways), JOBS=N;
- *                                         MINUTES=N STATE=FILE: for so long; the next run goes on with the rest
+ *                                         MINUTES=N STATE=FILE: for so long; the next run goes on
+ * with the rest
  *   EVERY_CALL="chat write once 7"        one trial, with what it printed
  *
  * Each trial must meet these conditions: no signal, no hang, an exit status that the manual lists;
@@ -44,17 +46,20 @@ static const struct session {
     enum { NOT_SAMPLED, SAMPLED, ONLY_READS_INTERRUPTED } sampled; /* in make test */
     bool screen;       /* on a terminal; what is typed is fixed */
 } sessions[] = {
-    {"chat", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n/search nestling\n", NULL, true, SAMPLED, false},
+    {"chat", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n/search nestling\n",
+     NULL, true, SAMPLED, false},
     {"run", {"run", "--json", QUICK, "hello"}, NULL, NULL, true, NOT_SAMPLED, false},
     {"search", {"logs", "-q", "nestling", "--json"}, NULL, NULL, false, SAMPLED, false},
     {"show", {"show", "last"}, NULL, NULL, false, NOT_SAMPLED, false},
     {"export", {"export", "last", "-o", "@made.jsonl"}, NULL, "made.jsonl", false, SAMPLED, false},
-    {"markdown", {"export", "last", "--format", "md", "-o", "@made.md"}, NULL, "made.md", false, NOT_SAMPLED, false},
+    {"markdown", {"export", "last", "--format", "md", "-o", "@made.md"}, NULL, "made.md", false,
+     NOT_SAMPLED, false},
     {"replay", {"replay", "last", "--check", "--threads", "2"}, NULL, NULL, false, SAMPLED, false},
     {"pack", {"pack", "last", "-o", "@made.pack"}, NULL, "made.pack", false, SAMPLED, false},
     {"check", {"db", "check"}, NULL, NULL, false, NOT_SAMPLED, false},
     {"backup", {"db", "backup", "@made.db"}, NULL, "made.db", false, NOT_SAMPLED, false},
-    {"screen", {"--threads", "2", "-p", "max_tokens=6", "--no-mouse"}, NULL, NULL, true, ONLY_READS_INTERRUPTED, true},
+    {"screen", {"--threads", "2", "-p", "max_tokens=6", "--no-mouse"}, NULL, NULL, true,
+     ONLY_READS_INTERRUPTED, true},
     {"prune", {"db", "prune", "--keep", "1"}, NULL, NULL, true, NOT_SAMPLED, false},
 };
 
@@ -190,8 +195,10 @@ static void run_session(const struct place *p, const struct session *s, const st
     }
     path_of(p, in, "in"), path_of(p, out, "out"), path_of(p, err, "err"), path_of(p, page, "page");
     put_file(p, "in", s->in ? s->in : "", s->in ? strlen(s->in) : 0);
-    struct command c = {.argv = (char *const *)(uintptr_t)argv, .in = in, .out = out, .err = err, .terminal = -1,
-                        .limit_ms = slowly ? 4 * SLOWER * LIMIT_MS : LIMIT_MS, .page = page, .preload = preload};
+    struct command c = {.argv = (char *const *)(uintptr_t)argv, .in = in, .out = out, .err = err,
+                        .terminal = -1,
+                        .limit_ms = slowly ? 4 * SLOWER * LIMIT_MS : LIMIT_MS, .page = page,
+                        .preload = preload};
     if (s->screen)
         run_terminal(p, &c, f);
     else
@@ -229,7 +236,8 @@ static bool names_cause(const char *messages, int error)
         const char *text;
     } also[] = {
         {ENOMEM, "Resource temporarily unavailable"}, /* pthread_create() without memory */
-        {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"}, {ENOSPC, "database or disk is full"},
+        {ENOMEM, "out of memory"}, {ENOMEM, "not enough memory"},
+        {ENOSPC, "database or disk is full"},
     };
     if (strstr(messages, strerror(error)))
         return true;
@@ -278,7 +286,8 @@ static bool check_end(const struct trial *t, struct verdict *v)
 
 /* Checks that every turn that the program printed is in the log, unless a message says that it was
  * not saved. */
-static bool check_turns(const struct place *p, const char *out, const char *messages, struct verdict *v)
+static bool check_turns(const struct place *p, const char *out, const char *messages,
+                        struct verdict *v)
 {
     char name[256];
     sqlite3 *db;
@@ -288,7 +297,8 @@ static bool check_turns(const struct place *p, const char *out, const char *mess
         return true;
     path_of(p, name, "data/aerie/sessions.db");
     bool ok = sqlite3_open_v2(name, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
-              sqlite3_prepare_v2(db, "SELECT 1 FROM turn WHERE role='reply' AND session_id=? AND n=? AND text=?", -1, &s,
+              sqlite3_prepare_v2(db, "SELECT 1 FROM turn WHERE role='reply' AND session_id=? AND "
+                                     "n=? AND text=?", -1, &s,
                                  NULL) == SQLITE_OK;
     for (const char *at = out, *end; ok && *at; at = end + (*end == '\n')) {
         end = strchrnul(at, '\n');
@@ -299,7 +309,8 @@ static bool check_turns(const struct place *p, const char *out, const char *mess
             sqlite3_bind_text(s, 1, id, -1, SQLITE_TRANSIENT);
             sqlite3_bind_int64(s, 2, json_integer_value(json_object_get(j, "turn")));
             sqlite3_bind_text(s, 3, text, -1, SQLITE_TRANSIENT);
-            ok = sqlite3_step(s) == SQLITE_ROW || bad(v, "a printed turn is not in the log: %.60s", text);
+            ok = sqlite3_step(s) == SQLITE_ROW ||
+                 bad(v, "a printed turn is not in the log: %.60s", text);
             sqlite3_reset(s);
         }
         json_decref(j);
@@ -321,8 +332,8 @@ static bool log_alone(const struct place *p)
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));) {
         snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-        alone &= strcmp(e->d_name, "sessions.db") == 0 || strstr(e->d_name, "-shm") || e->d_name[0] == '.' ||
-                 (stat(name, &st) == 0 && st.st_size == 0);
+        alone &= strcmp(e->d_name, "sessions.db") == 0 || strstr(e->d_name, "-shm") ||
+                 e->d_name[0] == '.' || (stat(name, &st) == 0 && st.st_size == 0);
     }
     if (d)
         closedir(d);
@@ -340,7 +351,8 @@ static bool check_log(const struct place *p, const struct session *s, struct ver
     buf_free(&now);
     if (same && (!s->writes || log_alone(p)))
         return true;
-    int rc = run_plain(p, (const char *[]){"run", "--quiet", "--threads", "1", "-p", "max_tokens=1", "hi", NULL});
+    int rc = run_plain(p, (const char *[]){"run", "--quiet", "--threads", "1", "-p", "max_tokens=1",
+                                           "hi", NULL});
     text_of(p, "after.err", &err);
     if (rc != 0 || err.n)
         bad(v, "the next start (%d): %.200s", rc, err.p);
@@ -352,7 +364,8 @@ static bool check_log(const struct place *p, const struct session *s, struct ver
 
 /* Checks that the file that a session writes is complete, or is missing after a failure was
  * reported. */
-static bool check_made(const struct place *p, const struct session *s, bool success, struct verdict *v)
+static bool check_made(const struct place *p, const struct session *s, bool success,
+                       struct verdict *v)
 {
     char name[256];
     struct buf golden = {0}, made = {0};
@@ -368,7 +381,8 @@ static bool check_made(const struct place *p, const struct session *s, bool succ
     text_of(p, golden_of(s, "made").s, &golden);
     text_of(p, s->made, &made);
     if (golden.n != made.n || memcmp(golden.p, made.p, made.n) != 0)
-        bad(v, "%s has %zu bytes that are not the %zu of a run without faults", s->made, made.n, golden.n);
+        bad(v, "%s has %zu bytes that are not the %zu of a run without faults", s->made, made.n,
+            golden.n);
     buf_free(&golden);
     buf_free(&made);
     return v->ok;
@@ -378,12 +392,14 @@ static bool check_made(const struct place *p, const struct session *s, bool succ
  * folders. */
 static void strip(struct buf *text)
 {
-    for (char *at = text->p; at && (at = strstr(at, "/aerie-faults-"));) /* the scratch folder of another worker */
+    for (char *at = text->p; at && (at = strstr(at, "/aerie-faults-"));) /* the scratch folder of
+                                                                            another worker */
         for (int slashes = 0; *at && slashes < 3; at++) {
             slashes += *at == '/';
             *at = '.';
         }
-    static const char *const varies[] = {"\"session\":", "\"parent\":", "\"us_prefill\":", "\"us_decode\":", "\"tok_s\":", "seal ",
+    static const char *const varies[] = {"\"session\":", "\"parent\":", "\"us_prefill\":",
+                                         "\"us_decode\":", "\"tok_s\":", "seal ",
                                          /* members that may be missing: */ ",\"parent_number\":"};
     for (size_t i = 0; i < sizeof varies / sizeof *varies; i++)
         for (char *at = text->p; at && (at = strstr(at, varies[i]));) {
@@ -425,7 +441,8 @@ static int count_replies(const struct place *p, const char *log)
     int n = -1;
     path_of(p, name, log);
     if (sqlite3_open_v2(name, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
-        sqlite3_prepare_v2(db, "SELECT count(*) FROM turn WHERE role='reply' AND stop NOT IN ('', 'crashed')", -1, &s,
+        sqlite3_prepare_v2(db, "SELECT count(*) FROM turn WHERE role='reply' AND stop NOT IN ('', "
+                               "'crashed')", -1, &s,
                            NULL) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW)
         n = sqlite3_column_int(s, 0);
     sqlite3_finalize(s);
@@ -439,12 +456,14 @@ static bool read_terminal(const struct trial *t)
 {
     static const char head[] = "read ";
     size_t n = strspn(t->what + sizeof head - 1, "0123456789"); /* /dev/pts/N */
-    return strncmp(t->what, head, sizeof head - 1) == 0 && n > 0 && t->what[sizeof head - 1 + n] == ' ' && t->error == EIO;
+    return strncmp(t->what, head, sizeof head - 1) == 0 && n > 0 && t->what[sizeof head - 1 + n] ==
+           ' ' && t->error == EIO;
 }
 
 /* Judges a trial on the full screen: the typed message is answered and stored, or the screen or the
  * last line says why not; and the terminal is restored. */
-static void judge_screen(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
+static void judge_screen(const struct place *p, const struct session *s, const struct fault *f,
+                         struct verdict *v)
 {
     enum { AFTER = 1 }; /* check_log() has added one reply */
     struct buf shown = {0}, left = {0};
@@ -452,14 +471,16 @@ static void judge_screen(const struct place *p, const struct session *s, const s
     *v = (struct verdict){.ok = true};
     text_of(p, "out", &shown);
     text_of(p, "terminal", &left);
-    bool hung_up = read_terminal(t) && WIFEXITED(t->status) && WEXITSTATUS(t->status) == 128 + SIGHUP;
+    bool hung_up = read_terminal(t) && WIFEXITED(t->status) &&
+                   WEXITSTATUS(t->status) == 128 + SIGHUP;
     if ((hung_up || check_end(t, v)) && left.n)
         bad(v, "%.100s", left.p);
     bool clean = WIFEXITED(t->status) && WEXITSTATUS(t->status) == 0;
     if (v->ok && check_log(p, s, v)) {
         int n = count_replies(p, "data/aerie/sessions.db");
         clean = clean && n == count_replies(p, "base.db") + AFTER + 1;
-        if (!clean && !hung_up && t->fired && f->how != INTERRUPT && f->how != SHORTEN && !names_cause(shown.p, t->error))
+        if (!clean && !hung_up && t->fired && f->how != INTERRUPT && f->how != SHORTEN &&
+            !names_cause(shown.p, t->error))
             bad(v, "%d replies, and no message names the cause (%s)", n, strerror(t->error));
         else if (!clean && (!t->fired || f->how == INTERRUPT || f->how == SHORTEN))
             bad(v, "%d replies", n);
@@ -472,7 +493,8 @@ static void judge_screen(const struct place *p, const struct session *s, const s
     buf_free(&left);
 }
 
-static void judge(const struct place *p, const struct session *s, const struct fault *f, struct verdict *v)
+static void judge(const struct place *p, const struct session *s, const struct fault *f,
+                  struct verdict *v)
 {
     struct buf out = {0}, messages = {0};
     const struct trial *t = p->trial;
@@ -488,8 +510,8 @@ static void judge(const struct place *p, const struct session *s, const struct f
         bad(v, "an interrupted or short call changed what the program does");
     if (v->ok && t->fired && !whole && !lost && !names_cause(messages.p, t->error))
         bad(v, "no message names the cause (%s)", strerror(t->error));
-    if (v->ok && t->fired && f->class == CALLS_SYNC && strstr(t->what, " made.") && WEXITSTATUS(t->status) == 0)
-        bad(v, "an fsync that failed was ignored");
+    if (v->ok && t->fired && f->class == CALLS_SYNC && strstr(t->what, " made.") &&
+        WEXITSTATUS(t->status) == 0) bad(v, "an fsync that failed was ignored");
     if (v->ok && !t->fired && !(whole && quiet))
         bad(v, "it differs from a run without a fault");
     if (v->ok && WIFEXITED(t->status))
@@ -505,13 +527,16 @@ static const char *how_name(enum how h)
     return (const char *[]){"never", "forked", "once", "from", "interrupt", "shorten"}[h];
 }
 
-static void explain(const struct place *p, const struct session *s, const struct fault *f, const struct verdict *v)
+static void explain(const struct place *p, const struct session *s, const struct fault *f,
+                    const struct verdict *v)
 {
     struct buf messages = {0};
     const struct trial *t = p->trial;
     text_of(p, "err", &messages);
-    printf("# %s %s %s %ld (%s; %s): %s; status 0x%x; said: %.300s\n", s->name, class_name(f->class),
-           how_name(f->how), f->n, t->what, strerror(t->error), v->why, (unsigned)t->status, messages.p);
+    printf("# %s %s %s %ld (%s; %s): %s; status 0x%x; said: %.300s\n", s->name,
+           class_name(f->class),
+           how_name(f->how), f->n, t->what, strerror(t->error), v->why, (unsigned)t->status,
+           messages.p);
     fflush(stdout);
     buf_free(&messages);
 }
@@ -547,7 +572,8 @@ static void make_place(struct place *p, const char *root, int i)
     int fd = open(name, O_WRONLY | O_CREAT, 0600);
     CHECK(fd >= 0 && write_fully(fd, "device = cpu\n", 13));
     close(fd);
-    p->trial = mmap(NULL, sizeof *p->trial, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    p->trial = mmap(NULL, sizeof *p->trial, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                    0);
     CHECK(p->trial != MAP_FAILED);
 }
 
@@ -584,10 +610,12 @@ struct run {
 
 /* If all calls are tried, a sweep goes on somewhat beyond their number, which varies from run to
  * run with the threads. */
-static void add_sweep(struct run *r, const struct session *s, enum fault_class k, enum how how, int error)
+static void add_sweep(struct run *r, const struct session *s, enum fault_class k, enum how how,
+                      int error)
 {
     long total = r->calls[k], most = r->all ? total : how == ONCE ? SAMPLE : 1;
-    struct sweep w = {.session = (int)(s - sessions), .f = {k, how, 1, error}, .total = total, .step = 1};
+    struct sweep w = {.session = (int)(s - sessions), .f = {k, how, 1, error}, .total = total,
+                      .step = 1};
     if (total == 0) {
         w.n_trial = 0;
     } else if (how == INTERRUPT || how == SHORTEN) {
@@ -624,8 +652,10 @@ static void list_others(struct run *r, const struct session *s)
     CHECK(r->n_listed <= FAULTS_LISTED && r->listed + r->n_listed <= MAX_LISTED);
     for (int i = 0; i < r->n_listed; i++)
         r->q->list[r->q->n_listed++] = (int)page->other[i];
-    printf("# %s: %ld allocations, %ld end the program with one line, %ld others; status 0x%x%s\n", s->name,
-           (long)page->allocs, (long)page->ended, (long)page->n_other, (unsigned)p->trial->status, p->trial->timed_out ? ", time out" : "");
+    printf("# %s: %ld allocations, %ld end the program with one line, %ld others; status 0x%x%s\n",
+           s->name,
+           (long)page->allocs, (long)page->ended, (long)page->n_other, (unsigned)p->trial->status,
+           p->trial->timed_out ? ", time out" : "");
     fflush(stdout);
     munmap((void *)(uintptr_t)page, sizeof *page);
 }
@@ -664,7 +694,8 @@ static bool wanted(const char *name, const char *const all[], int n)
     bool any = false;
     for (int i = 0; only && i < n; i++) {
         char *words = xstrdup(only);
-        for (char *save, *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        for (char *save, *word = strtok_r(words, " ", &save); word;
+             word = strtok_r(NULL, " ", &save)) {
             any |= strcmp(word, all[i]) == 0;
             if (strcmp(word, name) == 0 && strcmp(word, all[i]) == 0) {
                 free(words);
@@ -685,7 +716,8 @@ static bool class_wanted(enum fault_class k)
 }
 
 /* Whether calls of a class are to fail in this way in this session. */
-static bool way_wanted(const struct run *r, const struct session *s, enum fault_class k, enum how how)
+static bool way_wanted(const struct run *r, const struct session *s, enum fault_class k,
+                       enum how how)
 {
     static const char *const hows[] = {"once", "from", "interrupt", "shorten"};
     if (!r->all && !getenv("ONLY") && s->sampled == ONLY_READS_INTERRUPTED)
@@ -725,7 +757,8 @@ static void measure(struct run *r, const struct session *s)
         for (int j = 1; j < r->jobs; j++)
             share_file(p, &r->place[j], golden_of(s, kept[i]).s);
     }
-    if (r->all && !r->q->whole && (way_wanted(r, s, CALLS_ALLOC, ONCE) || way_wanted(r, s, CALLS_ALLOC, FROM)))
+    if (r->all && !r->q->whole &&
+        (way_wanted(r, s, CALLS_ALLOC, ONCE) || way_wanted(r, s, CALLS_ALLOC, FROM)))
         list_others(r, s);
 }
 
@@ -738,7 +771,8 @@ static void add_session(struct run *r, const struct session *s)
         for (int i = 0; i == 0 || (r->all && class_error(k, i)); i++)
             for (enum how how = ONCE; how <= SHORTEN; how++)
                 if (way_wanted(r, s, k, how) && (i == 0 || how == ONCE || how == FROM))
-                    add_sweep(r, s, k, how, how == INTERRUPT ? EINTR : how == SHORTEN ? 0 : class_error(k, i));
+                    add_sweep(r, s, k, how, how == INTERRUPT ? EINTR : how == SHORTEN ? 0
+                              : class_error(k, i));
 }
 
 /* A hash of the program and of ONLY: a run can continue only one with the same. */
@@ -776,14 +810,17 @@ static int single(const struct place *p, const char *what)
         fwrite(b.p, 1, b.n, stdout);
         buf_free(&b);
     }
-    printf("%s: %s, %ld calls, status 0x%x, %s\n", ok ? "ok" : "not ok", p->trial->what, p->trial->calls, (unsigned)p->trial->status, p->root);
+    printf("%s: %s, %ld calls, status 0x%x, %s\n", ok ? "ok" : "not ok", p->trial->what,
+           p->trial->calls, (unsigned)p->trial->status, p->root);
     return !ok;
 }
 
 /* The log with which every session begins. */
 static void make_base(struct run *r)
 {
-    static const struct session first = {"first", {"--plain", "--json", QUICK}, "hello\n/fork 1\nWhat are you?\n", NULL, true, NOT_SAMPLED, false};
+    static const struct session first = {"first", {"--plain", "--json", QUICK},
+                                         "hello\n/fork 1\nWhat are you?\n", NULL, true, NOT_SAMPLED,
+                                         false};
     const struct place *p = &r->place[0];
     char from[256], to[256];
     run_session(p, &first, &(struct fault){.class = CALLS_ALLOC});
@@ -797,14 +834,16 @@ static void make_base(struct run *r)
 int main(void)
 {
     char root[64], name[300];
-    const char *build = getenv("BUILD"), *want = getenv("EVERY_CALL"), *jobs = getenv("JOBS"), *minutes = getenv("MINUTES"), *names[N_SESSIONS];
+    const char *build = getenv("BUILD"), *want = getenv("EVERY_CALL"), *jobs = getenv("JOBS"),
+        *minutes = getenv("MINUTES"), *names[N_SESSIONS];
     struct run r = {.jobs = jobs ? atoi(jobs) : 4};
     r.all = want && strcmp(want, "all") == 0;
     bool traced = !want;
     for (enum fault_class k = CALLS_ALLOC + 1; k < N_CLASS; k++)
         traced |= class_wanted(k);
     if (traced && !trace_possible()) {
-        printf("ok 1 # SKIP needs x86-64, no sanitizer, and a kernel that lets a process trace its children\n1..1\n");
+        printf("ok 1 # SKIP needs x86-64, no sanitizer, and a kernel that lets a process trace its "
+               "children\n1..1\n");
         return 0;
     }
     snprintf(name, sizeof name, "%s/tests/faults/preload.so", build ? build : "build/release-cpu");
@@ -814,7 +853,8 @@ int main(void)
     CHECK(aerie && preload && r.jobs > 0 && r.jobs < 256);
     setenv("TERM", "dumb", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
-    snprintf(root, sizeof root, "%s/aerie-faults-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(root, sizeof root, "%s/aerie-faults-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+             : "/tmp");
     CHECK(mkdtemp(root));
     struct place place[256];
     r.place = place;

@@ -39,49 +39,69 @@ static const struct class {
     bool interrupts;
     struct call call[16];
 } class[N_CLASS] = {
-    [CALLS_ALLOC] = {"alloc", "malloc, calloc, realloc, aligned_alloc, posix_memalign", {ENOMEM}, false, {{0}}},
+    [CALLS_ALLOC] = {"alloc", "malloc, calloc, realloc, aligned_alloc, posix_memalign", {ENOMEM},
+                     false, {{0}}},
 #if defined(__x86_64__)
     [CALLS_READ] = {"read", "read, pread, readv, getdents", {EIO}, true,
-                {{SYS_read, "read", ON_FD}, {SYS_pread64, "pread", ON_FD}, {SYS_readv, "readv", ON_FD},
+                {{SYS_read, "read", ON_FD}, {SYS_pread64, "pread", ON_FD},
+                 {SYS_readv, "readv", ON_FD},
                  {SYS_getdents64, "getdents", ON_FD}}},
     [CALLS_WRITE] = {"write", "write, pwrite, writev", {ENOSPC, EIO}, true,
-                 {{SYS_write, "write", ON_FD}, {SYS_pwrite64, "pwrite", ON_FD}, {SYS_writev, "writev", ON_FD}}},
+                 {{SYS_write, "write", ON_FD}, {SYS_pwrite64, "pwrite", ON_FD},
+                  {SYS_writev, "writev", ON_FD}}},
     [CALLS_SYNC] = {"fsync", "fsync, fdatasync", {EIO}, false,
                 {{SYS_fsync, "fsync", ON_FD}, {SYS_fdatasync, "fdatasync", ON_FD}}},
     [CALLS_RENAME] = {"rename", "rename, link, unlink, rmdir, mkdir", {EIO, ENOSPC}, false,
                   {{SYS_rename, "rename", ON_PATH}, {SYS_renameat, "rename", ON_PATH_AT},
-                   {SYS_renameat2, "rename", ON_PATH_AT}, {SYS_link, "link", ON_PATH}, {SYS_unlink, "unlink", ON_PATH},
-                   {SYS_unlinkat, "unlink", ON_PATH_AT}, {SYS_rmdir, "rmdir", ON_PATH}, {SYS_mkdir, "mkdir", ON_PATH}}},
+                   {SYS_renameat2, "rename", ON_PATH_AT}, {SYS_link, "link", ON_PATH},
+                   {SYS_unlink, "unlink", ON_PATH},
+                   {SYS_unlinkat, "unlink", ON_PATH_AT}, {SYS_rmdir, "rmdir", ON_PATH},
+                   {SYS_mkdir, "mkdir", ON_PATH}}},
     [CALLS_MMAP] = {"mmap", "mmap, mremap, mprotect, madvise, brk", {ENOMEM}, false,
                 {{SYS_mmap, "mmap", ON_NOTHING}, {SYS_mremap, "mremap", ON_NOTHING},
                  {SYS_mprotect, "mprotect", ON_NOTHING}, {SYS_madvise, "madvise", ON_NOTHING}}},
-    [CALLS_THREAD] = {"thread", "creation of a thread", {EAGAIN}, false, {{SYS_clone3, "clone3", ON_NOTHING}}},
+    [CALLS_THREAD] = {"thread", "creation of a thread", {EAGAIN}, false,
+                      {{SYS_clone3, "clone3", ON_NOTHING}}},
     [CALLS_FORK] = {"fork", "creation of a process", {EAGAIN}, false,
-                {{SYS_clone, "fork", ON_NOTHING}, {SYS_fork, "fork", ON_NOTHING}, {SYS_vfork, "vfork", ON_NOTHING}}},
+                {{SYS_clone, "fork", ON_NOTHING}, {SYS_fork, "fork", ON_NOTHING},
+                 {SYS_vfork, "vfork", ON_NOTHING}}},
     [CALLS_POLL] = {"poll", "poll, select, epoll_wait", {ENOMEM}, true,
-                {{SYS_poll, "poll", ON_NOTHING}, {SYS_ppoll, "ppoll", ON_NOTHING}, {SYS_select, "select", ON_NOTHING},
+                {{SYS_poll, "poll", ON_NOTHING}, {SYS_ppoll, "ppoll", ON_NOTHING},
+                 {SYS_select, "select", ON_NOTHING},
                  {SYS_pselect6, "pselect", ON_NOTHING}, {SYS_epoll_wait, "epoll_wait", ON_NOTHING},
                  {SYS_epoll_pwait, "epoll_wait", ON_NOTHING}}},
     [CALLS_OPEN] = {"open", "open, openat", {EMFILE, EACCES}, true,
-                {{SYS_open, "open", ON_PATH}, {SYS_openat, "open", ON_PATH_AT}, {SYS_creat, "creat", ON_PATH}}},
-    [CALLS_FILE] = {"file", "stat, fstat, access, ftruncate, fallocate, fadvise, chmod, chown, lseek, statfs, close", {EIO},
+                {{SYS_open, "open", ON_PATH}, {SYS_openat, "open", ON_PATH_AT},
+                 {SYS_creat, "creat", ON_PATH}}},
+    [CALLS_FILE] = {"file", "stat, fstat, access, ftruncate, fallocate, fadvise, chmod, chown, "
+                            "lseek, statfs, close", {EIO},
                 false,
-                {{SYS_stat, "stat", ON_PATH}, {SYS_lstat, "lstat", ON_PATH}, {SYS_fstat, "fstat", ON_FD},
+                {{SYS_stat, "stat", ON_PATH}, {SYS_lstat, "lstat", ON_PATH},
+                 {SYS_fstat, "fstat", ON_FD},
                  {SYS_newfstatat, "stat", ON_PATH_AT}, {SYS_access, "access", ON_PATH},
                  {SYS_ftruncate, "ftruncate", ON_FD}, {SYS_fallocate, "fallocate", ON_FD},
-                 {SYS_fadvise64, "fadvise", ON_FD}, {SYS_fchmod, "fchmod", ON_FD}, {SYS_fchown, "fchown", ON_FD},
-                 {SYS_lseek, "lseek", ON_FD}, {SYS_fstatfs, "fstatfs", ON_FD}, {SYS_statfs, "statfs", ON_PATH},
+                 {SYS_fadvise64, "fadvise", ON_FD}, {SYS_fchmod, "fchmod", ON_FD},
+                 {SYS_fchown, "fchown", ON_FD},
+                 {SYS_lseek, "lseek", ON_FD}, {SYS_fstatfs, "fstatfs", ON_FD},
+                 {SYS_statfs, "statfs", ON_PATH},
                  {SYS_chmod, "chmod", ON_PATH}, {SYS_statx, "statx", ON_PATH_AT}}},
-    [CALLS_LOCK] = {"lock", "fcntl, flock", {ENOLCK}, false, {{SYS_fcntl, "fcntl", ON_FD}, {SYS_flock, "flock", ON_FD}}},
-    [CALLS_MESSAGE] = {"message", "sendmsg, recvmsg, sendto, recvfrom, accept, connect", {ECONNRESET}, true,
-                   {{SYS_sendmsg, "sendmsg", ON_FD}, {SYS_recvmsg, "recvmsg", ON_FD}, {SYS_sendto, "send", ON_FD},
-                    {SYS_recvfrom, "recv", ON_FD}, {SYS_accept4, "accept", ON_FD}, {SYS_accept, "accept", ON_FD},
+    [CALLS_LOCK] = {"lock", "fcntl, flock", {ENOLCK}, false,
+                    {{SYS_fcntl, "fcntl", ON_FD}, {SYS_flock, "flock", ON_FD}}},
+    [CALLS_MESSAGE] = {"message", "sendmsg, recvmsg, sendto, recvfrom, accept, connect",
+                       {ECONNRESET}, true,
+                   {{SYS_sendmsg, "sendmsg", ON_FD}, {SYS_recvmsg, "recvmsg", ON_FD},
+                    {SYS_sendto, "send", ON_FD},
+                    {SYS_recvfrom, "recv", ON_FD}, {SYS_accept4, "accept", ON_FD},
+                    {SYS_accept, "accept", ON_FD},
                     {SYS_connect, "connect", ON_FD}}},
-    [CALLS_MAKE] = {"make", "pipe, socket, socketpair, eventfd, memfd_create, dup, epoll_create, timerfd_create", {EMFILE},
+    [CALLS_MAKE] = {"make", "pipe, socket, socketpair, eventfd, memfd_create, dup, epoll_create, "
+                            "timerfd_create", {EMFILE},
                 false,
-                {{SYS_pipe, "pipe", ON_NOTHING}, {SYS_pipe2, "pipe", ON_NOTHING}, {SYS_socket, "socket", ON_NOTHING},
+                {{SYS_pipe, "pipe", ON_NOTHING}, {SYS_pipe2, "pipe", ON_NOTHING},
+                 {SYS_socket, "socket", ON_NOTHING},
                  {SYS_socketpair, "socketpair", ON_NOTHING}, {SYS_eventfd2, "eventfd", ON_NOTHING},
-                 {SYS_memfd_create, "memfd_create", ON_NOTHING}, {SYS_dup, "dup", ON_FD}, {SYS_dup2, "dup2", ON_FD},
+                 {SYS_memfd_create, "memfd_create", ON_NOTHING}, {SYS_dup, "dup", ON_FD},
+                 {SYS_dup2, "dup2", ON_FD},
                  {SYS_dup3, "dup3", ON_FD}, {SYS_epoll_create1, "epoll_create", ON_NOTHING},
                  {SYS_timerfd_create, "timerfd_create", ON_NOTHING}}},
     [CALLS_TERMINAL] = {"terminal", "ioctl", {EIO}, false, {{SYS_ioctl, "ioctl", ON_FD}}},
@@ -102,7 +122,8 @@ static bool install_filter(const struct class *k)
 {
     struct sock_filter f[64];
     unsigned short n = 0;
-    f[n++] = (struct sock_filter) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    f[n++] = (struct sock_filter) BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                                           offsetof(struct seccomp_data, nr));
     f[n++] = (struct sock_filter) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 1);
     f[n++] = (struct sock_filter) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE);
     for (const struct call *c = k->call; c < k->call + 16 && c->name; c++) {
@@ -133,7 +154,8 @@ static _Noreturn void become(const struct command *c, const struct class *k, int
             ok = ok && dup2(c->terminal, i) == i;
         close(c->terminal);
     } else {
-        ok = ok && redirect(c->in, O_RDONLY, 0) && redirect(c->out, O_WRONLY | O_CREAT | O_TRUNC, 1) &&
+        ok = ok && redirect(c->in, O_RDONLY, 0) && redirect(c->out, O_WRONLY | O_CREAT | O_TRUNC,
+                                                            1) &&
              redirect(c->err, O_WRONLY | O_CREAT | O_TRUNC, 2);
     }
     personality(ADDR_NO_RANDOMIZE); /* the same return addresses in each run */
@@ -150,7 +172,8 @@ static _Noreturn void become(const struct command *c, const struct class *k, int
 /* Reads a path from the program's memory. */
 static const char *path_at(pid_t pid, uintptr_t at, char out[256])
 {
-    struct iovec to = {out, 255}, from = {(void *)at, 4096 - (at & 4095)}; /* not across the page's end */
+    /* not across the page's end */
+    struct iovec to = {out, 255}, from = {(void *)at, 4096 - (at & 4095)};
     from.iov_len = from.iov_len < 255 ? from.iov_len : 255;
     ssize_t n = process_vm_readv(pid, &to, 1, &from, 1, 0);
     out[n > 0 ? n : 0] = '\0';
@@ -158,7 +181,8 @@ static const char *path_at(pid_t pid, uintptr_t at, char out[256])
 }
 
 /* Describes a call: its name, and the file of its descriptor or its path, without the folder. */
-static void describe(pid_t pid, const struct call *c, const struct user_regs_struct *r, char out[160])
+static void describe(pid_t pid, const struct call *c, const struct user_regs_struct *r,
+                     char out[160])
 {
     char link[64], path[256] = "";
     if (c->on == ON_FD) {
@@ -176,7 +200,8 @@ static void describe(pid_t pid, const struct call *c, const struct user_regs_str
     comm[n > 1 ? n - 1 : 0] = '\0';
     if (fd >= 0)
         close(fd);
-    snprintf(out, 160, "%s%s%.80s (%s)", c->name, *name ? " " : "", *name ? name : *path ? path : "", comm);
+    snprintf(out, 160, "%s%s%.80s (%s)", c->name, *name ? " " : "", *name ? name : *path ? path
+             : "", comm);
 }
 
 /* Whether a call is left alone, because the kernel never fails it in this way: on an eventfd, which
@@ -195,7 +220,8 @@ static bool cannot_fail(pid_t pid, const struct fault *f, const struct user_regs
     snprintf(link, sizeof link, "/proc/%d/fd/%d", (int)pid, (int)r->rdi);
     ssize_t n = readlink(link, to, sizeof to - 1);
     to[n > 0 ? n : 0] = '\0';
-    return strstr(to, "eventfd") || (f->how != INTERRUPT && strncmp(to, "pipe:", 5) == 0) || (f->how == INTERRUPT && strstr(to, "/terminfo/"));
+    return strstr(to, "eventfd") || (f->how != INTERRUPT && strncmp(to, "pipe:", 5) == 0) ||
+           (f->how == INTERRUPT && strstr(to, "/terminfo/"));
 }
 
 /* Whether a kernel may transfer fewer bytes than the call asks for: on a file, a pipe or a
@@ -204,10 +230,11 @@ static bool may_be_short(pid_t pid, const struct user_regs_struct *r)
 {
     char link[64];
     struct stat st;
-    if (r->orig_rax != SYS_read && r->orig_rax != SYS_pread64 && r->orig_rax != SYS_write && r->orig_rax != SYS_pwrite64)
-        return false;
+    if (r->orig_rax != SYS_read && r->orig_rax != SYS_pread64 && r->orig_rax != SYS_write &&
+        r->orig_rax != SYS_pwrite64) return false;
     snprintf(link, sizeof link, "/proc/%d/fd/%d", (int)pid, (int)r->rdi);
-    return r->rdx > 1 && stat(link, &st) == 0 && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
+    return r->rdx > 1 && stat(link, &st) == 0 &&
+           (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
 }
 
 static bool is_thread(pid_t pid, const struct user_regs_struct *r)
@@ -242,10 +269,11 @@ static void at_call(pid_t pid, const struct fault *f, struct trial *t)
     while (c < class[f->class].call + 16 && c->name && c->nr != (long)r.orig_rax)
         c++;
     if (!t->armed || c == class[f->class].call + 16 || !c->name ||
-        cannot_fail(pid, f, &r) || (f->class == CALLS_THREAD && !is_thread(pid, &r)) || (f->class == CALLS_FORK && is_thread(pid, &r)))
-        return;
+        cannot_fail(pid, f, &r) || (f->class == CALLS_THREAD && !is_thread(pid, &r)) ||
+        (f->class == CALLS_FORK && is_thread(pid, &r))) return;
     long n = ++t->calls;
-    bool fails = (f->how == ONCE && n == f->n) || (f->how == FROM && n >= f->n) || (f->how == INTERRUPT && interrupts(pid, (enum interrupted)f->n, &r));
+    bool fails = (f->how == ONCE && n == f->n) || (f->how == FROM && n >= f->n) ||
+                 (f->how == INTERRUPT && interrupts(pid, (enum interrupted)f->n, &r));
     bool shortens = f->how == SHORTEN && may_be_short(pid, &r);
     if (!fails && !shortens)
         return;
@@ -324,15 +352,16 @@ bool trace_possible(void)
         pause();
         _exit(0);
     }
-    bool ok = pid > 0 && ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL) == 0;
+    bool ok = pid > 0 &&
+              ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL) == 0;
     kill(pid, SIGKILL);
     return waitpid(pid, &st, 0) == pid && ok;
 }
 
 pid_t trace_start(const struct command *c, const struct fault *f, struct trial *t)
 {
-    const int options = PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK |
-                        PTRACE_O_EXITKILL;
+    const int options = PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
+                        PTRACE_O_TRACEVFORK | PTRACE_O_EXITKILL;
     *t = (struct trial){.status = -1, .error = f->how == INTERRUPT ? EINTR
                                                : f->error          ? f->error
                                                                    : class[f->class].error[0]};
@@ -350,9 +379,10 @@ pid_t trace_start(const struct command *c, const struct fault *f, struct trial *
         close(c->terminal);
     struct sigaction act = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &act, NULL);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* allocations are not traced: whatever the program leaves behind is waited for, too */
-    if ((f->class != CALLS_ALLOC && ptrace(PTRACE_SEIZE, traced, NULL, options) != 0) || write(go[1], "", 1) != 1)
-        _exit(1);
+    /* allocations are not traced: whatever the program leaves behind is waited for, too */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if ((f->class != CALLS_ALLOC && ptrace(PTRACE_SEIZE, traced, NULL, options) != 0) ||
+        write(go[1], "", 1) != 1) _exit(1);
     alarm((unsigned)(c->limit_ms + 999) / 1000);
     serve(traced, f, t);
     t->timed_out = too_late;

@@ -1,10 +1,11 @@
 /* trace.h - runs a program in which calls of one class fail.
  *
- * Allocations fail in preload.c, without a tracer. A system call is stopped by a seccomp filter and answered by the
- * tracer instead of the kernel, so calls of the C library's own (of stdio, of threads) fail like those of the program,
- * whatever thread or child makes them. Calls are counted over all threads and processes from the moment at which all
- * libraries are loaded. Which call is the n-th may differ from run to run where threads race; a sweep therefore goes on
- * until a run has fewer than n calls.
+ * Allocations fail in preload.c, without a tracer. A system call is stopped by a seccomp filter and
+ * answered by the tracer instead of the kernel, so calls of the C library's own (of stdio, of
+ * threads) fail like those of the program, whatever thread or child makes them. Calls are counted
+ * over all threads and processes from the moment at which all libraries are loaded. Which call is
+ * the n-th may differ from run to run where threads race; a sweep therefore goes on until a run has
+ * fewer than n calls.
  */
 #ifndef AERIE_TESTS_FAULTS_TRACE_H
 #define AERIE_TESTS_FAULTS_TRACE_H
@@ -14,7 +15,8 @@
 #include <sys/types.h>
 
 enum fault_class {
-    CALLS_ALLOC, CALLS_READ, CALLS_WRITE, CALLS_SYNC, CALLS_RENAME, CALLS_MMAP, CALLS_THREAD, CALLS_FORK, CALLS_POLL, CALLS_OPEN, CALLS_FILE,
+    CALLS_ALLOC, CALLS_READ, CALLS_WRITE, CALLS_SYNC, CALLS_RENAME, CALLS_MMAP, CALLS_THREAD,
+    CALLS_FORK, CALLS_POLL, CALLS_OPEN, CALLS_FILE,
     CALLS_LOCK, CALLS_MESSAGE, CALLS_MAKE, CALLS_TERMINAL, N_CLASS,
 };
 

@@ -1,9 +1,9 @@
 /* arena.h - memory for Jansson while an input is read: blocks one behind the other in one piece of
  * memory, which begins anew with each input.
  *
- * An address sanitizer needs most of the time of an input for allocations. This allocator asks it only
- * for what finds faults: the bytes between blocks, behind them and of freed blocks must not be touched,
- * and a block that nobody freed is counted. */
+ * An address sanitizer needs most of the time of an input for allocations. This allocator asks it
+ * only for what finds faults: the bytes between blocks, behind them and of freed blocks must not be
+ * touched, and a block that nobody freed is counted. */
 #ifndef AERIE_TESTS_FUZZ_ARENA_H
 #define AERIE_TESTS_FUZZ_ARENA_H
 

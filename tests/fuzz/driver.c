@@ -1,5 +1,5 @@
-/* driver.c - the targets of fuzzing without libFuzzer: a test that feeds each of them its corpus, its
- * regressions and mutations of both, the same ones in every run.
+/* driver.c - the targets of fuzzing without libFuzzer: a test that feeds each of them its corpus,
+ * its regressions and mutations of both, the same ones in every run.
  *
  *   test_fuzz               all targets, each in a process of its own; TAP
  *   test_fuzz NAME FILE...  one target on these files
@@ -20,7 +20,7 @@
 
 /* FUZZ_LIST: a file with X(name) for each of them */
 #define X(name)                                                                                    \
-    int target_##name(const uint8_t *data, size_t n);                                                \
+    int target_##name(const uint8_t *data, size_t n);                                              \
     extern const int inputs_##name;
 #include FUZZ_LIST
 #undef X
@@ -34,7 +34,8 @@ static const struct target {
 #include FUZZ_LIST
 #undef X
 };
-enum { N_TARGETS = sizeof targets / sizeof *targets, LONGEST_INPUT = 4096, LONGEST_SEED = 1 << 20, SECONDS = 120 };
+enum { N_TARGETS = sizeof targets / sizeof *targets, LONGEST_INPUT = 4096, LONGEST_SEED = 1 << 20,
+       SECONDS = 120 };
 
 /* The input that is being read, so that the parent can say which one it was. */
 static struct current {
@@ -140,7 +141,8 @@ static size_t put_bytes(uint8_t *p, size_t n, size_t at, const uint8_t *from, si
 /* One change: a bit, a byte, a run removed, repeated, or taken from another seed. */
 static size_t change(uint8_t *p, size_t n, const struct seeds *s)
 {
-    static const uint8_t odd[] = {0, 1, 0x7F, 0x80, 0xFF, '\n', '\r', '"', '\\', '{', '}', '[', ']', '-', '9', ' '};
+    static const uint8_t odd[] = {0, 1, 0x7F, 0x80, 0xFF, '\n', '\r', '"', '\\', '{', '}', '[', ']',
+                                  '-', '9', ' '};
     const struct buf *other = &s->at[below((size_t)s->n)];
     size_t at = below(n + 1), k = 1 + below(16), from = below(other->n);
     uint8_t copy[16];
@@ -225,9 +227,10 @@ static bool passes(const struct target *t, int number)
         run_target(t);
         exit(0);
     }
-    bool ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    printf("%s %d - %s: %d files, %d mutations\n", ok ? "ok" : "not ok", number, t->name, current->n_files,
-           current->n_mutations);
+    bool ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+              WEXITSTATUS(status) == 0;
+    printf("%s %d - %s: %d files, %d mutations\n", ok ? "ok" : "not ok", number, t->name,
+           current->n_files, current->n_mutations);
     if (!ok && WIFSIGNALED(status))
         printf("# ended by %s\n", strsignal(WTERMSIG(status)));
     if (!ok)
@@ -238,7 +241,8 @@ static bool passes(const struct target *t, int number)
 int main(int argc, char **argv)
 {
     int bad = 0;
-    current = mmap(NULL, sizeof *current, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    current = mmap(NULL, sizeof *current, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                   0);
     if (current == MAP_FAILED)
         die("no memory");
     for (int i = 0; i < N_TARGETS; i++) {

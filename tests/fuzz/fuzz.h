@@ -1,10 +1,10 @@
 /* fuzz.h - what the targets of fuzzing share (tests/fuzz/README.md).
  *
- * A target is a file fuzz_NAME.c with libFuzzer's function LLVMFuzzerTestOneInput() and the number of
- * mutations that `make test` feeds it. It keeps nothing between two inputs that a result could depend
- * on, frees what it allocates, and aborts where a property does not hold (CHECK). Bytes that choose
- * among variants are the last ones of an input, so that a recorded file is an input as it stands.
- * One thread.
+ * A target is a file fuzz_NAME.c with libFuzzer's function LLVMFuzzerTestOneInput() and the number
+ * of mutations that `make test` feeds it. It keeps nothing between two inputs that a result could
+ * depend on, frees what it allocates, and aborts where a property does not hold (CHECK). Bytes that
+ * choose among variants are the last ones of an input, so that a recorded file is an input as it
+ * stands. One thread.
  */
 #ifndef AERIE_TESTS_FUZZ_H
 #define AERIE_TESTS_FUZZ_H
@@ -103,7 +103,8 @@ KIT const char *fuzz_folder(void)
 {
     char *path = fuzz_folder_path;
     if (!path[0]) {
-        snprintf(path, sizeof fuzz_folder_path, "%s/aerie-fuzz-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+        snprintf(path, sizeof fuzz_folder_path, "%s/aerie-fuzz-XXXXXX",
+                 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
         CHECK(mkdtemp(path));
         atexit(fuzz_remove_folder);
     }
@@ -120,7 +121,8 @@ KIT void fuzz_clean(const char *s, size_t n, bool lines)
         size_t k = utf8_char(s + i, n - i, &cp);
         CHECK(k > 0);
         CHECK((cp >= 0x20 && cp != 0x7F && !(cp >= 0x80 && cp < 0xA0)) || (lines && cp == '\n'));
-        CHECK(!(cp >= 0x202A && cp <= 0x202E) && !(cp >= 0x2066 && cp <= 0x2069) && cp != 0x200E && cp != 0x200F);
+        CHECK(!(cp >= 0x202A && cp <= 0x202E) && !(cp >= 0x2066 && cp <= 0x2069) && cp != 0x200E &&
+              cp != 0x200F);
         CHECK(!(cp >= 0xE0000 && cp <= 0xE007F) && cp != 0x2028 && cp != 0x2029);
         i += k;
     }

@@ -15,7 +15,8 @@ static void check_answer(const struct answer *a)
 {
     const int64_t count[] = {a->count.prompt, a->count.generated, a->count.cached, a->count.drafted,
                              a->count.accepted, a->count.verifies, a->done, a->total};
-    const double ms[] = {a->count.ms_prompt, a->count.ms_decode, a->count.ms_queue, a->count.ms_first};
+    const double ms[] = {a->count.ms_prompt, a->count.ms_decode, a->count.ms_queue,
+                         a->count.ms_first};
     for (size_t i = 0; i < sizeof count / sizeof *count; i++)
         CHECK(count[i] >= -1 && count[i] <= INT32_MAX);
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)

@@ -1,12 +1,13 @@
-/* Chat formats: messages become a prompt in which no text forges a marker, and a reply's ids, in any
- * order, become text. The input is messages, each a byte that says who speaks and text up to a NUL;
- * the last byte chooses the format. Every input is read as ids of a reply, too. */
+/* Chat formats: messages become a prompt in which no text forges a marker, and a reply's ids, in
+ * any order, become text. The input is messages, each a byte that says who speaks and text up to a
+ * NUL; the last byte chooses the format. Every input is read as ids of a reply, too. */
 #include "models/chat/chat.h"
 #include "tests/fuzz/tokens.h"
 
 const int fuzz_inputs = 2500;
 
-static const char *const family[] = {"qwen3", "smollm3", "olmo3", "gemma3", "gemma4", "gpt_oss", "llama", "?", "raw"};
+static const char *const family[] = {"qwen3", "smollm3", "olmo3", "gemma3", "gemma4", "gpt_oss",
+                                     "llama", "?", "raw"};
 enum { FAMILIES = sizeof family / sizeof *family, MESSAGES = 9, VOCAB = 302 };
 
 static struct tokenizer *bytes;
@@ -54,7 +55,8 @@ static int cut(const uint8_t *data, size_t n, bool plain, struct message m[MESSA
         const uint8_t *nul = memchr(data + at, 0, n - at);
         size_t len = nul ? (size_t)(nul - data) - at : n - at;
         struct message *x = &m[k];
-        *x = (struct message){.role = k == 0 && who % 4 == 0 ? ROLE_SYSTEM : who % 2 ? ROLE_USER : ROLE_ASSISTANT};
+        *x = (struct message){.role = k == 0 && who % 4 == 0 ? ROLE_SYSTEM : who % 2 ? ROLE_USER
+                              : ROLE_ASSISTANT};
         x->text = plain ? xstrdup(len ? "x" : "") : fuzz_string(data + at, len);
         for (size_t i = 0; x->role == ROLE_ASSISTANT && who & 64 && i < len; i++)
             ids_add(&x->ids, plain ? 'x' : data[at + i] % 128 + (who & 128 ? 200 : 0));
@@ -112,7 +114,8 @@ static void check_spans(const struct ids *ids, const struct buf *text, int first
     for (int i = 0; i < ends->n; i++) {
         const char *p = tok_bytes(bytes, ids->v[first + i], &len);
         size_t own = (size_t)ends->v[i] - at;
-        CHECK((size_t)ends->v[i] >= at && own <= len && (!own || memmem(p, len, text->p + at, own)));
+        CHECK((size_t)ends->v[i] >= at && own <= len &&
+              (!own || memmem(p, len, text->p + at, own)));
         at += own;
     }
     CHECK(at == text->n);
@@ -131,7 +134,8 @@ static void read_reply(const struct chat *c, const uint8_t *data, size_t n)
     chat_reader_init(&r, c);
     r.ends = &ends;
     for (size_t i = 0; i < n; i++) {
-        int id = data[i] >= 0xE0 ? 256 + (data[i] - 0xE0) : data[i] == 0xDF ? 300 : data[i] == 0xDE ? 301 : data[i];
+        int id = data[i] >= 0xE0 ? 256 + (data[i] - 0xE0) : data[i] == 0xDF ? 300 : data[i] == 0xDE
+                     ? 301 : data[i];
         size_t len;
         room += tok_bytes(bytes, id, &len) ? len : 0;
         ids_add(&ids, id);

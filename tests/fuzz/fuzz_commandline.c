@@ -1,5 +1,5 @@
-/* The command line and the config file: refused with a message, or a command with its flags. The input
- * is words, each ended by a NUL, and behind an empty word the text of the config file. */
+/* The command line and the config file: refused with a message, or a command with its flags. The
+ * input is words, each ended by a NUL, and behind an empty word the text of the config file. */
 #include "repl/cli/flags.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -58,7 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             CHECK(one_of(c.word[i], word, argc - 1));
         for (int i = 0; i < settings_count(); i++)
             CHECK(settings_at(i)->name);
-        CHECK(c.a.n <= MAX_TEXTS && c.b.n <= MAX_TEXTS && c.with.n <= MAX_TEXTS && c.header.n <= MAX_TEXTS);
+        CHECK(c.a.n <= MAX_TEXTS && c.b.n <= MAX_TEXTS && c.with.n <= MAX_TEXTS &&
+              c.header.n <= MAX_TEXTS);
     }
     cli_free(&c);
     for (int i = 1; i < argc; i++)

@@ -1,5 +1,5 @@
-/* config.json, and behind a NUL generation_config.json, of a folder whose tensors belong to the model
- * or head that the text names: refused with a message, or loaded. */
+/* config.json, and behind a NUL generation_config.json, of a folder whose tensors belong to the
+ * model or head that the text names: refused with a message, or loaded. */
 #include "models/models.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -18,7 +18,8 @@ static struct base {
     struct model of; /* the loaded target */
 } bases[] = {
     {.word = "Eagle3", .dir = "tests/golden/eagle3-nvidia-b", .target = "tests/golden/llama-b"},
-    {.word = "gemma4_assistant", .dir = "tests/golden/gemma4-a-assistant", .target = "tests/golden/gemma4-a"},
+    {.word = "gemma4_assistant", .dir = "tests/golden/gemma4-a-assistant",
+     .target = "tests/golden/gemma4-a"},
     {.word = "gemma4_unified_assistant", .dir = "tests/golden/assistant-unified-b",
      .target = "tests/golden/gemma4-unified-b"},
     {.word = "gemma4_unified", .dir = "tests/golden/gemma4-unified-b"},
@@ -58,7 +59,8 @@ static void link_tensors(const struct base *b)
     for (struct dirent *f; (f = readdir(d));) {
         if (strncmp(f->d_name, "model", 5) != 0)
             continue;
-        char *there = xasprintf("%s/%s", from, f->d_name), *here = xasprintf("%s/%s", b->path, f->d_name);
+        char *there = xasprintf("%s/%s", from, f->d_name),
+            *here = xasprintf("%s/%s", b->path, f->d_name);
         CHECK(symlink(there, here) == 0);
         free(there);
         free(here);
@@ -84,7 +86,8 @@ static void load(const struct base *b)
     struct err e = {0};
     struct model m;
     struct draft d;
-    bool ok = b->target ? draft_load(&d, b->path, &b->of, NULL, NULL, &e) : model_load(&m, b->path, NULL, &e);
+    bool ok = b->target ? draft_load(&d, b->path, &b->of, NULL, NULL, &e)
+                        : model_load(&m, b->path, NULL, &e);
     if (!ok)
         fuzz_message(&e);
     else if (b->target)
@@ -105,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     CHECK(ftruncate(b->config, 0) == 0 && pwrite(b->config, data, first, 0) == (ssize_t)first);
     const char *second = nul ? (const char *)nul + 1 : "{}";
     rest = nul ? rest : 2;
-    CHECK(ftruncate(b->generation, 0) == 0 && pwrite(b->generation, second, rest, 0) == (ssize_t)rest);
+    CHECK(ftruncate(b->generation, 0) == 0 && pwrite(b->generation, second, rest, 0) ==
+          (ssize_t)rest);
     load(b);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* A session log whose cells and bytes were edited: opened, listed, searched, shown, exported, packed,
- * checked, and looked at as a recording. */
+/* A session log whose cells and bytes were edited: opened, listed, searched, shown, exported,
+ * packed, checked, and looked at as a recording. */
 #include "tests/fuzz/log_file.h"
 
 const int fuzz_inputs = 25;

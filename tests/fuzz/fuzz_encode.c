@@ -1,5 +1,5 @@
-/* Text to ids and back, by a byte-level and a byte-fallback tokenizer: valid text comes back as it was,
- * and an invalid sequence is encoded as U+FFFD is. Ids of any kind are decoded. */
+/* Text to ids and back, by a byte-level and a byte-fallback tokenizer: valid text comes back as it
+ * was, and an invalid sequence is encoded as U+FFFD is. Ids of any kind are decoded. */
 #include "tests/fuzz/tokens.h"
 
 const int fuzz_inputs = 3000;
@@ -7,7 +7,8 @@ const int fuzz_inputs = 3000;
 static struct tokenizer *open_one(unsigned which)
 {
     static struct tokenizer *t[2];
-    static const char *const path[] = {"models/nestling/target", "tests/tokenizers/gemmastyle.json"};
+    static const char *const path[] = {"models/nestling/target",
+                                       "tests/tokenizers/gemmastyle.json"};
     struct err e;
     which %= 2;
     if (!t[which] && !(t[which] = tok_open(path[which], &e)))
@@ -38,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     CHECK(fuzz_encode(t, valid.p, valid.n, flags, &same) == ok);
     CHECK(ids.n == same.n && (!ids.n || memcmp(ids.v, same.v, (size_t)ids.n * sizeof *ids.v) == 0));
     fuzz_decode(t, &ids, true, &out);
-    if (ok && !memmem(text, n, "\xE2\x96\x81", 3)) /* which stands for a space in byte-fallback files */
+    if (ok && !memmem(text, n, "\xE2\x96\x81", 3)) /* which stands for a space in byte-fallback
+                                                      files */
         CHECK(out.n == valid.n && (!out.n || memcmp(out.p, valid.p, out.n) == 0));
     ids.n = 0;
     for (size_t i = 0; i + 1 < n; i += 2)

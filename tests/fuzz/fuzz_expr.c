@@ -20,7 +20,8 @@ static const struct step_facts *a_step(bool bare)
 {
     static struct tree tree;
     static int32_t token[] = {269, 3, 0};
-    static struct step_facts full = {.turn = 9, .step = 214, .tree = &tree, .token = token, .n_token = 3, .text = text_of};
+    static struct step_facts full = {.turn = 9, .step = 214, .tree = &tree, .token = token,
+                                     .n_token = 3, .text = text_of};
     static struct step_facts none = {.turn = 1, .step = 1, .text = text_of};
     if (!tree.n) {
         tree_init(&tree, 5);
@@ -52,7 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         int node = -1, token = -1;
         bool holds = expr_holds(&x, s, &node, &token);
         CHECK(expr_holds(&copy, s, NULL, NULL) == holds);
-        CHECK(node >= -1 && token >= -1 && token < s->n_token && (!s->tree ? node == -1 : node < s->tree->n));
+        CHECK(node >= -1 && token >= -1 && token < s->n_token &&
+              (!s->tree ? node == -1 : node < s->tree->n));
         if (!x.nodes && !x.tokens) {
             double v = expr_value(&x, s), w = expr_value(&copy, s);
             CHECK(isnan(v) ? isnan(w) : !(v < w) && !(v > w));

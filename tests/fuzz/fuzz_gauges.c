@@ -1,5 +1,5 @@
-/* Pools and gauges from metrics and slots of every kind of server: numbers that a pane can draw. The
- * input is one page or, cut at the first NUL, two pages a second apart. */
+/* Pools and gauges from metrics and slots of every kind of server: numbers that a pane can draw.
+ * The input is one page or, cut at the first NUL, two pages a second apart. */
 #include "engine/remote/gauges.h"
 #include "tests/fuzz/arena.h"
 
@@ -13,10 +13,12 @@ static void check_page(const struct gauge_page *p)
         const struct pool_view *v = &p->pool[i];
         if (!v->exists)
             continue;
-        CHECK(v->total >= 0 && v->used >= 0 && v->free >= 0 && v->evictable >= 0 && v->page_size >= 1);
+        CHECK(v->total >= 0 && v->used >= 0 && v->free >= 0 && v->evictable >= 0 &&
+              v->page_size >= 1);
         CHECK((int64_t)v->used + v->free + v->evictable == v->total);
     }
-    CHECK(p->hits >= -1 && p->queries >= -1 && p->tokens >= -1 && p->drafts >= -1 && p->accepted >= -1);
+    CHECK(p->hits >= -1 && p->queries >= -1 && p->tokens >= -1 && p->drafts >= -1 &&
+          p->accepted >= -1);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

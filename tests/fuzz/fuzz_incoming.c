@@ -1,5 +1,5 @@
-/* A whole reply on its way from a server, as stream or in one piece: the same text, tokens and counts
- * however the bytes are cut. The last bytes choose the content type and the cuts. */
+/* A whole reply on its way from a server, as stream or in one piece: the same text, tokens and
+ * counts however the bytes are cut. The last bytes choose the content type and the cuts. */
 #include "engine/remote/incoming.h"
 #include "tests/fuzz/arena.h"
 
@@ -22,7 +22,8 @@ static void take_progress(struct incoming *in, int64_t done, int64_t total)
 static const struct incoming_news news = {.text = take_text, .progress = take_progress};
 
 /* seed 0: in one piece. */
-static bool read_reply(struct incoming *in, const char *type, const uint8_t *data, size_t n, uint64_t seed)
+static bool read_reply(struct incoming *in, const char *type, const uint8_t *data, size_t n,
+                       uint64_t seed)
 {
     struct err e = {0};
     bool ok = true;
@@ -70,7 +71,8 @@ static void same_ids(const struct ids *a, const struct ids *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static const char *const type[] = {"text/event-stream", "application/x-ndjson", "application/json", "text/html"};
+    static const char *const type[] = {"text/event-stream", "application/x-ndjson",
+                                       "application/json", "text/html"};
     struct incoming a, b;
     const char *which = type[fuzz_choice(data, &n) % 4];
     uint64_t seed = 1 + fuzz_choice(data, &n);
@@ -78,13 +80,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     bool ok = read_reply(&a, which, data, n, 0);
     CHECK(read_reply(&b, which, data, n, seed) == ok);
     check_reply(&a);
-    CHECK(a.n_token == b.n_token && a.n_piece == b.n_piece && a.n_text == b.n_text && a.end == b.end && a.ids == b.ids);
+    CHECK(a.n_token == b.n_token && a.n_piece == b.n_piece && a.n_text == b.n_text &&
+          a.end == b.end && a.ids == b.ids);
     CHECK(a.finish == b.finish && a.tops.n == b.tops.n && a.count.generated == b.count.generated);
     same_ids(&a.prompt, &b.prompt);
     same_ids(&a.reply, &b.reply);
     same_ids(&a.accepted, &b.accepted);
     for (int c = 0; c < 2; c++)
-        CHECK(text[0][c].n == text[1][c].n && (!text[0][c].n || memcmp(text[0][c].p, text[1][c].p, text[0][c].n) == 0));
+        CHECK(text[0][c].n == text[1][c].n &&
+              (!text[0][c].n || memcmp(text[0][c].p, text[1][c].p, text[0][c].n) == 0));
     incoming_free(&a);
     incoming_free(&b);
     arena_end();

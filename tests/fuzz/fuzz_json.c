@@ -1,6 +1,6 @@
-/* JSON: the strict reader of configs, the reader in place of tokenizer.json, and the writer. The two
- * readers agree on the strings and whole numbers of what the strict one accepts, and what was read and
- * written again reads the same. */
+/* JSON: the strict reader of configs, the reader in place of tokenizer.json, and the writer. The
+ * two readers agree on the strings and whole numbers of what the strict one accepts, and what was
+ * read and written again reads the same. */
 #include <jansson.h>
 
 #include "kernels/json.h"
@@ -10,7 +10,8 @@
 
 const int fuzz_inputs = 4000;
 
-/* Walks a value with the reader in place; beside it, where there is one, the value as Jansson read it. */
+/* Walks a value with the reader in place; beside it, where there is one, the value as Jansson read
+ * it. */
 static bool walk(struct pull *j, const json_t *v, int depth)
 {
     struct pull_str s, key;

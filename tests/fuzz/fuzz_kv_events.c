@@ -1,5 +1,6 @@
-/* KV events in MessagePack: each value of the input is the payload of a batch, as vLLM and SGLang send
- * them, and what it says is applied to the blocks of a server. Counts of blocks agree with the blocks. */
+/* KV events in MessagePack: each value of the input is the payload of a batch, as vLLM and SGLang
+ * send them, and what it says is applied to the blocks of a server. Counts of blocks agree with the
+ * blocks. */
 #include "engine/remote/kv_blocks.h"
 #include "engine/remote/msgpack.h"
 #include "tests/fuzz/fuzz.h"
@@ -40,7 +41,8 @@ static void apply(void *arg, const struct kv_event *ev)
     (*n)++;
     CHECK(ev->n_hash >= 0 && ev->n_hash <= KV_HASHES && ev->rank >= 0 && ev->group >= -1);
     CHECK((int)ev->kind >= KV_STORED && (int)ev->kind <= KV_CLEARED);
-    CHECK(memchr(ev->medium, '\0', sizeof ev->medium) && memchr(ev->layers, '\0', sizeof ev->layers));
+    CHECK(memchr(ev->medium, '\0', sizeof ev->medium) &&
+          memchr(ev->layers, '\0', sizeof ev->layers));
     for (int i = 0; i < ev->n_hash; i++) {
         CHECK(ev->hash[i].kind && ev->hash[i].n <= sizeof ev->hash[i].v);
         block_hash_text(&ev->hash[i], text, sizeof text);
@@ -68,7 +70,8 @@ static void recount(const struct kv_blocks *k)
             }
             CHECK(b->n_copy == sum && sum > 0);
         }
-    CHECK(n == k->n_block && tokens == k->n_token && n <= BLOCKS_KEPT && tokens <= BLOCK_TOKENS_KEPT);
+    CHECK(n == k->n_block && tokens == k->n_token && n <= BLOCKS_KEPT &&
+          tokens <= BLOCK_TOKENS_KEPT);
     CHECK(k->n_group >= 0 && k->n_group <= BLOCK_GROUPS);
     for (int g = 0; g < k->n_group; g++)
         CHECK(k->group[g].blocks == held[g] && k->group[g].copies == copies[g]);
@@ -93,7 +96,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         walk(text, n);
         size_t size = msgpack_skip(&m) ? (size_t)((const char *)m.p - text) : n;
         if (kv_batch_read(&b, text, size, apply, &events, &e))
-            CHECK(b.n_refused >= 0 && b.n_refused <= b.n_event && memchr(b.why, '\0', sizeof b.why) && b.rank >= 0);
+            CHECK(b.n_refused >= 0 && b.n_refused <= b.n_event &&
+                  memchr(b.why, '\0', sizeof b.why) && b.rank >= 0);
         else
             fuzz_message(&e);
         text += size;

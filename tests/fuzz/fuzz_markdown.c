@@ -1,5 +1,5 @@
-/* Markdown as rows: no row can act on a terminal, every span shows bytes of the text, and a reply that
- * arrives in pieces ends as it looks in one. */
+/* Markdown as rows: no row can act on a terminal, every span shows bytes of the text, and a reply
+ * that arrives in pieces ends as it looks in one. */
 #include "repl/text/markdown.h"
 #include "repl/text/transcript.h"
 #include "tests/fuzz/fuzz.h"
@@ -15,7 +15,8 @@ static void look_at_rows(const struct sheet *s, size_t n, int width)
             CHECK(text_width(r->text.p ? r->text.p : "", r->text.n) <= width);
         for (int k = 0; k < r->n_span; k++) {
             const struct span *p = &r->span[k];
-            CHECK(p->at >= 0 && p->n >= 0 && (size_t)p->at + (size_t)p->n <= r->text.n && (int)p->style < N_STYLES);
+            CHECK(p->at >= 0 && p->n >= 0 && (size_t)p->at + (size_t)p->n <= r->text.n &&
+                  (int)p->style < N_STYLES);
             CHECK(p->src < 0 || (p->src_n >= 0 && (size_t)p->src + (size_t)p->src_n <= n));
         }
     }

@@ -37,12 +37,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         look_at_sample(&m, &m.at[i], n);
     for (int i = 0; i < m.n && i < 8; i++) {
         CHECK(metrics_value(&m, m.at[i].name, NULL, NULL, METRICS_SUM, &sum, &count) && count >= 1);
-        CHECK(metrics_value(&m, m.at[i].name, NULL, NULL, METRICS_MAX, &most, &times) && times == count);
+        CHECK(metrics_value(&m, m.at[i].name, NULL, NULL, METRICS_MAX, &most, &times) &&
+              times == count);
         CHECK(!(most < m.at[i].value));
         metrics_value(&m, m.at[i].name, "engine", "0", METRICS_SUM, &sum, &times);
         CHECK(times <= count);
     }
-    CHECK(!metrics_value(&m, "no such metric", NULL, NULL, METRICS_SUM, &sum, &count) && count == 0);
+    CHECK(!metrics_value(&m, "no such metric", NULL, NULL, METRICS_SUM, &sum, &count) &&
+          count == 0);
     metrics_free(&m);
     return 0;
 }

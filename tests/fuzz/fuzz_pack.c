@@ -2,7 +2,8 @@
  * looked at as a recording. With an odd number of bytes in the input the seal is not renewed. */
 #include "tests/fuzz/log_file.h"
 
-bool pack_write(const char *path, const void *bytes, size_t n, struct err *e); /* history/internal.h */
+/* history/internal.h */
+bool pack_write(const char *path, const void *bytes, size_t n, struct err *e);
 
 const int fuzz_inputs = 40;
 
@@ -19,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         log_memory();
         struct hdb *d = hdb_open(live, &e);
         must(d != NULL, &e);
-        must(hdb_pack(d, log_child, &(struct pack_opts){.level = PACK_TEXT, .made_by = "fuzz"}, whole, NULL, &e), &e);
+        must(hdb_pack(d, log_child, &(struct pack_opts){.level = PACK_TEXT, .made_by = "fuzz"},
+                      whole, NULL, &e), &e);
         hdb_close(d);
         struct buf file;
         must(buf_read_file(&file, whole, 64 << 20, &e), &e);

@@ -1,5 +1,5 @@
-/* A regular expression of tokenizer.json, and behind a NUL a text that it cuts: refused with a message,
- * or what was encoded is the text again. */
+/* A regular expression of tokenizer.json, and behind a NUL a text that it cuts: refused with a
+ * message, or what was encoded is the text again. */
 #include "kernels/json.h"
 #include "tests/fuzz/tokens.h"
 
@@ -19,8 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static struct fuzz_file file;
     static struct buf split, json;
-    static const char *const behavior[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-    static const char text[] = "It's 12,345 caf\xC3\xA9s  \n\n\t(ab) aaaaaaaaaaaa\xE9\xB7\xB9\xE3\x81\xAE\xF0\x9F\xA6\x85 zzab ";
+    static const char *const behavior[] = {"Isolated", "Removed", "MergedWithPrevious",
+                                           "MergedWithNext", "Contiguous"};
+    static const char text[] = "It's 12,345 caf\xC3\xA9s  \n\n\t(ab) "
+    "aaaaaaaaaaaa\xE9\xB7\xB9\xE3\x81\xAE\xF0\x9F\xA6\x85 zzab ";
     struct err e = {0};
     unsigned choice = fuzz_choice(data, &n);
     const uint8_t *nul = n ? memchr(data, 0, n) : NULL;
@@ -30,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     buf_str(&split, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
     jput_strn(&split, (const char *)data, first);
     unsigned how = choice % 5 == 1 ? 0 : choice % 5; /* "Removed" does what it says */
-    buf_printf(&split, "},\"behavior\":\"%s\",\"invert\":%s}", behavior[how], choice & 64 ? "true" : "false");
+    buf_printf(&split, "},\"behavior\":\"%s\",\"invert\":%s}", behavior[how], choice & 64 ? "true"
+               : "false");
     fuzz_tokenizer_json(split.p, &json);
     struct tokenizer *t = tok_open(fuzz_file(&file, json.p, json.n), &e);
     if (!t) {

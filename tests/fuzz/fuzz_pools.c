@@ -1,6 +1,7 @@
-/* Sizes of pools from hostile configs and flags: page counts, page sizes, windows, contexts, rows, lanes and draft
- * settings, read from the input as numbers of which most are edges. A shape is refused with a message, or its sizes are
- * within bounds; pools that are small enough are built over a small model, and run a prompt, a fork and two steps. */
+/* Sizes of pools from hostile configs and flags: page counts, page sizes, windows, contexts, rows,
+ * lanes and draft settings, read from the input as numbers of which most are edges. A shape is
+ * refused with a message, or its sizes are within bounds; pools that are small enough are built
+ * over a small model, and run a prompt, a fork and two steps. */
 #include "engine/cycle/cycle.h"
 #include "engine/cycle/pools.h"
 #include "engine/run/device.h"
@@ -10,7 +11,8 @@ const int fuzz_inputs = 600;
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The bytes of the input, and behind them others that follow from them: a short input is a whole case. */
+/* The bytes of the input, and behind them others that follow from them: a short input is a whole
+ * case. */
 struct input {
     const uint8_t *p;
     size_t n;
@@ -43,9 +45,12 @@ static int64_t wraps(struct input *in, int64_t by)
 /* An int. by: a factor that the number will meet, if it is one that sizes have. */
 static int number(struct input *in, int64_t by)
 {
-    static const int64_t edge[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512,
-                                   513, 1023, 4095, 4096, 65535, 65536, 131072, 1 << 24, (1 << 24) + 1, 171798464,
-                                   1 << 25, (1 << 25) - 1, 1 << 26, 1 << 28, 1 << 30, (1 << 30) + 1, INT32_MAX - 64,
+    static const int64_t edge[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 128,
+                                   255, 256, 257, 511, 512,
+                                   513, 1023, 4095, 4096, 65535, 65536, 131072, 1 << 24,
+                                   (1 << 24) + 1, 171798464,
+                                   1 << 25, (1 << 25) - 1, 1 << 26, 1 << 28, 1 << 30, (1 << 30) + 1,
+                                   INT32_MAX - 64,
                                    INT32_MAX - 1, INT32_MAX, -1, -2, -64, INT32_MIN, INT32_MIN + 1};
     int64_t v;
     by = by < 1 || by > 1 << 20 ? 1 : by;
@@ -117,8 +122,8 @@ static struct pair *load(unsigned which)
         die("%s", e.msg);
     if (p->m.layer)
         return p;
-    if (!model_load(&p->m, p->target, NULL, &e) || (p->draft && !drafter_load(&p->d, p->draft, &p->m, NULL, NULL, &e)))
-        die("%s", e.msg);
+    if (!model_load(&p->m, p->target, NULL, &e) ||
+        (p->draft && !drafter_load(&p->d, p->draft, &p->m, NULL, NULL, &e))) die("%s", e.msg);
     return p;
 }
 
@@ -162,7 +167,8 @@ static void check_shape(const struct runtime_shape *s, const struct kv_shape *k)
     CHECK(s->swa_pages || k->swa_pages <= k->full_pages);
     int64_t lanes = s->lanes ? s->lanes : 1, scratch = pools_rows(s) + 3 * s->page_size;
     int64_t held = s->context + 3 * s->page_size;
-    CHECK(s->swa_pages || (int64_t)k->swa_pages * s->page_size <= lanes * (held + scratch) + 16 * held);
+    CHECK(s->swa_pages || (int64_t)k->swa_pages * s->page_size <= lanes * (held + scratch) +
+          16 * held);
 }
 
 /* ---- two steps ------------------------------------------------------------------------------- */
@@ -199,10 +205,13 @@ static bool run_prompt(struct runtime *r, struct lane *l, int n, int chunk, int 
 static void run(struct runtime *r, struct input *in)
 {
     struct err e = {0};
-    struct tree_shape tree = {(int)(1 + byte_of(in) % MAX_STEPS), (int)(1 + byte_of(in) % MAX_TOPK), (int)(2 + byte_of(in) % (TREE_MAX - 1))};
+    struct tree_shape tree = {(int)(1 + byte_of(in) % MAX_STEPS), (int)(1 + byte_of(in) % MAX_TOPK),
+                              (int)(2 + byte_of(in) % (TREE_MAX - 1))};
     const struct tree_shape *shape = r->drafter ? &tree : NULL;
-    struct lane lane[2] = {{.tap_row = -1, .run_on = true}, {.tap_row = -1, .run_on = true}}, *live[2] = {&lane[0], &lane[1]};
-    int n = min_int((int)(1 + byte_of(in) % 40), r->context - 1), lanes = 1 + (int)(byte_of(in) % 2);
+    struct lane lane[2] = {{.tap_row = -1, .run_on = true}, {.tap_row = -1, .run_on = true}},
+        *live[2] = {&lane[0], &lane[1]};
+    int n = min_int((int)(1 + byte_of(in) % 40), r->context - 1),
+        lanes = 1 + (int)(byte_of(in) % 2);
     int chunk = min_int((int)(1 + byte_of(in) % 40), r->max_rows);
     if (n < 1 || !run_prompt(r, &lane[0], n, chunk, shape ? shape->topk : 0))
         lanes = 0;
@@ -212,9 +221,10 @@ static void run(struct runtime *r, struct input *in)
     if (lanes > 1)
         lane_fork(r, &lane[0], &lane[1]);
     for (int step = 0; step < 2 && lanes; step++) {
-        struct step_limits lim[2] = {{r->context - lane[0].tok.n}, {r->context - lane[lanes - 1].tok.n}};
-        if (lim[0].max_new < 1 || lim[1].max_new < 1 || !fine(lane_step(r, live, lim, lanes, shape, &e), &e))
-            break;
+        struct step_limits lim[2] = {{r->context - lane[0].tok.n},
+                                     {r->context - lane[lanes - 1].tok.n}};
+        if (lim[0].max_new < 1 || lim[1].max_new < 1 ||
+            !fine(lane_step(r, live, lim, lanes, shape, &e), &e)) break;
     }
     const struct seq *const all[2] = {&lane[0].seq, &lane[1].seq};
     fine(kv_check(&r->kv, all, 2, &e), &e);

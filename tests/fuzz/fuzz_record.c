@@ -1,4 +1,5 @@
-/* Records of requests and replies, one JSON text each (aerie import): what is taken is whole, what is not is one line. */
+/* Records of requests and replies, one JSON text each (aerie import): what is taken is whole, what
+ * is not is one line. */
 #include "engine/remote/records.h"
 
 #include <math.h>

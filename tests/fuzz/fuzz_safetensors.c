@@ -1,6 +1,7 @@
-/* A safetensors file, an index over two shards, or a folder with a config.json that may say how matrices are
- * quantized: refused with a message, or every tensor readable; a matrix made of codes and scales may have a number
- * that is not finite. */
+/* A safetensors file, an index over two shards, or a folder with a config.json that may say how
+ * matrices are
+ * quantized: refused with a message, or every tensor readable; a matrix made of codes and scales
+ * may have a number that is not finite. */
 #include "models/checkpoint/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -41,11 +42,13 @@ static void open_one(const char *path)
 static void write_shard(const char *name, const char *tensor)
 {
     char head[128], path[128];
-    int n = snprintf(head, sizeof head, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", tensor);
+    int n = snprintf(head, sizeof head,
+                     "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", tensor);
     uint64_t size = (uint64_t)n;
     snprintf(path, sizeof path, "%s/%s", fuzz_folder(), name);
     FILE *f = fopen(path, "w");
-    CHECK(f && fwrite(&size, 8, 1, f) == 1 && fwrite(head, (size_t)n, 1, f) == 1 && fwrite("\0\0\0", 4, 1, f) == 1);
+    CHECK(f && fwrite(&size, 8, 1, f) == 1 && fwrite(head, (size_t)n, 1, f) == 1 &&
+          fwrite("\0\0\0", 4, 1, f) == 1);
     fclose(f);
 }
 
@@ -95,7 +98,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static struct fuzz_file file;
     if (n && data[0] == '#')
         open_folder(data + 1, n - 1);
-    else if (n && data[0] == '{') /* an index is JSON; a file begins with its header's length, which is no "{" */
+    else if (n && data[0] == '{') /* an index is JSON; a file begins with its header's length, which
+                                     is no "{" */
         open_index(data, n);
     else
         open_one(fuzz_file(&file, data, n));

@@ -1,5 +1,5 @@
-/* The sanitiser: what it lets through cannot act on a terminal and is not changed by it again; pieces
- * of a stream are as clean; widths and clusters of any bytes are within bounds. */
+/* The sanitiser: what it lets through cannot act on a terminal and is not changed by it again;
+ * pieces of a stream are as clean; widths and clusters of any bytes are within bounds. */
 #include "repl/text/sheet.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -8,7 +8,8 @@ static void use(const struct tokenizer *t)
     static struct ids ids;
     static struct buf out;
     static const char *const text[] = {
-        "", "The quick brown fox's 12,345 jumps: caf\xC3\xA9  \n\n\t<bos>x</s>", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "", "The quick brown fox's 12,345 jumps: caf\xC3\xA9  \n\n\t<bos>x</s>",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         "\xE9\xB7\xB9\xE3\x81\xAE\xF0\x9F\xA6\x85 \xFF\xC3(\xE2\x96\x81 ab ",
     };
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)

@@ -1,5 +1,5 @@
-/* UTF-8: the same verdict as a decoder written from the table of the Unicode standard (3-7), for every
- * position of the input. */
+/* UTF-8: the same verdict as a decoder written from the table of the Unicode standard (3-7), for
+ * every position of the input. */
 #include "tests/fuzz/fuzz.h"
 
 const int fuzz_inputs = 4000;
@@ -11,7 +11,8 @@ static const struct { uint8_t lo, hi, lo2, hi2, n; } row[] = {
     {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
 };
 
-/* Bytes of the character at p, or 0 and in *bad the bytes of the longest beginning of one (at least 1);
+/* Bytes of the character at p, or 0 and in *bad the bytes of the longest beginning of one (at least
+ * 1);
  * *open: it goes to the end. */
 static size_t expected(const uint8_t *p, size_t n, size_t *bad, bool *open)
 {

@@ -1,8 +1,9 @@
-/* log.h - a session log that the bundled model wrote, for the targets that damage it, and everything
- * that reads a log or a pack.
+/* log.h - a session log that the bundled model wrote, for the targets that damage it, and
+ * everything that reads a log or a pack.
  *
- * An input is a list of edits of six bytes: what, table, column, row, value, more. Cells are edited by
- * SQL, so that a row stays a row; bytes of a file (fuzz_database.c, fuzz_pack.c) are edited in place. */
+ * An input is a list of edits of six bytes: what, table, column, row, value, more. Cells are edited
+ * by SQL, so that a row stays a row; bytes of a file (fuzz_database.c, fuzz_pack.c) are edited in
+ * place. */
 #ifndef AERIE_TESTS_FUZZ_LOG_H
 #define AERIE_TESTS_FUZZ_LOG_H
 
@@ -17,7 +18,8 @@
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-static const char log_id[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", log_child[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW",
+static const char log_id[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    log_child[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW",
                   log_served[] = "01ARZ3NDEKTSV4RRFFQ69G5FAX";
 
 static const char *log_text(void *arg, int32_t id, size_t *n)
@@ -25,10 +27,12 @@ static const char *log_text(void *arg, int32_t id, size_t *n)
     return backend_token(arg, id, n);
 }
 
-static void log_ask(struct backend *g, struct brought *b, enum request_kind kind, const char *session, const char *text)
+static void log_ask(struct backend *g, struct brought *b, enum request_kind kind,
+                    const char *session, const char *text)
 {
     struct err e;
-    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL, .next_turn = kind == RQ_FORK ? 4 : 1};
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL,
+                         .next_turn = kind == RQ_FORK ? 4 : 1};
     memcpy(rq.session, session ? session : "", session ? SESSION_ID : 1);
     must(backend_submit(g, &rq, &e), &e);
     brought_clear(b);
@@ -62,8 +66,10 @@ static void log_write_served(struct history *h)
     for (int i = 1; i <= STEPS; i++) {
         struct event step = log_event(EV_STEP, 1, "");
         step.step = i;
-        step.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 3 + i, .rows = 3, .drafted = 2, .accepted = 1, .margin = 0.5f,
-                                     .source = i % 2 ? STEP_REPORTED : STEP_PIECE, .us_arrived = 1000u * (unsigned)i};
+        step.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 3 + i, .rows = 3, .drafted = 2,
+                                     .accepted = 1, .margin = 0.5f,
+                                     .source = i % 2 ? STEP_REPORTED : STEP_PIECE,
+                                     .us_arrived = 1000u * (unsigned)i};
         ids_cat(&step.tokens, (int32_t[]){10 * i, 10 * i + 1}, 2);
         ids_cat(&end.tokens, step.tokens.v, 2);
         step.tops = xcalloc(1, sizeof *step.tops);
@@ -79,7 +85,8 @@ static void log_write_served(struct history *h)
     s->reply_ids = s->prompt_ids = true;
     snprintf(s->finish, sizeof s->finish, "stop");
     s->metric = xcalloc(1, sizeof *s->metric);
-    s->metric[s->n_metric++] = (struct served_metric){xstrdup("vllm:num_requests_running"), xstrdup("engine=\"0\""), 1, 2};
+    s->metric[s->n_metric++] = (struct served_metric){xstrdup("vllm:num_requests_running"),
+                                                      xstrdup("engine=\"0\""), 1, 2};
     end.served = s;
     end.n_tokens = end.tokens.n;
     end.n_steps = STEPS;
@@ -94,8 +101,10 @@ static void log_write(const char *path)
     struct err e;
     struct brought b = {0};
     struct engine_opts o = serve_opts();
-    struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = "/nowhere", .model_sha = "a",
-                                  .draft_dir = "", .draft_sha = "", .tokenizer_sha = "t", .config = "page_size=4\ncontext=256\n"};
+    struct history_about about = {.version = "0", .device = "cpu", .flags = "",
+                                  .model_dir = "/nowhere", .model_sha = "a",
+                                  .draft_dir = "", .draft_sha = "", .tokenizer_sha = "t",
+                                  .config = "page_size=4\ncontext=256\n"};
     struct history *h = history_open(path, LOG_TREE, &about, &e);
     must(h != NULL, &e);
     o.page_size = 4;
@@ -127,8 +136,9 @@ static void log_write(const char *path)
 
 /* ---- SQLite's memory ------------------------------------------------------------------------- */
 
-/* SQLite allocates some ten thousand times for an input, and an address sanitizer needs most of the time
- * for that. SQLite itself is not what is tested, so it gets blocks of powers of two that are kept. */
+/* SQLite allocates some ten thousand times for an input, and an address sanitizer needs most of the
+ * time for that. SQLite itself is not what is tested, so it gets blocks of powers of two that are
+ * kept. */
 static void *log_kept[40];
 
 static int log_class(int n)
@@ -183,7 +193,8 @@ static void log_end(void *arg) { (void)arg; }
 
 KIT void log_memory(void)
 {
-    static const sqlite3_mem_methods m = {log_malloc, log_free, log_realloc, log_size, log_round, log_start, log_end, NULL};
+    static const sqlite3_mem_methods m = {log_malloc, log_free, log_realloc, log_size, log_round,
+                                          log_start, log_end, NULL};
     if (sqlite3_shutdown() == SQLITE_OK)
         sqlite3_config(SQLITE_CONFIG_MALLOC, &m);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
@@ -244,8 +255,10 @@ static void log_columns(struct log_table *t)
 static void log_tables(void)
 {
     sqlite3_stmt *st;
-    CHECK(sqlite3_prepare_v2(log_base.h, "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
-                             " AND name NOT LIKE 'sqlite_%' ORDER BY name", -1, &st, NULL) == SQLITE_OK);
+    CHECK(sqlite3_prepare_v2(log_base.h, "SELECT name FROM sqlite_master WHERE type = 'table' AND "
+                                         "rootpage > 0"
+                             " AND name NOT LIKE 'sqlite_%' ORDER BY name", -1, &st, NULL) ==
+                             SQLITE_OK);
     while (sqlite3_step(st) == SQLITE_ROW && log_base.n_table < LOG_TABLES) {
         struct log_table *t = &log_base.table[log_base.n_table];
         snprintf(t->name, sizeof t->name, "%s", (const char *)sqlite3_column_text(st, 0));
@@ -257,8 +270,8 @@ static void log_tables(void)
     sqlite3_finalize(st);
 }
 
-/* Reads a database into memory, where every input edits it and takes the edits back. h: the connection
- * to use, or NULL. */
+/* Reads a database into memory, where every input edits it and takes the edits back. h: the
+ * connection to use, or NULL. */
 static void log_load(const char *path, sqlite3 *h)
 {
     struct buf b;
@@ -269,10 +282,12 @@ static void log_load(const char *path, sqlite3 *h)
     CHECK(copy && (h || sqlite3_open(":memory:", &log_base.h) == SQLITE_OK));
     memcpy(copy, b.p, b.n);
     CHECK(sqlite3_deserialize(log_base.h, "main", copy, (sqlite3_int64)b.n, (sqlite3_int64)b.n,
-                              SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE) == SQLITE_OK);
+                              SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE) ==
+                              SQLITE_OK);
     CHECK(sqlite3_exec(log_base.h, "PRAGMA ignore_check_constraints=ON; PRAGMA foreign_keys=OFF;"
                        "PRAGMA journal_mode=MEMORY", NULL, NULL, NULL) == SQLITE_OK);
-    sqlite3_db_config(log_base.h, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL); /* the search index is edited, too */
+    /* the search index is edited, too */
+    sqlite3_db_config(log_base.h, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL);
     buf_free(&b);
     log_tables();
     CHECK(log_base.n_table > 6);
@@ -283,9 +298,11 @@ static sqlite3_stmt *log_statement(struct log_table *t, int column, bool set)
     sqlite3_stmt **st = set ? &t->set[column] : &t->get[column];
     if (*st)
         return *st;
-    char *sql = set ? sqlite3_mprintf("UPDATE \"%w\" SET \"%w\" = ?1 WHERE (%s) = (SELECT %s FROM \"%w\" LIMIT 1 OFFSET ?2)",
+    char *sql = set ? sqlite3_mprintf("UPDATE \"%w\" SET \"%w\" = ?1 WHERE (%s) = (SELECT %s FROM "
+                                      "\"%w\" LIMIT 1 OFFSET ?2)",
                                       t->name, t->column[column], t->key, t->key, t->name)
-                    : sqlite3_mprintf("SELECT \"%w\" FROM \"%w\" LIMIT 1 OFFSET ?1", t->column[column], t->name);
+                    : sqlite3_mprintf("SELECT \"%w\" FROM \"%w\" LIMIT 1 OFFSET ?1",
+                                      t->column[column], t->name);
     int rc = sqlite3_prepare_v2(log_base.h, sql, -1, st, NULL);
     if (rc != SQLITE_OK)
         die("%s: %s", sql, sqlite3_errmsg(log_base.h));
@@ -293,12 +310,17 @@ static sqlite3_stmt *log_statement(struct log_table *t, int column, bool set)
     return *st;
 }
 
-static void log_bind(sqlite3_stmt *st, unsigned what, unsigned value, unsigned more, const void *old, int n_old)
+static void log_bind(sqlite3_stmt *st, unsigned what, unsigned value, unsigned more,
+                     const void *old, int n_old)
 {
-    static const int64_t odd[] = {0, -1, 1, 2, 127, 255, 65535, INT32_MAX, (int64_t)INT32_MAX + 1, INT32_MIN, INT64_MAX,
-                                  INT64_MIN, 1 << 20, INT32_MAX / 2, INT32_MAX / 2 + 1, -2, 1000000000000};
-    static const char *const text[] = {"", "\xFF\xFE", "\x1B[31m", "a\nb", "temperature=1e999\n", "last", "page_size=0\ncontext=-1\n",
-                                       "01ARZ3NDEKTSV4RRFFQ69G5FAV", "bug.24617=on\n", "9999999999999999999"};
+    static const int64_t odd[] = {0, -1, 1, 2, 127, 255, 65535, INT32_MAX, (int64_t)INT32_MAX + 1,
+                                  INT32_MIN, INT64_MAX,
+                                  INT64_MIN, 1 << 20, INT32_MAX / 2, INT32_MAX / 2 + 1, -2,
+                                  1000000000000};
+    static const char *const text[] = {"", "\xFF\xFE", "\x1B[31m", "a\nb", "temperature=1e999\n",
+                                       "last", "page_size=0\ncontext=-1\n",
+                                       "01ARZ3NDEKTSV4RRFFQ69G5FAV", "bug.24617=on\n",
+                                       "9999999999999999999"};
     enum { N_ODD = sizeof odd / sizeof *odd, N_TEXT = sizeof text / sizeof *text };
     uint8_t *copy = xmalloc((size_t)n_old + 256);
     size_t n = (size_t)n_old, at = n ? ((size_t)more * 256 + value) % n : 0;
@@ -308,7 +330,8 @@ static void log_bind(sqlite3_stmt *st, unsigned what, unsigned value, unsigned m
     case 0: sqlite3_bind_null(st, 1); break;
     case 1: sqlite3_bind_int64(st, 1, odd[value % N_ODD]); break;
     case 2: sqlite3_bind_int64(st, 1, (int64_t)value * 256 + more); break;
-    case 3: sqlite3_bind_double(st, 1, value & 1 ? 1e308 * (double)value : -(double)more / 3); break;
+    case 3: sqlite3_bind_double(st, 1, value & 1 ? 1e308 * (double)value
+                                                 : -(double)more / 3); break;
     case 4: sqlite3_bind_text(st, 1, text[value % N_TEXT], -1, SQLITE_STATIC); break;
     case 5: /* shorter */
         sqlite3_bind_blob(st, 1, copy, (int)(n ? at : 0), SQLITE_TRANSIENT);
@@ -337,19 +360,21 @@ static void log_edit_cell(const uint8_t *e)
     struct log_table *t = &log_base.table[e[1] % log_base.n_table];
     int column = e[2] % t->n_column, row = (int)((unsigned)e[3] * 7) % t->n_row;
     if (e[0] % 32 == 31) {
-        char *sql = sqlite3_mprintf("DELETE FROM \"%w\" WHERE (%s) = (SELECT %s FROM \"%w\" LIMIT 1 OFFSET %d)", t->name,
-                                    t->key, t->key, t->name, row);
+        char *sql = sqlite3_mprintf("DELETE FROM \"%w\" WHERE (%s) = (SELECT %s FROM \"%w\" LIMIT "
+                                    "1 OFFSET %d)", t->name, t->key, t->key, t->name, row);
         sqlite3_exec(log_base.h, sql, NULL, NULL, NULL);
         sqlite3_free(sql);
         return;
     }
     sqlite3_stmt *get = log_statement(t, column, false), *set = log_statement(t, column, true);
-    sqlite3_bind_int(get, 1, e[0] & 64 ? (int)e[5] % t->n_row : row); /* of another row: a plausible value */
+    /* of another row: a plausible value */
+    sqlite3_bind_int(get, 1, e[0] & 64 ? (int)e[5] % t->n_row : row);
     if (sqlite3_step(get) == SQLITE_ROW) {
         if (e[0] & 64)
             sqlite3_bind_value(set, 1, sqlite3_column_value(get, 0));
         else
-            log_bind(set, e[0], e[4], e[5], sqlite3_column_blob(get, 0), sqlite3_column_bytes(get, 0));
+            log_bind(set, e[0], e[4], e[5], sqlite3_column_blob(get, 0),
+                     sqlite3_column_bytes(get, 0));
         sqlite3_bind_int(set, 2, row);
     }
     sqlite3_reset(get);
@@ -386,7 +411,8 @@ KIT unsigned char *log_edited(const uint8_t *data, size_t n, size_t *size)
     for (size_t i = 0; i < EDITS && (i + 1) * EDIT <= n; i++) {
         const uint8_t *e = data + i * EDIT;
         if (e[0] & 128)
-            out[((size_t)e[1] << 24 | (size_t)e[2] << 16 | (size_t)e[3] << 8 | e[4]) % (size_t)bytes] = e[5];
+            out[((size_t)e[1] << 24 | (size_t)e[2] << 16 | (size_t)e[3] << 8 | e[4]) %
+                (size_t)bytes] = e[5];
     }
     *size = (size_t)bytes;
     return out;
@@ -426,7 +452,8 @@ static bool look_step(const struct step_row *r, void *arg)
         tree_json(r->tree, &out);
     }
     for (int i = 0; r->tops && i < r->tops->n; i++)
-        CHECK(r->tops->at[i].k >= 0 && r->tops->at[i].k < SERVED_TOKENS && (r->tops->at[i].text || !r->tops->at[i].n));
+        CHECK(r->tops->at[i].k >= 0 && r->tops->at[i].k < SERVED_TOKENS &&
+              (r->tops->at[i].text || !r->tops->at[i].n));
     for (int i = 0; r->facts && i < r->tokens.n; i++)
         fact_json(&r->facts[i], &out);
     return l->n++ < 400;
@@ -456,7 +483,8 @@ static bool look_text(int32_t id, const char *text, size_t n, void *arg)
 
 KIT void look_sql(struct hdb *d)
 {
-    static const char *const view[] = {"v_turn", "v_step", "v_token", "v_node", "v_settings", "v_page", "v_prompt"};
+    static const char *const view[] = {"v_turn", "v_step", "v_token", "v_node", "v_settings",
+                                       "v_page", "v_prompt"};
     static struct buf out;
     struct err e;
     for (size_t i = 0; i < sizeof view / sizeof *view; i++) {
@@ -487,7 +515,8 @@ KIT void look_recorded(struct hdb *d, const char *id, bool whole)
         event_free(&ev);
     int n = backend_has(b, VIEW_STEPS) ? b->steps->latest(b, step, 64) : 0;
     for (int i = 0; i < n; i += 1 + n / 5) {
-        if (backend_has(b, VIEW_PAGES) && b->pages->table_at(b, step[i].turn, step[i].step, &t, &e)) {
+        if (backend_has(b, VIEW_PAGES) && b->pages->table_at(b, step[i].turn, step[i].step, &t,
+                                                             &e)) {
             b->pages->position_at(b, step[i].turn, step[i].step, t.length / 2, &pos, &e);
             page_table_free(&t);
         }
@@ -556,7 +585,8 @@ KIT void look_exports(struct hdb *d, bool whole)
     CHECK(export_markdown(d, log_child, out, &e) || !whole);
     unlink(out);
     if (!hdb_packed(d))
-        CHECK(hdb_pack(d, log_child, &(struct pack_opts){.made_by = "fuzz"}, out, NULL, &e) || !whole);
+        CHECK(hdb_pack(d, log_child, &(struct pack_opts){.made_by = "fuzz"}, out, NULL, &e) ||
+              !whole);
     unlink(out);
 }
 

@@ -33,8 +33,10 @@ static void look_commands(const char *path, bool pack)
 {
     struct err e;
     static struct buf report;
-    look_command(cli_show, pack ? NULL : path, pack ? (char *)(uintptr_t)path : (char[]){"last:1"}, false);
-    look_command(cli_show, pack ? NULL : path, pack ? (char *)(uintptr_t)path : (char[]){"last"}, true);
+    look_command(cli_show, pack ? NULL : path, pack ? (char *)(uintptr_t)path : (char[]){"last:1"},
+                 false);
+    look_command(cli_show, pack ? NULL : path, pack ? (char *)(uintptr_t)path : (char[]){"last"},
+                 true);
     if (pack)
         return;
     buf_clear(&report);
@@ -42,8 +44,8 @@ static void look_commands(const char *path, bool pack)
     look_command(cli_logs, path, (char[]){""}, false);
 }
 
-/* What reads a log or a pack, on one file: a fifth of it for an input, all where nothing was edited (n
- * 0), so that nothing may fail. */
+/* What reads a log or a pack, on one file: a fifth of it for an input, all where nothing was edited
+ * (n 0), so that nothing may fail. */
 static void look_at(const char *path, bool pack, const uint8_t *data, size_t n)
 {
     const char *const id[] = {log_child, log_id, log_served};

@@ -26,7 +26,8 @@ static bool see(void *arg, const char *data, size_t n, struct err *e)
 }
 
 /* Reads a stream in pieces whose sizes follow from seed; 0: in one piece. */
-static bool read_stream(struct seen *s, struct wire *w, const uint8_t *data, size_t n, uint64_t seed)
+static bool read_stream(struct seen *s, struct wire *w, const uint8_t *data, size_t n,
+                        uint64_t seed)
 {
     struct err e = {0};
     bool ok = true;

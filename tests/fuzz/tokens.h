@@ -6,8 +6,10 @@
 #include "tests/fuzz/fuzz.h"
 
 static const char *const fuzz_markers[] = {
-    "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|channel>", "<channel|>",
-    "<|tool_response>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>",
+    "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|channel>",
+    "<channel|>",
+    "<|tool_response>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>",
+    "<|call|>",
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|end_of_text|>",
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
 };
@@ -30,19 +32,24 @@ KIT void fuzz_byte_vocab(struct buf *out)
 /* tokenizer.json of bytes and the markers of all chat formats; pre: JSON of more pre_tokenizers. */
 KIT void fuzz_tokenizer_json(const char *pre, struct buf *out)
 {
-    static const char level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
+    static const char level[] =
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
     buf_str(out, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":");
     fuzz_byte_vocab(out);
     buf_str(out, "},\"added_tokens\":[");
     for (int i = 0; i < FUZZ_MARKERS; i++)
-        buf_printf(out, "{\"id\":%d,\"content\":\"%s\",\"special\":true},", 256 + i, fuzz_markers[i]);
+        buf_printf(out, "{\"id\":%d,\"content\":\"%s\",\"special\":true},", 256 + i,
+                   fuzz_markers[i]);
     buf_str(out, "{\"id\":300,\"content\":\"<think>\",\"special\":false},");
-    buf_printf(out, "{\"id\":301,\"content\":\"</think>\",\"special\":false}],\"decoder\":%s,", level);
-    buf_printf(out, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[%s%s%s]}}", pre, *pre ? "," : "", level);
+    buf_printf(out, "{\"id\":301,\"content\":\"</think>\",\"special\":false}],\"decoder\":%s,",
+               level);
+    buf_printf(out, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[%s%s%s]}}", pre,
+               *pre ? "," : "", level);
 }
 
 /* Decoding token by token gives what decoding all at once gives. */
-KIT void fuzz_decode(const struct tokenizer *t, const struct ids *ids, bool keep_special, struct buf *out)
+KIT void fuzz_decode(const struct tokenizer *t, const struct ids *ids, bool keep_special,
+                     struct buf *out)
 {
     static struct buf piecewise;
     struct tok_stream s = {0};
@@ -57,7 +64,8 @@ KIT void fuzz_decode(const struct tokenizer *t, const struct ids *ids, bool keep
 }
 
 /* Encodes and checks the ids; false: refused. */
-KIT bool fuzz_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags, struct ids *ids)
+KIT bool fuzz_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
+                     struct ids *ids)
 {
     struct err e = {0};
     ids->n = 0;

@@ -8,32 +8,46 @@
 #define ONE_OF(u, a) (a)[roll(&(u)->rng, COUNT(a))]
 
 static const char *const message[] = {
-    "Hello!", "What are you?", "My dog is called Rex.", "What is my dog called?", "Tell me a story about a fox.",
-    "Count to thirty.", "Count to two hundred.", "What is a page table?", "Spell window.", "Sort 9 4 7 1.",
-    "Say hello to Ada.", "How does drafting work?", "Tell me a story.", "What is 7 + 5?", "And then?",
-    "\xf0\x9f\xa6\x8a \xe6\xbc\xa2\xe5\xad\x97 \xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d e\xcc\x81\xcc\x82 \xe2\x80\x8b?",
-    "the the the the the the the the the the the the the the the the the the the the the the the the the the the the",
-    "The secret code is 66878. Remember it.", "What is the secret code?", "window window page page slot slot draft",
+    "Hello!", "What are you?", "My dog is called Rex.", "What is my dog called?",
+    "Tell me a story about a fox.",
+    "Count to thirty.", "Count to two hundred.", "What is a page table?", "Spell window.",
+    "Sort 9 4 7 1.",
+    "Say hello to Ada.", "How does drafting work?", "Tell me a story.", "What is 7 + 5?",
+    "And then?",
+    "\xf0\x9f\xa6\x8a \xe6\xbc\xa2\xe5\xad\x97 \xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d e\xcc\x81\xcc\x82 "
+    "\xe2\x80\x8b?",
+    "the the the the the the the the the the the the the the the the the the the the the the the "
+    "the the the the the",
+    "The secret code is 66878. Remember it.", "What is the secret code?",
+    "window window page page slot slot draft",
 };
 
 static const char *const setting[] = {
-    "temperature 0.8", "temperature 0", "top_k 20", "top_k 0", "top_p 0.9", "top_p 1", "min_p 0.05", "min_p 0", "seed 7",
-    "seed 12345", "max_tokens 20", "max_tokens 200", "max_tokens 60", "spec off", "spec on", "draft.steps 3", "draft.topk 4",
-    "draft.topk 1", "draft.nodes 16", "draft.nodes 6", "draft.shape 5-1-6", "draft.shape 4-2-12", "chunk 7", "chunk 64",
+    "temperature 0.8", "temperature 0", "top_k 20", "top_k 0", "top_p 0.9", "top_p 1", "min_p 0.05",
+    "min_p 0", "seed 7",
+    "seed 12345", "max_tokens 20", "max_tokens 200", "max_tokens 60", "spec off", "spec on",
+    "draft.steps 3", "draft.topk 4",
+    "draft.topk 1", "draft.nodes 16", "draft.nodes 6", "draft.shape 5-1-6", "draft.shape 4-2-12",
+    "chunk 7", "chunk 64",
     "chunk 256", "check strict", "check on", "forget oldest", "graph off", "graph on",
 };
 
 /* Commands that show something and do not change the session. */
 static const char *const look[] = {
-    "/stats", "/timing", "/accept", "/accept kind", "/accept window", "/tree", "/pages", "/pages swa", "/pages draft", "/page 3",
-    "/page 2 swa", "/map 20", "/pool", "/check", "/why", "/tokens", "/tokens 1 30", "/top", "/layers", "/attn 3", "/attn 5",
-    "/plan", "/plan verify", "/at 1.1", "/at live", "/set", "/bug", "/help", "/help tree", "/sessions 5", "/sessions fox",
-    "/search page", "/search window table", "/sql select count(*) from step", "/sql select * from v_session limit 3",
-    "/sql select * from v_token limit 20", "/where", "/diff last", "/system", "/nosuch", "/set nosuch 1", "/tree x",
-    "/page -1", "/sql delete from turn", "/resume 999999",
+    "/stats", "/timing", "/accept", "/accept kind", "/accept window", "/tree", "/pages",
+    "/pages swa", "/pages draft", "/page 3",
+    "/page 2 swa", "/map 20", "/pool", "/check", "/why", "/tokens", "/tokens 1 30", "/top",
+    "/layers", "/attn 3", "/attn 5",
+    "/plan", "/plan verify", "/at 1.1", "/at live", "/set", "/bug", "/help", "/help tree",
+    "/sessions 5", "/sessions fox",
+    "/search page", "/search window table", "/sql select count(*) from step",
+    "/sql select * from v_session limit 3",
+    "/sql select * from v_token limit 20", "/where", "/diff last", "/system", "/nosuch",
+    "/set nosuch 1", "/tree x", "/page -1", "/sql delete from turn", "/resume 999999",
 };
 
-static const char *const fault[] = {"24617", "27360", "26513", "26512", "26966", "9279", "16267", "27789", "41838", "17630", "39287"};
+static const char *const fault[] = {"24617", "27360", "26513", "26512", "26966", "9279", "16267",
+                                    "27789", "41838", "17630", "39287"};
 
 static void say(struct user *u, const char *line)
 {
@@ -67,7 +81,8 @@ static void changes_session(struct user *u)
     case 4: sayf(u, "/title soak %d", roll(&u->rng, 1000)); break;
     case 5: sayf(u, "/system Answer in %d words.", 1 + roll(&u->rng, 9)); break;
     case 6: sayf(u, "/n %d %s", 2 + roll(&u->rng, 3), ONE_OF(u, message)); break;
-    case 7: sayf(u, "/export %s soak-%s-%ld", roll(&u->rng, 2) ? "md" : "jsonl", u->name, atomic_fetch_add(&soak.exports, 1)); break;
+    case 7: sayf(u, "/export %s soak-%s-%ld", roll(&u->rng, 2) ? "md" : "jsonl", u->name,
+                 atomic_fetch_add(&soak.exports, 1)); break;
     default: sayf(u, "/read note.txt"); break;
     }
 }
@@ -136,10 +151,14 @@ static void presses_keys(struct user *u)
 {
     static const char *const key[] = {
         "\x1bOP", "\x1bOQ", "\x1bOR", "\x1bOS", "\x1b[15~", "\x1b[17~", "\x1b[18~", "\x1b[19~", /* F1 .. F8 */
-        "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[5~", "\x1b[6~", "\x1b[1~", "\x1b[4~", "\x1b[3~", "\t", "\x1b",
-        "\x18t", "\x18[", "\x18]", "\x18.", "\x18r", "\x18" "c", "\x18o", "\x18s", "\x18" "d", "\x0c", "\x14", "\x12", "\x07", "\n",
-        "a", "h", "j", "k", "l", "g", "G", "+", "-", "<", ">", "[", "]", "{", "}", "w", "b", "n", "m", "y", "\x7f", "\x01", "\x05",
-        "\x0b", "\x17", "\xc3\xa9", "\xe2\x82", "\x1b[<0;10;10M", "\x1b[<0;10;10m", "\x1b[<64;20;12M", "\x1b[<65;20;12M",
+        "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[5~", "\x1b[6~", "\x1b[1~", "\x1b[4~",
+        "\x1b[3~", "\t", "\x1b",
+        "\x18t", "\x18[", "\x18]", "\x18.", "\x18r", "\x18" "c", "\x18o", "\x18s", "\x18"
+            "d", "\x0c", "\x14", "\x12", "\x07", "\n",
+        "a", "h", "j", "k", "l", "g", "G", "+", "-", "<", ">", "[", "]", "{", "}", "w", "b", "n",
+        "m", "y", "\x7f", "\x01", "\x05",
+        "\x0b", "\x17", "\xc3\xa9", "\xe2\x82", "\x1b[<0;10;10M", "\x1b[<0;10;10m",
+        "\x1b[<64;20;12M", "\x1b[<65;20;12M",
         "\x1b[200~pasted\ntext\x1b[201~", "\x1b[200~\x1b[31m\x07", "\x1b[201~",
     };
     if (!u->screen)
@@ -149,7 +168,8 @@ static void presses_keys(struct user *u)
         const char *k = ONE_OF(u, key);
         atomic_fetch_add(&soak.keys, 1);
         for (const char *c = k; *c; c++)
-            buf_printf(&sent, (unsigned char)*c > ' ' && (unsigned char)*c < 0x7f ? "%c" : "\\x%02x", (unsigned char)*c);
+            buf_printf(&sent, (unsigned char)*c > ' ' && (unsigned char)*c < 0x7f ? "%c"
+                       : "\\x%02x", (unsigned char)*c);
         buf_char(&sent, ' ');
         user_send(u, k, strlen(k));
         user_pump(u, roll(&u->rng, 5));
@@ -163,7 +183,8 @@ static void presses_keys(struct user *u)
 
 static void opens_panes(struct user *u)
 {
-    static const char *const layout[] = {"/layout debug", "/layout wide", "/layout pages", "/layout chat"};
+    static const char *const layout[] = {"/layout debug", "/layout wide", "/layout pages",
+                                         "/layout chat"};
     if (!u->screen)
         return;
     say(u, ONE_OF(u, layout));
@@ -174,10 +195,14 @@ static void opens_panes(struct user *u)
 /* Pauses a turn, inspects it, steps back, changes it, and runs it to its end. */
 static void debugs(struct user *u)
 {
-    static const char *const condition[] = {"accept==0", "accept>=3", "drafted>0", "pool.swa.free<100"};
-    static const char *const move[] = {"/step", "/step 3", "/phase", "/phase", "/phase", "/rstep", "/rstep 2", "/where", "/tree", "/why",
-                                       "/what-if draft.topk=4", "/what-if temperature=1", "/pool", "/check", "/plan", "/continue",
-                                       "/force \" cat\"", "/force off", "/until accept==0", "/layers"};
+    static const char *const condition[] = {"accept==0", "accept>=3", "drafted>0",
+                                            "pool.swa.free<100"};
+    static const char *const move[] = {"/step", "/step 3", "/phase", "/phase", "/phase", "/rstep",
+                                       "/rstep 2", "/where", "/tree", "/why",
+                                       "/what-if draft.topk=4", "/what-if temperature=1", "/pool",
+                                       "/check", "/plan", "/continue",
+                                       "/force \" cat\"", "/force off", "/until accept==0",
+                                       "/layers"};
     if (roll(&u->rng, 2))
         sayf(u, "/break %s", ONE_OF(u, condition));
     else
@@ -217,7 +242,8 @@ static const struct act {
     void (*run)(struct user *u);
     int weight;
 } act[] = {
-    {chat, 30}, {looks, 25}, {sets, 10}, {changes_session, 12}, {forks, 5}, {cancels, 4}, {resizes, 3}, {presses_keys, 3},
+    {chat, 30}, {looks, 25}, {sets, 10}, {changes_session, 12}, {forks, 5}, {cancels, 4},
+    {resizes, 3}, {presses_keys, 3},
     {opens_panes, 3}, {debugs, 4}, {meets_fault, 2},
 };
 
@@ -244,9 +270,12 @@ static void leak_pages(struct user *u)
  * context and screen. Checks ledgers and rules before and after the context is emptied. */
 static void rests(struct user *u)
 {
-    static const char *const first[] = {"/delete", "/force off", "/finish", "/at live", "/bug 27789 off"};
-    static const char *const line[] = {"/drop", "/set temperature 0", "/set top_k 0", "/set top_p 1",
-                                       "/set min_p 0", "/set max_tokens 0", "/set spec on", "/set draft.shape 5-1-6", "/set chunk 256",
+    static const char *const first[] = {"/delete", "/force off", "/finish", "/at live",
+                                        "/bug 27789 off"};
+    static const char *const line[] = {"/drop", "/set temperature 0", "/set top_k 0",
+                                       "/set top_p 1",
+                                       "/set min_p 0", "/set max_tokens 0", "/set spec on",
+                                       "/set draft.shape 5-1-6", "/set chunk 256",
                                        "/set check on", "/system", "/clear"};
     for (int i = 0; i < COUNT(first) && u->pid; i++)
         say(u, first[i]);

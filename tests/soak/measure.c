@@ -1,4 +1,5 @@
-/* measure.c - samples of a soak: memory, descriptors, threads, pages and the log's size, and whether they are flat. */
+/* measure.c - samples of a soak: memory, descriptors, threads, pages and the log's size, and
+ * whether they are flat. */
 #include "tests/soak/soak.h"
 
 #include <ctype.h>
@@ -17,7 +18,8 @@ struct held {
     long descriptors, threads, processes;
     long log_descriptors; /* of the log's file: SQLite keeps one open while the process has any lock
                              on the file */
-    long heap, heap_held, sqlite; /* kB of the program's heap: in use, held by its allocator, in use by SQLite */
+    long heap, heap_held, sqlite; /* kB of the program's heap: in use, held by its allocator, in use
+                                     by SQLite */
     long used, evictable; /* pages of all pools */
 };
 
@@ -81,13 +83,15 @@ static void tell_descriptors(const struct user *u, struct held *h, const struct 
         ssize_t n = readlink(path, to, sizeof to - 1);
         to[n > 0 ? n : 0] = 0;
         if (n > 0)
-            buf_printf(&list, " %s %s", e->d_name, strncmp(to, soak.folder, strlen(soak.folder)) ? to : to + strlen(soak.folder));
+            buf_printf(&list, " %s %s", e->d_name, strncmp(to, soak.folder, strlen(soak.folder))
+                       ? to : to + strlen(soak.folder));
         h->log_descriptors += n > 0 && strcmp(to, soak.log) == 0;
     }
     if (d)
         closedir(d);
     h->descriptors -= h->log_descriptors;
-    if (!before || h->descriptors != before->descriptors || h->log_descriptors != before->log_descriptors)
+    if (!before || h->descriptors != before->descriptors ||
+        h->log_descriptors != before->log_descriptors)
         note(u->name, "descriptors:%s", list.n ? list.p : " none");
     buf_free(&list);
 }
@@ -131,7 +135,8 @@ long log_number(const char *sql)
     sqlite3 *db = NULL;
     sqlite3_stmt *st = NULL;
     long n = -1;
-    if (sqlite3_open_v2(soak.log, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK && sqlite3_busy_timeout(db, 10000) == SQLITE_OK &&
+    if (sqlite3_open_v2(soak.log, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+        sqlite3_busy_timeout(db, 10000) == SQLITE_OK &&
         sqlite3_prepare_v2(db, sql, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
         n = (long)sqlite3_column_int64(st, 0);
     else
@@ -164,7 +169,8 @@ void measure(void)
         }
     }
     for (int i = 0; i < 2; i++)
-        tell_descriptors(&soak.user[i], &s->user[i], n_sample > 1 ? &sample[n_sample - 2].user[i] : NULL);
+        tell_descriptors(&soak.user[i], &s->user[i], n_sample > 1 ? &sample[n_sample - 2].user[i]
+                         : NULL);
     for (int i = 0; i < 2; i++)
         if (n_sample % 10 == 1 || atomic_load(&soak.over))
             note_mappings(&soak.user[i]);
@@ -175,11 +181,13 @@ void measure(void)
     struct buf line = {0};
     for (int i = 0; i < 2; i++) {
         const struct held *h = &s->user[i];
-        buf_printf(&line, "%s %ld of %ld kB (heap %ld of %ld, SQLite %ld) %ld+%ld fds %ld threads %ld+%ld pages; ", soak.user[i].name,
-                   h->kb, h->data_kb, h->heap, h->heap_held, h->sqlite, h->descriptors, h->log_descriptors, h->threads, h->used,
-                   h->evictable);
+        buf_printf(&line, "%s %ld of %ld kB (heap %ld of %ld, SQLite %ld) %ld+%ld fds %ld threads "
+                          "%ld+%ld pages; ", soak.user[i].name,
+                   h->kb, h->data_kb, h->heap, h->heap_held, h->sqlite, h->descriptors,
+                   h->log_descriptors, h->threads, h->used, h->evictable);
     }
-    note("sample", "%.0f s: %slog %ld kB, WAL %ld kB, %ld turns, %ld steps", s->at, line.p, s->log_kb, s->wal_kb, s->turns, s->steps);
+    note("sample", "%.0f s: %slog %ld kB, WAL %ld kB, %ld turns, %ld steps", s->at, line.p,
+         s->log_kb, s->wal_kb, s->turns, s->steps);
     buf_free(&line);
 }
 
@@ -205,30 +213,46 @@ static double median(double (*of)(const struct sample *s, int user), int user, i
 
 static double kb_of(const struct sample *s, int user) { return (double)s->user[user].kb; }
 static double data_of(const struct sample *s, int user) { return (double)s->user[user].data_kb; }
-static double descriptors_of(const struct sample *s, int user) { return (double)s->user[user].descriptors; }
-static double log_descriptors_of(const struct sample *s, int user) { return (double)s->user[user].log_descriptors; }
-static double heap_of(const struct sample *s, int user) { return (double)(s->user[user].heap - s->user[user].sqlite); }
+static double descriptors_of(const struct sample *s, int user)
+{
+    return (double)s->user[user].descriptors;
+}
+static double log_descriptors_of(const struct sample *s, int user)
+{
+    return (double)s->user[user].log_descriptors;
+}
+static double heap_of(const struct sample *s, int user)
+{
+    return (double)(s->user[user].heap - s->user[user].sqlite);
+}
 static double sqlite_of(const struct sample *s, int user) { return (double)s->user[user].sqlite; }
 static double threads_of(const struct sample *s, int user) { return (double)s->user[user].threads; }
 static double used_of(const struct sample *s, int user) { return (double)s->user[user].used; }
-static double evictable_of(const struct sample *s, int user) { return (double)s->user[user].evictable; }
+static double evictable_of(const struct sample *s, int user)
+{
+    return (double)s->user[user].evictable;
+}
 static double wal_of(const struct sample *s, int user) { return (double)s->wal_kb + 0 * user; }
 
 /* Prints the first sample and the medians of the second and the last third; returns the difference
  * of the two medians. */
-static double show(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, const char *why)
+static double show(const char *who, const char *what,
+                   double (*of)(const struct sample *s, int user), int user, const char *why)
 {
     int third = n_sample / 3;
-    double first = of(&sample[0], user), middle = median(of, user, third, 2 * third), last = median(of, user, 2 * third, n_sample);
+    double first = of(&sample[0], user), middle = median(of, user, third, 2 * third),
+        last = median(of, user, 2 * third, n_sample);
     printf("  %-7s %-12s %8.0f %8.0f %8.0f   %s\n", who, what, first, middle, last, why);
     return last - middle;
 }
 
-static void judge(const char *who, const char *what, double (*of)(const struct sample *s, int user), int user, double may_grow)
+static void judge(const char *who, const char *what, double (*of)(const struct sample *s, int user),
+                  int user, double may_grow)
 {
     double grew = show(who, what, of, user, "");
     if (grew > may_grow)
-        failed(who, "%s grew by %.0f between the second and the last third of the run (at most %.0f is flat)", what, grew, may_grow);
+        failed(who, "%s grew by %.0f between the second and the last third of the run (at most "
+                    "%.0f is flat)", what, grew, may_grow);
 }
 
 void judge_samples(void)
@@ -241,7 +265,8 @@ void judge_samples(void)
     for (int i = 0; i < 2; i++) {
         const char *who = soak.user[i].name;
         judge(who, "heap in use", heap_of, i, 512);
-        judge(who, "SQLite", sqlite_of, i, 2048); /* pages of the log in its cache: 2 MB a connection */
+        /* pages of the log in its cache: 2 MB a connection */
+        judge(who, "SQLite", sqlite_of, i, 2048);
         /* the C library keeps an 8 MB stack for the next thread */
         judge(who, "mapped", data_of, i, 12288);
         show(who, "touched", kb_of, i, "of the mapped; the pools' cells from their first use on");
@@ -254,11 +279,17 @@ void judge_samples(void)
     }
     judge("log", "WAL", wal_of, 0, 4096);
     int third = n_sample / 3;
-    const struct sample *a = &sample[0], *b = &sample[third], *c = &sample[2 * third], *d = &sample[n_sample - 1];
-    double early = 1024.0 * (double)(b->log_kb - a->log_kb) / (double)max_int(1, (int)(b->steps - a->steps));
-    double late = 1024.0 * (double)(d->log_kb - c->log_kb) / (double)max_int(1, (int)(d->steps - c->steps));
-    printf("  log     bytes a step %8.0f %8s %8.0f   %ld kB in %ld turns of %ld steps: %.0f bytes a turn\n", early, "", late,
-           d->log_kb, d->turns, d->steps, 1024.0 * (double)d->log_kb / (double)max_int(1, (int)d->turns));
+    const struct sample *a = &sample[0], *b = &sample[third], *c = &sample[2 * third],
+        *d = &sample[n_sample - 1];
+    double early = 1024.0 * (double)(b->log_kb - a->log_kb) /
+                   (double)max_int(1, (int)(b->steps - a->steps));
+    double late = 1024.0 * (double)(d->log_kb - c->log_kb) /
+                  (double)max_int(1, (int)(d->steps - c->steps));
+    printf("  log     bytes a step %8.0f %8s %8.0f   %ld kB in %ld turns of %ld steps: "
+           "%.0f bytes a turn\n", early, "", late,
+           d->log_kb, d->turns, d->steps,
+           1024.0 * (double)d->log_kb / (double)max_int(1, (int)d->turns));
     if (late > 1.5 * early + 64)
-        failed("log", "grew by %.0f bytes a step in the last third of the run, by %.0f in the first", late, early);
+        failed("log", "grew by %.0f bytes a step in the last third of the run, "
+                      "by %.0f in the first", late, early);
 }

@@ -1,4 +1,5 @@
-/* shim.c - loaded into the programs of a soak with LD_PRELOAD: a wall clock that runs faster, and leaks on purpose.
+/* shim.c - loaded into the programs of a soak with LD_PRELOAD: a wall clock that runs faster, and
+ * leaks on purpose.
  *
  * AERIE_SOAK_CLOCK names a file of 8 bytes, the nanoseconds by which the wall clock is ahead.
  * Monotonic time is unchanged, because waits use it. AERIE_SOAK_LEAK=memory, descriptors or threads

@@ -1,21 +1,22 @@
-/* soak.c - months of use in minutes: two instances of aerie on one log, driven at random without a pause.
+/* soak.c - months of use in minutes: two instances of aerie on one log, driven at random without a
+ * pause.
  *
- *   soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]     (make soak T=600 SEED=7)
+ *   soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]  (make soak T=600 SEED=7)
  *
- * One instance has the full screen on a pseudo-terminal, one reads plain lines from a pipe. Each is a process that lives
- * through the whole run and receives chats, commands, keys, resizes, forks, cancels, paused turns
- * and historical faults (act.c). At the same time other processes read, export, check, back up and
- * write the same log; some are killed. Sometimes the disk is full.
+ * One instance has the full screen on a pseudo-terminal, one reads plain lines from a pipe. Each is
+ * a process that lives through the whole run and receives chats, commands, keys, resizes, forks,
+ * cancels, paused turns and historical faults (act.c). At the same time other processes read,
+ * export, check, back up and write the same log; some are killed. Sometimes the disk is full.
  *
- * 24 hours in simulated time: the programs' wall clock runs so fast that SECONDS are a day (shim.c), and the users type
- * without the pauses in which a person reads and thinks. The last lines say how many turns, commands, keys and resizes the
- * day had: 1,440 turns are one a minute, day and night. Monotonic time is not changed, because
- * waits use it.
+ * 24 hours in simulated time: the programs' wall clock runs so fast that SECONDS are a day
+ * (shim.c), and the users type without the pauses in which a person reads and thinks. The last
+ * lines say how many turns, commands, keys and resizes the day had: 1,440 turns are one a minute,
+ * day and night. Monotonic time is not changed, because waits use it.
  *
- * Some fifty times the users rest (no turn, empty context, empty screen), and memory, descriptors, threads, pages and the
- * log's size are measured. The run passes if each of them is flat or grows as explained, the
- * ledgers add up, no checker rule is broken, the log passes `db check` and has every printed turn,
- * and every session replays.
+ * Some fifty times the users rest (no turn, empty context, empty screen), and memory, descriptors,
+ * threads, pages and the log's size are measured. The run passes if each of them is flat or grows
+ * as explained, the ledgers add up, no checker rule is broken, the log passes `db check` and has
+ * every printed turn, and every session replays.
  */
 #include "tests/soak/soak.h"
 
@@ -127,7 +128,8 @@ static void mount_small(void)
         close(fd);
     }
     soak.mounted = mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-                   mount("soak", soak.small, "tmpfs", MS_NOSUID | MS_NODEV, "size=4g,mode=0700") == 0;
+                   mount("soak", soak.small, "tmpfs", MS_NOSUID | MS_NODEV,
+                         "size=4g,mode=0700") == 0;
 }
 
 static void fill_disk(bool full)
@@ -137,7 +139,8 @@ static void fill_disk(bool full)
         char size[64] = "size=4g,mode=0700";
         if (full && statfs(soak.small, &fs) == 0)
             snprintf(size, sizeof size, "size=%llu,mode=0700",
-                     (unsigned long long)(fs.f_blocks - fs.f_bfree) * (unsigned long long)fs.f_bsize);
+                     (unsigned long long)(fs.f_blocks - fs.f_bfree) *
+                     (unsigned long long)fs.f_bsize);
         if (mount(NULL, soak.small, NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, size) != 0)
             note("disk", "%s: %s", size, strerror(errno));
     } else {
@@ -198,7 +201,8 @@ static void set_place(void)
     soak.log = xasprintf("%s/data/aerie/sessions.db", soak.small);
     write_file("config/aerie/config", "device = cpu\nthreads = 1\nring = 2\n");
     write_file("note.txt", "The capital of the moon is a crater.\n");
-    static const char *const var[] = {"data", "config", "state"}, *const name[] = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"};
+    static const char *const var[] = {"data", "config", "state"},
+        *const name[] = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"};
     for (int i = 0; i < 3; i++) {
         char *v = xasprintf("%s/%s", soak.small, var[i]);
         setenv(name[i], v, 1);
@@ -224,7 +228,8 @@ static void start_users(void)
     for (int i = 0; i < 2; i++) {
         struct user *u = &soak.user[i];
         char *path = xasprintf("%s/%s.acked", soak.folder, name[i]);
-        *u = (struct user){.name = name[i], .screen = i == 0, .rng = mix64(soak.seed * 2 + (uint64_t)i), .width = 120, .height = 45};
+        *u = (struct user){.name = name[i], .screen = i == 0,
+                           .rng = mix64(soak.seed * 2 + (uint64_t)i), .width = 120, .height = 45};
         u->acked = fopen(path, "we");
         CHECK(u->acked);
         free(path);
@@ -268,7 +273,8 @@ static bool day_is_over(void)
 
 static void run_day(uint64_t *rng)
 {
-    double every = (double)soak.seconds / SAMPLES, next = every, full_at = soak.seconds * 0.1, room_at = 0;
+    double every = (double)soak.seconds / SAMPLES, next = every, full_at = soak.seconds * 0.1,
+        room_at = 0;
     while (!atomic_load(&soak.over) && !day_is_over()) {
         double now = seconds_since(begin_ns);
         if (!atomic_load(&soak.full) && now >= full_at) {
@@ -305,7 +311,8 @@ static void expect(const char *what, const char *const *argv, int ms)
     int rc = run_program(argv, &out, ms, SIGTERM);
     note("end", "%s: status %d after %.1f s", what, rc, seconds_since(begin));
     if (rc != 0)
-        failed("end", "%s: status %d: %.1200s", what, rc, out.n > 1200 ? out.p + out.n - 1200 : out.p);
+        failed("end", "%s: status %d: %.1200s", what, rc, out.n > 1200 ? out.p + out.n - 1200
+               : out.p);
     buf_free(&out);
 }
 
@@ -318,9 +325,10 @@ static void check_printed_turns(void)
     size_t cap = 0;
     FILE *f = fopen(path, "re");
     CHECK(f && sqlite3_open_v2(soak.log, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK);
-    CHECK(sqlite3_prepare_v2(db, "select count(*) from turn where role = 'reply' and session_id = json_extract(?1, '$.session') and "
-                                 "n = json_extract(?1, '$.turn') and text = json_extract(?1, '$.text') and "
-                                 "stop = json_extract(?1, '$.stop')", -1, &st, NULL) == SQLITE_OK);
+    CHECK(sqlite3_prepare_v2(db, "select count(*) from turn where role = 'reply' and session_id = "
+                                 "json_extract(?1, '$.session') and n = json_extract(?1, "
+                                 "'$.turn') and text = json_extract(?1, '$.text') and stop = "
+                                 "json_extract(?1, '$.stop')", -1, &st, NULL) == SQLITE_OK);
     while (getline(&line, &cap, f) > 0) {
         turns++;
         sqlite3_bind_text(st, 1, line, -1, SQLITE_STATIC);
@@ -363,15 +371,17 @@ static void replay_sessions(uint64_t *rng)
         done++;
         equal += before == atomic_load(&soak.failures);
     }
-    printf("sessions replayed: %d of %ld, equal: %d, in %.0f s\n", done, log_number("select count(number) from session"), equal,
-           seconds_since(begin));
+    printf("sessions replayed: %d of %ld, equal: %d, in %.0f s\n", done,
+           log_number("select count(number) from session"), equal, seconds_since(begin));
     free(number);
 }
 
 static void end_checks(uint64_t *rng)
 {
-    static const char *const no_fault = "select count(*) from turn where stop = 'device_failed' or (role = 'reply' and stop = '')";
-    const char *start[] = {soak.aerie, "run", "--quiet", "-p", "max_tokens=8", "What are you?", NULL};
+    static const char *const no_fault = "select count(*) from turn where stop = 'device_failed' or "
+    "(role = 'reply' and stop = '')";
+    const char *start[] = {soak.aerie, "run", "--quiet", "-p", "max_tokens=8", "What are you?",
+                           NULL};
     const char *check[] = {soak.aerie, "db", "check", NULL};
     for (int i = 0; i < 2; i++) {
         struct user *u = &soak.user[i];
@@ -388,7 +398,8 @@ static void end_checks(uint64_t *rng)
     if (log_number(no_fault) != 0)
         failed("log", "turns are open or lost their device");
     if (log_number("select count(*) from turn where stop = 'crashed'") > soak.kills)
-        failed("log", "more turns are marked as crashed than processes were killed, or ended while the disk was full (%ld)", soak.kills);
+        failed("log", "more turns are marked as crashed than processes were killed, "
+                      "or ended while the disk was full (%ld)", soak.kills);
     check_printed_turns();
     replay_sessions(rng);
     expect("db check after the replays", check, 300000);
@@ -397,7 +408,8 @@ static void end_checks(uint64_t *rng)
 /* The commands with which a user reduces a large log. */
 static void prune_log(void)
 {
-    const char *prune[] = {soak.aerie, "db", "prune", "--keep", "10", NULL}, *vacuum[] = {soak.aerie, "db", "vacuum", NULL};
+    const char *prune[] = {soak.aerie, "db", "prune", "--keep", "10", NULL},
+        *vacuum[] = {soak.aerie, "db", "vacuum", NULL};
     const char *check[] = {soak.aerie, "db", "check", NULL};
     struct stat before, after;
     if (stat(soak.log, &before) != 0)
@@ -411,14 +423,16 @@ static void prune_log(void)
     expect("db vacuum", vacuum, 300000);
     expect("db check after both", check, 300000);
     if (stat(soak.log, &after) == 0)
-        printf("log: %lld kB; with the 10 sessions used last: %lld kB\n", (long long)before.st_size / 1024, (long long)after.st_size / 1024);
+        printf("log: %lld kB; with the 10 sessions used last: %lld kB\n",
+               (long long)before.st_size / 1024, (long long)after.st_size / 1024);
 }
 
 /* After a failure, copies the evidence from the small file system before it is unmounted; else
  * keeps only the journal. */
 static void keep_or_remove(void)
 {
-    const char *copy[] = {"/bin/cp", "-r", soak.small, soak.kept, NULL}, *remove[] = {"/bin/rm", "-rf", soak.small, soak.aerie, NULL};
+    const char *copy[] = {"/bin/cp", "-r", soak.small, soak.kept, NULL},
+        *remove[] = {"/bin/rm", "-rf", soak.small, soak.aerie, NULL};
     struct buf out = {0};
     if (atomic_load(&soak.failures) > 0) {
         run_program(copy, &out, 60000, SIGTERM);
@@ -438,10 +452,12 @@ static void give_up(int sig)
 int main(int argc, char **argv)
 {
     if (argc != 4 && !(argc == 6 && strcmp(argv[4], "--leak") == 0)) {
-        fprintf(stderr, "usage: soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]\n");
+        fprintf(stderr,
+                "usage: soak BUILD SECONDS SEED [--leak memory|descriptors|threads|pages|wal]\n");
         return 2;
     }
-    soak = (struct soak){.build = realpath(argv[1], NULL), .seconds = atoi(argv[2]), .seed = strtoull(argv[3], NULL, 10),
+    soak = (struct soak){.build = realpath(argv[1], NULL), .seconds = atoi(argv[2]),
+                         .seed = strtoull(argv[3], NULL, 10),
                          .leak = argc == 6 ? argv[5] : ""};
     CHECK(soak.build && soak.seconds > 0);
     begin_ns = clock_ns();
@@ -449,8 +465,10 @@ int main(int argc, char **argv)
     signal(SIGINT, give_up);
     signal(SIGTERM, give_up);
     set_place();
-    printf("soak: %d s are 24 h, seed %llu, %s; journal: %s/journal\n", soak.seconds, (unsigned long long)soak.seed,
-           soak.mounted ? "the log on a file system of its own" : "no right to mount a file system: file sizes are limited instead",
+    printf("soak: %d s are 24 h, seed %llu, %s; journal: %s/journal\n", soak.seconds,
+           (unsigned long long)soak.seed,
+           soak.mounted ? "the log on a file system of its own"
+                        : "no right to mount a file system: file sizes are limited instead",
            soak.folder);
     fflush(stdout);
     start_users();
@@ -470,12 +488,14 @@ int main(int argc, char **argv)
     judge_samples();
     end_checks(&rng);
     prune_log();
-    printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, %ld forks, %ld faults, "
-           "%ld other processes (%ld killed); %d failures\n",
-           atomic_load(&soak.messages), atomic_load(&soak.commands), atomic_load(&soak.refused), atomic_load(&soak.keys),
-           atomic_load(&soak.resizes), atomic_load(&soak.cancels), atomic_load(&soak.forks), atomic_load(&soak.faults),
-           soak.visits, soak.kills, atomic_load(&soak.failures));
-    printf("in 24 h by the programs' clock: a turn every %.0f s, a command every %.0f s\n", DAY / (double)max_int(1, (int)turns),
+    printf("%ld messages, %ld commands (%ld refused), %ld keys, %ld resizes, %ld cancels, "
+           "%ld forks, %ld faults, %ld other processes (%ld killed); %d failures\n",
+           atomic_load(&soak.messages), atomic_load(&soak.commands), atomic_load(&soak.refused),
+           atomic_load(&soak.keys),
+           atomic_load(&soak.resizes), atomic_load(&soak.cancels), atomic_load(&soak.forks),
+           atomic_load(&soak.faults), soak.visits, soak.kills, atomic_load(&soak.failures));
+    printf("in 24 h by the programs' clock: a turn every %.0f s, a command every %.0f s\n",
+           DAY / (double)max_int(1, (int)turns),
            DAY / (double)max_int(1, (int)atomic_load(&soak.commands)));
     keep_or_remove();
     return atomic_load(&soak.failures) > 0;

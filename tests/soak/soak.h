@@ -1,8 +1,8 @@
 /* soak.h - what the files of the soak share (soak.c says what a soak does).
  *
- * A user is a thread that drives one process of aerie: the full screen over a pseudo-terminal, or plain lines over pipes.
- * The seed determines everything that a user does; only timing (how far a reply had come) depends
- * on the machine.
+ * A user is a thread that drives one process of aerie: the full screen over a pseudo-terminal, or
+ * plain lines over pipes. The seed determines everything that a user does; only timing (how far a
+ * reply had come) depends on the machine.
  */
 #ifndef AERIE_TESTS_SOAK_H
 #define AERIE_TESTS_SOAK_H
@@ -39,20 +39,23 @@ struct user {
     struct pool pool[N_POOLS];
     bool pools_known, rules_hold;
     pthread_t thread;
-    const volatile int64_t *heap; /* bytes of its heap in use, held by its allocator, SQLite's (shim.c) */
+    const volatile int64_t *heap; /* bytes of its heap in use, held by its allocator, SQLite's
+                                     (shim.c) */
 };
 
 struct soak {
     const char *build, *leak; /* leak: what the run leaks on purpose, or "" */
     uint64_t seed;
     int seconds;
-    char *aerie, *folder, *small, *kept, *log; /* the program; everything; the small disk, and its copy after a failure; the database */
+    char *aerie, *folder, *small, *kept, *log; /* the program; everything; the small disk, and its
+                                                  copy after a failure; the database */
     FILE *journal;
     bool mounted;               /* `small` is a file system of its own */
     atomic_int_least64_t *clock; /* nanoseconds by which the programs' wall clock is ahead */
     struct user user[2];
     long visits, kills;         /* other processes that were run, and those that were killed */
-    atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused; /* done so far */
+    /* done so far */
+    atomic_long messages, commands, keys, resizes, cancels, faults, forks, exports, refused;
     atomic_bool full;           /* the disk is full now */
     atomic_uint_least64_t room_ns; /* when the disk last had room again */
     atomic_bool over, stop;     /* over: the run shall end; stop: users end when they leave their
@@ -91,8 +94,9 @@ void user_resize(struct user *u, int width, int height);
 const char *user_screen(struct user *u);
 /* Reads the ledgers and the checker's verdict. */
 void user_inspect(struct user *u);
-/* Runs a program to its end, with its output in *out; its status, or 128 + signal. After ms milliseconds it gets the
- * signal `sig`, and SIGKILL (status -1) if it has not ended a minute later. */
+/* Runs a program to its end, with its output in *out; its status, or 128 + signal. After ms
+ * milliseconds it gets the signal `sig`, and SIGKILL (status -1) if it has not ended a minute
+ * later. */
 int run_program(const char *const *argv, struct buf *out, int ms, int sig);
 
 /* ---- what users do (act.c) ------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* user.c - processes of a soak: starting them, typing, waiting until they rest, reading their ledgers. */
+/* user.c - processes of a soak: starting them, typing, waiting until they rest, reading their
+ * ledgers. */
 #include "tests/soak/soak.h"
 
 #include <ctype.h>
@@ -25,7 +26,8 @@ enum {
 /* In the child, after its terminal or pipes are its standard streams. */
 static _Noreturn void become(const char *const *argv)
 {
-    char *shim = xasprintf("%s/tests/soak/shim.so", soak.build), *clock = xasprintf("%s/clock", soak.folder);
+    char *shim = xasprintf("%s/tests/soak/shim.so", soak.build),
+        *clock = xasprintf("%s/clock", soak.folder);
     setenv("LD_PRELOAD", shim, 1);
     setenv("AERIE_SOAK_CLOCK", clock, 1);
     if (chdir(soak.small) != 0)
@@ -167,7 +169,8 @@ static long json_number(const char *from, const char *name)
 
 static void read_pools(struct user *u, const char *line)
 {
-    static const char *const name[N_POOLS] = {"\"pool\":\"full\"", "\"pool\":\"swa\"", "\"pool\":\"draft\""};
+    static const char *const name[N_POOLS] = {"\"pool\":\"full\"", "\"pool\":\"swa\"",
+                                              "\"pool\":\"draft\""};
     u->pools_known = true;
     for (int i = 0; i < N_POOLS; i++) {
         const char *p = strstr(line, name[i]);
@@ -175,8 +178,10 @@ static void read_pools(struct user *u, const char *line)
             u->pools_known = false;
             continue;
         }
-        u->pool[i] = (struct pool){json_number(p, "total") - json_number(p, "reserved"), json_number(p, "used"),
-                                   json_number(p, "protected"), json_number(p, "evictable"), json_number(p, "free")};
+        u->pool[i] = (struct pool){json_number(p, "total") - json_number(p, "reserved"),
+                                   json_number(p, "used"),
+                                   json_number(p, "protected"), json_number(p, "evictable"),
+                                       json_number(p, "free")};
     }
 }
 
@@ -186,7 +191,8 @@ static void read_line(struct user *u, const char *line)
     if (strncmp(line, "{\"session\":", 11) == 0 && strstr(line, "\"stop\":")) {
         fprintf(u->acked, "%s\n", line);
         fflush(u->acked);
-        if (strstr(line, "\"stop\":\"device_failed\"") || (strstr(line, "\"stop\":\"fault\"") && !u->fault_on))
+        if (strstr(line, "\"stop\":\"device_failed\"") ||
+            (strstr(line, "\"stop\":\"fault\"") && !u->fault_on))
             failed(u->name, "a turn stopped without a reason of ours: %.300s", line);
     } else if (strncmp(line, "{\"command\":\"breaks\"", 18) == 0) {
         u->marked = true;
@@ -198,7 +204,8 @@ static void read_line(struct user *u, const char *line)
             note(u->name, "%.600s", line);
     } else if (strncmp(line, "{\"command\":", 11) == 0 && strstr(line, "\",\"error\":")) {
         atomic_fetch_add(&soak.refused, 1);
-        bool log = strstr(line, "\"code\":4") != NULL, held = strstr(line, "is open in another aerie") != NULL;
+        bool log = strstr(line, "\"code\":4") != NULL,
+            held = strstr(line, "is open in another aerie") != NULL;
         u->log_refused |= log;
         if (log && !held && !disk_was_full())
             failed(u->name, "the log failed without a reason of ours: %.300s", line);
@@ -210,7 +217,8 @@ static void read_line(struct user *u, const char *line)
 static void read_lines(struct user *u)
 {
     char *end;
-    while (u->scanned < u->got.n && (end = memchr(u->got.p + u->scanned, '\n', u->got.n - u->scanned)) != NULL) {
+    while (u->scanned < u->got.n &&
+           (end = memchr(u->got.p + u->scanned, '\n', u->got.n - u->scanned)) != NULL) {
         *end = 0;
         read_line(u, u->got.p + u->scanned);
         u->scanned = (size_t)(end + 1 - u->got.p);
@@ -318,8 +326,10 @@ static bool gone(struct user *u)
 {
     int status;
     if (u->pid > 0 && waitpid(u->pid, &status, WNOHANG) == u->pid) {
-        failed(u->name, "ended in the middle of the run with status %d, signal %d; its last output: %.400s", WEXITSTATUS(status),
-               WTERMSIG(status), u->screen && u->got.n > 400 ? u->got.p + u->got.n - 400 : u->got.n ? u->got.p : "");
+        failed(u->name, "ended in the middle of the run with status %d, signal %d; "
+                        "its last output: %.400s", WEXITSTATUS(status),
+               WTERMSIG(status), u->screen && u->got.n > 400 ? u->got.p + u->got.n - 400 : u->got.n
+               ? u->got.p : "");
         atomic_store(&soak.over, true);
         u->pid = 0;
     }
@@ -485,7 +495,7 @@ void user_inspect(struct user *u)
     for (int i = 0; u->pools_known && i < N_POOLS; i++) {
         struct pool *p = &u->pool[i];
         if (p->free + p->used + p->shared + p->evictable != p->total)
-            failed(u->name, "pool %d: %ld free + %ld used + %ld shared + %ld evictable is not %ld", i, p->free, p->used,
-                   p->shared, p->evictable, p->total);
+            failed(u->name, "pool %d: %ld free + %ld used + %ld shared + %ld evictable is not %ld",
+                   i, p->free, p->used, p->shared, p->evictable, p->total);
     }
 }

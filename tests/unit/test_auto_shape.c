@@ -1,6 +1,6 @@
-/* test_auto_shape.c - draft.shape = auto: in scripted worlds of costs and acceptance the chosen shapes
- * are nearly as fast as the best fixed one, after few steps, and every choice is a pure function of
- * what was measured. */
+/* test_auto_shape.c - draft.shape = auto: in scripted worlds of costs and acceptance the chosen
+ * shapes are nearly as fast as the best fixed one, after few steps, and every choice is a pure
+ * function of what was measured. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,9 +14,9 @@
 
 /* ---- a world --------------------------------------------------------------------------------- */
 
-/* A step takes plain + level * (levels of the draft) + row * (rows - 1) + follow, in microseconds, with
- * noise. The target's token is the draft's best child with probability `right`, the second best with
- * (1 - right) * 0.34, then 0.14, 0.09, 0.06 ... */
+/* A step takes plain + level * (levels of the draft) + row * (rows - 1) + follow, in microseconds,
+ * with noise. The target's token is the draft's best child with probability `right`, the second
+ * best with (1 - right) * 0.34, then 0.14, 0.09, 0.06 ... */
 struct world {
     const char *name;
     double plain, level, row, follow, right;
@@ -43,8 +43,8 @@ static int draw_rank(const struct world *w)
     return 16;
 }
 
-/* A step of a shape; returns its tokens. Nodes are divided evenly among the levels; below a node that
- * is wrong the tree ends. */
+/* A step of a shape; returns its tokens. Nodes are divided evenly among the levels; below a node
+ * that is wrong the tree ends. */
 static int run(const struct world *w, const struct tree_shape *shape, struct tree *t,
                struct auto_step *s)
 {
@@ -63,7 +63,8 @@ static int run(const struct world *w, const struct tree_shape *shape, struct tre
         accepted += next >= 0;
         at = next;
     }
-    double draft = shape->steps ? w->level * (shape->steps - 1) * (1 + 0.05 * (shape->topk - 1)) : 0;
+    double draft = shape->steps ? w->level * (shape->steps - 1) * (1 + 0.05 * (shape->topk - 1))
+                                : 0;
     double verify = w->plain + w->row * (shape->nodes - 1);
     double noise = (0.95 + 0.1 * draw()) * (draw() < 0.01 ? 5 : 1);
     *s = (struct auto_step){
@@ -139,14 +140,15 @@ static void test_auto_is_nearly_as_fast_as_the_best_shape(void **unused)
         double best = best_speed(&worlds[i], &which);
         auto_shape_init(&a, &usual);
         double early = auto_speed(&worlds[i], &a, 400), later = auto_speed(&worlds[i], &a, 4000);
-        print_message("# %-28s best %d (%.0f tok/s), auto %.3f of it in 400 steps, %.3f later, %d switches\n",
+        print_message("# %-28s best %d (%.0f tok/s), auto %.3f of it in 400 steps, %.3f later, "
+                      "%d switches\n",
                       worlds[i].name, which, best, early / best, later / best, (int)a.switches);
         assert_true(early > 0.85 * best && later > 0.93 * best);
     }
 }
 
-/* The text, then the machine changes: auto follows, and shapes that did not run meanwhile do not look fast
- * because the machine has become slower since. */
+/* The text, then the machine changes: auto follows, and shapes that did not run meanwhile do not
+ * look fast because the machine has become slower since. */
 static void test_auto_follows_changes(void **unused)
 {
     (void)unused;
@@ -186,7 +188,8 @@ static void test_the_choice_is_a_function_of_what_was_measured(void **unused)
         auto_shape_take(&b, &s);
         assert_memory_equal(&a, &b, sizeof a);
         const struct tree_shape *next = auto_shape_next(&a);
-        assert_true(next->steps <= MAX_STEPS && next->topk <= AUTO_GUESSES && next->nodes <= TREE_MAX);
+        assert_true(next->steps <= MAX_STEPS && next->topk <= AUTO_GUESSES &&
+                    next->nodes <= TREE_MAX);
         if (i % 97 == 0) {
             auto_shape_rest(&a);
             assert_true(a.left == 0 && a.now == a.home);

@@ -17,7 +17,8 @@ static const char *device = TEST_DEVICE, *precision = "f32";
 
 enum { MAX_RECS = 300 };
 
-static const char question[] = "Tell me a long story about the sky, the sea, and counting to ninety nine.";
+static const char question[] = "Tell me a long story about the sky, the sea, "
+"and counting to ninety nine.";
 
 /* ---- a turn and what it posts ---------------------------------------------------------------- */
 
@@ -189,7 +190,8 @@ static void look(struct backend *g, const struct debug_view *v)
         return;
     uint64_t h = views(g), *was = &seen[v->turn - 1][v->step];
     if (*was && *was != h)
-        fail_msg("the views of step %d.%d show another state than the first time", v->turn, v->step);
+        fail_msg("the views of step %d.%d show another state than the first time", v->turn,
+                 v->step);
     *was = h;
     if (g->trees->latest(g, &tree))
         assert_true(tree.turn < v->turn || tree.step <= v->step);
@@ -201,7 +203,8 @@ static void look(struct backend *g, const struct debug_view *v)
 enum { FAR = 50 };
 static int walked, stride;
 
-/* Runs to step FAR + 3, goes FAR steps back, `stride` at a time, FAR forward one by one, then on. */
+/* Runs to step FAR + 3, goes FAR steps back, `stride` at a time, FAR forward one by one, then
+ * on. */
 static void far_and_back(struct backend *g, const struct debug_view *v, int i)
 {
     struct err e = {0};
@@ -392,8 +395,8 @@ static void test_where_a_turn_cannot_go_is_said(void **state)
     posted_free(&p);
 }
 
-/* A pool that is short while the turn runs takes pages from checkpoints: the states that shared them
- * are not gone back to. */
+/* A pool that is short while the turn runs takes pages from checkpoints: the states that shared
+ * them are not gone back to. */
 static int kept_from;
 
 static void after_a_loss(struct backend *g, const struct debug_view *v, int i)
@@ -567,7 +570,8 @@ static void force_one(struct backend *g, int k)
     must(g->debug->force(g, NULL, &id, &e), &e);
 }
 
-/* The first token before the turn; one at a pause, one between two phases; back and forth between. */
+/* The first token before the turn; one at a pause, one between two phases; back and forth
+ * between. */
 static void forcing(struct backend *g, const struct debug_view *v, int i)
 {
     struct err e = {0};
@@ -798,13 +802,14 @@ static void test_what_if_shows_the_next_step_and_leaves_no_trace(void **state)
     }
     assert_int_equal(answered, 2 * N_CHANGES);
     assert_int_equal(failures, 2); /* the historical fault, caught by a rule */
-    assert_int_equal(others, 5);   /* page size, window and a greater topk have pools of their own */
+    assert_int_equal(others, 5);   /* page size, window and a greater topk have pools of their
+                                      own */
 }
 
 static void wrong_changes(struct backend *g, const struct debug_view *v, int i)
 {
-    static const char *const wrong[] = {"", "spec", "chunk=3", "page_size=3", "window=0", "spec=maybe",
-                                        "bug.99=on", "draft.topk=8 nonsense"};
+    static const char *const wrong[] = {"", "spec", "chunk=3", "page_size=3", "window=0",
+                                        "spec=maybe", "bug.99=on", "draft.topk=8 nonsense"};
     struct err e = {0};
     (void)v, (void)i;
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {

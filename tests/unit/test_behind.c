@@ -1,5 +1,5 @@
-/* test_behind.c - a lane whose drafter is behind: over the mock model, and with weights on the CPU; see
- * behind_kit.h. */
+/* test_behind.c - a lane whose drafter is behind: over the mock model, and with weights on the CPU;
+ * see behind_kit.h. */
 #include "tests/behind_kit.h"
 #include "tests/mock.h"
 
@@ -17,7 +17,8 @@ static void test_a_drafter_that_was_behind_guesses_as_one_that_was_not(void **st
         m.m.cfg.window = m.layer[0].window = m.layer[2].window = 1 + below(30);
         mock_eagle(&m, i % 3 ? 0 : 7);
         must(runtime_open(&r, mock_device(&m), &m.m, &m.d,
-                          &(struct runtime_shape){.page_size = page_sizes[i % 4], .context = MOCK_MAX},
+                          &(struct runtime_shape){.page_size = page_sizes[i % 4],
+                                                  .context = MOCK_MAX},
                           &e), &e);
         r.fuse = i % 2;
         compare(&r, MOCK_V, 3);
@@ -25,8 +26,8 @@ static void test_a_drafter_that_was_behind_guesses_as_one_that_was_not(void **st
         fused += r.n_fused;
         runtime_close(&r);
     }
-    print_message("# caught up %d times, at most %d cells behind, %d times full, %llu fused cycles\n",
-                  caught_up, longest, full, (unsigned long long)fused);
+    print_message("# caught up %d times, at most %d cells behind, %d times full, "
+                  "%llu fused cycles\n", caught_up, longest, full, (unsigned long long)fused);
     assert_true(caught_up > 500 && longest == HEAD_BACKLOG && full > 10 && fused > 1000);
     mock_close(&m);
 }

@@ -283,7 +283,8 @@ static kbuf alloc_counted(struct kdev *d, size_t bytes, const char *what, struct
     return kernels_cpu.alloc(d, bytes, what, e);
 }
 
-/* Each of the three buffers fails once: the next extend allocates what is missing, and nothing twice. */
+/* Each of the three buffers fails once: the next extend allocates what is missing, and nothing
+ * twice. */
 static void test_two_parts_without_memory(void **state)
 {
     (void)state;
@@ -406,7 +407,8 @@ static void test_draft_faults_cost_acceptance_and_leave_the_text_alone(void **st
             ids_free(&wrong.tok);
         }
         print_message("%s %s: %d cycles for the same text, right: %d\n",
-                      bug_at(faults[i].bug)->name, bug_state_name(faults[i].bug, faults[i].variant), with, cycles);
+                      bug_at(faults[i].bug)->name, bug_state_name(faults[i].bug, faults[i].variant),
+                      with, cycles);
         assert_true(with > cycles);
     }
     for (int k = 0; k < N_ASKED; k++)
@@ -506,7 +508,8 @@ static void beside_every_fault(const char *target, const char *draft)
                 fail_msg("%s of another runtime changes this one", bug_at((enum bug)i)->name);
             runtime_bug(&other, (enum bug)i, 0);
             assert_false(bugs_any(&other.bugs));
-            assert_true(!other.kv.hook.capacity && !other.kv.hook.rolling_back && !other.hook.shared);
+            assert_true(!other.kv.hook.capacity && !other.kv.hook.rolling_back &&
+                        !other.hook.shared);
             assert_true(!other.pass.opts.hook.extent && !other.pass.opts.hook.built);
             runtime_close(&other);
             runtime_close(&b.r);

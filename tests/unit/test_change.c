@@ -35,9 +35,11 @@ static bool example(const struct option *o, char *text, size_t n)
 {
     int word = (int)strcspn(o->range, "|");
     if (o->kind == OPT_NAME) /* the second word: not the default */
-        snprintf(text, n, "%s=%.*s", o->name, (int)strcspn(o->range + word + 1, "|"), o->range + word + 1);
+        snprintf(text, n, "%s=%.*s", o->name, (int)strcspn(o->range + word + 1, "|"),
+                 o->range + word + 1);
     else
-        snprintf(text, n, "%s=%s", o->name, o->kind == OPT_TEXT ? "a" : o->kind == OPT_FLAG ? "on" : strcmp(o->name, "lanes") ? "64" : "8");
+        snprintf(text, n, "%s=%s", o->name, o->kind == OPT_TEXT ? "a" : o->kind == OPT_FLAG ? "on"
+                 : strcmp(o->name, "lanes") ? "64" : "8");
     return o->change;
 }
 
@@ -81,7 +83,8 @@ static void test_lines_lead_from_one_side_to_the_other(void **unused)
 {
     (void)unused;
     static const char *const change[] = {"spec=off", "temperature=0.7", "draft.topk=4", "chunk=7",
-                                         "check=strict", "bug.24617=on", "bug.draft-extend-extent=2"};
+                                         "check=strict", "bug.24617=on",
+                                         "bug.draft-extend-extent=2"};
     enum { N = sizeof change / sizeof *change };
     for (unsigned some = 0; some < 1u << N; some++) {
         struct engine_opts a = defaults(), b = a;

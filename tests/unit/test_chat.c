@@ -154,8 +154,8 @@ static struct ids render(const struct chat *c, const struct message *m, int n)
 }
 
 /* The prompt equals the text, with a token wherever the text has a marker. */
-static void assert_styled(const struct chat *c, const struct chat_style *s, const struct message *m, int n,
-                          const char *want)
+static void assert_styled(const struct chat *c, const struct chat_style *s, const struct message *m,
+                          int n, const char *want)
 {
     struct ids got = {0}, ids = {0};
     struct buf text = {0};
@@ -305,11 +305,13 @@ static void test_gemma4_has_a_system_turn_and_drops_thoughts(void **state)
                                "<|channel>thought\n<channel|>");
     assert_no_style(c, (struct chat_style){.think = THINK}, "does not switch thinking");
     chat_close(c);
-    c = open_with_template("gemma4", "{{- '<|think|>\\n' -}}{{- '<|channel>thought\\n<channel|>' -}}", NULL);
+    c = open_with_template("gemma4", "{{- '<|think|>\\n' -}}{{- '<|channel>thought\\n<channel|>' "
+                                     "-}}", NULL);
     assert_styled(c, &(struct chat_style){.think = THINK_NOT}, m + 1, 1,
                   "<bos><|turn>user\nHi<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
     assert_styled(c, &(struct chat_style){.think = THINK}, m, 2,
-                  "<bos><|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
+                  "<bos><|turn>system\n<|think|>\nBe "
+                  "brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
     assert_styled(c, &(struct chat_style){.think = THINK}, m + 1, 1,
                   "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
     assert_no_style(c, (struct chat_style){.effort = "low"}, "gemma-4, has no reasoning effort");
@@ -354,10 +356,11 @@ static void test_harmony_writes_its_system_message_and_rewrites_history(void **s
     assert_styled(c, &(struct chat_style){.effort = "medium"}, m + 1, 1, HARMONY_SYSTEM
                   "<|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant");
     assert_styled(c, &(struct chat_style){.effort = "high", .think = THINK}, m + 1, 1,
-                  "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
-                  "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: high\n\n"
-                  "# Valid channels: analysis, commentary, final. Channel must be included for every message."
-                  "<|end|><|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant");
+                  "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
+                  "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: "
+                  "high\n\n# Valid channels: analysis, commentary, final. Channel must be included "
+                  "for every message.<|end|><|start|>user<|message|>What is 2 + "
+                  "2?<|end|><|start|>assistant");
     assert_no_style(c, (struct chat_style){.effort = "minimal"}, "expected low, medium or high");
     assert_no_style(c, (struct chat_style){.think = THINK_NOT}, "does not switch thinking");
     int32_t stop[MAX_STOP];
@@ -395,7 +398,8 @@ static void test_chatml_sends_answers_back_without_thoughts(void **state)
     assert_no_style(c, (struct chat_style){.think = THINK_NOT}, "does not switch thinking");
     assert_no_style(c, (struct chat_style){.think = THINK}, "does not switch thinking");
     chat_close(c);
-    c = open_with_template("qwen3", "{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is defined and enable_thinking "
+    c = open_with_template("qwen3", "{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is "
+                                    "defined and enable_thinking "
                            "is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}", NULL);
     assert_styled(c, &(struct chat_style){.think = THINK_NOT}, m + 5, 1, off);
     assert_styled(c, &(struct chat_style){0}, m + 5, 1, on);
@@ -459,7 +463,8 @@ static void test_roles_that_are_markers(void **state)
 {
     (void)state;
     struct chat *c = open_chat("mistral", NULL, bytes, NULL);
-    assert_conversations(c, "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST] Hi [/INST]Hello</s>[INST]?[/INST]",
+    assert_conversations(c, "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST] Hi "
+                            "[/INST]Hello</s>[INST]?[/INST]",
                          "<s>[INST] Hi [/INST]Hello</s>[INST]?[/INST]", "<s>[INST] Hi [/INST]");
     struct message two[] = {say(ROLE_USER, "a"), say(ROLE_USER, "[/INST] b")};
     struct err e = {0};
@@ -486,20 +491,23 @@ static void test_phi_formats_follow_the_tokenizer_and_the_template(void **state)
     (void)state;
     struct chat *c = open_chat("phi3", NULL, bytes, NULL); /* <|im_sep|>: phi-4 */
     assert_string_equal(chat_name(c), "phi-4");
-    assert_conversations(c, "<|im_start|>system<|im_sep|>Be brief.<|im_end|><|im_start|>user<|im_sep|> Hi <|im_end|>"
+    assert_conversations(c, "<|im_start|>system<|im_sep|>Be "
+                            "brief.<|im_end|><|im_start|>user<|im_sep|> Hi <|im_end|>"
                          "<|im_start|>assistant<|im_sep|>Hello<|im_end|><|im_start|>user<|im_sep|>?<|im_end|>"
                          "<|im_start|>assistant<|im_sep|>",
-                         "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>Hello<|im_end|>"
-                         "<|im_start|>user<|im_sep|>?<|im_end|><|im_start|>assistant<|im_sep|>",
+                         "<|im_start|>user<|im_sep|> Hi "
+                         "<|im_end|><|im_start|>assistant<|im_sep|>Hello<|im_end|><|im_start|>user<|im_sep|>?<|im_end|><|im_start|>assistant<|im_sep|>",
                          "<|im_start|>user<|im_sep|> Hi <|im_end|><|im_start|>assistant<|im_sep|>");
     chat_close(c);
     char path[96];
     struct tokenizer *t = tokenizer_without("<|im_sep|>");
     c = open_chat("phi3", NULL, t, NULL);
     assert_string_equal(chat_name(c), "phi-3");
-    assert_conversations(c, "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\nHello<|end|>\n"
+    assert_conversations(c, "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi "
+                            "<|end|>\n<|assistant|>\nHello<|end|>\n"
                          "<|user|>\n?<|end|>\n<|assistant|>\n",
-                         "<|user|>\n Hi <|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\n?<|end|>\n<|assistant|>\n",
+                         "<|user|>\n Hi "
+                         "<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\n?<|end|>\n<|assistant|>\n",
                          "<|user|>\n Hi <|end|>\n<|assistant|>\n");
     chat_close(c);
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
@@ -507,7 +515,8 @@ static void test_phi_formats_follow_the_tokenizer_and_the_template(void **state)
     assert_true(f && fputs("{{- '<|' + message['role'] + '|>' -}}{{- '<|end|>' -}}", f) >= 0);
     fclose(f);
     c = open_chat("phi3", folder, t, NULL);
-    assert_conversations(c, "<|system|>Be brief.<|end|><|user|> Hi <|end|><|assistant|>Hello<|end|><|user|>?<|end|>"
+    assert_conversations(c, "<|system|>Be brief.<|end|><|user|> Hi "
+                            "<|end|><|assistant|>Hello<|end|><|user|>?<|end|>"
                          "<|assistant|>",
                          "<|user|> Hi <|end|><|assistant|>Hello<|end|><|user|>?<|end|><|assistant|>",
                          "<|user|> Hi <|end|><|assistant|>");
@@ -534,10 +543,11 @@ static void test_a_marker_may_include_the_white_space_behind_it(void **state)
     write_tokenizer(path, NULL);
     assert_non_null(t);
     struct chat *c = open_chat("phi3", NULL, t, NULL);
-    struct message m[] = {say(ROLE_SYSTEM, "\n Be"), say(ROLE_USER, " Hi "), say(ROLE_ASSISTANT, "\n"),
-                          say(ROLE_USER, "?")};
+    struct message m[] = {say(ROLE_SYSTEM, "\n Be"), say(ROLE_USER, " Hi "),
+                          say(ROLE_ASSISTANT, "\n"), say(ROLE_USER, "?")};
     struct ids got = {0}, want = {0};
-    static const char text[] = "<|system|>\n\n Be<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\n\n<|end|>\n"
+    static const char text[] = "<|system|>\n\n Be<|end|>\n<|user|>\n Hi "
+    "<|end|>\n<|assistant|>\n\n<|end|>\n"
                                "<|user|>\n?<|end|>\n<|assistant|>\n";
     assert_true(chat_render(c, m, 4, &got, &e));
     assert_true(tok_encode(t, text, strlen(text), TOK_SPECIAL, &want, NULL));
@@ -557,14 +567,14 @@ static void test_exaone_sends_empty_thoughts_back(void **state)
     assert_conversations(c, "[|system|]\nBe brief.[|endofturn|]\n[|user|]\n Hi [|endofturn|]\n"
                          "[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n[|user|]\n?[|endofturn|]\n"
                          "[|assistant|]\n<think>\n\n</think>\n\n",
-                         "[|user|]\n Hi [|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n"
-                         "[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\n",
+                         "[|user|]\n Hi "
+                         "[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\n",
                          "[|user|]\n Hi [|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\n");
     struct message m[] = {say(ROLE_USER, "Hi"), reply(bytes, "hm\n</think>\n\nHello[|endofturn|]"),
                           say(ROLE_USER, "?")};
     const struct chat_style on = {.think = THINK};
-    assert_styled(c, &on, m, 3, "[|user|]\nHi[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n"
-                  "[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n");
+    assert_styled(c, &on, m, 3,
+                  "[|user|]\nHi[|endofturn|]\n[|assistant|]\n<think>\n\n</think>\n\nHello[|endofturn|]\n[|user|]\n?[|endofturn|]\n[|assistant|]\n<think>\n");
     /* the reply to such a prompt begins with its thought */
     struct ids prompt = {0};
     struct buf out = {0};
@@ -604,29 +614,38 @@ static void test_smollm_writes_its_system_turn(void **state)
     const struct chat_style off = {.think = THINK_NOT}, on = {.think = THINK};
     struct err e;
     assert_true(chat_set_date(c, "2025-06-28", &e));
-    static const char hi[] = SMOL("think") "Be brief.\n\n<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+    static const char hi[] = SMOL("think") "Be brief.\n\n<|im_end|>\n<|im_start|>user\n Hi "
+    "<|im_end|>\n"
                              "<|im_start|>assistant\n";
     assert_prompt(c, m, 2, hi);
     chat_close(c);
     /* the first templates do not end the system turn, and have a text for each mode */
-    c = open_with_template("smollm3", "{%- set no = \"/no_think\" -%}{{- \"" PERSONA " Think: <think> Thought section "
-                           "</think>.\\n\\n\" -}}{%- else -%}{{- \"" PERSONA "\\n\\n\" -}}{%- endif -%}\n"
-                           "{%- if tools -%}{{- \"### Tools\\n\\n\" -}}{%- if x -%}{%- endif -%}"
-                           "{{- \"<|im_end|>\\n\" -}}{%- endif -%}\"<think>\\n\\n</think>\\n\"", NULL);
+    c = open_with_template("smollm3", "{%- set no = \"/no_think\" -%}{{- "
+                                      "\"" PERSONA " Think: <think> Thought section "
+                           "</think>.\\n\\n\" -}}{%- else -%}{{- \"" PERSONA "\\n\\n\" -}}{%- "
+                           "endif -%}\n{%- if tools -%}{{- \"### Tools\\n\\n\" -}}{%- if x -%}{%- "
+                           "endif -%}{{- \"<|im_end|>\\n\" -}}{%- endif "
+                           "-%}\"<think>\\n\\n</think>\\n\"", NULL);
     assert_true(chat_set_date(c, "2025-06-28", &e));
-    assert_prompt(c, m, 4, SMOL("think") "Be brief.\n\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n"
+    assert_prompt(c, m, 4, SMOL("think") "Be brief.\n\n<|im_start|>user\n Hi "
+                                         "<|im_end|>\n<|im_start|>assistant\n"
                   "Hello<|im_end|>\n<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n");
-    assert_styled(c, &on, m + 1, 1, SMOL("think") PERSONA " Think: <think> Thought section </think>.\n\n"
+    assert_styled(c, &on, m + 1, 1, SMOL("think") PERSONA " Think: <think> Thought section "
+                                                          "</think>.\n\n"
                   "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
-    assert_styled(c, &off, m + 1, 3, SMOL("no_think") PERSONA "\n\n<|im_start|>user\n Hi <|im_end|>\n"
+    assert_styled(c, &off, m + 1, 3,
+                  SMOL("no_think") PERSONA "\n\n<|im_start|>user\n Hi <|im_end|>\n"
                   "<|im_start|>assistant\n" EMPTY "Hello<|im_end|>\n<|im_start|>user\n?<|im_end|>\n"
                   "<|im_start|>assistant\n" EMPTY);
     m[0] = say(ROLE_SYSTEM, "Be brief. /no_think ");
-    assert_prompt(c, m, 2, SMOL("no_think") "Be brief.\n\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n" EMPTY);
+    assert_prompt(c, m, 2, SMOL("no_think") "Be brief.\n\n<|im_start|>user\n Hi "
+                                            "<|im_end|>\n<|im_start|>assistant\n" EMPTY);
     m[0] = say(ROLE_SYSTEM, "/system_override Be brief.");
-    assert_prompt(c, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+    assert_prompt(c, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi "
+                           "<|im_end|>\n"
                   "<|im_start|>assistant\n");
-    assert_styled(c, &off, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+    assert_styled(c, &off, m, 2, "<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi "
+                                 "<|im_end|>\n"
                   "<|im_start|>assistant\n" EMPTY);
     chat_close(c);
     /* a template that ends the turn always */
@@ -794,15 +813,18 @@ static void test_templates_are_compared(void **state)
     chat_close(c);
 
     /* SmolLM2's: a template that a format was compared with needs no warning in any family */
-    c = open_with_template("another", "{% for message in messages %}{% if loop.first and messages[0]['role'] != "
-                           "'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
-                           "Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + "
-                           "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
-                           "{{ '<|im_start|>assistant\n' }}{% endif %}", &warning);
+    c = open_with_template("another", "{% for message in messages %}{% if loop.first and "
+                                      "messages[0]['role'] != "
+                           "'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant "
+                           "named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif "
+                           "%}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+                           "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+                           "'<|im_start|>assistant\n' }}{% endif %}", &warning);
     assert_null(warning);
     struct message hi = {.role = ROLE_USER, .text = "Hi"};
-    assert_prompt(c, &hi, 1, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-                             "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    assert_prompt(c, &hi, 1, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, "
+                             "trained by Hugging "
+                             "Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     chat_close(c);
 
     struct err e;
@@ -863,7 +885,8 @@ static void test_a_gguf_has_its_template_and_its_stops(void **state)
         if (!c)
             fail_msg("%s", e.msg);
         assert_string_equal(chat_name(c), "chatml");
-        assert_prompt(c, &hi, 1, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        assert_prompt(c, &hi, 1,
+                      "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
                                  "<|im_start|>assistant\n");
         assert_non_null(strstr(warning, "the model's chat template"));
         assert_int_equal(chat_stops(c, stop), 5); /* the format's two, the config's, eot and eom */
@@ -882,9 +905,10 @@ static void test_a_gguf_has_its_template_and_its_stops(void **state)
 
 /* ---- reading replies ---- */
 
-/* Each token of ids has produced all of its bytes in the text or none, and together they produced all
- * of it. */
-static void assert_spans(const struct ids *ids, const struct buf *text, int first, const struct ids *ends)
+/* Each token of ids has produced all of its bytes in the text or none, and together they produced
+ * all of it. */
+static void assert_spans(const struct ids *ids, const struct buf *text, int first,
+                         const struct ids *ends)
 {
     size_t at = 0, n;
     assert_true(text->n == 0 || (first >= 0 && ends->n > 0 && first + ends->n <= ids->n));
@@ -956,13 +980,15 @@ static void test_readers_tell_thoughts_from_answers(void **state)
     assert_read(c, "<|channel>thought\nhm\nhm<channel|>Hi<turn|>", "A:hm\nhm|F:Hi");
     assert_read(c, "plain<turn|>", "F:plain");
     assert_int_equal(assert_read(c, "<|channel>hm\nhm<channel|>Hi<turn|>", "A:hm|F:Hi"), 4);
-    assert_read(c, "4\xE2\x82\xAC<|channel>thought\n\xE2\x82\xAC<channel|>!", "F:4\xE2\x82\xAC|A:\xE2\x82\xAC|F:!");
+    assert_read(c, "4\xE2\x82\xAC<|channel>thought\n\xE2\x82\xAC<channel|>!",
+                "F:4\xE2\x82\xAC|A:\xE2\x82\xAC|F:!");
     chat_close(c);
 
     c = open_chat("qwen3", NULL, bytes, NULL);
     assert_read(c, "<think>\nh</thin m</think>\n\nHi <b><|im_end|>", "A:\nh</thin m|F:Hi <b>");
     assert_read(c, "<th", "F:<th");
-    assert_read(c, "  <think>h\xE2\x82\xAC</\xE2\x82\xAC</think> \n4", "A:h\xE2\x82\xAC</\xE2\x82\xAC|F:4");
+    assert_read(c, "  <think>h\xE2\x82\xAC</\xE2\x82\xAC</think> \n4",
+                "A:h\xE2\x82\xAC</\xE2\x82\xAC|F:4");
     assert_read(c, "Hi <think> is a tag", "F:Hi <think> is a tag");
     assert_read(c, "<think>never ends </thin", "A:never ends </thin");
     chat_close(c);
@@ -976,8 +1002,8 @@ static void test_readers_tell_thoughts_from_answers(void **state)
     chat_close(c);
 }
 
-/* Text events of a reply in several channels, posted in steps of several tokens: each event is of one
- * channel, and the bytes that events give to a token are all of that token's, or none. */
+/* Text events of a reply in several channels, posted in steps of several tokens: each event is of
+ * one channel, and the bytes that events give to a token are all of that token's, or none. */
 static void post_in_steps(const struct chat *c, const struct ids *said, int step, const char *want)
 {
     struct engine g = {.screen = evq_new(64)};
@@ -988,7 +1014,8 @@ static void post_in_steps(const struct chat *c, const struct ids *said, int step
     chat_reader_init(&r, c);
     r.ends = &ends;
     for (int at = 0; at < said->n; at += step)
-        engine_post_tokens(&g, &r, said->v + at, said->n - at < step ? said->n - at : step, &text, NULL);
+        engine_post_tokens(&g, &r, said->v + at, said->n - at < step ? said->n - at : step, &text,
+                           NULL);
     engine_post_held(&g, &r, &text, NULL);
     for (int now = -1; evq_get(g.screen, &ev); event_free(&ev)) {
         if (ev.channel != now)
@@ -1016,7 +1043,8 @@ static void test_text_events_name_their_tokens(void **state)
 {
     (void)state;
     struct chat *c = open_chat("gpt_oss", NULL, bytes, NULL);
-    struct message m = reply(bytes, "<|channel|>analysis<|message|>h\xE2\x82\xAC<|end|><|start|>assistant<|channel|>"
+    struct message m = reply(bytes,
+                             "<|channel|>analysis<|message|>h\xE2\x82\xAC<|end|><|start|>assistant<|channel|>"
                                     "final<|message|>final \xF0\x9F\x98\x80 4<|return|>");
     ids_add(&m.ids, 0xE2); /* a character that is never completed */
     for (int step = 1; step < 12; step++)

@@ -1,5 +1,6 @@
-/* test_check.c - the checker against mutations: one thing of a valid plan, a pool, a map, a tree or a
- * mark is changed, and the rule that forbids it must say so. Each of them over many random states. */
+/* test_check.c - the checker against mutations: one thing of a valid plan, a pool, a map, a tree or
+ * a mark is changed, and the rule that forbids it must say so. Each of them over many random
+ * states. */
 #include "tests/kv_kit.h"
 
 #include "kernels/json.h"
@@ -110,11 +111,13 @@ static void assert_agrees(const struct err *e, enum plan_mode mode)
 {
     const struct violation *at = &e->at;
     const char *message = e->msg;
-    if (at->mode >= 0 ? at->mode != (int)mode || !strstr(message, plan_mode_name(mode)) : at->pool < 0)
+    if (at->mode >= 0 ? at->mode != (int)mode || !strstr(message, plan_mode_name(mode))
+                      : at->pool < 0)
         fail_msg("plan %d and pool %d beside: %s", at->mode, at->pool, message);
     if (at->pool >= 0 && !strstr(message, pool_name((enum pool_id)at->pool)))
         fail_msg("pool %d beside: %s", at->pool, message);
-    if ((strstr(message, " row ") && at->row < 0) || (strstr(message, " column ") && at->column < 0) ||
+    if ((strstr(message, " row ") && at->row < 0) ||
+        (strstr(message, " column ") && at->column < 0) ||
         (strstr(message, " cell ") && at->cell < 0) || !names(message, "row", at->row) ||
         !names(message, "column", at->column) || !names(message, "cell", at->cell) ||
         !names(message, "page", at->page))
@@ -154,8 +157,9 @@ static void put_back(void)
     n_undo = 0;
 }
 
-/* ---- the mutations ------------------------------------------------------------------------------------------ *
- * Each returns false where it does not apply. */
+/* ---- the mutations
+ * ------------------------------------------------------------------------------------------ * Each
+ * returns false where it does not apply. */
 
 #define M(name) static bool name(struct shot *s)
 
@@ -197,14 +201,16 @@ M(full_page_foreign)
 M(full_page_zero) { return column(s, &s->p->table[TABLE_FULL]) && set(page_of(s), 0); }
 M(swa_page_is_full_page)
 {
-    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(page_of(s), seq_of(s)->col[s->c].full.v);
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
+           set(page_of(s), seq_of(s)->col[s->c].full.v);
 }
 M(swa_page_outside)
 {
     return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
            set(page_of(s), s->w->kv.pool[POOL_SWA].total);
 }
-M(swa_page_zero) { return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(page_of(s), 0); }
+M(swa_page_zero) { return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
+                  set(page_of(s), 0); }
 M(draft_page_foreign)
 {
     return column(s, &s->p->table[TABLE_DRAFT]) &&
@@ -213,14 +219,17 @@ M(draft_page_foreign)
 M(draft_page_zero) { return column(s, &s->p->table[TABLE_DRAFT]) && set(page_of(s), 0); }
 M(too_few_columns)
 {
-    struct table *t = s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL] : &s->p->table[TABLE_DRAFT];
+    struct table *t = s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL]
+                                                   : &s->p->table[TABLE_DRAFT];
     return set(&t->n_cols, t->n_cols - 1);
 }
 
 static struct table *main_table(struct shot *s)
 {
-    return s->p->table[TABLE_SWA].used && w_below(s->w, 2) ? &s->p->table[TABLE_SWA] : s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL]
-                                                                             : &s->p->table[TABLE_DRAFT];
+    struct table *t = s->p->table;
+    if (t[TABLE_SWA].used && w_below(s->w, 2))
+        return &t[TABLE_SWA];
+    return t[TABLE_FULL].used ? &t[TABLE_FULL] : &t[TABLE_DRAFT];
 }
 M(begins_later) { int32_t *v = &main_table(s)->lo[s->r]; return set(v, *v + 1); }
 M(begins_earlier) { int32_t *v = &main_table(s)->lo[s->r]; return *v > 0 && set(v, *v - 1); }
@@ -228,7 +237,8 @@ M(ends_later) { int32_t *v = &main_table(s)->hi[s->r]; return set(v, *v + 1); }
 M(ends_earlier) { int32_t *v = &main_table(s)->hi[s->r]; return set(v, *v - 1); }
 M(no_window)
 {
-    return s->p->table[TABLE_SWA].used && s->p->table[TABLE_SWA].window && set(&s->p->table[TABLE_SWA].lo[s->r], 0);
+    return s->p->table[TABLE_SWA].used && s->p->table[TABLE_SWA].window &&
+           set(&s->p->table[TABLE_SWA].lo[s->r], 0);
 }
 M(one_node_more) { int32_t *v = &main_table(s)->n_expand[s->r]; return set(v, *v + 1); }
 M(one_node_less)
@@ -271,7 +281,8 @@ M(writes_shared_page)
     return true;
 }
 M(frozen_writes) { s->p->table[TABLE_FULL].write = s->p->pos; return true; }
-M(window_wider) { return s->p->table[TABLE_SWA].used && set(&s->p->table[TABLE_SWA].window, s->p->table[TABLE_SWA].window + 1); }
+M(window_wider) { return s->p->table[TABLE_SWA].used && set(&s->p->table[TABLE_SWA].window,
+                                                            s->p->table[TABLE_SWA].window + 1); }
 M(window_on_full) { return set(&s->p->table[TABLE_FULL].window, 4); }
 M(old_epoch)
 {
@@ -313,7 +324,8 @@ M(behind_write) { return set(&main_table(s)->write[s->p->n_rows], 1); }
 
 static struct table *part_table(struct shot *s)
 {
-    return s->p->table[TABLE_SWA].used && w_below(s->w, 2) ? &s->p->prefix[TABLE_SWA] : &s->p->prefix[TABLE_FULL];
+    return s->p->table[TABLE_SWA].used && w_below(s->w, 2) ? &s->p->prefix[TABLE_SWA]
+                                                           : &s->p->prefix[TABLE_FULL];
 }
 M(part_runs_on) { int32_t *v = &part_table(s)->hi[s->r]; return set(v, *v + 1); }
 M(part_too_short) { int32_t *v = &part_table(s)->hi[s->r]; return set(v, *v - 1); }
@@ -359,12 +371,13 @@ M(map_elsewhere)
 }
 M(inverse_elsewhere)
 {
-    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(&s->w->kv.full_of[*page_of(s)], 0);
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
+           set(&s->w->kv.full_of[*page_of(s)], 0);
 }
 M(released_too_early)
 {
-    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(&seq_of(s)->col[s->c].swa.v, 0) &&
-           set(page_of(s), 0);
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
+           set(&seq_of(s)->col[s->c].swa.v, 0) && set(page_of(s), 0);
 }
 M(committed_behind_plan) { return set(&seq_of(s)->committed, seq_of(s)->committed + 1); }
 M(draft_lags) { return set(&seq_of(s)->committed, seq_of(s)->committed + 1); }
@@ -411,7 +424,8 @@ M(tail_of_another)
     struct mark *m = tail_mark(s, POOL_FULL);
     return set(&m->token, m->token + 1);
 }
-M(swa_tail_unwritten) { return s->p->table[TABLE_SWA].used && set(&tail_mark(s, POOL_SWA)->pos, -1); }
+M(swa_tail_unwritten) { return s->p->table[TABLE_SWA].used && set(&tail_mark(s, POOL_SWA)->pos,
+                                                                  -1); }
 M(swa_tail_of_another)
 {
     struct mark *m = s->p->table[TABLE_SWA].used ? tail_mark(s, POOL_SWA) : NULL;
@@ -599,19 +613,21 @@ static void test_a_place_is_printed_and_has_a_column(void **state)
     fault_set(&e, at, "expand slot %d, cell 130 is in slot 3", 131);
     assert_string_equal(e.msg, "I4 verify swa table row 2: expand slot 131, cell 130 is in slot 3");
     fault_filled(&e);
-    assert_string_equal(e.msg, "I17 what the device filled in: I4 verify swa table row 2: expand slot "
-                               "131, cell 130 is in slot 3");
+    assert_string_equal(e.msg, "I17 what the device filled in: I4 verify swa table row 2: "
+                               "expand slot 131, cell 130 is in slot 3");
     assert_true(fault_is_of(&e.at, 17) && !fault_is_of(&e.at, 4) && fault_is_of(&at, 4));
     at.row = -1, at.cell = -1, at.request = 0, at.column = 3, at.page = 9;
     assert_int_equal(fault_place_column(&at, 16), 3);
     at.row = 3; /* a row's column is no page */
     assert_int_equal(fault_place_column(&at, 16), -1);
-    at = fault_at(3), at.pool = POOL_SWA, at.page = 7, at.compared = true, at.found = 2, at.expected = 1;
+    at = fault_at(3), at.pool = POOL_SWA, at.page = 7, at.compared = true, at.found = 2,
+        at.expected = 1;
     buf_clear(&text);
     jput_open(&text, '{');
     fault_json(&at, &text);
     jput_close(&text, '}');
-    assert_string_equal(text.p, "{\"rule\":\"I3\",\"pool\":\"swa\",\"page\":7,\"found\":2,\"expected\":1}");
+    assert_string_equal(text.p,
+                        "{\"rule\":\"I3\",\"pool\":\"swa\",\"page\":7,\"found\":2,\"expected\":1}");
     err_set(&e, ERR_USAGE, "the model's output");
     assert_int_equal(e.at.rule, 0);
     buf_free(&text);

@@ -177,15 +177,17 @@ static void test_bad_words_are_errors(void **state)
 static void test_a_step_beyond_an_int_is_not_another_step(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"4294967297.1", "1.4294967297", "1.2.4294967299", "4294967297",
-                                      "1.2.", "1..2", "1.2.3.4", ".", ""};
+    static const char *const bad[] = {"4294967297.1", "1.4294967297", "1.2.4294967299",
+                                      "4294967297", "1.2.", "1..2", "1.2.3.4", ".", ""};
     struct app *a = new_app(false);
     struct err e = {0};
     int turn = 0, step = 0, third = 0;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(arg_step(a, bad[i], &turn, &step, &third, &e));
-    assert_true(arg_step(a, "1.2.3", &turn, &step, &third, &e) && turn == 1 && step == 2 && third == 3);
-    assert_true(arg_step(a, "4.5", &turn, &step, &third, &e) && turn == 4 && step == 5 && third == -1);
+    assert_true(arg_step(a, "1.2.3", &turn, &step, &third, &e) && turn == 1 && step == 2 &&
+                third == 3);
+    assert_true(arg_step(a, "4.5", &turn, &step, &third, &e) && turn == 4 && step == 5 &&
+                third == -1);
     assert_false(arg_step(a, "1.2.3", &turn, &step, NULL, &e));
     free(a);
 }
@@ -249,7 +251,8 @@ static void test_arguments_are_checked_before_anything_is_done(void **state)
     assert_error("tree 1.2.3", ERR_USAGE, "TURN.STEP");
     assert_error("tree 0.1", ERR_USAGE, "TURN.STEP");
     assert_error("tree -1", ERR_USAGE, "TURN.STEP");
-    assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn, context, window, page or kind");
+    assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn, context, window, "
+                                             "page or kind");
     assert_error("plan a b", ERR_USAGE, "/plan takes at most one mode");
     assert_error("sql", ERR_USAGE, "/sql takes a SELECT");
     assert_error("check x", ERR_USAGE, "/check takes nothing");
@@ -386,7 +389,8 @@ static void test_attachments_stay_in_their_session(void **state)
     struct err e = {0};
     snprintf(a->session, sizeof a->session, "another");
     assert_int_equal(app_attached(a), 0);
-    assert_non_null(strstr(shown.p, "attached in another session, so not in the next message: notes.txt"));
+    assert_non_null(strstr(shown.p, "attached in another session, so not in the next message: "
+                                    "notes.txt"));
     assert_false(app_send(a, "", &e)); /* nothing is left that could be sent */
     assert_non_null(strstr(e.msg, "empty"));
     buf_clear(&shown);
@@ -432,13 +436,13 @@ static void test_a_format_names_the_members_of_an_object(void **state)
     (void)state;
     struct buf b = {0};
     const char *volatile none = NULL;
-    jput_record(&b, "step %d{turn}.%*d{step} %d %5.1f%%{no}%6.2f{rate} %s{name} %s{none}", 9, 4, -214, 7, 1.0,
-                2.0 / 3, "a \"b\"", none);
-    jput_record(&b, "%d{yes?}%d{no?}%d{page:0}%d{slot:0}%ld{far:-1}%lu{big}%zu{bytes}%u{u}%lld{ll}", true, false, 0,
-                7, -1L, 1ul << 40, sizeof b.n, 4000000000u, -5ll);
+    jput_record(&b, "step %d{turn}.%*d{step} %d %5.1f%%{no}%6.2f{rate} %s{name} %s{none}", 9, 4,
+                -214, 7, 1.0, 2.0 / 3, "a \"b\"", none);
+    jput_record(&b, "%d{yes?}%d{no?}%d{page:0}%d{slot:0}%ld{far:-1}%lu{big}%zu{bytes}%u{u}%lld{ll}",
+                true, false, 0, 7, -1L, 1ul << 40, sizeof b.n, 4000000000u, -5ll);
     jput_record(&b, "%.*s{part}%016lx{digest}%g{nan}%c{c}", 2, "abc", 0xABCul, (double)NAN, 'x');
-    assert_string_equal(b.p, "{\"turn\":9,\"step\":-214,\"rate\":0.666666667,\"name\":\"a \\\"b\\\"\",\"none\":null},"
-                             "{\"yes\":true,\"no\":false,\"page\":null,\"slot\":7,\"far\":null,\"big\":1099511627776,"
+    assert_string_equal(b.p, "{\"turn\":9,\"step\":-214,\"rate\":0.666666667,\"name\":\"a "
+                             "\\\"b\\\"\",\"none\":null},{\"yes\":true,\"no\":false,\"page\":null,\"slot\":7,\"far\":null,\"big\":1099511627776,"
                              "\"bytes\":8,\"u\":4000000000,\"ll\":-5},"
                              "{\"part\":\"ab\",\"digest\":\"0000000000000abc\",\"nan\":null,\"c\":120}");
     buf_free(&b);
@@ -449,8 +453,8 @@ static void write_facts(const struct printer *to)
 {
     print_note(to, ST_HEAD, "%6s", "STEPS");
     print_open(to, NULL, '[');
-    print_line(to, ST_TEXT, "\f%s{kind}\f%4d{step} %-6s{phase}|%5.1f{ms}\f%d{ok?}%d{page:0}", "spec", 3, "draft", 2.25,
-               true, 0);
+    print_line(to, ST_TEXT, "\f%s{kind}\f%4d{step} %-6s{phase}|%5.1f{ms}\f%d{ok?}%d{page:0}",
+               "spec", 3, "draft", 2.25, true, 0);
     print_line(to, ST_TEXT, "\f%d{hidden}", 7);
     print_open(to, NULL, '{');
     print_add(to, ST_KEY, "%.*s{name} %*d%%", 2, "abc", 4, 50);
@@ -469,7 +473,8 @@ static void test_text_and_json_come_from_one_format(void **state)
     sheet_to_text(&out, false, &text);
     assert_string_equal(text.p, " STEPS\n   3 draft |  2.2\nab   50%\n");
     write_facts(&(struct printer){NULL, &js});
-    assert_string_equal(js.p, "[{\"kind\":\"spec\",\"step\":3,\"phase\":\"draft\",\"ms\":2.25,\"ok\":true,\"page\":null},"
+    assert_string_equal(js.p,
+                        "[{\"kind\":\"spec\",\"step\":3,\"phase\":\"draft\",\"ms\":2.25,\"ok\":true,\"page\":null},"
                                 "{\"hidden\":7},{\"name\":\"ab\"}]");
     sheet_free(&out);
     buf_free(&js);

@@ -1,8 +1,9 @@
-/* test_coded.c - folders with matrices stored as codes and scales, as inference servers load them: each
- * equals the folder whose matrices are the unpacked ones in bf16, bit for bit; and what is refused.
+/* test_coded.c - folders with matrices stored as codes and scales, as inference servers load them:
+ * each equals the folder whose matrices are the unpacked ones in bf16, bit for bit; and what is
+ * refused.
  *
- * Numbers expected are computed here from the formats' definitions, in double precision where they are
- * exact. tests/peers/coded.py compares the same with compressed-tensors.
+ * Numbers expected are computed here from the formats' definitions, in double precision where they
+ * are exact. tests/peers/coded.py compares the same with compressed-tensors.
  */
 #include "tests/twin_kit.h"
 
@@ -46,20 +47,20 @@ static const struct format {
     const char *inverse; /* name of the scales; NULL: weight_scale */
 } formats[] = {
     {"FP8, a scale a row",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\":"
-     " \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"float\", \"dynamic\": true,"
-     " \"strategy\": \"token\"}}}, \"ignore\": [\"lm_head\", \"re:.*gate$\"]}",
-     CODE_E4M3, "F8_E4M3", "BF16", EACH_ROW, 0, 0, NULL, NULL},
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+     "\"type\": \"float\", \"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, "
+     "\"type\": \"float\", \"dynamic\": true, \"strategy\": \"token\"}}}, \"ignore\": "
+     "[\"lm_head\", \"re:.*gate$\"]}", CODE_E4M3, "F8_E4M3", "BF16", EACH_ROW, 0, 0, NULL, NULL},
     {"FP8, one scale",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\":"
-     " \"tensor\"}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+     "\"type\": \"float\", \"strategy\": \"tensor\"}}}}",
      CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL},
     {"FP8, blocks of compressed-tensors",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\":"
-     " \"block\", \"block_structure\": [16, 32]}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+     "\"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [16, 32]}}}}",
      CODE_E4M3, "F8_E4M3", "BF16", BLOCKS, 16, 32, NULL, NULL},
     {"FP8, blocks of fp8",
      "{\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\","
@@ -71,41 +72,42 @@ static const struct format {
     {"FP8, one scale, of fp8",
      "{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\", \"weight_block_size\": null}",
      CODE_E4M3, "F8_E4M3", "BF16", ONE, 0, 0, NULL, "weight_scale_inv"},
-    {"FP8 of modelopt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"ignore\": [\"lm_head\"]}",
+    {"FP8 of modelopt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"ignore\": "
+                        "[\"lm_head\"]}",
      CODE_E4M3, "F8_E4M3", "F32", ONE, 0, 0, NULL, NULL},
     {"NVFP4",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\", \"config_groups\":"
-     " {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"float\","
-     " \"strategy\": \"tensor_group\", \"group_size\": 16}, \"input_activations\": {\"num_bits\": 4, \"type\":"
-     " \"float\", \"group_size\": 16}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
+     "\"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 16}, "
+     "\"input_activations\": {\"num_bits\": 4, \"type\": \"float\", \"group_size\": 16}}}}",
      CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_global_scale", NULL},
     {"NVFP4 of modelopt", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}",
      CODE_E2M1, "U8", "F8_E4M3", GROUPS, 0, 16, "weight_scale_2", NULL},
     {"MXFP4",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\", \"config_groups\":"
-     " {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"float\","
-     " \"strategy\": \"group\", \"group_size\": 32}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
+     "\"type\": \"float\", \"strategy\": \"group\", \"group_size\": 32}}}}",
      CODE_E2M1, "U8", "U8", GROUPS, 0, 32, NULL, NULL},
     {"MXFP8",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp8-quantized\", \"config_groups\":"
-     " {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"float\","
-     " \"strategy\": \"group\", \"group_size\": 32}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp8-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+     "\"type\": \"float\", \"strategy\": \"group\", \"group_size\": 32}}}}",
      CODE_E4M3, "F8_E4M3", "U8", GROUPS, 0, 32, NULL, NULL},
     {"INT4",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\","
-     " \"group_size\": 4, \"symmetric\": true}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, "
+     "\"type\": \"int\", \"strategy\": \"group\", \"group_size\": 4, \"symmetric\": true}}}}",
      CODE_U4, "I32", "BF16", GROUPS, 0, 4, NULL, NULL},
     {"packed INT8",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", \"strategy\":"
-     " \"channel\"}}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+     "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+     "\"type\": \"int\", \"strategy\": \"channel\"}}}}",
      CODE_U8, "I32", "BF16", EACH_ROW, 0, 0, NULL, NULL},
     {"INT8",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": {\"group_0\":"
-     " {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", \"strategy\":"
-     " \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"strategy\": \"token\"}}}}",
-     CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL},
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": "
+     "{\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": \"int\", "
+     "\"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", "
+     "\"strategy\": \"token\"}}}}", CODE_I8, "I8", "F32", EACH_ROW, 0, 0, NULL, NULL},
 };
 
 enum { N_FORMATS = LEN(formats) };
@@ -152,7 +154,8 @@ static size_t type_bytes(const char *type)
 /* A scale that makes weights of a usual size, stored at p. */
 static float put_scale(const struct format *f, uint64_t seed, char *p)
 {
-    float v = (float)(1 + (double)(mix64(seed) % 1000) / 999) * (f->code == CODE_E4M3 ? 0x1p-11f : 0x1p-9f);
+    float v = (float)(1 + (double)(mix64(seed) % 1000) / 999) * (f->code == CODE_E4M3 ? 0x1p-11f
+                                                                 : 0x1p-9f);
     uint8_t byte;
     if (!strcmp(f->scale, "F32"))
         return memcpy(p, &v, 4), v;
@@ -178,19 +181,22 @@ static struct matrix make_matrix(const struct format *f, int rows, int cols, uin
     else if (f->shape == GROUPS)
         m.block_cols = f->cols;
     m.s_rows = up(rows, m.block_rows), m.s_cols = up(cols, m.block_cols);
-    size_t n = (size_t)rows * (size_t)cols, s = (size_t)m.s_rows * (size_t)m.s_cols, size = type_bytes(f->scale);
+    size_t n = (size_t)rows * (size_t)cols, s = (size_t)m.s_rows * (size_t)m.s_cols,
+        size = type_bytes(f->scale);
     m.code = xmalloc(n);
     m.scale = xmalloc(s * sizeof *m.scale);
     m.scale_raw = xmalloc(s * size);
     for (size_t i = 0; i < n; i++) {
-        m.code[i] = (uint8_t)(mix64(seed + i) >> 8 & (f->code == CODE_E2M1 || f->code == CODE_U4 ? 15 : 255));
+        m.code[i] = (uint8_t)(mix64(seed + i) >> 8 & (f->code == CODE_E2M1 || f->code == CODE_U4
+                                                      ? 15 : 255));
         if (f->code == CODE_E4M3 && (m.code[i] & 0x7f) == 0x7f)
             m.code[i] ^= 1;
     }
     for (size_t i = 0; i < s; i++)
         m.scale[i] = put_scale(f, seed * 31 + i, m.scale_raw + i * size);
     if (f->outer)
-        m.outer = strstr(f->outer, "global") ? (float)(3000 + seed % 777) : 1 / (float)(3000 + seed % 777);
+        m.outer = strstr(f->outer, "global") ? (float)(3000 + seed % 777)
+                                             : 1 / (float)(3000 + seed % 777);
     return m;
 }
 
@@ -241,7 +247,8 @@ static void golden_scale(enum scale_type type, uint64_t r, char *p)
     float v = (float)ldexp(1 + (double)(r & 0xfffff) / (1 << 20), -11);
     uint16_t half = (uint16_t)(0x3a00 + (r & 0x1ff));
     uint8_t byte = (uint8_t)(type == SCALE_E4M3 ? 8 + r % 118 : 110 + r % 20);
-    memcpy(p, type == SCALE_F32 ? (void *)&v : type == SCALE_BF16 ? (void *)&half : (void *)&byte, scale_size(type));
+    memcpy(p, type == SCALE_F32 ? (void *)&v : type == SCALE_BF16 ? (void *)&half : (void *)&byte,
+           scale_size(type));
 }
 
 static void test_values_are_those_of_compressed_tensors(void **state)
@@ -255,9 +262,11 @@ static void test_values_are_those_of_compressed_tensors(void **state)
     for (; fscanf(f, "%31s %64s", name, hash) == 2; seed++) {
         const struct golden *g = &goldens[seed];
         assert_string_equal(name, g->name);
-        struct scaled s = {.code = g->code, .type = g->scale, .rows = GOLDEN_ROWS, .cols = GOLDEN_COLS,
+        struct scaled s = {.code = g->code, .type = g->scale, .rows = GOLDEN_ROWS,
+                           .cols = GOLDEN_COLS,
                            .block_rows = g->rows, .block_cols = g->cols,
-                           .code_bytes = scaled_code_bytes(g->code, GOLDEN_COLS), .outer = g->outer, .divide = g->divide};
+                           .code_bytes = scaled_code_bytes(g->code, GOLDEN_COLS), .outer = g->outer,
+                           .divide = g->divide};
         size_t codes = GOLDEN_ROWS * s.code_bytes, row = scaled_scale_bytes(&s);
         size_t scales = (size_t)up(GOLDEN_ROWS, g->rows) * row / scale_size(g->scale);
         uint8_t *code = xmalloc(codes);
@@ -267,9 +276,11 @@ static void test_values_are_those_of_compressed_tensors(void **state)
             code[i] ^= g->code == CODE_E4M3 && (code[i] & 0x7f) == 0x7f;
         }
         for (size_t i = 0; i < scales; i++)
-            golden_scale(g->scale, mix64(((uint64_t)(seed + 100) << 32) + i), scale + i * scale_size(g->scale));
+            golden_scale(g->scale, mix64(((uint64_t)(seed + 100) << 32) + i),
+                         scale + i * scale_size(g->scale));
         for (int i = 0; i < GOLDEN_ROWS; i++)
-            assert_true(scaled_row(&s, code + (size_t)i * s.code_bytes, scale + (size_t)(i / g->rows) * row,
+            assert_true(scaled_row(&s, code + (size_t)i * s.code_bytes,
+                                   scale + (size_t)(i / g->rows) * row,
                                    w + (size_t)i * GOLDEN_COLS));
         sha256_hex(w, sizeof w, got);
         if (strcmp(got, hash))
@@ -283,8 +294,8 @@ static void test_values_are_those_of_compressed_tensors(void **state)
 
 /* ---- folders ---- */
 
-static void add(struct ck *c, const char *base, const char *suffix, const char *type, json_t *shape, const void *p,
-                size_t n)
+static void add(struct ck *c, const char *base, const char *suffix, const char *type, json_t *shape,
+                const void *p, size_t n)
 {
     char *name = xasprintf("%s.%s", base, suffix);
     ck_add(c, name, type, shape, p, n);
@@ -292,7 +303,8 @@ static void add(struct ck *c, const char *base, const char *suffix, const char *
 }
 
 /* Adds the codes as the file holds them. */
-static void add_codes(struct ck *c, const struct format *f, const char *base, const struct matrix *m)
+static void add_codes(struct ck *c, const struct format *f, const char *base,
+                      const struct matrix *m)
 {
     bool four = f->code == CODE_E2M1 || f->code == CODE_U4, words = !strcmp(f->type, "I32");
     int width = four ? up(m->cols, 2) : m->cols;
@@ -305,14 +317,16 @@ static void add_codes(struct ck *c, const struct format *f, const char *base, co
         }
     bool packed = words || (four && strcmp(f->outer ? f->outer : "", "weight_scale_2") != 0);
     add(c, base, packed ? "weight_packed" : "weight", f->type,
-        json_pack("[ii]", m->rows, words ? width / 4 : width), raw, (size_t)m->rows * (size_t)width);
+        json_pack("[ii]", m->rows, words ? width / 4 : width), raw,
+        (size_t)m->rows * (size_t)width);
     int64_t shape[2] = {m->rows, m->cols};
     if (words)
         add(c, base, "weight_shape", "I64", json_pack("[i]", 2), shape, sizeof shape);
     free(raw);
 }
 
-static void add_scales(struct ck *c, const struct format *f, const char *base, const struct matrix *m)
+static void add_scales(struct ck *c, const struct format *f, const char *base,
+                       const struct matrix *m)
 {
     size_t n = (size_t)m->s_rows * (size_t)m->s_cols * type_bytes(f->scale);
     bool scalar = f->shape == ONE && f->inverse;
@@ -322,7 +336,8 @@ static void add_scales(struct ck *c, const struct format *f, const char *base, c
                           : json_pack("[ii]", m->s_rows, m->s_cols),
         m->scale_raw, n);
     if (f->outer)
-        add(c, base, f->outer, "F32", f->outer[7] == 'g' ? json_pack("[i]", 1) : json_array(), &m->outer, 4);
+        add(c, base, f->outer, "F32", f->outer[7] == 'g' ? json_pack("[i]", 1) : json_array(),
+            &m->outer, 4);
 }
 
 static bool is_matrix(const struct ck_tensor *t)
@@ -342,8 +357,8 @@ struct errors { /* of rounding to bf16, against numbers without rounding */
 };
 
 /* Adds one matrix as codes to c, and writes its numbers as bf16 to `to`. */
-static void add_matrix(struct ck *c, const struct format *f, const char *base, int rows, int cols, char *to,
-                       struct errors *err)
+static void add_matrix(struct ck *c, const struct format *f, const char *base, int rows, int cols,
+                       char *to, struct errors *err)
 {
     struct matrix m = make_matrix(f, rows, cols, hash64(base, strlen(base), 1) >> 8);
     add_codes(c, f, base, &m);
@@ -362,14 +377,16 @@ static void add_matrix(struct ck *c, const struct format *f, const char *base, i
 }
 
 /* The experts of a stacked tensor, each in matrices of its own: gate and up, or down. */
-static int add_experts(struct ck *c, const struct format *f, const struct ck_tensor *w, struct errors *err)
+static int add_experts(struct ck *c, const struct format *f, const struct ck_tensor *w,
+                       struct errors *err)
 {
     bool down = strstr(w->name, "down_proj") != NULL;
     int parts = down ? 1 : 2, rows = extent(w, 1) / parts, cols = extent(w, 2);
     for (int i = 0; i < extent(w, 0) * parts; i++) {
-        char *base = xasprintf("%.*s.%d.%s_proj", (int)(strstr(w->name, "experts") - w->name) + 7, w->name, i / parts,
-                               down ? "down" : i % 2 ? "up" : "gate");
-        add_matrix(c, f, base, rows, cols, w->data + (size_t)i * (size_t)rows * (size_t)cols * 2, err);
+        char *base = xasprintf("%.*s.%d.%s_proj", (int)(strstr(w->name, "experts") - w->name) + 7,
+                               w->name, i / parts, down ? "down" : i % 2 ? "up" : "gate");
+        add_matrix(c, f, base, rows, cols, w->data + (size_t)i * (size_t)rows * (size_t)cols * 2,
+                   err);
         free(base);
     }
     return extent(w, 0) * parts;
@@ -408,7 +425,8 @@ static int write_twins(const char *dir, const struct format *f, struct errors *e
 
 /* ---- the law ---- */
 
-static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b", G "gemma4-moe-b"};
+static const char *const dirs[] = {G "llama-b", G "qwen3moe-b", G "gemma3-a", G "ministral3-b",
+                                   G "gemma4-moe-b"};
 
 static void test_a_folder_equals_its_unpacked_twin(void **state)
 {
@@ -431,8 +449,8 @@ static void test_a_folder_equals_its_unpacked_twin(void **state)
     }
     assert_true(made > 10);
     double rms = sqrt(err.sum / err.of);
-    print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n", f->name, err.n, rms,
-                  err.most);
+    print_message("# %s: %d weights, rounding to bf16: rms %.2e, at most %.2e of a weight\n",
+                  f->name, err.n, rms, err.most);
     assert_true(rms < 1.8e-3 && err.most < 0x1.02p-8);
 }
 
@@ -452,7 +470,8 @@ static struct ck coded(int format)
     struct ck c = ck_load(folder, "model-00000-of-00001.safetensors");
     struct ck more = ck_load(folder, "model-00001-of-00001.safetensors");
     for (int k = 0; k < more.n; k++)
-        ck_add(&c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data, more.t[k].n);
+        ck_add(&c, more.t[k].name, more.t[k].dtype, json_incref(more.t[k].shape), more.t[k].data,
+               more.t[k].n);
     ck_free(&more);
     ck_remove(folder), mkdir(folder, 0700);
     return c;
@@ -470,12 +489,14 @@ static void test_scales_of_inputs_and_of_the_cache_are_read_and_named(void **sta
     struct model a = load(folder), b = load(twin);
     assert_int_equal(a.cfg.n_stop, b.cfg.n_stop + 2); /* a folder as any other */
     assert_same_weights(&a, &b);
-    assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; a server's inputs of matrices: "
-                                 "FP4, one scale a token and 16 inputs; not used: 1 scales of inputs, 2 of a KV cache");
+    assert_string_equal(a.about, "compressed-tensors, 18 NVFP4 matrices unpacked to BF16; "
+                                 "a server's inputs of matrices: FP4, one scale a token and 16 "
+                                 "inputs; not used: 1 scales of inputs, 2 of a KV cache");
     assert_string_equal(a.served_inputs, "FP4, one scale a token and 16 inputs");
     assert_null(b.served_inputs);
     assert_non_null(strstr(a.note, "it does not leave out 3 matrices that are not quantized "
-                                   "(model.layers.0.mlp.down_proj)")); /* 72 columns are no multiple of 16 */
+                                   "(model.layers.0.mlp.down_proj)")); /* 72 columns are no multiple
+                                                                          of 16 */
     model_free(&a);
     model_free(&b);
     ck_free(&c);
@@ -489,8 +510,10 @@ static void test_contradictions_of_config_and_tensors_are_named(void **state)
     } notes[] = {
         {"quantization_config.ignore", "[\"model.language_model.layers.0.self_attn.q_proj\"]",
          "it leaves out 1 matrix that is quantized (" Q ")"},
-        {"quantization_config.ignore", "[\"re:.*layers\\\\.1\\\\..*proj$\"]", "it leaves out 7 matrices"},
-        {"quantization_config.ignore", "[\"re:.*(gate|up)_proj$\", \"q_proj\"]", "it leaves out 3 matrices"},
+        {"quantization_config.ignore", "[\"re:.*layers\\\\.1\\\\..*proj$\"]",
+         "it leaves out 7 matrices"},
+        {"quantization_config.ignore", "[\"re:.*(gate|up)_proj$\", \"q_proj\"]",
+         "it leaves out 3 matrices"},
         {"quantization_config.ignore", "[\"model.layers.2\"]", "it leaves out 7 matrices"},
         {"quantization_config.ignore", "[\"re:visual.*\", \"proj\"]", NULL},
     };
@@ -499,7 +522,8 @@ static void test_contradictions_of_config_and_tensors_are_named(void **state)
         ck_set_text(&c, notes[i].key, notes[i].json);
         struct model m = load_ck(&c, 1);
         if (notes[i].says ? !m.note || !strstr(m.note, notes[i].says) : m.note != NULL)
-            fail_msg("\"%s\", expected \"%s\"", m.note ? m.note : "", notes[i].says ? notes[i].says : "");
+            fail_msg("\"%s\", expected \"%s\"", m.note ? m.note : "", notes[i].says ? notes[i].says
+                     : "");
         model_free(&m);
         ck_free(&c);
     }
@@ -519,8 +543,9 @@ static void test_the_file_of_modelopt_is_read(void **state)
     ck_set(&c, "quantization_config", NULL);
     ck_save(&c, folder, 1);
     ck_write_text(folder, "hf_quant_config.json",
-                  "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\","
-                  " \"exclude_modules\": [\"lm_head\", \"*layers.?.mlp*\", \"*[ab]*\"]}}");
+                  "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": "
+                  "\"NVFP4\", \"exclude_modules\": [\"lm_head\", \"*layers.?.mlp*\", "
+                  "\"*[ab]*\"]}}");
     struct model a = load(folder), b = load(twin);
     assert_same_weights(&a, &b);
     assert_non_null(strstr(a.note, "hf_quant_config.json: "));
@@ -536,37 +561,53 @@ enum edit { SET, DROP, RENAME, RESHAPE, BYTES, EXTRA };
 static const struct refusal {
     int format;
     enum edit edit;
-    const char *a, *b, *c; /* SET: key, JSON. RESHAPE: tensor, type, shape. BYTES: tensor, hex, at */
+    const char *a, *b, *c; /* SET: key, JSON. RESHAPE: tensor, type, shape. BYTES: tensor, hex,
+                              at */
     const char *says;
 } refusals[] = {
     {0, SET, "quantization_config.quant_method", "\"awq\"", NULL,
-     "quantization_config.quant_method \"awq\" is not supported; fetch the model in bf16, in FP8 or NVFP4"},
+     "quantization_config.quant_method \"awq\" is not supported; fetch the model in bf16, "
+     "in FP8 or NVFP4"},
     {0, SET, "quantization_config.quant_method", "\"gptq\"", NULL, "or a GGUF file of it, instead"},
-    {0, SET, "quantization_config.quant_method", "\"bitsandbytes\"", NULL, "\"bitsandbytes\" is not supported; fetch"},
-    {0, SET, "quantization_config.quant_method", "\"mxfp4\"", NULL, "not supported for this family"},
+    {0, SET, "quantization_config.quant_method", "\"bitsandbytes\"", NULL,
+     "\"bitsandbytes\" is not supported; fetch"},
+    {0, SET, "quantization_config.quant_method", "\"mxfp4\"", NULL,
+     "not supported for this family"},
     {0, SET, "quantization_config", "null", NULL, "and scales, but"},
-    {0, SET, "quantization_config.format", "\"marlin-24\"", NULL, "in format \"marlin-24\", which is not supported"},
-    {0, SET, "quantization_config.format", "\"nvfp4-pack-quantized\"", NULL, "is 8 bits, float, in format"},
-    {0, SET, "quantization_config.quantization_status", "\"frozen\"", NULL, "expected \"compressed\""},
-    {0, SET, "quantization_config.transform_config", "{\"x\": {}}", NULL, "transform_config is not supported"},
-    {0, SET, "quantization_config.sparsity_config", "{\"format\": \"sparse-24-bitmask\"}", NULL, "sparsity_config"},
-    {0, SET, "quantization_config.config_groups.group_0.weights.symmetric", "false", NULL, "zero points"},
-    {0, SET, "quantization_config.config_groups.group_0.weights.num_bits", "99", NULL, "expected 1 to 64"},
+    {0, SET, "quantization_config.format", "\"marlin-24\"", NULL,
+     "in format \"marlin-24\", which is not supported"},
+    {0, SET, "quantization_config.format", "\"nvfp4-pack-quantized\"", NULL,
+     "is 8 bits, float, in format"},
+    {0, SET, "quantization_config.quantization_status", "\"frozen\"", NULL,
+     "expected \"compressed\""},
+    {0, SET, "quantization_config.transform_config", "{\"x\": {}}", NULL,
+     "transform_config is not supported"},
+    {0, SET, "quantization_config.sparsity_config", "{\"format\": \"sparse-24-bitmask\"}", NULL,
+     "sparsity_config"},
+    {0, SET, "quantization_config.config_groups.group_0.weights.symmetric", "false", NULL,
+     "zero points"},
+    {0, SET, "quantization_config.config_groups.group_0.weights.num_bits", "99", NULL,
+     "expected 1 to 64"},
     {0, SET, "quantization_config.config_groups.group_0.weights", "7", NULL, "is not an object"},
     {0, SET, "quantization_config.ignore", "[7]", NULL, "ignore has an entry that is not a string"},
     {0, SET, "quantization_config.ignore", "\"lm_head\"", NULL, "ignore is not a list"},
     {3, SET, "quantization_config.weight_block_size", "[0, 128]", NULL, "is not a pair of sizes"},
     {3, SET, "quantization_config.weight_block_size", "[128]", NULL, "is not a pair of sizes"},
-    {4, SET, "quantization_config.weight_block_size", "null", NULL, "has a shape that does not fit 48 x 72 weights, expected one scale, one a row"},
-    {4, SET, "quantization_config.weight_block_size", "[7, 6]", NULL, "or one for each block of the config"},
+    {4, SET, "quantization_config.weight_block_size", "null", NULL,
+     "has a shape that does not fit 48 x 72 weights, expected one scale, one a row"},
+    {4, SET, "quantization_config.weight_block_size", "[7, 6]", NULL,
+     "or one for each block of the config"},
     {3, SET, "quantization_config.fmt", "\"e5m2\"", NULL, "expected \"e4m3\""},
-    {8, SET, "quantization_config.quant_algo", "\"FP8_PB_WO\"", NULL, "quant_algo \"FP8_PB_WO\" is not supported"},
-    {8, SET, "quantization_config.quant_algo", "\"FP8\"", NULL, "is stored as NVFP4, which the quantization_config"},
+    {8, SET, "quantization_config.quant_algo", "\"FP8_PB_WO\"", NULL,
+     "quant_algo \"FP8_PB_WO\" is not supported"},
+    {8, SET, "quantization_config.quant_algo", "\"FP8\"", NULL,
+     "is stored as NVFP4, which the quantization_config"},
     {0, DROP, Q ".weight_scale", NULL, NULL, "but there is no " Q ".weight_scale"},
     {7, DROP, Q ".weight_global_scale", NULL, NULL, "is stored as MXFP4"},
     {8, DROP, Q ".weight_scale_2", NULL, NULL, "has no " Q ".weight_scale_2"},
     {11, DROP, Q ".weight_shape", NULL, NULL, "has no " Q ".weight_shape"},
-    {7, RENAME, Q ".weight_global_scale", Q ".weight_scale_2", NULL, "belongs to NVFP4 of another kind"},
+    {7, RENAME, Q ".weight_global_scale", Q ".weight_scale_2", NULL,
+     "belongs to NVFP4 of another kind"},
     {0, EXTRA, Q ".weight_scale_inv", "BF16", "[1]", "has both weight_scale and weight_scale_inv"},
     {0, EXTRA, Q ".weight_scale_3", "BF16", "[1]", "does not belong to a llama model"},
     {11, EXTRA, Q ".weight_zero_point", "I32", "[1]", "zero points are not supported"},
@@ -574,7 +615,8 @@ static const struct refusal {
     {8, EXTRA, Q ".pre_quant_scale", "BF16", "[48]", "scales of inputs before quantization"},
     {0, EXTRA, Q ".input_scale", "BF16", "[48]", "expected one number"},
     {0, EXTRA, Q ".input_scale", "I32", "[1]", "which is no type of scales"},
-    {0, RESHAPE, Q ".weight_scale", "BF16", "[47, 1]", "has a shape that does not fit 48 x 48 weights"},
+    {0, RESHAPE, Q ".weight_scale", "BF16", "[47, 1]",
+     "has a shape that does not fit 48 x 48 weights"},
     {0, RESHAPE, Q ".weight_scale", "BF16", "[0]", "has a shape that does not fit 48 x 48 weights"},
     {0, RESHAPE, Q ".weight_scale", "I16", "[48, 1]", "has type I16, which is no type of scales"},
     {0, RESHAPE, Q ".weight", "F8_E4M3", "[2304]", "expected the rows and columns of one matrix"},
@@ -593,7 +635,8 @@ static const struct refusal {
     {11, BYTES, Q ".weight_shape", "ff", "15", "words do not hold"},
     {0, BYTES, Q ".weight", "7f", "100", Q ".weight: the weight at [2, 4] is NaN"},
     {0, BYTES, Q ".weight", "ff", "0", "the weight at [0, 0] is NaN"},
-    {0, BYTES, Q ".weight_scale", "c07f", "6", Q ".weight_scale: the scale at [3, 0] is not finite"},
+    {0, BYTES, Q ".weight_scale", "c07f", "6", Q ".weight_scale: the scale at [3, "
+                                                 "0] is not finite"},
     {0, BYTES, Q ".weight_scale", "7f7f", "0", "times its scales is too large for bf16"},
     {7, BYTES, Q ".weight_scale", "7f", "4", Q ".weight_scale: the scale at [1, 1] is not finite"},
     {7, BYTES, Q ".weight_global_scale", "00000000", "0", Q ".weight_global_scale is 0"},
@@ -643,13 +686,15 @@ int main(void)
 {
     struct CMUnitTest tests[N_FORMATS + 5] = {
         cmocka_unit_test(test_values_are_those_of_compressed_tensors),
-        cmocka_unit_test_setup_teardown(test_scales_of_inputs_and_of_the_cache_are_read_and_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_contradictions_of_config_and_tensors_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_scales_of_inputs_and_of_the_cache_are_read_and_named,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_contradictions_of_config_and_tensors_are_named, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_the_file_of_modelopt_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_by_name, setup, teardown),
     };
     for (int i = 0; i < N_FORMATS; i++)
-        tests[5 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin, setup,
-                                           teardown, (void *)(uintptr_t)&formats[i]};
+        tests[5 + i] = (struct CMUnitTest){formats[i].name, test_a_folder_equals_its_unpacked_twin,
+                                           setup, teardown, (void *)(uintptr_t)&formats[i]};
     return cmocka_run_group_tests_name("matrices stored as codes and scales", tests, NULL, NULL);
 }

@@ -153,7 +153,8 @@ static void test_a_batch_that_fails_changes_no_lane(void **state)
     }
 }
 
-/* The record of the first chunk of the next message after three steps, and a fourth that is stopped. */
+/* The record of the first chunk of the next message after three steps, and a fourth that is
+ * stopped. */
 static struct step_rec next_message(bool stopped)
 {
     static const char *const text[] = {"count to twenty", "Hello!"};

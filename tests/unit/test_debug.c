@@ -15,7 +15,8 @@ struct recorded {
     struct step_rec rec[MAX_RECS];
     int n_rec;
     struct ids tokens;
-    struct { int turn, step; enum step_phase phase; char why[200]; int nodes, n_token, accepted; struct tree tree; } pause[MAX_PAUSES];
+    struct { int turn, step; enum step_phase phase; char why[200]; int nodes, n_token,
+             accepted; struct tree tree; } pause[MAX_PAUSES];
     int n_pause;
     enum stop_reason reason;
     struct buf faults;
@@ -56,7 +57,8 @@ static void note_pause(struct backend *g, struct recorded *r, at_pause_fn *at_pa
     at_pause(g, &v, i);
 }
 
-static void take(struct backend *g, const struct event *ev, struct recorded *r, at_pause_fn *at_pause)
+static void take(struct backend *g, const struct event *ev, struct recorded *r,
+                 at_pause_fn *at_pause)
 {
     switch (ev->kind) {
     case EV_STEP:
@@ -97,7 +99,8 @@ static void begin_session(struct backend *g)
 #endif
 static const char *device = TEST_DEVICE, *precision = "f32";
 
-static const struct { int steps, topk, nodes; } shape[] = {{0, 0, 0}, {4, 1, 5}, {3, 3, 12}, {5, 6, 40}};
+static const struct { int steps, topk, nodes; } shape[] = {{0, 0, 0}, {4, 1, 5}, {3, 3, 12},
+                                                           {5, 6, 40}};
 enum { N_SHAPES = sizeof shape / sizeof *shape };
 
 static struct engine_opts opts_of(int page_size, int s, double temperature)
@@ -183,14 +186,16 @@ static void test_phases_yield_the_bits_of_running(void **state)
         for (int k = 0; k < plain.n_rec; k++)
             prefills += plain.rec[k].kind == STEP_PREFILL;
         /* each turn's beginning, each step, and of a cycle four phases */
-        assert_int_equal(stepped.n_pause, 2 + plain.n_rec + by_phase * 4 * (plain.n_rec - prefills));
+        assert_int_equal(stepped.n_pause,
+                         2 + plain.n_rec + by_phase * 4 * (plain.n_rec - prefills));
         assert_int_equal(plain.n_pause, 0);
         recorded_free(&plain);
         recorded_free(&stepped);
     }
 }
 
-/* After draft the tree is there, after verify also its nodes' fates, and after accept the tokens. */
+/* After draft the tree is there, after verify also its nodes' fates, and after accept the
+ * tokens. */
 static void known_after_phases(double temperature)
 {
     struct engine_opts o = opts_of(16, 2, temperature);
@@ -284,7 +289,8 @@ static void test_conditions_hold_the_turn_at_their_step(void **state)
     }
 }
 
-/* Texts of tokens, single nodes, the margin: against the same facts from the events of a first run. */
+/* Texts of tokens, single nodes, the margin: against the same facts from the events of a first
+ * run. */
 static void test_conditions_on_tokens_nodes_and_margin(void **state)
 {
     (void)state;
@@ -310,7 +316,8 @@ static void test_conditions_on_tokens_nodes_and_margin(void **state)
         if (here)
             break;
     }
-    const char *const other[] = {condition, "node.depth>=3 && node.accepted && node.q>0", "margin>=0 && margin<100"};
+    const char *const other[] = {condition, "node.depth>=3 && node.accepted && node.q>0",
+                                 "margin>=0 && margin<100"};
     for (int i = 0; i < 3; i++) {
         struct recorded r = {0};
         g = open_engine(&o);
@@ -350,8 +357,8 @@ static void test_a_watch_sees_every_change(void **state)
             char change[80], is[16] = "unknown";
             if (r.rec[k].drafted)
                 snprintf(is, sizeof is, "%d", r.rec[k].accepted);
-            snprintf(change, sizeof change, "watch 1: accepted was %d, is %s", r.rec[k - 1].accepted,
-                     is);
+            snprintf(change, sizeof change, "watch 1: accepted was %d, is %s",
+                     r.rec[k - 1].accepted, is);
             assert_int_equal(r.pause[at].step, k + 1);
             assert_non_null(strstr(r.pause[at++].why, change));
         }

@@ -1,6 +1,6 @@
 /* test_differ.c - the conditions of two runs decide which results must be equal: steps bit by bit,
- * tokens by position, page tables by their meaning (repl/compare/differ.h, repl/compare/differ_pages.h). How far margins
- * move (repl/compare/judge.h). */
+ * tokens by position, page tables by their meaning (repl/compare/differ.h,
+ * repl/compare/differ_pages.h). How far margins move (repl/compare/judge.h). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,12 +24,13 @@ static void begin(struct trace *t, const char *about, const char *settings)
     snprintf(t->turn[0].stop, sizeof t->turn[0].stop, "end");
 }
 
-static void step(struct trace *t, int n, int32_t a, int32_t b, float logp, const struct page_event *ev, int n_ev,
-                 const struct context_lengths *l)
+static void step(struct trace *t, int n, int32_t a, int32_t b, float logp,
+                 const struct page_event *ev, int n_ev, const struct context_lengths *l)
 {
     struct token_fact fact[2] = {{logp, -3, 9}, {logp, -3, 9}};
     struct event e = {.kind = EV_STEP, .turn = 1, .step = n, .facts = fact, .n_pages = n_ev};
-    e.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 2 * n, .rows = 3, .drafted = 2, .accepted = 1,
+    e.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 2 * n, .rows = 3, .drafted = 2,
+                              .accepted = 1,
                               .bonus = b, .page_digest = 1, .draft_digest = 2, .logit_digest = 3};
     e.pages = (struct page_event *)(uintptr_t)ev;
     if (l)
@@ -57,11 +58,14 @@ static void test_each_field_of_a_step_has_its_class(void **state)
         size_t at, n;
         enum diff_class class;
     } field[] = {
-        {offsetof(struct step_rec, kind), 4, DIFF_PAGES},        {offsetof(struct step_rec, pos0), 4, DIFF_PAGES},
-        {offsetof(struct step_rec, page_digest), 8, DIFF_PAGES}, {offsetof(struct step_rec, drafted), 4, DIFF_DRAFT},
+        {offsetof(struct step_rec, kind), 4, DIFF_PAGES},
+        {offsetof(struct step_rec, pos0), 4, DIFF_PAGES},
+        {offsetof(struct step_rec, page_digest), 8, DIFF_PAGES},
+        {offsetof(struct step_rec, drafted), 4, DIFF_DRAFT},
         {offsetof(struct step_rec, draft_digest), 8, DIFF_DRAFT},
         {offsetof(struct step_rec, logit_digest), 8, DIFF_LOGITS},
-        {offsetof(struct step_rec, accepted), 4, DIFF_SAMPLER},  {offsetof(struct step_rec, draws), 8, DIFF_SAMPLER}};
+        {offsetof(struct step_rec, accepted), 4, DIFF_SAMPLER},
+        {offsetof(struct step_rec, draws), 8, DIFF_SAMPLER}};
     for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
         struct trace a, b;
         struct difference d;
@@ -99,7 +103,8 @@ static void test_other_trees_are_compared_by_position(void **state)
     assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
     assert_int_equal(d.token, 1);
     free(b.turn[0].settings);
-    b.turn[0].settings = xstrdup("draft.topk=1\ntemperature=0.5\n"); /* nor does another temperature */
+    /* nor does another temperature */
+    b.turn[0].settings = xstrdup("draft.topk=1\ntemperature=0.5\n");
     assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
     b.turn[0].step[0].facts[1] = a.turn[0].step[0].facts[1];
     b.turn[0].step[0].tokens.v[1] = 9; /* the rival was drawn: its row has the same best token */
@@ -111,7 +116,8 @@ static void test_other_trees_are_compared_by_position(void **state)
     a.turn[0].about = xstrdup("precision=f32\n");
     b.turn[0].step[0].tokens.v[1] = 6;
     b.turn[0].step[0].facts[1].logp = -1.25f;
-    assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE); /* numbers may differ by rounding, tokens not */
+    /* numbers may differ by rounding, tokens not */
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE);
     assert_true(n.most > 0.2 && n.most < 0.3);
     trace_free(&a);
     trace_free(&b);
@@ -165,19 +171,23 @@ static void test_exactly_means_every_bit_of_every_turn(void **state)
     }
 }
 
-/* Page tables of 32 committed positions: `size` tokens a page, page numbers from `first` on; the pages of
- * the swa pool from position `lo` on. `change` is made in the last event. */
+/* Page tables of 32 committed positions: `size` tokens a page, page numbers from `first` on; the
+ * pages of the swa pool from position `lo` on. `change` is made in the last event. */
 static void step_with_pages(struct trace *t, int size, int first, int lo, int change)
 {
-    struct page_event ev[80] = {{.pool = POOL_FULL, .op = PAGE_RESET, .page = 200, .column = size, .refs = 512},
-                                {.pool = POOL_SWA, .op = PAGE_RESET, .page = 200, .column = size, .refs = 16},
+    struct page_event ev[80] = {{.pool = POOL_FULL, .op = PAGE_RESET, .page = 200, .column = size,
+                                 .refs = 512},
+                                {.pool = POOL_SWA, .op = PAGE_RESET, .page = 200, .column = size,
+                                 .refs = 16},
                                 {.pool = POOL_DRAFT, .op = PAGE_RESET, .column = size}};
     struct context_lengths l = {.length = 33, .committed = 32, .window_lo = lo};
     int n = 3;
     for (int c = 0; c < 32 / size; c++)
-        ev[n++] = (struct page_event){.pool = POOL_FULL, .op = PAGE_TAKE, .page = first + c, .column = c, .refs = 1};
+        ev[n++] = (struct page_event){.pool = POOL_FULL, .op = PAGE_TAKE, .page = first + c,
+                                      .column = c, .refs = 1};
     for (int c = lo / size; c < 32 / size; c++)
-        ev[n++] = (struct page_event){.pool = POOL_SWA, .op = PAGE_TAKE, .page = first + c, .column = c, .refs = 1};
+        ev[n++] = (struct page_event){.pool = POOL_SWA, .op = PAGE_TAKE, .page = first + c,
+                                      .column = c, .refs = 1};
     if (change == 1) /* the page of the column before */
         ev[n - 1].page--, ev[n - 1].op = PAGE_SHARE, ev[n - 1].refs = 2;
     if (change == 2) /* no page */

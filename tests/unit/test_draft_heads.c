@@ -1,4 +1,5 @@
-/* test_draft_heads.c - every dialect of EAGLE3 heads, and assistants: names, shapes, windows, captures. */
+/* test_draft_heads.c - every dialect of EAGLE3 heads, and assistants: names, shapes, windows,
+ * captures. */
 #include "tests/model_kit.h"
 
 /* ---- dialects of EAGLE3 heads ---- */

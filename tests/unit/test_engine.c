@@ -14,7 +14,8 @@ static void golden(const char *dir, const char *draft)
 {
     struct buf report = {0};
     struct err e = {0};
-    struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu", .threads = 2}};
+    struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu",
+                                       .threads = 2}};
     if (!golden_run(&o, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
     buf_free(&report);

@@ -112,7 +112,8 @@ static void test_waiting_ends_after_its_time(void **unused)
     struct event ev;
     uint64_t start = clock_ns();
     assert_false(evq_wait(q, &ev, 30));
-    assert_true((clock_ns() - start) / 1000000 >= 29); /* it waited; how late it wakes is the machine's */
+    /* it waited; how late it wakes is the machine's */
+    assert_true((clock_ns() - start) / 1000000 >= 29);
     assert_false(evq_closed(q));
     evq_free(q);
 }
@@ -262,7 +263,8 @@ static void test_who_rests_sleeps_through_what_can_wait_and_nothing_else(void **
     evq_flush(flushed.q);
     pthread_join(t, NULL);
     assert_true(flushed.took_ms <= LONG / 2);
-    evq_flush(flushed.q); /* while nobody rests: the next rest does not begin, the one after it does */
+    evq_flush(flushed.q); /* while nobody rests: the next rest does not begin, the one after it
+                             does */
     evq_rest(flushed.q, 9, LONG);
     flushed.ms = SHORT;
     resting(&flushed);

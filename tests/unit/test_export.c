@@ -1,5 +1,5 @@
-/* A session as Markdown: what is in it, that its text passes the one sanitiser, and that a fork holds
- * the turns that it inherited. */
+/* A session as Markdown: what is in it, that its text passes the one sanitiser, and that a fork
+ * holds the turns that it inherited. */
 #include "tests/history_kit.h"
 
 #include <utf8proc.h>
@@ -26,7 +26,8 @@ static struct buf exported(const char *id)
 /* One turn that says `text` and hears it. */
 static void say(struct history *h, const char *id, int n, const char *text, size_t size)
 {
-    struct event begin = event_of(EV_TURN_BEGIN, id, n, NULL), end = event_of(EV_TURN_END, id, n, NULL);
+    struct event begin = event_of(EV_TURN_BEGIN, id, n, NULL),
+        end = event_of(EV_TURN_END, id, n, NULL);
     buf_add(&begin.text, text, size);
     buf_add(&end.text, text, size);
     ids_add(&begin.tokens, n);

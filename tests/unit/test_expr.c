@@ -1,5 +1,5 @@
-/* Conditions of breakpoints: every operator and name, what is refused and where, and random conditions
- * against a second evaluation that walks the tree from which their text was made. */
+/* Conditions of breakpoints: every operator and name, what is refused and where, and random
+ * conditions against a second evaluation that walks the tree from which their text was made. */
 #include "engine/thread/expr.h"
 
 #include <setjmp.h>
@@ -267,8 +267,10 @@ static void test_random_conditions(void **state)
 static void test_random_bytes_are_refused_or_run(void **state)
 {
     (void)state;
-    static const char *const piece[] = {"accept", "node.q", "token", "step", "9.214", "\"", "(", ")", "!", "=",
-                                        "==", "&&", "||", "-", "%", "\\", " ", ".", "1", "not", "\xff", "<"};
+    static const char *const piece[] = {"accept", "node.q", "token", "step", "9.214", "\"", "(",
+                                        ")", "!", "=",
+                                        "==", "&&", "||", "-", "%", "\\", " ", ".", "1", "not",
+                                        "\xff", "<"};
     struct step_facts s = example();
     int taken = 0;
     for (int i = 0; i < 200000; i++) {

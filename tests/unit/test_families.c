@@ -22,7 +22,8 @@ static bool run(const struct pair *p, struct buf *report, struct err *e)
 {
     char *dir = xasprintf("tests/golden/%s", p->target);
     char *draft = p->draft ? xasprintf("tests/golden/%s", p->draft) : NULL;
-    struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu", .threads = 2}};
+    struct golden_opts o = {.engine = {.model = dir, .draft = draft, .device = "cpu",
+                                       .threads = 2}};
     bool ok = golden_run(&o, report, e);
     free(dir);
     free(draft);
@@ -131,7 +132,8 @@ static void test_one_wrong_switch_is_noticed(void **state)
         const struct mutant *m = &mutants[i];
         char *dir = mutate(m), *target = xasprintf("tests/golden/%s", m->target);
         const struct kernels table = kernels_cpu; /* not by name: bf16 is what was asked for */
-        struct golden_opts o = {.engine = {.model = m->draft ? target : dir, .draft = m->draft ? dir : NULL,
+        struct golden_opts o = {.engine = {.model = m->draft ? target : dir, .draft = m->draft ? dir
+                                           : NULL,
                                            .device = "cpu", .threads = 2}};
         must_notice(m, &o);
         o.engine.backend = &table;

@@ -359,8 +359,10 @@ static void test_a_turn_that_was_stopped_before_it_had_a_prompt_replays_equal(vo
     expect_status(child_stopped, 0);
     struct hdb *d = hdb_open(db, &e);
     assert_non_null(d);
-    assert_true(hdb_sql(d, "SELECT group_concat(r.stop || ' ' || (r.n_steps > 0) || ' ' || (u.shared + length(u.tokens) > 0)) AS stops FROM turn r"
-                           " JOIN turn u ON u.n = r.n AND u.role = 'user' WHERE r.role = 'reply'", true, 10, &turns, &e));
+    assert_true(hdb_sql(d, "SELECT group_concat(r.stop || ' ' || (r.n_steps > 0) || ' ' || "
+                           "(u.shared + length(u.tokens) > 0)) AS stops FROM turn r JOIN turn u ON "
+                           "u.n = r.n AND u.role = 'user' WHERE r.role = 'reply'", true, 10, &turns,
+                           &e));
     if (!strstr(turns.p, "\"end 1 1,cancel 1 1,cancel 0 0,end 1 1\""))
         fail_msg("%s", turns.p);
     hdb_close(d);
@@ -376,7 +378,8 @@ static int n_hello;     /* turns before that prompt */
  * is not. */
 static int face_stopped_in_chunk(struct app *a)
 {
-    static const char *const question = "What is a page table, and what does a cache of keys and values hold?";
+    static const char *const question = "What is a page table, and what does a cache of keys and "
+    "values hold?";
     static const char *const set[] = {"chunk=7", "max_tokens=2"};
     for (int i = 0; i < 2; i++) {
         struct request rq = {.kind = RQ_SET, .text = xstrdup(set[i])};
@@ -444,8 +447,8 @@ static void test_a_turn_that_was_stopped_within_a_chunk_replays_equal(void **sta
     assert_true(stopped == 31);
 }
 
-/* Where the last chunk's checkpoint takes the place of another one, which is gone for good, the chunk is
- * not stopped. */
+/* Where the last chunk's checkpoint takes the place of another one, which is gone for good, the
+ * chunk is not stopped. */
 static void test_a_chunk_that_gave_up_a_checkpoint_runs_to_its_end(void **state)
 {
     (void)state;

@@ -62,7 +62,8 @@ static bool opens(struct bed *b, struct draft *d, const struct runtime_shape *s,
     struct runtime_shape fitting = *s;
     *e = (struct err){0};
     b->r = (struct runtime){0};
-    bool ok = fit_shape(b->dev, &b->m, d, &fitting, e) && runtime_open(&b->r, b->dev, &b->m, d, &fitting, e);
+    bool ok = fit_shape(b->dev, &b->m, d, &fitting, e) &&
+              runtime_open(&b->r, b->dev, &b->m, d, &fitting, e);
     runtime_close(&b->r);
     return ok;
 }

@@ -1,4 +1,5 @@
-/* Input from outside: only a regular file is read, and nothing else is ever waited for; numbers in text. */
+/* Input from outside: only a regular file is read, and nothing else is ever waited for; numbers in
+ * text. */
 #include "kernels/base.h"
 
 #include <setjmp.h>
@@ -103,7 +104,8 @@ static void test_numbers_are_ints_or_refused(void **state)
                {"2147483647", true, INT32_MAX}, {"-2147483648", true, INT32_MIN},
                {"2147483648", false, 0}, {"-2147483649", false, 0}, {"4294967297", false, 0},
                {"18446744073709551617", false, 0}, {"99999999999999999999999999", false, 0},
-               {"", false, 0}, {"-", false, 0}, {" 1", false, 0}, {"+1", false, 0}, {"x", false, 0}};
+               {"", false, 0}, {"-", false, 0}, {" 1", false, 0}, {"+1", false, 0},
+               {"x", false, 0}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const char *at = row[i].text;
         int v = 77;

@@ -1,6 +1,7 @@
-/* test_fp8.c - weights quantized to FP8: the format against its definition by value, what a device's
- * upload() makes of a matrix, and which matrices of a model are quantized. test_cuda_tile.c shows
- * that products of decode rows, which read FP8, have the same bits as products that read bf16.
+/* test_fp8.c - weights quantized to FP8: the format against its definition by value, what a
+ * device's upload() makes of a matrix, and which matrices of a model are quantized.
+ * test_cuda_tile.c shows that products of decode rows, which read FP8, have the same bits as
+ * products that read bf16.
  */
 #include "engine/opts.h"
 #include "kernels/fp8.h"
@@ -122,7 +123,8 @@ static void compute(struct tensor *t, bool cut, enum use use, int rows, const fl
             .part = {{.table = &w, .scale = 3, .idx = idx, .n = (int)k, .width = (int)k,
                       .dst = again}}});
         float *one = xmalloc((size_t)rows * k * 4), *two = xmalloc((size_t)rows * k * 4);
-        T.k->get(T.d, one, dst, (size_t)rows * k * 4), T.k->get(T.d, two, again, (size_t)rows * k * 4);
+        T.k->get(T.d, one, dst, (size_t)rows * k * 4),
+            T.k->get(T.d, two, again, (size_t)rows * k * 4);
         same_bits(one, two, (size_t)rows * k, "gathered");
         free(ids), free(one), free(two);
     }

@@ -122,7 +122,9 @@ static void test_a_long_reply_is_laid_out_in_parts(void **state)
         size_t first = bytes_shown(&t);
         assert_true(first > 0 && first < words);
         for (int y = 0; y < 20; y++) /* rows stay where they are while it is stopped */
-            assert_true(!line[y].row || (line[y].row >= t.entry[0].rows.row && line[y].row < t.entry[0].rows.row + t.entry[0].rows.n_row));
+            assert_true(!line[y].row ||
+                        (line[y].row >= t.entry[0].rows.row &&
+                         line[y].row < t.entry[0].rows.row + t.entry[0].rows.n_row));
         enough = 1 << 30;
         transcript_view(&t, 80, 20, line);
         assert_int_equal(bytes_shown(&t), k == 0 ? 2 * words : words);
@@ -263,7 +265,8 @@ static void test_completion_and_search(void **state)
     (void)state;
     struct screen s;
     struct choice choice[] = {{"/page", "tells the life of one page"}, {"/pages", "draws the map"},
-                              {"/pool", "shows the ledger of each pool: total, used, free, evictable"},
+                              {"/pool", "shows the ledger of each pool: total, used, free, "
+                                        "evictable"},
                               {"/q1", NULL}, {"/q2", NULL}, {"/q3", NULL}, {"/q4", NULL},
                               {"/q5", NULL}, {"/q6", NULL}, {"/q7", NULL}};
     screen_init(&s);
@@ -320,21 +323,26 @@ static void test_what_is_cut_ends_in_a_mark(void **state)
 {
     (void)state;
     struct screen s;
-    char *queued[] = {"a message that waits and that is much longer than the screen is wide, really"};
+    char *queued[] = {"a message that waits and that is much longer than the screen is wide, "
+                      "really"};
     screen_init(&s);
     transcript_user(&s.talk, 1, "hello", 5);
     s.f.pane[0] = &s.pane[0];
     s.f.n_pane = 1;
     sheet_truncate(&s.pane[0].rows, 1);
-    line(&s.pane[0].rows, ST_TEXT, "a row of the pane that has more cells than the pane of this screen has");
-    line(&s.pane[0].rows, ST_TEXT, "blanks at the end of a row are not cut                                    ");
+    line(&s.pane[0].rows, ST_TEXT, "a row of the pane that has more cells than the pane of this "
+                                   "screen has");
+    line(&s.pane[0].rows, ST_TEXT, "blanks at the end of a row are not cut                         "
+                                   "           ");
     s.f.queued = queued;
     s.f.n_queued = 1;
-    s.f.hint = "a hint that is longer than the rule above the input of a narrow screen, which cuts it";
+    s.f.hint = "a hint that is longer than the rule above the input of a narrow screen, "
+    "which cuts it";
     s.f.attached = "one-long-file-name.txt 1.2 kB, another-long-file-name.c 34.5 kB, third 3 B";
     sheet_clear(&s.status);
     sheet_add(&s.status, ST_TEXT, "ctx 1.2k/4.1k");
-    static const char *const part[] = {"full 20% swa 40%", "MAL 5.2", "1402 t/s", "step 13.105", "more of this"};
+    static const char *const part[] = {"full 20% swa 40%", "MAL 5.2", "1402 t/s", "step 13.105",
+                                       "more of this"};
     for (int i = 0; i < 5; i++) {
         sheet_add(&s.status, ST_DIM, " · ");
         sheet_add(&s.status, ST_TEXT, part[i]);
@@ -370,7 +378,8 @@ static void test_attachments_stand_above_the_message(void **state)
     screen_free(&s);
 }
 
-/* Which part has the keys is seen without colours: a reversed title, and no cursor in the message. */
+/* Which part has the keys is seen without colours: a reversed title, and no cursor in the
+ * message. */
 static void test_the_focus_is_seen(void **state)
 {
     (void)state;
@@ -486,7 +495,8 @@ static void assert_layout(int w, int h, const struct shape *s)
     assert_int_equal(l.time.h, s->time && h >= 16);
     assert_true(l.pane_only || l.talk.h >= (l.below ? 2 : 4));
     assert_true(l.pane_only || l.talk.w >= 40);
-    for (int i = 0; i < l.n_pane; i++) { /* they fill their column, and each has room for some rows */
+    /* they fill their column, and each has room for some rows */
+    for (int i = 0; i < l.n_pane; i++) {
         assert_true(l.pane[i].h >= 2 && l.pane[i].w >= (w < 100 ? w : 24));
         assert_true(l.n_pane == 1 || l.pane[i].h >= 4);
         rows += l.pane[i].h;
@@ -502,7 +512,8 @@ static void test_parts_never_overlap_nor_leave_the_screen(void **state)
         for (int h = 1; h <= 80; h++)
             for (int panes = 0; panes <= MAX_PANES; panes++)
                 for (int rows = 1; rows < 40; rows += 6) {
-                    struct shape s = {.n_pane = panes, .input_rows = rows, .time = rows & 2, .words = h & 1,
+                    struct shape s = {.n_pane = panes, .input_rows = rows, .time = rows & 2,
+                                      .words = h & 1,
                                       .side = (int)dice(4) ? (int)dice(120) : 0};
                     for (int i = 0; i < MAX_PANES; i++)
                         s.weight[i] = (int)dice(3) ? (int)dice(40) : 0;

@@ -15,8 +15,8 @@
 
 enum { S = 1000000000 };
 
-static struct gauge_page page_of(double full, double queries, double hits, double tokens, double drafts,
-                                 double accepted)
+static struct gauge_page page_of(double full, double queries, double hits, double tokens,
+                                 double drafts, double accepted)
 {
     struct gauge_page p;
     gauge_page_init(&p);
@@ -35,7 +35,8 @@ static void rates_come_from_counters(void **state)
     struct gauges g = {0};
     struct gauge_sample s[8];
     struct gauges_view v;
-    struct gauge_page a = page_of(0.5, 100, 50, 1000, 10, 20), b = page_of(0.6, 300, 200, 1500, 30, 70);
+    struct gauge_page a = page_of(0.5, 100, 50, 1000, 10, 20),
+        b = page_of(0.6, 300, 200, 1500, 30, 70);
     struct gauge_page c = page_of(0.7, 300, 200, 1500, 30, 70), d = page_of(0.1, 5, 5, 10, 1, 1);
     gauges_open(&g);
     gauges_add(&g, &a, 1 * (uint64_t)S, &a, 0);
@@ -43,16 +44,20 @@ static void rates_come_from_counters(void **state)
     gauges_add(&g, &c, 4 * (uint64_t)S, &b, 3 * (uint64_t)S);
     gauges_add(&g, &d, 5 * (uint64_t)S, &c, 4 * (uint64_t)S); /* the server began anew */
     assert_int_equal(gauges_samples(&g, s, 8), 4);
-    assert_true(isnan(s[0].v[GAUGE_TOKENS]) && isnan(s[0].v[GAUGE_HITS]) && isnan(s[0].v[GAUGE_MAL]));
+    assert_true(isnan(s[0].v[GAUGE_TOKENS]) && isnan(s[0].v[GAUGE_HITS]) &&
+                isnan(s[0].v[GAUGE_MAL]));
     assert_float_equal(s[1].v[GAUGE_TOKENS], 250, 1e-3); /* 500 in 2 s */
     assert_float_equal(s[1].v[GAUGE_HITS], 0.75, 1e-6);  /* 150 of 200 */
     assert_float_equal(s[1].v[GAUGE_MAL], 3.5, 1e-6);    /* 1 + 50/20 */
-    assert_float_equal(s[2].v[GAUGE_TOKENS], 0, 1e-6);   /* nothing happened: no rate of hits or drafts */
+    /* nothing happened: no rate of hits or drafts */
+    assert_float_equal(s[2].v[GAUGE_TOKENS], 0, 1e-6);
     assert_true(isnan(s[2].v[GAUGE_HITS]) && isnan(s[2].v[GAUGE_MAL]));
-    assert_true(isnan(s[3].v[GAUGE_TOKENS]) && isnan(s[3].v[GAUGE_HITS]) && isnan(s[3].v[GAUGE_MAL]));
+    assert_true(isnan(s[3].v[GAUGE_TOKENS]) && isnan(s[3].v[GAUGE_HITS]) &&
+                isnan(s[3].v[GAUGE_MAL]));
     assert_float_equal(s[3].v[GAUGE_POOL], 0.1, 1e-6);
     gauges_view(&g, &v);
-    assert_true(v.n_read == 4 && v.reported[GAUGE_POOL] && v.reported[GAUGE_MAL] && !v.reported[GAUGE_WAITING]);
+    assert_true(v.n_read == 4 && v.reported[GAUGE_POOL] && v.reported[GAUGE_MAL] &&
+                !v.reported[GAUGE_WAITING]);
     assert_true(v.hits == 5 && v.queries == 5);
     gauges_close(&g, NULL);
 }
@@ -76,12 +81,14 @@ static void the_ring_keeps_the_latest_readings_in_their_order(void **state)
     for (int i = 0; i < GAUGES_KEPT; i++)
         assert_true(s[i].v[GAUGE_RUNNING] == (float)(i + 101));
     assert_int_equal(gauges_samples(&g, s, 3), 3); /* the latest */
-    assert_true(s[0].v[GAUGE_RUNNING] == GAUGES_KEPT + 98 && s[2].v[GAUGE_RUNNING] == GAUGES_KEPT + 100);
+    assert_true(s[0].v[GAUGE_RUNNING] == GAUGES_KEPT + 98 &&
+                s[2].v[GAUGE_RUNNING] == GAUGES_KEPT + 100);
     gauges_close(&g, NULL);
     free(s);
 }
 
-/* Every reading falls into one cell; a cell has the greatest of its readings; cells without one are holes. */
+/* Every reading falls into one cell; a cell has the greatest of its readings; cells without one are
+ * holes. */
 static void a_graph_shows_the_greatest_value_of_each_time(void **state)
 {
     (void)state;
@@ -97,7 +104,8 @@ static void a_graph_shows_the_greatest_value_of_each_time(void **state)
         float top = -1;
         s.n = 1 + (int)(mix64(seed++) % 200);
         for (int i = 0; i < s.n; i++) {
-            ns += (uint64_t)S * (mix64(seed++) % 10 ? 1 : 9); /* now and then a reading fails for a while */
+            /* now and then a reading fails for a while */
+            ns += (uint64_t)S * (mix64(seed++) % 10 ? 1 : 9);
             at[i].ns = ns;
             at[i].v[GAUGE_RUNNING] = (float)(mix64(seed++) % 50);
             top = fmaxf(top, at[i].v[GAUGE_RUNNING]);
@@ -115,7 +123,8 @@ static void a_graph_shows_the_greatest_value_of_each_time(void **state)
         if (span < 1000.0 * most - 1000) /* one cell a second: as many cells as readings */
             assert_int_equal(used - holes, s.n);
         struct gauge_range r = gauge_range(&s, GAUGE_RUNNING);
-        assert_true(r.max == top && r.n == s.n && r.min <= r.last && r.last == at[s.n - 1].v[GAUGE_RUNNING]);
+        assert_true(r.max == top && r.n == s.n && r.min <= r.last &&
+                    r.last == at[s.n - 1].v[GAUGE_RUNNING]);
     }
 }
 
@@ -132,7 +141,8 @@ static void lengths_follow_each_servers_definition(void **state)
     s.accepted = s.drafted = -1;
     assert_true(isnan(server_length(SERVER_LLAMA)(&s)));
     for (int k = 0; k < N_SERVERS; k++) /* a formula is beside every number */
-        assert_true((server_length((enum server_kind)k) != NULL) == (server_length_formula((enum server_kind)k) != NULL));
+        assert_true((server_length((enum server_kind)k) != NULL) ==
+                    (server_length_formula((enum server_kind)k) != NULL));
 }
 
 /* A reply of these pieces whose server lists these steps. */
@@ -159,7 +169,8 @@ static void the_first_token_is_the_prompts(void **state)
     assert_int_equal(lead_of((int[]){3, 1, 4}, 3, three, 3), 0);
     assert_int_equal(lead_of((int[]){1, 3, 1, 2}, 4, three, 3), 1); /* the last step was clipped */
     assert_int_equal(lead_of((int[]){3, 1, 2}, 3, three, 3), 0);
-    assert_int_equal(lead_of((int[]){7}, 1, three, 3), 1);          /* no piece tells: as vLLM lists them */
+    /* no piece tells: as vLLM lists them */
+    assert_int_equal(lead_of((int[]){7}, 1, three, 3), 1);
     assert_int_equal(lead_of((int[]){9}, 1, three, 3), 1);
     assert_int_equal(lead_of((int[]){12}, 1, three, 3), -1);        /* steps are missing */
     assert_int_equal(lead_of((int[]){3}, 1, three, 3), -1);         /* too many */
@@ -176,12 +187,14 @@ static void spreads_are_by_nearest_rank(void **state)
             v[i] = (double)(mix64(seed++) % 1000);
         struct spread s = spread_of(v, n);
         int below = 0, half = 0, above = 0;
-        for (int i = 0; i < n; i++) { /* at least 99 % are not above it, and it is the least such number */
+        /* at least 99 % are not above it, and it is the least such number */
+        for (int i = 0; i < n; i++) {
             below += v[i] <= s.p99;
             above += v[i] < s.p99;
             half += v[i] <= s.median;
         }
-        assert_true(below * 100 >= 99 * n && above * 100 < 99 * n && half * 2 >= n && s.max == v[n - 1]);
+        assert_true(below * 100 >= 99 * n && above * 100 < 99 * n && half * 2 >= n &&
+                    s.max == v[n - 1]);
     }
 }
 

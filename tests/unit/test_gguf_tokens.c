@@ -1,4 +1,5 @@
-/* test_gguf_tokens.c - the tokenizer in a GGUF's metadata gives the ids of the model's tokenizer.json.
+/* test_gguf_tokens.c - the tokenizer in a GGUF's metadata gives the ids of the model's
+ * tokenizer.json.
  *
  * The tokenizers of tests/tokenizers/ and of the bundled model are written as metadata, as the
  * converter does; the texts there have runs of newlines, emoji, decomposed accents, bytes without a
@@ -118,7 +119,8 @@ static struct tokenizer *open_gguf(const json_t *top, const char *arch, const ch
 
 /* ---- the same ids ---- */
 
-static void encode(const struct tokenizer *t, const char *s, size_t n, unsigned flags, struct ids *out)
+static void encode(const struct tokenizer *t, const char *s, size_t n, unsigned flags,
+                   struct ids *out)
 {
     struct err e = {0};
     out->n = 0;
@@ -139,8 +141,8 @@ static void assert_same_text(const struct tokenizer *a, const struct tokenizer *
 }
 
 /* Each text of NAME.cases, alone and with the texts before it on the same line. */
-static void check_texts(const struct tokenizer *json, const struct tokenizer *gguf, const char *name,
-                        const char *what)
+static void check_texts(const struct tokenizer *json, const struct tokenizer *gguf,
+                        const char *name, const char *what)
 {
     struct buf lines = {0}, all = {0};
     struct ids a = {0}, b = {0};
@@ -179,7 +181,8 @@ static void check_texts(const struct tokenizer *json, const struct tokenizer *gg
     "\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}"
 #define NFC "\"normalizer\":{\"type\":\"NFC\"}"
 
-/* A name of the split, and what tokenizer.json of models that have it differs in from the fixture. */
+/* A name of the split, and what tokenizer.json of models that have it differs in from the
+ * fixture. */
 static void test_byte_level_gives_the_ids_of_tokenizer_json(void **state)
 {
     static const struct {
@@ -276,7 +279,8 @@ static void test_scores_become_the_merges_of_the_reference(void **state)
     assert_int_equal(json_array_size(all), 181);
     for (char *p = lines.p, *end; *p; p = end + 1, i++) {
         end = strchrnul(p, '\n');
-        json_t *c = json_loadb(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL), *want = json_array_get(all, i);
+        json_t *c = json_loadb(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL),
+            *want = json_array_get(all, i);
         json_t *s = json_object_get(c, "text");
         encode(t, json_string_value(s), json_string_length(s), TOK_SPECIAL, &ids);
         bool same = (size_t)ids.n == json_array_size(want);
@@ -308,8 +312,8 @@ struct small {
 
 static const struct small pieces = {
     .arch = "llama", .model = "llama",
-    .token = {"<unk>", "<s>", "</s>", "<0x09>", "<0x0A>", "\xE2\x96\x81", "a", "b", "ab", "\xE2\x96\x81" "a",
-              "  ", "\n\n", "\t\t", "aba", "ba"},
+    .token = {"<unk>", "<s>", "</s>", "<0x09>", "<0x0A>", "\xE2\x96\x81", "a", "b", "ab",
+              "\xE2\x96\x81" "a", "  ", "\n\n", "\t\t", "aba", "ba"},
     .kind = {2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 4, 4, 1, 1, 1},
     .score = {0, 0, 0, 0, 0, -1, -2, -3, -4, -5, -1000, -1000, -6, -7, -8},
     .n_token = 15, .n_kind = 15, .n_score = 15,
@@ -438,7 +442,8 @@ static void test_bad_metadata_is_refused_in_one_line(void **state)
     REFUSED(words, s.model = "bert", "another kind", "tokenizer \"bert\" is not supported");
     REFUSED(words, s.model = "gpt\n2", "a kind with a newline", "is not supported");
     REFUSED(words, s.pre = NULL, "no split", "tokenizer.ggml.pre is missing");
-    REFUSED(words, s.pre = "default", "the default split", "pre-tokenizer \"default\" is not supported");
+    REFUSED(words, s.pre = "default", "the default split",
+            "pre-tokenizer \"default\" is not supported");
     REFUSED(words, s.pre = "qwen4", "an unknown split", "\"qwen4\" is not supported");
     REFUSED(words, s.n_token = 0, "no tokens", "tokenizer.ggml.tokens");
     REFUSED(words, s.n_kind = 0, "no types", "token_type has 0 elements; expected 5");

@@ -187,8 +187,8 @@ static void same_step(const struct lane *x, const struct lane *y)
     assert_memory_equal(x->tree.p, y->tree.p, n);
 }
 
-/* Two runtimes, so that the pages are the same ones: one lane chooses (perhaps in fused cycles), the
- * other is given what was chosen. */
+/* Two runtimes, so that the pages are the same ones: one lane chooses (perhaps in fused cycles),
+ * the other is given what was chosen. */
 static void test_the_targets_own_tokens_given_back_change_no_bit(void **state)
 {
     (void)state;
@@ -317,7 +317,8 @@ static void ask_given(struct backend *g, enum request_kind kind, const int32_t *
                       bool only, struct brought *b)
 {
     struct err e = {0};
-    struct request rq = {.kind = kind, .text = xstrdup("What is a page table?"), .only_given = only};
+    struct request rq = {.kind = kind, .text = xstrdup("What is a page table?"),
+                         .only_given = only};
     ids_cat(&rq.given, given, n);
     brought_clear(b);
     must(backend_submit(g, &rq, &e), &e);
@@ -359,15 +360,17 @@ static void test_a_request_gives_tokens_and_may_end_with_them(void **state)
     brought_free(&b);
 }
 
-/* Asks for a reply and compares, token by token, the bytes that the text events give to it with those
- * that /tokens shows: all of them, or none of a special token. Returns the most tokens of one step. */
+/* Asks for a reply and compares, token by token, the bytes that the text events give to it with
+ * those that /tokens shows: all of them, or none of a special token. Returns the most tokens of one
+ * step. */
 static int compare_spans(struct backend *g, const struct ids *given, bool *multi)
 {
     struct err e = {0};
     struct event ev;
     struct ids tok = {0};
     struct buf *of = xcalloc(400, sizeof *of);
-    struct request rq = {.kind = RQ_SAY, .text = xstrdup("What is a page table?"), .only_given = given->n > 0};
+    struct request rq = {.kind = RQ_SAY, .text = xstrdup("What is a page table?"),
+                         .only_given = given->n > 0};
     int burst = 0;
     ids_cat(&rq.given, given->v, given->n);
     must(backend_submit(g, &rq, &e), &e);
@@ -407,12 +410,15 @@ static void test_text_events_name_the_tokens_that_the_steps_have(void **state)
     o.settings.max_tokens = 100;
     struct backend *g = serve_open(&o);
     assert_true(compare_spans(g, &none, &multi) > 2 && !multi); /* drafted tokens come in bursts */
-    for (int round = 0; round < 8; round++) { /* characters of several tokens, at all places of a step */
-        static const char text[] = "The \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80\xE2\x82\xAC end of it";
+    /* characters of several tokens, at all places of a step */
+    for (int round = 0; round < 8; round++) {
+        static const char text[] = "The \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80\xE2\x82\xAC end "
+        "of it";
         given.n = 0;
         for (int i = 0; i < round; i++)
             ids_cat(&given, (int32_t[]){tok_find(engine_of(g)->loaded.tok, "a")}, 1);
-        assert_true(tok_encode(engine_of(g)->loaded.tok, text, strlen(text), TOK_INNER, &given, NULL));
+        assert_true(tok_encode(engine_of(g)->loaded.tok, text, strlen(text), TOK_INNER, &given,
+                               NULL));
         compare_spans(g, &given, &multi);
     }
     assert_true(multi);

@@ -34,7 +34,8 @@ static bool judged(const char *dir, const char *draft, const char *precision, st
 {
     struct err e = {0};
     struct golden_opts o = {
-        .engine = {.model = dir, .draft = draft, .threads = 1, .precision = precision, .backend = &table}};
+        .engine = {.model = dir, .draft = draft, .threads = 1, .precision = precision,
+                   .backend = &table}};
     bool ok = golden_run(&o, report, &e);
     if (!ok && e.kind != ERR_NEGATIVE)
         fail_msg("%s", e.msg);
@@ -119,7 +120,8 @@ static void fail_at(const char *precision, size_t first)
         {G "gptoss-a", .attn = steep_attn}, {G "gptoss-a", .linear = loud_linear},
         {G "gptoss-a", .moe = narrow_moe}, {G "gptoss-mxfp4-b", .gather = wide_rope},
     };
-    for (size_t i = first * (size_t)rounds(1, 0); i < sizeof faults / sizeof *faults; i += (size_t)rounds(2, 1)) {
+    for (size_t i = first * (size_t)rounds(1, 0); i < sizeof faults / sizeof *faults;
+         i += (size_t)rounds(2, 1)) {
         struct buf report = {0};
         table = kernels_cpu;
         table.attn = faults[i].attn ? faults[i].attn : table.attn;
@@ -411,7 +413,8 @@ static void test_a_stopped_comparison_reports_what_is_done(void **state)
             memset(&user, 0, sizeof user);
             user.stop = (struct stop){.submitted = 1, .running = 1};
             user.stop_at = at;
-            struct golden_opts o = {.engine = {.model = pair[i].target, .draft = pair[i].draft, .threads = 1,
+            struct golden_opts o = {.engine = {.model = pair[i].target, .draft = pair[i].draft,
+                                               .threads = 1,
                                                .backend = &table}, .json = true, .stop = &user.stop,
                                     .begin = begin, .arg = &begun};
             bool ok = golden_run(&o, &report, &e);

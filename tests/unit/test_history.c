@@ -188,7 +188,8 @@ static void test_every_column_of_a_step_is_stored_and_shown(void **state)
     struct history *h = log_open(LOG_TREE);
     session_new_id(id);
     post_session(h, id, "", 0);
-    struct made_turn t = {.begin = event_of(EV_TURN_BEGIN, id, 1, NULL), .end = event_of(EV_TURN_END, id, 1, NULL)};
+    struct made_turn t = {.begin = event_of(EV_TURN_BEGIN, id, 1, NULL),
+                          .end = event_of(EV_TURN_END, id, 1, NULL)};
     post_copy(h, &t.begin);
     for (int i = 0; i < STEPS; i++) {
         ev[i] = random_step(id, 1, i + 1);
@@ -201,8 +202,10 @@ static void test_every_column_of_a_step_is_stored_and_shown(void **state)
     assert_true(history_flush(h, 60000));
     struct hdb *d = read_open();
     assert_int_equal(hdb_steps(d, id, 0, check_columns, ev, &e), STEPS);
-    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('step')"), N_STEP_COLUMNS + 3);
-    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('served')"), N_SERVED_COLUMNS + 2);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('step')"),
+                     N_STEP_COLUMNS + 3);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM pragma_table_info('served')"),
+                     N_SERVED_COLUMNS + 2);
     hdb_close(d);
     history_close(h);
     for (int i = 0; i < STEPS; i++)

@@ -1,6 +1,6 @@
 /* Several sessions at once in one writer's queue, as requests of clients: their events alternate at
- * random beside a conversation, and nothing of any is lost or mixed up, whatever happens to the process
- * or the disk. */
+ * random beside a conversation, and nothing of any is lost or mixed up, whatever happens to the
+ * process or the disk. */
 #include "tests/history_kit.h"
 
 #include <signal.h>
@@ -102,8 +102,8 @@ static void free_play(struct play *p)
     free(p);
 }
 
-/* Posts the next n events; which stream goes on is random, but a session begins in one piece. Returns
- * false when all are posted. */
+/* Posts the next n events; which stream goes on is random, but a session begins in one piece.
+ * Returns false when all are posted. */
 static bool post_some(struct history *h, struct play *p, int n)
 {
     while (n-- > 0) {
@@ -199,7 +199,8 @@ static bool check_step_row(const struct step_row *r, void *arg)
     assert_int_equal(r->tops ? r->tops->n : 0, ev->tops ? ev->tops->n : 0);
     for (int i = 0; ev->tops && i < ev->tops->n; i++) {
         const struct top *a = &r->tops->at[i], *b = &ev->tops->at[i];
-        assert_true(a->k == b->k && a->id == b->id && same_double((double)a->logp, (double)b->logp));
+        assert_true(a->k == b->k && a->id == b->id &&
+                    same_double((double)a->logp, (double)b->logp));
         assert_int_equal(a->n, b->n);
         assert_true(b->text ? a->text && memcmp(a->text, b->text, (size_t)b->n) == 0 : !a->text);
     }
@@ -225,10 +226,11 @@ static int check_log(struct play *p)
     assert_int_equal(verify_bad(d, &turns), 0);
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM run WHERE ended=0"), 0);
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM held"), 0);
-    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop=''"), 0);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop=''"),
+                     0);
     assert_int_equal(sql_int(d, "SELECT count(*)-max(number) AS n FROM session"), 0);
-    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM session s WHERE (SELECT count(*) FROM run r"
-                                " WHERE r.session_id=s.id)<>1"), 0);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM session s WHERE (SELECT count(*) FROM "
+                                "run r WHERE r.session_id=s.id)<>1"), 0);
     hdb_close(d);
     if (!history_check(db_path, &report, &e))
         fail_msg("%s", report.p);
@@ -248,7 +250,8 @@ static void test_alternating_sessions_are_kept_apart(void **state)
             if (roll(3) == 0)
                 assert_true(history_flush(h, 60000));
         assert_true(history_flush(h, 60000));
-        struct hdb *d = read_open(); /* sessions whose turn has ended are closed while others go on */
+        /* sessions whose turn has ended are closed while others go on */
+        struct hdb *d = read_open();
         assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM held"), 1);
         hdb_close(d);
         history_close(h);
@@ -299,8 +302,8 @@ static void test_kill_9_loses_no_acknowledged_turn_of_any(void **state)
     assert_true(crashed > 12); /* several open turns of one process */
 }
 
-/* The log is locked from some event on: everything goes to the side file, with the state of all open
- * sessions, and the next start stores it. */
+/* The log is locked from some event on: everything goes to the side file, with the state of all
+ * open sessions, and the next start stores it. */
 static void test_a_side_file_holds_all_open_sessions(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit, repair. */
+/* Care of the session log: backup while it is used, prune and pins, vacuum, the size limit,
+ * repair. */
 #include "history/internal.h"
 #include "tests/history_kit.h"
 
@@ -86,7 +87,8 @@ static void test_a_backup_in_use_is_whole_and_checked(void **state)
     }
     history_close(h);
     assert_false(history_backup(db_path, to, &e)); /* never over a file that exists */
-    change_log("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')");
+    change_log("UPDATE turn SET text='forged' WHERE role='user'; INSERT INTO turn_fts(turn_fts) "
+               "VALUES('rebuild')");
     snprintf(to, sizeof to, "%s/damaged.db", scratch);
     assert_false(history_backup(db_path, to, &e));
     assert_non_null(strstr(e.msg, "is copied, but its check says: "));
@@ -122,14 +124,20 @@ static void test_prune_keeps_what_others_need(void **state)
     assert_int_equal(sessions(db_path), 6);
     sound(db_path);
     buf_free(&report);
-    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 4, .to_bytes = -1}).sessions, 2);
+    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 4,
+                                               .to_bytes = -1}).sessions, 2);
     assert_int_equal(count(db_path, "SELECT min(number) AS n FROM session"), 2);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = 0}).sessions, 3); /* all but the pinned one */
+    /* all but the pinned one */
+    struct prune_rule all = {.older_than = ANY_AGE, .keep = -1, .to_bytes = 0};
+    assert_int_equal(prune(all).sessions, 3);
     sound(db_path);
     assert_true(history_pin(db_path, second, false, &e));
-    assert_int_equal(prune((struct prune_rule){.older_than = 1, .keep = -1, .to_bytes = -1}).sessions, 0); /* used today */
-    assert_int_equal(prune((struct prune_rule){.older_than = 0, .keep = 1, .to_bytes = -1}).sessions, 1);
+    /* used today */
+    struct prune_rule old = {.older_than = 1, .keep = -1, .to_bytes = -1};
+    assert_int_equal(prune(old).sessions, 0);
+    assert_int_equal(prune((struct prune_rule){.older_than = 0, .keep = 1,
+                                               .to_bytes = -1}).sessions, 1);
     sound(db_path);
 }
 
@@ -142,9 +150,12 @@ static void test_prune_by_size_stops_at_the_size(void **state)
     assert_true(history_vacuum(db_path, &before, &after, &e));
     assert_true(after <= before);
     sound(db_path);
-    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = after}).sessions, 0);
-    struct pruned gone = prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1, .to_bytes = after - 40000});
-    assert_true(gone.sessions > 0 && gone.sessions < 10 && gone.bytes > 0 && gone.turns >= gone.sessions);
+    assert_int_equal(prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1,
+                                               .to_bytes = after}).sessions, 0);
+    struct pruned gone = prune((struct prune_rule){.older_than = ANY_AGE, .keep = -1,
+                                                   .to_bytes = after - 40000});
+    assert_true(gone.sessions > 0 && gone.sessions < 10 && gone.bytes > 0 &&
+                gone.turns >= gone.sessions);
     assert_int_equal(sessions(db_path), 12 - gone.sessions);
     sound(db_path);
 }
@@ -185,7 +196,8 @@ static void test_prune_makes_room_in_a_full_log(void **state)
     assert_true(history_flush(h, 5000));
     history_status(h, &s);
     assert_int_equal(s.left_out, 1);
-    assert_true(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 2, .to_bytes = -1}).sessions > 4);
+    assert_true(prune((struct prune_rule){.older_than = ANY_AGE, .keep = 2,
+                                          .to_bytes = -1}).sessions > 4);
     session_new_id(id);
     write_session(h, id, 1);
     assert_true(history_flush(h, 5000));
@@ -227,14 +239,16 @@ static void test_a_full_log_says_so_before_and_stops_or_goes_on(void **state)
         assert_int_equal(s.left_out, stop);
         assert_int_equal(s.recording, !stop);
         assert_int_equal(s.error[0] != 0, stop);
-        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 2 - stop);
+        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"),
+                         2 - stop);
         history_set_limit(h, &(struct history_limit){1 << 30, stop}); /* room again */
         one_turn(h, id, 3, false);
         assert_true(history_flush(h, 60000));
         history_status(h, &s);
         assert_true(s.recording && !s.error[0] && !s.limit[0] && s.room_left == ROOM_ENOUGH);
         history_close(h);
-        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"), 3 - stop);
+        assert_int_equal(count(db_path, "SELECT count(*) AS n FROM turn WHERE role='reply'"),
+                         3 - stop);
         sound(db_path);
     }
 }
@@ -252,7 +266,8 @@ static void repaired(char to[160], struct buf *report, int *lost)
     if (!history_repair(db_path, to, report, lost, &e))
         fail_msg("%s\n%s", e.msg, report->p);
     assert_true(buf_read_file(&is, db_path, 64 << 20, NULL));
-    assert_true(was.n == is.n && memcmp(was.p, is.p, was.n) == 0); /* the damaged file stays as it is */
+    /* the damaged file stays as it is */
+    assert_true(was.n == is.n && memcmp(was.p, is.p, was.n) == 0);
     sound(to);
     buf_free(&was);
     buf_free(&is);
@@ -296,32 +311,44 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
         int sessions, turns; /* left; of 4 sessions, 7 turns */
     } damage[] = {
         {"SELECT 1", "0 lost or left out", 4, 7},
-        {"UPDATE turn SET text='x' WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=2)",
+        {"UPDATE turn SET text='x' WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM "
+         "session WHERE number=2)",
          "the reply of turn 1 is not what was written, and left out", 4, 7},
-        {"UPDATE turn SET text='x' WHERE role='user' AND n=1 AND session_id=(SELECT id FROM session WHERE number=2)",
+        {"UPDATE turn SET text='x' WHERE role='user' AND n=1 AND session_id=(SELECT id FROM "
+         "session WHERE number=2)",
          "the message of turn 1 is not what was written, and left out", 4, 6},
-        {"UPDATE step SET draws=draws+1 WHERE turn_id=(SELECT max(turn_id) FROM step)", "is not what was written, and left out",
-         4, 7},
-        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=1)",
-         "what stood before", 4, 7},
-        {"DELETE FROM turn WHERE n=2 AND session_id=(SELECT id FROM session WHERE number=4)", "are missing", 4, 6},
-        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=4);"
-         "UPDATE turn SET text='x' WHERE role='user' AND n=2 AND session_id=(SELECT id FROM session WHERE number=4)",
+        {"UPDATE step SET draws=draws+1 WHERE turn_id=(SELECT max(turn_id) FROM step)",
+         "is not what was written, and left out", 4, 7},
+        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE "
+         "number=1)", "what stood before", 4, 7},
+        {"DELETE FROM turn WHERE n=2 AND session_id=(SELECT id FROM session WHERE number=4)",
+         "are missing", 4, 6},
+        {"DELETE FROM turn WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE "
+         "number=4);"
+         "UPDATE turn SET text='x' WHERE role='user' AND n=2 AND session_id=(SELECT id FROM "
+         "session WHERE number=4)",
          "the message of turn 2 is not what was written, and left out", 4, 6},
         {"UPDATE session SET title='x' WHERE number=1", "its title, number, pin, times", 4, 7},
-        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2", "its row nor any of its records can be read, and left out",
-         3, 5},
-        {"DELETE FROM session WHERE number=2", "its title, number, pin and what it was forked from are not known", 4, 7},
-        {"DELETE FROM session", "its title, number, pin and what it was forked from are not known", 4, 7},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2",
+         "its row nor any of its records can be read, and left out", 3, 5},
+        {"DELETE FROM session WHERE number=2", "its title, number, pin and what it was forked from "
+                                               "are not known", 4, 7},
+        {"DELETE FROM session", "its title, number, pin and what it was forked from are not known",
+         4, 7},
         {"DELETE FROM build", "of run 1 these facts are lost: build\n", 4, 7},
         {"DELETE FROM model", "these facts are lost: model, draft model", 4, 7},
-        {"DELETE FROM build; DELETE FROM model", "these facts are lost: build, model, draft model", 4, 7},
+        {"DELETE FROM build; DELETE FROM model", "these facts are lost: build, model, draft model",
+         4, 7},
         {"DELETE FROM run", "is lost: its build, model and settings are not known", 4, 7},
-        {"DELETE FROM run; DELETE FROM session; DELETE FROM build", "its build, model and settings are not known", 4, 7},
-        {"INSERT INTO token VALUES(99, 1, 'x')", "the texts of 1 tokenizer are not what was written", 4, 7},
-        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=1", "was forked from one that is lost", 3, 5},
+        {"DELETE FROM run; DELETE FROM session; DELETE FROM build",
+         "its build, model and settings are not known", 4, 7},
+        {"INSERT INTO token VALUES(99, 1, 'x')",
+         "the texts of 1 tokenizer are not what was written", 4, 7},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=1",
+         "was forked from one that is lost", 3, 5},
         {"UPDATE token SET text='x'", "texts of", 4, 7},
-        {"CREATE TRIGGER evil AFTER INSERT ON turn BEGIN DELETE FROM turn; END", "trigger \"evil\" was added", 4, 7},
+        {"CREATE TRIGGER evil AFTER INSERT ON turn BEGIN DELETE FROM turn; END",
+         "trigger \"evil\" was added", 4, 7},
         {"DELETE FROM head; UPDATE roll SET heads=0", "0 lost or left out", 4, 7},
     };
     struct buf report = {0}, good = {0};
@@ -342,7 +369,8 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
         if (strncmp(damage[i].sql, "UPDATE token", 12) != 0 && !strstr(report.p, damage[i].line))
             fail_msg("%s: expected \"%s\" in: %s", damage[i].sql, damage[i].line, report.p);
         assert_int_equal(sessions(to), damage[i].sessions);
-        assert_int_equal(count(to, "SELECT count(*) AS n FROM turn WHERE role='user'"), damage[i].turns);
+        assert_int_equal(count(to, "SELECT count(*) AS n FROM turn WHERE role='user'"),
+                         damage[i].turns);
         readable(to);
         unlink(to);
     }
@@ -350,8 +378,8 @@ static void test_repair_keeps_what_is_sound_and_names_the_rest(void **state)
     buf_free(&good);
 }
 
-/* Pages of the file are overwritten, one after the other (all of them with CUTS=all): every log is repaired, and
- * a page of the schema costs no session. */
+/* Pages of the file are overwritten, one after the other (all of them with CUTS=all): every log is
+ * repaired, and a page of the schema costs no session. */
 static void test_repair_of_damaged_pages_keeps_other_sessions(void **state)
 {
     (void)state;
@@ -419,7 +447,8 @@ static void test_repair_says_that_texts_of_tokens_are_lost(void **state)
     assert_int_equal(fwrite(none, 1, PAGE, f), PAGE);
     fclose(f);
     repaired(to, &report, &lost);
-    if (lost != 1 || !strstr(report.p, "the texts of 1 tokenizer are not what was written, and left"))
+    if (lost != 1 || !strstr(report.p, "the texts of 1 tokenizer are not what was written, "
+                                       "and left"))
         fail_msg("%d lost: %s", lost, report.p);
     assert_int_equal(count(to, "SELECT count(*) AS n FROM turn"), 4);
     buf_free(&report);
@@ -457,7 +486,8 @@ static void test_a_table_that_was_changed_is_not_repaired(void **state)
     change_log("ALTER TABLE metric ADD COLUMN x; CREATE TABLE zz(a)");
     snprintf(to, sizeof to, "%s/new.db", scratch);
     assert_false(history_repair(db_path, to, &report, &lost, &e));
-    assert_non_null(strstr(e.msg, "cannot be repaired: schema: table \"metric\" is not as aerie made it"));
+    assert_non_null(strstr(e.msg, "cannot be repaired: schema: table \"metric\" is not as aerie "
+                                  "made it"));
     assert_non_null(strstr(report.p, "\"zz\" was added"));
     buf_free(&report);
 }

@@ -154,7 +154,8 @@ static void test_a_refusing_disk_never_holds_the_engine(void **state)
     }
     ev = event_of(EV_TURN_END, id, posted + 1, "the whole reply");
     post(h, &ev);
-    /* the disk still refuses, and each post has returned: a writer that waited for it would hang here */
+    /* the disk still refuses, and each post has returned: a writer that waited for it would hang
+     * here */
     history_status(h, &s);
     assert_false(s.recording);
     assert_true(s.room >= s.queued);
@@ -217,8 +218,8 @@ static void test_a_deleted_file_is_noticed(void **state)
 
 /* ---- failures ---- */
 
-/* Each commit is tried until it succeeds. The one that meets the failing change ends a flush with false; after
- * that change none fails. */
+/* Each commit is tried until it succeeds. The one that meets the failing change ends a flush with
+ * false; after that change none fails. */
 static void flush_past_failure(struct history *h)
 {
     if (history_flush(h, 60000))
@@ -298,7 +299,8 @@ static void test_any_one_io_failure_is_survived(void **state)
 static void expect_named(const char *operation, const char *message)
 {
     if (!strstr(message, strerror(disk.refused_with)))
-        fail_msg("%s: \"%s\" does not name \"%s\"", operation, message, strerror(disk.refused_with));
+        fail_msg("%s: \"%s\" does not name \"%s\"", operation, message,
+                 strerror(disk.refused_with));
 }
 
 /* Each operation is refused with an errno of its own, so that none can be taken for another's. */
@@ -336,7 +338,8 @@ static void test_what_writing_needs_and_is_refused_is_named(void **state)
         int with;
         const char *name;
         bool no_wal;
-    } refused[] = {{REFUSE_WRITE, EDQUOT, "write", false}, {REFUSE_SYNC, EIO, "sync", false}, {REFUSE_WRITE, EFBIG, "write", true},
+    } refused[] = {{REFUSE_WRITE, EDQUOT, "write", false}, {REFUSE_SYNC, EIO, "sync", false},
+    {REFUSE_WRITE, EFBIG, "write", true},
                    {REFUSE_DELETE, EROFS, "delete", true}};
     (void)state;
     shim_install();
@@ -410,8 +413,8 @@ int open(const char *name, int flags, ...)
     return -1;
 }
 
-/* SQLite opens in a second way what it could not open, and then there is no such file; that is not the cause. Nor is such a
- * log one that may only be viewed. */
+/* SQLite opens in a second way what it could not open, and then there is no such file; that is not
+ * the cause. Nor is such a log one that may only be viewed. */
 static void test_the_first_cause_of_a_file_not_opened_is_named(void **state)
 {
     static const char *const part[] = {"-wal", "-shm"};

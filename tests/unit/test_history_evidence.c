@@ -1,5 +1,5 @@
-/* The session log as evidence: whatever another program changes in a log, `db check` finds it, or the
- * change is one of those that only a key or a noted head finds. */
+/* The session log as evidence: whatever another program changes in a log, `db check` finds it, or
+ * the change is one of those that only a key or a noted head finds. */
 #include "history/internal.h"
 #include "tests/few.h"
 #include "tests/history_kit.h"
@@ -69,7 +69,8 @@ static void leave_notes(const char *id)
     struct db d;
     struct live l;
     int64_t writer = 7;
-    assert_true(open_existing(&d, db_path, SQLITE_OPEN_READWRITE, &e) && live_open(&l, db_path, &e));
+    assert_true(open_existing(&d, db_path, SQLITE_OPEN_READWRITE, &e) &&
+                live_open(&l, db_path, &e));
     assert_true(session_lock(&d, &l, id, &(bool){false}, &e));
     assert_true(db_exec(&d, "BEGIN IMMEDIATE", &e));
     assert_int_equal(side_file_note_stored(&d, writer), SQLITE_OK);
@@ -90,7 +91,8 @@ static void make_base(void)
     dice = 1;
     for (int i = 0; i < 4; i++) {
         session_new_id(id[i]);
-        struct history *h = i == 2 ? history_open(db_path, LOG_TREE, &of_server, &e) : log_open(LOG_TREE);
+        struct history *h = i == 2 ? history_open(db_path, LOG_TREE, &of_server, &e)
+                                   : log_open(LOG_TREE);
         assert_non_null(h);
         describe_texts(h);
         post_session(h, id[i], i == 1 ? id[0] : "", i == 1);
@@ -130,8 +132,8 @@ static struct names names_of(const char *sql)
     return out;
 }
 
-/* Changes a row, so that it stays one that the schema allows. False: the change is no change, or the
- * schema forbids it. */
+/* Changes a row, so that it stays one that the schema allows. False: the change is no change, or
+ * the schema forbids it. */
 static bool changes(const char *sql)
 {
     sqlite3 *s = raw_open();
@@ -151,8 +153,8 @@ static bool is_missed(const char *sql, int *tried, struct buf *report)
     return true;
 }
 
-/* Tables of which a changed cell may change nothing: turn_fts is a view of the tables turn_fts_..., the
- * others hold bytes that no search reads (test_a_changed_search_index_is_found). */
+/* Tables of which a changed cell may change nothing: turn_fts is a view of the tables turn_fts_...,
+ * the others hold bytes that no search reads (test_a_changed_search_index_is_found). */
 static bool may_mean_nothing(const char *table)
 {
     return strcmp(table, "turn_fts") == 0 || strcmp(table, "turn_fts_idx") == 0 ||
@@ -162,10 +164,10 @@ static bool may_mean_nothing(const char *table)
 static int mutate_column(const char *table, const char *column, int *tried)
 {
     static const char *const to[] = {
-        "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"+1 WHEN 'real' THEN \"%1$s\"*2+1 WHEN 'text' THEN \"%1$s\"||'x'"
-        " WHEN 'blob' THEN CAST(\"%1$s\"||x'00' AS BLOB) ELSE 7 END",
-        "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"-1 WHEN 'real' THEN -\"%1$s\"-1 WHEN 'text' THEN"
-        " CAST(\"%1$s\" AS BLOB) WHEN 'blob' THEN x'' ELSE '' END",
+        "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"+1 WHEN 'real' THEN \"%1$s\"*2+1 WHEN "
+        "'text' THEN \"%1$s\"||'x' WHEN 'blob' THEN CAST(\"%1$s\"||x'00' AS BLOB) ELSE 7 END",
+        "CASE typeof(\"%1$s\") WHEN 'integer' THEN \"%1$s\"-1 WHEN 'real' THEN -\"%1$s\"-1 WHEN "
+        "'text' THEN CAST(\"%1$s\" AS BLOB) WHEN 'blob' THEN x'' ELSE '' END",
         "CASE typeof(\"%1$s\") WHEN 'null' THEN x'00' WHEN 'text' THEN '' WHEN 'blob' THEN"
         " CAST(substr(hex(\"%1$s\"),2)||'0' AS BLOB) ELSE NULL END",
     };
@@ -177,13 +179,15 @@ static int mutate_column(const char *table, const char *column, int *tried)
             char value[600], sql[2000];
             snprintf(value, sizeof value, to[k], column);
             /* tables without rowid have no column of that name */
-            snprintf(sql, sizeof sql, "UPDATE \"%s\" SET \"%s\"=%s WHERE rowid=(SELECT %s(rowid) FROM \"%s\") AND"
+            snprintf(sql, sizeof sql, "UPDATE \"%s\" SET \"%s\"=%s WHERE rowid=(SELECT %s(rowid) "
+                                      "FROM \"%s\") AND"
                      " %s IS NOT \"%s\"", table, column, value, which[w], table, value, column);
             put_base();
             if (!changes(sql)) {
-                snprintf(sql, sizeof sql, "UPDATE \"%s\" SET \"%s\"=%s WHERE \"%s\"=(SELECT %s(\"%s\") FROM"
-                         " \"%s\") AND %s IS NOT \"%s\"", table, column, value, column, which[w], column, table,
-                         value, column);
+                snprintf(sql, sizeof sql, "UPDATE \"%s\" SET \"%s\"=%s WHERE \"%s\"=(SELECT "
+                                          "%s(\"%s\") FROM"
+                         " \"%s\") AND %s IS NOT \"%s\"", table, column, value, column, which[w],
+                         column, table, value, column);
                 put_base();
                 if (!changes(sql))
                     continue;
@@ -226,8 +230,8 @@ static int mutate_rows(const char *table, int *tried)
     static const char *const how[] = {
         "DELETE FROM \"%1$s\" WHERE rowid=(SELECT min(rowid) FROM \"%1$s\")",
         "DELETE FROM \"%1$s\" WHERE rowid=(SELECT max(rowid) FROM \"%1$s\")",
-        ("DELETE FROM \"%1$s\" WHERE rowid=(SELECT rowid FROM \"%1$s\" ORDER BY rowid LIMIT 1 OFFSET"
-         " (SELECT count(*)/2 FROM \"%1$s\"))"),
+        ("DELETE FROM \"%1$s\" WHERE rowid=(SELECT rowid FROM \"%1$s\" ORDER BY rowid LIMIT 1 "
+         "OFFSET (SELECT count(*)/2 FROM \"%1$s\"))"),
         "DELETE FROM \"%1$s\"",
         /* of a table without rowid */
         "DELETE FROM \"%1$s\" WHERE %2$s=(SELECT min(%2$s) FROM \"%1$s\")",
@@ -254,7 +258,8 @@ static void test_every_deleted_row_is_found(void **state)
     (void)state;
     int tried = 0, missed = 0;
     make_base();
-    struct names tables = names_of("SELECT name FROM sqlite_schema WHERE type='table' AND name NOT LIKE 'turn_fts%'");
+    struct names tables = names_of("SELECT name FROM sqlite_schema WHERE type='table' AND name NOT "
+                                   "LIKE 'turn_fts%'");
     for (int i = 0; i < tables.n; i++)
         missed += mutate_rows(tables.name[i], &tried);
     print_message("%d deletions, %d missed\n", tried, missed);
@@ -270,33 +275,44 @@ static void test_deleted_added_and_swapped_rows_are_named(void **state)
         const char *sql, *line;
     } change[] = {
         /* a whole session, with its count: the tail of the log, its middle, a fork */
-        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=4; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=4; "
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
          "is missing: another program deleted it after head"},
-        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2; INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+        {"PRAGMA foreign_keys=ON; DELETE FROM session WHERE number=2; "
+         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
          "is missing: another program deleted it after head"},
-        {"PRAGMA foreign_keys=ON; DELETE FROM session; DELETE FROM run; DELETE FROM roll; DELETE FROM head;"
-         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "and aerie wrote -1"},
+        {"PRAGMA foreign_keys=ON; DELETE FROM session; DELETE FROM run; DELETE FROM roll; "
+         "DELETE FROM head;INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "and aerie wrote -1"},
         /* the last turn, with the session's end set back to before it */
-        {"PRAGMA foreign_keys=ON; DELETE FROM turn WHERE session_id=(SELECT id FROM session WHERE number=4) AND n=2;"
-         "UPDATE session SET links=(SELECT max(l) FROM (SELECT link AS l FROM turn WHERE session_id=session.id UNION ALL"
-         " SELECT link FROM event WHERE session_id=session.id UNION ALL SELECT link FROM run WHERE session_id=session.id)),"
-         " chain=(SELECT sum FROM turn WHERE session_id=session.id ORDER BY link DESC LIMIT 1) WHERE number=4;"
-         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "its title, number, pin, times"},
-        {"UPDATE turn SET text=(SELECT text FROM turn o WHERE o.id<>turn.id AND o.role=turn.role AND"
-         " o.session_id=turn.session_id LIMIT 1) WHERE session_id=(SELECT id FROM session WHERE number=1);"
-         "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "does not match what was written"},
+        {"PRAGMA foreign_keys=ON; DELETE FROM turn WHERE session_id=(SELECT id FROM session WHERE "
+         "number=4) AND n=2;"
+         "UPDATE session SET links=(SELECT max(l) FROM (SELECT link AS l FROM turn WHERE "
+         "session_id=session.id UNION ALL"
+         " SELECT link FROM event WHERE session_id=session.id UNION ALL SELECT link FROM run WHERE "
+         "session_id=session.id)),"
+         " chain=(SELECT sum FROM turn WHERE session_id=session.id ORDER BY link DESC LIMIT 1) "
+         "WHERE number=4;INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+         "its title, number, pin, times"},
+        {"UPDATE turn SET text=(SELECT text FROM turn o WHERE o.id<>turn.id AND o.role=turn.role "
+         "AND"
+         " o.session_id=turn.session_id LIMIT 1) WHERE session_id=(SELECT id FROM session WHERE "
+         "number=1);INSERT INTO turn_fts(turn_fts) VALUES('rebuild')",
+         "does not match what was written"},
         {"UPDATE step SET n=1000-n", "does not match what was written"},
         {"INSERT INTO model(role, dir, weights_sha, tokenizer_sha) VALUES('target','x','y','z')",
          "has no head: aerie did not write it"},
         {"INSERT INTO tokenizer(sha) VALUES('x')", "has no head: aerie did not write it"},
-        {"INSERT INTO head(n, what, name, sum, made_ms, chain) SELECT max(n)+1, 'session', 'X', x'', 0, chain FROM head",
-         "does not match what was written"},
+        {"INSERT INTO head(n, what, name, sum, made_ms, chain) SELECT max(n)+1, 'session', 'X', "
+         "x'', 0, chain FROM head", "does not match what was written"},
         {"DELETE FROM head WHERE n=(SELECT max(n) FROM head)", "is the last, and aerie wrote"},
         {"DELETE FROM head WHERE n=3", "heads 3 to 3 are missing"},
-        {"UPDATE head SET n=-n WHERE n IN (4,5); UPDATE head SET n=9+n WHERE n<0", "does not match what was written"},
-        {"UPDATE roll SET heads=heads-1, head=(SELECT chain FROM head ORDER BY n DESC LIMIT 1 OFFSET 1);"
+        {"UPDATE head SET n=-n WHERE n IN (4,5); UPDATE head SET n=9+n WHERE n<0",
+         "does not match what was written"},
+        {"UPDATE roll SET heads=heads-1, head=(SELECT chain FROM head ORDER BY n DESC LIMIT 1 "
+         "OFFSET 1);"
          "DELETE FROM head WHERE n=(SELECT max(n) FROM head)", "is not as of its newest head"},
-        {"CREATE TRIGGER t AFTER INSERT ON turn BEGIN DELETE FROM head; END", "schema: trigger \"t\" was added"},
+        {"CREATE TRIGGER t AFTER INSERT ON turn BEGIN DELETE FROM head; END",
+         "schema: trigger \"t\" was added"},
         {"CREATE VIRTUAL TABLE extra USING fts5(x)", "schema: table \"extra\" was added"},
         {"ANALYZE", "schema: table \"sqlite_stat1\" was added"},
         {"DROP VIEW v_turn", "schema: view \"v_turn\" is missing"},
@@ -319,11 +335,13 @@ static void test_a_changed_search_index_is_found(void **state)
     (void)state;
     static const char *const change[] = {
         "DELETE FROM turn_fts_idx WHERE term=(SELECT max(term) FROM turn_fts_idx)",
-        "UPDATE turn_fts_idx SET pgno=pgno+2 WHERE length(term)>0", "UPDATE turn_fts_idx SET term=x'30' || term",
+        "UPDATE turn_fts_idx SET pgno=pgno+2 WHERE length(term)>0",
+        "UPDATE turn_fts_idx SET term=x'30' || term",
         "UPDATE turn_fts_config SET v=3", "UPDATE turn_fts_config SET v=5",
         "INSERT INTO turn_fts_config VALUES('rank', 'bm25(0)')",
         "UPDATE turn_fts_docsize SET sz=x'00' WHERE id=1", "DELETE FROM turn_fts_data WHERE id>10",
-        "UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM turn_fts_data)",
+        "UPDATE turn_fts_data SET block=zeroblob(length(block)) WHERE id=(SELECT max(id) FROM "
+        "turn_fts_data)",
     };
     struct buf report = {0}, words = {0};
     struct history *h = log_open(LOG_TEXT);
@@ -361,7 +379,8 @@ static void test_writing_on_covers_no_change(void **state)
 {
     (void)state;
     static const char *const change[] = {
-        "UPDATE session SET title='another' WHERE number=4", "UPDATE session SET updated_ms=updated_ms-9 WHERE number=4",
+        "UPDATE session SET title='another' WHERE number=4",
+        "UPDATE session SET updated_ms=updated_ms-9 WHERE number=4",
         "UPDATE run SET ended=2 WHERE session_id=(SELECT id FROM session WHERE number=4)",
         "UPDATE token SET text='forged' WHERE id=(SELECT min(id) FROM token)",
         "UPDATE tokenizer SET texts=texts+1", "DELETE FROM head WHERE what='session'",
@@ -411,8 +430,10 @@ static void test_hmac_is_that_of_rfc_4231(void **state)
         int n_key, fill;
         const char *key, *data, *mac;
     } known[] = {
-        {20, 0x0b, NULL, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
-        {4, 0, "Jefe", "what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+        {20, 0x0b, NULL, "Hi There",
+         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+        {4, 0, "Jefe", "what do ya want for nothing?",
+         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
         {131, 0xaa, NULL, "Test Using Larger Than Block-Size Key - Hash Key First",
          "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
     };
@@ -447,7 +468,8 @@ static void test_a_key_that_others_can_read_is_refused(void **state)
     assert_true(history_seal_with(NULL, &e));
 }
 
-/* An attack without the key: changes a title and computes all checksums again with aerie's own functions. */
+/* An attack without the key: changes a title and computes all checksums again with aerie's own
+ * functions. */
 static void forge(void)
 {
     struct db d;
@@ -455,7 +477,8 @@ static void forge(void)
     char id[SESSION_ID];
     assert_true(history_seal_with(NULL, &e));
     assert_true(db_open(&d, db_path, SQLITE_OPEN_READWRITE, &e));
-    sqlite3_stmt *st = db_prepare(&d, &e, "SELECT id FROM session ORDER BY number DESC LIMIT 1", "");
+    sqlite3_stmt *st = db_prepare(&d, &e, "SELECT id FROM session ORDER BY number DESC LIMIT 1",
+                                  "");
     assert_int_equal(sqlite3_step(st), SQLITE_ROW);
     col_id(st, 0, id);
     sqlite3_finalize(st);
@@ -487,7 +510,8 @@ static void test_a_forgery_needs_the_key(void **state)
         forge();
         assert_true(is_sound(&report)); /* without the key nobody can tell */
         assert_true(history_seal_with(key, &e));
-        assert_int_equal(is_sound(&report), !sealed); /* a log without seals has nothing to compare */
+        /* a log without seals has nothing to compare */
+        assert_int_equal(is_sound(&report), !sealed);
         if (sealed) {
             assert_non_null(strstr(report.p, "were written without the key"));
             assert_true(history_seal_with(other, &e));
@@ -532,7 +556,8 @@ static void test_every_changed_seal_is_found_with_the_key(void **state)
     for (int n = 1; n <= heads; n++)
         for (int how = 0; how < 2; how++) {
             snprintf(sql, sizeof sql, how ? "UPDATE head SET seal=NULL WHERE n=%d"
-                                          : "UPDATE head SET seal=(SELECT seal FROM head o WHERE o.n<>head.n) WHERE n=%d", n);
+                                          : "UPDATE head SET seal=(SELECT seal FROM head o WHERE "
+                                          "o.n<>head.n) WHERE n=%d", n);
             put_base();
             raw(sql);
             assert_false(is_sound(&report));

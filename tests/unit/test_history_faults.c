@@ -103,8 +103,10 @@ static void test_kill_9_loses_no_acknowledged_turn(void **state)
         close(acks[1]);
         luck = mix64(luck);
         char bytes[1000];
-        /* One in eight may be killed while it opens the log. Half of the others have acknowledged two
-         * turns: the third is slow, so the kill hits it also where the processor is shared by many. */
+        /* One in eight may be killed while it opens the log. Half of the others have acknowledged
+         * two
+         * turns: the third is slow, so the kill hits it also where the processor is shared by
+         * many. */
         int want = i % 8 == 0 ? 0 : i % 2 ? 3 : 1;
         ssize_t n = 0;
         while (n < want && read(acks[0], bytes, 1) == 1)

@@ -188,7 +188,8 @@ static bool count_session(const struct session_row *r, void *arg)
     return true;
 }
 
-/* The schema was aerie's when the log was opened: what is planted afterwards does not run either. */
+/* The schema was aerie's when the log was opened: what is planted afterwards does not run
+ * either. */
 static void test_what_is_planted_in_an_open_log_never_runs(void **state)
 {
     (void)state;
@@ -203,7 +204,8 @@ static void test_what_is_planted_in_an_open_log_never_runs(void **state)
     assert_true(history_flush(h, 60000));
     long long events = sql_int(d, "SELECT count(*) AS n FROM event");
     change_log("CREATE TRIGGER reset AFTER INSERT ON turn BEGIN DELETE FROM event; END;"
-           "CREATE TRIGGER undo AFTER UPDATE ON turn BEGIN UPDATE turn SET text='forged' WHERE id=new.id; END");
+           "CREATE TRIGGER undo AFTER UPDATE ON turn BEGIN UPDATE turn SET text='forged' WHERE "
+           "id=new.id; END");
     one_turn(h, id, 2, false);
     assert_true(history_flush(h, 60000));
     assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM event"), events);

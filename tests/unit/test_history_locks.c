@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* Another process, forked before this one opens anything: for each byte that it gets it opens the database, reads, and
- * closes it, as the last connection if this process has no lock. */
+/* Another process, forked before this one opens anything: for each byte that it gets it opens the
+ * database, reads, and closes it, as the last connection if this process has no lock. */
 static struct other {
     pid_t pid;
     int ask[2], answer[2];
@@ -16,7 +16,8 @@ static struct other {
 static void open_and_close(const char *path)
 {
     sqlite3 *s;
-    bool ok = sqlite3_open(path, &s) == SQLITE_OK && sqlite3_exec(s, "select count(*) from turn", NULL, NULL, NULL) == SQLITE_OK;
+    bool ok = sqlite3_open(path, &s) == SQLITE_OK &&
+              sqlite3_exec(s, "select count(*) from turn", NULL, NULL, NULL) == SQLITE_OK;
     sqlite3_close(s);
     if (!ok || write(other.answer[1], "k", 1) != 1)
         _exit(1);
@@ -115,7 +116,8 @@ static void test_a_reader_keeps_its_own_lock(void **state)
     assert_true(history_flush(h, 60000));
     ino_t wal = wal_file();
     struct hdb *d = read_open();
-    assert_int_equal(sql_int(d, "select count(*) from turn where role = 'reply'"), 1); /* opens a second connection */
+    /* opens a second connection */
+    assert_int_equal(sql_int(d, "select count(*) from turn where role = 'reply'"), 1);
     hdb_close(read_open());
     expect_locked("readers beside a writer", wal);
     hdb_close(d);
@@ -151,7 +153,8 @@ static int watch_connection(sqlite3 *s, const char **why, const void *api)
 
 static void test_a_turn_that_ends_during_a_check_is_no_damage(void **state)
 {
-    static const char *const after[] = {"integrity_check", "INSERT INTO temp.anew", "fts5vocab", "FROM turn_fts_config", "SELECT id, session_id, n"};
+    static const char *const after[] = {"integrity_check", "INSERT INTO temp.anew", "fts5vocab",
+                                        "FROM turn_fts_config", "SELECT id, session_id, n"};
     (void)state;
     session_new_id(middle.id);
     middle.h = log_open(LOG_TEXT);
@@ -175,7 +178,8 @@ static void test_a_turn_that_ends_during_a_check_is_no_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_readers_and_maintenance_keep_the_writers_lock, other_begin, other_end),
+        cmocka_unit_test_setup_teardown(test_readers_and_maintenance_keep_the_writers_lock,
+                                        other_begin, other_end),
         cmocka_unit_test_setup_teardown(test_a_reader_keeps_its_own_lock, other_begin, other_end),
         TEST(test_a_turn_that_ends_during_a_check_is_no_damage),
     };

@@ -10,7 +10,8 @@ enum { TURNS = 6 };
 /* Probabilities at the ends of what binary32 can hold, and numbers that are not known. */
 static float odd_probability(void)
 {
-    static const float odd[] = {0, 1, 0x1p-149f, 0x1.fffffcp-127f, 0x1p-126f, 0x1.fffffep-1f, 0.1f, -0.5f, 3};
+    static const float odd[] = {0, 1, 0x1p-149f, 0x1.fffffcp-127f, 0x1p-126f, 0x1.fffffep-1f, 0.1f,
+                                -0.5f, 3};
     uint64_t i = roll(sizeof odd / sizeof *odd + 2);
     return i < sizeof odd / sizeof *odd ? odd[i] : i % 2 ? NAN : (float)roll(1u << 24) * 0x1p-24f;
 }
@@ -124,7 +125,8 @@ static void compare_fact(sqlite3_stmt *st, const struct step_row *r, int i)
     assert_text_of(st, 11, f->rival);
 }
 
-static void compare_lengths(sqlite3_stmt *st, const struct step_row *r, const struct context_lengths *l)
+static void compare_lengths(sqlite3_stmt *st, const struct step_row *r,
+                            const struct context_lengths *l)
 {
     assert_int_equal(sqlite3_step(st), SQLITE_ROW);
     assert_int_equal(sqlite3_column_int(st, 0), r->turn);
@@ -198,8 +200,8 @@ static void test_nodes_and_tokens_are_what_the_readers_decode(void **state)
     history_close(h);
     struct hdb *d = read_open();
     struct both b = {.h = foreign_open()};
-    b.node = ask(b.h, "SELECT turn, step, node, parent, depth, rank, token, fate, q, p, u FROM v_node"
-                      " ORDER BY turn, step, node");
+    b.node = ask(b.h, "SELECT turn, step, node, parent, depth, rank, token, fate, q, p, "
+                      "u FROM v_node ORDER BY turn, step, node");
     b.token = ask(b.h, "SELECT turn, step, k, position, token, drafted, forced, logp, rival,"
                        " rival_logp, text, rival_text FROM v_token ORDER BY turn, step, k");
     b.step = ask(b.h, "SELECT turn, step, margin, forced, fused, length, committed, draft_length,"
@@ -234,7 +236,8 @@ static bool compare_prompt(const struct turn_row *t, void *arg)
         return true;
     }
     int shared = 0;
-    while (shared < p->before.n && shared < t->tokens.n && p->before.v[shared] == t->tokens.v[shared])
+    while (shared < p->before.n && shared < t->tokens.n &&
+           p->before.v[shared] == t->tokens.v[shared])
         shared++;
     for (int i = shared; i < t->tokens.n; i++, p->rows++) {
         assert_int_equal(sqlite3_step(p->st), SQLITE_ROW);
@@ -274,7 +277,8 @@ static bool compare_turn(const struct turn_row *t, void *arg)
     assert_int_equal(sqlite3_column_int(x->st, 6), r->same);
     assert_int_equal(sqlite3_column_type(x->st, 7) == SQLITE_NULL, r->limit == LIMIT_NONE);
     if (r->limit != LIMIT_NONE) {
-        assert_string_equal((const char *)sqlite3_column_text(x->st, 7), reuse_limit_name(r->limit));
+        assert_string_equal((const char *)sqlite3_column_text(x->st, 7),
+                            reuse_limit_name(r->limit));
         assert_int_equal(sqlite3_column_int(x->st, 8), r->from);
         assert_int_equal(sqlite3_column_int(x->st, 9), r->to);
     }
@@ -292,7 +296,8 @@ static void test_turns_say_why_a_prompt_was_computed_again(void **state)
     history_close(h);
     struct hdb *d = read_open();
     sqlite3 *f = foreign_open();
-    struct turns x = {.st = ask(f, "SELECT turn, prompt_tokens, reused, change, change_turn, held, same,"
+    struct turns x =
+        {.st = ask(f, "SELECT turn, prompt_tokens, reused, change, change_turn, held, same,"
                                    " limited, gone_from, gone_to FROM v_turn ORDER BY turn")};
     assert_int_equal(hdb_turns(d, id, 0, compare_turn, &x, &e), 80);
     assert_int_equal(sqlite3_step(x.st), SQLITE_DONE);
@@ -319,7 +324,8 @@ static void test_prompts_and_settings(void **state)
     assert_int_equal(sqlite3_step(p.st), SQLITE_DONE);
     assert_true(p.rows > 10);
     sqlite3_finalize(p.st);
-    p.st = ask(f, "SELECT group_concat(name || '=' || value, char(10)) FROM v_settings WHERE turn = 3");
+    p.st = ask(f, "SELECT group_concat(name || '=' || value, char(10)) FROM v_settings WHERE turn "
+                  "= 3");
     assert_int_equal(sqlite3_step(p.st), SQLITE_ROW);
     assert_string_equal((const char *)sqlite3_column_text(p.st, 0),
                         "temperature=0\nsystem.file=C:\\new \"x\"\nseed=1");
@@ -333,16 +339,19 @@ static void test_prompts_and_settings(void **state)
 static void test_a_turn_is_found_by_its_index(void **state)
 {
     (void)state;
-    static const char *const view[] = {"v_turn", "v_step", "v_token", "v_prompt", "v_node", "v_settings", "v_page"};
+    static const char *const view[] = {"v_turn", "v_step", "v_token", "v_prompt", "v_node",
+                                       "v_settings", "v_page"};
     history_close(log_open(LOG_STEPS));
     sqlite3 *f = foreign_open();
     for (size_t i = 0; i < sizeof view / sizeof *view; i++) {
         char sql[120];
         bool indexed = false;
-        snprintf(sql, sizeof sql, "EXPLAIN QUERY PLAN SELECT * FROM %s WHERE session='x' AND turn=7", view[i]);
+        snprintf(sql, sizeof sql, "EXPLAIN QUERY PLAN SELECT * FROM %s WHERE session='x' AND "
+                                  "turn=7", view[i]);
         sqlite3_stmt *st = ask(f, sql);
         while (sqlite3_step(st) == SQLITE_ROW)
-            indexed |= strstr((const char *)sqlite3_column_text(st, 3), "(session_id=? AND n=?") != NULL;
+            indexed |= strstr((const char *)sqlite3_column_text(st, 3), "(session_id=? AND n=?") !=
+                       NULL;
         if (!indexed)
             fail_msg("%s reads every turn", view[i]);
         sqlite3_finalize(st);

@@ -120,7 +120,8 @@ static void test_answers_of_the_terminal_are_not_typed(void **state)
         assert_int_equal(is_color, strchr("0123456789abcdefABCDEF/", c) && c != '/');
         keys_free(&k);
     }
-    struct buf out = {0}; /* an answer that is none, one that a key cuts short, and the keys beside */
+    struct buf out = {0}; /* an answer that is none, one that a key cuts short, and the keys
+                             beside */
     read_keys("a\033]11;?\007b\033]11;rgb:12/\033[Ac\033]", 27, SIZE_MAX / 2, &out);
     assert_string_equal(out.p, "a ? C-g b up c M-]");
     buf_free(&out);
@@ -144,7 +145,8 @@ static void test_pasted_lines_are_those_still_there(void **state)
     (void)state;
     struct input in;
     struct key x, paste = {.code = K_PASTE, .text = "1\n2\n3\n4\n5", .n = 9};
-    struct key erase = {.code = K_CHAR, .cp = 'u', .ctrl = true}, letter = {.code = K_CHAR, .cp = 'a'};
+    struct key erase = {.code = K_CHAR, .cp = 'u', .ctrl = true},
+        letter = {.code = K_CHAR, .cp = 'a'};
     input_init(&in, NULL);
     input_key(&in, &paste, &x);
     assert_int_equal(in.pasted_lines, 5);

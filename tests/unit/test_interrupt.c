@@ -154,8 +154,8 @@ static void test_a_program_that_takes_its_signals_stays(void **state)
     close(marks[1]);
 }
 
-/* A program that closes its log: the signals that a terminal or a service manager sends besides the first one do not
- * cut that short, one that comes later ends it at once. */
+/* A program that closes its log: the signals that a terminal or a service manager sends besides the
+ * first one do not cut that short, one that comes later ends it at once. */
 static void test_a_program_that_leaves_is_not_cut_short(void **state)
 {
     (void)state;

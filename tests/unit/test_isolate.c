@@ -125,9 +125,10 @@ static bool other_memory(void) { return reaches(SYS_process_vm_writev); }
 static const struct way {
     const char *name;
     bool (*out)(void);
-} files[] = {WAY(create_outside), WAY(write_outside), WAY(cut_outside), WAY(folder_outside), WAY(up_and_down),
-             WAY(link_out), WAY(through_a_link), WAY(replace_inside), WAY(move_out), WAY(remove_outside),
-             WAY(named_pipe)},
+} files[] = {WAY(create_outside), WAY(write_outside), WAY(cut_outside), WAY(folder_outside),
+WAY(up_and_down),
+             WAY(link_out), WAY(through_a_link), WAY(replace_inside), WAY(move_out),
+             WAY(remove_outside), WAY(named_pipe)},
   programs[] = {WAY(run_a_program), WAY(run_a_file), WAY(io_uring), WAY(other_memory)},
   networks[] = {WAY(tcp), WAY(udp6), WAY(local_socket), WAY(netlink)};
 
@@ -162,7 +163,8 @@ static bool attempt(const struct way *w, enum from from)
     if (from == FROM_MAIN)
         return w->out();
     if (from == FROM_THREAD)
-        return pthread_create(&t, NULL, on_thread, (void *)(uintptr_t)w) == 0 && pthread_join(t, &got) == 0 && got;
+        return pthread_create(&t, NULL, on_thread, (void *)(uintptr_t)w) == 0 &&
+               pthread_join(t, &got) == 0 && got;
     pid_t pid = fork();
     if (pid == 0)
         _exit(w->out());
@@ -182,7 +184,8 @@ static bool works(const struct way *w, enum how how, enum from from)
         struct isolated got = {0};
         isolated_pid = getpid();
         if (how != FREE)
-            isolate(&(struct isolation){own, 2, how == WITH_NETWORK ? NETWORK_KEPT : NETWORK_NEVER}, &got);
+            isolate(&(struct isolation){own, 2, how == WITH_NETWORK ? NETWORK_KEPT : NETWORK_NEVER},
+                    &got);
         _exit(got.failed ? 2 : attempt(w, from) ? 1 : 0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -198,7 +201,8 @@ static void all_refused(const struct way *w, size_t n, bool holds)
         bool possible = works(&w[i], FREE, FROM_MAIN);
         for (int from = 0; possible && from < N_FROM; from++)
             if (works(&w[i], ISOLATED, (enum from)from))
-                fail_msg("%s works from %s", w[i].name, (const char *[]){"main", "a thread", "a child"}[from]);
+                fail_msg("%s works from %s", w[i].name,
+                         (const char *[]){"main", "a thread", "a child"}[from]);
         if (!possible && w != networks && w[i].out != io_uring)
             fail_msg("%s does not even work without isolation", w[i].name);
     }
@@ -223,7 +227,8 @@ static int stream(int kind)
     case 1: return socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0 ? end[1] : -2;
     case 2: return open("/dev/null", O_RDWR);
     case 3: return memfd_create("stream", 0);
-    case 4: end[0] = open(in(inside, "own"), O_RDWR); return unlink(in(inside, "own")) == 0 ? end[0] : -2;
+    case 4: end[0] = open(in(inside, "own"), O_RDWR); return unlink(in(inside, "own")) == 0 ? end[0]
+                     : -2;
     case 5: return open(in(outside, "old"), O_RDWR);
     case 6: return posix_openpt(O_RDWR | O_NOCTTY);
     case 7: return eventfd(0, 0);
@@ -292,7 +297,8 @@ static void test_network(void **unused)
 {
     (void)unused;
     all_refused(networks, COUNT(networks), can.network);
-    assert_int_equal(works(&networks[0], WITH_NETWORK, FROM_THREAD), works(&networks[0], FREE, FROM_MAIN));
+    assert_int_equal(works(&networks[0], WITH_NETWORK, FROM_THREAD),
+                     works(&networks[0], FREE, FROM_MAIN));
 }
 
 /* Whether another process exists can be found out: history/log/live.c needs it. */
@@ -345,7 +351,8 @@ static void test_what_must_work(void **unused)
         assert_true(works(&w, ISOLATED, (enum from)from));
 }
 
-/* The network is given up once a port is open, or a model is loaded: for threads that run already, too. */
+/* The network is given up once a port is open, or a model is loaded: for threads that run already,
+ * too. */
 struct later {
     int go[2], family, type;
 };
@@ -357,7 +364,8 @@ static void *later(void *arg)
     return read(l->go[0], &c, 1) == 1 && has_socket(l->family, l->type) ? arg : NULL;
 }
 
-/* 0: sockets of one kind could be made until `give_up`, and then no more; others not even before. */
+/* 0: sockets of one kind could be made until `give_up`, and then no more; others not even
+ * before. */
 static int gives_up(const struct isolation *i, void (*give_up)(void), int family, int type)
 {
     struct isolated got;
@@ -816,7 +824,8 @@ static void test_the_table_of_attempts(void **unused)
     buf_free(&b);
 }
 
-/* A program that has a file of each kind made, and then ends without a word to its monitor. Before this one's is started. */
+/* A program that has a file of each kind made, and then ends without a word to its monitor. Before
+ * this one's is started. */
 static pid_t start_one_that_ends(void)
 {
     struct err e = {0};
@@ -827,7 +836,8 @@ static pid_t start_one_that_ends(void)
     const char *const name[] = {"whole.md", "dropped.md", "unfinished.md"};
     for (int i = 0; i < 3; i++) {
         int fd = ok ? monitor_create(in(outside, name[i])) : -1;
-        ok = fd >= 0 && write(fd, "text", 4) == 4 && (i == 2 || monitor_settle(in(outside, name[i]), i == 0));
+        ok = fd >= 0 && write(fd, "text", 4) == 4 &&
+             (i == 2 || monitor_settle(in(outside, name[i]), i == 0));
     }
     _exit(!ok);
 }
@@ -874,7 +884,8 @@ static void open_terminals(void)
 }
 
 #define EDITOR_OF_THE_TEST                                                                         \
-    "f() { case $1 in /*) printf ' edited' >>\"$1\"; touch \"$1~\";; *) touch %s/option;; esac; }; f"
+    "f() { case $1 in /*) printf ' edited' >>\"$1\"; touch \"$1~\";; *) "                          \
+    "touch %s/option;; esac; }; f"
 
 static void set_up(void)
 {

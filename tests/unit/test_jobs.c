@@ -60,7 +60,8 @@ static void check_logits(struct runtime *r, const struct lane *l)
                   (size_t)V * 4);
     for (int i = 0; i < V; i++)
         sum += exp((double)x[i]);
-    assert_true(fabs((double)x[l->tok.v[l->tok.n - 1]] - log(sum) - (double)l->fact[0].logp) < 1e-4);
+    assert_true(fabs((double)x[l->tok.v[l->tok.n - 1]] - log(sum) - (double)l->fact[0].logp) <
+                1e-4);
     for (int k = 0; k < JOB_TOP; k++) {
         int above = 0;
         for (int i = 0; i < V; i++)
@@ -215,7 +216,8 @@ static void make_prompt(struct bed *b, int i, struct ids *out)
     if (kind < 2)
         chat_prompt(b, kind ? many : text[i], out);
     if (kind >= 2)
-        ids_cat(out, old->ask.prompt.v, kind == 3 ? 1 + below(old->ask.prompt.n) : old->ask.prompt.n);
+        ids_cat(out, old->ask.prompt.v, kind == 3 ? 1 + below(old->ask.prompt.n)
+                                                  : old->ask.prompt.n);
     if (kind >= 4)
         ids_cat(out, old->tokens.v, old->tokens.n);
     for (int k = kind == 5 ? 1 + below(20) : kind == 3; k > 0; k--)
@@ -375,7 +377,8 @@ static void test_jobs_bring_what_they_bring_alone(void **state)
         assert_empty(g);
         backend_close(g);
     }
-    print_message("# %d tokens reused, %d accepted, %d jobs cancelled\n", reused, accepted, cancelled);
+    print_message("# %d tokens reused, %d accepted, %d jobs cancelled\n", reused, accepted,
+                  cancelled);
     assert_true(reused > 0 && accepted > 0 && cancelled > 0);
 }
 
@@ -444,7 +447,8 @@ static void test_a_prompt_begins_with_the_tokens_of_ended_jobs(void **state)
         assert_true(pool[POOL_FULL].used == 0 && pool[POOL_FULL].evictable > 0);
         int n = first.ask.prompt.n;
         copy_ask(&again, &first);
-        assert_int_equal(run_one(g, &again), n - 1 - spec); /* a draft's cell knows the next token */
+        /* a draft's cell knows the next token */
+        assert_int_equal(run_one(g, &again), n - 1 - spec);
         copy_ask(&next, &first); /* the next turn of a chat */
         ids_cat(&next.ask.prompt, first.tokens.v, first.tokens.n);
         ids_add(&next.ask.prompt, 50);

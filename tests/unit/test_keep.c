@@ -1,10 +1,10 @@
-/* test_keep.c - kept states: a lane that goes back and runs again computes the same bits, whatever it
- * and its neighbours wrote in between.
+/* test_keep.c - kept states: a lane that goes back and runs again computes the same bits, whatever
+ * it and its neighbours wrote in between.
  *
- * Over the mock model, where a key read from a cell that was overwritten gives another number. A lane
- * runs beside checkpoints of it; states are kept on the way, and gone back to at random. What each
- * step left (record, tokens, tree, guess, page tables, pools, free lists, marks) was noted at the
- * first run, and every step that runs again is compared with its note. */
+ * Over the mock model, where a key read from a cell that was overwritten gives another number. A
+ * lane runs beside checkpoints of it; states are kept on the way, and gone back to at random. What
+ * each step left (record, tokens, tree, guess, page tables, pools, free lists, marks) was noted at
+ * the first run, and every step that runs again is compared with its note. */
 #include "engine/cycle/keep.h"
 #include "tests/mock.h"
 
@@ -36,8 +36,8 @@ static void add_lane(struct buf *out, const struct lane *l)
     const struct tree *t = &l->tree;
     size_t n = (size_t)t->n;
     buf_add(out, &l->rec, offsetof(struct step_rec, us_draft));
-    int numbers[] = {l->behind, l->rec.forced, l->rec.fused, l->n_new, l->stopped, l->slot, l->guess.n,
-                     l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->tok.n, t->n};
+    int numbers[] = {l->behind, l->rec.forced, l->rec.fused, l->n_new, l->stopped, l->slot,
+                     l->guess.n, l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->tok.n, t->n};
     ADD(out, numbers);
     ADD(out, l->draws);
     ADD(out, l->seq.tail);
@@ -79,7 +79,8 @@ static struct buf everything(const struct world *w)
 
 static int behind;
 
-/* Shapes of steps: plain without the drafter, plain with the drafter behind, a small tree, the usual. */
+/* Shapes of steps: plain without the drafter, plain with the drafter behind, a small tree, the
+ * usual. */
 static void step(struct world *w, const struct tree_shape *shape, int config)
 {
     struct lane *l = &w->lane;
@@ -195,8 +196,9 @@ static void test_a_lane_that_goes_back_computes_the_same_bits(void **state)
     for (int i = 0; i < CONFIGS; i++)
         one_configuration(&m, i, &fused);
     print_message("# %d cells that a drafter was behind\n", behind);
-    print_message("# %d steps gone back, %d pages put back, %d of them had been released; %llu fused "
-                  "cycles\n", back_steps, pages_kept, pages_lost, (unsigned long long)fused);
+    print_message("# %d steps gone back, %d pages put back, %d of them had been released; "
+                  "%llu fused cycles\n", back_steps, pages_kept, pages_lost,
+                  (unsigned long long)fused);
     assert_true(back_steps > 5000 && pages_lost > 1000 && fused > 3000 && behind > 3000);
     mock_close(&m);
 }

@@ -48,7 +48,8 @@ static void test_each_pass_of_the_step_is_kept(void **state)
     assert_true(b->plan->kept(b, &plans));
     buf_str(&plans, "");
     assert_int_equal(count(plans.p, "\"mode\":\"verify\""), 1);
-    assert_int_equal(count(plans.p, "\"mode\":\"draft\""), 4); /* the first of 5 levels reads the follow pass */
+    /* the first of 5 levels reads the follow pass */
+    assert_int_equal(count(plans.p, "\"mode\":\"draft\""), 4);
     assert_int_equal(count(plans.p, "\"mode\":\"draft-extend\""), 1);
     char prefix[64];
     snprintf(prefix, sizeof prefix, "\"prefix_len\":%d,\"q_len\":%d", have.pos0, have.rows);

@@ -244,7 +244,8 @@ static void gather_turns(const struct gather_case *c, kbuf idx, kbuf cs,
     }
 }
 
-static void gather_parts(const struct gather_case *c, kbuf x, kbuf keep, bool packed, kbuf z, kbuf cs)
+static void gather_parts(const struct gather_case *c, kbuf x, kbuf keep, bool packed, kbuf z,
+                         kbuf cs)
 {
     int n = c->n, wide = 3 * n;
     struct k_rope rope[K_MAX_ROPES];
@@ -300,7 +301,8 @@ static size_t gather_halves(const struct gather_case *c)
 }
 
 /* Reads back the results of a gather: z, the copied rows, the rope tables, and a product of z. */
-static void take_gather(const struct gather_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
+static void take_gather(const struct gather_case *c, bool packed, kbuf z, kbuf keep, kbuf cs,
+                        float *out)
 {
     size_t rows = (size_t)c->rows, n = (size_t)c->n, half = gather_halves(c);
     kbuf y = blank(rows * (size_t)c->w.dim[0]);
@@ -470,15 +472,16 @@ static void test_linear_every_option_and_ragged_shape(void **state)
     }
 }
 
-/* Law 5: a row's result depends on that row alone. Many rows are multiplied in panels of 16 (wide.h),
- * with a last one that is full or not, and single rows behind them. */
+/* Law 5: a row's result depends on that row alone. Many rows are multiplied in panels of 16
+ * (wide.h), with a last one that is full or not, and single rows behind them. */
 enum { ROWS_APART = 100 };
 
 static void run_linear_rows(const void *arg, float *out)
 {
     const struct linear_case *c = arg;
     size_t in = (size_t)c->in, n = (size_t)c->out;
-    float *alone = xmalloc(ROWS_APART * n * sizeof *alone), *got = xmalloc(ROWS_APART * n * sizeof *got);
+    float *alone = xmalloc(ROWS_APART * n * sizeof *alone),
+        *got = xmalloc(ROWS_APART * n * sizeof *got);
     float *src = xmalloc(ROWS_APART * in * sizeof *src);
     struct k_linear a = {.w = &c->w, .scale = 1, .act = ACT_SILU, .src_stride = c->in, .rows = 1};
     for (size_t r = 0; r < ROWS_APART; r++) {
@@ -492,7 +495,8 @@ static void run_linear_rows(const void *arg, float *out)
     for (int i = 0; i < 18; i += one_in(4)) {
         int m = counts[i], turn = rnd_int(ROWS_APART);
         for (int r = 0; r < m; r++)
-            memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % ROWS_APART) * in, in * 4);
+            memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % ROWS_APART) * in,
+                   in * 4);
         a.rows = m;
         a.src = floats(src, (size_t)m * in);
         a.dst = blank((size_t)m * n);

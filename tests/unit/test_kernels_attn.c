@@ -239,10 +239,11 @@ static void test_attention_every_shape_and_layout(void **state)
     }
 }
 
-/* Rows of one request, as in a chunk of a prompt, which begins at key `base`, or in a tree over `base` keys:
- * each row sees all earlier keys, or the last `window` of them. Rows of the same request share their keys'
- * panels, if there are enough heads. */
-static struct attn_case chunk_of(int rows, int n_head, int n_kv, int head_dim, int base, int window, bool tree)
+/* Rows of one request, as in a chunk of a prompt, which begins at key `base`, or in a tree over
+ * `base` keys: each row sees all earlier keys, or the last `window` of them. Rows of the same
+ * request share their keys' panels, if there are enough heads. */
+static struct attn_case chunk_of(int rows, int n_head, int n_kv, int head_dim, int base, int window,
+                                 bool tree)
 {
     struct attn_case c = attn_case_of(rows, n_head, n_kv, head_dim, base + rows);
     c.n_cells = c.n_req * c.len;
@@ -261,12 +262,13 @@ static void test_attention_of_prompts_and_trees(void **state)
 {
     (void)state;
     static const struct { int rows, heads, kv, dim, base, window; bool tree; } t[] = {
-        {40, 4, 2, 64, 0, 0, false},  {33, 4, 2, 64, 95, 0, true},   {40, 3, 1, 33, 100, 100, false},
+        {40, 4, 2, 64, 0, 0, false},  {33, 4, 2, 64, 95, 0, true},
+        {40, 3, 1, 33, 100, 100, false},
         {20, 8, 1, 96, 61, 0, false}, {17, 2, 2, 256, 140, 0, false}, {9, 40, 1, 16, 70, 0, false},
         {40, 2, 2, 32, 500, 0, false}, {24, 5, 1, 40, 510, 64, true}};
     for (int i = 0; i < 16; i += one_in(5)) {
-        struct attn_case c = chunk_of(t[i % 8].rows, t[i % 8].heads, t[i % 8].kv, t[i % 8].dim, t[i % 8].base,
-                                      t[i % 8].window, t[i % 8].tree);
+        struct attn_case c = chunk_of(t[i % 8].rows, t[i % 8].heads, t[i % 8].kv, t[i % 8].dim,
+                                      t[i % 8].base, t[i % 8].window, t[i % 8].tree);
         c.type = i / 8 ? KV_F32 : KV_BF16;
         c.softcap = i % 4 == 1 ? 5 : 0;
         c.sinks = i % 3 == 0;
@@ -278,7 +280,8 @@ static void test_attention_of_prompts_and_trees(void **state)
 static void test_attention_over_many_splits(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i += one_in(3)) { /* 1 row: splits on all threads; many rows: rows on all threads */
+    /* 1 row: splits on all threads; many rows: rows on all threads */
+    for (int i = 0; i < 4; i += one_in(3)) {
         struct attn_case c = attn_case_of(i % 2 ? 24 : 2, 4, 2, 32, 1700);
         c.type = i / 2 ? KV_F32 : KV_BF16;
         c.sinks = i == 3;

@@ -457,11 +457,13 @@ static void check_best(const struct read_case *c, const float *out)
 static void test_read_is_all_of_them(void **state)
 {
     (void)state;
-    static const int sizes[][2] = {{1, 262}, {1, 30001}, {9, 4100}, {READ_ROWS, 40000}, {18, 33001}};
+    static const int sizes[][2] = {{1, 262}, {1, 30001}, {9, 4100}, {READ_ROWS, 40000},
+                                   {18, 33001}};
     for (int t = 0; t < 10; t++) {
         struct read_case c = {.rows = sizes[t % 5][0], .n = sizes[t % 5][1]};
         size_t all = (size_t)c.rows * (size_t)c.n;
-        float *x = rnd_floats(all, 1), u[READ_ROWS], *out = xcalloc((READ_K * 2 + 3) * READ_ROWS, 4);
+        float *x = rnd_floats(all, 1), u[READ_ROWS],
+            *out = xcalloc((READ_K * 2 + 3) * READ_ROWS, 4);
         uint8_t *mask = xcalloc((size_t)c.n, 1);
         draw_rows(&c, x, mask);
         for (int r = 0; r < c.rows; r++)

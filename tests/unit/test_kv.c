@@ -1,5 +1,6 @@
-/* test_kv.c - KV events of servers: MessagePack, both forms of events, the blocks that they reconstruct
- * against a list kept by hand, gaps and replays, hostile bytes, and real sockets where libzmq is. */
+/* test_kv.c - KV events of servers: MessagePack, both forms of events, the blocks that they
+ * reconstruct against a list kept by hand, gaps and replays, hostile bytes, and real sockets where
+ * libzmq is. */
 #include "engine/remote/blocks.h"
 #include "engine/remote/msgpack.h"
 
@@ -25,17 +26,22 @@ static void every_form_of_value_is_read(void **state)
     (void)state;
     static const struct { const char *hex; enum msgpack_kind kind; int64_t i; uint32_t n; } c[] = {
         {"00", MP_INT, 0, 0}, {"7f", MP_INT, 127, 0}, {"ff", MP_INT, -1, 0}, {"e0", MP_INT, -32, 0},
-        {"c0", MP_NIL, 0, 0}, {"c2", MP_BOOL, 0, 0}, {"c3", MP_BOOL, 1, 0}, {"ccff", MP_INT, 255, 0},
+        {"c0", MP_NIL, 0, 0}, {"c2", MP_BOOL, 0, 0}, {"c3", MP_BOOL, 1, 0},
+        {"ccff", MP_INT, 255, 0},
         {"cd0102", MP_INT, 258, 0}, {"ce01020304", MP_INT, 0x01020304, 0},
         {"cf7fffffffffffffff", MP_INT, INT64_MAX, 0}, {"cfffffffffffffffff", MP_WIDE, 0, 0},
         {"d080", MP_INT, -128, 0}, {"d1ff00", MP_INT, -256, 0}, {"d2ffffffff", MP_INT, -1, 0},
         {"d38000000000000000", MP_INT, INT64_MIN, 0}, {"ca3fc00000", MP_REAL, 0, 0},
         {"cb3ff8000000000000", MP_REAL, 0, 0}, {"a0", MP_TEXT, 0, 0}, {"a3616263", MP_TEXT, 0, 3},
-        {"d903616263", MP_TEXT, 0, 3}, {"da0003616263", MP_TEXT, 0, 3}, {"db00000003616263", MP_TEXT, 0, 3},
-        {"c403616263", MP_BYTES, 0, 3}, {"c50003616263", MP_BYTES, 0, 3}, {"c600000003616263", MP_BYTES, 0, 3},
+        {"d903616263", MP_TEXT, 0, 3}, {"da0003616263", MP_TEXT, 0, 3},
+        {"db00000003616263", MP_TEXT, 0, 3},
+        {"c403616263", MP_BYTES, 0, 3}, {"c50003616263", MP_BYTES, 0, 3},
+        {"c600000003616263", MP_BYTES, 0, 3},
         {"d40161", MP_OTHER, 0, 2}, {"d8" "01" "00112233445566778899aabbccddeeff", MP_OTHER, 0, 17},
-        {"c702" "01" "6161", MP_OTHER, 0, 3}, {"c80001" "01" "61", MP_OTHER, 0, 2}, {"c900000000" "01", MP_OTHER, 0, 1},
-        {"92c0c0", MP_ARRAY, 0, 2}, {"dc0002c0c0", MP_ARRAY, 0, 2}, {"dd00000002c0c0", MP_ARRAY, 0, 2},
+        {"c702" "01" "6161", MP_OTHER, 0, 3}, {"c80001" "01" "61", MP_OTHER, 0, 2},
+        {"c900000000" "01", MP_OTHER, 0, 1},
+        {"92c0c0", MP_ARRAY, 0, 2}, {"dc0002c0c0", MP_ARRAY, 0, 2},
+        {"dd00000002c0c0", MP_ARRAY, 0, 2},
         {"81c0c0", MP_MAP, 0, 1}, {"de0001c0c0", MP_MAP, 0, 1}, {"df00000001c0c0", MP_MAP, 0, 1},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -60,7 +66,8 @@ static void every_form_of_value_is_read(void **state)
         struct msgpack m = msgpack_of(b, sizeof b);
         struct msgpack_value v;
         bool longer = (head >= 0xC4 && head <= 0xC9) || (head >= 0xD7 && head <= 0xDF);
-        assert_int_equal(msgpack_next(&m, &v), !longer && head != 0xC1 && !(head > 0x84 && head < 0x90) &&
+        assert_int_equal(msgpack_next(&m, &v), !longer && head != 0xC1 &&
+                         !(head > 0x84 && head < 0x90) &&
                          !(head > 0x98 && head < 0xA0) && !(head > 0xA8 && head < 0xC0));
     }
 }
@@ -70,7 +77,8 @@ static void every_form_of_value_is_read(void **state)
 /* An event written in either form. */
 struct spec {
     enum kv_event_kind kind;
-    int hash[4], n_hash, parent, size, group, window; /* hash and parent: small numbers; parent 0: none */
+    int hash[4], n_hash, parent, size, group, window; /* hash and parent: small numbers; parent 0:
+                                                         none */
     const char *medium, *layers;
     bool no_tokens, bytes; /* bytes: hashes are byte strings */
 };
@@ -188,8 +196,8 @@ static void print_event(void *arg, const struct kv_event *ev)
 {
     struct buf *out = arg;
     char text[BLOCK_HASH_TEXT];
-    buf_printf(out, "%d r%d g%d %s %s w%d s%d:", ev->kind, ev->rank, ev->group, ev->medium, ev->layers, ev->window,
-               ev->block_size);
+    buf_printf(out, "%d r%d g%d %s %s w%d s%d:", ev->kind, ev->rank, ev->group, ev->medium,
+               ev->layers, ev->window, ev->block_size);
     block_hash_text(&ev->parent, text, sizeof text);
     buf_printf(out, " <%s", text);
     for (int i = 0; i < ev->n_hash; i++) {
@@ -205,17 +213,19 @@ static void all_forms_say_the_same(void **state)
 {
     (void)state;
     static const struct spec s[] = {
-        {.kind = KV_STORED, .hash = {5, 6}, .n_hash = 2, .size = 2, .group = 1, .window = 64, .medium = "GPU",
+        {.kind = KV_STORED, .hash = {5, 6}, .n_hash = 2, .size = 2, .group = 1, .window = 64,
+         .medium = "GPU",
          .layers = "sliding_window"},
         {.kind = KV_STORED, .hash = {-7}, .n_hash = 1, .parent = 6, .size = 3, .group = -1},
         {.kind = KV_REMOVED, .hash = {5}, .n_hash = 1, .group = 0, .medium = "CPU_PINNED"},
         {.kind = KV_CLEARED},
-        {.kind = KV_STORED, .hash = {9}, .n_hash = 1, .size = 1, .bytes = true, .no_tokens = true, .group = 0},
+        {.kind = KV_STORED, .hash = {9}, .n_hash = 1, .size = 1, .bytes = true, .no_tokens = true,
+         .group = 0},
     };
     static const char want[] =
-        "0 r3 g1 GPU sliding_window w64 s2: < 360287970189639685 432345564227567622=500,501,600,601\n"
-        "0 r3 g-1   w0 s3: <432345564227567622 -7=100700,100701,100702\n"
-        "1 r3 g0 CPU_PINNED  w0 s0: < 360287970189639685\n"
+        "0 r3 g1 GPU sliding_window w64 s2: < 360287970189639685 "
+        "432345564227567622=500,501,600,601\n0 r3 g-1   w0 s3: <432345564227567622 "
+        "-7=100700,100701,100702\n1 r3 g0 CPU_PINNED  w0 s0: < 360287970189639685\n"
         "2 r3 g-1   w0 s0: <\n"
         "0 r3 g0   w0 s1: < 0901020000000000000000000000000000000000000000000000000000000000\n";
     for (int form = 0; form < 4; form++) {
@@ -225,8 +235,10 @@ static void all_forms_say_the_same(void **state)
         put_batch(&b, s, 5, form, 3);
         assert_true(kv_batch_read(&batch, b.p, b.n, print_event, &got, &e));
         assert_string_equal(got.p, want);
-        assert_true(batch.n_event == 5 && batch.n_refused == 0 && batch.rank == 3 && batch.time == 1.5);
-        for (size_t n = 0; n < b.n; n++) { /* cut anywhere it is no batch, and no event is delivered */
+        assert_true(batch.n_event == 5 && batch.n_refused == 0 && batch.rank == 3 &&
+                    batch.time == 1.5);
+        /* cut anywhere it is no batch, and no event is delivered */
+        for (size_t n = 0; n < b.n; n++) {
             buf_clear(&got);
             assert_false(kv_batch_read(&batch, b.p, n, print_event, &got, &e));
             assert_int_equal(got.n, 0);
@@ -250,7 +262,8 @@ static void short_arrays_are_read(void **state)
     mp_text(&b, "BlockStored");
     mp_array(&b, 1), mp_negative(&b, -5);
     mp_nil(&b);
-    mp_array(&b, 2), mp_array(&b, 2), mp_uint(&b, 8), mp_uint(&b, 9), mp_array(&b, 2), mp_uint(&b, 9), mp_uint(&b, 4);
+    mp_array(&b, 2), mp_array(&b, 2), mp_uint(&b, 8), mp_uint(&b, 9), mp_array(&b, 2),
+        mp_uint(&b, 9), mp_uint(&b, 4);
     mp_uint(&b, 2);
     mp_nil(&b);
     mp_array(&b, 8); /* with metadata behind the medium */
@@ -368,14 +381,16 @@ static void apply_spec(struct kv_blocks *k, const struct spec *s, int rank)
     struct buf b = {0};
     struct kv_batch batch;
     put_batch(&b, s, 1, (int)below(4), rank);
-    assert_true(kv_batch_read(&batch, b.p, b.n, (void (*)(void *, const struct kv_event *))kv_blocks_apply, k, NULL));
+    assert_true(kv_batch_read(&batch, b.p, b.n,
+                              (void (*)(void *, const struct kv_event *))kv_blocks_apply, k, NULL));
     buf_free(&b);
 }
 
 /* Hash h > 1 has the parent h / 2, and tokens of its own: every path from the root is a prompt. */
 static struct spec store_of(int h, int group)
 {
-    return (struct spec){.kind = KV_STORED, .hash = {h}, .n_hash = 1, .parent = h / 2, .size = 2, .group = group,
+    return (struct spec){.kind = KV_STORED, .hash = {h}, .n_hash = 1, .parent = h / 2, .size = 2,
+                         .group = group,
                          .layers = group ? "sliding_window" : "full_attention", .window = group * 8,
                          .medium = "GPU"};
 }
@@ -415,7 +430,8 @@ static void blocks_are_those_of_a_list(void **state)
     uint64_t unknown = 0;
     kv_blocks_init(&k);
     for (int i = 0; i < 6000; i++) {
-        int h = 1 + (int)below(HASHES - 1), g = (int)below(GROUPS), rank = (int)below(RANKS), *at = &copies[rank][g][h];
+        int h = 1 + (int)below(HASHES - 1), g = (int)below(GROUPS), rank = (int)below(RANKS),
+            *at = &copies[rank][g][h];
         struct spec s = store_of(h, g);
         bool clear = below(300) == 0;
         s.kind = clear ? KV_CLEARED : below(2) ? KV_STORED : KV_REMOVED;
@@ -480,7 +496,8 @@ static void blocks_of_the_session_are_found(void **state)
         assert_int_equal(kv_blocks_chain(&k, chain, 8), 5);
         for (int i = 0; i < 5; i++)
             assert_true(chain[i].position == 2 * i && chain[i].n_token == 2 &&
-                        chain[i].held == (i == 2 ? 0u : i == 3 ? 3u : 1u)); /* the third is no longer stored */
+                        chain[i].held == (i == 2 ? 0u : i == 3 ? 3u : 1u)); /* the third is no
+                                                                               longer stored */
         kv_blocks_view(&k, &v);
         assert_true(v.n_session == 5 && v.group[0].n_session == 4 && v.group[1].n_session == 1);
         ids.v[5] = 1; /* another third block: the first two stay */
@@ -507,7 +524,8 @@ static void limits_are_counted(void **state)
         kv_blocks_sample(&k, (uint64_t)(i + 1) * 500000000); /* two a second */
     struct block_sample s[4];
     assert_int_equal(kv_blocks_samples(&k, s, 4), 4);
-    assert_true(s[3].ns - s[2].ns == 1000000000 && s[3].ns == (BLOCK_SAMPLES_KEPT + 5) * 500000000ull && s[3].blocks[0] == 1);
+    assert_true(s[3].ns - s[2].ns == 1000000000 &&
+                s[3].ns == (BLOCK_SAMPLES_KEPT + 5) * 500000000ull && s[3].blocks[0] == 1);
     kv_blocks_free(&k);
 }
 
@@ -574,7 +592,8 @@ static void a_gap_without_replay_is_counted(void **state)
     for (uint64_t seq = 0; seq < 10; seq++)
         assert_true(seq == 4 || seq == 5 || live(&f, seq, false, &from));
     struct blocks_view v = view_of(&f);
-    assert_true(v.batches == 8 && v.missed == 2 && v.before == 0 && !v.whole && v.group[0].blocks == 8);
+    assert_true(v.batches == 8 && v.missed == 2 && v.before == 0 && !v.whole &&
+                v.group[0].blocks == 8);
     struct spec clear = {.kind = KV_CLEARED};
     struct buf b = {0};
     uint8_t number[8];
@@ -603,7 +622,8 @@ static void a_gap_is_asked_for(void **state)
     assert_false(again(&f, UINT64_MAX));
     assert_true(live(&f, 3, true, &from) && live(&f, 4, false, &from) && live(&f, 5, false, &from));
     struct blocks_view v = view_of(&f);
-    assert_true(v.whole && v.batches == 6 && v.replayed == 6 && v.missed == 0 && v.group[0].copies == 6);
+    assert_true(v.whole && v.batches == 6 && v.replayed == 6 && v.missed == 0 &&
+                v.group[0].copies == 6);
     assert_false(live(&f, 8, false, &from));
     assert_int_equal(from, 6);
     assert_true(again(&f, 7)); /* 6 has left the server's memory */
@@ -637,15 +657,18 @@ static void messages_that_are_none_are_refused(void **state)
     struct blocks_view v = view_of(&f);
     assert_true(v.refused == 3 && v.batches == 2 && !v.whole && v.group[0].blocks == 1);
     assert_string_equal(v.wrong, "a sequence number is not of 8 bytes");
-    assert_string_equal(v.about, "blocks, reconstructed from events; some are missing, so the counts are not exact");
+    assert_string_equal(v.about, "blocks, reconstructed from events; some are missing, "
+                                 "so the counts are not exact");
     kv_feed_close(&f);
 }
 
 static void addresses(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", "h:1", "tcp://", "tcp://h", "tcp://h:", "tcp://:1", "tcp://*:1", "tcp://h:1x",
-                                      "http://h:1", "tcp://h:1,tcp://h:2", "tcp://h:1,replay=", "tcp://h:1,replay=h:2"};
+    static const char *const bad[] = {"", "h:1", "tcp://", "tcp://h", "tcp://h:", "tcp://:1",
+                                      "tcp://*:1", "tcp://h:1x",
+                                      "http://h:1", "tcp://h:1,tcp://h:2", "tcp://h:1,replay=",
+                                      "tcp://h:1,replay=h:2"};
     struct kv_address a;
     struct err e;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -666,8 +689,10 @@ static void a_recorded_run(void **state)
     uint64_t from;
     int n = recorded(f);
     feed_open(&feed, "tcp://h:1");
-    static const int32_t kv_cache[] = {2, 4, 516, 267, 204, 371, 291, 263, 1163, 1066, 36, 5, 204, 4, 2895, 333, 204,
-        324, 1163, 1066, 2275, 269, 914, 294, 1165, 299, 2006, 477, 448, 336, 1172, 709, 392, 353, 2404, 708, 19, 5};
+    static const int32_t kv_cache[] = {2, 4, 516, 267, 204, 371, 291, 263, 1163, 1066, 36, 5, 204,
+                                       4, 2895, 333, 204,
+        324, 1163, 1066, 2275, 269, 914, 294, 1165, 299, 2006, 477, 448, 336, 1172, 709, 392, 353,
+        2404, 708, 19, 5};
     kv_feed_session(&feed, kv_cache, 38);
     for (int i = 0; i < n; i++) {
         uint8_t number[8];
@@ -677,7 +702,8 @@ static void a_recorded_run(void **state)
             continue;
         struct blocks_view v = view_of(&feed);
         struct session_block s[4];
-        assert_true(v.whole && v.n_group == 3 && v.n_session == 2 && v.refused == 0 && v.unknown == 0);
+        assert_true(v.whole && v.n_group == 3 && v.n_session == 2 && v.refused == 0 &&
+                    v.unknown == 0);
         for (int g = 0; g < 3; g++) {
             const struct block_group *at = &v.group[g];
             assert_string_equal(at->kind, g < 2 ? "sliding_window" : "full_attention");
@@ -707,7 +733,8 @@ static struct blocks_view wait_for(struct blocks *b, uint64_t batches, uint64_t 
         usleep(5000);
     }
     if (v.batches < batches || v.refused < refused)
-        fail_msg("%llu batches and %llu refused came", (unsigned long long)v.batches, (unsigned long long)v.refused);
+        fail_msg("%llu batches and %llu refused came", (unsigned long long)v.batches,
+                 (unsigned long long)v.refused);
     return v;
 }
 
@@ -764,7 +791,8 @@ static void a_late_subscriber_asks_for_the_past(void **state)
     if (!blocks_open(&b, p.both, &e))
         fail_msg("%s", e.msg);
     struct blocks_view v = wait_for(&b, 7, 0);
-    assert_true(!v.whole && v.before == 5 && v.missed == 0 && v.replayed == 7 && v.group[0].blocks == 7);
+    assert_true(!v.whole && v.before == 5 && v.missed == 0 && v.replayed == 7 &&
+                v.group[0].blocks == 7);
     blocks_close(&b);
     kv_play_close(&p);
     buf_free(&batch);

@@ -1,5 +1,5 @@
-/* test_kv_fp8.c - cells in FP8 (--kv fp8): the codes are the nearest ones, a head depends on itself only, and
- * replies are the same whatever the shape of the tree, the page size and the chunk. */
+/* test_kv_fp8.c - cells in FP8 (--kv fp8): the codes are the nearest ones, a head depends on itself
+ * only, and replies are the same whatever the shape of the tree, the page size and the chunk. */
 #include "kernels/fp8.h"
 #include "tests/runtimes.h"
 
@@ -102,7 +102,8 @@ static void test_cells_are_whole_units(void **state)
     for (int kv = 1; kv <= 16; kv++)
         for (int dim = 8; dim <= 256; dim += 8) {
             size_t n = kv_cell_bytes(KV_FP8, kv, dim);
-            assert_true(n % 16 == 0 && n >= (size_t)(kv * dim + kv) && n < (size_t)(kv * dim + kv) + 16);
+            assert_true(n % 16 == 0 && n >= (size_t)(kv * dim + kv) &&
+                        n < (size_t)(kv * dim + kv) + 16);
             assert_int_equal(kv_cell_bytes(KV_BF16, kv, dim), 2 * kv * dim);
         }
 }
@@ -140,7 +141,8 @@ static void replies_equal(const char *target, const char *draft, const char *pre
         for (int i = 0; i < 8; i++) {
             struct runtime *r = &b[i % 3].r;
             const struct tree_shape *shape = i ? &shapes[i % 4] : NULL;
-            struct lane l = {.tap_row = -1, .seed = 5, .how = {.temperature = temperature, .top_p = 1}};
+            struct lane l = {.tap_row = -1, .seed = 5,
+                             .how = {.temperature = temperature, .top_p = 1}};
             ids_cat(&l.tok, first.tok.v, n_prompt);
             lane_prompt(r, &l, chunks[i % 3], shape ? &shapes[1] : NULL);
             lane_run(r, &l, 40, shape);

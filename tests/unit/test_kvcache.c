@@ -258,16 +258,18 @@ static void bytes_of(const struct world *w, const struct seq *s, struct buf *out
         buf_add(out, w->kv.full_of, (size_t)w->kv.pool[POOL_SWA].total * sizeof *w->kv.full_of);
     buf_add(out, s->col, (size_t)s->n_col * sizeof *s->col);
     buf_add(out, s->dcol, (size_t)s->n_dcol * sizeof *s->dcol);
-    buf_printf(out, "%d %d %d %llu", s->committed, s->drafted, s->swa_lo, (unsigned long long)s->tail);
+    buf_printf(out, "%d %d %d %llu", s->committed, s->drafted, s->swa_lo,
+               (unsigned long long)s->tail);
 }
 
-/* A pass of the target and one of the draft, whose cells nobody commits, of a random sequence. Returns the
- * columns that it has replaced. */
+/* A pass of the target and one of the draft, whose cells nobody commits, of a random sequence.
+ * Returns the columns that it has replaced. */
 static int undo_pass(struct world *w, int i)
 {
     struct seq *s = &w->seq[i];
     int32_t tok[TREE_MAX];
-    int rows = 1 + w_below(w, TREE_MAX), drafted = s->drafted, from = max_int(0, drafted - w_below(w, 2));
+    int rows = 1 + w_below(w, TREE_MAX), drafted = s->drafted,
+        from = max_int(0, drafted - w_below(w, 2));
     struct plan_req req = {.seq = s, .n = rows, .token = tok};
     for (int k = 0; k < rows; k++)
         tok[k] = 1 + w_below(w, 1000);
@@ -287,7 +289,8 @@ static int undo_pass(struct world *w, int i)
     return n;
 }
 
-/* A stopped step leaves the pages, their order and all cells as they were: a replay does not repeat it. */
+/* A stopped step leaves the pages, their order and all cells as they were: a replay does not repeat
+ * it. */
 static void test_what_is_undone_leaves_no_trace(void **state)
 {
     (void)state;

@@ -111,16 +111,22 @@ static void test_parts_that_were_not_asked_for_are_not_opened(void **state)
 static void test_shapes_that_cannot_be_are_refused(void **state)
 {
     (void)state;
-    static const struct { int page_size, context, full, swa, lanes, rows; const char *says; } bad[] = {
-        {3, 0, 0, 0, 0, 0, "page size 3"}, {128, 0, 0, 0, 0, 0, "page size 128"}, {-16, 0, 0, 0, 0, 0, "page size -16"},
-        {16, 15, 0, 0, 0, 0, "a context of 15 tokens"}, {16, -1, 0, 0, 0, 0, "a context of -1 tokens"},
-        {16, 0, 3, 0, 0, 0, "at least 4 pages"}, {16, 0, 0, 2, 0, 0, "at least 4 pages"}, {16, 0, 0, -5, 0, 0, "at least 4 pages"},
+    static const struct { int page_size, context, full, swa, lanes,
+                          rows; const char *says; } bad[] = {
+        {3, 0, 0, 0, 0, 0, "page size 3"}, {128, 0, 0, 0, 0, 0, "page size 128"},
+        {-16, 0, 0, 0, 0, 0, "page size -16"},
+        {16, 15, 0, 0, 0, 0, "a context of 15 tokens"},
+        {16, -1, 0, 0, 0, 0, "a context of -1 tokens"},
+        {16, 0, 3, 0, 0, 0, "at least 4 pages"}, {16, 0, 0, 2, 0, 0, "at least 4 pages"},
+        {16, 0, 0, -5, 0, 0, "at least 4 pages"},
         /* products that do not fit an int: of flags, and of a log that is replayed */
-        {64, 0, 1 << 25, 0, 0, 0, "the full pool would have 33554432 pages of 64 tokens: expected at most 2147483647"},
+        {64, 0, 1 << 25, 0, 0, 0, "the full pool would have 33554432 pages of 64 tokens: "
+                                  "expected at most 2147483647"},
         {64, 0, 1 << 28, 0, 0, 0, "the full pool would have 268435456 pages of 64 tokens"},
         {16, 0, 0, 1 << 28, 0, 0, "the swa pool would have 268435456 pages of 16 tokens"},
         {16, 0, 0, 0, INT32_MAX, 0, "65 conversations at once: expected at most 64"},
-        {16, 0, 0, 0, 1 << 25, 0, "65 conversations at once"}, {16, 0, 0, 0, 0, INT32_MAX, "2147483647 rows of a pass"},
+        {16, 0, 0, 0, 1 << 25, 0, "65 conversations at once"},
+        {16, 0, 0, 0, 0, INT32_MAX, "2147483647 rows of a pass"},
         {16, 0, 0, 0, 0, -1, "-1 rows of a pass"}};
     struct buf notices = {0};
     struct engine_opts o = opts(&notices);
@@ -141,7 +147,8 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
     }
     /* sizes that an int holds, and memory perhaps does not */
     struct kv_shape k;
-    const struct runtime_shape s = {.page_size = 1, .context = 64, .full_pages = INT32_MAX, .swa_pages = INT32_MAX};
+    const struct runtime_shape s = {.page_size = 1, .context = 64, .full_pages = INT32_MAX,
+                                    .swa_pages = INT32_MAX};
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     bool fits = pools_shape(&s, &l.model, NULL, &k, &e);
     assert_true(kv_bytes(&k) > UINT64_C(32) * INT32_MAX);
@@ -155,7 +162,8 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
 static void run_two_lanes(struct runtime *r)
 {
     struct err e = {0};
-    struct lane lane[2] = {{.tap_row = -1, .run_on = true}, {.tap_row = -1}}, *live[2] = {&lane[0], &lane[1]};
+    struct lane lane[2] = {{.tap_row = -1, .run_on = true}, {.tap_row = -1}},
+        *live[2] = {&lane[0], &lane[1]};
     struct step_limits lim[2] = {{9}, {9}};
     for (int i = 0; i < 200; i++)
         ids_add(&lane[0].tok, i % r->m->cfg.vocab);
@@ -170,7 +178,8 @@ static void run_two_lanes(struct runtime *r)
         lane_free(r, &lane[i]);
 }
 
-/* Windows that config.json may give: the first one made the pages of 17 windows, in tokens, wrap around an int. */
+/* Windows that config.json may give: the first one made the pages of 17 windows, in tokens, wrap
+ * around an int. */
 static void test_a_sliding_pool_is_no_larger_than_the_context_needs(void **state)
 {
     (void)state;

@@ -18,7 +18,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { LIMITED = !HAS_ASAN }; /* an address sanitizer reserves terabytes, so there is no limit to set there */
+enum { LIMITED = !HAS_ASAN }; /* an address sanitizer reserves terabytes, so there is no limit to
+                                 set there */
 
 enum { SLACK = 24 << 20 }; /* of address space: the allocator's arenas, a thread's stack */
 

@@ -1,6 +1,6 @@
-/* test_mapped.c - memory that is a file's (kernels/mapped.h): files that are cut, written to or deleted
- * while they are mapped, models that use their weights there, and the CPU's buffers that are filled
- * without being written (kernels/cpu/memory.c).
+/* test_mapped.c - memory that is a file's (kernels/mapped.h): files that are cut, written to or
+ * deleted while they are mapped, models that use their weights there, and the CPU's buffers that
+ * are filled without being written (kernels/cpu/memory.c).
  */
 #include "kernels/kernels.h"
 #include "kernels/mapped.h"
@@ -115,8 +115,8 @@ static void *read_all(void *arg)
     return (void *)sum;
 }
 
-/* Eight threads read behind the new end at once: zeros, and the check says so, also when the file has
- * its old size again. */
+/* Eight threads read behind the new end at once: zeros, and the check says so, also when the file
+ * has its old size again. */
 static void test_a_file_that_is_cut_reads_as_zeros(void **state)
 {
     (void)state;
@@ -314,7 +314,8 @@ static size_t resident(void)
 static void test_a_filled_buffer_holds_the_byte_and_takes_writes(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1, 4096, (1 << 20) - 1, 1 << 20, (3 << 20) + 5, (9 << 20) + 4096};
+    static const size_t sizes[] = {1, 4096, (1 << 20) - 1, 1 << 20, (3 << 20) + 5,
+                                   (9 << 20) + 4096};
     static const int bytes[] = {0xff, 0, 0x5a, 0xff};
     struct err e = {0};
     struct kdev *d = kernels_cpu.open(&(struct k_opts){.threads = 1}, &e);

@@ -334,8 +334,8 @@ static void test_open_blocks_do_not_jump(void **state)
     }
 }
 
-/* A long reply drawn every few tokens: each frame renders the open block at the end, and nothing above
- * it again, however long the reply is. */
+/* A long reply drawn every few tokens: each frame renders the open block at the end, and nothing
+ * above it again, however long the reply is. */
 static void test_streaming_is_linear(void **state)
 {
     (void)state;
@@ -346,7 +346,8 @@ static void test_streaming_is_linear(void **state)
     size_t final = 0;
     transcript_init(&t, false);
     for (int i = 0; i < BITS; i++) {
-        const char *bit = i % A_BLOCK == A_BLOCK - 1 ? "\n\n" : i % 9 ? "some words " : "and `code` ";
+        const char *bit = i % A_BLOCK == A_BLOCK - 1 ? "\n\n" : i % 9 ? "some words "
+                          : "and `code` ";
         transcript_append(&t, 1, ENTRY_REPLY, bit, strlen(bit));
         if (i % 4)
             continue;
@@ -354,7 +355,8 @@ static void test_streaming_is_linear(void **state)
         const struct entry *e = &t.entry[0];
         frames += e->frame == t.frame; /* it was rendered, from `final` on */
         if (e->done < final || (e->frame == t.frame && e->text.n - final > 2 * A_BLOCK * LONGEST))
-            fail_msg("%d bits: %zu of %zu bytes were rendered again", i, e->text.n - final, e->text.n);
+            fail_msg("%d bits: %zu of %zu bytes were rendered again", i, e->text.n - final,
+                     e->text.n);
         final = e->done;
     }
     assert_true(frames > BITS / 16 && final > t.entry[0].text.n - A_BLOCK * LONGEST);

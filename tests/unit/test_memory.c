@@ -1,7 +1,9 @@
-/* test_memory.c - how much memory each reader takes for a byte of its input (tests/SECURITY.md lists the factors).
+/* test_memory.c - how much memory each reader takes for a byte of its input (tests/SECURITY.md
+ * lists the factors).
  *
- * The inputs are those that need the most: many small values. Each is read in a process of its own, whose greatest size in
- * memory is that of the kernel's account, less what the process had before. */
+ * The inputs are those that need the most: many small values. Each is read in a process of its own,
+ * whose greatest size in memory is that of the kernel's account, less what the process had
+ * before. */
 #include "kernels/json_read.h"
 #include "kernels/sanitizers.h"
 #include "tests/history_kit.h"
@@ -47,7 +49,8 @@ static unsigned below(unsigned n)
 
 static void any_string(struct buf *b)
 {
-    static const char *const piece[] = {"a", "\\n", "\\u00e9", "\xC3\xA9", "[", "{", ",:", "\\\"", "0123456789abcdef"};
+    static const char *const piece[] = {"a", "\\n", "\\u00e9", "\xC3\xA9", "[", "{", ",:", "\\\"",
+                                        "0123456789abcdef"};
     buf_char(b, '"');
     for (unsigned n = below(4) ? below(4) : below(60); n; n--)
         buf_str(b, piece[below(9)]);
@@ -56,7 +59,8 @@ static void any_string(struct buf *b)
 
 static void any_value(struct buf *b, int depth)
 {
-    static const char *const word[] = {"0", "-1", "12345", "1.5e3", "true", "false", "null", "9007199254740993"};
+    static const char *const word[] = {"0", "-1", "12345", "1.5e3", "true", "false", "null",
+                                       "9007199254740993"};
     unsigned kind = below(depth ? 8 : 5), n = below(12);
     if (kind < 4)
         buf_str(b, word[below(8)]);
@@ -74,7 +78,8 @@ static void any_value(struct buf *b, int depth)
     }
 }
 
-/* The text is valid JSON: what Jansson takes for it, at its peak, is no more than is counted before. */
+/* The text is valid JSON: what Jansson takes for it, at its peak, is no more than is counted
+ * before. */
 static void assert_counted(const struct buf *b)
 {
     taken = peak = 0;
@@ -90,8 +95,10 @@ static void assert_counted(const struct buf *b)
 static void test_no_more_is_taken_than_is_counted(void **state)
 {
     (void)state;
-    static const char *const unit[] = {"{}", "[]", "1", "-1.5", "\"\"", "\"a\"", "null", "true", "[1]", "[[]]", "{\"a\":1}",
-                                       "{\"a\":{}}", "{\"a\":null}", "[1,2,3,4,5,6,7,8,9]", "\"\\u00e9\"",
+    static const char *const unit[] = {"{}", "[]", "1", "-1.5", "\"\"", "\"a\"", "null", "true",
+                                       "[1]", "[[]]", "{\"a\":1}",
+                                       "{\"a\":{}}", "{\"a\":null}", "[1,2,3,4,5,6,7,8,9]",
+                                       "\"\\u00e9\"",
                                        "{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9}"};
     struct buf b = {0};
     json_set_alloc_funcs(count_alloc, count_free);
@@ -128,7 +135,8 @@ static void test_no_more_is_taken_than_is_counted(void **state)
 }
 
 /* `n` bytes: head, then unit after unit with `between` them, then tail. */
-static void fill(struct buf *b, const char *head, const char *unit, const char *between, const char *tail, size_t n)
+static void fill(struct buf *b, const char *head, const char *unit, const char *between,
+                 const char *tail, size_t n)
 {
     buf_clear(b);
     buf_str(b, head);
@@ -144,9 +152,11 @@ static void test_too_many_small_values_are_refused_with_their_line(void **state)
 {
     (void)state;
     static const struct { const char *unit; bool ok; } row[] = {
-        {"{}", false}, {"[]", false}, {"[[]]", false}, {"{\"a\":{}}", false}, {"{\"a\":1}", false}, {"\"\"", false},
+        {"{}", false}, {"[]", false}, {"[[]]", false}, {"{\"a\":{}}", false}, {"{\"a\":1}", false},
+        {"\"\"", false},
         {"1", true}, {"12345", true}, {"null", true}, {"\"some text\"", true},
-        {"{\"role\":\"user\",\"content\":\"a\"}", true}, {"{\"token\":\"a\",\"logprob\":-0.1,\"bytes\":[97]}", true}};
+        {"{\"role\":\"user\",\"content\":\"a\"}", true},
+        {"{\"token\":\"a\",\"logprob\":-0.1,\"bytes\":[97]}", true}};
     struct buf b = {0};
     json_set_alloc_funcs(count_alloc, count_free);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -157,7 +167,9 @@ static void test_too_many_small_values_are_refused_with_their_line(void **state)
         if ((v != NULL) != row[i].ok)
             fail_msg("%s, again and again: %s", row[i].unit, v ? "was read" : why.text);
         assert_true(peak <= (size_t)JSON_FACTOR * b.n + JSON_SPARE);
-        assert_true(row[i].ok || (peak == 0 && why.line == 1 && json_error_code(&why) == json_error_out_of_memory));
+        assert_true(row[i].ok ||
+                    (peak == 0 && why.line == 1 &&
+                     json_error_code(&why) == json_error_out_of_memory));
         json_decref(v);
         fill(&b, "[", row[i].unit, ",", "]", 10000); /* a small text is read, whatever is in it */
         v = json_parse(b.p, b.n, 0, &why);
@@ -201,7 +213,8 @@ static void test_parsing_ends_when_it_is_stopped(void **state)
 
 /* ---- what a process takes -------------------------------------------------------------------- */
 
-/* The greatest size of this process in memory, in bytes, since the last call with `reset`; 0: not known. */
+/* The greatest size of this process in memory, in bytes, since the last call with `reset`; 0: not
+ * known. */
 static size_t most_memory(bool reset)
 {
     char line[256];
@@ -303,7 +316,8 @@ static bool read_body(const struct buf *in)
 {
     struct ask a;
     struct refusal r = {0};
-    const struct ask_of of = {.model = "m", .tok = tok, .context = 1 << 30, .vocab = 100, .top_p = 1};
+    const struct ask_of of = {.model = "m", .tok = tok, .context = 1 << 30, .vocab = 100,
+                              .top_p = 1};
     return ask_read(&a, &of, false, in->p, in->n, &r);
 }
 
@@ -329,7 +343,8 @@ static bool read_stream(const struct buf *in)
     struct err e;
     struct wire w = {.form = WIRE_SSE};
     for (size_t at = 0; at < in->n; at += 65536)
-        if (!wire_feed(&w, in->p + at, in->n - at < 65536 ? in->n - at : 65536, take_answer, NULL, &e))
+        if (!wire_feed(&w, in->p + at, in->n - at < 65536 ? in->n - at : 65536, take_answer, NULL,
+                       &e))
             return false;
     return wire_end(&w, take_answer, NULL, &e);
 }
@@ -370,9 +385,11 @@ static const struct text {
     {"config.json: empty objects", read_config, "{\"a\":[", "{}", ",", "]}", 36},
     {"config.json: digits", read_config, "{\"a\":[", "1", ",", "]}", 36},
     {"config.json: a string", read_config, "{\"a\":\"", "aaaaaaaa", "", "\"}", 36},
-    {"a header: entries", read_safetensors, "{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", 36},
+    {"a header: entries", read_safetensors, "{",
+     "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", 36},
     {"a header: objects", read_safetensors, "{\"__metadata__\":{},\"a\":[", "{}", ",", "]}", 36},
-    {"tokenizer.json: a vocabulary", read_tokenizer, "{\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":[],\"vocab\":{",
+    {"tokenizer.json: a vocabulary", read_tokenizer,
+     "{\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":[],\"vocab\":{",
      "\"%x\":%u", ",", "}}}", 16},
     {"tokenizer.json: added tokens", read_tokenizer,
      "{\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":[],\"vocab\":{\"a\":0}},\"added_tokens\":[",
@@ -384,17 +401,21 @@ static const struct text {
     {"a body: empty objects", read_body, "{\"model\":\"m\",\"prompt\":[", "{}", ",", "]}", 48},
     {"a body: ids", read_body, "{\"model\":\"m\",\"prompt\":[", "1", ",", "]}", 48},
     {"a body: text", read_body, "{\"model\":\"m\",\"prompt\":\"", "a b ", "", "\"}", 48},
-    {"a record: messages", read_record, "{\"messages\":[", "{\"role\":\"user\",\"content\":\"a\"}", ",", "]}", 48},
-    {"a record: ids", read_record, "{\"prompt\":[1],\"choices\":[{\"text\":\"a\",\"token_ids\":[", "1", ",", "]}]}", 48},
+    {"a record: messages", read_record, "{\"messages\":[", "{\"role\":\"user\",\"content\":\"a\"}",
+     ",", "]}", 48},
+    {"a record: ids", read_record, "{\"prompt\":[1],\"choices\":[{\"text\":\"a\",\"token_ids\":[",
+     "1", ",", "]}]}", 48},
     {"a record: objects", read_record, "{\"prompt\":\"a\",\"choices\":[", "{}", ",", "]}", 48},
     {"a record: log probabilities", read_record,
-     "{\"prompt\":\"a\",\"choices\":[{\"message\":{\"content\":\"a\"},\"logprobs\":{\"content\":[", "{\"token\":\"a\",\"logprob\":-1}", ",",
-     "]}}]}", 48},
-    {"a stream: an event of digits", read_stream, "data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[", "1", ",", "]}]}\n\n", 40},
+     "{\"prompt\":\"a\",\"choices\":[{\"message\":{\"content\":\"a\"},\"logprobs\":{\"content\":[",
+     "{\"token\":\"a\",\"logprob\":-1}", ",", "]}}]}", 48},
+    {"a stream: an event of digits", read_stream,
+     "data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[", "1", ",", "]}]}\n\n", 40},
     {"a stream: an event of objects", read_stream, "data: {\"choices\":[", "{}", ",", "]}\n\n", 40},
     {"a stream: log probabilities", read_stream,
      "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"logprobs\":{\"content\":[",
-     "{\"token\":\"a\",\"logprob\":-1,\"top_logprobs\":[{\"token\":\"a\",\"logprob\":-1}]}", ",", "]}}]}\n\n", 40},
+     "{\"token\":\"a\",\"logprob\":-1,\"top_logprobs\":[{\"token\":\"a\",\"logprob\":-1}]}", ",",
+     "]}}]}\n\n", 40},
     {"a stream: lines", read_stream, "", "data: 1\n", "", "\n\n", 40},
     {"a stream: events", read_stream, "", "data: {\"choices\":[]}\n\n", "", "", 40},
     {"metrics: samples", read_metrics, "", "a 1\n", "", "", 4},
@@ -419,7 +440,8 @@ static void fill_numbered(struct buf *b, const struct text *t)
 
 static void within(const char *what, const struct buf *in, struct used u, int factor)
 {
-    print_message("# %-29s %-8s %5.1f bytes for each of %zu: at most %d\n", what, u.accepted ? "accepted" : "refused",
+    print_message("# %-29s %-8s %5.1f bytes for each of %zu: at most %d\n", what,
+                  u.accepted ? "accepted" : "refused",
                   (double)u.bytes / (double)in->n, in->n, factor);
 #if !HAS_ASAN /* whose shadow and quarantine are counted, too */
     if (u.bytes > (size_t)factor * in->n + SPARE_BYTES)
@@ -456,11 +478,13 @@ static void begin_gguf(struct gw *w)
     gw_tensor(w, "token_embd.weight", GGUF_F32, 2, (const int64_t[]){1, 1}, "abcd", 4);
 }
 
-/* GGUF files of short keys, of empty strings, of small tensors, and of experts that are each a tensor. */
+/* GGUF files of short keys, of empty strings, of small tensors, and of experts that are each a
+ * tensor. */
 static void test_the_reader_of_gguf(void **state)
 {
     (void)state;
-    static const char *const what[] = {"GGUF: keys", "GGUF: tokens", "GGUF: tensors", "GGUF: experts"};
+    static const char *const what[] = {"GGUF: keys", "GGUF: tokens", "GGUF: tensors",
+                                       "GGUF: experts"};
     static char zeros[4096];
     for (int k = 0; k < 4; k++) {
         struct gw w = {0};
@@ -496,7 +520,8 @@ static void test_the_reader_of_kv_events(void **state)
     static const uint8_t head[] = {0x92, 0, 0xdd, 0, 0, 0, 8};
     buf_add(&b, head, sizeof head);
     for (int e = 0; e < 8; e++) { /* ["BlockStored", 65536 hashes, nil, 0 tokens, 1] */
-        static const uint8_t event[] = {0x95, 0xab, 'B', 'l', 'o', 'c', 'k', 'S', 't', 'o', 'r', 'e', 'd', 0xdd, 0, 1, 0, 0}, end[] = {0xc0, 0x90, 1};
+        static const uint8_t event[] = {0x95, 0xab, 'B', 'l', 'o', 'c', 'k', 'S', 't', 'o', 'r',
+                                        'e', 'd', 0xdd, 0, 1, 0, 0}, end[] = {0xc0, 0x90, 1};
         buf_add(&b, event, sizeof event);
         for (int i = 0; i < 65536; i++) {
             const uint8_t hash[] = {0xce, (uint8_t)e, (uint8_t)(i >> 8), (uint8_t)i, 7};

@@ -1,6 +1,6 @@
-/* test_model_variants.c - rope and variants of targets: prefixes, spellings, missing and superfluous
- * entries. Checkpoints are rewritten on the spot; numbers come from published formulas, computed
- * here or quoted in double precision. */
+/* test_model_variants.c - rope and variants of targets: prefixes, spellings, missing and
+ * superfluous entries. Checkpoints are rewritten on the spot; numbers come from published formulas,
+ * computed here or quoted in double precision. */
 #include "tests/model_kit.h"
 
 /* ---- rope ---- */

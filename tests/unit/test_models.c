@@ -247,7 +247,8 @@ static void test_assistant_binds_every_tensor(void **state)
         assert_int_equal(d.layer[i].kv_src, i == 3 ? 5 : 4);
     }
     assert_int_equal(bound, st_count(s));
-    assert_true(!strcmp(d.kind, "frozen-kv") && d.kv_full == 5 && d.kv_swa == 4 && d.target_hidden == 64);
+    assert_true(!strcmp(d.kind, "frozen-kv") && d.kv_full == 5 && d.kv_swa == 4 &&
+                d.target_hidden == 64);
     assert_true(d.n_centroid == 20 && d.centroid_top == 4 && d.draft_vocab == 600 && d.cfg.tied);
     assert_true(d.head.data == d.embed.data && d.cfg.final_softcap == 0 && d.n_capture == 0);
     int64_t order[600];

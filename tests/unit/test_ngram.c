@@ -149,7 +149,8 @@ static void test_trees_are_those_of_a_brute_force_matcher(void **state)
     must(d != NULL, &e);
     for (int i = 0; i < CASES; i++) {
         int32_t token[CONTEXT];
-        int n = 2 + below(CONTEXT - 1), alphabet = 1 + below(i % 2 ? 4 : 24), period = 1 + below(40);
+        int n = 2 + below(CONTEXT - 1), alphabet = 1 + below(i % 2 ? 4 : 24),
+            period = 1 + below(40);
         bool periodic = below(3) == 0;
         for (int k = 0; k < n; k++)
             token[k] = periodic && k >= period && below(12) ? token[k - period] : below(alphabet);
@@ -178,7 +179,8 @@ static void test_trees_are_those_of_a_brute_force_matcher(void **state)
         branched += got.n - 1 > tree_depth(&got);
         deep += tree_depth(&got) > 4;
     }
-    assert_true(full > CASES / 20 && empty > CASES / 40 && branched > CASES / 20 && deep > CASES / 20);
+    assert_true(full > CASES / 20 && empty > CASES / 40 && branched > CASES / 20 &&
+                deep > CASES / 20);
     drafter_close(d);
     draft_free(&w);
 }

@@ -187,8 +187,8 @@ static const struct key {
     {"attn_logit_softcapping", "2.0", "null", " gemma2 "},
     {"final_logit_softcapping", "3.0", "null", " gemma2 gemma3 gemma4 "},
     {"query_pre_attn_scalar", "5", "null", " gemma2 gemma3 "},
-    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 smollm3 "
-                                        "qwen3moe mellum granite granitemoe "},
+    {"attention_bias", "true", "false", " llama qwen3 gemma2 gemma3 gemma4 olmo3 gptoss olmo2 "
+                                        "smollm3 qwen3moe mellum granite granitemoe "},
     {"mlp_bias", "true", "false", " "},
     {"hidden_act", "\"relu\"", "null", " llama qwen3 mistral olmo3 olmo2 smollm3 exaone4 "
                                      "ministral3 phi3 qwen3moe mellum granite granitemoe "},
@@ -198,7 +198,8 @@ static const struct key {
     {"attention_chunk_size", "4", "null", " "},
     {"kv_sharing_modes", "[\"reuse\", \"reuse\", \"reuse\"]", "null", " "},
     {"fusion_config", "{\"mlp\": true}", "null", " "},
-    {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 exaone4 "
+    {"sliding_window", "3", "null", " qwen3 mistral gemma2 gemma3 gemma4 olmo3 gptoss smollm3 "
+                                    "exaone4 "
                                    "ministral3 phi3 qwen3moe mellum granite granitemoe "},
     {"layer_types", "[\"sliding_attention\"]", "null", " qwen3 gemma2 gemma3 gemma4 olmo3 gptoss "
                                                      "smollm3 exaone4 mellum granite granitemoe "},
@@ -435,7 +436,8 @@ static const struct spelling {
     {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1]"}}, {{0}}, "no_rope_layers"},
     {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1, \"0\"]"}}, {{0}}, "no_rope_layers"},
     {"smollm3-b", {{"no_rope_layers", "[1, 0, 1, 1, 0, 1, 1]"}}, {{0}}, NULL},
-    {"smollm3-b", {{"no_rope_layers", NULL}, {"no_rope_layer_interval", "2"}, {"layer_types", NULL}},
+    {"smollm3-b",
+     {{"no_rope_layers", NULL}, {"no_rope_layer_interval", "2"}, {"layer_types", NULL}},
      {{"no_rope_layers", "[1, 0, 1, 0, 1]"}, {"layer_types", NULL}}, NULL},
     {"smollm3-b", {{"layer_types", NULL}}, {{0}}, NULL},
     {"smollm3-b", {{"use_sliding_window", "false"}}, {{0}}, "layer_types"},

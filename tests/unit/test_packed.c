@@ -5,8 +5,10 @@
 #include "kernels/packed.h"
 #include "tests/kernel_test.h"
 
-static const enum dtype packed_types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,   DT_Q2_K,  DT_Q3_K,
-                                          DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_NVFP4};
+static const enum dtype packed_types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,   DT_Q2_K,
+                                          DT_Q3_K,
+                                          DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
+                                          DT_NVFP4};
 enum { N_TYPES = sizeof packed_types / sizeof *packed_types, GOLDEN = 16384 };
 
 static enum dtype type_named(const char *name)
@@ -27,7 +29,8 @@ static void put_half(uint8_t *p, uint16_t h)
 /* The blocks of tests/peers/packed.py. */
 static uint8_t *golden_blocks(enum dtype t, int number)
 {
-    static const uint16_t extreme[8] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff, 0xfbff, 0x0400, 0x3c00};
+    static const uint16_t extreme[8] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff, 0xfbff, 0x0400,
+                                        0x3c00};
     static const uint8_t exponents[8] = {0, 1, 2, 3, 127, 128, 251, 252};
     const struct packed_format *f = packed_format(t);
     size_t n = GOLDEN / (size_t)f->elements, size = (size_t)f->bytes;
@@ -59,7 +62,8 @@ static void test_values_are_those_of_gguf(void **state)
     int number, elements, bytes, seen = 0;
     float *y = xmalloc(GOLDEN * sizeof *y);
     uint16_t *h = xmalloc(GOLDEN * sizeof *h);
-    while (fscanf(f, "%15s %d %d %d %64s %64s", name, &number, &elements, &bytes, floats_hash, bf16_hash) == 6) {
+    while (fscanf(f, "%15s %d %d %d %64s %64s", name, &number, &elements, &bytes, floats_hash,
+                  bf16_hash) == 6) {
         enum dtype t = type_named(name);
         assert_int_equal(packed_format(t)->elements, elements);
         assert_int_equal(packed_format(t)->bytes, bytes);
@@ -121,7 +125,7 @@ static void test_scales_that_are_not_finite_are_found(void **state)
     }
 }
 
-/* ---- operations: a packed tensor, and its twin in bf16 ---------------------------------------- */
+/* ---- operations: a packed tensor, and its twin in bf16 --------------------------------------- */
 
 static uint16_t random_half(void) /* 2^-10 to 2^-5, either sign */
 {
@@ -379,8 +383,10 @@ static void test_bytes_of_rows(void **state)
     assert_false(dtype_bytes_fit(DT_Q4_K, 1, (const int64_t[]){-256}, &n));
     assert_false(dtype_bytes_fit(DT_F32, 2, (const int64_t[]){-1, 2}, &n));
     assert_false(dtype_bytes_fit(DT_OTHER, 1, (const int64_t[]){2}, &n));
-    assert_false(dtype_bytes_fit(DT_F32, 2, (const int64_t[]){(int64_t)1 << 40, (int64_t)1 << 22}, &n));
-    assert_false(dtype_bytes_fit(DT_Q8_0, 3, (const int64_t[]){(int64_t)1 << 30, (int64_t)1 << 30, 32}, &n));
+    assert_false(dtype_bytes_fit(DT_F32, 2, (const int64_t[]){(int64_t)1 << 40, (int64_t)1 << 22},
+                                 &n));
+    assert_false(dtype_bytes_fit(DT_Q8_0, 3,
+                                 (const int64_t[]){(int64_t)1 << 30, (int64_t)1 << 30, 32}, &n));
     assert_int_equal(n, 77);
 }
 

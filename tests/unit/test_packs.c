@@ -70,8 +70,8 @@ static struct hdb *open_pack(void)
 
 static int times_named(const struct pack_rule *r, const char *column)
 {
-    return pack_names(r->facts, column) + pack_names(r->paths, column) + pack_names(r->ids, column) +
-           pack_names(r->text, column) + pack_names(r->never, column);
+    return pack_names(r->facts, column) + pack_names(r->paths, column) +
+           pack_names(r->ids, column) + pack_names(r->text, column) + pack_names(r->never, column);
 }
 
 static const struct pack_rule *rule_of(const char *table)
@@ -159,8 +159,10 @@ static void test_a_pack_keeps_what_its_level_says(void **state)
         for (size_t i = 0; i < sizeof same / sizeof *same; i++)
             assert_int_equal(sql_int(d, same[i]), sql_int(log, same[i]));
         long long tokens = sql_int(d, "SELECT sum(token) FROM v_token");
-        assert_int_equal(tokens == sql_int(log, "SELECT sum(token) FROM v_token"), level != PACK_SHAPE);
-        assert_int_equal(sql_int(d, "SELECT count(*) FROM turn_fts WHERE turn_fts MATCH 'marmalade'"),
+        assert_int_equal(tokens == sql_int(log, "SELECT sum(token) FROM v_token"),
+                         level != PACK_SHAPE);
+        assert_int_equal(sql_int(d, "SELECT count(*) FROM turn_fts WHERE turn_fts MATCH "
+                                    "'marmalade'"),
                          level == PACK_TEXT ? 5 : 0);
         hdb_close(d);
     }
@@ -195,7 +197,8 @@ static void test_a_slice_ends_with_its_turn_and_keeps_its_trees(void **state)
     struct err e = {0};
     make_log(9);
     struct hdb *log = read_open(), *d;
-    struct pack_opts o = {.level = PACK_IDS, .from_turn = 3, .from_step = 1, .to_turn = 5, .to_step = 2};
+    struct pack_opts o = {.level = PACK_IDS, .from_turn = 3, .from_step = 1, .to_turn = 5,
+                          .to_step = 2};
     if (!hdb_pack(log, ID, &o, pack_path, &a, &e))
         fail_msg("%s", e.msg);
     assert_string_equal(a.trees, "3.1..5.2");
@@ -213,7 +216,8 @@ static void test_a_slice_ends_with_its_turn_and_keeps_its_trees(void **state)
     assert_int_equal(e.kind, ERR_NEGATIVE);
     assert_non_null(strstr(e.msg, "has no turn 12; its newest is turn 9"));
     assert_int_equal(access(pack_path, F_OK), -1);
-    o = (struct pack_opts){.level = PACK_IDS, .from_turn = 2, .from_step = 90, .to_turn = 2, .to_step = 95};
+    o = (struct pack_opts){.level = PACK_IDS, .from_turn = 2, .from_step = 90, .to_turn = 2,
+                           .to_step = 95};
     assert_false(hdb_pack(log, ID, &o, pack_path, &a, &e));
     assert_int_equal(e.kind, ERR_NEGATIVE);
     hdb_close(log);
@@ -255,7 +259,8 @@ static void test_a_fork_is_packed_with_its_parents(void **state)
         assert_int_equal(have.turn[i].reply.tokens.n, want.turn[i].reply.tokens.n);
     }
     int n[2] = {0}, m[2] = {0};
-    assert_true(hdb_turns(d, CHILD, 0, count_rows, n, &e) == hdb_turns(log, CHILD, 0, count_rows, m, &e));
+    assert_true(hdb_turns(d, CHILD, 0, count_rows, n, &e) == hdb_turns(log, CHILD, 0, count_rows, m,
+                                                                       &e));
     assert_memory_equal(n, m, sizeof n);
     assert_int_equal(sql_int(d, "SELECT count(*) FROM session"), 2);
     struct session_row row;
@@ -345,7 +350,8 @@ static void test_every_changed_byte_is_noticed(void **state)
     assert_true(buf_read_file(&file, pack_path, 64 << 20, NULL));
     int flips = 0;
     for (int i = 0; i < 400; i++) {
-        size_t at = i < 100 ? (size_t)i : i < 185 ? file.n - 85 + (size_t)(i - 100) : (size_t)roll(file.n);
+        size_t at = i < 100 ? (size_t)i : i < 185 ? file.n - 85 + (size_t)(i - 100)
+                                                  : (size_t)roll(file.n);
         char was = file.p[at];
         file.p[at] = (char)(was ^ (1 << roll(8)));
         write_file(&file);
@@ -378,7 +384,8 @@ static void test_every_edit_is_noticed(void **state)
     static const char *const edit[] = {
         "UPDATE turn SET n_accepted = n_accepted + 1 WHERE id = 2", "DELETE FROM step WHERE id = 3",
         "DELETE FROM tree", "UPDATE pack SET value = 'text' WHERE name = 'keeps'",
-        "INSERT INTO event(session_id, turn, step, kind, text, created_ms) VALUES('" ID "',0,0,'notice','x',1)",
+        "INSERT INTO event(session_id, turn, step, kind, text, "
+        "created_ms) VALUES('" ID "',0,0,'notice','x',1)",
         "CREATE VIEW turn_view AS SELECT 1", "PRAGMA user_version=77",
     };
     struct pack_about a;
@@ -401,14 +408,15 @@ static void test_a_hostile_pack_is_refused(void **state)
     static const struct {
         const char *sql, *why;
     } plant[] = {
-        {"CREATE TRIGGER t AFTER INSERT ON turn BEGIN DELETE FROM step; END", "aerie did not make it"},
+        {"CREATE TRIGGER t AFTER INSERT ON turn BEGIN DELETE FROM step; END",
+         "aerie did not make it"},
         {"CREATE VIEW v AS SELECT load_extension('x')", "aerie did not make it"},
         {"DROP TABLE tree", "is missing"},
         {"PRAGMA user_version=99", "schema version 99"},
         {"PRAGMA user_version=0", "no pack"},
         {"DELETE FROM pack", "does not say which session"},
-        {"PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql='CREATE TABLE turn(x)' WHERE name='turn'",
-         ""},
+        {"PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql='CREATE TABLE turn(x)' WHERE "
+         "name='turn'", ""},
     };
     struct pack_about a;
     make_log(1);

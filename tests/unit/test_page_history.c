@@ -75,7 +75,8 @@ static void test_packed_events_come_back(void **state)
         assert_memory_equal(&l, &back, sizeof l);
         assert_true(b.n <= (size_t)(PAGE_PACK_HEAD + PAGE_PACK_RUN * n));
         free(got);
-        for (int k = 0; k < 20; k++) { /* damaged: refused, or read as other events, never a crash */
+        /* damaged: refused, or read as other events, never a crash */
+        for (int k = 0; k < 20; k++) {
             struct page_history h = {0};
             b.p[below((int)b.n)] ^= (char)(1 << below(8));
             if (page_unpack(b.p, b.n - (size_t)below(2), &back, &got, &m, &e))
@@ -234,7 +235,8 @@ static void seek(const struct page_tape *tape, const struct seen *s, bool *held)
     buf_free(&whole);
 }
 
-/* The tape is an unbroken run of steps that ends with the newest; a step that is not there is not found. */
+/* The tape is an unbroken run of steps that ends with the newest; a step that is not there is not
+ * found. */
 static void seek_all(const struct page_tape *tape, const struct seen *seen, int n)
 {
     bool before = false, held = false;
@@ -249,10 +251,11 @@ static void seek_all(const struct page_tape *tape, const struct seen *seen, int 
     buf_free(&none);
 }
 
-/* All changes of all pages, as struct page_change, and the changes of one page up to one of them, newest
+/* All changes of all pages, as struct page_change, and the changes of one page up to one of them,
+ * newest
  * first: back to where the pool was emptied without this page. */
-static int changes_of(const struct buf *all, int upto, enum pool_id pool, int page, struct page_change *out,
-                      int max)
+static int changes_of(const struct buf *all, int upto, enum pool_id pool, int page,
+                      struct page_change *out, int max)
 {
     const struct page_change *c = (const void *)all->p;
     int n = 0;
@@ -287,7 +290,8 @@ static void walk_some(const struct page_tape *tape, const struct buf *all, const
         assert_true(complete ? w.n == n : w.n <= n);
         for (int j = 0; j < w.n; j++)
             assert_true(got[j].turn == want[j].turn && got[j].step == want[j].step &&
-                        got[j].event.op == want[j].event.op && got[j].event.refs == want[j].event.refs &&
+                        got[j].event.op == want[j].event.op &&
+                        got[j].event.refs == want[j].event.refs &&
                         got[j].event.column == want[j].event.column && got[j].event.page == w.page);
         page_walk_end(&w);
         assert_true(w.n == 0 || got[w.n - 1].turn == want[0].turn);
@@ -321,7 +325,8 @@ static bool fold_steps(int page_size, int window, bool draft, size_t budget)
         page_pack(&l, w.kv.log.since, w.kv.log.n_since, &change);
         step = below(30) ? step + 1 : (turn += 1 + below(3), 1);
         for (int k = 0; k < w.kv.log.n_since; k++)
-            buf_add(&all, &(struct page_change){turn, step, w.kv.log.since[k]}, sizeof(struct page_change));
+            buf_add(&all, &(struct page_change){turn, step, w.kv.log.since[k]},
+                    sizeof(struct page_change));
         upto[i] = (int)(all.n / sizeof(struct page_change));
         w.kv.log.n_since = 0;
         must(page_history_apply(&h, change.p, change.n, &e), &e);
@@ -338,7 +343,8 @@ static bool fold_steps(int page_size, int window, bool draft, size_t budget)
         buf_free(&whole);
     }
     seek_all(&tape, seen, STEPS);
-    bool left = tape.group[0]->at[0].step != seen[0].step || tape.group[0]->at[0].turn != seen[0].turn;
+    bool left = tape.group[0]->at[0].step != seen[0].step ||
+                tape.group[0]->at[0].turn != seen[0].turn;
     assert_true(budget || !left);
     walk_some(&tape, &all, upto, seen, STEPS, !left);
     buf_free(&all);

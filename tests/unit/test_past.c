@@ -5,7 +5,8 @@
 
 static void say(struct history *h, const char *id, int n, const char *text, bool regen)
 {
-    struct event begin = event_of(EV_TURN_BEGIN, id, n, text), end = event_of(EV_TURN_END, id, n, text);
+    struct event begin = event_of(EV_TURN_BEGIN, id, n, text),
+        end = event_of(EV_TURN_END, id, n, text);
     ids_add(&begin.tokens, n);
     ids_add(&end.tokens, n);
     begin.regen = regen;
@@ -169,7 +170,8 @@ static void test_sessions_are_sorted_by_when_they_were_used(void **state)
 static void yield(struct history *h, const char *id, int turn, int n, int m)
 {
     struct event begin = event_of(EV_TURN_BEGIN, id, turn, "x");
-    struct event step = event_of(EV_STEP, id, turn, NULL), end = event_of(EV_TURN_END, id, turn, "x");
+    struct event step = event_of(EV_STEP, id, turn, NULL),
+        end = event_of(EV_TURN_END, id, turn, "x");
     step.step = 1;
     for (int i = 0; i < n; i++)
         ids_add(&step.tokens, 7 + i);

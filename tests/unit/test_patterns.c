@@ -258,7 +258,8 @@ static void test_matching_ends_when_it_is_stopped(void **state)
 /* ---- normal forms ---- */
 
 /* What limit.c and normal_form() rely on, for each character of this Unicode version: how far a
- * normal form shortens it, and that no two characters of a composition are of different clusters. */
+ * normal form shortens it, and that no two characters of a composition are of different
+ * clusters. */
 static void test_every_character_composes_within_a_cluster(void **state)
 {
     (void)state;
@@ -268,12 +269,14 @@ static void test_every_character_composes_within_a_cluster(void **state)
         char s[4];
         if (!utf8proc_codepoint_valid(c))
             continue;
-        utf8proc_ssize_t k = utf8proc_decompose_char(c, v, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &last);
+        utf8proc_ssize_t k = utf8proc_decompose_char(c, v, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                                                     &last);
         utf8proc_ssize_t bytes = utf8proc_encode_char(c, (uint8_t *)s);
         assert_true(k >= 1 && k <= 32);
         assert_true(4 * k <= 6 * bytes);
         for (int i = 1; i < k; i++)
-            if (utf8proc_get_property(v[i])->combining_class == 0 && utf8proc_grapheme_break(v[i - 1], v[i]))
+            if (utf8proc_get_property(v[i])->combining_class == 0 &&
+                utf8proc_grapheme_break(v[i - 1], v[i]))
                 fail_msg("U+%04X is composed of two clusters", (unsigned)c);
     }
 }
@@ -281,9 +284,11 @@ static void test_every_character_composes_within_a_cluster(void **state)
 /* A text whose normal form is made in parts has that of the whole. */
 static void test_normal_forms_are_made_in_parts(void **state)
 {
-    static const int32_t pick[] = {'a', 'e', ' ', 0x300, 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0xAC00, 0xE9, 0x4E00,
+    static const int32_t pick[] = {'a', 'e', ' ', 0x300, 0x301, 0x323, 0x1100, 0x1161, 0x11A8,
+                                   0xAC00, 0xE9, 0x4E00,
                                    0x3099, 0x304B, 0x9C7, 0x9BE, 0x1F600, 0x212B, 0x344};
-    static const int form[] = {UTF8PROC_STABLE | UTF8PROC_COMPOSE, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+    static const int form[] = {UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+                               UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
                                UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT};
     (void)state;
     for (int k = 0; k < 3; k++) {
@@ -298,7 +303,8 @@ static void test_normal_forms_are_made_in_parts(void **state)
         text.n--;
         work_bound(&w, text.n);
         assert_true(normalize(&t, text.p, text.n, &w, NULL));
-        utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text.p, (utf8proc_ssize_t)text.n, &want, (utf8proc_option_t)form[k]);
+        utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text.p, (utf8proc_ssize_t)text.n, &want,
+                                          (utf8proc_option_t)form[k]);
         assert_int_equal(w.text.n, n);
         assert_memory_equal(w.text.p, want, (size_t)n);
         free(want);

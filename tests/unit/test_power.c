@@ -97,7 +97,8 @@ static void make_crashed(void)
     assert_true(history_flush(h, 60000));
     char folder[200];
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(db_path, '/') - db_path), db_path);
-    shell("mkdir %s.crashed && cp %s/* %s.crashed && rm %s.crashed/*-shm", folder, folder, folder, folder);
+    shell("mkdir %s.crashed && cp %s/* %s.crashed && rm %s.crashed/*-shm", folder, folder, folder,
+          folder);
     history_close(h);
     shell("rm -r %s && mv %s.crashed %s", folder, folder, folder);
     free_turn(&t);
@@ -128,7 +129,8 @@ static void make_side_file(void)
 static void make_damaged(void)
 {
     make_plain_sessions();
-    change_log("UPDATE turn SET text='x' WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM session WHERE number=2)");
+    change_log("UPDATE turn SET text='x' WHERE role='reply' AND n=1 AND session_id=(SELECT id FROM "
+               "session WHERE number=2)");
 }
 
 /* ---- operations ---- */
@@ -138,8 +140,8 @@ static void open_and_close(void)
     history_close(log_open(LOG_STEPS));
 }
 
-/* Turns of two sessions, the second a fork; settings, a notice, a reply generated again, a title; the
- * program ends within a reply. */
+/* Turns of two sessions, the second a fork; settings, a notice, a reply generated again, a title;
+ * the program ends within a reply. */
 static void chat(void)
 {
     char first[SESSION_ID], second[SESSION_ID];
@@ -259,7 +261,8 @@ static void check_copy(bool (*make)(const char *to, struct err *e), const char *
     struct err e = {0};
     const char *to = in_folder(folder, "copy.db");
     assert_true(access(to, F_OK) == 0 || !whole[n]);
-    if (access(to, F_OK) != 0 && !copy_of(make, &e)) /* what the first try left behind is in nobody's way */
+    if (access(to, F_OK) != 0 && !copy_of(make, &e)) /* what the first try left behind is in
+                                                        nobody's way */
         fail_msg("%s", e.msg);
     sound(to);
     assert_int_equal(sessions(to), 5);
@@ -280,16 +283,19 @@ static void check_repair(const char *folder, long n)
 static void check_chat(const char *folder, long n)
 {
     long long there = count(in_folder(folder, "sessions.db"),
-                            "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN ('', 'crashed')");
+                            "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN "
+                            "('', 'crashed')");
     there -= 10 * (sessions_before > 0);
     if (there < (long long)acked[n])
-        fail_msg("%s: %llu turns were acknowledged, %lld are left", folder, (unsigned long long)acked[n], there);
+        fail_msg("%s: %llu turns were acknowledged, %lld are left", folder,
+                 (unsigned long long)acked[n], there);
 }
 
 static void check_title(const char *folder, long n)
 {
     if (whole[n])
-        assert_int_equal(count(in_folder(folder, "sessions.db"), "SELECT count(*) AS n FROM session WHERE pinned=1 AND"
+        assert_int_equal(count(in_folder(folder, "sessions.db"),
+                               "SELECT count(*) AS n FROM session WHERE pinned=1 AND"
                                                                  " title='Another title'"), 1);
 }
 
@@ -297,7 +303,8 @@ static void check_title(const char *folder, long n)
 static void check_side_file(const char *folder, long n)
 {
     (void)n;
-    assert_int_equal(count(in_folder(folder, "sessions.db"), "SELECT count(*) AS n FROM turn WHERE role='reply' AND"
+    assert_int_equal(count(in_folder(folder, "sessions.db"),
+                           "SELECT count(*) AS n FROM turn WHERE role='reply' AND"
                                                              " stop NOT IN ('', 'crashed')"), 3);
     shell("test 0 = $(ls %s | grep -c unsaved)", folder);
 }
@@ -306,7 +313,8 @@ static void check_crashed(const char *folder, long n)
 {
     (void)n;
     const char *db = in_folder(folder, "sessions.db");
-    assert_int_equal(count(db, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN ('', 'crashed')"), 2);
+    assert_int_equal(count(db, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN "
+                               "('', 'crashed')"), 2);
     assert_int_equal(count(db, "SELECT count(*) AS n FROM turn WHERE stop='crashed'"), 1);
 }
 
@@ -352,12 +360,14 @@ static void check_cut(const struct operation *o, const char *folder, long n)
         assert_int_equal(count(db, "SELECT count(*) AS n FROM turn WHERE text='x'"), 1);
     } else {
         sound(db_path);
-        long long there = sessions(db_path), lo = sessions_before < sessions_after ? sessions_before : sessions_after;
+        long long there = sessions(db_path), lo = sessions_before < sessions_after ? sessions_before
+                          : sessions_after;
         long long hi = sessions_before + sessions_after - lo;
         if (there < lo || there > hi || (whole[n] && there != sessions_after))
             fail_msg("%s: %lld sessions are left", folder, there);
     }
-    assert_int_equal(count(db_path, "SELECT (SELECT count(*) FROM held) + (SELECT count(*) FROM run WHERE ended=0) +"
+    assert_int_equal(count(db_path, "SELECT (SELECT count(*) FROM held) + (SELECT count(*) FROM "
+                                    "run WHERE ended=0) +"
                                     " (SELECT count(*) FROM turn WHERE stop='') AS n"), 0);
     if (o->check)
         o->check(folder, n);
@@ -462,8 +472,10 @@ static void test_a_power_cut_leaves_the_log_before_or_after(void **state)
         total += n;
     }
     print_message("%d power cuts\n", total);
-    /* an operation that makes fewer changes when it is run again is cut SAMPLE times, else once more */
-    assert_true(only || total >= (all ? 1000 : SAMPLE * (int)(sizeof operations / sizeof *operations)));
+    /* an operation that makes fewer changes when it is run again is cut SAMPLE times, else once
+     * more */
+    assert_true(only ||
+                total >= (all ? 1000 : SAMPLE * (int)(sizeof operations / sizeof *operations)));
 }
 
 int main(void)

@@ -1,6 +1,6 @@
-/* test_probe.c - taps in the target's pass: a probed pass computes the same bits, what it keeps is what
- * the layers computed, and attention summed up on the host is the attention of the device. On the CPU
- * and, where there is one, on a GPU. */
+/* test_probe.c - taps in the target's pass: a probed pass computes the same bits, what it keeps is
+ * what the layers computed, and attention summed up on the host is the attention of the device. On
+ * the CPU and, where there is one, on a GPU. */
 #include "tests/few.h"
 #include "tests/runtimes.h"
 
@@ -31,13 +31,14 @@ static int below(int n)
     return (int)(seed % (uint64_t)n);
 }
 
-static bool open_bed(struct bed *b, const struct golden *g, const char *device, const char *precision,
-                     int page_size)
+static bool open_bed(struct bed *b, const struct golden *g, const char *device,
+                     const char *precision, int page_size)
 {
     if (!bed_device(b, device, precision))
         return false;
     bed_load(b, g->target, g->draft);
-    bed_runtime(b, &(struct runtime_shape){.page_size = page_size, .context = 256, .kv = b->dev.kv});
+    bed_runtime(b,
+                &(struct runtime_shape){.page_size = page_size, .context = 256, .kv = b->dev.kv});
     return true;
 }
 
@@ -52,8 +53,8 @@ static void begin(struct bed *b, struct lane *l)
 /* ---- what a probe says ----------------------------------------------------------------------- */
 
 /* The largest difference that attention summed in another order may show, relative to its largest
- * output: float32 sums over at most 100 keys; on a GPU queries and weights are rounded to bf16, or (in
- * "f32") to 16 bits, the sum of two bf16 numbers. */
+ * output: float32 sums over at most 100 keys; on a GPU queries and weights are rounded to bf16, or
+ * (in "f32") to 16 bits, the sum of two bf16 numbers. */
 static double tolerance(const struct bed *b)
 {
     return b->dev.kv == KV_BF16 ? 4e-2 : b->dev.k->queued ? 2e-4 : 5e-6;

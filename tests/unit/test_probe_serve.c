@@ -72,7 +72,8 @@ static struct probe *probe_of(struct backend *g, struct seen *s, int turn, int s
     return s->probe;
 }
 
-/* Every step so far, computed again, has its recorded logits. Returns how many cells were shared. */
+/* Every step so far, computed again, has its recorded logits. Returns how many cells were
+ * shared. */
 static int probe_all(struct backend *g, struct seen *s)
 {
     int shared = 0;
@@ -163,7 +164,8 @@ static void assert_judged(const struct debug_view *v, const struct probe *p)
     assert_true(p->turn == v->turn && p->step == v->step && p->n_rows == v->rec.rows);
     for (int i = 1; i < v->tree.n; i++) {
         int up = v->tree.parent[i];
-        bool best = p->best[up][0] == v->tree.token[i], on = v->tree.fate[up] == FATE_ACCEPTED || up == 0;
+        bool best = p->best[up][0] == v->tree.token[i], on = v->tree.fate[up] == FATE_ACCEPTED ||
+                    up == 0;
         assert_true(v->tree.p[i] >= 0 && v->tree.p[i] <= 1);
         assert_int_equal(v->tree.fate[i], !on ? FATE_CUT : best ? FATE_ACCEPTED : FATE_REJECTED);
     }
@@ -192,7 +194,8 @@ static void test_probes_between_phases_leave_no_trace(void **state)
             g->debug->view(g, &v);
             for (int k = 0; k < 2 && round && s->n > 0; k++) {
                 int i = k ? 0 : s->n - 1;
-                struct probe_ask ask = {.turn = s->turn[i], .step = s->step[i], .row = -1, .layer = 2};
+                struct probe_ask ask = {.turn = s->turn[i], .step = s->step[i], .row = -1,
+                                        .layer = 2};
                 must(g->probe->ask(g, &ask, &e), &e);
                 assert_int_equal(until_something(g, s), EV_PROBE);
                 assert_true(s->probe && s->probe->same);
@@ -337,7 +340,8 @@ static void test_what_cannot_be_probed_is_refused(void **state)
     free_seen(&s);
 }
 
-/* Steps that a log tells wrong are refused, whatever is wrong with them; a right one is computed. */
+/* Steps that a log tells wrong are refused, whatever is wrong with them; a right one is
+ * computed. */
 static void test_steps_from_a_log_are_checked(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_prompt_ids.c - turns whose prompts are given as token ids: the same steps and digests as from
- * the text, with no text at all. */
+/* test_prompt_ids.c - turns whose prompts are given as token ids: the same steps and digests as
+ * from the text, with no text at all. */
 #include "tests/serve_kit.h"
 
 /* What steps say, in one buffer: two engines that computed the same have equal ones. */

@@ -16,9 +16,12 @@ static void test_the_last_number_is_found_and_written_one_way(void **unused)
     static const char *const text[][2] = {
         {"7 plus 5 is 12.", "12"}, {"#### 42", "42"}, {"it is 9 #### 42 apples, 3 pears", "3"},
         {"so 5-3 is 2", "2"}, {"-3", "-3"}, {"minus: -3.", "-3"}, {"range 2-3", "3"},
-        {"$1,234,567.50 each", "1234567.5"}, {"1,23", "23"}, {"007", "7"}, {"0", "0"}, {"-0.0", "0"},
-        {"0.50", "0.5"}, {"3.0", "3"}, {"3.", "3"}, {"v1.2.3", "3"}, {"10%", "10"}, {"1,000,", "1000"},
-        {"5 #### none", "5"}, {"#### 1 #### 2", "2"}, {"1e5", "5"}, {"x100y", "100"}, {"100", "100"},
+        {"$1,234,567.50 each", "1234567.5"}, {"1,23", "23"}, {"007", "7"}, {"0", "0"},
+        {"-0.0", "0"},
+        {"0.50", "0.5"}, {"3.0", "3"}, {"3.", "3"}, {"v1.2.3", "3"}, {"10%", "10"},
+        {"1,000,", "1000"},
+        {"5 #### none", "5"}, {"#### 1 #### 2", "2"}, {"1e5", "5"}, {"x100y", "100"},
+        {"100", "100"},
     };
     char out[64];
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
@@ -96,8 +99,10 @@ static void test_the_first_line_decides_the_form(void **unused)
     struct prompts p;
     struct err e;
     assert_true(open_text(&p, "\n  \nWhat is {\"prompt\"?\r\n{\"prompt\": \"x\"}\n\nlast", 0, &e));
-    expect_texts(&p, (const char *const[]){"What is {\"prompt\"?", "{\"prompt\": \"x\"}", "last"}, 3);
-    assert_true(open_text(&p, "\n {\"prompt\": \"a\"}\n\n{\"question\": \"b\", \"answer\": \"#### 1\"}\n", 0, &e));
+    expect_texts(&p, (const char *const[]){"What is {\"prompt\"?", "{\"prompt\": \"x\"}", "last"},
+                 3);
+    assert_true(open_text(&p, "\n {\"prompt\": \"a\"}\n\n{\"question\": \"b\", \"answer\": "
+                              "\"#### 1\"}\n", 0, &e));
     expect_texts(&p, (const char *const[]){"a", "b"}, 2);
     assert_true(open_text(&p, "a\nb\nc\n", 2, &e));
     expect_texts(&p, (const char *const[]){"a", "b"}, 2);
@@ -110,12 +115,12 @@ static void test_messages_become_the_conversation_before_the_prompt(void **unuse
     struct prompt one, other;
     struct err e;
     static const char text[] =
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"1\"},"
-        " {\"role\": \"assistant\", \"content\": \"2\"}, {\"role\": \"user\", \"content\": \"3\"}],"
-        " \"answer\": \"#### 4,000\"}\n"
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"1\"},"
-        " {\"role\": \"assistant\", \"content\": \"2\"}, {\"role\": \"user\", \"content\": \"5\"}]}\n"
-        "{\"prompt\": \"3\", \"answer\": \"B\"}\n";
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
+        "\"content\": \"1\"}, {\"role\": \"assistant\", \"content\": \"2\"}, {\"role\": \"user\", "
+        "\"content\": \"3\"}], \"answer\": \"#### 4,000\"}\n"
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
+        "\"content\": \"1\"}, {\"role\": \"assistant\", \"content\": \"2\"}, {\"role\": \"user\", "
+        "\"content\": \"5\"}]}\n{\"prompt\": \"3\", \"answer\": \"B\"}\n";
     assert_true(open_text(&p, text, 0, &e));
     assert_int_equal(prompts_next(&p, &one, &e), 1);
     assert_string_equal(one.system, "S");
@@ -146,10 +151,12 @@ static void test_every_wrong_line_is_named(void **unused)
         "{\"messages\": {}}", "{\"messages\": []}", "{\"messages\": [1]}",
         "{\"messages\": [{\"role\": \"user\"}]}", "{\"messages\": [{\"content\": \"x\"}]}",
         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"system\", \"content\": \"x\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}", "{\"prompt\": \"a\\u0000b\"}",
-        "{\"prompt\": \"\xff\"}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"system\", "
+        "\"content\": \"x\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", "
+        "\"content\": \"x\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}",
+        "{\"prompt\": \"a\\u0000b\"}", "{\"prompt\": \"\xff\"}",
     };
     enum { N = sizeof wrong / sizeof *wrong };
     struct buf text = {0};

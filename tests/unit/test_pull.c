@@ -1,4 +1,5 @@
-/* test_pull.c - fetching a model from a hub that is played here, and from one whose answers go wrong.
+/* test_pull.c - fetching a model from a hub that is played here, and from one whose answers go
+ * wrong.
  *
  * The hub redirects the weights to another server, which must never see the token.
  */
@@ -99,7 +100,8 @@ static void answer_storage(void *arg, const struct play_request *rq, struct play
     hub.from = range ? strtoull(range + strlen("bytes="), NULL, 10) : 0;
     enum fault fault = hub.n_weights <= hub.times ? hub.fault : NONE;
     size_t from = (size_t)hub.from;
-    a->status = fault == BROKEN ? 500 : fault == EXPIRED ? 403 : fault == BUSY ? 429 : fault == NOT_THERE ? 404 : 200;
+    a->status = fault == BROKEN ? 500 : fault == EXPIRED ? 403 : fault == BUSY ? 429
+                : fault == NOT_THERE ? 404 : 200;
     a->length = true;
     if (a->status == 200 && from && hub.fault != ALL_AGAIN) {
         a->status = from < WEIGHTS ? 206 : 416;
@@ -204,7 +206,8 @@ static void assert_content(const char *below, const char *want, size_t n)
 
 static void assert_whole(const char *path)
 {
-    char *want = in_cache(SNAPSHOT), *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum);
+    char *want = in_cache(SNAPSHOT),
+        *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum);
     assert_string_equal(path, want);
     assert_content(SNAPSHOT "/config.json", "hello\n", 6);
     assert_content(SNAPSHOT "/tokenizer.json", "", 0);
@@ -312,7 +315,8 @@ static void test_faults_that_stay(void **state)
         {LONGER, "model.safetensors is longer than the 300000 bytes", 1},
         {LOOP, "model.safetensors: more than 5 redirects", 0},
         {OTHER_BYTES, "model.safetensors: what came has the checksum", 1},
-        {WRONG_PART, "model.safetensors: the server's answer begins at byte 69999; expected 70000", 2},
+        {WRONG_PART, "model.safetensors: the server's answer begins at byte 69999; expected 70000",
+         2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
@@ -330,7 +334,8 @@ static void test_faults_that_stay(void **state)
 static void test_a_fetch_goes_on_where_another_ended(void **state)
 {
     (void)state;
-    char *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum), *path = in_cache(part);
+    char *part = xasprintf("models--Acme--Nest/blobs/%s.aerie.incomplete", hub.sum),
+        *path = in_cache(part);
     for (int k = 0; k < 4; k++) {
         begin(NONE, 0);
         must_pull("Acme/Nest");

@@ -50,19 +50,21 @@ static void describe(const struct event *ev, struct buf *out)
 {
     switch (ev->kind) {
     case EV_TURN_BEGIN:
-        buf_printf(out, "turn %d %s prompt %d reused %d regen %d\n", ev->turn, ev->text.p, ev->n_tokens,
-                   ev->n_reused, ev->regen);
+        buf_printf(out, "turn %d %s prompt %d reused %d regen %d\n", ev->turn, ev->text.p,
+                   ev->n_tokens, ev->n_reused, ev->regen);
         buf_printf(out, "%016llx\n", (unsigned long long)hash64(
                        ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v, 1));
         break;
     case EV_STEP:
-        buf_printf(out, "step %d.%d %s rows %d drafted %d accepted %d tokens %d nodes %d pages %d len %d\n",
+        buf_printf(out, "step %d.%d %s rows %d drafted %d accepted %d tokens %d nodes %d pages %d "
+                        "len %d\n",
                    ev->turn, ev->step, step_kind_name(ev->rec.kind), ev->rec.rows, ev->rec.drafted,
                    ev->rec.accepted, ev->tokens.n, ev->tree ? ev->tree->n : 0, ev->n_pages,
                    ev->lengths.length);
         break;
     case EV_TURN_END:
-        buf_printf(out, "end %d %s %d: %s\n", ev->turn, stop_name(ev->reason), ev->n_tokens, ev->text.p);
+        buf_printf(out, "end %d %s %d: %s\n", ev->turn, stop_name(ev->reason), ev->n_tokens,
+                   ev->text.p);
         break;
     case EV_OP:
         if (ev->op == OP_UNDO)
@@ -95,7 +97,8 @@ static void send(struct live *w, enum request_kind kind, const char *text)
     run_on(w);
 }
 
-static const char id[SESSION_ID] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", child[SESSION_ID] = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
+static const char id[SESSION_ID] = "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    child[SESSION_ID] = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
 
 static void begin(struct live *w, enum request_kind kind, const char *session)
 {
@@ -124,8 +127,10 @@ static const char *text_of(void *arg, int32_t token, size_t *n)
 static void converse(struct live *w, struct history *h, bool forked)
 {
     struct err e;
-    struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = NESTLING,
-                                  .model_sha = "a", .draft_dir = "", .draft_sha = "", .tokenizer_sha = "t",
+    struct history_about about = {.version = "0", .device = "cpu", .flags = "",
+                                  .model_dir = NESTLING,
+                                  .model_sha = "a", .draft_dir = "", .draft_sha = "",
+                                  .tokenizer_sha = "t",
                                   .config = "page_size=4\ncontext=512\n"};
     struct history_texts texts = {backend_info(w->g)->vocab, text_of, w->g};
     history_describe(h, &about, &texts);
@@ -279,7 +284,8 @@ static void record_and_compare(int page_size, bool forked)
     char *folder = scratch_folder(), *path = xasprintf("%s/sessions.db", folder);
     struct err e = {0};
     struct engine_opts o = serve_opts();
-    struct history *h = history_open(path, LOG_TREE, &(struct history_about){.version = "0", .device = "",
+    struct history *h = history_open(path, LOG_TREE,
+                                     &(struct history_about){.version = "0", .device = "",
         .flags = "", .model_dir = "", .model_sha = "", .draft_dir = "", .draft_sha = "",
         .tokenizer_sha = "", .config = ""}, &e);
     must(h != NULL, &e);

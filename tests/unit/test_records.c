@@ -1,4 +1,5 @@
-/* test_records.c - requests and replies of files: each known form, what is missing, and hostile lines. */
+/* test_records.c - requests and replies of files: each known form, what is missing, and hostile
+ * lines. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,8 +42,8 @@ static void test_a_batch_request_and_its_reply(void **unused)
     (void)unused;
     struct record rq, rs;
     get("{\"custom_id\":\"q7\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"model\":\"m\",\"temperature\":0,"
-        "\"max_tokens\":24,\"top_k\":-1,\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"a\"},"
-        "{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"c\"},{\"type\":\"image_url\"}]}]}}",
+        "\"max_tokens\":24,\"top_k\":-1,\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+        "brief.\"},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"c\"},{\"type\":\"image_url\"}]}]}}",
         &rq);
     assert_true(rq.request && !rq.reply && !rq.raw);
     assert_string_equal(rq.name, "q7");
@@ -87,8 +88,8 @@ static void test_a_failed_request_keeps_its_reason(void **unused)
         &r);
     assert_string_equal(r.error, "status 404");
     record_free(&r);
-    get("{\"custom_id\":\"a\",\"response\":null,\"error\":{\"code\":\"expired\",\"message\":\"too late\"}}",
-        &r);
+    get("{\"custom_id\":\"a\",\"response\":null,\"error\":{\"code\":\"expired\",\"message\":\"too "
+        "late\"}}", &r);
     assert_string_equal(r.error, "too late");
     assert_true(r.reply && r.reason == STOP_FAULT && r.n_token == 0);
     record_free(&r);
@@ -148,8 +149,8 @@ static void test_ids_of_a_part_are_not_taken_for_the_whole(void **unused)
 {
     (void)unused;
     struct record r;
-    get("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"choices\":[{\"text\":\"x y z\",\"token_ids\":[9],\"finish_reason\":\"stop\"}],"
-        "\"usage\":{\"completion_tokens\":3}}",
+    get("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"choices\":[{\"text\":\"x y "
+        "z\",\"token_ids\":[9],\"finish_reason\":\"stop\"}],\"usage\":{\"completion_tokens\":3}}",
         &r);
     assert_int_equal(r.n_token, 0);
     assert_int_equal(r.n_generated, 3);

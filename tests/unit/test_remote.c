@@ -1,6 +1,6 @@
-/* test_remote.c - the remote backend against a server in the same process that plays recorded answers,
- * whole and with faults: nothing hangs, nothing is sent twice once the server may have begun, what a
- * reply has said is kept, and every failure is one line. */
+/* test_remote.c - the remote backend against a server in the same process that plays recorded
+ * answers, whole and with faults: nothing hangs, nothing is sent twice once the server may have
+ * begun, what a reply has said is kept, and every failure is one line. */
 #include "engine/remote/remote.h"
 #include "engine/remote/server.h"
 
@@ -29,7 +29,8 @@ struct scene {
 static const char *path_name(const struct scene *s, const struct play_request *rq)
 {
     static const struct { const char *path, *vllm, *llama; } at[] = {
-        {"/version", "version", NULL}, {"/v1/models", "models", "models"}, {"/metrics", "metrics", "metrics"},
+        {"/version", "version", NULL}, {"/v1/models", "models", "models"},
+        {"/metrics", "metrics", "metrics"},
         {"/tokenize", "tokenize", NULL}, {"/props", NULL, "props"}, {"/slots", NULL, "slots"},
     };
     for (size_t i = 0; i < sizeof at / sizeof *at; i++)
@@ -104,8 +105,8 @@ static int chats(struct scene *s)
     return n;
 }
 
-/* Whether the newest request came with this value of "Authorization". Requests of the client's own (/metrics) may come
- * meanwhile. */
+/* Whether the newest request came with this value of "Authorization". Requests of the client's own
+ * (/metrics) may come meanwhile. */
 static bool came_with_key(struct scene *s, const char *key)
 {
     pthread_mutex_lock(&s->play.mu);
@@ -218,7 +219,8 @@ static void ask(struct scene *s, struct seen *out)
     backend_close(b);
 }
 
-static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that they need "
+static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that "
+"they need "
                                "not be computed again.";
 
 /* ---- answers as they should be --------------------------------------------------------------- */
@@ -253,8 +255,8 @@ static void a_stream_cut_anywhere_is_the_same(void **state)
     }
 }
 
-/* A server that says the ids of the prompt nowhere in its stream is asked for them, and no text is lost
- * meanwhile. */
+/* A server that says the ids of the prompt nowhere in its stream is asked for them, and no text is
+ * lost meanwhile. */
 static void a_prompt_without_ids_is_asked_for(void **state)
 {
     (void)state;
@@ -262,7 +264,8 @@ static void a_prompt_without_ids_is_asked_for(void **state)
     struct seen got;
     struct play_answer a = {0};
     scene_open(&s, "vllm");
-    assert_true(play_recorded("vllm", &(struct play_request){"POST", "/v1/chat/completions", {0}, {0}}, "chat", &a));
+    assert_true(play_recorded("vllm", &(struct play_request){"POST", "/v1/chat/completions", {0},
+                                                             {0}}, "chat", &a));
     memcpy(strstr(a.body.p, "prompt_token_ids"), "something_unseen", 16);
     s.body = a.body.p;
     ask(&s, &got);
@@ -359,7 +362,8 @@ static void a_batch_is_sent_at_once(void **state)
         if (ev.kind == EV_BATCH_REPLY) {
             assert_int_equal(ev.batch.index, replies++);
             failed += ev.batch.refused;
-            assert_string_equal(ev.text.p, ev.batch.refused ? "the server answers 400: not now" : KV_CACHE);
+            assert_string_equal(ev.text.p, ev.batch.refused ? "the server answers 400: not now"
+                                                            : KV_CACHE);
             assert_int_equal(ev.tokens.n, ev.batch.refused ? 0 : 21);
         }
         if (end)
@@ -391,8 +395,10 @@ static void refusals_are_one_line(void **state)
 {
     (void)state;
     static const struct { int status; const char *body, *line; int sent; } c[] = {
-        {400, "{\"error\":{\"message\":\"too\\nlong\",\"code\":400}}", "the server answers 400: too long", 1},
-        {401, "{\"error\":\"no\"}", "the server answers 401 (a key is needed, or another one): no", 1},
+        {400, "{\"error\":{\"message\":\"too\\nlong\",\"code\":400}}",
+         "the server answers 400: too long", 1},
+        {401, "{\"error\":\"no\"}", "the server answers 401 (a key is needed, or another one): no",
+         1},
         {404, "<html>\n<b>no", "the server answers 404: <html> <b>no", 1},
         {500, "", "the server answers 500", 1},
         {302, "", "the server redirects to http://other/; redirects are not followed", 1},
@@ -422,7 +428,8 @@ static void a_busy_server_is_asked_again(void **state)
     assert_string_equal(got.text.p, KV_CACHE);
     assert_int_equal(got.why, STOP_END);
     assert_int_equal(chats(&s), 3);
-    assert_true(strncmp(got.notices.p, "the server answers 429 (too many requests): not now; asking again", 60) == 0);
+    assert_true(strncmp(got.notices.p, "the server answers 429 (too many requests): not now; "
+                                       "asking again", 60) == 0);
     seen_free(&got);
     scene_close(&s);
 
@@ -472,12 +479,15 @@ static void ends_without_done(void **state)
 {
     (void)state;
     static const struct { const char *body, *text, *notice; enum stop_reason why; } c[] = {
-        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n", "a", "", STOP_END},
-        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\ndata: more\n\n", "a",
-         "the server ended the reply without saying why|", STOP_END},
-        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"length\"}]}\n\n", "a", "", STOP_MAX},
-        {": ping\n\ndata:\n\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"\xFF\"},"
-         "\"finish_reason\":\"stop\"}]}\n\n", "\xEF\xBF\xBD", "", STOP_END},
+        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n",
+         "a", "", STOP_END},
+        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\ndata: more\n\n",
+         "a", "the server ended the reply without saying why|", STOP_END},
+        {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"length\"}]}\n\n",
+         "a", "", STOP_MAX},
+        {": ping\n\ndata:\n\ndata: {\"choices\":[]}\n\ndata: "
+         "{\"choices\":[{\"delta\":{\"content\":\"\xFF\"},\"finish_reason\":\"stop\"}]}\n\n",
+         "\xEF\xBF\xBD", "", STOP_END},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         struct scene s;
@@ -499,7 +509,8 @@ static void errors_in_mid_stream(void **state)
     (void)state;
     struct scene s;
     scene_open(&s, "vllm");
-    s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\n";
+    s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: "
+    "{\"error\":{\"message\":\"out of memory\"}}\n\n";
     expect_fault(&s, "the server reports: out of memory", 1);
     scene_close(&s);
     scene_open(&s, "vllm"); /* cut, although the connection ends well */
@@ -507,7 +518,8 @@ static void errors_in_mid_stream(void **state)
     expect_fault(&s, "the server's stream ended without an end of the reply", 1);
     scene_close(&s);
     scene_open(&s, "vllm");
-    s.body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n";
+    s.body =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n";
     expect_fault(&s, "the server aborted the reply", 1);
     scene_close(&s);
     scene_open(&s, "vllm");
@@ -529,7 +541,8 @@ static void an_answer_in_one_piece(void **state)
     scene_open(&s, "vllm");
     s.type = "application/json; charset=utf-8";
     s.length = true;
-    s.body = "{\n \"choices\": [{\"message\": {\"content\": \"Hi.\", \"reasoning\": \"hm\"}, \"finish_reason\": \"stop\"}],\n"
+    s.body = "{\n \"choices\": [{\"message\": {\"content\": \"Hi.\", \"reasoning\": \"hm\"}, "
+    "\"finish_reason\": \"stop\"}],\n"
              " \"usage\": {\"prompt_tokens\": 5, \"completion_tokens\": 2}}\n";
     ask(&s, &got);
     assert_string_equal(got.text.p, "Hi.");
@@ -559,7 +572,8 @@ static void a_line_of_ten_megabytes(void **state)
     scene_close(&s);
 }
 
-/* Ctrl-C closes the connection at once, in mid-stream and in a silence; the reply keeps its text. */
+/* Ctrl-C closes the connection at once, in mid-stream and in a silence; the reply keeps its
+ * text. */
 static void a_cancel_ends_the_request(void **state)
 {
     (void)state;
@@ -646,7 +660,8 @@ static void headers_and_keys(void **state)
     scene_close(&s);
 }
 
-/* How each kind of server is asked for an effort, in the request for a reply and in the one for its prompt. */
+/* How each kind of server is asked for an effort, in the request for a reply and in the one for its
+ * prompt. */
 static void test_the_effort_is_asked_for_in_each_servers_words(void **unused)
 {
     (void)unused;

@@ -15,13 +15,15 @@ struct scene {
 static void choose(void *arg, const struct play_request *rq, struct play_answer *a)
 {
     static const struct { const char *path, *name; } at[] = {
-        {"/version", "version"}, {"/v1/models", "models"}, {"/metrics", "metrics"}, {"/tokenize", "tokenize"},
+        {"/version", "version"}, {"/v1/models", "models"}, {"/metrics", "metrics"},
+        {"/tokenize", "tokenize"},
         {"/v1/chat/completions", "chat"}};
     struct scene *s = arg;
     bool chat = strcmp(rq->path, "/v1/chat/completions") == 0;
     if (chat && s->refuse > 0) {
         s->refuse--;
-        *a = (struct play_answer){.status = 429, .type = "application/json", .header = "Retry-After: 1\r\n"};
+        *a = (struct play_answer){.status = 429, .type = "application/json",
+                                  .header = "Retry-After: 1\r\n"};
         buf_str(&a->body, "{\"error\":{\"message\":\"busy\"}}");
         return;
     }
@@ -94,7 +96,8 @@ static void what_a_reply_leaves(void **state)
     struct served_turn turn[8];
     struct step_view v;
     size_t n;
-    assert_true(backend_has(b, VIEW_STEPS) && backend_has(b, VIEW_SERVED) && !backend_has(b, VIEW_TREES));
+    assert_true(backend_has(b, VIEW_STEPS) && backend_has(b, VIEW_SERVED) &&
+                !backend_has(b, VIEW_TREES));
     b->steps->range(b, &r);
     assert_true(r.n == 0 && b->served->turns(b, turn, 8) == 0);
     assert_int_equal(strlen(backend_token(b, 324, &n)), 0); /* nothing was said of it yet */
@@ -103,18 +106,22 @@ static void what_a_reply_leaves(void **state)
     b->steps->range(b, &r);
     assert_true(r.n > 1 && r.first_turn == 1 && r.first_step == 1 && r.last_step == (int)r.n);
     assert_int_equal(b->served->turns(b, turn, 8), 1);
-    assert_true(turn[0].turn == 1 && turn[0].n_tokens == 21 && turn[0].served.prompt == 17 && turn[0].us_first > 0);
-    assert_true(turn[0].served.drafted == -1 && isnan(turn[0].length) && turn[0].served.n_metric == 0);
+    assert_true(turn[0].turn == 1 && turn[0].n_tokens == 21 && turn[0].served.prompt == 17 &&
+                turn[0].us_first > 0);
+    assert_true(turn[0].served.drafted == -1 && isnan(turn[0].length) && turn[0].served.n_metric ==
+                0);
     assert_string_equal(backend_token(b, 324, &n), "The");
     assert_int_equal(n, 3);
-    /* the steps hold the reply's tokens in their order, each with its probability; the rival has a text only */
+    /* the steps hold the reply's tokens in their order, each with its probability; the rival has a
+     * text only */
     int tokens = 0;
     for (int i = 1; i <= (int)r.n; i++) {
         assert_true(b->steps->of_step(b, 1, i, &v) && v.rec.source == STEP_PIECE && v.tree.n == 0);
         struct tops *t = b->served->tops(b, 1, i);
         assert_true(v.n_token == 0 || (t && t->n >= v.n_token));
         for (int k = 0; k < v.n_token; k++)
-            assert_true(!isnan(v.fact[k].logp) && !isnan(v.fact[k].rival_logp) && v.fact[k].rival == -1);
+            assert_true(!isnan(v.fact[k].logp) && !isnan(v.fact[k].rival_logp) &&
+                        v.fact[k].rival == -1);
         if (i == 1) {
             assert_true(v.token[0] == 324 && t->at[1].k == 0 && t->at[1].id == -1);
             assert_string_equal(t->at[1].text, "A");
@@ -142,7 +149,8 @@ static void sessions_begin_empty_and_forks_go_on(void **state)
         until(b, EV_TURN_END);
     }
     b->steps->range(b, &r);
-    assert_true(r.last_turn == 3 && b->served->turns(b, turn, 8) == 3 && b->served->turns(b, turn, 2) == 2);
+    assert_true(r.last_turn == 3 && b->served->turns(b, turn, 8) == 3 &&
+                b->served->turns(b, turn, 2) == 2);
     assert_int_equal(turn[1].turn, 3); /* the latest ones */
     submit(b, RQ_FORK, NULL, "01JAERIETESTSESSIONNUMBER02"); /* after turn 1 */
     until_idle(b);
@@ -200,7 +208,8 @@ static void trouble_is_said_while_it_lasts(void **state)
     backend_close(b);
 }
 
-/* The metrics are read while nothing is asked, no faster than the setting says, and not at all at 0. */
+/* The metrics are read while nothing is asked, no faster than the setting says, and not at all at
+ * 0. */
 static void metrics_are_read_beside_the_conversation(void **state)
 {
     (void)state;
@@ -211,8 +220,10 @@ static void metrics_are_read_beside_the_conversation(void **state)
     uint64_t begin = clock_ns();
     for (int i = 0; i < 20000 && v.n_read < 5; i++, usleep(5000))
         b->gauges->view(b, &v);
-    assert_true(v.n_read >= 5 && v.ms == 20 && v.reported[GAUGE_RUNNING] && strcmp(v.unit, "blocks") == 0);
-    assert_true(clock_ns() - begin >= 4 * 20 * 1000000ull); /* five readings are four intervals apart */
+    assert_true(v.n_read >= 5 && v.ms == 20 && v.reported[GAUGE_RUNNING] &&
+                strcmp(v.unit, "blocks") == 0);
+    /* five readings are four intervals apart */
+    assert_true(clock_ns() - begin >= 4 * 20 * 1000000ull);
     submit(b, RQ_SET, "gauge.ms=0", NULL);
     until_idle(b);
     b->gauges->view(b, &v);

@@ -1,9 +1,9 @@
-/* test_rings.c - the barrier protocols of the GPU kernels' rings, by exhaustive search. Each protocol is
- * a few roles that wait at mbarriers, arrive at them, write and read stages (kernels/cuda/base/ring.cuh).
- * The search runs every order in which the roles' actions and the arrivals of asynchronous copies can
- * happen, and finds every state in which all roles wait for ever, every read of a stage that does not
- * hold the wanted item, and every write of a stage that is still read or still being copied to. Wrong
- * variants of the protocols show that it does.
+/* test_rings.c - the barrier protocols of the GPU kernels' rings, by exhaustive search. Each
+ * protocol is a few roles that wait at mbarriers, arrive at them, write and read stages
+ * (kernels/cuda/base/ring.cuh). The search runs every order in which the roles' actions and the
+ * arrivals of asynchronous copies can happen, and finds every state in which all roles wait for
+ * ever, every read of a stage that does not hold the wanted item, and every write of a stage that
+ * is still read or still being copied to. Wrong variants of the protocols show that it does.
  */
 #include "kernels/base.h"
 
@@ -196,7 +196,8 @@ static void advance(struct pos *p, int stages)
 /* What is done differently; 0: nothing. */
 enum fault { NO_FAULT, NO_WAIT_FOR_EMPTY, WRONG_PARITY, EARLY_RELEASE, ONE_ARRIVAL_LESS };
 
-/* How a ring is used. early: stages that the producer fills without waiting (prefill, verify, decode);
+/* How a ring is used. early: stages that the producer fills without waiting (prefill, verify,
+ * decode);
  * late: a consumer releases a stage only when it has begun with the next (prefill); window: the
  * producer has at most so many copies under way (decode), 0: no limit. */
 struct use {
@@ -254,9 +255,10 @@ static struct protocol ring_of(const struct use *u, enum fault f)
 }
 
 /* The experts' pipeline: a ring of weights whose units have `each` stages, a buffer of partial sums
- * between consumers and epilogue, and biases that come with a unit's first stage and have no barrier
- * of their own: `biases` cells, the number of which must keep a bias until the epilogue has read it.
- * Barriers: full, empty (stages each), sums full, sums empty. Cells: stages, sums, biases. */
+ * between consumers and epilogue, and biases that come with a unit's first stage and have no
+ * barrier of their own: `biases` cells, the number of which must keep a bias until the epilogue has
+ * read it. Barriers: full, empty (stages each), sums full, sums empty. Cells: stages, sums,
+ * biases. */
 static struct protocol pipeline_of(int stages, int consumers, int units, int each, int biases)
 {
     const int full = 0, empty = stages, sums_full = 2 * stages, sums_empty = sums_full + 1;
@@ -304,11 +306,11 @@ static struct protocol pipeline_of(int stages, int consumers, int units, int eac
     return p;
 }
 
-/* Attention over heads of 256 (attention/tile.cu): pairs of warps share a row. In each tile of keys the
- * block meets, then a pair exchanges sums (where a segment ends), maxima and weights, each behind the
- * pair's own named barrier. A barrier of threads that wait is an mbarrier with a wait. Barriers: block,
- * then one a pair; cells: sums, maxima and weights of each warp. missing: the exchange without its
- * barrier; -1: none. */
+/* Attention over heads of 256 (attention/tile.cu): pairs of warps share a row. In each tile of keys
+ * the block meets, then a pair exchanges sums (where a segment ends), maxima and weights, each
+ * behind the pair's own named barrier. A barrier of threads that wait is an mbarrier with a wait.
+ * Barriers: block, then one a pair; cells: sums, maxima and weights of each warp. missing: the
+ * exchange without its barrier; -1: none. */
 enum { PAIRS = 2, EXCHANGES = 3 };
 static void meet(struct role *r, int barrier, int *phase)
 {
@@ -325,7 +327,8 @@ static struct protocol pairs_of(int tiles, int missing)
         struct role *r = &p.role[w];
         int block = 0, pair = 0;
         p.arrivals[1 + w / 2] = 2;
-        for (int t = 0; t <= tiles; t++) { /* behind the last tile there is only the end of a segment */
+        /* behind the last tile there is only the end of a segment */
+        for (int t = 0; t <= tiles; t++) {
             if (t < tiles)
                 meet(r, 0, &block);
             for (int x = 0; x < (t < tiles ? (int)EXCHANGES : 1); x++) {
@@ -340,10 +343,11 @@ static struct protocol pairs_of(int tiles, int missing)
     return p;
 }
 
-/* The rows of the experts (produce_rows() in moe/experts.cu): all lanes of a warp wait until a stage is
- * empty, and one of them fills it. Role 0 is that lane, role 1 the others, which need not run together with
- * it; they meet at __syncwarp(), an mbarrier with a wait here: before the stage is filled, or (late) behind.
- * Barriers: full, empty (stages each), the warp's. Cells are the stages. */
+/* The rows of the experts (produce_rows() in moe/experts.cu): all lanes of a warp wait until a
+ * stage is empty, and one of them fills it. Role 0 is that lane, role 1 the others, which need not
+ * run together with it; they meet at __syncwarp(), an mbarrier with a wait here: before the stage
+ * is filled, or (late) behind. Barriers: full, empty (stages each), the warp's. Cells are the
+ * stages. */
 static struct protocol rows_of(int stages, int consumers, int jobs, bool late)
 {
     const int empty = stages, warp = 2 * stages;
@@ -424,8 +428,9 @@ static void test_the_search_finds_faults(void **state)
     assert_int_equal(search(&held, &states), DEADLOCK);
 }
 
-/* experts_decode.cuh: a producer is at most as many units ahead of the epilogues as there are stages,
- * and two more whose sums are waiting; stages + 3 biases are enough, and stages + 1 are not. */
+/* experts_decode.cuh: a producer is at most as many units ahead of the epilogues as there are
+ * stages, and two more whose sums are waiting; stages + 3 biases are enough, and stages + 1 are
+ * not. */
 static void test_biases_without_a_barrier_are_read_in_time(void **state)
 {
     (void)state;

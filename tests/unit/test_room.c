@@ -173,7 +173,8 @@ static void test_turns_can_be_taken_out_by_their_numbers(void **state)
     brought_free(&c);
 }
 
-/* Turn 2 leaves, turn 4 comes; the conversation of turns 1 to 3 has as many messages as that of 1, 3, 4. */
+/* Turn 2 leaves, turn 4 comes; the conversation of turns 1 to 3 has as many messages as that of 1,
+ * 3, 4. */
 static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **state)
 {
     (void)state;
@@ -190,7 +191,8 @@ static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **stat
     for (int i = 0; i < 3; i++) {
         ask(g, RQ_SAY, said[i], &b);
         struct past_turn *p = &rq.past[i];
-        *p = (struct past_turn){.turn = i + 1, .user = xstrdup(said[i]), .reply = xstrdup(b.text.p)};
+        *p = (struct past_turn){.turn = i + 1, .user = xstrdup(said[i]),
+                                .reply = xstrdup(b.text.p)};
         ids_cat(&p->ids, b.end_tokens.v, b.end_tokens.n);
         if (i == 0)
             end_of_first = ses->lane.seq.committed;
@@ -204,7 +206,8 @@ static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **stat
     must(session_render(ses, "And?", &whole, &e), &e);
     assert_int_equal(ses->n_msg, 6);
     assert_int_equal(l->seq.committed, end_of_first);
-    assert_true(whole.n > end_of_first && memcmp(l->tok.v, whole.v, (size_t)end_of_first * sizeof *whole.v) == 0);
+    assert_true(whole.n > end_of_first &&
+                memcmp(l->tok.v, whole.v, (size_t)end_of_first * sizeof *whole.v) == 0);
     for (int i = 0; i < ses->n_point; i++)
         assert_true(ses->point[i].lane.seq.committed <= end_of_first);
     backend_close(g);

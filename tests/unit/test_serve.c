@@ -309,7 +309,8 @@ static void test_nothing_waits_for_the_device_under_the_lock(void **state)
     brought_free(&b);
 }
 
-/* What the screen does all the time. A thread sanitizer's build sees what is read without the lock. */
+/* What the screen does all the time. A thread sanitizer's build sees what is read without the
+ * lock. */
 static void test_views_can_be_taken_at_any_time(void **state)
 {
     (void)state;

@@ -13,7 +13,8 @@
 #define CHAT "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
 #define ASKED "\"messages\":[{\"role\":\"user\",\"content\":\"What is a KV cache?\"}]"
-static const char said[] = "The KV cache stores the keys and values of earlier tokens so that they need not be "
+static const char said[] = "The KV cache stores the keys and values of earlier tokens so that they "
+"need not be "
                            "computed again.";
 
 static const char *text_at(const json_t *o, const char *path)
@@ -37,12 +38,12 @@ static void assert_shape(const json_t *theirs, const json_t *ours, const char *w
     json_t *v;
     if (json_is_null(theirs) || json_is_null(ours))
         return;
-    if (json_typeof(theirs) != json_typeof(ours) && !(json_is_number(theirs) && json_is_number(ours)))
-        fail_msg("%s: another type", where);
+    if (json_typeof(theirs) != json_typeof(ours) &&
+        !(json_is_number(theirs) && json_is_number(ours))) fail_msg("%s: another type", where);
     if (json_is_array(theirs) && json_array_size(theirs) && json_array_size(ours))
         assert_shape(json_array_get(theirs, 0), json_array_get(ours, 0), where);
-    if (!json_is_object(theirs) || strstr(where, "top_logprobs.") || !strcmp(where, "prompt_logprobs"))
-        return;
+    if (!json_is_object(theirs) || strstr(where, "top_logprobs.") ||
+        !strcmp(where, "prompt_logprobs")) return;
     json_object_foreach((json_t *)theirs, key, v) {
         char at[256];
         if (!strcmp(where, "top_logprobs") && !json_object_get(theirs, "token"))
@@ -111,7 +112,8 @@ static void compare_stream(struct desk *d, const char *recorded, const char *pat
 static void test_shapes_are_those_of_vllm(void **state)
 {
     static const struct { const char *file, *path, *body; } whole[] = {
-        {"vllm-echo", COMPLETIONS, "{\"prompt\":[2,4,516,267,204,371],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}"},
+        {"vllm-echo", COMPLETIONS,
+         "{\"prompt\":[2,4,516,267,204,371],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}"},
         {"vllm-err-model", CHAT, "{\"model\":\"nope\"," ASKED "}"},
         {"vllm-err-context", CHAT, "{\"max_tokens\":4096," ASKED "}"},
         {"vllm-models", "/v1/models", NULL},
@@ -125,19 +127,22 @@ static void test_shapes_are_those_of_vllm(void **state)
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         struct buf b = {0};
         read_recorded(whole[i].file, &b);
-        json_t *theirs = json_loads(b.p, 0, NULL), *ours = desk_json(&d, whole[i].path, whole[i].body, status[i]);
+        json_t *theirs = json_loads(b.p, 0, NULL),
+            *ours = desk_json(&d, whole[i].path, whole[i].body, status[i]);
         assert_shape(theirs, ours, whole[i].file);
         if (!strcmp(whole[i].file, "vllm-tokenize"))
-            assert_true(json_equal(json_object_get(theirs, "tokens"), json_object_get(ours, "tokens")) &&
-                        json_equal(json_object_get(theirs, "token_strs"), json_object_get(ours, "token_strs")));
+            assert_true(json_equal(json_object_get(theirs, "tokens"),
+                                   json_object_get(ours, "tokens")) &&
+                        json_equal(json_object_get(theirs, "token_strs"),
+                                   json_object_get(ours, "token_strs")));
         json_decref(theirs);
         json_decref(ours);
         buf_free(&b);
     }
-    compare_stream(&d, "vllm-chat", CHAT, "{\"stream\":true,\"logprobs\":true,\"top_logprobs\":4,\"return_token_ids\":"
-                   "true,\"stream_options\":{\"include_usage\":true}," ASKED "}");
-    compare_stream(&d, "vllm-completion", COMPLETIONS, "{\"stream\":true,\"logprobs\":4,\"return_token_ids\":true,"
-                   "\"stream_options\":{\"include_usage\":true},\"prompt\":[2,4,516],\"max_tokens\":100}");
+    compare_stream(&d, "vllm-chat", CHAT,
+                   "{\"stream\":true,\"logprobs\":true,\"top_logprobs\":4,\"return_token_ids\":true,\"stream_options\":{\"include_usage\":true}," ASKED "}");
+    compare_stream(&d, "vllm-completion", COMPLETIONS,
+                   "{\"stream\":true,\"logprobs\":4,\"return_token_ids\":true,\"stream_options\":{\"include_usage\":true},\"prompt\":[2,4,516],\"max_tokens\":100}");
     desk_close(&d);
 }
 
@@ -151,9 +156,10 @@ static void test_echoed_prompt_has_offsets_and_log_probabilities(void **state)
     fake_script(&d.f, "The KV cache");
     read_recorded("vllm-echo", &b);
     json_t *theirs = json_loads(b.p, 0, NULL);
-    json_t *ours = desk_json(&d, COMPLETIONS, "{\"prompt\":[2,4,516,267,204,371,291,263,1163,1066,36,5,204,4,2895,333,"
-                             "204],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}", 200);
-    json_t *a = json_array_get(json_object_get(theirs, "choices"), 0), *c = json_array_get(json_object_get(ours, "choices"), 0);
+    json_t *ours = desk_json(&d, COMPLETIONS,
+                             "{\"prompt\":[2,4,516,267,204,371,291,263,1163,1066,36,5,204,4,2895,333,204],\"max_tokens\":2,\"echo\":true,\"logprobs\":1}", 200);
+    json_t *a = json_array_get(json_object_get(theirs, "choices"), 0),
+        *c = json_array_get(json_object_get(ours, "choices"), 0);
     static const char *const same[] = {"text_offset", "tokens"};
     assert_string_equal(text_at(a, "text"), text_at(c, "text"));
     for (int i = 0; i < 2; i++)
@@ -165,11 +171,14 @@ static void test_echoed_prompt_has_offsets_and_log_probabilities(void **state)
     json_decref(theirs);
     json_decref(ours);
     /* a text's own bos is a token of no width; no tokens are wanted: the prompt alone */
-    ours = desk_json(&d, COMPLETIONS, "{\"prompt\":\"Hello, world\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200);
+    ours = desk_json(&d, COMPLETIONS,
+                     "{\"prompt\":\"Hello, world\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}",
+                     200);
     c = json_array_get(json_object_get(ours, "choices"), 0);
     assert_string_equal(text_at(c, "text"), "Hello, world");
     assert_string_equal(text_at(c, "finish_reason"), "length");
-    json_t *offset = json_object_get(json_object_get(c, "logprobs"), "text_offset"), *want = json_loads("[0,0,5,6]", 0, NULL);
+    json_t *offset = json_object_get(json_object_get(c, "logprobs"), "text_offset"),
+        *want = json_loads("[0,0,5,6]", 0, NULL);
     assert_true(json_equal(offset, want));
     json_decref(want);
     json_decref(ours);
@@ -179,7 +188,8 @@ static void test_echoed_prompt_has_offsets_and_log_probabilities(void **state)
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static void join_stream(const struct buf *b, bool chat, struct buf *text, struct ids *ids, struct buf *finish)
+static void join_stream(const struct buf *b, bool chat, struct buf *text, struct ids *ids,
+                        struct buf *finish)
 {
     for (const char *p = b->p; (p = strstr(p, "data: {")); p++) {
         json_t *o = json_loads(p + 6, JSON_DISABLE_EOF_CHECK, NULL);
@@ -200,7 +210,8 @@ static void test_steps_change_no_byte_of_a_reply(void **state)
         {"", said, "stop", 21},
         {",\"stop\":\"the\"", "The KV cache stores ", "stop", 5},
         {",\"stop\":[\"zzz\",\" values of\"]", "The KV cache stores the keys and", "stop", 9},
-        {",\"stop\":\"keys\",\"include_stop_str_in_output\":true", "The KV cache stores the keys", "stop", 6},
+        {",\"stop\":\"keys\",\"include_stop_str_in_output\":true", "The KV cache stores the keys",
+         "stop", 6},
         {",\"stop\":[\"again.!\"]", said, "stop", 21},
         {",\"max_tokens\":6", "The KV cache stores the keys", "length", 6},
         {",\"stop_token_ids\":[269]", "The KV cache stores", "stop", 5},
@@ -217,14 +228,17 @@ static void test_steps_change_no_byte_of_a_reply(void **state)
             d.f.step = step;
             buf_str(&text, "");
             snprintf(body, sizeof body, "{\"return_token_ids\":true%s," ASKED "}", cases[i].stop);
-            json_t *o = desk_json(&d, CHAT, body, 200), *c = json_array_get(json_object_get(o, "choices"), 0);
+            json_t *o = desk_json(&d, CHAT, body, 200),
+                *c = json_array_get(json_object_get(o, "choices"), 0);
             assert_string_equal(text_at(c, "message.content"), cases[i].text);
             assert_string_equal(text_at(c, "finish_reason"), cases[i].reason);
             assert_int_equal(json_array_size(json_object_get(c, "token_ids")), cases[i].tokens);
-            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"), "completion_tokens")),
+            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"),
+                                                                "completion_tokens")),
                              cases[i].tokens);
             json_decref(o);
-            snprintf(body, sizeof body, "{\"stream\":true,\"return_token_ids\":true%s," ASKED "}", cases[i].stop);
+            snprintf(body, sizeof body, "{\"stream\":true,\"return_token_ids\":true%s," ASKED "}",
+                     cases[i].stop);
             assert_int_equal(desk_ask(&d, "POST", CHAT, "", body, &b), 200);
             join_stream(&b, true, &text, &ids, &finish);
             assert_string_equal(text.p, cases[i].text);
@@ -250,7 +264,8 @@ static void test_streams_send_whole_characters(void **state)
         struct buf b = {0}, text = {0}, finish = {0};
         struct ids ids = {0};
         d.f.step = step;
-        assert_int_equal(desk_ask(&d, "POST", COMPLETIONS, "", "{\"stream\":true,\"prompt\":\"x\",\"max_tokens\":99}", &b), 200);
+        assert_int_equal(desk_ask(&d, "POST", COMPLETIONS, "",
+                                  "{\"stream\":true,\"prompt\":\"x\",\"max_tokens\":99}", &b), 200);
         join_stream(&b, false, &text, &ids, &finish);
         assert_string_equal(text.p, odd);
         ids_free(&ids);
@@ -264,19 +279,22 @@ static void test_streams_send_whole_characters(void **state)
 /* The bundled tokenizer with the marks of a format that thinks. */
 static void write_thinking(const char *folder)
 {
-    static const char *const mark[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"};
+    static const char *const mark[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>",
+                                       "</think>"};
     char path[96];
     json_t *o = json_load_file(NESTLING "/tokenizer.json", 0, NULL);
     assert_non_null(o);
     for (int i = 0; i < 5; i++)
         json_array_append_new(json_object_get(o, "added_tokens"),
-                              json_pack("{s:i,s:s,s:b}", "id", 4096 + i, "content", mark[i], "special", i < 3));
+                              json_pack("{s:i,s:s,s:b}", "id", 4096 + i, "content", mark[i],
+                                        "special", i < 3));
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     assert_int_equal(json_dump_file(o, path, 0), 0);
     json_decref(o);
 }
 
-/* A thought is the message's reasoning and no part of its content; stop texts look at the content. */
+/* A thought is the message's reasoning and no part of its content; stop texts look at the
+ * content. */
 static void test_thoughts_are_apart(void **state)
 {
     char folder[] = "/tmp/test_serve_front.XXXXXX", path[96];
@@ -288,13 +306,16 @@ static void test_thoughts_are_apart(void **state)
     /* the template's switch: an empty thought at the end of the prompt, the same for /tokenize */
     json_t *as[] = {
         desk_json(&d, "/tokenize", "{" ASKED "}", 200),
-        desk_json(&d, "/tokenize", "{\"chat_template_kwargs\":{\"enable_thinking\":false}," ASKED "}", 200),
+        desk_json(&d, "/tokenize",
+                  "{\"chat_template_kwargs\":{\"enable_thinking\":false}," ASKED "}", 200),
         desk_json(&d, "/tokenize", "{\"reasoning_effort\":\"none\"," ASKED "}", 200)};
-    assert_true(json_array_size(json_object_get(as[0], "tokens")) < json_array_size(json_object_get(as[1], "tokens")));
+    assert_true(json_array_size(json_object_get(as[0], "tokens")) <
+                json_array_size(json_object_get(as[1], "tokens")));
     assert_true(json_equal(json_object_get(as[1], "tokens"), json_object_get(as[2], "tokens")));
     for (int i = 0; i < 3; i++)
         json_decref(as[i]);
-    json_decref(desk_json(&d, CHAT, "{\"max_tokens\":1,\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 200));
+    json_decref(desk_json(&d, CHAT,
+                          "{\"max_tokens\":1,\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 200));
     json_decref(desk_json(&d, CHAT, "{\"reasoning_effort\":\"low\"," ASKED "}", 400));
     fake_script(&d.f, "<think>\nthe stored keys\n</think>\n\nIt stores keys.<|im_end|>");
     for (int step = 1; step < 5; step++) {
@@ -303,7 +324,8 @@ static void test_thoughts_are_apart(void **state)
         json_t *o = desk_json(&d, CHAT, "{\"stop\":\" keys\"," ASKED "}", 200);
         assert_string_equal(text_at(o, "choices.0.message.content"), "It stores");
         assert_non_null(strstr(text_at(o, "choices.0.message.reasoning"), "the stored keys"));
-        assert_int_equal(desk_ask(&d, "POST", CHAT, "", "{\"stream\":true,\"stop\":\" keys\"," ASKED "}", &b), 200);
+        assert_int_equal(desk_ask(&d, "POST", CHAT, "",
+                                  "{\"stream\":true,\"stop\":\" keys\"," ASKED "}", &b), 200);
         for (int i = 0; i < count_events(&b) - 1; i++) {
             json_t *c = event_at(&b, i);
             buf_str(&text[0], text_at(c, "choices.0.delta.content"));
@@ -328,8 +350,8 @@ static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
     struct desk d;
     (void)state;
     desk_open(&d, NULL);
-    json_t *o = desk_json(&d, COMPLETIONS, "{\"prompt\":[[2,4],[2,5,6]],\"n\":2,\"seed\":40,\"temperature\":0.5,\"top_p\":0.25,"
-                          "\"top_k\":7,\"min_p\":0.125,\"max_tokens\":3,\"ignore_eos\":true,\"user\":\"u\",\"best_of\":1,"
+    json_t *o = desk_json(&d, COMPLETIONS,
+                          "{\"prompt\":[[2,4],[2,5,6]],\"n\":2,\"seed\":40,\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"max_tokens\":3,\"ignore_eos\":true,\"user\":\"u\",\"best_of\":1,"
                           "\"presence_penalty\":0.0,\"metadata\":{}}", 200);
     assert_int_equal(json_array_size(json_object_get(o, "choices")), 4);
     json_t *usage = json_object_get(o, "usage");
@@ -340,18 +362,21 @@ static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
         const struct job_ask *a = &d.f.job[i].ask;
         assert_int_equal(a->prompt.n, i < 2 ? 2 : 3);
         assert_int_equal(a->seed, 40 + i % 2);
-        assert_true(a->temperature == 0.5f && a->top_p == 0.25f && a->top_k == 7 && a->min_p == 0.125f);
+        assert_true(a->temperature == 0.5f && a->top_p == 0.25f && a->top_k == 7 &&
+                    a->min_p == 0.125f);
         assert_true(a->most == 3 && a->run_on && a->prompt_top == -1);
     }
     json_decref(o);
     json_decref(desk_json(&d, CHAT, "{" ASKED ",\"max_completion_tokens\":2}", 200));
     json_decref(desk_json(&d, CHAT, "{" ASKED ",\"max_completion_tokens\":2}", 200));
-    assert_true(d.f.job[4].ask.temperature == 1 && d.f.job[4].ask.most == 2 && !d.f.job[4].ask.run_on);
+    assert_true(d.f.job[4].ask.temperature == 1 && d.f.job[4].ask.most == 2 &&
+                !d.f.job[4].ask.run_on);
     assert_true(d.f.job[4].ask.seed != d.f.job[5].ask.seed); /* none was named */
     desk_close(&d);
 }
 
-static void expect_refused(struct desk *d, const char *path, const char *rest, const char *name, const char *value)
+static void expect_refused(struct desk *d, const char *path, const char *rest, const char *name,
+                           const char *value)
 {
     struct buf body = {0};
     buf_printf(&body, "{\"%s\":%s,%s}", name, value, rest);
@@ -362,8 +387,9 @@ static void expect_refused(struct desk *d, const char *path, const char *rest, c
     buf_free(&body);
 }
 
-/* Fields of other servers that ask for what every answer is anyway are accepted, also in another spelling of the number; any
- * other value is refused by the field's name. "*": any value will do. */
+/* Fields of other servers that ask for what every answer is anyway are accepted, also in another
+ * spelling of the number; any other value is refused by the field's name. "*": any value will
+ * do. */
 static void test_neutral_values_are_accepted(void **state)
 {
     static const struct { const char *name, *neutral[3], *other; } cases[] = {
@@ -377,7 +403,8 @@ static void test_neutral_values_are_accepted(void **state)
         {"response_format", {"{\"type\":\"text\"}"}, "{\"type\":\"json_object\"}"},
         {"modalities", {"[\"text\"]"}, "[\"audio\"]"}, {"verbosity", {"\"medium\""}, "\"low\""},
         /* vLLM */
-        {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.0"}, "1.1"}, {"length_penalty", {"1"}, "2"},
+        {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.0"}, "1.1"},
+        {"length_penalty", {"1"}, "2"},
         {"use_beam_search", {"false"}, "true"}, {"skip_special_tokens", {"true"}, "false"},
         {"spaces_between_special_tokens", {"true", "false"}, "1"}, {"min_tokens", {"0"}, "3"},
         {"guided_json", {"{}"}, "{\"type\":\"object\"}"}, {"guided_regex", {"\"\""}, "\"a+\""},
@@ -387,34 +414,48 @@ static void test_neutral_values_are_accepted(void **state)
         {"cache_salt", {"\"s\""}, "*"}, {"priority", {"3"}, "*"}, {"request_id", {"\"r\""}, "*"},
         {"watermarking", {"false"}, "true"}, {"logprob_token_ids", {"[]"}, "[5]"},
         /* llama-server */
-        {"cache_prompt", {"true", "false"}, "*"}, {"id_slot", {"-1"}, "*"}, {"n_predict", {"-1", "5"}, "-2"},
-        {"repeat_penalty", {"1.0", "1"}, "1.1"}, {"repeat_last_n", {"64"}, "*"}, {"typical_p", {"1", "1.0"}, "0.9"},
-        {"typ_p", {"1"}, "0.5"}, {"tfs_z", {"1"}, "0.5"}, {"mirostat", {"0"}, "2"}, {"mirostat_tau", {"5"}, "*"},
-        {"mirostat_eta", {"0.1"}, "*"}, {"xtc_probability", {"0"}, "0.5"}, {"xtc_threshold", {"0.1"}, "*"},
-        {"dry_multiplier", {"0"}, "0.8"}, {"dry_base", {"1.75"}, "*"}, {"dry_allowed_length", {"2"}, "*"},
+        {"cache_prompt", {"true", "false"}, "*"}, {"id_slot", {"-1"}, "*"},
+        {"n_predict", {"-1", "5"}, "-2"},
+        {"repeat_penalty", {"1.0", "1"}, "1.1"}, {"repeat_last_n", {"64"}, "*"},
+        {"typical_p", {"1", "1.0"}, "0.9"},
+        {"typ_p", {"1"}, "0.5"}, {"tfs_z", {"1"}, "0.5"}, {"mirostat", {"0"}, "2"},
+        {"mirostat_tau", {"5"}, "*"},
+        {"mirostat_eta", {"0.1"}, "*"}, {"xtc_probability", {"0"}, "0.5"},
+        {"xtc_threshold", {"0.1"}, "*"},
+        {"dry_multiplier", {"0"}, "0.8"}, {"dry_base", {"1.75"}, "*"},
+        {"dry_allowed_length", {"2"}, "*"},
         {"dry_penalty_last_n", {"-1"}, "*"}, {"dry_sequence_breakers", {"[\"a\"]"}, "*"},
-        {"dynatemp_range", {"0"}, "0.5"}, {"dynatemp_exponent", {"1"}, "*"}, {"top_n_sigma", {"-1", "0"}, "2"},
-        {"min_keep", {"0"}, "2"}, {"samplers", {"[]"}, "[\"top_k\"]"}, {"grammar", {"\"\""}, "\"root ::= x\""},
-        {"json_schema", {"{}"}, "{\"type\":\"object\"}"}, {"n_probs", {"0"}, "3"}, {"timings_per_token", {"true"}, "*"},
-        {"n_keep", {"0"}, "*"}, {"t_max_predict_ms", {"-1", "0"}, "5"}, {"lora", {"[]"}, "[{\"id\":0}]"},
+        {"dynatemp_range", {"0"}, "0.5"}, {"dynatemp_exponent", {"1"}, "*"},
+        {"top_n_sigma", {"-1", "0"}, "2"},
+        {"min_keep", {"0"}, "2"}, {"samplers", {"[]"}, "[\"top_k\"]"},
+        {"grammar", {"\"\""}, "\"root ::= x\""},
+        {"json_schema", {"{}"}, "{\"type\":\"object\"}"}, {"n_probs", {"0"}, "3"},
+        {"timings_per_token", {"true"}, "*"},
+        {"n_keep", {"0"}, "*"}, {"t_max_predict_ms", {"-1", "0"}, "5"},
+        {"lora", {"[]"}, "[{\"id\":0}]"},
         {"reasoning_format", {"\"auto\""}, "\"none\""}, {"return_progress", {"true"}, "*"},
         {"speculative.n_max", {"8"}, "*"}, {"return_tokens", {"false"}, "true"},
         /* ollama, SGLang and clients */
-        {"keep_alive", {"-1", "\"5m\""}, "*"}, {"session_id", {"\"s\""}, "*"}, {"num_ctx", {"4096"}, "*"},
-        {"num_predict", {"-1", "-2"}, "7"}, {"options", {"{}"}, "{\"temperature\":0}"}, {"format", {"\"\""}, "\"json\""},
+        {"keep_alive", {"-1", "\"5m\""}, "*"}, {"session_id", {"\"s\""}, "*"},
+        {"num_ctx", {"4096"}, "*"},
+        {"num_predict", {"-1", "-2"}, "7"}, {"options", {"{}"}, "{\"temperature\":0}"},
+        {"format", {"\"\""}, "\"json\""},
         {"rid", {"\"r\""}, "*"}, {"separate_reasoning", {"true"}, "false"}, {"top_a", {"0"}, "0.2"},
-        {"no_repeat_ngram_size", {"0"}, "3"}, {"guidance_scale", {"1"}, "2"}, {"smoothing_factor", {"0"}, "1"},
+        {"no_repeat_ngram_size", {"0"}, "3"}, {"guidance_scale", {"1"}, "2"},
+        {"smoothing_factor", {"0"}, "1"},
     };
     struct desk d;
     (void)state;
     desk_open(&d, NULL);
-    static const struct { const char *path, *rest; } kinds[] = {{CHAT, ASKED}, {COMPLETIONS, "\"prompt\":\"a\""}};
+    static const struct { const char *path, *rest; } kinds[] = {{CHAT, ASKED},
+                                                                {COMPLETIONS, "\"prompt\":\"a\""}};
     for (int k = 0; k < 2; k++) {
         struct buf all[3] = {{0}};
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             for (int v = 0; v < 3; v++) /* the v-th value of each, or the first, or nothing */
                 buf_printf(&all[v], "\"%s\":%s,", cases[i].name,
-                           v == 2 ? "null" : cases[i].neutral[v] ? cases[i].neutral[v] : cases[i].neutral[0]);
+                           v == 2 ? "null" : cases[i].neutral[v] ? cases[i].neutral[v]
+                           : cases[i].neutral[0]);
             if (*cases[i].other != '*')
                 expect_refused(&d, kinds[k].path, kinds[k].rest, cases[i].name, cases[i].other);
         }
@@ -428,8 +469,11 @@ static void test_neutral_values_are_accepted(void **state)
     assert_int_equal(d.f.n_job, 6);
     expect_refused(&d, CHAT, ASKED, "no_such_field", "0");
     expect_refused(&d, COMPLETIONS, "\"prompt\":\"a\"", "suffix", "\"z\"");
-    json_decref(desk_json(&d, COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":null,\"echo\":false,\"logprobs\":false}", 200));
-    json_decref(desk_json(&d, CHAT, "{" ASKED ",\"echo\":false,\"ignore_eos\":false,\"reasoning_effort\":\"none\","
+    json_decref(desk_json(&d, COMPLETIONS,
+                          "{\"prompt\":\"a\",\"suffix\":null,\"echo\":false,\"logprobs\":false}",
+                          200));
+    json_decref(desk_json(&d, CHAT,
+                          "{" ASKED ",\"echo\":false,\"ignore_eos\":false,\"reasoning_effort\":\"none\","
                           "\"chat_template_kwargs\":{\"enable_thinking\":false}}", 200)); /* this format never thinks */
     desk_close(&d);
 }
@@ -440,31 +484,36 @@ static void test_minus_one(void **state)
     struct desk d;
     (void)state;
     desk_open(&d, &(struct serve_opts){.seeded = true, .seed = 5});
-    static const char *const body[] = {"{\"max_tokens\":-1,\"seed\":-1," ASKED "}", "{\"max_completion_tokens\":-1,\"seed\":-1," ASKED "}",
-                                       "{\"max_tokens\":-1,\"prompt\":\"a\"}", "{\"max_completion_tokens\":7,\"prompt\":\"a\",\"max_tokens\":3}"};
+    static const char *const body[] = {"{\"max_tokens\":-1,\"seed\":-1," ASKED "}",
+                                       "{\"max_completion_tokens\":-1,\"seed\":-1," ASKED "}",
+                                       "{\"max_tokens\":-1,\"prompt\":\"a\"}",
+                                       "{\"max_completion_tokens\":7,\"prompt\":\"a\",\"max_tokens\":3}"};
     static const int most[] = {-1, -1, -1, 7};
     for (int i = 0; i < 4; i++) {
         json_decref(desk_json(&d, i < 2 ? CHAT : COMPLETIONS, body[i], 200));
         assert_int_equal(d.f.job[i].ask.most, most[i]);
     }
-    assert_true(d.f.job[0].ask.seed != d.f.job[1].ask.seed); /* the server's own seed is for those that name none */
+    /* the server's own seed is for those that name none */
+    assert_true(d.f.job[0].ask.seed != d.f.job[1].ask.seed);
     assert_true(d.f.job[2].ask.seed == 5 && d.f.job[3].ask.seed == 5);
     desk_close(&d);
 }
 
 static void test_one_model_and_heads_alone(void **state)
 {
-    static const char *const path[] = {"/v1/models", "/v1/models/nestling", "/health", "/ping", "/version", "/load",
-                                       "/server_info", "/metrics"};
+    static const char *const path[] = {"/v1/models", "/v1/models/nestling", "/health", "/ping",
+                                       "/version", "/load", "/server_info", "/metrics"};
     struct desk d;
     struct buf b = {0};
     (void)state;
     desk_open(&d, NULL);
-    json_t *all = desk_json(&d, "/v1/models", NULL, 200), *one = desk_json(&d, "/v1/models/nestling", NULL, 200);
+    json_t *all = desk_json(&d, "/v1/models", NULL, 200),
+        *one = desk_json(&d, "/v1/models/nestling", NULL, 200);
     assert_true(json_equal(json_array_get(json_object_get(all, "data"), 0), one));
     json_decref(all);
     json_decref(one);
-    static const char *const other[] = {"/v1/models/nope", "/v1/models/nestling/x", "/v1/models/", "/v1/models/NESTLING"};
+    static const char *const other[] = {"/v1/models/nope", "/v1/models/nestling/x", "/v1/models/",
+                                        "/v1/models/NESTLING"};
     for (int i = 0; i < 4; i++) {
         json_t *o = desk_json(&d, other[i], NULL, 404);
         assert_string_equal(text_at(o, "error.type"), "NotFoundError");
@@ -499,7 +548,8 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"messages\":[7]}", 400, "messages.0"},
         {CHAT, "{\"messages\":[{\"role\":\"user\"}]}", 400, "messages.0.content"},
         {CHAT, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", 400, "messages.0"},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400, "messages.0.content"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400,
+         "messages.0.content"},
         {CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}", 400,
          "messages"},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", 400, "messages.0"},
@@ -520,9 +570,12 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"max_tokens\":-2," ASKED "}", 400, "max_tokens"},
         {CHAT, "{\"max_completion_tokens\":0," ASKED "}", 400, "max_completion_tokens"},
         {CHAT, "{\"chat_template_kwargs\":7," ASKED "}", 400, "chat_template_kwargs"},
-        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 400, "chat_template_kwargs"},
-        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":1}," ASKED "}", 400, "chat_template_kwargs.enable_thinking"},
-        {CHAT, "{\"chat_template_kwargs\":{\"other\":1}," ASKED "}", 400, "chat_template_kwargs.other"},
+        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":true}," ASKED "}", 400,
+         "chat_template_kwargs"},
+        {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":1}," ASKED "}", 400,
+         "chat_template_kwargs.enable_thinking"},
+        {CHAT, "{\"chat_template_kwargs\":{\"other\":1}," ASKED "}", 400,
+         "chat_template_kwargs.other"},
         {COMPLETIONS, "{\"prompt\":\"a\",\"reasoning_effort\":\"low\"}", 400, "reasoning_effort"},
         {COMPLETIONS, "{\"prompt\":\"a\",\"tools\":[{}]}", 400, "tools"},
         {CHAT, "{\"seed\":9223372036854775807," ASKED "}", 400, "seed"},
@@ -536,7 +589,8 @@ static void test_every_refusal_is_an_error_object(void **state)
         {CHAT, "{\"top_logprobs\":5," ASKED "}", 400, "top_logprobs"},
         {CHAT, "{\"logprobs\":2," ASKED "}", 400, "logprobs"},
         {CHAT, "{\"tools\":[{}]," ASKED "}", 400, "tools"},
-        {CHAT, "{\"response_format\":{\"type\":\"json_object\"}," ASKED "}", 400, "response_format"},
+        {CHAT, "{\"response_format\":{\"type\":\"json_object\"}," ASKED "}", 400,
+         "response_format"},
         {CHAT, "{\"logit_bias\":{\"5\":-100}," ASKED "}", 400, "logit_bias"},
         {CHAT, "{\"presence_penalty\":0.5," ASKED "}", 400, "presence_penalty"},
         {CHAT, "{\"repetition_penalty\":1.1," ASKED "}", 400, "repetition_penalty"},
@@ -569,13 +623,15 @@ static void test_every_refusal_is_an_error_object(void **state)
         assert_true(*text_at(o, "error.message") && *text_at(o, "error.type"));
         if (strcmp(text_at(o, "error.param"), cases[i].param) != 0)
             fail_msg("%s: param %s", cases[i].body, text_at(o, "error.param"));
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "error"), "code")), cases[i].status);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "error"), "code")),
+                         cases[i].status);
         json_decref(o);
     }
     assert_int_equal(d.f.n_job, 0);
     struct buf b = {0};
     assert_int_equal(desk_ask(&d, "GET", CHAT, "", NULL, &b), 405);
-    assert_int_equal(desk_ask(&d, "POST", CHAT, "Content-Type: text/plain\r\nContent-Length: 0\r\n", NULL, &b), 400);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "Content-Type: text/plain\r\nContent-Length: 0\r\n",
+                              NULL, &b), 400);
     assert_int_equal(desk_ask(&d, "DELETE", "/v1/models", "", NULL, &b), 405);
     buf_free(&b);
     desk_close(&d);
@@ -588,7 +644,8 @@ static void test_keys_hosts_and_lengths(void **state)
     (void)state;
     desk_open(&d, &(struct serve_opts){.key = "s3cret", .body_bytes = 2000});
     static const struct { const char *head; int status; } keys[] = {
-        {"", 401}, {"Authorization: Bearer nope\r\n", 401}, {"Authorization: Bearer s3cre\r\n", 401},
+        {"", 401}, {"Authorization: Bearer nope\r\n", 401},
+        {"Authorization: Bearer s3cre\r\n", 401},
         {"Authorization: Bearer s3crets3cret\r\n", 401}, {"Authorization: Bearer \r\n", 401},
         {"Authorization: Basic s3cret\r\n", 401}, {"Authorization: Bearer s3cret\r\n", 200},
         {"Authorization: bearer s3cret\r\n", 200}};
@@ -613,8 +670,8 @@ static void test_keys_hosts_and_lengths(void **state)
     desk_close(&d);
 }
 
-/* Sends text as it is, perhaps then closes that direction, and returns the first answer's status; 0: the
- * connection ended without one. */
+/* Sends text as it is, perhaps then closes that direction, and returns the first answer's status;
+ * 0: the connection ended without one. */
 static int ask_raw(struct desk *d, const char *text, bool half, struct buf *body)
 {
     struct client c, *list[2] = {&c, NULL};
@@ -645,15 +702,21 @@ static void test_a_head_says_one_thing(void **state)
         {"GET /v1/models HTTP/1.1\r\n", 400},
         {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", 400},
         {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n", 400},
-        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 0\r\n", 400},
-        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\ncontent-length: 5\r\n", 400},
-        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+         "0\r\nContent-Length: 0\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+         "0\r\ncontent-length: 5\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+         "0\r\nTransfer-Encoding: chunked\r\n", 400},
         {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length : 5\r\n", 400},
         {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length\t: 5\r\n", 400},
-        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n", 400},
-        {"POST /reset_prefix_cache HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n", 400},
+        {"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n",
+         400},
+        {"POST /reset_prefix_cache HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n",
+         400},
         {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: a\r\nOrigin: b\r\n", 400},
-        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n", 400},
+        {"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n",
+         400},
     };
     struct desk d;
     struct buf b = {0}, text = {0};
@@ -661,7 +724,8 @@ static void test_a_head_says_one_thing(void **state)
     desk_open(&d, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buf_clear(&text);
-        buf_printf(&text, "%s%s\r\n", cases[i].head, cases[i].status == 200 ? "Connection: close\r\n" : "");
+        buf_printf(&text, "%s%s\r\n", cases[i].head, cases[i].status == 200
+                   ? "Connection: close\r\n" : "");
         int status = ask_raw(&d, text.p, false, &b);
         if (status != cases[i].status)
             fail_msg("%d, not %d: %s", status, cases[i].status, cases[i].head);
@@ -682,10 +746,12 @@ static void test_a_half_closed_client_gets_its_answer(void **state)
     (void)state;
     desk_open(&d, NULL);
     assert_int_equal(ask_raw(&d, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", true, &b), 200);
-    for (int i = 0; i < 3; i++) { /* a stream over HTTP/1.0 has no chunks, which split_answer() expects */
+    for (int i = 0; i < 3; i++) { /* a stream over HTTP/1.0 has no chunks, which split_answer()
+                                     expects */
         const char *version = i == 2 ? "HTTP/1.0" : "HTTP/1.1";
         buf_clear(&text);
-        buf_printf(&text, "POST " CHAT " %s\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        buf_printf(&text, "POST " CHAT " %s\r\nHost: localhost\r\nContent-Type: "
+                                       "application/json\r\n"
                    "Content-Length: %zu\r\n\r\n%s", version, strlen(body[i & 1]), body[i & 1]);
         assert_int_equal(ask_raw(&d, text.p, true, &b), 200);
         assert_non_null(strstr(b.p, i & 1 ? "data: [DONE]" : said));
@@ -707,7 +773,8 @@ static void test_pages_of_other_origins_change_nothing(void **state)
         {"Origin: http://localhost\r\n", 200}, /* the test's Host */
         {"", 200},
     };
-    static const char *const path[] = {"/reset_prefix_cache", CHAT, COMPLETIONS, "/tokenize", "/detokenize"};
+    static const char *const path[] = {"/reset_prefix_cache", CHAT, COMPLETIONS, "/tokenize",
+                                       "/detokenize"};
     struct desk d;
     struct buf b = {0};
     (void)state;
@@ -722,25 +789,31 @@ static void test_pages_of_other_origins_change_nothing(void **state)
     desk_open(&d, &(struct serve_opts){.cors = "https://chat.example", .key = "k"});
     struct client c, *list[2] = {&c, NULL};
     static const struct { const char *origin, *first; bool allowed; } asks[] = {
-        {"https://chat.example", "HTTP/1.1 204", true}, {"https://evil.example", "HTTP/1.1 403", false}};
+        {"https://chat.example", "HTTP/1.1 204", true},
+        {"https://evil.example", "HTTP/1.1 403", false}};
     for (int i = 0; i < 2; i++) {
         client_open(&c, serve_port(d.s));
-        buf_printf(&c.to, "OPTIONS " CHAT " HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\nConnection: close\r\n"
-                   "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-a\r\n\r\n",
-                   asks[i].origin);
+        buf_printf(&c.to, "OPTIONS " CHAT " HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+                                          "%s\r\nConnection: close\r\n"
+                   "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: "
+                   "authorization, x-a\r\n\r\n", asks[i].origin);
         assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
         assert_int_equal(strncmp(c.got.p, asks[i].first, 12), 0);
-        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Origin: https://chat.example\r\n") != NULL, asks[i].allowed);
-        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Headers: authorization, x-a\r\n") != NULL, asks[i].allowed);
+        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Origin: "
+                                         "https://chat.example\r\n") != NULL, asks[i].allowed);
+        assert_int_equal(strstr(c.got.p, "\r\nAccess-Control-Allow-Headers: authorization, "
+                                         "x-a\r\n") != NULL, asks[i].allowed);
         client_close(&c);
     }
     client_open(&c, serve_port(d.s));
-    client_ask(&c, "POST", CHAT, "Origin: https://chat.example\r\nAuthorization: Bearer k\r\n", "{" ASKED "}", true);
+    client_ask(&c, "POST", CHAT, "Origin: https://chat.example\r\nAuthorization: Bearer k\r\n",
+               "{" ASKED "}", true);
     assert_true(desk_run(&d, &c, 1, 2000, all_closed, list));
     assert_int_equal(strncmp(c.got.p, "HTTP/1.1 200", 12), 0);
     assert_non_null(strstr(c.got.p, "\r\nAccess-Control-Allow-Origin: https://chat.example\r\n"));
     client_close(&c);
-    assert_int_equal(desk_ask(&d, "POST", CHAT, "Origin: https://chat.example\r\n", "{" ASKED "}", &b), 401);
+    assert_int_equal(desk_ask(&d, "POST", CHAT, "Origin: https://chat.example\r\n", "{" ASKED "}",
+                              &b), 401);
     assert_int_equal(desk_ask(&d, "OPTIONS", CHAT, "", NULL, &b), 401);
     buf_free(&b);
     desk_close(&d);
@@ -783,15 +856,15 @@ static void close_all_slow(void)
         client_close(&drips[i]);
 }
 
-/* Clients that send a byte now and then, many more than there are places, keep nobody out: they hold an
- * eighth of the places, a newcomer gets the place of the oldest, and all of them end in time, although
- * none of them stands still. */
+/* Clients that send a byte now and then, many more than there are places, keep nobody out: they
+ * hold an eighth of the places, a newcomer gets the place of the oldest, and all of them end in
+ * time, although none of them stands still. */
 static void test_slow_clients_keep_nobody_out(void **state)
 {
     static const char *const begin[] = {
         "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: 100000\r\n\r\n {",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        "application/json\r\nContent-Length: 100000\r\n\r\n {",
     };
     static const char key[] = "Authorization: Bearer s3cret\r\n";
     struct buf b = {0};
@@ -826,8 +899,8 @@ static void test_slow_clients_keep_nobody_out(void **state)
     buf_free(&b);
 }
 
-/* Where all places are taken by connections that are known and wait, the one that has waited longest ends;
- * those that are being answered stay. */
+/* Where all places are taken by connections that are known and wait, the one that has waited
+ * longest ends; those that are being answered stay. */
 static void test_connections_that_wait_make_place(void **state)
 {
     struct desk d;
@@ -909,7 +982,8 @@ static void test_a_client_that_reads_nothing_holds_nobody(void **state)
         ids_add(&d.f.script, 1066);
     client_open(&slow, serve_port(d.s));
     slow.most = 100;
-    client_ask(&slow, "POST", CHAT, "", "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"return_token_ids\":true," ASKED "}",
+    client_ask(&slow, "POST", CHAT, "",
+               "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"return_token_ids\":true," ASKED "}",
                true);
     desk_await_jobs(&d, &slow, 1, 2);
     desk_run(&d, &slow, 1, 4100, NULL, NULL);
@@ -953,7 +1027,8 @@ static void test_requests_in_a_row_on_one_connection(void **state)
         assert_int_equal(status, i == 4 ? 400 : 200);
         if (i < 4) {
             json_t *o = json_loads(b.p, 0, NULL);
-            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"), "completion_tokens")), i);
+            assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "usage"),
+                                                                "completion_tokens")), i);
             json_decref(o);
         }
     }
@@ -975,7 +1050,8 @@ static void test_many_clients_at_once(void **state)
     for (int i = 0; i < MANY; i++) {
         char body[120];
         client_open(&c[i], serve_port(d.s));
-        snprintf(body, sizeof body, "{\"stream\":%s,\"max_tokens\":%d," ASKED "}", i % 3 ? "true" : "false", 1 + i % 20);
+        snprintf(body, sizeof body, "{\"stream\":%s,\"max_tokens\":%d," ASKED "}", i % 3 ? "true"
+                 : "false", 1 + i % 20);
         client_ask(&c[i], "POST", CHAT, "", body, true);
         list[i] = &c[i];
     }
@@ -1082,7 +1158,8 @@ static void test_the_end_of_the_server_ends_encoding(void **state)
     }
     do /* until the other thread has read for a while */
         desk_run(&d, c, 3, 1, NULL, NULL);
-    while (used_ns(CLOCK_PROCESS_CPUTIME_ID) - all < used_ns(CLOCK_THREAD_CPUTIME_ID) - loop + 30000000);
+    while (used_ns(CLOCK_PROCESS_CPUTIME_ID) - all < used_ns(CLOCK_THREAD_CPUTIME_ID) - loop +
+           30000000);
     serve_end(d.s);
     all = used_ns(CLOCK_PROCESS_CPUTIME_ID);
     loop = used_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -1102,17 +1179,20 @@ static void test_the_end_of_the_server_ends_encoding(void **state)
     desk_close(&d);
 }
 
-/* A prompt of more bytes than the context's tokens can stand for is refused before it is encoded. */
+/* A prompt of more bytes than the context's tokens can stand for is refused before it is
+ * encoded. */
 static void test_a_prompt_without_end_is_not_encoded(void **state)
 {
-    char *body = long_body(20 << 20), *chat = xasprintf("{\"messages\":[{\"role\":\"user\",\"content\":%s]}",
+    char *body = long_body(20 << 20),
+        *chat = xasprintf("{\"messages\":[{\"role\":\"user\",\"content\":%s]}",
                                                          strchr(body, ':') + 1);
     struct desk d;
     (void)state;
     desk_open(&d, NULL);
     for (int i = 0; i < 2; i++) {
         json_t *o = desk_json(&d, i ? CHAT : COMPLETIONS, i ? chat : body, 400);
-        assert_non_null(strstr(text_at(o, "error.message"), "; the context of 4096 tokens holds at most 61440"));
+        assert_non_null(strstr(text_at(o, "error.message"),
+                               "; the context of 4096 tokens holds at most 61440"));
         json_decref(o);
     }
     assert_int_equal(d.f.n_job, 0);
@@ -1149,7 +1229,8 @@ static void test_failed_jobs_are_errors(void **state)
         int status;
         d.f.held = 1;
         client_open(&c, serve_port(d.s));
-        client_ask(&c, "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        client_ask(&c, "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}",
+                   true);
         desk_await_jobs(&d, &c, 1, i + 1);
         struct fake_job *j = &d.f.job[i];
         if (late) {
@@ -1177,8 +1258,9 @@ static void lose_device(struct desk *d)
     evq_put(d->f.screen, &ev);
 }
 
-/* The end of the server, which follows a lost device, does not hide why a reply failed: neither from
- * jobs whose end is on its way, nor from those that the end cancels, nor from later requests. */
+/* The end of the server, which follows a lost device, does not hide why a reply failed: neither
+ * from jobs whose end is on its way, nor from those that the end cancels, nor from later
+ * requests. */
 static void test_a_lost_device_is_an_error_for_everybody(void **state)
 {
     (void)state;
@@ -1192,7 +1274,8 @@ static void test_a_lost_device_is_an_error_for_everybody(void **state)
         d.f.held = 1;
         client_open(&c[0], serve_port(d.s));
         client_open(&c[1], serve_port(d.s));
-        client_ask(&c[0], "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        client_ask(&c[0], "POST", CHAT, "", stream ? "{\"stream\":true," ASKED "}" : "{" ASKED "}",
+                   true);
         desk_await_jobs(&d, c, 2, 1);
         struct fake_job *j = &d.f.job[0];
         if (begun)
@@ -1221,7 +1304,8 @@ static void test_a_lost_device_is_an_error_for_everybody(void **state)
     }
 }
 
-static const struct history_about about = {.version = "0", .device = "cpu", .flags = "", .model_dir = "m",
+static const struct history_about about = {.version = "0", .device = "cpu", .flags = "",
+                                           .model_dir = "m",
                                            .model_sha = "a", .draft_dir = "", .draft_sha = "",
                                            .tokenizer_sha = "t", .config = "served=chat\n"};
 
@@ -1231,7 +1315,8 @@ static bool log_has(const char *db, int n)
     sqlite3 *log;
     sqlite3_stmt *q;
     assert_int_equal(sqlite3_open_v2(db, &log, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(log, "SELECT count(*) FROM v_turn WHERE stop = 'end' AND reply = ?",
+    assert_int_equal(sqlite3_prepare_v2(log, "SELECT count(*) FROM v_turn WHERE stop = 'end' AND "
+                                             "reply = ?",
                                         -1, &q, NULL), SQLITE_OK);
     sqlite3_bind_text(q, 1, said, -1, SQLITE_STATIC);
     assert_int_equal(sqlite3_step(q), SQLITE_ROW);
@@ -1259,7 +1344,8 @@ static void test_a_reply_is_acknowledged_when_the_log_has_it(void **state)
     desk_open_as(&d, NULL, NESTLING, "gemma3", h);
     for (int i = 0; i < 2; i++) {
         client_open(&c[i], serve_port(d.s));
-        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}",
+                   true);
     }
     desk_await_jobs(&d, c, 2, 2);
     desk_run(&d, c, 2, 500, NULL, NULL);
@@ -1302,7 +1388,8 @@ static void test_a_reply_that_the_log_cannot_store_is_an_error(void **state)
     unlink(db); /* the writer notices, and keeps what it has */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(desk_ask(&d, "POST", CHAT, "", body[i], &b), i ? 200 : 500);
-        assert_non_null(strstr(b.p, "could not be stored in the log: not saved: the log's file was moved or deleted"));
+        assert_non_null(strstr(b.p, "could not be stored in the log: not saved: the log's file was "
+                                    "moved or deleted"));
         assert_null(strstr(b.p, "[DONE]"));
         assert_null(strstr(b.p, "\"finish_reason\":\""));
     }
@@ -1377,7 +1464,8 @@ static void test_the_end_of_the_server_ends_replies(void **state)
     d.f.held = 1;
     for (int i = 0; i < 2; i++) {
         client_open(&c[i], serve_port(d.s));
-        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}", true);
+        client_ask(&c[i], "POST", CHAT, "", i ? "{\"stream\":true," ASKED "}" : "{" ASKED "}",
+                   true);
     }
     desk_await_jobs(&d, c, 2, 2);
     for (int i = 0; i < 2; i++) {
@@ -1413,7 +1501,8 @@ static void test_connections_that_stand_still_end(void **state)
         client_open(&c[i], serve_port(d.s));
     buf_str(&c[0].to, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le");
     c[1].most = 0;
-    client_ask(&c[1], "POST", CHAT, "", "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20," ASKED "}", false);
+    client_ask(&c[1], "POST", CHAT, "",
+               "{\"n\":2,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20," ASKED "}", false);
     for (int i = 0; i < 3000 && !(c[0].closed && d.s->n_task == 0 && d.f.n_job); i++) {
         desk_run(&d, c, 2, 50, NULL, NULL);
         usleep(20000);
@@ -1478,7 +1567,8 @@ static void test_broken_bodies_are_read_or_refused(void **state)
 static void test_a_body_is_refused_for_what_it_is(void **state)
 {
     static const struct { const char *part; int n; const char *says; } cases[] = {
-        {"{},", 1000000, "the body is too large: line 1"}, {"{,", 1, "the body is no JSON: line 1"}};
+        {"{},", 1000000, "the body is too large: line 1"},
+        {"{,", 1, "the body is no JSON: line 1"}};
     struct desk d;
     (void)state;
     desk_open(&d, NULL);

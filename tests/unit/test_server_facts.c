@@ -12,7 +12,8 @@ static void choose_sglang(void *arg, const struct play_request *rq, struct play_
 {
     static const struct { const char *path, *body; } at[] = {
         {"/get_model_info", "{\"model_path\":\"/home/me/models/gpt\",\"is_generation\":true}"},
-        {"/server_info", "{\"tp_size\":2,\"api_key\":\"sk-one\",\"admin_api_key\":\"sk-two\",\"hf_token\":\"sk-three\","
+        {"/server_info",
+         "{\"tp_size\":2,\"api_key\":\"sk-one\",\"admin_api_key\":\"sk-two\",\"hf_token\":\"sk-three\","
                          "\"ssl_keyfile_password\":\"sk-four\",\"num_key_value_heads\":8,\"bos_token\":\"<s>\","
                          "\"host\":\"10.1.2.3\",\"enable_metrics\":true,\"quantization\":null,"
                          "\"internal_states\":[{\"a\":1}],\"version\":\"0.5.9\"}"},
@@ -51,7 +52,8 @@ static void keys_of_a_launch_are_not_kept(void **state)
     assert_int_equal(s.kind, SERVER_SGLANG);
     server_facts_json(&s, &json);
     assert_null(strstr(json.p, "sk-"));
-    static const char *const kept[] = {"\"tp_size\":2", "\"num_key_value_heads\":8", "\"bos_token\":\"<s>\"",
+    static const char *const kept[] = {"\"tp_size\":2", "\"num_key_value_heads\":8",
+                                       "\"bos_token\":\"<s>\"",
                                        "\"enable_metrics\":true", "\"quantization\":null",
                                        "\"model_path\":\"/home/me/models/gpt\""};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
@@ -65,7 +67,8 @@ static void keys_of_a_launch_are_not_kept(void **state)
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-static const struct served_metric *find(const struct served *s, const char *name, const char *labels)
+static const struct served_metric *find(const struct served *s, const char *name,
+                                        const char *labels)
 {
     for (int i = 0; i < s->n_metric; i++)
         if (!strcmp(s->metric[i].name, name) && !strcmp(s->metric[i].labels, labels))
@@ -82,11 +85,11 @@ static void two_pages_become_pairs(void **state)
                      "vllm:tokens_total{engine=\"1\",model_name=\"m\"} 7\n"
                      "vllm:gone{model_name=\"m\"} 1\n"
                      "vllm:tokens_total{engine=\"0\",model_name=\"other\"} 99\n"
-                     "vllm:t_bucket{le=\"1\"} 3\nvllm:t_sum 2.5\nvllm:t_created 9\nvllm:c_info{a=\"b\"} 1\n"
-                     "process_open_fds 4\nvllm:nan NaN\n");
+                     "vllm:t_bucket{le=\"1\"} 3\nvllm:t_sum 2.5\nvllm:t_created "
+                     "9\nvllm:c_info{a=\"b\"} 1\nprocess_open_fds 4\nvllm:nan NaN\n");
     buf_str(&after, "vllm:tokens_total{model_name=\"m\",engine=\"0\"} 8\n"
-                    "vllm:tokens_total{engine=\"1\",model_name=\"m\"} 7\nvllm:new{a=\"x,\\\"y\"} 2\n"
-                    "vllm:t_sum 3.5\n");
+                    "vllm:tokens_total{engine=\"1\",model_name=\"m\"} 7\nvllm:new{a=\"x,\\\"y\"} "
+                    "2\nvllm:t_sum 3.5\n");
     page_pair_join(&before, &after, "m", s);
     const struct served_metric *m = find(s, "vllm:tokens_total", "engine=\"0\"");
     assert_non_null(m);

@@ -59,7 +59,8 @@ static void pack(struct play_answer *a, bool gzip)
     buf_add(&b, gzip ? "\x1F\x8B\x08\0\0\0\0\0\0\x03" : "\x78\x01", gzip ? 10 : 2);
     for (size_t at = 0; at < a->body.n;) {
         size_t n = a->body.n - at < 60000 ? a->body.n - at : 60000;
-        uint8_t head[5] = {at + n == a->body.n, (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)~n, (uint8_t)(~n >> 8)};
+        uint8_t head[5] = {at + n == a->body.n, (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)~n,
+                           (uint8_t)(~n >> 8)};
         buf_add(&b, head, 5);
         buf_add(&b, a->body.p + at, n);
         at += n;
@@ -92,7 +93,8 @@ static void chunk(struct play_answer *a, bool last)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static char elsewhere[128]; /* header lines: the address of another server, which must hear nothing */
+static char elsewhere[128]; /* header lines: the address of another server, which must hear
+                               nothing */
 
 static void f_none(const struct kind *k, struct play_answer *a) { (void)k, (void)a; }
 static void f_bytes(const struct kind *k, struct play_answer *a) { (void)k, a->cut = 1; }
@@ -110,7 +112,8 @@ static void f_fields(const struct kind *k, struct play_answer *a)
 }
 static void f_foreign(const struct kind *k, struct play_answer *a)
 {
-    between(k, a, k->lines ? "{\"model\":\"other\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n"
+    between(k, a, k->lines
+            ? "{\"model\":\"other\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n"
                            : "data: {\"id\":\"chatcmpl-keep-alive\",\"object\":\"chat.completion.chunk\",\"choices\":[]}\n\n"
                              "data: {\"id\":\"other\",\"choices\":[{\"index\":0,\"delta\":{}}]}\n\n");
 }
@@ -125,7 +128,10 @@ static void f_crlf(const struct kind *k, struct play_answer *a)
     }
     swap_body(a, &b);
 }
-static void f_mark(const struct kind *k, struct play_answer *a) { put_in(k, a, 0, "\xEF\xBB\xBF", 3); }
+static void f_mark(const struct kind *k, struct play_answer *a)
+{
+    put_in(k, a, 0, "\xEF\xBB\xBF", 3);
+}
 static void f_no_done(const struct kind *k, struct play_answer *a)
 {
     char *done = k->lines ? NULL : strstr(a->body.p, "data: [DONE]");
@@ -146,7 +152,8 @@ static void f_more(const struct kind *k, struct play_answer *a)
 static void f_error(const struct kind *k, struct play_answer *a)
 {
     const char *text = k->lines ? "{\"error\":\"out of memory\"}\n"
-                                : "data: {\"error\":{\"message\":\"out of\\nmemory\",\"code\":500}}\n\n";
+                                : "data: {\"error\":{\"message\":\"out "
+                                "of\\nmemory\",\"code\":500}}\n\n";
     put_in(k, a, middle(k, &a->body), text, strlen(text));
 }
 static void f_no_json(const struct kind *k, struct play_answer *a)
@@ -155,7 +162,10 @@ static void f_no_json(const struct kind *k, struct play_answer *a)
     put_in(k, a, middle(k, &a->body), text, strlen(text));
 }
 static void f_nothing(const struct kind *k, struct play_answer *a) { (void)k, a->status = 0; }
-static void f_reset_first(const struct kind *k, struct play_answer *a) { (void)k, a->status = 0, a->reset = true; }
+static void f_reset_first(const struct kind *k, struct play_answer *a)
+{
+    (void)k, a->status = 0, a->reset = true;
+}
 static void f_reset_head(const struct kind *k, struct play_answer *a)
 {
     (void)k;
@@ -169,16 +179,25 @@ static void f_reset_middle(const struct kind *k, struct play_answer *a)
     a->most = a->body.n / 2;
     a->length = a->reset = true;
 }
-static void f_short(const struct kind *k, struct play_answer *a) { f_reset_middle(k, a), a->reset = false; }
+static void f_short(const struct kind *k, struct play_answer *a)
+{
+    f_reset_middle(k, a), a->reset = false;
+}
 static void f_half(const struct kind *k, struct play_answer *a)
 {
     a->most = event_end(k, &a->body, middle(k, &a->body));
     if (!k->lines)
         a->most -= 1; /* without the empty line that would end the event */
 }
-static void f_empty_body(const struct kind *k, struct play_answer *a) { (void)k, buf_clear(&a->body); }
+static void f_empty_body(const struct kind *k, struct play_answer *a)
+{
+    (void)k, buf_clear(&a->body);
+}
 static void f_gzip(const struct kind *k, struct play_answer *a) { (void)k, pack(a, true); }
-static void f_deflate(const struct kind *k, struct play_answer *a) { (void)k, pack(a, false), a->cut = 100; }
+static void f_deflate(const struct kind *k, struct play_answer *a)
+{
+    (void)k, pack(a, false), a->cut = 100;
+}
 static void f_gzip_cut(const struct kind *k, struct play_answer *a)
 {
     (void)k;
@@ -186,8 +205,14 @@ static void f_gzip_cut(const struct kind *k, struct play_answer *a)
     a->most = a->body.n / 2;
     a->length = true;
 }
-static void f_no_gzip(const struct kind *k, struct play_answer *a) { (void)k, a->header = "Content-Encoding: gzip\r\n"; }
-static void f_chunks(const struct kind *k, struct play_answer *a) { (void)k, chunk(a, true), a->cut = 7; }
+static void f_no_gzip(const struct kind *k, struct play_answer *a)
+{
+    (void)k, a->header = "Content-Encoding: gzip\r\n";
+}
+static void f_chunks(const struct kind *k, struct play_answer *a)
+{
+    (void)k, chunk(a, true), a->cut = 7;
+}
 static void f_no_last_chunk(const struct kind *k, struct play_answer *a)
 {
     f_half(k, a);
@@ -206,8 +231,14 @@ static void f_400(const struct kind *k, struct play_answer *a)
            ? "{\"object\":\"error\",\"message\":\"too\\nlong\",\"type\":\"BadRequestError\",\"param\":null,\"code\":400}"
            : "{\"error\":{\"message\":\"too\\nlong\",\"type\":\"BadRequestError\",\"param\":null,\"code\":400}}");
 }
-static void f_401(const struct kind *k, struct play_answer *a) { (void)k, status(a, 401, "{\"error\":\"Unauthorized\"}"); }
-static void f_404(const struct kind *k, struct play_answer *a) { (void)k, status(a, 404, "{\"detail\":\"Not Found\"}"); }
+static void f_401(const struct kind *k, struct play_answer *a)
+{
+    (void)k, status(a, 401, "{\"error\":\"Unauthorized\"}");
+}
+static void f_404(const struct kind *k, struct play_answer *a)
+{
+    (void)k, status(a, 404, "{\"detail\":\"Not Found\"}");
+}
 static void f_500(const struct kind *k, struct play_answer *a) { (void)k, status(a, 500, ""); }
 static void f_502(const struct kind *k, struct play_answer *a)
 {
@@ -248,8 +279,14 @@ static void long_line(const struct kind *k, struct play_answer *a, size_t n, boo
     put_in(k, a, middle(k, &a->body), b.p, b.n);
     buf_free(&b);
 }
-static void f_ten_megabytes(const struct kind *k, struct play_answer *a) { long_line(k, a, 10 << 20, false); }
-static void f_too_long(const struct kind *k, struct play_answer *a) { long_line(k, a, 17 << 20, true); }
+static void f_ten_megabytes(const struct kind *k, struct play_answer *a)
+{
+    long_line(k, a, 10 << 20, false);
+}
+static void f_too_long(const struct kind *k, struct play_answer *a)
+{
+    long_line(k, a, 17 << 20, true);
+}
 static void f_utf8(const struct kind *k, struct play_answer *a)
 {
     char *at = strstr(a->body.p, k->word);
@@ -270,14 +307,17 @@ static const struct fault faults[] = {
     {"no last line end", f_no_end, WHOLE, NULL, 0},
     {"more behind the end", f_more, WHOLE, NULL, 0},
     {"error in mid-stream", f_error, BROKEN, "the server reports: out of", 0},
-    {"no JSON in mid-stream", f_no_json, BROKEN, "the server sent what is no JSON object: <html>", 0},
+    {"no JSON in mid-stream", f_no_json, BROKEN, "the server sent what is no JSON object: <html>",
+     0},
     {"closed before an answer", f_nothing, REFUSED, "the connection to ", 0},
     {"reset before an answer", f_reset_first, REFUSED, "the connection to ", 0},
     {"reset behind the head", f_reset_head, REFUSED, "the connection to ", 0},
     {"reset in mid-stream", f_reset_middle, RESET, "the connection to ", 0},
     {"shorter than promised", f_short, BROKEN, "the connection to ", 0},
-    {"ends in mid-stream", f_half, BROKEN, "the server's stream ended without an end of the reply", 0},
-    {"empty body", f_empty_body, REFUSED, "the server's stream ended without an end of the reply", 0},
+    {"ends in mid-stream", f_half, BROKEN, "the server's stream ended without an end of the reply",
+     0},
+    {"empty body", f_empty_body, REFUSED, "the server's stream ended without an end of the reply",
+     0},
     {"gzip", f_gzip, WHOLE, NULL, 0},
     {"deflate", f_deflate, WHOLE, NULL, 0},
     {"gzip cut short", f_gzip_cut, RESET, "the connection to ", 0},
@@ -286,13 +326,15 @@ static const struct fault faults[] = {
     {"no last chunk", f_no_last_chunk, BROKEN, "the connection to ", 0},
     {"wrong chunk", f_wrong_chunk, BROKEN, "the connection to ", 0},
     {"400", f_400, REFUSED, "the server answers 400: too long", 0},
-    {"401", f_401, REFUSED, "the server answers 401 (a key is needed, or another one): Unauthorized", 0},
+    {"401", f_401, REFUSED, "the server answers 401 (a key is needed, or another one): "
+                            "Unauthorized", 0},
     {"404", f_404, REFUSED, "the server answers 404: Not Found", 0},
     {"500", f_500, REFUSED, "the server answers 500", 0},
     {"502 of a proxy", f_502, REFUSED, "the server answers 502: <html>", 0},
     {"429", f_429, REFUSED, "the server answers 429 (too many requests): slow down", 1 + RETRIES},
     {"503", f_503, REFUSED, "the server answers 503: slow down", 1 + RETRIES},
-    {"page of a proxy", f_html, REFUSED, "the server answers with text/html instead of a stream of events", 0},
+    {"page of a proxy", f_html, REFUSED, "the server answers with text/html instead of a stream of "
+                                         "events", 0},
     {"no type", f_no_type, REFUSED, "the server answers with bytes of no type", 0},
     {"redirect 302", f_302, REFUSED, "the server redirects to http://127.0.0.1:", 0},
     {"redirect 307", f_307, REFUSED, "the server redirects to http://127.0.0.1:", 0},

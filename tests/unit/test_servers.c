@@ -1,5 +1,5 @@
-/* test_servers.c - requests cancelled in every stage, servers that restart or change, and the forms in which
- * SGLang answers. */
+/* test_servers.c - requests cancelled in every stage, servers that restart or change, and the forms
+ * in which SGLang answers. */
 #include "tests/server_kit.h"
 
 /* ---- cancelling ------------------------------------------------------------------------------ */
@@ -117,7 +117,8 @@ static void a_server_that_restarts(void **state)
     one_turn(&c, &s, &k, NULL);
     play_close(&s.play);
 
-    int fd = full_socket(port, filler, 4); /* a host that does not answer: cancelled while connecting */
+    /* a host that does not answer: cancelled while connecting */
+    int fd = full_socket(port, filler, 4);
     submit(c.b, RQ_SAY, "What is a KV cache?");
     usleep(50000);
     cancel_now(&c, &screen, &log, "connecting");
@@ -131,12 +132,14 @@ static void a_server_that_restarts(void **state)
     one_turn(&c, &s, &k, NULL);
     play_close(&s.play);
 
-    screen = log = (struct heard){0}; /* nobody there: asked again, since nothing was sent; then cancelled */
+    /* nobody there: asked again, since nothing was sent; then cancelled */
+    screen = log = (struct heard){0};
     submit(c.b, RQ_SAY, "What is a KV cache?");
     struct event ev;
     while (screen.notices.n == 0 && backend_wait(c.b, &ev, 20000))
         hear(&screen, &ev);
-    assert_true(begins(screen.notices.p, "cannot reach http://127.0.0.1:") && strstr(screen.notices.p, "; asking again in "));
+    assert_true(begins(screen.notices.p, "cannot reach http://127.0.0.1:") &&
+                strstr(screen.notices.p, "; asking again in "));
     cancel_now(&c, &screen, &log, "nobody there");
     heard_free(&screen);
     heard_free(&log);
@@ -150,16 +153,18 @@ static void a_server_that_restarts(void **state)
 static void f_no_model(const struct kind *k, struct play_answer *a)
 {
     (void)k;
-    status(a, 404, "{\"error\":{\"message\":\"The model `nestling` does not exist.\",\"code\":404}}");
+    status(a, 404, "{\"error\":{\"message\":\"The model `nestling` does not "
+                   "exist.\",\"code\":404}}");
 }
 
-/* Another model is served than when the chat began: the server's words, and the chat goes on once the model
- * is back. */
+/* Another model is served than when the chat began: the server's words, and the chat goes on once
+ * the model is back. */
 static void a_server_that_changes_its_model(void **state)
 {
     (void)state;
     static const struct fault gone = {"another model", f_no_model, REFUSED,
-                                      "the server answers 404: The model `nestling` does not exist.", 1};
+                                      "the server answers 404: The model `nestling` does not "
+                                      "exist.", 1};
     struct kind k = kinds[0];
     struct scene s = {.kind = &k};
     struct client c;
@@ -199,8 +204,8 @@ static void ask_path(const char *path, const char *file, struct incoming *in, st
     play_close(&s.play);
 }
 
-/* /generate, cumulative with the old names and incremental with the new ones, and the chat with and without
- * "sglext": the same reply. */
+/* /generate, cumulative with the old names and incremental with the new ones, and the chat with and
+ * without "sglext": the same reply. */
 static void sglang_in_all_its_forms(void **state)
 {
     (void)state;
@@ -221,8 +226,10 @@ static void sglang_in_all_its_forms(void **state)
         assert_true(in.count.prompt == 17 && in.count.generated == 21 && in.count.cached == 16);
         assert_int_equal(in.n_token, 21);
         assert_true(in.token[1].logp < 0 && in.token[0].rival_logp < -9);
-        assert_true(c[i].accept ? in.count.verifies == 5 && in.count.accepted == 16 && in.count.drafted == 25
-                                : in.count.verifies < 0 && in.count.accepted < 0 && in.count.drafted < 0);
+        assert_true(c[i].accept ? in.count.verifies == 5 && in.count.accepted == 16 &&
+                    in.count.drafted == 25
+                                : in.count.verifies < 0 && in.count.accepted < 0 &&
+                                in.count.drafted < 0);
         if (c[i].ids)
             assert_true(in.reply.n == 21 && in.reply.v[0] == 324 && in.reply.v[20] == 5);
         else
@@ -253,8 +260,10 @@ static void an_old_sglang(void **state)
         c.b->pools->ledger(c.b, pool);
         usleep(2000);
     }
-    assert_true(pool[POOL_FULL].used == 412 && pool[POOL_FULL].free == 499000 && pool[POOL_FULL].evictable == 588);
-    assert_true(pool[POOL_SWA].used == 128 && pool[POOL_SWA].free == 63800 && pool[POOL_SWA].evictable == 72);
+    assert_true(pool[POOL_FULL].used == 412 && pool[POOL_FULL].free == 499000 &&
+                pool[POOL_FULL].evictable == 588);
+    assert_true(pool[POOL_SWA].used == 128 && pool[POOL_SWA].free == 63800 &&
+                pool[POOL_SWA].evictable == 72);
     one_turn(&c, &s, &k, NULL);
     client_close(&c);
     play_close(&s.play);

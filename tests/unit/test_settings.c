@@ -90,8 +90,10 @@ static void test_words_of_a_range_are_its_values(void **unused)
 static void test_a_shape_is_three_numbers_or_auto(void **unused)
 {
     (void)unused;
-    static const char *const bad[] = {"", "5", "5-1", "5-1-", "5-1-6-", "5-1-6 ", "-5-1-6", "5--1-6", "0-1-6",
-                                      "17-1-6", "5-17-6", "5-1-65", "5-1-1", "5-1-6x", "Auto", "auto "};
+    static const char *const bad[] = {"", "5", "5-1", "5-1-", "5-1-6-", "5-1-6 ", "-5-1-6",
+                                      "5--1-6", "0-1-6",
+                                      "17-1-6", "5-17-6", "5-1-65", "5-1-1", "5-1-6x", "Auto",
+                                      "auto "};
     static const char *const part[] = {"draft.steps", "draft.topk", "draft.nodes"};
     struct settings s;
     struct buf b = {0};

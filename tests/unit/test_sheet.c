@@ -358,7 +358,8 @@ static void test_tabs_by_example(void **state)
 {
     (void)state;
     enum { STOP = 8 };
-    static const char *const row[] = {"\t", "a\tbc\tdef\tg", "abcdefgh\t\te", "\xE6\x97\xA5\t\xE6\x9C\xAC\t",
+    static const char *const row[] = {"\t", "a\tbc\tdef\tg", "abcdefgh\t\te",
+                                      "\xE6\x97\xA5\t\xE6\x9C\xAC\t",
                                       "a\t\xCC\x81\tb", "12345678\x1b\t1\t"};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct sheet s;
@@ -370,7 +371,8 @@ static void test_tabs_by_example(void **state)
             text_sanitise(&clean, p, (size_t)(tab - p), false, NULL);
             buf_add(&want, clean.p, clean.n);
             buf_free(&clean);
-            for (int w = text_width(want.p ? want.p : "", want.n), end = (w / STOP + 1) * STOP; w < end; w++)
+            for (int w = text_width(want.p ? want.p : "", want.n), end = (w / STOP + 1) * STOP;
+                 w < end; w++)
                 buf_char(&want, ' ');
         }
         assert_true(s.row[0].text.n >= want.n);

@@ -1,12 +1,14 @@
-/* test_signal_loops.c - SIGTERM while the program works on something large: every loop whose time depends on input has a
- * bound or asks for a stop.
+/* test_signal_loops.c - SIGTERM while the program works on something large: every loop whose time
+ * depends on input has a bound or asks for a stop.
  *
- * A row of loops[] names such a loop, says what ends it, and how a program is brought into it. The test checks that the
- * program then ends with the status of the signal, after at most LATE_MS of processor time (time on the wall depends on the
- * machine's other work), and never says that something is lost; or, where a bound ends the loop, that the program ends by
- * itself with a line that says so, in no more time. The inputs are just large enough that a loop without a bound takes longer;
- * AERIE_TEST_LONG makes them four times as large. The table of the latest ends is printed with AERIE_SIGNALS=all.
- * Loops whose input is small by its nature, and commands that catch no signal (a signal ends them at once), have no row.
+ * A row of loops[] names such a loop, says what ends it, and how a program is brought into it. The
+ * test checks that the program then ends with the status of the signal, after at most LATE_MS of
+ * processor time (time on the wall depends on the machine's other work), and never says that
+ * something is lost; or, where a bound ends the loop, that the program ends by itself with a line
+ * that says so, in no more time. The inputs are just large enough that a loop without a bound takes
+ * longer; AERIE_TEST_LONG makes them four times as large. The table of the latest ends is printed
+ * with AERIE_SIGNALS=all. Loops whose input is small by its nature, and commands that catch no
+ * signal (a signal ends them at once), have no row.
  */
 #include "tests/few.h"
 #include "tests/signals_kit.h"
@@ -31,10 +33,13 @@ struct loop {
     const char *ends;            /* its bound, or the stop that it asks */
     const char *name;            /* of the state */
     enum face face;
-    const char *argv;  /* words; DIR: the folder of inputs; URL: the server; HERE: the folder of the case */
-    const char *ready; /* what it prints when `enter` may be called; NULL: when it has opened its log */
+    const char *argv;  /* words; DIR: the folder of inputs; URL: the server; HERE: the folder of the
+                          case */
+    const char *ready; /* what it prints when `enter` may be called; NULL: when it has opened its
+                          log */
     void (*enter)(struct child *c, struct place *p); /* brings it into the loop; or NULL */
-    int work_ms, rest_ms; /* the signal comes when it has worked for so long since, or after rest_ms */
+    int work_ms, rest_ms; /* the signal comes when it has worked for so long since, or after
+                             rest_ms */
     enum server server;
     bool log;          /* it finds the log of long sessions */
     int sync_ms;       /* a sync of the disk takes so long */
@@ -79,7 +84,8 @@ static void say_words(struct child *c, struct place *p)
     type_file(c, p, "line");
 }
 
-/* Sends all of a request to `aerie serve`, whose address it has printed, and keeps the connection. */
+/* Sends all of a request to `aerie serve`, whose address it has printed, and keeps the
+ * connection. */
 static void post(struct child *c, struct place *p, const char *path, const char *name)
 {
     struct buf body = {0};
@@ -90,15 +96,25 @@ static void post(struct child *c, struct place *p, const char *path, const char 
     read_input(name, &body);
     p->client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(p->client >= 0 && connect(p->client, (struct sockaddr *)&at, sizeof at) == 0);
-    dprintf(p->client, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+    dprintf(p->client, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                       "application/json\r\nContent-Length: %zu\r\n\r\n",
             path, body.n);
     write_fully(p->client, body.p, body.n);
     buf_free(&body);
 }
 
-static void post_tokenize(struct child *c, struct place *p) { post(c, p, "/tokenize", "prompt.json"); }
-static void post_detokenize(struct child *c, struct place *p) { post(c, p, "/detokenize", "tokens.json"); }
-static void post_chat(struct child *c, struct place *p) { post(c, p, "/v1/chat/completions", "messages.json"); }
+static void post_tokenize(struct child *c, struct place *p)
+{
+    post(c, p, "/tokenize", "prompt.json");
+}
+static void post_detokenize(struct child *c, struct place *p)
+{
+    post(c, p, "/detokenize", "tokens.json");
+}
+static void post_chat(struct child *c, struct place *p)
+{
+    post(c, p, "/v1/chat/completions", "messages.json");
+}
 
 static void say_hello(struct child *c, struct place *p)
 {
@@ -119,65 +135,96 @@ static void resume_blocks(struct child *c, struct place *p)
 
 static const struct loop loops[] = {
     /* texts of the user */
-    {"models/chat/chat.c", "chat_fits", "bound: context x the longest token, before the text is logged or encoded",
-     "run -f, a text of megabytes", ONCE, "run -f DIR/words hi", .code = 2, .says = "the context of 4096 tokens holds at most 61440"},
-    {"repl/app/app.c", "app_send", "bound: as above", "a chat, a line of megabytes", SCRIPT, "--plain", .enter = say_words,
+    {"models/chat/chat.c", "chat_fits", "bound: context x the longest token, before the text is "
+                                        "logged or encoded",
+     "run -f, a text of megabytes", ONCE, "run -f DIR/words hi", .code = 2,
+     .says = "the context of 4096 tokens holds at most 61440"},
+    {"repl/app/app.c", "app_send", "bound: as above", "a chat, a line of megabytes", SCRIPT,
+     "--plain", .enter = say_words,
      .work_ms = 150, .rest_ms = 1000, .says = "holds at most 61440"},
-    {"repl/app/app.c", "app_send", "bound: as above", "a script, a line of megabytes", ONCE, "--plain --script DIR/line", .code = 2,
+    {"repl/app/app.c", "app_send", "bound: as above", "a script, a line of megabytes", ONCE,
+     "--plain --script DIR/line", .code = 2,
      .says = "holds at most 61440"},
-    {"repl/cmd/chat.c", "cmd_read", "bound: as above", "/read of megabytes", ONCE, "--plain --script DIR/read", .code = 2,
+    {"repl/cmd/chat.c", "cmd_read", "bound: as above", "/read of megabytes", ONCE,
+     "--plain --script DIR/read", .code = 2,
      .says = "holds at most 61440"},
-    {"engine/thread/session.c", "render", "bound: as above, for each prompt", "run --batch, prompts of megabytes", ONCE,
+    {"engine/thread/session.c", "render", "bound: as above, for each prompt",
+     "run --batch, prompts of megabytes", ONCE,
      "run --batch DIR/prompts.jsonl", .code = 1, .says = "holds at most 61440"},
-    {"repl/process/reader.c", "reader_line", "stop: between two parts of 64 KiB; a part is searched once",
+    {"repl/process/reader.c", "reader_line", "stop: between two parts of 64 KiB; "
+                                             "a part is searched once",
      "run -, a line without end", SCRIPT, "run -", .enter = say_words, .rest_ms = 300},
     /* texts of clients */
-    {"models/tokenizer/tokenizer.c", "tok_encode", "stop: in every stage, each 65,536 bytes, characters, pieces or merges",
-     "serve, /tokenize of megabytes", ONCE, "serve --port 0", "at http://", .enter = post_tokenize, .work_ms = 100,
+    {"models/tokenizer/tokenizer.c", "tok_encode", "stop: in every stage, each 65,536 bytes, "
+                                                   "characters, pieces or merges",
+     "serve, /tokenize of megabytes", ONCE, "serve --port 0", "at http://", .enter = post_tokenize,
+     .work_ms = 100,
      .rest_ms = 2000},
-    {"repl/http/ask.c", "ask_messages", "bound: context x the longest token, before the messages are encoded",
-     "serve, messages of megabytes", ONCE, "serve --port 0", "at http://", .enter = post_chat, .work_ms = 100,
+    {"repl/http/ask.c", "ask_messages", "bound: context x the longest token, before the messages "
+                                        "are encoded",
+     "serve, messages of megabytes", ONCE, "serve --port 0", "at http://", .enter = post_chat,
+     .work_ms = 100,
      .rest_ms = 1000},
-    {"kernels/json_read.c", "json_parse", "stop: between two parts of 1 KiB; bound: 24 bytes of memory a byte",
-     "serve, /detokenize of megabytes", ONCE, "serve --port 0", "at http://", .enter = post_detokenize, .work_ms = 50,
+    {"kernels/json_read.c", "json_parse", "stop: between two parts of 1 KiB; bound: "
+                                          "24 bytes of memory a byte",
+     "serve, /detokenize of megabytes", ONCE, "serve --port 0", "at http://",
+     .enter = post_detokenize, .work_ms = 50,
      .rest_ms = 1000},
     /* replies of servers */
-    {"engine/remote/incoming.c", "is_bounded", "stop: each part of 16 KiB; bound: 16 MiB of text, 2^20 tokens",
-     "server, a reply without end", ONCE, "run --remote URL hi", .rest_ms = 1500, .server = ENDLESS},
-    {"engine/remote/http.c", "on_body", "stop: each part, unpacked; bound: 1 GiB", "server, a gzip bomb", ONCE,
+    {"engine/remote/incoming.c", "is_bounded", "stop: each part of 16 KiB; bound: 16 MiB of text, "
+                                               "2^20 tokens",
+     "server, a reply without end", ONCE, "run --remote URL hi", .rest_ms = 1500,
+     .server = ENDLESS},
+    {"engine/remote/http.c", "on_body", "stop: each part, unpacked; bound: 1 GiB",
+     "server, a gzip bomb", ONCE,
      "run --remote URL hi", .work_ms = 300, .rest_ms = 1500, .server = BOMB, .code = 3,
      .says = "longer than 16 MiB"},
-    {"engine/remote/answer.c", "put_row", "bound: sorted once, the best 256 are kept", "server, 100,000 top tokens", ONCE,
+    {"engine/remote/answer.c", "put_row", "bound: sorted once, the best 256 are kept",
+     "server, 100,000 top tokens", ONCE,
      "run --remote URL hi", .work_ms = 150, .rest_ms = 1500, .server = TOPS},
-    {"kernels/json_read.c", "exceeds", "bound: 24 bytes of memory a byte, counted before parsing", "server, an event of empty objects",
+    {"kernels/json_read.c", "exceeds", "bound: 24 bytes of memory a byte, counted before parsing",
+     "server, an event of empty objects",
      ONCE, "run --remote URL hi", .server = DEEP, .code = 3, .says = "what is no JSON object"},
     /* files of records */
-    {"engine/remote/answer.c", "put_row", "bound: as above", "import, 100,000 top tokens", ONCE, "import DIR/tops.jsonl",
+    {"engine/remote/answer.c", "put_row", "bound: as above", "import, 100,000 top tokens", ONCE,
+     "import DIR/tops.jsonl",
      .work_ms = 150, .rest_ms = 1500},
-    {"history/log/indexed.c", "tokenize", "bound: the first MiB of a text", "import, a reply of megabytes", ONCE,
+    {"history/log/indexed.c", "tokenize", "bound: the first MiB of a text",
+     "import, a reply of megabytes", ONCE,
      "import DIR/reply.jsonl", .work_ms = 150, .rest_ms = 1500},
-    {"kernels/json_read.c", "exceeds", "bound: as above", "import, a line of empty objects", ONCE, "import DIR/deep.jsonl",
+    {"kernels/json_read.c", "exceeds", "bound: as above", "import, a line of empty objects", ONCE,
+     "import DIR/deep.jsonl",
      .code = 2, .says = "too many small values"},
     /* the log */
-    {"history/log/history.c", "finish_writing", "bound: the syncs of what was shown; no checkpoint, no further steps",
-     "a slow disk", SCRIPT, "--plain", .enter = say_hello, .log = true, .sync_ms = 700, .says = STORED},
+    {"history/log/history.c", "finish_writing", "bound: the syncs of what was shown; "
+                                                "no checkpoint, no further steps",
+     "a slow disk", SCRIPT, "--plain", .enter = say_hello, .log = true, .sync_ms = 700,
+     .says = STORED},
     /* the screen */
-    {"repl/text/sheet.c", "sheet_add_row", "bound: the spans of a row are found by bisection", "a session, one long paragraph",
+    {"repl/text/sheet.c", "sheet_add_row", "bound: the spans of a row are found by bisection",
+     "a session, one long paragraph",
      SCREEN, "--session 1", "\033[?1049h", .work_ms = 100, .rest_ms = 1500, .log = true},
-    {"repl/text/transcript.c", "lay_text", "stop: between two blocks; bound: 1 MiB a block of Markdown, 64 KiB of plain text",
-     "a session, many blocks", SCREEN, "", "ctx ", .enter = resume_blocks, .work_ms = 200, .rest_ms = 3000, .log = true},
-    {"repl/text/sheet.c", "row_tab", "bound: a row is measured from its last tab on", "a session, a line of tabs", SCREEN,
+    {"repl/text/transcript.c", "lay_text", "stop: between two blocks; bound: "
+                                           "1 MiB a block of Markdown, 64 KiB of plain text",
+     "a session, many blocks", SCREEN, "", "ctx ", .enter = resume_blocks, .work_ms = 200,
+     .rest_ms = 3000, .log = true},
+    {"repl/text/sheet.c", "row_tab", "bound: a row is measured from its last tab on",
+     "a session, a line of tabs", SCREEN,
      "--session 3", "\033[?1049h", .work_ms = 100, .rest_ms = 1500, .log = true},
-    {"repl/text/transcript.c", "lay_text", "as above", "a recording, many blocks", SCREEN, "replay 2", "\033[?1049h",
+    {"repl/text/transcript.c", "lay_text", "as above", "a recording, many blocks", SCREEN,
+     "replay 2", "\033[?1049h",
      .work_ms = 100, .rest_ms = 3000, .log = true},
-    {"repl/tui/tui.c", "handle_keys", "stop: between two keys; bound: a layout for each frame, not for each key",
-     "a terminal that sends without end", SCREEN, "", "ctx ", .enter = type_long_line, .work_ms = 100, .rest_ms = 1000},
+    {"repl/tui/tui.c", "handle_keys", "stop: between two keys; bound: a layout for each frame, "
+                                      "not for each key",
+     "a terminal that sends without end", SCREEN, "", "ctx ", .enter = type_long_line,
+     .work_ms = 100, .rest_ms = 1000},
 };
 enum { N_LOOPS = sizeof loops / sizeof *loops };
 
 /* ---- servers --------------------------------------------------------------------------------- */
 
-static const char head_of_stream[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n";
+static const char head_of_stream[] = "HTTP/1.1 200 OK\r\nContent-Type: "
+"text/event-stream\r\nConnection: close\r\n";
 
 static bool send_all(int fd, const struct buf *b)
 {
@@ -220,7 +267,8 @@ static void put_code(struct bits *w, unsigned code, int n)
 static void send_bomb(int fd)
 {
     enum { PERIOD = 9000, BASE = 8193 /* of the distances with 12 more bits */ };
-    static const char begin[] = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"", end[] = "\"}}]}\n\n";
+    static const char begin[] = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"",
+        end[] = "\"}}]}\n\n";
     struct bits w = {0};
     struct buf event = {0};
     buf_str(&event, begin);
@@ -281,7 +329,8 @@ static void send_event(int fd, enum server kind)
 
 static void serve_hostile(int fd, int kind)
 {
-    static const char models[] = "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
+    static const char models[] =
+        "{\"object\":\"list\",\"data\":[{\"id\":\"slow\",\"object\":\"model\"}]}";
     char head[8192];
     size_t n = 0;
     for (ssize_t k; n + 1 < sizeof head && (k = read(fd, head + n, sizeof head - 1 - n)) > 0;) {
@@ -291,8 +340,10 @@ static void serve_hostile(int fd, int kind)
     }
     bool list = strncmp(head, "GET /v1/models ", 15) == 0;
     if (strncmp(head, "POST /v1/chat/", 14) != 0)
-        dprintf(fd, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
-                list ? "200 OK" : "404 Not Found", list ? sizeof models - 1 : 0, list ? models : "");
+        dprintf(fd, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: "
+                    "%zu\r\nConnection: close\r\n\r\n%s",
+                list ? "200 OK" : "404 Not Found", list ? sizeof models - 1 : 0, list ? models
+                : "");
     else if (kind == ENDLESS)
         send_words(fd);
     else if (kind == BOMB)
@@ -310,7 +361,8 @@ static void put_words(struct buf *b, size_t n)
         buf_printf(b, "%06x ", (unsigned)(x & 0xffffff));
 }
 
-static void put_line(const char *name, const char *before, const struct buf *middle, const char *after)
+static void put_line(const char *name, const char *before, const struct buf *middle,
+                     const char *after)
 {
     struct buf b = {0};
     buf_str(&b, before);
@@ -362,7 +414,8 @@ static void make_records(void)
         buf_str(&b, "a *b* **c** `d` ");
     buf_str(&b, "\"}}]}\n" ASKED "\"");
     for (int i = 0; i < rounds(110000, 130000); i++)
-        buf_printf(&b, "- **item** with `code`\\n  > a quote | b | c\\n\\n| a | b |\\n|---|---|\\n| %d | x |\\n\\n", i);
+        buf_printf(&b, "- **item** with `code`\\n  > a quote | b | c\\n\\n| a | b "
+                       "|\\n|---|---|\\n| %d | x |\\n\\n", i);
     buf_str(&b, "\"}}]}\n" ASKED "\"");
     for (int i = 0; i < rounds(60000, 500000); i++)
         buf_str(&b, "a\\t");
@@ -405,7 +458,8 @@ static char *path_in(const char *dir, const char *name)
 static void open_place(struct place *p, const struct loop *l, int number)
 {
     *p = (struct place){.dir = xasprintf("%s/%d", top, number), .client = -1};
-    char *data = path_in(p->dir, "data"), *folder = path_in(p->dir, "data/aerie"), *state = path_in(p->dir, "state");
+    char *data = path_in(p->dir, "data"), *folder = path_in(p->dir, "data/aerie"),
+        *state = path_in(p->dir, "state");
     CHECK(mkdir(p->dir, 0700) == 0 && mkdir(data, 0700) == 0 && mkdir(folder, 0700) == 0);
     if (l->log) {
         char *from = path_in(top, "long.db"), *to = path_in(folder, "sessions.db");
@@ -483,12 +537,14 @@ static void fail_as(struct outcome *o, const char *fmt, ...)
 static void reach(struct child *c, const struct loop *l, struct place *p, struct outcome *o)
 {
     bool command = l->face == ONCE && !l->ready;
-    if (!AWAIT(c, c->gone || (l->ready ? printed(c, 0, l->ready) : has_a_log(p) || (command && l->code))))
+    if (!AWAIT(c, c->gone ||
+               (l->ready ? printed(c, 0, l->ready) : has_a_log(p) || (command && l->code))))
         fail_as(o, "the state was not reached");
     if (l->enter && !c->gone)
         l->enter(c, p);
     double begun = used_ms(c);
-    for (uint64_t t0 = clock_ns(); ms_since(t0) < l->rest_ms && !c->gone && !(l->work_ms && used_ms(c) > begun + l->work_ms);)
+    for (uint64_t t0 = clock_ns(); ms_since(t0) < l->rest_ms && !c->gone &&
+         !(l->work_ms && used_ms(c) > begun + l->work_ms);)
         pump(c);
     if (l->code && !l->rest_ms) /* its input is bounded: it ends by itself */
         AWAIT(c, c->gone);
@@ -502,15 +558,18 @@ static void judge(struct child *c, const struct loop *l, struct outcome *o)
     for (int i = 0; i < 5; i++)
         pump(c); /* what is still on its way */
     if (o->early && !l->code)
-        fail_as(o, "it ended before the signal, with %d: %.200s", status, c->text.p ? c->text.p : "");
+        fail_as(o, "it ended before the signal, with %d: %.200s", status, c->text.p ? c->text.p
+                : "");
     if (status != wanted)
-        fail_as(o, "it ended with %d, expected %d: %.200s", status, wanted, c->text.p ? c->text.p : "");
+        fail_as(o, "it ended with %d, expected %d: %.200s", status, wanted, c->text.p ? c->text.p
+                : "");
     if (l->says && (o->early || !l->code) && !printed(c, 0, l->says))
         fail_as(o, "it did not say \"%s\": %.200s", l->says, c->text.p ? c->text.p : "");
     if (printed(c, 0, "lost"))
         fail_as(o, "it said that something is lost");
     if (o->cpu > LATE_MS)
-        fail_as(o, "it took %.0f ms of processor time %s", o->cpu, o->early ? "in all" : "after the signal");
+        fail_as(o, "it took %.0f ms of processor time %s", o->cpu, o->early ? "in all"
+                : "after the signal");
 }
 
 static void run_loop(const struct loop *l, int number, struct outcome *o)
@@ -583,7 +642,8 @@ int main(void)
         _Atomic int next;
         struct outcome o[N_LOOPS];
     } *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const char *tmp = getenv("TMPDIR"), *built = getenv("AERIE"), *build = getenv("BUILD"), *print = getenv("AERIE_SIGNALS");
+    const char *tmp = getenv("TMPDIR"), *built = getenv("AERIE"), *build = getenv("BUILD"),
+        *print = getenv("AERIE_SIGNALS");
     int bad = 0;
     top = xasprintf("%s/aerie-loops-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     CHECK(all != MAP_FAILED && mkdtemp(top));
@@ -606,8 +666,8 @@ int main(void)
             fail_as(o, "%s has no %s()", l->file, l->function);
         printf("%s %d - %s", o->wrong[0] ? "not ok" : "ok", i + 1, l->name);
         if (print)
-            printf(" [%s %s(): %s] %s%.0f ms, %.0f of the processor", l->file, l->function, l->ends, o->early ? "ended before; " : "",
-                   o->wall, o->cpu);
+            printf(" [%s %s(): %s] %s%.0f ms, %.0f of the processor", l->file, l->function, l->ends,
+                   o->early ? "ended before; " : "", o->wall, o->cpu);
         printf("\n");
         if (o->wrong[0])
             printf("# %s\n", o->wrong);
@@ -615,7 +675,8 @@ int main(void)
         cpu = o->cpu > cpu ? o->cpu : cpu;
         wall = o->wall > wall ? o->wall : wall;
     }
-    printf("# %d loops; the latest end %.0f ms after the signal, the most processor time %.0f ms\n", N_LOOPS, wall, cpu);
+    printf("# %d loops; the latest end %.0f ms after the signal, the most processor time %.0f ms\n",
+           N_LOOPS, wall, cpu);
     printf("1..%d\n", N_LOOPS);
     remove_tree(top);
     return bad > 0;

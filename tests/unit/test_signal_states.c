@@ -20,11 +20,13 @@
 
 #include <sys/mman.h>
 
-enum face { SCREEN, LINES, SCRIPT, ONCE }; /* full screen; --plain on a terminal; --plain on pipes; one command */
+enum face { SCREEN, LINES, SCRIPT, ONCE }; /* full screen; --plain on a terminal; --plain on pipes;
+                                              one command */
 static const char *const face_name[] = {"screen", "lines", "script", "once"};
 
 enum trial { TERM, HUP, INT, HANG_UP, TWICE, READER, N_TRIALS };
-static const char *const trial_name[] = {"TERM", "HUP", "INT", "hang-up", "TERM twice", "reader gone"};
+static const char *const trial_name[] = {"TERM", "HUP", "INT", "hang-up", "TERM twice",
+                                         "reader gone"};
 
 struct place { /* where a case runs */
     char *dir, *db;
@@ -106,14 +108,16 @@ static bool has_filled_the_pipe(struct child *c, struct place *p)
 {
     int n = 0;
     (void)p;
-    return ioctl(c->tty >= 0 ? c->tty : c->out, FIONREAD, &n) == 0 && n > (c->tty >= 0 ? 2000 : 30000);
+    return ioctl(c->tty >= 0 ? c->tty : c->out, FIONREAD, &n) == 0 &&
+           n > (c->tty >= 0 ? 2000 : 30000);
 }
 
 /* Another process has the log's write lock. */
 static void lock_the_log(struct child *c, struct place *p)
 {
     (void)c;
-    CHECK(sqlite3_open(p->db, &p->lock) == SQLITE_OK && sqlite3_busy_timeout(p->lock, 5000) == SQLITE_OK);
+    CHECK(sqlite3_open(p->db, &p->lock) == SQLITE_OK && sqlite3_busy_timeout(p->lock, 5000) ==
+          SQLITE_OK);
     CHECK(sqlite3_exec(p->lock, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK);
 }
 
@@ -129,64 +133,106 @@ static const struct state states[] = {
     {"loading", LINES, "--plain -m SLOW", .reached = maps_the_model, .rare = true},
     {"loading", SCRIPT, "--plain -m SLOW", .reached = maps_the_model, .rare = true},
     {"loading", ONCE, "run -m SLOW hi", .reached = maps_the_model, .rare = true},
-    {"prefill", SCREEN, "-m SLOW", "ctx ", "/read DIR/text\rhi\r", .reached = has_begun_a_turn, .rest_ms = 100, .stays = true, .replies = 1},
-    {"prefill", LINES, "--plain -m SLOW", ">>> ", "/read DIR/text\nhi\n", .reached = has_begun_a_turn, .rest_ms = 100, .stays = true, .replies = 1, .rare = true},
-    {"prefill", SCRIPT, "--plain -m SLOW", NULL, "/read DIR/text\nhi\n", .reached = has_begun_a_turn, .rest_ms = 100, .replies = 1},
-    {"prefill", ONCE, "run -m SLOW -f DIR/text hi", .reached = has_begun_a_turn, .rest_ms = 100, .replies = 1, .rare = true},
+    {"prefill", SCREEN, "-m SLOW", "ctx ", "/read DIR/text\rhi\r", .reached = has_begun_a_turn,
+     .rest_ms = 100, .stays = true, .replies = 1},
+    {"prefill", LINES, "--plain -m SLOW", ">>> ", "/read DIR/text\nhi\n",
+     .reached = has_begun_a_turn, .rest_ms = 100, .stays = true, .replies = 1, .rare = true},
+    {"prefill", SCRIPT, "--plain -m SLOW", NULL, "/read DIR/text\nhi\n",
+     .reached = has_begun_a_turn, .rest_ms = 100, .replies = 1},
+    {"prefill", ONCE, "run -m SLOW -f DIR/text hi", .reached = has_begun_a_turn, .rest_ms = 100,
+     .replies = 1, .rare = true},
     {"decode", SCREEN, "-m SLOW", "ctx ", "hi\r", "more more", .stays = true, .replies = 1},
     {"decode", LINES, "--plain -m SLOW", ">>> ", "hi\n", "more more", .stays = true, .replies = 1},
     {"decode", SCRIPT, "--plain -m SLOW", NULL, "hi\n", "more more", .replies = 1},
     {"decode", ONCE, "run -m SLOW hi", .ready = "more more", .replies = 1},
-    {"decode of 4 replies", SCREEN, "-m SLOW", "ctx ", "/n 4 hi\r", "in one batch", .rest_ms = 500, .stays = true, .rare = true},
-    {"decode, JSON", SCRIPT, "--json -m SLOW", NULL, "hi\n", .reached = has_begun_a_turn, .rest_ms = 300, .replies = 1, .rare = true},
+    {"decode of 4 replies", SCREEN, "-m SLOW", "ctx ", "/n 4 hi\r", "in one batch", .rest_ms = 500,
+     .stays = true, .rare = true},
+    {"decode, JSON", SCRIPT, "--json -m SLOW", NULL, "hi\n", .reached = has_begun_a_turn,
+     .rest_ms = 300, .replies = 1, .rare = true},
     {"paused", SCREEN, "-m SLOW", "ctx ", "/phase\rhi\r", "PAUSED", .stays = true, .replies = 1},
-    {"paused", LINES, "--plain -m SLOW", ">>> ", "/phase\nhi\n", "(paused)", .stays = true, .replies = 1, .rare = true},
+    {"paused", LINES, "--plain -m SLOW", ">>> ", "/phase\nhi\n", "(paused)", .stays = true,
+     .replies = 1, .rare = true},
     {"sql", SCREEN, "", "ctx ", STUCK "\r", .reached = runs_a_query, .stays = true},
-    {"sql", LINES, "--plain", ">>> ", STUCK "\n", .reached = runs_a_query, .stays = true, .rare = true},
-    {"sql", SCRIPT, "--plain", NULL, "hello\n" STUCK "\n", .reached = runs_a_query, .replies = 1, .rare = true},
+    {"sql", LINES, "--plain", ">>> ", STUCK "\n", .reached = runs_a_query, .stays = true,
+     .rare = true},
+    {"sql", SCRIPT, "--plain", NULL, "hello\n" STUCK "\n", .reached = runs_a_query, .replies = 1,
+     .rare = true},
     {"db sql", ONCE, "db sql STUCK", .reached = runs_a_query, .log = BIG_LOG},
-    {"search, log locked", SCREEN, "", "ctx ", "hello\r/search fox\r", "fox\"", .before = lock_the_log, .rest_ms = 300, .stays = true, .rare = true},
-    {"exit, log locked", SCRIPT, "--plain", NULL, "hello\n/bye\n", "waiting up to", .before = lock_the_log, .int_code = 4, .rare = true},
+    {"search, log locked", SCREEN, "", "ctx ", "hello\r/search fox\r", "fox\"",
+     .before = lock_the_log, .rest_ms = 300, .stays = true, .rare = true},
+    {"exit, log locked", SCRIPT, "--plain", NULL, "hello\n/bye\n", "waiting up to",
+     .before = lock_the_log, .int_code = 4, .rare = true},
     {"browser", SCREEN, "", "ctx ", F8, "last used", .log = BIG_LOG, .stays = true},
     {"help", SCREEN, "", "ctx ", F1, "Ctrl-G", .stays = true, .rare = true},
     {"earlier lines", SCREEN, "", "ctx ", "hello\r\x12he", "hello", .stays = true, .rare = true},
-    {"editor", SCREEN, "", "ctx ", "hello\x07", .reached = runs_an_editor, .stays = true, .elsewhere = true},
+    {"editor", SCREEN, "", "ctx ", "hello\x07", .reached = runs_an_editor, .stays = true,
+     .elsewhere = true},
     {"calibrate", SCREEN, "", "ctx ", "/calibrate\r", "scoring", .stays = true, .rare = true},
-    {"recording", SCREEN, "replay last", "RECORDING", NULL, "RECORDING", .log = SLOW_LOG, .stays = true},
-    {"recording", SCRIPT, "replay last --plain", NULL, "/where\n", "1.", .log = SLOW_LOG, .rare = true},
-    {"terminal stands still", SCREEN, "-m SLOW", "ctx ", "hi\r", .reached = has_filled_the_pipe, .rest_ms = 300, .deaf = true, .stays = true, .replies = 1},
-    {"output unread", SCRIPT, "--plain -m SLOW", NULL, "/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n", .reached = has_filled_the_pipe, .rest_ms = 500, .deaf = true, .rare = true},
-    {"replay", ONCE, "replay last --check -m SLOW", .reached = maps_the_model, .rest_ms = 500, .log = SLOW_LOG},
-    {"diff", ONCE, "diff last --with page_size=4 -m SLOW", .reached = maps_the_model, .rest_ms = 500, .log = SLOW_LOG, .rare = true},
-    {"diverge", SCREEN, "-c -m SLOW", "ctx ", "/diverge page_size=4\r", .rest_ms = 400, .log = SLOW_LOG, .stays = true},
-    {"diverge", SCRIPT, "-c --plain -m SLOW", NULL, "/diverge page_size=4\n", .rest_ms = 400, .log = SLOW_LOG, .rare = true},
-    {"parity", ONCE, "parity PROMPTS -m SLOW --draft ngram", .reached = maps_the_model, .rest_ms = 500},
+    {"recording", SCREEN, "replay last", "RECORDING", NULL, "RECORDING", .log = SLOW_LOG,
+     .stays = true},
+    {"recording", SCRIPT, "replay last --plain", NULL, "/where\n", "1.", .log = SLOW_LOG,
+     .rare = true},
+    {"terminal stands still", SCREEN, "-m SLOW", "ctx ", "hi\r", .reached = has_filled_the_pipe,
+     .rest_ms = 300, .deaf = true, .stays = true, .replies = 1},
+    {"output unread", SCRIPT, "--plain -m SLOW", NULL,
+     "/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n/help\n", .reached = has_filled_the_pipe, .rest_ms = 500, .deaf = true, .rare = true},
+    {"replay", ONCE, "replay last --check -m SLOW", .reached = maps_the_model, .rest_ms = 500,
+     .log = SLOW_LOG},
+    {"diff", ONCE, "diff last --with page_size=4 -m SLOW", .reached = maps_the_model,
+     .rest_ms = 500, .log = SLOW_LOG, .rare = true},
+    {"diverge", SCREEN, "-c -m SLOW", "ctx ", "/diverge page_size=4\r", .rest_ms = 400,
+     .log = SLOW_LOG, .stays = true},
+    {"diverge", SCRIPT, "-c --plain -m SLOW", NULL, "/diverge page_size=4\n", .rest_ms = 400,
+     .log = SLOW_LOG, .rare = true},
+    {"parity", ONCE, "parity PROMPTS -m SLOW --draft ngram", .reached = maps_the_model,
+     .rest_ms = 500},
     {"batch", ONCE, "run --batch PROMPTS -m SLOW", .reached = maps_the_model, .rest_ms = 500},
-    {"export, output unread", ONCE, "export last", .reached = has_filled_the_pipe, .log = BIG_LOG, .deaf = true},
-    {"show, output unread", ONCE, "show last", .reached = has_filled_the_pipe, .log = BIG_LOG, .deaf = true, .rare = true},
-    {"export", ONCE, "export last -o DIR/data/aerie/x.jsonl", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"export as Markdown", ONCE, "export last --format md -o DIR/data/aerie/x.md", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"export", SCREEN, "-c -m SLOW", "ctx ", "/export jsonl DIR/data/aerie/x.jsonl\r", .rest_ms = 20, .log = BIG_LOG, .stays = true, .rare = true},
-    {"pack", ONCE, "pack last -o DIR/data/aerie/x.aerie", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true},
-    {"search", ONCE, "logs -q fox", .reached = is_at_work, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"db check", ONCE, "db check", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"db backup", ONCE, "db backup DIR/data/aerie/copy.db", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"db repair", ONCE, "db repair DIR/data/aerie/copy.db", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"db vacuum", ONCE, "db vacuum", .reached = is_at_work, .rest_ms = 20, .log = BIG_LOG, .by_itself = true, .rare = true},
-    {"db prune", ONCE, "db prune --keep 0", .reached = is_at_work, .rest_ms = 20, .log = BIG_LOG, .by_itself = true, .rare = true},
+    {"export, output unread", ONCE, "export last", .reached = has_filled_the_pipe, .log = BIG_LOG,
+     .deaf = true},
+    {"show, output unread", ONCE, "show last", .reached = has_filled_the_pipe, .log = BIG_LOG,
+     .deaf = true, .rare = true},
+    {"export", ONCE, "export last -o DIR/data/aerie/x.jsonl", .reached = is_at_work, .rest_ms = 50,
+     .log = BIG_LOG, .by_itself = true, .rare = true},
+    {"export as Markdown", ONCE, "export last --format md -o DIR/data/aerie/x.md",
+     .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG, .by_itself = true, .rare = true},
+    {"export", SCREEN, "-c -m SLOW", "ctx ", "/export jsonl DIR/data/aerie/x.jsonl\r",
+     .rest_ms = 20, .log = BIG_LOG, .stays = true, .rare = true},
+    {"pack", ONCE, "pack last -o DIR/data/aerie/x.aerie", .reached = is_at_work, .rest_ms = 50,
+     .log = BIG_LOG, .by_itself = true},
+    {"search", ONCE, "logs -q fox", .reached = is_at_work, .log = BIG_LOG, .by_itself = true,
+     .rare = true},
+    {"db check", ONCE, "db check", .reached = is_at_work, .rest_ms = 50, .log = BIG_LOG,
+     .by_itself = true, .rare = true},
+    {"db backup", ONCE, "db backup DIR/data/aerie/copy.db", .reached = is_at_work, .rest_ms = 50,
+     .log = BIG_LOG, .by_itself = true, .rare = true},
+    {"db repair", ONCE, "db repair DIR/data/aerie/copy.db", .reached = is_at_work, .rest_ms = 50,
+     .log = BIG_LOG, .by_itself = true, .rare = true},
+    {"db vacuum", ONCE, "db vacuum", .reached = is_at_work, .rest_ms = 20, .log = BIG_LOG,
+     .by_itself = true, .rare = true},
+    {"db prune", ONCE, "db prune --keep 0", .reached = is_at_work, .rest_ms = 20, .log = BIG_LOG,
+     .by_itself = true, .rare = true},
     {"import of a pipe", ONCE, "import -", .reached = has_opened_the_log, .rest_ms = 100},
-    {"import of a file", ONCE, "import BIG", .reached = has_opened_the_log, .by_itself = true, .rare = true},
+    {"import of a file", ONCE, "import BIG", .reached = has_opened_the_log, .by_itself = true,
+     .rare = true},
     {"run, prompt from a pipe", ONCE, "run -", .reached = has_opened_the_log, .rest_ms = 100},
     {"tokenize of a pipe", ONCE, "tokenize", .reached = is_at_work, .rest_ms = 200, .rare = true},
     {"serve", ONCE, "serve --port 0", .ready = "at http://"},
-    {"server that does not answer", SCREEN, "--remote URL", .reached = is_at_work, .rest_ms = 300, .dumb_server = true, .rare = true},
-    {"server that does not answer", ONCE, "run --remote URL hi", .reached = is_at_work, .rest_ms = 300, .dumb_server = true},
-    {"server computes", SCREEN, "--remote URL", "slow", "hi\r", .reached = has_begun_a_turn, .rest_ms = 100, .slow_server = true, .stays = true, .replies = 1},
-    {"server computes", SCRIPT, "--plain --remote URL", NULL, "hi\n", .reached = has_begun_a_turn, .rest_ms = 100, .slow_server = true, .replies = 1, .rare = true},
-    {"server computes", ONCE, "run --remote URL hi", .reached = has_begun_a_turn, .rest_ms = 100, .slow_server = true, .replies = 1, .rare = true},
-    {"doctor", ONCE, "doctor --remote URL", .reached = is_at_work, .rest_ms = 300, .dumb_server = true, .rare = true},
-    {"bugs", ONCE, "bugs --try 24617", .reached = is_at_work, .rest_ms = 100, .by_itself = true, .rare = true},
-    {"golden", ONCE, "golden tests/golden/nestling", .reached = is_at_work, .rest_ms = 300, .by_itself = true, .rare = true},
+    {"server that does not answer", SCREEN, "--remote URL", .reached = is_at_work, .rest_ms = 300,
+     .dumb_server = true, .rare = true},
+    {"server that does not answer", ONCE, "run --remote URL hi", .reached = is_at_work,
+     .rest_ms = 300, .dumb_server = true},
+    {"server computes", SCREEN, "--remote URL", "slow", "hi\r", .reached = has_begun_a_turn,
+     .rest_ms = 100, .slow_server = true, .stays = true, .replies = 1},
+    {"server computes", SCRIPT, "--plain --remote URL", NULL, "hi\n", .reached = has_begun_a_turn,
+     .rest_ms = 100, .slow_server = true, .replies = 1, .rare = true},
+    {"server computes", ONCE, "run --remote URL hi", .reached = has_begun_a_turn, .rest_ms = 100,
+     .slow_server = true, .replies = 1, .rare = true},
+    {"doctor", ONCE, "doctor --remote URL", .reached = is_at_work, .rest_ms = 300,
+     .dumb_server = true, .rare = true},
+    {"bugs", ONCE, "bugs --try 24617", .reached = is_at_work, .rest_ms = 100, .by_itself = true,
+     .rare = true},
+    {"golden", ONCE, "golden tests/golden/nestling", .reached = is_at_work, .rest_ms = 300,
+     .by_itself = true, .rare = true},
 };
 enum { N_STATES = sizeof states / sizeof *states };
 
@@ -313,7 +359,8 @@ static bool reach(const struct state *s, struct child *c, struct place *p)
         return false;
     if (s->reached && !AWAIT(c, c->gone || s->reached(c, p)))
         return false;
-    for (int i = 0; s->deaf && c->tty >= 0 && i < 60; i++) { /* whole screens, until a write blocks */
+    /* whole screens, until a write blocks */
+    for (int i = 0; s->deaf && c->tty >= 0 && i < 60; i++) {
         resize(c, COLUMNS - i % 2, ROWS);
         pump(c);
         poll(NULL, 0, 10);
@@ -344,14 +391,15 @@ static bool need(bool held, const char *fmt, ...)
 static bool same_modes(const struct child *c)
 {
     struct termios now;
-    return tcgetattr(c->slave, &now) == 0 && now.c_lflag == c->before.c_lflag && now.c_iflag == c->before.c_iflag &&
-           now.c_oflag == c->before.c_oflag;
+    return tcgetattr(c->slave, &now) == 0 && now.c_lflag == c->before.c_lflag &&
+           now.c_iflag == c->before.c_iflag && now.c_oflag == c->before.c_oflag;
 }
 
 static size_t last_of(const struct child *c, const char *text)
 {
     size_t at = 0;
-    for (const char *p = c->text.p; p && (p = memmem(p, c->text.n - (size_t)(p - c->text.p), text, strlen(text))); p++)
+    for (const char *p = c->text.p;
+         p && (p = memmem(p, c->text.n - (size_t)(p - c->text.p), text, strlen(text))); p++)
         at = (size_t)(p - c->text.p) + 1;
     return at;
 }
@@ -365,9 +413,12 @@ static void needs_terminal_back(const struct state *s, struct child *c, const ch
         pump(c);
     need(same_modes(c), "%s the terminal has other modes than before", when);
     if (s->face == SCREEN && !s->deaf) {
-        need(last_of(c, "\033[?1049h") <= last_of(c, "\033[?1049l"), "%s the alternate screen is still shown", when);
-        need(last_of(c, "\033[?2004h") <= last_of(c, "\033[?2004l"), "%s pastes are still bracketed", when);
-        need(last_of(c, "\033[?1002h") <= last_of(c, "\033[?1002l"), "%s the mouse is still reported", when);
+        need(last_of(c, "\033[?1049h") <= last_of(c, "\033[?1049l"),
+             "%s the alternate screen is still shown", when);
+        need(last_of(c, "\033[?2004h") <= last_of(c, "\033[?2004l"),
+             "%s pastes are still bracketed", when);
+        need(last_of(c, "\033[?1002h") <= last_of(c, "\033[?1002l"),
+             "%s the mouse is still reported", when);
         need(last_of(c, "\033[?25l") <= last_of(c, "\033[?25h"), "%s the cursor is hidden", when);
     }
 }
@@ -381,11 +432,13 @@ static void needs_sound_log(const struct state *s, struct place *p)
     if (access(p->db, F_OK) != 0 || db_number(p->db, "PRAGMA user_version") == 0) /* or ended before it was made */
         return;
     if (s->log != BIG_LOG || every) {
-        need(history_check_head(p->db, NULL, &report, &e), "the log is damaged: %s", report.p ? report.p : e.msg);
+        need(history_check_head(p->db, NULL, &report, &e), "the log is damaged: %s",
+             report.p ? report.p : e.msg);
         buf_free(&report);
     }
     long n = db_number(p->db, "SELECT count(*) FROM turn WHERE role='reply' AND stop<>''");
-    need(s->replies == 0 || n >= s->replies, "the log has %ld replies that ended, expected %d", n, s->replies);
+    need(s->replies == 0 || n >= s->replies, "the log has %ld replies that ended, expected %d", n,
+         s->replies);
 }
 
 /* The program ends, with a status that says which signal it was. */
@@ -413,7 +466,8 @@ struct outcome {
 /* Commands that store nothing end with their reader, by SIGPIPE. */
 static bool only_prints(const struct state *s)
 {
-    static const char *const command[] = {"db ", "export ", "show ", "pack ", "logs ", "tokenize", "bugs "};
+    static const char *const command[] = {"db ", "export ", "show ", "pack ", "logs ", "tokenize",
+                                          "bugs "};
     for (size_t i = 0; i < sizeof command / sizeof *command; i++)
         if (s->face == ONCE && strncmp(s->argv, command[i], strlen(command[i])) == 0)
             return true;
@@ -449,14 +503,16 @@ static void harmless(const struct state *s, struct child *c, struct outcome *o)
     kill(c->pid, SIGCONT);
     need(AWAIT(c, !c->stopped || c->gone), "SIGCONT did not continue it");
     if (s->face == SCREEN && !s->deaf && !s->elsewhere && last_of(c, "\033[?1049l") > 0)
-        need(AWAIT(c, c->gone || printed(c, from, "\033[?1049h")), "the screen was not drawn again");
+        need(AWAIT(c, c->gone || printed(c, from, "\033[?1049h")),
+             "the screen was not drawn again");
     need(s->face != SCREEN || s->reached != runs_a_query || runs_a_query(c, NULL) || c->gone,
          "the screen was drawn when the query had ended");
     o->back = ms_since(t0);
     need(!c->gone || s->by_itself, "it ended when it was continued");
 }
 
-/* Ctrl-C, as the terminal sends it: to all of the group. A chat that goes on is ended by SIGTERM. */
+/* Ctrl-C, as the terminal sends it: to all of the group. A chat that goes on is ended by
+ * SIGTERM. */
 static void interrupt(const struct state *s, struct child *c, struct outcome *o)
 {
     uint64_t t0 = clock_ns();
@@ -489,7 +545,8 @@ static void run_trial(const struct state *s, enum trial t, struct child *c, stru
         o->ms = needs_end(s, c, SIGHUP, t0);
         break;
     case INT: interrupt(s, c, o); break;
-    case HANG_UP: /* the window is closed: the shell, told so, sends SIGHUP to its jobs, some terminals do, too */
+    case HANG_UP: /* the window is closed: the shell, told so, sends SIGHUP to its jobs, some
+                     terminals do, too */
         t0 = clock_ns();
         shut(&c->in);
         shut(&c->tty);
@@ -509,7 +566,8 @@ static void run_trial(const struct state *s, enum trial t, struct child *c, stru
         kill(c->pid, SIGTERM);
         o->ms = needs_end(s, c, SIGTERM, t0);
         break;
-    case READER: /* `| head -1`: quiet, and with the status of other tools; a chat says that not all was written */
+    case READER: /* `| head -1`: quiet, and with the status of other tools; a chat says that not all
+                    was written */
         t0 = clock_ns();
         buf_clear(&c->text);
         shut(&c->out);
@@ -520,7 +578,8 @@ static void run_trial(const struct state *s, enum trial t, struct child *c, stru
             pump(c);
         need(c->text.n == 0, "it said: %s", c->text.p);
         need(only_prints(s) ? WIFSIGNALED(c->status) && WTERMSIG(c->status) == SIGPIPE
-                            : WIFEXITED(c->status) && WEXITSTATUS(c->status) == 2, "it ended with %x", c->status);
+                            : WIFEXITED(c->status) && WEXITSTATUS(c->status) == 2,
+                            "it ended with %x", c->status);
         break;
     default: break;
     }
@@ -531,7 +590,8 @@ static bool applies(const struct state *s, enum trial t)
     bool terminal = s->face == SCREEN || s->face == LINES;
     if (t == READER)
         return s->deaf && !terminal;
-    return t == HANG_UP ? terminal : t != INT || !terminal || !s->deaf; /* no Ctrl-C comes from a terminal that stands still */
+    /* no Ctrl-C comes from a terminal that stands still */
+    return t == HANG_UP ? terminal : t != INT || !terminal || !s->deaf;
 }
 
 static void run_case(const struct state *s, enum trial t, int number, struct outcome *o)
@@ -560,7 +620,8 @@ static void run_case(const struct state *s, enum trial t, int number, struct out
 /* ---- fixtures -------------------------------------------------------------------------------- */
 
 /* Runs the program to its end, with the log `name`.db. */
-static void make_log(const char *name, const char *a, const char *b, const char *c, const char *d, const char *f)
+static void make_log(const char *name, const char *a, const char *b, const char *c, const char *d,
+                     const char *f)
 {
     char *db = xasprintf("%s/%s.db", top, name);
     const char *argv[] = {aerie, a, "-q", "--db", db, b, c, d, f, NULL};
@@ -582,10 +643,13 @@ static void make_fixtures(void)
     make_slow_model(slow);
     buf_str(&b, "{\"messages\":[");
     for (int i = 0; i < 1500; i++)
-        buf_printf(&b, "{\"role\":\"user\",\"content\":\"%d: what does a fox keep in its window of %d pages?\"},"
-                   "{\"role\":\"assistant\",\"content\":\"%d: sleep, for the most part; and another line of text to fill pages, so that"
-                   " an export takes a while\"},", i, i, i);
-    buf_str(&b, "{\"role\":\"user\",\"content\":\"and?\"}],\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\":\"no\"}}]}\n");
+        buf_printf(&b, "{\"role\":\"user\",\"content\":\"%d: what does a fox keep in its window of "
+                       "%d pages?\"},"
+                   "{\"role\":\"assistant\",\"content\":\"%d: sleep, for the most part; "
+                   "and another line of text to fill pages, so that an export takes a while\"},", i,
+                   i, i);
+    buf_str(&b,
+            "{\"role\":\"user\",\"content\":\"and?\"}],\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\":\"no\"}}]}\n");
     write_new(top, "big.jsonl", &b);
     buf_clear(&b);
     for (int i = 0; i < 64; i++)
@@ -622,7 +686,8 @@ static int choose(struct job *job)
         for (int t = 0, also = states[i].deaf ? READER : 1 + i % (READER - 1); t < N_TRIALS; t++) {
             const struct state *s = &states[i];
             bool wanted = all || (only && strstr(s->name, only)) ||
-                          (!only && !s->rare && (t == TERM || t == also || (t == HUP && !applies(s, (enum trial)also))));
+                          (!only && !s->rare &&
+                           (t == TERM || t == also || (t == HUP && !applies(s, (enum trial)also))));
             if (wanted && applies(s, (enum trial)t))
                 job[n++] = (struct job){.s = s, .t = (enum trial)t};
         }
@@ -651,7 +716,8 @@ static void set_environment(void)
     CHECK(fd >= 0 && write_fully(fd, device, sizeof device - 1) && close(fd) == 0);
     setenv("XDG_CONFIG_HOME", config, 1);
     setenv("TERM", "xterm-256color", 1);
-    setenv("COLORFGBG", "15;0", 1); /* the terminal is not asked for its background: nobody would answer */
+    setenv("COLORFGBG", "15;0", 1); /* the terminal is not asked for its background: nobody would
+                                       answer */
     setenv("LC_ALL", "C.UTF-8", 1);
     setenv("EDITOR", "sleep 60; :", 1);
     unsetenv("VISUAL");
@@ -667,7 +733,8 @@ int main(void)
         _Atomic int next;
         struct job job[MOST];
     } *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const char *tmp = getenv("TMPDIR"), *built = getenv("AERIE"), *later = getenv("AERIE_SIGNALS_DELAY");
+    const char *tmp = getenv("TMPDIR"), *built = getenv("AERIE"),
+        *later = getenv("AERIE_SIGNALS_DELAY");
     int bad = 0;
     top = xasprintf("%s/aerie-signals-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     CHECK(all != MAP_FAILED && mkdtemp(top));
@@ -684,9 +751,11 @@ int main(void)
     double worst = 0, worst_stop = 0, worst_back = 0;
     for (int i = 0; i < n; i++) {
         struct job *j = &all->job[i];
-        printf("%s %d - %s (%s): %s", j->o.wrong[0] ? "not ok" : "ok", i + 1, j->s->name, face_name[j->s->face], trial_name[j->t]);
+        printf("%s %d - %s (%s): %s", j->o.wrong[0] ? "not ok" : "ok", i + 1, j->s->name,
+               face_name[j->s->face], trial_name[j->t]);
         if (every)
-            printf(j->o.early ? " [over before]" : " [%.0f ms; stopped %.1f, back %.1f]", j->o.ms, j->o.stop, j->o.back);
+            printf(j->o.early ? " [over before]" : " [%.0f ms; stopped %.1f, back %.1f]", j->o.ms,
+                   j->o.stop, j->o.back);
         printf("\n");
         if (j->o.wrong[0])
             printf("# %s\n", j->o.wrong);
@@ -695,8 +764,8 @@ int main(void)
         worst_stop = j->o.stop > worst_stop ? j->o.stop : worst_stop;
         worst_back = j->o.back > worst_back ? j->o.back : worst_back;
     }
-    printf("# %d cases; the latest end after %.0f ms, stop after %.0f ms, screen drawn again after %.0f ms\n", n, worst,
-           worst_stop, worst_back);
+    printf("# %d cases; the latest end after %.0f ms, stop after %.0f ms, screen drawn again after "
+           "%.0f ms\n", n, worst, worst_stop, worst_back);
     printf("1..%d\n", n);
     remove_tree(top);
     return bad > 0;

@@ -18,8 +18,9 @@ struct parity {
     int runs, tokens;
 };
 
-/* Each prompt runs plain once and with every shape, each shape at another page size in turn; usually every third prompt with
- * one shape: nine of them have every pair of a shape and a page size. */
+/* Each prompt runs plain once and with every shape, each shape at another page size in turn;
+ * usually every third prompt with one shape: nine of them have every pair of a shape and a page
+ * size. */
 static void parity_one(int i, const char *kind, const char *text, void *arg)
 {
     struct parity *p = arg;

@@ -107,7 +107,8 @@ static void fill(int most)
         }
         push(&r, turn, ++step, most);
         uint64_t held = r.end - r.first;
-        assert_true(held >= 1 && held <= RING_STEPS && r.node_end - ring_at(&r, 0)->node <= RING_NODES);
+        assert_true(held >= 1 && held <= RING_STEPS && r.node_end - ring_at(&r, 0)->node <=
+                    RING_NODES);
         assert_true(r.token_end - ring_at(&r, 0)->token <= RING_TOKENS);
         if (i % 1000 == 0 || i == n - 1)
             for (int k = 0; k < 50; k++) {

@@ -1,5 +1,5 @@
-/* test_theme.c - that every style can be read (repl/tui/theme.c): contrasts of the real palettes, and
- * how the background is found. */
+/* test_theme.c - that every style can be read (repl/tui/theme.c): contrasts of the real palettes,
+ * and how the background is found. */
 #include "repl/tui/theme.h"
 
 #include <setjmp.h>
@@ -32,7 +32,8 @@ static void assert_readable(struct look l, uint32_t ground, int colors, int styl
     assert_true(l.fg < colors && l.bg < colors);
     double c = theme_contrast(xterm_rgb(l.fg), l.bg < 0 ? ground : xterm_rgb(l.bg));
     if (c < 4.5)
-        fail_msg("style %d in %d colours: colour %d has a contrast of %.2f", style, colors, l.fg, c);
+        fail_msg("style %d in %d colours: colour %d has a contrast of %.2f", style, colors, l.fg,
+                 c);
 }
 
 static void test_every_style_can_be_read(void **state)
@@ -81,7 +82,8 @@ static void test_contrast_is_the_standards(void **state)
 {
     (void)state;
     assert_true(theme_contrast(0, 0xFFFFFF) > 20.99 && theme_contrast(0, 0xFFFFFF) < 21.01);
-    assert_true(theme_contrast(0x777777, 0xFFFFFF) > 4.47 && theme_contrast(0x777777, 0xFFFFFF) < 4.49);
+    assert_true(theme_contrast(0x777777, 0xFFFFFF) > 4.47 && theme_contrast(0x777777, 0xFFFFFF) <
+                4.49);
     assert_true(theme_contrast(0x123456, 0x123456) == 1);
     assert_int_equal(xterm_rgb(16), 0x000000);
     assert_int_equal(xterm_rgb(67), 0x5F87AF);

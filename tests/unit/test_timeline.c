@@ -1,5 +1,5 @@
-/* test_timeline.c - the line of steps (repl/tui/timeline.h): cells against sums made anew, addresses,
- * turns, going back; and the mouse's reports as keys (repl/tui/keys.h). */
+/* test_timeline.c - the line of steps (repl/tui/timeline.h): cells against sums made anew,
+ * addresses, turns, going back; and the mouse's reports as keys (repl/tui/keys.h). */
 #include "repl/tui/keys.h"
 #include "repl/tui/timeline.h"
 
@@ -18,8 +18,10 @@ static uint32_t dice(uint32_t n)
 static struct moment moment(int turn, int step)
 {
     bool spec = step > 1 && dice(5) > 0;
-    return (struct moment){.turn = turn, .step = step, .kind = step == 1 ? STEP_PREFILL : spec ? STEP_SPEC : STEP_DECODE,
-                           .drafted = 8, .accepted = (uint8_t)(spec ? dice(9) : 0), .marks = (uint8_t)(dice(6) ? 0 : MARK_WINDOW)};
+    return (struct moment){.turn = turn, .step = step, .kind = step == 1 ? STEP_PREFILL : spec
+                           ? STEP_SPEC : STEP_DECODE,
+                           .drafted = 8, .accepted = (uint8_t)(spec ? dice(9) : 0),
+                           .marks = (uint8_t)(dice(6) ? 0 : MARK_WINDOW)};
 }
 
 /* However the timeline came about, its cells are the sums of its steps. */
@@ -27,7 +29,8 @@ static void assert_sums(const struct timeline *t)
 {
     int used = timeline_used(t);
     assert_true(t->unit >= 1 && used <= t->cells && used * t->unit >= t->n);
-    assert_true(t->unit == 1 || (t->n + t->unit - 2) / (t->unit - 1) > t->cells); /* no unit smaller than needed */
+    /* no unit smaller than needed */
+    assert_true(t->unit == 1 || (t->n + t->unit - 2) / (t->unit - 1) > t->cells);
     for (int c = 0; c < used; c++) {
         struct moment_sum want = {0};
         for (int i = c * t->unit; i < t->n && i < (c + 1) * t->unit; i++) {
@@ -39,11 +42,12 @@ static void assert_sums(const struct timeline *t)
             assert_int_equal(timeline_cell_of(t, i), c);
         }
         const struct moment_sum *got = &t->cell[c];
-        assert_true(got->steps == want.steps && got->cycles == want.cycles && got->accepted == want.accepted &&
-                    got->marks == want.marks);
+        assert_true(got->steps == want.steps && got->cycles == want.cycles &&
+                    got->accepted == want.accepted && got->marks == want.marks);
         enum style st;
         bool underline;
-        const char *s = timeline_cell(t, c, false, &st, &underline), *a = timeline_cell(t, c, true, &st, &underline);
+        const char *s = timeline_cell(t, c, false, &st, &underline),
+            *a = timeline_cell(t, c, true, &st, &underline);
         assert_int_equal(text_width(s, strlen(s)), 1);
         assert_true(strlen(a) == 1 && a[0] > ' ' && a[0] < 0x7F);
         assert_int_equal(underline, (want.marks & MARK_WINDOW) != 0);
@@ -62,7 +66,8 @@ static void test_cells_are_the_sums_of_their_steps(void **state)
             switch (dice(12)) {
             case 0: turn++, step = 0; break;
             case 1: timeline_fit(&t, 1 + (int)dice(200)); break;
-            case 2: timeline_mark(&t, 1 + (int)dice((uint32_t)turn), (int)dice(40), MARK_PAUSE); break;
+            case 2: timeline_mark(&t, 1 + (int)dice((uint32_t)turn), (int)dice(40),
+                                  MARK_PAUSE); break;
             case 3: /* back, and on again from there */
                 if (dice(6) == 0 && t.n > 0) {
                     const struct moment *m = &t.at[dice((uint32_t)t.n)];
@@ -78,7 +83,8 @@ static void test_cells_are_the_sums_of_their_steps(void **state)
         }
         assert_sums(&t);
         for (int i = 1; i < t.n; i++) {
-            assert_true(t.at[i - 1].turn < t.at[i].turn || (t.at[i - 1].turn == t.at[i].turn && t.at[i - 1].step < t.at[i].step));
+            assert_true(t.at[i - 1].turn < t.at[i].turn ||
+                        (t.at[i - 1].turn == t.at[i].turn && t.at[i - 1].step < t.at[i].step));
             assert_int_equal((t.at[i].marks & MARK_TURN) != 0, t.at[i].turn != t.at[i - 1].turn);
         }
         timeline_cut(&t, turn - 1);
@@ -133,11 +139,13 @@ static void test_the_mouse_is_a_key(void **state)
         {"\033[<32;7;3M", MOUSE_DRAG, 6, 2}, {"\033[<64;4;5M", MOUSE_WHEEL_UP, 3, 4},
         {"\033[<65;4;5M", MOUSE_WHEEL_DOWN, 3, 4}, {"\033[<16;4;5M", MOUSE_PRESS, 3, 4},
     };
-    static const char *const none[] = {"\033[<1;4;5M", "\033[<2;4;5M", "\033[<0;0;5M", "\033[<0;5M", "\033[<0;1;1;1M",
+    static const char *const none[] = {"\033[<1;4;5M", "\033[<2;4;5M", "\033[<0;0;5M", "\033[<0;5M",
+                                       "\033[<0;1;1;1M",
                                        "\033[<M", "\033[<35;2;2M", "\033[<0;1;1A"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct key k = report(cases[i].bytes);
-        assert_true(k.code == K_MOUSE && k.mouse == cases[i].act && k.x == cases[i].x && k.y == cases[i].y);
+        assert_true(k.code == K_MOUSE && k.mouse == cases[i].act && k.x == cases[i].x &&
+                    k.y == cases[i].y);
     }
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         assert_int_equal(report(none[i]).code, K_NONE);

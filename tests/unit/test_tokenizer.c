@@ -251,16 +251,19 @@ static void assert_holds(const struct tokenizer *t, const char *text, size_t n, 
     struct ids ids = {0};
     assert_true(tok_encode(t, text, n, flags, &ids, NULL));
     if (n > tok_most_bytes(t, ids.n, flags))
-        fail_msg("%zu bytes are %d tokens, of at most %zu", n, ids.n, tok_most_bytes(t, ids.n, flags));
+        fail_msg("%zu bytes are %d tokens, of at most %zu", n, ids.n,
+                 tok_most_bytes(t, ids.n, flags));
     ids_free(&ids);
 }
 
-/* No text is refused that the context could hold: each token alone, the longest one again and again, and
- * texts that the steps shorten. */
+/* No text is refused that the context could hold: each token alone, the longest one again and
+ * again, and texts that the steps shorten. */
 static void test_no_text_has_more_bytes_than_its_tokens_stand_for(void **state)
 {
-    static const char *const name[] = {"gpt2", "cl100k", "o200kpat", "qwenpat", "gemmastyle", "models/nestling/target"};
-    static const char *const shorter[] = {"e\xCC\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xE2\x84\xAB",
+    static const char *const name[] = {"gpt2", "cl100k", "o200kpat", "qwenpat", "gemmastyle",
+                                       "models/nestling/target"};
+    static const char *const shorter[] = {"e\xCC\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8",
+                                          "\xE2\x84\xAB",
                                           "\xE2\x84\xAA", "\xFF", "   ", "\xF0\x9F\x98\x80"};
     (void)state;
     for (size_t k = 0; k < sizeof name / sizeof *name; k++) {
@@ -306,7 +309,8 @@ static void test_a_tokenizer_that_drops_text_has_no_limit(void **state)
         {"", ""}, /* as it is, unknown characters are fused */
         {"\"fuse_unk\":true", "\"fuse_unk\":false"}, /* this one has a limit */
         {"\"String\":\" \"},\"content\":\"\\u2581\"}]}", "\"String\":\" \"},\"content\":\"\"}]}"},
-        {"{\"String\":\" \"},\"content\":\"\\u2581\"}]}", "{\"Regex\":\" +\"},\"content\":\"\\u2581\"}]}"},
+        {"{\"String\":\" \"},\"content\":\"\\u2581\"}]}",
+         "{\"Regex\":\" +\"},\"content\":\"\\u2581\"}]}"},
         {"\"behavior\":\"Isolated\"", "\"behavior\":\"Removed\""},
         {"\"content\":\"cab\",\"normalized\":true", "\"content\":\"cab\",\"rstrip\":true"},
     };

@@ -106,7 +106,8 @@ static void test_acceptance_equals_a_recursive_walk(void **unused)
             choice[i] = below(3);
         int force = below(3) ? 0 : 1 + below(8), most = force && force < max ? force : max;
         int32_t stop = below(4) ? 2 : -1;
-        struct tree_ends ends = {.max_nodes = max, .force = force, .stop = &stop, .n_stop = stop >= 0};
+        struct tree_ends ends = {.max_nodes = max, .force = force, .stop = &stop,
+                                 .n_stop = stop >= 0};
         int n = tree_accept(&t, choice, &ends, path, &held);
         int m = walk(&t, choice, 0, most, force > 0, stop, want);
         assert_int_equal(n, m);

@@ -10,9 +10,10 @@
 #include <cmocka.h>
 
 /* The bytes at which some rule changes, and their neighbours. */
-static const uint8_t edges[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
-                                0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5,
-                                0xF8, 0xFF};
+static const uint8_t edges[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1,
+                                0xC2,
+                                0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4,
+                                0xF5, 0xF8, 0xFF};
 enum { N_EDGES = sizeof edges };
 
 /* Table 3-7: length and range of the second byte for a first byte; 0: starts no character. */
@@ -61,8 +62,8 @@ static void compare(const uint8_t *p, size_t n)
     assert_int_equal(cp, 12345); /* left alone */
     size_t part = utf8_invalid(s, n, &open);
     if (part != (good ? good : 1) || open != (good == n))
-        fail_msg("%02x %02x %02x %02x of %zu: an invalid sequence of %zu, open %d", p[0], p[1], p[2], p[3], n,
-                 part, open);
+        fail_msg("%02x %02x %02x %02x of %zu: an invalid sequence of %zu, open %d", p[0], p[1],
+                 p[2], p[3], n, part, open);
     assert_int_equal(utf8_decode(s, n, &cp), part);
     assert_int_equal(cp, 0xFFFD);
 }
@@ -89,7 +90,8 @@ static void test_every_code_point_comes_back(void **state)
         uint32_t got = 0;
         if (c >= 0xD800 && c < 0xE000)
             continue; /* no text holds them: the decoder refuses what an encoder may write */
-        assert_true(b.n > 0 && utf8_char(b.p, b.n, &got) == b.n && got == c && utf8_check(b.p, b.n));
+        assert_true(b.n > 0 && utf8_char(b.p, b.n, &got) == b.n && got == c &&
+                    utf8_check(b.p, b.n));
     }
     buf_free(&b);
 }
@@ -118,9 +120,12 @@ static void test_ascii_has_the_classes_of_the_locale_c(void **state)
         assert_int_equal((uint8_t)ascii_upper(c), toupper(i));
         assert_true(ascii_same(upper, lower) && ascii_same_n(upper, lower, 9));
     }
-    assert_true(ascii_same("", "") && !ascii_same("a", "ab") && !ascii_same("ab", "a") && !ascii_same("I", "\xC4\xB1"));
-    assert_true(ascii_same_n("abc", "ABd", 2) && !ascii_same_n("abc", "ABd", 3) && ascii_same_n("a", "b", 0));
-    assert_true(ascii_contains("HF_API_KEY", "api_key") && ascii_contains("x", "") && ascii_contains("ends", "DS"));
+    assert_true(ascii_same("", "") && !ascii_same("a", "ab") && !ascii_same("ab", "a") &&
+                !ascii_same("I", "\xC4\xB1"));
+    assert_true(ascii_same_n("abc", "ABd", 2) && !ascii_same_n("abc", "ABd", 3) &&
+                ascii_same_n("a", "b", 0));
+    assert_true(ascii_contains("HF_API_KEY", "api_key") && ascii_contains("x", "") &&
+                ascii_contains("ends", "DS"));
     assert_true(!ascii_contains("api_ke", "api_key") && !ascii_contains("", "a"));
 }
 

@@ -1,9 +1,9 @@
-/* test_vectors.c - small published examples of another engine's memory and speculation, worked out by
- * aerie's structures. Where aerie differs by design, the test says how.
+/* test_vectors.c - small published examples of another engine's memory and speculation, worked out
+ * by aerie's structures. Where aerie differs by design, the test says how.
  *
  * Left out, because aerie has no such thing: radix-tree matching and its bigram keys (prefixes are
- * reused by sharing a lane's pages), duplicated partial pages of draft branches (nodes are read slot
- * by slot), chunked local attention, acceptance thresholds below 1. */
+ * reused by sharing a lane's pages), duplicated partial pages of draft branches (nodes are read
+ * slot by slot), chunked local attention, acceptance thresholds below 1. */
 #include "tests/kv_kit.h"
 
 #include "engine/plan/faults.h"
@@ -45,8 +45,8 @@ static void close_kv(struct seq *s)
 /* ---- the two pools --------------------------------------------------------------------------- */
 
 /* N_full = 8, N_swa = 4, page size 1. Three cells: full 1 2 3 on swa 1 2 3. The first swa cell is
- * released; two more cells: full 4 5 on swa 4 and 1. aerie's free lists are stacks, so the freed cell
- * comes back first: 4 on 1, 5 on 4. Either way full 5 is no index of a pool of 4. */
+ * released; two more cells: full 4 5 on swa 4 and 1. aerie's free lists are stacks, so the freed
+ * cell comes back first: 4 on 1, 5 on 4. Either way full 5 is no index of a pool of 4. */
 static void test_the_allocator_example(void **state)
 {
     (void)state;
@@ -68,7 +68,8 @@ static void test_the_allocator_example(void **state)
     close_kv(&s);
 }
 
-/* seq 5, page size 4, five nodes in a chain, two kept: positions 8 and 9 are given back, no more. */
+/* seq 5, page size 4, five nodes in a chain, two kept: positions 8 and 9 are given back, no
+ * more. */
 static void test_rejected_cells_free_whole_pages_only(void **state)
 {
     (void)state;
@@ -105,14 +106,15 @@ static void test_a_window_holds_w_keys(void **state)
         extend(&s, before, &o);
         w_must(kv_reserve(&kv, &s, before + 1, &e), &e);
         run(PLAN_DECODE, &(struct plan_req){.seq = &s, .n = 1, .token = (int32_t[]){1}}, 1, &o);
-        assert_int_equal(p.table[TABLE_SWA].hi[0] - p.table[TABLE_SWA].lo[0], min_int(before + 1, 4));
+        assert_int_equal(p.table[TABLE_SWA].hi[0] - p.table[TABLE_SWA].lo[0],
+                         min_int(before + 1, 4));
         assert_int_equal(p.table[TABLE_FULL].hi[0] - p.table[TABLE_FULL].lo[0], before + 1);
         close_kv(&s);
     }
 }
 
-/* window_left 4 (five keys), prefix 6, three new tokens: the prefix part starts at 2 and its rows are
- * 1111, 0111, 0011; the new tokens' part is a triangle. */
+/* window_left 4 (five keys), prefix 6, three new tokens: the prefix part starts at 2 and its rows
+ * are 1111, 0111, 0011; the new tokens' part is a triangle. */
 static void test_the_two_part_mask_example(void **state)
 {
     (void)state;
@@ -202,7 +204,8 @@ static void test_the_widest_request_sets_the_columns(void **state)
     close_kv(&b);
 }
 
-/* A frozen drafter stands at the last committed position, whatever the depth, and writes nothing. */
+/* A frozen drafter stands at the last committed position, whatever the depth, and writes
+ * nothing. */
 static void test_frozen_geometry(void **state)
 {
     (void)state;
@@ -227,8 +230,8 @@ static void test_frozen_geometry(void **state)
 /* ---- drafting -------------------------------------------------------------------------------- */
 
 /* seq 9, page size 4, 5 steps, topk 2. The other engine copies the partial page once a branch and
- * takes 15 new columns; aerie reads nodes slot by slot: four levels of two cells, nothing copied. At
- * level i a row of the table is i wide, and no wider (27360). */
+ * takes 15 new columns; aerie reads nodes slot by slot: four levels of two cells, nothing copied.
+ * At level i a row of the table is i wide, and no wider (27360). */
 static void test_draft_levels_are_as_wide_as_their_depth(void **state)
 {
     (void)state;
@@ -289,8 +292,8 @@ static void tree_of(struct tree *t, int n, const int *parent, int first_token)
 
 static const struct tree_ends all = {.max_nodes = TREE_MAX};
 
-/* K = 2, S = 2, D = 4, seq = 7: a .6 and b .3; from a: c .42, d .12; from b: e .27, f .01. Kept: a, b,
- * c. Mask rows 1000 1100 1010 1101. The target says b, then e: two tokens. */
+/* K = 2, S = 2, D = 4, seq = 7: a .6 and b .3; from a: c .42, d .12; from b: e .27, f .01. Kept: a,
+ * b, c. Mask rows 1000 1100 1010 1101. The target says b, then e: two tokens. */
 static void test_the_tiny_tree(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
-/* test_verdict.c - sessions recorded with the checker off, with seeded faults in tables, maps, extents,
- * windows, positions, trees, free lists, captured rows, cells, weights and the sampler: the checker
- * names the rule and the step afterwards, and the comparison with the clean run names the first step
- * and, where the fault reaches the target's numbers, layer and operation.
+/* test_verdict.c - sessions recorded with the checker off, with seeded faults in tables, maps,
+ * extents, windows, positions, trees, free lists, captured rows, cells, weights and the sampler:
+ * the checker names the rule and the step afterwards, and the comparison with the clean run names
+ * the first step and, where the fault reaches the target's numbers, layer and operation.
  *
- * And changes that only round differently: none is called a bug. AERIE_CASES=N runs N cases each way
- * and prints the table. */
+ * And changes that only round differently: none is called a bug. AERIE_CASES=N runs N cases each
+ * way and prints the table. */
 #include "repl/text/sheet.h"
 #include "tests/rounding_kit.h"
 
@@ -58,13 +58,14 @@ enum { N_VERDICTS = VERDICT_OPEN + 1 };
 
 static void print_row(const char *name, const int *n)
 {
-    print_message("# %-34s %6d %6d %9d %8d %6d\n", name, n[VERDICT_EQUAL], n[VERDICT_BUG], n[VERDICT_ROUNDING],
-                  n[VERDICT_PURPOSE], n[VERDICT_OPEN]);
+    print_message("# %-34s %6d %6d %9d %8d %6d\n", name, n[VERDICT_EQUAL], n[VERDICT_BUG],
+                  n[VERDICT_ROUNDING], n[VERDICT_PURPOSE], n[VERDICT_OPEN]);
 }
 
 static void print_head(void)
 {
-    print_message("# %-34s %6s %6s %9s %8s %6s\n", "", "equal", "bug", "rounding", "purpose", "open");
+    print_message("# %-34s %6s %6s %9s %8s %6s\n", "", "equal", "bug", "rounding", "purpose",
+                  "open");
 }
 
 static struct {
@@ -90,9 +91,11 @@ static void check_afterwards(const struct recorded *b, struct fault *f)
     must(side_run(&s, &ask, &facts, &e), &e);
     const char *rule = b->fault.rule;
     if (rule[0] ? !names_one_of(facts.rule, rule) : facts.rule[0])
-        fail_msg("%s: expected a rule of \"%s\", got \"%s\"", strike_name(f->kind), rule, facts.rule);
+        fail_msg("%s: expected a rule of \"%s\", got \"%s\"", strike_name(f->kind), rule,
+                 facts.rule);
     if (rule[0] && (facts.rule_turn != b->fault.turn || facts.rule_step != b->fault.step))
-        fail_msg("%s: struck at step %d.%d, the rule was violated at step %d.%d", strike_name(f->kind),
+        fail_msg("%s: struck at step %d.%d, the rule was violated at step %d.%d",
+                 strike_name(f->kind),
                  b->fault.turn, b->fault.step, facts.rule_turn, facts.rule_step);
     tally.by_rule += rule[0] != 0;
     run_facts_free(&facts);
@@ -104,21 +107,22 @@ static void assert_place(const struct report *r, const struct fault *f)
                  r->turn == f->turn && r->step[0] == f->step;
     if (!right) {
         print_report(r);
-        fail_msg("%s: expected step %d.%d, layer %d, point %d", strike_name(f->kind), f->turn, f->step,
-                 f->layer, (int)f->at);
+        fail_msg("%s: expected step %d.%d, layer %d, point %d", strike_name(f->kind), f->turn,
+                 f->step, f->layer, (int)f->at);
     }
     tally.placed++;
 }
 
-/* Whether the first difference is where the fault struck: there, or for the free list, whose next page
- * is taken later, after it. */
+/* Whether the first difference is where the fault struck: there, or for the free list, whose next
+ * page is taken later, after it. */
 static bool at_its_step(const struct report *r, const struct fault *f)
 {
     const struct difference *d = &r->diff;
     int step = d->step[0] ? d->step[0] : d->step[1];
     bool later = f->kind == S_FREE_LIST || f->may_be_silent;
     later |= f->kind == S_WEIGHT; /* prompt chunks leave no logits: the place is in the first */
-    return d->turn > f->turn ? later : d->turn == f->turn && (step == f->step || (later && step > f->step));
+    return d->turn > f->turn ? later : d->turn == f->turn &&
+           (step == f->step || (later && step > f->step));
 }
 
 static void judge_fault(int config, enum strike kind, uint64_t seed, int after)
@@ -133,8 +137,8 @@ static void judge_fault(int config, enum strike kind, uint64_t seed, int after)
     }
     tally.struck++;
     if (getenv("AERIE_CASES"))
-        print_message("# %s of configuration %d at %d.%d, layer %d\n", strike_name(kind), config, b.fault.turn,
-                      b.fault.step, b.fault.layer);
+        print_message("# %s of configuration %d at %d.%d, layer %d\n", strike_name(kind), config,
+                      b.fault.turn, b.fault.step, b.fault.layer);
     check_afterwards(&b, &f);
     judge(&clean[config], &b, &f, NULL, &r);
     if (!r.diff.class && b.fault.may_be_silent) {
@@ -144,8 +148,8 @@ static void judge_fault(int config, enum strike kind, uint64_t seed, int after)
         tally.other += r.verdict != VERDICT_BUG;
         if (r.verdict != VERDICT_BUG || !at_its_step(&r, &b.fault)) {
             print_report(&r);
-            fail_msg("%s, seed %d of configuration %d struck at step %d.%d", strike_name(kind), (int)seed,
-                     config, b.fault.turn, b.fault.step);
+            fail_msg("%s, seed %d of configuration %d struck at step %d.%d", strike_name(kind),
+                     (int)seed, config, b.fault.turn, b.fault.step);
         }
         if (b.fault.layer >= 0)
             assert_place(&r, &b.fault);
@@ -168,12 +172,12 @@ static void test_every_fault_is_a_bug_at_its_step_and_layer(void **state)
         rng = mix64(rng);
         uint64_t seed = rng;
         rng = mix64(rng);
-        judge_fault(getenv("AERIE_CASES") ? (int)(rng % N_CONFIGS) : 0, (enum strike)(i % N_STRIKES), seed,
-                    20 + (int)((rng >> 20) % 40));
+        judge_fault(getenv("AERIE_CASES") ? (int)(rng % N_CONFIGS) : 0,
+                    (enum strike)(i % N_STRIKES), seed, 20 + (int)((rng >> 20) % 40));
     }
-    print_message("# faults: %d struck, %d called bug, %d something else, %d without an effect; %d named by "
-                  "a rule, %d by layer and operation\n", tally.struck, tally.bug, tally.other, tally.silent,
-                  tally.by_rule, tally.placed);
+    print_message("# faults: %d struck, %d called bug, %d something else, %d without an effect; "
+                  "%d named by a rule, %d by layer and operation\n", tally.struck, tally.bug,
+                  tally.other, tally.silent, tally.by_rule, tally.placed);
     assert_int_equal(tally.other, 0);
 }
 
@@ -181,7 +185,8 @@ static void test_every_fault_is_a_bug_at_its_step_and_layer(void **state)
 
 static struct way way_of(enum other o, uint64_t seed)
 {
-    struct way w = {.table = rounding_table(o, seed), .bf16 = o == R_BF16 || o == R_CELLS || o == R_JITTER_BF16};
+    struct way w = {.table = rounding_table(o, seed), .bf16 = o == R_BF16 || o == R_CELLS ||
+                    o == R_JITTER_BF16};
     if (o == R_THREADS)
         w.threads = 1;
     if (o == R_TWO_PARTS)
@@ -241,10 +246,11 @@ static void test_what_only_rounds_differently_is_no_bug(void **state)
         print_row(other_name((enum other)o), count[o]);
 }
 
-/* A fault on a side that also rounds differently. What a rule names is a bug whatever the band; what only
- * moves numbers is one if it moves them far beyond the band, else the verdict is
+/* A fault on a side that also rounds differently. What a rule names is a bug whatever the band;
+ * what only moves numbers is one if it moves them far beyond the band, else the verdict is
  * rounding. */
-static enum verdict judge_both(enum other o, int config, enum strike kind, uint64_t seed, bool *ruled)
+static enum verdict judge_both(enum other o, int config, enum strike kind, uint64_t seed,
+                               bool *ruled)
 {
     struct fault f = {.kind = kind, .seed = seed, .after = 20};
     struct recorded b;
@@ -256,8 +262,8 @@ static enum verdict judge_both(enum other o, int config, enum strike kind, uint6
     *ruled = b.fault.rule[0];
     if (b.fault.struck && *ruled && r.verdict != VERDICT_BUG) {
         print_report(&r);
-        fail_msg("%s under %s, seed %d of configuration %d", strike_name(kind), other_name(o), (int)seed,
-                 config);
+        fail_msg("%s under %s, seed %d of configuration %d", strike_name(kind), other_name(o),
+                 (int)seed, config);
     }
     enum verdict v = b.fault.struck ? r.verdict : (enum verdict)N_VERDICTS;
     report_free(&r);
@@ -276,7 +282,8 @@ static void test_a_fault_is_a_bug_under_rounding_too(void **state)
         rng = mix64(rng);
         bool by_rule, all = getenv("AERIE_CASES") != NULL;
         enum verdict v = judge_both(under[i % 4], all ? (int)(rng >> 33) % N_CONFIGS : 1,
-                                    all ? (enum strike)(rng % N_STRIKES) : few[i % 2], rng, &by_rule);
+                                    all ? (enum strike)(rng % N_STRIKES) : few[i % 2], rng,
+                                    &by_rule);
         (by_rule ? ruled : silent)[v]++;
     }
     print_head();
@@ -284,7 +291,7 @@ static void test_a_fault_is_a_bug_under_rounding_too(void **state)
     print_row("faults in numbers alone", silent);
 }
 
-/* ---- turns that were cancelled ---------------------------------------------------------------- */
+/* ---- turns that were cancelled --------------------------------------------------------------- */
 
 static struct act *turn_act(struct script *s, int n)
 {
@@ -340,7 +347,8 @@ static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(voi
     (void)state;
     static const struct scene scene = {16, 2, 3, 6, true, 0, 1, 9, 24,
                                        {"Tell me a short story.", "What are you?", NULL}};
-    static const char *const change[] = {"page_size=4", "seed=3", "draft.topk=1", "draft.steps=1", "spec=off", "chunk=5"};
+    static const char *const change[] = {"page_size=4", "seed=3", "draft.topk=1", "draft.steps=1",
+                                         "spec=off", "chunk=5"};
     static const int after[] = {0, 1, 2, 5}; /* 1: within the prompt */
     for (int i = 0; i < 4; i++) {
         struct recorded r;
@@ -348,8 +356,10 @@ static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(voi
         int tokens = r.log.turn[0].reply.n + r.log.turn[1].reply.n;
         assert_true((r.log.turn[0].reply.n > 0) == (i > 1));
         for (int k = 0; k < (int)(sizeof change / sizeof *change); k++) {
-            struct verdict_ask ask = {.a = test_side(&r.script, NULL, NULL), .b = test_side(&r.script, NULL, NULL),
-                                      .log_a = &r.log, .names = {"in a", "in b"}, .who = {"a", "b"}};
+            struct verdict_ask ask = {.a = test_side(&r.script, NULL, NULL),
+                                      .b = test_side(&r.script, NULL, NULL),
+                                      .log_a = &r.log, .names = {"in a", "in b"},
+                                      .who = {"a", "b"}};
             struct report rep;
             struct err e = {0};
             ask.b.how.with = &change[k];
@@ -358,7 +368,8 @@ static void test_a_cancelled_turn_is_compared_up_to_there_under_every_change(voi
             if (rep.verdict != VERDICT_EQUAL || rep.counts.turns != 2 || rep.counts.stopped != 1 ||
                 rep.counts.tokens != tokens) {
                 print_report(&rep);
-                fail_msg("cancelled after %d steps, %s: %d of %d tokens", after[i], change[k], rep.counts.tokens, tokens);
+                fail_msg("cancelled after %d steps, %s: %d of %d tokens", after[i], change[k],
+                         rep.counts.tokens, tokens);
             }
             report_free(&rep);
         }

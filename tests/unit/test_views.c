@@ -416,7 +416,8 @@ static void test_bars_use_eighths(void **state)
 static struct status busy_status(void)
 {
     struct status s = {.chat = {.session = "01JABC", .turn = 9, .step = 214,
-                            .drafts = {.cycles = 120, .drafted = 600, .accepted = 190}, .generated = 310, .tok_s = 71.26,
+                            .drafts = {.cycles = 120, .drafted = 600, .accepted = 190},
+                            .generated = 310, .tok_s = 71.26,
                             .turn_mal = 2.61, .session_mal = 2.58, .us_prefill = 120400,
                             .us_draft = 1200000, .us_verify = 2800000, .us_commit = 900,
                             .us_check = 12000, .prompt_tokens = 2000, .reused_tokens = 1500,
@@ -424,7 +425,8 @@ static struct status busy_status(void)
                        .check = {.checks = 720}};
     settings_init(&s.chat.settings);
     for (int i = 0; i < N_VIEWS; i++)
-        s.has[i] = i != VIEW_SERVED && i != VIEW_GAUGES && i != VIEW_BLOCKS; /* as the local engine */
+        s.has[i] = i != VIEW_SERVED && i != VIEW_GAUGES && i != VIEW_BLOCKS; /* as the local
+                                                                                engine */
     s.chat.drafts.depth[1] = (struct depth_stat){120, 96};
     s.chat.drafts.depth[2] = (struct depth_stat){120, 60};
     s.chat.drafts.depth[3] = (struct depth_stat){100, 34};

@@ -1,5 +1,5 @@
-/* test_wire.c - streams of events, metrics and answers of servers: the same result however the bytes
- * are cut, recorded answers of real servers, and random bytes. */
+/* test_wire.c - streams of events, metrics and answers of servers: the same result however the
+ * bytes are cut, recorded answers of real servers, and random bytes. */
 #include "engine/remote/answer.h"
 #include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
@@ -74,7 +74,8 @@ static void events_follow_the_standard(void **state)
     expect_events(WIRE_SSE, "data: a\ndata: b\n\n", "[3:a\nb]");
     expect_events(WIRE_SSE, "data:  two spaces\n\n", "[11: two spaces]");
     expect_events(WIRE_SSE, "\xEF\xBB\xBF""data: a\n\n", "[1:a]");          /* byte order mark */
-    expect_events(WIRE_SSE, "data: a\n\ndata: cut off", "[1:a][7:cut off]"); /* the end is missing */
+    /* the end is missing */
+    expect_events(WIRE_SSE, "data: a\n\ndata: cut off", "[1:a][7:cut off]");
     expect_events(WIRE_SSE, "datax: a\n\nDATA: b\n\ndata\n\n", "");
     expect_events(WIRE_LINES, "{1}\n\n  \r\n{2}\r\n{3}", "[3:{1}][3:{2}][3:{3}]");
 }
@@ -82,8 +83,8 @@ static void events_follow_the_standard(void **state)
 static void events_do_not_depend_on_the_pieces(void **state)
 {
     (void)state;
-    static const char *const part[] = {"data: ", "data:", "\n", "\r", "\r\n", "\n\n", ": c", "x", "{}",
-                                       "event: a", "data", "\xEF\xBB\xBF", "\0", " ", "id:1"};
+    static const char *const part[] = {"data: ", "data:", "\n", "\r", "\r\n", "\n\n", ": c", "x",
+                                       "{}", "event: a", "data", "\xEF\xBB\xBF", "\0", " ", "id:1"};
     struct buf stream = {0}, whole = {0}, cut = {0};
     for (int round = 0; round < 3000; round++) {
         buf_clear(&stream);
@@ -150,10 +151,11 @@ static void metrics_follow_the_format(void **state)
 {
     (void)state;
     static const char page[] =
-        "# HELP a b\n# TYPE a gauge\nvllm:kv_cache_usage_perc{engine=\"0\",model_name=\"a}b\\\"c\"} 0.25\n"
-        "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"x\"} 0.5 1700000000000\r\n"
-        "sglang_token_usage 1e-3\nplain 3\nnan_one NaN\ninf_one +Inf\n"
-        "bad\nbad{\nbad{a=\"1\"}\nbad{a=\"1\"} x\n{a=\"1\"} 4\n  spaced  7  \nlast{a=\"\"} 8";
+        "# HELP a b\n# TYPE a "
+        "gauge\nvllm:kv_cache_usage_perc{engine=\"0\",model_name=\"a}b\\\"c\"} "
+        "0.25\nvllm:kv_cache_usage_perc{engine=\"1\",model_name=\"x\"} 0.5 "
+        "1700000000000\r\nsglang_token_usage 1e-3\nplain 3\nnan_one NaN\ninf_one "
+        "+Inf\nbad\nbad{\nbad{a=\"1\"}\nbad{a=\"1\"} x\n{a=\"1\"} 4\n  spaced  7  \nlast{a=\"\"} 8";
     struct metrics m;
     struct err e;
     struct buf label = {0};
@@ -187,14 +189,18 @@ static void pools_come_from_metrics(void **state)
     (void)state;
     struct gauge_page v;
     struct buf page = {0};
-    const char *sglang = "sglang:kv_used_tokens{tp_rank=\"0\"} 30\nsglang:kv_used_tokens{tp_rank=\"1\"} 30\n"
-                         "sglang:kv_available_tokens{tp_rank=\"0\"} 60\nsglang:kv_evictable_tokens 10\n"
-                         "sglang:swa_used_tokens 5\nsglang:swa_available_tokens 15\nsglang:swa_evictable_tokens 0\n"
-                         "sglang:num_running_reqs 2\nsglang:token_usage 0.9\n";
+    const char *sglang = "sglang:kv_used_tokens{tp_rank=\"0\"} "
+    "30\nsglang:kv_used_tokens{tp_rank=\"1\"} 30\n"
+                         "sglang:kv_available_tokens{tp_rank=\"0\"} 60\nsglang:kv_evictable_tokens "
+                         "10\nsglang:swa_used_tokens 5\nsglang:swa_available_tokens "
+                         "15\nsglang:swa_evictable_tokens 0\nsglang:num_running_reqs "
+                         "2\nsglang:token_usage 0.9\n";
     gauge_page_init(&v);
     assert_true(gauges_read(SERVER_SGLANG, sglang, strlen(sglang), &v));
-    assert_true(v.pool[POOL_FULL].used == 30 && v.pool[POOL_FULL].free == 60 && v.pool[POOL_FULL].evictable == 10);
-    assert_true(v.pool[POOL_FULL].total == 100 && v.pool[POOL_SWA].total == 20 && v.pool[POOL_SWA].used == 5);
+    assert_true(v.pool[POOL_FULL].used == 30 && v.pool[POOL_FULL].free == 60 &&
+                v.pool[POOL_FULL].evictable == 10);
+    assert_true(v.pool[POOL_FULL].total == 100 && v.pool[POOL_SWA].total == 20 &&
+                v.pool[POOL_SWA].used == 5);
     assert_float_equal(v.v[GAUGE_POOL + POOL_FULL], 0.3, 1e-6); /* not the greatest of the pools */
     assert_true(v.v[GAUGE_RUNNING] == 2 && isnan(v.v[GAUGE_WAITING]) && !v.pool[POOL_DRAFT].exists);
     read_exchange("vllm-metrics", &page);
@@ -206,10 +212,12 @@ static void pools_come_from_metrics(void **state)
     read_exchange("llama-slots", &page);
     gauge_page_init(&v);
     assert_true(gauges_read(SERVER_LLAMA, page.p, page.n, &v));
-    assert_true(v.pool[POOL_FULL].total == 2048 && v.pool[POOL_FULL].used >= 705 && v.v[GAUGE_RUNNING] == 1);
+    assert_true(v.pool[POOL_FULL].total == 2048 && v.pool[POOL_FULL].used >= 705 &&
+                v.v[GAUGE_RUNNING] == 1);
     read_exchange("llama-metrics", &page); /* beside the slots */
     assert_true(gauges_read(SERVER_LLAMA, page.p, page.n, &v));
-    assert_true(v.pool[POOL_FULL].total == 2048 && v.v[GAUGE_WAITING] == 0 && v.queries == 157 + 180);
+    assert_true(v.pool[POOL_FULL].total == 2048 && v.v[GAUGE_WAITING] == 0 &&
+                v.queries == 157 + 180);
     gauge_page_init(&v);
     assert_false(gauges_read(SERVER_VLLM, "x 1\n", 4, &v));
     assert_false(gauges_read(SERVER_SGLANG, "", 0, &v));
@@ -299,7 +307,8 @@ static void total_free(struct total *t)
     ids_free(&t->prompt);
 }
 
-static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that they need "
+static const char KV_CACHE[] = "The KV cache stores the keys and values of earlier tokens so that "
+"they need "
                                "not be computed again.";
 
 static void vllm_streams(void **state)
@@ -415,7 +424,8 @@ static void other_servers_are_read(void **state)
     (void)state;
     struct answer a;
     struct err e;
-    const char *sglang = "{\"text\":\"Hi you\",\"output_ids\":[7,8],\"meta_info\":{\"prompt_tokens\":4,"
+    const char *sglang = "{\"text\":\"Hi "
+    "you\",\"output_ids\":[7,8],\"meta_info\":{\"prompt_tokens\":4,"
                          "\"completion_tokens\":2,\"cached_tokens\":3,\"spec_verify_ct\":1,"
                          "\"spec_num_correct_drafts\":1,\"spec_num_proposed_drafts\":3,\"finish_reason\":"
                          "{\"type\":\"length\",\"length\":2},\"output_token_logprobs\":[[-0.5,7,null],"
@@ -427,42 +437,47 @@ static void other_servers_are_read(void **state)
     assert_true(a.count.cached == 3 && a.count.accepted == 1 && a.count.drafted == 3);
     assert_int_equal(a.finish, FINISH_LENGTH);
     answer_free(&a);
-    const char *ollama = "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":"
+    const char *ollama =
+        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":"
                          "\"b\"},\"done\":true,\"done_reason\":\"stop\",\"eval_count\":2,\"eval_duration\":3000000}";
     assert_true(answer_read(&a, ollama, strlen(ollama), &e));
-    assert_true(a.end && a.finish == FINISH_STOP && a.count.generated == 2 && a.count.ms_decode == 3);
+    assert_true(a.end && a.finish == FINISH_STOP && a.count.generated == 2 &&
+                a.count.ms_decode == 3);
     assert_string_equal(a.thought.p, "b");
     answer_free(&a);
-    const char *steps = "{\"choices\":[],\"metrics\":{\"speculative_decoding\":{\"num_spec_steps\":2,"
+    const char *steps =
+        "{\"choices\":[],\"metrics\":{\"speculative_decoding\":{\"num_spec_steps\":2,"
                         "\"num_draft_tokens\":6,\"num_accepted_draft_tokens\":3,\"per_step_accepted\":[2,1],"
                         "\"per_step_drafted\":[3,3]}}}";
     assert_true(answer_read(&a, steps, strlen(steps), &e));
-    assert_true(a.accepted.n == 2 && a.accepted.v[0] == 2 && a.drafted.v[1] == 3 && a.count.verifies == 2);
+    assert_true(a.accepted.n == 2 && a.accepted.v[0] == 2 && a.drafted.v[1] == 3 &&
+                a.count.verifies == 2);
     answer_free(&a);
 }
 
-/* With return_tokens_as_token_ids the strings are ids; the bytes are the token's (aerie, vLLM's own entry) or the
- * string's once more (vLLM's candidates). */
+/* With return_tokens_as_token_ids the strings are ids; the bytes are the token's (aerie, vLLM's own
+ * entry) or the string's once more (vLLM's candidates). */
 static void texts_beside_ids_are_kept(void **state)
 {
     (void)state;
     struct answer a;
     struct err e;
     const char *entry =
-        "{\"choices\":[{\"delta\":{\"content\":\" KV\"},\"token_ids\":[1163],\"logprobs\":{\"content\":[{\"token\":"
-        "\"token_id:1163\",\"logprob\":-0.1,\"bytes\":[32,75,86],\"top_logprobs\":[{\"token\":\"token_id:1163\","
+        "{\"choices\":[{\"delta\":{\"content\":\" "
+        "KV\"},\"token_ids\":[1163],\"logprobs\":{\"content\":[{\"token\":\"token_id:1163\",\"logprob\":-0.1,\"bytes\":[32,75,86],\"top_logprobs\":[{\"token\":\"token_id:1163\","
         "\"logprob\":-0.1,\"bytes\":[32,75,86]},{\"token\":\"token_id:9\",\"logprob\":-2.5,\"bytes\":"
         "[116,111,107,101,110,95,105,100,58,57]},{\"token\":\"token_id:8\",\"logprob\":-3.5,\"bytes\":[97]}]}]}}]}";
     assert_true(answer_read(&a, entry, strlen(entry), &e));
     assert_true(a.n_token == 1 && a.token[0].id == 1163 && a.token[0].rival == 9 && a.tops.n == 3);
-    assert_true(a.tops.at[0].id == 1163 && a.tops.at[0].n == 3 && !memcmp(a.tops.at[0].text, " KV", 3));
+    assert_true(a.tops.at[0].id == 1163 && a.tops.at[0].n == 3 &&
+                !memcmp(a.tops.at[0].text, " KV", 3));
     assert_true(a.tops.at[1].id == 9 && a.tops.at[1].text == NULL);
     assert_true(a.tops.at[2].id == 8 && a.tops.at[2].n == 1 && a.tops.at[2].text[0] == 'a');
     answer_free(&a);
 }
 
-/* Of a row in any order the best 256 are kept, best first, behind the token itself; those of one log
- * probability in the server's order, those without one last. */
+/* Of a row in any order the best 256 are kept, best first, behind the token itself; those of one
+ * log probability in the server's order, those without one last. */
 static void the_best_tokens_of_a_row_are_kept(void **state)
 {
     (void)state;
@@ -472,7 +487,8 @@ static void the_best_tokens_of_a_row_are_kept(void **state)
     struct err e;
     buf_str(&b, "{\"choices\":[{\"delta\":{},\"logprobs\":{\"content\":[");
     for (int row = 0; row < 2; row++) {
-        buf_printf(&b, "%s{\"token\":\"token_id:70000\",\"logprob\":-0.5,\"top_logprobs\":[{\"token\":\"token_id:6\"}",
+        buf_printf(&b,
+                   "%s{\"token\":\"token_id:70000\",\"logprob\":-0.5,\"top_logprobs\":[{\"token\":\"token_id:6\"}",
                    row ? "," : "");
         for (int i = 0; i < (row ? 3 : N); i++) /* two of each log probability, and no order */
             buf_printf(&b, ",{\"token\":\"token_id:%d\",\"logprob\":-%d}", i, (i * 7919 % N) / 2);
@@ -526,8 +542,10 @@ static bool swallow(void *arg, const char *data, size_t n, struct err *e)
 static void broken_answers_are_read_or_refused(void **state)
 {
     (void)state;
-    static const char *const file[] = {"vllm-chat", "llama-chat", "vllm-completion", "llama-completion",
-                                       "vllm-echo", "llama-props", "vllm-err-context", "llama-metrics"};
+    static const char *const file[] = {"vllm-chat", "llama-chat", "vllm-completion",
+                                       "llama-completion",
+                                       "vllm-echo", "llama-props", "vllm-err-context",
+                                       "llama-metrics"};
     struct buf body = {0}, copy = {0};
     struct err e;
     for (int round = 0; round < 4000; round++) {

@@ -1,5 +1,6 @@
-/* test_words.c - from the words on the screen back to the tokens that produced them: sources of rendered
- * rows (sheet.h, markdown.h), tokens and text (align.h), words of the transcript (words.h). */
+/* test_words.c - from the words on the screen back to the tokens that produced them: sources of
+ * rendered rows (sheet.h, markdown.h), tokens and text (align.h), words of the transcript
+ * (words.h). */
 #include "kernels/utf8.h"
 #include "repl/text/align.h"
 #include "repl/text/markdown.h"
@@ -20,11 +21,14 @@ static uint32_t dice(uint32_t n)
 static void random_document(struct buf *b, int n)
 {
     static const char *const bits[] = {
-        "word ", "another, ", "\n", "\n\n", "**bold** ", "*", "`code` ", "`", "```c\n", "```\n", "~~~\n",
-        "- item\n", "  - deeper\n", "1. one\n", "> quote\n", "> ```\n> in quote\n", "| a | b |\n|---|---|\n",
-        "| x | a cell of several words |\n", "# Head\n", "---\n", "    indented\n", "[link](u) ", "[1]: http://x\n",
-        "&amp;", "&#65;", "<i>", "\xE4\xB8\xAD\xE6\x96\x87 ", "\033[31m", "\xFF", "\t", "\\*", "![i](s)", "\r",
-        "e\xCC\x81 ", "\xF0\x9F\x98\x80", "ha", "ha",
+        "word ", "another, ", "\n", "\n\n", "**bold** ", "*", "`code` ", "`", "```c\n", "```\n",
+        "~~~\n",
+        "- item\n", "  - deeper\n", "1. one\n", "> quote\n", "> ```\n> in quote\n",
+        "| a | b |\n|---|---|\n",
+        "| x | a cell of several words |\n", "# Head\n", "---\n", "    indented\n", "[link](u) ",
+        "[1]: http://x\n",
+        "&amp;", "&#65;", "<i>", "\xE4\xB8\xAD\xE6\x96\x87 ", "\033[31m", "\xFF", "\t", "\\*",
+        "![i](s)", "\r", "e\xCC\x81 ", "\xF0\x9F\x98\x80", "ha", "ha",
     };
     buf_clear(b);
     buf_add(b, "", 0);
@@ -34,7 +38,8 @@ static void random_document(struct buf *b, int n)
 
 /* ---- sources of rows ---- */
 
-/* What a row shows one to one is in the text at its source. Returns how many bytes were compared. */
+/* What a row shows one to one is in the text at its source. Returns how many bytes were
+ * compared. */
 static size_t assert_sources(const struct sheet *s, int from, const char *text, size_t n)
 {
     size_t compared = 0;
@@ -81,8 +86,10 @@ static void test_every_letter_has_its_source(void **state)
 {
     (void)state;
     static const char *const docs[] = {
-        "plain words", "**bold** and *em* and `code`", "- a\n- b\n  - c", "> quoted text\n> more", "```c\nint x;\n\ty;\n```",
-        "    code\n    more", "| a | b |\n|---|---|\n| cell | other |", "# Head\n\ntext", "[1]: http://x\n\nsee [1]",
+        "plain words", "**bold** and *em* and `code`", "- a\n- b\n  - c", "> quoted text\n> more",
+        "```c\nint x;\n\ty;\n```",
+        "    code\n    more", "| a | b |\n|---|---|\n| cell | other |", "# Head\n\ntext",
+        "[1]: http://x\n\nsee [1]",
         "> ```\n> fenced\n> ```", "1. one\n\n   para", "a [link](target) b",
     };
     for (size_t d = 0; d < sizeof docs / sizeof *docs; d++)
@@ -97,8 +104,8 @@ static void test_every_letter_has_its_source(void **state)
                     for (int c = 0; c < s.row[i].span[k].src_n; c++)
                         seen[s.row[i].span[k].src + c] = 1;
             for (size_t i = 0; i < n; i++)
-                if (docs[d][i] >= 'a' && docs[d][i] <= 'z' && !strstr(docs[d], "target") && docs[d][i + 1] != '\n' &&
-                    !(strncmp(docs[d] + i, "c\nint", 5) == 0))
+                if (docs[d][i] >= 'a' && docs[d][i] <= 'z' && !strstr(docs[d], "target") &&
+                    docs[d][i + 1] != '\n' && !(strncmp(docs[d] + i, "c\nint", 5) == 0))
                     assert_true(seen[i]);
             sheet_free(&s);
             free(seen);
@@ -128,9 +135,11 @@ static void tell(void *arg, int token, size_t from, size_t to)
 static void test_random_tokens_find_their_text(void **state)
 {
     (void)state;
-    static const char *const piece[] = {"the", " the", " a", "\n", "\xE4\xB8", "\xE6\x96\x87", " \xF0\x9F", ".", "aa", "a"};
+    static const char *const piece[] = {"the", " the", " a", "\n", "\xE4\xB8", "\xE6\x96\x87",
+                                        " \xF0\x9F", ".", "aa", "a"};
     static const char *const rest[] = {[4] = "\xAD", [6] = "\x98\x80", [9] = NULL};
-    static const char *const mark[] = {"<|end|>", "<|channel|>", "analysis", "final", "<|message|>"};
+    static const char *const mark[] = {"<|end|>", "<|channel|>", "analysis", "final",
+                                       "<|message|>"};
     for (int round = 0; round < 3000; round++) {
         struct align a = {0};
         struct told *got = xcalloc(1, sizeof *got);
@@ -160,7 +169,8 @@ static void test_random_tokens_find_their_text(void **state)
                 at = got->to[i];
             }
         assert_int_equal(at, text.n);
-        for (int i = 0; i < n; i++) /* and to the true one: none of the texts above reads in two ways */
+        for (int i = 0; i < n; i++) /* and to the true one: none of the texts above reads in two
+                                       ways */
             if (to[i] > from[i]) {
                 assert_int_equal(got->from[i], from[i]);
                 assert_int_equal(got->to[i], to[i]);
@@ -175,7 +185,8 @@ static void test_random_tokens_find_their_text(void **state)
 static void test_removed_blanks_and_a_stop_string(void **state)
 {
     (void)state;
-    static const char *const token[] = {"<think>", "final", "</think>", "\n\nfinal", " word", " and<<", "<stop", "<eos>"};
+    static const char *const token[] = {"<think>", "final", "</think>", "\n\nfinal", " word",
+                                        " and<<", "<stop", "<eos>"};
     struct align a = {0};
     struct told got = {0};
     for (size_t i = 0; i < sizeof token / sizeof *token; i++)
@@ -204,12 +215,15 @@ static void marked(struct transcript *t, struct buf *doc)
         transcript_end(t, 1);
     for (int at = 0, i = 0; at < (int)doc->n; i++) {
         int n = min_int(1 + (int)dice(7), (int)doc->n - at);
-        words_mark(t, 1, ENTRY_REPLY, (struct token_mark){.from = at, .to = at + n, .step = 1 + i / 3, .nth = i % 3, .id = i});
+        words_mark(t, 1, ENTRY_REPLY,
+                   (struct token_mark){.from = at, .to = at + n, .step = 1 + i / 3, .nth = i % 3,
+                                       .id = i});
         at += n;
     }
 }
 
-/* Each character of a word that is shown as it is stands in the token that the word names for it. */
+/* Each character of a word that is shown as it is stands in the token that the word names for
+ * it. */
 static int assert_word(const struct transcript *t, struct word w)
 {
     const struct entry *e = &t->entry[w.entry];
@@ -223,7 +237,8 @@ static int assert_word(const struct transcript *t, struct word w)
         for (size_t i = 0; i < k && x >= w.x && x < w.x + w.w; i++) {
             int len, src = sheet_source_of(r, (int)(at + i), &len);
             const struct token_mark *m = words_token(e, src);
-            assert_true(src >= w.from && src < w.to && m && m->id >= e->mark[first].id && m->id < e->mark[first].id + n);
+            assert_true(src >= w.from && src < w.to && m && m->id >= e->mark[first].id &&
+                        m->id < e->mark[first].id + n);
             shown += len == 1 && r->text.p[at + i] == e->text.p[src];
         }
         at += k;
@@ -247,8 +262,10 @@ static void test_every_word_names_its_tokens(void **state)
         for (bool any = words_end(&t, false, &w); any && n < 400; any = words_next(&t, 1, &w)) {
             shown += assert_word(&t, w);
             back[n++] = w;
-            assert_true(words_at(&t, w.entry, w.row, w.x + w.w - 1, &v) && v.x == w.x && v.from == w.from);
-            assert_true(words_of_byte(&t, w.entry, w.from, &v) && v.from <= w.from && v.to > w.from);
+            assert_true(words_at(&t, w.entry, w.row, w.x + w.w - 1, &v) && v.x == w.x &&
+                        v.from == w.from);
+            assert_true(words_of_byte(&t, w.entry, w.from, &v) && v.from <= w.from &&
+                        v.to > w.from);
         }
         for (int k = n; n < 400 && k-- > 0;) { /* and back the same way */
             assert_memory_equal(&back[k], &w, sizeof w);

@@ -277,9 +277,9 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 }
 
 /* Block (index among the blocks that share the splits, kv head * chunks of HG heads, row). Shared:
- * q, (HG, head_dim), rounded up to 16 bytes because the compiler reads it in such units. Without the
- * 3 the compiler takes half the registers, spills, and loads fewer cells at a time: a float32 step of
- * gemma-3-4b is 1.17 to 1.7 times as long (results-h200.md, attention of float32 cells). */
+ * q, (HG, head_dim), rounded up to 16 bytes because the compiler reads it in such units. Without
+ * the 3 the compiler takes half the registers, spills, and loads fewer cells at a time: a float32
+ * step of gemma-3-4b is 1.17 to 1.7 times as long (results-h200.md, attention of float32 cells). */
 template <class T, int N, int HG>
 __global__ void __launch_bounds__(THREADS, 3)
     attn_kernel(const __grid_constant__ struct attn_args a)

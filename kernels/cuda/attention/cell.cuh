@@ -2,10 +2,10 @@
  * codes of all kv heads, then a scale of a byte for each head (fp8.h). All numbers of a cell are
  * bf16 numbers, so products of bf16 have the bits that they have with bf16 cells.
  *
- * Kernels of many rows copy 16 codes and 16 scales to where the 16 bf16 numbers belong, 32 bytes, and
- * widen them there: all that reads them afterwards is the code for bf16 cells. In decode (round.cuh)
- * shared memory holds the codes, and each is widened once, in the registers of the warp that
- * multiplies it.
+ * Kernels of many rows copy 16 codes and 16 scales to where the 16 bf16 numbers belong, 32 bytes,
+ * and widen them there: all that reads them afterwards is the code for bf16 cells. In decode
+ * (round.cuh) shared memory holds the codes, and each is widened once, in the registers of the warp
+ * that multiplies it.
  */
 #ifndef AERIE_CUDA_CELL_CUH
 #define AERIE_CUDA_CELL_CUH
@@ -41,9 +41,9 @@ template <bool FAR> __device__ __forceinline__ uint32_t fp8_cell_by(uint32_t fac
     return FAR ? factor : factor + 0x3c003c00; /* 120 added to both exponents */
 }
 
-/* Two numbers as bf16. bits: in the high byte of each half a code. The bits of a code are those of a
- * bf16 with another exponent, subnormal numbers included; 2^120 makes up for it, in one product with
- * the scale unless FAR. by: fp8_cell_by(). */
+/* Two numbers as bf16. bits: in the high byte of each half a code. The bits of a code are those of
+ * a bf16 with another exponent, subnormal numbers included; 2^120 makes up for it, in one product
+ * with the scale unless FAR. by: fp8_cell_by(). */
 template <bool FAR> __device__ __forceinline__ uint32_t fp8_cell_pair(uint32_t bits, uint32_t by)
 {
     const uint32_t small = (bits >> 4 & 0x07f007f0) | (bits & 0x80008000);
@@ -59,8 +59,8 @@ static constexpr bool CODES_IN_ANY_ORDER = false;
 
 /* The operand of a step of mma.sync (16 dimensions) from what ldmatrix loads of a key's 16 codes: a
  * lane has the codes of four successive dimensions. In order they are those of dimensions 2q,
- * 2q + 1 (x), 2q + 8 and 2q + 9 (y) for lane q of four, which costs two shuffles; else the first and
- * the third (x), the second and the fourth (y), and queries are stored accordingly. */
+ * 2q + 1 (x), 2q + 8 and 2q + 9 (y) for lane q of four, which costs two shuffles; else the first
+ * and the third (x), the second and the fourth (y), and queries are stored accordingly. */
 template <bool FAR> __device__ __forceinline__ uint2 fp8_cell_four(uint32_t codes, uint32_t by)
 {
     if (!CODES_IN_ANY_ORDER) {

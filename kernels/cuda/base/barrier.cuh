@@ -1,8 +1,8 @@
 /* barrier.cuh - how threads wait for each other: named barriers of a block, mbarriers in shared
  * memory, and counters, grid barriers and flags in global memory between blocks.
  *
- * Blocks may wait for each other only if all of them are resident at once; such a kernel is launched
- * with cuda_launch_resident().
+ * Blocks may wait for each other only if all of them are resident at once; such a kernel is
+ * launched with cuda_launch_resident().
  *
  * A build with STRESS=1 delays warps at random wherever they wait or announce something, and all
  * lanes arrive where otherwise one lane does for its warp: racecheck of compute-sanitizer does not
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- stress ----------------------------------------------------------------------------------- */
+/* ---- stress ---------------------------------------------------------------------------------- */
 
 #ifdef STRESS
 enum { LANES_THAT_ARRIVE = 32 };
