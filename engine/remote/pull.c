@@ -285,11 +285,12 @@ static bool read_list(struct pull *p, const struct buf *text, struct err *e)
     if (ok) {
         memcpy(p->commit, commit, sizeof p->commit);
         p->file = xcalloc(n, sizeof *p->file);
-        json_array_foreach(list, i, x) if (ok && !(ok = read_listed(x, &p->file[p->n_file++]))) ok =
-            err_set(e, ERR_MODEL,
-                    "the hub's answer: siblings[%zu]: expected a path, a size and a "
-                    "checksum",
-                    i);
+        for (i = 0; ok && i < n; i++) {
+            x = json_array_get(list, i);
+            ok = read_listed(x, &p->file[p->n_file++]) ||
+                 err_set(e, ERR_MODEL, "the hub's answer: siblings[%zu]: expected a path, a size "
+                         "and a checksum", i);
+        }
         qsort(p->file, (size_t)p->n_file, sizeof *p->file, by_path);
     }
     json_decref(top);

@@ -11,7 +11,7 @@ static uint32_t turn(uint32_t x, int n)
 static void sha1_block(struct sha1 *s)
 {
     uint32_t w[80], v[5];
-    for (int i = 0; i < 16; i++)
+    for (size_t i = 0; i < 16; i++)
         w[i] = (uint32_t)s->block[4 * i] << 24 | (uint32_t)s->block[4 * i + 1] << 16 |
                (uint32_t)s->block[4 * i + 2] << 8 | s->block[4 * i + 3];
     for (int i = 16; i < 80; i++)

@@ -11,12 +11,12 @@
 #include "models/checkpoint/gguf.h"
 
 #include "kernels/packed.h"
+#include "models/checkpoint/gguf_parts.h"
 #include "models/checkpoint/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,62 +31,6 @@ enum {
     MAX_ELEMENTS = 1 << 24,
     KEY_BYTES = 13,
     TENSOR_BYTES = 24, /* the fewest bytes of an entry */
-};
-
-/* Types of metadata values. */
-enum value_type {
-    V_U8,
-    V_I8,
-    V_U16,
-    V_I16,
-    V_U32,
-    V_I32,
-    V_F32,
-    V_BOOL,
-    V_STRING,
-    V_ARRAY,
-    V_U64,
-    V_I64,
-    V_F64,
-    N_VALUES
-};
-
-static const struct {
-    const char *name;
-    int bytes;
-} values[N_VALUES] = {
-    [V_U8] = {"u8", 1},       [V_I8] = {"i8", 1},     [V_U16] = {"u16", 2},
-    [V_I16] = {"i16", 2},     [V_U32] = {"u32", 4},   [V_I32] = {"i32", 4},
-    [V_F32] = {"f32", 4},     [V_BOOL] = {"bool", 1}, [V_STRING] = {"string", 0},
-    [V_ARRAY] = {"array", 0}, [V_U64] = {"u64", 8},   [V_I64] = {"i64", 8},
-    [V_F64] = {"f64", 8},
-};
-
-struct entry {
-    size_t key;           /* place in the header; a NUL ends it */
-    enum value_type type; /* of the value, or of the elements of an array */
-    bool array;
-    uint64_t n; /* elements; 1: not an array */
-    size_t at;  /* place of the value, or of the first element */
-};
-
-struct file {
-    char *path;
-    int fd;
-    uint64_t size;
-    char *head; /* what has been read of the header */
-    size_t n_head, room;
-    size_t pos; /* the next byte to be understood */
-};
-
-struct gguf {
-    struct file *file;
-    int n_file;
-    struct entry *entry; /* of the first file, by key */
-    int n_entry;
-    struct gguf_tensor *tensor; /* in the order of the files */
-    int n_tensor;
-    int *by_name;
 };
 
 /* ---- types of tensors ---- */
@@ -135,10 +79,10 @@ static const struct {
 /* ---- messages ---- */
 
 /* Sets *e to "FILE: <text>". Returns false. */
-static bool bad(const struct file *f, struct err *e, const char *fmt, ...)
+static bool bad(const struct gguf_file *f, struct err *e, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static bool bad(const struct file *f, struct err *e, const char *fmt, ...)
+static bool bad(const struct gguf_file *f, struct err *e, const char *fmt, ...)
 {
     char what[320];
     va_list ap;
@@ -148,20 +92,10 @@ static bool bad(const struct file *f, struct err *e, const char *fmt, ...)
     return err_set(e, ERR_MODEL, "%s: %s", show_path(f->path).s, what);
 }
 
-bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const char *fmt, ...)
-{
-    char what[240];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return bad(&g->file[0], e, "key %s %s", show(key).s, what);
-}
-
 /* ---- reading the header ---- */
 
 /* Reads on until n bytes from f->pos are in memory. what: for the message. */
-static bool need(struct file *f, uint64_t n, const char *what, struct err *e)
+static bool need(struct gguf_file *f, uint64_t n, const char *what, struct err *e)
 {
     if (n <= f->n_head - f->pos)
         return true;
@@ -186,15 +120,7 @@ static bool need(struct file *f, uint64_t n, const char *what, struct err *e)
            bad(f, e, "ends at byte %zu while its header is read (did it shrink?)", f->n_head);
 }
 
-static uint64_t little(const char *p, int n)
-{
-    uint64_t v = 0;
-    for (int i = n - 1; i >= 0; i--)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
-
-static bool take(struct file *f, int bytes, uint64_t *v, const char *what, struct err *e)
+static bool take(struct gguf_file *f, int bytes, uint64_t *v, const char *what, struct err *e)
 {
     if (!need(f, (uint64_t)bytes, what, e))
         return false;
@@ -204,7 +130,8 @@ static bool take(struct file *f, int bytes, uint64_t *v, const char *what, struc
 }
 
 /* Takes a string; *at is the place of its bytes. */
-static bool take_string(struct file *f, size_t *at, uint64_t *n, const char *what, struct err *e)
+static bool take_string(struct gguf_file *f, size_t *at, uint64_t *n, const char *what,
+                        struct err *e)
 {
     if (!take(f, 8, n, what, e) || !need(f, *n, what, e))
         return false;
@@ -223,7 +150,7 @@ static bool is_plain(const char *p, size_t n)
 
 /* ---- metadata of one file ---- */
 
-static bool take_array(struct file *f, struct entry *x, const char *what, struct err *e)
+static bool take_array(struct gguf_file *f, struct gguf_entry *x, const char *what, struct err *e)
 {
     uint64_t type;
     if (!take(f, 4, &type, what, e) || !take(f, 8, &x->n, what, e))
@@ -234,7 +161,8 @@ static bool take_array(struct file *f, struct entry *x, const char *what, struct
     x->array = true;
     x->type = (enum value_type)type;
     x->at = f->pos;
-    uint64_t left = f->size - f->pos, least = type == V_STRING ? 8 : (uint64_t)values[type].bytes;
+    uint64_t left = f->size - f->pos, least = type == V_STRING ? 8
+                    : (uint64_t)gguf_values[type].bytes;
     if (x->n > left / least)
         return bad(f, e, "%s has %" PRIu64 " elements, but %" PRIu64 " bytes of the file are left",
                    what, x->n, left);
@@ -254,7 +182,7 @@ static bool take_array(struct file *f, struct entry *x, const char *what, struct
     return true;
 }
 
-static bool take_value(struct file *f, uint64_t type, struct entry *x, struct err *e)
+static bool take_value(struct gguf_file *f, uint64_t type, struct gguf_entry *x, struct err *e)
 {
     char what[200];
     uint64_t n;
@@ -268,10 +196,10 @@ static bool take_value(struct file *f, uint64_t type, struct entry *x, struct er
     x->at = f->pos;
     if (type == V_STRING)
         return take_string(f, &(size_t){0}, &n, what, e);
-    return take(f, values[type].bytes, &n, what, e);
+    return take(f, gguf_values[type].bytes, &n, what, e);
 }
 
-static bool take_entry(struct file *f, int i, struct entry *x, struct err *e)
+static bool take_entry(struct gguf_file *f, int i, struct gguf_entry *x, struct err *e)
 {
     char what[40];
     uint64_t n, type;
@@ -289,18 +217,18 @@ static _Thread_local const char *sort_head;
 
 static int by_key(const void *a, const void *b)
 {
-    return strcmp(sort_head + ((const struct entry *)a)->key,
-                  sort_head + ((const struct entry *)b)->key);
+    return strcmp(sort_head + ((const struct gguf_entry *)a)->key,
+                  sort_head + ((const struct gguf_entry *)b)->key);
 }
 
 /* Reads the metadata of a file into a new array, ordered by key. */
-static bool take_entries(struct file *f, uint64_t n, struct entry **out, struct err *e)
+static bool take_entries(struct gguf_file *f, uint64_t n, struct gguf_entry **out, struct err *e)
 {
     uint64_t left = f->size - f->pos;
     if (n > left / KEY_BYTES || n > MAX_KEYS)
         return bad(f, e, "claims %" PRIu64 " keys, expected at most %" PRIu64, n,
                    left / KEY_BYTES < MAX_KEYS ? left / KEY_BYTES : (uint64_t)MAX_KEYS);
-    struct entry *x = *out = xcalloc((size_t)n, sizeof *x);
+    struct gguf_entry *x = *out = xcalloc((size_t)n, sizeof *x);
     for (int i = 0; i < (int)n; i++)
         if (!take_entry(f, i, &x[i], e))
             return false;
@@ -315,10 +243,10 @@ static bool take_entries(struct file *f, uint64_t n, struct entry **out, struct 
 
 /* ---- tensors of one file ---- */
 
-static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct err *e,
+static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, struct err *e,
                        const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct err *e,
+static bool bad_tensor(const struct gguf_file *f, const struct gguf_tensor *t, struct err *e,
                        const char *fmt, ...)
 {
     char what[240];
@@ -329,7 +257,8 @@ static bool bad_tensor(const struct file *f, const struct gguf_tensor *t, struct
     return bad(f, e, "tensor %s %s", show(t->name).s, what);
 }
 
-static bool read_type(const struct file *f, struct gguf_tensor *t, uint64_t type, struct err *e)
+static bool read_type(const struct gguf_file *f, struct gguf_tensor *t, uint64_t type,
+                      struct err *e)
 {
     t->type = type < GGUF_TYPES ? types[type].type : DT_NONE;
     if (t->type != DT_NONE)
@@ -343,7 +272,7 @@ static bool read_type(const struct file *f, struct gguf_tensor *t, uint64_t type
 }
 
 /* Computes t->bytes from the shape. */
-static bool check_shape(const struct file *f, struct gguf_tensor *t, struct err *e)
+static bool check_shape(const struct gguf_file *f, struct gguf_tensor *t, struct err *e)
 {
     size_t bytes;
     long long row = (long long)t->dim[t->n_dim - 1];
@@ -361,7 +290,7 @@ static bool check_shape(const struct file *f, struct gguf_tensor *t, struct err 
     return true;
 }
 
-static bool take_tensor(struct file *f, uint64_t i, struct gguf_tensor *t, struct err *e)
+static bool take_tensor(struct gguf_file *f, uint64_t i, struct gguf_tensor *t, struct err *e)
 {
     char what[48];
     uint64_t n, v, type;
@@ -388,7 +317,7 @@ static bool take_tensor(struct file *f, uint64_t i, struct gguf_tensor *t, struc
     return check_shape(f, t, e);
 }
 
-static bool take_tensors(struct gguf *g, struct file *f, uint64_t n, struct err *e)
+static bool take_tensors(struct gguf *g, struct gguf_file *f, uint64_t n, struct err *e)
 {
     uint64_t left = f->size - f->pos;
     uint64_t most = left / TENSOR_BYTES < MAX_TENSORS ? left / TENSOR_BYTES : MAX_TENSORS;
@@ -407,7 +336,7 @@ static bool take_tensors(struct gguf *g, struct file *f, uint64_t n, struct err 
 
 /* Tensors follow each other, each at the next multiple of the alignment; the last one may lack
  * what fills it up. Turns offsets into places in the file. */
-static bool check_offsets(struct gguf *g, const struct file *f, int first, uint64_t align,
+static bool check_offsets(struct gguf *g, const struct gguf_file *f, int first, uint64_t align,
                           struct err *e)
 {
     uint64_t data = (f->pos + align - 1) / align * align, at = 0;
@@ -433,26 +362,10 @@ static bool check_offsets(struct gguf *g, const struct file *f, int first, uint6
 
 /* ---- one file ---- */
 
-static const struct entry *find_entry(const struct file *f, const struct entry *x, int n,
-                                      const char *key)
+static bool read_align(const struct gguf_file *f, const struct gguf_entry *x, int n,
+                       uint64_t *align, struct err *e)
 {
-    int lo = 0, hi = n;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, c = strcmp(key, f->head + x[mid].key);
-        if (c == 0)
-            return &x[mid];
-        if (c < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
-}
-
-static bool read_align(const struct file *f, const struct entry *x, int n, uint64_t *align,
-                       struct err *e)
-{
-    const struct entry *a = find_entry(f, x, n, "general.alignment");
+    const struct gguf_entry *a = gguf_entry(f, x, n, "general.alignment");
     *align = a && a->type == V_U32 && !a->array ? little(f->head + a->at, 4) : 0;
     if (!a)
         *align = 32;
@@ -461,7 +374,7 @@ static bool read_align(const struct file *f, const struct entry *x, int n, uint6
     return true;
 }
 
-static bool check_start(struct file *f, uint64_t *tensors, uint64_t *keys, struct err *e)
+static bool check_start(struct gguf_file *f, uint64_t *tensors, uint64_t *keys, struct err *e)
 {
     uint64_t magic, version;
     if (!take(f, 4, &magic, "the beginning", e))
@@ -481,7 +394,7 @@ static bool check_start(struct file *f, uint64_t *tensors, uint64_t *keys, struc
     return true;
 }
 
-static bool file_begin(struct file *f, struct err *e)
+static bool file_begin(struct gguf_file *f, struct err *e)
 {
     struct stat st;
     /* O_NONBLOCK: opening a pipe must not wait for its other end */
@@ -496,19 +409,20 @@ static bool file_begin(struct file *f, struct err *e)
     return true;
 }
 
-static struct file *file_add(struct gguf *g, char *path)
+static struct gguf_file *file_add(struct gguf *g, char *path)
 {
     g->file = xrealloc(g->file, (size_t)g->n_file + 1, sizeof *g->file);
-    g->file[g->n_file] = (struct file){.path = path, .fd = -1};
+    g->file[g->n_file] = (struct gguf_file){.path = path, .fd = -1};
     return &g->file[g->n_file++];
 }
 
 /* Reads the header of a new file, which takes over `path`. *entry: its metadata, which the caller
  * frees, also on failure. */
-static bool file_read(struct gguf *g, char *path, struct entry **entry, int *n_entry, struct err *e)
+static bool file_read(struct gguf *g, char *path, struct gguf_entry **entry, int *n_entry,
+                      struct err *e)
 {
     uint64_t tensors = 0, keys = 0, align;
-    struct file *f = file_add(g, path);
+    struct gguf_file *f = file_add(g, path);
     int first = g->n_tensor;
     *entry = NULL;
     if (!file_begin(f, e) || !check_start(f, &tensors, &keys, e) ||
@@ -517,179 +431,6 @@ static bool file_read(struct gguf *g, char *path, struct entry **entry, int *n_e
     *n_entry = (int)keys;
     return read_align(f, *entry, *n_entry, &align, e) && take_tensors(g, f, tensors, e) &&
            check_offsets(g, f, first, align, e);
-}
-
-/* ---- values ---- */
-
-static bool is_int(enum value_type t)
-{
-    return t != V_F32 && t != V_F64 && t != V_STRING && t != V_ARRAY;
-}
-
-/* Element i of integers, bools included. False: it does not fit. */
-static bool int_at_place(const char *p, enum value_type t, int64_t *out)
-{
-    uint64_t v = little(p, values[t].bytes);
-    switch (t) {
-    case V_I8: *out = (int8_t)v; return true;
-    case V_I16: *out = (int16_t)v; return true;
-    case V_I32: *out = (int32_t)v; return true;
-    case V_BOOL: *out = v != 0; return true;
-    default: *out = (int64_t)v; return t != V_U64 || v <= INT64_MAX;
-    }
-}
-
-static double real_at_place(const char *p, enum value_type t)
-{
-    uint64_t v = little(p, values[t].bytes);
-    union {
-        uint32_t u;
-        float f;
-    } x = {.u = (uint32_t)v};
-    union {
-        uint64_t u;
-        double d;
-    } y = {.u = v};
-    return t == V_F32 ? (double)x.f : y.d;
-}
-
-static const struct entry *find(const struct gguf *g, const char *key)
-{
-    return find_entry(&g->file[0], g->entry, g->n_entry, key);
-}
-
-static const char *place(const struct gguf *g, const struct entry *x)
-{
-    return g->file[0].head + x->at;
-}
-
-static bool wrong_type(const struct gguf *g, const char *key, const struct entry *x,
-                       const char *expected, struct err *e)
-{
-    return gguf_refuse(g, key, e, "is %s %s, expected %s", x->array ? "an array of" : "of type",
-                       values[x->type].name, expected);
-}
-
-bool gguf_has(const struct gguf *g, const char *key)
-{
-    return find(g, key) != NULL;
-}
-
-const char *gguf_key(const struct gguf *g, int i)
-{
-    return i < g->n_entry ? g->file[0].head + g->entry[i].key : NULL;
-}
-
-bool gguf_ints(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t **out,
-               size_t *n, struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (!is_int(x->type))
-        return wrong_type(g, key, x, "integers", e);
-    int64_t *v = xcalloc((size_t)x->n, sizeof *v);
-    const char *p = place(g, x);
-    for (uint64_t i = 0; i < x->n; i++, p += values[x->type].bytes)
-        if (!int_at_place(p, x->type, &v[i]) || v[i] < min || v[i] > max) {
-            free(v);
-            return gguf_refuse(g, key, e, "has %" PRIu64 " at %" PRIu64 ", expected %lld to %lld",
-                               little(p, values[x->type].bytes), i, (long long)min, (long long)max);
-        }
-    *out = v;
-    *n = (size_t)x->n;
-    return true;
-}
-
-bool gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
-              struct err *e)
-{
-    const struct entry *x = find(g, key);
-    int64_t v = 0;
-    if (!x)
-        return true;
-    if (x->array || !is_int(x->type))
-        return wrong_type(g, key, x, "an integer", e);
-    if (!int_at_place(place(g, x), x->type, &v))
-        return gguf_refuse(g, key, e, "is more than 2^63 - 1");
-    if (v < min || v > max)
-        return gguf_refuse(g, key, e, "is %lld, expected %lld to %lld", (long long)v,
-                           (long long)min, (long long)max);
-    *out = v;
-    return true;
-}
-
-bool gguf_real(const struct gguf *g, const char *key, double *out, struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (x->array || (x->type != V_F32 && x->type != V_F64))
-        return wrong_type(g, key, x, "a number of type f32 or f64", e);
-    double v = real_at_place(place(g, x), x->type);
-    if (!isfinite(v))
-        return gguf_refuse(g, key, e, "is not a finite number");
-    *out = v;
-    return true;
-}
-
-bool gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (x->array || x->type != V_BOOL)
-        return wrong_type(g, key, x, "a bool", e);
-    *out = *place(g, x) != 0;
-    return true;
-}
-
-bool gguf_reals(const struct gguf *g, const char *key, float **out, size_t *n, struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (x->type != V_F32 && x->type != V_F64)
-        return wrong_type(g, key, x, "numbers of type f32 or f64", e);
-    *out = xcalloc((size_t)x->n, sizeof **out);
-    *n = (size_t)x->n;
-    for (size_t i = 0; i < *n; i++)
-        (*out)[i] = (float)real_at_place(place(g, x) + i * (size_t)values[x->type].bytes, x->type);
-    return true;
-}
-
-static struct gguf_text text_at(const char **p)
-{
-    struct gguf_text t = {*p + 8, (size_t)little(*p, 8)};
-    *p = t.p + t.n;
-    return t;
-}
-
-bool gguf_string(const struct gguf *g, const char *key, struct gguf_text *out, struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (x->array || x->type != V_STRING)
-        return wrong_type(g, key, x, "a string", e);
-    *out = text_at(&(const char *){place(g, x)});
-    return true;
-}
-
-bool gguf_strings(const struct gguf *g, const char *key, struct gguf_text **out, size_t *n,
-                  struct err *e)
-{
-    const struct entry *x = find(g, key);
-    if (!x)
-        return true;
-    if (x->type != V_STRING)
-        return wrong_type(g, key, x, "strings", e);
-    *out = xcalloc((size_t)x->n, sizeof **out);
-    *n = (size_t)x->n;
-    const char *p = place(g, x);
-    for (size_t i = 0; i < *n; i++)
-        (*out)[i] = text_at(&p);
-    return true;
 }
 
 /* ---- names of tensors ---- */
@@ -757,19 +498,14 @@ static bool read_split(struct gguf *g, int64_t *no, int64_t *count, struct err *
 /* Opens part `no`, whose metadata count only as far as they say which part it is. */
 static bool open_part(struct gguf *g, int stem, int no, int count, struct err *e)
 {
-    struct entry *entry;
+    struct gguf_entry *entry;
     int n = 0;
     bool ok =
         file_read(g, xasprintf("%.*s-%05d-of-%05d.gguf", stem, g->file[0].path, no + 1, count),
                   &entry, &n, e);
-    const struct file *f = &g->file[g->n_file - 1];
-    const struct entry *a = ok ? find_entry(f, entry, n, "split.no") : NULL;
-    const struct entry *b = ok ? find_entry(f, entry, n, "split.count") : NULL;
-    int64_t has_no = -1, has_count = -1;
-    if (a && b && !a->array && !b->array && is_int(a->type) && is_int(b->type)) {
-        int_at_place(f->head + a->at, a->type, &has_no);
-        int_at_place(f->head + b->at, b->type, &has_count);
-    }
+    const struct gguf_file *f = &g->file[g->n_file - 1];
+    int64_t has_no = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.no")) : -1;
+    int64_t has_count = ok ? gguf_entry_int(f, gguf_entry(f, entry, n, "split.count")) : -1;
     if (ok && (has_no != no || has_count != count))
         ok = bad(f, e, "its split.no and split.count do not say that it is part %d of %d", no + 1,
                  count);
@@ -859,7 +595,7 @@ const struct gguf_tensor *gguf_at(const struct gguf *g, int i)
 
 bool gguf_read(const struct gguf *g, const struct gguf_tensor *t, void *dst, struct err *e)
 {
-    const struct file *f = &g->file[t->file];
+    const struct gguf_file *f = &g->file[t->file];
     ptrdiff_t n = pread_fully(f->fd, dst, (size_t)t->bytes, t->at);
     if (n < 0)
         return bad_tensor(f, t, e, "cannot be read: %s", strerror(errno));
