@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""aerie and llama.cpp in turn on the same GGUF and threads: tokens a second of a prompt and of decoding.
+
+    peer_gguf.py FILE.gguf [--aerie PROGRAM] [--threads N] [--rounds N]
+
+llama.cpp is the one in the PyPI package xllamacpp, which must be importable, and tells its own timings; aerie is asked over
+HTTP, and time is taken here. Each round starts each of them once, in turn; a number is the median of both asks of all rounds.
+"""
+import argparse
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+WORDS = "fox bear river stone cup lamp garden winter bread letter sail music door cloud horse wheel".split()
+DECODE = 96
+
+
+def prompts(r):
+    return (" ".join(WORDS[(i * (r + 3) + i // 7) % len(WORDS)] for i in range(440)),
+            f"{r} Tell me a long story about a fox and a bear.")
+
+
+def llama(path, threads):
+    """In a process of its own: prints a line of two numbers for each ask."""
+    import xllamacpp
+    p = xllamacpp.CommonParams()
+    p.model.path, p.n_ctx, p.n_parallel, p.warmup = path, 4096, 1, False
+    p.cpuparams.n_threads = threads
+    server = xllamacpp.Server(p)
+    for r in range(2):
+        got = []
+        for prompt, n, key in zip(prompts(r), (1, DECODE), ("prompt_per_second", "predicted_per_second")):
+            x = server.handle_completions({"prompt": prompt, "max_tokens": n, "temperature": 0, "cache_prompt": False,
+                                           "ignore_eos": True})
+            got.append((x if isinstance(x, dict) else json.loads(x))["timings"][key])
+        print("@", *got, flush=True)
+
+
+def ask(port, prompt, n):
+    c = http.client.HTTPConnection("127.0.0.1", port)
+    begin = time.monotonic()
+    c.request("POST", "/v1/completions", json.dumps({
+        "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
+        "stream_options": {"include_usage": True}}), {"Content-Type": "application/json"})
+    at, usage = [], {}
+    for line in c.getresponse():
+        if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+            chunk = json.loads(line[6:])
+            usage |= chunk.get("usage") or {}
+            if chunk.get("choices"):
+                at.append(time.monotonic())
+    return begin, at, usage
+
+
+def aerie(program, path, threads):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen([program, "serve", "-m", path, "--device", "cpu", "--no-spec", "--lanes", "1", "--context", "4096",
+                               "--threads", str(threads), "--no-log", "--port", str(port)], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            try:
+                http.client.HTTPConnection("127.0.0.1", port).request("GET", "/health")
+                break
+            except OSError:
+                time.sleep(0.05)
+        out = []
+        for r in range(2):
+            long, short = prompts(r)
+            begin, at, usage = ask(port, long, 1)
+            prompt = usage["prompt_tokens"] / (at[0] - begin)
+            _, at, usage = ask(port, short, DECODE)
+            out.append((prompt, (usage["completion_tokens"] - 1) / (at[-1] - at[0])))
+        return out
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("gguf")
+    p.add_argument("--aerie", default="build/release-cpu/aerie")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--llama", action="store_true", help=argparse.SUPPRESS)
+    a = p.parse_args()
+    if a.llama:
+        return llama(a.gguf, a.threads)
+    got = {"aerie": [], "llama.cpp": []}
+    for _ in range(a.rounds):
+        got["aerie"] += aerie(a.aerie, a.gguf, a.threads)
+        told = subprocess.run([sys.executable, __file__, a.gguf, "--threads", str(a.threads), "--llama"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True, check=True).stdout
+        got["llama.cpp"] += [tuple(map(float, x.split()[1:])) for x in told.splitlines() if x.startswith("@ ")]
+    for side, x in got.items():
+        for what, v in zip(("prompt", "decode"), zip(*x)):
+            print(f"{side:10} {what}  {statistics.median(v):7.1f} tokens/s  ({min(v):.1f} to {max(v):.1f})")
+
+
+main()
