@@ -152,9 +152,9 @@ int file_open(const char *path, int flags, unsigned mode);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
-/* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size and is
- * told by reading it. False and
- * *e (ERR_USAGE): it has more, and nothing of it was read: a file of holes can claim any size. */
+/* Whether a regular file has at most max bytes; anything else, such as a pipe, has no size: reading
+ * it finds out. False and *e (ERR_USAGE): the file has more, and nothing of it was read: a file of
+ * holes can claim any size. */
 bool file_fits(int fd, const char *path, uint64_t max, struct err *e);
 /* Takes the permissions of group and others from a regular file of this user. */
 void file_make_private(const char *path);
@@ -164,8 +164,8 @@ bool write_fully(int fd, const void *bytes, size_t n);
  * read, which is smaller at the end of the file; -1 and errno. */
 ptrdiff_t pread_fully(int fd, void *bytes, size_t n, uint64_t at);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
- * cannot be read or has more than max bytes, which is told before it is read; *out is empty
- * then. */
+ * cannot be read or has more than max bytes; a file too large is refused before it is read. *out is
+ * empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
 /* As buf_read_file(), of a file that is open, from its offset on; name: for messages. Closes fd in
  * every case. */

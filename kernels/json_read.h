@@ -23,8 +23,8 @@ enum {
 json_t *json_parse(const char *text, size_t n, size_t flags, json_error_t *why);
 
 /* From now on json_parse() on the calling thread ends soon after stop_asked(stop) becomes true.
- * NULL, the state of a new
- * thread: nothing stops it. The caller keeps *stop alive until the next call. */
+ * NULL, the state of a new thread: nothing stops it. The caller keeps *stop alive until the next
+ * call. */
 void json_stop_on(const struct stop *stop);
 
 /* At least the memory that Jansson takes to parse the text, in bytes. */

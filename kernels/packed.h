@@ -37,7 +37,7 @@ struct packed_format {
 const struct packed_format *packed_format(enum dtype t);
 
 /* Bytes of n consecutive elements of a row, packed or not. n must be a multiple of the block's
- * elements; the product must fit, which dtype_bytes_fit() tells of numbers from outside. */
+ * elements; the product must fit: dtype_bytes_fit() checks numbers from outside. */
 size_t dtype_bytes(enum dtype t, size_t n);
 
 /* The same of dim[0] x .. x dim[n_dim - 1] elements that a file claims. False, with *bytes

@@ -248,8 +248,7 @@ bool app_recording(const struct app *a); /* whether the backend is a recording
 /* The next event for a face: one of a->early, else one of the backend. */
 bool app_next(struct app *a, struct event *ev);
 /* A recording of the session that has step T.S ((0, 0): the newest step), if the log has it. NULL
- * and
- * *e: the session is not logged, or the log cannot be read. It lives until the next call. */
+ * and *e: the session is not logged, or the log cannot be read. It lives until the next call. */
 struct backend *app_past(struct app *a, int turn, int step, struct err *e);
 /* The past of a session that was resumed: a recording whose next event is its first. NULL: none. */
 struct backend *app_past_events(struct app *a);

@@ -92,8 +92,7 @@ void tape_cut(struct page_tape *t, int turn, int step);
  * step is not held. */
 bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out);
 /* Walks back through the group that holds the latest step not after *turn.*step, from that step on;
- * then
- * *turn.*step is just before the group. False: there is no such group. */
+ * then *turn.*step is just before the group. False: there is no such group. */
 bool tape_walk(const struct page_tape *t, int *turn, int *step, struct page_walk *w);
 
 #endif

@@ -4,8 +4,7 @@
  * A batch is [time, [event, ...], rank] or a map of the same with names; so is each event, in
  * either kind of batch: arrays begin with their type (SGLang; vLLM before 0.26), maps have it under
  * "type". Fields at the end may be missing and unknown fields are skipped. Hashes and token ids
- * stay as
- * received: nothing is recomputed. Pure functions.
+ * stay as received: nothing is recomputed. Pure functions.
  */
 #ifndef AERIE_KV_EVENTS_H
 #define AERIE_KV_EVENTS_H

@@ -319,7 +319,7 @@ static struct listed *find(struct pull *p, const char *path)
 
 /* ---- checksums ---- */
 
-/* Computes the checksum of a whole file, of the kind that the hub told. */
+/* Computes the checksum of a whole file, of the kind that the hub's list has for it. */
 static bool sum_of(const struct pull *p, int fd, const struct listed *f, char out[65],
                    struct err *e)
 {
@@ -379,7 +379,7 @@ static bool take_part(struct coming *c, const void *bytes, size_t n, struct err 
     }
     c->begun = true;
     if (n > c->f->size - c->at)
-        return err_set(e, ERR_MODEL, "%s is longer than the %llu bytes that the hub told",
+        return err_set(e, ERR_MODEL, "%s is longer than the %llu bytes of the hub's list",
                        show(c->f->path).s, (unsigned long long)c->f->size);
     if (lseek(c->fd, (off_t)c->at, SEEK_SET) < 0 || !write_fully(c->fd, bytes, n))
         return failed(e, "write", c->f->path);

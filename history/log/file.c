@@ -1,4 +1,4 @@
-/* file.c - decides whether a file is a session log, and creates and renames files.
+/* file.c - where the log is, whether a file is a session log; creates and renames files.
  *
  * The header is checked before SQLite opens a file, because SQLite could create files beside it,
  * change its journal mode or replay its journal. Files are created 0600 and folders 0700, whatever
@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,19 @@ static int renameat2(int from_dir, const char *from, int to_dir, const char *to,
     return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
 }
 #endif
+
+/* ---- where the log is ---- */
+
+char *history_default_path(void)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    if (data && *data == '/')
+        return xasprintf("%s/aerie/sessions.db", data);
+    const struct passwd *me = home && *home == '/' ? NULL : getpwuid(geteuid());
+    if (me)
+        home = me->pw_dir;
+    return xasprintf("%s/.local/share/aerie/sessions.db", home && *home == '/' ? home : "");
+}
 
 /* ---- whose file it is ---- */
 

@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +30,7 @@ enum {
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
     CLOSE_MS = 2000,         /* closing retries for at most this long */
     SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
-    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk takes longer than
-                                this, */
+    HASTE_MS = 100,          /* hastened closing checkpoints no log whose disk is slower, */
     DETAILS_MS = 200,        /* and leaves out the steps that are not written after this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
@@ -638,17 +636,6 @@ static bool start_thread(struct history *h, struct err *e)
 }
 
 /* ---- opening and closing ---- */
-
-char *history_default_path(void)
-{
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    if (data && *data == '/')
-        return xasprintf("%s/aerie/sessions.db", data);
-    const struct passwd *me = home && *home == '/' ? NULL : getpwuid(geteuid());
-    if (me)
-        home = me->pw_dir;
-    return xasprintf("%s/.local/share/aerie/sessions.db", home && *home == '/' ? home : "");
-}
 
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e)

@@ -4,8 +4,9 @@
  * Formats: compressed-tensors FP8 (a scale a tensor, a row, or a block), INT8, NVFP4, MXFP4 and
  * pack-quantized INT4 and INT8, symmetric; modelopt FP8 and NVFP4; fp8 (weight_scale_inv). The
  * tensors' names, types and shapes decide how a matrix is read (scaled.h). The config decides what
- * is refused, and is compared with the tensors: a format that it does not name is refused, a matrix
- * that it ignores or does not ignore is told.
+ * is refused, and is compared with the tensors: a format that the config does not name is refused;
+ * a quantized matrix that the config ignores, or one that is not quantized though the config says
+ * so, gives a notice.
  *
  * Scales of inputs and of a KV cache do not concern weights. They are read, counted and not used.
  */
@@ -18,7 +19,8 @@
 struct coded_part { /* a tensor of the files */
     const struct tensor *t;
     const char *type, *path; /* type as in the header; path of its file */
-    bool hidden;             /* set by coded_find(): part of a matrix, or of no use */
+    bool hidden;             /* set by coded_find(): codes or scales of a matrix, or a scale that
+                                is not used; the binder does not see the tensor */
 };
 
 struct coded_files {

@@ -29,8 +29,7 @@ const char *coded_kind_name(enum coded_kind k);
 bool coded_method(const char *method);
 
 /* Reads DIR/config.json, or DIR/hf_quant_config.json if the first has no quantization_config. False
- * and
- * *e: not supported, with what to fetch instead. Either way the caller calls
+ * and *e: not supported, with what to fetch instead. Either way the caller calls
  * coded_config_free(). */
 bool coded_config_read(const char *dir, struct coded_config *q, struct err *e);
 void coded_config_free(struct coded_config *q);

@@ -1,11 +1,10 @@
 /* scaled.h - matrices stored as codes and scales, as FP8, FP4 and integer checkpoints hold them.
  *
  * Element (i, j) of a matrix of `rows` x `cols` has a code and shares a scale with the elements of
- * its
- * block: the scale at (i / block_rows, j / block_cols) of the matrix of scales. One scale for all,
- * one a row, one for 128 x 128 and one for 16 inputs of a row are the same rule with other blocks;
- * blocks at the edges may be short. A matrix may have one further number, `outer`, for all its
- * scales.
+ * its block: the scale at (i / block_rows, j / block_cols) of the matrix of scales. One scale for
+ * all, one a row, one for 128 x 128 and one for 16 inputs of a row are the same rule with other
+ * blocks; blocks at the edges may be short. A matrix may have one further number, `outer`, for all
+ * its scales.
  *
  * The law of scaled weights. In float32, each operation rounded to nearest, ties to even, in this
  * order: code x scale, then times `outer`, or divided by it (`divide`). The number is rounded once

@@ -175,4 +175,5 @@ def table(name, threads, got):
     sys.stdout.flush()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -4,24 +4,23 @@
     peer_gguf.py FILE.gguf [--aerie PROGRAM] [--threads N] [--rounds N]
 
 llama.cpp is the one in the PyPI package xllamacpp, which must be importable, and tells its own timings; aerie is asked over
-HTTP, and time is taken here. Each round starts each of them once, in turn; a number is the median of both asks of all rounds.
+HTTP, and time is taken here (peer_cpu.py). Each round starts each of them once, in turn; a number is the median of both asks
+of all rounds.
 """
 import argparse
-import http.client
 import json
-import socket
+import os
 import statistics
 import subprocess
 import sys
-import time
 
-WORDS = "fox bear river stone cup lamp garden winter bread letter sail music door cloud horse wheel".split()
+from peer_cpu import Server, text
+
 DECODE = 96
 
 
 def prompts(r):
-    return (" ".join(WORDS[(i * (r + 3) + i // 7) % len(WORDS)] for i in range(440)),
-            f"{r} Tell me a long story about a fox and a bear.")
+    return text(440, r), f"{r} Tell me a long story about a fox and a bear."
 
 
 def llama(path, threads):
@@ -40,47 +39,21 @@ def llama(path, threads):
         print("@", *got, flush=True)
 
 
-def ask(port, prompt, n):
-    c = http.client.HTTPConnection("127.0.0.1", port)
-    begin = time.monotonic()
-    c.request("POST", "/v1/completions", json.dumps({
-        "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
-        "stream_options": {"include_usage": True}}), {"Content-Type": "application/json"})
-    at, usage = [], {}
-    for line in c.getresponse():
-        if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
-            chunk = json.loads(line[6:])
-            usage |= chunk.get("usage") or {}
-            if chunk.get("choices"):
-                at.append(time.monotonic())
-    return begin, at, usage
-
-
 def aerie(program, path, threads):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    server = subprocess.Popen([program, "serve", "-m", path, "--device", "cpu", "--no-spec", "--lanes", "1", "--context", "4096",
-                               "--threads", str(threads), "--no-log", "--port", str(port)], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)
+    server = Server([program, "serve", "-m", path, "--model-name", "m", "--device", "cpu", "--no-spec", "--lanes", "1",
+                     "--context", "4096", "--threads", str(threads), "--no-log"], os.environ, subprocess.DEVNULL)
     try:
-        while True:
-            try:
-                http.client.HTTPConnection("127.0.0.1", port).request("GET", "/health")
-                break
-            except OSError:
-                time.sleep(0.05)
+        server.wait()
         out = []
         for r in range(2):
             long, short = prompts(r)
-            begin, at, usage = ask(port, long, 1)
+            begin, at, usage = server.ask(long, 1)
             prompt = usage["prompt_tokens"] / (at[0] - begin)
-            _, at, usage = ask(port, short, DECODE)
+            _, at, usage = server.ask(short, DECODE)
             out.append((prompt, (usage["completion_tokens"] - 1) / (at[-1] - at[0])))
         return out
     finally:
-        server.terminate()
-        server.wait()
+        server.end()
 
 
 def main():
@@ -96,8 +69,8 @@ def main():
     got = {"aerie": [], "llama.cpp": []}
     for _ in range(a.rounds):
         got["aerie"] += aerie(a.aerie, a.gguf, a.threads)
-        told = subprocess.run([sys.executable, __file__, a.gguf, "--threads", str(a.threads), "--llama"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True, check=True).stdout
+        told = subprocess.run([sys.executable, __file__, a.gguf, "--threads", str(a.threads), "--llama"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
         got["llama.cpp"] += [tuple(map(float, x.split()[1:])) for x in told.splitlines() if x.startswith("@ ")]
     for side, x in got.items():
         for what, v in zip(("prompt", "decode"), zip(*x)):

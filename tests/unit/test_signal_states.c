@@ -545,8 +545,8 @@ static void run_trial(const struct state *s, enum trial t, struct child *c, stru
         o->ms = needs_end(s, c, SIGHUP, t0);
         break;
     case INT: interrupt(s, c, o); break;
-    case HANG_UP: /* the window is closed: the shell, told so, sends SIGHUP to its jobs, some
-                     terminals do, too */
+    case HANG_UP: /* the window is closed: the shell sends SIGHUP to its jobs; some terminals
+                     do, too */
         t0 = clock_ns();
         shut(&c->in);
         shut(&c->tty);
