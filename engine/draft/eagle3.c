@@ -7,7 +7,7 @@
  *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));
  *   x is the g of the next level
  */
-#include "engine/draft/head.h"
+#include "engine/draft/layers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,80 +19,42 @@ _Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE,
 
 struct eagle3 {
     struct head base;
-    struct k_cells *cells; /* (n_layer) */
+    struct layers layers;
     kbuf fused;            /* (max_rows, n_capture * target_hidden) */
     kbuf x;                /* (max_rows, hidden) */
     kbuf out;              /* the buffer with the last pass's states: x, or the base's state */
     kbuf z;                /* (max_rows, 2 hidden) */
-    kbuf q, o, h, cs;
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool want_as(struct eagle3 *d, const char *what, kbuf *b, size_t bytes, struct err *e)
-{
-    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, what, e);
-    return b->p != NULL;
-}
-
 static bool want(struct eagle3 *d, kbuf *b, size_t bytes, struct err *e)
 {
-    return want_as(d, "draft buffers", b, bytes, e);
-}
-
-static bool open_cells(struct eagle3 *d, int slots, enum kv_type kv, struct err *e)
-{
-    const struct draft *w = d->base.w;
-    d->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *d->cells);
-    for (int l = 0; l < w->cfg.n_layer; l++) {
-        struct k_cells *c = &d->cells[l];
-        *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,
-                              .head_dim = w->layer[l].head_dim};
-        size_t bytes = (size_t)slots * kv_cell_bytes(kv, c->n_kv, c->head_dim);
-        const char *what = pool_cells(POOL_DRAFT);
-        if (!want_as(d, what, &c->k, bytes, e) || !want_as(d, what, &c->v, bytes, e))
-            return false;
-        d->base.dev.k->fill(d->base.dev.d, c->k, 0xff);
-        d->base.dev.k->fill(d->base.dev.d, c->v, 0xff);
-    }
-    return true;
+    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, "draft buffers", e);
+    return b->p != NULL;
 }
 
 static bool open_buffers(struct eagle3 *d, struct err *e)
 {
     const struct draft *w = d->base.w;
     const struct config *c = &w->cfg;
-    size_t rows = (size_t)d->base.max_rows, heads = 0, ffn = 0, H = (size_t)c->hidden;
+    size_t rows = (size_t)d->base.max_rows, H = (size_t)c->hidden;
     size_t wide = (size_t)w->n_capture * (size_t)w->target_hidden;
-    for (int l = 0; l < c->n_layer; l++) {
-        size_t n = (size_t)w->layer[l].n_head * (size_t)w->layer[l].head_dim;
-        heads = heads > n ? heads : n;
-        ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
-    }
     d->base.taps.n = w->n_capture;
     d->base.taps.stride = (int)wide;
     d->base.state_n = c->hidden;
     memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
-    size_t half = c->n_rope ? (size_t)c->rope[0].half : 1;
     return head_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
-           want(d, &d->x, F32(rows * H), e) &&
-           want(d, &d->z, F32(rows * 2 * H), e) && want(d, &d->q, F32(rows * heads), e) &&
-           want(d, &d->o, F32(rows * heads), e) && want(d, &d->h, F32(rows * ffn), e) &&
-           want(d, &d->cs, F32(rows * half * 2), e);
+           want(d, &d->x, F32(rows * H), e) && want(d, &d->z, F32(rows * 2 * H), e);
 }
 
 static void close_eagle3(struct head *base)
 {
     struct eagle3 *d = (struct eagle3 *)base;
-    const struct kernels *k = base->dev.k;
-    for (int l = 0; d->cells && l < base->w->cfg.n_layer; l++) {
-        k->release(base->dev.d, d->cells[l].k);
-        k->release(base->dev.d, d->cells[l].v);
-    }
-    free(d->cells);
-    kbuf all[] = {d->fused, d->x, d->z, d->q, d->o, d->h, d->cs};
+    layers_close(&d->layers, base);
+    kbuf all[] = {d->fused, d->x, d->z};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        k->release(base->dev.d, all[i]);
+        base->dev.k->release(base->dev.d, all[i]);
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
@@ -101,10 +63,6 @@ static void close_eagle3(struct head *base)
 static bool packs(const struct tensor *w)
 {
     return w->type == DT_BF16;
-}
-static bool packs_first(const struct layer *w)
-{
-    return packs(&w->wq) && packs(&w->wk) && packs(&w->wv);
 }
 static bool packs_fc(const struct draft *w)
 {
@@ -138,7 +96,7 @@ static struct k_part token_part(const struct eagle3 *d, const struct k_plan *kp)
     const struct tensor *table = w->embed.data ? &w->embed : &d->base.target->m->embed;
     return (struct k_part){.n = w->cfg.hidden, .table = table, .scale = 1, .idx = kp->token,
                            .norm = norm_of(&w->cfg, &w->layer[0].in_norm), .dst = d->z,
-                           .width = 2 * w->cfg.hidden, .packed = packs_first(&w->layer[0])};
+                           .width = 2 * w->cfg.hidden, .packed = layers_pack(&w->layer[0])};
 }
 
 static struct k_part state_part(const struct eagle3 *d, kbuf states, kbuf from, kbuf x)
@@ -150,14 +108,7 @@ static struct k_part state_part(const struct eagle3 *d, kbuf states, kbuf from, 
                            .norm = norm_of(&w->cfg, &w->layer[0].hidden_norm),
                            .copy = from.p || normed ? x : (kbuf){0}, .copy_normed = normed,
                            .dst = d->z, .width = 2 * H, .at = H,
-                           .packed = packs_first(&w->layer[0])};
-}
-
-static struct k_rope rope_of(const struct eagle3 *d, const struct k_plan *kp, int rows)
-{
-    const struct rope *r = &d->base.w->cfg.rope[0];
-    return (struct k_rope){.rows = rows, .half = r->half, .pos = kp->pos, .inv_freq = r->inv_freq,
-                           .factor = r->cs_factor, .cs = d->cs};
+                           .packed = layers_pack(&w->layer[0])};
 }
 
 /* From the captured states of an extend pass: x = fc [a_low; a_mid; a_high], and z. */
@@ -165,7 +116,7 @@ static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, i
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
-    struct k_rope rope = rope_of(d, kp, rows);
+    struct k_rope rope = layers_rope(&d->layers, &d->base, kp, rows);
     struct k_gather first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
     first.n_parts = taps_part(d, from, first.part);
     first.part[first.n_parts++] = token_part(d, kp);
@@ -178,46 +129,17 @@ static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, i
     k->gather(d->base.dev.d, &second);
 }
 
-static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows, kbuf x)
-{
-    const struct config *c = &d->base.w->cfg;
-    const struct layer *w = &d->base.w->layer[l];
-    const struct k_table *table = &kp->table[draft_table(w->window)];
-    bool first = l == 0, packed = packs(&w->wo);
-    d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : x,
-        .norm = first ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
-        .packed = first && packs_first(w),
-        .wq = &w->wq, .wk = &w->wk, .wv = &w->wv,
-        .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
-        .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
-        .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
-        .norm_whole = c->qk_norm_whole, .rot = c->rope[0].rot, .cs = d->cs, .q = d->q,
-        .cells = d->cells[l], .table = table});
-    d->base.dev.k->attn(d->base.dev.d, &(struct k_attn){
-        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .q = d->q,
-        .cells = d->cells[l], .table = table, .packed = packed, .dst = d->o});
-    d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
-        .rows = rows, .src_stride = w->n_head * w->head_dim, .src = d->o, .w = &w->wo,
-        .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = packed, .dst = x});
-}
-
 /* The layers. x: the states g, which the output states replace; d->z must be filled in. */
 static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
-    const struct kernels *k = d->base.dev.k;
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &d->base.w->layer[l];
-        bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
-        attention(d, kp, l, rows, x);
-        k->glu(d->base.dev.d, &(struct k_glu){.rows = rows, .src = x,
-                                              .pre = norm_of(c, &w->ffn_in_norm),
-                                              .gate = &w->gate, .up = &w->up, .act = c->act,
-                                              .packed = packed, .dst = d->h});
-        k->linear(d->base.dev.d, &(struct k_linear){.rows = rows, .src_stride = w->ffn,
-                                                    .src = d->h, .w = &w->down, .scale = 1,
-                                                    .add = true, .packed = packed, .dst = x});
+        struct layer_input in = {x, c->hidden, norm_of(c, &w->in_norm), false};
+        if (l == 0)
+            in = (struct layer_input){d->z, 2 * c->hidden, {NORM_NONE, NULL, c->eps},
+                                      layers_pack(w)};
+        layers_run(&d->layers, &d->base, kp, l, rows, in, x);
     }
     d->out = x;
 }
@@ -248,7 +170,7 @@ static void level(struct head *base, const struct k_plan *kp, int rows, kbuf sta
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
-    struct k_rope rope = rope_of(d, kp, rows);
+    struct k_rope rope = layers_rope(&d->layers, base, kp, rows);
     kbuf x = base->inputs;
     if (base->w->norm_output) {
         if (from.p)
@@ -274,10 +196,7 @@ static kbuf output(struct head *base)
 
 static void move(struct head *base, int pairs, kbuf src, kbuf dst)
 {
-    struct eagle3 *d = (struct eagle3 *)base;
-    base->dev.k->move(base->dev.d, &(struct k_move){
-        .pairs = pairs, .n_pools = 1,
-        .pool = {{.src = src, .dst = dst, .n_layers = base->w->cfg.n_layer, .cells = d->cells}}});
+    layers_move(&((struct eagle3 *)base)->layers, base, pairs, src, dst);
 }
 
 static const struct head_ops eagle3_ops = {.close = close_eagle3, .extend = extend, .level = level,
@@ -288,8 +207,8 @@ static struct drafter *open_eagle3(const struct drafter_setup *s, struct err *e)
     struct eagle3 *d = xcalloc(1, sizeof *d);
     struct device dev = s->dev;
     head_init(&d->base, &eagle3_ops, s);
-    if (draft_each(s->w, device_upload, &dev, e) && open_cells(d, s->slots, s->kv, e) &&
-        open_buffers(d, e))
+    if (draft_each(s->w, device_upload, &dev, e) &&
+        layers_open(&d->layers, &d->base, s->slots, s->kv, e) && open_buffers(d, e))
         return &d->base.base;
     head_close(&d->base.base);
     return NULL;

@@ -1,0 +1,39 @@
+/* layers.h - a draft's layers with KV of their own: the cells in the draft pool, the buffers, and
+ * one layer of a pass. Shared by the heads that own KV, EAGLE3 and DFlash; each embeds it.
+ *
+ * A layer is that of Llama and Qwen3: x += Wo attention(norm(x)); x += mlp(norm(x)). Engine thread.
+ */
+#ifndef AERIE_LAYERS_H
+#define AERIE_LAYERS_H
+
+#include "engine/draft/head.h"
+
+struct layers {
+    struct k_cells *cells; /* (n_layer) */
+    kbuf q, o, h, cs;      /* (max_rows, ...) */
+};
+
+/* A layer's input: rows of src, `stride` floats apart, as struct k_qkv takes them. */
+struct layer_input {
+    kbuf src;
+    int stride;
+    struct k_norm norm;
+    bool packed;
+};
+
+/* Allocates cells of `slots` slots, filled with NaN, and buffers for h->max_rows rows. False and
+ * *e: out of memory; layers_close() is still due. */
+bool layers_open(struct layers *y, struct head *h, int slots, enum kv_type kv, struct err *e);
+void layers_close(struct layers *y, struct head *h);
+/* Moves single cells of every layer: pairs of slots, i32 on the device. */
+void layers_move(struct layers *y, struct head *h, int pairs, kbuf src, kbuf dst);
+/* The rope angles of a pass, which an operation of the caller computes into y->cs. */
+struct k_rope layers_rope(const struct layers *y, const struct head *h, const struct k_plan *kp,
+                          int rows);
+/* Runs layer l: adds attention over the layer's cells, then the MLP, to x (rows, hidden). */
+void layers_run(struct layers *y, struct head *h, const struct k_plan *kp, int l, int rows,
+                struct layer_input in, kbuf x);
+/* Whether the projections of layer l take packed activation rows (kernels.h). */
+bool layers_pack(const struct layer *w);
+
+#endif
