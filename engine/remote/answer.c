@@ -299,6 +299,57 @@ static void get_triples(struct answer *a, const json_t *meta)
     free(row.v);
 }
 
+/* One token of the prompt; null instead of a log probability: it is not known. */
+static bool add_prompt_token(struct answer *a, int32_t id, const json_t *logp)
+{
+    int n = a->n_prompt_token;
+    if (n == ANSWER_TOKENS)
+        return false;
+    if ((n & (n - 1)) == 0)
+        a->prompt_token = xrealloc(a->prompt_token, n ? 2 * (size_t)n : 1,
+                                   sizeof *a->prompt_token);
+    a->prompt_token[n] = (struct answer_token){id, -1, get_logp(logp), NAN};
+    a->n_prompt_token++;
+    return true;
+}
+
+static int32_t id_in_key(const char *key)
+{
+    char *end;
+    long id = strtol(key, &end, 10);
+    return *key >= '0' && *key <= '9' && !*end && id <= INT32_MAX ? (int32_t)id : -1;
+}
+
+/* prompt_logprobs of vLLM and aerie: null, then an object a token, {"ID": {"logprob": ..}, ..}. The
+ * token itself is the first of them. */
+static void get_prompt_objects(struct answer *a, const json_t *list)
+{
+    size_t i;
+    json_t *entry;
+    if (!json_is_array(list) || a->n_prompt_token)
+        return;
+    json_array_foreach(list, i, entry) {
+        void *first = json_object_iter(entry); /* NULL where it is no object */
+        int32_t id = first ? id_in_key(json_object_iter_key(first)) : -1;
+        const json_t *logp = first ? at(json_object_iter_value(first), "logprob") : NULL;
+        if (!add_prompt_token(a, id, logp))
+            break;
+    }
+}
+
+/* meta_info.input_token_logprobs of SGLang: [logprob, id, text], with null for the first. */
+static void get_prompt_triples(struct answer *a, const json_t *meta)
+{
+    size_t i;
+    json_t *entry;
+    json_array_foreach(at(meta, "input_token_logprobs"), i, entry) {
+        int32_t id = -1;
+        get_id(json_array_get(entry, 1), &id);
+        if (!add_prompt_token(a, id, json_array_get(entry, 0)))
+            break;
+    }
+}
+
 /* Ids that came with log probabilities belong to the same tokens if their numbers are equal. */
 static void join_ids(struct answer *a, const json_t *o, const char *path)
 {
@@ -389,6 +440,7 @@ static void get_choice(struct answer *a, const json_t *c)
         get_columns(a, logprobs);
     join_ids(a, c, "token_ids");
     get_ids(c, "prompt_token_ids", &a->prompt);
+    get_prompt_objects(a, at(c, "prompt_logprobs"));
     a->finish = finish_of(a, at(c, "finish_reason"));
 }
 
@@ -461,6 +513,7 @@ static void get_sglang(struct answer *a, const json_t *o)
         a->cumulative = true;
         a->finish = finish_of(a, at(meta, "finish_reason"));
         get_triples(a, meta);
+        get_prompt_triples(a, meta);
         get_ids(o, "output_ids", &a->reply);
     }
     get_sglext(a, at(o, "sglext"));
@@ -518,6 +571,7 @@ static void get_all(struct answer *a, const json_t *o)
     get_usage(a, o);
     if (a->prompt.n == 0)
         get_ids(o, "prompt_token_ids", &a->prompt);
+    get_prompt_objects(a, at(o, "prompt_logprobs")); /* of a chat */
     name_tops(a);
 }
 
@@ -582,6 +636,7 @@ void answer_free(struct answer *a)
     buf_free(&a->text);
     buf_free(&a->thought);
     free(a->token);
+    free(a->prompt_token);
     tops_clear(&a->tops);
     ids_free(&a->prompt);
     ids_free(&a->reply);

@@ -52,6 +52,9 @@ struct answer {
     int n_token;
     struct tops tops;     /* of those that came with log probabilities; k counts `token` */
     struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
+    struct answer_token *prompt_token; /* (n_prompt_token) its tokens with their log probabilities,
+                                          NAN for the first; without rivals */
+    int n_prompt_token;
     struct ids reply;     /* ids of the whole reply so far, which SGLang repeats; with `partial`
                              those of this text only */
     bool partial;

@@ -1,7 +1,7 @@
 /* upkeep.c - see upkeep.h. Endpoints: vLLM 0.26 (POST /reset_prefix_cache in development mode),
  * SGLang of late 2026 (POST /flush_cache), llama-server b11434 (POST /slots/N?action=erase with
  * --slot-save-path). */
-#include "engine/remote/upkeep.h"
+#include "engine/remote/upkeep_own.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -9,14 +9,7 @@
 #include <string.h>
 
 #include "engine/remote/metrics.h"
-#include "engine/remote/server.h"
 #include "kernels/json_read.h"
-
-struct upkeep {
-    struct http *http;
-    struct server server;
-    char *name;
-};
 
 struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struct err *e)
 {
@@ -52,6 +45,49 @@ const char *upkeep_server(const struct upkeep *u)
 const char *upkeep_model(const struct upkeep *u)
 {
     return u->server.model;
+}
+
+int upkeep_context(const struct upkeep *u)
+{
+    return u->server.context;
+}
+
+bool upkeep_exact(const struct upkeep *u)
+{
+    return u->server.kind == SERVER_AERIE;
+}
+
+const char *upkeep_url(const struct upkeep *u)
+{
+    return http_url(u->http);
+}
+
+bool upkeep_fact(const struct upkeep *u, const char *name, char *out, size_t room)
+{
+    size_t n = strlen(name);
+    for (const char *p = u->server.facts.p; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        if (strncmp(p, name, n) != 0 || p[n] != '=')
+            continue;
+        const char *v = p + n + 1;
+        size_t len = strcspn(v, "\n");
+        bool quoted = len >= 2 && v[0] == '"';
+        snprintf(out, room, "%.*s", (int)(len - (quoted ? 2 : 0)), v + quoted);
+        return true;
+    }
+    return false;
+}
+
+int upkeep_number(const struct upkeep *u, const char *const *names)
+{
+    char text[32], *end;
+    for (; *names; names++) {
+        if (!upkeep_fact(u, *names, text, sizeof text))
+            continue;
+        long v = strtol(text, &end, 10);
+        if (end > text && !*end && v >= 0 && v <= INT32_MAX)
+            return (int)v;
+    }
+    return 0;
 }
 
 /* ---- the prefix cache ------------------------------------------------------------------------ */

@@ -27,5 +27,13 @@ void upkeep_drafts(struct upkeep *u, struct draft_totals *out);
 /* "vLLM 0.26.0", and the name of the model that it serves. Constant. */
 const char *upkeep_server(const struct upkeep *u);
 const char *upkeep_model(const struct upkeep *u);
+const char *upkeep_url(const struct upkeep *u); /* without user, password and query */
+int upkeep_context(const struct upkeep *u);     /* most tokens of a request, 0: not reported */
+/* Whether a reply of the server promises the same bits whatever else it computes: aerie. */
+bool upkeep_exact(const struct upkeep *u);
+/* A fact that the server reported of its launch; a JSON string without its quotes. False: none. */
+bool upkeep_fact(const struct upkeep *u, const char *name, char *out, size_t room);
+/* The first fact of these names (ended by NULL) that is a number; 0: none is. */
+int upkeep_number(const struct upkeep *u, const char *const *names);
 
 #endif

@@ -30,6 +30,8 @@ static const struct command commands[] = {
      .run = cli_replay, 1, 64},
     {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
      "compute prompts twice, drafting or not; compare ids", IN_PARITY, .run = cli_parity, 1, 1},
+    {"kl", "URL|local [FILE]", "log probabilities at decode against a prompt's", IN_KL,
+     .run = cli_kl, 1, 2},
     {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it",
      IN_DIFF, .run = cli_diff, 1, 64},
     {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,

@@ -74,6 +74,7 @@ struct rerun_how cli_rerun(const struct cli *c);
 int cli_diff(struct cli *c);
 int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);
+int cli_kl(struct cli *c);
 int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);

@@ -91,4 +91,20 @@ for sides in "" "--b page_size=4"; do
     [ $? = 130 ] && [ ! -s "$T/err" ] && tail -n 1 "$T/out" | grep -q "^{\"verdict\":\"incomplete\",\"prompts\":3000,\"compared\":$(($(wc -l <"$T/out") - 1)),\"differ\":0,"
     result "Ctrl-C ends it with what was compared${sides:+ (two engines)}" $?
 done
+# ---- kl: a row has the same bits at decode and in a prompt ----
+numbers() { grep -oE "\"$1\":[^,}]*" "$T/out" | head -n 1 | cut -d: -f2; }
+run kl local -p max_tokens=48; [ $rc = 0 ] && has '^10 replies, 480 tokens: 480 with equal log probabilities$' && has '^difference  mean 0, 99 % at most 0, largest 0$' &&
+    has '^zero: ' && [ "$(grep -cE '^  (past the window 64|first row of a block of 16|last row of the prompt|depth 2 of a step) +[1-9][0-9]* +0 +0$' "$T/out")" = 4 ] && [ ! -s "$T/err" ]
+result "kl: 480 tokens decoded and read have equal log probabilities" $?
+run kl local -n 4 --page-size 2 -p draft.topk=3 -p draft.nodes=12 -p chunk=7 --json; [ $rc = 0 ] && has '"verdict":"zero"' && [ "$(numbers largest)" = 0 ] && [ "$(numbers equal)" = 256 ]
+result "kl: with other pages, trees and chunks, too" $?
+run kl local "$T/few" -n 3 -p spec=off -p max_tokens=9; [ $rc = 0 ] && has '^3 replies, 27 tokens: 27 with equal'; result "kl: prompts of a file, without drafting" $?
+for fault in 26513 9279; do
+    run kl local -n 6 --check off --bug $fault --json
+    [ $rc = 1 ] && has '"verdict":"too large"' && awk -v k="$(numbers k3_mean)" 'BEGIN { exit !(k > 0.002) }'
+    result "kl: fault $fault is not zero" $?
+done
+run kl local -n 6 --check off --bug 39287 -p draft.topk=2 -p draft.nodes=6; [ $rc = 1 ] && has '^  window 64 not yet full +[0-9]+ +0 +0$' && has '^  past the window 64 +[0-9]+ +[1-9][^ ]* +[1-9]'
+result "kl: fault 39287 shows past the window only" $?
+run kl nowhere; [ $rc != 0 ] && [ "$(wc -l <"$T/err")" = 1 ]; result "kl: no such server" $?
 plan

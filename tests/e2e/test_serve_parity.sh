@@ -32,6 +32,13 @@ parity "$T/talks" --a local --b "remote:$plain"; equal "conversations" 2
 has '^answers: [01] of 1 right with a, [01] with b; 0 differ$'; result "answers are graded alike" $?
 parity "$T/prompts" --a "remote:$plain" --b local --b spec=off -p temperature=0.9 -p seed=5; equal "sampled replies" 10
 
+for url in "$drafting" "$plain"; do
+    run kl "$url" -n 5 -p max_tokens=32; [ $rc = 0 ] && has '^5 replies, 160 tokens: 160 with equal log probabilities$' && has '^zero: ' && [ ! -s "$T/err" ]
+    result "kl: log probabilities of a reply and of a prompt are equal" $?
+done
+serve faulty --lanes 2 --no-log --check off --bug 9279
+run kl "$faulty" -n 6 --json; [ $rc = 1 ] && has '"row":"window 64 not yet full","tokens":[0-9]*,"k3_mean":0,' && has '"verdict":"too large"'; result "kl: a server's fault is found past the window" $?
+
 lines 'Tell me a short story.' 'What are you?' >"$T/talk"
 feed --plain --quiet -p max_tokens=30 --remote "$drafting" <"$T/talk"; there=$(id_of)
 feed --plain --quiet -p max_tokens=30 <"$T/talk"; here=$(id_of)

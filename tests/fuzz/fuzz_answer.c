@@ -1,4 +1,6 @@
 /* Answers of servers of all kinds, one JSON text each: what is not said stays "not reported". */
+#include <math.h>
+
 #include "engine/remote/answer.h"
 #include "tests/fuzz/arena.h"
 
@@ -24,6 +26,9 @@ static void check_answer(const struct answer *a)
     CHECK(a->n_token >= 0 && a->n_token <= ANSWER_TOKENS && a->index >= 0);
     for (int i = 0; i < a->n_token; i++)
         CHECK(a->token[i].id >= -1 && a->token[i].rival >= -1);
+    CHECK(a->n_prompt_token >= 0 && a->n_prompt_token <= ANSWER_TOKENS);
+    for (int i = 0; i < a->n_prompt_token; i++)
+        CHECK(a->prompt_token[i].id >= -1 && isnan(a->prompt_token[i].rival_logp));
     for (int i = 0; i < a->tops.n; i++) {
         const struct top *t = &a->tops.at[i];
         CHECK(t->k >= (i ? t[-1].k : 0) && t->k < a->n_token && t->id >= -1 && (t->text || !t->n));

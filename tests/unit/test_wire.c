@@ -455,6 +455,34 @@ static void other_servers_are_read(void **state)
     answer_free(&a);
 }
 
+/* The token itself is the first of an object's; a key that is no id, or an entry that is no object,
+ * is a token of which nothing is known. */
+static void log_probabilities_of_a_prompt_are_read(void **state)
+{
+    static const struct { const char *json; int n, id[3]; float logp[3]; } c[] = {
+        {"{\"choices\":[{\"text\":\"\",\"prompt_logprobs\":[null,{\"2\":{\"logprob\":-1.5},\"9\":"
+         "{\"logprob\":-0.25}},{\"3\":{\"logprob\":-4.5}}]}]}", 3, {-1, 2, 3}, {NAN, -1.5F, -4.5F}},
+        {"{\"text\":\"\",\"meta_info\":{\"input_token_logprobs\":[[null,1,null],[-1.5,2,\"b\"],"
+         "[-4.5,3,null]]}}", 3, {1, 2, 3}, {NAN, -1.5F, -4.5F}},
+        {"{\"choices\":[{\"text\":\"\"}],\"prompt_logprobs\":[[],{\"x\":{\"logprob\":-1}},"
+         "{\"3\":-1}]}", 3, {-1, -1, 3}, {NAN, -1, NAN}},
+        {"{\"choices\":[{\"text\":\"\",\"prompt_logprobs\":{\"2\":1}}]}", 0, {0}, {0}},
+    };
+    struct answer a;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        assert_true(answer_read(&a, c[i].json, strlen(c[i].json), &e));
+        assert_int_equal(a.n_prompt_token, c[i].n);
+        for (int k = 0; k < c[i].n; k++) {
+            assert_int_equal(a.prompt_token[k].id, c[i].id[k]);
+            assert_true(isnan(c[i].logp[k]) ? isnan(a.prompt_token[k].logp)
+                                            : a.prompt_token[k].logp == c[i].logp[k]);
+        }
+        answer_free(&a);
+    }
+}
+
 /* With return_tokens_as_token_ids the strings are ids; the bytes are the token's (aerie, vLLM's own
  * entry) or the string's once more (vLLM's candidates). */
 static void texts_beside_ids_are_kept(void **state)
@@ -585,6 +613,7 @@ int main(void)
         cmocka_unit_test(errors_are_read),
         cmocka_unit_test(what_is_no_fact_is_not_reported),
         cmocka_unit_test(other_servers_are_read),
+        cmocka_unit_test(log_probabilities_of_a_prompt_are_read),
         cmocka_unit_test(texts_beside_ids_are_kept),
         cmocka_unit_test(the_best_tokens_of_a_row_are_kept),
         cmocka_unit_test(broken_answers_are_read_or_refused),
