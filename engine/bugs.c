@@ -113,13 +113,68 @@ static const struct bug_info infos[N_BUGS] = {
     [BUG_TREE_WINDOW_BY_INDEX] =
         {39287,
          "tree-window-by-index",
+         {"by-index", "mask-width"},
+         12,
+         "the window and the mask of a tree node",
+         "the window was counted from the node's index in the tree instead of its depth, so that "
+         "siblings read different keys; and rows of the mask were as wide as the whole prefix and "
+         "the tree, while the kernel, which had only gathered the window, read them as narrower "
+         "ones: nodes saw their siblings",
+         "a prefix as long as the window (mask-width: longer by one), a root with two children",
+         {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3},
+         18},
+    [BUG_VERIFY_FROM_ZERO] =
+        {39160,
+         "verify-from-zero",
          {"on"},
          12,
-         "the window of a tree node",
-         "the window was counted from the node's index in the tree instead of its depth: siblings "
-         "read different keys",
+         "the sliding keys that tree verification gathers",
+         "as many keys as the window holds were gathered, but from the first cell of the prefix "
+         "on, because the verify path passed no start: right while the prefix fits the window, "
+         "then the acceptance and the text fell",
          "a prefix as long as the window, a root with two children",
-         {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3}},
+         {.window = true, .draft = NEED_DRAFT}},
+    [BUG_PREFIX_ONE_BLOCK] =
+        {22819,
+         "prefix-one-block",
+         {"on"},
+         12,
+         "a cached prefix of exactly one block",
+         "requests whose cached prefix was exactly one block answered wrongly, ten of ten; the "
+         "cause was not found (here: the length of the last page is the prefix modulo the page "
+         "size, so a prefix of one whole page counts as empty)",
+         "page size 2, a prefix of 2, one new token"},
+    [BUG_DRAFT_GROUP_ZERO] =
+        {50170,
+         "draft-group-zero",
+         {"on"},
+         4,
+         "the slots that a draft's layers write",
+         "the draft's layers read through the block table of their own group, but wrote to slots "
+         "computed from the table of group 0, the target's: an acceptance of 0.3 % instead of "
+         "27 %, the same text",
+         "another sequence that holds pages of the target only, then one new token",
+         {.draft = NEED_EAGLE3}},
+    [BUG_WINDOW_OF_GROUP] =
+        {51756,
+         "window-of-group",
+         {"on"},
+         12,
+         "the window of full layers",
+         "the window was taken from the group of layers, so full layers that share a group with "
+         "sliding ones lost the keys before it: right up to the window, then the model forgot",
+         "a prefix as long as the window, two new tokens",
+         {.window = true}},
+    [BUG_BLOCK_LEFT_BOUND] =
+        {35208,
+         "block-left-bound",
+         {"on"},
+         12,
+         "the window of the rows of a verified block",
+         "one left bound, the first row's, was used for all rows of the block: row j read j keys "
+         "before its window; a lower acceptance, no message",
+         "a prefix as long as the window, a root with two children",
+         {.window = true, .draft = NEED_DRAFT, .nodes = 2}},
 };
 
 struct needs_list {
@@ -176,6 +231,11 @@ bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_on
 const struct bug_info *bug_at(enum bug b)
 {
     return &infos[b];
+}
+
+int bug_rule(enum bug b, int variant)
+{
+    return variant == 2 && infos[b].rule_2 ? infos[b].rule_2 : infos[b].rule;
 }
 
 int bug_variants(enum bug b)

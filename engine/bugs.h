@@ -23,7 +23,12 @@ enum bug {
     BUG_SWA_LEAK_PAGE,         /* 27789 */
     BUG_PUBLISH_BEFORE_WRITE,  /* 41838 */
     BUG_DRAFT_POOL_SMALL,      /* 17630 */
-    BUG_TREE_WINDOW_BY_INDEX,  /* 39287 */
+    BUG_TREE_WINDOW_BY_INDEX,  /* 39287: 1 window by index, 2 mask rows of another width */
+    BUG_VERIFY_FROM_ZERO,      /* 39160 */
+    BUG_PREFIX_ONE_BLOCK,      /* 22819 */
+    BUG_DRAFT_GROUP_ZERO,      /* 50170 */
+    BUG_WINDOW_OF_GROUP,       /* 51756 */
+    BUG_BLOCK_LEFT_BOUND,      /* 35208 */
     N_BUGS
 };
 
@@ -40,13 +45,15 @@ struct bug_info {
     int number;
     const char *name;       /* "swa-untranslated" */
     const char *variant[3]; /* a fault with one variant has "on" only */
-    int rule;               /* the checker's rule that the fault violates: 4 is I4 */
+    int rule;               /* the rule that it violates: 4 is I4; see bug_rule() */
     const char *path;       /* the part of the engine */
     const char *was;        /* what was wrong, and what users saw */
     const char *trigger;    /* the smallest input that shows the fault */
     struct bug_needs needs; /* of the first variant: see bug_needs() */
+    int rule_2;             /* the rule that the second variant violates, if it is another one */
 };
 const struct bug_info *bug_at(enum bug b);
+int bug_rule(enum bug b, int variant); /* the rule that a variant violates */
 int bug_variants(enum bug b); /* 1, 2 or 3 */
 
 /* The model, drafter and settings at hand. */

@@ -24,6 +24,7 @@ static const char *const rules[] = {
     "I15 marks of read cells chain to the sequence's end",
     "I16 uniforms consumed are uniforms counted",
     "I17 tables filled on the device are those of its tree",
+    "I18 the tree part of a row is its ancestors and itself",
 };
 
 int check_rule_count(void)
@@ -423,17 +424,43 @@ PER_KIND bool extends_parent(const struct check_rows *r, int i, int n)
     return other == 0 && mine[n - 1] >= r->first_page_slot;
 }
 
+/* The cell of another node of the row's request that lies in a slot; -1: of none. */
+static int stranger(const struct check_rows *r, int i, int32_t slot)
+{
+    for (int k = 0; k < r->n; k++) {
+        int cell = r->kind == TREE ? r->prefix + k : r->level[k].cell;
+        int32_t own = r->kind == TREE ? r->slot[k] : slot_of(r->v, r->t->pool, cell);
+        if (k != i && own == slot && slot >= r->first_page_slot)
+            return cell;
+    }
+    return -1;
+}
+
+/* Expand column k of row i, which must hold the slot of a cell. */
+static bool expand_right(const struct check_rows *r, int i, int k, int32_t expected, int cell)
+{
+    const struct view *v = r->v;
+    int32_t slot = r->expand[mul64(i, r->width) + k];
+    if (slot == expected && slot >= r->first_page_slot)
+        return true;
+    int other = stranger(r, i, slot);
+    if (other < 0)
+        return bad_slot(v, r->t, v->r0 + i, "expand", slot, cell);
+    return FAIL(v, differs(with_cell(in_table_row(v, 18, r->t, v->r0 + i), cell), slot, expected),
+                "node %d of its tree part is in slot %d, that of cell %d, expected slot %d, of "
+                "cell %d", k, slot, other, expected, cell);
+}
+
 /* Compares the expand columns with the ancestors one by one, without the first `skip`, which lie
  * before the window. */
 static bool matches_ancestors(const struct check_rows *r, int i, int skip)
 {
-    const int32_t *expand = r->expand + mul64(i, r->width);
     uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
     for (int k = 0; k < skip; k++)
         left &= left - 1;
     for (int k = 0; k < r->n_expand[i]; k++, left &= left - 1) {
         int node = __builtin_ctzll(left);
-        if (!slot_right(r, i, "expand", expand[k], r->slot[node], r->prefix + node))
+        if (!expand_right(r, i, k, r->slot[node], r->prefix + node))
             return false;
     }
     return true;
@@ -442,10 +469,9 @@ static bool matches_ancestors(const struct check_rows *r, int i, int skip)
 /* The expand columns of a draft row are the cells that its request lists. */
 static bool matches_request(const struct check_rows *r, int i, int skip)
 {
-    const int32_t *expand = r->expand + mul64(i, r->width);
     const int *cell = r->level[i].seen + skip;
     for (int k = 0; k < r->n_expand[i]; k++)
-        if (!slot_right(r, i, "expand", expand[k], slot_of(r->v, r->t->pool, cell[k]), cell[k]))
+        if (!expand_right(r, i, k, slot_of(r->v, r->t->pool, cell[k]), cell[k]))
             return false;
     return true;
 }
@@ -454,9 +480,14 @@ static bool bad_keys(const struct check_rows *r, int i, int n, int first, int ex
                      int query)
 {
     const struct view *v = r->v;
-    if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
+    if (r->n_expand[i] < 0 || r->n_expand[i] > r->width || n > r->width)
         return FAIL(v, differs(in_table_row(v, 7, r->t, v->r0 + i), r->n_expand[i], n),
                     "%d expand cells in %d columns, %d nodes to see", r->n_expand[i], r->width, n);
+    if (r->lo[i] == first && r->hi[i] == expected_hi)
+        return FAIL(v, differs(in_table_row(v, 18, r->t, v->r0 + i), r->n_expand[i],
+                               query + 1 - expected_hi),
+                    "%d nodes in its tree part, expected %d", r->n_expand[i],
+                    query + 1 - expected_hi);
     return FAIL(v, in_table_row(v, 12, r->t, v->r0 + i),
                 "keys [%d, %d) + %d of the tree, expected [%d, %d) + %d", r->lo[i], r->hi[i],
                 r->n_expand[i], first, expected_hi, query + 1 - expected_hi);

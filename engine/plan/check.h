@@ -21,6 +21,7 @@
  *   I15 the marks of the cells that a row reads form one chain up to the sequence's end
  *   I16 a step consumed as many uniforms as were counted
  *   I17 the rows that the device filled in match the tree that it grew
+ *   I18 the tree part of a row is its ancestors within the window and itself, nothing else
  *
  * Level ON checks every rule for the cells and pages of the pass: I1 to I3 by running sums, I15 at
  * the end of each prefix, and of the pages in a page list (page_list.h) only the columns that are

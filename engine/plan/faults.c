@@ -52,6 +52,99 @@ static void tree_window_by_index(struct plan *p, const struct kv *kv, const stru
     }
 }
 
+/* 39287, mask-width: whether the mask of all requests, whose rows are as wide as their prefix and
+ * their tree, has a one at a flat index. */
+static bool mask_bit(const struct plan *p, const struct plan_req *req, int64_t at)
+{
+    for (int b = 0; b < p->n_req; b++) {
+        const struct tree *t = req[b].tree;
+        int64_t width = p->prefix_len[b] + t->n;
+        if (at < width * t->n) {
+            int64_t row = at / width, col = at % width - p->prefix_len[b];
+            return col < 0 || (t->anc[row] >> col & 1);
+        }
+        at -= width * t->n;
+    }
+    return false;
+}
+
+/* 39287, mask-width: the kernel has gathered the last `kept` cells of the prefix and reads the mask
+ * as if its rows were `kept` and the tree wide. (What it reads for the prefix cannot be said by an
+ * extent, and stays as it was.) */
+static void mask_width(struct plan *p, const struct kv *kv, const struct plan_req *req, int b)
+{
+    struct table *t = &p->table[TABLE_SWA];
+    const struct plan_req *q = &req[b];
+    int prefix = p->prefix_len[b], kept = min_int(prefix, window_before(t->window));
+    int n = q->tree->n;
+    int64_t base = 0;
+    for (int i = 0; i < b; i++)
+        base += (int64_t)(p->prefix_len[i] + req[i].tree->n) * req[i].tree->n;
+    for (int j = 0; j < n && kept < prefix; j++) {
+        int r = p->row0[b] + j, seen = 0;
+        for (int k = 0; k < n && seen < t->expand_w; k++)
+            if (mask_bit(p, req, base + (int64_t)j * (kept + n) + kept + k))
+                expand_row(t, r)[seen++] =
+                    kv_swa_slot(kv, kv_full_slot(kv, q->seq, prefix + k)).v;
+        t->n_expand[r] = seen;
+    }
+}
+
+/* 39160: as many cells as the window holds, gathered from the first one on. */
+static void verify_from_zero(struct plan *p, int b)
+{
+    struct table *t = &p->table[TABLE_SWA];
+    int skipped = max_int(0, p->prefix_len[b] - window_before(t->window));
+    for (int r = p->row0[b]; r < p->row0[b + 1]; r++) {
+        t->lo[r] = max_int(0, t->lo[r] - skipped);
+        t->hi[r] = max_int(t->lo[r], t->hi[r] - skipped);
+    }
+}
+
+/* 35208: every row's window begins where the first row's does. */
+static void block_left_bound(struct plan *p, int b)
+{
+    struct table *t = &p->table[TABLE_SWA];
+    for (int r = p->row0[b] + 1; r < p->row0[b + 1]; r++)
+        t->lo[r] = min_int(t->lo[r], t->lo[p->row0[b]]);
+}
+
+/* 22819: the last page of the prefix holds prefix % page_size cells, which is none. */
+static void prefix_one_block(struct plan *p, int b)
+{
+    int prefix = p->prefix_len[b];
+    for (int i = TABLE_FULL; i <= TABLE_SWA; i++) {
+        struct table *t = p->prefix[i].used ? &p->prefix[i] : &p->table[i];
+        for (int r = p->row0[b]; t->used && r < p->row0[b + 1]; r++)
+            t->lo[r] = max_int(t->lo[r], prefix);
+    }
+}
+
+/* 51756: full layers have the window of the sliding ones. */
+static void window_of_group(struct plan *p, const struct kv *kv, int b)
+{
+    for (int r = p->row0[b]; r < p->row0[b + 1]; r++) {
+        struct table *t = &p->table[TABLE_FULL], *part = &p->prefix[TABLE_FULL];
+        int first = window_first(p->pos[r], kv->window);
+        t->lo[r] = min_int(t->hi[r], max_int(t->lo[r], first));
+        if (part->used)
+            part->lo[r] = min_int(part->hi[r], max_int(part->lo[r], first));
+    }
+}
+
+/* 50170: a row writes the slot that its cell has in the full pool. Of a cell beyond the target's
+ * columns no such slot exists. */
+static void draft_group_zero(const struct plan *p, const struct kv *kv, const struct plan_req *q,
+                             int b)
+{
+    for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+        for (int k = 0; k < q->n && p->table[i].used; k++) {
+            int cell = q->draft ? q->draft[k].cell : p->prefix_len[b] + k;
+            if (cell / kv->page_size < q->seq->n_col)
+                p->table[i].write[p->row0[b] + k] = kv_full_slot(kv, q->seq, cell).v;
+        }
+}
+
 /* 24617: prefix and tree tables of sliding layers keep the full pool's ids. */
 static void swa_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
 {
@@ -153,8 +246,22 @@ static void rewrite(const struct bugs *on, struct plan *p, const struct kv *kv,
     const bool swa = p->table[TABLE_SWA].used;
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
-        if (bug_on(on, BUG_TREE_WINDOW_BY_INDEX) && swa && q->tree)
+        const bool tree = swa && q->tree;
+        if (bug_on(on, BUG_TREE_WINDOW_BY_INDEX) == 1 && tree)
             tree_window_by_index(p, kv, q, b);
+        if (bug_on(on, BUG_TREE_WINDOW_BY_INDEX) == 2 && tree && branches(q->tree))
+            mask_width(p, kv, req, b);
+        if (bug_on(on, BUG_VERIFY_FROM_ZERO) && tree)
+            verify_from_zero(p, b);
+        if (bug_on(on, BUG_BLOCK_LEFT_BOUND) && tree)
+            block_left_bound(p, b);
+        if (bug_on(on, BUG_PREFIX_ONE_BLOCK) && p->mode == PLAN_EXTEND &&
+            p->prefix_len[b] == kv->page_size)
+            prefix_one_block(p, b);
+        if (bug_on(on, BUG_WINDOW_OF_GROUP) && swa && p->mode != PLAN_FROZEN)
+            window_of_group(p, kv, b);
+        if (bug_on(on, BUG_DRAFT_GROUP_ZERO))
+            draft_group_zero(p, kv, q, b);
         if (bug_on(on, BUG_PAGE_NOT_LOC) && swa)
             page_not_loc(p, kv, q->seq, b);
         if (bug_on(on, BUG_SWA_UNTRANSLATED) && swa && branches(q->tree))

@@ -29,10 +29,10 @@ static int table(struct cli *c)
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
                    i->name, i->path, i->was, i->trigger, fault_rule(i->rule));
         for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)
-            buf_printf(&text, "  variant  %s\n", i->variant[v - 1]);
+            buf_printf(&text, "  variant  %s (%s)\n", i->variant[v - 1],
+                       fault_rule(bug_rule((enum bug)b, v)));
         buf_str(&text, "  needs    ");
-        bug_needs((enum bug)b, 1, &facts, false, &text);
-        buf_str(&text, "\n");
+        buf_str(&text, bug_needs((enum bug)b, 1, &facts, false, &text) ? "\n" : "any model\n");
         print_text(&a.to, ST_TEXT, text.p);
         buf_free(&text);
     }

@@ -6,11 +6,13 @@
 #include "repl/cmd/cmd.h"
 #include "repl/compare/facts.h"
 
-static void bug_json(enum bug b, const char *state, const struct printer *to)
+static void bug_json(enum bug b, int variant, const struct printer *to)
 {
     const struct bug_info *i = bug_at(b);
+    const char *state = bug_state_name(b, variant);
     print_line(to, ST_TEXT, "\f%d{number}%s{name}%s{state}%s{rule}%s{path}%s{was}%s{trigger}",
-               i->number, i->name, state, fault_rule(i->rule), i->path, i->was, i->trigger);
+               i->number, i->name, state, fault_rule(bug_rule(b, variant)), i->path, i->was,
+               i->trigger);
 }
 
 static void list_bugs(const struct bugs *on, const struct printer *to)
@@ -21,8 +23,8 @@ static void list_bugs(const struct bugs *on, const struct printer *to)
         int variant = bug_on(on, (enum bug)b);
         const char *state = bug_state_name((enum bug)b, variant);
         print_note(to, variant ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
-                   i->number, i->name, fault_rule(i->rule), state, i->path);
-        bug_json((enum bug)b, state, to);
+                   i->number, i->name, fault_rule(bug_rule((enum bug)b, variant)), state, i->path);
+        bug_json((enum bug)b, variant, to);
     }
     print_close(to, ']');
 }
@@ -51,7 +53,8 @@ static void say_story(enum bug b, const struct printer *to)
     print_note(to, ST_DIM, "what was wrong: %s", i->was);
     print_note(to, ST_DIM, "smallest input: %s", i->trigger);
     for (int v = 1; v <= bug_variants(b) && bug_variants(b) > 1; v++)
-        print_note(to, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
+        print_note(to, ST_DIM, "one way to be wrong: %s (%s)", i->variant[v - 1],
+                   fault_rule(bug_rule(b, v)));
 }
 
 bool cmd_bug(struct cmd_call *c)
@@ -79,13 +82,13 @@ bool cmd_bug(struct cmd_call *c)
         return false;
     const struct bug_info *i = bug_at(b);
     print_note(&c->to, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
-               variant ? "; rule " : "", variant ? fault_rule(i->rule) : "",
+               variant ? "; rule " : "", variant ? fault_rule(bug_rule(b, variant)) : "",
                variant ? " must name it" : "");
     if (variant || c->argc == 1)
         say_needs(a, &set, b, max_int(variant, 1), &c->to);
     if (c->argc == 1)
         say_story(b, &c->to);
-    bug_json(b, state, &c->to);
+    bug_json(b, variant, &c->to);
     return true;
 }
 

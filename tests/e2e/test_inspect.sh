@@ -46,7 +46,7 @@ lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=2
 [ $rc = 0 ] && has "needs draft.steps 3 (now 2)"; result "27360 is silent at two steps, and says so" $?
 lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=3 -p draft.nodes=6
 [ $rc = 5 ] && ! has "cannot fire"; result "and fires at three" $?
-cli bugs; [ "$(grep -c '^  needs    .' "$T/out")" = 11 ] && has "draft.topk 2 (now 1)"; result "aerie bugs says what each switch needs" $?
+cli bugs; [ "$(grep -c '^  needs    .' "$T/out")" = "$(grep -c '^[0-9]' "$T/out")" ] && has "draft.topk 2 (now 1)"; result "aerie bugs says what each switch needs" $?
 
 # ---- danger in the log ----
 lines hello "/bug 16267 on" "$dragons" "/set check off" hello hello "/set check on" "/bug 16267 off" hello | chat

@@ -47,7 +47,8 @@ static const char *const look[] = {
 };
 
 static const char *const fault[] = {"24617", "27360", "26513", "26512", "26966", "9279", "16267",
-                                    "27789", "41838", "17630", "39287"};
+                                    "27789", "41838", "17630", "39287", "39160", "22819", "50170",
+                                    "51756", "35208"};
 
 static void say(struct user *u, const char *line)
 {

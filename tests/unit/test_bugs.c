@@ -1,4 +1,4 @@
-/* test_bugs.c - eleven historical faults: each is named by its rule before anything is launched,
+/* test_bugs.c - historical faults: each is named by its rule before anything is launched,
  * does the damage it did with the checker off, and leaves no trace when it is off. */
 #include "tests/runtimes.h"
 
@@ -54,9 +54,9 @@ test_every_fault_is_named_before_launch_and_does_its_damage_without_the_checker(
     (void)state;
     shown = 0;
     try_on("tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a", true);
-    assert_int_equal(shown, 12); /* all but two rules of 26966, which need a frozen drafter */
+    assert_int_equal(shown, 18); /* all but two rules of 26966, which need a frozen drafter */
     try_on("tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", true);
-    assert_true(shown >= 12 + 2 + 7);
+    assert_true(shown >= 18 + 2 + 12);
     try_on(NESTLING, NESTLING_DRAFT, false);
 }
 
@@ -317,12 +317,13 @@ struct talk {
     char stop[256];
 };
 
-/* A reply under the bundled model; with faults on, without the checker. */
+/* A reply under the bundled model, beside a sequence that has no draft; with faults on, without the
+ * checker. */
 static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
                  const struct bugs *on, struct talk *t)
 {
     struct bed b;
-    struct lane l = {.tap_row = -1}, *lp = &l;
+    struct lane l = {.tap_row = -1}, other = {.tap_row = -1}, *lp = &l;
     struct err e = {0};
     *t = (struct talk){.cycles = 0};
     bed_models(&b, NESTLING, NESTLING_DRAFT);
@@ -331,8 +332,9 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
     bed_stop(&b);
     b.r.pass.check.level = bugs_any(on) ? CHECK_OFF : CHECK_ON;
     chat_prompt(&b, text, &l.tok);
+    ids_cat(&other.tok, l.tok.v, 9);
     int n = l.tok.n;
-    bool ok = true;
+    bool ok = lane_extend(&b.r, &other, 8, false, false, 1, &e);
     while (ok && l.seq.committed < n) {
         int upto = min_int(l.seq.committed + chunk, n);
         ok = lane_extend(&b.r, &l, upto, upto == n, true, s->topk, &e);
@@ -345,6 +347,7 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
     if (!ok)
         snprintf(t->stop, sizeof t->stop, "%.250s", e.msg);
     ids_cat(&t->tok, l.tok.v + n, l.tok.n - n);
+    lane_free(&b.r, &other);
     lane_free(&b.r, &l);
     bed_close(&b);
 }
@@ -387,7 +390,7 @@ static void test_draft_faults_cost_acceptance_and_leave_the_text_alone(void **st
     (void)state;
     static const struct { enum bug bug; int variant; } faults[] = {
         {BUG_DRAFT_EXPAND_OVERFLOW, 1}, {BUG_DRAFT_EXTEND_EXTENT, 1}, {BUG_DRAFT_EXTEND_EXTENT, 2},
-        {BUG_FROZEN_STALE_POOL, 2}};
+        {BUG_FROZEN_STALE_POOL, 2}, {BUG_DRAFT_GROUP_ZERO, 1}};
     const struct tree_shape shape = {5, 4, 16};
     struct talk right[N_ASKED], wrong;
     int cycles = 0;
@@ -422,7 +425,8 @@ static void test_target_faults_change_the_text(void **state)
 {
     (void)state;
     static const struct { enum bug bug; int chunk; } faults[] = {
-        {BUG_SWA_UNTRANSLATED, 64}, {BUG_PAGE_NOT_LOC, 64}};
+        {BUG_SWA_UNTRANSLATED, 64}, {BUG_PAGE_NOT_LOC, 64}, {BUG_VERIFY_FROM_ZERO, 64},
+        {BUG_PREFIX_ONE_BLOCK, 4}, {BUG_WINDOW_OF_GROUP, 64}};
     const struct tree_shape shape = {5, 4, 16};
     struct talk right[N_ASKED], wrong;
     for (int k = 0; k < N_ASKED; k++)
@@ -455,19 +459,21 @@ static void test_target_faults_change_the_text(void **state)
 
 /* ---- two runtimes in one process ------------------------------------------------------------- */
 
-/* A digest of what a runtime does: a prompt in chunks, a fork before the prompt's end, drafted
- * steps. A failure ends it and counts by its message. */
+/* A digest of what a runtime does beside a sequence without a draft: a prompt in chunks, a fork
+ * before the prompt's end, drafted steps. A failure ends it and counts by its message. */
 static uint64_t work_digest(struct runtime *r)
 {
     enum { HALF = 19, ALL = 31 };
     const struct tree_shape shape = {4, 2, 6};
-    struct lane l = {.tap_row = -1}, fork = {.tap_row = -1}, *lp = &l;
+    struct lane l = {.tap_row = -1}, fork = {.tap_row = -1}, other = {.tap_row = -1}, *lp = &l;
     struct err e = {0};
     uint64_t d = (uint64_t)kv_capacity(&r->kv, POOL_DRAFT);
     prompt_tokens(&l, ALL, r->m->cfg.vocab);
-    bool ok = true;
+    prompt_tokens(&other, 2, r->m->cfg.vocab);
+    bool ok = lane_extend(r, &other, 1, false, false, 1, &e);
     while (ok && l.seq.committed < HALF)
-        ok = lane_extend(r, &l, min_int(HALF, l.seq.committed + 3), false, true, 2, &e);
+        ok = lane_extend(r, &l, min_int(HALF, l.seq.committed + 2 + (l.seq.committed > 0)), false,
+                         true, 2, &e);
     lane_park(r, &l);
     lane_fork(r, &l, &fork);
     d = mix64(d ^ (uint64_t)fork.seq.committed);
@@ -480,6 +486,7 @@ static uint64_t work_digest(struct runtime *r)
             d = mix64(d ^ (uint64_t)pool_used(&r->kv.pool[p]));
     }
     d = mix64(d ^ hash64(e.msg, strlen(e.msg), (uint64_t)ok));
+    lane_free(r, &other);
     lane_free(r, &l);
     return d;
 }
