@@ -23,6 +23,7 @@ struct server_opts {
 struct engine_opts {
     struct server_opts server;
     const char *model, *draft; /* folders; draft: or a drafter's name (drafter.h); NULL: none */
+    const char *draft_from;    /* where a draft that nobody named was found, for people; or NULL */
     const char *device;        /* "cpu", "cuda", "auto" */
     const char *capture;       /* --eagle-capture, or NULL */
     bool require_draft;        /* a draft that does not fit is an error, not a notice */

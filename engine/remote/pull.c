@@ -677,6 +677,8 @@ static bool choose_files(struct pull *p, struct err *e)
         return want_gguf(p, e);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
         want(p, beside[i]);
+    if (!find(p, "tokenizer.json"))
+        want(p, "README.md"); /* a draft's model card names its target (pair.h) */
     if (whole)
         return want(p, "model.safetensors");
     if (!shards)

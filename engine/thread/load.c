@@ -9,6 +9,7 @@
 
 #include "engine/cycle/fit.h"
 #include "engine/run/device.h"
+#include "models/checkpoint/hub.h"
 
 static void notice(const struct engine_opts *o, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -50,6 +51,11 @@ static bool load_draft(struct loaded *l, const struct engine_opts *o, const stru
         return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
     }
     l->has_draft = drafter_load(&l->draft, o->draft, &l->model, o->capture, p, &why);
+    if (l->has_draft && o->draft_from) {
+        char *title = hub_title_in_cache(o->draft);
+        notice(o, "draft: %s, %s (--draft none: without)", title ? title : o->draft, o->draft_from);
+        free(title);
+    }
     if (l->has_draft)
         return true;
     if (o->require_draft) {

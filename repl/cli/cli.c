@@ -548,9 +548,10 @@ static bool find_named(const char **model, char **own, struct err *e)
 }
 
 /* Checks flags against each other, and fills in the bundled models when none are named. */
-static bool resolve_defaults(struct cli *c, struct err *e)
+static bool resolve_defaults(struct cli *c, int where, struct err *e)
 {
     struct engine_opts *o = &c->opt.engine;
+    bool finds = where & (IN_ENGINE | IN_DOCTOR | IN_FIT);
     if (!opts_check(o, e))
         return false;
     o->settings.verbose |= c->opt.verbose;
@@ -560,7 +561,10 @@ static bool resolve_defaults(struct cli *c, struct err *e)
     o->server.n_header = c->header.n;
     c->model_given = o->model != NULL;
     c->draft_given = o->draft != NULL;
-    if (!find_named(&o->model, &c->named[0], e) || !find_named(&o->draft, &c->named[1], e))
+    if (o->draft && !strcmp(o->draft, "none"))
+        o->draft = NULL;
+    if (!find_named(&o->model, &c->named[0], e) || !find_named(&o->draft, &c->named[1], e) ||
+        (finds && c->model_given && !c->draft_given && !cli_find_pair(c, o->model, e)))
         return false;
     c->bundled = o->server.url ? NULL : find_bundled();
     if (!c->bundled)
@@ -582,7 +586,7 @@ static bool apply_all(struct cli *c, const struct parse *p, struct err *e)
         *e = c->config_error;
         return false;
     }
-    return apply_flags(c, p, e) && check_words(p->cmd, c->n_word, e) && resolve_defaults(c, e);
+    return apply_flags(c, p, e) && check_words(p->cmd, c->n_word, e) && resolve_defaults(c, p->cmd->bit, e);
 }
 
 bool cli_read(struct cli *c, int argc, char **argv, const struct command **cmd, enum cli_task *task,
@@ -606,6 +610,7 @@ void cli_free(struct cli *c)
     free(c->draft);
     free(c->named[0]);
     free(c->named[1]);
+    pair_free(&c->pair);
     free(c->config_path);
     buf_free(&c->config);
 }

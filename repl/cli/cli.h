@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "models/draft/pair.h"
 #include "repl/repl.h"
 
 enum { MAX_TEXTS = 32 };
@@ -41,6 +42,7 @@ struct cli {
     char *bundled;            /* folder with target/ and draft/, or NULL */
     char *target, *draft;     /* paths inside it */
     char *named[2];           /* paths of a model and a draft that were named (hub.h), or NULL */
+    struct pairing pair;      /* what was found for a model that was named alone */
     char *config_path;
     struct buf config;        /* text of the config file; values point into it */
     struct err config_error;  /* doctor reports it; every other command fails with it */
@@ -97,6 +99,9 @@ struct command;
 bool cli_confine(struct cli *c, const struct command *cmd, struct err *e);
 /* Whether `aerie db ACTION FILE` makes the file. */
 bool cli_db_makes_file(const char *action);
+/* Makes `model`, which lives as long as *c, the engine's model, with the draft that is found for it
+ * (models/draft/pair.h); or, if it is a draft, makes it the draft of the target that is found. */
+bool cli_find_pair(struct cli *c, const char *model, struct err *e);
 /* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e:
  * the requested face is not possible. */
 bool cli_choose_face(struct cli *c, struct err *e);

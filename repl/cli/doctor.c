@@ -253,6 +253,22 @@ static void report_model(struct doctor *d, const char *what, const char *dir,
         report(d, V_WARN, 0, "draft", NULL, "%s", l->draft.note);
 }
 
+/* What was found of drafts that nobody named: which one is used and where it lies, and why others
+ * are not. */
+static void report_found(struct doctor *d, bool used)
+{
+    const struct pairing *p = &d->c->pair;
+    if (used && p->n)
+        report(d, V_OK, 0, "draft", NULL, "%s", p->draft[0].from);
+    for (int i = 1; i < p->n; i++)
+        report(d, V_OK, 0, "draft", NULL, "not used: %s, %s%s%s", p->draft[i].path,
+               p->draft[i].from, p->draft[i].why ? "; " : "; --draft uses it",
+               p->draft[i].why ? p->draft[i].why : "");
+    if (!p->n && !d->c->draft_given)
+        report(d, V_OK, 0, "draft", NULL, "none was found in the model's folder, beside it or "
+               "beside it in the hub's cache; --draft DIR names one");
+}
+
 /* Loads target and draft completely, as the chat does. */
 static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
 {
@@ -281,6 +297,8 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
         report(d, V_OK, 0, "draft", NULL, "%s: a drafter without weights", l.draft.kind);
     else if (ok && draft)
         report(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
+    if (ok && d->c->model_given && strcmp(what, "model") == 0)
+        report_found(d, l.has_draft);
     if (calibrate && l.has_draft && l.draft.n_capture > 0)
         check_captures(d, &l);
     engine_unload(&l);

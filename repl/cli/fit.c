@@ -119,17 +119,23 @@ int cli_fit(struct cli *c)
 {
     struct err e = {0};
     struct cli_answer a;
-    struct engine_opts o = c->opt.engine;
     const char *name = c->n_word ? c->word[0] : NULL;
     bool known = name && file_missing(name) && synthetic_known(name, NULL), fits = false;
     char *path = name && !known ? hub_find(name, &e) : NULL;
     struct fit_model s = {path, known ? name : NULL};
     if (name && !known && !path)
         return cli_fail(&e);
-    if (name) {
-        o.model = path;
-        o.draft = c->draft_given ? o.draft : NULL;
+    if (path && !c->draft_given && !is_json(path)) {
+        if (!cli_find_pair(c, path, &e)) {
+            free(path);
+            return cli_fail(&e);
+        }
+    } else if (name) {
+        c->opt.engine.model = path;
+        c->opt.engine.draft = c->draft_given ? c->opt.engine.draft : NULL;
+        c->opt.engine.draft_from = NULL;
     }
+    struct engine_opts o = c->opt.engine;
     o.headers = true;
     o.lanes = c->lanes;
     o.notice = notice;

@@ -246,8 +246,9 @@ result "fit sums up what the bundled model takes" $?
 cp "$T/out" "$T/fit"; printf '/memory\n' >"$T/script"; run -n --json --script "$T/script"
 [ "$(of result.all)" = "$all" ] && [ "$(of result.scratch)" -gt 0 ]; result "/memory says the same of the running model" $?
 expect "fit for people" 0 '^KV, sliding layers +[0-9.]+ MiB$' fit
-run fit models/nestling/target --json; weights=$(of weights); [ $rc = 0 ] && [ "$(of draft)" = 0 ] && [ "$(of all)" -lt "$all" ]
-result "a named model has no draft that was not named" $?
+run fit models/nestling/target --json; [ $rc = 0 ] && [ "$(of all)" = "$all" ]; result "a named model with the draft beside it" $?
+run fit models/nestling/target --draft none --json; weights=$(of weights); [ $rc = 0 ] && [ "$(of draft)" = 0 ] && [ "$(of all)" -lt "$all" ]
+result "and without" $?
 run fit models/nestling/target/config.json --json; [ "$(of weights)" = "$weights" ]; result "its config alone says the same" $?
 run fit gpt-oss-20b --context 131072 --json; full=$(of full); more=$(of kv.bf16)
 [ "$(of kv.bf16)" -gt 3221225472 ] && [ "$(of kv.bf16)" -lt 3435973837 ] && [ "$(of context)" = 131072 ]

@@ -98,6 +98,44 @@ done
 run run -n -m Acme/Other hi; says 'Acme/Other: there is no'; result "the same for a chat" $?
 run run -n --draft Acme/Other hi; says 'Acme/Other: there is no'; result "a draft by name" $?
 
+# ---- a draft finds its model, and a model its draft
+head() { local f; for f in models/nestling/draft/*; do put "$HF_HUB_CACHE" "$1" $one "$f" "${f##*/}"; done; ref "$HF_HUB_CACHE" "$1" main $one; }
+card() { printf -- '---\nlicense: mit\nbase_model:\n  - "%s"\ntags: [a]\n---\nbase_model: Acme/Other\n' "$2" >"$T/card"; put "$HF_HUB_CACHE" "$1" $one "$T/card" README.md; }
+fits() { run fit "$@"; [ "$rc" = 0 ]; }
+drafted() { fits "$1" && grep -q "^draft's weights" "$T/out" && grep -qF -- "$2" "$T/out"; }
+nest "$HF_HUB_CACHE" Pair/Nest-8m-it $one; ref "$HF_HUB_CACHE" Pair/Nest-8m-it main $one; : >"$T/out"
+fits Pair/Nest-8m-it && ! grep -q "draft's" "$T/out"; result "no draft is there" $?
+head Pair/EAGLE3-nest-8m-bf16
+fits Pair/Nest-8m-it && ! grep -q "draft's" "$T/out"; result "a draft that is called like another model is not used" $?
+head Quux/EAGLE3-nest-8m-it-bf16
+drafted Pair/Nest-8m-it 'draft: Quux/EAGLE3-nest-8m-it-bf16, found in the hub'; result "a draft of the cache that is called like the model" $?
+drafted Quux/EAGLE3-nest-8m-it-bf16 'it is a draft of Pair/Nest-8m-it'; result "this draft alone finds its model" $?
+fits Pair/Nest-8m-it --draft none && ! grep -q "draft's" "$T/out"; result "--draft none" $?
+head Zed/wolf; card Zed/wolf Pair/nest-8m-IT
+drafted Pair/Nest-8m-it 'draft: Zed/wolf, found'; result "a draft whose model card names the model comes first" $?
+for f in config.json model.safetensors; do put "$HF_HUB_CACHE" Aaa/nest-8m-it-eagle3 $one "tests/golden/eagle3-gptoss-a/$f" $f; done
+card Aaa/nest-8m-it-eagle3 Pair/Nest-8m-it
+run doctor -m Pair/Nest-8m-it
+grep -q 'draft .*models--Zed--wolf.*MiB' "$T/out" && grep -q 'draft .*it names the model' "$T/out" &&
+    grep -q 'not used: .*Aaa--nest-8m-it-eagle3.* does not fit the target: vocab_size is 512, expected 4096' "$T/out" &&
+    grep -q 'not used: .*Quux--.*; --draft uses it' "$T/out"; result "doctor names the drafts, and why one does not fit" $?
+head Quux/lost; card Quux/lost Acme/Other
+fits Quux/lost; says 'is a draft (LlamaForCausalLMEagle3) for Acme/Other, which is neither beside it nor in' 'aerie pull Acme/Other fetches it' 'expected -m MODEL --draft DRAFT'; result "a draft whose model is not there names it" $?
+rm "$HF_HUB_CACHE/models--Quux--lost/snapshots/$one/README.md"
+fits Quux/lost; says 'is a draft (LlamaForCausalLMEagle3) that does not say for which model'; result "a draft that names no model" $?
+pair=$T/models; mkdir -p "$pair/nest" "$pair/apart/x"; cp -r models/nestling/target "$pair/nest/"; cp -r models/nestling/draft "$pair/nest/"
+drafted "$pair/nest" 'found beside the model'; result "a folder with target/ and draft/" $?
+drafted "$pair/nest/target" "$pair/nest/draft"; result "target/ with draft/ beside it" $?
+drafted "$pair/nest/draft" "it is a draft of $pair/nest/target"; result "draft/ with target/ beside it" $?
+cp -r models/nestling/target "$pair/apart/nest-2"; cp -r models/nestling/draft "$pair/apart/x/wolf"
+sed -i "s|^{|{ \"speculators_config\": {\"verifier\": {\"name_or_path\": \"$pair/apart/nest-2\"}}, \"norm_before_residual\": false,|" "$pair/apart/x/wolf/config.json"
+drafted "$pair/apart/x/wolf" "it is a draft of $pair/apart/nest-2"; result "a verifier that is a path" $?
+fits "$pair/apart/nest-2" && ! grep -q "draft's" "$T/out"; result "which does not find the draft elsewhere" $?
+mv "$pair/apart/x/wolf" "$pair/apart/nest-2/wolf"
+drafted "$pair/apart/nest-2" "found in the model's folder"; result "a draft in the model's folder, whatever its name is" $?
+run run -n -m "$pair/nest/draft" hi
+[ "$rc" = 0 ] && [ -s "$T/out" ] && [ "$(cat "$T/err")" = "aerie: draft: $pair/nest/draft, it is a draft of $pair/nest/target (--draft none: without)" ]; result "a chat of a draft: one line says what was loaded" $?
+
 # ---- what the model is called
 nest "$HF_HUB_CACHE" Acme/Nest $one; rm "$model/snapshots/$one/model.safetensors.index.json"
 "$AERIE" serve --port 0 -n -m Acme/Nest >"$T/log" 2>"$T/err" & server=$!

@@ -1,0 +1,530 @@
+/* pair.c - see pair.h. */
+#include "models/draft/pair.h"
+
+#include "kernels/ascii.h"
+#include "models/checkpoint/gguf.h"
+#include "models/checkpoint/hub.h"
+#include "models/checkpoint/json.h"
+#include "models/models.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_ENTRIES = 4096, CARD = 16 << 10, SAYS = 4, NAME = 160 };
+
+/* ---- names ---- */
+
+/* Words that say how a model is stored, or that it is a draft, and not which one it is. Of a name
+ * such as Q4_K_M only the beginning is compared. */
+static bool is_aside(const char *word, size_t n)
+{
+    static const char *const words[] = {
+        "eagle3", "eagle", "dflash", "assistant", "speculator", "speculators", "draft", "drafter",
+        "mtp", "head", "target", "gguf", "bf16", "fp16", "f16", "f32", "fp8", "nvfp4", "mxfp4",
+        "int4", "int8", "w4a16", "w8a8", "w8a16", "dynamic", "block", "qat"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && ascii_same_n(word, words[i], n))
+            return true;
+    size_t q = n && (word[0] | 32) == 'i' ? 1 : 0; /* q4_0, iq4_nl */
+    return n > q + 1 && (word[q] | 32) == 'q' && word[q + 1] >= '1' && word[q + 1] <= '8';
+}
+
+/* The words of a path's or a repository's last part that say which model it is, joined by '-'. */
+static void bare(const char *name, char out[NAME])
+{
+    size_t end = strlen(name), at, n = 0;
+    while (end > 1 && name[end - 1] == '/')
+        end--;
+    for (at = end; at && name[at - 1] != '/';)
+        at--;
+    while (at < end) {
+        size_t word = at;
+        while (word < end && !strchr("-. ", name[word]))
+            word++;
+        if (word > at && !is_aside(name + at, word - at) && n + (word - at) + 1 < NAME) {
+            n += (size_t)snprintf(out + n, NAME - n, "%s%.*s", n ? "-" : "", (int)(word - at),
+                                  name + at);
+        }
+        at = word + 1;
+    }
+    out[n] = '\0';
+}
+
+static bool same_model(const char *a, const char *b)
+{
+    char x[NAME], y[NAME];
+    bare(a, x);
+    bare(b, y);
+    return ascii_same(x, y);
+}
+
+static bool is_nameless(const char *name)
+{
+    char x[NAME];
+    bare(name, x);
+    return !x[0];
+}
+
+/* The name of a path: of the repository in the hub's cache, else the path's last part. */
+static char *name_of(const char *path)
+{
+    char *title = hub_title_in_cache(path);
+    if (title) {
+        title[strcspn(title, ":")] = '\0';
+        return title;
+    }
+    const char *slash = strrchr(path, '/');
+    return xstrdup(slash && slash[1] ? slash + 1 : path);
+}
+
+/* ---- what a checkpoint says of itself ---- */
+
+struct says {
+    bool draft;       /* it is one */
+    char kind[64];    /* of a draft: its architecture, for people */
+    char *target[SAYS]; /* names or paths of the target */
+    int n;
+};
+
+static void says_free(struct says *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->target[i]);
+    *s = (struct says){0};
+}
+
+static void add_target(struct says *s, const char *name, size_t n)
+{
+    if (n && s->n < SAYS)
+        s->target[s->n++] = xasprintf("%.*s", (int)(n < 1024 ? n : 1024), name);
+}
+
+static bool has_word(const char *s, const char *const *words)
+{
+    for (; *words; words++)
+        if (ascii_contains(s, *words))
+            return true;
+    return false;
+}
+
+static void read_config(const json_t *top, struct says *s)
+{
+    static const char *const classes[] = {"eagle3", "dflash", "speculator", "draftmodel",
+                                          "gemma4assistant", "gemma4unifiedassistant", NULL};
+    static const char *const keys[] = {"speculators_config", "speculators_model_type",
+                                       "eagle_config", "dflash_config", "draft_vocab_size",
+                                       "truncated_vocab_size"};
+    const char *type = json_string_value(json_object_get(top, "model_type"));
+    const char *class = json_string_value(json_array_get(json_object_get(top, "architectures"),
+                                                         0));
+    const json_t *verifier = json_object_get(json_object_get(top, "speculators_config"),
+                                             "verifier");
+    const char *target = json_string_value(json_object_get(verifier, "name_or_path"));
+    s->draft = (class && has_word(class, classes)) ||
+               (type && (!strcmp(type, "gemma4_assistant") ||
+                         !strcmp(type, "gemma4_unified_assistant")));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        s->draft |= json_object_get(top, keys[i]) != NULL;
+    snprintf(s->kind, sizeof s->kind, "%.60s", show(class ? class : type ? type : "a draft").s);
+    if (target)
+        add_target(s, target, strlen(target));
+}
+
+/* base_model of the YAML between two lines of "---" at the beginning of a model card: a name behind
+ * the colon, or a list of them, one a line. */
+static void read_card(const char *folder, struct says *s)
+{
+    static const char key[] = "base_model:";
+    char *path = xasprintf("%s/README.md", folder), line[1024];
+    FILE *f = fopen(path, "r");
+    bool listed = false, first = true;
+    free(path);
+    for (long left = CARD; f && left > 0 && fgets(line, sizeof line, f); first = false) {
+        left -= (long)strlen(line);
+        bool edge = !strncmp(line, "---", 3);
+        if (edge != first)
+            break;
+        const char *p = line;
+        if (!strncmp(line, key, sizeof key - 1)) {
+            p += sizeof key - 1;
+            listed = true;
+        } else if (listed && strspn(line, " ") != strcspn(line, "-")) {
+            listed = false;
+        }
+        p += strspn(p, " \t-\"'");
+        if (listed)
+            add_target(s, p, strcspn(p, " \t\"'#\r\n"));
+    }
+    if (f)
+        fclose(f);
+}
+
+static void add_text(const struct gguf *g, const char *key, struct says *s)
+{
+    struct gguf_text t = {NULL, 0};
+    if (gguf_string(g, key, &t, &(struct err){0}) && t.p && !memchr(t.p, '\0', t.n))
+        add_target(s, t.p, t.n);
+}
+
+static bool read_gguf(const char *path, struct says *s)
+{
+    static const char *const drafts[] = {"eagle3", "dflash", "gemma4-assistant"};
+    struct gguf *g = gguf_open(path, &(struct err){0});
+    struct gguf_text arch = {"", 0};
+    if (!g)
+        return false;
+    gguf_string(g, "general.architecture", &arch, &(struct err){0});
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++)
+        if (arch.n == strlen(drafts[i]) && !memcmp(arch.p, drafts[i], arch.n)) {
+            s->draft = true;
+            snprintf(s->kind, sizeof s->kind, "%s", drafts[i]);
+        }
+    add_text(g, "general.base_model.0.repo_url", s);
+    add_text(g, "general.base_model.0.name", s);
+    gguf_close(g);
+    return true;
+}
+
+/* Fills *s, which says_free() frees. False: there is no checkpoint at the path, or it cannot be
+ * read. */
+static bool ask(const char *path, struct says *s)
+{
+    *s = (struct says){0};
+    if (gguf_is(path))
+        return read_gguf(path, s);
+    bool absent = false;
+    char *config = xasprintf("%s/config.json", path);
+    json_t *top = json_open(config, &absent, &(struct err){0});
+    free(config);
+    if (!top)
+        return false;
+    read_config(top, s);
+    json_decref(top);
+    if (s->draft && !s->n)
+        read_card(path, s);
+    return true;
+}
+
+static bool is_target(const char *path)
+{
+    struct says s;
+    bool there = ask(path, &s), draft = s.draft;
+    says_free(&s);
+    return there && !draft;
+}
+
+/* ---- folders ---- */
+
+struct entries {
+    char **path;
+    int n;
+};
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* What lies in a folder, in ascending order, but for hidden entries. */
+static struct entries list(const char *folder)
+{
+    struct entries l = {0};
+    DIR *d = opendir(folder);
+    for (struct dirent *x; d && l.n < MOST_ENTRIES && (x = readdir(d));) {
+        if (x->d_name[0] == '.')
+            continue;
+        l.path = xrealloc(l.path, (size_t)l.n + 1, sizeof *l.path);
+        l.path[l.n++] = xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
+                                  x->d_name);
+    }
+    if (d)
+        closedir(d);
+    if (l.n)
+        qsort(l.path, (size_t)l.n, sizeof *l.path, by_path);
+    return l;
+}
+
+/* The models of the hub's cache, each at the path that its name finds. */
+static struct entries list_cache(void)
+{
+    static const char before[] = "models--";
+    char *cache = hub_cache();
+    struct entries all = list(cache), found = {0};
+    for (int i = 0; i < all.n; i++) {
+        const char *last = strrchr(all.path[i], '/') + 1;
+        const char *org = !strncmp(last, before, sizeof before - 1) ? last + sizeof before - 1
+                                                                    : "";
+        const char *gap = strstr(org, "--");
+        char *name = gap ? xasprintf("%.*s/%s", (int)(gap - org), org, gap + 2) : NULL;
+        char *path = name ? hub_find(name, &(struct err){0}) : NULL;
+        free(name);
+        free(all.path[i]);
+        if (path)
+            all.path[found.n++] = path;
+    }
+    found.path = all.path;
+    free(cache);
+    return found;
+}
+
+static void entries_free(struct entries *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->path[i]);
+    free(l->path);
+}
+
+/* The folder in which a path lies. The caller frees. */
+static char *parent_of(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *last = strrchr(path, '/');
+    if (n == strlen(path) && !last)
+        return xstrdup(".");
+    while (n && path[n - 1] != '/')
+        n--;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n ? xasprintf("%.*s", (int)n, path) : xstrdup(".");
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* ---- the drafts of a target ---- */
+
+struct looking {
+    struct pairing *p;
+    const char *target; /* path */
+    char *name;         /* name_of() it */
+};
+
+enum rank { CARRIED, NAMES, CALLED }; /* in order of preference */
+
+/* Adds a draft behind those of its rank or a better one. */
+static void keep(struct pairing *p, enum rank rank, const char *path, char *from)
+{
+    int at = p->n;
+    for (int i = 0; i < p->n; i++)
+        if (same_file(p->draft[i].path, path)) {
+            free(from);
+            return;
+        }
+    p->draft = xrealloc(p->draft, (size_t)p->n + 1, sizeof *p->draft);
+    for (; at > 0 && p->draft[at - 1].rank > (int)rank; at--)
+        p->draft[at] = p->draft[at - 1];
+    p->draft[at] = (struct found_draft){.path = xstrdup(path), .from = from, .rank = (int)rank};
+    p->n++;
+}
+
+/* Whether the draft names the target, by what it says or, if it says nothing, by its name. */
+static bool means_target(const struct looking *l, const char *path, const struct says *s)
+{
+    char *name = name_of(path);
+    bool same = !s->n && same_model(name, l->name);
+    for (int i = 0; i < s->n; i++)
+        same |= same_model(s->target[i], l->name) || same_file(s->target[i], l->target);
+    free(name);
+    return same;
+}
+
+/* Keeps a draft that lies in the model's folder (carried), or one elsewhere that means the model:
+ * `place` says where, for people. */
+static void look(struct looking *l, const char *path, bool carried, const char *place)
+{
+    struct says s;
+    if (same_file(path, l->target) || !ask(path, &s))
+        return;
+    if (s.draft && (carried || means_target(l, path, &s)))
+        keep(l->p, carried ? CARRIED : s.n ? NAMES : CALLED, path,
+             xasprintf("found %s%s", place, carried ? "" : s.n ? ": it names the model"
+                                                               : ": it is called like the model"));
+    says_free(&s);
+}
+
+static void look_in(struct looking *l, struct entries *all, bool carried, const char *place)
+{
+    for (int i = 0; i < all->n; i++)
+        look(l, all->path[i], carried, place);
+    entries_free(all);
+}
+
+static void find_drafts(struct looking *l)
+{
+    bool folder = is_folder(l->target);
+    char *title = hub_title_in_cache(l->target), *parent = parent_of(l->target);
+    struct entries in = list(folder ? l->target : parent);
+    if (folder || title) /* beside a GGUF elsewhere, anything may lie */
+        look_in(l, &in, true, "in the model's folder");
+    else
+        entries_free(&in);
+    if (title) {
+        struct entries cache = list_cache();
+        if (!is_nameless(l->name))
+            look_in(l, &cache, false, "in the hub's cache");
+        else
+            entries_free(&cache);
+    } else {
+        struct entries beside = list(parent);
+        look_in(l, &beside, false, "beside the model");
+    }
+    free(title);
+    free(parent);
+}
+
+/* Tries each of several drafts; those that fit come first. */
+static void try_fit(struct pairing *p, const char *target)
+{
+    struct model m = {0};
+    struct loading headers = {.use = READ_HEADERS};
+    if (p->n < 2 || !model_load(&m, target, &headers, &(struct err){0}))
+        return;
+    int fit = 0;
+    for (int i = 0; i < p->n; i++) {
+        struct draft d = {0};
+        struct err why = {0};
+        if (!draft_load(&d, p->draft[i].path, &m, NULL, &headers, &why)) {
+            p->draft[i].why = xstrdup(why.msg);
+            continue;
+        }
+        draft_free(&d);
+        struct found_draft good = p->draft[i];
+        memmove(&p->draft[fit + 1], &p->draft[fit], (size_t)(i - fit) * sizeof good);
+        p->draft[fit++] = good;
+    }
+    model_free(&m);
+}
+
+/* ---- the target of a draft ---- */
+
+/* Whether the draft's words mean the model at `path`. */
+static bool means(const struct says *s, const char *draft, const char *path)
+{
+    char *name = name_of(path), *own = name_of(draft);
+    bool yes = !s->n && same_model(own, name);
+    for (int i = 0; i < s->n; i++)
+        yes |= same_model(s->target[i], name) || same_file(s->target[i], path);
+    free(own);
+    free(name);
+    return yes;
+}
+
+static char *first_meant(struct entries *all, const struct says *s, const char *draft)
+{
+    char *found = NULL;
+    for (int i = 0; i < all->n && !found; i++)
+        if (!same_file(all->path[i], draft) && means(s, draft, all->path[i]) &&
+            is_target(all->path[i]))
+            found = xstrdup(all->path[i]);
+    entries_free(all);
+    return found;
+}
+
+static char *find_target(const char *draft, const struct says *s)
+{
+    char *title = hub_title_in_cache(draft), *parent = parent_of(draft), *found = NULL;
+    if (!title && is_target(parent))
+        found = xstrdup(parent);
+    struct entries beside = list(parent);
+    if (!found && !title)
+        found = first_meant(&beside, s, draft);
+    else
+        entries_free(&beside);
+    for (int i = 0; i < s->n && !found; i++) { /* a path, or a name of the cache */
+        found = hub_find(s->target[i], &(struct err){0});
+        if (found && !is_target(found)) {
+            free(found);
+            found = NULL;
+        }
+    }
+    if (!found && (s->n || !is_nameless(draft))) {
+        struct entries cache = list_cache();
+        found = first_meant(&cache, s, draft);
+    }
+    free(parent);
+    free(title);
+    return found;
+}
+
+static bool no_target(const char *draft, const struct says *s, struct err *e)
+{
+    struct hub_name n = {0};
+    char *cache = hub_cache();
+    const char *target = s->n ? s->target[0] : NULL;
+    bool hub = target && hub_read_name(target, &n);
+    if (!target)
+        err_set(e, ERR_MODEL, "%s: is a draft (%s) that does not say for which model, and none of "
+                "its name lies beside it or in %s: expected -m MODEL --draft DRAFT",
+                show_path(draft).s, s->kind, show_path(cache).s);
+    else
+        err_set(e, ERR_MODEL, "%s: is a draft (%s) for %s, which is neither beside it nor in %s%s%s"
+                "%s: expected -m MODEL --draft DRAFT", show_path(draft).s, s->kind, show(target).s,
+                show_path(cache).s, hub ? " (aerie pull " : "", hub ? target : "",
+                hub ? " fetches it)" : "");
+    if (hub)
+        hub_name_free(&n);
+    free(cache);
+    return false;
+}
+
+/* ---- both ---- */
+
+static bool from_draft(const char *draft, const struct says *s, struct pairing *p, struct err *e)
+{
+    p->model = find_target(draft, s);
+    if (!p->model)
+        return no_target(draft, s, e);
+    char *title = hub_title_in_cache(p->model);
+    keep(p, NAMES, draft, xasprintf("it is a draft of %s", show_path(title ? title : p->model).s));
+    free(title);
+    return true;
+}
+
+bool pair_find(const char *path, struct pairing *p, struct err *e)
+{
+    struct says s;
+    *p = (struct pairing){0};
+    char *inner = xasprintf("%s/target", path);
+    if (!ask(path, &s) && is_target(inner))
+        p->model = xstrdup(inner);
+    free(inner);
+    bool ok = true;
+    if (s.draft) {
+        ok = from_draft(path, &s, p, e);
+    } else {
+        const char *target = p->model ? p->model : path;
+        struct looking l = {p, target, name_of(target)};
+        find_drafts(&l);
+        try_fit(p, target);
+        free(l.name);
+    }
+    says_free(&s);
+    return ok;
+}
+
+void pair_free(struct pairing *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        free(p->draft[i].path);
+        free(p->draft[i].from);
+        free(p->draft[i].why);
+    }
+    free(p->draft);
+    free(p->model);
+    *p = (struct pairing){0};
+}

@@ -1,0 +1,35 @@
+/* pair.h - finds the draft of a target, and the target of a draft, where nobody named it.
+ *
+ * A draft lies in its target's folder (any folder in it, or a file beside a GGUF of the hub's
+ * cache), beside the target, or in the cache beside the target's repository. Beside it, a draft
+ * counts if it names the target: speculators_config.verifier.name_or_path of its config, base_model
+ * of its model card (README.md) or of a GGUF's metadata; if it says nothing, the names of folders
+ * are compared without words such as eagle3, assistant, draft, bf16 and Q4_K_M.
+ *
+ * Only configs, model cards and headers are read. Nothing is fetched or written.
+ */
+#ifndef AERIE_MODELS_PAIR_H
+#define AERIE_MODELS_PAIR_H
+
+#include "kernels/base.h"
+
+struct found_draft {
+    char *path; /* folder or GGUF file */
+    char *from; /* where it was found, for people */
+    char *why;  /* why it does not fit the target, for people; NULL: it fits, or it is the only one,
+                   which was not tried */
+    int rank;   /* pair.c's */
+};
+
+struct pairing {
+    char *model;               /* the target; NULL: `path` is the target as it stands */
+    struct found_draft *draft; /* (n) in order of preference, those that fit first */
+    int n;
+};
+
+/* Fills *p for a model or draft at a path that hub_find() returned. False and *e (ERR_MODEL): the
+ * path is a draft, and its target is not there; the message names it. */
+bool pair_find(const char *path, struct pairing *p, struct err *e);
+void pair_free(struct pairing *p); /* accepts a zeroed one */
+
+#endif
