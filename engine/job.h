@@ -13,7 +13,7 @@
 #ifndef AERIE_JOB_H
 #define AERIE_JOB_H
 
-#include "kernels/base.h"
+#include "engine/settings.h"
 
 enum { JOB_TOP = 20 };
 
@@ -23,6 +23,7 @@ struct job_ask {
     struct ids prompt; /* at least 1, ids of the vocabulary */
     float temperature, top_p, min_p;
     int top_k;         /* 0: all */
+    struct penalties penalties;
     uint64_t seed;
     int most;          /* tokens of the reply; 0: none, the prompt alone; -1: what the context
                           holds */

@@ -2,6 +2,7 @@
 #include "engine/settings.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,19 @@ static const struct option table[] = {
      .served = ANY_SERVER},
     {"min_p", "0 .. 1", "drop tokens below this share of the likeliest one",
      OPT_REAL, AT(min_p), 0, 1, .may = MAY_SAMPLE, .what_if = true, .served = NO_OPENAI},
+    {"presence_penalty", "-2 .. 2", "subtracted from the logits of tokens that the reply has",
+     OPT_REAL, AT(presence_penalty), -2, 2, .may = MAY_SAMPLE, .what_if = true,
+     .served = ANY_SERVER},
+    {"frequency_penalty", "-2 .. 2", "the same, times how often the reply has the token",
+     OPT_REAL, AT(frequency_penalty), -2, 2, .may = MAY_SAMPLE, .what_if = true,
+     .served = ANY_SERVER},
+    {"repetition_penalty", "0.01 .. 100", "divides positive logits of tokens in prompt and reply",
+     OPT_REAL, AT(repetition_penalty), 0.01, 100, .usual = 1, .may = MAY_SAMPLE, .what_if = true,
+     .served = NO_OPENAI},
+    {"logit_bias", "ID:BIAS,ID:BIAS with a bias of -100 .. 100, or none",
+     "added to the logits of single tokens",
+     OPT_BIAS, AT(logit_bias), -100, 100, .may = MAY_SAMPLE, .what_if = true,
+     .served = ANY_SERVER},
     {"seed", "0 .. 9007199254740991", "where the random numbers start",
      OPT_I64, AT(seed), 0, 9007199254740991.0, .usual = 1, .may = MAY_SAMPLE, .what_if = true,
      .served = ANY_SERVER},
@@ -192,6 +206,37 @@ static bool store_shape(struct settings *s, const char *text)
     return true;
 }
 
+/* "12:-1.5,7:3", or "none". */
+static bool read_bias(const struct option *o, const char *text, struct logit_bias *out)
+{
+    struct logit_bias got = {0};
+    if (!strcmp(text, "none"))
+        text = "";
+    while (*text) {
+        char number[64];
+        size_t n = strcspn(text, ","), colon = strcspn(text, ":");
+        int64_t id;
+        double by;
+        if (n >= sizeof number || colon >= n || got.n == MOST_BIAS)
+            return false;
+        memcpy(number, text, n);
+        number[n] = number[colon] = '\0';
+        if (!read_int(number, &id) || id < 0 || id > INT32_MAX ||
+            !read_real(number + colon + 1, &by) || !in_range(o, by))
+            return false;
+        for (int i = 0; i < got.n; i++)
+            if (got.id[i] == (int32_t)id)
+                return false;
+        got.id[got.n] = (int32_t)id;
+        got.by[got.n++] = (float)by + 0.f;
+        text += n;
+        if (*text == ',' && !*++text)
+            return false;
+    }
+    *out = got;
+    return true;
+}
+
 bool option_read(const struct option *o, void *in, const char *text)
 {
     void *at = (char *)in + o->at;
@@ -233,6 +278,7 @@ bool option_read(const struct option *o, void *in, const char *text)
         return true;
     case OPT_TEXT: *(const char **)at = text; return true;
     case OPT_SHAPE: return store_shape(in, text);
+    case OPT_BIAS: return read_bias(o, text, at);
     }
     return false;
 }
@@ -260,6 +306,21 @@ static void print_real(double v, struct buf *out)
             break;
     }
     buf_str(out, text);
+}
+
+static void print_bias(const struct logit_bias *b, struct buf *out)
+{
+    char text[40];
+    for (int i = 0; i < b->n; i++) {
+        for (int digits = 3; digits <= 9; digits++) { /* 3: -100 has no exponent */
+            snprintf(text, sizeof text, "%.*g", digits, (double)b->by[i]);
+            if (strtof(text, NULL) == b->by[i])
+                break;
+        }
+        buf_printf(out, "%s%d:%s", i ? "," : "", (int)b->id[i], text);
+    }
+    if (b->n == 0)
+        buf_str(out, "none");
 }
 
 /* The i-th word of "a|b|c". */
@@ -294,6 +355,7 @@ void option_print(const struct option *o, const void *in, struct buf *out)
         else
             buf_printf(out, "%d-%d-%d", s->steps, s->topk, s->nodes);
         break;
+    case OPT_BIAS: print_bias(at, out); break;
     }
 }
 
@@ -320,19 +382,36 @@ bool settings_parse(struct settings *s, const char *lines, struct err *e)
     int number = 0;
     while (*lines) {
         size_t n = strcspn(lines, "\n"), name = strcspn(lines, "=\n");
-        char line[256];
         number++;
-        if (n >= sizeof line || (n && name == n))
+        if (n && name == n)
             return err_set(e, ERR_USAGE, "line %d: expected name=value", number);
-        memcpy(line, lines, n);
-        line[n] = '\0';
+        char *line = xasprintf("%.*s", n < INT_MAX ? (int)n : INT_MAX, lines);
+        bool ok = true;
         if (n) {
             line[name] = '\0';
-            if (!settings_set(&got, line, line + name + 1, e))
-                return err_prefix(e, "line %d", number);
+            ok = settings_set(&got, line, line + name + 1, e);
         }
+        free(line);
+        if (!ok)
+            return err_prefix(e, "line %d", number);
         lines += n + (lines[n] == '\n');
     }
     *s = got;
     return true;
+}
+
+/* ---- penalties ---- */
+
+bool penalties_any(const struct penalties *p)
+{
+    bool repetition = p->repetition != 1 && p->repetition != 0;
+    return p->presence != 0 || p->frequency != 0 || repetition || p->bias.n > 0;
+}
+
+void settings_penalties(const struct settings *s, struct penalties *out)
+{
+    *out = (struct penalties){.presence = (float)s->presence_penalty,
+                              .frequency = (float)s->frequency_penalty,
+                              .repetition = (float)s->repetition_penalty,
+                              .bias = s->logit_bias};
 }

@@ -36,10 +36,21 @@ enum effort { EFFORT_AUTO, EFFORT_NONE, EFFORT_LOW, EFFORT_MEDIUM, EFFORT_HIGH }
  * told. */
 const char *effort_name(enum effort f);
 
+/* Added to the logits of single tokens before a token is chosen; ids are distinct. */
+enum { MOST_BIAS = 300 };
+struct logit_bias {
+    int n;
+    int32_t id[MOST_BIAS];
+    float by[MOST_BIAS];
+};
+
 struct settings {
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
     double top_p, min_p;
+    /* What struct penalties says, in doubles. */
+    double presence_penalty, frequency_penalty, repetition_penalty;
+    struct logit_bias logit_bias;
     int64_t seed;
     int max_tokens; /* of one reply; 0: up to the context's end */
     bool spec;      /* draft at all */
@@ -87,6 +98,7 @@ enum option_kind {
     OPT_TEXT,  /* const char *: a path or a name */
     OPT_PART,  /* int, min .. max: a part of the draft's shape (struct settings only) */
     OPT_SHAPE, /* all parts of the draft's shape, or auto (struct settings only) */
+    OPT_BIAS,  /* struct logit_bias: "ID:BIAS,ID:BIAS", each bias min .. max; empty: none */
 };
 
 struct option {
@@ -118,6 +130,17 @@ int word_index(const char *words, const char *text);
 bool option_read(const struct option *o, void *in, const char *text);
 /* Appends the value as text that option_read() takes back; a text that is NULL is empty. */
 void option_print(const struct option *o, const void *in, struct buf *out);
+
+/* What changes the logits before a token is chosen, in vLLM's order: the bias is added; the logit of
+ * a token of the prompt or the reply is divided by `repetition` if positive, else multiplied by it;
+ * for a token that the reply has n > 0 times, presence + n * frequency is subtracted. */
+struct penalties {
+    float presence, frequency; /* 0: none */
+    float repetition;          /* > 0; 1: none, and 0, too */
+    struct logit_bias bias;
+};
+bool penalties_any(const struct penalties *p); /* whether a logit changes at all */
+void settings_penalties(const struct settings *s, struct penalties *out);
 
 void settings_init(struct settings *s); /* the program's defaults */
 int settings_count(void);

@@ -315,6 +315,24 @@ struct k_sample {
     kbuf p;   /* (rows) f32 out, probability of the id under the filtered distribution */
 };
 
+/* One changed logit: x + bias; then x / rep if that is positive, else x * rep; then x - less; each
+ * rounded to float32. */
+struct k_change {
+    int32_t row; /* of the rows; every row for the first `every` changes, which ignore it */
+    int32_t id;
+    float bias, rep, less;
+};
+/* Copies rows of logits and changes some: dst[r][i] is -inf where bit i of row r of `banned` is set,
+ * else what the change of (r, i), or else that of i for every row, makes of src[r][i], or
+ * src[r][i]. */
+struct k_adjust {
+    int rows, n, changes, every; /* of the changes the first `every` are for every row, their ids
+                                    distinct; the pairs (row, id) of the others are distinct, too */
+    kbuf src, dst; /* (rows, n) */
+    kbuf banned;   /* (rows, (n + 31) / 32) u32, or absent */
+    kbuf change;   /* (changes) struct k_change, or absent if there are none */
+};
+
 /* logp[i] = log softmax of logits[row[i]] at id[i], at temperature 1 */
 struct k_logp {
     int pairs, n, rows;
@@ -528,6 +546,7 @@ struct kernels {
     void (*gather)(struct kdev *d, const struct k_gather *a);
     void (*topk)(struct kdev *d, const struct k_topk *a);
     void (*sample)(struct kdev *d, const struct k_sample *a);
+    void (*adjust)(struct kdev *d, const struct k_adjust *a);
     void (*logp)(struct kdev *d, const struct k_logp *a);
     void (*read)(struct kdev *d, const struct k_read *a);
     void (*move)(struct kdev *d, const struct k_move *a);

@@ -1,6 +1,8 @@
 /* accept.c - see accept.h. */
 #include "engine/cycle/accept.h"
 
+#include "engine/cycle/steer.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -179,19 +181,31 @@ void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_
 
 /* ---- on the device, operation by operation --------------------------------------------------- */
 
-/* Draws for rows [first, first + n) of the logits: the uniform of a row depends on its depth. */
+/* Draws for n dense rows of logits with their uniforms. */
+static void sample(struct runtime *r, const struct lane *l, kbuf logits, int n, const float *u,
+                   int32_t *ids)
+{
+    r->dev.k->put(r->dev.d, r->u, u, (size_t)n * 4);
+    r->dev.k->sample(r->dev.d, &(struct k_sample){.rows = n, .n = r->m->cfg.vocab,
+                                                  .logits = logits, .mask = r->mask, .how = l->how,
+                                                  .u = r->u, .ids = r->ids, .p = r->p});
+    r->dev.k->get(r->dev.d, ids, r->ids, (size_t)n * 4);
+}
+
+/* Draws for rows [first, first + n) of the logits, which are those of the tree's nodes (t NULL: one
+ * row, that of the last token): the uniform of a row depends on its depth. */
 static void sample_rows(struct runtime *r, const struct lane *l, int first, int n,
-                        const int8_t *depth, int32_t *ids, float *u)
+                        const struct tree *t, int32_t *ids, float *u)
 {
     size_t v = (size_t)r->m->cfg.vocab * 4;
     for (int i = 0; i < n; i++)
-        u[i] = lane_uniform(l, depth[i]);
-    r->dev.k->put(r->dev.d, r->u, u, (size_t)n * 4);
-    r->dev.k->sample(r->dev.d, &(struct k_sample){
-        .rows = n, .n = r->m->cfg.vocab,
-        .logits = kbuf_at(r->logits, (size_t)first * v, (size_t)n * v), .mask = r->mask,
-        .how = l->how, .u = r->u, .ids = r->ids, .p = r->p});
-    r->dev.k->get(r->dev.d, ids, r->ids, (size_t)n * 4);
+        u[i] = lane_uniform(l, t ? t->depth[i] : 0);
+    if (!l->steer)
+        sample(r, l, kbuf_at(r->logits, (size_t)first * v, (size_t)n * v), n, u, ids);
+    for (int i = 0, some; l->steer && i < n; i += some) {
+        some = min_int(n - i, STEER_ROWS);
+        sample(r, l, steer_rows(r, l, t, i, first + i, some), some, u + i, ids + i);
+    }
 }
 
 /* The k best of n dense rows of logits. */
@@ -313,7 +327,7 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     int32_t choice[TREE_MAX], row[MAX_STEPS + 1];
     float u[TREE_MAX], node_logp[TREE_MAX];
     struct best_logits best;
-    sample_rows(r, l, first, tree->n, tree->depth, choice, u);
+    sample_rows(r, l, first, tree->n, tree, choice, u);
     if (!r->dev.k->sync(r->dev.d, e)) /* after a failure the choices are zeros, not results */
         return false;
     if (!accept_tree(r, l, tree, max_new, choice, u, out, e))
@@ -335,7 +349,7 @@ bool accept_peek(struct runtime *r, const struct lane *l, int first, int max_new
     float u[TREE_MAX], node_logp[TREE_MAX];
     int path[TREE_MAX];
     struct outcome out;
-    sample_rows(r, l, first, tree->n, tree->depth, chosen, u);
+    sample_rows(r, l, first, tree->n, tree, chosen, u);
     int n = r->dev.k->sync(r->dev.d, NULL)
                 ? judge(r, l, tree, max_new, chosen, choice, path, &out) : 0;
     if (n == 0)
@@ -349,11 +363,10 @@ bool accept_peek(struct runtime *r, const struct lane *l, int first, int max_new
 
 int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best)
 {
-    const int8_t depth = 0;
     const int32_t row = 0;
     int32_t id = -1;
     float u = 0;
-    sample_rows(r, l, 0, 1, &depth, &id, &u);
+    sample_rows(r, l, 0, 1, NULL, &id, &u);
     best_of_rows(r, &row, 1, best);
     return id;
 }

@@ -35,7 +35,8 @@ bool fused_fits(const struct cycle *c)
     const struct runtime *r = c->r;
     const struct cycle_lane *x = &c->lane[0];
     const struct tree_shape *shape = &c->shape;
-    if (c->n != 1 || !r->fuse || bugs_any(&r->bugs) || x->lane->n_given > 0 || r->net.probe)
+    if (c->n != 1 || !r->fuse || bugs_any(&r->bugs) || x->lane->n_given > 0 ||
+        x->lane->steer || r->net.probe)
         return false;
     if (!shape->steps)
         return !x->follows;

@@ -17,6 +17,8 @@ struct prompt_scores {
     struct job_token *top;   /* (n, k) likewise; NULL with k 0 */
 };
 
+struct steer;
+
 struct lane {
     struct seq seq;
     struct ids tok;
@@ -32,6 +34,8 @@ struct lane {
                            seq.drafted on. Their captured states are rows 0 .. behind - 1 of the
                            head's backlog. One lane of a runtime at most has such cells */
     struct sampling how;
+    const struct steer *steer; /* what else changes choices (steer.h), not owned, kept by forks; NULL:
+                                  nothing */
     uint64_t seed, draws; /* uniforms drawn so far */
     int force; /* > 0, for benchmarks: accept this many rows of the tree, whatever is sampled */
     /* Tokens that the next cycles emit in place of the target's choices, first one first; a commit

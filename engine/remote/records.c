@@ -194,7 +194,9 @@ static void add_setting(struct record *r, const char *name, const json_t *v)
 
 static void take_sampling(struct record *r, const json_t *o)
 {
-    static const char *const same[] = {"temperature", "top_p", "top_k", "min_p"};
+    static const char *const same[] = {"temperature", "top_p", "top_k", "min_p",
+                                       "presence_penalty", "frequency_penalty",
+                                       "repetition_penalty"};
     static const char *const most[] = {"max_completion_tokens", "max_tokens", "max_new_tokens",
                                        "n_predict", NULL};
     static const char *const seed[] = {"seed", "sampling_seed", NULL};

@@ -417,6 +417,28 @@ static void put_messages(struct buf *b, const struct said *said, int n)
     jput_close(b, ']');
 }
 
+/* What differs from the default. ollama and llama-server call one of them otherwise. */
+static void put_penalties(const struct server *s, const struct settings *set, struct buf *b)
+{
+    bool ggml = s->kind == SERVER_LLAMA || s->kind == SERVER_OLLAMA;
+    const struct logit_bias *bias = &set->logit_bias;
+    char key[16];
+    if (set->presence_penalty != 0)
+        jput_kreal(b, "presence_penalty", set->presence_penalty);
+    if (set->frequency_penalty != 0)
+        jput_kreal(b, "frequency_penalty", set->frequency_penalty);
+    if (set->repetition_penalty != 1 && server_knows(s, "repetition_penalty"))
+        jput_kreal(b, ggml ? "repeat_penalty" : "repetition_penalty", set->repetition_penalty);
+    if (bias->n == 0)
+        return;
+    jput_kopen(b, "logit_bias", '{');
+    for (int i = 0; i < bias->n; i++) {
+        snprintf(key, sizeof key, "%d", (int)bias->id[i]);
+        jput_kreal(b, key, (double)bias->by[i]);
+    }
+    jput_close(b, '}');
+}
+
 static void put_sampling(const struct server *s, const struct settings *set, int64_t seed,
                          const char *max_tokens, struct buf *b)
 {
@@ -430,6 +452,7 @@ static void put_sampling(const struct server *s, const struct settings *set, int
                         set->min_p);
         }
     }
+    put_penalties(s, set, b);
     if (seed >= 0)
         jput_kint(b, "seed", seed & 0x7FFFFFFF);
     if (set->max_tokens)

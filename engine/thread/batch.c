@@ -112,6 +112,7 @@ static bool add_reply(struct batch *b, int i, const struct request *rq, const ch
     x->job.most = set->max_tokens > 0 ? set->max_tokens : INT_MAX;
     x->job.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                    (float)set->min_p};
+    settings_penalties(set, &x->job.penalties);
     bool ok = session_render(&b->g->own.ses, question, &x->job.prompt, e);
     if (!ok && e->kind != ERR_USAGE)
         return false;

@@ -253,6 +253,10 @@ static bool valid(const struct engine *g, const struct job_ask *a, struct err *e
     return within("temperature", a->temperature, 0, 100, e) &&
            within("top_p", a->top_p, 0, 1, e) && within("min_p", a->min_p, 0, 1, e) &&
            within("top_k", a->top_k, 0, INT_MAX, e) &&
+           within("presence_penalty", a->penalties.presence, -2, 2, e) &&
+           within("frequency_penalty", a->penalties.frequency, -2, 2, e) &&
+           within("repetition_penalty", a->penalties.repetition, 0, 100, e) &&
+           within("the number of biases", a->penalties.bias.n, 0, MOST_BIAS, e) &&
            within("the number of tokens", a->most, -1, INT_MAX, e) &&
            within("the number of best tokens", a->top, 0, JOB_TOP, e) &&
            within("the number of best tokens of the prompt", a->prompt_top, -1, JOB_TOP, e);
@@ -279,6 +283,7 @@ static struct client *make_client(struct job_ask *a)
     c->job.prompt = a->prompt;
     ids_cat(&c->job.tok, a->prompt.v, a->prompt.n);
     c->job.how = (struct sampling){a->temperature, a->top_k, a->top_p, a->min_p};
+    c->job.penalties = a->penalties;
     c->job.seed = a->seed;
     c->job.most = a->most < 0 ? INT_MAX : a->most;
     c->job.run_on = a->run_on;

@@ -53,6 +53,7 @@ struct engine_own {
     struct shapes shapes;
     uint64_t undo_given_up; /* ses.given_up before the step */
     int first;              /* tokens of the turn's prompt */
+    struct steer steer;     /* of the turn */
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */

@@ -182,8 +182,10 @@ static int find_state(const struct jobs *js, const struct job *j, int *n)
 /* Whether every prompt that the older state serves is served as well by the new one. */
 static bool covers(const struct jobs *js, const struct lane *new, const struct lane *old)
 {
-    int n = old->seq.committed;
-    return n <= new->seq.committed && kv_can_fork_at(&js->r->kv, &new->seq, max_int(1, n - 1)) &&
+    int n = old->seq.committed, less = max_int(1, n - 1);
+    const struct kv *kv = &js->r->kv;
+    return n <= new->seq.committed && kv_can_fork_at(kv, &new->seq, less) &&
+           kv_can_draft(kv, &new->seq, min_int(less, new->seq.drafted)) &&
            memcmp(old->tok.v, new->tok.v, (size_t)n * sizeof *old->tok.v) == 0;
 }
 
@@ -207,6 +209,7 @@ static void add_state(struct jobs *js, struct lane *l)
         drop_state(js, 0);
     struct lane *s = &js->state[js->n_state++];
     lane_fork_as(js->r, l, s, HOLDER_BATCH);
+    s->steer = NULL;          /* it is the job's */
     lane_give_slot(js->r, s); /* drafting goes on from the captured states */
     s->guess.n = 0;
     pass_unlock(&js->r->pass);
@@ -369,6 +372,7 @@ static void begin_lane(struct jobs *js, struct job *j)
     l->given = j->tok.v + known;
     l->n_given = j->tok.n - known;
     l->how = j->how;
+    l->steer = steer_set(&j->steer, &j->penalties, j->prompt.n);
     l->seed = j->seed;
     l->draws = l->n_given ? 0 : j->draws;
     l->run_on = j->run_on;

@@ -20,6 +20,7 @@
 #define AERIE_JOBS_H
 
 #include "engine/cycle/cycle.h"
+#include "engine/cycle/steer.h"
 #include "engine/settings.h"
 
 struct engine;
@@ -36,12 +37,14 @@ struct job {
     uint64_t number; /* among all requests: a cancel ends those up to a number */
     struct ids prompt;
     struct sampling how;
+    struct penalties penalties;
     uint64_t seed;
     int most; /* tokens of the reply; 0: the prompt alone; INT_MAX: what the context holds */
     bool run_on; /* stop tokens do not end the reply */
     struct prompt_scores *scores; /* written while the prompt is computed, all of it; or NULL */
     /* kept by the core */
     enum job_state state;
+    struct steer steer; /* while it runs */
     struct ids tok; /* the prompt and what was generated, while there is no lane, and in the end */
     uint64_t draws;
     bool begun;     /* its prompt was computed */

@@ -411,6 +411,9 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     struct reuse why = session_prepare(s, prompt, set->spec && g->loaded.has_draft);
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
+    struct penalties p;
+    settings_penalties(set, &p);
+    s->lane.steer = steer_set(&g->own.steer, &p, s->lane.tok.n);
     s->lane.seed = (uint64_t)set->seed;
     s->lane.run_on = t->rq->run_on;
     s->lane.given = t->rq->given.v;
@@ -431,6 +434,7 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
     struct session *s = &g->own.ses;
     s->draws = s->lane.draws;
     s->lane.run_on = false;
+    s->lane.steer = NULL;
     s->lane.given = NULL;
     s->lane.n_given = 0;
     if (n_reply > 0) {

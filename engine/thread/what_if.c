@@ -155,8 +155,13 @@ static void run_step(struct engine *g, struct runtime *r, struct lane *l,
     struct err e = {0};
     l->how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                (float)set->min_p};
+    struct penalties p;
+    struct steer steer;
+    settings_penalties(set, &p);
+    l->steer = steer_set(&steer, &p, g->own.first);
     l->seed = (uint64_t)set->seed;
     bool ok = lane_step(r, &l, &lim, 1, shapes_peek(g, set, &room), &e);
+    l->steer = NULL;
     if (ok)
         take_step(l, s);
     if (ok && set->check == CHECK_STRICT)

@@ -326,7 +326,7 @@ const struct kernels kernels_cpu = {
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
     .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk,
-    .sample = cpu_sample, .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
+    .sample = cpu_sample, .adjust = cpu_adjust, .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
     .grow = cpu_grow, .select = cpu_select, .accept = cpu_accept,
     .inbox = cpu_inbox, .read_inbox = cpu_read_inbox, .write_outbox = cpu_write_outbox,
     .outbox = cpu_outbox,

@@ -298,6 +298,7 @@ void cpu_merge(struct kdev *d, const struct k_merge *a);
 void cpu_moe(struct kdev *d, const struct k_moe *a);
 void cpu_topk(struct kdev *d, const struct k_topk *a);
 void cpu_sample(struct kdev *d, const struct k_sample *a);
+void cpu_adjust(struct kdev *d, const struct k_adjust *a);
 void cpu_logp(struct kdev *d, const struct k_logp *a);
 void cpu_read(struct kdev *d, const struct k_read *a);
 void cpu_grow(struct kdev *d, const struct k_grow *a);

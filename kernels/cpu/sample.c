@@ -374,6 +374,46 @@ void cpu_sample(struct kdev *d, const struct k_sample *a)
     cpu_each(d, a->rows, a->how.temperature > 0 ? a->n * 8.0 : PART, sample_row, &run);
 }
 
+/* ---- adjust --------------------------------------------------------------------------------- */
+
+static float changed(float x, const struct k_change *c)
+{
+    x += c->bias;
+    x = x > 0 ? x / c->rep : x * c->rep;
+    return x - c->less;
+}
+
+static void adjust_row(void *arg, int r, int thread)
+{
+    const struct k_adjust *a = arg;
+    size_t n = (size_t)a->n, words = (n + 31) / 32;
+    const float *src = (const float *)a->src.p + (size_t)r * n;
+    const uint32_t *banned = a->banned.p ? (const uint32_t *)a->banned.p + (size_t)r * words : NULL;
+    const struct k_change *c = a->change.p;
+    float *dst = (float *)a->dst.p + (size_t)r * n;
+    (void)thread;
+    memcpy(dst, src, n * sizeof *dst);
+    for (int i = 0; i < a->changes; i++)
+        if (i < a->every || c[i].row == r)
+            dst[c[i].id] = changed(src[c[i].id], &c[i]);
+    for (size_t w = 0; banned && w < words; w++)
+        for (uint32_t bits = banned[w]; bits; bits &= bits - 1)
+            dst[w * 32 + (size_t)__builtin_ctz(bits)] = -INFINITY;
+}
+
+void cpu_adjust(struct kdev *d, const struct k_adjust *a)
+{
+    size_t rows = (size_t)a->rows, n = (size_t)a->n;
+    const struct k_change *c = a->change.p;
+    cpu_f32(a->src, rows * n);
+    cpu_f32(a->dst, rows * n);
+    CHECK(!a->banned.p || a->banned.n >= rows * ((n + 31) / 32) * 4);
+    CHECK(a->changes == 0 || a->change.n >= (size_t)a->changes * sizeof *c);
+    for (int i = 0; i < a->changes; i++)
+        CHECK(c[i].id >= 0 && c[i].id < a->n && (i < a->every || (c[i].row >= 0 && c[i].row < a->rows)));
+    cpu_each(d, a->rows, a->n * 2.0, adjust_row, (void *)(uintptr_t)a);
+}
+
 /* ---- logp ----------------------------------------------------------------------------------- */
 
 void cpu_logp(struct kdev *d, const struct k_logp *a)

@@ -323,7 +323,7 @@ extern "C" const struct kernels kernels_cuda = {
     .embed = cuda_embed, .rope = cuda_rope, .normalize = cuda_normalize, .linear = cuda_linear,
     .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
     .scale = cuda_scale, .rows = cuda_rows, .gather = cuda_gather, .topk = cuda_topk,
-    .sample = cuda_sample, .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
+    .sample = cuda_sample, .adjust = cuda_adjust, .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
     .grow = cuda_grow, .select = cuda_select, .accept = cuda_accept,
     .inbox = cuda_inbox, .read_inbox = cuda_read_inbox, .write_outbox = cuda_write_outbox,
     .outbox = cuda_outbox,

@@ -396,6 +396,7 @@ void cuda_rows(struct kdev *d, const struct k_rows *a);
 void cuda_gather(struct kdev *d, const struct k_gather *a);
 void cuda_topk(struct kdev *d, const struct k_topk *a);
 void cuda_sample(struct kdev *d, const struct k_sample *a);
+void cuda_adjust(struct kdev *d, const struct k_adjust *a);
 void cuda_logp(struct kdev *d, const struct k_logp *a);
 void cuda_read(struct kdev *d, const struct k_read *a);
 void cuda_move(struct kdev *d, const struct k_move *a);

@@ -44,8 +44,17 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     static const struct {
         const char *name;
         unsigned may;
-    } same[] = {{"temperature", MAY_SAMPLE}, {"top_p", MAY_SAMPLE}, {"top_k", MAY_SAMPLE},
-                {"min_p", MAY_SAMPLE},       {"seed", MAY_SAMPLE},  {"max_tokens", MAY_END}};
+        bool greedy; /* it changes greedy choices, too */
+    } same[] = {{"presence_penalty", MAY_SAMPLE, true},
+                {"frequency_penalty", MAY_SAMPLE, true},
+                {"repetition_penalty", MAY_SAMPLE, true},
+                {"logit_bias", MAY_SAMPLE, true},
+                {"temperature", MAY_SAMPLE, false},
+                {"top_p", MAY_SAMPLE, false},
+                {"top_k", MAY_SAMPLE, false},
+                {"min_p", MAY_SAMPLE, false},
+                {"seed", MAY_SAMPLE, false},
+                {"max_tokens", MAY_END, true}};
     char *ta = facts_value(a->settings, "temperature"),
          *tb = facts_value(b->settings, "temperature");
     double heat_a = ta ? strtod(ta, NULL) : 0, heat_b = tb ? strtod(tb, NULL) : 0;
@@ -54,7 +63,7 @@ static void note_sampling(struct judge *j, const struct trace_turn *a, const str
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         char *x = facts_value(a->settings, same[i].name),
              *y = facts_value(b->settings, same[i].name);
-        bool counts = !(greedy && same[i].may == MAY_SAMPLE) && !j->r->forced;
+        bool counts = (!greedy || same[i].greedy) && !j->r->forced;
         if (x && y && counts && strcmp(x, y) != 0)
             conditions_add(&j->r->conditions, same[i].name, x, y, same[i].may);
         free(x);

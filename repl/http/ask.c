@@ -346,6 +346,48 @@ static bool read_chat(struct ask *a, const struct ask_of *of, const json_t *o, s
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
+/* {"ID": BIAS}; the order is that of the ids. */
+static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, struct refusal *r)
+{
+    struct logit_bias *b = &a->set.logit_bias;
+    const char *key;
+    json_t *one;
+    if (json_array_size(v) == 0 && json_is_array(v))
+        return true;
+    if (!json_is_object(v) || json_object_size(v) > MOST_BIAS)
+        return refuse(r, 400, "logit_bias", "logit_bias should be an object of at most %d token ids "
+                      "with a bias each", MOST_BIAS);
+    json_object_foreach((json_t *)v, key, one) {
+        char *end;
+        long id = strtol(key, &end, 10);
+        double by = json_number_value(one);
+        if (!*key || *end || id < 0 || id >= of->vocab || key[0] == ' ' || key[0] == '+')
+            return refuse(r, 400, "logit_bias", "logit_bias: \"%.40s\" is no token id of the "
+                          "vocabulary", key);
+        if (!json_is_number(one) || !(by >= -100 && by <= 100))
+            return refuse(r, 400, "logit_bias", "logit_bias: the bias of token %ld should be a "
+                          "number from -100 to 100", id);
+        for (int i = 0; i < b->n; i++)
+            if (b->id[i] == id)
+                return refuse(r, 400, "logit_bias", "logit_bias names token %ld twice", id);
+        b->id[b->n] = (int32_t)id;
+        b->by[b->n++] = (float)by + 0.f;
+    }
+    return true;
+}
+
+static bool read_penalties(struct ask *a, const struct ask_of *of, const json_t *o,
+                           struct refusal *r)
+{
+    json_t *bias = get(o, "logit_bias");
+    struct settings *s = &a->set;
+    return get_real(o, "presence_penalty", -2, 2, &s->presence_penalty, r) &&
+           get_real(o, "frequency_penalty", -2, 2, &s->frequency_penalty, r) &&
+           get_real(o, "repeat_penalty", 0.01, 100, &s->repetition_penalty, r) &&
+           get_real(o, "repetition_penalty", 0.01, 100, &s->repetition_penalty, r) &&
+           (!bias || read_bias(a, of, bias, r));
+}
+
 /* Ranges are those of the settings (engine/settings.h), so that the log can name them. */
 static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *o,
                           struct refusal *r)
@@ -356,6 +398,8 @@ static bool read_sampling(struct ask *a, const struct ask_of *of, const json_t *
         !get_real(o, "top_p", 1e-9, 1, &a->top_p, r) || !get_real(o, "min_p", 0, 1, &a->min_p, r) ||
         !get_int(o, "top_k", -1, INT32_MAX, &a->top_k, r) ||
         !get_int(o, "n", 1, MOST_CHOICES, &a->n, r)) return false;
+    if (!read_penalties(a, of, o, r))
+        return false;
     a->top_k = a->top_k < 0 || a->top_k >= of->vocab ? 0 : a->top_k;
     if (seed && !json_is_integer(seed))
         return refuse(r, 400, "seed", "seed should be an integer");
@@ -515,6 +559,11 @@ static const struct ask_field {
     {"top_p", BOTH, READ},
     {"top_k", BOTH, READ},
     {"min_p", BOTH, READ},
+    {"presence_penalty", BOTH, READ},
+    {"frequency_penalty", BOTH, READ},
+    {"repetition_penalty", BOTH, READ},
+    {"repeat_penalty", BOTH, READ},
+    {"logit_bias", BOTH, READ},
     {"seed", BOTH, READ},
     {"max_tokens", BOTH, READ},
     {"max_completion_tokens", BOTH, READ},
@@ -586,14 +635,9 @@ static const struct ask_field {
     {"truncation_side", BOTH, ANY},
 
     /* sampling */
-    {"presence_penalty", BOTH, "0"},
-    {"frequency_penalty", BOTH, "0"},
-    {"repetition_penalty", BOTH, "1"},
-    {"repeat_penalty", BOTH, "1"},
     {"encoder_repetition_penalty", BOTH, "1"},
     {"length_penalty", BOTH, "1"},
     {"no_repeat_ngram_size", BOTH, "0"},
-    {"logit_bias", BOTH, "{}|[]"},
     {"best_of", BOTH, "1"},
     {"use_beam_search", BOTH, "false"},
     {"early_stopping", BOTH, "false"},
@@ -756,6 +800,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
     *a = (struct ask){.chat = chat, .n = 1, .temperature = of->temperature, .top_p = of->top_p,
                       .min_p = of->min_p, .top_k = of->top_k};
     *r = (struct refusal){0};
+    a->set = of->set;
     json_t *o = ask_object(body, n, r);
     bool ok = o && ask_model(o, of, r) &&
               check_fields(o, chat ? CHAT : COMPLETION, r) &&

@@ -34,6 +34,7 @@ struct ask {
     char *system;        /* of a chat, or NULL */
     double temperature, top_p, min_p;
     int top_k; /* 0: all */
+    struct settings set; /* the penalties and biases alone; else the defaults */
     enum { SEED_NONE, SEED_ANY, SEED_GIVEN } seed_is; /* ANY: another one for each request */
     uint64_t seed;
     int most; /* tokens of a reply; -1: as many as the context holds */
@@ -54,6 +55,7 @@ struct ask_of {
     int context, vocab;
     double temperature, top_p, min_p; /* for requests that name none */
     int top_k;
+    struct settings set; /* whose penalties and biases requests have that name none */
 };
 
 /* Reads the body of a request of either kind. False and *r; *a is empty then. */

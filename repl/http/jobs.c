@@ -46,6 +46,7 @@ static bool start_job(struct serve *s, struct task *t, struct reply_job *j, stru
                           .min_p = (float)a->min_p, .top_k = a->top_k,
                           .seed = job_seed(a, j->reply.index), .most = a->most, .run_on = a->run_on,
                           .top = max_int(a->top, 0), .prompt_top = a->prompt_top};
+    settings_penalties(&a->set, &ask.penalties);
     ids_cat(&ask.prompt, j->reply.prompt->v, j->reply.prompt->n);
     j->id = ask.id;
     j->started = s->b->jobs->start(s->b, &ask, e);

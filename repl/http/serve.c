@@ -38,6 +38,10 @@ static void log_op(struct serve *s, const struct reply_job *j, enum op_kind op, 
 static void job_settings(const struct serve *s, const struct ask *a, uint64_t seed, struct buf *out)
 {
     struct settings set = s->settings;
+    set.presence_penalty = a->set.presence_penalty;
+    set.frequency_penalty = a->set.frequency_penalty;
+    set.repetition_penalty = a->set.repetition_penalty;
+    set.logit_bias = a->set.logit_bias;
     set.temperature = a->temperature;
     set.top_p = a->top_p;
     set.min_p = a->min_p;
@@ -299,7 +303,8 @@ struct serve *serve_open(struct backend *b, struct history *h, const struct serv
     s->of = (struct ask_of){.model = o->model, .chat = b->jobs->chat(b),
                             .tok = b->jobs->tokenizer(b),
                             .context = i->context, .vocab = i->vocab, .temperature = o->temperature,
-                            .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k};
+                            .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k,
+                            .set = s->settings};
     snprintf(s->print, sizeof s->print, "aerie-%s-%.8s", AERIE_VERSION, i->model_sha);
     if (getrandom(&s->random, sizeof s->random, 0) != sizeof s->random)
         s->random = clock_ns();

@@ -94,6 +94,7 @@ SHIM(gather, for (int i = 0; i < a.n_parts; i++)
               a.part[i].table = up(d, a.part[i].table), a.part[i].norm = up_norm(d, a.part[i].norm))
 SHIM(topk, (void)0)
 SHIM(sample, (void)0)
+SHIM(adjust, (void)0)
 SHIM(logp, (void)0)
 SHIM(read, (void)0)
 SHIM(move, (void)0)
@@ -125,7 +126,7 @@ static const struct kernels kernels_shim = {
     .rope = shim_rope, .normalize = shim_normalize, .linear = shim_linear, .glu = shim_glu,
     .qkv = shim_qkv, .attn = shim_attn, .merge = shim_merge, .moe = shim_moe, .scale = shim_scale,
     .rows = shim_rows, .gather = shim_gather, .topk = shim_topk, .sample = shim_sample,
-    .logp = shim_logp,
+    .adjust = shim_adjust, .logp = shim_logp,
     .read = shim_read, .move = shim_move,
 };
 

@@ -146,6 +146,8 @@ static void run_alone(struct told *k, struct runtime *r)
     else
         feed_chunks(k, r, l);
     l->how = (struct sampling){k->ask.temperature, k->ask.top_k, k->ask.top_p, k->ask.min_p};
+    struct steer steer;
+    l->steer = steer_set(&steer, &k->ask.penalties, k->ask.prompt.n);
     l->seed = k->ask.seed;
     l->draws = 0;
     l->stopped = false;
@@ -226,6 +228,22 @@ static void make_prompt(struct bed *b, int i, struct ids *out)
     free(many);
 }
 
+/* None for half of the jobs. Biases are of any tokens, some of which replies have. */
+static void make_penalties(struct penalties *p)
+{
+    p->repetition = 1;
+    if (below(2))
+        return;
+    p->presence = below(2) ? (float)(below(401) - 200) / 100 : 0;
+    p->frequency = below(2) ? (float)(below(401) - 200) / 100 : 0;
+    p->repetition = below(2) ? 0.5f + (float)below(100) / 100 : 1;
+    p->bias.n = below(2) ? 1 + below(MOST_BIAS) : 0;
+    for (int i = 0; i < p->bias.n; i++) {
+        p->bias.id[i] = i + 3;
+        p->bias.by[i] = (float)(below(2001) - 1000) / 200;
+    }
+}
+
 static void make_job(struct bed *b, int i)
 {
     static const int top[] = {0, 0, 1, 5, 20}, prompt_top[] = {-1, -1, -1, 0, 3, 20};
@@ -236,6 +254,7 @@ static void make_job(struct bed *b, int i)
     a->top_k = below(3) ? 0 : 20;
     a->top_p = below(3) ? 1 : 0.9f;
     a->min_p = below(4) ? 0 : 0.05f;
+    make_penalties(&a->penalties);
     a->most = i % 7 == 6 ? 0 : i == 2 ? -1 : 1 + below(REPLY);
     a->run_on = i == 2 || below(3) == 0;
     a->top = top[below(5)];
@@ -266,6 +285,68 @@ static int free_jobs(void **state)
     for (int i = 0; i < N_JOBS; i++)
         told_free(&wanted[i]);
     return 0;
+}
+
+/* ---- penalties, from their definition -------------------------------------------------------- */
+
+static double penalised(const struct penalties *p, const struct ids *tok, int first, int32_t id,
+                        float x)
+{
+    int all = 0, reply = 0;
+    for (int i = 0; i < tok->n; i++) {
+        all += tok->v[i] == id;
+        reply += i >= first && tok->v[i] == id;
+    }
+    for (int i = 0; i < p->bias.n; i++)
+        x += p->bias.id[i] == id ? p->bias.by[i] : 0;
+    if (all)
+        x = x > 0 ? x / p->repetition : x * p->repetition;
+    return (double)x - (reply ? (double)p->presence + (double)p->frequency * reply : 0);
+}
+
+static void test_greedy_choices_are_those_of_the_penalised_logits(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    int changed = 0, V;
+    if (!bed_device(&b, device, precision))
+        skip();
+    bed_load(&b, NESTLING, NULL);
+    bed_chat(&b, NESTLING);
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = CONTEXT, .kv = b.dev.kv});
+    V = b.r.m->cfg.vocab;
+    float *x = xmalloc((size_t)V * sizeof *x);
+    for (int i = 0; i < 6; i++) {
+        struct lane lane = {.tap_row = -1}, *l = &lane;
+        struct steer steer;
+        struct penalties p;
+        make_penalties(&p);
+        p.frequency += 0.5f;
+        chat_prompt(&b, "count to forty", &l->tok);
+        int first = l->tok.n;
+        l->steer = steer_set(&steer, &p, first);
+        for (int k = 0; k < 24; k++) {
+            struct step_limits lim = {1};
+            must(k == 0 ? lane_extend(&b.r, l, first, true, false, 1, &e)
+                        : lane_step(&b.r, &l, &lim, 1, NULL, &e), &e);
+            b.r.dev.k->get(b.r.dev.d, x, kbuf_at(b.r.logits, 0, (size_t)V * 4), (size_t)V * 4);
+            int32_t token = l->tok.v[--l->tok.n], best = token, plain = token;
+            for (int32_t id = 0; id < V; id++)
+                if (tok_bytes(b.tok, id, &(size_t){0})) {
+                    best = penalised(&p, &l->tok, first, id, x[id]) >
+                           penalised(&p, &l->tok, first, best, x[best]) + 1e-5 ? id : best;
+                    plain = x[id] > x[plain] ? id : plain;
+                }
+            l->tok.n++;
+            assert_int_equal(token, best);
+            changed += plain != token;
+        }
+        lane_free(&b.r, l);
+    }
+    assert_true(changed > 10);
+    free(x);
+    bed_close(&b);
 }
 
 /* Takes at most n events in. */
@@ -722,6 +803,7 @@ static void test_a_fault_ends_the_jobs_that_ran(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_greedy_choices_are_those_of_the_penalised_logits),
         cmocka_unit_test(test_a_job_is_answered_from_its_prompt_to_its_end),
         cmocka_unit_test(test_jobs_bring_what_they_bring_alone),
         cmocka_unit_test(test_jobs_bring_the_same_where_passes_are_queued),

@@ -352,7 +352,8 @@ static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
     desk_open(&d, NULL);
     json_t *o = desk_json(&d, COMPLETIONS,
                           "{\"prompt\":[[2,4],[2,5,6]],\"n\":2,\"seed\":40,\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"max_tokens\":3,\"ignore_eos\":true,\"user\":\"u\",\"best_of\":1,"
-                          "\"presence_penalty\":0.0,\"metadata\":{}}", 200);
+                          "\"presence_penalty\":0.5,\"frequency_penalty\":-0.25,\"repetition_penalty\":1.25,"
+                          "\"logit_bias\":{\"5\":-100,\"3\":1.5},\"metadata\":{}}", 200);
     assert_int_equal(json_array_size(json_object_get(o, "choices")), 4);
     json_t *usage = json_object_get(o, "usage");
     assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 5);
@@ -364,6 +365,10 @@ static void test_a_request_reaches_the_engine_as_it_was_asked(void **state)
         assert_int_equal(a->seed, 40 + i % 2);
         assert_true(a->temperature == 0.5f && a->top_p == 0.25f && a->top_k == 7 &&
                     a->min_p == 0.125f);
+        assert_true(a->penalties.presence == 0.5f && a->penalties.frequency == -0.25f &&
+                    a->penalties.repetition == 1.25f && a->penalties.bias.n == 2 &&
+                    a->penalties.bias.id[0] == 5 && a->penalties.bias.by[0] == -100 &&
+                    a->penalties.bias.id[1] == 3 && a->penalties.bias.by[1] == 1.5f);
         assert_true(a->most == 3 && a->run_on && a->prompt_top == -1);
     }
     json_decref(o);
@@ -396,14 +401,14 @@ static void test_neutral_values_are_accepted(void **state)
         /* OpenAI */
         {"user", {"\"u\""}, "*"}, {"metadata", {"{\"a\":\"b\"}"}, "*"}, {"store", {"true"}, "*"},
         {"service_tier", {"\"auto\""}, "*"}, {"parallel_tool_calls", {"true", "false"}, "*"},
-        {"presence_penalty", {"0", "0.0"}, "0.1"}, {"frequency_penalty", {"0", "0.0"}, "-1"},
-        {"logit_bias", {"{}", "[]"}, "{\"5\":1}"}, {"n", {"1"}, "0"}, {"best_of", {"1"}, "2"},
+        {"presence_penalty", {"0", "0.1"}, "3"}, {"frequency_penalty", {"0", "-1"}, "-2.5"},
+        {"logit_bias", {"{}", "[]", "{\"5\":1}"}, "{\"5\":101}"}, {"n", {"1"}, "0"}, {"best_of", {"1"}, "2"},
         {"tools", {"[]"}, "[{}]"}, {"tool_choice", {"\"none\"", "\"auto\""}, "\"required\""},
         {"functions", {"[]"}, "[{}]"}, {"function_call", {"\"none\""}, "{\"name\":\"f\"}"},
         {"response_format", {"{\"type\":\"text\"}"}, "{\"type\":\"json_object\"}"},
         {"modalities", {"[\"text\"]"}, "[\"audio\"]"}, {"verbosity", {"\"medium\""}, "\"low\""},
         /* vLLM */
-        {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.0"}, "1.1"},
+        {"min_p", {"0"}, "2"}, {"repetition_penalty", {"1", "1.1"}, "0"},
         {"length_penalty", {"1"}, "2"},
         {"use_beam_search", {"false"}, "true"}, {"skip_special_tokens", {"true"}, "false"},
         {"spaces_between_special_tokens", {"true", "false"}, "1"}, {"min_tokens", {"0"}, "3"},
@@ -416,7 +421,7 @@ static void test_neutral_values_are_accepted(void **state)
         /* llama-server */
         {"cache_prompt", {"true", "false"}, "*"}, {"id_slot", {"-1"}, "*"},
         {"n_predict", {"-1", "5"}, "-2"},
-        {"repeat_penalty", {"1.0", "1"}, "1.1"}, {"repeat_last_n", {"64"}, "*"},
+        {"repeat_penalty", {"1.0", "1.1"}, "0"}, {"repeat_last_n", {"64"}, "*"},
         {"typical_p", {"1", "1.0"}, "0.9"},
         {"typ_p", {"1"}, "0.5"}, {"tfs_z", {"1"}, "0.5"}, {"mirostat", {"0"}, "2"},
         {"mirostat_tau", {"5"}, "*"},

@@ -31,7 +31,8 @@ static void test_defaults_are_the_documented_ones(void **unused)
     struct buf b = {0};
     settings_init(&s);
     settings_print(&s, &b);
-    assert_string_equal(b.p, "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\nseed=1\nmax_tokens=0\n"
+    assert_string_equal(b.p, "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\npresence_penalty=0\nfrequency_penalty=0\n"
+                             "repetition_penalty=1\nlogit_bias=none\nseed=1\nmax_tokens=0\n"
                              "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\nchunk=0\n"
                              "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\neffort=auto\nthink=on\n");
     buf_free(&b);
@@ -179,6 +180,13 @@ static void test_printed_settings_read_back_bit_for_bit(void **unused)
         s.top_p = (double)(x >> 12) * 0x1p-52;
         s.min_p = (double)(x % 1000) / 1000;
         s.seed = (int64_t)(x % 9007199254740992);
+        s.presence_penalty = (double)(x % 4001) / 1000 - 2;
+        s.repetition_penalty = 1 + (double)(x >> 12) * 0x1p-52;
+        s.logit_bias.n = (int)(x % 5) == 4 ? MOST_BIAS : (int)(x % 5);
+        for (int i = 0; i < s.logit_bias.n; i++) {
+            s.logit_bias.id[i] = (int32_t)(x % 1000000) + 7 * i;
+            s.logit_bias.by[i] = (float)(mix64(x + (uint64_t)i) >> 40) * 0x1p-24f * 200 - 100;
+        }
         s.steps = 1 + (int)(x % 16), s.nodes = 2 + (int)(x % 63), s.check = (int)(x % 3);
         s.spec = x & 1, s.think = x & 2, s.verbose = x & 4;
         settings_print(&s, &b);
@@ -187,10 +195,34 @@ static void test_printed_settings_read_back_bit_for_bit(void **unused)
         settings_print(&back, &again);
         assert_string_equal(b.p, again.p);
         assert_true(back.temperature == s.temperature && back.top_p == s.top_p &&
-                    back.min_p == s.min_p && back.seed == s.seed);
+                    back.min_p == s.min_p && back.seed == s.seed &&
+                    back.presence_penalty == s.presence_penalty &&
+                    back.repetition_penalty == s.repetition_penalty &&
+                    back.logit_bias.n == s.logit_bias.n);
+        assert_memory_equal(back.logit_bias.id, s.logit_bias.id, 4 * (size_t)s.logit_bias.n);
+        assert_memory_equal(back.logit_bias.by, s.logit_bias.by, 4 * (size_t)s.logit_bias.n);
         buf_free(&b);
         buf_free(&again);
     }
+}
+
+static void test_biases_are_ids_and_numbers(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = {"", "5", "5:", ":1", "5:1,", ",5:1", "5:1,5:2", "-1:1", "5:101",
+                                      "5:-100.5", "5:x", "a:1", "5:1;6:1", "2147483648:1", "5: 1"};
+    struct settings s;
+    struct buf b = {0};
+    settings_init(&s);
+    assert_true(set(&s, "logit_bias", "7:-100,3:0.1"));
+    settings_get(&s, "logit_bias", &b);
+    assert_string_equal(b.p, "7:-100,3:0.1");
+    for (size_t i = 1; i < sizeof bad / sizeof *bad; i++)
+        assert_false(set(&s, "logit_bias", bad[i]));
+    assert_int_equal(s.logit_bias.n, 2);
+    assert_true(set(&s, "logit_bias", "none"));
+    assert_int_equal(s.logit_bias.n, 0);
+    buf_free(&b);
 }
 
 static void test_one_bad_line_leaves_all_settings_alone(void **unused)
@@ -226,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_almost_numbers_are_refused),
         cmocka_unit_test(test_unknown_names_are_answered_with_the_known_ones),
         cmocka_unit_test(test_printed_settings_read_back_bit_for_bit),
+        cmocka_unit_test(test_biases_are_ids_and_numbers),
         cmocka_unit_test(test_one_bad_line_leaves_all_settings_alone),
     };
     return cmocka_run_group_tests_name("settings", tests, NULL, NULL);

@@ -455,3 +455,75 @@ void cuda_sample(struct kdev *d, const struct k_sample *a)
     draw_rows(d, a, argmax_args{s, NULL, NULL, NULL, NULL, NULL},
               draw_args{s, a->how, NULL, u, NULL, NULL, ids, p});
 }
+
+/* ---- adjust ---------------------------------------------------------------------------------- */
+
+struct adjust_args {
+    const float *src;
+    float *dst;
+    int n, words, rows, changes, every;
+    const uint32_t *banned; /* (rows, words) or NULL */
+    const struct k_change *change;
+};
+
+__device__ __forceinline__ bool is_banned(const struct adjust_args &a, int r, int i)
+{
+    return a.banned && (a.banned[(size_t)r * (size_t)a.words + (size_t)(i >> 5)] >> (i & 31) & 1);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    adjust_copy_kernel(const __grid_constant__ struct adjust_args a)
+{
+    pdl_trigger();
+    pdl_wait_trigger();
+    int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    size_t at = (size_t)r * (size_t)a.n + (size_t)i;
+    if (i < a.n)
+        a.dst[at] = is_banned(a, r, i) ? -INFINITY : a.src[at];
+}
+
+/* Changes [from, to), which write different elements; those for every row have a thread for each
+ * row. */
+__global__ void __launch_bounds__(THREADS)
+    adjust_change_kernel(const __grid_constant__ struct adjust_args a, int from, int to, bool every)
+{
+    pdl_trigger();
+    pdl_wait_trigger();
+    int k = from + (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (k >= to)
+        return;
+    struct k_change c = a.change[k];
+    int r = every ? (int)blockIdx.y : c.row;
+    if (is_banned(a, r, c.id))
+        return;
+    size_t at = (size_t)r * (size_t)a.n + (size_t)c.id;
+    float x = a.src[at] + c.bias;
+    x = x > 0 ? x / c.rep : x * c.rep;
+    a.dst[at] = x - c.less;
+}
+
+void cuda_adjust(struct kdev *d, const struct k_adjust *a)
+{
+    cuda_begin(d, "adjust");
+    if (a->rows == 0)
+        return;
+    size_t all = (size_t)a->rows * (size_t)a->n;
+    struct adjust_args x = {};
+    x.n = a->n, x.words = (a->n + 31) / 32, x.rows = a->rows;
+    x.changes = a->changes, x.every = a->every;
+    x.src = cuda_f32(a->src, all), x.dst = cuda_f32(a->dst, all);
+    x.banned = (const uint32_t *)a->banned.p;
+    x.change = (const struct k_change *)a->change.p;
+    CHECK(!x.banned || a->banned.n >= (size_t)a->rows * (size_t)x.words * 4);
+    CHECK(a->changes == 0 || a->change.n >= (size_t)a->changes * sizeof *x.change);
+    cuda_launch(d, adjust_copy_kernel, dim3((unsigned)div_up(a->n, THREADS), (unsigned)a->rows),
+                THREADS, 0, x);
+    if (a->every)
+        cuda_launch(d, adjust_change_kernel,
+                    dim3((unsigned)div_up(a->every, THREADS), (unsigned)a->rows), THREADS, 0, x, 0,
+                    a->every, true);
+    if (a->changes > a->every)
+        cuda_launch(d, adjust_change_kernel,
+                    dim3((unsigned)div_up(a->changes - a->every, THREADS), 1), THREADS, 0, x,
+                    a->every, a->changes, false);
+}
