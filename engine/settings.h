@@ -131,9 +131,9 @@ bool option_read(const struct option *o, void *in, const char *text);
 /* Appends the value as text that option_read() takes back; a text that is NULL is empty. */
 void option_print(const struct option *o, const void *in, struct buf *out);
 
-/* What changes the logits before a token is chosen, in vLLM's order: the bias is added; the logit of
- * a token of the prompt or the reply is divided by `repetition` if positive, else multiplied by it;
- * for a token that the reply has n > 0 times, presence + n * frequency is subtracted. */
+/* What changes the logits before a token is chosen, in vLLM's order: the bias is added; the logit
+ * of a token of the prompt or the reply is divided by `repetition` if positive, else multiplied by
+ * it; for a token that the reply has n > 0 times, presence + n * frequency is subtracted. */
 struct penalties {
     float presence, frequency; /* 0: none */
     float repetition;          /* > 0; 1: none, and 0, too */

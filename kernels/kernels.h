@@ -322,8 +322,8 @@ struct k_change {
     int32_t id;
     float bias, rep, less;
 };
-/* Copies rows of logits and changes some: dst[r][i] is -inf where bit i of row r of `banned` is set,
- * else what the change of (r, i), or else that of i for every row, makes of src[r][i], or
+/* Copies rows of logits and changes some: dst[r][i] is -inf where bit i of row r of `banned` is
+ * set, else what the change of (r, i), or else that of i for every row, makes of src[r][i], or
  * src[r][i]. */
 struct k_adjust {
     int rows, n, changes, every; /* of the changes the first `every` are for every row, their ids

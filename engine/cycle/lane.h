@@ -34,8 +34,8 @@ struct lane {
                            seq.drafted on. Their captured states are rows 0 .. behind - 1 of the
                            head's backlog. One lane of a runtime at most has such cells */
     struct sampling how;
-    const struct steer *steer; /* what else changes choices (steer.h), not owned, kept by forks; NULL:
-                                  nothing */
+    const struct steer *steer; /* what else changes choices (steer.h), not owned, kept by forks;
+                                  NULL: nothing */
     uint64_t seed, draws; /* uniforms drawn so far */
     int force; /* > 0, for benchmarks: accept this many rows of the tree, whatever is sampled */
     /* Tokens that the next cycles emit in place of the target's choices, first one first; a commit

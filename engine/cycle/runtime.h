@@ -43,7 +43,8 @@ struct runtime {
     kbuf logits;      /* (max_logits, vocab) of the last pass */
     int max_logits;
     kbuf path_logits; /* (MAX_STEPS + 1, vocab) the rows of an accepted path */
-    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask, changes; /* arguments of sampling and moves */
+    /* arguments of sampling and moves */
+    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask, changes;
 };
 
 struct runtime_shape {

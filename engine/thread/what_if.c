@@ -45,7 +45,8 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
     if (i < 0 || strcmp(settings_at(i)->name, name) != 0 || !settings_at(i)->what_if)
         return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, "
                                      "draft.shape, spec, "
-                       "temperature, top_k, top_p, min_p, seed, check, page_size, window or "
+                       "temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty, "
+                       "repetition_penalty, logit_bias, seed, check, page_size, window or "
                        "bug.NAME", name);
     return settings_set(&c->set, name, value, e);
 }

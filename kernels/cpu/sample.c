@@ -410,7 +410,8 @@ void cpu_adjust(struct kdev *d, const struct k_adjust *a)
     CHECK(!a->banned.p || a->banned.n >= rows * ((n + 31) / 32) * 4);
     CHECK(a->changes == 0 || a->change.n >= (size_t)a->changes * sizeof *c);
     for (int i = 0; i < a->changes; i++)
-        CHECK(c[i].id >= 0 && c[i].id < a->n && (i < a->every || (c[i].row >= 0 && c[i].row < a->rows)));
+        CHECK(c[i].id >= 0 && c[i].id < a->n &&
+              (i < a->every || (c[i].row >= 0 && c[i].row < a->rows)));
     cpu_each(d, a->rows, a->n * 2.0, adjust_row, (void *)(uintptr_t)a);
 }
 

@@ -355,7 +355,8 @@ static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, s
     if (json_array_size(v) == 0 && json_is_array(v))
         return true;
     if (!json_is_object(v) || json_object_size(v) > MOST_BIAS)
-        return refuse(r, 400, "logit_bias", "logit_bias should be an object of at most %d token ids "
+        return refuse(r, 400, "logit_bias", "logit_bias should be an object of at most %d token "
+                                            "ids "
                       "with a bias each", MOST_BIAS);
     json_object_foreach((json_t *)v, key, one) {
         char *end;
@@ -379,13 +380,20 @@ static bool read_bias(struct ask *a, const struct ask_of *of, const json_t *v, s
 static bool read_penalties(struct ask *a, const struct ask_of *of, const json_t *o,
                            struct refusal *r)
 {
-    json_t *bias = get(o, "logit_bias");
+    json_t *bias = get(o, "logit_bias"), *last = get(o, "repeat_last_n");
     struct settings *s = &a->set;
-    return get_real(o, "presence_penalty", -2, 2, &s->presence_penalty, r) &&
+    bool ok = get_real(o, "presence_penalty", -2, 2, &s->presence_penalty, r) &&
            get_real(o, "frequency_penalty", -2, 2, &s->frequency_penalty, r) &&
            get_real(o, "repeat_penalty", 0.01, 100, &s->repetition_penalty, r) &&
            get_real(o, "repetition_penalty", 0.01, 100, &s->repetition_penalty, r) &&
            (!bias || read_bias(a, of, bias, r));
+    struct penalties p;
+    settings_penalties(s, &p);
+    p.bias.n = 0;
+    if (ok && last && json_number_value(last) != -1 && penalties_any(&p))
+        return refuse(r, 400, "repeat_last_n", "repeat_last_n must be -1: penalties count the whole "
+                      "reply, and repetition_penalty the prompt, too");
+    return ok;
 }
 
 /* Ranges are those of the settings (engine/settings.h), so that the log can name them. */

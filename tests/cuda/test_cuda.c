@@ -511,6 +511,7 @@ static const struct CMUnitTest kernel_tests[] = {
     SHARED(test_moe_layouts_agree),
     SHARED(test_topk_is_a_sorted_head),
     SHARED(test_logp_is_log_softmax),
+    SHARED(test_adjust_changes_and_bans_single_logits),
     SHARED(test_read_is_all_of_them),
     SHARED(test_sample_inverts_the_filtered_distribution),
     SHARED(test_sample_frequencies),
@@ -541,6 +542,7 @@ static const struct CMUnitTest short_tests[] = {
     SHARED(test_moe_every_layout),
     SHARED(test_topk_is_a_sorted_head),
     SHARED(test_logp_is_log_softmax),
+    SHARED(test_adjust_changes_and_bans_single_logits),
     SHARED(test_read_is_all_of_them),
     SHARED(test_sample_at_the_edges),
 };

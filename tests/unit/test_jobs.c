@@ -322,7 +322,8 @@ static void test_greedy_choices_are_those_of_the_penalised_logits(void **state)
         struct steer steer;
         struct penalties p;
         make_penalties(&p);
-        p.frequency += 0.5f;
+        p.frequency = 2;
+        p.repetition = i % 2 ? 2.5f : p.repetition;
         chat_prompt(&b, "count to forty", &l->tok);
         int first = l->tok.n;
         l->steer = steer_set(&steer, &p, first);

@@ -163,6 +163,74 @@ static void test_logp_is_log_softmax(void **state)
     free((float *)c.x);
 }
 
+/* ---- adjust --------------------------------------------------------------------------------- */
+
+enum { ADJUST_ROWS = 5, ADJUST_N = 777, ADJUST_EVERY = 90, ADJUST_ALL = 120 };
+struct adjust_case {
+    const float *x;
+    const uint32_t *banned;
+    const struct k_change *change;
+};
+
+static void run_adjust(const void *arg, float *out)
+{
+    const struct adjust_case *c = arg;
+    size_t all = ADJUST_ROWS * ADJUST_N;
+    struct k_adjust a = {.rows = ADJUST_ROWS, .n = ADJUST_N, .changes = ADJUST_ALL,
+                         .every = ADJUST_EVERY, .src = floats(c->x, all), .dst = blank(all)};
+    a.change = dev_buf(&T, c->change, ADJUST_ALL * sizeof *c->change);
+    if (c->banned)
+        a.banned = dev_buf(&T, c->banned, (size_t)ADJUST_ROWS * ((ADJUST_N + 31) / 32) * 4);
+    T.k->adjust(T.d, &a);
+    take(out, a.dst, all);
+}
+
+/* The change of one row for an id comes before that for every row; what is banned stays so. */
+static float adjusted(const struct adjust_case *c, int r, int i)
+{
+    float x = c->x[r * ADJUST_N + i];
+    const struct k_change *of = NULL;
+    if (c->banned && c->banned[r * ((ADJUST_N + 31) / 32) + i / 32] >> (i % 32) & 1)
+        return -INFINITY;
+    for (int k = 0; k < ADJUST_ALL; k++)
+        if (c->change[k].id == i && (k < ADJUST_EVERY || c->change[k].row == r))
+            of = &c->change[k];
+    if (!of)
+        return x;
+    x += of->bias;
+    x = x > 0 ? x / of->rep : x * of->rep;
+    return x - of->less;
+}
+
+static void test_adjust_changes_and_bans_single_logits(void **state)
+{
+    (void)state;
+    enum { WORDS = (ADJUST_N + 31) / 32 };
+    struct k_change change[ADJUST_ALL];
+    uint32_t banned[ADJUST_ROWS * WORDS];
+    float *out = xmalloc(sizeof(float) * ADJUST_ROWS * ADJUST_N);
+    struct adjust_case c = {rnd_floats(ADJUST_ROWS * ADJUST_N, 5), NULL, change};
+    for (int i = 0; i < ADJUST_ALL; i++)
+        change[i] = (struct k_change){.row = i < ADJUST_EVERY ? -1 : i % ADJUST_ROWS,
+                                      .id = i < ADJUST_EVERY ? i * 7 : i * 5,
+                                      .bias = (float)(rnd_int(200) - 100) / 16,
+                                      .rep = 0.5f + (float)rnd_int(100) / 64,
+                                      .less = (float)(rnd_int(200) - 100) / 32};
+    for (int i = 0; i < ADJUST_ROWS * WORDS; i++)
+        banned[i] = (uint32_t)rnd_int(1 << 30) & (uint32_t)rnd_int(1 << 30);
+    for (int i = 0; i < ADJUST_ROWS; i++)
+        banned[i * WORDS + WORDS - 1] &= (1u << ADJUST_N % 32) - 1;
+    for (int round = 0; round < 2; round++) {
+        c.banned = round ? banned : NULL;
+        everywhere(run_adjust, &c, out, ADJUST_ROWS * ADJUST_N);
+        for (int r = 0; r < ADJUST_ROWS; r++)
+            for (int i = 0; i < ADJUST_N; i++)
+                assert_true(out[r * ADJUST_N + i] == adjusted(&c, r, i));
+    }
+    free(out);
+    free((float *)c.x);
+}
+
 /* ---- sample --------------------------------------------------------------------------------- */
 
 struct sample_case {
@@ -482,6 +550,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk_is_a_sorted_head),
         cmocka_unit_test(test_logp_is_log_softmax),
+        cmocka_unit_test(test_adjust_changes_and_bans_single_logits),
         cmocka_unit_test(test_read_is_all_of_them),
         cmocka_unit_test(test_sample_inverts_the_filtered_distribution),
         cmocka_unit_test(test_sample_frequencies),

@@ -31,7 +31,8 @@ static void test_defaults_are_the_documented_ones(void **unused)
     struct buf b = {0};
     settings_init(&s);
     settings_print(&s, &b);
-    assert_string_equal(b.p, "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\npresence_penalty=0\nfrequency_penalty=0\n"
+    assert_string_equal(b.p,
+                        "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\npresence_penalty=0\nfrequency_penalty=0\n"
                              "repetition_penalty=1\nlogit_bias=none\nseed=1\nmax_tokens=0\n"
                              "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\nchunk=0\n"
                              "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\neffort=auto\nthink=on\n");
@@ -209,7 +210,8 @@ static void test_printed_settings_read_back_bit_for_bit(void **unused)
 static void test_biases_are_ids_and_numbers(void **unused)
 {
     (void)unused;
-    static const char *const bad[] = {"", "5", "5:", ":1", "5:1,", ",5:1", "5:1,5:2", "-1:1", "5:101",
+    static const char *const bad[] = {"", "5", "5:", ":1", "5:1,", ",5:1", "5:1,5:2", "-1:1",
+                                      "5:101",
                                       "5:-100.5", "5:x", "a:1", "5:1;6:1", "2147483648:1", "5: 1"};
     struct settings s;
     struct buf b = {0};
