@@ -23,6 +23,7 @@ struct conversion {
     bool halves; /* gemma-4: gate and up of experts in one tensor */
     bool fused;  /* q, k and v in one tensor */
     bool window; /* of an architecture whose published name has windows, too */
+    const struct gw *more; /* further keys; or NULL */
 };
 
 static inline json_int_t gc_int(const struct ck *c, const char *key)
@@ -616,6 +617,10 @@ static inline struct buf gguf_of(struct ck *c, const struct conversion *how)
     struct gc g = {.c = c, .how = how, .seed = 7};
     int type = 0, layers = (int)gc_int(c, "num_hidden_layers");
     gc_metadata(&g);
+    if (how->more) {
+        buf_add(&g.w.keys, how->more->keys.p, how->more->keys.n);
+        g.w.n_key += how->more->n_key;
+    }
     for (int i = 0; i < c->n; i++)
         if (!how->fused || !strstr(c->t[i].name, "self_attn.") || strstr(c->t[i].name, "o_proj") ||
             strstr(c->t[i].name, "norm"))

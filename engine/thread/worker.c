@@ -451,18 +451,6 @@ static char *print_sharing(const struct engine *g)
     return all.p;
 }
 
-static bool tokenizer_sha(struct engine *g, const char *dir, struct err *e)
-{
-    struct buf b = {0};
-    char *path = xasprintf("%s/tokenizer.json", dir);
-    bool there = !file_missing(path), ok = !there || buf_read_file(&b, path, TOK_FILE_BYTES, e);
-    if (ok && there)
-        sha256_hex(b.p, b.n, g->info.tokenizer_sha);
-    buf_free(&b);
-    free(path);
-    return ok;
-}
-
 static void fill_info(struct engine *g, const struct engine_opts *o)
 {
     const struct loaded *l = &g->loaded;
@@ -607,7 +595,7 @@ struct backend *engine_open(const struct engine_opts *o, struct err *e)
     g->shared.set = o->settings;
     g->attended = o->attended;
     g->lanes = o->lanes;
-    ok = ok && load(g, o, e) && tokenizer_sha(g, o->model, e);
+    ok = ok && load(g, o, e) && tok_digest(o->model, g->info.tokenizer_sha, e);
     if (ok) {
         fill_info(g, o);
         int rc = pthread_create(&g->thread, NULL, engine_thread, g);

@@ -49,6 +49,9 @@ bool gguf_ints(const struct gguf *g, const char *key, int64_t min, int64_t max, 
 bool gguf_reals(const struct gguf *g, const char *key, float **out, size_t *n, struct err *e);
 bool gguf_strings(const struct gguf *g, const char *key, struct gguf_text **out, size_t *n,
                   struct err *e);
+/* SHA-256, in hex, over those of n keys that the file has, with the types and bytes of their
+ * values. */
+void gguf_digest(const struct gguf *g, const char *const *key, int n, char out[65]);
 /* Sets *e to "FILE: key KEY <text>"; returns false. */
 bool gguf_refuse(const struct gguf *g, const char *key, struct err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -221,3 +221,29 @@ bool gguf_strings(const struct gguf *g, const char *key, struct gguf_text **out,
         (*out)[i] = text_at(&p);
     return true;
 }
+
+/* The bytes of a value: of an array, all its elements. */
+static size_t value_bytes(const struct gguf *g, const struct gguf_entry *x)
+{
+    size_t n = (size_t)x->n * (size_t)gguf_values[x->type].bytes;
+    if (x->type == V_STRING)
+        for (uint64_t i = 0; i < x->n; i++)
+            n += 8 + (size_t)little(place(g, x) + n, 8);
+    return n;
+}
+
+void gguf_digest(const struct gguf *g, const char *const *key, int n, char out[65])
+{
+    struct sha256 h;
+    sha256_init(&h);
+    for (int i = 0; i < n; i++) {
+        const struct gguf_entry *x = find(g, key[i]);
+        if (!x)
+            continue;
+        char *head = xasprintf("%s %s %" PRIu64 "\n", key[i], gguf_values[x->type].name, x->n);
+        sha256_add(&h, head, strlen(head));
+        sha256_add(&h, place(g, x), value_bytes(g, x));
+        free(head);
+    }
+    sha256_end_hex(&h, out);
+}

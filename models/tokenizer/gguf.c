@@ -462,3 +462,17 @@ bool tokenizer_load_gguf(struct tokenizer *t, const char *path, struct err *e)
     free(m.kind);
     return ok;
 }
+
+bool tokenizer_digest_gguf(const char *path, char hex[65], struct err *e)
+{
+    static const char *const decide[] = {
+        "general.architecture", KEY "model", KEY "pre", KEY "tokens", KEY "token_type",
+        KEY "merges", KEY "scores", KEY "add_space_prefix", KEY "add_bos_token",
+        KEY "bos_token_id", KEY "unknown_token_id"};
+    struct gguf *g = gguf_open(path, e);
+    if (!g)
+        return false;
+    gguf_digest(g, decide, sizeof decide / sizeof *decide, hex);
+    gguf_close(g);
+    return true;
+}

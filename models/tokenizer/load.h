@@ -52,5 +52,7 @@ void load_added_done(struct load *l);
 /* Reads a GGUF's tokenizer into a zeroed *t. False and *e (ERR_MODEL); tok_close() frees *t then,
  * too. */
 bool tokenizer_load_gguf(struct tokenizer *t, const char *path, struct err *e);
+/* As tok_digest() of a GGUF. */
+bool tokenizer_digest_gguf(const char *path, char hex[65], struct err *e);
 
 #endif

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-struct tokenizer *tok_open(const char *dir, struct err *e)
+/* The file of the tokenizer at a path; NULL and *e: the path cannot be looked at. The caller
+ * frees. */
+static char *file_at(const char *dir, struct err *e)
 {
     struct stat st;
     bool known = stat(dir, &st) == 0, folder = known && S_ISDIR(st.st_mode);
@@ -15,7 +17,29 @@ struct tokenizer *tok_open(const char *dir, struct err *e)
         err_set(e, ERR_MODEL, "cannot open %s: %s", dir, strerror(errno));
         return NULL;
     }
-    char *path = folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
+    return folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
+}
+
+bool tok_digest(const char *dir, char hex[65], struct err *e)
+{
+    struct buf b = {0};
+    char *path = file_at(dir, e);
+    hex[0] = '\0';
+    bool there = path && !file_missing(path), gguf = there && gguf_is(path);
+    bool ok = path && (!there || (gguf ? tokenizer_digest_gguf(path, hex, e)
+                                       : buf_read_file(&b, path, TOK_FILE_BYTES, e)));
+    if (ok && there && !gguf)
+        sha256_hex(b.p, b.n, hex);
+    buf_free(&b);
+    free(path);
+    return ok;
+}
+
+struct tokenizer *tok_open(const char *dir, struct err *e)
+{
+    char *path = file_at(dir, e);
+    if (!path)
+        return NULL;
     struct tokenizer *t = xcalloc(1, sizeof *t);
     if (!(gguf_is(path) ? tokenizer_load_gguf : tokenizer_load)(t, path, e)) {
         tok_close(t);

@@ -18,6 +18,10 @@ enum { TOK_FILE_BYTES = 256 << 20 }; /* of a tokenizer.json, at most; the larges
  * (ERR_MODEL) on failure. */
 struct tokenizer *tok_open(const char *dir, struct err *e);
 void tok_close(struct tokenizer *t);
+/* Sets hex to the SHA-256 of what tok_open() reads there: of the tokenizer.json, or of the keys of
+ * a GGUF that decide ids, so that the files of one model in several quantizations have the same.
+ * There is no such file: "". False and *e: it cannot be read. */
+bool tok_digest(const char *dir, char hex[65], struct err *e);
 
 enum {
     TOK_SPECIAL = 1, /* match special tokens in the text; without the flag, text never becomes one.

@@ -4,9 +4,11 @@
 #include "tests/gguf_convert.h"
 #include "tests/twin_kit.h"
 
+#include "engine/engine.h"
 #include "engine/tools/golden.h"
 #include "models/checkpoint/gguf_model.h"
 #include "models/checkpoint/hub.h"
+#include "repl/compare/facts.h"
 
 #include <fcntl.h>
 
@@ -424,6 +426,61 @@ static void test_a_folder_of_files(void **state)
     free(one);
 }
 
+/* ---- the tokenizer in the log ---- */
+
+/* What an engine with a file of this type says of its tokenizer, which has these merges. */
+static void digest_of(int type, const char *const *merge, char out[65])
+{
+    enum { VOCAB = 131 };
+    const char *token[VOCAB] = {"a", "b", "c", "ab", "bc", "<s>"};
+    int64_t kind[VOCAB] = {1, 1, 1, 1, 1, 3};
+    char pad[VOCAB][8];
+    struct gw w = {0};
+    for (int i = 6; i < VOCAB; i++) {
+        snprintf(pad[i], sizeof pad[i], "[%d]", i);
+        token[i] = pad[i], kind[i] = 5;
+    }
+    gw_string(&w, "tokenizer.ggml.model", "gpt2");
+    gw_string(&w, "tokenizer.ggml.pre", "gpt-2");
+    gw_strings(&w, "tokenizer.ggml.tokens", token, VOCAB);
+    gw_ints(&w, "tokenizer.ggml.token_type", GW_I32, kind, VOCAB);
+    gw_strings(&w, "tokenizer.ggml.merges", merge, 2);
+    struct family_case c = cases[0];
+    c.how.more = &w;
+    struct ck ck = write_case(&c, type);
+    struct err e = {0};
+    struct engine_opts o = {.model = path, .device = "cpu", .threads = 1, .raw = true};
+    settings_init(&o.settings);
+    struct backend *g = engine_open(&o, &e);
+    if (!g)
+        fail_msg("%s", e.msg);
+    memcpy(out, backend_info(g)->tokenizer_sha, 65);
+    backend_close(g);
+    ck_free(&ck);
+    buf_free(&w.keys);
+}
+
+/* Another quantization of a model has the same tokenizer, another order of merges is another one:
+ * what a log of one file says is compared with the other (repl/compare/facts.c). */
+static void test_sessions_on_a_file_name_its_tokenizer(void **state)
+{
+    static const char *const merges[2][2] = {{"a b", "b c"}, {"b c", "a b"}};
+    char first[65], again[65], other[65], log[128], now[128];
+    struct facts_diff d;
+    (void)state;
+    digest_of(GGUF_BF16, merges[0], first);
+    digest_of(GGUF_Q8_0, merges[0], again);
+    digest_of(GGUF_BF16, merges[1], other);
+    assert_int_equal(strlen(first), 64);
+    assert_string_equal(first, again);
+    snprintf(log, sizeof log, "tokenizer_sha=%s\n", first);
+    snprintf(now, sizeof now, "tokenizer_sha=%s\n", other);
+    facts_compare(log, now, &d);
+    assert_int_equal(d.n, 1);
+    assert_string_equal(d.at[0].model, "tokenizer");
+    facts_diff_free(&d);
+}
+
 int main(void)
 {
     enum { EACH = 3 };
@@ -449,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_keys_are_checked),
         cmocka_unit_test(test_what_a_file_is),
         cmocka_unit_test(test_a_folder_of_files),
+        cmocka_unit_test(test_sessions_on_a_file_name_its_tokenizer),
         cmocka_unit_test(test_small_models_load_or_are_refused),
         cmocka_unit_test(test_a_scale_that_is_not_finite_is_refused),
     };

@@ -406,6 +406,53 @@ static void test_every_name_of_a_split_is_known(void **state)
     }
 }
 
+/* ---- the digest ---- */
+
+static void digest_of(const struct small *s, const char *more, char out[65])
+{
+    struct err e = {0};
+    struct gw g = {0};
+    gw_string(&g, "general.name", more);
+    put_small(&g, s);
+    struct buf b = gw_bytes(&g);
+    write_file(b.p, b.n);
+    buf_free(&b);
+    if (!tok_digest(path, out, &e))
+        fail_msg("%s", e.msg);
+}
+
+static void test_the_digest_is_of_what_decides_ids(void **state)
+{
+    char as_is[65], renamed[65], changed[65], plain[65];
+    struct buf b = {0};
+    struct err e = {0};
+    (void)state;
+    digest_of(&words, "x", as_is);
+    digest_of(&words, "another name", renamed);
+    assert_string_equal(as_is, renamed);
+    for (int i = 0; i < 5; i++) {
+        struct small s = words;
+        switch (i) {
+        case 0: s.pre = "olmo"; break;
+        case 1: s.token[1] = "c"; break;
+        case 2: s.kind[4] = 4; break;
+        case 3: s.merge[1] = "a bb"; break;
+        case 4: s.n_merge = 1; break;
+        }
+        digest_of(&s, "x", changed);
+        if (strcmp(changed, as_is) == 0)
+            fail_msg("change %d: the digest is the same", i);
+    }
+    /* of a folder: of its tokenizer.json, as logs have it since they have digests */
+    assert_true(buf_read_file(&b, "models/nestling/target/tokenizer.json", 8 << 20, &e));
+    sha256_hex(b.p, b.n, plain);
+    assert_true(tok_digest("models/nestling/target", changed, &e));
+    assert_string_equal(changed, plain);
+    assert_true(tok_digest("tests/golden/llama-b", changed, &e)); /* which has none */
+    assert_string_equal(changed, "");
+    buf_free(&b);
+}
+
 /* ---- refused ---- */
 
 static void refused_by(struct buf b, const char *what, const char *says)
@@ -519,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_scores_become_the_merges_of_the_reference),
         cmocka_unit_test(test_a_small_vocabulary_of_pieces),
         cmocka_unit_test(test_every_name_of_a_split_is_known),
+        cmocka_unit_test(test_the_digest_is_of_what_decides_ids),
         cmocka_unit_test(test_bad_metadata_is_refused_in_one_line),
         cmocka_unit_test(test_pieces_that_cost_too_much_are_refused),
     };
