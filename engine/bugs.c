@@ -175,6 +175,48 @@ static const struct bug_info infos[N_BUGS] = {
          "before its window; a lower acceptance, no message",
          "a prefix as long as the window, a root with two children",
          {.window = true, .draft = NEED_DRAFT, .nodes = 2}},
+    [BUG_WINDOW_FREED_EARLY] =
+        {47728,
+         "window-freed-early",
+         {"on"},
+         5,
+         "releasing the pages behind the window",
+         "pages were released against the scheduled length, drafted tokens included: once drafts "
+         "were rejected, the window of the next token reached into pages that were gone, and it "
+         "read the null block",
+         "page size 1, a prefix as long as the window, a rejected draft",
+         {.window = true, .draft = NEED_DRAFT}},
+    [BUG_REUSE_LAST_WINDOW] =
+        {10875,
+         "reuse-last-window",
+         {"on"},
+         5,
+         "the length of a reused prefix over several kinds of layers",
+         "the reused length was set for each window in turn and the last one won, where the least "
+         "one counts: sliding layers continued from cells that they no longer held",
+         "a prompt that shares its beginning with a longer one, by more than the window",
+         {.window = true}},
+    [BUG_ACCEPTED_INDEX] =
+        {50021,
+         "accepted-index",
+         {"on"},
+         19,
+         "the row of the last accepted token",
+         "the row was looked up at the number of accepted drafts less one; with none accepted that "
+         "is -1, the last row of the tree: a crash, or another token's state and cells went on",
+         "one step whose drafts are all rejected",
+         {.draft = NEED_DRAFT, .nodes = 2}},
+    [BUG_BIGRAM_LENGTH] =
+        {34823,
+         "bigram-length",
+         {"on"},
+         20,
+         "the length of a shared prefix under a drafter",
+         "keys of the prefix cache were pairs of tokens, one fewer than tokens, but their number "
+         "was compared with lengths in tokens (there: window pages were freed twice; here: a fork "
+         "takes over one cell of the draft too many, computed with the other prompt's next token)",
+         "two prompts that differ in their last token",
+         {.draft = NEED_EAGLE3}},
 };
 
 struct needs_list {

@@ -29,6 +29,10 @@ enum bug {
     BUG_DRAFT_GROUP_ZERO,      /* 50170 */
     BUG_WINDOW_OF_GROUP,       /* 51756 */
     BUG_BLOCK_LEFT_BOUND,      /* 35208 */
+    BUG_WINDOW_FREED_EARLY,    /* 47728 */
+    BUG_REUSE_LAST_WINDOW,     /* 10875 */
+    BUG_ACCEPTED_INDEX,        /* 50021 */
+    BUG_BIGRAM_LENGTH,         /* 34823 */
     N_BUGS
 };
 

@@ -14,7 +14,7 @@ const char *plan_mode_name(enum plan_mode m)
 
 static const char *const rules[N_RULES] = {"", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9",
                                            "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17",
-                                           "I18"};
+                                           "I18", "I19", "I20"};
 
 const char *fault_rule(int rule)
 {

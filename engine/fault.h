@@ -21,7 +21,7 @@ enum plan_mode {
 };
 const char *plan_mode_name(enum plan_mode m); /* "extend", "decode", ... */
 
-enum { N_RULES = 19 }; /* with 0, no rule */
+enum { N_RULES = 21 }; /* with 0, no rule */
 const char *fault_rule(int rule); /* "I4"; "": 0, no rule */
 int fault_rule_of(const char *name); /* the same backwards; 0: no rule has this name */
 /* A violation of rule I`rule` that names no place yet. */

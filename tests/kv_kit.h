@@ -417,7 +417,8 @@ static inline void w_fork(struct world *w, int from, int to)
     int n = 1 + w_below(w, w->seq[from].committed + 1);
     kv_drop(&w->kv, &w->seq[to]);
     if (w_below(w, 2) && kv_can_fork_at(&w->kv, &w->seq[from], n))
-        kv_fork_at(&w->kv, &w->seq[from], n, w_below(w, 1 + min_int(n, w->seq[from].drafted)),
+        /* below n: the draft's cell n - 1 was computed with the token after it, which may differ */
+        kv_fork_at(&w->kv, &w->seq[from], n, w_below(w, min_int(n, w->seq[from].drafted + 1)),
                    &w->seq[to]);
     else
         kv_fork(&w->kv, &w->seq[from], &w->seq[to]);

@@ -268,6 +268,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
     if (missing > kv_left(kv, POOL_DRAFT))
         return err_set(e, ERR_NEGATIVE, "the draft pool is short of pages: %d needed, %d free",
                        missing, kv_left(kv, POOL_DRAFT));
+    s->next = from < final ? -1 : s->next;
     s->drafted = from;
     for (int c = from / P; c < min_int(need, s->n_dcol); c++) {
         int32_t old = s->dcol[c].v;
@@ -332,6 +333,7 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n)
             s->replaced[kept++] = s->replaced[i];
     s->n_replaced = kept;
     s->drafted = n;
+    s->next = -1;
 }
 
 void kv_rollback(struct kv *kv, struct seq *s)
@@ -394,16 +396,21 @@ void kv_undo(struct kv *kv, struct seq *s)
     }
 }
 
-void kv_release_window(struct kv *kv, struct seq *s)
+void kv_release_before(struct kv *kv, struct seq *s, int n)
 {
     if (!kv->has_swa)
         return;
-    int P = kv->page_size, end = columns_passed(kv, s, s->committed);
+    int P = kv->page_size, end = columns_passed(kv, s, n);
     if (s->swa_lo / P < end)
         mark_dirty(s, SIDE_TARGET, s->swa_lo / P);
     for (int c = s->swa_lo / P; c < end; c++)
         drop_swa(kv, s, &s->col[c], c, PAGE_WINDOW);
     s->swa_lo = max_int(s->swa_lo, end * P);
+}
+
+void kv_release_window(struct kv *kv, struct seq *s)
+{
+    kv_release_before(kv, s, s->committed);
 }
 
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
@@ -428,14 +435,18 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
     dst->n_dcol = nd;
     dst->committed = src->committed;
     dst->drafted = src->drafted;
+    dst->next = src->next;
     dst->swa_lo = src->swa_lo;
     dst->tail = src->tail;
 }
 
 bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n)
 {
-    return n >= 1 && n <= src->committed &&
-           (!kv->has_swa || src->swa_lo <= max_int(0, n - kv->reach));
+    if (n < 1 || n > src->committed)
+        return false;
+    if (kv->hook.holds)
+        return kv->hook.holds(kv, src, n);
+    return !kv->has_swa || src->swa_lo <= max_int(0, n - kv->reach);
 }
 
 void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst)
@@ -444,6 +455,8 @@ void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct
     struct seq head = *src;
     head.committed = n;
     head.drafted = drafted;
+    if (drafted < src->drafted)
+        head.next = kv->mark[POOL_FULL][kv_full_slot(kv, src, drafted).v].token;
     if (n < src->committed)
         head.tail = kv->mark[POOL_FULL][kv_full_slot(kv, src, n - 1).v].chain;
     kv_fork(kv, &head, dst);

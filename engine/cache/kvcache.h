@@ -53,6 +53,8 @@ struct seq {
     int n_col, cap_col, n_dcol, cap_dcol;
     int committed; /* target cells that are final */
     int drafted;   /* draft cells that are final */
+    int32_t next;  /* the token with which draft cell drafted - 1 was computed, that of the target's
+                      cell `drafted`; -1: not known. Only with drafted > 0 */
     int swa_lo;    /* first cell whose swa page is still held; a multiple of page_size */
     uint64_t tail; /* mark chain of cell committed - 1 when it became final */
     /* For copies of a side's columns (page_list.h): the columns below `clean` have not changed
@@ -93,6 +95,8 @@ struct kv;
 struct kv_hooks {
     /* Returns the capacity of a pool in place of `pages`. */
     int (*capacity)(const struct kv *kv, enum pool_id pool, int pages);
+    /* In place of the question whether src still holds the swa pages that a fork at n needs. */
+    bool (*holds)(const struct kv *kv, const struct seq *src, int n);
     /* Called before a column is rolled back, while the column still holds its pages. */
     void (*rolling_back)(struct kv *kv, struct column *col);
 };
@@ -150,7 +154,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e);
 /* As kv_reserve(), for draft cells [from, upto); from <= drafted becomes the new drafted. */
 bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct err *e);
 void kv_commit(struct kv *kv, struct seq *s, int n);       /* committed = n */
-void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
+void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n, next is not known */
 /* *after: s as it will be after kv_commit(kv, s, n), to plan the pass that follows the commit. It
  * shares the columns of s: read only, valid until s changes. */
 void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after);
@@ -162,6 +166,8 @@ void kv_rollback(struct kv *kv, struct seq *s);
 void kv_undo(struct kv *kv, struct seq *s);
 /* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
 void kv_release_window(struct kv *kv, struct seq *s);
+/* The same as if n cells were committed. */
+void kv_release_before(struct kv *kv, struct seq *s, int n);
 /* Marks the side's columns of final cells as clean: from now on clean[side] is the number of
  * leading columns that have not changed. Returns the stamp of this state, which no other state
  * has. */

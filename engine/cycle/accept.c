@@ -75,8 +75,11 @@ bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int
         if (sampled)
             tree->u[path[i]] = u[path[i]];
     }
+    if (r->hook.accepted && tree->n > 1)
+        r->hook.accepted(tree, out);
     pass_lock(&r->pass);
-    bool ok = check_draws(&r->pass.check, l->draws, out->draws, offset, n, sampled, e);
+    bool ok = check_draws(&r->pass.check, l->draws, out->draws, offset, n, sampled, e) &&
+              check_accepted(&r->pass.check, tree, out->path, out->n_cells, e);
     pass_unlock(&r->pass);
     return ok;
 }

@@ -50,8 +50,8 @@ int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
  * every node's fate, the uniforms of the path, and all of *out but the logit digest. u: of each
  * row. A given token of the lane replaces the choices of all rows at its depth: a child that holds
  * the given token is accepted, else the given token is the bonus. l->force > 0 accepts first
- * children instead. False: a choice is no token, or the uniforms do not add up (I16). Takes the
- * pass's lock. */
+ * children instead. False: a choice is no token, the uniforms do not add up (I16), or the path is
+ * none (I19). Takes the pass's lock. */
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
 /* As accept_tree(), for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or

@@ -226,7 +226,10 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
         kv_commit_draft(&r->kv, &l->seq, o->draft_cells);
     for (int i = 0; i < o->n_new; i++)
         ids_add(&l->tok, o->token[i]);
-    kv_release_window(&r->kv, &l->seq);
+    if (o->draft_cells >= 0)
+        l->seq.next = l->tok.v[o->draft_cells];
+    kv_release_before(&r->kv, &l->seq,
+                      r->hook.passed ? r->hook.passed(r, l, o) : l->seq.committed);
     kv_rollback(&r->kv, &l->seq);
     l->rec = o->rec;
     l->draws = o->draws;
@@ -347,10 +350,12 @@ bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e)
     if (ok)
         follow_run(r, &f, lane_guesses(l, topk));
     pass_lock(&r->pass);
-    if (ok)
+    if (ok) {
         kv_commit_draft(&r->kv, &l->seq, none.draft_cells);
-    else
+        l->seq.next = l->tok.v[none.draft_cells];
+    } else {
         follow_abandon(&f);
+    }
     kv_rollback(&r->kv, &l->seq);
     if (!ok && !had)
         lane_give_slot(r, l);

@@ -104,7 +104,7 @@ int lane_shared(const struct runtime *r, const struct lane *l, const struct ids 
         return n;
     /* a draft cell is computed with the token after it */
     if (draft && r->drafter && drafter_owns_kv(r->drafter))
-        n = min_int(n - 1, l->seq.drafted);
+        n = r->hook.pairs ? r->hook.pairs(l, n) : min_int(n - 1, l->seq.drafted);
     return kv_can_fork_at(&r->kv, &l->seq, n) ? n : 0;
 }
 

@@ -11,11 +11,19 @@
 
 struct runtime;
 struct lane;
+struct outcome;
 
 /* Replacements by which historical faults (faults.c) change a cycle. NULL: nothing is replaced. */
 struct cycle_hooks {
     /* In place of the number of cells of src that a fork shares: its committed cells. */
     int (*shared)(const struct runtime *r, const struct lane *src);
+    /* In place of the number of tokens that a fork with a draft may take over where n tokens are
+     * alike. */
+    int (*pairs)(const struct lane *src, int n);
+    /* Called with the outcome of a tree, which it may change. */
+    void (*accepted)(const struct tree *t, struct outcome *o);
+    /* In place of the number of cells against which the window's pages are released. */
+    int (*passed)(const struct runtime *r, const struct lane *l, const struct outcome *o);
 };
 
 struct runtime {

@@ -25,6 +25,8 @@ static const char *const rules[] = {
     "I16 uniforms consumed are uniforms counted",
     "I17 tables filled on the device are those of its tree",
     "I18 the tree part of a row is its ancestors and itself",
+    "I19 accepted rows are a path of the tree from its root",
+    "I20 the draft's last cell pairs with the token that follows",
 };
 
 int check_rule_count(void)
@@ -216,7 +218,15 @@ static bool check_lag(const struct view *v)
         return FAIL(v, differs(in_request(v, 14), v->p->kv_len[v->b], s->committed + v->q->ahead),
                     "slots to %d, but %d committed tokens", v->p->kv_len[v->b],
                     s->committed + v->q->ahead);
-    return true;
+    if (v->p->mode != PLAN_DRAFT_EXTEND || v->q->ahead || s->drafted == 0 || s->next < 0 ||
+        s->drafted >= s->committed)
+        return true;
+    int32_t page = s->col[s->drafted / v->kv->page_size].full.v;
+    int32_t token = mark_at(v->kv, POOL_FULL, page, s->drafted)->token;
+    return s->next == token ||
+           FAIL(v, differs(with_cell(in_request(v, 20), s->drafted - 1), s->next, token),
+                "draft cell %d was computed with token %d, the sequence goes on with %d",
+                s->drafted - 1, s->next, token);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -320,6 +330,26 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
         if (offset[i] != i)
             ok = fault_set(&mine, differs(fault_at(16), offset[i], i),
                            "token %d of the step was drawn with uniform %d", i, offset[i]);
+    return ok || record_violation(c, &mine, e);
+}
+
+bool check_accepted(struct checker *c, const struct tree *t, const int *path, int n, struct err *e)
+{
+    if (c->level == CHECK_OFF)
+        return true;
+    struct err mine = {0};
+    bool ok = (n >= 1 && n <= t->n) ||
+              fault_set(&mine, differs(fault_at(19), n, t->n), "%d rows of %d were accepted", n,
+                        t->n);
+    for (int i = 0; i < n && ok; i++)
+        if (path[i] < 0 || path[i] >= t->n || t->parent[path[i]] != (i ? path[i - 1] : -1)) {
+            struct violation at = fault_at(19);
+            at.row = path[i];
+            ok = i ? fault_set(&mine, at, "accepted after row %d, which is not its parent",
+                               path[i - 1])
+                   : fault_set(&mine, at, "accepted first of %d rows, expected the root, row 0",
+                               t->n);
+        }
     return ok || record_violation(c, &mine, e);
 }
 

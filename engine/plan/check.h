@@ -22,6 +22,8 @@
  *   I16 a step consumed as many uniforms as were counted
  *   I17 the rows that the device filled in match the tree that it grew
  *   I18 the tree part of a row is its ancestors within the window and itself, nothing else
+ *   I19 the rows that a step accepts are a path of its tree, from the root on
+ *   I20 the draft's last cell was computed with the token that follows it in the sequence
  *
  * Level ON checks every rule for the cells and pages of the pass: I1 to I3 by running sums, I15 at
  * the end of each prefix, and of the pages in a page list (page_list.h) only the columns that are
@@ -36,6 +38,7 @@
 #ifndef AERIE_CHECK_H
 #define AERIE_CHECK_H
 
+#include "engine/cache/tree.h"
 #include "engine/plan/plan.h"
 #include "engine/settings.h"
 
@@ -58,6 +61,9 @@ bool check_sweep(const struct kv *kv, const struct seq *const *seqs, int n, stru
  * logged number of uniforms, is where the next step continues. sampled false: none were drawn. */
 bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *offset, int n,
                  bool sampled, struct err *e);
+/* I19: path[0, n) are the accepted rows of a tree. */
+bool check_accepted(struct checker *c, const struct tree *t, const int *path, int n,
+                    struct err *e);
 /* check_plan() of a plan whose rows the device has filled in; any violation is reported as I17. */
 bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
                   const struct plan_req *req, struct err *e);

@@ -271,6 +271,126 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
     return ok;
 }
 
+/* The prompt's first `upto` tokens, and the token after them. */
+static bool begin_reply(struct stage *st, int upto, struct err *e)
+{
+    tokens(st, upto);
+    return run_to(st, upto - 1, 3, true, e) &&
+           lane_extend(&st->r, &st->lane, upto, true, true, 2, e);
+}
+
+static const struct tree_shape reply_shape = {3, 2, 6};
+
+static bool reply_step(struct stage *st, struct err *e)
+{
+    struct lane *l = &st->lane;
+    return lane_step(&st->r, &l, &(struct step_limits){16}, 1, &reply_shape, e);
+}
+
+/* 47728: steps after a prompt as long as the window. A result row is a step's last token. */
+static bool scene_freed_early(struct stage *st, struct err *e)
+{
+    st->expected_first = INT32_MAX;
+    note(st, "page size %d, four steps of a reply after %d tokens", st->r.kv.page_size, st->W);
+    if (!begin_reply(st, st->W, e))
+        return false;
+    for (int i = 0; i < 4; i++) {
+        if (!reply_step(st, e))
+            return false;
+        float token = (float)st->lane.tok.v[st->lane.tok.n - 1];
+        keep_rows(st, &token, 1, 1);
+    }
+    return true;
+}
+
+/* 50021: the logits after each of some steps; the first one that accepts nothing does the
+ * damage. */
+static bool scene_accepted_index(struct stage *st, struct err *e)
+{
+    struct lane *l = &st->lane;
+    st->expected_first = INT32_MAX;
+    note(st, "page size %d, six steps of a reply after 3 tokens; rows: the logits after each",
+         st->r.kv.page_size);
+    if (!begin_reply(st, 3, e))
+        return false;
+    for (int i = 0; i < 6; i++) {
+        if (!reply_step(st, e))
+            return false;
+        if (l->rec.accepted == 0)
+            st->expected_first = min_int(st->expected_first, i);
+        struct plan_req req = {.seq = &l->seq, .n = 1, .token = l->tok.v + l->seq.committed};
+        if (!target_pass(st, PLAN_DECODE, &req, e))
+            return false;
+    }
+    return true;
+}
+
+/* A lane begins with what it shares with the stage's, as jobs do, and runs the rest of a prompt of
+ * `all` tokens, of which those from `same` on differ. */
+static bool share(struct stage *st, int same, int all, bool draft, struct lane *l, struct err *e)
+{
+    struct runtime *r = &st->r;
+    struct ids prompt = {0};
+    ids_cat(&prompt, st->lane.tok.v, same);
+    for (int i = same; i < all; i++)
+        ids_add(&prompt, st->lane.tok.v[i] == 3 ? 4 : 3);
+    lane_park(r, &st->lane);
+    *l = (struct lane){.tap_row = -1};
+    int n = lane_shared(r, &st->lane, &prompt, draft);
+    if (n > 0)
+        lane_fork_at(r, &st->lane, n, draft, l, HOLDER_POINT);
+    l->tok.n = 0;
+    ids_cat(&l->tok, prompt.v, prompt.n);
+    ids_free(&prompt);
+    note(st, "page size %d, a prompt of %d tokens, %d of which another sequence has",
+         r->kv.page_size, all, same);
+    bool ok = true;
+    while (ok && l->seq.committed < same)
+        ok = lane_extend(r, l, min_int(same, l->seq.committed + 32), false, draft, 2, e);
+    return ok;
+}
+
+/* 10875: the common tokens, a window and a page, end more than a window before the other
+ * sequence. */
+static bool scene_last_window(struct stage *st, struct err *e)
+{
+    struct runtime *r = &st->r;
+    int same = st->W + r->kv.page_size, n = 2;
+    struct lane l;
+    st->expected_first = 0;
+    tokens(st, 3 * st->W);
+    bool ok = run_to(st, 3 * st->W, 3, false, e) && share(st, same, same + n, false, &l, e);
+    if (!ok)
+        return false;
+    struct plan_req req = {.seq = &l.seq, .n = n, .token = l.tok.v + same};
+    ok = kv_reserve(&r->kv, &l.seq, same + n, e) && pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+    if (ok) {
+        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
+        net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
+        keep_buf(st, r->logits, n, r->m->cfg.vocab);
+    }
+    lane_free(r, &l);
+    return ok;
+}
+
+/* 34823: the draft's guess after a prompt whose last token differs. */
+static bool scene_bigram(struct stage *st, struct err *e)
+{
+    struct runtime *r = &st->r;
+    struct lane l;
+    int same = 4;
+    st->expected_first = 0;
+    tokens(st, same + 3);
+    bool ok = run_to(st, same + 2, 3, true, e) && share(st, same, same + 1, true, &l, e);
+    if (!ok)
+        return false;
+    ok = lane_extend(r, &l, same + 1, true, true, 2, e);
+    if (ok)
+        keep_buf(st, r->drafter->head->logits, 1, head_vocab(r->drafter->head));
+    lane_free(r, &l);
+    return ok;
+}
+
 /* 27789: cycles whose rejected nodes reach into a new page. A result row is the number of swa pages
  * in use. */
 static bool scene_leak(struct stage *st, struct err *e)
@@ -353,7 +473,7 @@ static bool scene_pool_small(struct stage *st, struct err *e)
 static const struct {
     bool (*run)(struct stage *st, struct err *e);
     int page_size;
-    enum { ANY, EAGLE, FROZEN } draft;
+    enum { ANY, SOME, EAGLE, FROZEN } draft;
 } scenes[N_BUGS] = {
     [BUG_SWA_UNTRANSLATED] = {scene_untranslated, 1, ANY},
     [BUG_DRAFT_EXPAND_OVERFLOW] = {scene_expand_overflow, 2, EAGLE},
@@ -371,6 +491,10 @@ static const struct {
     [BUG_DRAFT_GROUP_ZERO] = {scene_group_zero, 4, EAGLE},
     [BUG_WINDOW_OF_GROUP] = {scene_window_of_group, 4, ANY},
     [BUG_BLOCK_LEFT_BOUND] = {scene_by_index, 4, ANY},
+    [BUG_WINDOW_FREED_EARLY] = {scene_freed_early, 1, SOME},
+    [BUG_REUSE_LAST_WINDOW] = {scene_last_window, 4, ANY},
+    [BUG_ACCEPTED_INDEX] = {scene_accepted_index, 4, SOME},
+    [BUG_BIGRAM_LENGTH] = {scene_bigram, 4, EAGLE},
 };
 
 /* ---- three runs ------------------------------------------------------------------------------ */
@@ -382,6 +506,7 @@ static bool missing(const struct model *m, const struct draft *draft, enum bug b
     if (b == BUG_FROZEN_STALE_POOL && variant == 2)
         need = EAGLE;
     const char *what = !m->cfg.window ? "a model with sliding-window layers"
+                       : need == SOME && !draft ? "a drafter (--draft DIR)"
                        : need == EAGLE && drafter_kv_of(draft) != DRAFT_KV_OWN
                            ? "an EAGLE3 head (--draft DIR)"
                        : need == FROZEN && drafter_kv_of(draft) != DRAFT_KV_TARGET

@@ -381,6 +381,14 @@ M(released_too_early)
 }
 M(committed_behind_plan) { return set(&seq_of(s)->committed, seq_of(s)->committed + 1); }
 M(draft_lags) { return set(&seq_of(s)->committed, seq_of(s)->committed + 1); }
+M(draft_pair_of_another)
+{
+    struct seq *q = seq_of(s);
+    if (q->drafted == 0 || q->drafted >= q->committed)
+        return false;
+    return set(&q->next, 1 + s->w->kv.mark[POOL_FULL]
+                                 [kv_full_slot(&s->w->kv, q, q->drafted).v].token);
+}
 M(draft_ahead) { return set(&seq_of(s)->committed, s->p->kv_len[s->b] - 1); }
 
 M(parent_after_child)
@@ -533,6 +541,7 @@ static const struct mutation {
     {"the sequence has moved on", committed_behind_plan, TARGET | STILL, "I9"},
     {"the draft lags", draft_lags, LEVEL, "I14"},
     {"the draft is ahead", draft_ahead, FOLLOW, "I14"},
+    {"the draft's last cell is of another text", draft_pair_of_another, FOLLOW, "I20"},
     {"a parent after its child", parent_after_child, TREE, "I13"},
     {"a depth off by one", depth_wrong, TREE, "I13"},
     {"an ancestor missing", ancestor_missing, TREE, "I13"},
@@ -736,10 +745,34 @@ static void test_uniforms_are_counted(void **state)
     assert_true(check_draws(&c, 10, 11, (int[]){0}, 1, false, &e));
 }
 
+static void test_accepted_rows_are_a_path(void **state)
+{
+    (void)state;
+    struct checker c = {.level = CHECK_ON};
+    struct err e = {0};
+    struct tree t;
+    tree_init(&t, 1);
+    tree_add(&t, 0, 2, 0.5f, -1);
+    tree_add(&t, 0, 3, 0.4f, -1);
+    tree_add(&t, 1, 4, 0.3f, -2);
+    w_must(check_accepted(&c, &t, (int[]){0}, 1, &e), &e);
+    w_must(check_accepted(&c, &t, (int[]){0, 1, 3}, 3, &e), &e);
+    static const struct { int n, path[3]; } wrong[] = {
+        {1, {3}}, {1, {-1}}, {1, {4}}, {0, {0}}, {5, {0}}, {2, {0, 3}}, {3, {0, 2, 3}}, {2, {0, 0}}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_false(check_accepted(&c, &t, wrong[i].path, wrong[i].n, &e));
+        assert_true(rule_fits(e.msg, "I19"));
+    }
+    assert_int_equal(c.violations, sizeof wrong / sizeof *wrong);
+    c.level = CHECK_OFF;
+    assert_true(check_accepted(&c, &t, (int[]){3}, 1, &e));
+}
+
 /* Whether a mutation, or a test below, expects rule `number`. */
 static bool is_tested(const char *number)
 {
-    if (rule_fits(number, "I16 I17")) /* test_uniforms_are_counted(); tests/cuda/test_fused.c */
+    /* test_uniforms_are_counted(), test_fused.c, test_accepted_rows_are_a_path() */
+    if (rule_fits(number, "I16 I17 I19"))
         return true;
     for (int m = 0; m < N_MUTATIONS; m++)
         if (rule_fits(number, mutations[m].rules))
@@ -766,6 +799,7 @@ int main(void)
         cmocka_unit_test(test_a_place_is_printed_and_has_a_column),
         cmocka_unit_test(test_the_sweep_sees_what_no_pass_touches),
         cmocka_unit_test(test_uniforms_are_counted),
+        cmocka_unit_test(test_accepted_rows_are_a_path),
         cmocka_unit_test(test_every_rule_has_a_number_a_line_and_a_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
