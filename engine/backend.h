@@ -33,6 +33,9 @@ enum request_kind {
     RQ_FORGET, /* text: numbers of turns, "2 3 4", to be removed from the context */
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
+    RQ_FORMAT, /* text: what the replies that follow must be, a JSON object as of grammar_open()
+                  (models/grammar/grammar.h); with "form": "text" in it, the reply has no chat
+                  format around it. "": any text */
     RQ_SET,    /* text: "name=value" */
     RQ_FORK,   /* session: the child's id; past: the turns that it begins with; next_turn; draws.
                   The context goes on under the child's id, the parent's pages stay shared */

@@ -41,7 +41,7 @@ bool turn_listed(const char *list, int turn)
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",
-                                       "forget", "force", "shape"};
+                                       "forget", "force", "shape", "format"};
     return NAME(name, k);
 }
 

@@ -80,6 +80,7 @@ enum op_kind {
                   "STEP ID" */
     OP_SHAPE,  /* draft.shape = auto chose: in the turn that runs, the trees from this step on have
                   this shape; text: "STEP STEPS-TOPK-NODES", steps 0: nothing is drafted */
+    OP_FORMAT, /* what later replies must be; text: as of RQ_FORMAT */
 };
 /* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
  * turn. */

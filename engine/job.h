@@ -24,6 +24,7 @@ struct job_ask {
     float temperature, top_p, min_p;
     int top_k;         /* 0: all */
     struct penalties penalties;
+    char *format;      /* what the reply must be, as RQ_FORMAT has it, taken over; NULL: any text */
     uint64_t seed;
     int most;          /* tokens of the reply; 0: none, the prompt alone; -1: what the context
                           holds */

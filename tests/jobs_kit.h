@@ -65,7 +65,7 @@ static inline void let_go(void)
 /* ---- the results of a job -------------------------------------------------------------------- */
 
 struct told {
-    struct job_ask ask; /* its prompt is a copy */
+    struct job_ask ask; /* its prompt is a copy; its format, a constant */
     bool started, cancelled, ended;
     int n_begin, n_reused, n_generated, n_steps, n_accepted;
     struct ids tokens;
@@ -162,6 +162,7 @@ static inline void start(struct backend *g, struct told *k, uint64_t id)
     struct err e = {0};
     struct job_ask a = k->ask;
     k->ask.id = a.id = id;
+    a.format = a.format ? xstrdup(a.format) : NULL;
     a.prompt = (struct ids){0};
     ids_cat(&a.prompt, k->ask.prompt.v, k->ask.prompt.n);
     k->started = true;

@@ -93,6 +93,8 @@ static bool fake_start(struct backend *b, struct job_ask *ask, struct err *e)
         return err_set(e, ERR_NEGATIVE, "too many jobs wait");
     assert_true(f->n_job < 600);
     f->job[f->n_job++] = (struct fake_job){.ask = *ask};
+    f->job[f->n_job - 1].ask.format = NULL;
+    free(ask->format);
     *ask = (struct job_ask){0};
     return true;
 }

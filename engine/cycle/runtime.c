@@ -44,7 +44,8 @@ static bool open_buffers(struct runtime *r, struct err *e)
         {&r->ids, rows * DIGEST_BEST}, {&r->p, rows * DIGEST_BEST}, {&r->u, rows}, {&r->row, rows},
         {&r->logp, rows}, {&r->idx, rows}, {&r->pair_src, (size_t)K_MAX_PAIRS * 4},
         {&r->pair_dst, (size_t)K_MAX_PAIRS * 4},
-        {&r->changes, steer_bytes(r->m->cfg.vocab)}};
+        {&r->changes, steer_bytes(r->m->cfg.vocab)},
+        {&r->bans, steer_ban_bytes(r->m->cfg.vocab)}};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all && ok; i++) {
         *all[i].b = r->dev.k->alloc(r->dev.d, all[i].bytes, "sampling buffers", e);
@@ -109,7 +110,7 @@ void runtime_close(struct runtime *r)
         return;
     fused_close(r);
     kbuf all[] = {r->logits, r->path_logits, r->ids, r->p, r->u, r->row, r->logp, r->idx,
-                  r->pair_src, r->pair_dst, r->mask, r->changes};
+                  r->pair_src, r->pair_dst, r->mask, r->changes, r->bans};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         r->dev.k->release(r->dev.d, all[i]);
     drafter_close(r->drafter);

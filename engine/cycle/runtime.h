@@ -52,7 +52,7 @@ struct runtime {
     int max_logits;
     kbuf path_logits; /* (MAX_STEPS + 1, vocab) the rows of an accepted path */
     /* arguments of sampling and moves */
-    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask, changes;
+    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask, changes, bans;
 };
 
 struct runtime_shape {

@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct steer *steer_set(struct steer *s, const struct penalties *p, int first)
+const struct steer *steer_set(struct steer *s, const struct penalties *p, struct guide *guide,
+                              int first)
 {
-    *s = (struct steer){.p = *p, .first = first};
+    *s = (struct steer){.p = *p, .guide = guide, .first = first};
     if (p->repetition == 0)
         s->p.repetition = 1;
-    return penalties_any(p) ? s : NULL;
+    return guide || penalties_any(p) ? s : NULL;
 }
 
 /* How often the lane's tokens occur, and their biases, for the ids that occur or have one. */
@@ -91,6 +92,31 @@ static void add_path(struct tally *t, const struct tree *tree, int at, int32_t r
     }
 }
 
+/* The state of the grammar after the path of node `at`, given the state after the root. */
+static int state_at(struct guide *g, int state, const struct tree *t, int at)
+{
+    int32_t path[MAX_STEPS + 1];
+    int n = 0;
+    for (; at > 0; at = t->parent[at])
+        path[n++] = t->token[at];
+    while (n-- > 0)
+        state = guide_next(g, state, path[n]);
+    return state;
+}
+
+/* Sends the bans of n rows to the device. */
+static void send_bans(struct runtime *r, const struct lane *l, const struct tree *t, int at, int n)
+{
+    const struct steer *s = l->steer;
+    size_t row = steer_ban_bytes(r->m->cfg.vocab) / STEER_ROWS;
+    int root = guide_after(s->guide, l->tok.v + s->first, l->tok.n - s->first);
+    struct buf bans = {0};
+    for (int i = 0; i < n; i++)
+        buf_add(&bans, guide_banned(s->guide, t ? state_at(s->guide, root, t, at + i) : root), row);
+    r->dev.k->put(r->dev.d, r->bans, bans.p, bans.n);
+    buf_free(&bans);
+}
+
 kbuf steer_rows(struct runtime *r, const struct lane *l, const struct tree *t, int at, int first,
                 int n)
 {
@@ -112,6 +138,10 @@ kbuf steer_rows(struct runtime *r, const struct lane *l, const struct tree *t, i
                          .dst = kbuf_at(r->path_logits, 0, (size_t)n * v), .change = r->changes};
     if (changes.n)
         r->dev.k->put(r->dev.d, r->changes, changes.p, changes.n);
+    if (l->steer->guide) {
+        send_bans(r, l, t, at, n);
+        a.banned = kbuf_at(r->bans, 0, (size_t)n * (steer_ban_bytes(V) / STEER_ROWS));
+    }
     r->dev.k->adjust(r->dev.d, &a);
     buf_free(&changes);
     ids_free(&all.ids);

@@ -274,7 +274,7 @@ static void ask_scores(struct client *c, int n, int k)
     c->job.scores = s;
 }
 
-static struct client *make_client(struct job_ask *a)
+static struct client *make_client(struct job_ask *a, struct grammar *grammar)
 {
     struct client *c = xcalloc(1, sizeof *c);
     c->id = a->id;
@@ -284,6 +284,7 @@ static struct client *make_client(struct job_ask *a)
     ids_cat(&c->job.tok, a->prompt.v, a->prompt.n);
     c->job.how = (struct sampling){a->temperature, a->top_k, a->top_p, a->min_p};
     c->job.penalties = a->penalties;
+    c->job.grammar = grammar;
     c->job.seed = a->seed;
     c->job.most = a->most < 0 ? INT_MAX : a->most;
     c->job.run_on = a->run_on;
@@ -309,16 +310,24 @@ static bool local_start(struct backend *b, struct job_ask *ask, struct err *e)
 {
     struct engine *g = engine_of(b);
     struct inbox *in = &g->inbox;
-    bool ok = valid(g, ask, e);
+    struct grammar *grammar = NULL;
+    bool ok = valid(g, ask, e) &&
+              (!ask->format || constrain_compile(&g->loaded, ask->format, &ask->prompt, &grammar,
+                                                 e));
     if (ok) {
         pthread_mutex_lock(&in->mu);
         ok = takes(in, ask->id, e);
         if (ok) {
-            struct client *c = in->client[in->n_client++] = make_client(ask);
+            free(ask->format);
+            struct client *c = in->client[in->n_client++] = make_client(ask, grammar);
             c->job.number = atomic_fetch_add(&g->stop.submitted, 1) + 1;
             pthread_cond_signal(&in->filled);
         }
         pthread_mutex_unlock(&in->mu);
+    }
+    if (!ok) {
+        free(ask->format);
+        grammar_close(grammar);
     }
     ids_free(&ask->prompt);
     *ask = (struct job_ask){0};

@@ -54,6 +54,9 @@ struct engine_own {
     uint64_t undo_given_up; /* ses.given_up before the step */
     int first;              /* tokens of the turn's prompt */
     struct steer steer;     /* of the turn */
+    struct guide *guide;    /* of the turn; NULL: none */
+    char *format;           /* what replies must be (RQ_FORMAT); NULL: any text */
+    struct token_order *order; /* for guides; NULL until it is needed */
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
@@ -217,6 +220,13 @@ void engine_forget_pages(struct engine *g);
 
 /* force.c; the caller's thread: debug_ops.force. */
 bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e);
+
+/* constrain.c. Compiles a format for replies to the prompt (NULL: to see whether it is supported);
+ * any thread. False: *e. */
+bool constrain_compile(const struct loaded *l, const char *format, const struct ids *prompt,
+                       struct grammar **out, struct err *e);
+/* The guide of a grammar, which it takes over; NULL: there is none. The engine's thread. */
+struct guide *constrain_guide(struct engine *g, struct grammar *grammar);
 
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);

@@ -99,6 +99,8 @@ void job_free(struct job *j)
 {
     ids_free(&j->prompt);
     ids_free(&j->tok);
+    grammar_close(j->grammar);
+    guide_close(j->guide);
     buf_free(&j->why);
 }
 
@@ -370,7 +372,10 @@ static void begin_lane(struct jobs *js, struct job *j)
     l->given = j->tok.v + known;
     l->n_given = j->tok.n - known;
     l->how = j->how;
-    l->steer = steer_set(&j->steer, &j->penalties, j->prompt.n);
+    if (j->grammar)
+        j->guide = constrain_guide(js->g, j->grammar);
+    j->grammar = NULL;
+    l->steer = steer_set(&j->steer, &j->penalties, j->guide, j->prompt.n);
     l->seed = j->seed;
     l->draws = l->n_given ? 0 : j->draws;
     l->run_on = j->run_on;

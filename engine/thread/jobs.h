@@ -45,6 +45,9 @@ struct job {
     /* kept by the core */
     enum job_state state;
     struct steer steer; /* while it runs */
+    struct grammar *grammar; /* owned: what the reply must be, until it has a guide; NULL: any
+                                text */
+    struct guide *guide;     /* owned */
     struct ids tok; /* the prompt and what was generated, while there is no lane, and in the end */
     uint64_t draws;
     bool begun;     /* its prompt was computed */

@@ -400,6 +400,18 @@ static void number_turn(struct engine *g)
     shared_unlock(&g->shared);
 }
 
+/* The guide of the turn's reply. A format was compiled when it was set, so that an error here is
+ * one of the vocabulary: the reply is then free, and a notice says so. */
+static void open_guide(struct engine *g, const struct ids *prompt)
+{
+    struct grammar *grammar = NULL;
+    struct err e;
+    if (g->own.format && !constrain_compile(&g->loaded, g->own.format, prompt, &grammar, &e))
+        engine_post_text(g, EV_NOTICE, e.msg);
+    guide_close(g->own.guide);
+    g->own.guide = constrain_guide(g, grammar);
+}
+
 /* Begins the turn whose question is the last message: its settings, its prompt. */
 static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt, bool regen)
 {
@@ -412,8 +424,9 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     struct penalties p;
+    open_guide(g, prompt);
     settings_penalties(set, &p);
-    s->lane.steer = steer_set(&g->own.steer, &p, s->lane.tok.n);
+    s->lane.steer = steer_set(&g->own.steer, &p, g->own.guide, s->lane.tok.n);
     s->lane.seed = (uint64_t)set->seed;
     s->lane.run_on = t->rq->run_on;
     s->lane.given = t->rq->given.v;

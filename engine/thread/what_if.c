@@ -159,7 +159,7 @@ static void run_step(struct engine *g, struct runtime *r, struct lane *l,
     struct penalties p;
     struct steer steer;
     settings_penalties(set, &p);
-    l->steer = steer_set(&steer, &p, g->own.first);
+    l->steer = steer_set(&steer, &p, g->own.guide, g->own.first);
     l->seed = (uint64_t)set->seed;
     bool ok = lane_step(r, &l, &lim, 1, shapes_peek(g, set, &room), &e);
     l->steer = NULL;

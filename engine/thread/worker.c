@@ -60,6 +60,8 @@ static void start_stats(struct engine *g)
 static void do_new(struct engine *g, const struct request *rq)
 {
     session_reset(&g->own.ses, rq->session);
+    free(g->own.format); /* a new session's log has none */
+    g->own.format = NULL;
     start_stats(g);
     engine_log_pages(g);
     if (rq->text)
@@ -68,6 +70,21 @@ static void do_new(struct engine *g, const struct request *rq)
     post_settings(g, OP_OPEN);
     if (g->own.ses.system[0])
         engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
+}
+
+/* What replies must be from now on; a format that is not supported changes nothing. */
+static void do_format(struct engine *g, const char *format)
+{
+    struct err e;
+    struct grammar *grammar = NULL;
+    if (*format && !constrain_compile(&g->loaded, format, NULL, &grammar, &e)) {
+        engine_post_text(g, EV_NOTICE, e.msg);
+        return;
+    }
+    grammar_close(grammar);
+    free(g->own.format);
+    g->own.format = *format ? xstrdup(format) : NULL;
+    engine_post_op(g, OP_FORMAT, format, 0);
 }
 
 /* Replaces automatic settings by the values that the engine chose, so that the log holds what a
@@ -233,6 +250,7 @@ static void serve(struct engine *g, const struct request *rq)
         session_set_system(&g->own.ses, rq->text ? rq->text : "");
         engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
         break;
+    case RQ_FORMAT: do_format(g, rq->text ? rq->text : ""); break;
     case RQ_SET: do_set(g, rq->text ? rq->text : ""); break;
     case RQ_FORK: do_fork(g, rq); break;
     case RQ_RESUME: do_resume(g, rq); break;
@@ -522,6 +540,9 @@ static void local_close(struct backend *b)
         request_free(&g->inbox.rq[--g->inbox.n]);
     if (g->own.ses.runtime)
         session_free(&g->own.ses);
+    guide_close(g->own.guide);
+    token_order_close(g->own.order);
+    free(g->own.format);
     runtime_close(&g->own.runtime);
     engine_unload(&g->loaded);
     evq_free(g->screen);

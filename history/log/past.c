@@ -216,6 +216,7 @@ static bool add_op(const struct op_row *row, void *arg)
         break;
     case OP_FORCE: break; /* its token is among those of the reply */
     case OP_SHAPE: break; /* changes no token */
+    case OP_FORMAT: break; /* a resumed session begins without one */
     }
     return true;
 }

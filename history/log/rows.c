@@ -88,7 +88,7 @@ int turn_index(struct db *d, int64_t row, const char *was, const char *text, siz
 
 int op_parse(const char *s)
 {
-    for (int i = 0; i <= OP_SHAPE; i++)
+    for (int i = 0; i <= OP_FORMAT; i++)
         if (strcmp(s, op_name((enum op_kind)i)) == 0)
             return i;
     return -1;

@@ -129,7 +129,7 @@ static bool is_technical(sqlite3_stmt *st, enum pack_level level)
             op = !strcmp(s, "op");
             fault = !strcmp(s, "fault");
         } else if (s && !strcmp(name, "op")) {
-            prompt = !strcmp(s, op_name(OP_SYSTEM)) ||
+            prompt = !strcmp(s, op_name(OP_SYSTEM)) || !strcmp(s, op_name(OP_FORMAT)) ||
                      (level == PACK_SHAPE && !strcmp(s, op_name(OP_FORCE))); /* a token's id */
         }
     }

@@ -472,6 +472,13 @@ void chat_close(struct chat *c)
     free(c);
 }
 
+bool chat_marks(const struct chat *c, struct chat_marks *out)
+{
+    *out = (struct chat_marks){c->mark[MARK_CHANNEL], c->mark[MARK_MID], c->mark[MARK_CLOSE],
+                               c->mark[MARK_OPEN]};
+    return c->format->think == THINK_HARMONY;
+}
+
 const char *chat_name(const struct chat *c)
 {
     return c->format->name;

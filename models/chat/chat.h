@@ -71,6 +71,13 @@ bool chat_render_in(const struct chat *c, const struct chat_style *s, const stru
 /* The ids that end a reply: the format's, then the config's and the GGUF's. Returns how many. */
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP]);
 
+/* Tokens around the messages of a format that has messages within a reply (harmony); false: this one
+ * has not. */
+struct chat_marks {
+    int32_t channel, message, end, start;
+};
+bool chat_marks(const struct chat *c, struct chat_marks *out);
+
 /* Reads a reply token by token and separates the visible text by channel. One thread at a time. */
 struct chat_reader {
     const struct chat *chat;

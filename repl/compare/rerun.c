@@ -443,6 +443,7 @@ static bool play_op(struct rerun *r, const struct act *a, struct err *e)
         return rerun_changes(r->how.with, r->how.n_with, a->text) ||
                run_text_request(r, RQ_SET, a->session, a->text, e);
     case OP_SYSTEM: return run_text_request(r, RQ_SYSTEM, a->session, a->text, e);
+    case OP_FORMAT: return run_text_request(r, RQ_FORMAT, a->session, a->text, e);
     case OP_UNDO:
         r->n_live -= r->n_live > 0;
         return run_text_request(r, RQ_UNDO, a->session, NULL, e);

@@ -9,6 +9,7 @@
 
 #include "kernels/json.h"
 #include "kernels/json_read.h"
+#include "models/grammar/grammar.h"
 
 /* ---- refusing -------------------------------------------------------------------------------- */
 
@@ -391,8 +392,9 @@ static bool read_penalties(struct ask *a, const struct ask_of *of, const json_t 
     settings_penalties(s, &p);
     p.bias.n = 0;
     if (ok && last && json_number_value(last) != -1 && penalties_any(&p))
-        return refuse(r, 400, "repeat_last_n", "repeat_last_n must be -1: penalties count the whole "
-                      "reply, and repetition_penalty the prompt, too");
+        return refuse(r, 400, "repeat_last_n",
+                      "repeat_last_n must be -1: penalties count the whole reply, "
+                      "and repetition_penalty the prompt, too");
     return ok;
 }
 
@@ -538,6 +540,105 @@ static bool check_room(const struct ask *a, const struct ask_of *of, struct refu
                           "tokens, for a total of %d tokens. Please reduce the length of the input "
                           "prompt or the number of requested output tokens.", of->context, least, n,
                           n + least);
+    }
+    return true;
+}
+
+/* ---- what a reply must be -------------------------------------------------------------------- */
+
+/* A schema is given as an object, or as a text that holds one. Returns a new reference, or NULL and
+ * *r. */
+static json_t *read_schema(json_t *v, const char *param, struct refusal *r)
+{
+    json_t *o = json_is_string(v) ? json_parse(json_string_value(v), json_string_length(v),
+                                               JSON_ALLOW_NUL, NULL) : json_incref(v);
+    if (json_is_object(o) || json_is_boolean(o))
+        return o;
+    json_decref(o);
+    refuse(r, 400, param, "%s should be a JSON schema", param);
+    return NULL;
+}
+
+/* Takes over the schema; NULL: any JSON object. */
+static bool take_format(struct ask *a, json_t *schema, const char *param, struct refusal *r)
+{
+    struct err e;
+    json_t *o = schema ? json_pack("{s:s,s:o}", "type", "json_schema", "schema", schema)
+                       : json_pack("{s:s}", "type", "json_object");
+    if (!a->chat)
+        json_object_set_new(o, "form", json_string("text"));
+    struct grammar *g = grammar_open(o, NULL, NULL, &e);
+    free(a->format);
+    a->format = g ? json_dumps(o, JSON_COMPACT) : NULL;
+    grammar_close(g);
+    json_decref(o);
+    return a->format || refuse(r, 400, param, "%s: %s", param, g ? "the schema cannot be written"
+                               : e.msg);
+}
+
+static bool read_response_format(struct ask *a, json_t *v, struct refusal *r)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    json_t *in = json_object_get(v, "json_schema"), *schema;
+    if (type && !strcmp(type, "text"))
+        return true;
+    if (type && !strcmp(type, "json_object"))
+        return take_format(a, NULL, "response_format", r);
+    if (!type || strcmp(type, "json_schema") != 0)
+        return refuse(r, 400, "response_format", "response_format should have the type \"text\", "
+                      "\"json_object\" or \"json_schema\"");
+    in = in ? json_object_get(in, "schema") : json_object_get(v, "schema");
+    if (!in)
+        return refuse(r, 400, "response_format", "response_format.json_schema.schema: Field "
+                      "required");
+    schema = read_schema(in, "response_format", r);
+    return schema && take_format(a, schema, "response_format", r);
+}
+
+/* vLLM's {"json": SCHEMA} and {"choice": [TEXT, ...]}. */
+static bool read_structured(struct ask *a, json_t *v, struct refusal *r)
+{
+    const char *key;
+    json_t *one, *schema = NULL;
+    if (!json_is_object(v))
+        return refuse(r, 400, "structured_outputs", "structured_outputs should be an object");
+    json_object_foreach(v, key, one) {
+        if (json_is_null(one) || json_is_false(one))
+            continue;
+        if (!strcmp(key, "json") && !schema) {
+            schema = read_schema(one, "structured_outputs", r);
+            if (!schema)
+                return false;
+        } else if (strcmp(key, "json_object") != 0 || !json_is_true(one)) {
+            json_decref(schema);
+            return refuse(r, 400, "structured_outputs",
+                          "structured_outputs.%.40s is not supported; expected json or json_object",
+                          key);
+        } else if (!take_format(a, NULL, "structured_outputs", r)) {
+            return false;
+        }
+    }
+    return !schema || take_format(a, schema, "structured_outputs", r);
+}
+
+static bool read_format(struct ask *a, const json_t *o, struct refusal *r)
+{
+    json_t *format = get(o, "response_format"), *guided = get(o, "guided_json"),
+           *structured = get(o, "structured_outputs"), *plain = get(o, "json_schema");
+    if (!format || !json_is_object(format) || json_object_size(format)) {
+        if (format && !read_response_format(a, format, r))
+            return false;
+    }
+    if (structured && !read_structured(a, structured, r))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        json_t *v = i ? plain : guided, *schema;
+        const char *name = i ? "json_schema" : "guided_json";
+        if (!v || (json_is_object(v) && json_object_size(v) == 0))
+            continue;
+        schema = read_schema(v, name, r);
+        if (!schema || !take_format(a, schema, name, r))
+            return false;
     }
     return true;
 }
@@ -690,10 +791,10 @@ static const struct ask_field {
     {"tool_choice", BOTH, "\"none\"|\"auto\""},
     {"functions", BOTH, "[]"},
     {"function_call", BOTH, "\"none\"|\"auto\""},
-    {"response_format", BOTH, "{\"type\":\"text\"}"},
+    {"response_format", BOTH, READ},
     {"format", BOTH, "\"\""},
-    {"structured_outputs", BOTH, "{}"},
-    {"guided_json", BOTH, "{}"},
+    {"structured_outputs", BOTH, READ},
+    {"guided_json", BOTH, READ},
     {"guided_regex", BOTH, "\"\""},
     {"guided_choice", BOTH, "[]"},
     {"guided_grammar", BOTH, "\"\""},
@@ -703,7 +804,7 @@ static const struct ask_field {
     {"grammar_lazy", BOTH, "false"},
     {"grammar_triggers", BOTH, "[]"},
     {"preserved_tokens", BOTH, "[]"},
-    {"json_schema", BOTH, "{}"},
+    {"json_schema", BOTH, READ},
     {"modalities", BOTH, "[\"text\"]"},
     {"audio", BOTH, "{}"},
     {"image_data", BOTH, "[]"},
@@ -813,7 +914,7 @@ bool ask_read(struct ask *a, const struct ask_of *of, bool chat, const char *bod
     bool ok = o && ask_model(o, of, r) &&
               check_fields(o, chat ? CHAT : COMPLETION, r) &&
               read_sampling(a, of, o, r) && read_lengths(a, o, r) && read_stops(a, of, o, r) &&
-              read_stream(a, o, r) && read_logprobs(a, o, r) &&
+              read_stream(a, o, r) && read_logprobs(a, o, r) && read_format(a, o, r) &&
               (chat ? read_chat : read_prompts)(a, of, o, r) && check_room(a, of, r);
     json_decref(o);
     if (!ok)
@@ -830,6 +931,7 @@ void ask_free(struct ask *a)
     free(a->prompt);
     free(a->text);
     free(a->system);
+    free(a->format);
     for (int i = 0; i < a->n_stop; i++)
         buf_free(&a->stop[i]);
     *a = (struct ask){0};

@@ -35,6 +35,7 @@ struct ask {
     double temperature, top_p, min_p;
     int top_k; /* 0: all */
     struct settings set; /* the penalties and biases alone; else the defaults */
+    char *format;        /* what a reply must be, as of RQ_FORMAT; NULL: any text */
     enum { SEED_NONE, SEED_ANY, SEED_GIVEN } seed_is; /* ANY: another one for each request */
     uint64_t seed;
     int most; /* tokens of a reply; -1: as many as the context holds */

@@ -47,10 +47,12 @@ static bool start_job(struct serve *s, struct task *t, struct reply_job *j, stru
                           .seed = job_seed(a, j->reply.index), .most = a->most, .run_on = a->run_on,
                           .top = max_int(a->top, 0), .prompt_top = a->prompt_top};
     settings_penalties(&a->set, &ask.penalties);
+    ask.format = a->format ? xstrdup(a->format) : NULL;
     ids_cat(&ask.prompt, j->reply.prompt->v, j->reply.prompt->n);
     j->id = ask.id;
     j->started = s->b->jobs->start(s->b, &ask, e);
     ids_free(&ask.prompt);
+    free(ask.format); /* NULL where the backend took it over */
     return j->started;
 }
 

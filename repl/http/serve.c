@@ -67,6 +67,8 @@ static void log_begin(struct serve *s, const struct task *t, const struct reply_
     buf_free(&lines);
     if (a->system)
         log_op(s, j, OP_SYSTEM, a->system);
+    if (a->format)
+        log_op(s, j, OP_FORMAT, a->format);
     ev = log_event(s, j, EV_TURN_BEGIN);
     ev.ns = of->ns;
     if (text)

@@ -38,6 +38,7 @@ only models/checkpoint "$base" 'kernels/(fp8|packed)\.h' 'models/models\.h' 'mod
 only models/families "$base" 'models/models\.h' 'models/checkpoint/.*'
 only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/(json|gguf)\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h' 'models/checkpoint/gguf\.h'
+only models/grammar "$base" 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
 below="$table|models/.*|engine/(event|served|settings|bugs|fault|probe|what_if|job)\\.h"
@@ -59,7 +60,7 @@ for part in log evidence recovery pack; do only history/$part "$base" "$stored";
 
 public="$base|kernels/window\\.h|history/(history|evidence/hazards)\\.h|engine/(backend|opts|event|settings|bugs|fault|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|engine/past/page_history\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|by_ids|records|pull)\.h'
-public+='|models/checkpoint/hub\.h|models/draft/pair\.h|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/thread/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try|synthetic)\.h'
+public+='|models/checkpoint/hub\.h|models/draft/pair\.h|models/tokenizer/tokenizer\.h|models/chat/chat\.h|models/grammar/grammar\.h|engine/thread/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try|synthetic)\.h'
 only repl/text "$base"
 only repl/process "$public" 'engine/(engine|remote/remote)\.h' # open.c
 only repl/compare "$public" 'repl/process/(open|interrupt)\.h' 'repl/text/(sheet|print)\.h'

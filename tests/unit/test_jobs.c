@@ -129,9 +129,33 @@ static bool over(const struct told *k, const struct runtime *r, const struct lan
            (k->ask.most >= 0 && k->tokens.n >= k->ask.most);
 }
 
-/* Fills in what the job must bring. */
-static void run_alone(struct told *k, struct runtime *r)
+/* The formats that some jobs have. */
+static char formats[][200] = {
+    "{\"type\":\"json_object\"}",
+    "{\"type\":\"json_schema\",\"schema\":{\"type\":\"object\",\"properties\":{\"answer\":{\"type\":"
+    "\"string\",\"maxLength\":30},\"sure\":{\"type\":\"boolean\"}},\"required\":[\"answer\"]}}",
+    "{\"type\":\"json_schema\",\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":"
+    "-5,\"maximum\":40},\"maxItems\":9}}",
+    "{\"type\":\"json_schema\",\"schema\":{\"enum\":[\"The KV cache\",\"A page\",null,12]}}",
+};
+
+static struct guide *guide_of(struct bed *b, const char *format)
 {
+    static struct token_order *order;
+    struct err e;
+    json_t *o = json_loads(format, 0, NULL);
+    struct grammar *g = grammar_open(o, NULL, b->tok, &e);
+    json_decref(o);
+    assert_non_null(g);
+    if (!order)
+        order = token_order_open(b->tok);
+    return guide_open(g, order, b->r.m->cfg.vocab, b->r.stop, b->r.n_stop);
+}
+
+/* Fills in what the job must bring. */
+static void run_alone(struct told *k, struct bed *b)
+{
+    struct runtime *r = &b->r;
     struct err e = {0};
     struct step_limits lim = {1};
     struct lane lane = {.tap_row = -1}, *l = &lane;
@@ -147,7 +171,8 @@ static void run_alone(struct told *k, struct runtime *r)
         feed_chunks(k, r, l);
     l->how = (struct sampling){k->ask.temperature, k->ask.top_k, k->ask.top_p, k->ask.min_p};
     struct steer steer;
-    l->steer = steer_set(&steer, &k->ask.penalties, k->ask.prompt.n);
+    struct guide *guide = k->ask.format ? guide_of(b, k->ask.format) : NULL;
+    l->steer = steer_set(&steer, &k->ask.penalties, guide, k->ask.prompt.n);
     l->seed = k->ask.seed;
     l->draws = 0;
     l->stopped = false;
@@ -156,6 +181,7 @@ static void run_alone(struct told *k, struct runtime *r)
                                    : lane_step(r, &l, &lim, 1, NULL, &e), &e);
         told_step(k, r, l, false);
     }
+    guide_close(guide);
     k->reason = l->stopped && !k->ask.run_on                        ? STOP_END
                 : k->ask.most >= 0 && k->tokens.n >= k->ask.most ? STOP_MAX
                                                                  : STOP_CONTEXT;
@@ -255,6 +281,7 @@ static void make_job(struct bed *b, int i)
     a->top_p = below(3) ? 1 : 0.9f;
     a->min_p = below(4) ? 0 : 0.05f;
     make_penalties(&a->penalties);
+    a->format = below(3) ? NULL : formats[below(4)];
     a->most = i % 7 == 6 ? 0 : i == 2 ? -1 : 1 + below(REPLY);
     a->run_on = i == 2 || below(3) == 0;
     a->top = top[below(5)];
@@ -273,7 +300,7 @@ static int make_jobs(void **state)
     bed_stop(&b);
     for (int i = 0; i < N_JOBS; i++) {
         make_job(&b, i);
-        run_alone(&wanted[i], &b.r);
+        run_alone(&wanted[i], &b);
     }
     bed_close(&b);
     return 0;
@@ -326,7 +353,7 @@ static void test_greedy_choices_are_those_of_the_penalised_logits(void **state)
         p.repetition = i % 2 ? 2.5f : p.repetition;
         chat_prompt(&b, "count to forty", &l->tok);
         int first = l->tok.n;
-        l->steer = steer_set(&steer, &p, first);
+        l->steer = steer_set(&steer, &p, NULL, first);
         for (int k = 0; k < 24; k++) {
             struct step_limits lim = {1};
             must(k == 0 ? lane_extend(&b.r, l, first, true, false, 1, &e)

@@ -1,0 +1,50 @@
+/* constrain.c - grammars and guides of replies: see internal.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/thread/internal.h"
+#include "kernels/json_read.h"
+
+/* What precedes the answer in a reply to the prompt. */
+static struct reply_form form_of(const struct chat *c, const struct ids *prompt)
+{
+    struct reply_form f = {.kind = FORM_TEXT};
+    struct chat_marks m;
+    struct chat_reader r;
+    struct buf rest = {0};
+    if (chat_marks(c, &m))
+        return (struct reply_form){FORM_HARMONY, m.channel, m.message, m.end, m.start};
+    chat_reader_init(&r, c);
+    chat_reader_follow(&r, prompt);
+    f.kind = r.channel == CHAN_ANALYSIS ? FORM_THOUGHT : FORM_TEXT;
+    chat_reader_end(&r, &rest);
+    buf_free(&rest);
+    return f;
+}
+
+bool constrain_compile(const struct loaded *l, const char *format, const struct ids *prompt,
+                       struct grammar **out, struct err *e)
+{
+    json_error_t why;
+    json_t *o = json_parse(format, strlen(format), JSON_ALLOW_NUL, &why);
+    if (!o)
+        return err_set(e, ERR_USAGE, "the response format is no JSON: line %d, column %d: %.100s",
+                       why.line, why.column, why.text);
+    const char *text = json_string_value(json_object_get(o, "form"));
+    struct reply_form f = {.kind = FORM_TEXT};
+    if (prompt && !(text && !strcmp(text, "text")))
+        f = form_of(l->chat, prompt);
+    *out = grammar_open(o, &f, prompt ? l->tok : NULL, e);
+    json_decref(o);
+    return *out != NULL;
+}
+
+struct guide *constrain_guide(struct engine *g, struct grammar *grammar)
+{
+    struct runtime *r = &g->own.runtime;
+    if (!grammar)
+        return NULL;
+    if (!g->own.order)
+        g->own.order = token_order_open(g->loaded.tok);
+    return guide_open(grammar, g->own.order, r->m->cfg.vocab, r->stop, r->n_stop);
+}

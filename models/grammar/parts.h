@@ -1,0 +1,105 @@
+/* parts.h - grammars as they are built; internal to models/grammar/.
+ *
+ * A rule is a list of alternatives, each a sequence of elements. The symbols that elements consume
+ * are the 256 bytes and the special tokens of a chat format. */
+#ifndef AERIE_GRAMMAR_PARTS_H
+#define AERIE_GRAMMAR_PARTS_H
+
+#include "models/grammar/grammar.h"
+
+enum {
+    SYMBOLS = 256 + 8,
+    SYMBOL_CHANNEL = 256,
+    SYMBOL_MESSAGE,
+    SYMBOL_END,
+    SYMBOL_START,
+    SET_WORDS = (SYMBOLS + 31) / 32,
+    MANY = INT32_MAX,        /* no upper limit of a repetition */
+    MOST_ELEMENTS = 1 << 20, /* of a grammar */
+};
+
+struct set {
+    uint32_t bit[SET_WORDS];
+};
+static inline void set_add(struct set *s, int from, int to)
+{
+    for (int i = from; i <= to; i++)
+        s->bit[i >> 5] |= 1u << (i & 31);
+}
+static inline void set_drop(struct set *s, int i)
+{
+    s->bit[i >> 5] &= ~(1u << (i & 31));
+}
+static inline bool set_has(const struct set *s, int i)
+{
+    return s->bit[i >> 5] >> (i & 31) & 1;
+}
+
+enum element_kind { ELEMENT_END, ELEMENT_SET, ELEMENT_CALL, ELEMENT_REPEAT };
+
+struct element {
+    enum element_kind kind; /* END: of an alternative */
+    int at;                 /* SET: index of the set; CALL, REPEAT: of the rule */
+    int min, max;           /* REPEAT: how often; the rule has no empty text */
+};
+
+/* An alternative while it is built. */
+struct sequence {
+    struct element *v;
+    int n, cap;
+};
+
+struct rule {
+    int *alt; /* (n) first elements */
+    int n, cap;
+};
+
+/* Rules that many schemas use, made when they are first needed. */
+enum known_rule {
+    RULE_SPACE,    /* between values: nothing, a blank, or a line break and blanks */
+    RULE_CHAR,     /* of a string */
+    RULE_RAW_CHAR, /* without an escape */
+    RULE_STRING,
+    RULE_INTEGER,
+    RULE_NUMBER,
+    RULE_VALUE,
+    RULE_OBJECT,
+    RULE_ARRAY,
+    N_KNOWN,
+};
+
+struct grammar {
+    struct element *element;
+    int n_element, cap_element;
+    struct set *set;
+    int n_set, cap_set;
+    struct rule *rule;
+    int n_rule, cap_rule;
+    int known[N_KNOWN]; /* 1 + the rule; 0: not made yet */
+    int byte[256];      /* 1 + the set of this byte alone; 0: not made yet */
+    int root;
+    bool full; /* it has too many elements */
+    struct reply_form form;
+};
+
+int grammar_rule(struct grammar *g);                       /* a new rule without alternatives */
+void grammar_alt(struct grammar *g, int rule, struct sequence *s); /* adds one and empties *s */
+int grammar_known(struct grammar *g, enum known_rule k);
+
+void put_set(struct grammar *g, struct sequence *s, const struct set *set);
+void put_range(struct grammar *g, struct sequence *s, int from, int to);
+void put_bytes(struct grammar *g, struct sequence *s, const char *p, size_t n);
+void put_literal(struct grammar *g, struct sequence *s, const char *text);
+void put_call(struct grammar *g, struct sequence *s, int rule);
+void put_repeat(struct grammar *g, struct sequence *s, int rule, int min, int max);
+/* The JSON text of a string, raw where JSON allows that. */
+void put_json_string(struct grammar *g, struct sequence *s, const char *p, size_t n);
+
+/* number.c: adds alternatives for the numbers from lo to hi (either may be infinite). */
+void grammar_integers(struct grammar *g, int rule, double lo, double hi);
+void grammar_numbers(struct grammar *g, int rule, double lo, double hi);
+
+/* schema.c: the rule of a schema, or -1 and *e. */
+int grammar_schema(struct grammar *g, const json_t *schema, struct err *e);
+
+#endif

@@ -1,0 +1,748 @@
+/* schema.c - the rules of a JSON schema (draft 2020-12, and what older ones call otherwise). See
+ * grammar.h and parts.h. */
+#include "models/grammar/parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DEPTH = 64, MOST_MEMO = 10000, MOST_NAME = 256, MOST_REPEATS = 1000000 };
+
+struct compiler {
+    struct grammar *g;
+    const json_t *root;
+    struct memo {
+        const json_t *schema;
+        int rule;
+    } *memo; /* (n) the schemas that have a rule */
+    int n, cap, depth;
+    struct err *e;
+};
+
+static int compile(struct compiler *c, const json_t *schema);
+
+static bool fail(struct compiler *c, const char *fmt, const char *what)
+{
+    return err_set(c->e, ERR_USAGE, fmt, what);
+}
+
+/* ---- which keywords there are ---------------------------------------------------------------- */
+
+/* Keywords that say nothing about which values are valid. */
+static const char *const notes[] = {
+    "title", "description", "default", "examples", "example", "$schema", "$id", "$comment",
+    "$anchor",
+    "deprecated", "readOnly", "writeOnly", "format", "discriminator", "$defs", "definitions",
+    "contentEncoding", "contentMediaType", "strict", "name", NULL};
+static const char *const reads[] = {
+    "$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type", "nullable", "properties",
+    "required",
+    "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "uniqueItems",
+    "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "unevaluatedProperties", NULL};
+
+static bool is_in(const char *word, const char *const *list)
+{
+    for (; *list; list++)
+        if (!strcmp(word, *list))
+            return true;
+    return false;
+}
+
+static json_t *get(const json_t *o, const char *key)
+{
+    return json_object_get(o, key);
+}
+
+/* Whether a schema has keywords other than notes and those of `but`. */
+static const char *other_than(const json_t *o, const char *const *but)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)o, key, v)
+        if (!is_in(key, notes) && !is_in(key, but))
+            return key;
+    return NULL;
+}
+
+static bool known_keywords(struct compiler *c, const json_t *o)
+{
+    const char *odd = other_than(o, reads);
+    return !odd || fail(c, "the schema's keyword \"%.80s\" is not supported", odd);
+}
+
+/* Reads a whole number that need not be there. */
+static bool read_count(struct compiler *c, const json_t *o, const char *key, int *out)
+{
+    json_t *v = get(o, key);
+    double x = json_number_value(v);
+    if (!v)
+        return true;
+    if (!json_is_number(v) || x < 0 || x != floor(x))
+        return fail(c, "the schema's \"%.40s\" should be a whole number that is not negative", key);
+    *out = x > MOST_REPEATS ? MANY : (int)x;
+    return true;
+}
+
+/* ---- constants ------------------------------------------------------------------------------- */
+
+static void put_constant(struct grammar *g, struct sequence *s, const json_t *v)
+{
+    const char *key;
+    json_t *one;
+    size_t i;
+    bool first = true;
+    if (json_is_string(v)) {
+        put_json_string(g, s, json_string_value(v), json_string_length(v));
+    } else if (json_is_array(v)) {
+        put_literal(g, s, "[");
+        json_array_foreach(v, i, one) {
+            put_literal(g, s, i ? ", " : "");
+            put_constant(g, s, one);
+        }
+        put_literal(g, s, "]");
+    } else if (json_is_object(v)) {
+        put_literal(g, s, "{");
+        json_object_foreach((json_t *)v, key, one) {
+            put_literal(g, s, first ? "" : ", ");
+            put_json_string(g, s, key, strlen(key));
+            put_literal(g, s, ": ");
+            put_constant(g, s, one);
+            first = false;
+        }
+        put_literal(g, s, "}");
+    } else {
+        char *text = json_dumps(v, JSON_ENCODE_ANY);
+        put_literal(g, s, text ? text : "null");
+        free(text);
+    }
+}
+
+static bool has_type(const json_t *v, const char *type)
+{
+    return (!strcmp(type, "string") && json_is_string(v)) ||
+           (!strcmp(type, "number") && json_is_number(v)) ||
+           (!strcmp(type, "integer") &&
+            (json_is_integer(v) ||
+             (json_is_real(v) && json_real_value(v) == floor(json_real_value(v))))) ||
+           (!strcmp(type, "boolean") && json_is_boolean(v)) ||
+           (!strcmp(type, "null") && json_is_null(v)) ||
+           (!strcmp(type, "object") && json_is_object(v)) ||
+           (!strcmp(type, "array") && json_is_array(v));
+}
+
+/* Whether a value has a type of a schema's "type", which may be absent. */
+static bool type_allows(const json_t *type, const json_t *v)
+{
+    json_t *one;
+    size_t i;
+    if (json_is_string(type))
+        return has_type(v, json_string_value(type));
+    json_array_foreach(type, i, one)
+        if (json_is_string(one) && has_type(v, json_string_value(one)))
+            return true;
+    return !type;
+}
+
+static bool add_constants(struct compiler *c, int rule, const json_t *o)
+{
+    static const char *const with[] = {"const", "enum", "type", "nullable", NULL};
+    const char *odd = other_than(o, with);
+    json_t *list = get(o, "enum"), *one = get(o, "const"), *v;
+    struct sequence s = {0};
+    size_t i;
+    if (odd)
+        return fail(c, "the schema's keyword \"%.80s\" is not supported beside enum or const", odd);
+    if (list && !json_is_array(list))
+        return fail(c, "the schema's \"%s\" should be a list", "enum");
+    if (one && type_allows(get(o, "type"), one)) {
+        put_constant(c->g, &s, one);
+        grammar_alt(c->g, rule, &s);
+    }
+    json_array_foreach(list, i, v) {
+        if (one || !type_allows(get(o, "type"), v))
+            continue;
+        put_constant(c->g, &s, v);
+        grammar_alt(c->g, rule, &s);
+    }
+    return true;
+}
+
+/* ---- strings and numbers --------------------------------------------------------------------- */
+
+static bool add_string(struct compiler *c, int rule, const json_t *o)
+{
+    int min = 0, max = MANY;
+    struct sequence s = {0};
+    if (get(o, "pattern"))
+        return fail(c, "the schema's keyword \"%s\" is not supported", "pattern");
+    if (!read_count(c, o, "minLength", &min) || !read_count(c, o, "maxLength", &max))
+        return false;
+    if (min > max)
+        return true; /* no string */
+    put_literal(c->g, &s, "\"");
+    put_repeat(c->g, &s, grammar_known(c->g, RULE_CHAR), min, max);
+    put_literal(c->g, &s, "\"");
+    grammar_alt(c->g, rule, &s);
+    return true;
+}
+
+static bool read_limits(struct compiler *c, const json_t *o, double *lo, double *hi, bool whole)
+{
+    static const char *const key[] = {"minimum", "maximum", "exclusiveMinimum",
+                                      "exclusiveMaximum"};
+    *lo = -HUGE_VAL, *hi = HUGE_VAL;
+    for (int i = 0; i < 4; i++) {
+        json_t *v = get(o, key[i]);
+        double x = json_number_value(v);
+        if (!v)
+            continue;
+        if (!json_is_number(v))
+            return fail(c, "the schema's \"%s\" should be a number", key[i]);
+        if (i >= 2) /* the next one inside */
+            x = i == 2 ? (whole ? floor(x) + 1 : nextafter(x, HUGE_VAL))
+                       : (whole ? ceil(x) - 1 : nextafter(x, -HUGE_VAL));
+        if (i % 2 == 0)
+            *lo = fmax(*lo, x);
+        else
+            *hi = fmin(*hi, x);
+    }
+    json_t *step = get(o, "multipleOf");
+    return !step || (whole && json_number_value(step) == 1) ||
+           fail(c, "the schema's keyword \"%s\" is not supported", "multipleOf");
+}
+
+static bool add_number(struct compiler *c, int rule, const json_t *o, bool whole)
+{
+    double lo, hi;
+    struct sequence s = {0};
+    if (!read_limits(c, o, &lo, &hi, whole))
+        return false;
+    if (lo == -HUGE_VAL && hi == HUGE_VAL) {
+        put_call(c->g, &s, grammar_known(c->g, whole ? RULE_INTEGER : RULE_NUMBER));
+        grammar_alt(c->g, rule, &s);
+    } else if (whole) {
+        grammar_integers(c->g, rule, lo, hi);
+    } else {
+        grammar_numbers(c->g, rule, lo, hi);
+    }
+    return true;
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+static bool add_array(struct compiler *c, int rule, const json_t *o)
+{
+    struct grammar *g = c->g;
+    json_t *items = get(o, "items"), *first = get(o, "prefixItems"), *v;
+    int min = 0, max = MANY, item = -1, n = (int)json_array_size(first);
+    int space = grammar_known(g, RULE_SPACE), more = grammar_rule(g);
+    struct sequence s = {0};
+    size_t i;
+    if (!read_count(c, o, "minItems", &min) || !read_count(c, o, "maxItems", &max))
+        return false;
+    if (json_is_true(get(o, "uniqueItems")))
+        return fail(c, "the schema's keyword \"%s\" is not supported", "uniqueItems");
+    if (first && !json_is_array(first))
+        return fail(c, "the schema's \"%s\" should be a list", "prefixItems");
+    if (json_is_false(items))
+        max = min_int(max, n);
+    else if ((item = items ? compile(c, items) : grammar_known(g, RULE_VALUE)) < 0)
+        return false;
+    if (min > max || n > max)
+        return true; /* no array; a prefix is always written whole */
+    if (min == 0 && n == 0) {
+        put_literal(g, &s, "[]");
+        grammar_alt(g, rule, &s);
+    }
+    if (max == 0)
+        return true;
+    if (item >= 0) {
+        put_literal(g, &s, ",");
+        put_call(g, &s, space);
+        put_call(g, &s, item);
+        grammar_alt(g, more, &s);
+    }
+    put_literal(g, &s, "[");
+    put_call(g, &s, space);
+    json_array_foreach(first, i, v) {
+        int one = compile(c, v);
+        if (one < 0) {
+            free(s.v);
+            return false;
+        }
+        if (i) {
+            put_literal(g, &s, ",");
+            put_call(g, &s, space);
+        }
+        put_call(g, &s, one);
+    }
+    if (n == 0)
+        put_call(g, &s, item);
+    n = max_int(n, 1);
+    if (item >= 0)
+        put_repeat(g, &s, more, max_int(0, min - n), max == MANY ? MANY : max - n);
+    put_call(g, &s, space);
+    put_literal(g, &s, "]");
+    grammar_alt(g, rule, &s);
+    return true;
+}
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+struct property {
+    const char *name;
+    int value; /* rule */
+    bool required;
+};
+
+static bool is_required(const json_t *o, const char *name)
+{
+    json_t *one;
+    size_t i;
+    json_array_foreach(get(o, "required"), i, one)
+        if (json_is_string(one) && !strcmp(json_string_value(one), name))
+            return true;
+    return false;
+}
+
+/* A key that is none of the properties: raw characters, among which ways that could become one are
+ * cut. from: bytes that all names of p have in common so far. */
+static int other_key(struct grammar *g, const struct property *p, int n, size_t from)
+{
+    int rule = grammar_rule(g), raw = grammar_known(g, RULE_RAW_CHAR);
+    struct sequence s = {0};
+    struct set other = {0};
+    bool ends = false, wide = false, done[128] = {false};
+    set_add(&other, 0x20, 0x7E);
+    set_drop(&other, '"');
+    set_drop(&other, '\\');
+    for (int i = 0; i < n; i++) {
+        unsigned char byte = (unsigned char)p[i].name[from];
+        ends |= !byte;
+        wide |= byte >= 0x80;
+        if (byte && byte < 0x80)
+            set_drop(&other, byte);
+    }
+    if (!ends) { /* a name that goes on is another one */
+        put_literal(g, &s, "\"");
+        grammar_alt(g, rule, &s);
+    }
+    put_set(g, &s, &other);
+    put_repeat(g, &s, raw, 0, MANY);
+    put_literal(g, &s, "\"");
+    grammar_alt(g, rule, &s);
+    (void)wide; /* characters beyond ASCII differ from all names only where no name has one here */
+    for (int i = 0; i < n; i++) {
+        unsigned char byte = (unsigned char)p[i].name[from];
+        if (byte < 0x20 || byte >= 0x7F || byte == '"' || byte == '\\' || done[byte])
+            continue;
+        done[byte] = true;
+        struct property *same = xcalloc((size_t)n, sizeof *same);
+        int k = 0;
+        for (int j = 0; j < n; j++)
+            if ((unsigned char)p[j].name[from] == byte)
+                same[k++] = p[j];
+        int next = other_key(g, same, k, from + 1);
+        free(same);
+        put_range(g, &s, byte, byte);
+        put_call(g, &s, next);
+        grammar_alt(g, rule, &s);
+    }
+    return rule;
+}
+
+/* The rest of an object: members of other names, and its end. first: no member came before. */
+static int object_end(struct grammar *g, int one, bool first)
+{
+    int rule = grammar_rule(g), more = grammar_rule(g), space = grammar_known(g, RULE_SPACE);
+    struct sequence s = {0};
+    if (one >= 0) {
+        put_literal(g, &s, ",");
+        put_call(g, &s, space);
+        put_call(g, &s, one);
+        grammar_alt(g, more, &s);
+    }
+    if (first) {
+        put_literal(g, &s, "}");
+        grammar_alt(g, rule, &s);
+        if (one < 0)
+            return rule;
+        put_call(g, &s, one);
+    }
+    if (one >= 0)
+        put_repeat(g, &s, more, 0, MANY);
+    put_call(g, &s, space);
+    put_literal(g, &s, "}");
+    grammar_alt(g, rule, &s);
+    return rule;
+}
+
+/* The rules from the last property to the first: rest[k] with no (0) or with members before. */
+static int object_rest(struct grammar *g, const struct property *p, int n, int one)
+{
+    int rest[2] = {object_end(g, one, true), object_end(g, one, false)};
+    int space = grammar_known(g, RULE_SPACE);
+    while (n-- > 0) {
+        int now[2] = {grammar_rule(g), grammar_rule(g)};
+        for (int k = 0; k < 2; k++) {
+            struct sequence s = {0};
+            if (k) {
+                put_literal(g, &s, ",");
+                put_call(g, &s, space);
+            }
+            put_json_string(g, &s, p[n].name, strlen(p[n].name));
+            put_literal(g, &s, ":");
+            put_call(g, &s, space);
+            put_call(g, &s, p[n].value);
+            put_call(g, &s, rest[1]);
+            grammar_alt(g, now[k], &s);
+            if (p[n].required)
+                continue;
+            put_call(g, &s, rest[k]);
+            grammar_alt(g, now[k], &s);
+        }
+        rest[0] = now[0], rest[1] = now[1];
+    }
+    return rest[0];
+}
+
+/* Fills p with the properties and with required names that are none of them. */
+static int read_properties(struct compiler *c, const json_t *o, struct property *p)
+{
+    json_t *all = get(o, "properties"), *v, *more = get(o, "additionalProperties");
+    const char *name;
+    size_t i;
+    int n = 0;
+    json_object_foreach(all, name, v) {
+        if (strlen(name) > MOST_NAME) {
+            fail(c, "the property \"%.40s...\" has a name of more than 256 bytes", name);
+            return -1;
+        }
+        p[n] = (struct property){name, compile(c, v), is_required(o, name)};
+        if (p[n++].value < 0)
+            return -1;
+    }
+    json_array_foreach(get(o, "required"), i, v) {
+        name = json_string_value(v);
+        if (!name || get(all, name) || strlen(name) > MOST_NAME)
+            continue;
+        int value = more && !json_is_boolean(more) ? compile(c, more)
+                                                   : grammar_known(c->g, RULE_VALUE);
+        if (value < 0)
+            return -1;
+        if (json_is_false(more))
+            value = grammar_rule(c->g); /* no value: the object cannot be written */
+        p[n++] = (struct property){name, value, true};
+    }
+    return n;
+}
+
+static bool add_object(struct compiler *c, int rule, const json_t *o)
+{
+    struct grammar *g = c->g;
+    json_t *all = get(o, "properties"), *required = get(o, "required"),
+           *more = get(o, "additionalProperties");
+    struct sequence s = {0};
+    if (!more)
+        more = get(o, "unevaluatedProperties");
+    if (all && !json_is_object(all))
+        return fail(c, "the schema's \"%s\" should be an object", "properties");
+    if (required && !json_is_array(required))
+        return fail(c, "the schema's \"%s\" should be a list", "required");
+    size_t most = json_object_size(all) + json_array_size(required);
+    struct property *p = xcalloc(most + 1, sizeof *p);
+    int n = read_properties(c, o, p), value = -1, one = -1;
+    /* other properties: those that the schema describes, or any where it describes none */
+    if (n >= 0 && json_is_object(more) && (value = compile(c, more)) < 0)
+        n = -1;
+    else if (n == 0 && !json_is_false(more) && value < 0)
+        value = grammar_known(g, RULE_VALUE);
+    else if (n > 0 && json_is_true(more))
+        value = grammar_known(g, RULE_VALUE);
+    if (n >= 0 && value >= 0) {
+        one = grammar_rule(g);
+        if (n) {
+            put_literal(g, &s, "\"");
+            put_call(g, &s, other_key(g, p, n, 0));
+        } else {
+            put_call(g, &s, grammar_known(g, RULE_STRING));
+        }
+        put_literal(g, &s, ":");
+        put_call(g, &s, grammar_known(g, RULE_SPACE));
+        put_call(g, &s, value);
+        grammar_alt(g, one, &s);
+    }
+    if (n >= 0) {
+        put_literal(g, &s, "{");
+        put_call(g, &s, grammar_known(g, RULE_SPACE));
+        put_call(g, &s, object_rest(g, p, n, one));
+        grammar_alt(g, rule, &s);
+    }
+    free(p);
+    return n >= 0;
+}
+
+/* ---- alternatives ---------------------------------------------------------------------------- */
+
+/* The schema that "#/a/b" or "#" names; NULL: there is none. */
+static const json_t *resolve(const struct compiler *c, const char *ref)
+{
+    const json_t *at = c->root;
+    if (*ref++ != '#')
+        return NULL;
+    while (at && *ref == '/') {
+        struct buf name = {0};
+        buf_str(&name, "");
+        for (ref++; *ref && *ref != '/'; ref++)
+            if (ref[0] == '~' && (ref[1] == '0' || ref[1] == '1'))
+                buf_char(&name, *++ref == '0' ? '~' : '/');
+            else
+                buf_char(&name, *ref);
+        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(name.p, NULL, 10))
+                               : get(at, name.p);
+        buf_free(&name);
+    }
+    return *ref ? NULL : at;
+}
+
+static bool add_call(struct compiler *c, int rule, const json_t *schema)
+{
+    struct sequence s = {0};
+    int r = compile(c, schema);
+    if (r < 0)
+        return false;
+    put_call(c->g, &s, r);
+    grammar_alt(c->g, rule, &s);
+    return true;
+}
+
+static bool alone(struct compiler *c, const json_t *o, const char *key)
+{
+    const char *const with[] = {key, NULL};
+    const char *odd = other_than(o, with);
+    return !odd ||
+           err_set(c->e, ERR_USAGE, "the schema's keyword \"%.80s\" is not supported beside "
+                           "%s", odd, key);
+}
+
+static bool add_ref(struct compiler *c, int rule, const json_t *o)
+{
+    const char *ref = json_string_value(get(o, "$ref"));
+    const json_t *to = ref ? resolve(c, ref) : NULL;
+    if (!alone(c, o, "$ref"))
+        return false;
+    return to ? add_call(c, rule, to)
+              : fail(c, "the schema's $ref \"%.80s\" names no part of it", ref ? ref : "");
+}
+
+/* ---- oneOf: alternatives that no value has in common ----------------------------------------- */
+
+static const json_t *behind_refs(const struct compiler *c, const json_t *o)
+{
+    for (int i = 0; i < MOST_DEPTH && o; i++) {
+        const char *ref = json_string_value(get(o, "$ref"));
+        if (!ref)
+            return o;
+        o = resolve(c, ref);
+    }
+    return NULL;
+}
+
+/* The constants that a schema allows, as a new list; NULL: others, too. */
+static json_t *constants(const json_t *o)
+{
+    json_t *one = get(o, "const"), *list = get(o, "enum");
+    if (one) {
+        json_t *all = json_array();
+        json_array_append(all, one);
+        return all;
+    }
+    return json_is_array(list) ? json_incref(list) : NULL;
+}
+
+static bool same_number(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b);
+}
+
+static bool no_common_constant(const json_t *a, const json_t *b)
+{
+    json_t *x = constants(a), *y = constants(b), *u, *v;
+    size_t i, k;
+    bool apart = x && y;
+    json_array_foreach(x, i, u) {
+        json_array_foreach(y, k, v) {
+            apart = apart && !json_equal(u, v) && !same_number(u, v);
+        }
+    }
+    json_decref(x);
+    json_decref(y);
+    return apart;
+}
+
+static bool types_apart(const json_t *a, const json_t *b)
+{
+    const char *x = json_string_value(get(a, "type")), *y = json_string_value(get(b, "type"));
+    bool numbers = x && y && (!strcmp(x, "number") || !strcmp(x, "integer")) &&
+                   (!strcmp(y, "number") || !strcmp(y, "integer"));
+    return x && y && strcmp(x, y) != 0 && !numbers;
+}
+
+static bool apart(const struct compiler *c, const json_t *a, const json_t *b)
+{
+    const char *name;
+    json_t *v;
+    a = behind_refs(c, a), b = behind_refs(c, b);
+    if (!a || !b)
+        return false;
+    if (types_apart(a, b) || no_common_constant(a, b))
+        return true;
+    json_object_foreach(get(a, "properties"), name, v) {
+        json_t *w = get(get(b, "properties"), name);
+        if (w && is_required(a, name) && is_required(b, name) && no_common_constant(v, w))
+            return true;
+    }
+    return false;
+}
+
+static bool add_alternatives(struct compiler *c, int rule, const json_t *o, const char *key)
+{
+    json_t *list = get(o, key), *v, *w;
+    size_t i, k;
+    if (!json_is_array(list) || json_array_size(list) == 0)
+        return fail(c, "the schema's \"%s\" should be a list of schemas", key);
+    if (!alone(c, o, key))
+        return false;
+    if (!strcmp(key, "allOf") && json_array_size(list) > 1)
+        return fail(c, "the schema's keyword \"%s\" is supported with one schema only", key);
+    json_array_foreach(list, i, v) {
+        for (k = 0; !strcmp(key, "oneOf") && k < i; k++) {
+            w = json_array_get(list, k);
+            if (!apart(c, v, w))
+                return fail(c, "the schema's \"%s\" has alternatives of which a value may match "
+                            "several; anyOf allows that", key);
+        }
+        if (!add_call(c, rule, v))
+            return false;
+    }
+    return true;
+}
+
+/* ---- a schema -------------------------------------------------------------------------------- */
+
+/* The type that a schema without one means by its keywords; NULL: any. */
+static const char *implied_type(const json_t *o)
+{
+    static const struct {
+        const char *key, *type;
+    } implied[] = {{"properties", "object"}, {"required", "object"},
+                   {"additionalProperties", "object"}, {"items", "array"},
+                   {"prefixItems", "array"}, {"minItems", "array"}, {"maxItems", "array"},
+                   {"minLength", "string"}, {"maxLength", "string"}, {"pattern", "string"},
+                   {"minimum", "number"}, {"maximum", "number"}, {"exclusiveMinimum", "number"},
+                   {"exclusiveMaximum", "number"}, {"multipleOf", "number"}};
+    for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
+        if (get(o, implied[i].key))
+            return implied[i].type;
+    return NULL;
+}
+
+static bool add_type(struct compiler *c, int rule, const json_t *o, const char *type)
+{
+    struct sequence s = {0};
+    if (!strcmp(type, "object"))
+        return add_object(c, rule, o);
+    if (!strcmp(type, "array"))
+        return add_array(c, rule, o);
+    if (!strcmp(type, "string"))
+        return add_string(c, rule, o);
+    if (!strcmp(type, "integer") || !strcmp(type, "number"))
+        return add_number(c, rule, o, type[0] == 'i');
+    if (strcmp(type, "boolean") != 0 && strcmp(type, "null") != 0)
+        return fail(c, "the schema's type \"%.40s\" is not known", type);
+    put_literal(c->g, &s, type[0] == 'b' ? "true" : "null");
+    grammar_alt(c->g, rule, &s);
+    if (type[0] == 'b') {
+        put_literal(c->g, &s, "false");
+        grammar_alt(c->g, rule, &s);
+    }
+    return true;
+}
+
+static bool add_types(struct compiler *c, int rule, const json_t *o)
+{
+    json_t *type = get(o, "type"), *one;
+    const char *implied = implied_type(o);
+    size_t i;
+    if (json_is_true(get(o, "nullable")) && !add_type(c, rule, o, "null"))
+        return false;
+    if (json_is_string(type))
+        return add_type(c, rule, o, json_string_value(type));
+    if (type && !json_is_array(type))
+        return fail(c, "the schema's \"%s\" should be a text or a list of texts", "type");
+    json_array_foreach(type, i, one) {
+        if (!json_is_string(one))
+            return fail(c, "the schema's \"%s\" should be a text or a list of texts", "type");
+        if (!add_type(c, rule, o, json_string_value(one)))
+            return false;
+    }
+    if (type)
+        return true;
+    if (implied)
+        return add_type(c, rule, o, implied);
+    struct sequence s = {0};
+    put_call(c->g, &s, grammar_known(c->g, RULE_VALUE));
+    grammar_alt(c->g, rule, &s);
+    return true;
+}
+
+static bool fill(struct compiler *c, int rule, const json_t *o)
+{
+    if (!known_keywords(c, o))
+        return false;
+    if (get(o, "$ref"))
+        return add_ref(c, rule, o);
+    if (get(o, "const") || get(o, "enum"))
+        return add_constants(c, rule, o);
+    for (int i = 0; i < 3; i++) {
+        static const char *const key[] = {"anyOf", "oneOf", "allOf"};
+        if (get(o, key[i]))
+            return add_alternatives(c, rule, o, key[i]);
+    }
+    return add_types(c, rule, o);
+}
+
+/* The rule of a schema, made once for each; -1: *c->e. */
+static int compile(struct compiler *c, const json_t *schema)
+{
+    if (json_is_true(schema))
+        return grammar_known(c->g, RULE_VALUE);
+    if (json_is_false(schema))
+        return grammar_rule(c->g); /* no value */
+    for (int i = 0; i < c->n; i++)
+        if (c->memo[i].schema == schema)
+            return c->memo[i].rule;
+    if (!json_is_object(schema) || c->depth == MOST_DEPTH || c->n == MOST_MEMO) {
+        fail(c, !json_is_object(schema) ? "a schema should be an object%s"
+                : c->n == MOST_MEMO ? "the schema is too large%s"
+                                    : "the schema is nested too deep%s", "");
+        return -1;
+    }
+    if (c->n == c->cap)
+        c->memo = xrealloc(c->memo, (size_t)(c->cap = 2 * c->cap + 32), sizeof *c->memo);
+    int rule = grammar_rule(c->g);
+    c->memo[c->n++] = (struct memo){schema, rule};
+    c->depth++;
+    bool ok = fill(c, rule, schema);
+    c->depth--;
+    return ok ? rule : -1;
+}
+
+int grammar_schema(struct grammar *g, const json_t *schema, struct err *e)
+{
+    struct compiler c = {.g = g, .root = schema, .e = e};
+    int rule = compile(&c, schema);
+    free(c.memo);
+    return rule;
+}

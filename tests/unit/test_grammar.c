@@ -1,0 +1,453 @@
+/* test_grammar.c - every text that a grammar allows is valid by its schema, whatever tokens are
+ * chosen; what a schema says and a grammar cannot keep is refused by name. */
+#include "tests/few.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "kernels/json_read.h"
+#include "models/grammar/grammar.h"
+
+#define NESTLING "models/nestling/target"
+
+static struct tokenizer *tok;
+static struct token_order *order;
+static int32_t stop[1];
+
+static uint64_t chance = 1;
+static int below(int n)
+{
+    chance = mix64(chance);
+    return (int)(chance % (uint64_t)n);
+}
+
+/* ---- an independent check of a value --------------------------------------------------------- */
+
+static bool valid(const json_t *root, const json_t *s, const json_t *v);
+
+static const json_t *follow(const json_t *root, const char *ref)
+{
+    return strcmp(ref, "#") ? json_object_get(json_object_get(root, "$defs"), ref + 8) : root;
+}
+
+static bool of_type(const char *type, const json_t *v)
+{
+    if (!strcmp(type, "integer"))
+        return json_is_number(v) && json_number_value(v) == floor(json_number_value(v));
+    return !strcmp(type, "number")    ? json_is_number(v)
+           : !strcmp(type, "string")  ? json_is_string(v)
+           : !strcmp(type, "object")  ? json_is_object(v)
+           : !strcmp(type, "array")   ? json_is_array(v)
+           : !strcmp(type, "boolean") ? json_is_boolean(v)
+                                      : json_is_null(v);
+}
+
+static bool equal(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal((json_t *)a, (json_t *)b);
+}
+
+static size_t length(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xC0) != 0x80;
+    return n;
+}
+
+static double number(const json_t *s, const char *key, double none)
+{
+    json_t *v = json_object_get(s, key);
+    return v ? json_number_value(v) : none;
+}
+
+static bool valid_object(const json_t *root, const json_t *s, const json_t *v)
+{
+    json_t *all = json_object_get(s, "properties"),
+        *more = json_object_get(s, "additionalProperties");
+    json_t *one, *x;
+    const char *key;
+    size_t i;
+    json_array_foreach(json_object_get(s, "required"), i, one)
+        if (!json_object_get(v, json_string_value(one)))
+            return false;
+    json_object_foreach((json_t *)v, key, x) {
+        json_t *of = json_object_get(all, key);
+        if (!of && json_is_false(more))
+            return false;
+        if (!of)
+            of = more;
+        if (of && !valid(root, of, x))
+            return false;
+    }
+    return true;
+}
+
+static bool valid_array(const json_t *root, const json_t *s, const json_t *v)
+{
+    json_t *first = json_object_get(s, "prefixItems"), *items = json_object_get(s, "items"), *x;
+    size_t i, n = json_array_size(v);
+    if ((double)n < number(s, "minItems", 0) || (double)n > number(s, "maxItems", HUGE_VAL))
+        return false;
+    json_array_foreach(v, i, x) {
+        json_t *of = i < json_array_size(first) ? json_array_get(first, i) : items;
+        if (of && !valid(root, of, x))
+            return false;
+    }
+    return true;
+}
+
+static bool valid_number(const json_t *s, const json_t *v)
+{
+    double x = json_number_value(v);
+    return x >= number(s, "minimum", -HUGE_VAL) && x <= number(s, "maximum", HUGE_VAL) &&
+           x > number(s, "exclusiveMinimum", -HUGE_VAL) &&
+           x < number(s, "exclusiveMaximum", HUGE_VAL);
+}
+
+static bool valid(const json_t *root, const json_t *s, const json_t *v)
+{
+    json_t *ref = json_object_get(s, "$ref"), *type = json_object_get(s, "type"), *one, *list;
+    size_t i;
+    int n = 0;
+    if (json_is_boolean(s))
+        return json_is_true(s);
+    if (ref)
+        return valid(root, follow(root, json_string_value(ref)), v);
+    if ((one = json_object_get(s, "const")) && !equal(one, v))
+        return false;
+    if ((list = json_object_get(s, "enum"))) {
+        json_array_foreach(list, i, one)
+            n += equal(one, v);
+        if (n == 0)
+            return false;
+    }
+    n = 0;
+    if ((list = json_object_get(s, "anyOf"))) {
+        json_array_foreach(list, i, one)
+            n += valid(root, one, v);
+        return n > 0;
+    }
+    if ((list = json_object_get(s, "oneOf"))) {
+        json_array_foreach(list, i, one)
+            n += valid(root, one, v);
+        return n == 1;
+    }
+    if (json_is_string(type) && !of_type(json_string_value(type), v))
+        return false;
+    json_array_foreach(type, i, one)
+        n += of_type(json_string_value(one), v);
+    if (json_is_array(type) && n == 0)
+        return false;
+    if (json_is_string(v))
+        return (double)length(json_string_value(v)) >= number(s, "minLength", 0) &&
+               (double)length(json_string_value(v)) <= number(s, "maxLength", HUGE_VAL);
+    return json_is_number(v)   ? valid_number(s, v)
+           : json_is_object(v) ? valid_object(root, s, v)
+           : json_is_array(v)  ? valid_array(root, s, v)
+                               : true;
+}
+
+/* ---- schemas by chance ----------------------------------------------------------------------- */
+
+static const char *const words[] = {"a", "ab", "name", "x y", "caf\xC3\xA9", "q\"uote", "b\\s",
+                                    "tab\t", "n", "nam"};
+
+static json_t *constant(int depth)
+{
+    switch (below(depth ? 7 : 5)) {
+    case 0: return json_string(words[below(10)]);
+    case 1: return json_integer(below(2000) - 1000);
+    case 2: return json_real((below(2000) - 1000) / 8.0);
+    case 3: return json_boolean(below(2));
+    case 4: return json_null();
+    case 5: return json_pack("[o,o]", constant(depth - 1), constant(depth - 1));
+    default: return json_pack("{s:o}", words[below(10)], constant(depth - 1));
+    }
+}
+
+static json_t *schema_of(int depth);
+
+static json_t *number_schema(void)
+{
+    json_t *s = json_pack("{s:s}", "type", below(2) ? "integer" : "number");
+    double at = below(3) ? below(2000) - 1000 : (below(4000) - 2000) / 16.0;
+    double wide = below(3) ? below(300) : (1 + below(100)) / 32.0;
+    if (below(4) == 0)
+        return s;
+    if (json_string_value(json_object_get(s, "type"))[0] == 'i')
+        wide = wide < 3 ? 3 : wide;
+    if (below(4))
+        json_object_set_new(s, below(3) ? "minimum" : "exclusiveMinimum", json_real(at));
+    if (below(4))
+        json_object_set_new(s, below(3) ? "maximum" : "exclusiveMaximum", json_real(at + wide));
+    return s;
+}
+
+static json_t *object_schema(int depth)
+{
+    json_t *s = json_pack("{s:s}", "type", "object"), *p = json_object(), *required = json_array();
+    for (int i = below(5); i > 0; i--) {
+        const char *name = words[below(10)];
+        json_object_set_new(p, name, schema_of(depth - 1));
+        if (below(2))
+            json_array_append_new(required, json_string(name));
+    }
+    json_object_set_new(s, "properties", p);
+    json_object_set_new(s, "required", required);
+    switch (below(4)) {
+    case 0: json_object_set_new(s, "additionalProperties", json_false()); break;
+    case 1: json_object_set_new(s, "additionalProperties", json_true()); break;
+    case 2: json_object_set_new(s, "additionalProperties", schema_of(depth - 1)); break;
+    default: break;
+    }
+    return s;
+}
+
+static json_t *array_schema(int depth)
+{
+    json_t *s = json_pack("{s:s}", "type", "array");
+    int min = below(4), n = below(3) ? 0 : 1 + below(2);
+    if (below(4))
+        json_object_set_new(s, "items", schema_of(depth - 1));
+    if (below(2))
+        json_object_set_new(s, "minItems", json_integer(min));
+    if (below(2))
+        json_object_set_new(s, "maxItems", json_integer(min + n + below(3)));
+    if (n) {
+        json_t *first = json_array();
+        for (int i = 0; i < n; i++)
+            json_array_append_new(first, schema_of(depth - 1));
+        json_object_set_new(s, "prefixItems", first);
+    }
+    return s;
+}
+
+static json_t *schema_of(int depth)
+{
+    json_t *s;
+    switch (below(depth > 0 ? 12 : 7)) {
+    case 0: return json_pack("{s:s}", "type", below(2) ? "boolean" : "null");
+    case 1:
+    case 2: return number_schema();
+    case 3: return json_pack("{s:o}", "const", constant(2));
+    case 4: return json_pack("{s:[o,o,o]}", "enum", constant(2), constant(2), constant(0));
+    case 5: {
+        int min = below(6);
+        s = json_pack("{s:s}", "type", "string");
+        if (below(2))
+            json_object_set_new(s, "minLength", json_integer(min));
+        if (below(2))
+            json_object_set_new(s, "maxLength", json_integer(min + below(20)));
+        return s;
+    }
+    case 6: return json_pack("{s:[s,s]}", "type", "string", "null");
+    case 7: return json_pack("{s:[o,o]}", "anyOf", schema_of(depth - 1), schema_of(depth - 1));
+    case 8: return json_pack("{s:[{s:s},{s:s},o]}", "oneOf", "type", "boolean", "type", "null",
+                             number_schema());
+    case 9: return json_pack("{s:s}", "$ref", below(4) ? "#/$defs/a" : "#");
+    case 10: return array_schema(depth);
+    default: return object_schema(depth);
+    }
+}
+
+static json_t *any_schema(void)
+{
+    json_t *s = below(3) ? object_schema(3) : array_schema(3);
+    json_object_set_new(s, "$defs", json_pack("{s:o}", "a", schema_of(1)));
+    return s;
+}
+
+/* ---- replies by chance ----------------------------------------------------------------------- */
+
+static bool is_banned(const uint32_t *banned, int32_t id)
+{
+    return banned[id / 32] >> (id % 32) & 1;
+}
+
+/* An allowed token; from some length on most often one that may close something. */
+static int32_t draw(struct guide *x, int state, int n)
+{
+    static const char closing[] = "\"}]e0";
+    const uint32_t *banned = guide_banned(x, state);
+    int V = tok_vocab(tok);
+    if (!is_banned(banned, stop[0]) && (n > 60 || below(8) == 0))
+        return stop[0];
+    for (size_t i = 0; n > 60 && i < sizeof closing - 1; i++) {
+        char one[2] = {closing[i]};
+        int id = tok_find(tok, one);
+        if (id >= 0 && !is_banned(banned, id) && below(8))
+            return id;
+    }
+    int from = below(V);
+    for (int i = 0; i < V; i++)
+        if (!is_banned(banned, (from + i) % V))
+            return (from + i) % V;
+    return -1;
+}
+
+/* Whether the bans of a state are exactly the tokens that lead nowhere. */
+static void check_bans(struct guide *x, int state)
+{
+    for (int i = 0; i < 20; i++) {
+        int32_t id = below(tok_vocab(tok));
+        bool dead = guide_next(x, state, id) == GUIDE_DEAD;
+        assert_int_equal(is_banned(guide_banned(x, state), id), dead);
+    }
+}
+
+/* A reply of at most `most` tokens; false: it was cut. */
+static bool reply(struct guide *x, int most, struct buf *text)
+{
+    struct ids ids = {0};
+    bool ended = false;
+    for (int n = 0; n < most && !ended; n++) {
+        int state = guide_after(x, ids.v, ids.n);
+        assert_int_not_equal(state, GUIDE_DEAD);
+        if (n % 16 == 0)
+            check_bans(x, state);
+        int32_t id = draw(x, guide_after(x, ids.v, ids.n), n);
+        assert_true(id >= 0);
+        ended = id == stop[0];
+        ids_add(&ids, id);
+    }
+    tok_decode(tok, ids.v, ids.n, false, text);
+    ids_free(&ids);
+    return ended;
+}
+
+static struct guide *open_guide(const json_t *schema, struct err *e)
+{
+    json_t *format = json_pack("{s:s,s:O}", "type", "json_schema", "schema", schema);
+    struct grammar *g = grammar_open(format, NULL, tok, e);
+    json_decref(format);
+    return g ? guide_open(g, order, tok_vocab(tok), stop, 1) : NULL;
+}
+
+static void test_every_allowed_text_is_valid(void **state)
+{
+    (void)state;
+    int n = 0, cut = 0, none = 0;
+    for (int i = rounds(250, 10000); i > 0; i--) {
+        json_t *schema = any_schema();
+        struct err e;
+        struct guide *x = open_guide(schema, &e);
+        for (int k = 0; x && k < 4; k++) {
+            struct buf text = {0};
+            json_error_t why;
+            if (!reply(x, 1500, &text)) {
+                cut++;
+                buf_free(&text);
+                continue;
+            }
+            json_t *v = json_parse(text.p, text.n, JSON_DECODE_ANY, &why);
+            if (!v || !valid(schema, schema, v))
+                fail_msg("%s: %s is not valid by %s", v ? "value" : why.text, text.p,
+                         json_dumps(schema, 0));
+            json_decref(v);
+            buf_free(&text);
+            n++;
+        }
+        if (!x && !strstr(e.msg, "has no value") && !strstr(e.msg, "several"))
+            fail_msg("%s: %s", e.msg, json_dumps(schema, 0));
+        none += !x;
+        guide_close(x);
+        json_decref(schema);
+    }
+    print_message("# %d replies, %d cut, %d schemas without a value\n", n, cut, none);
+    assert_true(n > 5 * cut && none < n);
+}
+
+/* Ranges of numbers from both sides: every text that is allowed lies inside, and the limits and
+ * what lies between them can be written. */
+static void test_a_range_of_numbers_is_exact(void **state)
+{
+    (void)state;
+    for (int i = 0; i < rounds(60, 3000); i++) {
+        int lo = below(400) - 200, hi = lo + below(250);
+        json_t *schema = json_pack("{s:s,s:i,s:i}", "type", "integer", "minimum", lo, "maximum",
+                                   hi);
+        struct err e;
+        struct guide *x = open_guide(schema, &e);
+        assert_non_null(x);
+        for (int v = -500; v <= 500; v++) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", v);
+            int at = guide_after(x, NULL, 0);
+            for (char *p = text; *p; p++) {
+                char one[2] = {*p};
+                at = guide_next(x, at, tok_find(tok, one));
+            }
+            bool in = at != GUIDE_DEAD && guide_accepts(x, at);
+            if (in != (v >= lo && v <= hi))
+                fail_msg("%d is %s from %d to %d", v, in ? "allowed" : "refused", lo, hi);
+        }
+        guide_close(x);
+        json_decref(schema);
+    }
+}
+
+static void test_what_cannot_be_kept_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"{\"type\":\"string\",\"pattern\":\"a+\"}", "pattern"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+        {"{\"type\":\"number\",\"multipleOf\":0.5}", "multipleOf"},
+        {"{\"not\":{}}", "not"},
+        {"{\"type\":\"object\",\"minProperties\":2}", "minProperties"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"if\":{}}}}", "if"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf"},
+        {"{\"allOf\":[{\"type\":\"integer\"},{\"minimum\":3}]}", "allOf"},
+        {"{\"$ref\":\"#/$defs/none\"}", "none"},
+        {"{\"$ref\":\"https://example.org/x\"}", "example.org"},
+        {"{\"type\":\"date\"}", "date"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no value"},
+        {"{\"$ref\":\"#\"}", "no value"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+         "no value"},
+        {"{\"type\":\"string\",\"minLength\":-1}", "minLength"},
+        {"false", "no value"},
+        {"{\"enum\":[1,2],\"minimum\":2}", "minimum"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct err e = {0};
+        json_t *schema = json_parse(bad[i][0], strlen(bad[i][0]), JSON_DECODE_ANY, NULL);
+        struct guide *x = open_guide(schema, &e);
+        if (x || !strstr(e.msg, bad[i][1]) || strchr(e.msg, '\n'))
+            fail_msg("%s: %s", bad[i][0], x ? "allowed" : e.msg);
+        json_decref(schema);
+    }
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    struct err e;
+    tok = tok_open(NESTLING, &e);
+    order = tok ? token_order_open(tok) : NULL;
+    stop[0] = tok ? tok_find(tok, "<end_of_turn>") : -1;
+    return tok ? 0 : 1;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    token_order_close(order);
+    tok_close(tok);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_allowed_text_is_valid),
+        cmocka_unit_test(test_a_range_of_numbers_is_exact),
+        cmocka_unit_test(test_what_cannot_be_kept_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
