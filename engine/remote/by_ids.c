@@ -43,9 +43,10 @@ void ids_ask_free(struct ids_ask *a)
     free(a->prompt_logp);
     ids_free(&a->accepted);
     a->logp = a->margin = a->prompt_logp = NULL;
-    a->done = a->cancelled = false;
+    a->done = a->cancelled = a->unreachable = false;
     a->why = (struct err){0};
-    a->cached = a->drafted = -1;
+    a->status = 0;
+    a->cached = a->drafted = a->n_accepted = -1;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -140,6 +141,7 @@ static bool take_reply(struct ids_ask *a, const struct answer *r)
     ids_cat(&a->accepted, r->accepted.v, r->accepted.n);
     a->cached = r->count.cached;
     a->drafted = r->count.drafted;
+    a->n_accepted = r->count.accepted;
     if (a->score)
         take_prompt(a, r);
     return true;
@@ -148,8 +150,10 @@ static bool take_reply(struct ids_ask *a, const struct answer *r)
 static void take_answer(struct ids_ask *a, const struct http_call *c)
 {
     struct answer r;
+    a->status = c->status;
     if (c->failed) {
         a->why = c->why;
+        a->unreachable = c->unsent;
         return;
     }
     if (c->status / 100 != 2) {

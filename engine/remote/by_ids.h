@@ -23,6 +23,8 @@ struct ids_ask {
     /* the answer, which ids_ask_free() frees */
     bool done;         /* answered; else `why`, or it was cancelled or stopped */
     bool cancelled;
+    bool unreachable;  /* not answered, because the server cannot be reached */
+    int status;        /* of HTTP; 0: none was received */
     struct err why;
     struct ids reply;
     float *logp;       /* (reply.n) NAN: not reported */
@@ -30,7 +32,7 @@ struct ids_ask {
     float *prompt_logp; /* (prompt.n) with `score`; NAN: not reported, as the first */
     struct ids accepted; /* drafted tokens of each step behind the first token that were accepted */
     int64_t cached;    /* tokens of the prompt whose KV was reused; -1: not reported */
-    int64_t drafted;   /* -1: not reported */
+    int64_t drafted, n_accepted; /* drafted tokens, those accepted; -1: not reported */
     uint64_t ns;       /* how long it took */
 };
 void ids_ask_free(struct ids_ask *a); /* the answer; the prompt stays */

@@ -126,6 +126,14 @@ static bool erase_slots(struct upkeep *u)
     return ok;
 }
 
+const char *upkeep_reset_path(const struct upkeep *u)
+{
+    static const char *const path[N_SERVERS] = {[SERVER_VLLM] = "/reset_prefix_cache",
+                                                [SERVER_SGLANG] = "/flush_cache",
+                                                [SERVER_AERIE] = "/reset_prefix_cache"};
+    return path[u->server.kind];
+}
+
 bool upkeep_reset_cache(struct upkeep *u, char how[200])
 {
     static const struct {

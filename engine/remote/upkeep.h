@@ -17,6 +17,8 @@ void upkeep_close(struct upkeep *u); /* NULL is fine */
 /* Empties the prefix cache. how: a line that says how this was done, or why it is not possible and
  * which flag of the server would change that. */
 bool upkeep_reset_cache(struct upkeep *u, char how[200]);
+/* The path of the one request that does so; NULL: there is none, or it takes several. Constant. */
+const char *upkeep_reset_path(const struct upkeep *u);
 
 /* Drafts since the server started, of all its clients, from its metrics; -1: not reported. */
 struct draft_totals {

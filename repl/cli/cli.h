@@ -37,6 +37,9 @@ struct cli {
     const char *steps, *plan, *issue;
     const char *host, *key_file, *name, *cors; /* serve */
     int port;
+    const char *state;     /* probe */
+    struct texts shape;
+    int minutes;           /* 0: the usual rounds */
     const char *goto_step; /* replay: pause after it */
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
@@ -77,6 +80,7 @@ int cli_diff(struct cli *c);
 int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);
 int cli_kl(struct cli *c);
+int cli_probe(struct cli *c);
 int cli_import(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);

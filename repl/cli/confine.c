@@ -19,7 +19,7 @@
 #include "repl/tui/recall.h"
 
 enum { FOLDERS = 8, NOT_ISOLATED = IN_BENCH | IN_DOCTOR | IN_HELP,
-       WRITES_LOG = IN_TALK | IN_SERVE | IN_IMPORT,
+       WRITES_LOG = IN_TALK | IN_SERVE | IN_IMPORT | IN_PROBE,
        HAS_PROMPT = IN_TALK | IN_REPLAY,   /* commands of the chat can be typed */
        HAS_MONITOR = HAS_PROMPT | IN_DB }; /* `db sql` */
 
@@ -70,6 +70,10 @@ static void add_outputs(struct folders *f, const struct cli *c, const struct com
 {
     if (cmd->bit & (IN_EXPORT | IN_PACK))
         add_folder_of(f, c->out ? c->out : cmd->bit == IN_PACK ? "./" : NULL, false);
+    if (cmd->bit == IN_PROBE) {
+        add_folder_of(f, c->out, false);
+        add_folder_of(f, c->state, false);
+    }
     if (cmd->bit == IN_PULL) {
         char *cache = hub_cache(), *below = xasprintf("%s/x", cache);
         add_folder_of(f, below, true);
@@ -94,7 +98,7 @@ static int network_of(const struct cli *c, const struct command *cmd)
     bool cuda = strcmp(c->opt.engine.device, "cpu") != 0 &&
                 access("/proc/driver/nvidia/version", F_OK) == 0;
     bool remote = c->opt.engine.server.url || names_server(&c->a) || names_server(&c->b) ||
-                  (cmd->bit == IN_KL && strcmp(c->word[0], "local") != 0);
+                  cmd->bit == IN_PROBE || (cmd->bit == IN_KL && strcmp(c->word[0], "local") != 0);
     return (cuda ? NETWORK_UNTIL_LOADED : 0) | (cmd->bit & (IN_SERVE | IN_PULL) || remote
                                                 ? NETWORK_KEPT : 0) |
            (cmd->bit == IN_PULL ? LINKS_MADE : 0) |

@@ -1,0 +1,156 @@
+/* hunt.h - `aerie probe URL`: requests that show whether a reply depends on what else a server
+ * computes or has computed.
+ *
+ * A case is a few requests, some at once, some cancelled. The reply to each judged one is compared
+ * with its control: the same request alone and cold. Prompts are token ids of made-up texts, greedy
+ * and of a fixed length, so that nothing but the server's state differs. hunt_plan.c has the
+ * cases, hunt_run.c sends and compares, hunt_shrink.c makes a case smaller that still differs,
+ * hunt_report.c writes. The code says hunt, because a probe is a step run with taps
+ * (engine/probe.h). Main thread only.
+ */
+#ifndef AERIE_CLI_HUNT_H
+#define AERIE_CLI_HUNT_H
+
+#include "engine/remote/by_ids.h"
+#include "engine/event.h"
+#include "repl/cli/cli.h"
+
+enum { HUNT_ASKS = 40, HUNT_KEPT = 32, HUNT_LENGTHS = 48 };
+
+/* One request of a case. */
+struct hunt_ask {
+    int text, n;     /* the prompt: n tokens of the text of this number ... */
+    int fork, other; /* ... from token `fork` on those of text `other`; fork 0: never */
+    int follows;     /* the prompt and the reply of this ask of the case come first; -1: of none */
+    int most;        /* tokens of the reply */
+    int group;       /* asks of one group are sent at once, in order; groups one after the other */
+    int after_ms, cancel_ms; /* see struct ids_ask */
+    bool judged;
+};
+
+struct hunt_case {
+    const char *kind;
+    struct hunt_ask ask[HUNT_ASKS];
+    int n;
+    bool read; /* the judged one's reply is read as a prompt instead; see DIFF_READ */
+};
+
+/* How a reply differs from its control. */
+enum hunt_differs {
+    DIFF_NONE,
+    DIFF_IDS,    /* at `token` the ids part */
+    DIFF_LOGP,   /* equal ids; at `token` the log probabilities part */
+    DIFF_FAILED, /* the request fails, perhaps alone, too: `why` */
+    DIFF_READ,   /* the control's own log probabilities at decode and as a prompt part */
+};
+
+struct hunt_diff {
+    enum hunt_differs how;
+    int ask;            /* of the case */
+    int token;          /* index in the reply */
+    int position;       /* in the sequence */
+    int32_t was, is;    /* ids of the control and of the reply; -1: it has ended */
+    double by;          /* largest difference of log probabilities up to there */
+    double margin;      /* of the control at `token`; NAN: not known */
+    char why[200];
+};
+
+/* A request alone and cold, as often as it was sent. */
+struct hunt_control {
+    struct ids_ask a;   /* its prompt is a copy; the first answer */
+    int n_run;
+    double noise;       /* largest difference of log probabilities between its runs */
+    int unstable;       /* the first token whose id its runs do not share; INT_MAX: none */
+    bool scored;
+    double read;        /* largest difference from its tokens read as a prompt; NAN: not known */
+    double k3;          /* mean of kl.h over them */
+    int read_token;     /* where `read` is */
+};
+
+struct hunt_found {
+    struct hunt_case c;     /* as small as it was made */
+    struct hunt_diff d;
+    int number, n_before;    /* of the case; its asks before it was made smaller */
+    int n_repeat, n_differ;  /* runs of the case that was found; those that differed */
+    int requests;            /* sent until it was found */
+    double seconds;
+    /* of one more run of the small case */
+    struct ids prompt[HUNT_ASKS]; /* (c.n) */
+    struct ids reply, control;     /* of the judged one; of the same request alone */
+    int control_runs;
+    double noise;            /* of the control */
+    char session[SESSION_ID]; /* of the log; "": nothing is logged */
+};
+
+struct hunt {
+    struct cli *c;
+    struct upkeep *u;
+    struct stop stop;
+    struct hunt_log *log; /* NULL: nothing is logged */
+    uint64_t seed, begin;  /* begin: clock_ns() */
+    /* what is known of the server; 0: nothing */
+    int page, window, depth, context, pool, lanes;
+    bool exact;            /* every difference counts */
+    int length[HUNT_LENGTHS], n_length; /* of prompts that are worth a try */
+    struct hunt_text { int number; struct ids ids; } *text; /* (n_text) */
+    int n_text;
+    struct hunt_control *control; /* (n_control) */
+    int n_control;
+    double rounding;       /* largest difference between decode and prompt of the controls: what
+                              another shape of the same sums does on this server */
+    int n_asked, n_case, n_arena;
+    int n_once;            /* cases that differed once and not again */
+    int n_rounding, n_noise, n_refused; /* cases that differ as rounding does; as their controls do;
+                                           whose controls fail */
+    struct hunt_found found[HUNT_KEPT];
+    int n_kept;            /* of `found` */
+    int n_found;           /* cases that differ, kept or not */
+    int n_before, asked_before, found_before; /* cases, requests, differences of earlier calls */
+    int asked_noted;       /* n_asked when the last case was noted in the state's file */
+    bool quick;            /* a case is made smaller: controls are sent once and not read */
+    bool gone;             /* the server does not answer any more */
+};
+
+/* ---- hunt_plan.c ---- */
+
+/* Fills in p->length. */
+void hunt_lengths(struct hunt *p);
+/* The case of a number, from 0: any number has one. */
+void hunt_plan(const struct hunt *p, int number, struct hunt_case *c);
+int hunt_kinds(void);           /* cases of one round: each kind once */
+
+/* ---- hunt_run.c ---- */
+
+/* Runs a case in a fresh arena, and compares its judged replies with their controls. *d: the first
+ * difference that neither the controls' noise nor rounding explains, or DIFF_NONE. False and *e:
+ * stopped, or the server is gone. */
+bool hunt_run(struct hunt *p, const struct hunt_case *c, struct hunt_diff *d, struct err *e);
+/* The control of a prompt, sent if it has not been. NULL and *e. */
+struct hunt_control *hunt_control(struct hunt *p, const struct ids *prompt, int most,
+                                    struct err *e);
+/* Sends a control once more and notes its noise. */
+bool hunt_control_again(struct hunt *p, struct hunt_control *k, struct err *e);
+/* The prompt of an ask whose case has been sent so far; `sent` has the asks before it. */
+bool hunt_prompt(struct hunt *p, const struct hunt_ask *q, const struct ids_ask *sent,
+                  struct ids *out, struct err *e);
+/* Runs f->c once more and fills in its prompts and replies. */
+bool hunt_capture(struct hunt *p, struct hunt_found *f, struct err *e);
+void hunt_free(struct hunt *p);
+
+/* ---- hunt_shrink.c ---- */
+
+/* Makes f->c smaller as long as it differs. False and *e as hunt_run(). */
+bool hunt_shrink(struct hunt *p, struct hunt_found *f, struct err *e);
+
+/* ---- hunt_report.c ---- */
+
+void hunt_print_found(const struct hunt *p, int i, const struct printer *to);
+void hunt_print_sum(const struct hunt *p, const struct printer *to);
+/* Appends a shell script of curl calls that shows the difference: it exits with 1 if it does. */
+void hunt_script(const struct hunt *p, const struct hunt_found *f, struct buf *out);
+/* Appends a report in the form of an engine's issues: "sglang", "vllm" or "llama.cpp". */
+void hunt_issue(const struct hunt *p, const char *form, struct buf *out);
+/* The engine whose form fits the server. */
+const char *hunt_form(const struct hunt *p);
+
+#endif
