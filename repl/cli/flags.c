@@ -121,8 +121,8 @@ const struct flag flags[] = {
 
     {{"param", "NAME=VALUE", "set any setting (list below); repeatable", .kind = OPT_TEXT},
      .where = IN_ENGINE, .letter = 'p', .group = "Reply", .act = F_PARAM},
-    {{"system", "TEXT", "system prompt", OPT_TEXT, AT(opt.system)}, .where = IN_ENGINE & ~(IN_SERVE | IN_KL),
-     .letter = 's'},
+    {{"system", "TEXT", "system prompt", OPT_TEXT, AT(opt.system)},
+     .where = IN_ENGINE & ~(IN_SERVE | IN_KL), .letter = 's'},
     {{"seed", "N", "where the random numbers start", .kind = OPT_TEXT}, .where = IN_ENGINE,
      .act = F_SET, .set = "seed"},
     {{"check", "off|on|strict", "how much is checked before each pass (default on)",

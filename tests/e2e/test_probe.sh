@@ -1,0 +1,63 @@
+#!/bin/bash
+# aerie probe against aerie serve: nothing is found where nothing is wrong, and a historical fault that changes numbers is
+# found, made smaller, and shown by a script of curl calls.
+. "$(dirname "$0")/kit.sh"
+servers=''
+clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
+serve() { # NAME FLAGS...: sets the variable NAME to the address
+    local name=$1 file=$T/$1.log; shift
+    "$AERIE" serve --port 0 --no-log --lanes 2 --context 224 "$@" >"$file" 2>&1 &
+    servers="$servers $!"
+    until grep -q 'http://' "$file"; do sleep 0.02; kill -0 $! 2>/dev/null || break; done
+    declare -g "$name=$(grep -o 'http://[0-9.:]*' "$file" | head -n 1)"
+}
+has() { grep -qE -- "$1" "$T/out"; }
+probe() { run probe "$@"; }
+script() { sed -n '/^```sh$/,/^```$/p' "$1" | sed '1d;/^```$/,$d' >"$T/script"; }
+
+serve right
+probe "$right" -n 10
+[ $rc = 0 ] && has '^aerie [0-9.]*, nestling: 10 cases, [0-9]* requests' && has '^no difference found$' && [ "$(wc -l <"$T/out")" = 2 ] && [ ! -s "$T/err" ]
+result "a round of all kinds finds nothing where nothing is wrong" $?
+[ "$(sql "select count(*) from session")" = 10 ] && [ "$(sql "select count(*) from turn")" -gt 50 ] && [ "$(sql "select count(*) from step")" -gt 50 ]
+result "each case is a session of the log, each request a turn" $?
+probe "$right" -n 2 --shape page=4 --shape seed=7 --no-log --json; [ $rc = 0 ] && has '"page":4,.*"exact":true,"verdict":"no difference found","n_found":0,"found":\[\]'
+result "another shape and seed, as JSON" $?
+
+serve masked --check off --bug 9279
+probe "$masked" -n 1 -o "$T/report" --state "$T/state"
+[ $rc = 1 ] && has '^1\. A-B-A: .*log probabilities that differ by up to .*\(position 65\)' && has 'seen in 3 of 3 runs of the case; the control.s 3 runs are equal' &&
+    has '4 requests made 2;' && has '^     1\. a prompt of 64 tokens .*, reply of 1$' && has '^     2\. a prompt of 65 tokens .*, reply of 1  <- judged$' && has '^different: 1 '
+result "fault 9279: two requests, one of as many tokens as the window" $?
+grep -q '^### Your current environment' "$T/report" && grep -q '^shape     page 16, window 64' "$T/report" && [ "$(grep -c '"prompt":\[' "$T/report")" = 3 ]
+result "its report has the form of an issue, and the requests" $?
+script "$T/report"
+bash "$T/script" >"$T/out" 2>"$T/err"; [ $? = 1 ] && has '^different$' && [ ! -s "$T/err" ]; result "its script shows the difference" $?
+bash "$T/script" "$right" >"$T/out" 2>"$T/err"; [ $? = 0 ] && has '^equal$'; result "and none on the server without the fault" $?
+[ "$(wc -l <"$T/state")" = 2 ] && probe "$masked" -n 1 --state "$T/state" && [ $rc = 0 ] && has 'before: 1 cases, [0-9]* requests, 1 found' && has '^nothing was run$'
+result "a later call goes on behind it" $?
+echo '{"case":-1}' >>"$T/state"; probe "$masked" -n 3 --state "$T/state"; [ $rc = 2 ] && grep -q 'state: line 3: expected {"case":N' "$T/err"; result "a line that is none is refused" $?
+probe "$right" -n 1 --state "$T/state"; [ $rc = 2 ] && grep -q 'is not of this server' "$T/err"; result "a file of another server is refused" $?
+
+# found FAULT CASES PATTERN FLAGS...: a server with the fault, and what is found in the first cases
+found() {
+    local fault=$1 cases=$2 pattern=$3; shift 3
+    serve faulty --check off --bug "$fault" "$@"
+    probe "$faulty" -n "$cases" -o "$T/report" --no-log
+    [ $rc = 1 ] && has "$pattern"; result "fault $fault is found" $?
+    for form in $forms; do probe "$faulty" -n 1 --no-log --issue "$form" -o "$T/$form"; done
+    kill "${servers##* }"; servers=${servers% *}
+}
+forms='sglang vllm llama.cpp'
+found 16267 1 '^1\. A-B-A: the request fails: alone, too: the server answers 500: .*not a number'
+[ $rc = 1 ] && grep -q '^### Reproduction' "$T/sglang" && grep -q '^### First Bad Commit' "$T/llama.cpp" && grep -q 'collect_env.py' "$T/vllm"; result "the forms of three engines" $?
+forms=
+tree='-p draft.topk=2 -p draft.nodes=6'
+found 39287 2 '^[0-9]\. decode and prompt: its log probabilities at decode and as a prompt differ by' $tree
+if [ "${AERIE_TEST_LONG:-0}" != 0 ]; then
+    found 26513 1 '^1\. A-B-A: .*differ'
+    found 24617 2 '^1\. A-B-A: .*differ' $tree
+fi
+probe "$right" --shape depth=3; [ $rc = 2 ] && grep -q 'expected page, window' "$T/err"; result "an unknown part of the shape is refused" $?
+probe http://127.0.0.1:1; [ $rc = 3 ] && [ "$(wc -l <"$T/err")" = 1 ]; result "no server: one line" $?
+plan
