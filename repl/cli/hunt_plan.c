@@ -31,7 +31,7 @@ void hunt_lengths(struct hunt *p)
     int page = max_int(p->page, 2);
     if (p->window) { /* the most likely ones come first */
         add_length(p, p->window + page + 3);
-        add_length(p, p->window + 1);
+        add_length(p, 1 + p->window);
     }
     add_length(p, 2 * page + 3);
     add_around(p, page);

@@ -6,6 +6,7 @@ servers=''
 clean() { [ -z "$servers" ] || kill $servers 2>/dev/null; }
 serve() { # NAME FLAGS...: sets the variable NAME to the address
     local name=$1 file=$T/$1.log; shift
+    rm -f "$file"; : >"$file"
     "$AERIE" serve --port 0 --no-log --lanes 2 --context 224 "$@" >"$file" 2>&1 &
     servers="$servers $!"
     until grep -q 'http://' "$file"; do sleep 0.02; kill -0 $! 2>/dev/null || break; done
