@@ -2,8 +2,10 @@
  *
  * The hub lists a revision's files with their sizes and checksums: SHA-256 of large files, which is
  * also the file's name in blobs/, and git's SHA-1 of small ones. A file comes into
- * blobs/CHECKSUM.aerie.incomplete, is checked, gets its name, and then a link in the snapshot. The
- * revision's name is written last.
+ * blobs/CHECKSUM.aerie.incomplete, is checked, gets its name, and then a link in the snapshot. What
+ * makes a snapshot a model comes behind everything else, and the revision's name is written last: a
+ * process may be killed at any moment, and hub_find() finds the whole model, or none. Files that it
+ * leaves have fixed names, so that the next one goes on with them or replaces them.
  */
 #include "engine/remote/pull.h"
 
@@ -568,14 +570,16 @@ static bool get_blob(const struct pull *p, const struct listed *f, const char *b
     return ok;
 }
 
-/* Gives a path its content by a temporary name, so that it is never half there. */
+/* Gives a path its content by a temporary name, so that it is never half there. Another process
+ * makes the same link. */
 static bool put_link(const char *path, const char *to, struct err *e)
 {
-    char *temporary = xasprintf("%s.aerie.%d", path, (int)getpid());
+    char *temporary = xasprintf("%s.aerie.incomplete", path);
     unlink(temporary);
     bool ok = make_above(path, e) &&
-              (symlink(to, temporary) == 0 || failed(e, "make", temporary)) &&
-              (rename(temporary, path) == 0 || failed(e, "rename", temporary));
+              (symlink(to, temporary) == 0 || errno == EEXIST || failed(e, "make", temporary)) &&
+              (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)) ||
+               failed(e, "rename", temporary));
     free(temporary);
     return ok;
 }
@@ -717,24 +721,43 @@ static bool write_ref(const struct pull *p, struct err *e)
     if (hub_is_commit(revision))
         return true;
     char *path = xasprintf("%s/refs/%s", p->model, revision);
-    char *temporary = xasprintf("%s.aerie.%d", path, (int)getpid());
-    int fd = make_above(path, e) ? file_open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
+    char *temporary = xasprintf("%s.aerie.incomplete", path);
+    int fd = make_above(path, e) ? file_open(temporary, O_WRONLY | O_CREAT, 0666) : -1;
     bool ok = fd >= 0 && write_fully(fd, p->commit, strlen(p->commit)) && fsync(fd) == 0;
     if (fd >= 0)
         ok = close(fd) == 0 && ok;
-    ok = (ok && rename(temporary, path) == 0) || failed(e, "write", path);
+    ok = (ok && (rename(temporary, path) == 0 || (errno == ENOENT && !file_missing(path)))) ||
+         failed(e, "write", path);
     free(temporary);
     free(path);
     return ok;
+}
+
+/* The order in which files are fetched: weights after what tells how they are used, and a GGUF, or
+ * its first part, by which the others are found, last. */
+enum order { BESIDE, WEIGHTS, FOUND, N_ORDERS };
+
+static enum order order_of(const char *path)
+{
+    static const char *const ends[] = {".safetensors", ".gguf", ".bin"};
+    size_t n = strlen(path);
+    if (hub_is_gguf(path))
+        return FOUND;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n > strlen(ends[i]) && !strcmp(path + n - strlen(ends[i]), ends[i]))
+            return WEIGHTS;
+    return BESIDE;
 }
 
 static bool pull_all(struct pull *p, struct err *e)
 {
     if (!open_pull(p, e) || !get_list(p, e) || !choose_files(p, e) || !has_room(p, e))
         return false;
-    for (int i = 0; i < p->n_file; i++)
-        if (p->file[i].wanted && !get_file(p, &p->file[i], e))
-            return false;
+    for (int order = 0; order < N_ORDERS; order++)
+        for (int i = 0; i < p->n_file; i++)
+            if (p->file[i].wanted && (int)order_of(p->file[i].path) == order &&
+                !get_file(p, &p->file[i], e))
+                return false;
     return write_ref(p, e);
 }
 

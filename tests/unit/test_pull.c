@@ -8,8 +8,12 @@
 #include "tests/model_kit.h"
 #include "tests/play.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define SNAPSHOT "models--Acme--Nest/snapshots/" COMMIT
@@ -30,6 +34,9 @@ static struct hub {
     int n_list, n_small, n_weights; /* requests */
     bool token_lost, token_leaked;
     uint64_t from;         /* of the last request for weights */
+    int n_all;             /* requests for files */
+    pid_t victim;          /* gets `signal` when request number `at` comes; 0: nobody */
+    int signal, at;
     char *weights;
     char sum[65];
 } hub;
@@ -45,6 +52,8 @@ static void put_list(struct buf *b)
                "{\"rfilename\":\"README.md\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
                "{\"rfilename\":\"model.safetensors\",\"size\":%d,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\","
                "\"lfs\":{\"sha256\":\"%s\",\"size\":%d}},"
+               "{\"rfilename\":\"y-00001-of-00002.gguf\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
+               "{\"rfilename\":\"y-00002-of-00002.gguf\",\"size\":0,\"blobId\":\"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\"},"
                "{\"rfilename\":\"gguf/x-Q4_0.gguf\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"},"
                "{\"rfilename\":\"mmproj-x-Q4_0.gguf\",\"size\":6,\"blobId\":\"ce013625030ba8dba906f756967f9e9ca394464a\"}"
                "]}", WEIGHTS, hub.sum, WEIGHTS);
@@ -56,12 +65,19 @@ static bool ends(const char *s, const char *end)
     return n >= k && !strcmp(s + n - k, end);
 }
 
+static void strike(void)
+{
+    if (hub.victim > 0 && ++hub.n_all == hub.at)
+        kill(hub.victim, hub.signal);
+}
+
 static void answer_hub(void *arg, const struct play_request *rq, struct play_answer *a)
 {
     static _Thread_local char header[256];
     const char *key = play_header(rq, "authorization");
     (void)arg;
     hub.token_lost |= !key || strcmp(key, "Bearer hf_secret");
+    strike();
     a->status = 200;
     a->length = true;
     if (!strcmp(rq->path, "/api/models/Acme/Nest/revision/main?blobs=true") ||
@@ -96,6 +112,7 @@ static void answer_storage(void *arg, const struct play_request *rq, struct play
     const char *range = play_header(rq, "range");
     (void)arg;
     hub.n_weights++;
+    strike();
     hub.token_leaked |= play_header(rq, "authorization") != NULL;
     hub.from = range ? strtoull(range + strlen("bytes="), NULL, 10) : 0;
     enum fault fault = hub.n_weights <= hub.times ? hub.fault : NONE;
@@ -166,6 +183,8 @@ static void begin(enum fault fault, int times)
     hub.times = times;
     hub.n_list = hub.n_small = hub.n_weights = hub.status = 0;
     hub.list = NULL;
+    hub.n_all = 0;
+    hub.victim = 0;
     hub.token_lost = hub.token_leaked = false;
 }
 
@@ -398,6 +417,239 @@ static void test_lists_that_are_refused(void **state)
     }
 }
 
+/* ---- ended at any moment ---- */
+
+/* The changes that a pull makes of files are counted here, in the place of the C library's
+ * functions, on the thread that sets `moment.left`. When none is left: */
+enum ending {
+    DIES,  /* the process is killed, a write having written half */
+    FULL,  /* this change and all later ones fail, as on a full disk */
+    STOPS, /* somebody asks it to stop, as SIGINT and SIGTERM do */
+};
+static _Thread_local struct moment {
+    int left; /* 0: nothing is counted */
+    bool full;
+    enum ending ending;
+    struct stop *stop;
+} moment;
+
+/* Whether the change that comes now is made; `half` is called first if the process dies. */
+static bool may_change(void (*half)(void *arg), void *arg)
+{
+    struct moment *m = &moment;
+    if (m->full) {
+        errno = ENOSPC;
+        return false;
+    }
+    if (!m->left || --m->left)
+        return true;
+    if (m->ending == DIES) {
+        if (half)
+            half(arg);
+        kill(getpid(), SIGKILL);
+    }
+    if (m->ending == STOPS)
+        m->stop->cancelled = 1;
+    m->full = m->ending == FULL;
+    return may_change(NULL, NULL);
+}
+
+struct writing {
+    int fd;
+    const void *p;
+    size_t n;
+};
+
+static void write_half(void *arg)
+{
+    const struct writing *w = arg;
+    syscall(SYS_write, w->fd, w->p, w->n / 2);
+}
+
+ssize_t write(int fd, const void *p, size_t n)
+{
+    struct writing w = {fd, p, n};
+    return may_change(write_half, &w) ? syscall(SYS_write, fd, p, n) : -1;
+}
+
+int rename(const char *from, const char *to)
+{
+    return may_change(NULL, NULL) ? (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0)
+                                  : -1;
+}
+
+int symlink(const char *to, const char *path)
+{
+    return may_change(NULL, NULL) ? (int)syscall(SYS_symlinkat, to, AT_FDCWD, path) : -1;
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        errno = EEXIST;
+        return -1;
+    }
+    return may_change(NULL, NULL) ? (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode) : -1;
+}
+
+int fsync(int fd)
+{
+    return may_change(NULL, NULL) ? (int)syscall(SYS_fsync, fd) : -1;
+}
+
+/* Whether what `name` finds in the cache, if anything, is whole. */
+static void assert_none_or_whole(const char *name, const char *const *file, int n)
+{
+    struct err e = {0};
+    struct stat st;
+    char *found = hub_find(name, &e);
+    for (int i = 0; found && i < n; i++) {
+        char *path = xasprintf("%s/%s/%s", cache, SNAPSHOT, file[i]);
+        if (stat(path, &st) != 0)
+            fail_msg("%s is found without %s", name, file[i]);
+        free(path);
+    }
+    if (!found)
+        assert_int_equal(e.kind, ERR_MODEL);
+    free(found);
+}
+
+static int n_seen;
+
+static int see(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+    (void)st, (void)f;
+    n_seen += type == FTW_F || type == FTW_SL || type == FTW_SLN;
+    if (strstr(path, ".aerie"))
+        fail_msg("%s was left", path);
+    return 0;
+}
+
+/* Fetches into an empty cache until change number k, and then again. False: there were less. */
+static bool end_at(const char *name, const char *const *file, int n, enum ending ending, int k)
+{
+    struct stop stop = {.submitted = 1, .running = 1};
+    const struct pull_opts o = {.name = name, .stop = &stop};
+    struct err e = {0};
+    char *path = NULL, *part = xasprintf("%s/models--Acme--Nest/blobs/%s.aerie.incomplete", cache,
+                                         hub.sum);
+    struct stat st = {0};
+    begin(NONE, 0);
+    bool all = false;
+    pid_t child = ending == DIES ? fork() : 0;
+    if (child > 0) {
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        all = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        assert_true(all || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+    } else {
+        moment = (struct moment){.left = k, .ending = ending, .stop = &stop};
+        all = hub_pull(&o, &path, &e);
+        bool begun = !moment.left;
+        moment = (struct moment){0};
+        if (ending == DIES)
+            _exit(all ? 0 : 1);
+        if (!all && (!begun || e.kind != (ending == STOPS ? ERR_NEGATIVE : ERR_MODEL) ||
+                     strchr(e.msg, '\n') || !e.msg[0] ||
+                     (ending == FULL && !strstr(e.msg, strerror(ENOSPC)))))
+            fail_msg("change %d: said \"%s\"", k, e.msg);
+        all &= !begun;
+        free(path);
+    }
+    assert_none_or_whole(name, file, n);
+    bool partly = stat(part, &st) == 0 && st.st_size > 0 && st.st_size < WEIGHTS;
+    free(part);
+    hub.n_weights = 0;
+    path = NULL;
+    stop.cancelled = 0;
+    e = (struct err){0};
+    if (!hub_pull(&o, &path, &e))
+        fail_msg("after change %d: %s", k, e.msg);
+    free(path);
+    if (partly)
+        assert_int_equal(hub.from, st.st_size);
+    for (int i = 0; i < n; i++) {
+        char *below = xasprintf("%s/%s", SNAPSHOT, file[i]);
+        bool weights = ends(below, ".safetensors");
+        bool empty = ends(below, "tokenizer.json") || ends(below, "2-of-00002.gguf");
+        assert_content(below, weights ? hub.weights : "hello\n", weights ? WEIGHTS : empty ? 0 : 6);
+        free(below);
+    }
+    n_seen = 0;
+    nftw(cache, see, 16, FTW_PHYS);
+    return !all;
+}
+
+static void test_a_pull_that_ends_at_any_moment(void **state)
+{
+    static const char *const folder[] = {"config.json", "tokenizer.json", "model.safetensors"},
+                             *const parts[] = {"y-00001-of-00002.gguf", "y-00002-of-00002.gguf"};
+    (void)state;
+    for (int ending = 0; ending < 3; ending++)
+        for (int split = 0; split < 2; split++) {
+            const char *name = split ? "Acme/Nest:y-00001-of-00002.gguf" : "Acme/Nest";
+            int k = 1, files = 0;
+            for (; end_at(name, split ? parts : folder, split ? 2 : 3, (enum ending)ending, k); k++)
+                files = n_seen;
+            assert_true(k > 15); /* moments, and not none */
+            /* blobs, links, the branch and locks */
+            assert_int_equal(files, split ? 2 + 2 + 1 + 2 : 3 + 3 + 1 + 3);
+        }
+}
+
+/* Starts `aerie pull`, which gets a signal when request number `at` comes; its exit status, as a
+ * shell has it. */
+static int pull_process(int signal, int at, struct buf *said)
+{
+    const char *aerie = getenv("AERIE");
+    int out[2], status;
+    char part[512];
+    assert_int_equal(pipe(out), 0);
+    hub.signal = signal;
+    hub.at = at;
+    pid_t child = fork();
+    if (child == 0) {
+        usleep(1000); /* the server learns of the victim first */
+        dup2(out[1], 2);
+        close(out[0]);
+        close(out[1]);
+        execl(aerie ? aerie : "build/aerie", "aerie", "pull", "-q", "Acme/Nest", (char *)NULL);
+        _exit(127);
+    }
+    hub.victim = child;
+    close(out[1]);
+    for (ssize_t n; (n = read(out[0], part, sizeof part)) > 0;)
+        buf_add(said, part, (size_t)n);
+    close(out[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    hub.victim = 0;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void test_signals_at_each_request(void **state)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+    static const char *const files[] = {"config.json", "tokenizer.json", "model.safetensors"};
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int at = 1; at <= 4; at++) { /* the list, config.json, the weights: hub, storage */
+            struct buf said = {0};
+            begin(NONE, 0);
+            int status = pull_process(signals[i], at, &said);
+            if (status != 128 + signals[i])
+                fail_msg("signal %d at request %d: status %d, %s", signals[i], at, status,
+                         said.n ? said.p : "");
+            if (signals[i] != SIGKILL)
+                assert_true(said.n &&
+                            ends(said.p, "stopped; aerie pull goes on where this ended\n") &&
+                            strchr(said.p, '\n') == said.p + said.n - 1);
+            assert_none_or_whole("Acme/Nest", files, 3);
+            must_pull("Acme/Nest");
+            buf_free(&said);
+        }
+}
+
 /* ---- what forbids it ---- */
 
 static void test_names_and_surroundings(void **state)
@@ -432,6 +684,8 @@ int main(void)
         cmocka_unit_test(test_faults_that_pass),
         cmocka_unit_test(test_faults_that_stay),
         cmocka_unit_test(test_a_fetch_goes_on_where_another_ended),
+        cmocka_unit_test(test_a_pull_that_ends_at_any_moment),
+        cmocka_unit_test(test_signals_at_each_request),
         cmocka_unit_test(test_lists_that_are_refused),
         cmocka_unit_test(test_names_and_surroundings),
     };
