@@ -61,6 +61,8 @@ static const struct option table[] = {
     {"draft.shape", "auto, or steps-topk-nodes as 5-1-6",
      "shape of the tree; auto: the fastest as measured",
      OPT_SHAPE, AT(auto_shape), .may = MAY_STEP, .what_if = true},
+    {"draft.window", "0 .. 16777216", "newest positions that the draft model sees; 0: all",
+     OPT_INT, AT(draft_window), 0, 1 << 24, .may = MAY_STEP, .what_if = true},
     {"chunk", "0 .. 4096", "prompt tokens of a prefill pass; 0: device's choice",
      OPT_INT, AT(chunk), 0, 4096, .may = MAY_STEP},
     {"check", "off | on | strict", "checker of plans and pools before each pass",

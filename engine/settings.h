@@ -57,6 +57,7 @@ struct settings {
     int steps;      /* greatest depth of the draft tree */
     int topk;       /* children kept a level */
     int nodes;      /* nodes verified at once, root included */
+    int draft_window; /* newest positions that a draft model with cells of its own sees; 0: all */
     bool auto_shape; /* a conversation's steps choose their shape from measurements instead */
     int chunk;      /* prompt tokens a prefill pass; 0: what suits the device, which an engine
                        then writes here */
