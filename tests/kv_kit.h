@@ -64,6 +64,7 @@ static inline void w_open(struct world *w, int P, int window, bool frozen, bool 
     s.swa_pages = !window ? 0 : least ? div_up(window, P) + div_up(TREE_MAX, P) + 4 : s.full_pages;
     s.draft_pages = frozen ? 0 : s.full_pages;
     kv_init(&w->kv, &s);
+    w->kv.draft_window = s.draft_pages && seed % 2 ? 1 + (int)(seed % 13) : 0;
     for (int p = 0; p < N_POOLS; p++)
         if (w->kv.pool[p].total) {
             int slots = w->kv.pool[p].total * P;
@@ -110,8 +111,8 @@ static inline void w_check_some(struct world *w, int i)
     const struct seq *s = &w->seq[i];
     for (int k = 0; k < 2 && s->committed; k++)
         w_check_cell(w, i, w_below(w, s->committed));
-    if (s->drafted) {
-        int c = w_below(w, s->drafted);
+    if (s->drafted > s->draft_lo) {
+        int c = s->draft_lo + w_below(w, s->drafted - s->draft_lo);
         assert_int_equal(w->mem[POOL_DRAFT][kv_draft_slot(&w->kv, s, c).v], w->cells[i].dtok[c]);
     }
     for (int p = 0; p < N_POOLS; p++)
@@ -126,7 +127,7 @@ static inline void w_check_all(struct world *w)
         all[i] = &w->seq[i];
         for (int c = 0; c < w->seq[i].committed; c++)
             w_check_cell(w, i, c);
-        for (int c = 0; c < w->seq[i].drafted; c++)
+        for (int c = w->seq[i].draft_lo; c < w->seq[i].drafted; c++)
             assert_int_equal(w->mem[POOL_DRAFT][kv_draft_slot(&w->kv, &w->seq[i], c).v],
                              w->cells[i].dtok[c]);
     }
@@ -208,13 +209,18 @@ static inline bool w_started(const struct world *w, int i)
 {
     return w->seq[i].committed > 0;
 }
+/* Whether a pass of the draft may read all cells that its window reaches. */
+static inline bool w_can_draft(const struct world *w, int i)
+{
+    return w->kv.has_draft && kv_can_draft(&w->kv, &w->seq[i], w->seq[i].drafted);
+}
 static inline bool w_draft_behind(const struct world *w, int i)
 {
-    return w->kv.has_draft && w->seq[i].drafted < w->seq[i].committed;
+    return w_can_draft(w, i) && w->seq[i].drafted < w->seq[i].committed;
 }
 static inline bool w_draft_level(const struct world *w, int i)
 {
-    return w->kv.has_draft && w->seq[i].drafted == w->seq[i].committed && w->seq[i].drafted > 0;
+    return w_can_draft(w, i) && w->seq[i].drafted == w->seq[i].committed && w->seq[i].drafted > 0;
 }
 
 static inline void w_end_pass(struct world *w, const int *which, int n)
@@ -350,7 +356,7 @@ static inline void w_draft_extend(struct world *w)
     struct plan_req req[MAX_BATCH];
     for (int b = 0; b < n; b++) {
         struct seq *s = &w->seq[which[b]];
-        int from = max_int(0, s->drafted - w_below(w, 3));
+        int from = max_int(0, s->drafted - w_below(w, 2));
         int upto = from + 1 + w_below(w, s->committed - from);
         if (!w_reserve_draft(w, which[b], from, upto))
             continue;
@@ -415,11 +421,12 @@ static inline void w_frozen(struct world *w)
 static inline void w_fork(struct world *w, int from, int to)
 {
     int n = 1 + w_below(w, w->seq[from].committed + 1);
+    int drafted = w_below(w, min_int(n, w->seq[from].drafted + 1));
     kv_drop(&w->kv, &w->seq[to]);
     if (w_below(w, 2) && kv_can_fork_at(&w->kv, &w->seq[from], n))
         /* below n: the draft's cell n - 1 was computed with the token after it, which may differ */
-        kv_fork_at(&w->kv, &w->seq[from], n, w_below(w, min_int(n, w->seq[from].drafted + 1)),
-                   &w->seq[to]);
+        kv_fork_at(&w->kv, &w->seq[from], n,
+                   kv_can_draft(&w->kv, &w->seq[from], drafted) ? drafted : 0, &w->seq[to]);
     else
         kv_fork(&w->kv, &w->seq[from], &w->seq[to]);
     w->cells[to] = w->cells[from];
@@ -450,6 +457,12 @@ static inline void w_op(struct world *w)
         kv_drop(&w->kv, &w->seq[i]);
     if (!w_room(w, j) && w_below(w, 3) == 0)
         kv_drop(&w->kv, &w->seq[j]);
+    if (w->kv.has_draft && w_below(w, 100) == 0) { /* /set draft.window between two turns */
+        w->kv.draft_window = w_below(w, 3) ? 1 + w_below(w, 20) : 0;
+        for (int k = 0; k < N_SEQ; k++)
+            if (!w_can_draft(w, k) && w_below(w, 2))
+                kv_drop(&w->kv, &w->seq[k]); /* the conversation is computed again */
+    }
     w->ops++;
 }
 

@@ -179,6 +179,14 @@ static void drop_column(struct kv *kv, const struct seq *s, struct column *col, 
     col->full.v = 0;
 }
 
+/* Releases the draft page of column c, if the sequence still holds one. */
+static void drop_draft(struct kv *kv, struct seq *s, int c, enum page_op why)
+{
+    if (s->dcol[c].v)
+        drop_page(kv, POOL_DRAFT, s, s->dcol[c].v, c, why);
+    s->dcol[c].v = 0;
+}
+
 static bool shared(const struct kv *kv, const struct column *col)
 {
     return kv->pool[POOL_FULL].ref[col->full.v] > 1;
@@ -262,7 +270,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
     struct pool *pool = &kv->pool[POOL_DRAFT];
     int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_dcol);
     int final = s->drafted;
-    CHECK(from <= final);
+    CHECK(from <= final && from >= s->draft_lo);
     for (int c = from / P; c < min_int(need, s->n_dcol); c++)
         missing += pool->ref[s->dcol[c].v] > 1;
     if (missing > kv_left(kv, POOL_DRAFT))
@@ -308,6 +316,14 @@ void kv_commit(struct kv *kv, struct seq *s, int n)
     s->n_replaced = 0;
 }
 
+/* How many leading columns of the draft no later pass reads once n cells are drafted. */
+static int draft_columns_passed(const struct kv *kv, const struct seq *s, int n)
+{
+    if (!kv->draft_window)
+        return 0;
+    return min_int(max_int(0, n - kv->draft_window) / kv->page_size, s->n_dcol);
+}
+
 /* How many leading columns have swa pages that no later pass reads once n cells are committed. */
 static int columns_passed(const struct kv *kv, const struct seq *s, int n)
 {
@@ -348,8 +364,9 @@ void kv_rollback(struct kv *kv, struct seq *s)
     keep = div_up(s->drafted, kv->page_size);
     while (s->n_dcol > keep) {
         mark_dirty(s, SIDE_DRAFT, --s->n_dcol);
-        drop_page(kv, POOL_DRAFT, s, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
+        drop_draft(kv, s, s->n_dcol, PAGE_DROP);
     }
+    s->draft_lo = min_int(s->draft_lo, s->n_dcol * kv->page_size);
 }
 
 /* Removes the queued copy to a page, if there is one. */
@@ -396,6 +413,16 @@ void kv_undo(struct kv *kv, struct seq *s)
     }
 }
 
+static void release_draft(struct kv *kv, struct seq *s)
+{
+    int P = kv->page_size, end = draft_columns_passed(kv, s, s->drafted);
+    if (s->draft_lo / P < end)
+        mark_dirty(s, SIDE_DRAFT, s->draft_lo / P);
+    for (int c = s->draft_lo / P; c < end; c++)
+        drop_draft(kv, s, c, PAGE_WINDOW);
+    s->draft_lo = max_int(s->draft_lo, end * P);
+}
+
 void kv_release_before(struct kv *kv, struct seq *s, int n)
 {
     if (!kv->has_swa)
@@ -410,6 +437,7 @@ void kv_release_before(struct kv *kv, struct seq *s, int n)
 
 void kv_release_window(struct kv *kv, struct seq *s)
 {
+    release_draft(kv, s);
     kv_release_before(kv, s, s->committed);
 }
 
@@ -429,7 +457,8 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
     }
     for (int c = 0; c < nd; c++) {
         dst->dcol[c] = src->dcol[c];
-        share_page(kv, POOL_DRAFT, dst, src->dcol[c].v, c);
+        if (src->dcol[c].v)
+            share_page(kv, POOL_DRAFT, dst, src->dcol[c].v, c);
     }
     dst->n_col = n;
     dst->n_dcol = nd;
@@ -437,6 +466,7 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
     dst->drafted = src->drafted;
     dst->next = src->next;
     dst->swa_lo = src->swa_lo;
+    dst->draft_lo = min_int(src->draft_lo, nd * kv->page_size);
     dst->tail = src->tail;
 }
 
@@ -449,9 +479,16 @@ bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n)
     return !kv->has_swa || src->swa_lo <= max_int(0, n - kv->reach);
 }
 
+bool kv_can_draft(const struct kv *kv, const struct seq *src, int drafted)
+{
+    int before = kv->draft_window ? max_int(0, drafted - kv->draft_window) : 0;
+    return drafted == 0 || src->draft_lo <= before;
+}
+
 void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst)
 {
-    CHECK(kv_can_fork_at(kv, src, n) && drafted <= n && drafted <= src->drafted);
+    CHECK(kv_can_fork_at(kv, src, n) && drafted <= n && drafted <= src->drafted &&
+          kv_can_draft(kv, src, drafted));
     struct seq head = *src;
     head.committed = n;
     head.drafted = drafted;
@@ -612,8 +649,17 @@ static bool recount_seq(const struct kv *kv, const struct seq *s, int i, struct 
                              "full page %d maps to swa page %d (back to %d), the row holds %d", f,
                              kv->swa_of[f], kv->full_of[w], w);
     }
+    if (s->draft_lo % P || s->draft_lo > s->drafted)
+        return fault_set(e, in_column(5, i, -1, -1),
+                         "draft pages released below cell %d of %d drafted ones", s->draft_lo,
+                         s->drafted);
     for (int c = 0; c < s->n_dcol; c++) {
         int32_t d = s->dcol[c].v;
+        if ((d != 0) != (c * P >= s->draft_lo))
+            return fault_set(e, in_column(5, i, c, -1), "%s, released below cell %d",
+                             d ? "still holds a draft page" : "holds no draft page", s->draft_lo);
+        if (!d)
+            continue;
         if (d < GUARD_PAGES || d >= kv->pool[POOL_DRAFT].total)
             return fault_set(e, in_column(8, i, c, d), "holds draft page %d", d);
         r->ref[POOL_DRAFT][d]++;

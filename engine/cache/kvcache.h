@@ -5,14 +5,15 @@
  * committed tokens and can no longer be rolled back; the cells from there on are scratch for the
  * pass in flight (prompt chunk or draft tree). Each column has a page of the full pool and, while
  * the window can still reach the column, a page of the swa pool. The draft's columns have pages of
- * the draft pool.
+ * the draft pool, while the draft's window can still reach them.
  *
  * Invariants, checked by kv_check() and check.c:
  *   (1) slot j of full page f and slot j of swa page map[f] hold the same token (page affinity)
  *   (2) map restricted to live pages is one to one; pages that are not live have no entry
  *   (3) a sequence that holds an swa page also holds the full page that maps to it
  *   (4) a page with more than one holder is never written: kv_reserve() replaces it by a copy
- *   (5) swa pages are released against the committed length only, in whole pages
+ *   (5) swa pages are released against the committed length only, and draft pages against the
+ *       drafted one, in whole pages
  *   (6) the columns of a side below its `clean` hold final cells only, and the same pages as when
  *       kv_mark_clean() was called last for that side
  * A fork shares every page; a checkpoint is a fork that is never extended. The cache does not
@@ -56,6 +57,7 @@ struct seq {
     int32_t next;  /* the token with which draft cell drafted - 1 was computed, that of the target's
                       cell `drafted`; -1: not known. Only with drafted > 0 */
     int swa_lo;    /* first cell whose swa page is still held; a multiple of page_size */
+    int draft_lo;  /* first draft cell whose page is still held; a multiple of page_size */
     uint64_t tail; /* mark chain of cell committed - 1 when it became final */
     /* For copies of a side's columns (page_list.h): the columns below `clean` have not changed
      * since the kv_mark_clean() that returned `stamp`; 0: none. */
@@ -105,6 +107,10 @@ struct kv {
     int page_size, window;
     int shift; /* page_size == 1 << shift */
     int reach; /* how many of the last committed cells a later pass may read in the swa pool */
+    int draft_window; /* W of all layers of a draft with cells of its own, beside any window that a
+                         layer has anyway; 0: none. May change between passes: a sequence that has
+                         released cells which a wider window reaches cannot draft, which
+                         kv_can_draft() says */
     bool has_swa, has_draft;
     struct pool pool[N_POOLS];
     int32_t *swa_of;  /* (full pages) the map: swa page of each live full page, 0: none */
@@ -164,7 +170,9 @@ void kv_rollback(struct kv *kv, struct seq *s);
  * the sequence has the same pages, and the pools the same order of free pages, as before the
  * reservations. Only if no other sequence has taken, dropped or written pages since. */
 void kv_undo(struct kv *kv, struct seq *s);
-/* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
+/* Releases the swa pages all of whose cells lie before the last `reach` committed cells, and with
+ * draft_window the draft pages all of whose cells lie before the last draft_window drafted ones:
+ * the next draft pass may begin with the last drafted cell once more. */
 void kv_release_window(struct kv *kv, struct seq *s);
 /* The same as if n cells were committed. */
 void kv_release_before(struct kv *kv, struct seq *s, int n);
@@ -179,8 +187,11 @@ void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
 /* As kv_fork(), with only the first n final cells (1 <= n <= src->committed) and the first
  * `drafted` cells of the draft (<= n, <= src->drafted); only if src still holds the swa pages that
- * a sliding layer needs to continue there. */
+ * a sliding layer needs to continue there, and kv_can_draft(kv, src, drafted). */
 bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n);
+/* Whether the sequence still holds the draft cells that a draft pass reads after its first
+ * `drafted` ones. */
+bool kv_can_draft(const struct kv *kv, const struct seq *src, int drafted);
 void kv_fork_at(struct kv *kv, const struct seq *src, int n, int drafted, struct seq *dst);
 /* Releases every page; s is empty but for its holder, and reusable. */
 void kv_drop(struct kv *kv, struct seq *s);

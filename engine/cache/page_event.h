@@ -35,7 +35,8 @@ enum page_op {
     PAGE_SHARE,  /* one more holder */
     PAGE_DROP,   /* one holder less; others are left */
     PAGE_FREE,   /* the last holder gave it back */
-    PAGE_WINDOW, /* the same for a page that left the sliding window; refs: holders left */
+    PAGE_WINDOW, /* the same for a page that left the window of its pool's layers; refs: holders
+                    left */
     PAGE_RESET,  /* the pool is empty from here on. page: pages in all, 0: there is no such pool;
                     column: tokens a page; refs: of the full pool the context's capacity, of the swa
                     pool the window, of the draft's 0 */
@@ -59,6 +60,11 @@ struct page_event {
     int32_t page, column, refs; /* column: logical page of the holder, -1: none; refs: holders after
                                    the event */
 };
+/* Whether a page left the window of the target's sliding layers. */
+static inline bool page_left_window(const struct page_event *ev)
+{
+    return ev->op == PAGE_WINDOW && ev->pool == POOL_SWA;
+}
 
 /* Of the session, after a step. */
 struct context_lengths {

@@ -353,6 +353,7 @@ bool lane_catch_up(struct runtime *r, struct lane *l, int topk, struct err *e)
     if (ok) {
         kv_commit_draft(&r->kv, &l->seq, none.draft_cells);
         l->seq.next = l->tok.v[none.draft_cells];
+        kv_release_window(&r->kv, &l->seq);
     } else {
         follow_abandon(&f);
     }

@@ -134,7 +134,8 @@ static bool same_key(const struct graph_key *a, const struct graph_key *b)
 {
     return a->steps == b->steps && a->topk == b->topk && a->nodes == b->nodes &&
            a->guesses == b->guesses && a->captures == b->captures && a->slot == b->slot &&
-           a->cols == b->cols && a->how.temperature == b->how.temperature &&
+           a->draft_window == b->draft_window && a->cols == b->cols &&
+           a->how.temperature == b->how.temperature &&
            a->how.top_k == b->how.top_k && a->how.top_p == b->how.top_p &&
            a->how.min_p == b->how.min_p;
 }
@@ -238,6 +239,7 @@ static struct fused_cycle begin(struct cycle *c)
     x.key.topk = s->topk;
     x.key.nodes = x.nodes = min_int(s->nodes, 1 + tree_candidates(s->topk, s->steps));
     x.key.slot = l->slot - 1;
+    x.key.draft_window = c->r->kv.draft_window;
     x.scratch = (s->steps - 1) * s->topk;
     return x;
 }

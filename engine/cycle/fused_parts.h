@@ -16,6 +16,7 @@ struct graph_key {
     int guesses;            /* of the drafter's pass after the tree */
     bool captures;          /* the target's pass leaves its captured states */
     int slot;               /* of the drafter; steps > 0 */
+    int draft_window;       /* of struct kv; steps > 0 */
     int cols;               /* of the page tables */
     struct sampling how;
 };

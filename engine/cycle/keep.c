@@ -21,23 +21,34 @@ static size_t page_bytes(const struct runtime *r, const struct k_cells *c)
  * the kept bytes. Returns the bytes of all pages. */
 typedef void move_fn(struct runtime *r, kbuf on_device, uint8_t *kept, size_t bytes);
 
-static size_t each_run(struct runtime *r, const int32_t *page, int n, uint8_t *kept, move_fn *move)
+static size_t each_run(struct runtime *r, const struct k_cells *c, const int32_t *page, int n,
+                       uint8_t *kept, move_fn *move)
 {
+    const kbuf side[2] = {c->k, c->v};
+    size_t one = page_bytes(r, c), done = 0;
+    for (int s = 0; s < 2; s++)
+        for (int i = 0, run; i < n; i += run) {
+            for (run = 1; i + run < n && page[i + run] == page[i] + run; run++)
+                ;
+            size_t bytes = one * (size_t)run;
+            if (move)
+                move(r, kbuf_at(side[s], one * (size_t)page[i], bytes), kept + done, bytes);
+            done += bytes;
+        }
+    return done;
+}
+
+/* The same for the kept pages of every layer of the pools whose pages a turn releases. */
+static size_t each_kept(const struct kept *k, struct runtime *r, move_fn *move)
+{
+    const struct head *h = r->drafter ? r->drafter->head : NULL;
     size_t done = 0;
-    for (int l = 0; l < r->net.n_of_pool[POOL_SWA]; l++) {
-        const struct k_cells *c = &r->net.of_pool[POOL_SWA][l];
-        const kbuf side[2] = {c->k, c->v};
-        size_t one = page_bytes(r, c);
-        for (int s = 0; s < 2; s++)
-            for (int i = 0, run; i < n; i += run) {
-                for (run = 1; i + run < n && page[i + run] == page[i] + run; run++)
-                    ;
-                size_t bytes = one * (size_t)run;
-                if (move)
-                    move(r, kbuf_at(side[s], one * (size_t)page[i], bytes), kept + done, bytes);
-                done += bytes;
-            }
-    }
+    for (int l = 0; l < r->net.n_of_pool[POOL_SWA]; l++)
+        done += each_run(r, &r->net.of_pool[POOL_SWA][l], k->of[POOL_SWA].page, k->of[POOL_SWA].n,
+                         move ? k->cells + done : NULL, move);
+    for (int l = 0; h && l < h->n_cells; l++)
+        done += each_run(r, &h->cells[l], k->of[POOL_DRAFT].page, k->of[POOL_DRAFT].n,
+                         move ? k->cells + done : NULL, move);
     return done;
 }
 
@@ -51,19 +62,27 @@ static void write_cells(struct runtime *r, kbuf on_device, uint8_t *kept, size_t
     r->dev.k->put(r->dev.d, on_device, kept, bytes);
 }
 
-/* Keeps the swa pages that only this lane holds: once released, they may be overwritten. */
+/* Adds a page if only this lane holds it: once released, it may be overwritten. */
+static void add_page(struct kept *k, const struct runtime *r, enum pool_id pool, int32_t page)
+{
+    if (page && r->kv.pool[pool].ref[page] == 1)
+        k->of[pool].page[k->of[pool].n++] = page;
+}
+
+/* Keeps the pages that the coming steps may release because they leave a window. */
 static void keep_pages(struct kept *k, struct runtime *r, const struct seq *s)
 {
-    k->page = xmalloc((size_t)max_int(1, s->n_col) * sizeof *k->page);
-    for (int c = 0; c < s->n_col; c++) {
-        int32_t page = s->col[c].swa.v;
-        if (page && r->kv.pool[POOL_SWA].ref[page] == 1)
-            k->page[k->n_page++] = page;
-    }
-    size_t bytes = each_run(r, k->page, k->n_page, NULL, NULL);
+    int n = r->kv.draft_window ? s->n_dcol : 0;
+    k->of[POOL_SWA].page = xmalloc((size_t)max_int(1, s->n_col) * sizeof(int32_t));
+    k->of[POOL_DRAFT].page = xmalloc((size_t)max_int(1, n) * sizeof(int32_t));
+    for (int c = 0; c < s->n_col; c++)
+        add_page(k, r, POOL_SWA, s->col[c].swa.v);
+    for (int c = 0; c < n; c++)
+        add_page(k, r, POOL_DRAFT, s->dcol[c].v);
+    size_t bytes = each_kept(k, r, NULL);
     k->cells = xmalloc(bytes ? bytes : 1);
-    each_run(r, k->page, k->n_page, k->cells, read_cells);
-    k->bytes += bytes + (size_t)s->n_col * sizeof *k->page;
+    each_kept(k, r, read_cells);
+    k->bytes += bytes + (size_t)(s->n_col + n) * sizeof(int32_t);
 }
 
 /* ---- the drafter ----------------------------------------------------------------------------- */
@@ -150,7 +169,7 @@ void keep_restore(const struct kept *k, struct runtime *r, struct lane *l)
     l->tap = k->lane.tap ? copy_of(k->lane.tap, (size_t)head_tap_floats(h) * sizeof *l->tap) : NULL;
     r->slots = k->slots;
     pass_unlock(&r->pass);
-    each_run(r, k->page, k->n_page, k->cells, write_cells);
+    each_kept(k, r, write_cells);
     if (k->root)
         r->dev.k->put(r->dev.d, head_root(h, l->slot - 1), k->root, root_bytes(h));
     for (int i = 0; i < l->behind; i++)
@@ -165,7 +184,8 @@ void keep_free(struct kept *k)
     free(k->lane.tap);
     free(k->root);
     free(k->backlog);
-    free(k->page);
+    for (int p = 0; p < N_POOLS; p++)
+        free(k->of[p].page);
     free(k->cells);
     *k = (struct kept){0};
 }

@@ -25,9 +25,9 @@ struct kept {
     uint64_t slots;   /* of the runtime */
     float *root;      /* the drafter's state of the lane's slot; NULL: none. Owned */
     float *backlog;   /* (lane.behind) captured states, row by row; NULL: none. Owned */
-    int32_t *page;    /* (n_page) of the swa pool, whose contents follow in `cells`; owned */
-    int n_page;
-    uint8_t *cells;   /* page by page: every layer's keys, then its values; owned */
+    /* Pages whose contents lie in `cells`; owned. None of the full pool: a turn releases none */
+    struct { int32_t *page; int n; } of[N_POOLS];
+    uint8_t *cells;   /* pool by pool, every layer's keys, then its values; owned */
     size_t bytes;     /* of memory, all in all */
 };
 

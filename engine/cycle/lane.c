@@ -83,6 +83,7 @@ bool lane_can_follow(const struct runtime *r, const struct lane *l)
     if (r->drafter && !drafter_owns_kv(r->drafter))
         return true;
     return r->drafter && l->seq.drafted == l->seq.committed &&
+           kv_can_draft(&r->kv, &l->seq, l->seq.drafted) &&
            (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n || l->settled);
 }
 
@@ -103,9 +104,12 @@ int lane_shared(const struct runtime *r, const struct lane *l, const struct ids 
     if (n == l->seq.committed && (!draft || !r->drafter || lane_can_follow(r, l)))
         return n;
     /* a draft cell is computed with the token after it */
-    if (draft && r->drafter && drafter_owns_kv(r->drafter))
+    bool cells = draft && r->drafter && drafter_owns_kv(r->drafter);
+    if (cells)
         n = r->hook.pairs ? r->hook.pairs(l, n) : min_int(n - 1, l->seq.drafted);
-    return kv_can_fork_at(&r->kv, &l->seq, n) ? n : 0;
+    bool held = kv_can_fork_at(&r->kv, &l->seq, n) &&
+                (!cells || kv_can_draft(&r->kv, &l->seq, n));
+    return held ? n : 0;
 }
 
 void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct lane *dst,
@@ -116,6 +120,8 @@ void lane_fork_at(struct runtime *r, struct lane *src, int n, bool draft, struct
         return;
     }
     int drafted = min_int(n, src->seq.drafted);
+    if (!kv_can_draft(&r->kv, &src->seq, drafted))
+        drafted = 0;
     *dst = (struct lane){.tap_row = -1, .seq.holder = holder, .settled = drafted == n};
     kv_fork_at(&r->kv, &src->seq, n, drafted, &dst->seq);
     ids_cat(&dst->tok, src->tok.v, n);

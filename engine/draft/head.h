@@ -33,6 +33,9 @@ struct head {
     kbuf logits;      /* (max_heads, draft_vocab) of the last pass */
     kbuf ids, logp;   /* (max_heads, MAX_TOPK) */
     kbuf d2t;         /* (draft vocabulary) i32 target ids; absent: the same */
+    const struct k_cells *cells; /* (n_cells) of the draft pool, one a layer; 0: the head owns
+                                    none */
+    int n_cells;
 };
 
 struct head_ops {

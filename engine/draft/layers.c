@@ -16,7 +16,8 @@ static bool want(struct head *h, const char *what, kbuf *b, size_t bytes, struct
 static bool open_cells(struct layers *y, struct head *h, int slots, enum kv_type kv, struct err *e)
 {
     const struct draft *w = h->w;
-    y->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *y->cells);
+    h->cells = y->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *y->cells);
+    h->n_cells = w->cfg.n_layer;
     for (int l = 0; l < w->cfg.n_layer; l++) {
         struct k_cells *c = &y->cells[l];
         *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,

@@ -617,17 +617,29 @@ static bool check_read_columns(const struct view *v, const struct table *t, int 
             (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
 }
 
+/* The window of the layers that read a table. A draft's sliding layers, and those that read the
+ * target's cells, have a window of their own, which is no wider than that of all draft layers. */
+static int layers_window(const struct view *v, enum table_id id, const struct table *t)
+{
+    int all = v->kv->draft_window;
+    switch (id) {
+    case TABLE_SWA: return v->p->mode == PLAN_FROZEN ? t->window : v->kv->window;
+    case TABLE_DRAFT: return all;
+    case TABLE_DRAFT_SWA: return all && (t->window < 1 || t->window > all) ? all : t->window;
+    default: return 0;
+    }
+}
+
 /* Checks a table against the pool that its layers read. */
-static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
+static bool check_table(struct view *v, enum table_id id, const struct table *t,
                         bool (*rows)(const struct view *v, const struct table *t))
 {
-    if (!check_table_identity(v, t, reads))
+    if (!check_table_identity(v, t, table_pool(id)))
         return false;
-    int W = t->pool == POOL_SWA && v->p->mode != PLAN_FROZEN ? v->kv->window : t->window;
-    if (t->window != W || (t->pool == POOL_FULL && t->window))
-        return FAIL(v,
-                    differs(in_table(v->p, 12, t->pool), t->window, t->pool == POOL_FULL ? 0 : W),
-                    "window %d, the layers' is %d", t->window, t->pool == POOL_FULL ? 0 : W);
+    int W = layers_window(v, id, t);
+    if (t->window != W)
+        return FAIL(v, differs(in_table(v->p, 12, t->pool), t->window, W),
+                    "window %d, the layers' is %d", t->window, W);
     if (v->p->list && (t->n_cols > v->p->list->cols ||
                        t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
         return FAIL(v, in_column(v, 7, t, -1), "%d columns of a list of %d, cells to %d", t->n_cols,
@@ -699,13 +711,10 @@ static bool check_request(struct view *v)
     for (int i = 0; i < p->q_len[v->b]; i++)
         if (!check_row_identity(v, i))
             return false;
-    for (int i = 0; i < N_TABLES; i++) {
-        enum pool_id reads = table_pool((enum table_id)i);
-        if (p->table[i].used && !check_table(v, &p->table[i], reads, check_rows))
+    for (enum table_id i = 0; i < N_TABLES; i++)
+        if ((p->table[i].used && !check_table(v, i, &p->table[i], check_rows)) ||
+            (p->prefix[i].used && !check_table(v, i, &p->prefix[i], check_prefix_rows)))
             return false;
-        if (p->prefix[i].used && !check_table(v, &p->prefix[i], reads, check_prefix_rows))
-            return false;
-    }
     return true;
 }
 

@@ -385,6 +385,12 @@ static int kv_len_of(enum plan_mode mode, const struct plan_req *q, const struct
     return h->extent ? h->extent(h->on, mode, q, kv_len) : kv_len;
 }
 
+/* The window of a draft's layers that have `own`: the smaller one, if the cache has one, too. */
+static int draft_sees(const struct kv *kv, int own)
+{
+    return !own || !kv->draft_window ? own + kv->draft_window : min_int(own, kv->draft_window);
+}
+
 /* The tables that the layers of the pass read, and their windows. */
 static void set_tables(struct plan *p, const struct kv *kv, const struct plan_opts *o)
 {
@@ -394,7 +400,7 @@ static void set_tables(struct plan *p, const struct kv *kv, const struct plan_op
                                  [TABLE_DRAFT_SWA] = draft && o->draft_window > 0};
     const int window[N_TABLES] = {
         [TABLE_SWA] = p->mode == PLAN_FROZEN ? o->draft_window : kv->window,
-        [TABLE_DRAFT_SWA] = o->draft_window};
+        [TABLE_DRAFT] = draft_sees(kv, 0), [TABLE_DRAFT_SWA] = draft_sees(kv, o->draft_window)};
     for (int i = 0; i < N_TABLES; i++) {
         enum pool_id pool = table_pool((enum table_id)i);
         p->table[i] = (struct table){.used = used[i], .pool = pool, .epoch = kv->pool[pool].epoch,

@@ -17,7 +17,8 @@
  *   draft extend    like extend, in the draft's pool; slot i pairs target state i with token i + 1
  *   frozen          every row has position prefix - 1, reads cells [first, prefix - 1] of the
  *                   target's own pools through pages, and writes nothing
- * "first" is 0 in full layers and window_first() in sliding layers. If the window begins inside the
+ * "first" is 0 in full layers and window_first() in sliding layers and in the layers of a draft
+ * with kv->draft_window. If the window begins inside the
  * tree, the prefix part is empty (lo == hi) and the ancestors before the window are left out of the
  * tree part (kernels/window.h).
  *
@@ -124,7 +125,7 @@ struct plan_hooks {
 struct plan_opts {
     bool draft_full;  /* the draft has full layers */
     int draft_window; /* of the draft's sliding layers, 0: none; in frozen mode: of their reads from
-                         the target's swa pool */
+                         the target's swa pool. kv->draft_window is a window of all draft layers */
     int parts;        /* of extend; 2: a table for the prefix and one for the new cells, else one */
     int cols, width; /* least numbers of columns and of expand columns of every table, so that plans
                         of different lengths have the same layout */

@@ -137,7 +137,7 @@ bool back_compare(struct engine *g, struct err *e)
     shared_unlock(&g->shared);
     g->own.window_released = 0;
     for (int i = 0; i < log->n_since; i++)
-        g->own.window_released += log->since[i].op == PAGE_WINDOW;
+        g->own.window_released += page_left_window(&log->since[i]);
     engine_forget_pages(g);
     const struct ring_entry *first = ring_find(&g->shared.ring, g->shared.turn, g->shared.step);
     return !first || same_record(g, &first->rec, &g->own.ses.lane.rec, e);

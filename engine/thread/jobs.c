@@ -184,8 +184,10 @@ static int find_state(const struct jobs *js, const struct job *j, int *n)
 /* Whether every prompt that the older state serves is served as well by the new one. */
 static bool covers(const struct jobs *js, const struct lane *new, const struct lane *old)
 {
-    int n = old->seq.committed;
-    return n <= new->seq.committed && kv_can_fork_at(&js->r->kv, &new->seq, max_int(1, n - 1)) &&
+    int n = old->seq.committed, less = max_int(1, n - 1);
+    const struct kv *kv = &js->r->kv;
+    return n <= new->seq.committed && kv_can_fork_at(kv, &new->seq, less) &&
+           kv_can_draft(kv, &new->seq, min_int(less, new->seq.drafted)) &&
            memcmp(old->tok.v, new->tok.v, (size_t)n * sizeof *old->tok.v) == 0;
 }
 

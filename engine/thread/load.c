@@ -179,6 +179,7 @@ void runtime_set(struct runtime *r, const struct settings *set)
 {
     r->pass.check.level = (enum check_level)set->check;
     r->record = set->graph && r->dev.k->queued;
+    r->kv.draft_window = r->kv.has_draft ? set->draft_window : 0;
 }
 
 bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,

@@ -45,6 +45,6 @@ void engine_take_pages(struct engine *g, struct step_pages *out)
     engine_forget_pages(g);
     g->own.window_released = 0;
     for (int i = 0; i < out->n; i++)
-        g->own.window_released += out->ev[i].op == PAGE_WINDOW;
+        g->own.window_released += page_left_window(&out->ev[i]);
     pack(g, out);
 }

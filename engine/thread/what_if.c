@@ -44,7 +44,7 @@ static bool change(const struct engine *g, struct changed *c, const char *name, 
     int i = settings_index(name);
     if (i < 0 || strcmp(settings_at(i)->name, name) != 0 || !settings_at(i)->what_if)
         return err_set(e, ERR_USAGE, "%.40s: expected draft.topk, draft.steps, draft.nodes, "
-                                     "draft.shape, spec, "
+                                     "draft.shape, draft.window, spec, "
                        "temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty, "
                        "repetition_penalty, logit_bias, seed, check, page_size, window or "
                        "bug.NAME", name);
@@ -268,7 +268,7 @@ static void run_elsewhere(struct engine *g, const struct changed *c, struct what
 /* ---- both ------------------------------------------------------------------------------------ */
 
 /* Whether the change needs pools and a drafter of its own: another layout, or guesses that the
- * drafter has not made after the step before. */
+ * drafter has not made after the step before: more of them, or with another window. */
 static bool needs_runtime(const struct engine *g, const struct changed *as_is,
                           const struct changed *c)
 {
@@ -278,7 +278,8 @@ static bool needs_runtime(const struct engine *g, const struct changed *as_is,
     shapes_peek(g, &c->set, &then);
     const struct lane *l = &g->own.ses.lane;
     bool guessed = then.topk <= now.topk || l->behind || then.topk <= l->guess.n;
-    return c->page_size || c->window || (head && c->set.spec && (!drafts || !guessed));
+    bool sees = g->own.runtime.kv.has_draft && c->set.draft_window != as_is->set.draft_window;
+    return c->page_size || c->window || (head && c->set.spec && (!drafts || !guessed || sees));
 }
 
 /* Why there is no next step to compare; NULL: there is. */

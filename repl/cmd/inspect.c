@@ -285,7 +285,7 @@ static void show_change(const struct page_change *c, int size, const struct prin
         [PAGE_SHARE] = "shared with one more holder",
         [PAGE_DROP] = "given back by one holder",
         [PAGE_FREE] = "free again",
-        [PAGE_WINDOW] = "released: it left the sliding window",
+        [PAGE_WINDOW] = "released: it left the window",
         [PAGE_RESET] = "the pool was emptied",
         [PAGE_HOLD] = "held where this session was forked",
     };

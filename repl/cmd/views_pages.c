@@ -81,7 +81,7 @@ static enum cell span_state(const struct page_table *t, enum pool_id pool, int f
     if (fault_span(t, pool, &from, &to) && from < end && to > first)
         return C_FAULT;
     if (column >= t->n_page || page_in(&t->page[column], pool) == 0)
-        return first < length && pool == POOL_SWA ? C_GONE : C_FREE;
+        return first < length && pool != POOL_FULL ? C_GONE : C_FREE;
     if (first >= length) /* the unused rest of the last page, or a page for a tree */
         return column * size < length ? C_FREE : C_OPEN;
     if (pool != POOL_SWA)
@@ -117,8 +117,10 @@ void map_legend(const struct page_table *t, int width, struct sheet *out)
 {
     static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
     bool swa = t->pool[POOL_SWA].exists;
+    bool gone = swa || (t->n_page && t->draft_length && !t->page[0].draft); /* of the draft */
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        if (!swa && (order[i] == C_WINDOW || order[i] == C_HELD || order[i] == C_GONE))
+        if ((!swa && (order[i] == C_WINDOW || order[i] == C_HELD)) ||
+            (!gone && order[i] == C_GONE))
             continue;
         add_cell(out, order[i]);
         sheet_printf(out, ST_DIM, " %s%s", look[order[i]].name,

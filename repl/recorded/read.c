@@ -63,7 +63,7 @@ static uint32_t count_window(const struct buf *b)
         struct page_run run;
         if (!page_unpack_run(&p, &run, NULL))
             return window;
-        window += run.first.op == PAGE_WINDOW ? (uint32_t)run.n : 0;
+        window += page_left_window(&run.first) ? (uint32_t)run.n : 0;
     }
     return window;
 }

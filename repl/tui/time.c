@@ -123,7 +123,7 @@ static int page_marks(const struct event *ev)
     int marks = 0;
     for (int i = 0; i < ev->n_pages; i++) {
         const struct page_event *p = &ev->pages[i];
-        if (p->op == PAGE_WINDOW && p->holder == HOLDER_SESSION)
+        if (page_left_window(p) && p->holder == HOLDER_SESSION)
             marks |= MARK_WINDOW;
         else if (p->op == PAGE_FREE && p->holder != HOLDER_SESSION)
             marks |= MARK_EVICT;

@@ -27,6 +27,7 @@ script() { # acts
     for ((k = 0; k < $1; k++)); do
         if [ $((RANDOM % 2)) = 0 ]; then message; else operation; fi
     done
+    echo "/set draft.window $((runs % 4 * 12))" # 0: all that the window before has released is computed again
     message
 }
 sessions() { "$AERIE" logs -n 1000 --json 2>/dev/null | wc -l; }
@@ -36,7 +37,7 @@ while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt $wan
     script $((RANDOM % 5)) >"$T/script"
     pick 1 2 4 16 64; flags="--page-size $picked"
     pick "1 5 6" "1 3 4" "4 5 16" "8 6 60" "2 1 3"; set -- $picked
-    flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3"
+    flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3 -p draft.window=$((runs % 3 * 20))"
     pick steps steps tree; flags+=" --log-level $picked"
     pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9" \
         "--draft-weights fp8" "--weights fp8" "--draft ngram" "--draft ngram"; flags+=" $picked"

@@ -217,6 +217,38 @@ M(draft_page_foreign)
            set(page_of(s), 1 + *page_of(s) % (s->w->kv.pool[2].total - 1));
 }
 M(draft_page_zero) { return column(s, &s->p->table[TABLE_DRAFT]) && set(page_of(s), 0); }
+M(draft_window_wider)
+{
+    struct table *t = &s->p->table[TABLE_DRAFT];
+    return set(&t->window, t->window + 1);
+}
+M(draft_window_off)
+{
+    struct table *t = &s->p->table[TABLE_DRAFT];
+    return t->window && set(&t->window, 0);
+}
+M(draft_own_window_wider)
+{
+    struct table *t = &s->p->table[TABLE_DRAFT_SWA];
+    return t->used && s->w->kv.draft_window && set(&t->window, s->w->kv.draft_window + 1);
+}
+M(draft_row_unbounded)
+{
+    struct table *t = &s->p->table[TABLE_DRAFT];
+    return t->lo[s->r] > 0 && set(&t->lo[s->r], 0);
+}
+M(draft_window_moved)
+{
+    struct table *t = &s->p->table[TABLE_DRAFT];
+    return t->window && t->lo[s->r] > 0 && set(&t->lo[s->r], t->lo[s->r] - 1) &&
+           set(&t->hi[s->r], t->hi[s->r] - 1);
+}
+M(draft_released_too_early)
+{
+    return column(s, &s->p->table[TABLE_DRAFT]) &&
+           (s->c + 1) * s->w->kv.page_size <= s->p->prefix_len[s->b] && /* no row writes there */
+           set(&seq_of(s)->dcol[s->c].v, 0) && set(page_of(s), 0);
+}
 M(too_few_columns)
 {
     struct table *t = s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL]
@@ -493,6 +525,12 @@ static const struct mutation {
     {"swa page 0", swa_page_zero, TARGET | STILL, "I4"},
     {"another draft page", draft_page_foreign, LEVEL | FOLLOW, "I10"},
     {"draft page 0", draft_page_zero, LEVEL | FOLLOW, "I10"},
+    {"the draft's window one wider", draft_window_wider, LEVEL | FOLLOW, "I12"},
+    {"the draft's window off", draft_window_off, LEVEL | FOLLOW, "I12"},
+    {"a draft's own window past the draft's", draft_own_window_wider, LEVEL | FOLLOW, "I12"},
+    {"a draft row sees all", draft_row_unbounded, LEVEL | FOLLOW, "I12"},
+    {"a draft row's window one earlier", draft_window_moved, LEVEL | FOLLOW, "I12"},
+    {"a draft page released too early", draft_released_too_early, LEVEL | FOLLOW, "I5"},
     {"a column too few", too_few_columns, ANY, "I7"},
     {"lo + 1", begins_later, ANY, "I12"},
     {"lo - 1", begins_earlier, ANY, "I12"},
@@ -653,6 +691,8 @@ static void test_every_mutation_is_caught_by_its_rule(void **state)
             struct world w;
             w_open(&w, P, kind == 0 ? 0 : 11, kind == 2, false, seed++);
             w.opts.draft_full = true;
+            if (w.kv.has_draft && P % 3 == 1) /* beside the window of all layers */
+                w.opts.draft_window = 6;
             for (int i = 0; i < 400; i++) {
                 for (int k = 0; k < 20; k++)
                     w_op(&w);
@@ -715,6 +755,12 @@ static void test_the_sweep_sees_what_no_pass_touches(void **state)
         expect_sweep(&w, "I5");
         set(&s->swa_lo, (s->committed - w.kv.reach + 7) / 4 * 4 + 4);
         expect_sweep(&w, "I5");
+        if (s->n_dcol) {
+            set(&s->dcol[s->n_dcol - 1].v, 0);
+            expect_sweep(&w, "I5");
+            set(&s->draft_lo, s->draft_lo + 4);
+            expect_sweep(&w, "I5");
+        }
         set(&s->col[1].full.v, s->col[0].full.v);
         expect_sweep(&w, "I3 I4");
         set(&s->col[0].full.v, 0);

@@ -629,7 +629,7 @@ static void test_completion(void **state)
     assert_completes("/page 3 d", "draft ");
     assert_completes("/accept t", "turn ");
     assert_completes("/export j", "jsonl ");
-    assert_completes("/set draft.", "draft.steps draft.topk draft.nodes draft.shape ");
+    assert_completes("/set draft.", "draft.steps draft.topk draft.nodes draft.shape draft.window ");
     assert_completes("/accept turn ", ""); /* a second word that the command does not take */
     assert_completes("/page ", "");
     assert_completes("/at ", "live ");

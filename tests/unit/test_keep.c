@@ -37,7 +37,8 @@ static void add_lane(struct buf *out, const struct lane *l)
     size_t n = (size_t)t->n;
     buf_add(out, &l->rec, offsetof(struct step_rec, us_draft));
     int numbers[] = {l->behind, l->rec.forced, l->rec.fused, l->n_new, l->stopped, l->slot,
-                     l->guess.n, l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->tok.n, t->n};
+                     l->guess.n, l->seq.committed, l->seq.drafted, l->seq.swa_lo, l->seq.draft_lo, l->tok.n,
+                     t->n};
     ADD(out, numbers);
     ADD(out, l->draws);
     ADD(out, l->seq.tail);
@@ -105,14 +106,17 @@ static void keep(struct world *w)
     w->kept_at[w->n_kept++] = w->at;
 }
 
-static int back_steps, pages_kept, pages_lost;
+static int back_steps, pages_kept, pages_lost, draft_lost;
 
 static void go_back(struct world *w, int which, int config)
 {
     const struct kept *k = &w->kept[which];
-    for (int i = 0; i < k->n_page; i++)
-        pages_lost += w->r.kv.pool[POOL_SWA].ref[k->page[i]] == 0;
-    pages_kept += k->n_page;
+    for (int p = 0; p < N_POOLS; p++) {
+        for (int i = 0; i < k->of[p].n; i++)
+            *(p == POOL_DRAFT ? &draft_lost : &pages_lost) +=
+                w->r.kv.pool[p].ref[k->of[p].page[i]] == 0;
+        pages_kept += k->of[p].n;
+    }
     back_steps += w->at - w->kept_at[which];
     keep_restore(k, &w->r, &w->lane);
     w->at = w->kept_at[which];
@@ -143,6 +147,7 @@ static void one_configuration(struct mock *m, int config, uint64_t *fused)
                       &(struct runtime_shape){.page_size = P, .context = MOCK_MAX,
                                               .lanes = 1 + POINTS}, &e), &e);
     w.r.fuse = below(2);
+    w.r.kv.draft_window = drafter == 1 || drafter == 2 ? below(2) * (1 + below(20)) : 0;
     w.lane = (struct lane){.tap_row = -1, .seed = 7, .guesses = below(2) ? 4 : 0,
                            .how = {.temperature = below(2) ? 0.7f : 0, .top_p = 1}};
     for (int n = 2 + below(30); n > 0; n--)
@@ -196,10 +201,11 @@ static void test_a_lane_that_goes_back_computes_the_same_bits(void **state)
     for (int i = 0; i < CONFIGS; i++)
         one_configuration(&m, i, &fused);
     print_message("# %d cells that a drafter was behind\n", behind);
-    print_message("# %d steps gone back, %d pages put back, %d of them had been released; "
-                  "%llu fused cycles\n", back_steps, pages_kept, pages_lost,
-                  (unsigned long long)fused);
-    assert_true(back_steps > 5000 && pages_lost > 1000 && fused > 3000 && behind > 3000);
+    print_message("# %d steps gone back, %d pages put back, %d of them had been released, and %d "
+                  "of the draft; %llu fused cycles\n", back_steps, pages_kept, pages_lost,
+                  draft_lost, (unsigned long long)fused);
+    assert_true(back_steps > 5000 && pages_lost > 1000 && draft_lost > 300 && fused > 3000 &&
+                behind > 3000);
     mock_close(&m);
 }
 

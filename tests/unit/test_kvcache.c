@@ -258,7 +258,7 @@ static void bytes_of(const struct world *w, const struct seq *s, struct buf *out
         buf_add(out, w->kv.full_of, (size_t)w->kv.pool[POOL_SWA].total * sizeof *w->kv.full_of);
     buf_add(out, s->col, (size_t)s->n_col * sizeof *s->col);
     buf_add(out, s->dcol, (size_t)s->n_dcol * sizeof *s->dcol);
-    buf_printf(out, "%d %d %d %llu", s->committed, s->drafted, s->swa_lo,
+    buf_printf(out, "%d %d %d %d %llu", s->committed, s->drafted, s->swa_lo, s->draft_lo,
                (unsigned long long)s->tail);
 }
 
@@ -276,7 +276,7 @@ static int undo_pass(struct world *w, int i)
     s->n_replaced = 0;
     if (w_reserve(w, i, s->committed + rows) && w_below(w, 4))
         w_pass(w, PLAN_EXTEND, &req, 1);
-    if (w->kv.has_draft && s->committed > from && w_below(w, 2)) {
+    if (w_can_draft(w, i) && s->committed > from && w_below(w, 2)) {
         req = (struct plan_req){.seq = s, .n = min_int(rows, s->committed - from), .token = tok,
                                 .draft_from = from};
         /* the engine writes final cells of the draft only after the commit */

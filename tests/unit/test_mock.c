@@ -108,7 +108,7 @@ static void start(struct runtime *runtime, struct run *r, const struct setup *s,
     lane_park(runtime, &r->lane);
 }
 
-static uint64_t steps, accepted, drafted, evicted, forked;
+static uint64_t steps, accepted, drafted, evicted, forked, windowed;
 
 /* Gives every page back and computes it all again. */
 static void evict(struct runtime *runtime, struct run *r, const struct setup *s)
@@ -167,6 +167,7 @@ static void one_configuration(struct mock *m, int config)
     struct runtime_shape shape = runtime_of(&s);
     must(runtime_open(&runtime, mock_device(m), &m->m, s.drafter ? &m->d : NULL, &shape, &e), &e);
     runtime.pass.check.level = s.strict ? CHECK_STRICT : CHECK_ON;
+    runtime.kv.draft_window = runtime.kv.has_draft && below(2) ? 1 + below(40) : 0;
     memset(run, 0, sizeof run);
     memset(tok, 0, sizeof tok);
     int common = below(2) ? 1 + below(40) : 0;
@@ -195,6 +196,7 @@ static void one_configuration(struct mock *m, int config)
         all[i] = &run[i].lane.seq;
     }
     must(check_sweep(&runtime.kv, all, s.lanes, &e), &e);
+    windowed += run[0].lane.seq.draft_lo > 0;
     for (int i = 0; i < s.lanes; i++) {
         lane_free(&runtime, &run[i].lane);
         ids_free(&tok[i]);
@@ -218,7 +220,7 @@ static void test_every_configuration_says_what_the_oracle_says(void **state)
                   (unsigned long long)accepted, (unsigned long long)drafted,
                   (unsigned long long)evicted, (unsigned long long)forked);
     assert_true(accepted * 20 > drafted); /* the trees are walked, not only built */
-    assert_true(evicted > 400 && forked > 1000);
+    assert_true(evicted > 400 && forked > 1000 && windowed > 300);
     mock_close(&m);
 }
 

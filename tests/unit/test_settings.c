@@ -34,7 +34,7 @@ static void test_defaults_are_the_documented_ones(void **unused)
     assert_string_equal(b.p,
                         "temperature=0\ntop_k=0\ntop_p=1\nmin_p=0\npresence_penalty=0\nfrequency_penalty=0\n"
                              "repetition_penalty=1\nlogit_bias=none\nseed=1\nmax_tokens=0\n"
-                             "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\nchunk=0\n"
+                             "spec=on\ndraft.steps=5\ndraft.topk=1\ndraft.nodes=6\ndraft.shape=5-1-6\ndraft.window=0\nchunk=0\n"
                              "check=on\nforget=auto\nring=16\ngauge.ms=1000\ngraph=on\nverbose=off\neffort=auto\nthink=on\n");
     buf_free(&b);
 }

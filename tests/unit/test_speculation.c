@@ -127,6 +127,128 @@ static void test_sampled_speculation_draws_what_plain_sampling_draws(void **stat
     bed_close(&b);
 }
 
+/* ---- a window of the draft ------------------------------------------------------------------- */
+
+static int mask_window; /* of mask_rows() */
+
+/* Keeps of one row's keys those that a mask of the window leaves: one key after the other, by its
+ * position. A full pool lies below: the cache knows no window and releases nothing. */
+static void mask_row(struct table *t, int r)
+{
+    int32_t *slot = t->expand + (size_t)r * (size_t)t->expand_w;
+    int n = t->n_expand[r], query = t->hi[r] + n - 1, kept = 0, lo = t->hi[r];
+    for (int at = t->hi[r] - 1; at >= t->lo[r]; at--)
+        if (query - at < mask_window)
+            lo = at;
+    for (int i = 0; i < n; i++)
+        if (query - (t->hi[r] + i) < mask_window)
+            slot[kept++] = slot[i];
+    t->lo[r] = lo;
+    t->n_expand[r] = kept;
+}
+
+static void mask_rows(const struct bugs *on, struct plan *p, const struct kv *kv,
+                      const struct plan_req *req)
+{
+    (void)on, (void)kv, (void)req;
+    for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+        for (int r = 0; p->table[i].used && r < p->n_rows; r++)
+            mask_row(&p->table[i], r);
+}
+
+/* A reply to a long prompt, and everything that was drafted on the way, as bytes. The most draft
+ * pages that were held after a step. */
+static int windowed_reply(struct runtime *r, int n, const struct tree_shape *s, struct ids *reply,
+                          struct buf *drafts)
+{
+    struct lane l = {.tap_row = -1, .seed = 3}, *one = &l;
+    struct err e = {0};
+    int most = 0;
+    for (int i = 0; i < n; i++)
+        ids_add(&l.tok, (i * i + 7 * i + 1) % r->m->cfg.vocab);
+    lane_prompt(r, &l, 37, s);
+    while (l.tok.n < n + 40) {
+        must(lane_step(r, &one, &(struct step_limits){n + 40 - l.tok.n}, 1, s, &e), &e);
+        buf_add(drafts, l.tree.token, (size_t)l.tree.n * sizeof *l.tree.token);
+        buf_add(drafts, l.tree.parent, (size_t)l.tree.n);
+        buf_add(drafts, l.tree.q + 1, (size_t)max_int(0, l.tree.n - 1) * sizeof *l.tree.q);
+        buf_add(drafts, l.guess.token, (size_t)l.guess.n * sizeof *l.guess.token);
+        buf_add(drafts, l.guess.logp, (size_t)l.guess.n * sizeof *l.guess.logp);
+        most = max_int(most, pool_used(&r->kv.pool[POOL_DRAFT]));
+    }
+    ids_cat(reply, l.tok.v + n, 40);
+    lane_free(r, &l);
+    return most;
+}
+
+/* draft.window N: the same drafts as a mask of N keys over a pool that keeps every page, stepped
+ * and fused; the reply of plain decoding; and no more pages than the window needs. */
+static void window_agrees(const char *target, const char *draft, int P, int window, int kind)
+{
+    static const struct tree_shape small = {4, 3, 12}, chain = {6, 1, 7};
+    const struct tree_shape *s = kind & 1 ? &small : &chain;
+    struct buf masked = {0}, got = {0};
+    struct ids plain = {0}, spec = {0}, other = {0};
+    struct bed b;
+    bed_models(&b, target, draft);
+    bed_runtime(&b, &(struct runtime_shape){.page_size = P, .context = 320});
+    struct runtime *r = &b.r;
+    struct buf none = {0};
+    windowed_reply(r, 200, NULL, &plain, &none);
+    mask_window = window;
+    r->pass.opts.hook.built = mask_rows;
+    r->pass.check.level = CHECK_OFF;
+    int all = windowed_reply(r, 200, s, &other, &masked);
+    r->pass.opts.hook.built = NULL;
+    r->pass.check.level = CHECK_STRICT;
+    r->kv.draft_window = window;
+    r->fuse = kind & 2;
+    int held = windowed_reply(r, 200, s, &spec, &got);
+    assert_int_equal(got.n, masked.n);
+    assert_memory_equal(got.p, masked.p, got.n);
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(spec.v[i], plain.v[i]);
+        assert_int_equal(other.v[i], plain.v[i]);
+    }
+    int scratch = div_up(s->steps * s->topk + s->steps + 1, P) + 2;
+    assert_true(all >= div_up(200, P) && held <= div_up(window + 1, P) + scratch);
+    assert_true((r->n_fused > 0) == (r->fuse != 0));
+    assert_int_equal(r->pass.check.violations, 0);
+    r->kv.draft_window = 0; /* the drafts above are those of the window, not of this draft anyway */
+    got.n = 0;
+    windowed_reply(r, 200, s, &spec, &got);
+    bool wide = window > 200 || (!r->pass.opts.draft_full && window >= r->pass.opts.draft_window);
+    assert_true(wide || got.n != masked.n || memcmp(got.p, masked.p, got.n) != 0);
+    buf_free(&masked);
+    buf_free(&got);
+    buf_free(&none);
+    ids_free(&plain);
+    ids_free(&spec);
+    ids_free(&other);
+    bed_close(&b);
+}
+
+static void test_a_window_of_the_draft_is_a_mask_of_its_keys(void **state)
+{
+    (void)state;
+    static const char *const pair[][2] = {
+        {"tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a"},
+        {"tests/golden/llama-b", "tests/golden/eagle3-nvidia-b"},
+        {"tests/golden/qwen3-b", "tests/golden/eagle3-deep-b"},
+    };
+    static const int windows[] = {1, 3, 16, 50, 300}, pages[] = {1, 4, 16, 64};
+    int n = 0;
+    for (int k = 0; k < 3; k++)
+        for (int w = 0; w < 5; w++)
+            for (int kind = 0; kind < 4; kind++)
+                if (rounds(0, 1) || (k + w + kind) % 4 == 0) {
+                    window_agrees(pair[k][0], pair[k][1], pages[(w + kind + k) % 4], windows[w],
+                                  kind);
+                    n++;
+                }
+    print_message("%d windows\n", n);
+}
+
 /* Upper tail of chi-square by Wilson and Hilferty's cube-root approximation, as a z score. */
 static double chi_square_z(double x, int df)
 {
@@ -180,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_speculation_equals_greedy_decoding),
         cmocka_unit_test(test_sampled_speculation_draws_what_plain_sampling_draws),
+        cmocka_unit_test(test_a_window_of_the_draft_is_a_mask_of_its_keys),
         cmocka_unit_test(test_speculative_and_plain_samples_have_one_distribution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
