@@ -338,7 +338,7 @@ machines: ## build and try with other compilers, processors, C libraries, locale
 	@tests/machines.sh $(ONLY)
 
 docs: all ## make the generated parts of the documents new (tests/docs.sh)
-	@for f in $$(grep -lE '^(<!--|\.\\") make docs: ' README.md tests/bench/*.md repl/share/aerie.1); do \
+	@for f in $$(grep -lE '^(<!--|\.\\") make docs: ' README.md */README.md tests/bench/*.md repl/share/aerie.1); do \
 	  AERIE=$(B)/aerie tests/docs.sh $$f > $(B)/docs.md && cp $(B)/docs.md $$f || exit 1; done
 
 help: ## this list

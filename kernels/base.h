@@ -17,7 +17,7 @@
 
 /* ---- errors that the caller must handle: returned, never printed here ---------------------- */
 
-/* Why something failed; the numbers are the program's exit codes (README, "Exit codes"). */
+/* Why something failed; the numbers are the program's exit codes (repl/README.md, "Exit codes"). */
 enum err_kind {
     ERR_NONE = 0,
     ERR_NEGATIVE = 1,  /* the answer is no: diverged, nothing found */

@@ -406,7 +406,7 @@ bool app_input(struct app *a, const char *line, struct err *e);
  * help or NULL. */
 void cmd_complete(struct app *a, const char *line,
                   void (*add)(void *arg, const char *s, const char *help), void *arg);
-/* The table as Markdown rows, for the README, and as JSON, for commands.json. */
+/* The table as Markdown rows, for repl/README.md, and as JSON, for commands.json. */
 void cmd_table_markdown(struct buf *out);
 void cmd_table_json(struct buf *out);
 

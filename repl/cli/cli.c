@@ -327,7 +327,7 @@ static int help_command(const struct command *cmd)
     return 0;
 }
 
-/* The chat's commands as the README shows them. */
+/* The chat's commands as repl/README.md shows them. */
 static int help_table(void)
 {
     struct buf b = {0};

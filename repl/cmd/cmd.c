@@ -1,7 +1,7 @@
 /* cmd.c - the command table, lookup of names, running, completion, the table as text, /help. No
  * command calls this file.
  *
- * Every command stands in `table` and nowhere else; help, completion, the README's table and
+ * Every command stands in `table` and nowhere else; help, completion, the table in repl/README.md and
  * commands.json come from it.
  */
 #include <stdio.h>

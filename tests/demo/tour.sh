@@ -1,6 +1,6 @@
 #!/bin/bash
-# The README's eight things to try, typed literally and in order, in one session of a real terminal; what each step
-# promises is on the screen. What is typed is read from README.md: a command, message or key that the step does not name
+# The README's five things to try and the three of repl/README.md, typed literally and in order, in one session of a real
+# terminal; what each step promises is on the screen. What is typed is read from these pages: a command, message or key that the step does not name
 # is a failure, and so is one that it names and nobody typed.
 #   tests/demo/tour.sh [AERIE]            at 80x24, 120x40 and 200x60 at once
 #   SIZE="80 24" tests/demo/tour.sh       at one size; one line of TAP for each promise
@@ -18,17 +18,17 @@ fi
 # shellcheck source=tests/e2e/kit.sh
 . "$here/../e2e/kit.sh"
 clean() { M kill-server; until_ok no_server; cd /; }
-readme=$PWD/README.md
+pages=("$PWD/README.md" "$PWD/repl/README.md")
 mkdir "$T/build" && ln -s "$AERIE" "$T/build/aerie" && cd "$T" || exit 2
 
-# ---- what the README says ----
+# ---- what the pages say ----
 step() { # N: the text of step N, and what of it is typed: commands, messages and shell commands between backquotes
     [ ${#left[@]} = 0 ] || { printf '%s\n' "${left[@]}" >"$T/out"; result "step $at: everything in it was typed" 1; }
     at=$1; left=()
-    words=$(awk -v n="$1." '/^## /{on = /Eight things/} on && $1 ~ /^[1-8][.]$/ {mine = $1 == n} on && mine && !/^$/ {print} /^$/{mine = 0}' "$readme" | tr -s ' \n' ' ')
+    words=$(awk -v n="$1." '/^## /{on = /things to try/} on && $1 ~ /^[1-8][.]$/ {mine = $1 == n} on && mine && !/^$/ {print} /^$/{mine = 0}' "${pages[@]}" | tr -s ' \n' ' ')
     while read -r word; do case $word in /*|[A-Z]*[.?]|build/aerie*) left+=("$word") ;; esac; done < <(grep -o '`[^`]*`' <<<"$words" | tr -d '`' | awk '!seen[$0]++')
 }
-named() { grep -qF -- "$1" <<<"$words" || { echo "step $at of README.md does not say: $1" >"$T/out"; result "step $at: $1" 1; return 1; }; }
+named() { grep -qF -- "$1" <<<"$words" || { echo "step $at does not say: $1" >"$T/out"; result "step $at: $1" 1; return 1; }; }
 enter() { # TEXT: types it, if the step names it
     named "\`$1\`" || return
     local rest=() w; for w in "${left[@]}"; do [ "$w" = "$1" ] || rest+=("$w"); done; left=("${rest[@]}")

@@ -32,8 +32,8 @@ expect "help" 0 '^usage: aerie' --help
 cp "$T/out" "$T/help"
 run help; cmp -s "$T/out" "$T/help"; result "help and --help are the same" $?
 [ "$(awk 'length > 80' "$T/help" | wc -l)" = 0 ]; result "help fits in 80 columns" $?
-run help commands; sed -n '/^| command/,/^$/p' README.md | sed '/^$/d' | cmp -s - "$T/out"
-result "the README's command table is the program's" $?
+run help commands; sed -n '/^| command/,/^$/p' repl/README.md | sed '/^$/d' | cmp -s - "$T/out"
+result "the page's command table is the program's" $?
 commands=$(sed -n '/^usage/,/^Commands/s/^  \([a-z]*\) .*/\1/p' "$T/help")
 flags=$(grep -oE -- '^  (-.,|   ) --[a-z-]+' "$T/help" | grep -oE -- '--[a-z-]+' | sort -u)
 settings=$(sed -n '/^Settings/,/^Files/s/^  \([a-z_.]*\) .*/\1/p' "$T/help")

@@ -2,7 +2,7 @@
 # The generated parts of the documents are what `make docs` makes of them now.
 . "$(dirname "$0")/kit.sh"
 parts=0
-for file in README.md tests/bench/*.md repl/share/aerie.1; do
+for file in README.md repl/README.md history/README.md engine/README.md tests/README.md tests/bench/*.md repl/share/aerie.1; do
     here=$(grep -cE '^(<!--|\.\\") make docs: ' "$file")
     [ "$here" -gt 0 ] || continue
     parts=$((parts + here))
@@ -12,17 +12,25 @@ for file in README.md tests/bench/*.md repl/share/aerie.1; do
     [ $ok = 0 ] || head -n 8 "$T/err" "$T/diff" | sed 's/^/# /'
     result "$file is as 'make docs' writes it ($here parts)" $ok
 done
-[ $parts -ge 2 ] && grep -q '^\.\\" make docs: aerie help commands' repl/share/aerie.1 && grep -q '^<!-- make docs: aerie help commands' README.md
+[ $parts -ge 2 ] && grep -q '^\.\\" make docs: aerie help commands' repl/share/aerie.1 && grep -q '^<!-- make docs: aerie help commands' repl/README.md
 result "README and manual have the program's command table ($parts generated parts)" $?
 # Figures say of which weights they are: the head of each table, and the first line of text about another engine.
-figures() { sed -n '/^## Figures/,/^## Safety/p' "$1"; }
+figures() { sed -n '/^## Figures/,$p' "$1"; }
 unnamed() { # FILE: the first lines of tables and of comparisons below "Figures" that name no weights
     figures "$1" | awk '/^\|/ { if (!table && !/weights/) print; table = 1; next } { table = 0 }
         /^Beside / && !/weights/' ; }
-[ "$(figures README.md | grep -c '^|---')" -ge 3 ] && figures README.md | sed -n 3p | grep -q '^Weights:' && unnamed README.md >"$T/out" && [ ! -s "$T/out" ]
-result "every table of figures in the README says of which weights it is" $?
-sed 's/weights/values/' README.md >"$T/old"; [ "$(unnamed "$T/old" | wc -l)" -ge 4 ]
+[ "$(figures tests/README.md | grep -c '^|---')" -ge 3 ] && figures tests/README.md | sed -n 3p | grep -q '^Weights:' && unnamed tests/README.md >"$T/out" && [ ! -s "$T/out" ]
+result "every table of figures says of which weights it is" $?
+sed 's/weights/values/' tests/README.md >"$T/old"; [ "$(unnamed "$T/old" | wc -l)" -ge 4 ]
 result "a table that does not say it is noticed" $?
+# The first page is short, and its links and those of the pages beside the folders lead to files.
+lines=$(wc -l <README.md); [ "$lines" -le 200 ]; result "README.md has at most 200 lines ($lines)" $?
+links() { grep -oE '\]\([^)#]+' "$1" | sed 's/^](//' | grep -v '^http' | sort -u; }
+links=0
+for page in README.md */README.md; do
+    while read -r to; do links=$((links + 1)); [ -e "$(dirname "$page")/$to" ] || echo "# $page: $to"; done < <(links "$page")
+done >"$T/out"
+cat "$T/out"; [ $links -ge 15 ] && [ ! -s "$T/out" ]; result "every link of the pages leads to a file ($links)" $?
 printf 'a\n<!-- make docs: aerie help commands -->\nstale line\n<!-- end -->\nb\n' >"$T/old"
 tests/docs.sh "$T/old" >"$T/new"; ! grep -q stale "$T/new" && [ "$(sed -n '1p;$p' "$T/new" | tr '\n' ' ')" = "a b " ] &&
     grep -q '^| `/help' "$T/new"
