@@ -425,6 +425,7 @@ static void release_draft(struct kv *kv, struct seq *s)
 
 void kv_release_before(struct kv *kv, struct seq *s, int n)
 {
+    release_draft(kv, s);
     if (!kv->has_swa)
         return;
     int P = kv->page_size, end = columns_passed(kv, s, n);
@@ -437,7 +438,6 @@ void kv_release_before(struct kv *kv, struct seq *s, int n)
 
 void kv_release_window(struct kv *kv, struct seq *s)
 {
-    release_draft(kv, s);
     kv_release_before(kv, s, s->committed);
 }
 
